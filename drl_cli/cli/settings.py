@@ -1,0 +1,171 @@
+"""From a plain mapping (yaml) to frozen dataclasses: names, types and ranges checked, all problems at once."""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from drl_cli.algos.base import AlgoConfig, algorithms, load_algorithm
+from drl_cli.cli.errors import UsageError, did_you_mean, nearest
+from drl_cli.runtime.config import Config
+from drl_cli.utils.ranges import Range
+
+T = TypeVar("T")
+
+
+def build(node: Mapping[str, Any]) -> Config:
+    """The config of a run; raises UsageError with every problem in it."""
+    problems: list[str] = []
+    config = convert(dict(node), Config, "", problems, algo_class(node))
+    if problems:
+        raise UsageError(problems)
+    assert isinstance(config, Config)
+    return config
+
+
+def algo_class(node: Mapping[str, Any]) -> type[AlgoConfig]:
+    """The Config class of the chosen algorithm; raises UsageError for an unknown one."""
+    name = node.get("algo", {}).get("name")
+    if name not in algorithms():
+        raise UsageError(unknown_algorithm(str(name)))
+    return load_algorithm(name).Config
+
+
+def unknown_algorithm(name: str) -> str:
+    """The error line for an algorithm that does not exist."""
+    hint = did_you_mean(name, algorithms(), quote="'")
+    return f"unknown algorithm '{name}'.{hint}   available: {', '.join(algorithms())}"
+
+
+def convert(value: Any, kind: Any, path: str, problems: list[str], algo: type[AlgoConfig]) -> Any:
+    """`value` as `kind`, or None with a line in `problems`. Any: yaml holds anything."""
+    if kind is AlgoConfig:
+        kind = algo
+    origin = get_origin(kind)
+    if origin is Annotated:
+        base, bounds = get_args(kind)
+        result = convert(value, base, path, problems, algo)
+        if result is not None and isinstance(bounds, Range) and result not in bounds:
+            problems.append(f"{path}: must be {bounds}, got {value}")
+        return result
+    if origin in (Union, types.UnionType):
+        inner = [arm for arm in get_args(kind) if arm is not type(None)]
+        return None if value is None else convert(value, inner[0], path, problems, algo)
+    if origin is Literal:
+        if value in get_args(kind):
+            return value
+        choices = ", ".join(str(choice) for choice in get_args(kind))
+        problems.append(f"{path}: {value!r} is not one of {choices}")
+        return None
+    if origin is tuple:
+        if isinstance(value, list | tuple):
+            (item, _) = get_args(kind)
+            return tuple(convert(v, item, f"{path}[{i}]", problems, algo) for i, v in enumerate(value))
+        problems.append(f"{path}: must be a list, got {value!r}")
+        return None
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return _dataclass(value, kind, path, problems, algo)
+    if origin is not None and issubclass(origin, Mapping):
+        if isinstance(value, Mapping):
+            return dict(value)
+        problems.append(f"{path}: must be a mapping such as {{a: 1}}, got {value!r}")
+        return None
+    return _scalar(value, kind, path, problems)
+
+
+def _dataclass(value: Any, kind: type[T], path: str, problems: list[str], algo: type[AlgoConfig]) -> T | None:
+    if not isinstance(value, Mapping):
+        problems.append(f"{path}: must be a group of options, got {value!r}")
+        return None
+    hints = fields(kind)
+    prefix = f"{path}." if path else ""
+    for key in value:
+        if key not in hints:
+            problems.append(unknown_key(prefix + str(key), algo))
+    missing = [name for name in hints if name not in value]
+    problems += [f"{prefix}{name}: is missing" for name in missing]
+    known = {name: value[name] for name in hints if name in value}
+    converted = {
+        _attribute(name): convert(item, hints[name], prefix + name, problems, algo) for name, item in known.items()
+    }
+    return None if missing else kind(**converted)
+
+
+def _scalar(value: Any, kind: Any, path: str, problems: list[str]) -> Any:
+    if kind is bool and isinstance(value, bool):
+        return value
+    if kind is str and isinstance(value, str):
+        return value
+    number = _number(value)
+    if kind is float and number is not None:
+        return float(number)
+    if kind is int and number is not None and float(number).is_integer():
+        return int(number)
+    names = {bool: "true or false", str: "text", float: "a number", int: "a whole number"}
+    problems.append(f"{path}: must be {names[kind]}, got {value!r}")
+    return None
+
+
+def _number(value: Any) -> int | float | None:
+    """A number, also one that yaml leaves as text (1e-3)."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return value if value == value and abs(value) != float("inf") else None
+    try:
+        return _number(float(value)) if isinstance(value, str) else None
+    except ValueError:
+        return None
+
+
+def fields(kind: type[Any]) -> dict[str, Any]:
+    """Key -> type of a config class, with the names that the user types."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {field.name.rstrip("_"): hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def _attribute(name: str) -> str:
+    return f"{name}_" if name == "return" else name
+
+
+def all_keys(algo: type[AlgoConfig], kind: Any = Config, prefix: str = "") -> dict[str, Any]:
+    """Every dotted key -> type; groups included."""
+    keys: dict[str, Any] = {}
+    for name, hint in fields(kind).items():
+        hint = algo if hint is AlgoConfig else hint
+        keys[prefix + name] = hint
+        if dataclasses.is_dataclass(hint):
+            keys |= all_keys(algo, hint, f"{prefix}{name}.")
+    return keys
+
+
+def unknown_key(path: str, algo: type[AlgoConfig]) -> str:
+    """The error line for a key that does not exist, with the nearest one that does."""
+    keys = all_keys(algo)
+    group, _, name = path.rpartition(".")
+    siblings = [key for key in keys if key.rpartition(".")[0] == group]
+    hint = did_you_mean(path, siblings)
+    if not hint:
+        same_name = [key for key in keys if key.rpartition(".")[2] == name]
+        close = nearest(name, {key.rpartition(".")[2] for key in keys})
+        found = same_name or [key for key in keys if close and key.rpartition(".")[2] == close[0]]
+        hint = f" Did you mean {', '.join(found[:3])}?" if found else ""
+    if not group:
+        return f"{name}: no such option at the top level.{hint}"
+    owner = load_name(algo) if group == "algo" else group
+    return f"{path}: {owner} has no option '{name}'.{hint}"
+
+
+def load_name(algo: type[AlgoConfig]) -> str:
+    """The algorithm that a Config class belongs to."""
+    return algo.__module__.rpartition(".")[2]
+
+
+def to_yaml_keys(value: Any) -> Any:
+    """A config as plain mappings with the names that the user types."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name.rstrip("_"): to_yaml_keys(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, tuple | list):
+        return [to_yaml_keys(item) for item in value]
+    return dict(value) if isinstance(value, typing.Mapping) else value

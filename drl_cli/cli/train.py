@@ -1,0 +1,191 @@
+"""drl-train: compose the config with Hydra, check it, train."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from drl_cli.cli.check import check_command, conf_dir, groups, options
+from drl_cli.cli.errors import DONE, SWEEP, UsageError, fail, report
+from drl_cli.utils.clock import process_start
+
+RESULT_FILE = "DRL_RESULT_FILE"
+"""Environment variable: where a job of a sweep leaves the path of its summary for the sweep."""
+
+exit_codes: list[int] = []
+
+
+def main() -> None:
+    """The command; exits with the code of the user's guide."""
+    args = sys.argv[1:]
+    if {"--help", "-h"} & set(args):
+        print(help_text())
+        return
+    sys.path.insert(0, os.getcwd())
+    try:
+        check_command(args)
+        _run_hydra(args)
+    except UsageError as error:
+        fail(error)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    failed = [code for code in exit_codes if code != DONE]
+    if len(exit_codes) > 1 and failed:
+        print(f"error: {len(failed)} of {len(exit_codes)} jobs failed", file=sys.stderr)
+        sys.exit(SWEEP)
+    sys.exit(failed[0] if failed else DONE)
+
+
+def _run_hydra(args: Sequence[str]) -> None:
+    import hydra
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    from drl_cli.cli.hydra_plugins import register
+
+    register()
+    ours = [
+        *("hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null"),
+        *("hydra.run.dir=.", "hydra.job.chdir=false"),
+        "hydra.sweep.dir=${output_dir}/multirun/${now:%Y%m%d-%H%M%S-%f}",
+    ]
+    sys.argv = [sys.argv[0], *ours, *_absolute_config_path(args)]
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # its exceptions come to us, who print one line
+    try:
+        hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="train")(_job)()
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UsageError(_brief(error)) from error
+
+
+def _absolute_config_path(args: Sequence[str]) -> list[str]:
+    """`--config-path RUN` is meant from where the user stands; Hydra would read it from where this file is."""
+    result = list(args)
+    for i, arg in enumerate(result):
+        flag, equals, path = arg.partition("=")
+        if flag in ("--config-path", "-cp"):
+            if equals:
+                result[i] = f"{flag}={os.path.abspath(path)}"
+            elif i + 1 < len(result):
+                result[i + 1] = os.path.abspath(result[i + 1])
+    return result
+
+
+def _brief(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return "; ".join(lines[:3])
+
+
+def _job(node: Any) -> float | None:
+    """One run: the objective (best evaluation return) for sweepers. Any: Hydra's DictConfig."""
+    from hydra.core.hydra_config import HydraConfig
+    from hydra.types import RunMode
+    from omegaconf import OmegaConf
+
+    hydra_config = HydraConfig.get()
+    if hydra_config.mode == RunMode.MULTIRUN:
+        return _sweep_job(list(hydra_config.overrides.task))
+    plain = OmegaConf.to_container(node, resolve=True)
+    assert isinstance(plain, dict)
+    try:
+        summary = train({str(key): value for key, value in plain.items()})
+    except UsageError as error:  # reported here: Hydra would put lines of its own around it
+        exit_codes.append(report(error))
+        return None
+    exit_codes.append(int(summary["exit_code"]))
+    best = summary.get("best_return")
+    return None if best is None else float(best)
+
+
+def _sweep_job(overrides: list[str]) -> float:
+    """A run in a process of its own: what it leaves behind or breaks does not touch the next one."""
+    print(f"[job {len(exit_codes)}] {' '.join(overrides)}", flush=True)
+    result = Path(os.environ.get("TMPDIR", "/tmp")) / f"drl-{os.getpid()}-{len(exit_codes)}.json"
+    command = [sys.executable, "-m", "drl_cli.cli.train", *overrides]
+    done = subprocess.run(command, env=os.environ | {RESULT_FILE: str(result)})
+    exit_codes.append(done.returncode if done.returncode >= 0 else 1)
+    if not result.exists():
+        return math.nan
+    best = json.loads(result.read_text()).get("best_return")
+    result.unlink()
+    return math.nan if best is None else float(best)
+
+
+def train(plain: dict[str, Any]) -> dict[str, Any]:
+    """Check the composed config, train, print the summary; returns it."""
+    from drl_cli.cli.preflight import fill, preflight
+    from drl_cli.cli.settings import build, to_yaml_keys
+
+    config = fill(build(plain))
+    spec = preflight(config)
+    if config.dry_run:
+        print(f"{config.env.name}: {spec.obs.shape} observations, {spec.action.text} actions; all checks passed")
+        return {"exit_code": DONE}
+    from omegaconf import OmegaConf
+
+    from drl_cli.runtime import launch
+    from drl_cli.runtime.checkpoint import write_json
+
+    folder = launch.make_folder(config)
+    OmegaConf.save(OmegaConf.create(to_yaml_keys(config)), folder / "config.yaml")
+    record = launch.run_record(config, folder, ["drl-train", *sys.argv[1:]])
+    write_json(folder / "run.json", record)
+    print(f"{config.env.name} {config.algo.name} {config.mode} seed {config.seed}  ->  {_shown(folder)}", flush=True)
+    summary = launch.run(config, spec, folder, record, process_start())
+    print(closing_text(summary, folder))
+    if RESULT_FILE in os.environ:
+        Path(os.environ[RESULT_FILE]).write_text(json.dumps(summary))
+    return summary
+
+
+def closing_text(summary: dict[str, Any], folder: Path) -> str:
+    """The end of a run, and what to type next."""
+
+    def number(key: str, form: str) -> str:
+        value = summary.get(key)
+        return "-" if value is None else format(value, form)
+
+    lines = [
+        f"{summary['status']}: best return {number('best_return', '.1f')}, last {number('final_return', '.1f')}, "
+        f"{number('env_steps', ',')} env steps, {number('opt_steps', ',')} updates, {number('wall_s', '.0f')} s"
+    ]
+    if summary.get("checkpoint_best"):
+        lines += [f"next: drl-eval run={_shown(folder)} episodes=100", f"      tensorboard --logdir {_shown(folder)}"]
+    return "\n".join(lines)
+
+
+def _shown(folder: Path) -> str:
+    return os.path.relpath(folder) if folder.is_relative_to(Path.cwd()) else str(folder)
+
+
+def help_text() -> str:
+    """Usage, groups and top-level keys."""
+    lines = [
+        "drl-train [key=value ...]        train; -m sweeps over comma-separated values",
+        "",
+        "  drl-train env=LunarLanderContinuous algo=sac mode=async stop.return=200",
+        "  drl-train env=Pendulum-v1 mode=single seed=1 total_env_steps=15000",
+        "  drl-train -m seed=0,1 algo.lr=3e-4,1e-3",
+        "",
+        "groups (group=option; any key in them: group.key=value)",
+        *[f"  {group:<13} {', '.join(options(group))}" for group in groups()],
+        "",
+        "env also takes any Gymnasium id, or module:Id for an environment of your own.",
+        "",
+        "keys",
+        *[
+            f"  {line}"
+            for line in (conf_dir() / "train.yaml").read_text().split("\n\n")[1].splitlines()
+        ],
+        "  stop.return, stop.wall_s",
+        "",
+        f"All values and what they mean: {conf_dir()}",
+    ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

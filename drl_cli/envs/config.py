@@ -1,0 +1,26 @@
+"""Which environment: apart from make.py, so that checking a command line does not import gymnasium."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from drl_cli.utils.ranges import Count, Positive
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """The environment, and what is done to it in training only (`reward_scale`)."""
+
+    name: str
+    id: str
+    kwargs: Mapping[str, Any]  # Any: whatever the environment's constructor takes
+    max_episode_steps: Count | None
+    reward_scale: Positive
+
+
+class MissingExtra(Exception):
+    """The environment exists but a package that it needs is not installed."""
+
+
+class EnvError(Exception):
+    """The user's environment can't be found, built or used."""

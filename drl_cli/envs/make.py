@@ -1,0 +1,124 @@
+"""Environments at the edge: any Gymnasium id in, observations as arrays and actions in [-1, 1] out."""
+
+import importlib
+import importlib.util
+import re
+import warnings
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+from drl_cli.envs.config import EnvConfig, EnvError, MissingExtra
+from drl_cli.types import ActionSpec, Array, Column, EnvSpec
+
+
+class Env:
+    """One environment with its action rescaling; step and reset give observations that the caller may keep."""
+
+    def __init__(self, config: EnvConfig) -> None:
+        self.raw = build(config)
+        action_space = self.raw.action_space
+        self._offset = 0
+        if isinstance(action_space, spaces.Box):
+            self._low = action_space.low.astype(np.float64).ravel()
+            self._scale = (action_space.high.astype(np.float64).ravel() - self._low) / 2
+            self._shape, self._dtype = action_space.shape, action_space.dtype
+        else:
+            self._offset = int(action_space.start)
+        self._is_box = isinstance(action_space, spaces.Box)
+
+    def reset(self, seed: int | None = None) -> Array:
+        """Start an episode; the seed also fixes all later episodes of this environment."""
+        obs: Array = self.raw.reset(seed=seed)[0]
+        return obs
+
+    def step(self, action: Array) -> tuple[Array, float, bool, bool]:
+        """Observation, reward, terminated, truncated for an action in [-1, 1] (or a choice from 0)."""
+        obs, reward, terminated, truncated, _ = self.raw.step(self.to_env(action))
+        return obs, reward, terminated, truncated
+
+    def to_env(self, action: Array) -> Any:  # Any: whatever the environment takes
+        """The environment's own action: low + (a + 1) / 2 (high - low), any bounds; choices keep their start."""
+        if not self._is_box:
+            return int(action) + self._offset
+        scaled = self._low + (np.clip(action, -1.0, 1.0) + 1.0) * self._scale
+        return scaled.astype(self._dtype).reshape(self._shape)
+
+    def close(self) -> None:
+        """Free what the environment holds."""
+        self.raw.close()
+
+
+def build(config: EnvConfig) -> "gymnasium.Env[Any, Any]":
+    """The Gymnasium environment; raises MissingExtra or EnvError with one line that says what to do."""
+    extra = {} if config.max_episode_steps is None else {"max_episode_steps": config.max_episode_steps}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return gymnasium.make(config.id, disable_env_checker=True, **extra, **config.kwargs)
+    except gymnasium.error.DependencyNotInstalled as error:
+        extra_name = _extra(str(error))
+        raise MissingExtra(f"{config.id} needs {extra_name[0]}:  pip install 'drl-cli[{extra_name[1]}]'") from error
+    except ModuleNotFoundError as error:
+        raise EnvError(f"env: can't import {error.name!r} for {config.id!r}") from error
+    except gymnasium.error.Error as error:
+        raise EnvError(f"env: {config.id!r} can't be made: {error}") from error
+
+
+def _extra(message: str) -> tuple[str, str]:
+    """What is missing and the extra that brings it, from Gymnasium's own message."""
+    found = re.search(r"gymnasium\[([\w-]+)\]", message)
+    name = found.group(1) if found else "mujoco" if "mujoco" in message.lower() else "dev"
+    return {"mujoco": "MuJoCo", "atari": "Atari", "box2d": "Box2D"}.get(name, name), name
+
+
+def exists(id: str) -> bool:
+    """Whether an id can be made: registered with Gymnasium, or `module:Id` with a module that can be found."""
+    if ":" in id:
+        module = id.split(":", 1)[0]
+        try:
+            return importlib.util.find_spec(module) is not None
+        except ModuleNotFoundError:
+            return False
+    return id in gymnasium.registry
+
+
+def registered() -> list[str]:
+    """All ids that Gymnasium knows."""
+    return sorted(gymnasium.registry)
+
+
+def read_spec(config: EnvConfig) -> EnvSpec:
+    """Build the environment once, and say what it takes and gives; raises EnvError where we can't handle it."""
+    if ":" in config.id:
+        module = config.id.split(":", 1)[0]
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise EnvError(f"env: can't import {module!r}: {error}") from error
+    env = build(config)
+    try:
+        return EnvSpec(config.id, _obs_column(config.id, env.observation_space), _action_spec(config.id, env))
+    finally:
+        env.close()
+
+
+def _obs_column(id: str, space: "gymnasium.Space[Any]") -> Column:
+    if not isinstance(space, spaces.Box):
+        raise EnvError(f"env: {id} has {space} observations; only Box is handled. Wrap it (FlattenObservation).")
+    dtype = "uint8" if space.dtype == np.uint8 else "float32"
+    return Column(tuple(space.shape), dtype)
+
+
+def _action_spec(id: str, env: "gymnasium.Env[Any, Any]") -> ActionSpec:
+    space = env.action_space
+    if isinstance(space, spaces.Box):
+        if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
+            raise EnvError(f"env: {id} has unbounded actions {space}. Wrap it (RescaleAction, ClipAction).")
+        return ActionSpec("box", int(np.prod(space.shape)), f"Box{space.shape}")
+    if isinstance(space, spaces.Discrete):
+        return ActionSpec("discrete", int(space.n), f"Discrete({space.n})")
+    raise EnvError(f"env: {id} has {space} actions; only Box and Discrete are handled.")

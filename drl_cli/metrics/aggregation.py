@@ -1,0 +1,40 @@
+"""Aggregation between two reports: nothing is lost when intervals do not line up."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+
+class Means:
+    """Weighted means by name since the last `take`."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, float] = defaultdict(float)
+        self._weights: dict[str, float] = defaultdict(float)
+
+    def add(self, values: Mapping[str, float], weight: float = 1.0) -> None:
+        """Add values that stand for `weight` observations each."""
+        for name, value in values.items():
+            self._sums[name] += value * weight
+            self._weights[name] += weight
+
+    def take(self) -> dict[str, float]:
+        """The means, and start anew."""
+        means = {name: total / self._weights[name] for name, total in self._sums.items()}
+        self._sums.clear()
+        self._weights.clear()
+        return means
+
+
+def spread(name: str, values: Iterable[float]) -> dict[str, float]:
+    """mean, min, max and median of the values as `name_mean`, ...; empty without values."""
+    array = np.asarray(list(values), np.float64)
+    if len(array) == 0:
+        return {}
+    return {
+        f"{name}_mean": float(array.mean()),
+        f"{name}_min": float(array.min()),
+        f"{name}_max": float(array.max()),
+        f"{name}_median": float(np.median(array)),
+    }

@@ -1,0 +1,94 @@
+"""Recorders: where reports and scores are written. Each appends to its own file in the run's folder."""
+
+import csv
+import json
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Protocol
+
+Value = float | int | str | bool | None
+
+
+class Recorder(Protocol):
+    """Takes scalars by tag at a number of environment steps."""
+
+    def record(self, scalars: Mapping[str, float], env_steps: int) -> None:
+        """Write these scalars."""
+
+    def close(self, status: str) -> None:
+        """Write what is left; `status` is the run's end (done, failed, ...)."""
+
+
+class JsonLines:
+    """metrics.jsonl: one object per report; NaN and infinity become null."""
+
+    def __init__(self, path: Path) -> None:
+        self.file = path.open("a", buffering=1)
+
+    def record(self, scalars: Mapping[str, float], env_steps: int) -> None:
+        finite = {tag: value if math.isfinite(value) else None for tag, value in scalars.items()}
+        self.file.write(json.dumps({"env_steps": env_steps, **finite}) + "\n")
+
+    def close(self, status: str) -> None:
+        self.file.close()
+
+
+class Csv:
+    """eval.csv: one line per evaluation, the header only when the file is new."""
+
+    def __init__(self, path: Path, columns: tuple[str, ...]) -> None:
+        is_new = not path.exists()
+        self.columns = columns
+        self.file = path.open("a", newline="", buffering=1)
+        self.writer = csv.writer(self.file)
+        if is_new:
+            self.writer.writerow(columns)
+
+    def write(self, row: Mapping[str, float]) -> None:
+        """One line; raises KeyError when a column is missing."""
+        self.writer.writerow([row[column] for column in self.columns])
+
+    def close(self) -> None:
+        """Close the file."""
+        self.file.close()
+
+
+class TensorBoard:
+    """events.out.tfevents.*: scalars over environment steps, hyperparameters in the same run."""
+
+    def __init__(self, folder: Path, hparams: Mapping[str, Value]) -> None:
+        from tensorboard.compat.proto import event_pb2, summary_pb2
+        from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+
+        self._event, self._summary = event_pb2.Event, summary_pb2.Summary
+        self._api, self._metadata, self._plugin = api_pb2, metadata, plugin_data_pb2
+        self._writer = EventFileWriter(str(folder), flush_secs=10)
+        start = plugin_data_pb2.SessionStartInfo(start_time_secs=time.time())
+        for name, value in hparams.items():
+            if isinstance(value, bool):
+                start.hparams[name].bool_value = value
+            elif isinstance(value, int | float):
+                start.hparams[name].number_value = value
+            else:
+                start.hparams[name].string_value = str(value)
+        self._hparams(metadata.SESSION_START_INFO_TAG, plugin_data_pb2.HParamsPluginData(session_start_info=start))
+
+    def record(self, scalars: Mapping[str, float], env_steps: int) -> None:
+        values = [self._summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
+        self._write(self._summary(value=values), env_steps)
+
+    def close(self, status: str) -> None:
+        code = self._api.STATUS_SUCCESS if status == "done" else self._api.STATUS_FAILURE
+        end = self._plugin.SessionEndInfo(status=code, end_time_secs=time.time())
+        self._hparams(self._metadata.SESSION_END_INFO_TAG, self._plugin.HParamsPluginData(session_end_info=end))
+        self._writer.close()
+
+    def _hparams(self, tag: str, data: object) -> None:
+        value = self._summary.Value(tag=tag, metadata=self._metadata.create_summary_metadata(data))
+        self._write(self._summary(value=[value]), 0)
+
+    def _write(self, summary: object, env_steps: int) -> None:
+        self._writer.add_event(self._event(wall_time=time.time(), step=env_steps, summary=summary))

@@ -1,0 +1,156 @@
+"""Multi-layer perceptrons with all weights in one flat array and a hand-written backward pass.
+
+One layout serves torch (learner) and numpy (workers, which do not import torch): weight `[in, out]` and bias `[out]`,
+layer by layer, network after network where there are several. Forward and backward are plain matrix products: at the
+sizes of this field an autograd graph costs more than the arithmetic (docs/performance.md).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import numpy as np
+
+from drl_cli.types import Array
+from drl_cli.utils.lazy import torch
+from drl_cli.utils.ranges import Range
+
+Shapes = list[tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """Size and initialisation of every torso."""
+
+    hidden: tuple[Annotated[int, Range(least=1)], ...]
+    activation: Literal["relu", "tanh", "elu"]
+    init: Literal["uniform", "orthogonal"]
+
+
+def mlp_shapes(inputs: int, hidden: Sequence[int], outputs: int) -> Shapes:
+    """Shapes of weights and biases, layer by layer."""
+    sizes = [inputs, *hidden, outputs]
+    return [shape for pair in zip(sizes, sizes[1:], strict=False) for shape in (pair, pair[1:])]
+
+
+def split(flat: Array, shapes: Shapes) -> list[Array]:
+    """Views of a flat numpy vector, one per shape; raises ValueError when the sizes do not add up."""
+    total = sum(int(np.prod(shape)) for shape in shapes)
+    if flat.shape != (total,):
+        raise ValueError(f"parameter vector has shape {flat.shape}, the network needs ({total},)")
+    ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
+    return [part.reshape(shape) for part, shape in zip(np.split(flat, ends[:-1]), shapes, strict=True)]
+
+
+def mlp_numpy(params: Sequence[Array], x: Array, activation: str) -> Array:
+    """Forward pass in numpy: `[B, in] -> [B, out]`, equal to `MLP.forward` up to float32 rounding."""
+    last = len(params) - 2
+    for i in range(0, len(params), 2):
+        x = x @ params[i]
+        x += params[i + 1]
+        if i < last:
+            if activation == "relu":
+                np.maximum(x, 0.0, out=x)
+            elif activation == "tanh":
+                np.tanh(x, out=x)
+            else:
+                x = np.where(x > 0, x, np.expm1(np.minimum(x, 0.0)))
+    return x
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What `MLP.backward` needs of a forward pass: the input of every layer, per network."""
+
+    inputs: "list[list[torch.Tensor]]"
+
+
+class MLP:
+    """`ensemble` networks of one shape; `flat` holds their weights, `grad` the gradients that `backward` writes."""
+
+    def __init__(
+        self, shapes: Shapes, activation: str, device: "torch.device", ensemble: int = 1
+    ) -> None:
+        self.activation = activation
+        sizes = [int(np.prod(shape)) for shape in shapes] * ensemble
+        self.flat = torch.zeros(sum(sizes), device=device)
+        self.grad = torch.zeros_like(self.flat)
+        self.flat.grad = self.grad
+        self.networks = _views(self.flat, shapes, ensemble)
+        self.grads = _views(self.grad, shapes, ensemble)
+
+    def init(self, how: str, generator: "torch.Generator") -> None:
+        """Initialise all weights; the networks of an ensemble differ.
+
+        "uniform": U(-1/sqrt(fan_in), 1/sqrt(fan_in)); "orthogonal": gain sqrt(2), 1 in the last layer, zero bias.
+        """
+        for params in self.networks:
+            for i in range(0, len(params), 2):
+                weight, bias = params[i], params[i + 1]
+                if how == "uniform":
+                    for tensor in (weight, bias):
+                        noise = torch.rand(tensor.shape, generator=generator)
+                        tensor.copy_((2 * noise - 1) / len(weight) ** 0.5)
+                else:
+                    draft = torch.empty(weight.shape)
+                    torch.nn.init.orthogonal_(draft, 1 if i == len(params) - 2 else 2**0.5, generator=generator)
+                    weight.copy_(draft)
+                    bias.zero_()
+
+    def forward(self, x: "torch.Tensor") -> "tuple[torch.Tensor, Trace]":
+        """`[B, in] -> [N, B, out]`, outside autograd; the trace is for `backward`."""
+        outputs, inputs = [], []
+        with torch.no_grad():
+            for params in self.networks:
+                h, layers = x, []
+                for i in range(0, len(params), 2):
+                    layers.append(h)
+                    h = torch.addmm(params[i + 1], h, params[i])
+                    if i < len(params) - 2:
+                        h = _activate_(h, self.activation)
+                outputs.append(h)
+                inputs.append(layers)
+        return torch.stack(outputs), Trace(inputs)
+
+    def backward(self, trace: Trace, d_out: "torch.Tensor", to_input: bool = False) -> "torch.Tensor":
+        """Given d loss/d output `[N, B, out]`, write d loss/d weights to `grad`, or return d loss/d input `[B, in]`.
+
+        With `to_input` the weights' gradients are left alone (SAC's actor loss wants none for the critics).
+        """
+        d_inputs = []
+        with torch.no_grad():
+            for params, grads, layers, d in zip(self.networks, self.grads, trace.inputs, d_out, strict=True):
+                for i in range(len(params) - 2, -1, -2):
+                    h = layers[i // 2]
+                    if not to_input:
+                        torch.mm(h.t(), d, out=grads[i])
+                        torch.sum(d, 0, out=grads[i + 1])
+                    if i > 0 or to_input:
+                        d = torch.mm(d, params[i].t())
+                    if i > 0:
+                        d = _activate_backward(d, h, self.activation)
+                d_inputs.append(d)
+        return sum(d_inputs[1:], d_inputs[0])
+
+    def params(self) -> Array:
+        """A float32 copy of `flat` on the CPU."""
+        copy: Array = self.flat.cpu().numpy().copy()
+        return copy
+
+
+def _views(flat: "torch.Tensor", shapes: Shapes, ensemble: int) -> "list[list[torch.Tensor]]":
+    views = iter(flat.split([int(np.prod(shape)) for shape in shapes] * ensemble))
+    return [[next(views).view(shape) for shape in shapes] for _ in range(ensemble)]
+
+
+def _activate_(x: "torch.Tensor", activation: str) -> "torch.Tensor":
+    if activation == "relu":
+        return torch.relu_(x)
+    return torch.tanh_(x) if activation == "tanh" else torch.nn.functional.elu_(x)
+
+
+def _activate_backward(d: "torch.Tensor", h: "torch.Tensor", activation: str) -> "torch.Tensor":
+    """Gradient through an activation whose output was h."""
+    if activation == "relu":
+        return torch.ops.aten.threshold_backward(d, h, 0)
+    return d * (1 - h * h) if activation == "tanh" else torch.where(h > 0, d, d * (h + 1))

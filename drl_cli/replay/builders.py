@@ -1,0 +1,65 @@
+"""From environment steps to replay rows: the n-step builder of a worker."""
+
+import numpy as np
+
+from drl_cli.types import Array, Columns
+
+
+class NStepBuilder:
+    """Turns steps of E environments into n-step transitions: exactly one row per environment step.
+
+    A row covers the steps from its own up to n of them or up to the episode's end, whichever comes first:
+    reward = sum_j gamma^j r_j (scaled), next_obs = the observation after the last of them, discount = gamma^length,
+    0 only if it terminated. `terminated` and `truncated` are those of the last step. Rows whose window is still open
+    wait for the next block; within an environment rows keep the order of time.
+    """
+
+    def __init__(self, n_step: int, gamma: float, reward_scale: float = 1.0) -> None:
+        self.n_step, self.gamma, self.reward_scale = n_step, gamma, reward_scale
+        self._steps: list[Columns] = []
+        self._emitted: list[Array] = []
+
+    def append(self, step: Columns) -> None:
+        """Add one step of all environments: obs, action, reward, next_obs, terminated, truncated, ... `[E, ...]`.
+
+        The arrays are kept, not copied.
+        """
+        self._steps.append(step)
+        self._emitted.append(np.zeros(len(step["reward"]), np.bool_))
+
+    def take(self) -> Columns:
+        """All rows that are complete now, `[rows, ...]`; fresh arrays."""
+        steps = {name: np.stack([step[name] for step in self._steps]) for name in self._steps[0]}
+        rewards, ended = steps["reward"] * np.float32(self.reward_scale), steps["terminated"] | steps["truncated"]
+        total = np.zeros_like(rewards)
+        length = np.zeros(rewards.shape, np.int64)
+        is_open = np.ones(rewards.shape, np.bool_)
+        for k in range(min(self.n_step, len(rewards))):
+            starts = len(rewards) - k
+            total[:starts] += np.float32(self.gamma**k) * rewards[k:] * is_open[:starts]
+            length[:starts] += is_open[:starts]
+            is_open[:starts] &= ~ended[k:]
+        complete = ~is_open | (length == self.n_step)
+        time, env = np.nonzero(complete & ~np.stack(self._emitted))
+        last = time + length[time, env] - 1
+        rows = {
+            name: column[time, env]
+            for name, column in steps.items()
+            if name not in ("reward", "next_obs", "terminated", "truncated")
+        }
+        terminated = steps["terminated"][last, env]
+        rows |= {
+            "reward": total[time, env],
+            "next_obs": steps["next_obs"][last, env],
+            "discount": np.where(terminated, 0.0, self.gamma ** length[time, env]).astype(np.float32),
+            "terminated": terminated,
+            "truncated": steps["truncated"][last, env],
+        }
+        keep = max(0, len(self._steps) - (self.n_step - 1))
+        self._steps, self._emitted = self._steps[keep:], list(complete[keep:])
+        return rows
+
+    @property
+    def open_rows(self) -> int:
+        """Steps appended whose row is not complete yet."""
+        return int(sum((~emitted).sum() for emitted in self._emitted))

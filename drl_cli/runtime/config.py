@@ -1,0 +1,157 @@
+"""All that can be configured: names, types and ranges. The values are in conf/*.yaml, each with its comment."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from drl_cli.algos.base import AlgoConfig
+from drl_cli.envs.config import EnvConfig
+from drl_cli.networks.mlp import NetworkConfig
+from drl_cli.utils.ranges import Count, Natural, NonNegative, Positive, Range
+
+Mode = Literal["single", "sync", "async"]
+
+
+@dataclass(frozen=True)
+class StopConfig:
+    """When to stop before total_env_steps."""
+
+    return_: float | None
+    wall_s: Positive | None
+
+
+@dataclass(frozen=True)
+class OrchestratorConfig:
+    """Pace: the replay ratio and what follows from it."""
+
+    sample_insert_ratio: Positive
+    sample_load_ratio: Positive
+    min_inserts: Natural
+    limiter: Literal["ratio", "none"]
+    band: Positive | None
+    gather_window_s: NonNegative
+    stall_s: Positive
+
+
+@dataclass(frozen=True)
+class WorkerConfig:
+    """Who collects, how many environments each, in blocks of how many rows."""
+
+    num: Count | None
+    proxies: Natural
+    envs: Count
+    block_rows: Count
+    random_steps: Natural | None
+    max_restarts: Natural
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """The replay table."""
+
+    sampler: Literal["uniform"]
+    capacity: Count
+
+
+@dataclass(frozen=True)
+class TrainerConfig:
+    """The learner process."""
+
+    batch_size: Count
+    updates_per_call: Count | None
+    threads: Count
+
+
+@dataclass(frozen=True)
+class ManageConfig:
+    """The process that evaluates and records."""
+
+    eval_period: Count
+    eval_episodes: Count
+    max_episode_steps: Count
+    max_restarts: Natural
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """Model files."""
+
+    period: Count
+    keep_last: Count
+
+
+@dataclass(frozen=True)
+class LoggerConfig:
+    """What is written how often."""
+
+    report_s: Positive
+    console_s: Positive
+    tensorboard: bool
+
+
+@dataclass(frozen=True)
+class RayConfig:
+    """The Ray session."""
+
+    object_store_mb: Annotated[int, Range(least=80)]
+
+
+@dataclass(frozen=True)
+class DebugConfig:
+    """For looking inside."""
+
+    trace: bool
+    in_process: bool
+
+
+@dataclass(frozen=True)
+class Config:
+    """One run."""
+
+    env: EnvConfig
+    algo: AlgoConfig
+    mode: Mode
+    seed: Natural
+    total_env_steps: Count
+    device: Literal["auto", "cpu", "cuda"]
+    precision: Literal["float32"]
+    output_dir: str
+    dry_run: bool
+    stop: StopConfig
+    orchestrator: OrchestratorConfig
+    worker: WorkerConfig
+    replay: ReplayConfig
+    trainer: TrainerConfig
+    manage: ManageConfig
+    network: NetworkConfig
+    checkpoint: CheckpointConfig
+    logger: LoggerConfig
+    ray: RayConfig
+    debug: DebugConfig
+
+    @property
+    def num_workers(self) -> int:
+        """Workers of this run (the cli fills in `worker.num=null`)."""
+        assert self.worker.num is not None
+        return self.worker.num
+
+    @property
+    def steps_per_collect(self) -> int:
+        """Steps of each environment in one collect call."""
+        return max(1, self.worker.block_rows // self.worker.envs)
+
+    @property
+    def rows_per_collect(self) -> int:
+        """Environment steps in one collect call of one worker."""
+        return self.steps_per_collect * self.worker.envs
+
+    @property
+    def updates_per_call(self) -> int:
+        """Updates in one train call: as configured, at most what one collect pays for."""
+        paid = int(self.orchestrator.sample_insert_ratio * self.rows_per_collect)
+        return self.trainer.updates_per_call or max(1, min(16, paid))
+
+    @property
+    def random_steps(self) -> int:
+        """Environment steps over all workers that act at random first."""
+        steps = self.worker.random_steps
+        return self.orchestrator.min_inserts if steps is None else steps

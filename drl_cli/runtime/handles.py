@@ -1,0 +1,178 @@
+"""Where a role runs: in this process, or as a Ray actor. The only seam between the graph and Ray.
+
+A handle is the edge of the graph: `handle.call("collect", load)` gives a reference at once, `get` its value, `wait`
+those that are ready. In this process a call happens when it is made; on Ray it happens in the role's own process.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeAlias
+
+from drl_cli.utils.lazy import LazyModule
+
+ray = LazyModule("ray")  # imported at first use: importing it takes a second that in-process runs need not pay
+
+Ref: TypeAlias = Any
+"""A LocalRef or a ray.ObjectRef. Any: Ray's references carry no usable type for what they refer to."""
+
+
+class ActorDied(Exception):
+    """The process of a role is gone."""
+
+
+class Handle(Protocol):
+    """A role, wherever it runs."""
+
+    def call(self, method: str, *args: Any, results: int = 1) -> Any:
+        """Call a method; arguments that are references are replaced by their values where the role runs.
+
+        Returns one reference, or a list of `results` references to the parts of the tuple that the method returns.
+        """
+
+    def kill(self) -> None:
+        """End the role at once."""
+
+
+class Runtime(Protocol):
+    """Makes roles."""
+
+    def spawn(self, role: str, factory: Callable[..., object], *args: Any, gpus: float = 0) -> Handle:
+        """Build `factory(*args)` and give its handle; the building may still be going on."""
+
+    def put(self, value: Any) -> Ref:
+        """A reference to a value, stored once for all who will read it."""
+
+
+class LocalRef:
+    """The result of a call in this process."""
+
+    def __init__(self, value: Any = None, error: BaseException | None = None) -> None:
+        self.value, self.error = value, error
+
+
+class LocalHandle:
+    """A role in this process. Its errors surface at `get`, as they do on Ray."""
+
+    def __init__(self, role: object) -> None:
+        self.role = role
+
+    def call(self, method: str, *args: Any, results: int = 1) -> Any:
+        try:
+            value = getattr(self.role, method)(*[get(a) if isinstance(a, LocalRef) else a for a in args])
+        except Exception as error:
+            refs = [LocalRef(error=error) for _ in range(results)]
+            return refs[0] if results == 1 else refs
+        return LocalRef(value) if results == 1 else [LocalRef(part) for part in value]
+
+    def kill(self) -> None:
+        self.role = None
+
+
+class LocalRuntime:
+    """All roles in this process: deterministic, one call after the other."""
+
+    def spawn(self, role: str, factory: Callable[..., object], *args: Any, gpus: float = 0) -> Handle:
+        return LocalHandle(factory(*args))
+
+    def put(self, value: Any) -> Ref:
+        return value if isinstance(value, LocalRef) else LocalRef(value)
+
+
+class Host:
+    """The Ray actor class that every role lives in. A role that can't be built answers every call with the reason."""
+
+    def __init__(self, log_file: str, factory: Callable[..., object], *args: Any) -> None:
+        logging.basicConfig(filename=log_file, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+        self.role: object = None
+        self.error: Exception | None = None
+        try:
+            self.role = factory(*args)
+        except Exception as error:
+            logging.exception("can't be built")
+            self.error = error
+
+    def call(self, method: str, *args: Any) -> Any:
+        if self.error is not None:
+            raise self.error
+        try:
+            return getattr(self.role, method)(*args)
+        except Exception:
+            logging.exception("%s failed", method)
+            raise
+
+
+class RayHandle:
+    """A role in its own process."""
+
+    def __init__(self, actor: Any) -> None:
+        self.actor = actor
+
+    def call(self, method: str, *args: Any, results: int = 1) -> Any:
+        values = [get(a) if isinstance(a, LocalRef) else a for a in args]
+        options: dict[str, Any] = {"num_returns": results}
+        if method == "evaluate":
+            options["concurrency_group"] = "evaluate"
+        return self.actor.call.options(**options).remote(method, *values)
+
+    def kill(self) -> None:
+        ray.kill(self.actor)
+
+
+class RayRuntime:
+    """Every role as a Ray actor; each writes its own log file. `ready` waits until Ray is there."""
+
+    def __init__(self, log_folder: str, ready: Callable[[], None] = lambda: None) -> None:
+        self.log_folder, self.ready = log_folder, ready
+
+    def __reduce__(self) -> tuple[type["RayRuntime"], tuple[str]]:
+        return RayRuntime, (self.log_folder,)  # where it arrives, Ray is there
+
+    def spawn(self, role: str, factory: Callable[..., object], *args: Any, gpus: float = 0) -> Handle:
+        self.ready()
+        options: dict[str, Any] = {"num_cpus": 0, "num_gpus": gpus, "max_restarts": 0, "max_task_retries": 0}
+        if role == "manage":
+            options["concurrency_groups"] = {"evaluate": 1}  # a running evaluation must not delay a report
+        log_file = f"{self.log_folder}/{role.replace(' ', '-')}.log"
+        return RayHandle(ray.remote(**options)(Host).remote(log_file, factory, *args))
+
+    def put(self, value: Any) -> Ref:
+        if isinstance(value, LocalRef):
+            value = get(value)
+        return value if isinstance(value, ray.ObjectRef) else ray.put(value)
+
+
+def get(ref: Ref) -> Any:
+    """The value; raises what the call raised, or ActorDied when the role's process is gone."""
+    if isinstance(ref, LocalRef):
+        if ref.error is not None:
+            raise ref.error
+        return ref.value
+    try:
+        return ray.get(ref)
+    except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError) as error:
+        raise ActorDied(_first_line(error)) from error
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, Exception):
+            raise error.cause from error
+        raise
+
+
+def wait(refs: Sequence[Ref], timeout_s: float) -> list[Ref]:
+    """Those that are ready, in the order given: at once when some are, else when the first is or the time is up."""
+    ready = [ref for ref in refs if isinstance(ref, LocalRef)]
+    remote = [ref for ref in refs if not isinstance(ref, LocalRef)]
+    if remote:
+        done, _ = ray.wait(remote, num_returns=1, timeout=0 if ready else timeout_s, fetch_local=False)
+        if done and len(remote) > 1:
+            done, _ = ray.wait(remote, num_returns=len(remote), timeout=0, fetch_local=False)
+        chosen = set(done)
+        ready = [ref for ref in refs if isinstance(ref, LocalRef) or ref in chosen]
+    elif not ready and timeout_s > 0:
+        time.sleep(timeout_s)
+    return ready
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

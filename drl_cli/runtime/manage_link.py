@@ -1,0 +1,142 @@
+"""ManageLink: the orchestrator's edge to manage. Nothing here waits, and no failure of manage stops training."""
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from drl_cli.runtime.handles import ActorDied, Handle, Ref, get, wait
+from drl_cli.runtime.manage import EvalReport
+from drl_cli.runtime.messages import LoadParams
+
+log = logging.getLogger(__name__)
+
+
+class ManageLink:
+    """Sends reports and evaluations; at most one evaluation runs, and only the newest version waits for it.
+
+    `spawn(wait)` gives a handle, or None while manage can't be started yet (mode=single trains while Ray starts);
+    with `wait` it blocks until it can.
+    """
+
+    def __init__(self, spawn: Callable[[bool], Handle | None], max_restarts: int) -> None:
+        self.spawn, self.max_restarts = spawn, max_restarts
+        self.handle: Handle | None = None
+        self.evaluations: list[EvalReport] = []
+        self.skipped = 0
+        self.restarts = 0
+        self.gave_up = False
+        self.evaluating: Ref = None
+        self._running: tuple[LoadParams, Ref] | None = None
+        self._next: tuple[LoadParams, Ref] | None = None
+        self._reports: list[Ref] = []
+        self._unsent: list[tuple[str, tuple[Any, ...]]] = []
+        self._on_evaluation: Callable[[EvalReport], None] = lambda report: None
+
+    def on_evaluation(self, react: Callable[[EvalReport], None]) -> None:
+        """Call this with every finished evaluation."""
+        self._on_evaluation = react
+
+    def report(self, scalars: Mapping[str, float], env_steps: int) -> None:
+        """Record these scalars."""
+        self._send("report", scalars, env_steps)
+
+    def save(self, load: LoadParams, params: Ref) -> None:
+        """Save this version as the last one."""
+        self._send("save", load, params)
+
+    def evaluate(self, load: LoadParams, params: Ref) -> None:
+        """Evaluate this version as soon as the running evaluation is done; an older one that waits is skipped."""
+        if self._next is not None:
+            self.skipped += 1
+        self._next = (load, params)
+        self.poll()
+
+    def poll(self) -> None:
+        """Take results that are there, and start what waits."""
+        if not self._ready():
+            return
+        for ref in wait(self._reports, 0) if self._reports else []:
+            if ref in self._reports:  # a dead manage drops them all
+                self._reports.remove(ref)
+                self._take(ref)
+        if self.evaluating is not None and wait([self.evaluating], 0):
+            ref, self.evaluating = self.evaluating, None
+            report = self._take(ref)
+            if isinstance(report, EvalReport):
+                self.evaluations.append(report)
+                self._on_evaluation(report)
+        if self.evaluating is None and self._next is not None and self.handle is not None:
+            self._running, self._next = self._next, None
+            self.evaluating = self.handle.call("evaluate", *self._running)
+
+    def finish(self, load: LoadParams, params: Ref, timeout_s: float) -> None:
+        """Save and evaluate the last version, wait for all that is under way."""
+        if self._next is not None:
+            self._next, self.skipped = None, self.skipped + 1
+        self.save(load, params)
+        self._wait(timeout_s)
+        done = self.evaluations[-1].load.version if self.evaluations else -1
+        if done != load.version:
+            self._next = (load, params)
+            self._wait(timeout_s)
+
+    def close(self, status: str, timeout_s: float = 30.0) -> None:
+        """Let manage write what is left."""
+        self._send("close", status)
+        self._wait(timeout_s)
+
+    def _wait(self, timeout_s: float) -> None:
+        """Until nothing is under way; gives up with a warning when nothing comes back for `timeout_s`."""
+        while not self.gave_up:
+            self.poll()
+            under_way = [ref for ref in (self.evaluating, *self._reports) if ref is not None]
+            if not under_way and self._next is None and self.handle is not None:
+                return
+            if self.handle is None:
+                self.handle = self.spawn(True)
+            elif under_way and not wait(under_way, timeout_s):
+                log.warning("manage does not answer for %.0f s; its last results are missing", timeout_s)
+                self.gave_up = True
+
+    def _ready(self) -> bool:
+        if self.gave_up:
+            return False
+        if self.handle is None:
+            self.handle = self.spawn(False)
+        if self.handle is not None and self._unsent:
+            unsent, self._unsent = self._unsent, []
+            for method, args in unsent:
+                self._send(method, *args)
+        return self.handle is not None
+
+    def _send(self, method: str, *args: Any) -> None:
+        if self.gave_up:
+            return
+        if self.handle is None and not self._ready():
+            self._unsent.append((method, args))
+            return
+        assert self.handle is not None
+        self._reports.append(self.handle.call(method, *args))
+
+    def _take(self, ref: Ref) -> Any:
+        """The result; a failure is reported once, and a dead manage is replaced."""
+        try:
+            return get(ref)
+        except ActorDied as error:
+            self._replace(error)
+        except Exception as error:
+            log.warning("manage failed: %s: %s", type(error).__name__, error)
+        return None
+
+    def _replace(self, error: ActorDied) -> None:
+        self._reports.clear()
+        self.evaluating = None
+        if self._next is None:
+            self._next = self._running
+        self.restarts += 1
+        if self.restarts > self.max_restarts:
+            self.gave_up = True
+            log.warning("manage died again (%s); training goes on without evaluations", error)
+            return
+        self.handle = self.spawn(False)
+        log.warning("manage died (%s), restarted %d/%d", error, self.restarts, self.max_restarts)

@@ -1,0 +1,111 @@
+"""The eight messages: headers that the orchestrator reads. Their bytes travel beside them, as a second result.
+
+| route | from -> to | message |
+|---|---|---|
+| 1 | Worker -> WorkerProxy | InsertTransition |
+| 2 | WorkerProxy -> Orchestrator | InsertTransition (merged) |
+| 3 | Orchestrator -> TrajectoryManager | InsertTransition, SampleBatch |
+| 4 | TrajectoryManager -> Trainer | BatchTrainingData |
+| 5 | Trainer -> TrajectoryManager | UpdatePriority |
+| 6 | Trainer -> Orchestrator | LoadParams |
+| 7 | Orchestrator -> WorkerProxy | LoadParams |
+| 8 | WorkerProxy -> Worker | LoadParams |
+
+Without a proxy a worker takes its place: routes 1 and 2 are then one and the same call, and so are 7 and 8.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from drl_cli.envs.batch import Episode
+
+
+@dataclass(frozen=True)
+class Block:
+    """Where the rows of one collect call come from."""
+
+    worker: int
+    incarnation: int
+    number: int
+    rows: int
+    first_env_step: int
+    last_env_step: int
+    version: int
+    opt_steps: int
+
+
+@dataclass(frozen=True)
+class InsertTransition:
+    """Rows for replay. `env_steps` were taken for them; rows still open in the n-step builder come later."""
+
+    blocks: tuple[Block, ...]
+    episodes: tuple[Episode, ...]
+    collect_s: float
+    restarts: int = 0
+    routes: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        return sum(block.rows for block in self.blocks)
+
+    @property
+    def env_steps(self) -> int:
+        return sum(block.last_env_step - block.first_env_step for block in self.blocks)
+
+
+@dataclass(frozen=True)
+class SampleBatch:
+    """Draw `num_batches` batches for a trainer."""
+
+    trainer: int
+    num_batches: int
+    batch_size: int
+
+
+@dataclass(frozen=True)
+class BatchTrainingData:
+    """Batches `[num_batches, batch_size, ...]` drawn when the table had seen `inserts` rows."""
+
+    trainer: int
+    num_batches: int
+    batch_size: int
+    inserts: int
+
+
+@dataclass(frozen=True)
+class UpdatePriority:
+    """New priorities for the rows of a BatchTrainingData."""
+
+    trainer: int
+    rows: int
+
+
+@dataclass(frozen=True)
+class LoadParams:
+    """A parameter version; the vector goes along only to those who have an older one."""
+
+    version: int
+    opt_steps: int
+    env_steps: int
+    random_actions: bool = False
+
+
+class Trace:
+    """Counts messages by route."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[int] = Counter({route: 0 for route in range(1, 9)})
+
+    def add(self, route: int, count: int = 1) -> None:
+        """One more message on this route."""
+        self.counts[route] += count
+
+    def merge(self, counts: Mapping[int, int]) -> None:
+        """Add what another process counted."""
+        self.counts.update(counts)
+
+    def take(self) -> dict[int, int]:
+        """The counts since the last take."""
+        counts, self.counts = dict(self.counts), Counter()
+        return counts

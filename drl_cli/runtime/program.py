@@ -1,0 +1,111 @@
+"""The graph: every role, and which handle each is given. Read it top to bottom, as the data flows.
+
+      worker ..N --1--> proxy --2--> ORCHESTRATOR --3--> trajectory manager --4--> trainer
+         ^                ^               | ^                    ^                   | |
+         '------8---------'-------7-------' '---------6----------|-------------------' |
+                                          |                      '--------5------------'
+                                          '--> parameter server, manage
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from drl_cli.algos.base import load_algorithm
+from drl_cli.metrics.console import Console
+from drl_cli.replay.samplers import Uniform
+from drl_cli.replay.store import RingStore
+from drl_cli.runtime.config import Config
+from drl_cli.runtime.handles import Handle, LocalRuntime, RayRuntime, Runtime
+from drl_cli.runtime.manage import Manage
+from drl_cli.runtime.manage_link import ManageLink
+from drl_cli.runtime.orchestrator import Orchestrator
+from drl_cli.runtime.parameter_server import ParameterServer
+from drl_cli.runtime.progress import Progress
+from drl_cli.runtime.rate_limiter import RateLimiter, required_band
+from drl_cli.runtime.trainer import Trainer
+from drl_cli.runtime.trajectory_manager import TrajectoryManager
+from drl_cli.runtime.worker import Worker
+from drl_cli.runtime.worker_pool import WorkerPool
+from drl_cli.runtime.worker_proxy import WorkerProxy
+from drl_cli.types import EnvSpec, transition_schema
+from drl_cli.utils.seeding import generator, integers
+
+
+def build(
+    config: Config, spec: EnvSpec, folder: Path, started: float, ray: RayRuntime | None, console: Console,
+    ray_is_up: Callable[[], bool],
+) -> Orchestrator:
+    """Put the roles where the mode wants them and connect them; `ray` is None for a run in this process alone."""
+    local = LocalRuntime()
+    core: Runtime = ray if ray and config.mode == "async" else local
+    edge: Runtime = ray if ray and config.mode != "single" else local
+    aside: Runtime = ray or local
+
+    trainer = core.spawn("trainer", make_trainer, config, spec)
+    replay = core.spawn("replay", make_replay, config, spec)
+    server = core.spawn("parameter server", ParameterServer)
+    pool = make_pool(config, spec, edge)
+
+    def spawn_manage(wait: bool) -> Handle | None:
+        if not wait and not ray_is_up():
+            return None
+        return aside.spawn("manage", Manage, config, spec, folder, started)
+
+    manage = ManageLink(spawn_manage, config.manage.max_restarts)
+    rows = config.rows_per_collect * config.num_workers // len(pool.members)
+    return Orchestrator(
+        config, pool, replay, trainer, server, manage, edge.put, rows,
+        make_limiter(config), Progress(config, started), console,
+    )  # fmt: skip
+
+
+def make_pool(config: Config, spec: EnvSpec, runtime: Runtime) -> WorkerPool:
+    """Workers, or proxies that each hold an equal share of them; one looks like the other."""
+
+    def spawn_worker(index: int, incarnation: int) -> Handle:
+        return runtime.spawn(f"worker {index}", Worker, config, spec, index, incarnation)
+
+    def spawn_proxy(index: int, incarnation: int) -> Handle:
+        return runtime.spawn(f"proxy {index}", make_proxy, config, spec, runtime, index, incarnation)
+
+    if config.worker.proxies:
+        return WorkerPool("proxy", config.worker.proxies, spawn_proxy, config.worker.max_restarts)
+    return WorkerPool("worker", config.num_workers, spawn_worker, config.worker.max_restarts)
+
+
+def make_proxy(config: Config, spec: EnvSpec, runtime: Runtime, index: int, incarnation: int) -> WorkerProxy:
+    """A proxy and its workers, on its node."""
+    share = config.num_workers // config.worker.proxies
+
+    def spawn(worker: int, worker_incarnation: int) -> Handle:
+        return runtime.spawn(f"worker {worker}", Worker, config, spec, worker, incarnation + worker_incarnation)
+
+    pool = WorkerPool("worker", share, spawn, config.worker.max_restarts, first=index * share)
+    window = config.orchestrator.gather_window_s if config.mode == "async" else None
+    return WorkerProxy(pool, runtime, window)
+
+
+def make_replay(config: Config, spec: EnvSpec) -> TrajectoryManager:
+    """The replay table."""
+    schema = transition_schema(spec, load_algorithm(config.algo.name).Policy.extra_columns)
+    store = RingStore(schema, config.replay.capacity)
+    return TrajectoryManager(store, Uniform(generator(config.seed, "replay")))
+
+
+def make_trainer(config: Config, spec: EnvSpec) -> Trainer:
+    """The learner, on its device."""
+    (seed,) = integers(config.seed, "trainer", 1)
+    algorithm = load_algorithm(config.algo.name).Algorithm
+    return Trainer(
+        lambda device: algorithm(config.algo, config.network, spec, seed, device),
+        config.device,
+        config.trainer.threads,
+    )
+
+
+def make_limiter(config: Config) -> RateLimiter:
+    """The limiter; `orchestrator.band=null` is wide enough for every worker and two train calls to be in flight."""
+    pace = config.orchestrator
+    in_flight = config.num_workers * config.rows_per_collect
+    band = pace.band or 2 * required_band(pace.sample_insert_ratio, in_flight, 2 * config.updates_per_call)
+    return RateLimiter(pace.sample_insert_ratio, pace.min_inserts, band, free=pace.limiter == "none")

@@ -1,0 +1,165 @@
+"""Progress: the counters of a run, what is reported of them while it runs, and its summary."""
+
+import os
+import time
+from collections import deque
+from typing import Any
+
+import psutil
+
+from drl_cli.metrics.aggregation import Means, spread
+from drl_cli.runtime.config import Config
+from drl_cli.runtime.manage import EvalReport
+from drl_cli.runtime.messages import InsertTransition, Trace
+from drl_cli.runtime.trainer import TrainReport
+from drl_cli.utils.clock import Waiting, now
+
+
+class Progress:
+    """One meaning in every mode: env_steps over all workers, opt_steps = gradient updates, loads = versions."""
+
+    def __init__(self, config: Config, started: float) -> None:
+        self.config, self.started = config, started
+        self.trace = Trace()
+        self.env_steps = self.opt_steps = self.inserts = self.samples = self.loads = 0
+        self.num_episodes = self.worker_restarts = self.env_restarts = 0
+        self.warm_env_steps: float | None = None
+        self.start_up_s: float | None = None
+        self.time_to_return: EvalReport | None = None
+        self.best: EvalReport | None = None
+        self.last: EvalReport | None = None
+        self.peak_rss_mb = 0.0
+        self.trainer_idle = Waiting()
+        self.train_started: float | None = None
+        self.collect_started = now()
+        self._lags = [0, 0, 0]  # sum, count, maximum
+        self._episodes: deque[tuple[float, int]] = deque()
+        self._means = Means()
+        self._last_report = (now(), 0, 0)
+
+    def wall_s(self) -> float:
+        """Seconds since the process started."""
+        return time.time() - self.started
+
+    def collected(self, header: InsertTransition) -> None:
+        """A block has landed."""
+        if self.start_up_s is None:
+            self.start_up_s = self.wall_s() - header.collect_s
+        self.env_steps += header.env_steps
+        self.inserts += header.rows
+        self.worker_restarts += header.restarts
+        self.num_episodes += len(header.episodes)
+        self._episodes.extend((episode.ret, episode.length) for episode in header.episodes)
+        for block in header.blocks:
+            lag = self.opt_steps - block.opt_steps
+            self._lags = [self._lags[0] + lag, self._lags[1] + 1, max(self._lags[2], lag)]
+            self._means.add({"async/policy_lag": lag})
+        excess = self.inserts - self.config.orchestrator.min_inserts
+        if self.warm_env_steps is None and excess >= 0:
+            self.warm_env_steps = self.env_steps - excess
+
+    def trained(self, report: TrainReport) -> None:
+        """A train call is done."""
+        self.opt_steps = report.opt_steps
+        self._means.add({f"train/{name}": value for name, value in report.metrics.items()}, report.num_updates)
+        self._means.add({"perf/update_ms": 1000 * report.seconds / report.num_updates}, report.num_updates)
+
+    def evaluated(self, report: EvalReport) -> bool:
+        """An evaluation is done; returns whether it reached stop.return."""
+        self.last = report
+        if self.best is None or report.mean > self.best.mean:
+            self.best = report
+        goal = self.config.stop.return_
+        reached = goal is not None and report.mean >= goal
+        if reached and self.time_to_return is None:
+            self.time_to_return = report
+        return reached
+
+    def updates_per_env_step(self) -> float | None:
+        """Updates per environment step since min_inserts were there; None before."""
+        if self.warm_env_steps is None or self.env_steps <= self.warm_env_steps:
+            return None
+        return self.opt_steps / (self.env_steps - self.warm_env_steps)
+
+    def wait_fracs(self, worker_wait_s: float) -> tuple[float, float]:
+        """Share of their time that the workers, and since the first update the trainer, had nothing to do."""
+        moment = now()
+        worker_time = max(1e-9, (moment - self.collect_started) * max(1, self.config.num_workers))
+        trainer = 0.0
+        if self.train_started is not None:
+            trainer = self.trainer_idle.seconds(moment) / max(1e-9, moment - self.train_started)
+        return min(1.0, worker_wait_s / worker_time), min(1.0, trainer)
+
+    def report(self, worker_wait_s: float) -> dict[str, float]:
+        """All that has come together since the last report, by tag."""
+        moment = now()
+        since, env_steps, opt_steps = self._last_report
+        self._last_report = (moment, self.env_steps, self.opt_steps)
+        elapsed = max(1e-9, moment - since)
+        worker_wait, trainer_wait = self.wait_fracs(worker_wait_s)
+        episodes, self._episodes = list(self._episodes), deque()
+        ratio = self.updates_per_env_step()
+        return {
+            **spread("rollout/return", (ret for ret, _ in episodes)),
+            **spread("rollout/length", (length for _, length in episodes)),
+            "rollout/episodes": self.num_episodes,
+            **self._means.take(),
+            "perf/env_steps_per_s": (self.env_steps - env_steps) / elapsed,
+            "perf/opt_steps_per_s": (self.opt_steps - opt_steps) / elapsed,
+            "perf/updates_per_env_step": 0.0 if ratio is None else ratio,
+            "perf/worker_wait_frac": worker_wait,
+            "perf/trainer_wait_frac": trainer_wait,
+            "perf/opt_steps": self.opt_steps,
+            "perf/wall_s": self.wall_s(),
+            "replay/size": min(self.inserts, self.config.replay.capacity),
+            "replay/inserts": self.inserts,
+            "replay/samples": self.samples,
+            **self._system(),
+        }
+
+    def summary(self, worker_wait_s: float, evals_skipped: int) -> dict[str, Any]:
+        """The numbers of summary.json."""
+        self._system()
+        elapsed = max(1e-9, now() - self.collect_started)
+        worker_wait, trainer_wait = self.wait_fracs(worker_wait_s)
+        best, last, reached = self.best, self.last, self.time_to_return
+        return {
+            "env_steps": self.env_steps,
+            "opt_steps": self.opt_steps,
+            "episodes": self.num_episodes,
+            "inserts": self.inserts,
+            "samples": self.samples,
+            "loads": self.loads,
+            "updates_per_env_step": self.updates_per_env_step(),
+            "wall_s": self.wall_s(),
+            "start_up_s": self.start_up_s,
+            "time_to_return_s": reached.wall_s if reached else None,
+            "time_to_return_env_steps": reached.load.env_steps if reached else None,
+            "final_return": last.mean if last else None,
+            "best_return": best.mean if best else None,
+            "best_step": best.load.env_steps if best else None,
+            "eval_episodes": self.config.manage.eval_episodes,
+            "env_steps_per_s": self.env_steps / elapsed,
+            "opt_steps_per_s": self.opt_steps / elapsed,
+            "policy_lag_mean": self._lags[0] / max(1, self._lags[1]),
+            "policy_lag_max": self._lags[2],
+            "worker_wait_frac": worker_wait,
+            "trainer_wait_frac": trainer_wait,
+            "worker_restarts": self.worker_restarts,
+            "env_restarts": self.env_restarts,
+            "evals_skipped": evals_skipped,
+            "peak_rss_mb": self.peak_rss_mb,
+            "messages": {str(route): count for route, count in sorted(self.trace.counts.items())},
+        }
+
+    def _system(self) -> dict[str, float]:
+        """Memory of this process and all it started, and the machine's load."""
+        rss = 0
+        own = psutil.Process()
+        for process in (own, *own.children(recursive=True)):
+            try:
+                rss += process.memory_info().rss
+            except psutil.Error:  # it ended while we were looking
+                continue
+        self.peak_rss_mb = max(self.peak_rss_mb, rss / 2**20)
+        return {"system/rss_mb": rss / 2**20, "system/cpu_percent": psutil.cpu_percent(), "system/load": os.getloadavg()[0]}

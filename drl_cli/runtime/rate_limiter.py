@@ -1,0 +1,68 @@
+"""The two-sided rate limiter: arithmetic that holds updates per transition at the configured ratio."""
+
+from dataclasses import dataclass
+
+
+@dataclass
+class RateLimiter:
+    """Answers whether the next collect or train call keeps to the ratio; it never waits.
+
+    `inserts` counts transitions, `samples` batches, both with calls in flight counted as done; `landed` counts the
+    transitions that are in replay. With r = ratio, a collect adds K transitions, a train call takes U batches:
+
+        target = r * max(0, inserts - min_inserts)
+        may_sample(U):  landed >= min_inserts  and  target - samples - U >= -band / 2
+        may_collect(K): inserts < min_inserts  or   target + r K - samples <= band / 2
+
+    One of them is always true when band >= r K + U: otherwise both sides would wait for each other for ever.
+    """
+
+    ratio: float
+    min_inserts: int
+    band: float
+    free: bool = False
+    inserts: int = 0
+    landed: int = 0
+    samples: int = 0
+
+    @property
+    def target(self) -> float:
+        """Batches that the transitions so far pay for."""
+        return self.ratio * max(0, self.inserts - self.min_inserts)
+
+    def may_sample(self, batches: int) -> bool:
+        """Whether U more batches may be drawn now."""
+        if self.landed < max(1, self.min_inserts):
+            return False
+        return self.free or self.target - self.samples - batches >= -self.band / 2
+
+    def may_collect(self, rows: int) -> bool:
+        """Whether K more transitions may be collected now."""
+        if self.free or self.inserts < self.min_inserts:
+            return True
+        return self.target + self.ratio * rows - self.samples <= self.band / 2
+
+    def owed(self) -> int:
+        """Whole batches that are paid for and not drawn yet; 0 before min_inserts have landed."""
+        if self.landed < max(1, self.min_inserts):
+            return 0
+        # The tolerance keeps a ratio such as 0.1, which has no exact binary form, from losing an update.
+        return max(0, int(self.target - self.samples + 1e-6))
+
+    def issue_collect(self, rows: int) -> None:
+        """A collect call of K rows is on its way."""
+        self.inserts += rows
+
+    def land(self, issued: int, rows: int) -> None:
+        """A collect call came back: `issued` rows were counted for it, `rows` are in replay now (0: it was lost)."""
+        self.inserts += rows - issued
+        self.landed += rows
+
+    def issue_sample(self, batches: int) -> None:
+        """A train call of U batches is on its way."""
+        self.samples += batches
+
+
+def required_band(ratio: float, rows: int, batches: int) -> float:
+    """The smallest band that can't deadlock: r K + U."""
+    return ratio * rows + batches

@@ -1,0 +1,86 @@
+"""Trainer: owns the algorithm; updates when it is given batches, publishes versioned parameters."""
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from drl_cli.algos.base import Algorithm
+from drl_cli.runtime.errors import Diverged
+from drl_cli.runtime.messages import BatchTrainingData, LoadParams
+from drl_cli.types import Array, Columns
+from drl_cli.utils.lazy import torch
+
+
+@dataclass(frozen=True)
+class TrainReport:
+    """What one train call did: metrics are means over its updates."""
+
+    opt_steps: int
+    num_updates: int
+    metrics: Mapping[str, float]
+    seconds: float
+
+
+class Trainer:
+    """It never pulls, paces, logs or evaluates."""
+
+    def __init__(self, build: "Callable[[torch.device], Algorithm]", device: str, threads: int) -> None:
+        torch.set_num_threads(threads)
+        # Batches from shared memory are read-only, and torch warns although nothing here writes to them.
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+        self.device = choose_device(device)
+        self.algorithm = build(self.device)
+        self.opt_steps = 0
+
+    def train(self, header: BatchTrainingData, columns: Columns) -> tuple[TrainReport, Array | None]:
+        """One update per batch of columns `[U, B, ...]`; returns the report and new priorities `[U, B]`, if any."""
+        started = time.perf_counter()
+        batches = {
+            name: torch.from_numpy(column).to(self.device, non_blocking=True) for name, column in columns.items()
+        }
+        updates = [
+            self.algorithm.update({name: batch[i] for name, batch in batches.items()})
+            for i in range(header.num_batches)
+        ]
+        names = list(updates[0].metrics)
+        values = torch.stack([torch.stack([update.metrics[name] for name in names]) for update in updates]).cpu()
+        self._check(names, values.numpy(), columns)
+        self.opt_steps += header.num_batches
+        means = dict(zip(names, values.mean(0).tolist(), strict=True))
+        priorities = None
+        if updates[0].priorities is not None:
+            priorities = torch.stack([u.priorities for u in updates if u.priorities is not None]).cpu().numpy()
+        report = TrainReport(self.opt_steps, header.num_batches, means, time.perf_counter() - started)
+        return report, priorities
+
+    def publish(self, version: int, env_steps: int) -> tuple[LoadParams, Array]:
+        """The policy's parameters after all updates requested so far, as one flat float32 vector."""
+        return LoadParams(version, self.opt_steps, env_steps), self.algorithm.policy_params()
+
+    def _check(self, names: list[str], values: Array, columns: Columns) -> None:
+        bad = np.argwhere(~np.isfinite(values))
+        if len(bad) == 0:
+            return
+        update, metric = (int(i) for i in bad[0])
+        value = values[update, metric]
+        culprit = "the batch was finite"
+        for name, column in columns.items():
+            if column.dtype.kind == "f" and not np.isfinite(column[update]).all():
+                culprit = f"first bad value: {name}"
+                break
+        kind = "NaN" if math.isnan(value) else "infinite"
+        what = names[metric].replace("_", " ")
+        raise Diverged(f"training diverged at update {self.opt_steps + update + 1}: {what} is {kind}; {culprit}")
+
+
+def choose_device(name: str) -> "torch.device":
+    """The torch device for auto, cpu or cuda; raises ValueError when cuda is asked for and absent."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device=cuda, but torch finds no CUDA device here")
+    return torch.device(name)

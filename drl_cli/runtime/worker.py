@@ -1,0 +1,76 @@
+"""Worker: owns E environments, a copy of the policy and the n-step builder; answers `collect`."""
+
+import time
+
+from drl_cli.algos.base import load_algorithm
+from drl_cli.envs.batch import EnvBatch
+from drl_cli.replay.builders import NStepBuilder
+from drl_cli.runtime.config import Config
+from drl_cli.runtime.errors import EnvironmentFailed
+from drl_cli.runtime.messages import Block, InsertTransition, LoadParams
+from drl_cli.types import Array, Columns, EnvSpec, num_rows
+from drl_cli.utils.seeding import integers
+
+
+class Worker:
+    """One collect call gives one columnar block. It never touches replay or another worker.
+
+    A restarted worker has a higher incarnation, and with it a new stream of seeds.
+    """
+
+    def __init__(self, config: Config, spec: EnvSpec, index: int, incarnation: int) -> None:
+        self.index, self.incarnation = index, incarnation
+        self.num_steps = config.steps_per_collect
+        seeds = integers(config.seed, "worker", config.worker.envs, index, incarnation)
+        (policy_seed,) = integers(config.seed, "policy", 1, index, incarnation)
+        module = load_algorithm(config.algo.name)
+        self.policy = module.Policy(config.algo, config.network, spec, policy_seed)
+        self.builder = NStepBuilder(config.algo.n_step, config.algo.gamma, config.env.reward_scale)
+        try:
+            self.envs = EnvBatch(config.env, spec, seeds)
+        except Exception as error:
+            raise EnvironmentFailed(f"worker {index}: {type(error).__name__}: {error}") from error
+        self.load: LoadParams | None = None
+        self.blocks = 0
+        self.env_steps = 0
+
+    def collect(self, load: LoadParams, params: Array | None = None) -> tuple[InsertTransition, Columns]:
+        """Take `num_steps` steps in every environment; `params` come along when they are newer than the worker's.
+
+        Returns the header and the columns of all rows that are complete, `[rows, ...]`.
+        """
+        started = time.perf_counter()
+        if params is not None:
+            self.policy.load(params)
+        assert params is not None or (self.load is not None and self.load.version == load.version)
+        self.load = load
+        try:
+            for _ in range(self.num_steps):
+                self._step(load.random_actions)
+        except Exception as error:
+            raise EnvironmentFailed(f"worker {self.index}: {type(error).__name__}: {error}") from error
+        columns = self.builder.take()
+        first, self.env_steps = self.env_steps, self.env_steps + self.num_steps * len(self.envs.envs)
+        block = Block(
+            self.index,
+            self.incarnation,
+            self.blocks,
+            num_rows(columns),
+            first,
+            self.env_steps,
+            load.version,
+            load.opt_steps,
+        )
+        self.blocks += 1
+        seconds = time.perf_counter() - started
+        return InsertTransition((block,), self.envs.take_episodes(), seconds), columns
+
+    def _step(self, random_actions: bool) -> None:
+        obs = self.envs.obs.copy()
+        columns = self.policy.random(len(obs)) if random_actions else self.policy.act(obs)
+        step = self.envs.step(columns["action"])
+        self.builder.append({"obs": obs, **columns, **vars(step)})
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.envs.close()

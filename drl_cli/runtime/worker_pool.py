@@ -1,0 +1,112 @@
+"""WorkerPool: sends `collect` to many workers, gathers what is done, replaces the dead."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from drl_cli.runtime.errors import RoleLost
+from drl_cli.runtime.handles import ActorDied, Handle, Ref, get, wait
+from drl_cli.runtime.messages import InsertTransition, LoadParams
+from drl_cli.utils.clock import Waiting, now
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Member:
+    """One worker (or proxy) and what it is doing."""
+
+    index: int
+    handle: Handle
+    incarnation: int = 0
+    version: int = -1
+    columns: Ref | None = None
+
+
+@dataclass(frozen=True)
+class Collected:
+    """What came back from one member: the header and a reference to the columns; None when it died on the way."""
+
+    member: int
+    header: InsertTransition | None
+    columns: Ref | None
+
+
+class WorkerPool:
+    """`spawn(index, incarnation)` makes a worker; a member is busy from `dispatch` until its result is `finish`ed."""
+
+    def __init__(
+        self, name: str, num: int, spawn: Callable[[int, int], Handle], max_restarts: int, first: int = 0
+    ) -> None:
+        self.name, self.spawn, self.max_restarts = name, spawn, max_restarts
+        self.members = [Member(i, spawn(i, 0)) for i in range(first, first + num)]
+        self.waiting = [Waiting() for _ in self.members]
+        self.busy: dict[Ref, Member] = {}
+        self.restarts = 0
+        self._first = first
+
+    def idle(self) -> list[Member]:
+        """Members without a call in flight, in order."""
+        busy = {member.index for member in self.busy.values()}
+        return [member for member in self.members if member.index not in busy]
+
+    def dispatch(self, member: Member, load: LoadParams, params: Ref) -> Ref:
+        """Start a collect; the parameters go along only if the member has older ones."""
+        newer = load.version > member.version
+        args = (load, params) if newer else (load,)
+        header, member.columns = member.handle.call("collect", *args, results=2)
+        member.version = load.version
+        self.busy[header] = member
+        self.waiting[member.index - self._first].stop(now())
+        return header
+
+    def finish(self, ref: Ref) -> Collected:
+        """Take the result of a collect that is ready; a member that died is replaced."""
+        member = self.busy.pop(ref)
+        self.waiting[member.index - self._first].start(now())
+        try:
+            header: InsertTransition = get(ref)
+        except ActorDied as error:
+            self._restart(member, error)
+            return Collected(member.index, None, None)
+        return Collected(member.index, header, member.columns)
+
+    def gather(self, window_s: float | None) -> list[Collected]:
+        """All results that are ready within `window_s` of the first (None: of all), in order of the members."""
+        results: list[Collected] = []
+        deadline: float | None = None
+        while self.busy:
+            timeout = 3600.0 if deadline is None else deadline - time.monotonic()
+            if timeout < 0:
+                break
+            results += [self.finish(ref) for ref in wait(list(self.busy), timeout)]
+            if results and deadline is None and window_s is not None:
+                deadline = time.monotonic() + window_s
+        return sorted(results, key=lambda result: result.member)
+
+    def wait_seconds(self) -> float:
+        """Time [s] that members spent without work, summed over them."""
+        moment = now()
+        return sum(waiting.seconds(moment) for waiting in self.waiting)
+
+    def _restart(self, member: Member, error: Exception) -> None:
+        self.restarts += 1
+        if self.restarts > self.max_restarts:
+            raise RoleLost(
+                f"{self.name} {member.index} died ({error}); "
+                f"{self.max_restarts} restarts are used up (worker.max_restarts)"
+            ) from error
+        started = now()
+        member.incarnation += 1
+        member.version = -1
+        member.handle = self.spawn(member.index, member.incarnation)
+        log.warning(
+            "%s %d died (%s), restarted %d/%d in %.1f s",
+            self.name,
+            member.index,
+            error,
+            self.restarts,
+            self.max_restarts,
+            now() - started,
+        )

@@ -1,0 +1,77 @@
+"""The nouns that every part shares: what an environment is, what a column is. Imports nothing of ours."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Columns: TypeAlias = dict[str, Array]
+"""Named arrays of equal length: one row per transition, `[rows, ...]`; a batch is `[updates, batch, ...]`."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """Shape of one row and its dtype."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+Schema: TypeAlias = Mapping[str, Column]
+
+
+@dataclass(frozen=True)
+class ActionSpec:
+    """What a policy may output. Box actions live in [-1, 1]; the environment's edge rescales them.
+
+    `size` is the number of dimensions (box) or of choices (discrete).
+    """
+
+    kind: Literal["box", "discrete"]
+    size: int
+    text: str
+
+    @property
+    def column(self) -> Column:
+        """The column that an action fills in a block."""
+        return Column((self.size,), "float32") if self.kind == "box" else Column((), "int64")
+
+
+@dataclass(frozen=True)
+class EnvSpec:
+    """What an algorithm knows of an environment."""
+
+    id: str
+    obs: Column
+    action: ActionSpec
+
+    @property
+    def obs_size(self) -> int:
+        """Number of values in one observation."""
+        return int(np.prod(self.obs.shape))
+
+
+def transition_schema(spec: EnvSpec, extra: Schema | None = None) -> dict[str, Column]:
+    """The columns of a transition row, plus what the policy adds (log-probability, state, ...)."""
+    return {
+        "obs": spec.obs,
+        "action": spec.action.column,
+        "reward": Column((), "float32"),
+        "next_obs": spec.obs,
+        "discount": Column((), "float32"),
+        "terminated": Column((), "bool"),
+        "truncated": Column((), "bool"),
+        **(extra or {}),
+    }
+
+
+def empty_columns(schema: Schema, rows: int) -> Columns:
+    """Uninitialised columns of `rows` rows."""
+    return {name: np.empty((rows, *column.shape), column.dtype) for name, column in schema.items()}
+
+
+def num_rows(columns: Columns) -> int:
+    """The common length of the columns."""
+    return len(next(iter(columns.values())))

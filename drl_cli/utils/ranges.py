@@ -1,0 +1,38 @@
+"""Ranges for config fields: `lr: Annotated[float, Range(above=0)]`."""
+
+from dataclasses import dataclass
+from typing import Annotated, TypeAlias
+
+
+@dataclass(frozen=True)
+class Range:
+    """Bounds of a number; `least` and `most` are allowed values, `above` and `below` are not."""
+
+    least: float | None = None
+    most: float | None = None
+    above: float | None = None
+    below: float | None = None
+
+    def __contains__(self, value: float) -> bool:
+        return (
+            (self.least is None or value >= self.least)
+            and (self.most is None or value <= self.most)
+            and (self.above is None or value > self.above)
+            and (self.below is None or value < self.below)
+        )
+
+    def __str__(self) -> str:
+        parts = [
+            (self.least, ">="),
+            (self.above, ">"),
+            (self.most, "<="),
+            (self.below, "<"),
+        ]
+        return " and ".join(f"{sign} {bound:g}" for bound, sign in parts if bound is not None)
+
+
+Count: TypeAlias = Annotated[int, Range(least=1)]
+Natural: TypeAlias = Annotated[int, Range(least=0)]
+Positive: TypeAlias = Annotated[float, Range(above=0)]
+NonNegative: TypeAlias = Annotated[float, Range(least=0)]
+Fraction: TypeAlias = Annotated[float, Range(least=0, most=1)]
