@@ -79,6 +79,7 @@ class Algorithm(Protocol):
 class AlgoModule(Protocol):
     """A module in this folder."""
 
+    __doc__: str | None
     ACTIONS: tuple[str, ...]
     MODES: tuple[str, ...]
     Config: type[AlgoConfig]

@@ -11,12 +11,20 @@ from typing import ClassVar
 import numpy as np
 
 from drl_cli.algos.base import AlgoConfig, Batch, Update
-from drl_cli.losses.policy import LOG_STD_MAX, LOG_STD_MIN, soft_policy_loss, tanh_gaussian, temperature_loss
+from drl_cli.losses.policy import (
+    LOG_STD_MAX,
+    LOG_STD_MIN,
+    soft_policy_loss,
+    tanh_gaussian,
+    tanh_gaussian_backward,
+    temperature_gradient,
+)
 from drl_cli.losses.value import ensemble_mse, soft_target
 from drl_cli.networks.mlp import MLP, NetworkConfig, Shapes, mlp_numpy, mlp_shapes, split
 from drl_cli.types import Array, Columns, EnvSpec, Schema
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Fraction, Positive
+from drl_cli.utils.torch_ops import Adam, load_tensors, save_tensors
 
 ACTIONS = ("box",)
 MODES = ("single", "sync", "async")
@@ -88,48 +96,49 @@ class Algorithm:
         self.critic.init(network.init, init)
         self.target.flat.copy_(self.critic.flat)
         self.log_alpha = torch.full((1,), float(np.log(config.initial_alpha)), device=device)
+        self.d_log_alpha = torch.zeros_like(self.log_alpha)
         self.optimizers = {
-            "actor": torch.optim.Adam([self.actor.flat], lr=config.lr, fused=True),
-            "critic": torch.optim.Adam([self.critic.flat], lr=config.lr, fused=True),
-            "alpha": torch.optim.Adam([self.log_alpha], lr=config.alpha_lr, fused=True),
+            "actor": Adam(self.actor.flat, self.actor.grad, config.lr),
+            "critic": Adam(self.critic.flat, self.critic.grad, config.lr),
+            "alpha": Adam(self.log_alpha, self.d_log_alpha, config.alpha_lr),
         }
 
     def update(self, batch: Batch) -> Update:
+        with torch.no_grad():
+            return self._update(batch)
+
+    def _update(self, batch: Batch) -> Update:
         obs, next_obs = batch["obs"].flatten(1).float(), batch["next_obs"].flatten(1).float()
         alpha = self.log_alpha.exp()
 
-        # Critic: one step on the soft Bellman error of both networks.
-        with torch.no_grad():
-            next_action, next_log_prob = self._sample(self.actor.forward(next_obs)[0])
-            next_q, _ = self.target.forward(torch.cat([next_obs, next_action], -1))
-            target = soft_target(batch["reward"], batch["discount"], next_q.squeeze(-1), next_log_prob, alpha)
+        # Critics: the squared soft Bellman error.
+        next_action, next_log_prob, *_ = self._sample(self.actor.forward(next_obs)[0])
+        next_q, _ = self.target.forward(torch.cat([next_obs, next_action], -1))
+        target = soft_target(batch["reward"], batch["discount"], next_q.squeeze(-1), next_log_prob, alpha)
         q, q_trace = self.critic.forward(torch.cat([obs, batch["action"]], -1))
-        critic_loss = ensemble_mse(q.requires_grad_().squeeze(-1), target)
-        (d_q,) = torch.autograd.grad(critic_loss, q)
-        self.critic.backward(q_trace, d_q)
+        critic_loss, d_q = ensemble_mse(q.squeeze(-1), target)
+        self.critic.backward(q_trace, d_q.unsqueeze(-1))
         self.optimizers["critic"].step()
 
-        # Actor: reparametrised; the gradient of min Q comes back through the action, the entropy's directly.
+        # Actor, reparametrised: the gradient of min Q comes back through the action, the entropy's directly.
         out, trace = self.actor.forward(obs)
-        action, log_prob = self._sample(out.requires_grad_())
-        q_pi, q_pi_trace = self.critic.forward(torch.cat([obs, action.detach()], -1))
-        actor_loss = soft_policy_loss(q_pi.requires_grad_().squeeze(-1), log_prob, alpha)
-        (d_q_pi,) = torch.autograd.grad(actor_loss, q_pi, retain_graph=True)
-        d_action = self.critic.backward(q_pi_trace, d_q_pi, to_input=True)[:, self.obs_size :]
-        (d_out,) = torch.autograd.grad((actor_loss, action), out, (None, d_action))
-        self.actor.backward(trace, d_out)
+        action, log_prob, log_std, noise = self._sample(out)
+        q_pi, q_pi_trace = self.critic.forward(torch.cat([obs, action], -1))
+        actor_loss, d_q_pi, d_log_prob = soft_policy_loss(q_pi.squeeze(-1), log_prob, alpha)
+        d_action = self.critic.backward(q_pi_trace, d_q_pi.unsqueeze(-1), to_input=True)[:, self.obs_size :]
+        d_mean, d_log_std = tanh_gaussian_backward(action, log_std, noise, d_action, d_log_prob)
+        d_log_std *= (log_std > LOG_STD_MIN) & (log_std < LOG_STD_MAX)
+        self.actor.backward(trace, torch.cat([d_mean, d_log_std], -1).unsqueeze(0))
         self.optimizers["actor"].step()
 
-        # Temperature: its loss is linear in log alpha, so the derivative is the loss at log alpha = 1.
-        log_prob = log_prob.detach()
-        self.log_alpha.grad = temperature_loss(torch.ones_like(self.log_alpha), log_prob, self.target_entropy).view(1)
+        self.d_log_alpha.fill_(temperature_gradient(log_prob, self.target_entropy))
         self.optimizers["alpha"].step()
-
         self.target.flat.lerp_(self.critic.flat, self.config.tau)
-        q = q.detach().squeeze(-1)
+
+        q = q.squeeze(-1)
         metrics = {
-            "critic_loss": critic_loss.detach(),
-            "actor_loss": actor_loss.detach(),
+            "critic_loss": critic_loss,
+            "actor_loss": actor_loss,
             "alpha": alpha.squeeze(),
             "entropy": -log_prob.mean(),
             "q_mean": q.mean(),
@@ -140,37 +149,21 @@ class Algorithm:
         return self.actor.params()
 
     def state(self) -> "dict[str, torch.Tensor]":
-        state = {
-            "actor": self.actor.flat,
-            "critic": self.critic.flat,
-            "target": self.target.flat,
-            "log_alpha": self.log_alpha,
-            "noise": self.noise.get_state(),
-        }
-        for name, optimizer in self.optimizers.items():
-            moments = optimizer.state_dict()["state"].get(0, {})
-            state |= {f"{name}.{key}": value for key, value in moments.items()}
-        return {name: tensor.detach().cpu().clone() for name, tensor in state.items()}
+        return {**save_tensors(self._tensors()), "noise": self.noise.get_state()}
 
     def load_state(self, state: "Mapping[str, torch.Tensor]") -> None:
-        with torch.no_grad():
-            for name, own in (
-                ("actor", self.actor.flat),
-                ("critic", self.critic.flat),
-                ("target", self.target.flat),
-                ("log_alpha", self.log_alpha),
-            ):
-                if name not in state or state[name].shape != own.shape:
-                    raise ValueError(f"saved SAC state does not fit: '{name}' should have shape {tuple(own.shape)}")
-                own.copy_(state[name])
+        load_tensors(self._tensors(), state)
         self.noise.set_state(state["noise"])
-        for name, optimizer in self.optimizers.items():
-            prefix = f"{name}."
-            moments = {key.removeprefix(prefix): t.clone() for key, t in state.items() if key.startswith(prefix)}
-            optimizer.load_state_dict(optimizer.state_dict() | {"state": {0: moments} if moments else {}})
 
-    def _sample(self, out: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
-        """Action `[B, A]` and log-probability `[B]` from the actor's output `[1, B, 2A]`."""
-        mean, log_std = out.squeeze(0).chunk(2, -1)
+    def _tensors(self) -> "dict[str, torch.Tensor]":
+        tensors = {"actor": self.actor.flat, "critic": self.critic.flat, "target": self.target.flat}
+        for name, optimizer in self.optimizers.items():
+            tensors |= {f"{name}.{key}": tensor for key, tensor in optimizer.state().items()}
+        return tensors | {"log_alpha": self.log_alpha}
+
+    def _sample(self, out: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]":
+        """Action `[B, A]`, log-probability `[B]`, log_std and noise `[B, A]` from the actor's output `[1, B, 2A]`."""
+        mean, log_std = out[0].chunk(2, -1)
+        log_std = log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
         noise = torch.randn(mean.shape, generator=self.noise, device=mean.device)
-        return tanh_gaussian(mean, log_std.clamp(LOG_STD_MIN, LOG_STD_MAX), noise)
+        return *tanh_gaussian(mean, log_std, noise), log_std, noise

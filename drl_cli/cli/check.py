@@ -87,7 +87,9 @@ def check_value(key: str, value: str | None, is_sweep: bool, algo: type[AlgoConf
     keys = all_keys(algo)
     if key not in keys:
         parent = key.rpartition(".")[0]
-        is_free = any(key.startswith(f"{name}.") and not _is_group(kind) for name, kind in keys.items() if name in parent)
+        is_free = any(
+            key.startswith(f"{name}.") and not _is_group(kind) for name, kind in keys.items() if name in parent
+        )
         return [] if is_free and "kwargs" in key else [unknown_key(key, algo)]
     if value is None or "${" in value or (is_sweep and re.search(r"[,(]", value)) or _is_group(keys[key]):
         return []

@@ -23,7 +23,13 @@ class AnyEnv(ConfigSource):
         if not self.is_config(config_path):
             raise ConfigLoadError(f"no config {config_path}")
         name = config_path.removeprefix(GROUP).removesuffix(".yaml")
-        node = {"name": name, "id": name, "kwargs": {}, "max_episode_steps": None, "reward_scale": 1.0}
+        node: dict[str, object] = {
+            "name": name,
+            "id": name,
+            "kwargs": {},
+            "max_episode_steps": None,
+            "reward_scale": 1.0,
+        }
         return ConfigResult(
             provider=self.provider, path="anyenv://", config=OmegaConf.create(node), header={"package": None}
         )

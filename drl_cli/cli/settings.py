@@ -80,9 +80,7 @@ def _dataclass(value: Any, kind: type[T], path: str, problems: list[str], algo: 
         return None
     hints = fields(kind)
     prefix = f"{path}." if path else ""
-    for key in value:
-        if key not in hints:
-            problems.append(unknown_key(prefix + str(key), algo))
+    problems += [unknown_key(prefix + str(key), algo) for key in value if key not in hints]
     missing = [name for name in hints if name not in value]
     problems += [f"{prefix}{name}: is missing" for name in missing]
     known = {name: value[name] for name in hints if name in value}

@@ -133,7 +133,10 @@ def train(plain: dict[str, Any]) -> dict[str, Any]:
     OmegaConf.save(OmegaConf.create(to_yaml_keys(config)), folder / "config.yaml")
     record = launch.run_record(config, folder, ["drl-train", *sys.argv[1:]])
     write_json(folder / "run.json", record)
-    print(f"{config.env.name} {config.algo.name} {config.mode} seed {config.seed}  ->  {_shown(folder)}", flush=True)
+    print(
+        f"{config.env.name} {config.algo.name} {config.mode} seed {config.seed}  ->  {_shown(folder)}",
+        flush=True,
+    )
     summary = launch.run(config, spec, folder, record, process_start())
     print(closing_text(summary, folder))
     if RESULT_FILE in os.environ:
@@ -153,7 +156,10 @@ def closing_text(summary: dict[str, Any], folder: Path) -> str:
         f"{number('env_steps', ',')} env steps, {number('opt_steps', ',')} updates, {number('wall_s', '.0f')} s"
     ]
     if summary.get("checkpoint_best"):
-        lines += [f"next: drl-eval run={_shown(folder)} episodes=100", f"      tensorboard --logdir {_shown(folder)}"]
+        lines += [
+            f"next: drl-eval run={_shown(folder)} episodes=100",
+            f"      tensorboard --logdir {_shown(folder)}",
+        ]
     return "\n".join(lines)
 
 
@@ -176,10 +182,7 @@ def help_text() -> str:
         "env also takes any Gymnasium id, or module:Id for an environment of your own.",
         "",
         "keys",
-        *[
-            f"  {line}"
-            for line in (conf_dir() / "train.yaml").read_text().split("\n\n")[1].splitlines()
-        ],
+        *[f"  {line}" for line in (conf_dir() / "train.yaml").read_text().split("\n\n")[1].splitlines()],
         "  stop.return, stop.wall_s",
         "",
         f"All values and what they mean: {conf_dir()}",

@@ -45,13 +45,16 @@ class EnvBatch:
         """Step every environment; the arrays returned are fresh, `self.obs` is updated in place."""
         size = len(self.envs)
         step = Step(
-            np.empty(size, np.float32), np.empty_like(self.obs), np.empty(size, np.bool_), np.empty(size, np.bool_)
+            np.empty(size, np.float32),
+            np.empty_like(self.obs),
+            np.empty(size, np.bool_),
+            np.empty(size, np.bool_),
         )
         for i, env in enumerate(self.envs):
             obs, reward, terminated, truncated = env.step(actions[i])
             step.next_obs[i] = obs
             step.reward[i], step.terminated[i], step.truncated[i] = reward, terminated, truncated
-            self._returns[i] += float(reward)
+            self._returns[i] += reward
             self._lengths[i] += 1
             if terminated or truncated:
                 self.episodes.append(Episode(i, self._returns[i], self._lengths[i]))

@@ -19,7 +19,7 @@ class Env:
 
     def __init__(self, config: EnvConfig) -> None:
         self.raw = build(config)
-        action_space = self.raw.action_space
+        action_space: Any = self.raw.action_space
         self._offset = 0
         if isinstance(action_space, spaces.Box):
             self._low = action_space.low.astype(np.float64).ravel()
@@ -37,7 +37,7 @@ class Env:
     def step(self, action: Array) -> tuple[Array, float, bool, bool]:
         """Observation, reward, terminated, truncated for an action in [-1, 1] (or a choice from 0)."""
         obs, reward, terminated, truncated, _ = self.raw.step(self.to_env(action))
-        return obs, reward, terminated, truncated
+        return obs, float(reward), terminated, truncated
 
     def to_env(self, action: Array) -> Any:  # Any: whatever the environment takes
         """The environment's own action: low + (a + 1) / 2 (high - low), any bounds; choices keep their start."""

@@ -45,7 +45,7 @@ class Counter(gymnasium.Env[Array, Array]):
 
 
 class Reach(gymnasium.Env[Array, Array]):
-    """One-step problem with a known answer: the best action is the observation; reward -(a - o)^2, any SAC learns it."""
+    """One-step problem with a known answer: the best action is the observation, the reward -(a - o)^2."""
 
     def __init__(self) -> None:
         self.observation_space = Box(-0.8, 0.8, (1,), np.float32)
@@ -118,7 +118,7 @@ class Crash(Counter):
         return super().step(action)
 
 
-class Choose(gymnasium.Env[Array, int]):
+class Choose(gymnasium.Env[Array, np.int64]):
     """Discrete probe: the observation is one-hot, the rewarded choice is its index; choices start at 3."""
 
     def __init__(self) -> None:
@@ -130,7 +130,7 @@ class Choose(gymnasium.Env[Array, int]):
         self.goal = int(self.np_random.integers(3))
         return np.eye(3, dtype=np.float32)[self.goal], {}
 
-    def step(self, action: int) -> tuple[Array, float, bool, bool, Info]:
+    def step(self, action: np.int64) -> tuple[Array, float, bool, bool, Info]:
         return np.eye(3, dtype=np.float32)[self.goal], float(action - 3 == self.goal), True, False, {}
 
 

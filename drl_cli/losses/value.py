@@ -18,6 +18,7 @@ def soft_target(
     return reward + discount * (next_q.min(0).values - alpha * next_log_prob)
 
 
-def ensemble_mse(q: "torch.Tensor", target: "torch.Tensor") -> "torch.Tensor":
-    """Sum over the N critics of the mean squared error; q `[N, B]`, target `[B]`."""
-    return (q - target).square().mean(1).sum()
+def ensemble_mse(q: "torch.Tensor", target: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
+    """Sum over the N critics of the mean squared error, and its gradient; q `[N, B]`, target `[B]`."""
+    error = q - target
+    return error.square().sum() / q.shape[1], error * (2.0 / q.shape[1])

@@ -78,7 +78,10 @@ class Console:
         losses = [f"{tag[6:]} {value:.3g}" for tag, value in scalars.items() if tag.startswith("train/")]
         table.add_row("training", "   ".join(losses) or "-")
         size = scalars["replay/size"]
-        table.add_row("machine", f"{scalars['system/rss_mb']:.0f} MB   cpu {scalars['system/cpu_percent']:.0f}%   replay {size:,.0f}")
+        table.add_row(
+            "machine",
+            f"{scalars['system/rss_mb']:.0f} MB   cpu {scalars['system/cpu_percent']:.0f}%   replay {size:,.0f}",
+        )
         table.add_row("bottleneck", bottleneck(scalars))
         return table
 

@@ -7,6 +7,7 @@ sizes of this field an autograd graph costs more than the arithmetic (docs/perfo
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Annotated, Literal
 
 import numpy as np
@@ -30,7 +31,7 @@ class NetworkConfig:
 def mlp_shapes(inputs: int, hidden: Sequence[int], outputs: int) -> Shapes:
     """Shapes of weights and biases, layer by layer."""
     sizes = [inputs, *hidden, outputs]
-    return [shape for pair in zip(sizes, sizes[1:], strict=False) for shape in (pair, pair[1:])]
+    return [shape for pair in pairwise(sizes) for shape in (pair, pair[1:])]
 
 
 def split(flat: Array, shapes: Shapes) -> list[Array]:
@@ -68,14 +69,11 @@ class Trace:
 class MLP:
     """`ensemble` networks of one shape; `flat` holds their weights, `grad` the gradients that `backward` writes."""
 
-    def __init__(
-        self, shapes: Shapes, activation: str, device: "torch.device", ensemble: int = 1
-    ) -> None:
+    def __init__(self, shapes: Shapes, activation: str, device: "torch.device", ensemble: int = 1) -> None:
         self.activation = activation
         sizes = [int(np.prod(shape)) for shape in shapes] * ensemble
         self.flat = torch.zeros(sum(sizes), device=device)
         self.grad = torch.zeros_like(self.flat)
-        self.flat.grad = self.grad
         self.networks = _views(self.flat, shapes, ensemble)
         self.grads = _views(self.grad, shapes, ensemble)
 
@@ -98,18 +96,17 @@ class MLP:
                     bias.zero_()
 
     def forward(self, x: "torch.Tensor") -> "tuple[torch.Tensor, Trace]":
-        """`[B, in] -> [N, B, out]`, outside autograd; the trace is for `backward`."""
+        """`[B, in] -> [N, B, out]`, to be called under torch.no_grad; the trace is for `backward`."""
         outputs, inputs = [], []
-        with torch.no_grad():
-            for params in self.networks:
-                h, layers = x, []
-                for i in range(0, len(params), 2):
-                    layers.append(h)
-                    h = torch.addmm(params[i + 1], h, params[i])
-                    if i < len(params) - 2:
-                        h = _activate_(h, self.activation)
-                outputs.append(h)
-                inputs.append(layers)
+        for params in self.networks:
+            h, layers = x, []
+            for i in range(0, len(params), 2):
+                layers.append(h)
+                h = torch.addmm(params[i + 1], h, params[i])
+                if i < len(params) - 2:
+                    h = _activate_(h, self.activation)
+            outputs.append(h)
+            inputs.append(layers)
         return torch.stack(outputs), Trace(inputs)
 
     def backward(self, trace: Trace, d_out: "torch.Tensor", to_input: bool = False) -> "torch.Tensor":
@@ -118,19 +115,18 @@ class MLP:
         With `to_input` the weights' gradients are left alone (SAC's actor loss wants none for the critics).
         """
         d_inputs = []
-        with torch.no_grad():
-            for params, grads, layers, d in zip(self.networks, self.grads, trace.inputs, d_out, strict=True):
-                for i in range(len(params) - 2, -1, -2):
-                    h = layers[i // 2]
-                    if not to_input:
-                        torch.mm(h.t(), d, out=grads[i])
-                        torch.sum(d, 0, out=grads[i + 1])
-                    if i > 0 or to_input:
-                        d = torch.mm(d, params[i].t())
-                    if i > 0:
-                        d = _activate_backward(d, h, self.activation)
-                d_inputs.append(d)
-        return sum(d_inputs[1:], d_inputs[0])
+        for params, grads, layers, d in zip(self.networks, self.grads, trace.inputs, d_out, strict=True):
+            for i in range(len(params) - 2, -1, -2):
+                h = layers[i // 2]
+                if not to_input:
+                    torch.mm(h.t(), d, out=grads[i])
+                    torch.sum(d, 0, out=grads[i + 1])
+                if i > 0 or to_input:
+                    d = torch.mm(d, params[i].t())
+                if i > 0:
+                    d = _activate_backward(d, h, self.activation)
+            d_inputs.append(d)
+        return torch.stack(d_inputs).sum(0)
 
     def params(self) -> Array:
         """A float32 copy of `flat` on the CPU."""
@@ -139,7 +135,7 @@ class MLP:
 
 
 def _views(flat: "torch.Tensor", shapes: Shapes, ensemble: int) -> "list[list[torch.Tensor]]":
-    views = iter(flat.split([int(np.prod(shape)) for shape in shapes] * ensemble))
+    views = iter(torch.split(flat, [int(np.prod(shape)) for shape in shapes] * ensemble))
     return [[next(views).view(shape) for shape in shapes] for _ in range(ensemble)]
 
 
@@ -152,5 +148,6 @@ def _activate_(x: "torch.Tensor", activation: str) -> "torch.Tensor":
 def _activate_backward(d: "torch.Tensor", h: "torch.Tensor", activation: str) -> "torch.Tensor":
     """Gradient through an activation whose output was h."""
     if activation == "relu":
-        return torch.ops.aten.threshold_backward(d, h, 0)
+        gradient: torch.Tensor = torch.ops.aten.threshold_backward(d, h, 0)
+        return gradient
     return d * (1 - h * h) if activation == "tanh" else torch.where(h > 0, d, d * (h + 1))

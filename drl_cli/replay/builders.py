@@ -30,7 +30,10 @@ class NStepBuilder:
     def take(self) -> Columns:
         """All rows that are complete now, `[rows, ...]`; fresh arrays."""
         steps = {name: np.stack([step[name] for step in self._steps]) for name in self._steps[0]}
-        rewards, ended = steps["reward"] * np.float32(self.reward_scale), steps["terminated"] | steps["truncated"]
+        rewards, ended = (
+            steps["reward"] * np.float32(self.reward_scale),
+            steps["terminated"] | steps["truncated"],
+        )
         total = np.zeros_like(rewards)
         length = np.zeros(rewards.shape, np.int64)
         is_open = np.ones(rewards.shape, np.bool_)

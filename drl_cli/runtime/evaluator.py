@@ -52,7 +52,7 @@ class Evaluator:
             for k, i in enumerate(running):
                 next_obs, reward, terminated, truncated = self.envs[i].step(actions[k])
                 obs[i] = next_obs
-                returns[i] += float(reward)
+                returns[i] += reward
                 lengths[i] += 1
                 still[k] = not (terminated or truncated)
             running = running[still]

@@ -1,7 +1,6 @@
 """Launch: starts Ray, runs the program, and leaves a complete run folder whatever the end was."""
 
 import datetime
-import json
 import logging
 import os
 import platform
@@ -10,7 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -103,7 +101,7 @@ def run(config: Config, spec: EnvSpec, folder: Path, record: dict[str, Any], sta
             with _signals(orchestrator) as received:
                 orchestrator.run()
                 orchestrator.finish()
-            exit_code = {signal.SIGINT: 130, signal.SIGTERM: 75}.get(received[0], 1) if received else 0
+            exit_code = 0 if not received else 130 if received[0] == signal.SIGINT else 75
         except BaseException as error:
             exit_code = _report_error(error, folder)
         finally:

@@ -15,7 +15,7 @@ Without a proxy a worker takes its place: routes 1 and 2 are then one and the sa
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from drl_cli.envs.batch import Episode
@@ -92,18 +92,22 @@ class LoadParams:
 
 
 class Trace:
-    """Counts messages by route."""
+    """Counts messages by route; `observe` is told of each, too."""
 
-    def __init__(self) -> None:
-        self.counts: Counter[int] = Counter({route: 0 for route in range(1, 9)})
+    def __init__(self, observe: Callable[[int, int], None] | None = None) -> None:
+        self.counts: Counter[int] = Counter(dict.fromkeys(range(1, 9), 0))
+        self.observe = observe
 
     def add(self, route: int, count: int = 1) -> None:
-        """One more message on this route."""
+        """More messages on this route."""
         self.counts[route] += count
+        if self.observe is not None:
+            self.observe(route, count)
 
     def merge(self, counts: Mapping[int, int]) -> None:
         """Add what another process counted."""
-        self.counts.update(counts)
+        for route, count in counts.items():
+            self.add(route, count)
 
     def take(self) -> dict[int, int]:
         """The counts since the last take."""

@@ -1,10 +1,10 @@
 """The graph: every role, and which handle each is given. Read it top to bottom, as the data flows.
 
-      worker ..N --1--> proxy --2--> ORCHESTRATOR --3--> trajectory manager --4--> trainer
-         ^                ^               | ^                    ^                   | |
-         '------8---------'-------7-------' '---------6----------|-------------------' |
-                                          |                      '--------5------------'
-                                          '--> parameter server, manage
+worker ..N --1--> proxy --2--> ORCHESTRATOR --3--> trajectory manager --4--> trainer
+   ^                ^               | ^                    ^                   | |
+   '------8---------'-------7-------' '---------6----------|-------------------' |
+                                    |                      '--------5------------'
+                                    '--> parameter server, manage
 """
 
 from collections.abc import Callable
@@ -32,7 +32,12 @@ from drl_cli.utils.seeding import generator, integers
 
 
 def build(
-    config: Config, spec: EnvSpec, folder: Path, started: float, ray: RayRuntime | None, console: Console,
+    config: Config,
+    spec: EnvSpec,
+    folder: Path,
+    started: float,
+    ray: RayRuntime | None,
+    console: Console,
     ray_is_up: Callable[[], bool],
 ) -> Orchestrator:
     """Put the roles where the mode wants them and connect them; `ray` is None for a run in this process alone."""
@@ -51,11 +56,12 @@ def build(
             return None
         return aside.spawn("manage", Manage, config, spec, folder, started)
 
+    trace_file = folder / "trace.jsonl" if config.debug.trace else None
     manage = ManageLink(spawn_manage, config.manage.max_restarts)
     rows = config.rows_per_collect * config.num_workers // len(pool.members)
     return Orchestrator(
         config, pool, replay, trainer, server, manage, edge.put, rows,
-        make_limiter(config), Progress(config, started), console,
+        make_limiter(config), Progress(config, started, trace_file), console,
     )  # fmt: skip
 
 

@@ -1,8 +1,10 @@
 """Progress: the counters of a run, what is reported of them while it runs, and its summary."""
 
+import json
 import os
 import time
 from collections import deque
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -18,9 +20,10 @@ from drl_cli.utils.clock import Waiting, now
 class Progress:
     """One meaning in every mode: env_steps over all workers, opt_steps = gradient updates, loads = versions."""
 
-    def __init__(self, config: Config, started: float) -> None:
+    def __init__(self, config: Config, started: float, trace_file: Path | None = None) -> None:
         self.config, self.started = config, started
-        self.trace = Trace()
+        self.trace = Trace(self._write_message if trace_file else None)
+        self.trace_file = trace_file.open("a", buffering=1) if trace_file else None
         self.env_steps = self.opt_steps = self.inserts = self.samples = self.loads = 0
         self.num_episodes = self.worker_restarts = self.env_restarts = 0
         self.warm_env_steps: float | None = None
@@ -40,6 +43,11 @@ class Progress:
     def wall_s(self) -> float:
         """Seconds since the process started."""
         return time.time() - self.started
+
+    def _write_message(self, route: int, count: int) -> None:
+        assert self.trace_file is not None
+        line = {"wall_s": self.wall_s(), "route": route, "count": count, "env_steps": self.env_steps}
+        self.trace_file.write(json.dumps(line) + "\n")
 
     def collected(self, header: InsertTransition) -> None:
         """A block has landed."""
@@ -162,4 +170,8 @@ class Progress:
             except psutil.Error:  # it ended while we were looking
                 continue
         self.peak_rss_mb = max(self.peak_rss_mb, rss / 2**20)
-        return {"system/rss_mb": rss / 2**20, "system/cpu_percent": psutil.cpu_percent(), "system/load": os.getloadavg()[0]}
+        return {
+            "system/rss_mb": rss / 2**20,
+            "system/cpu_percent": psutil.cpu_percent(),
+            "system/load": os.getloadavg()[0],
+        }

@@ -1,0 +1,68 @@
+"""drl-list: algorithms, environments, modes and runs, and what fits together."""
+
+import sys
+from collections.abc import Callable
+
+from drl_cli.algos.base import algorithms, load_algorithm
+from drl_cli.cli.check import conf_dir, options
+from drl_cli.cli.errors import UsageError, did_you_mean, fail
+from drl_cli.cli.runs import all_runs, read_json
+
+
+def main() -> None:
+    """The command."""
+    topics: dict[str, Callable[[], list[str]]] = {
+        "algos": _algos,
+        "envs": _envs,
+        "modes": _modes,
+        "runs": _runs,
+    }
+    names = [arg for arg in sys.argv[1:] if not arg.startswith("-")]
+    if {"--help", "-h"} & set(sys.argv[1:]) or not names:
+        print(f"drl-list {' | '.join(topics)}   what there is, and what fits together")
+        return
+    for name in names:
+        if name not in topics:
+            fail(UsageError(f"no list '{name}'.{did_you_mean(name, topics)}   lists: {', '.join(topics)}"))
+        print("\n".join(topics[name]()))
+
+
+def _algos() -> list[str]:
+    lines = []
+    for name in algorithms():
+        module = load_algorithm(name)
+        title = (module.__doc__ or "").splitlines()[0]
+        lines.append(f"{name:<8} {'/'.join(module.ACTIONS)} actions; {', '.join(module.MODES)}; {title}")
+    return lines
+
+
+def _envs() -> list[str]:
+    from drl_cli.envs.make import registered
+
+    named = [f"{name}  (conf/env)" for name in options("env")]
+    tuned = [f"{name}  (tuned)" for name in options("tuned") if name != "none"]
+    return [*named, *tuned, *registered()]
+
+
+def _modes() -> list[str]:
+    lines = []
+    for name in options("mode"):
+        comment = (conf_dir() / "mode" / f"{name}.yaml").read_text().splitlines()[1]
+        lines.append(f"{name:<8} {comment.removeprefix('# ')}")
+    return lines
+
+
+def _runs() -> list[str]:
+    lines = []
+    for folder in all_runs("outputs"):
+        run, summary = read_json(folder / "run.json"), read_json(folder / "summary.json")
+        best = summary.get("best_return")
+        score = "-" if best is None else f"{best:.1f}"
+        lines.append(
+            f"{folder.name}  {folder.parent.parent.name} {folder.parent.name}  {run.get('status')}  best {score}"
+        )
+    return lines
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""Finding runs: by path, `latest`, a glob or the start of a run id."""
+
+import glob
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from drl_cli.cli.errors import CHECKPOINT, UsageError
+from drl_cli.cli.settings import build
+from drl_cli.runtime.config import Config
+
+
+def all_runs(output_dir: str) -> list[Path]:
+    """Run folders below output_dir, oldest first."""
+    return sorted((path.parent for path in Path(output_dir).glob("*/*/*/run.json")), key=lambda path: path.name)
+
+
+def find_run(run: str, output_dir: str) -> Path:
+    """The newest run that RUN means; raises UsageError when there is none."""
+    path = Path(run)
+    if (path / "run.json").is_file():
+        return path.resolve()
+    runs = all_runs(output_dir)
+    if run == "latest":
+        found: Sequence[Path] = runs
+    else:
+        named = {Path(match).resolve() for match in glob.glob(run)}
+        found = [path for path in runs if path.name.startswith(run) or path.resolve() in named]
+    if not found:
+        raise UsageError(f"no run '{run}' in {Path(output_dir).absolute()} ({len(runs)} runs there)")
+    return found[-1].resolve()
+
+
+def read_config(folder: Path) -> Config:
+    """The config that a run was started with."""
+    path = folder / "config.yaml"
+    try:
+        node: Any = yaml.safe_load(path.read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise UsageError(f"{path}: not readable ({error})", CHECKPOINT) from error
+    return build(node)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A json file of a run; empty when it is not there (yet) or cut off."""
+    try:
+        content: dict[str, Any] = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    return content
