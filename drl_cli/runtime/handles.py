@@ -5,6 +5,7 @@ those that are ready. In this process a call happens when it is made; on Ray it 
 """
 
 import logging
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
@@ -51,6 +52,11 @@ class LocalRef:
         self.value, self.error = value, error
 
 
+def is_ref(value: Any) -> bool:
+    """Whether this is a reference of either kind."""
+    return isinstance(value, LocalRef) or ("ray" in sys.modules and isinstance(value, ray.ObjectRef))
+
+
 class LocalHandle:
     """A role in this process. Its errors surface at `get`, as they do on Ray."""
 
@@ -59,7 +65,7 @@ class LocalHandle:
 
     def call(self, method: str, *args: Any, results: int = 1) -> Any:
         try:
-            value = getattr(self.role, method)(*[get(a) if isinstance(a, LocalRef) else a for a in args])
+            value = getattr(self.role, method)(*[get(arg) if is_ref(arg) else arg for arg in args])
         except Exception as error:
             refs = [LocalRef(error=error) for _ in range(results)]
             return refs[0] if results == 1 else refs
@@ -151,7 +157,7 @@ def get(ref: Ref) -> Any:
     try:
         return ray.get(ref)
     except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError) as error:
-        raise ActorDied(_first_line(error)) from error
+        raise ActorDied(_reason(error)) from error
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, Exception):
             raise error.cause from error
@@ -173,6 +179,9 @@ def wait(refs: Sequence[Ref], timeout_s: float) -> list[Ref]:
     return ready
 
 
-def _first_line(error: Exception) -> str:
+def _reason(error: Exception) -> str:
+    """Ray's explanation in one line: its first, or for a process that could not start the last, which is the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+    if not lines:
+        return type(error).__name__
+    return lines[-1] if "creation task" in lines[0] else lines[0]

@@ -193,7 +193,7 @@ class Orchestrator:
         self.publishing = False
         self.progress.loads += 1
         self.progress.trace.add(6)
-        self.pending[self.server.call("push", self.load, self.params)] = ("parameter server", get)
+        self.pending[self.server.call("push", self.load, params)] = ("parameter server", get)
         if self.load.env_steps >= self.next_eval:
             self.next_eval += self.config.manage.eval_period * (
                 1 + (self.load.env_steps - self.next_eval) // self.config.manage.eval_period

@@ -1,5 +1,7 @@
 """TrajectoryManager: owns the replay store; answers `insert` and `sample`, and knows nothing of the algorithm."""
 
+import numpy as np
+
 from drl_cli.replay.samplers import Sampler
 from drl_cli.replay.store import RingStore
 from drl_cli.runtime.messages import BatchTrainingData, InsertTransition, SampleBatch
@@ -30,3 +32,8 @@ class TrajectoryManager:
         slots = self.sampler.sample(len(self.store), message.num_batches, message.batch_size)
         header = BatchTrainingData(message.trainer, message.num_batches, message.batch_size, self.store.inserts)
         return header, self.store.take(slots)
+
+    def contents(self) -> Columns:
+        """A copy of all stored rows, oldest first, `[rows, ...]`."""
+        size, inserts = len(self.store), self.store.inserts
+        return self.store.take(np.arange(inserts - size, inserts) % self.store.capacity)

@@ -1,0 +1,188 @@
+"""What every algorithm has to do, whichever it is."""
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_type_hints
+
+import numpy as np
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from drl_cli.algos.base import AlgoConfig, algorithms, load_algorithm, refusal
+from drl_cli.cli.settings import convert
+from drl_cli.networks.mlp import NetworkConfig
+from drl_cli.types import ActionSpec, Column, EnvSpec, transition_schema
+
+CPU = torch.device("cpu")
+CONF = Path(__file__).parents[2] / "conf" / "algo"
+NETWORK = NetworkConfig((16, 16), "relu", "uniform")
+ACTIONS = {"box": ActionSpec("box", 2, "Box(2,)"), "discrete": ActionSpec("discrete", 4, "Discrete(4)")}
+CASES = [(name, kind) for name in algorithms() for kind in load_algorithm(name).ACTIONS]
+
+pytestmark = pytest.mark.parametrize(("name", "kind"), CASES, ids="-".join)
+
+
+class Case:
+    """An algorithm with its own yaml on one kind of action space, observations `[3, 2]`."""
+
+    def __init__(self, name, kind):
+        self.module = load_algorithm(name)
+        self.spec = EnvSpec("x", Column((3, 2), "float32"), ACTIONS[kind])
+        problems = []
+        node = OmegaConf.to_container(OmegaConf.load(CONF / f"{name}.yaml"))
+        self.config = convert(node, self.module.Config, "algo", problems, self.module.Config)
+        assert not problems
+        self.schema = transition_schema(self.spec, self.module.Policy.extra_columns)
+
+    def algorithm(self, seed=0):
+        return self.module.Algorithm(self.config, NETWORK, self.spec, seed, CPU)
+
+    def policy(self, seed=0):
+        policy = self.module.Policy(self.config, NETWORK, self.spec, seed)
+        policy.load(self.algorithm().policy_params())
+        return policy
+
+    def obs(self, rows):
+        return np.random.default_rng(5).standard_normal((rows, 3, 2)).astype(np.float32)
+
+    def batch(self, seed=0, rows=16):
+        """Rows as a worker would make them."""
+        rng = np.random.default_rng(seed)
+        columns = self.policy(seed).random(rows)
+        columns |= {
+            "obs": rng.standard_normal((rows, 3, 2)).astype(np.float32),
+            "next_obs": rng.standard_normal((rows, 3, 2)).astype(np.float32),
+            "reward": rng.standard_normal(rows).astype(np.float32),
+            "terminated": rng.random(rows) < 0.2,
+            "truncated": rng.random(rows) < 0.2,
+        }
+        columns["discount"] = np.where(columns["terminated"], 0, 0.99).astype(np.float32)
+        assert columns.keys() == self.schema.keys()
+        return {key: torch.from_numpy(column) for key, column in columns.items()}
+
+
+@pytest.fixture
+def case(name, kind):
+    return Case(name, kind)
+
+
+def same(ours, theirs):
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[key], theirs[key]) for key in ours)
+
+
+def test_module(name, kind, case):
+    assert case.module.__doc__
+    assert set(case.module.MODES) <= {"single", "sync", "async"}
+    assert issubclass(case.module.Config, AlgoConfig)
+    assert case.config.name == name
+    assert set(get_type_hints(case.module.Config)) == {field.name for field in dataclasses.fields(case.config)}
+    assert refusal(name, case.spec, case.module.MODES[0]) is None
+
+
+def test_params_fit_the_policy(case):
+    params = case.algorithm().policy_params()
+    assert (params.dtype, params.ndim) == (np.float32, 1)
+    policy = case.policy()
+    policy.load(params)
+    for wrong in (params[:-1], np.append(params, params[:1])):
+        with pytest.raises(ValueError, match="shape"):
+            policy.load(wrong)
+    params.flags.writeable = False
+    policy.load(params)
+    assert policy.greedy(case.obs(2)).shape == (2, *case.spec.action.column.shape)
+
+
+@pytest.mark.parametrize("rows", [1, 7])
+def test_actions(case, rows):
+    policy, obs = case.policy(), case.obs(rows)
+    acted, drawn, greedy = policy.act(obs), policy.random(rows), policy.greedy(obs)
+    assert np.array_equal(obs, case.obs(rows))
+    assert acted.keys() == drawn.keys() == {"action", *policy.extra_columns}
+    for columns in (acted, drawn, {"action": greedy}):
+        for key, column in columns.items():
+            assert column.shape == (rows, *case.schema[key].shape)
+            assert column.dtype == case.schema[key].dtype
+        action = columns["action"]
+        if case.spec.action.kind == "box":
+            assert np.abs(action).max() <= 1.0
+        else:
+            assert action.min() >= 0
+            assert action.max() < case.spec.action.size
+
+
+def test_random_covers_the_action_space(case):
+    action = case.policy().random(2000)["action"]
+    if case.spec.action.kind == "box":
+        assert action.min() < -0.95
+        assert action.max() > 0.95
+        assert np.abs(action.mean(0)).max() < 0.1
+    else:
+        assert np.bincount(action, minlength=case.spec.action.size).min() > 350
+
+
+def test_policy_is_seeded_and_greedy_is_deterministic(case):
+    obs = case.obs(50)
+    first, again, other = (case.policy(seed) for seed in (1, 1, 2))
+    one, same_one, another = (policy.random(50)["action"] for policy in (first, again, other))
+    assert np.array_equal(one, same_one)
+    assert not np.array_equal(one, another)
+    one, same_one, another = (policy.act(obs)["action"] for policy in (first, again, other))
+    assert np.array_equal(one, same_one)
+    assert not np.array_equal(one, another)
+    assert np.array_equal(first.greedy(obs), other.greedy(obs))
+
+
+def test_update(case):
+    algorithm, batch = case.algorithm(), case.batch()
+    kept = {key: column.clone() for key, column in batch.items()}
+    before = algorithm.state()
+    update = algorithm.update(batch)
+    assert same(batch, kept)
+    assert not same(before, algorithm.state())
+    assert update.metrics
+    assert all(value.ndim == 0 and torch.isfinite(value) for value in update.metrics.values())
+    if update.priorities is not None:
+        assert update.priorities.shape == (16,)
+        assert (update.priorities >= 0).all()
+
+
+def test_equal_seeds_give_equal_updates(case):
+    first, again, other = (case.algorithm(seed) for seed in (3, 3, 4))
+    for i in range(5):
+        ours, theirs = first.update(case.batch(i)), again.update(case.batch(i))
+        other.update(case.batch(i))
+        assert same(ours.metrics, theirs.metrics)
+    assert same(first.state(), again.state())
+    assert not np.array_equal(first.policy_params(), other.policy_params())
+
+
+def test_state_round_trip(case):
+    algorithm, other = case.algorithm(), case.algorithm(seed=9)
+    for i in range(3):
+        algorithm.update(case.batch(i))
+    other.load_state(algorithm.state())
+    for i in range(3, 8):
+        algorithm.update(case.batch(i))
+        other.update(case.batch(i))
+    assert same(algorithm.state(), other.state())
+    with pytest.raises(ValueError, match="saved"):
+        other.load_state({})
+
+
+def test_params_are_a_copy(case):
+    algorithm = case.algorithm()
+    params = algorithm.policy_params()
+    kept = params.copy()
+    algorithm.update(case.batch())
+    assert np.array_equal(params, kept)
+    params[:] = 0
+    assert algorithm.policy_params().any()
+
+
+def test_a_policy_needs_no_torch(name, kind):
+    """A worker process imports what this imports."""
+    code = f"import sys, drl_cli.algos.{name}, drl_cli.envs.batch, drl_cli.runtime.worker; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,22 @@
+"""Finding algorithms by name, and saying why one does not fit."""
+
+import pytest
+
+from drl_cli.algos.base import algorithms, load_algorithm, refusal
+from drl_cli.types import ActionSpec, Column, EnvSpec
+
+
+def test_unknown_names_are_refused_with_what_there_is():
+    assert "sac" in algorithms()
+    assert "base" not in algorithms()
+    with pytest.raises(ValueError, match=r"unknown algorithm 'sca'; available: .*sac"):
+        load_algorithm("sca")
+
+
+def test_refusal_says_why():
+    box, discrete = ActionSpec("box", 2, "Box(2,)"), ActionSpec("discrete", 4, "Discrete(4)")
+    obs = Column((3,), "float32")
+    assert refusal("sac", EnvSpec("Car-v0", obs, box), "async") is None
+    line = refusal("sac", EnvSpec("Cart-v1", obs, discrete), "async")
+    assert line.startswith("SAC needs a continuous (Box) action space; Cart-v1 has Discrete(4).")
+    assert "does not run in mode=batch" in refusal("sac", EnvSpec("Car-v0", obs, box), "batch")

@@ -1,0 +1,195 @@
+"""SAC: whole updates against an independent implementation with autograd, torch.distributions and torch.optim."""
+
+import numpy as np
+import pytest
+import torch
+from torch.distributions import Normal
+from torch.distributions.transforms import TanhTransform
+from torch.nn import functional
+
+from drl_cli.algos.sac import Algorithm, Config, Policy
+from drl_cli.networks.mlp import NetworkConfig
+from drl_cli.types import ActionSpec, Column, EnvSpec
+
+CPU = torch.device("cpu")
+SPEC = EnvSpec("x", Column((5,), "float32"), ActionSpec("box", 3, "Box(3,)"))
+CONFIG = Config("sac", 0.99, 1, lr=1e-3, alpha_lr=2e-3, tau=0.01, initial_alpha=0.5, target_entropy=None)
+
+
+def make(activation="tanh", seed=0, spec=SPEC, config=CONFIG):
+    return Algorithm(config, NetworkConfig((16, 12), activation, "uniform"), spec, seed, CPU)
+
+
+def make_batch(seed, rows=32):
+    rng = torch.Generator().manual_seed(seed)
+    terminated = torch.rand(rows, generator=rng) < 0.2
+    return {
+        "obs": torch.randn(rows, 5, generator=rng),
+        "action": torch.rand(rows, 3, generator=rng) * 2 - 1,
+        "reward": torch.randn(rows, generator=rng),
+        "next_obs": torch.randn(rows, 5, generator=rng),
+        "discount": torch.where(terminated, 0.0, 0.99),
+        "terminated": terminated,
+        "truncated": torch.zeros(rows, dtype=torch.bool),
+    }
+
+
+class Reference:
+    """SAC as the paper has it, on float64 torch.nn modules; starts from an algorithm's parameters and noise."""
+
+    def __init__(self, algorithm, activation):
+        state = algorithm.state()
+        self.activation = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh, "elu": torch.nn.ELU}[activation]
+        self.noise = torch.Generator()
+        self.noise.set_state(state["noise"])
+        self.actor = self.network(state["actor"], (5, 16, 12, 6))
+        halves = [state[name].chunk(2) for name in ("critic", "target")]
+        self.critics, self.targets = ([self.network(flat, (8, 16, 12, 1)) for flat in half] for half in halves)
+        self.log_alpha = state["log_alpha"].double().requires_grad_()
+        critic_params = [p for critic in self.critics for p in critic.parameters()]
+        self.critic_optimizer = torch.optim.Adam(critic_params, CONFIG.lr)
+        self.actor_optimizer = torch.optim.Adam(self.actor.parameters(), CONFIG.lr)
+        self.alpha_optimizer = torch.optim.Adam([self.log_alpha], CONFIG.alpha_lr)
+
+    def network(self, flat, sizes):
+        layers, flat = [], flat.double()
+        for inputs, outputs in zip(sizes, sizes[1:], strict=False):
+            layer = torch.nn.Linear(inputs, outputs, dtype=torch.float64)
+            weight, bias, flat = flat.split([inputs * outputs, outputs, len(flat) - (inputs + 1) * outputs])
+            layer.weight.data, layer.bias.data = weight.view(inputs, outputs).t().clone(), bias.clone()
+            layers += [layer, self.activation()]
+        return torch.nn.Sequential(*layers[:-1])
+
+    def flat(self, *networks):
+        layers = [layer for network in networks for layer in network if isinstance(layer, torch.nn.Linear)]
+        return torch.cat([part for layer in layers for part in (layer.weight.t().flatten(), layer.bias)]).detach()
+
+    def sample(self, obs):
+        mean, log_std = self.actor(obs).chunk(2, -1)
+        std = log_std.clamp(-20, 2).exp()
+        u = mean + std * torch.randn(mean.shape, generator=self.noise).double()
+        squash = TanhTransform()
+        action = squash(u)
+        log_prob = Normal(mean, std).log_prob(u) - squash.log_abs_det_jacobian(u, action)
+        return action, log_prob.sum(-1)
+
+    def q(self, critics, obs, action):
+        return torch.stack([critic(torch.cat([obs, action], -1)).squeeze(-1) for critic in critics])
+
+    def update(self, batch):
+        obs, action, reward, next_obs, discount = (
+            batch[name].double() for name in ("obs", "action", "reward", "next_obs", "discount")
+        )
+        alpha = self.log_alpha.exp().detach()
+        with torch.no_grad():
+            next_action, next_log_prob = self.sample(next_obs)
+            next_value = self.q(self.targets, next_obs, next_action).amin(0) - alpha * next_log_prob
+            target = reward + discount * next_value
+        q = self.q(self.critics, obs, action)
+        critic_loss = sum(functional.mse_loss(one, target) for one in q)
+        self.critic_optimizer.zero_grad()
+        critic_loss.backward()
+        self.critic_optimizer.step()
+        new_action, log_prob = self.sample(obs)
+        actor_loss = (alpha * log_prob - self.q(self.critics, obs, new_action).amin(0)).mean()
+        self.actor_optimizer.zero_grad()
+        actor_loss.backward()
+        self.actor_optimizer.step()
+        self.alpha_optimizer.zero_grad()
+        (-self.log_alpha * (log_prob.detach() - 3.0)).mean().backward()
+        self.alpha_optimizer.step()
+        for critic, slow in zip(self.critics, self.targets, strict=True):
+            for new, old in zip(critic.parameters(), slow.parameters(), strict=True):
+                old.data = (1 - CONFIG.tau) * old.data + CONFIG.tau * new.data
+        metrics = {
+            "critic_loss": critic_loss,
+            "actor_loss": actor_loss,
+            "alpha": alpha[0],
+            "entropy": -log_prob.mean(),
+            "q_mean": q.mean(),
+        }
+        return metrics, (q - target).abs().mean(0)
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh", "elu"])
+def test_updates_equal_an_independent_implementation(activation):
+    algorithm = make(activation)
+    # Log standard deviations beyond their bounds in one dimension each: no gradient may come through the clamp.
+    algorithm.actor.networks[0][-1][3], algorithm.actor.networks[0][-1][4] = 2.5, -20.5
+    reference = Reference(algorithm, activation)
+    start = algorithm.actor.flat.clone()
+    for i in range(6):
+        batch = make_batch(i)
+        update = algorithm.update(batch)
+        metrics, priorities = reference.update(batch)
+        assert update.metrics.keys() == metrics.keys()
+        for name, value in metrics.items():
+            assert update.metrics[name].item() == pytest.approx(value.item(), rel=1e-4, abs=1e-4), name
+        torch.testing.assert_close(update.priorities.double(), priorities.detach(), rtol=1e-4, atol=1e-4)
+    assert (algorithm.actor.flat - start).abs().max() > 3e-3
+    for own, theirs in (
+        (algorithm.actor.flat, reference.flat(reference.actor)),
+        (algorithm.critic.flat, reference.flat(*reference.critics)),
+        (algorithm.target.flat, reference.flat(*reference.targets)),
+        (algorithm.log_alpha, reference.log_alpha.detach()),
+    ):
+        torch.testing.assert_close(own.double(), theirs, rtol=0, atol=1e-5)
+
+
+def test_state_round_trip_is_exact():
+    algorithm, other = make(), make(seed=99)
+    for i in range(3):
+        algorithm.update(make_batch(i))
+    state = algorithm.state()
+    frozen = {name: tensor.clone() for name, tensor in state.items()}
+    for i in range(3, 8):
+        algorithm.update(make_batch(i))
+    assert all(torch.equal(state[name], frozen[name]) for name in state)  # a copy, not a view
+    other.load_state(state)
+    for i in range(3, 8):
+        other.update(make_batch(i))
+    ours, theirs = algorithm.state(), other.state()
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert not torch.equal(ours["actor"], state["actor"])
+
+
+def test_wrong_shapes_are_refused():
+    algorithm = make()
+    state = algorithm.state()
+    wider = EnvSpec("x", Column((6,), "float32"), SPEC.action)
+    with pytest.raises(ValueError, match=r"'actor' has shape .* needed is"):
+        make(spec=wider).load_state(state)
+    with pytest.raises(ValueError, match=r"'log_alpha' has shape"):
+        algorithm.load_state(state | {"log_alpha": torch.zeros(2)})
+    policy = Policy(CONFIG, NetworkConfig((16, 12), "tanh", "uniform"), wider, 0)
+    with pytest.raises(ValueError, match="parameter vector"):
+        policy.load(algorithm.policy_params())
+
+
+@pytest.mark.parametrize("name", ["critic", "alpha.mean", "actor.count", "noise"])
+def test_missing_names_are_refused(name):
+    algorithm = make()
+    state = algorithm.state()
+    del state[name]
+    with pytest.raises(ValueError, match=name):
+        algorithm.load_state(state)
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh", "elu"])
+def test_numpy_policy_equals_the_actor(activation):
+    algorithm = make(activation)
+    policy = Policy(CONFIG, NetworkConfig((16, 12), activation, "uniform"), SPEC, 7)
+    policy.load(algorithm.policy_params())
+    obs = np.random.default_rng(0).standard_normal((64, 5)).astype(np.float32) * 2
+    mean, log_std = algorithm.actor.forward(torch.from_numpy(obs))[0][0].chunk(2, -1)
+    np.testing.assert_allclose(policy.greedy(obs), torch.tanh(mean), rtol=1e-5, atol=1e-5)
+    noise = np.random.default_rng(7).standard_normal((64, 3), dtype=np.float32)
+    expected = torch.tanh(mean + log_std.exp() * torch.from_numpy(noise))
+    np.testing.assert_allclose(policy.act(obs)["action"], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_target_entropy():
+    assert make().target_entropy == -3.0
+    explicit = Config("sac", 0.99, 1, 1e-3, 1e-3, 0.01, 1.0, target_entropy=-0.5)
+    assert make(config=explicit).target_entropy == -0.5

@@ -1,0 +1,107 @@
+"""Shared fixtures: configs composed as drl-train composes them, and one Ray cluster for the whole session."""
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+
+COUNTER = "env=drl_cli.envs.probes:Counter-v0"
+TINY = (
+    "network.hidden=[16,16]",
+    "orchestrator.min_inserts=64",
+    "worker.envs=4",
+    "worker.block_rows=32",
+    "trainer.batch_size=16",
+    "replay.capacity=4000",
+    "manage.eval_episodes=2",
+    "manage.eval_period=1000",
+    "total_env_steps=512",
+    "logger.tensorboard=false",
+)
+
+
+def make_config(*overrides):
+    """The checked config of a drl-train command line."""
+    from hydra import compose, initialize_config_dir
+    from omegaconf import OmegaConf
+
+    from drl_cli.cli.check import conf_dir
+    from drl_cli.cli.hydra_plugins import register
+    from drl_cli.cli.preflight import fill
+    from drl_cli.cli.settings import build
+
+    register()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        node = compose("train", overrides=list(overrides))
+    return fill(build(OmegaConf.to_container(node, resolve=True)))
+
+
+@pytest.fixture(scope="session")
+def ray_cluster():
+    """One cluster for all tests that need Ray."""
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    os.environ["PYTHONPATH"] = str(Path(__file__).parent / "runtime")  # where the tests' own roles are found
+    import ray
+
+    ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        object_store_memory=200 * 2**20,
+        log_to_driver=False,
+        logging_level="error",
+    )
+    yield ray
+    ray.shutdown()
+
+
+@pytest.fixture
+def build_graph(tmp_path, request):
+    """Make the graph of a command line, in process or (`on_ray=True`) on the session's cluster."""
+
+    def build_it(*overrides, on_ray=False):
+        from drl_cli.metrics.console import Console
+        from drl_cli.envs.make import read_spec
+        from drl_cli.runtime.handles import RayRuntime
+        from drl_cli.runtime.program import build
+
+        config = make_config(*TINY, *overrides)
+        folder = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
+        (folder / "checkpoints").mkdir(parents=True)
+        (folder / "workers").mkdir()
+        ray = None
+        if on_ray:
+            request.getfixturevalue("ray_cluster")
+            ray = RayRuntime(str(folder / "workers"))
+        console = Console(io.StringIO(), "test", config.total_env_steps, None, 1e9)
+        graph = build(config, read_spec(config.env), folder, 0.0, ray, console, lambda: True)
+        graph.folder = folder
+        return graph
+
+    return build_it
+
+
+@pytest.fixture
+def run_graph(build_graph):
+    """Build, run and finish; the roles are ended afterwards."""
+    from drl_cli.runtime.handles import RayHandle
+
+    graphs = []
+
+    def run_it(*overrides, on_ray=False):
+        graph = build_graph(*overrides, on_ray=on_ray)
+        graphs.append(graph)
+        graph.run()
+        graph.finish()
+        return graph
+
+    yield run_it
+    for graph in graphs:
+        members = [member.handle for member in graph.pool.members]
+        for handle in (*members, graph.trainer, graph.replay, graph.server, graph.manage.handle):
+            if isinstance(handle, RayHandle):
+                handle.kill()

@@ -1,0 +1,80 @@
+"""Policy losses: literal numbers from plain math, every gradient against autograd."""
+
+import pytest
+import torch
+
+from drl_cli.losses.policy import soft_policy_loss, tanh_gaussian, tanh_gaussian_backward, temperature_gradient
+
+# mean, log_std, noise, tanh(u), log N(u) - log(1 - tanh(u)^2), the last two by math.tanh and math.log on doubles.
+TANH_GAUSSIAN = [
+    (0.0, 0.0, 0.0, 0.0, -0.9189385332046727),
+    (0.5, -1.0, 1.2, 0.7358901862942615, 0.14093141061793035),
+    (-0.3, 0.4, -0.7, -0.8726957759969809, -0.13014192493357601),
+    (8.0, 0.0, 0.0, 0.9999997749296758, 13.694767330),
+    (-8.0, 0.0, 0.0, -0.9999997749296758, 13.694767330),
+]
+
+
+def doubles(*rows, grad=False):
+    return torch.tensor(rows, dtype=torch.float64, requires_grad=grad)
+
+
+@pytest.mark.parametrize(("mean", "log_std", "noise", "action", "log_prob"), TANH_GAUSSIAN)
+def test_tanh_gaussian_literals(mean, log_std, noise, action, log_prob):
+    got_action, got_log_prob = tanh_gaussian(doubles([mean]), doubles([log_std]), doubles([noise]))
+    assert got_action.item() == pytest.approx(action, abs=1e-12)
+    assert got_log_prob.item() == pytest.approx(log_prob, abs=1e-8)
+
+
+def test_tanh_gaussian_sums_over_action_dimensions():
+    _, mean, log_std, noise = doubles([0, 0], [0.5, -0.3], [-1.0, 0.4], [1.2, -0.7])
+    action, log_prob = tanh_gaussian(mean[None], log_std[None], noise[None])
+    assert action[0].tolist() == pytest.approx([0.7358901862942615, -0.8726957759969809])
+    assert log_prob.shape == (1,)
+    assert log_prob.item() == pytest.approx(0.14093141061793035 - 0.13014192493357601)
+
+
+@pytest.mark.parametrize(("u", "correction"), [(8.0, -14.613706), (-8.0, -14.613706), (40.0, -78.613706)])
+def test_log_prob_is_stable_in_float32(u, correction):
+    zero = torch.zeros(1, 1)
+    _, log_prob = tanh_gaussian(zero + u, zero, zero)
+    assert log_prob.dtype == torch.float32
+    assert -0.9189385 - log_prob.item() == pytest.approx(correction, abs=1e-4)  # log(1 - tanh^2 + 1e-6) gives -13.43
+
+
+def test_tanh_gaussian_backward_equals_autograd():
+    generator = torch.Generator().manual_seed(0)
+    mean, log_std, noise, weight = (torch.randn(7, 3, generator=generator, dtype=torch.float64) for _ in range(4))
+    d_log_prob = torch.randn(7, generator=generator, dtype=torch.float64)
+    mean[0], mean[1] = 9.0, -9.0
+    mean.requires_grad_(), log_std.requires_grad_()
+    action, log_prob = tanh_gaussian(mean, log_std, noise)
+    ((action * weight).sum() + (log_prob * d_log_prob).sum()).backward()
+    d_mean, d_log_std = tanh_gaussian_backward(action.detach(), log_std.detach(), noise, weight, d_log_prob)
+    torch.testing.assert_close(d_mean, mean.grad, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(d_log_std, log_std.grad, rtol=1e-9, atol=1e-9)
+
+
+def test_soft_policy_loss_literals():
+    # min Q = [1, 3]; mean of (0.2 * -0.5 - 1, 0.2 * 1.5 - 3) = (-1.1 - 2.7) / 2
+    loss, d_q, d_log_prob = soft_policy_loss(doubles([1, 4], [2, 3]), doubles(-0.5, 1.5), doubles(0.2))
+    assert loss.item() == pytest.approx(-1.9)
+    assert d_q.tolist() == [[-0.5, 0.0], [0.0, -0.5]]
+    assert d_log_prob.tolist() == pytest.approx([0.1, 0.1])
+
+
+def test_soft_policy_loss_gradients_equal_autograd():
+    generator = torch.Generator().manual_seed(1)
+    q = torch.randn(3, 9, generator=generator, dtype=torch.float64, requires_grad=True)
+    log_prob = torch.randn(9, generator=generator, dtype=torch.float64, requires_grad=True)
+    loss, d_q, d_log_prob = soft_policy_loss(q, log_prob, doubles(0.37))
+    loss.backward()
+    torch.testing.assert_close(d_q, q.grad)
+    torch.testing.assert_close(d_log_prob, log_prob.grad)
+
+
+def test_temperature_gradient():
+    log_prob, log_alpha = doubles(0.25, 0.75), doubles(0.3, grad=True)
+    assert temperature_gradient(log_prob, -2.0).item() == pytest.approx(1.5)  # -(0.5 - 2): too random, alpha falls
+    (-log_alpha * (log_prob - 2.0)).mean().backward()
+    assert temperature_gradient(log_prob, -2.0).item() == pytest.approx(log_alpha.grad.item())

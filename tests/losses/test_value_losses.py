@@ -1,0 +1,33 @@
+"""Value targets and losses: numbers worked out by hand."""
+
+import pytest
+import torch
+
+from drl_cli.losses.value import ensemble_mse, soft_target
+
+
+def test_soft_target_literals():
+    # 1 + 0.9 (2 - 0.05), terminated: the reward alone, 0.5 + 0.729 (-1 - 0.2)
+    target = soft_target(
+        torch.tensor([1.0, -2.0, 0.5]),
+        torch.tensor([0.9, 0.0, 0.729]),
+        torch.tensor([[2.0, 5.0, -1.0], [3.0, 4.0, 1.0]]),
+        torch.tensor([0.5, -1.0, 2.0]),
+        torch.tensor([0.1]),
+    )
+    assert target.tolist() == pytest.approx([2.755, -2.0, -0.3748])
+
+
+def test_ensemble_mse_literals():
+    # errors [[1, 1], [3, -1]]: 12 / 2 rows, and 2 e / 2
+    loss, d_q = ensemble_mse(torch.tensor([[1.0, 2.0], [3.0, 0.0]]), torch.tensor([0.0, 1.0]))
+    assert loss.item() == 6.0
+    assert d_q.tolist() == [[1.0, 1.0], [3.0, -1.0]]
+
+
+def test_ensemble_mse_gradient_equals_autograd():
+    generator = torch.Generator().manual_seed(0)
+    q = torch.randn(2, 11, generator=generator, dtype=torch.float64, requires_grad=True)
+    loss, d_q = ensemble_mse(q, torch.randn(11, generator=generator, dtype=torch.float64))
+    loss.backward()
+    torch.testing.assert_close(d_q, q.grad)

@@ -1,0 +1,135 @@
+"""Flat MLPs: numpy equals torch, the hand-written backward equals autograd, layout and initialisation."""
+
+import numpy as np
+import pytest
+import torch
+
+from drl_cli.networks.mlp import MLP, mlp_numpy, mlp_shapes, split
+
+CPU = torch.device("cpu")
+ACTIVATIONS = ("relu", "tanh", "elu")
+
+
+@pytest.fixture
+def float64():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def make(inputs=3, hidden=(5, 4), outputs=2, activation="relu", ensemble=1, how="uniform", seed=0):
+    mlp = MLP(mlp_shapes(inputs, hidden, outputs), activation, CPU, ensemble)
+    mlp.init(how, torch.Generator().manual_seed(seed))
+    return mlp
+
+
+def autograd_forward(params, x, activation):
+    """The same network from torch.nn's own pieces."""
+    for i in range(0, len(params), 2):
+        x = torch.nn.functional.linear(x, params[i].t(), params[i + 1])
+        if i < len(params) - 2:
+            x = getattr(torch.nn.functional, activation)(x)
+    return x
+
+
+def test_shapes():
+    assert mlp_shapes(3, (5, 4), 2) == [(3, 5), (5,), (5, 4), (4,), (4, 2), (2,)]
+    assert mlp_shapes(3, (), 2) == [(3, 2), (2,)]
+
+
+def test_layout_is_weight_then_bias_layer_by_layer_network_by_network():
+    mlp = MLP(mlp_shapes(2, (1,), 1), "relu", CPU, ensemble=2)
+    mlp.flat.copy_(torch.arange(10.0))
+    assert [[p.tolist() for p in network] for network in mlp.networks] == [
+        [[[0.0], [1.0]], [2.0], [[3.0]], [4.0]],
+        [[[5.0], [6.0]], [7.0], [[8.0]], [9.0]],
+    ]
+    # Input (1, 10): relu(0 + 10 + 2) * 3 + 4 and relu(5 + 60 + 7) * 8 + 9.
+    out, _ = mlp.forward(torch.tensor([[1.0, 10.0]]))
+    assert out.tolist() == [[[40.0]], [[585.0]]]
+
+
+def test_params_is_a_copy():
+    mlp = make()
+    params = mlp.params()
+    before = mlp.flat.clone()
+    params += 1
+    assert params.dtype == np.float32
+    assert torch.equal(mlp.flat, before)
+
+
+def test_split_gives_views_and_refuses_other_sizes():
+    shapes = mlp_shapes(3, (5,), 2)
+    flat = np.arange(32, dtype=np.float32)
+    parts = split(flat, shapes)
+    assert [part.shape for part in parts] == shapes
+    assert all(np.shares_memory(part, flat) for part in parts)
+    assert np.concatenate([part.ravel() for part in parts]).tolist() == flat.tolist()
+    for wrong in (flat[:-1], np.zeros(33, np.float32), flat.reshape(1, 32)):
+        with pytest.raises(ValueError, match=r"shape .* needs \(32,\)"):
+            split(wrong, shapes)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("hidden", [(), (7,), (33, 17, 9)])
+def test_numpy_equals_torch(activation, hidden):
+    mlp = make(6, hidden, 4, activation)
+    x = np.random.default_rng(0).standard_normal((50, 6)).astype(np.float32) * 3
+    kept = x.copy()
+    out = mlp_numpy(split(mlp.params(), mlp_shapes(6, hidden, 4)), x, activation)
+    assert out.dtype == np.float32
+    np.testing.assert_allclose(out, mlp.forward(torch.from_numpy(x))[0][0].numpy(), rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(x, kept)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("ensemble", [1, 3])
+@pytest.mark.parametrize("hidden", [(), (8,), (8, 6)])
+def test_backward_equals_autograd(float64, activation, ensemble, hidden):
+    mlp = make(4, hidden, 2, activation, ensemble)
+    x = (torch.randn(10, 4, generator=torch.Generator().manual_seed(1)) * 3).requires_grad_()
+    d_out = torch.randn(ensemble, 10, 2, generator=torch.Generator().manual_seed(2))
+    twin = [[p.clone().requires_grad_() for p in network] for network in mlp.networks]
+    reference = torch.stack([autograd_forward(network, x, activation) for network in twin])
+    (reference * d_out).sum().backward()
+    with torch.no_grad():
+        out, trace = mlp.forward(x)
+        torch.testing.assert_close(out, reference)
+        mlp.grad.fill_(7.0)
+        d_input = mlp.backward(trace, d_out, to_input=True)
+        assert (mlp.grad == 7.0).all()
+        mlp.backward(trace, d_out)
+    torch.testing.assert_close(d_input, x.grad)
+    for grads, network in zip(mlp.grads, twin, strict=True):
+        for grad, param in zip(grads, network, strict=True):
+            torch.testing.assert_close(grad, param.grad)
+    assert not (mlp.grad == 7.0).any()  # every entry of the flat gradient is written
+
+
+def test_uniform_init_fills_its_range():
+    mlp = make(64, (256,), 100, how="uniform")
+    for weight, bias in zip(mlp.networks[0][::2], mlp.networks[0][1::2], strict=True):
+        bound = len(weight) ** -0.5
+        for tensor in (weight, bias):
+            assert tensor.abs().max() <= bound
+            assert tensor.max() > 0.9 * bound
+            assert tensor.min() < -0.9 * bound
+
+
+@pytest.mark.parametrize("inputs", [4, 32])
+def test_orthogonal_init(inputs):
+    mlp = make(inputs, (16,), 8, how="orthogonal")
+    first, bias, last, last_bias = mlp.networks[0]
+    gram = first @ first.t() if inputs < 16 else first.t() @ first
+    torch.testing.assert_close(gram, 2.0 * torch.eye(min(inputs, 16)), atol=1e-5, rtol=0)
+    torch.testing.assert_close(last.t() @ last, torch.eye(8), atol=1e-5, rtol=0)
+    assert (bias == 0).all()
+    assert (last_bias == 0).all()
+
+
+@pytest.mark.parametrize("how", ["uniform", "orthogonal"])
+def test_init_is_seeded_and_networks_differ(how):
+    first, again, other = make(how=how, ensemble=2), make(how=how, ensemble=2), make(how=how, ensemble=2, seed=1)
+    assert torch.equal(first.flat, again.flat)
+    assert not torch.equal(first.flat, other.flat)
+    assert not torch.equal(first.networks[0][0], first.networks[1][0])

@@ -1,0 +1,196 @@
+"""NStepBuilder: worked examples, a per-environment reference, and the Counter probe through store and builder."""
+
+from collections import deque
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drl_cli.envs.batch import EnvBatch
+from drl_cli.envs.config import EnvConfig
+from drl_cli.envs.make import read_spec
+from drl_cli.replay.builders import NStepBuilder
+from drl_cli.replay.store import RingStore
+from drl_cli.types import num_rows, transition_schema
+
+RUNNING, TERMINATED, TRUNCATED, BOTH = range(4)
+
+
+def make_step(time, ends, rewards):
+    """A step of all environments in which every value tells its environment and time."""
+    ends, envs = np.asarray(ends), np.arange(len(ends))
+    who = (100_000 * envs + time).astype(np.float32)
+    return {
+        "obs": who[:, None],
+        "action": -who[:, None],
+        "reward": np.asarray(rewards, np.float32),
+        "next_obs": who[:, None] + 0.5,
+        "terminated": (ends == TERMINATED) | (ends == BOTH),
+        "truncated": (ends == TRUNCATED) | (ends == BOTH),
+        "log_prob": who * 2,
+        "state": np.stack([who, who + 0.25], 1),
+    }
+
+
+def reference(steps, env, n, gamma, scale):
+    """Rows of one environment, in the order in which they are complete: a queue that empties when an episode ends."""
+    queue, rows = deque(), []
+    for step in steps:
+        queue.append(step)
+        ended = step["terminated"][env] or step["truncated"][env]
+        while queue and (len(queue) == n or ended):
+            reward = sum(gamma**j * scale * float(s["reward"][env]) for j, s in enumerate(queue))
+            discount = 0.0 if step["terminated"][env] else gamma ** len(queue)
+            tail = (step["next_obs"][env, 0], discount, step["terminated"][env], step["truncated"][env])
+            head = queue.popleft()
+            rows.append((head["obs"][env, 0], reward, *tail))
+            if not ended:
+                break
+    return rows, len(queue)
+
+
+def as_tuples(rows):
+    names = ("obs", "reward", "next_obs", "discount", "terminated", "truncated")
+    return list(zip(*(rows[name].reshape(num_rows(rows)).tolist() for name in names), strict=True))
+
+
+# Rewards 1 2 3 4 | 5 6 ; the first episode (4 steps) terminates, the second (2 steps) is truncated; gamma 0.5.
+# Columns: obs, reward, next_obs, discount, terminated, truncated.
+EXAMPLES = {
+    1: [
+        (0, 1.0, 0.5, 0.5, False, False),
+        (1, 2.0, 1.5, 0.5, False, False),
+        (2, 3.0, 2.5, 0.5, False, False),
+        (3, 4.0, 3.5, 0.0, True, False),
+        (4, 5.0, 4.5, 0.5, False, False),
+        (5, 6.0, 5.5, 0.5, False, True),
+    ],
+    3: [
+        (0, 2.75, 2.5, 0.125, False, False),  # 1 + 2/2 + 3/4
+        (1, 4.5, 3.5, 0.0, True, False),  # 2 + 3/2 + 4/4
+        (2, 5.0, 3.5, 0.0, True, False),  # 3 + 4/2
+        (3, 4.0, 3.5, 0.0, True, False),
+        (4, 8.0, 5.5, 0.25, False, True),  # 5 + 6/2
+        (5, 6.0, 5.5, 0.5, False, True),
+    ],
+    5: [
+        (0, 3.25, 3.5, 0.0, True, False),  # 1 + 2/2 + 3/4 + 4/8
+        (1, 4.5, 3.5, 0.0, True, False),
+        (2, 5.0, 3.5, 0.0, True, False),
+        (3, 4.0, 3.5, 0.0, True, False),
+        (4, 8.0, 5.5, 0.25, False, True),
+        (5, 6.0, 5.5, 0.5, False, True),
+    ],
+}
+
+
+@pytest.mark.parametrize("n", EXAMPLES)
+@pytest.mark.parametrize("block", [1, 2, 5, 6])
+def test_worked_examples(n, block):
+    ends = [RUNNING, RUNNING, RUNNING, TERMINATED, RUNNING, TRUNCATED]
+    builder, rows = NStepBuilder(n, 0.5), []
+    for time, end in enumerate(ends):
+        builder.append(make_step(time, [end], [time + 1]))
+        if (time + 1) % block == 0 or time == 5:
+            rows += as_tuples(builder.take())
+    assert rows == EXAMPLES[n]
+    assert builder.open_rows == 0
+
+
+def test_open_rows_wait_for_later_steps():
+    builder = NStepBuilder(3, 0.5, reward_scale=10.0)
+    for time in range(2):
+        builder.append(make_step(time, [RUNNING], [time + 1]))
+    assert num_rows(builder.take()) == 0
+    assert builder.open_rows == 2
+    builder.append(make_step(2, [RUNNING], [3]))
+    assert as_tuples(builder.take()) == [(0, 27.5, 2.5, 0.125, False, False)]
+    assert builder.open_rows == 2
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    n=st.integers(1, 7),
+    num_envs=st.integers(1, 4),
+    gamma=st.sampled_from([0.0, 0.5, 0.99, 1.0]),
+    scale=st.sampled_from([1.0, 0.05]),
+    blocks=st.lists(st.integers(1, 9), min_size=1, max_size=8),
+    p_end=st.sampled_from([0.0, 0.1, 0.4, 1.0]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_equals_the_reference(n, num_envs, gamma, scale, blocks, p_end, seed):
+    rng = np.random.default_rng(seed)
+    builder, steps = NStepBuilder(n, gamma, scale), []
+    collected = [[] for _ in range(num_envs)]
+    for block in blocks:
+        for _ in range(block):
+            ends = np.where(rng.random(num_envs) < p_end, rng.integers(1, 4, num_envs), RUNNING)
+            steps.append(make_step(len(steps), ends, rng.integers(-9, 10, num_envs)))
+            builder.append(steps[-1])
+        rows = builder.take()
+        for row in as_tuples(rows):
+            collected[int(row[0]) // 100_000].append(row)
+        np.testing.assert_array_equal(rows["action"], -rows["obs"])
+        np.testing.assert_array_equal(rows["log_prob"], 2 * rows["obs"][:, 0])
+        np.testing.assert_array_equal(rows["state"], rows["obs"] + np.array([0.0, 0.25], np.float32))
+        left = 0
+        for env, got in enumerate(collected):
+            expected, num_open = reference(steps, env, n, gamma, scale)
+            left += num_open
+            assert len(got) == len(expected) == len(steps) - num_open
+            np.testing.assert_allclose(
+                np.array(got, np.float64), np.array(expected, np.float64).reshape(-1, 6), rtol=2e-5, atol=1e-5
+            ) if got else None
+        assert builder.open_rows == left
+
+
+def test_rows_are_typed_and_fresh():
+    builder = NStepBuilder(2, 0.9)
+    steps = [make_step(time, [RUNNING, TRUNCATED], [1, 2]) for time in range(3)]
+    kept = [{name: column.copy() for name, column in step.items()} for step in steps]
+    for step in steps:
+        builder.append(step)
+    rows = builder.take()
+    dtypes = {name: rows[name].dtype.name for name in ("obs", "reward", "discount", "terminated", "truncated")}
+    assert dtypes == {
+        **dict.fromkeys(("obs", "reward", "discount"), "float32"),
+        **dict.fromkeys(("terminated", "truncated"), "bool"),
+    }
+    for column in rows.values():
+        column[...] = 0
+    for step, copy in zip(steps, kept, strict=True):
+        for name in step:
+            np.testing.assert_array_equal(step[name], copy[name])
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_counter_probe_through_the_whole_data_path(n):
+    """Each stored row says who, which episode and when: compare with what Counter's rules give."""
+    gamma, num_envs, num_steps = 0.5, 3, 120
+    config = EnvConfig("counter", "drl_cli.envs.probes:Counter-v0", {}, None, 1.0)
+    spec = read_spec(config)
+    envs, builder = EnvBatch(config, spec, range(num_envs)), NStepBuilder(n, gamma)
+    store, rng = RingStore(transition_schema(spec), 10_000), np.random.default_rng(0)
+    for time in range(num_steps):
+        action = rng.uniform(-1, 1, (num_envs, 1)).astype(np.float32)
+        builder.append({"obs": envs.obs.copy(), "action": action, **vars(envs.step(action))})
+        if time % 7 == 6 or time == num_steps - 1:
+            store.insert(builder.take())
+    assert len(store) + builder.open_rows == num_envs * num_steps
+    rows = store.take(np.arange(len(store)))
+    for tag in range(num_envs):
+        own = rows["obs"][:, 0] == tag
+        obs, next_obs = rows["obs"][own].astype(int), rows["next_obs"][own].astype(int)
+        episode, count = 0, 0
+        for i in range(len(obs)):
+            length = 3 + episode % 5
+            last = min(count + n, length)
+            assert obs[i].tolist() == [tag, episode, count]
+            assert next_obs[i].tolist() == [tag, episode, last]
+            assert rows["reward"][own][i] == sum(0.5**j * (count + 1 + j) for j in range(last - count))
+            terminated, truncated = last == length and episode % 2 == 0, last == length and episode % 2 == 1
+            assert rows["terminated"][own][i] == terminated
+            assert rows["truncated"][own][i] == truncated
+            assert rows["discount"][own][i] == (0.0 if terminated else gamma ** (last - count))
+            episode, count = (episode + 1, 0) if count + 1 == length else (episode, count + 1)

@@ -1,0 +1,113 @@
+"""RingStore and Uniform."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drl_cli.replay.samplers import Uniform
+from drl_cli.replay.store import RingStore, row_bytes
+from drl_cli.types import ActionSpec, Column, EnvSpec, transition_schema
+
+SCHEMA = {"obs": Column((2, 3), "uint8"), "reward": Column((), "float32"), "id": Column((), "int64")}
+
+
+def block(first, count):
+    ids = np.arange(first, first + count)
+    return {
+        "obs": np.broadcast_to((ids % 256).astype(np.uint8)[:, None, None], (count, 2, 3)),
+        "reward": ids.astype(np.float32) / 2,
+        "id": ids,
+    }
+
+
+def check_rows(rows):
+    """Every column of a row tells the same id."""
+    np.testing.assert_array_equal(rows["reward"], rows["id"] / 2)
+    np.testing.assert_array_equal(rows["obs"], np.broadcast_to((rows["id"] % 256)[:, None, None], rows["obs"].shape))
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.integers(1, 50), st.lists(st.integers(0, 50), min_size=1, max_size=12))
+def test_holds_exactly_the_newest_rows(capacity, counts):
+    store, total = RingStore(SCHEMA, capacity), 0
+    for count in counts:
+        count = min(count, capacity)
+        store.insert(block(total, count))
+        total += count
+        assert store.inserts == total
+        assert len(store) == min(total, capacity)
+        rows = store.take(np.arange(len(store)))
+        assert sorted(rows["id"]) == list(range(max(0, total - capacity), total))
+        check_rows(rows)
+
+
+def test_wrap_around_in_the_middle_of_a_block():
+    store = RingStore(SCHEMA, 7)
+    store.insert(block(0, 5))
+    store.insert(block(5, 5))
+    assert store.columns["id"].tolist() == [7, 8, 9, 3, 4, 5, 6]
+
+
+def test_columns_keep_their_dtype_and_are_allocated_once():
+    store = RingStore(SCHEMA, 100)
+    assert {name: column.dtype.name for name, column in store.columns.items()} == {
+        "obs": "uint8",
+        "reward": "float32",
+        "id": "int64",
+    }
+    before = {name: column.ctypes.data for name, column in store.columns.items()}
+    assert store.nbytes == 100 * row_bytes(SCHEMA) == 100 * (6 + 4 + 8)
+    store.insert(block(0, 99))
+    store.insert(block(99, 99))
+    assert {name: column.ctypes.data for name, column in store.columns.items()} == before
+    assert store.take(np.array([[0, 1]]))["obs"].dtype == np.uint8
+
+
+def test_refuses_other_columns_and_blocks_that_do_not_fit():
+    store = RingStore(SCHEMA, 4)
+    rows = block(0, 2)
+    with pytest.raises(ValueError, match="replay holds"):
+        store.insert({name: rows[name] for name in ("obs", "reward")})
+    with pytest.raises(ValueError, match="replay holds"):
+        store.insert(rows | {"extra": rows["id"]})
+    with pytest.raises(ValueError, match=r"5 rows .* replay.capacity=4"):
+        store.insert(block(0, 5))
+    assert store.inserts == 0
+
+
+def test_take_gives_fresh_contiguous_columns():
+    store = RingStore(SCHEMA, 10)
+    store.insert(block(0, 10))
+    slots = np.array([[1, 2, 3], [4, 4, 9]])
+    rows = store.take(slots)
+    assert rows["id"].tolist() == slots.tolist()
+    assert rows["obs"].shape == (2, 3, 2, 3)
+    assert all(column.flags.c_contiguous for column in rows.values())
+    for column in rows.values():
+        column[...] = 99
+    check_rows(store.take(np.arange(10)))
+
+
+def test_uniform_sampling():
+    slots = Uniform(np.random.default_rng(0)).sample(50, 40, 250)
+    assert slots.shape == (40, 250)
+    counts = np.bincount(slots.ravel(), minlength=50)
+    assert len(counts) == 50
+    # chi-squared with 49 degrees of freedom: mean 49, 99.99% below 96
+    assert ((counts - 200.0) ** 2 / 200).sum() < 96
+    assert np.array_equal(slots, Uniform(np.random.default_rng(0)).sample(50, 40, 250))
+    assert not np.array_equal(slots, Uniform(np.random.default_rng(1)).sample(50, 40, 250))
+
+
+def test_transition_schema():
+    spec = EnvSpec("x", Column((4, 2), "uint8"), ActionSpec("box", 3, "Box(3,)"))
+    schema = transition_schema(spec, {"log_prob": Column((), "float32")})
+    assert list(schema) == [
+        *("obs", "action", "reward", "next_obs", "discount", "terminated", "truncated", "log_prob"),
+    ]
+    assert schema["next_obs"] == Column((4, 2), "uint8")
+    assert schema["action"] == Column((3,), "float32")
+    assert row_bytes(schema) == 8 + 12 + 4 + 8 + 4 + 1 + 1 + 4
+    assert spec.obs_size == 8
+    assert ActionSpec("discrete", 3, "Discrete(3)").column == Column((), "int64")

@@ -1,0 +1,127 @@
+"""The whole graph in this process: determinism, counters, pace, the data path, in all three modes."""
+
+import hashlib
+
+import numpy as np
+import pytest
+from counting import check_counter_rows
+
+from drl_cli.runtime.errors import EnvironmentFailed
+from drl_cli.runtime.handles import get
+
+MODES = ("single", "sync", "async")
+COUNTER = "env=drl_cli.envs.probes:Counter-v0"
+
+
+def weights(graph):
+    """sha256 of the final model file."""
+    return hashlib.sha256((graph.folder / "checkpoints/last/model.safetensors").read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_equal_seeds_give_equal_weights(run_graph, mode):
+    first, again, other = (run_graph(COUNTER, f"mode={mode}", "worker.num=2", f"seed={s}") for s in (3, 3, 4))
+    assert first.progress.opt_steps > 50
+    assert weights(first) == weights(again)
+    assert weights(first) != weights(other)
+
+
+def test_single_and_sync_are_the_same_algorithm(run_graph):
+    single, sync = (run_graph(COUNTER, f"mode={mode}", "worker.num=2") for mode in ("single", "sync"))
+    assert weights(single) == weights(sync)
+
+
+@pytest.mark.parametrize("proxies", [1, 2])
+def test_sync_with_and_without_proxies_give_equal_weights(run_graph, proxies):
+    plain = run_graph(COUNTER, "mode=sync", "worker.num=2")
+    proxied = run_graph(COUNTER, "mode=sync", "worker.num=2", f"worker.proxies={proxies}")
+    assert weights(plain) == weights(proxied)
+    assert proxied.progress.trace.counts[1] == plain.progress.trace.counts[1]
+    assert proxied.progress.trace.counts[2] == plain.progress.trace.counts[2] * proxies // 2
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("ratio", [0.05, 0.3, 1.0])
+def test_counters_mean_the_same_in_every_mode(run_graph, mode, ratio):
+    graph = run_graph(
+        COUNTER, f"mode={mode}", "worker.num=2", "total_env_steps=2000", f"orchestrator.sample_insert_ratio={ratio}"
+    )
+    progress = graph.progress
+    hand_over = 2 * graph.rows
+    assert 2000 <= progress.env_steps < 2000 + hand_over
+    assert progress.inserts == progress.env_steps  # n_step=1 leaves no row open
+    assert progress.samples == progress.opt_steps
+    assert progress.updates_per_env_step() == pytest.approx(ratio, rel=0.02)
+    counts = progress.trace.counts
+    assert all(counts[route] > 0 for route in (1, 2, 3, 4, 6, 7, 8))
+    assert counts[1] == counts[2] == counts[7] == counts[8] == progress.env_steps // graph.rows
+    assert counts[6] == progress.loads
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_update_before_min_inserts(run_graph, mode):
+    graph = run_graph(COUNTER, f"mode={mode}", "total_env_steps=256", "orchestrator.min_inserts=300")
+    assert graph.progress.env_steps == 256
+    assert graph.progress.opt_steps == 0
+    assert graph.progress.trace.counts[4] == 0
+    assert graph.manage.evaluations[-1].load.version == 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("n_step", [1, 3])
+@pytest.mark.parametrize("proxies", [0, 1])
+def test_every_transition_arrives_once_and_in_order(run_graph, mode, n_step, proxies):
+    graph = run_graph(
+        COUNTER, f"mode={mode}", "worker.num=2", f"algo.n_step={n_step}", f"worker.proxies={proxies}", "seed=9"
+    )
+    rows = get(graph.replay.call("contents"))
+    assert len(rows["reward"]) == graph.progress.inserts
+    check_counter_rows(rows, n_step, 0.99, graph.progress.env_steps)
+
+
+def test_random_warm_up_is_counted_over_all_workers(run_graph):
+    graph = run_graph(COUNTER, "mode=sync", "worker.num=2", "worker.random_steps=128", "total_env_steps=256")
+    loads = [member.handle.role.load.random_actions for member in graph.pool.members]
+    assert loads == [False, False]
+    graph = run_graph(COUNTER, "mode=sync", "worker.num=2", "worker.random_steps=1000", "total_env_steps=256")
+    assert all(member.handle.role.load.random_actions for member in graph.pool.members)
+
+
+def test_messages_share_no_memory(build_graph):
+    graph = build_graph(COUNTER, "mode=single")
+    load, params = (get(ref) for ref in graph.trainer.call("publish", 0, 0, results=2))
+    trainer = graph.trainer.role
+    before = trainer.algorithm.policy_params().copy()
+    params[:] = 7
+    assert np.array_equal(trainer.algorithm.policy_params(), before)
+    worker = graph.pool.members[0].handle.role
+    _, columns = worker.collect(load, before)
+    kept = columns["obs"].copy()
+    worker.collect(load)
+    assert np.array_equal(columns["obs"], kept)
+    graph.replay.role.store.insert(columns)
+    columns["obs"][:] = -5
+    assert not (graph.replay.role.store.columns["obs"][: len(kept)] == -5).any()
+
+
+def test_an_environment_that_raises_ends_the_run_with_its_words(build_graph):
+    graph = build_graph("env=drl_cli.envs.probes:Crash-v0", "+env.kwargs.at=60", "mode=sync")
+    with pytest.raises(EnvironmentFailed, match="worker 0: RuntimeError: probe crashed at step 60"):
+        graph.run()
+
+
+def test_stop_at_return(run_graph):
+    graph = run_graph(COUNTER, "mode=async", "stop.return=5", "manage.eval_period=128", "total_env_steps=100000")
+    assert graph.stop_reason == "return"
+    assert graph.progress.env_steps < 1000
+    assert graph.progress.time_to_return.mean >= 5
+
+
+def test_evaluations_are_logged_at_the_version_they_scored(run_graph):
+    graph = run_graph(COUNTER, "mode=async", "manage.eval_period=128")
+    lines = (graph.folder / "eval.csv").read_text().splitlines()
+    assert len(lines) == 1 + len(graph.manage.evaluations)
+    for line, report in zip(lines[1:], graph.manage.evaluations, strict=True):
+        env_steps, opt_steps, version = (int(value) for value in line.split(",")[:3])
+        assert (env_steps, opt_steps, version) == (report.load.env_steps, report.load.opt_steps, report.load.version)
+    assert graph.manage.evaluations[-1].load.opt_steps == graph.progress.opt_steps

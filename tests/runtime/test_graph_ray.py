@@ -1,0 +1,169 @@
+"""The real graph on Ray: same weights as in process, the data path, slow and dead workers, a dead manage."""
+
+import os
+import time
+
+import pytest
+from counting import check_counter_rows
+from test_graph_local import COUNTER, weights
+
+from drl_cli.runtime.errors import EnvironmentFailed, RoleLost
+from drl_cli.runtime.handles import ActorDied, RayRuntime, get, wait
+
+pytestmark = pytest.mark.ray
+
+
+class Role:
+    """A role to try handles on."""
+
+    def __init__(self, fail=False):
+        if fail:
+            raise ValueError("can't be built")
+
+    def pid(self):
+        return os.getpid()
+
+    def both(self, value):
+        return value, value + 1
+
+    def fail(self):
+        raise KeyError("lost")
+
+
+def test_handles_surface_results_and_errors(ray_cluster, tmp_path):
+    runtime = RayRuntime(str(tmp_path))
+    handle = runtime.spawn("role 0", Role)
+    first, second = handle.call("both", runtime.put(4), results=2)
+    assert wait([first, second], 10.0)
+    assert (get(first), get(second)) == (4, 5)
+    with pytest.raises(KeyError, match="lost"):
+        get(handle.call("fail"))
+    assert "KeyError" in (tmp_path / "role-0.log").read_text()
+    with pytest.raises(ValueError, match="can't be built"):
+        get(runtime.spawn("role 1", Role, True).call("pid"))
+    handle.kill()
+    with pytest.raises(ActorDied):
+        get(handle.call("pid"))
+
+
+def test_sync_on_ray_equals_sync_in_process(run_graph):
+    args = (COUNTER, "mode=sync", "worker.num=2", "seed=5")
+    here, there, again = run_graph(*args), run_graph(*args, on_ray=True), run_graph(*args, on_ray=True)
+    assert weights(here) == weights(there) == weights(again)
+
+
+def test_sync_with_a_proxy_on_ray_equals_sync_without(run_graph):
+    args = (COUNTER, "mode=sync", "worker.num=2", "seed=5")
+    plain, proxied = run_graph(*args, on_ray=True), run_graph(*args, "worker.proxies=1", on_ray=True)
+    assert weights(plain) == weights(proxied)
+    versions = proxied.progress.loads
+    assert proxied.progress.trace.counts[7] <= versions + 2  # one call to the node's proxy per round
+    assert proxied.progress.trace.counts[8] == 2 * proxied.progress.trace.counts[7]
+
+
+@pytest.mark.parametrize("proxies", [0, 1])
+def test_async_rows_arrive_once_and_in_order(run_graph, proxies):
+    graph = run_graph(COUNTER, "mode=async", "worker.num=2", "algo.n_step=3", f"worker.proxies={proxies}", on_ray=True)
+    rows = get(graph.replay.call("contents"))
+    check_counter_rows(rows, 3, 0.99, graph.progress.env_steps)
+    assert graph.progress.updates_per_env_step() == pytest.approx(0.25, rel=0.02)
+    assert graph.progress.samples == graph.progress.opt_steps
+
+
+def test_a_slow_worker_delays_nobody(build_graph, tmp_path):
+    args = ("env=drl_cli.envs.probes:Sleeper-v0", "mode=async", "worker.num=4", "worker.envs=1", "worker.block_rows=20")
+    args += ("orchestrator.limiter=none", "total_env_steps=4000", "+env.kwargs.step_s=0.005")
+    args += ("orchestrator.min_inserts=100000", "replay.capacity=100000", "manage.max_episode_steps=1")
+
+    def rate(*more):  # env steps per second between the 1000th and the 3000th
+        graph = build_graph(*args, *more, on_ray=True)
+        times = []
+        collected = graph.progress.collected
+
+        def note(header):
+            collected(header)
+            if 1000 <= graph.progress.env_steps <= 3000:
+                times.append((time.monotonic(), graph.progress.env_steps))
+
+        graph.progress.collected = note
+        graph.run()
+        return (times[-1][1] - times[0][1]) / (times[-1][0] - times[0][0])
+
+    even, slow = rate(), rate(f"+env.kwargs.slow_file={tmp_path}/slow")
+    assert slow >= 0.8 * 3 / 4 * even
+
+
+def test_a_killed_worker_is_replaced_and_no_row_is_wrong(build_graph):
+    graph = build_graph(COUNTER, "mode=async", "worker.num=2", "total_env_steps=3000", on_ray=True)
+    killed = []
+    collected = graph.progress.collected
+
+    def kill_once(header):
+        collected(header)
+        if graph.progress.env_steps > 1000 and not killed:
+            killed.append(graph.pool.members[1].handle)
+            killed[0].kill()
+
+    graph.progress.collected = kill_once
+    graph.run()
+    graph.finish()
+    assert graph.progress.worker_restarts == 1
+    assert graph.pool.members[1].incarnation == 1
+    assert graph.progress.env_steps >= 3000
+    check_counter_rows(get(graph.replay.call("contents")), 1, 0.99, graph.progress.env_steps)
+
+
+def test_a_worker_that_keeps_dying_ends_the_run(build_graph):
+    graph = build_graph(COUNTER, "mode=async", "worker.max_restarts=1", "total_env_steps=100000", on_ray=True)
+    collected = graph.progress.collected
+
+    def kill_always(header):
+        collected(header)
+        graph.pool.members[0].handle.kill()
+
+    graph.progress.collected = kill_always
+    with pytest.raises(RoleLost, match="1 restarts are used up"):
+        graph.run()
+
+
+def test_a_killed_manage_does_not_stop_training(build_graph, caplog):
+    graph = build_graph(COUNTER, "mode=async", "manage.eval_period=200", "total_env_steps=1500", on_ray=True)
+    collected = graph.progress.collected
+    killed = []
+
+    def kill_once(header):
+        collected(header)
+        if graph.progress.env_steps > 500 and not killed:
+            killed.append(True)
+            graph.manage.handle.kill()
+
+    graph.progress.collected = kill_once
+    graph.run()
+    graph.finish()
+    assert graph.progress.env_steps >= 1500
+    assert graph.manage.restarts == 1
+    assert "manage died" in caplog.text
+    assert graph.manage.evaluations[-1].load.version == graph.load.version
+
+
+def test_a_killed_trainer_or_replay_ends_the_run_with_its_name(build_graph):
+    for role in ("trainer", "replay"):
+        graph = build_graph(COUNTER, "mode=async", "total_env_steps=100000", on_ray=True)
+        collected = graph.progress.collected
+
+        def kill(header, graph=graph, collected=collected, role=role):
+            collected(header)
+            if graph.progress.env_steps > 500:
+                getattr(graph, role).kill()
+
+        graph.progress.collected = kill
+        started = time.monotonic()
+        with pytest.raises(RoleLost, match="trainer died|replay died"):
+            graph.run()
+        assert time.monotonic() - started < 60
+
+
+def test_an_environment_that_raises_in_another_process(build_graph):
+    graph = build_graph("env=drl_cli.envs.probes:Crash-v0", "+env.kwargs.at=60", "mode=async", on_ray=True)
+    with pytest.raises(EnvironmentFailed, match="probe crashed at step 60"):
+        graph.run()

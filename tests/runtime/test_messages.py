@@ -1,0 +1,50 @@
+"""Messages: frozen, picklable headers and the counts of their routes."""
+
+import dataclasses
+import pickle
+
+import pytest
+
+from drl_cli.envs.batch import Episode
+from drl_cli.runtime.messages import (
+    BatchTrainingData,
+    Block,
+    InsertTransition,
+    LoadParams,
+    SampleBatch,
+    Trace,
+    UpdatePriority,
+)
+
+BLOCKS = (Block(0, 0, 3, 30, 96, 128, 7, 112), Block(1, 2, 0, 28, 0, 32, 7, 112))
+MESSAGES = [
+    InsertTransition(BLOCKS, (Episode(1, -3.5, 20),), 0.25, 1, {1: 2}),
+    SampleBatch(0, 16, 256),
+    BatchTrainingData(0, 16, 256, 10_000),
+    UpdatePriority(0, 4096),
+    LoadParams(7, 112, 5000),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_messages_are_frozen_and_picklable(message):
+    assert pickle.loads(pickle.dumps(message)) == message
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(message, dataclasses.fields(message)[0].name, None)
+
+
+def test_rows_and_env_steps_are_sums_over_blocks():
+    assert MESSAGES[0].rows == 58
+    assert MESSAGES[0].env_steps == 64
+    assert InsertTransition((), (), 0.0).rows == 0
+
+
+def test_trace_counts_every_route_and_tells_its_observer():
+    seen = []
+    trace = Trace(lambda route, count: seen.append((route, count)))
+    assert set(trace.counts) == set(range(1, 9))
+    trace.add(2)
+    trace.merge({1: 3, 2: 2})
+    assert seen == [(2, 1), (1, 3), (2, 2)]
+    assert {route: count for route, count in trace.take().items() if count} == {1: 3, 2: 3}
+    assert not any(trace.take().values())

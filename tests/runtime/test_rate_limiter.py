@@ -1,0 +1,138 @@
+"""RateLimiter: a simulation over random settings, orders and deaths."""
+
+import random
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from drl_cli.runtime.rate_limiter import RateLimiter, required_band
+
+
+def simulate(limiter, rows, batches, workers=1, death=0.0, seed=0, num_events=300):
+    """Issue all that is allowed, then let one call in flight come back, in random order; False at a deadlock."""
+    rng, collecting, training = random.Random(seed), 0, 0
+    least = -limiter.band / 2 - (limiter.ratio * rows * workers if death else 0.0) - 1e-6
+    most = max(limiter.band / 2, limiter.ratio * rows) + 1e-6  # the last block of the warm-up may go over the band
+    for _ in range(num_events):
+        while collecting < workers and limiter.may_collect(rows):
+            limiter.issue_collect(rows)
+            collecting += 1
+        while training < 2 and limiter.may_sample(batches):
+            assert limiter.landed >= max(1, limiter.min_inserts)
+            limiter.issue_sample(batches)
+            training += 1
+        assert limiter.inserts == limiter.landed + collecting * rows
+        if limiter.landed >= limiter.min_inserts:
+            assert least <= limiter.target - limiter.samples <= most
+        else:
+            assert limiter.samples == 0 or death
+        if collecting + training == 0:
+            return False
+        if rng.random() * (collecting + training) < collecting:
+            collecting -= 1
+            limiter.land(rows, 0 if rng.random() < death else rows)
+        else:
+            training -= 1
+    return True
+
+
+SETTINGS = {
+    "ratio": st.one_of(st.sampled_from([0.1, 0.125, 0.3, 1.0, 4.0]), st.floats(0.01, 8)),
+    "min_inserts": st.integers(0, 200),
+    "rows": st.integers(1, 64),
+    "batches": st.integers(1, 16),
+    "excess": st.one_of(st.just(0.0), st.floats(0, 50)),
+    "workers": st.integers(1, 5),
+    "death": st.sampled_from([0.0, 0.05, 0.5]),
+    "seed": st.integers(0, 2**32 - 1),
+}
+
+
+@settings(deadline=None, max_examples=250)
+@given(**SETTINGS)
+@example(ratio=1.0, min_inserts=0, rows=16, batches=1, excess=0.0, workers=1, death=0.0, seed=0)
+def test_never_deadlocks_and_holds_the_ratio(ratio, min_inserts, rows, batches, excess, workers, death, seed):
+    limiter = RateLimiter(ratio, min_inserts, required_band(ratio, rows, batches) + excess)
+    assert simulate(limiter, rows, batches, workers, death, seed)
+    assert limiter.inserts > 0
+
+
+def test_both_sides_make_progress():
+    limiter = RateLimiter(0.25, 100, required_band(0.25, 32, 4))
+    assert simulate(limiter, 32, 4, workers=3, num_events=2000)
+    assert limiter.landed > 3000
+    assert limiter.samples / (limiter.inserts - 100) == pytest.approx(0.25, rel=0.02)
+
+
+def test_a_narrower_band_deadlocks():
+    assert required_band(1.0, 8, 8) == 16.0
+    assert not simulate(RateLimiter(1.0, 8, 15.0), 8, 8)
+    assert simulate(RateLimiter(1.0, 8, 16.0), 8, 8)
+
+
+@settings(deadline=None, max_examples=50)
+@given(ratio=st.sampled_from([0.25, 1.0]), rows=st.sampled_from([4, 8]), batches=st.sampled_from([1, 2, 8]))
+def test_some_schedule_deadlocks_just_below_the_required_band(ratio, rows, batches):
+    """The reason for the bound: at the edge of the band neither side may move, from some reachable count."""
+    band = required_band(ratio, rows, batches) - 0.5
+    stuck = [
+        (inserts, samples)
+        for inserts in range(50, 50 + 40 * rows, rows)
+        for samples in range(0, 200, batches)
+        for limiter in [RateLimiter(ratio, 50, band, inserts=inserts, landed=inserts, samples=samples)]
+        if not limiter.may_collect(rows) and not limiter.may_sample(batches)
+    ]
+    assert stuck
+
+
+@pytest.mark.parametrize(
+    ("ratio", "min_inserts", "inserts", "samples", "owed"),
+    [
+        (1.0, 100, 0, 0, 0),
+        (1.0, 100, 99, 0, 0),
+        (1.0, 100, 100, 0, 0),
+        (1.0, 100, 101, 0, 1),
+        (0.25, 100, 139, 0, 9),
+        (0.25, 100, 140, 0, 10),
+        (0.25, 100, 140, 4, 6),
+        (0.25, 100, 140, 20, 0),
+        (0.29, 0, 100, 0, 29),  # 0.29 * 100 is 28.999999999999996
+        (0.1, 0, 30, 0, 3),
+        (0.001, 1_000, 11_000_000, 10_000, 999),
+        (4.0, 10, 12, 0, 8),
+        (1.0, 0, 0, 0, 0),
+    ],
+)
+def test_owed(ratio, min_inserts, inserts, samples, owed):
+    assert RateLimiter(ratio, min_inserts, 1e9, inserts=inserts, landed=inserts, samples=samples).owed() == owed
+
+
+def test_nothing_is_owed_before_min_inserts_have_landed():
+    limiter = RateLimiter(1.0, 8, 1e9)
+    limiter.issue_collect(16)
+    assert limiter.owed() == 0
+    assert not limiter.may_sample(1)
+    limiter.land(16, 16)
+    assert limiter.owed() == 8
+    assert limiter.may_sample(1)
+
+
+def test_a_lost_block_is_not_paid_for():
+    limiter = RateLimiter(1.0, 8, 100.0)
+    for rows in (8, 0, 5):  # whole, lost, short (rows still open in the n-step builder)
+        limiter.issue_collect(8)
+        limiter.land(8, rows)
+    assert (limiter.inserts, limiter.landed) == (13, 13)
+    assert limiter.target == 5.0
+
+
+def test_free_runs_without_a_ratio_but_not_before_min_inserts():
+    limiter = RateLimiter(1.0, 10, 1.0, free=True, inserts=9, landed=9)
+    assert not limiter.may_sample(1)
+    limiter.issue_collect(1)
+    limiter.land(1, 1)
+    assert limiter.may_sample(1000)
+    limiter.issue_sample(1000)
+    assert limiter.may_collect(10**6)
+    assert limiter.may_sample(1000)

@@ -1,0 +1,129 @@
+"""Ranges, seeding, clock, lazy imports, the fused Adam."""
+
+import itertools
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from drl_cli.utils import lazy
+from drl_cli.utils.clock import Waiting, process_start
+from drl_cli.utils.ranges import Range
+from drl_cli.utils.seeding import ROLES, generator, integers
+from drl_cli.utils.torch_ops import Adam, load_tensors, save_tensors
+
+
+@pytest.mark.parametrize(
+    ("bounds", "text", "inside", "outside"),
+    [
+        (Range(least=1), ">= 1", (1, 2), (0, 0.999)),
+        (Range(above=0), "> 0", (1e-9, 5), (0, -1)),
+        (Range(least=0, most=1), ">= 0 and <= 1", (0, 0.5, 1), (-0.1, 1.1)),
+        (Range(above=0, below=1), "> 0 and < 1", (0.5,), (0, 1)),
+        (Range(most=3), "<= 3", (-10, 3), (3.1,)),
+        (Range(), "", (-1e9, 1e9), ()),
+    ],
+)
+def test_ranges(bounds, text, inside, outside):
+    assert str(bounds) == text
+    assert all(value in bounds for value in inside)
+    assert not any(value in bounds for value in outside)
+
+
+def test_nan_is_in_no_bounded_range():
+    assert float("nan") not in Range(least=0)
+    assert float("nan") not in Range(below=1)
+
+
+def test_streams_are_distinct_over_seed_role_index_and_incarnation():
+    keys = list(itertools.product((0, 1), ROLES, range(3), range(3)))
+    states = {tuple(integers(seed, role, 4, index, life)) for seed, role, index, life in keys}
+    draws = {float(generator(seed, role, index, life).random()) for seed, role, index, life in keys}
+    assert len(states) == len(draws) == len(keys)
+
+
+def test_streams_are_reproducible():
+    assert integers(3, "worker", 5, 1, 2) == integers(3, "worker", 5, 1, 2)
+    assert integers(3, "worker", 3, 1, 2) == integers(3, "worker", 5, 1, 2)[:3]
+    assert np.array_equal(generator(3, "replay").random(4), generator(3, "replay").random(4))
+
+
+def test_integers_fit_libraries_that_take_an_int():
+    values = integers(0, "worker", 2000)
+    assert len(set(values)) == 2000
+    assert all(type(value) is int and 0 <= value < 2**31 for value in values)
+
+
+def test_an_unknown_role_is_refused():
+    with pytest.raises(ValueError, match="tuple"):
+        integers(0, "nobody", 1)
+
+
+def test_waiting_adds_up_idle_spells():
+    waiting = Waiting()
+    assert waiting.seconds(5.0) == 0.0
+    waiting.stop(6.0)
+    waiting.start(10.0)
+    waiting.start(11.0)
+    assert waiting.seconds(12.0) == 2.0
+    waiting.stop(13.0)
+    waiting.stop(20.0)
+    assert waiting.seconds(30.0) == 3.0
+    waiting.start(40.0)
+    assert waiting.seconds(41.5) == 4.5
+
+
+def test_process_start_is_when_the_process_started():
+    code = "import time; from drl_cli.utils.clock import process_start as p; print(p(), time.time())"
+    lines = [
+        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+        for _ in range(2)
+    ]
+    (first, first_now), (second, _) = ([float(value) for value in line] for line in lines)
+    assert process_start() < first < first_now <= second + 0.02  # the kernel counts hundredths of a second
+
+
+def test_lazy_module_imports_at_first_use():
+    code = """
+import sys
+from drl_cli.utils.lazy import torch
+import drl_cli.losses.policy, drl_cli.losses.value, drl_cli.networks.mlp, drl_cli.utils.torch_ops
+assert "torch" not in sys.modules
+assert torch.__name__ == "torch" and "torch" not in sys.modules
+assert torch.float32 is sys.modules["torch"].float32
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert lazy.torch.float32 is torch.float32
+    with pytest.raises(AttributeError):
+        _ = lazy.torch.no_such_name
+
+
+def test_adam_equals_torch_optim():
+    generator = torch.Generator().manual_seed(0)
+    flat = torch.randn(50, generator=generator)
+    parameter = torch.nn.Parameter(flat.clone())
+    grad = torch.zeros(50)
+    ours, theirs = Adam(flat, grad, 3e-3), torch.optim.Adam([parameter], 3e-3)
+    for _ in range(20):
+        grad.copy_(torch.randn(50, generator=generator) * 10)
+        parameter.grad = grad.clone()
+        ours.step()
+        theirs.step()
+    torch.testing.assert_close(flat, parameter.detach(), rtol=0, atol=1e-6)
+    assert ours.state()["count"] == 20
+
+
+def test_tensors_are_saved_as_copies_and_loaded_in_place():
+    own = {"a": torch.ones(3), "b": torch.zeros(())}
+    saved = save_tensors(own)
+    own["a"] += 1
+    kept = own["a"]
+    load_tensors(own, saved)
+    assert own["a"] is kept
+    assert kept.tolist() == [1.0, 1.0, 1.0]
+    with pytest.raises(ValueError, match="no 'b'"):
+        load_tensors(own, {"a": torch.ones(3)})
+    with pytest.raises(ValueError, match=r"'a' has shape \(1,\), needed is \(3,\)"):
+        load_tensors(own, saved | {"a": torch.ones(1)})
