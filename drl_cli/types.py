@@ -53,6 +53,15 @@ class EnvSpec:
         return int(np.prod(self.obs.shape))
 
 
+@dataclass(frozen=True)
+class Episode:
+    """A finished episode: undiscounted, unscaled return and number of steps."""
+
+    env: int
+    ret: float
+    length: int
+
+
 def transition_schema(spec: EnvSpec, extra: Schema | None = None) -> dict[str, Column]:
     """The columns of a transition row, plus what the policy adds (log-probability, state, ...)."""
     return {

@@ -64,8 +64,8 @@ def build_graph(tmp_path, request):
     """Make the graph of a command line, in process or (`on_ray=True`) on the session's cluster."""
 
     def build_it(*overrides, on_ray=False):
-        from drl_cli.metrics.console import Console
         from drl_cli.envs.make import read_spec
+        from drl_cli.metrics.console import Console
         from drl_cli.runtime.handles import RayRuntime
         from drl_cli.runtime.program import build
 

@@ -149,11 +149,12 @@ class Algorithm:
         return self.actor.params()
 
     def state(self) -> "dict[str, torch.Tensor]":
-        return {**save_tensors(self._tensors()), "noise": self.noise.get_state()}
+        return save_tensors(self._tensors() | {"noise": self.noise.get_state()})
 
     def load_state(self, state: "Mapping[str, torch.Tensor]") -> None:
-        load_tensors(self._tensors(), state)
-        self.noise.set_state(state["noise"])
+        noise = self.noise.get_state()
+        load_tensors(self._tensors() | {"noise": noise}, state)
+        self.noise.set_state(noise)
 
     def _tensors(self) -> "dict[str, torch.Tensor]":
         tensors = {"actor": self.actor.flat, "critic": self.critic.flat, "target": self.target.flat}

@@ -7,7 +7,7 @@ import numpy as np
 
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.make import Env
-from drl_cli.types import Array, EnvSpec
+from drl_cli.types import Array, EnvSpec, Episode
 
 
 @dataclass(frozen=True)
@@ -18,15 +18,6 @@ class Step:
     next_obs: Array
     terminated: Array
     truncated: Array
-
-
-@dataclass(frozen=True)
-class Episode:
-    """A finished episode: undiscounted, unscaled return and number of steps."""
-
-    env: int
-    ret: float
-    length: int
 
 
 class EnvBatch:

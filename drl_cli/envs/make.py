@@ -15,7 +15,7 @@ from drl_cli.types import ActionSpec, Array, Column, EnvSpec
 
 
 class Env:
-    """One environment with its action rescaling; step and reset give observations that the caller may keep."""
+    """One environment with its action rescaling; an observation may be the environment's own array."""
 
     def __init__(self, config: EnvConfig) -> None:
         self.raw = build(config)
@@ -81,7 +81,7 @@ def exists(id: str) -> bool:
         module = id.split(":", 1)[0]
         try:
             return importlib.util.find_spec(module) is not None
-        except ModuleNotFoundError:
+        except (ModuleNotFoundError, ValueError):  # a parent is missing; the name is empty
             return False
     return id in gymnasium.registry
 

@@ -60,8 +60,8 @@ class Console:
 
     def _eta(self, env_steps: int) -> str:
         elapsed = time.monotonic() - self.started
-        seconds = elapsed * (self.total - env_steps) / env_steps if env_steps else 0
-        return time.strftime("%H:%M:%S", time.gmtime(max(0, seconds)))
+        seconds = int(max(0.0, elapsed * (self.total - env_steps) / env_steps)) if env_steps else 0
+        return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
 
     def _table(self, scalars: Mapping[str, float], env_steps: int) -> Any:
         from rich.table import Table

@@ -6,10 +6,11 @@ A folder is written beside its place and renamed; loading reads arrays and json,
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
+from typing import Any
 
 import safetensors.numpy
 
@@ -51,30 +52,33 @@ def point(root: Path, name: str, folder: Path) -> None:
 def prune(root: Path, keep_last: int) -> None:
     """Remove all but the newest `keep_last` step folders; what `best` and `last` point to stays."""
     linked = {os.readlink(root / name) for name in ("best", "last") if (root / name).is_symlink()}
-    steps = sorted(path for path in root.glob("step_*") if path.is_dir())
+    folders = (path for path in root.glob("step_*") if path.is_dir())
+    steps = sorted(folders, key=lambda path: [int(number) for number in re.findall(r"\d+", path.name)])
     for path in steps[:-keep_last]:
         if path.name not in linked:
             shutil.rmtree(path)
 
 
-def load_model(folder: Path) -> tuple[Array, dict[str, object]]:
+def load_model(folder: Path) -> tuple[Array, dict[str, Any]]:
     """The parameter vector and the manifest; raises CheckpointError naming what is missing or damaged."""
     manifest = read_manifest(folder)
     model = folder / "model.safetensors"
-    expected = cast(Mapping[str, str], manifest["sha256"]).get(model.name)
-    if not model.is_file() or digest(model) != expected:
+    if not model.is_file() or digest(model) != manifest["sha256"][model.name]:
         raise CheckpointError(f"{model} is missing or damaged (its sha256 is not the manifest's)")
     return safetensors.numpy.load_file(model)["policy"], manifest
 
 
-def read_manifest(folder: Path) -> dict[str, object]:
-    """The manifest of a step folder; raises CheckpointError when there is none."""
+def read_manifest(folder: Path) -> dict[str, Any]:  # Any: json
+    """The manifest of a step folder; raises CheckpointError when there is none or it does not list its files' sums."""
     path = folder / "manifest.json"
     try:
-        manifest: dict[str, object] = json.loads(path.read_text())
+        manifest = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: no readable checkpoint there ({error})") from error
-    return manifest
+    sums = manifest.get("sha256") if isinstance(manifest, dict) else None
+    if not isinstance(sums, dict) or "model.safetensors" not in sums:
+        raise CheckpointError(f"{path}: damaged, it does not list the checkpoint's files")
+    return {str(key): value for key, value in manifest.items()}
 
 
 def digest(path: Path) -> str:

@@ -73,6 +73,7 @@ class RaySession:
 
             ray.init(
                 address="local",
+                _node_ip_address="127.0.0.1",
                 include_dashboard=False,
                 object_store_memory=self._memory,
                 logging_level=logging.ERROR,
@@ -126,8 +127,7 @@ def summarise(
         "seed": config.seed,
     }
     if orchestrator is not None:
-        wait_s = orchestrator.pool.wait_seconds()
-        summary |= orchestrator.progress.summary(wait_s, orchestrator.manage.skipped)
+        summary |= orchestrator.progress.summary(orchestrator.worker_wait_s(), orchestrator.manage.skipped)
     for name in ("best", "last"):
         link = folder / "checkpoints" / name
         summary[f"checkpoint_{name}"] = f"checkpoints/{os.readlink(link)}" if link.is_symlink() else None
@@ -186,7 +186,7 @@ def _now() -> str:
 
 @contextmanager
 def _signals(orchestrator: Orchestrator) -> Iterator[list[int]]:
-    """SIGINT and SIGTERM end the loop after what is under way; a second one ends it at once."""
+    """SIGINT and SIGTERM end the loop after what is under way, a second one at once; SIGUSR1 pauses and resumes."""
     received: list[int] = []
 
     def react(number: int, frame: FrameType | None) -> None:
@@ -195,7 +195,11 @@ def _signals(orchestrator: Orchestrator) -> Iterator[list[int]]:
         if len(received) > 1:
             raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, react) for number in (signal.SIGINT, signal.SIGTERM)}
+    def toggle(number: int, frame: FrameType | None) -> None:
+        (orchestrator.resume if orchestrator.paused else orchestrator.pause)()
+
+    handlers = {signal.SIGINT: react, signal.SIGTERM: react, signal.SIGUSR1: toggle}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield received
     finally:
@@ -239,6 +243,6 @@ def _report_error(error: BaseException, folder: Path) -> int:
 
 def _close(orchestrator: Orchestrator | None, session: RaySession | None, status: str) -> None:
     if orchestrator is not None:
-        orchestrator.manage.close(status)
+        orchestrator.close(status)
     if session is not None:
         session.close()

@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 from drl_cli.metrics.recorders import Csv, JsonLines, Recorder, TensorBoard, Value
 from drl_cli.runtime.checkpoint import point, prune, read_manifest, save_model
@@ -51,7 +50,7 @@ class Manage:
         self.lock = threading.Lock()
         self.best = float("-inf")
         if (self.checkpoints / "best").exists():
-            self.best = float(cast(float, read_manifest(self.checkpoints / "best")["mean"]))
+            self.best = float(read_manifest(self.checkpoints / "best")["mean"])
 
     def report(self, scalars: Mapping[str, float], env_steps: int) -> None:
         """Write one report of the orchestrator."""

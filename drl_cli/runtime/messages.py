@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from drl_cli.envs.batch import Episode
+from drl_cli.types import Episode
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ class Orchestrator:
         self.next_report = now() + config.logger.report_s
         self.last_answer = now()
         self.stop_reason: str | None = None
+        self.paused = False
         manage.on_evaluation(self._on_evaluation)
 
     def run(self) -> None:
@@ -63,9 +64,14 @@ class Orchestrator:
         self._until(lambda: self.params is not None)
         step = self._step_async if self.config.mode == "async" else self._step_sync
         while not self._done():
-            step()
+            if self.paused:
+                self._hand_over_if_due()
+                self._idle()
+            else:
+                step()
         if self.stop_reason == "total_env_steps":
             self._until(lambda: not self.pending)
+        self.progress.end()
 
     def finish(self) -> None:
         """Publish, save and evaluate the last weights."""
@@ -80,6 +86,20 @@ class Orchestrator:
     def stop(self, reason: str) -> None:
         """End at the next opportunity."""
         self.stop_reason = self.stop_reason or reason
+
+    def pause(self) -> None:
+        """Issue no more calls; what is under way ends. Inserts, samples and loads then stand still."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """Go on."""
+        self.paused = False
+
+    def close(self, status: str) -> None:
+        """Stop every role; the last message that each gets."""
+        self.manage.close(status)
+        for member in self.pool.members:
+            member.handle.call("close")
 
     # One step of the loop, by mode
 
@@ -99,8 +119,7 @@ class Orchestrator:
 
     def _step_async(self) -> None:
         """Keep every worker and two train calls going, as far as the limiter allows; react to what is ready."""
-        if self.window_ends is not None and (now() >= self.window_ends or not self.pool.busy):
-            self._hand_over()
+        self._hand_over_if_due()
         held = {done.member for done in self.arrived}
         for member in self.pool.idle():
             if self.issued_env_steps >= self.config.total_env_steps or not self.limiter.may_collect(self.rows):
@@ -116,8 +135,7 @@ class Orchestrator:
                 break
             self._train(updates)
         assert self.pending or self.arrived or self._done(), f"nothing may go on: {self.limiter}"
-        self._wait()
-        self._housekeeping()
+        self._idle()
 
     # Calls out
 
@@ -158,6 +176,11 @@ class Orchestrator:
         if not self.arrived:
             self.window_ends = now() + self.config.orchestrator.gather_window_s
         self.arrived.append(self.pool.finish(ref))
+
+    def _hand_over_if_due(self) -> None:
+        """The gather window is over, or there is nobody left to wait for."""
+        if self.window_ends is not None and (now() >= self.window_ends or not self.pool.busy):
+            self._hand_over()
 
     def _hand_over(self) -> None:
         """Insert what the workers that are done have collected, in order of the workers."""
@@ -212,6 +235,10 @@ class Orchestrator:
 
     # Waiting
 
+    def _idle(self) -> None:
+        self._wait()
+        self._housekeeping()
+
     def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():
             self._wait()
@@ -245,6 +272,10 @@ class Orchestrator:
             roles = sorted({role for role, _ in self.pending.values()})
             raise RoleLost(f"no answer for {self.config.orchestrator.stall_s:g} s from: {', '.join(roles)}")
 
+    def worker_wait_s(self) -> float:
+        """Seconds that workers had nothing to do, summed over them."""
+        return self.pool.wait_seconds(self.progress.ended or now())
+
     def _housekeeping(self) -> None:
         self.manage.poll()
         if now() >= self.next_report:
@@ -254,7 +285,7 @@ class Orchestrator:
 
     def _report(self) -> None:
         self.next_report = now() + self.config.logger.report_s
-        scalars = self.progress.report(self.pool.wait_seconds())
+        scalars = self.progress.report(self.worker_wait_s())
         self.manage.report(scalars, self.progress.env_steps)
         self.console.report(scalars, self.progress.env_steps)
 

@@ -34,7 +34,8 @@ class Progress:
         self.peak_rss_mb = 0.0
         self.trainer_idle = Waiting()
         self.train_started: float | None = None
-        self.collect_started = now()
+        self.collect_started: float | None = None
+        self.ended: float | None = None
         self._lags = [0, 0, 0]  # sum, count, maximum
         self._episodes: deque[tuple[float, int]] = deque()
         self._means = Means()
@@ -51,7 +52,8 @@ class Progress:
 
     def collected(self, header: InsertTransition) -> None:
         """A block has landed."""
-        if self.start_up_s is None:
+        if self.collect_started is None:
+            self.collect_started = now() - header.collect_s
             self.start_up_s = self.wall_s() - header.collect_s
         self.env_steps += header.env_steps
         self.inserts += header.rows
@@ -89,10 +91,21 @@ class Progress:
             return None
         return self.opt_steps / (self.env_steps - self.warm_env_steps)
 
+    def end(self) -> None:
+        """Collecting and training are over: rates and waits stand still from here."""
+        self.ended = now()
+
+    def elapsed_s(self) -> float:
+        """Seconds from the first environment step until now or the end."""
+        return 0.0 if self.collect_started is None else (self.ended or now()) - self.collect_started
+
     def wait_fracs(self, worker_wait_s: float) -> tuple[float, float]:
-        """Share of their time that the workers, and since the first update the trainer, had nothing to do."""
-        moment = now()
-        worker_time = max(1e-9, (moment - self.collect_started) * max(1, self.config.num_workers))
+        """Share of their time that the workers, and since the first update the trainer, had nothing to do.
+
+        `worker_wait_s` is summed over the members of the pool.
+        """
+        moment = self.ended or now()
+        worker_time = max(1e-9, self.elapsed_s() * (self.config.worker.proxies or self.config.num_workers))
         trainer = 0.0
         if self.train_started is not None:
             trainer = self.trainer_idle.seconds(moment) / max(1e-9, moment - self.train_started)
@@ -128,7 +141,7 @@ class Progress:
     def summary(self, worker_wait_s: float, evals_skipped: int) -> dict[str, Any]:
         """The numbers of summary.json."""
         self._system()
-        elapsed = max(1e-9, now() - self.collect_started)
+        elapsed = max(1e-9, self.elapsed_s())
         worker_wait, trainer_wait = self.wait_fracs(worker_wait_s)
         best, last, reached = self.best, self.last, self.time_to_return
         return {

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 
+ROUNDING = 1e-6  # a ratio such as 0.1 has no exact binary form
+
 
 @dataclass
 class RateLimiter:
@@ -15,6 +17,7 @@ class RateLimiter:
         may_collect(K): inserts < min_inserts  or   target + r K - samples <= band / 2
 
     One of them is always true when band >= r K + U: otherwise both sides would wait for each other for ever.
+    (min_inserts counts as 1 when it is 0, since an empty table can't be sampled; comparisons allow for rounding.)
     """
 
     ratio: float
@@ -34,20 +37,19 @@ class RateLimiter:
         """Whether U more batches may be drawn now."""
         if self.landed < max(1, self.min_inserts):
             return False
-        return self.free or self.target - self.samples - batches >= -self.band / 2
+        return self.free or self.target - self.samples - batches >= -self.band / 2 - ROUNDING
 
     def may_collect(self, rows: int) -> bool:
         """Whether K more transitions may be collected now."""
-        if self.free or self.inserts < self.min_inserts:
+        if self.free or self.inserts < max(1, self.min_inserts):
             return True
-        return self.target + self.ratio * rows - self.samples <= self.band / 2
+        return self.target + self.ratio * rows - self.samples <= self.band / 2 + ROUNDING
 
     def owed(self) -> int:
         """Whole batches that are paid for and not drawn yet; 0 before min_inserts have landed."""
         if self.landed < max(1, self.min_inserts):
             return 0
-        # The tolerance keeps a ratio such as 0.1, which has no exact binary form, from losing an update.
-        return max(0, int(self.target - self.samples + 1e-6))
+        return max(0, int(self.target - self.samples + ROUNDING))
 
     def issue_collect(self, rows: int) -> None:
         """A collect call of K rows is on its way."""

@@ -18,11 +18,10 @@ class TrajectoryManager:
     def insert(self, message: InsertTransition, columns: Columns) -> int:
         """Copy the rows in; returns the inserts so far. Raises ValueError for a block that came before."""
         for block in message.blocks:
-            source = (block.worker, block.incarnation)
-            if block.number <= self.last_block.get(source, -1):
+            if block.number <= self.last_block.get((block.worker, block.incarnation), -1):
                 raise ValueError(f"block {block.number} of worker {block.worker} was inserted before")
-            self.last_block[source] = block.number
         self.store.insert(columns)
+        self.last_block |= {(block.worker, block.incarnation): block.number for block in message.blocks}
         return self.store.inserts
 
     def sample(self, message: SampleBatch) -> tuple[BatchTrainingData, Columns]:

@@ -85,9 +85,8 @@ class WorkerPool:
                 deadline = time.monotonic() + window_s
         return sorted(results, key=lambda result: result.member)
 
-    def wait_seconds(self) -> float:
-        """Time [s] that members spent without work, summed over them."""
-        moment = now()
+    def wait_seconds(self, moment: float) -> float:
+        """Time [s] until `moment` that members spent without work since their first, summed over them."""
         return sum(waiting.seconds(moment) for waiting in self.waiting)
 
     def _restart(self, member: Member, error: Exception) -> None:

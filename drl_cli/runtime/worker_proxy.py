@@ -47,3 +47,8 @@ class WorkerProxy:
         blocks = [get(columns) for _, columns in results]
         columns = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
         return dataclasses.replace(merged, collect_s=time.perf_counter() - started), columns
+
+    def close(self) -> None:
+        """Stop the workers."""
+        for member in self.pool.members:
+            member.handle.call("close")

@@ -1,13 +1,23 @@
 """Time since the process started, which is where a user's clock starts too."""
 
+import os
 import time
+from pathlib import Path
 
 import psutil
 
 
 def process_start() -> float:
-    """Unix time [s] at which this process started."""
-    return float(psutil.Process().create_time())
+    """Unix time [s] at which this process started.
+
+    psutil counts from a boot time in whole seconds; Linux says it to a hundredth.
+    """
+    stat = Path("/proc/self/stat")
+    if not stat.exists():
+        return float(psutil.Process().create_time())
+    ticks = int(stat.read_text().rpartition(")")[2].split()[19])
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - age
 
 
 class Waiting:

@@ -49,4 +49,5 @@ def load_tensors(tensors: "Mapping[str, torch.Tensor]", saved: "Mapping[str, tor
             raise ValueError(f"the saved state has no '{name}'")
         if saved[name].shape != own.shape:
             raise ValueError(f"saved '{name}' has shape {tuple(saved[name].shape)}, needed is {tuple(own.shape)}")
+    for name, own in tensors.items():
         own.copy_(saved[name])

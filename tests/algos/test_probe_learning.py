@@ -41,7 +41,6 @@ def learn(probe, updates, n_step=1, max_episode_steps=None, **options):
     return algorithm, policy
 
 
-@pytest.mark.slow
 def test_reach():
     """The best action is the observation; an untrained policy gets about -0.2."""
     goals = np.linspace(-0.8, 0.8, 33, dtype=np.float32)[:, None]
@@ -51,7 +50,6 @@ def test_reach():
     assert -np.square(policy.greedy(goals) - goals).mean() > -0.02
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("n_step", [1, 3])
 def test_forever(n_step):
     """1 / (1 - 0.9) = 10 if and only if truncation bootstraps; else, with episodes of 5 steps, below 3.6."""

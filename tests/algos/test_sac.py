@@ -1,5 +1,7 @@
 """SAC: whole updates against an independent implementation with autograd, torch.distributions and torch.optim."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -53,7 +55,7 @@ class Reference:
 
     def network(self, flat, sizes):
         layers, flat = [], flat.double()
-        for inputs, outputs in zip(sizes, sizes[1:], strict=False):
+        for inputs, outputs in pairwise(sizes):
             layer = torch.nn.Linear(inputs, outputs, dtype=torch.float64)
             weight, bias, flat = flat.split([inputs * outputs, outputs, len(flat) - (inputs + 1) * outputs])
             layer.weight.data, layer.bias.data = weight.view(inputs, outputs).t().clone(), bias.clone()

@@ -82,6 +82,7 @@ def test_take_gives_fresh_contiguous_columns():
     slots = np.array([[1, 2, 3], [4, 4, 9]])
     rows = store.take(slots)
     assert rows["id"].tolist() == slots.tolist()
+    assert store.take(slots[1])["id"].tolist() == [4, 4, 9]
     assert rows["obs"].shape == (2, 3, 2, 3)
     assert all(column.flags.c_contiguous for column in rows.values())
     for column in rows.values():

@@ -125,3 +125,30 @@ def test_evaluations_are_logged_at_the_version_they_scored(run_graph):
         env_steps, opt_steps, version = (int(value) for value in line.split(",")[:3])
         assert (env_steps, opt_steps, version) == (report.load.env_steps, report.load.opt_steps, report.load.version)
     assert graph.manage.evaluations[-1].load.opt_steps == graph.progress.opt_steps
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_pause_stops_all_traffic_and_resume_goes_on(build_graph, mode):
+    graph = build_graph(COUNTER, f"mode={mode}", "worker.num=2", "logger.report_s=0.01")
+    idle = graph._idle
+    seen = []
+
+    def watch():
+        counts = dict(graph.progress.trace.counts)
+        seen.append((graph.limiter.inserts, graph.progress.samples, graph.progress.loads, counts))
+        if len(seen) == 6:
+            graph.resume()
+        idle()
+
+    collected = graph.progress.collected
+
+    def pause_once(header):
+        collected(header)
+        if graph.progress.env_steps >= 200 and not seen:
+            graph.pause()
+            graph._idle = watch
+
+    graph.progress.collected = pause_once
+    graph.run()
+    assert seen[2] == seen[3] == seen[4] == seen[5]
+    assert graph.progress.env_steps >= 512

@@ -5,7 +5,6 @@ import pickle
 
 import pytest
 
-from drl_cli.envs.batch import Episode
 from drl_cli.runtime.messages import (
     BatchTrainingData,
     Block,
@@ -15,6 +14,7 @@ from drl_cli.runtime.messages import (
     Trace,
     UpdatePriority,
 )
+from drl_cli.types import Episode
 
 BLOCKS = (Block(0, 0, 3, 30, 96, 128, 7, 112), Block(1, 2, 0, 28, 0, 32, 7, 112))
 MESSAGES = [

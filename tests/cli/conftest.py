@@ -1,0 +1,134 @@
+"""For the tests of the commands: run one as a user does, and one small run that many tests read."""
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+TINY_RUN = (
+    "debug.in_process=true",
+    "network.hidden=[16,16]",
+    "worker.num=1",
+    "worker.envs=2",
+    "worker.block_rows=16",
+    "orchestrator.min_inserts=32",
+    "trainer.batch_size=8",
+    "replay.capacity=2000",
+    "manage.eval_period=60",
+    "manage.eval_episodes=2",
+    "checkpoint.period=60",
+    "env.max_episode_steps=20",
+    "total_env_steps=160",
+)
+
+USER_ENVS = '''
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box
+
+
+class Tiny(gymnasium.Env):
+    """An environment of a user, which fails in the way it is told to."""
+
+    observation_space = Box(-1, 1, (3,), np.float32)
+    action_space = Box(-1, 1, (1,), np.float32)
+
+    def __init__(self, fail="never"):
+        if fail == "init":
+            raise RuntimeError("no room")
+        self.fail, self.count = fail, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        if self.fail == "reset":
+            raise RuntimeError("stuck at the start")
+        self.count = 0
+        return self.np_random.uniform(-1, 1, 3).astype(np.float32), {}
+
+    def step(self, action):
+        self.count += 1
+        if self.fail == "step":
+            raise RuntimeError("the arm fell off")
+        reward = float("nan") if self.fail == "reward" else float(action[0])
+        return self.np_random.uniform(-1, 1, 3).astype(np.float32), reward, self.count >= 10, False, {}
+
+
+for name in ("Tiny-v0", "space/Tiny-v0"):
+    gymnasium.register(name, Tiny)
+'''
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    """Overrides of a run of 160 steps without Ray."""
+    return TINY_RUN
+
+
+@pytest.fixture(scope="session")
+def drl():
+    """Run a command (`train`, `eval`, ...) in a process of its own, from the folder `cwd`."""
+
+    def run(command, *args, cwd, **env):
+        return subprocess.run(
+            [sys.executable, "-m", f"drl_cli.cli.{command}", *map(str, args)],
+            cwd=cwd,
+            env=os.environ | env,
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def composed():
+    """The plain mapping that Hydra makes of a drl-train command line."""
+    from hydra import compose, initialize_config_dir
+    from omegaconf import OmegaConf
+
+    from drl_cli.cli.check import conf_dir
+    from drl_cli.cli.hydra_plugins import register
+
+    def compose_it(*overrides):
+        register()
+        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+            return OmegaConf.to_container(compose("train", overrides=list(overrides)), resolve=True)
+
+    return compose_it
+
+
+@pytest.fixture
+def train_here(tmp_path, monkeypatch, composed, user_folder):
+    """drl-train after the command line, in this process; gives its summary and the run's folder."""
+    from drl_cli.cli.train import train
+
+    monkeypatch.syspath_prepend(str(user_folder))
+    monkeypatch.setattr(sys, "argv", ["drl-train"])
+
+    def run(*overrides):
+        summary = train(composed(*TINY_RUN, f"output_dir={tmp_path}", *overrides))
+        return summary, next(tmp_path.glob(f"*/*/{summary['run_id']}"))
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def user_folder(tmp_path_factory):
+    """Where a user works: `user_envs.py` has an environment."""
+    folder = tmp_path_factory.mktemp("user")
+    (folder / "user_envs.py").write_text(USER_ENVS)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def small_run(tmp_path_factory, drl, tiny):
+    """One real drl-train: `done` is the process, `args` its command line, `cwd` where, `folder` the run's folder."""
+    cwd = tmp_path_factory.mktemp("small")
+    args = ["env=Pendulum-v1", "seed=3", *tiny]
+    done = drl("train", *args, cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    (folder,) = cwd.glob("outputs/*/*/*")
+    return SimpleNamespace(done=done, args=args, cwd=cwd, folder=folder)

@@ -1,0 +1,186 @@
+"""The yaml files: all compose, all are commented, and none has a key that nothing reads; the wheel has them."""
+
+import ast
+import dataclasses
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+import drl_cli
+from drl_cli.algos.base import algorithms, load_algorithm
+from drl_cli.cli.check import conf_dir, groups, options
+from drl_cli.cli.settings import all_keys, build, fields
+from drl_cli.runtime.config import Config
+
+FILES = sorted(path.relative_to(conf_dir()).as_posix() for path in conf_dir().rglob("*.yaml"))
+OVERLAYS = ("tuned/", "experiment/", "hpo/")  # they set keys that are explained where they are declared
+PACKAGE = Path(drl_cli.__file__).parent
+REPOSITORY = PACKAGE.parent
+
+
+def read(file):
+    return yaml.safe_load((conf_dir() / file).read_text()) or {}
+
+
+def is_global(file):
+    return "# @package _global_" in (conf_dir() / file).read_text()
+
+
+def class_of(file):
+    group, _, name = file.removesuffix(".yaml").partition("/")
+    return load_algorithm(name).Config if group == "algo" else fields(Config)[group]
+
+
+def leaves(node, prefix=""):
+    for key, value in node.items():
+        if isinstance(value, dict) and value and prefix + key != "env.kwargs":
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def number(value):
+    """yaml leaves 1e-3 as text."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return value
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if "/" in file])
+def test_every_yaml_composes_and_converts(composed, file):
+    group, _, name = file.removesuffix(".yaml").partition("/")
+    config = build(composed(f"{group}={name}"))
+    if group in ("env", "algo"):
+        assert getattr(config, group).name == name
+    if group == "mode":
+        assert config.mode == name
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if "/" in file and not is_global(file)])
+def test_the_keys_of_a_yaml_are_the_fields_of_its_class(file):
+    assert set(read(file)) == set(fields(class_of(file)))
+
+
+def test_the_keys_of_train_yaml_and_the_groups_are_the_fields_of_the_config():
+    node = read("train.yaml")
+    defaults = node.pop("defaults")
+    in_defaults = {key.removeprefix("optional ") for entry in defaults if isinstance(entry, dict) for key in entry}
+    assert set(node) | in_defaults - {"tuned"} == set(fields(Config))
+    assert set(node["stop"]) == set(fields(fields(Config)["stop"]))
+    assert in_defaults == set(groups())
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if is_global(file)])
+def test_an_overlay_sets_only_keys_that_exist(file):
+    known = set().union(*(all_keys(load_algorithm(name).Config) for name in algorithms()))
+    assert {key for key, _ in leaves(read(file))} <= known
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_option_has_a_comment_on_its_line(file):
+    text = (conf_dir() / file).read_text()
+    assert text.startswith("#")
+    if file.startswith(OVERLAYS):
+        return
+    after_defaults = text.split("\n\n", 1)[1] if file == "train.yaml" else text
+    options = [line for line in after_defaults.splitlines() if re.match(r"\s*\w+:\s*\S", line)]
+    assert options
+    assert [line for line in options if not re.search(r"\S\s+# \S", line)] == []
+
+
+@pytest.mark.parametrize("name", [name for name in options("tuned") if name != "none"])
+@pytest.mark.parametrize("mode", options("mode"))
+def test_tuned_values_come_by_themselves_in_every_mode(composed, name, mode):
+    algo, _, env = name.partition("-")
+    wanted = dict(leaves(read(f"tuned/{name}.yaml")))
+    assert wanted
+    have = dict(leaves(composed(f"env={env}", f"algo={algo}", f"mode={mode}")))
+    assert {key: number(have[key]) for key in wanted} == {key: number(value) for key, value in wanted.items()}
+
+
+@pytest.mark.parametrize("name", [name for name in options("tuned") if name != "none"])
+def test_tuned_none_is_off_and_a_named_set_is_taken_elsewhere(composed, name):
+    algo, _, env = name.partition("-")
+    plain, tuned = composed(f"env={env}", f"algo={algo}", "tuned=none"), composed(f"env={env}", f"algo={algo}")
+    wanted = dict(leaves(read(f"tuned/{name}.yaml")))
+    differing = {key for key, value in leaves(tuned) if dict(leaves(plain))[key] != value}
+    assert differing
+    assert differing <= set(wanted)
+    elsewhere = composed("env=MountainCarContinuous-v0", f"tuned={name}")
+    assert elsewhere["algo"] == tuned["algo"]
+    assert elsewhere["env"]["id"] == "MountainCarContinuous-v0"
+
+
+def test_the_command_line_wins_over_tuned_values(composed):
+    assert composed("env=Pendulum-v1")["algo"]["lr"] != 0.5
+    node = composed("env=Pendulum-v1", "algo.lr=0.5", "worker.envs=3", "network.hidden=[7]")
+    assert (node["algo"]["lr"], node["worker"]["envs"], node["network"]["hidden"]) == (0.5, 3, [7])
+
+
+@pytest.mark.parametrize("id", ["MountainCarContinuous-v0", "my_pkg.my_mod:MyEnv-v0", "my_mod:space/MyEnv-v0"])
+def test_env_takes_any_id(composed, id):
+    node = composed(f"env={id}", "env.max_episode_steps=5", "+env.kwargs.a=1")
+    assert node["env"] == {"name": id, "id": id, "kwargs": {"a": 1}, "max_episode_steps": 5, "reward_scale": 1.0}
+    assert set(node["env"]) == set(read("env/LunarLanderContinuous.yaml"))
+
+
+def options_read():
+    """`group.field` for every access to a field of a part of the config, also by a short name for the part."""
+    parts = {name for name, kind in fields(Config).items() if dataclasses.is_dataclass(kind)}
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        short = {name: name for name in parts}
+        # An algorithm's own file and the environments' take their part of the config under the name `config`.
+        short["config"] = {"algos": "algo", "envs": "env"}.get(path.parent.name, "")
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign):
+                for target in node.targets:
+                    pairs = [(target, node.value)]
+                    if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                        pairs = list(zip(target.elts, node.value.elts, strict=True))
+                    for left, right in pairs:
+                        if isinstance(left, ast.Name) and isinstance(right, ast.Attribute) and right.attr in parts:
+                            short[left.id] = right.attr
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                owner = node.value
+                name = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", None)
+                if name in short:
+                    found.add(f"{short[name]}.{node.attr}".lstrip("."))
+    return found
+
+
+def test_every_option_is_read_by_the_code():
+    """Acme had two options that never reached its learner."""
+    found = options_read()
+    keys = set().union(*(all_keys(load_algorithm(name).Config) for name in algorithms()))
+    unread = {key for key in keys if key.replace("stop.return", "stop.return_") not in found}
+    assert unread == set()
+
+
+def test_the_wheel_holds_conf_and_works_from_any_folder(tmp_path):
+    pytest.importorskip("hatchling")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=REPOSITORY, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        for file in FILES:
+            assert archive.read(f"drl_cli/conf/{file}") == (conf_dir() / file).read_bytes()
+        archive.extractall(tmp_path / "site")
+    assert not [name for name in names if name.startswith(("tests", "conf", "outputs", "docs"))]
+    command = [sys.executable, "-m", "drl_cli.cli.train", "dry_run=true", "env=Pendulum-v1"]
+    env = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
+    (tmp_path / "work").mkdir()
+    done = subprocess.run(command, cwd=tmp_path / "work", env=env, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    help_text = subprocess.run([*command[:3], "--help"], cwd=tmp_path, env=env, capture_output=True, text=True).stdout
+    assert str(tmp_path / "site" / "drl_cli" / "conf") in help_text

@@ -1,0 +1,64 @@
+"""drl-list."""
+
+import sys
+
+import pytest
+
+from drl_cli.algos.base import algorithms, load_algorithm
+from drl_cli.cli.check import options
+from drl_cli.cli.list import main
+
+
+@pytest.fixture
+def answer(monkeypatch, capsys):
+    """The lines that `drl-list ...` prints."""
+
+    def ask(*args):
+        monkeypatch.setattr(sys, "argv", ["drl-list", *args])
+        main()
+        return capsys.readouterr().out.splitlines()
+
+    return ask
+
+
+def test_algos_with_their_actions_and_modes(answer):
+    lines = {line.split()[0]: line for line in answer("algos")}
+    assert sorted(lines) == algorithms()
+    for name, line in lines.items():
+        module = load_algorithm(name)
+        assert all(word in line for word in (*module.ACTIONS, *module.MODES))
+
+
+def test_envs_of_ours_and_of_gymnasium(answer):
+    names = {line.split()[0] for line in answer("envs")}
+    assert {*options("env"), "Pendulum-v1", "CartPole-v1"} <= names
+
+
+def test_modes_with_what_they_are(answer):
+    lines = {line.split()[0]: line for line in answer("modes")}
+    assert sorted(lines) == ["async", "single", "sync"]
+    assert all(len(line.split()) > 4 for line in lines.values())
+
+
+def test_runs_with_status_and_best_return(answer, small_run, monkeypatch):
+    monkeypatch.chdir(small_run.cwd)
+    (line,) = answer("runs")
+    assert line.startswith(small_run.folder.name)
+    assert all(word in line for word in ("Pendulum-v1", "sac-async", "done", "best -"))
+
+
+def test_no_runs_is_no_error(answer, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "".join(answer("runs")) == ""
+
+
+@pytest.mark.parametrize("args", [[], ["--help"], ["-h"]])
+def test_help_names_the_lists(answer, args):
+    (line,) = answer(*args)
+    assert all(topic in line for topic in ("algos", "envs", "modes", "runs"))
+
+
+def test_an_unknown_list_is_an_error(drl, tmp_path):
+    done = drl("list", "algo", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: no list 'algo'. Did you mean algos?")

@@ -1,0 +1,136 @@
+"""What is checked before anything starts."""
+
+import os
+
+import pytest
+
+from drl_cli.cli.errors import MISSING, RESOURCES, USAGE, USER_CODE, UsageError
+from drl_cli.cli.preflight import fill, pace_problems, preflight
+from drl_cli.cli.settings import build
+from drl_cli.runtime.rate_limiter import required_band
+
+
+@pytest.fixture
+def config(composed, tmp_path):
+    def make(*overrides):
+        return build(composed("tuned=none", "env=Pendulum-v1", "worker.num=2", f"output_dir={tmp_path}", *overrides))
+
+    return make
+
+
+def refusal(config):
+    with pytest.raises(UsageError) as caught:
+        preflight(config)
+    return caught.value.exit_code, caught.value.problems
+
+
+def test_what_fits_gives_the_spec_and_writes_nothing(config, tmp_path):
+    spec = preflight(config())
+    assert (spec.id, spec.obs.shape, spec.action.kind, spec.action.size) == ("Pendulum-v1", (3,), "box", 1)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("override", "parts"),
+    [
+        ("replay.capacity=999", ("replay.capacity=999", "orchestrator.min_inserts=1000")),
+        ("worker.block_rows=15", ("worker.block_rows=15", "worker.envs=16")),
+        ("worker.proxies=3", ("worker.num=2", "worker.proxies=3")),
+        ("orchestrator.band=1", ("orchestrator.band=1", "sample_insert_ratio 0.25", "256 rows")),
+    ],
+)
+def test_a_pace_that_would_never_get_going_is_refused_with_its_numbers(config, override, parts):
+    code, problems = refusal(config(override))
+    assert code == USAGE
+    assert len(problems) == 1
+    assert all(part in problems[0] for part in parts)
+
+
+def test_all_problems_of_the_pace_at_once(config):
+    overrides = ("replay.capacity=9", "worker.block_rows=4", "worker.proxies=3", "env=CartPole-v1")
+    code, problems = refusal(config(*overrides))
+    assert code == USAGE
+    assert len(problems) >= 3
+
+
+def test_a_replay_below_one_hand_over_is_refused(config):
+    code, problems = refusal(config("replay.capacity=200", "orchestrator.min_inserts=100"))
+    assert (code, len(problems)) == (USAGE, 1)
+    assert "one hand-over of 256" in problems[0]
+
+
+def test_the_smallest_band_that_is_let_through_runs(config, train_here):
+    """The bound is neither too strict nor too lax by more than a little: at it, a run ends by itself."""
+    overrides = ("env=Pendulum-v1", "tuned=none", "orchestrator.sample_insert_ratio=1", "worker.num=1")
+    small = config(*overrides, "worker.envs=2", "worker.block_rows=16")
+    band = required_band(1.0, small.rows_per_collect, small.updates_per_call)
+    assert pace_problems(config(*overrides, "worker.envs=2", "worker.block_rows=16", f"orchestrator.band={band - 0.5}"))
+    summary, _ = train_here(*overrides, f"orchestrator.band={band}")
+    assert (summary["status"], summary["env_steps"]) == ("done", 160)
+    assert summary["opt_steps"] > 100
+
+
+def test_an_unbounded_pace_needs_no_band(config):
+    assert pace_problems(config("mode=sync", "orchestrator.band=1")) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "code", "says"),
+    [
+        (["env=CartPole-v1"], USAGE, "SAC needs a continuous (Box) action space; CartPole-v1 has Discrete(2)."),
+        (["env=drl_cli.envs.probes:Choose-v0"], USAGE, "SAC needs a continuous (Box) action space"),
+        (["env=Blackjack-v1"], USAGE, "env: Blackjack-v1 has Tuple"),
+        (["env.id=NoSuch-v1"], USAGE, "env: 'NoSuch-v1' can't be made"),
+        (["env.id=no_such_module:Env-v1"], USAGE, "env: can't import 'no_such_module'"),
+        (["env=user_envs:Other-v0"], USAGE, "env: 'user_envs:Other-v0' can't be made"),
+        (["env=user_envs:Tiny-v0", "+env.kwargs.fail=init"], USER_CODE, "user_envs:Tiny-v0 raised RuntimeError: no"),
+        (["env=Pendulum-v1", "+env.kwargs.colour=1"], USER_CODE, "Pendulum-v1 raised TypeError"),
+        (["replay.capacity=1e12"], RESOURCES, "replay.capacity=1000000000000 needs"),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, list) else "",
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_with_its_own_exit_code(config, user_folder, monkeypatch, overrides, code, says):
+    monkeypatch.syspath_prepend(str(user_folder))
+    found, problems = refusal(config(*overrides))
+    assert (found, len(problems)) == (code, 1)
+    assert problems[0].startswith(says)
+
+
+def test_too_large_a_replay_names_a_size_that_fits(config):
+    problem = refusal(config("replay.capacity=1e12"))[1][0]
+    preflight(config(f"replay.capacity={problem.rpartition(' ')[2]}"))
+
+
+def test_an_output_dir_that_can_not_be_made_is_refused(config, tmp_path):
+    (tmp_path / "file").touch()
+    code, problems = refusal(config(f"output_dir={tmp_path}/file/below"))
+    assert code == RESOURCES
+    assert str(tmp_path / "file") in problems[0]
+
+
+def test_cuda_is_refused_where_there_is_none(config):
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("there is a CUDA device here")
+    code, problems = refusal(config("device=cuda"))
+    assert code == MISSING
+    assert "device=cpu" in problems[0]
+
+
+def test_a_number_of_workers_is_left_alone(config):
+    assert fill(config("worker.num=7")).num_workers == 7
+
+
+def test_one_core_is_left_to_the_trainer(config):
+    cores = len(os.sched_getaffinity(0))
+    assert fill(config("worker.num=null")).num_workers == max(1, cores - 1)
+    assert fill(config("worker.num=null", "mode=single")).num_workers == 1
+
+
+@pytest.mark.parametrize("cores", [1, 2, 4, 6, 64])
+@pytest.mark.parametrize("proxies", [1, 2, 3])
+def test_the_filled_in_workers_can_be_shared_by_the_proxies(config, monkeypatch, cores, proxies):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    filled = fill(config("worker.num=null", f"worker.proxies={proxies}"))
+    assert pace_problems(filled) == []

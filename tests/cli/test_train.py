@@ -1,0 +1,436 @@
+"""drl-train from the command line to a complete run folder."""
+
+import csv
+import hashlib
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from drl_cli.algos.base import algorithms, load_algorithm, refusal
+from drl_cli.algos.sac import Config as SacConfig
+from drl_cli.cli.check import groups, options
+from drl_cli.cli.errors import UsageError
+from drl_cli.cli.runs import read_config
+from drl_cli.cli.settings import all_keys, build, fields
+from drl_cli.envs.make import read_spec
+
+SUMMARY = {
+    "run_id", "status", "exit_code", "env", "algo", "mode", "seed", "env_steps", "opt_steps", "episodes",
+    "inserts", "samples", "loads", "updates_per_env_step", "wall_s", "start_up_s", "time_to_return_s",
+    "time_to_return_env_steps", "final_return", "best_return", "best_step", "eval_episodes", "env_steps_per_s",
+    "opt_steps_per_s", "policy_lag_mean", "policy_lag_max", "worker_wait_frac", "trainer_wait_frac",
+    "worker_restarts", "env_restarts", "evals_skipped", "peak_rss_mb", "messages", "checkpoint_best",
+    "checkpoint_last",
+}  # fmt: skip
+EVAL_HEADER = "env_steps,opt_steps,version,wall_s,mean,std,min,max,median,episodes,length_mean"
+PERF = {f"perf/{name}" for name in (
+    "env_steps_per_s", "opt_steps_per_s", "updates_per_env_step", "worker_wait_frac", "trainer_wait_frac")}  # fmt: skip
+ENVS = [*options("env"), "Pendulum-v1"]
+
+
+def read_json(path):
+    return json.loads(path.read_text())
+
+
+def digest(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def eval_rows(folder):
+    with (folder / "eval.csv").open() as file:
+        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(file)]
+
+
+def assert_complete(folder, status="done", code=0):
+    """A run's folder has all its files, whatever the end was; returns the summary."""
+    summary, run = read_json(folder / "summary.json"), read_json(folder / "run.json")
+    assert set(summary) >= SUMMARY, SUMMARY - set(summary)
+    assert (summary["status"], summary["exit_code"], run["status"]) == (status, code, status)
+    assert summary["run_id"] == run["id"] == folder.name
+    assert (folder / "train.log").is_file()
+    assert (folder / "workers").is_dir()
+    assert (folder / "eval.csv").read_text().splitlines()[0] == EVAL_HEADER
+    assert len(list(folder.glob("events.out.tfevents.*"))) == 1
+    assert read_config(folder).seed == summary["seed"]
+    for line in (folder / "metrics.jsonl").read_text().splitlines():
+        assert json.loads(line)["env_steps"] >= 0
+    return summary
+
+
+@pytest.fixture(scope="module")
+def events(small_run):
+    """Scalars `[(tag, step, value)]` and the plugin data of the hparams tab, from the run's one event file."""
+    from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    (path,) = small_run.folder.glob("events.out.tfevents.*")
+    scalars, hparams = [], {}
+    for event in LegacyEventFileLoader(str(path)).Load():
+        for value in event.summary.value:
+            if value.metadata.plugin_data.plugin_name == "hparams":
+                hparams[value.tag] = HParamsPluginData.FromString(value.metadata.plugin_data.content)
+            else:
+                scalars.append((value.tag, event.step, value.simple_value))
+    return scalars, hparams
+
+
+# The folder of a finished run
+
+
+def test_a_run_leaves_a_complete_folder(small_run):
+    summary = assert_complete(small_run.folder)
+    relative = small_run.folder.relative_to(small_run.cwd / "outputs")
+    assert relative.parts[:2] == ("Pendulum-v1", "sac-async")
+    assert relative.name.endswith("-s3")
+    assert sorted(path.name for path in small_run.cwd.iterdir()) == ["outputs"]
+    assert not (small_run.folder / "error.txt").exists()
+    assert (summary["env"], summary["algo"], summary["mode"], summary["seed"]) == ("Pendulum-v1", "sac", "async", 3)
+
+
+def test_the_summary_is_true(small_run):
+    summary, rows = read_json(small_run.folder / "summary.json"), eval_rows(small_run.folder)
+    assert summary["env_steps"] == summary["inserts"] == 160
+    assert summary["opt_steps"] == summary["samples"]
+    assert summary["updates_per_env_step"] == summary["opt_steps"] / (160 - 32)
+    assert summary["episodes"] == 160 // 20
+    assert summary["best_return"] == max(row["mean"] for row in rows)
+    assert summary["best_step"] == max(rows, key=lambda row: row["mean"])["env_steps"]
+    assert summary["final_return"] == rows[-1]["mean"]
+    assert summary["eval_episodes"] == 2
+    assert 0 < summary["start_up_s"] < rows[0]["wall_s"] < summary["wall_s"] < 240
+    assert summary["time_to_return_s"] is None
+    assert 0 <= summary["worker_wait_frac"] <= 1
+    assert 0 <= summary["trainer_wait_frac"] <= 1
+    assert 0 <= summary["policy_lag_mean"] <= summary["policy_lag_max"] <= summary["opt_steps"]
+    assert summary["peak_rss_mb"] > 50
+
+
+def test_run_json_says_who_when_and_with_what(small_run):
+    run = read_json(small_run.folder / "run.json")
+    assert run["seed"] == 3
+    assert run["host"]
+    assert {"drl-cli", "torch", "ray", "gymnasium"} <= set(run["versions"])
+    assert "git_commit" in run
+    assert run["started"] <= run["ended"]
+
+
+def test_run_json_has_the_command_line_that_was_typed(small_run):
+    assert read_json(small_run.folder / "run.json")["command"] == ["drl-train", *small_run.args]
+
+
+def test_config_yaml_is_resolved_and_has_every_key(small_run):
+    text = (small_run.folder / "config.yaml").read_text()
+    assert "${" not in text
+    node = yaml.safe_load(text)
+    assert set(node) == set(fields(type(build(node))))
+    assert node["total_env_steps"] == 160
+    assert node["algo"]["lr"] == 1e-3  # tuned
+
+
+def test_eval_csv_has_a_row_per_evaluation(small_run):
+    rows = eval_rows(small_run.folder)
+    assert len(rows) >= 2
+    steps = [row["env_steps"] for row in rows]
+    assert steps == sorted(set(steps))
+    assert rows[-1]["opt_steps"] == read_json(small_run.folder / "summary.json")["opt_steps"]
+    for row in rows:
+        assert row["min"] <= row["median"] <= row["max"]
+        assert (row["episodes"], row["length_mean"]) == (2, 20)
+
+
+def test_checkpoints_best_and_last(small_run):
+    root, summary = small_run.folder / "checkpoints", read_json(small_run.folder / "summary.json")
+    for name in ("best", "last"):
+        assert (root / name).is_symlink()
+        assert summary[f"checkpoint_{name}"] == f"checkpoints/{(root / name).readlink()}"
+        manifest = read_json(root / name / "manifest.json")
+        assert manifest["sha256"] == {"model.safetensors": digest(root / name / "model.safetensors")}
+        assert (root / name).resolve().name.startswith(f"step_{manifest['env_steps']:09d}")
+    assert read_json(root / "best" / "manifest.json")["env_steps"] == summary["best_step"]
+    assert read_json(root / "last" / "manifest.json")["opt_steps"] == summary["opt_steps"]
+
+
+def test_metrics_jsonl_and_events_have_the_tags(small_run, events):
+    scalars, _ = events
+    tags = {tag for tag, _, _ in scalars}
+    assert {tag.split("/")[0] for tag in tags} == {"eval", "rollout", "train", "perf", "async", "replay", "system"}
+    assert {*PERF, "async/policy_lag", "train/critic_loss", "eval/return_mean", "rollout/return_mean"} <= tags
+    last = json.loads((small_run.folder / "metrics.jsonl").read_text().splitlines()[-1])
+    assert {tag for tag in tags if not tag.startswith("eval/")} >= set(last) - {"env_steps"} >= PERF
+    assert last["env_steps"] == 160
+
+
+def test_events_are_over_env_steps_and_agree_with_eval_csv(small_run, events):
+    scalars, _ = events
+    curve = [(step, value) for tag, step, value in scalars if tag == "eval/return_mean"]
+    rows = eval_rows(small_run.folder)
+    assert [step for step, _ in curve] == [row["env_steps"] for row in rows]
+    assert [value for _, value in curve] == pytest.approx([row["mean"] for row in rows], rel=1e-6)
+    assert max(step for _, step, _ in scalars) == 160
+
+
+def test_hyperparameters_are_in_the_same_event_file(events):
+    from tensorboard.plugins.hparams.api_pb2 import STATUS_SUCCESS
+
+    _, hparams = events
+    assert set(hparams) == {"_hparams_/session_start_info", "_hparams_/session_end_info"}
+    values = hparams["_hparams_/session_start_info"].session_start_info.hparams
+    assert values["algo.lr"].number_value == 1e-3
+    assert values["mode"].string_value == "async"
+    assert hparams["_hparams_/session_end_info"].session_end_info.status == STATUS_SUCCESS
+
+
+def test_hyperparameters_have_the_names_that_the_user_types(events):
+    values = events[1]["_hparams_/session_start_info"].session_start_info.hparams
+    keys = all_keys(SacConfig)
+    parents = {key.rpartition(".")[0] for key in keys} | {"env.kwargs"}
+    assert set(keys) - parents == {name for name in values if not name.startswith("env.kwargs")}
+
+
+def test_the_output_names_the_folder_and_the_next_commands(small_run):
+    out = small_run.done.stdout
+    assert small_run.done.stderr == ""
+    folder = str(small_run.folder.relative_to(small_run.cwd))
+    assert f"drl-eval run={folder}" in out
+    assert f"tensorboard --logdir {folder}" in out
+    assert out.count("eval at step") == len(eval_rows(small_run.folder))
+
+
+# The same run again
+
+
+def test_config_yaml_repeats_the_run(small_run, drl, tmp_path):
+    done = drl("train", "--config-path", small_run.folder, "--config-name", "config", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (folder,) = tmp_path.glob("outputs/*/*/*")
+    assert_complete(folder)
+    assert digest(folder / "checkpoints/last/model.safetensors") == digest(
+        small_run.folder / "checkpoints/last/model.safetensors"
+    )
+    assert (folder / "config.yaml").read_text() == (small_run.folder / "config.yaml").read_text()
+
+
+def test_a_repeated_run_takes_changes_after_its_flags(small_run, drl):
+    path = small_run.folder.relative_to(small_run.cwd)
+    done = drl("train", "--config-path", path, "--config-name", "config", "dry_run=true", cwd=small_run.cwd)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Pendulum-v1: ")
+
+
+def test_a_wrong_key_of_a_repeated_run_names_the_nearest(small_run, drl, tmp_path):
+    done = drl("train", "algo.lrr=1", "--config-path", small_run.folder, "--config-name", "config", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "Did you mean algo.lr?" in done.stderr
+
+
+def test_a_run_in_a_folder_with_an_unusual_name_can_be_repeated(small_run, drl, tmp_path):
+    folder = tmp_path / "my runs [1]" / "run"
+    shutil.copytree(small_run.folder, folder, symlinks=True)
+    done = drl("train", "dry_run=true", "--config-path", folder, "--config-name", "config", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_repeat_of_what_is_no_run_is_an_error_of_the_user(drl, tmp_path):
+    done = drl("train", "--config-path", tmp_path / "nope", "--config-name", "config", cwd=tmp_path)
+    assert done.returncode == 2
+    assert all(line.startswith("error: ") for line in done.stderr.splitlines())
+
+
+# What fits runs, what does not is refused
+
+
+@pytest.mark.parametrize("mode", options("mode"))
+@pytest.mark.parametrize("env", ENVS)
+@pytest.mark.parametrize("algo", algorithms())
+def test_every_combination_that_fits_runs(train_here, composed, capsys, env, algo, mode):
+    overrides = (f"env={env}", f"algo={algo}", f"mode={mode}")
+    config = build(composed(*overrides))
+    if refusal(algo, read_spec(config.env), mode):
+        with pytest.raises(UsageError) as caught:
+            train_here(*overrides)
+        assert caught.value.exit_code == 2
+        return
+    _, folder = train_here(*overrides)
+    summary = assert_complete(folder)
+    assert capsys.readouterr().err == ""
+    assert summary["env_steps"] >= 160
+    assert 0 < summary["opt_steps"] <= summary["samples"]
+    assert math.isfinite(summary["final_return"])
+    if mode != "async":
+        ratio = config.orchestrator.sample_insert_ratio
+        assert summary["opt_steps"] == int(ratio * (summary["inserts"] - 32))
+    assert (summary["env"], summary["algo"], summary["mode"]) == (env, algo, mode)
+
+
+def test_some_combination_fits(composed):
+    spec = read_spec(build(composed()).env)
+    assert refusal("sac", spec, "async") is None
+    assert load_algorithm("sac").MODES == ("single", "sync", "async")
+
+
+def test_an_environment_of_the_user_from_where_he_stands(drl, user_folder, tiny, tmp_path):
+    done = drl("train", "env=user_envs:Tiny-v0", *tiny, f"output_dir={tmp_path}", cwd=user_folder)
+    assert done.returncode == 0, done.stderr
+    (folder,) = tmp_path.glob("user_envs_Tiny-v0/sac-async/*")
+    assert assert_complete(folder)["env"] == "user_envs:Tiny-v0"
+
+
+def test_slash_and_colon_are_no_folders(train_here, tmp_path):
+    _, folder = train_here("env=user_envs:space/Tiny-v0", "algo.n_step=3")
+    assert folder.relative_to(tmp_path).parts[:2] == ("user_envs_space_Tiny-v0", "sac-async")
+    assert_complete(folder)
+
+
+def test_dry_run_says_what_it_found_and_writes_nothing(drl, tmp_path):
+    done = drl("train", "dry_run=true", "total_env_steps=1e6", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Box(2,) actions" in done.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+# Ends
+
+
+def test_stop_return_ends_the_run_and_is_timed(train_here):
+    summary, folder = train_here("env=Pendulum-v1", "stop.return=-9999", "total_env_steps=5000")
+    assert_complete(folder)
+    assert summary["env_steps"] < 5000
+    first = eval_rows(folder)[0]
+    assert summary["time_to_return_env_steps"] == first["env_steps"]
+    assert summary["time_to_return_s"] == pytest.approx(first["wall_s"], abs=1e-3)
+
+
+def test_stop_wall_s_ends_the_run(train_here):
+    summary, folder = train_here("env=Pendulum-v1", "stop.wall_s=0.001", "total_env_steps=5000")
+    assert_complete(folder)
+    assert summary["env_steps"] < 5000
+
+
+@pytest.mark.parametrize(
+    ("fail", "code", "status", "says"),
+    [
+        ("step", 4, "failed", "the arm fell off"),
+        ("reset", 4, "failed", "stuck at the start"),
+        ("reward", 5, "diverged", "reward"),
+    ],
+)
+def test_a_bad_end_leaves_one_line_and_a_complete_folder(train_here, capsys, fail, code, status, says):
+    _, folder = train_here("env=user_envs:Tiny-v0", f"+env.kwargs.fail={fail}")
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("error: ")
+    assert says in lines[0]
+    assert "Traceback" in (folder / "error.txt").read_text()
+    assert_complete(folder, status, code)
+
+
+def test_divergence_says_at_which_update_and_of_what(train_here, capsys):
+    train_here("env=user_envs:Tiny-v0", "+env.kwargs.fail=reward")
+    assert "training diverged at update 1: critic loss is NaN; first bad value: reward" in capsys.readouterr().err
+
+
+def test_drl_debug_shows_the_traceback(train_here, capsys, monkeypatch):
+    monkeypatch.setenv("DRL_DEBUG", "1")
+    train_here("env=user_envs:Tiny-v0", "+env.kwargs.fail=step")
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def interrupted(tmp_path_factory, tiny):
+    """Two long runs, each sent a signal after its first evaluation; exit code and folder by signal."""
+    runs = {}
+    for number in (signal.SIGTERM, signal.SIGINT):
+        cwd = tmp_path_factory.mktemp("interrupted")
+        command = [sys.executable, "-m", "drl_cli.cli.train", "env=Pendulum-v1", *tiny, "total_env_steps=1e8"]
+        runs[number] = (
+            cwd,
+            subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True),
+        )
+    ended = {}
+    for number, (cwd, process) in runs.items():
+        seen = next((line for line in process.stdout if line.startswith("eval at step")), None)
+        assert seen, "the run ended before its first evaluation"
+        os.kill(process.pid, number)
+        out, _ = process.communicate(timeout=120)
+        (folder,) = cwd.glob("outputs/*/*/*")
+        ended[number] = process.returncode, folder, out
+    return ended
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 75), (signal.SIGINT, 130)])
+def test_a_signal_ends_a_run_with_its_model_saved(interrupted, number, code):
+    returncode, folder, out = interrupted[number]
+    assert returncode == code, out
+    assert "Traceback" not in out
+    summary = assert_complete(folder, "interrupted", code)
+    last = read_json(folder / "checkpoints" / "last" / "manifest.json")
+    assert last["opt_steps"] == summary["opt_steps"] > 0
+
+
+# Sweeps
+
+
+@pytest.mark.slow
+def test_a_sweep_makes_a_complete_folder_per_job(drl, tiny, tmp_path):
+    done = drl("train", "-m", "seed=0,1", "algo.lr=3e-4,1e-3", "env=Pendulum-v1", *tiny, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    folders = list(tmp_path.glob("outputs/Pendulum-v1/sac-async/*"))
+    assert sorted((assert_complete(f)["seed"], read_config(f).algo.lr) for f in folders) == [
+        (0, 3e-4), (0, 1e-3), (1, 3e-4), (1, 1e-3)
+    ]  # fmt: skip
+    assert len({digest(f / "checkpoints/last/model.safetensors") for f in folders}) == 4
+
+
+@pytest.mark.slow
+def test_a_sweep_goes_on_after_a_failed_job_and_exits_10(drl, tiny, tmp_path):
+    done = drl("train", "env=Pendulum-v1", "algo.lr=-1,1e-3", *tiny, "-m", cwd=tmp_path)
+    assert done.returncode == 10, done.stderr
+    assert "algo.lr: must be > 0" in done.stderr
+    assert "1 of 2 jobs failed" in done.stderr
+    (folder,) = tmp_path.glob("outputs/Pendulum-v1/sac-async/*")
+    assert_complete(folder)
+
+
+def test_a_wrong_key_ends_a_sweep_before_its_first_job(drl, tmp_path):
+    done = drl("train", "-m", "seed=0,1", "algo.lrr=1,2", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+# Help
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_help_lists_groups_with_their_choices_and_keys(drl, tmp_path, flag):
+    done = drl("train", flag, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    listed = {line.split()[0]: line for line in done.stdout.splitlines() if line.startswith("  ")}
+    for group in groups():
+        assert all(name in listed[group] for name in options(group))
+    for key in ("seed", "total_env_steps", "device", "precision", "output_dir", "stop.return"):
+        assert key in done.stdout
+
+
+def test_tab_completion(drl, tmp_path):
+    installed = drl("train", "-sc", "install=bash", cwd=tmp_path)
+    assert installed.returncode == 0, installed.stderr
+    assert "complete " in installed.stdout
+    line = "drl-train mode=s"
+    found = drl("train", "-sc", "query=bash", cwd=tmp_path, COMP_LINE=line, COMP_POINT=str(len(line)))
+    assert {"mode=single", "mode=sync"} <= set(found.stdout.split())
+
+
+def test_an_unknown_flag_is_an_error_of_one_line(drl, tmp_path):
+    done = drl("train", "--resume", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "--resume" in done.stderr
+    assert len(done.stderr.splitlines()) <= 4
