@@ -2,6 +2,7 @@
 
 import io
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,7 @@ def build_graph(tmp_path, request):
         from drl_cli.metrics.console import Console
         from drl_cli.runtime.handles import RayRuntime
         from drl_cli.runtime.program import build
+        from drl_cli.runtime.progress import Progress
 
         config = make_config(*TINY, *overrides)
         folder = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
@@ -78,7 +80,8 @@ def build_graph(tmp_path, request):
             request.getfixturevalue("ray_cluster")
             ray = RayRuntime(str(folder / "workers"))
         console = Console(io.StringIO(), "test", config.total_env_steps, None, 1e9)
-        graph = build(config, read_spec(config.env), folder, 0.0, ray, console, lambda: True)
+        progress = Progress(config, time.time())
+        graph = build(config, read_spec(config.env), folder, ray, lambda: True, progress, console)
         graph.folder = folder
         return graph
 

@@ -1,6 +1,7 @@
 """Checks a drl-train command line before Hydra is even imported, so that a typo is answered at once."""
 
 import dataclasses
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,15 @@ from drl_cli.cli.errors import UsageError, did_you_mean
 from drl_cli.cli.settings import all_keys, convert, unknown_algorithm, unknown_key
 
 OVERRIDE = re.compile(r"(?P<sign>\+\+|\+|~)?(?P<key>[\w./@-]+)(=(?P<value>.*))?", re.DOTALL)
+CONFIG_PATH = ("--config-path", "-cp", "--config-dir", "-cd")
+VALUE_FLAGS = {
+    **dict.fromkeys(("--config-path", "-cp"), "config-path"),
+    **dict.fromkeys(("--config-name", "-cn"), "config-name"),
+    **dict.fromkeys(("--config-dir", "-cd"), "config-dir"),
+    **dict.fromkeys(("--cfg", "-c"), "cfg"),
+    **dict.fromkeys(("--package", "-p"), "package"),
+}
+PLAIN_FLAGS = ("-m", "--multirun", "-r", "--run", "--resolve", "-i", "--info", "--version")
 
 
 def conf_dir() -> Path:
@@ -32,27 +42,62 @@ def groups() -> list[str]:
     return sorted(path.name for path in conf_dir().iterdir() if path.is_dir())
 
 
-def check_command(args: Sequence[str]) -> None:
+@dataclasses.dataclass(frozen=True)
+class CommandLine:
+    """Hydra's flags, with their values, apart from the overrides."""
+
+    flags: list[str]
+    overrides: list[str]
+    config_file: Path | None
+    is_sweep: bool
+
+
+def read_command(args: Sequence[str]) -> CommandLine:
+    """Split a command line; raises UsageError for a flag that does not exist. Paths become absolute."""
+    flags: list[str] = []
+    overrides: list[str] = []
+    named: dict[str, str] = {}
+    rest = list(args)
+    while rest:
+        arg = rest.pop(0)
+        flag, equals, value = arg.partition("=")
+        if not arg.startswith("-"):
+            overrides.append(arg)
+        elif flag in VALUE_FLAGS:
+            value = value if equals else rest.pop(0) if rest else ""
+            if flag in CONFIG_PATH:  # meant from where the user stands; Hydra would take it from where our file is
+                value = os.path.abspath(value)
+            named[VALUE_FLAGS[flag]] = value
+            flags += [flag, value]
+        elif arg in PLAIN_FLAGS:
+            flags.append(arg)
+        else:
+            raise UsageError(f"no flag '{arg}'.{did_you_mean(arg, [*PLAIN_FLAGS, *VALUE_FLAGS])}   try --help")
+    file = None
+    if "config-path" in named:
+        file = Path(named["config-path"]) / f"{named.get('config-name', 'train').removesuffix('.yaml')}.yaml"
+        if not file.is_file():
+            raise UsageError(f"--config-path: there is no {file}")
+    return CommandLine(flags, overrides, file, bool({"-m", "--multirun"} & set(flags)))
+
+
+def check_command(command: CommandLine) -> None:
     """Raise UsageError with every wrong group, key and plain value on the command line."""
-    overrides = [arg for arg in args if not arg.startswith("-")]
-    parsed = [match for arg in overrides if (match := OVERRIDE.fullmatch(arg))]
-    is_sweep = bool({"-m", "--multirun"} & set(args))
-    repeats = any(re.match(r"(--config-(path|name|dir)|-c[pnd])\b", arg) for arg in args)
-    problems = [f"'{arg}' is not of the form key=value" for arg in overrides if not OVERRIDE.fullmatch(arg)]
-    chosen: dict[str, str] = {}
-    for match in parsed:
-        key, value = match["key"], match["value"]
+    matches = [(arg, OVERRIDE.fullmatch(arg)) for arg in command.overrides]
+    problems = [f"'{arg}' is not of the form key=value" for arg, match in matches if match is None]
+    values = [match for _, match in matches if match is not None]
+    name = _algorithm(command)
+    for match in values:
+        key, value = match["key"], match["value"] or ""
+        if key.startswith("hydra"):
+            continue
         if key in groups() and match["sign"] is None:
-            values = value.split(",") if is_sweep and value else [value or ""]
-            chosen[key] = values[0]
-            if not repeats:
-                problems += [line for name in values if (line := unknown_option(key, name.strip("'\" ")))]
-    name = chosen.get("algo", _default_algorithm())
-    if not repeats and name in algorithms():
-        algo = load_algorithm(name).Config
-        for match in parsed:
-            if match["key"] not in groups() and not match["key"].startswith("hydra"):
-                problems += check_value(match["key"], match["value"], is_sweep, algo)
+            if command.config_file is None:
+                names = value.split(",") if command.is_sweep else [value]
+                problems += [line for one in names if (line := unknown_option(key, one.strip("'\" ")))]
+        elif name in algorithms() or not key.startswith("algo."):
+            algo = load_algorithm(name if name in algorithms() else _default_algorithm()).Config
+            problems += check_value(key, match["value"], command.is_sweep, algo)
     if problems:
         raise UsageError(problems)
 
@@ -104,6 +149,17 @@ def check_value(key: str, value: str | None, is_sweep: bool, algo: type[AlgoConf
 
 def _is_group(kind: Any) -> bool:
     return dataclasses.is_dataclass(kind)
+
+
+def _algorithm(command: CommandLine) -> str:
+    """The algorithm that the command line, the repeated run's config or the defaults name."""
+    for arg in command.overrides:
+        if arg.startswith("algo="):
+            return arg.removeprefix("algo=").split(",")[0]
+    if command.config_file is not None:
+        node = yaml.safe_load(command.config_file.read_text())
+        return str(node.get("algo", {}).get("name")) if isinstance(node, dict) else ""
+    return _default_algorithm()
 
 
 def _default_algorithm() -> str:

@@ -1,7 +1,9 @@
 """Errors of a command: one to four lines, all problems at once, and an exit code."""
 
 import difflib
+import os
 import sys
+import traceback
 from collections.abc import Iterable, Sequence
 from typing import NoReturn
 
@@ -19,6 +21,8 @@ class UsageError(Exception):
 
 def report(error: UsageError) -> int:
     """Print the problems; returns the exit code."""
+    if os.environ.get("DRL_DEBUG"):
+        traceback.print_exception(error)
     for problem in error.problems:
         print(f"error: {problem}", file=sys.stderr)
     return error.exit_code

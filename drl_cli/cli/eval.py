@@ -4,8 +4,9 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from drl_cli.cli.errors import BELOW, CHECKPOINT, UsageError, fail
+from drl_cli.cli.errors import BELOW, CHECKPOINT, USER_CODE, UsageError, fail
 from drl_cli.cli.options import parse, usage
+from drl_cli.cli.preflight import environment_spec
 from drl_cli.cli.runs import find_run, read_config
 from drl_cli.utils.ranges import Count, Natural
 from drl_cli.utils.seeding import integers
@@ -42,7 +43,6 @@ def evaluate(options: Options) -> float:
     """Evaluate, print and write eval.json; returns the mean return."""
     folder = find_run(options.run, options.output_dir)
     config = read_config(folder)
-    from drl_cli.envs.make import read_spec
     from drl_cli.runtime.checkpoint import CheckpointError, load_model, write_json
     from drl_cli.runtime.evaluator import Evaluator
 
@@ -52,8 +52,19 @@ def evaluate(options: Options) -> float:
     except CheckpointError as error:
         raise UsageError(str(error), CHECKPOINT) from error
     seeds = integers(config.seed, "confirm", options.episodes, index=options.seed)
-    evaluator = Evaluator(config, read_spec(config.env), seeds)
-    score = evaluator.evaluate(params)
+    spec = environment_spec(config)
+    try:
+        evaluator = Evaluator(config, spec, seeds)
+    except Exception as error:
+        raise UsageError(f"{config.env.id} raised {type(error).__name__}: {error}", USER_CODE) from error
+    try:
+        evaluator.policy.load(params)
+    except ValueError as error:
+        raise UsageError(f"{checkpoint}: does not fit the run's config: {error}", CHECKPOINT) from error
+    try:
+        score = evaluator.evaluate(params)
+    except Exception as error:
+        raise UsageError(f"{config.env.id} raised {type(error).__name__}: {error}", USER_CODE) from error
     evaluator.close()
     statistics = score.statistics()
     print(f"{folder.name}  {checkpoint.resolve().name}  ({manifest['opt_steps']} updates)")

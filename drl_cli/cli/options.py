@@ -23,7 +23,11 @@ def parse(args: Sequence[str], kind: type[T], positional: str | None = None) -> 
         if key not in hints:
             problems.append(f"{key}: no such option.{did_you_mean(key, hints)}   options: {', '.join(hints)}")
             continue
-        value: Any = text if hints[key] in (str, str | None) else yaml.safe_load(text)
+        try:
+            value: Any = text if hints[key] in (str, str | None) else yaml.safe_load(text)
+        except yaml.YAMLError:
+            problems.append(f"{key}: can't read {text!r}")
+            continue
         values[key] = convert(value, hints[key], key, problems, AlgoConfig)
     required = [
         field.name

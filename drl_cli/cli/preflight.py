@@ -21,28 +21,35 @@ def fill(config: Config) -> Config:
     if config.worker.num is not None:
         return config
     num = 1 if config.mode == "single" else max(1, len(os.sched_getaffinity(0)) - 1)
-    return dataclasses.replace(config, worker=dataclasses.replace(config.worker, num=max(num, config.worker.proxies)))
+    share = max(1, config.worker.proxies)
+    num = max(share, num // share * share)  # proxies have equal shares
+    return dataclasses.replace(config, worker=dataclasses.replace(config.worker, num=num))
 
 
 def preflight(config: Config) -> EnvSpec:
     """Check everything that can be checked without starting; raises UsageError with all problems of a kind."""
     if problems := pace_problems(config):
         raise UsageError(problems)
+    spec = environment_spec(config)
+    if problem := refusal(config.algo.name, spec, config.mode):
+        raise UsageError(problem)
+    check_device(config)
+    check_resources(config, spec)
+    return spec
+
+
+def environment_spec(config: Config) -> EnvSpec:
+    """The environment's spaces; raises UsageError when it is not there, not usable, or raises."""
     from drl_cli.envs.make import read_spec
 
     try:
-        spec = read_spec(config.env)
+        return read_spec(config.env)
     except MissingExtra as error:
         raise UsageError(str(error), MISSING) from error
     except EnvError as error:
         raise UsageError(str(error)) from error
     except Exception as error:
         raise UsageError(f"{config.env.id} raised {type(error).__name__}: {error}", USER_CODE) from error
-    if problem := refusal(config.algo.name, spec, config.mode):
-        raise UsageError(problem)
-    check_device(config)
-    check_resources(config, spec)
-    return spec
 
 
 def pace_problems(config: Config) -> list[str]:

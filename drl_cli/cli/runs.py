@@ -27,8 +27,8 @@ def find_run(run: str, output_dir: str) -> Path:
     if run == "latest":
         found: Sequence[Path] = runs
     else:
-        named = {Path(match).resolve() for match in glob.glob(run)}
-        found = [path for path in runs if path.name.startswith(run) or path.resolve() in named]
+        named = [Path(match) for match in glob.glob(run) if (Path(match) / "run.json").is_file()]
+        found = sorted([*(path for path in runs if path.name.startswith(run)), *named], key=lambda path: path.name)
     if not found:
         raise UsageError(f"no run '{run}' in {Path(output_dir).absolute()} ({len(runs)} runs there)")
     return found[-1].resolve()
@@ -41,6 +41,8 @@ def read_config(folder: Path) -> Config:
         node: Any = yaml.safe_load(path.read_text())
     except (OSError, yaml.YAMLError) as error:
         raise UsageError(f"{path}: not readable ({error})", CHECKPOINT) from error
+    if not isinstance(node, dict):
+        raise UsageError(f"{path}: damaged, it holds no options", CHECKPOINT)
     return build(node)
 
 

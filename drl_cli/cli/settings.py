@@ -142,8 +142,9 @@ def unknown_key(path: str, algo: type[AlgoConfig]) -> str:
     """The error line for a key that does not exist, with the nearest one that does."""
     keys = all_keys(algo)
     group, _, name = path.rpartition(".")
-    siblings = [key for key in keys if key.rpartition(".")[0] == group]
-    hint = did_you_mean(path, siblings)
+    siblings = {key.rpartition(".")[2] for key in keys if key.rpartition(".")[0] == group}
+    found = nearest(name, siblings)
+    hint = f" Did you mean {group + '.' if group else ''}{found[0]}?" if found else ""
     if not hint:
         same_name = [key for key in keys if key.rpartition(".")[2] == name]
         close = nearest(name, {key.rpartition(".")[2] for key in keys})

@@ -9,14 +9,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from drl_cli.cli.check import check_command, conf_dir, groups, options
+from drl_cli.cli.check import check_command, conf_dir, groups, options, read_command
 from drl_cli.cli.errors import DONE, SWEEP, UsageError, fail, report
 from drl_cli.utils.clock import process_start
 
 RESULT_FILE = "DRL_RESULT_FILE"
 """Environment variable: where a job of a sweep leaves the path of its summary for the sweep."""
 
+OURS = (
+    *("hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null"),
+    *("hydra.run.dir=.", "hydra.job.chdir=false"),
+    "hydra.sweep.dir=${output_dir}/multirun/${now:%Y%m%d-%H%M%S-%f}",
+)
+"""What we tell Hydra: run folders and logs are ours."""
+
 exit_codes: list[int] = []
+typed: list[str] = sys.argv[1:]
+"""The command line as the user typed it."""
 
 
 def main() -> None:
@@ -27,8 +36,12 @@ def main() -> None:
         return
     sys.path.insert(0, os.getcwd())
     try:
-        check_command(args)
-        _run_hydra(args)
+        if {"-sc", "--shell-completion"} & set(args):
+            _run_hydra(args)
+        else:
+            command = read_command(args)
+            check_command(command)
+            _run_hydra([*command.flags, *OURS, *command.overrides])
     except UsageError as error:
         fail(error)
     except KeyboardInterrupt:
@@ -48,30 +61,12 @@ def _run_hydra(args: Sequence[str]) -> None:
     from drl_cli.cli.hydra_plugins import register
 
     register()
-    ours = [
-        *("hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null"),
-        *("hydra.run.dir=.", "hydra.job.chdir=false"),
-        "hydra.sweep.dir=${output_dir}/multirun/${now:%Y%m%d-%H%M%S-%f}",
-    ]
-    sys.argv = [sys.argv[0], *ours, *_absolute_config_path(args)]
+    sys.argv = [sys.argv[0], *args]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # its exceptions come to us, who print one line
     try:
         hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="train")(_job)()
     except (HydraException, OmegaConfBaseException) as error:
         raise UsageError(_brief(error)) from error
-
-
-def _absolute_config_path(args: Sequence[str]) -> list[str]:
-    """`--config-path RUN` is meant from where the user stands; Hydra would read it from where this file is."""
-    result = list(args)
-    for i, arg in enumerate(result):
-        flag, equals, path = arg.partition("=")
-        if flag in ("--config-path", "-cp"):
-            if equals:
-                result[i] = f"{flag}={os.path.abspath(path)}"
-            elif i + 1 < len(result):
-                result[i + 1] = os.path.abspath(result[i + 1])
-    return result
 
 
 def _brief(error: Exception) -> str:
@@ -104,7 +99,8 @@ def _sweep_job(overrides: list[str]) -> float:
     """A run in a process of its own: what it leaves behind or breaks does not touch the next one."""
     print(f"[job {len(exit_codes)}] {' '.join(overrides)}", flush=True)
     result = Path(os.environ.get("TMPDIR", "/tmp")) / f"drl-{os.getpid()}-{len(exit_codes)}.json"
-    command = [sys.executable, "-m", "drl_cli.cli.train", *overrides]
+    flags = [flag for flag in read_command(typed).flags if flag not in ("-m", "--multirun")]
+    command = [sys.executable, "-m", "drl_cli.cli.train", *flags, *overrides]
     done = subprocess.run(command, env=os.environ | {RESULT_FILE: str(result)})
     exit_codes.append(done.returncode if done.returncode >= 0 else 1)
     if not result.exists():
@@ -131,7 +127,7 @@ def train(plain: dict[str, Any]) -> dict[str, Any]:
 
     folder = launch.make_folder(config)
     OmegaConf.save(OmegaConf.create(to_yaml_keys(config)), folder / "config.yaml")
-    record = launch.run_record(config, folder, ["drl-train", *sys.argv[1:]])
+    record = launch.run_record(config, folder, ["drl-train", *typed])
     write_json(folder / "run.json", record)
     print(
         f"{config.env.name} {config.algo.name} {config.mode} seed {config.seed}  ->  {_shown(folder)}",

@@ -24,6 +24,7 @@ from drl_cli.runtime.errors import RoleLost, RunError
 from drl_cli.runtime.handles import RayRuntime
 from drl_cli.runtime.orchestrator import Orchestrator
 from drl_cli.runtime.program import build
+from drl_cli.runtime.progress import Progress
 from drl_cli.types import EnvSpec
 
 log = logging.getLogger(__name__)
@@ -92,13 +93,14 @@ def run(config: Config, spec: EnvSpec, folder: Path, record: dict[str, Any], sta
         config.stop.return_, config.logger.console_s,
     )  # fmt: skip
     session = None if config.debug.in_process else RaySession(config.ray.object_store_mb)
+    progress = Progress(config, started, folder / "trace.jsonl" if config.debug.trace else None)
     orchestrator: Orchestrator | None = None
     exit_code = 0
     with _log_to(folder / "train.log"):
         try:
             ray = RayRuntime(str(folder / "workers"), session.wait) if session else None
             is_up = session.is_up if session else lambda: True
-            orchestrator = build(config, spec, folder, started, ray, console, is_up)
+            orchestrator = build(config, spec, folder, ray, is_up, progress, console)
             with _signals(orchestrator) as received:
                 orchestrator.run()
                 orchestrator.finish()
@@ -107,13 +109,18 @@ def run(config: Config, spec: EnvSpec, folder: Path, record: dict[str, Any], sta
             exit_code = _report_error(error, folder)
         finally:
             console.close()
-        summary = summarise(config, folder, record, orchestrator, exit_code)
+        summary = summarise(config, folder, record, progress, orchestrator, exit_code)
         _close(orchestrator, session, str(summary["status"]))
     return summary
 
 
 def summarise(
-    config: Config, folder: Path, record: dict[str, Any], orchestrator: Orchestrator | None, exit_code: int
+    config: Config,
+    folder: Path,
+    record: dict[str, Any],
+    progress: Progress,
+    orchestrator: Orchestrator | None,
+    exit_code: int,
 ) -> dict[str, Any]:
     """Write summary.json and the final run.json."""
     status = STATUS.get(exit_code, "failed")
@@ -126,8 +133,8 @@ def summarise(
         "mode": config.mode,
         "seed": config.seed,
     }
-    if orchestrator is not None:
-        summary |= orchestrator.progress.summary(orchestrator.worker_wait_s(), orchestrator.manage.skipped)
+    waited, skipped = (orchestrator.worker_wait_s(), orchestrator.manage.skipped) if orchestrator else (0.0, 0)
+    summary |= progress.summary(waited, skipped)
     for name in ("best", "last"):
         link = folder / "checkpoints" / name
         summary[f"checkpoint_{name}"] = f"checkpoints/{os.readlink(link)}" if link.is_symlink() else None

@@ -116,7 +116,7 @@ def hyperparameters(config: Config) -> dict[str, Value]:
             if isinstance(value, Mapping):
                 walk(f"{prefix}{name}.", value)
             else:
-                flat[prefix + name] = value if isinstance(value, bool | int | float) else str(value)
+                flat[prefix + name.rstrip("_")] = value if isinstance(value, bool | int | float) else str(value)
 
     walk("", dataclasses.asdict(config))
     return flat

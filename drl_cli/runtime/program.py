@@ -35,10 +35,10 @@ def build(
     config: Config,
     spec: EnvSpec,
     folder: Path,
-    started: float,
     ray: RayRuntime | None,
-    console: Console,
     ray_is_up: Callable[[], bool],
+    progress: Progress,
+    console: Console,
 ) -> Orchestrator:
     """Put the roles where the mode wants them and connect them; `ray` is None for a run in this process alone."""
     local = LocalRuntime()
@@ -54,14 +54,13 @@ def build(
     def spawn_manage(wait: bool) -> Handle | None:
         if not wait and not ray_is_up():
             return None
-        return aside.spawn("manage", Manage, config, spec, folder, started)
+        return aside.spawn("manage", Manage, config, spec, folder, progress.started)
 
-    trace_file = folder / "trace.jsonl" if config.debug.trace else None
     manage = ManageLink(spawn_manage, config.manage.max_restarts)
     rows = config.rows_per_collect * config.num_workers // len(pool.members)
     return Orchestrator(
         config, pool, replay, trainer, server, manage, edge.put, rows,
-        make_limiter(config), Progress(config, started, trace_file), console,
+        make_limiter(config), progress, console,
     )  # fmt: skip
 
 
@@ -95,7 +94,8 @@ def make_replay(config: Config, spec: EnvSpec) -> TrajectoryManager:
     """The replay table."""
     schema = transition_schema(spec, load_algorithm(config.algo.name).Policy.extra_columns)
     store = RingStore(schema, config.replay.capacity)
-    return TrajectoryManager(store, Uniform(generator(config.seed, "replay")))
+    sampler = {"uniform": Uniform}[config.replay.sampler]
+    return TrajectoryManager(store, sampler(generator(config.seed, "replay")))
 
 
 def make_trainer(config: Config, spec: EnvSpec) -> Trainer:
@@ -105,6 +105,7 @@ def make_trainer(config: Config, spec: EnvSpec) -> Trainer:
     return Trainer(
         lambda device: algorithm(config.algo, config.network, spec, seed, device),
         config.device,
+        config.precision,
         config.trainer.threads,
     )
 

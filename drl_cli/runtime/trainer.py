@@ -28,8 +28,9 @@ class TrainReport:
 class Trainer:
     """It never pulls, paces, logs or evaluates."""
 
-    def __init__(self, build: "Callable[[torch.device], Algorithm]", device: str, threads: int) -> None:
+    def __init__(self, build: "Callable[[torch.device], Algorithm]", device: str, precision: str, threads: int) -> None:
         torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision({"float32": "highest"}[precision])
         # Batches from shared memory are read-only, and torch warns although nothing here writes to them.
         warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
         self.device = choose_device(device)

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from drl_cli.algos.sac import Config as SacConfig
-from drl_cli.cli.check import check_command, groups, options
+from drl_cli.cli.check import check_command, groups, options, read_command
 from drl_cli.cli.errors import UsageError
 from drl_cli.cli.settings import all_keys
 
@@ -41,7 +41,7 @@ SPACE_ERROR = r"SAC needs a continuous \(Box\) action space; CartPole-v1 has Dis
 
 def problems_of(*args):
     with pytest.raises(UsageError) as caught:
-        check_command(args)
+        check_command(read_command(args))
     assert caught.value.exit_code == 2
     return caught.value.problems
 
@@ -190,11 +190,15 @@ def test_a_wrong_value_names_its_key_and_what_it_must_be(arg, says):
      "hydra.verbose=true", "network.hidden=[64,64]", "algo.lr=${algo.alpha_lr}"],
 )  # fmt: skip
 def test_a_right_argument_passes(arg):
-    check_command([arg])
+    check_command(read_command([arg]))
 
 
 def test_a_sweep_checks_keys_and_choices_and_leaves_lists_of_values():
-    check_command(["-m", "seed=0,1", "algo.lr=3e-4,1e-3", "env=Pendulum-v1,LunarLanderContinuous", "mode=sync,async"])
+    check_command(
+        read_command(
+            ["-m", "seed=0,1", "algo.lr=3e-4,1e-3", "env=Pendulum-v1,LunarLanderContinuous", "mode=sync,async"]
+        )
+    )
     (problem,) = problems_of("-m", "algo.lrr=3e-4,1e-3")
     assert "algo.lr?" in problem
     (problem,) = problems_of("-m", "mode=sync,asink")
@@ -204,6 +208,6 @@ def test_a_sweep_checks_keys_and_choices_and_leaves_lists_of_values():
 def test_no_module_of_the_user_is_imported_to_see_whether_it_is_there(tmp_path, monkeypatch):
     (tmp_path / "module_with_effect.py").write_text("raise RuntimeError('imported')")
     monkeypatch.syspath_prepend(str(tmp_path))
-    check_command(["env=module_with_effect:Env-v0"])
+    check_command(read_command(["env=module_with_effect:Env-v0"]))
     assert "module_with_effect" not in sys.modules
     assert os.listdir(tmp_path) == ["module_with_effect.py"]
