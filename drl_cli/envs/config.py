@@ -1,7 +1,7 @@
 """Which environment: apart from make.py, so that checking a command line does not import gymnasium."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from drl_cli.utils.ranges import Count, Positive
@@ -9,13 +9,17 @@ from drl_cli.utils.ranges import Count, Positive
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """The environment, and what is done to it in training only (`reward_scale`)."""
+    """The environment, and what is done to it in training only: `max_episode_steps`, `reward_scale`."""
 
     name: str
     id: str
     kwargs: Mapping[str, Any]  # Any: whatever the environment's constructor takes
     max_episode_steps: Count | None
     reward_scale: Positive
+
+    def for_evaluation(self) -> "EnvConfig":
+        """The environment as it is."""
+        return replace(self, max_episode_steps=None, reward_scale=1.0)
 
 
 class MissingExtra(Exception):

@@ -37,7 +37,7 @@ class Evaluator:
     def __init__(self, config: Config, spec: EnvSpec, seeds: list[int]) -> None:
         self.spec, self.seeds, self.max_steps = spec, seeds, config.manage.max_episode_steps
         self.policy: Policy = load_algorithm(config.algo.name).Policy(config.algo, config.network, spec, 0)
-        self.envs = [Env(config.env) for _ in seeds]
+        self.envs = [Env(config.env.for_evaluation()) for _ in seeds]
 
     def evaluate(self, params: Array) -> Score:
         """One whole episode per seed; each counts once, however long the others take."""

@@ -79,11 +79,12 @@ def make_pool(config: Config, spec: EnvSpec, runtime: Runtime) -> WorkerPool:
 
 
 def make_proxy(config: Config, spec: EnvSpec, runtime: Runtime, index: int, incarnation: int) -> WorkerProxy:
-    """A proxy and its workers, on its node."""
+    """A proxy and its workers, on its node; no worker of a restarted proxy repeats an incarnation."""
     share = config.num_workers // config.worker.proxies
+    lives = incarnation * (config.worker.max_restarts + 1)
 
     def spawn(worker: int, worker_incarnation: int) -> Handle:
-        return runtime.spawn(f"worker {worker}", Worker, config, spec, worker, incarnation + worker_incarnation)
+        return runtime.spawn(f"worker {worker}", Worker, config, spec, worker, lives + worker_incarnation)
 
     pool = WorkerPool("worker", share, spawn, config.worker.max_restarts, first=index * share)
     window = config.orchestrator.gather_window_s if config.mode == "async" else None

@@ -109,7 +109,7 @@ class Progress:
         trainer = 0.0
         if self.train_started is not None:
             trainer = self.trainer_idle.seconds(moment) / max(1e-9, moment - self.train_started)
-        return min(1.0, worker_wait_s / worker_time), min(1.0, trainer)
+        return min(1.0, worker_wait_s / worker_time), min(1.0, max(0.0, trainer))
 
     def report(self, worker_wait_s: float) -> dict[str, float]:
         """All that has come together since the last report, by tag."""
