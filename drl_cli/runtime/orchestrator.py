@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from drl_cli.metrics.console import Console
 from drl_cli.runtime.config import Config
@@ -13,7 +14,7 @@ from drl_cli.runtime.messages import LoadParams, SampleBatch
 from drl_cli.runtime.progress import Progress
 from drl_cli.runtime.rate_limiter import RateLimiter
 from drl_cli.runtime.trainer import TrainReport
-from drl_cli.runtime.worker_pool import Collected, WorkerPool
+from drl_cli.runtime.worker_pool import Collected, Member, WorkerPool
 from drl_cli.utils.clock import now
 
 log = logging.getLogger(__name__)
@@ -106,7 +107,7 @@ class Orchestrator:
     def _step_sync(self) -> None:
         """All workers collect with version k; barrier; the updates that are due; publish k + 1."""
         for member in self.pool.idle():
-            self._dispatch(member.index)
+            self._dispatch(member)
         self._until(lambda: not self.pool.busy)
         self._hand_over()
         while (owed := self.limiter.owed()) > 0 and not self.stop_reason:
@@ -125,7 +126,7 @@ class Orchestrator:
             if self.issued_env_steps >= self.config.total_env_steps or not self.limiter.may_collect(self.rows):
                 break
             if member.index not in held:
-                self._dispatch(member.index)
+                self._dispatch(member)
         draining = self.issued_env_steps >= self.config.total_env_steps
         while self.training < 2:
             updates = self.config.updates_per_call
@@ -139,16 +140,13 @@ class Orchestrator:
 
     # Calls out
 
-    def _dispatch(self, index: int) -> None:
-        member = next(member for member in self.pool.members if member.index == index)
-        load = self.load
-        if self.issued_env_steps < self.config.random_steps:
-            load = LoadParams(load.version, load.opt_steps, load.env_steps, random_actions=True)
-        ref = self.pool.dispatch(member, load, self.params)
+    def _dispatch(self, member: Member) -> None:
+        random_actions = self.issued_env_steps < self.config.random_steps
+        ref = self.pool.dispatch(member, replace(self.load, random_actions=random_actions), self.params)
         self.progress.trace.add(7)
         self.limiter.issue_collect(self.rows)
         self.issued_env_steps += self.rows
-        self.pending[ref] = (f"{self.pool.name} {index}", self._on_collected)
+        self.pending[ref] = (f"{self.pool.name} {member.index}", self._on_collected)
 
     def _train(self, updates: int) -> None:
         message = SampleBatch(0, updates, self.config.trainer.batch_size)
@@ -218,14 +216,10 @@ class Orchestrator:
         self.progress.trace.add(6)
         self.pending[self.server.call("push", self.load, params)] = ("parameter server", get)
         if self.load.env_steps >= self.next_eval:
-            self.next_eval += self.config.manage.eval_period * (
-                1 + (self.load.env_steps - self.next_eval) // self.config.manage.eval_period
-            )
+            self.next_eval = _multiple_after(self.load.env_steps, self.config.manage.eval_period)
             self.manage.evaluate(self.load, self.params)
         if self.load.env_steps >= self.next_save:
-            self.next_save += self.config.checkpoint.period * (
-                1 + (self.load.env_steps - self.next_save) // self.config.checkpoint.period
-            )
+            self.next_save = _multiple_after(self.load.env_steps, self.config.checkpoint.period)
             self.manage.save(self.load, self.params)
 
     def _on_evaluation(self, report: EvalReport) -> None:
@@ -241,7 +235,7 @@ class Orchestrator:
 
     def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():
-            self._wait()
+            self._idle()
 
     def _wait(self) -> None:
         """React to all that is ready; wait for the first if nothing is, but not beyond what is due by the clock."""
@@ -295,3 +289,7 @@ class Orchestrator:
             if paid and not self.arrived:
                 self.stop("total_env_steps")
         return self.stop_reason is not None
+
+
+def _multiple_after(env_steps: int, period: int) -> int:
+    return period * (env_steps // period + 1)
