@@ -4,6 +4,7 @@ A handle is the edge of the graph: `handle.call("collect", load)` gives a refere
 those that are ready. In this process a call happens when it is made; on Ray it happens in the role's own process.
 """
 
+import gc
 import logging
 import sys
 import time
@@ -97,6 +98,7 @@ class Host:
         except Exception as error:
             logging.exception("can't be built")
             self.error = error
+        gc.freeze()  # what is there now stays; the collector need not look at it again
 
     def call(self, method: str, *args: Any) -> Any:
         if self.error is not None:
