@@ -19,6 +19,7 @@ TINY = (
     "trainer.batch_size=16",
     "replay.capacity=4000",
     "manage.eval_episodes=2",
+    "manage.confirm_episodes=3",
     "manage.eval_period=1000",
     "total_env_steps=512",
     "logger.tensorboard=false",

@@ -67,6 +67,7 @@ class ManageConfig:
 
     eval_period: Count
     eval_episodes: Count
+    confirm_episodes: Natural
     max_episode_steps: Count
     max_restarts: Natural
 

@@ -18,6 +18,10 @@ class Score:
     lengths: Array
     cut: int
 
+    def __add__(self, other: "Score") -> "Score":
+        returns, lengths = (self.returns, other.returns), (self.lengths, other.lengths)
+        return Score(np.concatenate(returns), np.concatenate(lengths), self.cut + other.cut)
+
     def statistics(self) -> dict[str, float]:
         """mean, std, min, max, median, episodes, length_mean."""
         return {

@@ -10,7 +10,7 @@ from pathlib import Path
 from drl_cli.metrics.recorders import Csv, JsonLines, Recorder, TensorBoard, Value
 from drl_cli.runtime.checkpoint import point, prune, read_manifest, save_model
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.evaluator import Evaluator
+from drl_cli.runtime.evaluator import Evaluator, Score
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.types import Array, EnvSpec
 from drl_cli.utils.seeding import integers
@@ -46,7 +46,7 @@ class Manage:
         if config.logger.tensorboard:
             self.recorders.append(TensorBoard(folder, hyperparameters(config)))
         self.scores = Csv(folder / "eval.csv", EVAL_COLUMNS)
-        self.evaluator: Evaluator | None = None
+        self.evaluators: list[Evaluator] = []
         self.lock = threading.Lock()
         self.best = float("-inf")
         if (self.checkpoints / "best").exists():
@@ -60,10 +60,7 @@ class Manage:
 
     def evaluate(self, load: LoadParams, params: Array) -> EvalReport:
         """Score this version, write it down at its env steps, and save it if it is the best so far."""
-        if self.evaluator is None:
-            seeds = integers(self.config.seed, "evaluate", self.config.manage.eval_episodes)
-            self.evaluator = Evaluator(self.config, self.spec, seeds)
-        score = self.evaluator.evaluate(params)
+        score = self._score(params)
         statistics = score.statistics()
         wall_s = time.time() - self.started
         row = {**dataclasses.asdict(load), "wall_s": round(wall_s, 3), **statistics}
@@ -94,8 +91,24 @@ class Manage:
             for recorder in self.recorders:
                 recorder.close(status)
             self.scores.close()
-        if self.evaluator is not None:
-            self.evaluator.close()
+        for evaluator in self.evaluators:
+            evaluator.close()
+
+    def _score(self, params: Array) -> Score:
+        """The score over eval_episodes; one that reaches stop.return is extended by confirm_episodes others.
+
+        Among many evaluations the best is a lucky one; the extension tells a good policy from a lucky twenty.
+        """
+        manage, goal = self.config.manage, self.config.stop.return_
+        if not self.evaluators:
+            seeds = integers(self.config.seed, "evaluate", manage.eval_episodes + manage.confirm_episodes)
+            first, more = seeds[: manage.eval_episodes], seeds[manage.eval_episodes :]
+            self.evaluators = [Evaluator(self.config, self.spec, part) for part in (first, more) if part]
+        score = self.evaluators[0].evaluate(params)
+        if goal is not None and score.returns.mean() >= goal:
+            for evaluator in self.evaluators[1:]:
+                score += evaluator.evaluate(params)
+        return score
 
     def _save(self, load: LoadParams, params: Array, statistics: Mapping[str, float]) -> Path:
         """Write a version unless it is there already; two versions at one env step get two folders."""

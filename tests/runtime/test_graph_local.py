@@ -7,6 +7,7 @@ import pytest
 from counting import check_counter_rows
 
 from drl_cli.runtime.errors import EnvironmentFailed
+from drl_cli.runtime.evaluator import Score
 from drl_cli.runtime.handles import get
 
 MODES = ("single", "sync", "async")
@@ -115,6 +116,20 @@ def test_stop_at_return(run_graph):
     assert graph.stop_reason == "return"
     assert graph.progress.env_steps < 1000
     assert graph.progress.time_to_return.mean >= 5
+    assert [report.statistics["episodes"] for report in graph.manage.evaluations] == [5, 5]  # 2 and 3 to confirm
+
+
+def test_a_score_that_the_confirming_episodes_do_not_bear_out_does_not_stop(build_graph):
+    graph = build_graph(COUNTER, "mode=sync", "stop.return=5", "manage.eval_period=128")
+    graph.manage.poll()
+    manage = graph.manage.handle.role
+    manage._score(np.zeros(graph.trainer.role.algorithm.policy_params().shape, np.float32))
+    lucky, unlucky = manage.evaluators
+    unlucky.evaluate = lambda params: Score(np.full(3, -100.0), np.ones(3, np.int64), 0)
+    graph.run()
+    graph.finish()
+    assert graph.stop_reason == "total_env_steps"
+    assert graph.progress.best.mean < 5 < lucky.evaluate(get(graph.params)).returns.mean()
 
 
 def test_evaluations_are_logged_at_the_version_they_scored(run_graph):
