@@ -149,6 +149,9 @@ class Orchestrator:
         self.pending[ref] = (f"{self.pool.name} {member.index}", self._on_collected)
 
     def _train(self, updates: int) -> None:
+        self.progress.trainer_idle.stop(now())
+        if self.progress.train_started is None:
+            self.progress.train_started = now()
         message = SampleBatch(0, updates, self.config.trainer.batch_size)
         header, batch = self.replay.call("sample", message, results=2)
         report, _ = self.trainer.call("train", header, batch, results=2)
@@ -157,9 +160,6 @@ class Orchestrator:
         self.limiter.issue_sample(updates)
         self.progress.samples += updates
         self.training += 1
-        if self.progress.train_started is None:
-            self.progress.train_started = now()
-        self.progress.trainer_idle.stop(now())
         self.pending[report] = ("trainer", self._on_trained)
 
     def _publish(self) -> None:

@@ -55,10 +55,10 @@ class WorkerPool:
         """Start a collect; the parameters go along only if the member has older ones."""
         newer = load.version > member.version
         args = (load, params) if newer else (load,)
+        self.waiting[member.index - self._first].stop(now())  # before the call: in process it takes all its time here
         header, member.columns = member.handle.call("collect", *args, results=2)
         member.version = load.version
         self.busy[header] = member
-        self.waiting[member.index - self._first].stop(now())
         return header
 
     def finish(self, ref: Ref) -> Collected:

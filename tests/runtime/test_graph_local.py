@@ -167,3 +167,12 @@ def test_pause_stops_all_traffic_and_resume_goes_on(build_graph, mode):
     graph.run()
     assert seen[36] == seen[37] == seen[38] == seen[39]
     assert graph.progress.env_steps >= 512
+
+
+@pytest.mark.parametrize("mode", ["single", "sync"])
+def test_in_one_process_worker_and_trainer_take_turns(run_graph, mode):
+    graph = run_graph(COUNTER, f"mode={mode}", "total_env_steps=1500")
+    worker, trainer = graph.progress.wait_fracs(graph.worker_wait_s())
+    assert 0.05 < worker < 0.999
+    assert 0.0 <= trainer < 0.9
+    assert worker + trainer > 0.5
