@@ -3,7 +3,7 @@
 import gymnasium
 import numpy as np
 import pytest
-from conftest import make_config
+from graphs import make_config
 from gymnasium.spaces import Box
 
 from drl_cli.algos.base import load_algorithm

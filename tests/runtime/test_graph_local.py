@@ -1,22 +1,15 @@
 """The whole graph in this process: determinism, counters, pace, the data path, in all three modes."""
 
-import hashlib
-
 import numpy as np
 import pytest
 from counting import check_counter_rows
+from graphs import COUNTER, weights
 
 from drl_cli.runtime.errors import EnvironmentFailed
 from drl_cli.runtime.evaluator import Score
 from drl_cli.runtime.handles import get
 
 MODES = ("single", "sync", "async")
-COUNTER = "env=drl_cli.envs.probes:Counter-v0"
-
-
-def weights(graph):
-    """sha256 of the final model file."""
-    return hashlib.sha256((graph.folder / "checkpoints/last/model.safetensors").read_bytes()).hexdigest()
 
 
 @pytest.mark.parametrize("mode", MODES)

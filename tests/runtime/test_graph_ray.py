@@ -5,7 +5,7 @@ import time
 
 import pytest
 from counting import check_counter_rows
-from test_graph_local import COUNTER, weights
+from graphs import COUNTER, weights
 
 from drl_cli.runtime.errors import EnvironmentFailed, RoleLost
 from drl_cli.runtime.handles import ActorDied, RayRuntime, get, wait
