@@ -144,7 +144,7 @@ def test_eval_csv_has_a_row_per_evaluation(small_run):
     assert rows[-1]["opt_steps"] == read_json(small_run.folder / "summary.json")["opt_steps"]
     for row in rows:
         assert row["min"] <= row["median"] <= row["max"]
-        assert (row["episodes"], row["length_mean"]) == (2, 20)
+        assert (row["episodes"], row["length_mean"]) == (2, 200)
 
 
 def test_checkpoints_best_and_last(small_run):
