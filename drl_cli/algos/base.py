@@ -64,7 +64,7 @@ class Algorithm(Protocol):
     ) -> None: ...
 
     def update(self, batch: Batch) -> Update:
-        """One gradient update from columns `[B, ...]`."""
+        """One gradient update from columns `[B, ...]`; `weight` is among them only where replay is prioritized."""
 
     def policy_params(self) -> Array:
         """Flat float32 copy of what the policy needs, and nothing else."""

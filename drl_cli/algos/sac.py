@@ -111,12 +111,12 @@ class Algorithm:
         obs, next_obs = batch["obs"].flatten(1).float(), batch["next_obs"].flatten(1).float()
         alpha = self.log_alpha.exp()
 
-        # Critics: the squared soft Bellman error.
+        # Critics: the squared soft Bellman error, weighted where replay is prioritized.
         next_action, next_log_prob, *_ = self._sample(self.actor.forward(next_obs)[0])
         next_q, _ = self.target.forward(torch.cat([next_obs, next_action], -1))
         target = soft_target(batch["reward"], batch["discount"], next_q.squeeze(-1), next_log_prob, alpha)
         q, q_trace = self.critic.forward(torch.cat([obs, batch["action"]], -1))
-        critic_loss, d_q = ensemble_mse(q.squeeze(-1), target)
+        critic_loss, d_q = ensemble_mse(q.squeeze(-1), target, batch.get("weight"))
         self.critic.backward(q_trace, d_q.unsqueeze(-1))
         self.optimizers["critic"].step()
 

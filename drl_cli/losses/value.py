@@ -18,7 +18,14 @@ def soft_target(
     return reward + discount * (next_q.min(0).values - alpha * next_log_prob)
 
 
-def ensemble_mse(q: "torch.Tensor", target: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
-    """Sum over the N critics of the mean squared error, and its gradient; q `[N, B]`, target `[B]`."""
+def ensemble_mse(
+    q: "torch.Tensor", target: "torch.Tensor", weight: "torch.Tensor | None" = None
+) -> "tuple[torch.Tensor, torch.Tensor]":
+    """Sum over the N critics of the mean squared error, and its gradient; q `[N, B]`, target and weight `[B]`.
+
+    `weight` multiplies each row's squared error (prioritized replay, Schaul et al. 2015, algorithm 1); the mean is
+    still over B rows.
+    """
     error = q - target
-    return error.square().sum() / q.shape[1], error * (2.0 / q.shape[1])
+    weighted = error if weight is None else weight * error
+    return (weighted * error).sum() / q.shape[1], weighted * (2.0 / q.shape[1])

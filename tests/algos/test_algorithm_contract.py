@@ -149,6 +149,18 @@ def test_update(case):
         assert (update.priorities >= 0).all()
 
 
+def test_an_algorithm_with_priorities_weighs_its_rows(case):
+    plain, ones, weighted = (case.algorithm() for _ in range(3))
+    update = plain.update(case.batch())
+    if update.priorities is None:
+        pytest.skip("gives no priorities")
+    ones.update(case.batch() | {"weight": torch.ones(16)})
+    other = weighted.update(case.batch() | {"weight": torch.linspace(0.1, 1.0, 16)})
+    assert same(plain.state(), ones.state())
+    assert not same(plain.state(), weighted.state())
+    assert torch.equal(update.priorities, other.priorities)  # the error itself, unweighted
+
+
 def test_equal_seeds_give_equal_updates(case):
     first, again, other = (case.algorithm(seed) for seed in (3, 3, 4))
     for i in range(5):

@@ -88,7 +88,8 @@ class Reference:
             next_value = self.q(self.targets, next_obs, next_action).amin(0) - alpha * next_log_prob
             target = reward + discount * next_value
         q = self.q(self.critics, obs, action)
-        critic_loss = sum(functional.mse_loss(one, target) for one in q)
+        weight = batch.get("weight", torch.ones(len(target))).double()
+        critic_loss = sum((weight * functional.mse_loss(one, target, reduction="none")).mean() for one in q)
         self.critic_optimizer.zero_grad()
         critic_loss.backward()
         self.critic_optimizer.step()
@@ -113,8 +114,9 @@ class Reference:
         return metrics, (q - target).abs().mean(0)
 
 
+@pytest.mark.parametrize("is_weighted", [False, True])
 @pytest.mark.parametrize("activation", ["relu", "tanh", "elu"])
-def test_updates_equal_an_independent_implementation(activation):
+def test_updates_equal_an_independent_implementation(activation, is_weighted):
     algorithm = make(activation)
     # Log standard deviations beyond their bounds in one dimension each: no gradient may come through the clamp.
     algorithm.actor.networks[0][-1][3], algorithm.actor.networks[0][-1][4] = 2.5, -20.5
@@ -122,6 +124,8 @@ def test_updates_equal_an_independent_implementation(activation):
     start = algorithm.actor.flat.clone()
     for i in range(6):
         batch = make_batch(i)
+        if is_weighted:
+            batch["weight"] = torch.rand(32, generator=torch.Generator().manual_seed(i))
         update = algorithm.update(batch)
         metrics, priorities = reference.update(batch)
         assert update.metrics.keys() == metrics.keys()

@@ -25,9 +25,21 @@ def test_ensemble_mse_literals():
     assert d_q.tolist() == [[1.0, 1.0], [3.0, -1.0]]
 
 
-def test_ensemble_mse_gradient_equals_autograd():
+def test_weighted_ensemble_mse_literals():
+    # errors [[1, 1], [3, -1]], weights 1/2 and 1: (1/2 + 1 + 9/2 + 1) / 2 rows, and 2 w e / 2
+    q, target = torch.tensor([[1.0, 2.0], [3.0, 0.0]]), torch.tensor([0.0, 1.0])
+    loss, d_q = ensemble_mse(q, target, torch.tensor([0.5, 1.0]))
+    assert loss.item() == 3.5
+    assert d_q.tolist() == [[0.5, 1.0], [1.5, -1.0]]
+    ones = ensemble_mse(q, target, torch.ones(2))
+    assert all(torch.equal(*pair) for pair in zip(ones, ensemble_mse(q, target), strict=True))
+
+
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_ensemble_mse_gradient_equals_autograd(is_weighted):
     generator = torch.Generator().manual_seed(0)
     q = torch.randn(2, 11, generator=generator, dtype=torch.float64, requires_grad=True)
-    loss, d_q = ensemble_mse(q, torch.randn(11, generator=generator, dtype=torch.float64))
+    weight = torch.rand(11, generator=generator, dtype=torch.float64) if is_weighted else None
+    loss, d_q = ensemble_mse(q, torch.randn(11, generator=generator, dtype=torch.float64), weight)
     loss.backward()
     torch.testing.assert_close(d_q, q.grad)
