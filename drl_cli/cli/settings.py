@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from drl_cli.algos.base import AlgoConfig, algorithms, load_algorithm
 from drl_cli.cli.errors import UsageError, did_you_mean, nearest
+from drl_cli.replay.config import SAMPLERS, PrioritizedConfig, ReplayConfig
 from drl_cli.runtime.config import Config
 from drl_cli.utils.ranges import Range
 
@@ -42,6 +43,11 @@ def convert(value: Any, kind: Any, path: str, problems: list[str], algo: type[Al
     """`value` as `kind`, or None with a line in `problems`. Any: yaml holds anything."""
     if kind is AlgoConfig:
         kind = algo
+    if kind is ReplayConfig and isinstance(value, Mapping):
+        kind = replay_class(value)
+        if own_options(kind) and not own_options(kind) & value.keys():
+            problems.append(f"{path}.sampler: say {path}={value['sampler']}, which brings its options along")
+            return None
     origin = get_origin(kind)
     if origin is Annotated:
         base, bounds = get_args(kind)
@@ -128,20 +134,33 @@ def _attribute(name: str) -> str:
 
 
 def all_keys(algo: type[AlgoConfig], kind: Any = Config, prefix: str = "") -> dict[str, Any]:
-    """Every dotted key -> type; groups included."""
+    """Every dotted key -> type; groups included, and the options of every sampler."""
     keys: dict[str, Any] = {}
     for name, hint in fields(kind).items():
-        hint = algo if hint is AlgoConfig else hint
+        hint = algo if hint is AlgoConfig else PrioritizedConfig if hint is ReplayConfig else hint
         keys[prefix + name] = hint
         if dataclasses.is_dataclass(hint):
             keys |= all_keys(algo, hint, f"{prefix}{name}.")
     return keys
 
 
+def replay_class(node: Mapping[str, Any]) -> type[ReplayConfig]:
+    """The class of the sampler that is named; where none is, or an unknown one, of that which has most of the keys."""
+    fitting = max(SAMPLERS.values(), key=lambda kind: len(fields(kind).keys() & node.keys()))
+    return SAMPLERS.get(str(node.get("sampler")), fitting)
+
+
+def own_options(kind: type[ReplayConfig]) -> set[str]:
+    """Options that a sampler has beside those of every table."""
+    return fields(kind).keys() - fields(ReplayConfig).keys()
+
+
 def unknown_key(path: str, algo: type[AlgoConfig]) -> str:
     """The error line for a key that does not exist, with the nearest one that does."""
     keys = all_keys(algo)
     group, _, name = path.rpartition(".")
+    if group == "replay" and (owners := [sampler for sampler, kind in SAMPLERS.items() if name in own_options(kind)]):
+        return f"{path}: only replay={' and '.join(owners)} has this option"
     siblings = {key.rpartition(".")[2] for key in keys if key.rpartition(".")[0] == group}
     found = nearest(name, siblings)
     hint = f" Did you mean {group + '.' if group else ''}{found[0]}?" if found else ""

@@ -3,14 +3,17 @@
 import json
 import math
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from drl_cli.algos.base import AlgoConfig
 from drl_cli.cli.check import check_command, conf_dir, groups, options, read_command
 from drl_cli.cli.errors import DONE, SWEEP, UsageError, fail, report
+from drl_cli.cli.settings import unknown_key
 from drl_cli.utils.clock import process_start
 
 RESULT_FILE = "DRL_RESULT_FILE"
@@ -71,6 +74,9 @@ def _run_hydra(args: Sequence[str]) -> None:
 
 def _brief(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    absent = re.match(r"Could not override '(replay\..+?)'", lines[0])
+    if absent:
+        return unknown_key(absent[1], AlgoConfig)
     return "; ".join(lines[:3])
 
 

@@ -1,17 +1,38 @@
 """Which rows of the store make a batch."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
+from drl_cli.replay.config import PrioritizedConfig
+from drl_cli.replay.sum_tree import SumTree
 from drl_cli.types import Array
 
 
-class Sampler(Protocol):
-    """Chooses slots."""
+@dataclass(frozen=True)
+class Draw:
+    """Slots `[U, B]`, and their importance weights (float32 `[U, B]`) where they are not equally probable."""
 
-    def sample(self, size: int, num_batches: int, batch_size: int) -> Array:
-        """Slots `[num_batches, batch_size]` among the first `size`."""
+    slots: Array
+    weights: Array | None = None
+
+
+class Sampler(Protocol):
+    """Chooses slots; it is told what happens to them."""
+
+    def insert(self, slots: Array) -> None:
+        """New rows are in these slots `[rows]`."""
+
+    def sample(self, size: int, num_batches: int, batch_size: int) -> Draw:
+        """`num_batches` batches of `batch_size` among the first `size` slots."""
+
+    def update(self, slots: Array, priorities: Array) -> None:
+        """New priorities `[rows]` of rows drawn before, oldest first; a slot may repeat."""
+
+    def stats(self) -> Mapping[str, float]:
+        """What is worth reporting."""
 
 
 class Uniform:
@@ -20,5 +41,67 @@ class Uniform:
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
 
-    def sample(self, size: int, num_batches: int, batch_size: int) -> Array:
-        return self.rng.integers(0, size, (num_batches, batch_size))
+    def insert(self, slots: Array) -> None:
+        """Nothing to note."""
+
+    def sample(self, size: int, num_batches: int, batch_size: int) -> Draw:
+        return Draw(self.rng.integers(0, size, (num_batches, batch_size)))
+
+    def update(self, slots: Array, priorities: Array) -> None:
+        """Nothing to note."""
+
+    def stats(self) -> Mapping[str, float]:
+        return {}
+
+
+class Prioritized:
+    """In proportion to (priority + eps)^alpha, with replacement (Schaul et al. 2015, arXiv 1511.05952).
+
+    Each batch is stratified: its draws fall into equal shares of the total. With probability `uniform_mix` a draw is
+    uniform instead. A row of probability P among N has the weight (N P)^-beta over the largest in its batch (section
+    3.4), P being the probability of the mixture; beta goes from its configured value to 1 in `num_batches` batches.
+
+    New rows have the largest priority in the table. (The paper takes the largest ever seen: after one spike all new
+    rows would outweigh the others for good.)
+    """
+
+    def __init__(self, config: PrioritizedConfig, rng: np.random.Generator, num_batches: int) -> None:
+        self.config, self.rng, self.num_batches = config, rng, num_batches
+        self.tree = SumTree(config.capacity)
+        self.largest = 1.0
+        self.drawn = 0
+        self.bad = 0
+
+    def insert(self, slots: Array) -> None:
+        self.largest = float(self.tree.values.max()) or self.largest
+        self.tree.set(slots, self.largest)
+
+    def sample(self, size: int, num_batches: int, batch_size: int) -> Draw:
+        shape, total, mix = (num_batches, batch_size), self.tree.total, self.config.uniform_mix
+        mass = (np.arange(batch_size) + self.rng.random(shape)) / batch_size * total
+        slots = self.tree.find(np.minimum(mass, np.nextafter(total, 0.0)))
+        slots = np.where(self.rng.random(shape) < mix, self.rng.integers(0, size, shape), slots)
+        probability = (1.0 - mix) * self.tree.values[slots] / total + mix / size
+        beta = self.beta(self.drawn + np.arange(num_batches))
+        self.drawn += num_batches
+        weights = (size * probability) ** -beta[:, None]
+        return Draw(slots, (weights / weights.max(1, keepdims=True)).astype(np.float32))
+
+    def beta(self, batch: Array) -> Array:
+        """The exponent for the batches of these numbers, the first being 0: linear, exactly 1 from the last one on."""
+        done = np.minimum(1.0, batch / max(1, self.num_batches - 1))
+        return 1.0 - (1.0 - self.config.beta) * (1.0 - done)
+
+    def update(self, slots: Array, priorities: Array) -> None:
+        """A priority that is negative or not finite counts as 0, and in `bad`."""
+        is_good = np.isfinite(priorities) & (priorities >= 0)
+        self.bad += int((~is_good).sum())
+        values = np.where(is_good, priorities, 0.0).astype(np.float64) + self.config.eps
+        self.tree.set(slots, values**self.config.alpha)
+
+    def stats(self) -> Mapping[str, float]:
+        return {
+            "bad_priorities": self.bad,
+            "max_priority": self.largest,
+            "beta": float(self.beta(np.array(self.drawn - 1))),
+        }

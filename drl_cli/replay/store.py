@@ -34,6 +34,15 @@ class RingStore:
         """Fresh contiguous columns `[*slots.shape, ...]`."""
         return {name: np.take(column, slots, axis=0) for name, column in self.columns.items()}
 
+    def sequence(self, slots: Array) -> Array:
+        """How many rows were inserted before the one in each slot: a row's number, int64, never given twice."""
+        newest = self.inserts - 1
+        return newest - (newest - slots) % self.capacity
+
+    def holds(self, sequence: Array) -> Array:
+        """Whether the rows of these numbers are still there; a row is in slot `number % capacity`."""
+        return sequence >= self.inserts - self.capacity
+
     @property
     def nbytes(self) -> int:
         """Allocated bytes."""

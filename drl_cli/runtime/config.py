@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.envs.config import EnvConfig
 from drl_cli.networks.mlp import NetworkConfig
+from drl_cli.replay.config import ReplayConfig
 from drl_cli.utils.ranges import Count, Natural, NonNegative, Positive, Range
 
 Mode = Literal["single", "sync", "async"]
@@ -42,14 +43,6 @@ class WorkerConfig:
     block_rows: Count
     random_steps: Natural | None
     max_restarts: Natural
-
-
-@dataclass(frozen=True)
-class ReplayConfig:
-    """The replay table."""
-
-    sampler: Literal["uniform"]
-    capacity: Count
 
 
 @dataclass(frozen=True)
@@ -150,6 +143,12 @@ class Config:
         """Updates in one train call: as configured, at most what one collect pays for."""
         paid = int(self.orchestrator.sample_insert_ratio * self.rows_per_collect)
         return self.trainer.updates_per_call or max(1, min(16, paid))
+
+    @property
+    def num_updates(self) -> int:
+        """Updates that a whole run makes at the configured ratio, less what n-step rows still open at its end pay."""
+        pace, open_rows = self.orchestrator, self.num_workers * self.worker.envs * (self.algo.n_step - 1)
+        return max(0, int(pace.sample_insert_ratio * (self.total_env_steps - open_rows - pace.min_inserts)))
 
     @property
     def random_steps(self) -> int:

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from drl_cli.types import Episode
+from drl_cli.types import Array, Episode
 
 
 @dataclass(frozen=True)
@@ -65,20 +65,28 @@ class SampleBatch:
 
 @dataclass(frozen=True)
 class BatchTrainingData:
-    """Batches `[num_batches, batch_size, ...]` drawn when the table had seen `inserts` rows."""
+    """Batches `[num_batches, batch_size, ...]` drawn when the table had seen `inserts` rows.
+
+    `sequence` `[num_batches, batch_size]` are the numbers of the rows, where the table wants their priorities.
+    """
 
     trainer: int
     num_batches: int
     batch_size: int
     inserts: int
+    sequence: Array | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
 class UpdatePriority:
-    """New priorities for the rows of a BatchTrainingData."""
+    """New priorities for the rows of a BatchTrainingData, both `[num_batches, batch_size]`.
+
+    It is itself a second result: the orchestrator passes it on and never sees it.
+    """
 
     trainer: int
-    rows: int
+    sequence: Array = field(compare=False)
+    priorities: Array = field(compare=False)
 
 
 @dataclass(frozen=True)

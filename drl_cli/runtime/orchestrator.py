@@ -154,13 +154,13 @@ class Orchestrator:
             self.progress.train_started = now()
         message = SampleBatch(0, updates, self.config.trainer.batch_size)
         header, batch = self.replay.call("sample", message, results=2)
-        report, _ = self.trainer.call("train", header, batch, results=2)
+        report, priorities = self.trainer.call("train", header, batch, results=2)
         self.progress.trace.add(3)
         self.progress.trace.add(4)
         self.limiter.issue_sample(updates)
         self.progress.samples += updates
         self.training += 1
-        self.pending[report] = ("trainer", self._on_trained)
+        self.pending[report] = ("trainer", lambda ref: self._on_trained(ref, priorities))
 
     def _publish(self) -> None:
         version = self.load.version + 1
@@ -198,8 +198,12 @@ class Orchestrator:
             self.progress.trace.add(3)
         self.arrived, self.window_ends = [], None
 
-    def _on_trained(self, ref: Ref) -> None:
+    def _on_trained(self, ref: Ref, priorities: Ref) -> None:
         report: TrainReport = get(ref)
+        if self.config.replay.sampler == "prioritized":
+            # Sent only now: replay answers in order, and would keep the next batch waiting for priorities to come.
+            self.pending[self.replay.call("update_priorities", priorities)] = ("replay", self._on_prioritized)
+            self.progress.trace.add(5)
         self.training -= 1
         if self.training == 0:
             self.progress.trainer_idle.start(now())
@@ -207,6 +211,9 @@ class Orchestrator:
         due = report.opt_steps - self.load.opt_steps >= self.config.orchestrator.sample_load_ratio
         if self.config.mode == "async" and due and not self.publishing:
             self._publish()
+
+    def _on_prioritized(self, ref: Ref) -> None:
+        self.progress.prioritized(get(ref))
 
     def _on_published(self, ref: Ref, params: Ref) -> None:
         self.load = get(ref)

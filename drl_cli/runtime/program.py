@@ -12,7 +12,8 @@ from pathlib import Path
 
 from drl_cli.algos.base import load_algorithm
 from drl_cli.metrics.console import Console
-from drl_cli.replay.samplers import Uniform
+from drl_cli.replay.config import PrioritizedConfig
+from drl_cli.replay.samplers import Prioritized, Uniform
 from drl_cli.replay.store import RingStore
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.handles import Handle, LocalRuntime, RayRuntime, Runtime
@@ -94,9 +95,10 @@ def make_proxy(config: Config, spec: EnvSpec, runtime: Runtime, index: int, inca
 def make_replay(config: Config, spec: EnvSpec) -> TrajectoryManager:
     """The replay table."""
     schema = transition_schema(spec, load_algorithm(config.algo.name).Policy.extra_columns)
-    store = RingStore(schema, config.replay.capacity)
-    sampler = {"uniform": Uniform}[config.replay.sampler]
-    return TrajectoryManager(store, sampler(generator(config.seed, "replay")))
+    store, rng = RingStore(schema, config.replay.capacity), generator(config.seed, "replay")
+    if isinstance(config.replay, PrioritizedConfig):
+        return TrajectoryManager(store, Prioritized(config.replay, rng, config.num_updates))
+    return TrajectoryManager(store, Uniform(rng))
 
 
 def make_trainer(config: Config, spec: EnvSpec) -> Trainer:

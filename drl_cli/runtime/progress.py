@@ -4,6 +4,7 @@ import json
 import os
 import time
 from collections import deque
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,7 @@ class Progress:
         self._lags = [0, 0, 0]  # sum, count, maximum
         self._episodes: deque[tuple[float, int]] = deque()
         self._means = Means()
+        self._priorities: Mapping[str, float] = {}
         self._last_report = (now(), 0, 0)
 
     def wall_s(self) -> float:
@@ -73,6 +75,10 @@ class Progress:
         self.opt_steps = report.opt_steps
         self._means.add({f"train/{name}": value for name, value in report.metrics.items()}, report.num_updates)
         self._means.add({"perf/update_ms": 1000 * report.seconds / report.num_updates}, report.num_updates)
+
+    def prioritized(self, stats: Mapping[str, float]) -> None:
+        """Priorities have landed in replay."""
+        self._priorities = stats
 
     def evaluated(self, report: EvalReport) -> bool:
         """An evaluation is done; returns whether it reached stop.return."""
@@ -135,6 +141,7 @@ class Progress:
             "replay/size": min(self.inserts, self.config.replay.capacity),
             "replay/inserts": self.inserts,
             "replay/samples": self.samples,
+            **{f"replay/{name}": value for name, value in self._priorities.items()},
             **self._system(),
         }
 

@@ -3,14 +3,14 @@
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from drl_cli.algos.base import Algorithm
+from drl_cli.algos.base import Algorithm, Update
 from drl_cli.runtime.errors import Diverged
-from drl_cli.runtime.messages import BatchTrainingData, LoadParams
+from drl_cli.runtime.messages import BatchTrainingData, LoadParams, UpdatePriority
 from drl_cli.types import Array, Columns
 from drl_cli.utils.lazy import torch
 
@@ -37,8 +37,11 @@ class Trainer:
         self.algorithm = build(self.device)
         self.opt_steps = 0
 
-    def train(self, header: BatchTrainingData, columns: Columns) -> tuple[TrainReport, Array | None]:
-        """One update per batch of columns `[U, B, ...]`; returns the report and new priorities `[U, B]`, if any."""
+    def train(self, header: BatchTrainingData, columns: Columns) -> tuple[TrainReport, UpdatePriority | None]:
+        """One update per batch of columns `[U, B, ...]`; returns the report and, where replay wants them, priorities.
+
+        Raises ValueError when it wants them and the algorithm has none.
+        """
         started = time.perf_counter()
         batches = {
             name: torch.from_numpy(column).to(self.device, non_blocking=True) for name, column in columns.items()
@@ -52,9 +55,7 @@ class Trainer:
         self._check(names, values.numpy(), columns)
         self.opt_steps += header.num_batches
         means = dict(zip(names, values.mean(0).tolist(), strict=True))
-        priorities = None
-        if updates[0].priorities is not None:
-            priorities = torch.stack([u.priorities for u in updates if u.priorities is not None]).cpu().numpy()
+        priorities = None if header.sequence is None else _priorities(header.trainer, header.sequence, updates)
         report = TrainReport(self.opt_steps, header.num_batches, means, time.perf_counter() - started)
         return report, priorities
 
@@ -76,6 +77,13 @@ class Trainer:
         kind = "NaN" if math.isnan(value) else "infinite"
         what = names[metric].replace("_", " ")
         raise Diverged(f"training diverged at update {self.opt_steps + update + 1}: {what} is {kind}; {culprit}")
+
+
+def _priorities(trainer: int, sequence: Array, updates: Sequence[Update]) -> UpdatePriority:
+    given = [update.priorities for update in updates if update.priorities is not None]
+    if len(given) < len(updates):
+        raise ValueError("replay=prioritized needs priorities, and this algorithm gives none; say replay=uniform")
+    return UpdatePriority(trainer, sequence, torch.stack(given).cpu().numpy())
 
 
 def choose_device(name: str) -> "torch.device":

@@ -35,7 +35,7 @@ def learn(probe, updates, n_step=1, max_episode_steps=None, **options):
         builder.append({"obs": obs, **columns, **vars(envs.step(columns["action"]))})
         store.insert(builder.take())
         if step >= 20:
-            rows = store.take(sampler.sample(len(store), 1, 64)[0])
+            rows = store.take(sampler.sample(len(store), 1, 64).slots[0])
             algorithm.update({name: torch.from_numpy(column) for name, column in rows.items()})
     policy.load(algorithm.policy_params())
     return algorithm, policy

@@ -16,6 +16,7 @@ import drl_cli
 from drl_cli.algos.base import algorithms, load_algorithm
 from drl_cli.cli.check import conf_dir, groups, options
 from drl_cli.cli.settings import all_keys, build, fields
+from drl_cli.replay.config import SAMPLERS
 from drl_cli.runtime.config import Config
 
 FILES = sorted(path.relative_to(conf_dir()).as_posix() for path in conf_dir().rglob("*.yaml"))
@@ -34,7 +35,8 @@ def is_global(file):
 
 def class_of(file):
     group, _, name = file.removesuffix(".yaml").partition("/")
-    return load_algorithm(name).Config if group == "algo" else fields(Config)[group]
+    classes = {"algo": lambda: load_algorithm(name).Config, "replay": lambda: SAMPLERS[name]}
+    return classes[group]() if group in classes else fields(Config)[group]
 
 
 def leaves(node, prefix=""):
@@ -61,6 +63,8 @@ def test_every_yaml_composes_and_converts(composed, file):
         assert getattr(config, group).name == name
     if group == "mode":
         assert config.mode == name
+    if group == "replay":
+        assert config.replay.sampler == name
 
 
 @pytest.mark.parametrize("file", [file for file in FILES if "/" in file and not is_global(file)])
@@ -118,6 +122,12 @@ def test_tuned_none_is_off_and_a_named_set_is_taken_elsewhere(composed, name):
     assert elsewhere["env"]["id"] == "MountainCarContinuous-v0"
 
 
+def test_tuned_values_apply_to_every_sampler(composed):
+    uniform, prioritized = (composed("env=LunarLanderContinuous", f"replay={name}")["replay"] for name in SAMPLERS)
+    assert prioritized["capacity"] == uniform["capacity"] == 200_000
+    assert set(prioritized) - set(uniform) == {"alpha", "beta", "eps", "uniform_mix"}
+
+
 def test_the_command_line_wins_over_tuned_values(composed):
     assert composed("env=Pendulum-v1")["algo"]["lr"] != 0.5
     node = composed("env=Pendulum-v1", "algo.lr=0.5", "worker.envs=3", "network.hidden=[7]")
@@ -138,8 +148,8 @@ def options_read():
     for path in PACKAGE.rglob("*.py"):
         tree = ast.parse(path.read_text())
         short = {name: name for name in parts}
-        # An algorithm's own file and the environments' take their part of the config under the name `config`.
-        short["config"] = {"algos": "algo", "envs": "env"}.get(path.parent.name, "")
+        # An algorithm's own file, the environments' and the samplers' take their part under the name `config`.
+        short["config"] = {"algos": "algo", "envs": "env", "replay": "replay"}.get(path.parent.name, "")
         for node in ast.walk(tree):
             if isinstance(node, ast.Assign):
                 for target in node.targets:

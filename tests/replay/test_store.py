@@ -49,6 +49,21 @@ def test_wrap_around_in_the_middle_of_a_block():
     assert store.columns["id"].tolist() == [7, 8, 9, 3, 4, 5, 6]
 
 
+@settings(deadline=None, max_examples=100)
+@given(st.integers(1, 30), st.lists(st.integers(1, 30), min_size=1, max_size=8))
+def test_sequence_numbers_tell_the_rows_apart(capacity, counts):
+    store = RingStore(SCHEMA, capacity)
+    for count in counts:
+        store.insert(block(store.inserts, min(count, capacity)))
+    slots = np.arange(len(store))
+    sequence = store.sequence(slots)
+    assert sequence.dtype == np.int64
+    assert sequence.tolist() == store.columns["id"][slots].tolist()
+    assert (sequence % capacity).tolist() == slots.tolist()
+    ever = np.arange(store.inserts)
+    assert ever[store.holds(ever)].tolist() == sorted(sequence)
+
+
 def test_columns_keep_their_dtype_and_are_allocated_once():
     store = RingStore(SCHEMA, 100)
     assert {name: column.dtype.name for name, column in store.columns.items()} == {
@@ -91,14 +106,16 @@ def test_take_gives_fresh_contiguous_columns():
 
 
 def test_uniform_sampling():
-    slots = Uniform(np.random.default_rng(0)).sample(50, 40, 250)
+    draw = Uniform(np.random.default_rng(0)).sample(50, 40, 250)
+    slots = draw.slots
     assert slots.shape == (40, 250)
+    assert draw.weights is None
     counts = np.bincount(slots.ravel(), minlength=50)
     assert len(counts) == 50
     # chi-squared with 49 degrees of freedom: mean 49, 99.99% below 96
     assert ((counts - 200.0) ** 2 / 200).sum() < 96
-    assert np.array_equal(slots, Uniform(np.random.default_rng(0)).sample(50, 40, 250))
-    assert not np.array_equal(slots, Uniform(np.random.default_rng(1)).sample(50, 40, 250))
+    assert np.array_equal(slots, Uniform(np.random.default_rng(0)).sample(50, 40, 250).slots)
+    assert not np.array_equal(slots, Uniform(np.random.default_rng(1)).sample(50, 40, 250).slots)
 
 
 def test_transition_schema():

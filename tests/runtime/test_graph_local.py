@@ -20,8 +20,11 @@ def test_equal_seeds_give_equal_weights(run_graph, mode):
     assert weights(first) != weights(other)
 
 
-def test_single_and_sync_are_the_same_algorithm(run_graph):
-    single, sync = (run_graph(COUNTER, f"mode={mode}", "worker.num=2") for mode in ("single", "sync"))
+@pytest.mark.parametrize("replay", ["uniform", "prioritized"])
+def test_single_and_sync_are_the_same_algorithm(run_graph, replay):
+    single, sync = (
+        run_graph(COUNTER, f"mode={mode}", "worker.num=2", f"replay={replay}") for mode in ("single", "sync")
+    )
     assert weights(single) == weights(sync)
 
 
@@ -50,6 +53,29 @@ def test_counters_mean_the_same_in_every_mode(run_graph, mode, ratio):
     assert all(counts[route] > 0 for route in (1, 2, 3, 4, 6, 7, 8))
     assert counts[1] == counts[2] == counts[7] == counts[8] == progress.env_steps // graph.rows
     assert counts[6] == progress.loads
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_prioritized_replay_in_every_mode(run_graph, mode):
+    args = (COUNTER, f"mode={mode}", "worker.num=2", "replay=prioritized", "algo.n_step=3")
+    first, again, other = (run_graph(*args, f"seed={s}") for s in (3, 3, 4))
+    assert weights(first) == weights(again)
+    assert weights(first) != weights(other)
+    progress, manager = first.progress, first.replay.role
+    assert progress.opt_steps > 50
+    assert progress.trace.counts[5] == progress.trace.counts[4]
+    stats = {tag: value for tag, value in progress.report(0.0).items() if tag.startswith("replay/")}
+    assert stats["replay/beta"] == 1.0
+    assert stats["replay/stale_priorities"] == stats["replay/bad_priorities"] == 0
+    assert stats["replay/max_priority"] > 0
+    assert len(np.unique(manager.sampler.tree.values[: len(manager.store)])) > 200
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_uniform_replay_sends_no_priorities(run_graph, mode):
+    graph = run_graph(COUNTER, f"mode={mode}", "worker.num=2")
+    assert graph.progress.trace.counts[5] == 0
+    assert "replay/stale_priorities" not in graph.progress.report(0.0)
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -3,12 +3,14 @@
 import os
 import time
 
+import numpy as np
 import pytest
 from counting import check_counter_rows
 from graphs import COUNTER, weights
 
 from drl_cli.runtime.errors import EnvironmentFailed, RoleLost
 from drl_cli.runtime.handles import ActorDied, RayRuntime, get, wait
+from drl_cli.runtime.messages import UpdatePriority
 
 pytestmark = pytest.mark.ray
 
@@ -68,6 +70,21 @@ def test_async_rows_arrive_once_and_in_order(run_graph, proxies):
     check_counter_rows(rows, 3, 0.99, graph.progress.env_steps)
     assert graph.progress.updates_per_env_step() == pytest.approx(0.25, rel=0.02)
     assert graph.progress.samples == graph.progress.opt_steps
+
+
+def test_async_with_prioritized_replay(run_graph):
+    args = ("mode=async", "worker.num=2", "replay=prioritized", "replay.capacity=300", "total_env_steps=2000")
+    graph = run_graph(COUNTER, *args, on_ray=True)
+    progress, manager = graph.progress, graph.replay
+    assert progress.trace.counts[5] == progress.trace.counts[4] > 0
+    assert progress.updates_per_env_step() == pytest.approx(0.25, rel=0.02)
+    stats = progress.report(0.0)
+    assert stats["replay/beta"] == 1.0
+    assert stats["replay/bad_priorities"] == 0
+    last = progress.inserts - 1
+    ours = UpdatePriority(0, np.array([[last - 300, last - 299, last]]), np.array([[1.0, 1.0, 2.0]], np.float32))
+    after = get(manager.call("update_priorities", ours))
+    assert after["stale_priorities"] == stats["replay/stale_priorities"] + 1
 
 
 def test_a_slow_worker_delays_nobody(build_graph, tmp_path):

@@ -3,6 +3,7 @@
 import dataclasses
 import pickle
 
+import numpy as np
 import pytest
 
 from drl_cli.runtime.messages import (
@@ -21,7 +22,7 @@ MESSAGES = [
     InsertTransition(BLOCKS, (Episode(1, -3.5, 20),), 0.25, 1, {1: 2}),
     SampleBatch(0, 16, 256),
     BatchTrainingData(0, 16, 256, 10_000),
-    UpdatePriority(0, 4096),
+    UpdatePriority(0, np.zeros((16, 256), np.int64), np.zeros((16, 256))),
     LoadParams(7, 112, 5000),
 ]
 
@@ -31,6 +32,14 @@ def test_messages_are_frozen_and_picklable(message):
     assert pickle.loads(pickle.dumps(message)) == message
     with pytest.raises(dataclasses.FrozenInstanceError):
         setattr(message, dataclasses.fields(message)[0].name, None)
+
+
+def test_the_numbers_and_priorities_of_rows_travel_along():
+    sequence = np.array([[5, 2**40]])
+    header = pickle.loads(pickle.dumps(BatchTrainingData(0, 1, 2, 9, sequence)))
+    update = pickle.loads(pickle.dumps(UpdatePriority(0, sequence, np.array([[0.5, 2.0]]))))
+    assert header.sequence.tolist() == update.sequence.tolist() == [[5, 2**40]]
+    assert update.priorities.tolist() == [[0.5, 2.0]]
 
 
 def test_rows_and_env_steps_are_sums_over_blocks():

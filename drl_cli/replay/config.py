@@ -1,0 +1,29 @@
+"""Which replay table: each sampler has its own options beside the common ones."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from drl_cli.utils.ranges import Count, Fraction, Positive
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """The replay table, and all that uniform sampling needs."""
+
+    sampler: Literal["uniform", "prioritized"]
+    capacity: Count
+
+
+@dataclass(frozen=True)
+class PrioritizedConfig(ReplayConfig):
+    """Options of prioritized sampling."""
+
+    alpha: Fraction
+    beta: Fraction
+    eps: Positive
+    uniform_mix: Fraction
+
+
+SAMPLERS: Mapping[str, type[ReplayConfig]] = {"uniform": ReplayConfig, "prioritized": PrioritizedConfig}
+"""The class of a table's options, by `replay.sampler`."""

@@ -1,0 +1,172 @@
+"""Prioritized: frequencies, importance weights, the schedule of beta, what becomes of odd priorities."""
+
+import numpy as np
+import pytest
+
+from drl_cli.replay.config import PrioritizedConfig
+from drl_cli.replay.samplers import Prioritized
+
+
+def make(capacity=10, seed=0, num_batches=100, **options):
+    options = {"alpha": 0.6, "beta": 0.4, "eps": 1e-6, "uniform_mix": 0.0} | options
+    config = PrioritizedConfig("prioritized", capacity, **options)
+    return Prioritized(config, np.random.default_rng(seed), num_batches)
+
+
+def filled(capacity, priorities, **options):
+    sampler = make(capacity, **options)
+    sampler.insert(np.arange(len(priorities)))
+    sampler.update(np.arange(len(priorities)), np.asarray(priorities, np.float32))
+    return sampler
+
+
+def probabilities(priorities, alpha=0.6, eps=1e-6, uniform_mix=0.0):
+    """Brute force, in float64."""
+    powers = (np.asarray(priorities, np.float32).astype(np.float64) + eps) ** alpha
+    return (1 - uniform_mix) * powers / powers.sum() + uniform_mix / len(powers)
+
+
+def check_frequencies(slots, expected):
+    """Chi-squared of independent draws: within five standard deviations of its mean, so neither far nor too even."""
+    counts = np.bincount(slots.ravel(), minlength=len(expected))
+    assert len(counts) == len(expected)
+    wanted = expected * slots.size
+    assert counts[wanted < 1e-3].sum() <= 1
+    common = wanted > 5
+    freedom = common.sum() - 1
+    chi_squared = ((counts - wanted)[common] ** 2 / wanted[common]).sum()
+    assert abs(chi_squared - freedom) < 5 * np.sqrt(2 * freedom)
+
+
+def some_priorities(count, seed=0):
+    """Spread over four powers of ten; every seventh is zero."""
+    priorities = 10.0 ** np.random.default_rng(seed).uniform(-2, 2, count)
+    priorities[::7] = 0
+    return priorities
+
+
+@pytest.mark.parametrize("uniform_mix", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize(("capacity", "size"), [(5, 5), (100, 100), (777, 500), (3001, 3001)])
+def test_frequencies_of_a_million_draws(capacity, size, uniform_mix):
+    priorities = some_priorities(size)
+    sampler = filled(capacity, priorities, uniform_mix=uniform_mix)
+    slots = sampler.sample(size, 1_000_000, 1).slots
+    check_frequencies(slots, probabilities(priorities, uniform_mix=uniform_mix))
+
+
+def test_frequencies_after_duplicate_updates_and_a_wrap_around():
+    sampler = filled(777, some_priorities(777))
+    rng = np.random.default_rng(1)
+    first = rng.permutation(777)[:300]
+    slots, priorities = np.concatenate([first, first[:200], first[:50]]), some_priorities(550, 2)
+    sampler.update(slots, priorities.astype(np.float32))
+    sampler.insert(np.arange(700, 900) % 777)  # rows 700 ... 776 and 0 ... 122 are new
+    expected = some_priorities(777).astype(np.float32)
+    for slot, priority in zip(slots, priorities, strict=True):
+        expected[slot] = priority
+    powers = (expected.astype(np.float64) + 1e-6) ** 0.6
+    powers[np.arange(700, 900) % 777] = powers.max()
+    assert sampler.tree.values[:777] == pytest.approx(powers, rel=1e-6)
+    check_frequencies(sampler.sample(777, 1_000_000, 1).slots, powers / powers.sum())
+
+
+def test_a_batch_is_stratified():
+    priorities = some_priorities(100)
+    slots = filled(100, priorities).sample(100, 4000, 256).slots
+    expected = probabilities(priorities)
+    # 256 equal shares: a slot appears in a batch as often as expected, give or take what straddles its two ends.
+    counts = np.stack([np.bincount(batch, minlength=100) for batch in slots])
+    assert np.abs(counts - 256 * expected).max() < 2
+    assert counts.mean(0) == pytest.approx(256 * expected, abs=5 * np.sqrt(0.5 / 4000))
+    assert (np.diff(slots, axis=1) >= 0).all()
+
+
+@pytest.mark.parametrize("uniform_mix", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize("beta", [0.0, 0.4, 1.0])
+def test_weights_equal_brute_force(uniform_mix, beta):
+    priorities = some_priorities(50)
+    sampler = filled(60, priorities, uniform_mix=uniform_mix, beta=beta, num_batches=6)
+    draw = sampler.sample(50, 8, 32)
+    assert (draw.weights.dtype, draw.weights.shape) == (np.float32, (8, 32))
+    p = probabilities(priorities, uniform_mix=uniform_mix)
+    for number, (slots, weights) in enumerate(zip(draw.slots, draw.weights, strict=True)):
+        b = beta + (1 - beta) * min(1.0, number / 5)
+        expected = np.array([(50 * p[slot]) ** -b for slot in slots])
+        np.testing.assert_allclose(weights, expected / expected.max(), rtol=1e-5)
+        assert weights.max() == 1.0
+
+
+def test_at_beta_one_the_weights_undo_the_priorities():
+    value = np.random.default_rng(3).standard_normal(200)
+    sampler = filled(200, some_priorities(200) + 0.01, uniform_mix=0.1, beta=1.0)
+    draw = sampler.sample(200, 1, 1_000_000)
+    weighted = (draw.weights * value[draw.slots]).sum() / draw.weights.sum()
+    assert weighted == pytest.approx(value.mean(), abs=2e-3)
+    assert abs(value[draw.slots].mean() - value.mean()) > 2e-2
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.1, 0.4, 0.7, 1.0])
+@pytest.mark.parametrize("num_batches", [2, 7, 1000])
+def test_beta_goes_to_exactly_one_over_the_run(beta, num_batches):
+    sampler = make(beta=beta, num_batches=num_batches)
+    values = sampler.beta(np.arange(num_batches + 50))
+    assert values[0] == pytest.approx(beta)
+    assert (values[num_batches - 1 :] == 1.0).all()
+    np.testing.assert_allclose(values[:num_batches], np.linspace(beta, 1, num_batches))
+    sampler.insert(np.arange(4))
+    for _ in range(num_batches):
+        assert sampler.stats()["beta"] < 1 or beta == 1
+        sampler.sample(4, 1, 2)
+    assert sampler.stats()["beta"] == 1.0
+
+
+def test_alpha_zero_is_uniform():
+    sampler = filled(77, some_priorities(77), alpha=0.0)
+    draw = sampler.sample(77, 1_000_000, 1)
+    assert (draw.weights == 1).all()
+    check_frequencies(draw.slots, np.full(77, 1 / 77))
+
+
+def test_new_rows_have_the_largest_priority_in_the_table():
+    sampler = make(8, alpha=1.0)
+    sampler.insert(np.arange(4))
+    assert sampler.tree.values.tolist() == [1, 1, 1, 1, 0, 0, 0, 0]
+    sampler.update(np.arange(4), np.array([0.25, 7.0, 0.5, 0.0], np.float32))
+    sampler.insert(np.arange(4, 6))
+    assert sampler.tree.values[4:6] == pytest.approx(7, rel=1e-5)
+    assert sampler.stats()["max_priority"] == sampler.tree.values[4]
+    # What is over counts no more.
+    sampler.update(np.array([1, 4, 5]), np.array([0.125, 0.125, 0.125], np.float32))
+    sampler.insert(np.arange(6, 8))
+    assert sampler.tree.values[6:] == pytest.approx(0.5, rel=1e-5)
+
+
+def test_zero_priorities_are_still_drawn():
+    sampler = filled(3, [0, 0, 0])
+    check_frequencies(sampler.sample(3, 100_000, 1).slots, np.full(3, 1 / 3))
+    assert sampler.stats()["bad_priorities"] == 0
+
+
+def test_bad_priorities_count_as_zero_and_are_counted():
+    sampler = filled(6, [1.0, np.nan, np.inf, -np.inf, -2.0, 1.0], eps=1e-3, alpha=1.0)
+    assert sampler.tree.values[:6] == pytest.approx([1.001, 1e-3, 1e-3, 1e-3, 1e-3, 1.001])
+    assert np.isfinite(sampler.tree.nodes).all()
+    assert sampler.stats()["bad_priorities"] == 4
+    sampler.update(np.array([0]), np.array([np.nan], np.float32))
+    assert sampler.stats()["bad_priorities"] == 5
+    draw = sampler.sample(6, 100, 10)
+    assert np.isfinite(draw.weights).all()
+
+
+def test_huge_priorities_stay_finite():
+    sampler = filled(4, np.full(4, np.finfo(np.float32).max), alpha=1.0)
+    draw = sampler.sample(4, 10, 10)
+    assert (draw.weights == 1).all()
+
+
+def test_draws_are_seeded():
+    first, again, other = (filled(50, some_priorities(50), seed=seed, uniform_mix=0.5) for seed in (0, 0, 1))
+    one, same, another = (sampler.sample(50, 3, 8) for sampler in (first, again, other))
+    assert np.array_equal(one.slots, same.slots)
+    assert np.array_equal(one.weights, same.weights)
+    assert not np.array_equal(one.slots, another.slots)

@@ -1,0 +1,87 @@
+"""SumTree: against a naive array, and the frequencies of what it finds."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drl_cli.replay.sum_tree import SumTree
+
+VALUES = st.one_of(st.just(0.0), st.floats(1e-6, 1e6))
+
+
+@st.composite
+def histories(draw):
+    """A capacity and calls of `set`, slots repeating."""
+    capacity = draw(st.integers(1, 70))
+    pairs = st.lists(st.tuples(st.integers(0, capacity - 1), VALUES), min_size=0, max_size=100)
+    return capacity, draw(st.lists(pairs, min_size=1, max_size=6))
+
+
+def check_sums(tree):
+    """Every node is exactly the sum of its children."""
+    inner = np.arange(1, tree.width)
+    np.testing.assert_array_equal(tree.nodes[inner], tree.nodes[2 * inner] + tree.nodes[2 * inner + 1])
+
+
+@settings(deadline=None, max_examples=200)
+@given(histories(), st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=20))
+def test_equals_a_naive_array(history, shares):
+    capacity, calls = history
+    tree, naive = SumTree(capacity), np.zeros(capacity)
+    for call in calls:
+        tree.set(np.array([slot for slot, _ in call], np.int64), np.array([value for _, value in call]))
+        for slot, value in call:
+            naive[slot] = value
+        np.testing.assert_array_equal(tree.values[:capacity], naive)
+        check_sums(tree)
+    assert tree.total == pytest.approx(naive.sum(), rel=1e-12)
+    if tree.total == 0:
+        return
+    mass = np.minimum(np.array(shares) * tree.total, np.nextafter(tree.total, 0))
+    found = tree.find(mass)
+    assert (naive[found] > 0).all()
+    upper, slack = naive.cumsum(), 1e-9 * tree.total
+    assert (mass <= upper[found] + slack).all()
+    assert (mass >= upper[found] - naive[found] - slack).all()
+
+
+@pytest.mark.parametrize("capacity", [1, 2, 3, 7, 8, 1000])
+def test_whole_numbers_are_found_exactly(capacity):
+    tree = SumTree(capacity)
+    tree.set(np.arange(capacity), np.arange(capacity) % 3 + 1.0)
+    expected = np.repeat(np.arange(capacity), np.arange(capacity) % 3 + 1)
+    assert tree.total == len(expected)
+    assert tree.find(np.arange(tree.total)).tolist() == expected.tolist()
+    assert tree.find(np.arange(tree.total)[:, None] + 0.5).tolist() == expected[:, None].tolist()
+
+
+def test_of_a_slot_that_repeats_the_last_value_counts():
+    for repeats in (3, 300):
+        tree = SumTree(100)
+        tree.set(np.full(repeats, 42), np.arange(1.0, repeats + 1))
+        assert tree.total == tree.values[42] == repeats
+
+
+def test_no_rounding_error_builds_up():
+    tree, rng = SumTree(777), np.random.default_rng(0)
+    for _ in range(2000):
+        tree.set(rng.integers(0, 777, 20), 10.0 ** rng.uniform(-8, 8, 20))
+    check_sums(tree)
+    tree.set(np.arange(777), np.ones(777))
+    assert tree.total == 777
+    tree.set(np.arange(777), 0.0)
+    assert not tree.nodes.any()
+
+
+def test_a_mass_that_rounding_has_put_at_the_total_finds_the_last_slot_with_a_value():
+    tree = SumTree(9)
+    tree.set(np.array([1, 5]), np.array([0.1, 0.2]))
+    assert tree.find(np.array([tree.total, 2 * tree.total])).tolist() == [5, 5]
+
+
+def test_nothing_to_set_or_find():
+    tree = SumTree(5)
+    tree.set(np.array([], np.int64), np.array([]))
+    assert tree.total == 0
+    assert tree.find(np.array([])).shape == (0,)
