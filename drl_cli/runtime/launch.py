@@ -69,21 +69,29 @@ class RaySession:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         os.environ.setdefault("RAY_worker_niceness", "0")  # else 15: whatever runs beside would starve the trainer
         os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([os.getcwd(), *sys.path[1:]]))
-        try:
-            import ray
-
-            ray.init(
-                address="local",
-                _node_ip_address="127.0.0.1",
-                include_dashboard=False,
-                object_store_memory=self._memory,
-                logging_level=logging.ERROR,
-                log_to_driver=False,
-            )
-        except BaseException as error:
-            self._error = error
+        for attempt in (1, 2):  # on a machine that is busy it may be too slow the first time
+            try:
+                self._start()
+                self._error = None
+                break
+            except BaseException as error:
+                self._error = error
+                log.info("Ray did not start, attempt %d: %s", attempt, error)
         self._up.set()
         self._end.wait()
+
+    def _start(self) -> None:
+        import ray
+
+        ray.shutdown()  # what a failed attempt left
+        ray.init(
+            address="local",
+            _node_ip_address="127.0.0.1",
+            include_dashboard=False,
+            object_store_memory=self._memory,
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+        )
 
 
 def run(config: Config, spec: EnvSpec, folder: Path, record: dict[str, Any], started: float) -> dict[str, Any]:

@@ -7,6 +7,7 @@ worker ..N --1--> proxy --2--> ORCHESTRATOR --3--> trajectory manager --4--> tra
                                     '--> parameter server, manage
 """
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from drl_cli.replay.config import PrioritizedConfig
 from drl_cli.replay.samplers import Prioritized, Uniform
 from drl_cli.replay.store import RingStore
 from drl_cli.runtime.config import Config
+from drl_cli.runtime.errors import RoleLost
 from drl_cli.runtime.handles import Handle, LocalRuntime, RayRuntime, Runtime
 from drl_cli.runtime.manage import Manage
 from drl_cli.runtime.manage_link import ManageLink
@@ -30,6 +32,8 @@ from drl_cli.runtime.worker_pool import WorkerPool
 from drl_cli.runtime.worker_proxy import WorkerProxy
 from drl_cli.types import EnvSpec, transition_schema
 from drl_cli.utils.seeding import generator, integers
+
+log = logging.getLogger(__name__)
 
 
 def build(
@@ -55,7 +59,14 @@ def build(
     def spawn_manage(wait: bool) -> Handle | None:
         if not wait and not ray_is_up():
             return None
-        return aside.spawn("manage", Manage, config, spec, folder, progress.started)
+        parts = (config, spec, folder, progress.started)
+        try:
+            return aside.spawn("manage", Manage, *parts)
+        except RoleLost as error:
+            if config.mode != "single":
+                raise
+            log.warning("%s; evaluations run in this process and training waits for them", error)
+            return local.spawn("manage", Manage, *parts)
 
     manage = ManageLink(spawn_manage, config.manage.max_restarts)
     rows = config.rows_per_collect * config.num_workers // len(pool.members)

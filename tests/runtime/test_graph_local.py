@@ -1,13 +1,19 @@
 """The whole graph in this process: determinism, counters, pace, the data path, in all three modes."""
 
+import io
+
 import numpy as np
 import pytest
 from counting import check_counter_rows
-from graphs import COUNTER, weights
+from graphs import COUNTER, TINY, make_config, weights
 
-from drl_cli.runtime.errors import EnvironmentFailed
+from drl_cli.envs.make import read_spec
+from drl_cli.metrics.console import Console
+from drl_cli.runtime.errors import EnvironmentFailed, RoleLost
 from drl_cli.runtime.evaluator import Score
-from drl_cli.runtime.handles import get
+from drl_cli.runtime.handles import RayRuntime, get
+from drl_cli.runtime.program import build
+from drl_cli.runtime.progress import Progress
 
 MODES = ("single", "sync", "async")
 
@@ -195,3 +201,19 @@ def test_in_one_process_worker_and_trainer_take_turns(run_graph, mode):
     assert 0.05 < worker < 0.999
     assert 0.0 <= trainer < 0.9
     assert worker + trainer > 0.5
+
+
+def test_single_mode_trains_and_evaluates_though_ray_does_not_start(tmp_path, caplog):
+    def no_ray():
+        raise RoleLost("Ray did not start: too slow")
+
+    config = make_config(*TINY, COUNTER, "mode=single")
+    (tmp_path / "checkpoints").mkdir()
+    console = Console(io.StringIO(), "test", config.total_env_steps, None, 1e9)
+    runtime = RayRuntime(str(tmp_path), no_ray)
+    graph = build(config, read_spec(config.env), tmp_path, runtime, lambda: True, Progress(config, 0.0), console)
+    graph.run()
+    graph.finish()
+    assert graph.progress.env_steps == 512
+    assert graph.manage.evaluations[-1].load.opt_steps == graph.progress.opt_steps > 0
+    assert "Ray did not start: too slow; evaluations run in this process" in caplog.text
