@@ -1,5 +1,6 @@
 """Orchestrator: starts, paces and stops everything. It has the only loop, and never touches an array."""
 
+import dataclasses
 import logging
 from collections.abc import Callable
 
@@ -143,7 +144,7 @@ class Orchestrator:
         member = next(member for member in self.pool.members if member.index == index)
         load = self.load
         if self.issued_env_steps < self.config.random_steps:
-            load = LoadParams(load.version, load.opt_steps, load.env_steps, random_actions=True)
+            load = dataclasses.replace(load, random_actions=True)
         ref = self.pool.dispatch(member, load, self.params)
         self.progress.trace.add(7)
         self.limiter.issue_collect(self.rows)
@@ -286,6 +287,7 @@ class Orchestrator:
     def _report(self) -> None:
         self.next_report = now() + self.config.logger.report_s
         scalars = self.progress.report(self.worker_wait_s())
+        scalars |= {f"rollout/{name}": value for name, value in self.load.exploration.items()}
         self.manage.report(scalars, self.progress.env_steps)
         self.console.report(scalars, self.progress.env_steps)
 

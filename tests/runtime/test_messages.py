@@ -22,7 +22,7 @@ MESSAGES = [
     SampleBatch(0, 16, 256),
     BatchTrainingData(0, 16, 256, 10_000),
     UpdatePriority(0, 4096),
-    LoadParams(7, 112, 5000),
+    LoadParams(7, 112, 5000, exploration={"epsilon": 0.5}),
 ]
 
 
