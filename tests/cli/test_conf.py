@@ -113,7 +113,7 @@ def test_tuned_none_is_off_and_a_named_set_is_taken_elsewhere(composed, name):
     differing = {key for key, value in leaves(tuned) if dict(leaves(plain))[key] != value}
     assert differing
     assert differing <= set(wanted)
-    elsewhere = composed("env=MountainCarContinuous-v0", f"tuned={name}")
+    elsewhere = composed("env=MountainCarContinuous-v0", f"algo={algo}", f"tuned={name}")
     assert elsewhere["algo"] == tuned["algo"]
     assert elsewhere["env"]["id"] == "MountainCarContinuous-v0"
 
