@@ -56,7 +56,8 @@ def number(value):
 @pytest.mark.parametrize("file", [file for file in FILES if "/" in file])
 def test_every_yaml_composes_and_converts(composed, file):
     group, _, name = file.removesuffix(".yaml").partition("/")
-    config = build(composed(f"{group}={name}"))
+    tuned_for = name.partition("-")[0] if group == "tuned" and name != "none" else "sac"
+    config = build(composed(f"algo={tuned_for}", f"{group}={name}"))
     if group in ("env", "algo"):
         assert getattr(config, group).name == name
     if group == "mode":
