@@ -46,6 +46,9 @@ class Policy(Protocol):
     def load(self, params: Array) -> None:
         """Use this flat float32 vector, as `Algorithm.policy_params` gave it."""
 
+    def explore(self, values: Mapping[str, float]) -> None:
+        """Explore by these values from now on, as `Algorithm.exploration` gave them."""
+
     def act(self, obs: Array) -> Columns:
         """Explore: `action` `[E, ...]` and the policy's extra columns for observations `[E, ...]`."""
 
@@ -68,6 +71,9 @@ class Algorithm(Protocol):
 
     def policy_params(self) -> Array:
         """Flat float32 copy of what the policy needs, and nothing else."""
+
+    def exploration(self, env_steps: int) -> Mapping[str, float]:
+        """Values of the exploration schedules, by name, after `env_steps` over all workers; empty without any."""
 
     def state(self) -> "dict[str, torch.Tensor]":
         """Everything that has to be saved to go on exactly."""

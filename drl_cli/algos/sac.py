@@ -61,6 +61,9 @@ class Policy:
     def load(self, params: Array) -> None:
         self.params = split(params, self.shapes)
 
+    def explore(self, values: Mapping[str, float]) -> None:
+        """The actor itself is stochastic; there is nothing to set."""
+
     def act(self, obs: Array) -> Columns:
         out = self._forward(obs)
         mean, log_std = out[:, : self.size], out[:, self.size :]
@@ -147,6 +150,9 @@ class Algorithm:
 
     def policy_params(self) -> Array:
         return self.actor.params()
+
+    def exploration(self, env_steps: int) -> Mapping[str, float]:
+        return {}
 
     def state(self) -> "dict[str, torch.Tensor]":
         return save_tensors(self._tensors() | {"noise": self.noise.get_state()})

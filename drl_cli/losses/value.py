@@ -29,3 +29,36 @@ def ensemble_mse(
     error = q - target
     weighted = error if weight is None else weight * error
     return (weighted * error).sum() / q.shape[1], weighted * (2.0 / q.shape[1])
+
+
+def q_target(reward: "torch.Tensor", discount: "torch.Tensor", next_q: "torch.Tensor") -> "torch.Tensor":
+    """Q-learning target r + discount max_a Q'(s', a), `[B]`; reward, discount `[B]`, next_q `[B, A]`.
+
+    `discount` is gamma**k over k steps and 0 only where the episode terminated (DQN, Mnih et al. 2015, algorithm 1).
+    """
+    return reward + discount * next_q.max(-1).values
+
+
+def double_q_target(
+    reward: "torch.Tensor", discount: "torch.Tensor", next_q: "torch.Tensor", next_online: "torch.Tensor"
+) -> "torch.Tensor":
+    """Double Q-learning target r + discount Q'(s', argmax_a Q(s', a)), `[B]`.
+
+    reward, discount `[B]`; next_q of the target and next_online of the online network `[B, A]`
+    (van Hasselt et al. 2016, eq. 4).
+    """
+    return reward + discount * next_q.gather(-1, next_online.argmax(-1, keepdim=True)).squeeze(-1)
+
+
+def half_square(error: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
+    """Half the squared error and its derivative, both of the error's shape."""
+    return 0.5 * error.square(), error
+
+
+def huber(error: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
+    """Huber loss and its derivative, both of the error's shape: e^2 / 2 within [-1, 1], |e| - 1/2 outside.
+
+    Its derivative is the error clipped to [-1, 1] (Mnih et al. 2015, methods).
+    """
+    slope = error.clamp(-1.0, 1.0)
+    return slope * (error - 0.5 * slope), slope

@@ -91,12 +91,16 @@ class UpdatePriority:
 
 @dataclass(frozen=True)
 class LoadParams:
-    """A parameter version; the vector goes along only to those who have an older one."""
+    """A parameter version; the vector goes along only to those who have an older one.
+
+    `exploration` are the values of the algorithm's exploration schedules at this version's env_steps.
+    """
 
     version: int
     opt_steps: int
     env_steps: int
     random_actions: bool = False
+    exploration: Mapping[str, float] = field(default_factory=dict)
 
 
 class Trace:

@@ -287,6 +287,7 @@ class Orchestrator:
     def _report(self) -> None:
         self.next_report = now() + self.config.logger.report_s
         scalars = self.progress.report(self.worker_wait_s())
+        scalars |= {f"rollout/{name}": value for name, value in self.load.exploration.items()}
         self.manage.report(scalars, self.progress.env_steps)
         self.console.report(scalars, self.progress.env_steps)
 

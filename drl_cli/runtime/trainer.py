@@ -61,7 +61,9 @@ class Trainer:
 
     def publish(self, version: int, env_steps: int) -> tuple[LoadParams, Array]:
         """The policy's parameters after all updates requested so far, as one flat float32 vector."""
-        return LoadParams(version, self.opt_steps, env_steps), self.algorithm.policy_params()
+        exploration = dict(self.algorithm.exploration(env_steps))
+        load = LoadParams(version, self.opt_steps, env_steps, exploration=exploration)
+        return load, self.algorithm.policy_params()
 
     def _check(self, names: list[str], values: Array, columns: Columns) -> None:
         bad = np.argwhere(~np.isfinite(values))

@@ -44,6 +44,7 @@ class Worker:
             self.policy.load(params)
         assert params is not None or (self.load is not None and self.load.version == load.version)
         self.load = load
+        self.policy.explore(load.exploration)
         try:
             for _ in range(self.num_steps):
                 self._step(load.random_actions)

@@ -113,6 +113,18 @@ def test_actions(case, rows):
             assert action.max() < case.spec.action.size
 
 
+def test_exploration_values_fit_the_policy(case):
+    algorithm, policy, obs = case.algorithm(), case.policy(), case.obs(50)
+    greedy = policy.greedy(obs)
+    for env_steps in (0, 1000, 10**9):
+        values = algorithm.exploration(env_steps)
+        assert all(isinstance(name, str) and np.isfinite(value) for name, value in values.items())
+        assert values == algorithm.exploration(env_steps)
+        policy.explore(values)
+        assert policy.act(obs)["action"].shape == (50, *case.spec.action.column.shape)
+        assert np.array_equal(policy.greedy(obs), greedy)
+
+
 def test_random_covers_the_action_space(case):
     action = case.policy().random(2000)["action"]
     if case.spec.action.kind == "box":

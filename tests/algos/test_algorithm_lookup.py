@@ -18,5 +18,8 @@ def test_refusal_says_why():
     obs = Column((3,), "float32")
     assert refusal("sac", EnvSpec("Car-v0", obs, box), "async") is None
     line = refusal("sac", EnvSpec("Cart-v1", obs, discrete), "async")
-    assert line.startswith("SAC needs a continuous (Box) action space; Cart-v1 has Discrete(4).")
+    assert line == "SAC needs a continuous (Box) action space; Cart-v1 has Discrete(4). For this: algo=dqn"
+    assert refusal("dqn", EnvSpec("Cart-v1", obs, discrete), "async") is None
+    line = refusal("dqn", EnvSpec("Car-v0", obs, box), "async")
+    assert line == "DQN needs a discrete action space; Car-v0 has Box(2,). For this: algo=sac"
     assert "does not run in mode=batch" in refusal("sac", EnvSpec("Car-v0", obs, box), "batch")

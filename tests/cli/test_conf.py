@@ -58,7 +58,8 @@ def number(value):
 @pytest.mark.parametrize("file", [file for file in FILES if "/" in file])
 def test_every_yaml_composes_and_converts(composed, file):
     group, _, name = file.removesuffix(".yaml").partition("/")
-    config = build(composed(f"{group}={name}"))
+    tuned_for = name.partition("-")[0] if group == "tuned" and name != "none" else "sac"
+    config = build(composed(f"algo={tuned_for}", f"{group}={name}"))
     if group in ("env", "algo"):
         assert getattr(config, group).name == name
     if group == "mode":
@@ -117,7 +118,7 @@ def test_tuned_none_is_off_and_a_named_set_is_taken_elsewhere(composed, name):
     differing = {key for key, value in leaves(tuned) if dict(leaves(plain))[key] != value}
     assert differing
     assert differing <= set(wanted)
-    elsewhere = composed("env=MountainCarContinuous-v0", f"tuned={name}")
+    elsewhere = composed("env=MountainCarContinuous-v0", f"algo={algo}", f"tuned={name}")
     assert elsewhere["algo"] == tuned["algo"]
     assert elsewhere["env"]["id"] == "MountainCarContinuous-v0"
 

@@ -79,6 +79,7 @@ def test_an_unbounded_pace_needs_no_band(config):
     [
         (["env=CartPole-v1"], USAGE, "SAC needs a continuous (Box) action space; CartPole-v1 has Discrete(2)."),
         (["env=drl_cli.envs.probes:Choose-v0"], USAGE, "SAC needs a continuous (Box) action space"),
+        (["env=Pendulum-v1", "algo=dqn"], USAGE, "DQN needs a discrete action space; Pendulum-v1 has Box(1,). For"),
         (["env=Blackjack-v1"], USAGE, "env: Blackjack-v1 has Tuple"),
         (["env.id=NoSuch-v1"], USAGE, "env: 'NoSuch-v1' can't be made"),
         (["env.id=no_such_module:Env-v1"], USAGE, "env: can't import 'no_such_module'"),

@@ -23,7 +23,7 @@ MESSAGES = [
     SampleBatch(0, 16, 256),
     BatchTrainingData(0, 16, 256, 10_000),
     UpdatePriority(0, np.zeros((16, 256), np.int64), np.zeros((16, 256))),
-    LoadParams(7, 112, 5000),
+    LoadParams(7, 112, 5000, exploration={"epsilon": 0.5}),
 ]
 
 

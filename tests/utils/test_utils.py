@@ -12,6 +12,7 @@ import torch
 from drl_cli.utils import lazy
 from drl_cli.utils.clock import Waiting, process_start
 from drl_cli.utils.ranges import Range
+from drl_cli.utils.schedules import linear
 from drl_cli.utils.seeding import ROLES, generator, integers
 from drl_cli.utils.torch_ops import Adam, load_tensors, save_tensors
 
@@ -31,6 +32,12 @@ def test_ranges(bounds, text, inside, outside):
     assert str(bounds) == text
     assert all(value in bounds for value in inside)
     assert not any(value in bounds for value in outside)
+
+
+def test_linear_schedule():
+    values = [linear(count, 1.0, 0.05, 1000) for count in (0, 250, 500, 999, 1000, 10**9)]
+    assert values == [1.0, 0.7625, 0.525, pytest.approx(0.05095), 0.05, 0.05]
+    assert linear(3, 0.0, 1.0, 4) == 0.75
 
 
 def test_nan_is_in_no_bounded_range():

@@ -1,0 +1,181 @@
+"""DQN: whole updates against an independent implementation with autograd and torch.optim; exploration."""
+
+import dataclasses
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from drl_cli.algos.dqn import Algorithm, Config, Policy
+from drl_cli.networks.mlp import NetworkConfig
+from drl_cli.types import ActionSpec, Column, EnvSpec
+
+CPU = torch.device("cpu")
+SPEC = EnvSpec("x", Column((5,), "float32"), ActionSpec("discrete", 4, "Discrete(4)"))
+CONFIG = Config(
+    "dqn", 0.99, 1, lr=1e-3, double=True, loss="huber", target_period=3,
+    epsilon_start=0.9, epsilon_end=0.1, epsilon_steps=400,
+)  # fmt: skip
+
+
+def make(activation="tanh", seed=0, spec=SPEC, **options):
+    config = dataclasses.replace(CONFIG, **options)
+    return Algorithm(config, NetworkConfig((16, 12), activation, "uniform"), spec, seed, CPU)
+
+
+def make_policy(seed=0, activation="tanh"):
+    policy = Policy(CONFIG, NetworkConfig((16, 12), activation, "uniform"), SPEC, seed)
+    policy.load(make(activation).policy_params())
+    return policy
+
+
+def make_batch(seed, weighted=False, rows=32):
+    """Rewards of standard deviation 2, so that errors lie on both sides of huber's knees."""
+    rng = torch.Generator().manual_seed(seed)
+    terminated = torch.rand(rows, generator=rng) < 0.2
+    batch = {
+        "obs": torch.randn(rows, 5, generator=rng),
+        "action": torch.randint(4, (rows,), generator=rng),
+        "reward": 2 * torch.randn(rows, generator=rng),
+        "next_obs": torch.randn(rows, 5, generator=rng),
+        "discount": torch.where(terminated, 0.0, 0.99),
+        "terminated": terminated,
+        "truncated": torch.zeros(rows, dtype=torch.bool),
+    }
+    return batch | ({"weight": torch.rand(rows, generator=rng)} if weighted else {})
+
+
+class Reference:
+    """DQN as the papers have it, on float64 torch.nn modules; starts from an algorithm's parameters."""
+
+    def __init__(self, algorithm, activation):
+        self.config, self.updates = algorithm.config, 0
+        self.activation = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh, "elu": torch.nn.ELU}[activation]
+        self.online, self.target = (self.network(algorithm.state()[name].double()) for name in ("online", "target"))
+        self.optimizer = torch.optim.Adam(self.online.parameters(), self.config.lr)
+
+    def network(self, flat):
+        layers = []
+        for inputs, outputs in pairwise((5, 16, 12, 4)):
+            layer = torch.nn.Linear(inputs, outputs, dtype=torch.float64)
+            weight, bias, flat = flat.split([inputs * outputs, outputs, len(flat) - (inputs + 1) * outputs])
+            layer.weight.data, layer.bias.data = weight.view(inputs, outputs).t().clone(), bias.clone()
+            layers += [layer, self.activation()]
+        return torch.nn.Sequential(*layers[:-1])
+
+    def flat(self, network):
+        layers = [layer for layer in network if isinstance(layer, torch.nn.Linear)]
+        return torch.cat([part for layer in layers for part in (layer.weight.t().flatten(), layer.bias)]).detach()
+
+    def update(self, batch):
+        rows = torch.arange(len(batch["action"]))
+        with torch.no_grad():
+            next_q = self.target(batch["next_obs"].double())
+            chooser = self.online(batch["next_obs"].double()) if self.config.double else next_q
+            target = batch["reward"] + batch["discount"] * next_q[rows, chooser.argmax(1)]
+        q = self.online(batch["obs"].double())[rows, batch["action"]]
+        if self.config.loss == "huber":
+            loss = functional.smooth_l1_loss(q, target, reduction="none")
+        else:
+            loss = (q - target) ** 2 / 2
+        loss = (batch.get("weight", torch.ones(len(rows))) * loss).mean()
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        self.updates += 1
+        if self.updates % self.config.target_period == 0:
+            self.target.load_state_dict(self.online.state_dict())
+        return {"q_loss": loss, "q_mean": q.mean()}, (q - target).abs()
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh", "elu"])
+@pytest.mark.parametrize("double", [True, False])
+@pytest.mark.parametrize("loss", ["huber", "mse"])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_updates_equal_an_independent_implementation(activation, double, loss, weighted):
+    algorithm = make(activation, double=double, loss=loss)
+    algorithm.target.flat.copy_(make(activation, seed=1).online.flat)  # the two networks choose different actions
+    reference = Reference(algorithm, activation)
+    start = algorithm.online.flat.clone()
+    for i in range(7):
+        batch = make_batch(i, weighted)
+        update = algorithm.update(batch)
+        metrics, priorities = reference.update(batch)
+        assert update.metrics.keys() == metrics.keys()
+        for name, value in metrics.items():
+            assert update.metrics[name].item() == pytest.approx(value.item(), rel=1e-4, abs=1e-4), name
+        torch.testing.assert_close(update.priorities.double(), priorities.detach(), rtol=1e-4, atol=1e-4)
+        for own, theirs in ((algorithm.online, reference.online), (algorithm.target, reference.target)):
+            torch.testing.assert_close(own.flat.double(), reference.flat(theirs), rtol=0, atol=1e-5)
+    assert (algorithm.online.flat - start).abs().max() > 3e-3
+
+
+def test_double_chooses_with_the_online_network():
+    updates = []
+    for double in (True, False):
+        algorithm = make(double=double)
+        algorithm.target.flat.copy_(make(seed=1).online.flat)
+        updates.append(algorithm.update(make_batch(0)).priorities)
+    assert not torch.allclose(*updates)
+
+
+def test_equal_weights_scale_the_loss_and_leave_priorities_alone():
+    batch = make_batch(0)
+    plain, halved = (make().update(batch | extra) for extra in ({}, {"weight": torch.full((32,), 0.5)}))
+    assert halved.metrics["q_loss"].item() == pytest.approx(0.5 * plain.metrics["q_loss"].item())
+    assert torch.equal(plain.priorities, halved.priorities)
+
+
+def test_target_is_a_copy_every_target_period_updates_across_a_resume():
+    algorithm = make(target_period=4)
+    copies = []
+    for i in range(9):
+        algorithm.update(make_batch(i))
+        copies.append(torch.equal(algorithm.target.flat, algorithm.online.flat))
+        resumed = make(seed=9, target_period=4)
+        resumed.load_state(algorithm.state())
+        algorithm = resumed
+    assert copies == [(i + 1) % 4 == 0 for i in range(9)]
+
+
+def test_wrong_states_are_refused():
+    algorithm = make()
+    state = algorithm.state()
+    wider = EnvSpec("x", Column((6,), "float32"), SPEC.action)
+    with pytest.raises(ValueError, match=r"'online' has shape .* needed is"):
+        make(spec=wider).load_state(state)
+    for name in ("target", "updates", "optimizer.mean"):
+        with pytest.raises(ValueError, match=name):
+            algorithm.load_state({key: value for key, value in state.items() if key != name})
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh", "elu"])
+def test_numpy_policy_equals_the_network(activation):
+    algorithm, policy = make(activation), make_policy(activation=activation)
+    obs = np.random.default_rng(0).standard_normal((64, 5)).astype(np.float32) * 2
+    algorithm.online.networks[0][-1].copy_(-algorithm.online.forward(torch.from_numpy(obs))[0][0].mean(0))
+    policy.load(algorithm.policy_params())
+    values, _ = algorithm.online.forward(torch.from_numpy(obs))
+    greedy = policy.greedy(obs)
+    assert np.array_equal(greedy, values[0].argmax(-1))
+    assert len(np.unique(greedy)) > 1
+
+
+def test_epsilon_falls_with_the_environment_steps():
+    algorithm = make()
+    values = [algorithm.exploration(env_steps)["epsilon"] for env_steps in (0, 100, 200, 400, 10**6)]
+    assert values == pytest.approx([0.9, 0.7, 0.5, 0.1, 0.1])
+    assert make_policy().epsilon == 0.9
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
+def test_act_is_random_in_a_share_of_epsilon(epsilon):
+    policy, obs = make_policy(seed=3), np.zeros((20_000, 5), np.float32)
+    policy.explore({"epsilon": epsilon})
+    action, greedy = policy.act(obs)["action"], policy.greedy(obs)
+    counts = np.bincount(action, minlength=4) / len(obs)
+    expected = np.full(4, epsilon / 4)
+    expected[greedy[0]] += 1 - epsilon
+    np.testing.assert_allclose(counts, expected, atol=0.02 if epsilon else 0)
