@@ -16,7 +16,8 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 def ray_cluster():
     """One cluster for all tests that need Ray."""
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    os.environ["PYTHONPATH"] = str(Path(__file__).parent / "runtime")  # where the tests' own roles are found
+    here = Path(__file__).parent  # where the tests' own roles, and what they import, are found
+    os.environ["PYTHONPATH"] = f"{here / 'runtime'}{os.pathsep}{here / 'support'}"
     import ray
 
     ray.init(
