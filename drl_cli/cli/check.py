@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from drl_cli.algos.base import AlgoConfig, algorithms, load_algorithm
-from drl_cli.cli.errors import UsageError, did_you_mean
+from drl_cli.cli.errors import UsageError, did_you_mean, nearest
 from drl_cli.cli.settings import all_keys, convert, unknown_algorithm, unknown_key
 
 OVERRIDE = re.compile(r"(?P<sign>\+\+|\+|~)?(?P<key>[\w./@-]+)(=(?P<value>.*))?", re.DOTALL)
@@ -123,8 +123,9 @@ def unknown_env(name: str) -> str | None:
         return None
     if ":" in name:
         return f"no environment '{name}': there is no module '{name.split(':')[0]}' to import"
-    hint = did_you_mean(name, options("env"), 2) or did_you_mean(name, registered(), 2)
-    return f"no environment '{name}'.{hint}"
+    ours, all_ids = options("env"), registered()
+    best = nearest(name, [*ours, *all_ids])
+    return f"no environment '{name}'.{did_you_mean(name, ours if best and best[0] in ours else all_ids, 2)}"
 
 
 def check_value(key: str, value: str | None, is_sweep: bool, algo: type[AlgoConfig]) -> list[str]:

@@ -213,3 +213,10 @@ def test_no_module_of_the_user_is_imported_to_see_whether_it_is_there(tmp_path, 
     check_command(read_command(["env=module_with_effect:Env-v0"]))
     assert "module_with_effect" not in sys.modules
     assert os.listdir(tmp_path) == ["module_with_effect.py"]
+
+
+def test_a_mistyped_environment_is_compared_with_all_there_are():
+    (problem,) = problems_of("env=MountainCarContinous-v0")
+    assert "Did you mean MountainCarContinuous-v0" in problem
+    (problem,) = problems_of("env=LunarLaner")
+    assert problem.endswith("Did you mean LunarLander, LunarLanderContinuous?")
