@@ -78,7 +78,7 @@ class Forever(gymnasium.Env[Array, Array]):
 class Sleeper(gymnasium.Env[Array, Array]):
     """Takes `step_s` per step without using the processor.
 
-    The first instance that creates `slow_file`, where one is named, takes `slow_factor` times as long.
+    The first instance that steps, and so creates `slow_file` where one is named, takes `slow_factor` times as long.
     """
 
     def __init__(
@@ -87,21 +87,26 @@ class Sleeper(gymnasium.Env[Array, Array]):
         self.observation_space = Box(-1.0, 1.0, (2,), np.float32)
         self.action_space = Box(-1.0, 1.0, (1,), np.float32)
         self.length, self.count, self.step_s = length, 0, step_s
-        if slow_file:
-            try:
-                Path(slow_file).touch(exist_ok=False)
-                self.step_s *= slow_factor
-            except FileExistsError:
-                return
+        self.slow_file, self.slow_factor = slow_file, slow_factor
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
         self.count = 0
         return np.zeros(2, np.float32), {}
 
     def step(self, action: Array) -> tuple[Array, float, bool, bool, Info]:
+        if self.slow_file:
+            self._claim()
         time.sleep(self.step_s)
         self.count += 1
         return np.zeros(2, np.float32), 0.0, False, self.count >= self.length, {}
+
+    def _claim(self) -> None:
+        try:
+            Path(self.slow_file).touch(exist_ok=False)
+            self.step_s *= self.slow_factor
+        except FileExistsError:
+            pass
+        self.slow_file = ""
 
 
 class Crash(Counter):
