@@ -6,10 +6,11 @@ an `EnvSpec` and batches of columns; it does not log, save, read configs or know
 
 import importlib
 import pkgutil
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 from drl_cli.networks.mlp import NetworkConfig
 from drl_cli.types import Array, Columns, EnvSpec, Schema
@@ -30,31 +31,43 @@ class AlgoConfig:
 
 @dataclass(frozen=True)
 class Update:
-    """Result of one gradient update: scalar tensors by name, and new priorities `[B]` where replay wants them."""
+    """Result of learning from one batch: scalar tensors by name, new priorities `[B]` where replay wants them.
+
+    `steps` gradient updates were made from it.
+    """
 
     metrics: Mapping[str, "torch.Tensor"]
     priorities: "torch.Tensor | None" = None
+    steps: int = 1
 
 
-class Policy(Protocol):
+class Policy(ABC):
     """Acts; numpy only, so that a worker process needs no torch."""
 
-    extra_columns: ClassVar[Schema]
+    extra_columns: ClassVar[Schema] = {}
 
-    def __init__(self, config: AlgoConfig, network: NetworkConfig, spec: EnvSpec, seed: int) -> None: ...
+    @abstractmethod
+    def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None: ...
 
+    @abstractmethod
     def load(self, params: Array) -> None:
         """Use this flat float32 vector, as `Algorithm.policy_params` gave it."""
 
     def explore(self, values: Mapping[str, float]) -> None:
-        """Explore by these values from now on, as `Algorithm.exploration` gave them."""
+        """Explore by these values from now on, as `Algorithm.exploration` gave them; stochastic policies need none."""
 
+    def begin(self, envs: Array) -> None:
+        """Episodes start in these environments (indices): a recurrent policy forgets what was there."""
+
+    @abstractmethod
     def act(self, obs: Array) -> Columns:
         """Explore: `action` `[E, ...]` and the policy's extra columns for observations `[E, ...]`."""
 
+    @abstractmethod
     def random(self, rows: int) -> Columns:
         """The same columns with actions drawn uniformly from the action space."""
 
+    @abstractmethod
     def greedy(self, obs: Array) -> Array:
         """The best action for each observation, without exploration."""
 
@@ -67,7 +80,7 @@ class Algorithm(Protocol):
     ) -> None: ...
 
     def update(self, batch: Batch) -> Update:
-        """One gradient update from columns `[B, ...]`; `weight` is among them only where replay is prioritized."""
+        """Learn from one batch of columns `[B, ...]`; `weight` is among them only where replay is prioritized."""
 
     def policy_params(self) -> Array:
         """Flat float32 copy of what the policy needs, and nothing else."""
@@ -83,11 +96,16 @@ class Algorithm(Protocol):
 
 
 class AlgoModule(Protocol):
-    """A module in this folder."""
+    """A module in this folder: what it can act on, where it runs, which replay tables it learns from (samplers).
+
+    `EXPLORATION` are the names of the values that `Algorithm.exploration` gives.
+    """
 
     __doc__: str | None
     ACTIONS: tuple[str, ...]
     MODES: tuple[str, ...]
+    TABLES: tuple[str, ...]
+    EXPLORATION: tuple[str, ...]
     Config: type[AlgoConfig]
     Policy: type[Policy]
     Algorithm: type[Algorithm]
@@ -105,15 +123,21 @@ def load_algorithm(name: str) -> AlgoModule:
     return cast(AlgoModule, importlib.import_module(f"drl_cli.algos.{name}"))
 
 
-def refusal(name: str, spec: EnvSpec, mode: str) -> str | None:
-    """Why this algorithm can't run on this environment or in this mode, with what can; None when it can."""
+def refusal(name: str, spec: EnvSpec, mode: str, sampler: str) -> str | None:
+    """Why this algorithm can't run on this environment, in this mode or from this table; None when it can."""
     module = load_algorithm(name)
     if spec.action.kind not in module.ACTIONS:
         wanted = {"box": "continuous (Box)", "discrete": "discrete"}[module.ACTIONS[0]]
         fits = [other for other in algorithms() if spec.action.kind in load_algorithm(other).ACTIONS]
-        advice = f" For this: algo={fits[0]}" if fits else " No algorithm here handles that yet."
+        advice = (
+            f" For this: {' or '.join(f'algo={fit}' for fit in fits)}"
+            if fits
+            else " No algorithm here handles that yet."
+        )
         article = "an" if wanted[0] in "aeiou" else "a"
         return f"{name.upper()} needs {article} {wanted} action space; {spec.id} has {spec.action.text}.{advice}"
     if mode not in module.MODES:
         return f"{name.upper()} does not run in mode={mode}; it runs in {', '.join(module.MODES)}"
+    if sampler not in module.TABLES:
+        return f"{name.upper()} can't learn from replay={sampler}; say replay={' or '.join(module.TABLES)}"
     return None

@@ -7,14 +7,15 @@ online network chooses the next action and the target network rates it (Double D
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
+from drl_cli.algos import base
 from drl_cli.algos.base import AlgoConfig, Batch, Update
 from drl_cli.losses.value import double_q_target, half_square, huber, q_target
 from drl_cli.networks.mlp import MLP, NetworkConfig, Shapes, mlp_numpy, mlp_shapes, split
-from drl_cli.types import Array, Columns, EnvSpec, Schema
+from drl_cli.types import Array, Columns, EnvSpec
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Count, Fraction, Positive
 from drl_cli.utils.schedules import linear
@@ -22,6 +23,8 @@ from drl_cli.utils.torch_ops import Adam, load_tensors, save_tensors
 
 ACTIONS = ("discrete",)
 MODES = ("single", "sync", "async")
+TABLES = ("uniform", "prioritized")
+EXPLORATION = ("epsilon",)
 
 
 @dataclass(frozen=True)
@@ -42,10 +45,8 @@ def q_shapes(network: NetworkConfig, spec: EnvSpec) -> Shapes:
     return mlp_shapes(spec.obs_size, network.hidden, spec.action.size)
 
 
-class Policy:
+class Policy(base.Policy):
     """Epsilon-greedy on the Q network in numpy."""
-
-    extra_columns: ClassVar[Schema] = {}
 
     def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         self.shapes = q_shapes(network, spec)

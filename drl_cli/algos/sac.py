@@ -6,10 +6,10 @@ batched network with one optimizer; the n-step return and the discount come with
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
+from drl_cli.algos import base
 from drl_cli.algos.base import AlgoConfig, Batch, Update
 from drl_cli.losses.policy import (
     LOG_STD_MAX,
@@ -21,13 +21,15 @@ from drl_cli.losses.policy import (
 )
 from drl_cli.losses.value import ensemble_mse, soft_target
 from drl_cli.networks.mlp import MLP, NetworkConfig, Shapes, mlp_numpy, mlp_shapes, split
-from drl_cli.types import Array, Columns, EnvSpec, Schema
+from drl_cli.types import Array, Columns, EnvSpec
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Fraction, Positive
 from drl_cli.utils.torch_ops import Adam, load_tensors, save_tensors
 
 ACTIONS = ("box",)
 MODES = ("single", "sync", "async")
+TABLES = ("uniform", "prioritized")
+EXPLORATION = ()
 
 
 @dataclass(frozen=True)
@@ -46,10 +48,8 @@ def actor_shapes(network: NetworkConfig, spec: EnvSpec) -> Shapes:
     return mlp_shapes(spec.obs_size, network.hidden, 2 * spec.action.size)
 
 
-class Policy:
+class Policy(base.Policy):
     """The tanh-Gaussian actor in numpy."""
-
-    extra_columns: ClassVar[Schema] = {}
 
     def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         self.shapes = actor_shapes(network, spec)
@@ -60,9 +60,6 @@ class Policy:
 
     def load(self, params: Array) -> None:
         self.params = split(params, self.shapes)
-
-    def explore(self, values: Mapping[str, float]) -> None:
-        """The actor itself is stochastic; there is nothing to set."""
 
     def act(self, obs: Array) -> Columns:
         out = self._forward(obs)

@@ -31,7 +31,7 @@ def preflight(config: Config) -> EnvSpec:
     if problems := pace_problems(config):
         raise UsageError(problems)
     spec = environment_spec(config)
-    if problem := refusal(config.algo.name, spec, config.mode):
+    if problem := refusal(config.algo.name, spec, config.mode, config.replay.sampler):
         raise UsageError(problem)
     check_device(config)
     check_resources(config, spec)
@@ -61,9 +61,9 @@ def pace_problems(config: Config) -> list[str]:
             f"replay.capacity={config.replay.capacity} is below orchestrator.min_inserts={pace.min_inserts}: "
             "no update would ever be made"
         )
-    if config.worker.block_rows < config.worker.envs:
+    if config.block_rows < config.worker.envs:
         problems.append(
-            f"worker.block_rows={config.worker.block_rows} is below worker.envs={config.worker.envs}: "
+            f"worker.block_rows={config.block_rows} is below worker.envs={config.worker.envs}: "
             "a block holds at least one step of every environment"
         )
     if config.worker.proxies and config.num_workers % config.worker.proxies:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from drl_cli.algos.base import AlgoConfig, algorithms, load_algorithm
 from drl_cli.cli.errors import UsageError, did_you_mean, nearest
-from drl_cli.replay.config import SAMPLERS, PrioritizedConfig, ReplayConfig
+from drl_cli.replay.config import SAMPLERS, ReplayConfig
 from drl_cli.runtime.config import Config
 from drl_cli.utils.ranges import Range
 
@@ -137,10 +137,12 @@ def all_keys(algo: type[AlgoConfig], kind: Any = Config, prefix: str = "") -> di
     """Every dotted key -> type; groups included, and the options of every sampler."""
     keys: dict[str, Any] = {}
     for name, hint in fields(kind).items():
-        hint = algo if hint is AlgoConfig else PrioritizedConfig if hint is ReplayConfig else hint
+        hint = algo if hint is AlgoConfig else hint
         keys[prefix + name] = hint
-        if dataclasses.is_dataclass(hint):
-            keys |= all_keys(algo, hint, f"{prefix}{name}.")
+        kinds = tuple(SAMPLERS.values()) if hint is ReplayConfig else (hint,)
+        for group in kinds:
+            if dataclasses.is_dataclass(group):
+                keys |= all_keys(algo, group, f"{prefix}{name}.")
     return keys
 
 

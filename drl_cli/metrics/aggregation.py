@@ -1,7 +1,7 @@
 """Aggregation between two reports: nothing is lost when intervals do not line up."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -38,3 +38,13 @@ def spread(name: str, values: Iterable[float]) -> dict[str, float]:
         f"{name}_max": float(array.max()),
         f"{name}_median": float(np.median(array)),
     }
+
+
+def over_shards(stats: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """What several tables report, as of one: whole numbers are counts and add up, the rest is averaged."""
+    merged = {}
+    for name in dict.fromkeys(name for part in stats for name in part):
+        values = [part[name] for part in stats if name in part]
+        total = sum(values)
+        merged[name] = total if all(isinstance(value, int) for value in values) else total / len(values)
+    return merged

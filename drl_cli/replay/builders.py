@@ -1,8 +1,20 @@
-"""From environment steps to replay rows: the n-step builder of a worker."""
+"""From environment steps to the rows of a replay table, in the worker."""
+
+from typing import Protocol
 
 import numpy as np
 
 from drl_cli.types import Array, Columns
+
+
+class Builder(Protocol):
+    """Takes steps, gives rows."""
+
+    def append(self, step: Columns) -> None:
+        """Add one step of all environments: obs, action, reward, next_obs, terminated, truncated, ... `[E, ...]`."""
+
+    def take(self) -> Columns:
+        """All rows that are complete now, `[rows, ...]`; fresh arrays."""
 
 
 class NStepBuilder:

@@ -11,8 +11,14 @@ from drl_cli.utils.ranges import Count, Fraction, Positive
 class ReplayConfig:
     """The replay table, and all that uniform sampling needs."""
 
-    sampler: Literal["uniform", "prioritized"]
+    sampler: Literal["uniform", "prioritized", "fifo-once", "sequences"]
     capacity: Count
+    shards: Count | None
+
+    @property
+    def wants_priorities(self) -> bool:
+        """Whether the trainer sends the rows' new priorities back."""
+        return self.sampler == "prioritized"
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ class WorkerConfig:
     num: Count | None
     proxies: Natural
     envs: Count
-    block_rows: Count
+    block_rows: Count | None
     random_steps: Natural | None
     max_restarts: Natural
 
@@ -129,9 +129,29 @@ class Config:
         return self.worker.num
 
     @property
+    def block_rows(self) -> int:
+        """Rows of a hand-over; not given, all workers together fill one batch."""
+        return self.worker.block_rows or -(-self.trainer.batch_size // self.num_workers)
+
+    @property
+    def is_on_policy(self) -> bool:
+        """Whether every transition is served once, and soon."""
+        return self.replay.sampler == "fifo-once"
+
+    @property
+    def batches_per_insert(self) -> float:
+        """Batches drawn per transition: the configured ratio, or what it takes to serve each transition once."""
+        return 1 / self.trainer.batch_size if self.is_on_policy else self.orchestrator.sample_insert_ratio
+
+    @property
+    def num_shards(self) -> int:
+        """Trajectory managers that share the replay's capacity; an on-policy queue keeps the order of time in one."""
+        return 1 if self.is_on_policy else self.replay.shards or self.num_workers // 25 + 1
+
+    @property
     def steps_per_collect(self) -> int:
         """Steps of each environment in one collect call."""
-        return max(1, self.worker.block_rows // self.worker.envs)
+        return max(1, self.block_rows // self.worker.envs)
 
     @property
     def rows_per_collect(self) -> int:
@@ -141,6 +161,8 @@ class Config:
     @property
     def updates_per_call(self) -> int:
         """Updates in one train call: as configured, at most what one collect pays for."""
+        if self.is_on_policy:
+            return 1
         paid = int(self.orchestrator.sample_insert_ratio * self.rows_per_collect)
         return self.trainer.updates_per_call or max(1, min(16, paid))
 

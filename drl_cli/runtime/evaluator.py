@@ -50,11 +50,12 @@ class Evaluator:
         obs = obs.astype(self.spec.obs.dtype, copy=False)
         returns, lengths = np.zeros(len(self.envs)), np.zeros(len(self.envs), np.int64)
         running = np.arange(len(self.envs))
+        self.policy.begin(running)
         for _ in range(self.max_steps):
-            actions = self.policy.greedy(obs[running])
+            actions = self.policy.greedy(obs)
             still = np.ones(len(running), np.bool_)
             for k, i in enumerate(running):
-                next_obs, reward, terminated, truncated = self.envs[i].step(actions[k])
+                next_obs, reward, terminated, truncated = self.envs[i].step(actions[i])
                 obs[i] = next_obs
                 returns[i] += reward
                 lengths[i] += 1

@@ -56,18 +56,23 @@ class InsertTransition:
 
 @dataclass(frozen=True)
 class SampleBatch:
-    """Draw `num_batches` batches for a trainer."""
+    """Draw `num_batches` batches and give each of `num_trainers` an equal part of every one.
 
-    trainer: int
+    `version` is the newest of the parameters: on-policy tables serve nothing that is too old for it.
+    """
+
     num_batches: int
     batch_size: int
+    version: int = 0
+    num_trainers: int = 1
 
 
 @dataclass(frozen=True)
 class BatchTrainingData:
-    """Batches `[num_batches, batch_size, ...]` drawn when the table had seen `inserts` rows.
+    """Batches `[num_batches, batch_size, ...]` for one trainer, drawn when the table had seen `inserts` transitions.
 
-    `sequence` `[num_batches, batch_size]` are the numbers of the rows, where the table wants their priorities.
+    `sequence` `[num_batches, batch_size]` are the numbers of the rows, where the table wants their priorities;
+    `dropped` transitions were too old to be served; `stats` is what the table has to report.
     """
 
     trainer: int
@@ -75,6 +80,8 @@ class BatchTrainingData:
     batch_size: int
     inserts: int
     sequence: Array | None = field(default=None, compare=False)
+    dropped: int = 0
+    stats: Mapping[str, float] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)

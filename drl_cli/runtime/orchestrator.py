@@ -12,7 +12,8 @@ from drl_cli.runtime.manage import EvalReport
 from drl_cli.runtime.manage_link import ManageLink
 from drl_cli.runtime.messages import LoadParams, SampleBatch
 from drl_cli.runtime.progress import Progress
-from drl_cli.runtime.rate_limiter import RateLimiter
+from drl_cli.runtime.rate_limiter import Limiter
+from drl_cli.runtime.replay_shards import ReplayShards
 from drl_cli.runtime.trainer import TrainReport
 from drl_cli.runtime.worker_pool import Collected, Member, WorkerPool
 from drl_cli.utils.clock import now
@@ -30,13 +31,13 @@ class Orchestrator:
         self,
         config: Config,
         pool: WorkerPool,
-        replay: Handle,
+        replay: ReplayShards,
         trainer: Handle,
         server: Handle,
         manage: ManageLink,
         share: Callable[[Ref], Ref],
         rows_per_collect: int,
-        limiter: RateLimiter,
+        limiter: Limiter,
         progress: Progress,
         console: Console,
     ) -> None:
@@ -49,6 +50,7 @@ class Orchestrator:
         self.arrived: list[Collected] = []
         self.window_ends: float | None = None
         self.training = 0
+        self.prefetch = 1 if config.is_on_policy else 2  # train calls in flight: the next batch is drawn meanwhile
         self.publishing = False
         self.issued_env_steps = 0
         self.next_eval = config.manage.eval_period
@@ -128,7 +130,7 @@ class Orchestrator:
             if member.index not in held:
                 self._dispatch(member)
         draining = self.issued_env_steps >= self.config.total_env_steps
-        while self.training < 2:
+        while self.training < self.prefetch:
             updates = self.config.updates_per_call
             if draining and not self.limiter.free:
                 updates = min(updates, self.limiter.owed())
@@ -142,8 +144,9 @@ class Orchestrator:
 
     def _dispatch(self, member: Member) -> None:
         random_actions = self.issued_env_steps < self.config.random_steps
+        if member.version < self.load.version:
+            self.progress.trace.add(7)
         ref = self.pool.dispatch(member, replace(self.load, random_actions=random_actions), self.params)
-        self.progress.trace.add(7)
         self.limiter.issue_collect(self.rows)
         self.issued_env_steps += self.rows
         self.pending[ref] = (f"{self.pool.name} {member.index}", self._on_collected)
@@ -152,15 +155,15 @@ class Orchestrator:
         self.progress.trainer_idle.stop(now())
         if self.progress.train_started is None:
             self.progress.train_started = now()
-        message = SampleBatch(0, updates, self.config.trainer.batch_size)
-        header, batch = self.replay.call("sample", message, results=2)
-        report, priorities = self.trainer.call("train", header, batch, results=2)
+        version = self.load.version + self.publishing  # of the newest parameters that the trainer has by then
+        message = SampleBatch(updates, self.config.trainer.batch_size, version)
+        shard, parts = self.replay.sample(message)
+        report, priorities = self.trainer.call("train", *parts, results=2)
         self.progress.trace.add(3)
         self.progress.trace.add(4)
         self.limiter.issue_sample(updates)
-        self.progress.samples += updates
         self.training += 1
-        self.pending[report] = ("trainer", lambda ref: self._on_trained(ref, priorities))
+        self.pending[report] = ("trainer", lambda ref: self._on_trained(ref, updates, shard, priorities))
 
     def _publish(self) -> None:
         version = self.load.version + 1
@@ -188,32 +191,30 @@ class Orchestrator:
                 self.issued_env_steps -= self.rows
                 self.limiter.land(self.rows, 0)
                 continue
-            ack = self.replay.call("insert", done.header, done.columns)
+            ack = self.replay.insert(done.header, done.columns)
             self.pending[ack] = ("replay", get)
             self.progress.collected(done.header)
             self.issued_env_steps += done.header.env_steps - self.rows
             self.limiter.land(self.rows, done.header.rows)
-            self.progress.trace.merge(done.header.routes or {1: 1, 8: 1})
+            self.progress.trace.merge(done.header.routes or {1: 1, 8: done.loaded})
             self.progress.trace.add(2)
             self.progress.trace.add(3)
         self.arrived, self.window_ends = [], None
 
-    def _on_trained(self, ref: Ref, priorities: Ref) -> None:
+    def _on_trained(self, ref: Ref, asked: int, shard: int, priorities: Ref) -> None:
         report: TrainReport = get(ref)
-        if self.config.replay.sampler == "prioritized":
+        if self.config.replay.wants_priorities:
             # Sent only now: replay answers in order, and would keep the next batch waiting for priorities to come.
-            self.pending[self.replay.call("update_priorities", priorities)] = ("replay", self._on_prioritized)
+            self.pending[self.replay.update_priorities(shard, priorities)] = ("replay", get)
             self.progress.trace.add(5)
+        self.limiter.unserved(asked - report.num_batches, report.dropped)
         self.training -= 1
         if self.training == 0:
             self.progress.trainer_idle.start(now())
-        self.progress.trained(report)
+        self.progress.trained(report, shard)
         due = report.opt_steps - self.load.opt_steps >= self.config.orchestrator.sample_load_ratio
         if self.config.mode == "async" and due and not self.publishing:
             self._publish()
-
-    def _on_prioritized(self, ref: Ref) -> None:
-        self.progress.prioritized(get(ref))
 
     def _on_published(self, ref: Ref, params: Ref) -> None:
         self.load = get(ref)

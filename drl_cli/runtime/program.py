@@ -13,9 +13,7 @@ from pathlib import Path
 
 from drl_cli.algos.base import load_algorithm
 from drl_cli.metrics.console import Console
-from drl_cli.replay.config import PrioritizedConfig
-from drl_cli.replay.samplers import Prioritized, Uniform
-from drl_cli.replay.store import RingStore
+from drl_cli.replay.tables import make_table, share_of
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import RoleLost
 from drl_cli.runtime.handles import Handle, LocalRuntime, RayRuntime, Runtime
@@ -24,7 +22,8 @@ from drl_cli.runtime.manage_link import ManageLink
 from drl_cli.runtime.orchestrator import Orchestrator
 from drl_cli.runtime.parameter_server import ParameterServer
 from drl_cli.runtime.progress import Progress
-from drl_cli.runtime.rate_limiter import RateLimiter, required_band
+from drl_cli.runtime.rate_limiter import Limiter, QueueLimiter, RateLimiter, required_band
+from drl_cli.runtime.replay_shards import ReplayShards
 from drl_cli.runtime.trainer import Trainer
 from drl_cli.runtime.trajectory_manager import TrajectoryManager
 from drl_cli.runtime.worker import Worker
@@ -52,7 +51,8 @@ def build(
     aside: Runtime = ray or local
 
     trainer = core.spawn("trainer", make_trainer, config, spec)
-    replay = core.spawn("replay", make_replay, config, spec)
+    shards = [core.spawn(f"replay {i}", make_replay, config, spec, i) for i in range(config.num_shards)]
+    replay = ReplayShards(shards, generator(config.seed, "shard"))
     server = core.spawn("parameter server", ParameterServer)
     pool = make_pool(config, spec, edge)
 
@@ -103,13 +103,11 @@ def make_proxy(config: Config, spec: EnvSpec, runtime: Runtime, index: int, inca
     return WorkerProxy(pool, runtime, window)
 
 
-def make_replay(config: Config, spec: EnvSpec) -> TrajectoryManager:
-    """The replay table."""
+def make_replay(config: Config, spec: EnvSpec, shard: int) -> TrajectoryManager:
+    """One shard of the replay table."""
     schema = transition_schema(spec, load_algorithm(config.algo.name).Policy.extra_columns)
-    store, rng = RingStore(schema, config.replay.capacity), generator(config.seed, "replay")
-    if isinstance(config.replay, PrioritizedConfig):
-        return TrajectoryManager(store, Prioritized(config.replay, rng, config.num_updates))
-    return TrajectoryManager(store, Uniform(rng))
+    share, rng = share_of(config.replay, shard, config.num_shards), generator(config.seed, "replay", shard)
+    return TrajectoryManager(make_table(share, schema, rng, config.num_updates // config.num_shards))
 
 
 def make_trainer(config: Config, spec: EnvSpec) -> Trainer:
@@ -124,8 +122,10 @@ def make_trainer(config: Config, spec: EnvSpec) -> Trainer:
     )
 
 
-def make_limiter(config: Config) -> RateLimiter:
+def make_limiter(config: Config) -> Limiter:
     """The limiter; `orchestrator.band=null` is wide enough for every worker and two train calls to be in flight."""
+    if config.is_on_policy:
+        return QueueLimiter(config.trainer.batch_size, 1)
     pace = config.orchestrator
     in_flight = config.num_workers * config.rows_per_collect
     band = pace.band or 2 * required_band(pace.sample_insert_ratio, in_flight, 2 * config.updates_per_call)

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from drl_cli.metrics.aggregation import Means, spread
+from drl_cli.metrics.aggregation import Means, over_shards, spread
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.manage import EvalReport
 from drl_cli.runtime.messages import InsertTransition, Trace
@@ -40,7 +40,7 @@ class Progress:
         self._lags = [0, 0, 0]  # sum, count, maximum
         self._episodes: deque[tuple[float, int]] = deque()
         self._means = Means()
-        self._priorities: Mapping[str, float] = {}
+        self._replay: dict[int, Mapping[str, float]] = {}
         self._last_report = (now(), 0, 0)
 
     def wall_s(self) -> float:
@@ -70,15 +70,15 @@ class Progress:
         if self.warm_env_steps is None and excess >= 0:
             self.warm_env_steps = self.env_steps - excess
 
-    def trained(self, report: TrainReport) -> None:
-        """A train call is done."""
+    def trained(self, report: TrainReport, shard: int = 0) -> None:
+        """A train call is done, with batches from this shard."""
         self.opt_steps = report.opt_steps
+        self.samples += report.num_batches
+        self._replay[shard] = report.replay
+        if report.num_updates == 0:
+            return
         self._means.add({f"train/{name}": value for name, value in report.metrics.items()}, report.num_updates)
         self._means.add({"perf/update_ms": 1000 * report.seconds / report.num_updates}, report.num_updates)
-
-    def prioritized(self, stats: Mapping[str, float]) -> None:
-        """Priorities have landed in replay."""
-        self._priorities = stats
 
     def evaluated(self, report: EvalReport) -> bool:
         """An evaluation is done; returns whether it reached stop.return."""
@@ -134,14 +134,17 @@ class Progress:
             "perf/env_steps_per_s": (self.env_steps - env_steps) / elapsed,
             "perf/opt_steps_per_s": (self.opt_steps - opt_steps) / elapsed,
             "perf/updates_per_env_step": 0.0 if ratio is None else ratio,
+            "perf/updates_per_env_step_window": (self.opt_steps - opt_steps) / max(1, self.env_steps - env_steps),
             "perf/worker_wait_frac": worker_wait,
+            "perf/worker_wait_s": worker_wait_s,
             "perf/trainer_wait_frac": trainer_wait,
+            "perf/trainer_wait_s": self.trainer_idle.seconds(self.ended or moment),
             "perf/opt_steps": self.opt_steps,
             "perf/wall_s": self.wall_s(),
             "replay/size": min(self.inserts, self.config.replay.capacity),
             "replay/inserts": self.inserts,
             "replay/samples": self.samples,
-            **{f"replay/{name}": value for name, value in self._priorities.items()},
+            **{f"replay/{name}": value for name, value in over_shards(list(self._replay.values())).items()},
             **self._system(),
         }
 

@@ -1,13 +1,41 @@
-"""The two-sided rate limiter: arithmetic that holds updates per transition at the configured ratio."""
+"""Rate limiters: arithmetic that says which side may go on. They answer, and never wait."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 ROUNDING = 1e-6  # a ratio such as 0.1 has no exact binary form
 
 
+class Limiter(Protocol):
+    """Told of every call, it answers whether the next one may be made."""
+
+    free: bool
+
+    def may_sample(self, batches: int) -> bool:
+        """Whether U more batches may be drawn now."""
+
+    def may_collect(self, rows: int) -> bool:
+        """Whether K more transitions may be collected now."""
+
+    def owed(self) -> int:
+        """Whole batches that are paid for and not drawn yet; 0 before min_inserts have landed."""
+
+    def issue_collect(self, rows: int) -> None:
+        """A collect call of K rows is on its way."""
+
+    def land(self, issued: int, rows: int) -> None:
+        """A collect call came back: `issued` rows were counted for it, `rows` are in replay now (0: it was lost)."""
+
+    def issue_sample(self, batches: int) -> None:
+        """A train call of U batches is on its way."""
+
+    def unserved(self, batches: int, dropped: int) -> None:
+        """Batches that a train call did not get, and transitions that were dropped instead of being served."""
+
+
 @dataclass
 class RateLimiter:
-    """Answers whether the next collect or train call keeps to the ratio; it never waits.
+    """Two-sided: holds batches per transition at the configured ratio.
 
     `inserts` counts transitions, `samples` batches, both with calls in flight counted as done; `landed` counts the
     transitions that are in replay. With r = ratio, a collect adds K transitions, a train call takes U batches:
@@ -34,35 +62,70 @@ class RateLimiter:
         return self.ratio * max(0, self.inserts - self.min_inserts)
 
     def may_sample(self, batches: int) -> bool:
-        """Whether U more batches may be drawn now."""
         if self.landed < max(1, self.min_inserts):
             return False
         return self.free or self.target - self.samples - batches >= -self.band / 2 - ROUNDING
 
     def may_collect(self, rows: int) -> bool:
-        """Whether K more transitions may be collected now."""
         if self.free or self.inserts < max(1, self.min_inserts):
             return True
         return self.target + self.ratio * rows - self.samples <= self.band / 2 + ROUNDING
 
     def owed(self) -> int:
-        """Whole batches that are paid for and not drawn yet; 0 before min_inserts have landed."""
         if self.landed < max(1, self.min_inserts):
             return 0
         return max(0, int(self.target - self.samples + ROUNDING))
 
     def issue_collect(self, rows: int) -> None:
-        """A collect call of K rows is on its way."""
         self.inserts += rows
 
     def land(self, issued: int, rows: int) -> None:
-        """A collect call came back: `issued` rows were counted for it, `rows` are in replay now (0: it was lost)."""
         self.inserts += rows - issued
         self.landed += rows
 
     def issue_sample(self, batches: int) -> None:
-        """A train call of U batches is on its way."""
         self.samples += batches
+
+    def unserved(self, batches: int, dropped: int) -> None:
+        self.samples -= batches
+
+
+@dataclass
+class QueueLimiter:
+    """For a queue whose transitions are served once: `batch_size` of them make a batch, `ahead` batches may wait.
+
+    A batch may be drawn when it is there; collecting goes on while less than a batch is there or under way, and as far
+    as `ahead` batches beyond that. One of the two is always true.
+    """
+
+    batch_size: int
+    ahead: int
+    free: bool = False
+    under_way: int = 0
+    queued: int = 0
+
+    def may_sample(self, batches: int) -> bool:
+        return self.queued >= batches * self.batch_size
+
+    def may_collect(self, rows: int) -> bool:
+        waiting = self.queued + self.under_way
+        return waiting < self.batch_size or waiting + rows <= self.ahead * self.batch_size
+
+    def owed(self) -> int:
+        return max(0, self.queued // self.batch_size)
+
+    def issue_collect(self, rows: int) -> None:
+        self.under_way += rows
+
+    def land(self, issued: int, rows: int) -> None:
+        self.under_way -= issued
+        self.queued += rows
+
+    def issue_sample(self, batches: int) -> None:
+        self.queued -= batches * self.batch_size
+
+    def unserved(self, batches: int, dropped: int) -> None:
+        self.queued += batches * self.batch_size - dropped
 
 
 def required_band(ratio: float, rows: int, batches: int) -> float:

@@ -17,12 +17,18 @@ from drl_cli.utils.lazy import torch
 
 @dataclass(frozen=True)
 class TrainReport:
-    """What one train call did: metrics are means over its updates."""
+    """What one train call did: metrics are means over its updates.
+
+    `num_batches` were served, `dropped` transitions were not, being too old; `replay` is the table's own report.
+    """
 
     opt_steps: int
     num_updates: int
     metrics: Mapping[str, float]
     seconds: float
+    num_batches: int
+    dropped: int
+    replay: Mapping[str, float]
 
 
 class Trainer:
@@ -43,27 +49,39 @@ class Trainer:
         Raises ValueError when it wants them and the algorithm has none.
         """
         started = time.perf_counter()
-        batches = {
-            name: torch.from_numpy(column).to(self.device, non_blocking=True) for name, column in columns.items()
-        }
+        batches = {name: self._to_device(column) for name, column in columns.items()}
         updates = [
             self.algorithm.update({name: batch[i] for name, batch in batches.items()})
             for i in range(header.num_batches)
         ]
-        names = list(updates[0].metrics)
-        values = torch.stack([torch.stack([update.metrics[name] for name in names]) for update in updates]).cpu()
-        self._check(names, values.numpy(), columns)
-        self.opt_steps += header.num_batches
-        means = dict(zip(names, values.mean(0).tolist(), strict=True))
+        means = self._means(updates, columns)
+        num_updates = sum(update.steps for update in updates)
+        self.opt_steps += num_updates
         priorities = None if header.sequence is None else _priorities(header.trainer, header.sequence, updates)
-        report = TrainReport(self.opt_steps, header.num_batches, means, time.perf_counter() - started)
-        return report, priorities
+        seconds = time.perf_counter() - started
+        served = (header.num_batches, header.dropped, header.stats)
+        return TrainReport(self.opt_steps, num_updates, means, seconds, *served), priorities
+
+    def _to_device(self, column: Array) -> "torch.Tensor":
+        tensor = torch.from_numpy(column)
+        if self.device.type == "cpu":
+            return tensor
+        return tensor.pin_memory().to(self.device, non_blocking=True)
 
     def publish(self, version: int, env_steps: int) -> tuple[LoadParams, Array]:
         """The policy's parameters after all updates requested so far, as one flat float32 vector."""
         exploration = dict(self.algorithm.exploration(env_steps))
         load = LoadParams(version, self.opt_steps, env_steps, exploration=exploration)
         return load, self.algorithm.policy_params()
+
+    def _means(self, updates: Sequence[Update], columns: Columns) -> dict[str, float]:
+        """Metrics averaged over the updates, fetched at once; raises Diverged where one is not finite."""
+        if not updates:
+            return {}
+        names = list(updates[0].metrics)
+        values = torch.stack([torch.stack([update.metrics[name] for name in names]) for update in updates]).cpu()
+        self._check(names, values.numpy(), columns)
+        return dict(zip(names, values.mean(0).tolist(), strict=True))
 
     def _check(self, names: list[str], values: Array, columns: Columns) -> None:
         bad = np.argwhere(~np.isfinite(values))

@@ -2,9 +2,11 @@
 
 import time
 
+import numpy as np
+
 from drl_cli.algos.base import load_algorithm
 from drl_cli.envs.batch import EnvBatch
-from drl_cli.replay.builders import NStepBuilder
+from drl_cli.replay.builders import Builder, NStepBuilder
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import EnvironmentFailed
 from drl_cli.runtime.messages import Block, InsertTransition, LoadParams
@@ -25,11 +27,12 @@ class Worker:
         (policy_seed,) = integers(config.seed, "policy", 1, index, incarnation)
         module = load_algorithm(config.algo.name)
         self.policy = module.Policy(config.algo, config.network, spec, policy_seed)
-        self.builder = NStepBuilder(config.algo.n_step, config.algo.gamma, config.env.reward_scale)
+        self.builder = make_builder(config)
         try:
             self.envs = EnvBatch(config.env, spec, seeds)
         except Exception as error:
             raise EnvironmentFailed(f"worker {index}: {type(error).__name__}: {error}") from error
+        self.policy.begin(np.arange(config.worker.envs))
         self.load: LoadParams | None = None
         self.blocks = 0
         self.env_steps = 0
@@ -71,7 +74,14 @@ class Worker:
         columns = self.policy.random(len(obs)) if random_actions else self.policy.act(obs)
         step = self.envs.step(columns["action"])
         self.builder.append({"obs": obs, **columns, **vars(step)})
+        if (ended := step.terminated | step.truncated).any():
+            self.policy.begin(np.flatnonzero(ended))
 
     def close(self) -> None:
         """Close the environments."""
         self.envs.close()
+
+
+def make_builder(config: Config) -> Builder:
+    """What turns steps into the rows that this run's replay table takes."""
+    return NStepBuilder(config.algo.n_step, config.algo.gamma, config.env.reward_scale)

@@ -15,13 +15,14 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Member:
-    """One worker (or proxy) and what it is doing."""
+    """One worker (or proxy) and what it is doing; `loaded`: parameters went along with its last call."""
 
     index: int
     handle: Handle
     incarnation: int = 0
     version: int = -1
     columns: Ref | None = None
+    loaded: bool = False
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Collected:
     member: int
     header: InsertTransition | None
     columns: Ref | None
+    loaded: bool = False
 
 
 class WorkerPool:
@@ -53,8 +55,8 @@ class WorkerPool:
 
     def dispatch(self, member: Member, load: LoadParams, params: Ref) -> Ref:
         """Start a collect; the parameters go along only if the member has older ones."""
-        newer = load.version > member.version
-        args = (load, params) if newer else (load,)
+        member.loaded = load.version > member.version
+        args = (load, params) if member.loaded else (load,)
         self.waiting[member.index - self._first].stop(now())  # before the call: in process it takes all its time here
         header, member.columns = member.handle.call("collect", *args, results=2)
         member.version = load.version
@@ -70,7 +72,7 @@ class WorkerPool:
         except ActorDied as error:
             self._restart(member, error)
             return Collected(member.index, None, None)
-        return Collected(member.index, header, member.columns)
+        return Collected(member.index, header, member.columns, member.loaded)
 
     def gather(self, window_s: float | None) -> list[Collected]:
         """All results that are ready within `window_s` of the first (None: of all), in order of the members."""

@@ -32,7 +32,7 @@ class WorkerProxy:
         while not results:
             for member in self.pool.idle():
                 self.pool.dispatch(member, load, self.params)
-                self.trace.add(8)
+                self.trace.add(8, int(member.loaded))
             gathered = self.pool.gather(self.window_s)
             results = [(done.header, done.columns) for done in gathered if done.header is not None]
         self.trace.add(1, len(results))

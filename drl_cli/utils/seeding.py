@@ -2,7 +2,7 @@
 
 import numpy as np
 
-ROLES = ("worker", "policy", "replay", "trainer", "evaluate", "confirm")
+ROLES = ("worker", "policy", "replay", "trainer", "evaluate", "confirm", "shard")
 
 
 def sequence(seed: int, role: str, index: int = 0, incarnation: int = 0) -> np.random.SeedSequence:

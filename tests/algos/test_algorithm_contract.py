@@ -79,7 +79,7 @@ def test_module(name, kind, case):
     assert issubclass(case.module.Config, AlgoConfig)
     assert case.config.name == name
     assert set(get_type_hints(case.module.Config)) == {field.name for field in dataclasses.fields(case.config)}
-    assert refusal(name, case.spec, case.module.MODES[0]) is None
+    assert refusal(name, case.spec, case.module.MODES[0], case.module.TABLES[0]) is None
 
 
 def test_params_fit_the_policy(case):

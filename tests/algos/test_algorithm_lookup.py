@@ -16,10 +16,10 @@ def test_unknown_names_are_refused_with_what_there_is():
 def test_refusal_says_why():
     box, discrete = ActionSpec("box", 2, "Box(2,)"), ActionSpec("discrete", 4, "Discrete(4)")
     obs = Column((3,), "float32")
-    assert refusal("sac", EnvSpec("Car-v0", obs, box), "async") is None
-    line = refusal("sac", EnvSpec("Cart-v1", obs, discrete), "async")
+    assert refusal("sac", EnvSpec("Car-v0", obs, box), "async", "uniform") is None
+    line = refusal("sac", EnvSpec("Cart-v1", obs, discrete), "async", "uniform")
     assert line == "SAC needs a continuous (Box) action space; Cart-v1 has Discrete(4). For this: algo=dqn"
-    assert refusal("dqn", EnvSpec("Cart-v1", obs, discrete), "async") is None
-    line = refusal("dqn", EnvSpec("Car-v0", obs, box), "async")
+    assert refusal("dqn", EnvSpec("Cart-v1", obs, discrete), "async", "uniform") is None
+    line = refusal("dqn", EnvSpec("Car-v0", obs, box), "async", "uniform")
     assert line == "DQN needs a discrete action space; Car-v0 has Box(2,). For this: algo=sac"
-    assert "does not run in mode=batch" in refusal("sac", EnvSpec("Car-v0", obs, box), "batch")
+    assert "does not run in mode=batch" in refusal("sac", EnvSpec("Car-v0", obs, box), "batch", "uniform")

@@ -94,7 +94,7 @@ def test_the_options_of_a_sampler_come_with_it(composed):
     (problem,) = problems_of(composed("+replay.alpha=0.5"))
     assert problem == "replay.alpha: only replay=prioritized has this option"
     (problem,) = problems_of(composed("replay.sampler=fifo"))
-    assert problem == "replay.sampler: 'fifo' is not one of uniform, prioritized"
+    assert problem == "replay.sampler: 'fifo' is not one of uniform, prioritized, fifo-once, sequences"
 
 
 def test_all_problems_at_once(plain):

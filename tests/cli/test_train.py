@@ -255,7 +255,7 @@ def test_a_repeat_of_what_is_no_run_is_an_error_of_the_user(drl, tmp_path):
 def test_every_combination_that_fits_runs(train_here, composed, capsys, env, algo, mode):
     overrides = (f"env={env}", f"algo={algo}", f"mode={mode}")
     config = build(composed(*overrides))
-    if refusal(algo, read_spec(config.env), mode):
+    if refusal(algo, read_spec(config.env), mode, config.replay.sampler):
         with pytest.raises(UsageError) as caught:
             train_here(*overrides)
         assert caught.value.exit_code == 2
@@ -274,7 +274,7 @@ def test_every_combination_that_fits_runs(train_here, composed, capsys, env, alg
 
 def test_some_combination_fits(composed):
     spec = read_spec(build(composed()).env)
-    assert refusal("sac", spec, "async") is None
+    assert refusal("sac", spec, "async", "uniform") is None
     assert load_algorithm("sac").MODES == ("single", "sync", "async")
 
 

@@ -9,7 +9,7 @@ from drl_cli.replay.samplers import Prioritized
 
 def make(capacity=10, seed=0, num_batches=100, **options):
     options = {"alpha": 0.6, "beta": 0.4, "eps": 1e-6, "uniform_mix": 0.0} | options
-    config = PrioritizedConfig("prioritized", capacity, **options)
+    config = PrioritizedConfig("prioritized", capacity, 1, **options)
     return Prioritized(config, np.random.default_rng(seed), num_batches)
 
 

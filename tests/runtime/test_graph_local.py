@@ -57,7 +57,8 @@ def test_counters_mean_the_same_in_every_mode(run_graph, mode, ratio):
     assert progress.updates_per_env_step() == pytest.approx(ratio, rel=0.02)
     counts = progress.trace.counts
     assert all(counts[route] > 0 for route in (1, 2, 3, 4, 6, 7, 8))
-    assert counts[1] == counts[2] == counts[7] == counts[8] == progress.env_steps // graph.rows
+    assert counts[1] == counts[2] == progress.env_steps // graph.rows
+    assert counts[7] == counts[8] <= 2 * progress.loads  # a version goes to each worker once, some never
     assert counts[6] == progress.loads
 
 
@@ -67,14 +68,14 @@ def test_prioritized_replay_in_every_mode(run_graph, mode):
     first, again, other = (run_graph(*args, f"seed={s}") for s in (3, 3, 4))
     assert weights(first) == weights(again)
     assert weights(first) != weights(other)
-    progress, manager = first.progress, first.replay.role
+    progress, manager = first.progress, first.replay.shards[0].role
     assert progress.opt_steps > 50
     assert progress.trace.counts[5] == progress.trace.counts[4]
     stats = {tag: value for tag, value in progress.report(0.0).items() if tag.startswith("replay/")}
     assert stats["replay/beta"] == 1.0
     assert stats["replay/stale_priorities"] == stats["replay/bad_priorities"] == 0
     assert stats["replay/max_priority"] > 0
-    assert len(np.unique(manager.sampler.tree.values[: len(manager.store)])) > 200
+    assert len(np.unique(manager.table.sampler.tree.values[: len(manager.table)])) > 200
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -100,7 +101,7 @@ def test_every_transition_arrives_once_and_in_order(run_graph, mode, n_step, pro
     graph = run_graph(
         COUNTER, f"mode={mode}", "worker.num=2", f"algo.n_step={n_step}", f"worker.proxies={proxies}", "seed=9"
     )
-    rows = get(graph.replay.call("contents"))
+    rows = get(graph.replay.shards[0].call("contents"))
     assert len(rows["reward"]) == graph.progress.inserts
     check_counter_rows(rows, n_step, 0.99, graph.progress.env_steps)
 
@@ -125,9 +126,10 @@ def test_messages_share_no_memory(build_graph):
     kept = columns["obs"].copy()
     worker.collect(load)
     assert np.array_equal(columns["obs"], kept)
-    graph.replay.role.store.insert(columns)
+    store = graph.replay.shards[0].role.table.store
+    store.insert(columns)
     columns["obs"][:] = -5
-    assert not (graph.replay.role.store.columns["obs"][: len(kept)] == -5).any()
+    assert not (store.columns["obs"][: len(kept)] == -5).any()
 
 
 def test_an_environment_that_raises_ends_the_run_with_its_words(build_graph):

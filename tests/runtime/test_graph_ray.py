@@ -10,7 +10,7 @@ from graphs import COUNTER, weights
 
 from drl_cli.runtime.errors import EnvironmentFailed, RoleLost
 from drl_cli.runtime.handles import ActorDied, RayRuntime, get, wait
-from drl_cli.runtime.messages import UpdatePriority
+from drl_cli.runtime.messages import SampleBatch, UpdatePriority
 
 pytestmark = pytest.mark.ray
 
@@ -66,7 +66,7 @@ def test_sync_with_a_proxy_on_ray_equals_sync_without(run_graph):
 @pytest.mark.parametrize("proxies", [0, 1])
 def test_async_rows_arrive_once_and_in_order(run_graph, proxies):
     graph = run_graph(COUNTER, "mode=async", "worker.num=2", "algo.n_step=3", f"worker.proxies={proxies}", on_ray=True)
-    rows = get(graph.replay.call("contents"))
+    rows = get(graph.replay.shards[0].call("contents"))
     check_counter_rows(rows, 3, 0.99, graph.progress.env_steps)
     assert graph.progress.updates_per_env_step() == pytest.approx(0.25, rel=0.02)
     assert graph.progress.samples == graph.progress.opt_steps
@@ -75,7 +75,7 @@ def test_async_rows_arrive_once_and_in_order(run_graph, proxies):
 def test_async_with_prioritized_replay(run_graph):
     args = ("mode=async", "worker.num=2", "replay=prioritized", "replay.capacity=300", "total_env_steps=2000")
     graph = run_graph(COUNTER, *args, on_ray=True)
-    progress, manager = graph.progress, graph.replay
+    progress, (manager,) = graph.progress, graph.replay.shards
     assert progress.trace.counts[5] == progress.trace.counts[4] > 0
     assert progress.updates_per_env_step() == pytest.approx(0.25, rel=0.02)
     stats = progress.report(0.0)
@@ -83,8 +83,14 @@ def test_async_with_prioritized_replay(run_graph):
     assert stats["replay/bad_priorities"] == 0
     last = progress.inserts - 1
     ours = UpdatePriority(0, np.array([[last - 300, last - 299, last]]), np.array([[1.0, 1.0, 2.0]], np.float32))
-    after = get(manager.call("update_priorities", ours))
-    assert after["stale_priorities"] == stats["replay/stale_priorities"] + 1
+
+    def stale():
+        header, _ = manager.call("sample", SampleBatch(1, 1), results=2)
+        return get(header).stats["stale_priorities"]
+
+    before = stale()
+    get(manager.call("update_priorities", ours))
+    assert stale() == before + 1
 
 
 def test_a_slow_worker_delays_nobody(build_graph, tmp_path):
@@ -127,7 +133,7 @@ def test_a_killed_worker_is_replaced_and_no_row_is_wrong(build_graph):
     assert graph.progress.worker_restarts == 1
     assert graph.pool.members[1].incarnation == 1
     assert graph.progress.env_steps >= 3000
-    check_counter_rows(get(graph.replay.call("contents")), 1, 0.99, graph.progress.env_steps)
+    check_counter_rows(get(graph.replay.shards[0].call("contents")), 1, 0.99, graph.progress.env_steps)
 
 
 def test_a_worker_that_keeps_dying_ends_the_run(build_graph):

@@ -20,7 +20,7 @@ from drl_cli.types import Episode
 BLOCKS = (Block(0, 0, 3, 30, 96, 128, 7, 112), Block(1, 2, 0, 28, 0, 32, 7, 112))
 MESSAGES = [
     InsertTransition(BLOCKS, (Episode(1, -3.5, 20),), 0.25, 1, {1: 2}),
-    SampleBatch(0, 16, 256),
+    SampleBatch(16, 256, 3, 2),
     BatchTrainingData(0, 16, 256, 10_000),
     UpdatePriority(0, np.zeros((16, 256), np.int64), np.zeros((16, 256))),
     LoadParams(7, 112, 5000, exploration={"epsilon": 0.5}),

@@ -1,0 +1,39 @@
+"""ReplayShards: the orchestrator's edge to one or several trajectory managers, which share the capacity."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from drl_cli.runtime.handles import Handle, Ref
+from drl_cli.runtime.messages import InsertTransition, SampleBatch
+
+
+class ReplayShards:
+    """A block goes to a random shard, batches come from a random one, priorities go back to where they are due.
+
+    Calls to one shard are answered in the order in which they are made, so a shard that was sent rows has them by the
+    time it is sampled.
+    """
+
+    def __init__(self, shards: Sequence[Handle], rng: np.random.Generator) -> None:
+        self.shards, self.rng = shards, rng
+        self.filled: set[int] = set()
+
+    def insert(self, header: InsertTransition, columns: Ref) -> Ref:
+        """Send rows; the reference is to the shard's count of inserts."""
+        shard = self._choose(range(len(self.shards)))
+        if header.rows:
+            self.filled.add(shard)
+        return self.shards[shard].call("insert", header, columns)
+
+    def sample(self, message: SampleBatch) -> tuple[int, list[Ref]]:
+        """The shard that is asked, and references to a header and its columns for each trainer in turn."""
+        shard = self._choose(sorted(self.filled))
+        return shard, self.shards[shard].call("sample", message, results=2 * message.num_trainers)
+
+    def update_priorities(self, shard: int, message: Ref) -> Ref:
+        """Send an UpdatePriority back to the shard that its batch came from."""
+        return self.shards[shard].call("update_priorities", message)
+
+    def _choose(self, shards: Sequence[int]) -> int:
+        return shards[0] if len(shards) == 1 else int(self.rng.choice(shards))
