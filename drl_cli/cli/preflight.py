@@ -73,8 +73,10 @@ def pace_problems(config: Config) -> list[str]:
         return problems
     members = config.worker.proxies or config.num_workers
     rows = rows * config.num_workers // members
-    if config.replay.capacity < rows + config.algo.n_step * config.worker.envs:
-        problems.append(f"replay.capacity={config.replay.capacity} is below one hand-over of {rows} transitions")
+    share = config.replay.capacity // config.num_shards
+    if share < rows + config.algo.n_step * config.worker.envs:
+        of = f" / replay.shards={config.num_shards}" if config.num_shards > 1 else ""
+        problems.append(f"replay.capacity={config.replay.capacity}{of} is below one hand-over of {rows} transitions")
     needed = required_band(pace.sample_insert_ratio, rows, config.updates_per_call)
     if pace.band is not None and pace.band < needed and config.mode == "async":
         problems.append(

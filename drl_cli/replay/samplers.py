@@ -22,6 +22,10 @@ class Draw:
 class Sampler(Protocol):
     """Chooses slots; it is told what happens to them."""
 
+    @property
+    def nbytes(self) -> int:
+        """Allocated bytes."""
+
     def insert(self, slots: Array) -> None:
         """New rows are in these slots `[rows]`."""
 
@@ -40,6 +44,7 @@ class Uniform:
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
+        self.nbytes = 0
 
     def insert(self, slots: Array) -> None:
         """Nothing to note."""
@@ -71,6 +76,11 @@ class Prioritized:
         self.largest = 1.0
         self.drawn = 0
         self.bad = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tree."""
+        return self.tree.nodes.nbytes
 
     def insert(self, slots: Array) -> None:
         self.largest = float(self.tree.values.max()) or self.largest

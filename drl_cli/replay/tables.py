@@ -33,6 +33,10 @@ class Table(Protocol):
     def inserts(self) -> int:
         """Transitions that ever came in."""
 
+    @property
+    def nbytes(self) -> int:
+        """Allocated bytes."""
+
     def __len__(self) -> int:
         """Transitions that are stored now."""
 
@@ -66,6 +70,11 @@ class ReplayTable:
     def inserts(self) -> int:
         """Transitions that ever came in."""
         return self.store.inserts
+
+    @property
+    def nbytes(self) -> int:
+        """Allocated bytes, of the store and of what the sampler keeps."""
+        return self.store.nbytes + self.sampler.nbytes
 
     def insert(self, columns: Columns, versions: Array) -> None:
         first = self.store.inserts

@@ -59,6 +59,17 @@ def test_a_replay_below_one_hand_over_is_refused(config):
     assert "one hand-over of 256" in problems[0]
 
 
+def test_every_shard_holds_a_hand_over(config):
+    assert pace_problems(config("replay.capacity=1000", "replay.shards=3", "mode=sync")) == []
+    (problem,) = pace_problems(config("replay.capacity=1000", "replay.shards=4", "orchestrator.min_inserts=100"))
+    assert "replay.capacity=1000 / replay.shards=4 is below one hand-over of 256" in problem
+
+
+def test_a_shard_for_every_25_workers_more(config):
+    nums = {num: config(f"worker.num={num}", "mode=sync").num_shards for num in (1, 24, 25, 26, 49, 50)}
+    assert nums == {1: 1, 24: 1, 25: 2, 26: 2, 49: 2, 50: 3}
+
+
 def test_the_smallest_band_that_is_let_through_runs(config, train_here):
     """The bound is neither too strict nor too lax by more than a little: at it, a run ends by itself."""
     overrides = ("env=Pendulum-v1", "tuned=none", "orchestrator.sample_insert_ratio=1", "worker.num=1")

@@ -106,6 +106,24 @@ def test_every_transition_arrives_once_and_in_order(run_graph, mode, n_step, pro
     check_counter_rows(rows, n_step, 0.99, graph.progress.env_steps)
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("replay", ["uniform", "prioritized"])
+def test_shards_share_the_rows_and_the_counters_are_exact(run_graph, mode, replay):
+    graph = run_graph(COUNTER, f"mode={mode}", f"replay={replay}", "replay.shards=3", "worker.num=2", "algo.n_step=2")
+    parts = [get(shard.call("contents")) for shard in graph.replay.shards]
+    assert all(len(part["reward"]) > 0 for part in parts)
+    assert sum(len(part["reward"]) for part in parts) == graph.progress.inserts
+    rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    order = np.lexsort(rows["obs"].T[::-1])  # by environment, episode, step
+    check_counter_rows({name: column[order] for name, column in rows.items()}, 2, 0.99, graph.progress.env_steps)
+    assert graph.progress.samples == graph.progress.opt_steps
+    assert graph.progress.updates_per_env_step() == pytest.approx(0.25, rel=0.02)
+    if replay == "prioritized":
+        stats = graph.progress.report(0.0)
+        assert stats["replay/stale_priorities"] == stats["replay/bad_priorities"] == 0
+        assert graph.progress.trace.counts[5] == graph.progress.trace.counts[4]
+
+
 def test_random_warm_up_is_counted_over_all_workers(run_graph):
     graph = run_graph(COUNTER, "mode=sync", "worker.num=2", "worker.random_steps=128", "total_env_steps=256")
     loads = [member.handle.role.load.random_actions for member in graph.pool.members]
