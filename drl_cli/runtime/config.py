@@ -130,8 +130,15 @@ class Config:
 
     @property
     def block_rows(self) -> int:
-        """Rows of a hand-over; not given, all workers together fill one batch."""
-        return self.worker.block_rows or -(-self.trainer.batch_size // self.num_workers)
+        """Rows of a hand-over. Not given: what pays for 32 updates, at most 256; on-policy, a worker's share of a batch.
+
+        Small hand-overs keep both sides close to the ratio at every moment, large ones save calls.
+        """
+        if self.worker.block_rows is not None:
+            return self.worker.block_rows
+        if self.is_on_policy:
+            return -(-self.trainer.batch_size // self.num_workers)
+        return max(self.worker.envs, min(256, int(32 / self.orchestrator.sample_insert_ratio)))
 
     @property
     def is_on_policy(self) -> bool:

@@ -36,7 +36,7 @@ def test_what_fits_gives_the_spec_and_writes_nothing(config, tmp_path):
         ("replay.capacity=999", ("replay.capacity=999", "orchestrator.min_inserts=1000")),
         ("worker.block_rows=15", ("worker.block_rows=15", "worker.envs=16")),
         ("worker.proxies=3", ("worker.num=2", "worker.proxies=3")),
-        ("orchestrator.band=1", ("orchestrator.band=1", "sample_insert_ratio 0.25", "256 rows")),
+        ("orchestrator.band=1", ("orchestrator.band=1", "sample_insert_ratio 0.25", "128 rows")),
     ],
 )
 def test_a_pace_that_would_never_get_going_is_refused_with_its_numbers(config, override, parts):
@@ -54,14 +54,15 @@ def test_all_problems_of_the_pace_at_once(config):
 
 
 def test_a_replay_below_one_hand_over_is_refused(config):
-    code, problems = refusal(config("replay.capacity=200", "orchestrator.min_inserts=100"))
+    code, problems = refusal(config("replay.capacity=200", "orchestrator.min_inserts=100", "worker.block_rows=256"))
     assert (code, len(problems)) == (USAGE, 1)
     assert "one hand-over of 256" in problems[0]
 
 
 def test_every_shard_holds_a_hand_over(config):
-    assert pace_problems(config("replay.capacity=1000", "replay.shards=3", "mode=sync")) == []
-    (problem,) = pace_problems(config("replay.capacity=1000", "replay.shards=4", "orchestrator.min_inserts=100"))
+    assert pace_problems(config("replay.capacity=1000", "replay.shards=3", "worker.block_rows=256", "mode=sync")) == []
+    overrides = ("replay.capacity=1000", "replay.shards=4", "orchestrator.min_inserts=100", "worker.block_rows=256")
+    (problem,) = pace_problems(config(*overrides))
     assert "replay.capacity=1000 / replay.shards=4 is below one hand-over of 256" in problem
 
 
