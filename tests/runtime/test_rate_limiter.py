@@ -9,8 +9,11 @@ from hypothesis import strategies as st
 from drl_cli.runtime.rate_limiter import RateLimiter, required_band
 
 
-def simulate(limiter, rows, batches, workers=1, death=0.0, seed=0, num_events=300):
-    """Issue all that is allowed, then let one call in flight come back, in random order; False at a deadlock."""
+def simulate(limiter, rows, batches, workers=1, death=0.0, seed=0, num_events=300, trainers=2):
+    """Issue all that is allowed, then let one call in flight come back, in random order; False at a deadlock.
+
+    `trainers` are the train calls that may be in flight; a collect call that comes back from a dead worker is lost.
+    """
     rng, collecting, training = random.Random(seed), 0, 0
     least = -limiter.band / 2 - (limiter.ratio * rows * workers if death else 0.0) - 1e-6
     most = max(limiter.band / 2, limiter.ratio * rows) + 1e-6  # the last block of the warm-up may go over the band
@@ -18,7 +21,7 @@ def simulate(limiter, rows, batches, workers=1, death=0.0, seed=0, num_events=30
         while collecting < workers and limiter.may_collect(rows):
             limiter.issue_collect(rows)
             collecting += 1
-        while training < 2 and limiter.may_sample(batches):
+        while training < trainers and limiter.may_sample(batches):
             assert limiter.landed >= max(1, limiter.min_inserts)
             limiter.issue_sample(batches)
             training += 1
@@ -46,14 +49,15 @@ SETTINGS = {
     "workers": st.integers(1, 5),
     "death": st.sampled_from([0.0, 0.05, 0.5]),
     "seed": st.integers(0, 2**32 - 1),
+    "trainers": st.integers(1, 4),
 }
 
 
 @settings(deadline=None, max_examples=250)
 @given(**SETTINGS)
-def test_never_deadlocks_and_holds_the_ratio(ratio, min_inserts, rows, batches, excess, workers, death, seed):
+def test_never_deadlocks_and_holds_the_ratio(ratio, min_inserts, rows, batches, excess, workers, death, seed, trainers):
     limiter = RateLimiter(ratio, min_inserts, required_band(ratio, rows, batches) + excess)
-    assert simulate(limiter, rows, batches, workers, death, seed)
+    assert simulate(limiter, rows, batches, workers, death, seed, trainers=trainers)
     assert limiter.inserts > 0
 
 
