@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Protocol, cast
 
 from drl_cli.networks.mlp import NetworkConfig
 from drl_cli.types import Array, Columns, EnvSpec, Schema
+from drl_cli.utils.group import Learner
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Count, Fraction
 
@@ -76,7 +77,7 @@ class Algorithm(Protocol):
     """Learns from batches."""
 
     def __init__(
-        self, config: AlgoConfig, network: NetworkConfig, spec: EnvSpec, seed: int, device: "torch.device"
+        self, config: AlgoConfig, network: NetworkConfig, spec: EnvSpec, seed: int, learner: Learner
     ) -> None: ...
 
     def update(self, batch: Batch) -> Update:

@@ -14,12 +14,13 @@ import numpy as np
 from drl_cli.algos import base
 from drl_cli.algos.base import AlgoConfig, Batch, Update
 from drl_cli.losses.value import double_q_target, half_square, huber, q_target
-from drl_cli.networks.mlp import MLP, NetworkConfig, Shapes, mlp_numpy, mlp_shapes, split
+from drl_cli.networks.mlp import MLP, NetworkConfig, Shapes, mlp_numpy, mlp_shapes, num_params, split
 from drl_cli.types import Array, Columns, EnvSpec
+from drl_cli.utils.group import Learner
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Count, Fraction, Positive
 from drl_cli.utils.schedules import linear
-from drl_cli.utils.torch_ops import Adam, load_tensors, save_tensors
+from drl_cli.utils.torch_ops import Adam, FlatParams, load_tensors, save_tensors
 
 ACTIONS = ("discrete",)
 MODES = ("single", "sync", "async")
@@ -78,15 +79,14 @@ class Policy(base.Policy):
 class Algorithm:
     """The learner."""
 
-    def __init__(
-        self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int, device: "torch.device"
-    ) -> None:
+    def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int, learner: Learner) -> None:
         self.config = config
-        self.online = MLP(q_shapes(network, spec), network.activation, device)
-        self.target = MLP(q_shapes(network, spec), network.activation, device)
+        shapes = q_shapes(network, spec)
+        params = FlatParams(learner.device, online=num_params(shapes))
+        self.online = MLP(shapes, network.activation, params["online"])
         self.online.init(network.init, torch.Generator().manual_seed(seed))
-        self.target.flat.copy_(self.online.flat)
-        self.optimizer = Adam(self.online.flat, self.online.grad, config.lr)
+        self.target = self.online.copy()
+        self.optimizer = Adam(params, {"online": config.lr}, learner.group)
         self.updates = torch.zeros((), dtype=torch.int64)
 
     def update(self, batch: Batch) -> Update:

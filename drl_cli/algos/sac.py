@@ -20,11 +20,12 @@ from drl_cli.losses.policy import (
     temperature_gradient,
 )
 from drl_cli.losses.value import ensemble_mse, soft_target
-from drl_cli.networks.mlp import MLP, NetworkConfig, Shapes, mlp_numpy, mlp_shapes, split
+from drl_cli.networks.mlp import MLP, NetworkConfig, Shapes, mlp_numpy, mlp_shapes, num_params, split
 from drl_cli.types import Array, Columns, EnvSpec
+from drl_cli.utils.group import Learner
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Fraction, Positive
-from drl_cli.utils.torch_ops import Adam, load_tensors, save_tensors
+from drl_cli.utils.torch_ops import Adam, FlatParams, load_tensors, save_tensors
 
 ACTIONS = ("box",)
 MODES = ("single", "sync", "async")
@@ -81,27 +82,23 @@ class Policy(base.Policy):
 class Algorithm:
     """The learner."""
 
-    def __init__(
-        self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int, device: "torch.device"
-    ) -> None:
-        self.config, self.obs_size = config, spec.obs_size
+    def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int, learner: Learner) -> None:
+        self.config, self.obs_size, self.learner = config, spec.obs_size, learner
         self.target_entropy = -float(spec.action.size) if config.target_entropy is None else config.target_entropy
         init = torch.Generator().manual_seed(seed)
-        self.noise = torch.Generator(device).manual_seed(seed + 1)
-        critic_shapes = mlp_shapes(spec.obs_size + spec.action.size, network.hidden, 1)
-        self.actor = MLP(actor_shapes(network, spec), network.activation, device)
-        self.critic = MLP(critic_shapes, network.activation, device, ensemble=2)
-        self.target = MLP(critic_shapes, network.activation, device, ensemble=2)
+        self.noise = torch.Generator(learner.device).manual_seed(seed + 1)
+        actor = actor_shapes(network, spec)
+        critic = mlp_shapes(spec.obs_size + spec.action.size, network.hidden, 1)
+        params = FlatParams(learner.device, actor=num_params(actor), critic=num_params(critic, 2), log_alpha=1)
+        self.actor = MLP(actor, network.activation, params["actor"])
+        self.critic = MLP(critic, network.activation, params["critic"], ensemble=2)
         self.actor.init(network.init, init)
         self.critic.init(network.init, init)
-        self.target.flat.copy_(self.critic.flat)
-        self.log_alpha = torch.full((1,), float(np.log(config.initial_alpha)), device=device)
-        self.d_log_alpha = torch.zeros_like(self.log_alpha)
-        self.optimizers = {
-            "actor": Adam(self.actor.flat, self.actor.grad, config.lr),
-            "critic": Adam(self.critic.flat, self.critic.grad, config.lr),
-            "alpha": Adam(self.log_alpha, self.d_log_alpha, config.alpha_lr),
-        }
+        self.target = self.critic.copy()
+        self.log_alpha, self.d_log_alpha = params["log_alpha"].flat, params["log_alpha"].grad
+        self.log_alpha.fill_(float(np.log(config.initial_alpha)))
+        lrs = {"actor": config.lr, "critic": config.lr, "log_alpha": config.alpha_lr}
+        self.optimizer = Adam(params, lrs, learner.group)
 
     def update(self, batch: Batch) -> Update:
         with torch.no_grad():
@@ -111,31 +108,36 @@ class Algorithm:
         obs, next_obs = batch["obs"].flatten(1).float(), batch["next_obs"].flatten(1).float()
         alpha = self.log_alpha.exp()
 
+        # What the actor does, and what the critics say of it, is computed for two batches at once: obs and next_obs,
+        # the actions taken and those it would take now.
+        out, actor_trace = self.actor.forward(torch.cat([obs, next_obs]))
+        mean, log_std = out[0].chunk(2, -1)
+        log_std = log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
+        noise = torch.cat(self.learner.randn(len(obs), 2 * mean.shape[1], self.noise).chunk(2, -1))
+        (action, next_action), (log_prob, next_log_prob) = (x.chunk(2) for x in tanh_gaussian(mean, log_std, noise))
+        inputs = torch.cat([torch.cat([obs, obs]), torch.cat([batch["action"], action])], -1)
+        values, critic_trace = self.critic.forward(inputs)
+        q, q_pi = values.squeeze(-1).chunk(2, -1)
+        taken, drawn = critic_trace.chunk(2)
+
         # Critics: the squared soft Bellman error, weighted where replay is prioritized.
-        next_action, next_log_prob, *_ = self._sample(self.actor.forward(next_obs)[0])
         next_q, _ = self.target.forward(torch.cat([next_obs, next_action], -1))
         target = soft_target(batch["reward"], batch["discount"], next_q.squeeze(-1), next_log_prob, alpha)
-        q, q_trace = self.critic.forward(torch.cat([obs, batch["action"]], -1))
-        critic_loss, d_q = ensemble_mse(q.squeeze(-1), target, batch.get("weight"))
-        self.critic.backward(q_trace, d_q.unsqueeze(-1))
-        self.optimizers["critic"].step()
+        critic_loss, d_q = ensemble_mse(q, target, batch.get("weight"))
+        self.critic.backward(taken, d_q.unsqueeze(-1))
 
         # Actor, reparametrised: the gradient of min Q comes back through the action, the entropy's directly.
-        out, trace = self.actor.forward(obs)
-        action, log_prob, log_std, noise = self._sample(out)
-        q_pi, q_pi_trace = self.critic.forward(torch.cat([obs, action], -1))
-        actor_loss, d_q_pi, d_log_prob = soft_policy_loss(q_pi.squeeze(-1), log_prob, alpha)
-        d_action = self.critic.backward(q_pi_trace, d_q_pi.unsqueeze(-1), to_input=True)[:, self.obs_size :]
+        actor_loss, d_q_pi, d_log_prob = soft_policy_loss(q_pi, log_prob, alpha)
+        d_action = self.critic.backward(drawn, d_q_pi.unsqueeze(-1), to_input=True)[:, self.obs_size :]
+        log_std, noise = log_std.chunk(2)[0], noise.chunk(2)[0]
         d_mean, d_log_std = tanh_gaussian_backward(action, log_std, noise, d_action, d_log_prob)
         d_log_std *= (log_std > LOG_STD_MIN) & (log_std < LOG_STD_MAX)
-        self.actor.backward(trace, torch.cat([d_mean, d_log_std], -1).unsqueeze(0))
-        self.optimizers["actor"].step()
+        self.actor.backward(actor_trace.chunk(2)[0], torch.cat([d_mean, d_log_std], -1).unsqueeze(0))
 
         self.d_log_alpha.fill_(temperature_gradient(log_prob, self.target_entropy))
-        self.optimizers["alpha"].step()
+        self.optimizer.step()
         self.target.flat.lerp_(self.critic.flat, self.config.tau)
 
-        q = q.squeeze(-1)
         metrics = {
             "critic_loss": critic_loss,
             "actor_loss": actor_loss,
@@ -160,14 +162,6 @@ class Algorithm:
         self.noise.set_state(noise)
 
     def _tensors(self) -> "dict[str, torch.Tensor]":
-        tensors = {"actor": self.actor.flat, "critic": self.critic.flat, "target": self.target.flat}
-        for name, optimizer in self.optimizers.items():
-            tensors |= {f"{name}.{key}": tensor for key, tensor in optimizer.state().items()}
-        return tensors | {"log_alpha": self.log_alpha}
-
-    def _sample(self, out: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]":
-        """Action `[B, A]`, log-probability `[B]`, log_std and noise `[B, A]` from the actor's output `[1, B, 2A]`."""
-        mean, log_std = out[0].chunk(2, -1)
-        log_std = log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
-        noise = torch.randn(mean.shape, generator=self.noise, device=mean.device)
-        return *tanh_gaussian(mean, log_std, noise), log_std, noise
+        tensors = {"actor": self.actor.flat, "critic": self.critic.flat, "log_alpha": self.log_alpha}
+        optimizer = {f"optimizer.{key}": tensor for key, tensor in self.optimizer.state().items()}
+        return tensors | {"target": self.target.flat} | optimizer

@@ -15,6 +15,7 @@ import numpy as np
 from drl_cli.types import Array
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Range
+from drl_cli.utils.torch_ops import Part
 
 Shapes = list[tuple[int, ...]]
 
@@ -34,9 +35,14 @@ def mlp_shapes(inputs: int, hidden: Sequence[int], outputs: int) -> Shapes:
     return [shape for pair in pairwise(sizes) for shape in (pair, pair[1:])]
 
 
+def num_params(shapes: Shapes, ensemble: int = 1) -> int:
+    """How many numbers such networks hold."""
+    return ensemble * sum(int(np.prod(shape)) for shape in shapes)
+
+
 def split(flat: Array, shapes: Shapes) -> list[Array]:
     """Views of a flat numpy vector, one per shape; raises ValueError when the sizes do not add up."""
-    total = sum(int(np.prod(shape)) for shape in shapes)
+    total = num_params(shapes)
     if flat.shape != (total,):
         raise ValueError(f"parameter vector has shape {flat.shape}, the network needs ({total},)")
     ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
@@ -65,17 +71,24 @@ class Trace:
 
     inputs: "list[list[torch.Tensor]]"
 
+    def chunk(self, chunks: int) -> "list[Trace]":
+        """The traces of equal shares of the batch."""
+        parts = [[h.chunk(chunks) for h in layers] for layers in self.inputs]
+        return [Trace([[h[i] for h in layers] for layers in parts]) for i in range(chunks)]
+
 
 class MLP:
     """`ensemble` networks of one shape; `flat` holds their weights, `grad` the gradients that `backward` writes."""
 
-    def __init__(self, shapes: Shapes, activation: str, device: "torch.device", ensemble: int = 1) -> None:
-        self.activation = activation
-        sizes = [int(np.prod(shape)) for shape in shapes] * ensemble
-        self.flat = torch.zeros(sum(sizes), device=device)
-        self.grad = torch.zeros_like(self.flat)
+    def __init__(self, shapes: Shapes, activation: str, part: Part, ensemble: int = 1) -> None:
+        self.shapes, self.activation, self.ensemble = shapes, activation, ensemble
+        self.flat, self.grad = part.flat, part.grad
         self.networks = _views(self.flat, shapes, ensemble)
         self.grads = _views(self.grad, shapes, ensemble)
+
+    def copy(self) -> "MLP":
+        """The same networks with weights of their own."""
+        return MLP(self.shapes, self.activation, Part(self.flat.clone(), self.grad.clone()), self.ensemble)
 
     def init(self, how: str, generator: "torch.Generator") -> None:
         """Initialise all weights; the networks of an ensemble differ.

@@ -30,6 +30,7 @@ from drl_cli.runtime.worker import Worker
 from drl_cli.runtime.worker_pool import WorkerPool
 from drl_cli.runtime.worker_proxy import WorkerProxy
 from drl_cli.types import EnvSpec, transition_schema
+from drl_cli.utils.group import Group
 from drl_cli.utils.seeding import generator, integers
 
 log = logging.getLogger(__name__)
@@ -115,10 +116,11 @@ def make_trainer(config: Config, spec: EnvSpec) -> Trainer:
     (seed,) = integers(config.seed, "trainer", 1)
     algorithm = load_algorithm(config.algo.name).Algorithm
     return Trainer(
-        lambda device: algorithm(config.algo, config.network, spec, seed, device),
+        lambda learner: algorithm(config.algo, config.network, spec, seed, learner),
         config.device,
         config.precision,
         config.trainer.threads,
+        Group(),
     )
 
 

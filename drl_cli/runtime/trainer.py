@@ -12,7 +12,9 @@ from drl_cli.algos.base import Algorithm, Update
 from drl_cli.runtime.errors import Diverged
 from drl_cli.runtime.messages import BatchTrainingData, LoadParams, UpdatePriority
 from drl_cli.types import Array, Columns
+from drl_cli.utils.group import Group, Learner
 from drl_cli.utils.lazy import torch
+from drl_cli.utils.torch_ops import keep_freed_memory
 
 
 @dataclass(frozen=True)
@@ -34,13 +36,16 @@ class TrainReport:
 class Trainer:
     """It never pulls, paces, logs or evaluates."""
 
-    def __init__(self, build: "Callable[[torch.device], Algorithm]", device: str, precision: str, threads: int) -> None:
+    def __init__(
+        self, build: Callable[[Learner], Algorithm], device: str, precision: str, threads: int, group: Group
+    ) -> None:
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision({"float32": "highest"}[precision])
         # Batches from shared memory are read-only, and torch warns although nothing here writes to them.
         warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
-        self.device = choose_device(device)
-        self.algorithm = build(self.device)
+        keep_freed_memory()
+        self.device, self.group = choose_device(device), group
+        self.algorithm = build(Learner(self.device, group))
         self.opt_steps = 0
 
     def train(self, header: BatchTrainingData, columns: Columns) -> tuple[TrainReport, UpdatePriority | None]:

@@ -15,8 +15,9 @@ from drl_cli.algos.base import AlgoConfig, algorithms, load_algorithm, refusal
 from drl_cli.cli.settings import convert
 from drl_cli.networks.mlp import NetworkConfig
 from drl_cli.types import ActionSpec, Column, EnvSpec, transition_schema
+from drl_cli.utils.group import Learner
 
-CPU = torch.device("cpu")
+CPU = Learner(torch.device("cpu"))
 CONF = Path(__file__).parents[2] / "conf" / "algo"
 NETWORK = NetworkConfig((16, 16), "relu", "uniform")
 ACTIONS = {"box": ActionSpec("box", 2, "Box(2,)"), "discrete": ActionSpec("discrete", 4, "Discrete(4)")}

@@ -13,6 +13,7 @@ from drl_cli.replay.builders import NStepBuilder
 from drl_cli.replay.samplers import Uniform
 from drl_cli.replay.store import RingStore
 from drl_cli.types import transition_schema
+from drl_cli.utils.group import Learner
 
 NETWORK = NetworkConfig((32, 32), "relu", "uniform")
 NUM_ENVS = 8
@@ -27,7 +28,7 @@ def learn(module, config, probe, updates, max_episode_steps=None):
     """One update per step of 8 environments, after 20 random ones."""
     env = EnvConfig("probe", f"drl_cli.envs.probes:{probe}-v0", {}, max_episode_steps, 1.0)
     spec = read_spec(env)
-    algorithm = module.Algorithm(config, NETWORK, spec, 0, torch.device("cpu"))
+    algorithm = module.Algorithm(config, NETWORK, spec, 0, Learner(torch.device("cpu")))
     policy, envs = module.Policy(config, NETWORK, spec, 0), EnvBatch(env, spec, range(NUM_ENVS))
     builder, store = NStepBuilder(config.n_step, config.gamma), RingStore(transition_schema(spec), 10_000)
     sampler = Uniform(np.random.default_rng(0))

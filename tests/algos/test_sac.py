@@ -12,8 +12,9 @@ from torch.nn import functional
 from drl_cli.algos.sac import Algorithm, Config, Policy
 from drl_cli.networks.mlp import NetworkConfig
 from drl_cli.types import ActionSpec, Column, EnvSpec
+from drl_cli.utils.group import Learner
 
-CPU = torch.device("cpu")
+CPU = Learner(torch.device("cpu"))
 SPEC = EnvSpec("x", Column((5,), "float32"), ActionSpec("box", 3, "Box(3,)"))
 CONFIG = Config("sac", 0.99, 1, lr=1e-3, alpha_lr=2e-3, tau=0.01, initial_alpha=0.5, target_entropy=None)
 
@@ -37,7 +38,7 @@ def make_batch(seed, rows=32):
 
 
 class Reference:
-    """SAC as the paper has it, on float64 torch.nn modules; starts from an algorithm's parameters and noise."""
+    """SAC's three losses, all before any step, on float64 torch.nn modules; starts from an algorithm's state."""
 
     def __init__(self, algorithm, activation):
         state = algorithm.state()
@@ -49,9 +50,11 @@ class Reference:
         self.critics, self.targets = ([self.network(flat, (8, 16, 12, 1)) for flat in half] for half in halves)
         self.log_alpha = state["log_alpha"].double().requires_grad_()
         critic_params = [p for critic in self.critics for p in critic.parameters()]
-        self.critic_optimizer = torch.optim.Adam(critic_params, CONFIG.lr)
-        self.actor_optimizer = torch.optim.Adam(self.actor.parameters(), CONFIG.lr)
-        self.alpha_optimizer = torch.optim.Adam([self.log_alpha], CONFIG.alpha_lr)
+        self.optimizers = (
+            torch.optim.Adam(critic_params, CONFIG.lr),
+            torch.optim.Adam(self.actor.parameters(), CONFIG.lr),
+            torch.optim.Adam([self.log_alpha], CONFIG.alpha_lr),
+        )
 
     def network(self, flat, sizes):
         layers, flat = [], flat.double()
@@ -66,10 +69,10 @@ class Reference:
         layers = [layer for network in networks for layer in network if isinstance(layer, torch.nn.Linear)]
         return torch.cat([part for layer in layers for part in (layer.weight.t().flatten(), layer.bias)]).detach()
 
-    def sample(self, obs):
+    def sample(self, obs, noise):
         mean, log_std = self.actor(obs).chunk(2, -1)
         std = log_std.clamp(-20, 2).exp()
-        u = mean + std * torch.randn(mean.shape, generator=self.noise).double()
+        u = mean + std * noise
         squash = TanhTransform()
         action = squash(u)
         log_prob = Normal(mean, std).log_prob(u) - squash.log_abs_det_jacobian(u, action)
@@ -83,24 +86,23 @@ class Reference:
             batch[name].double() for name in ("obs", "action", "reward", "next_obs", "discount")
         )
         alpha = self.log_alpha.exp().detach()
+        noise, next_noise = torch.randn(len(obs), 6, generator=self.noise).double().chunk(2, -1)
         with torch.no_grad():
-            next_action, next_log_prob = self.sample(next_obs)
+            next_action, next_log_prob = self.sample(next_obs, next_noise)
             next_value = self.q(self.targets, next_obs, next_action).amin(0) - alpha * next_log_prob
             target = reward + discount * next_value
         q = self.q(self.critics, obs, action)
         weight = batch.get("weight", torch.ones(len(target))).double()
         critic_loss = sum((weight * functional.mse_loss(one, target, reduction="none")).mean() for one in q)
-        self.critic_optimizer.zero_grad()
-        critic_loss.backward()
-        self.critic_optimizer.step()
-        new_action, log_prob = self.sample(obs)
+        new_action, log_prob = self.sample(obs, noise)
         actor_loss = (alpha * log_prob - self.q(self.critics, obs, new_action).amin(0)).mean()
-        self.actor_optimizer.zero_grad()
-        actor_loss.backward()
-        self.actor_optimizer.step()
-        self.alpha_optimizer.zero_grad()
-        (-self.log_alpha * (log_prob.detach() - 3.0)).mean().backward()
-        self.alpha_optimizer.step()
+        alpha_loss = (-self.log_alpha * (log_prob.detach() - 3.0)).mean()
+        for optimizer, loss in zip(self.optimizers, (critic_loss, actor_loss, alpha_loss), strict=True):
+            params = optimizer.param_groups[0]["params"]
+            for param, grad in zip(params, torch.autograd.grad(loss, params, retain_graph=True), strict=True):
+                param.grad = grad
+        for optimizer in self.optimizers:
+            optimizer.step()
         for critic, slow in zip(self.critics, self.targets, strict=True):
             for new, old in zip(critic.parameters(), slow.parameters(), strict=True):
                 old.data = (1 - CONFIG.tau) * old.data + CONFIG.tau * new.data
@@ -173,7 +175,7 @@ def test_wrong_shapes_are_refused():
         policy.load(algorithm.policy_params())
 
 
-@pytest.mark.parametrize("name", ["critic", "alpha.mean", "actor.count", "noise"])
+@pytest.mark.parametrize("name", ["critic", "optimizer.mean", "optimizer.count", "noise"])
 def test_missing_names_are_refused(name):
     algorithm = make()
     state = algorithm.state()

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from drl_cli.networks.mlp import MLP, mlp_numpy, mlp_shapes, split
+from drl_cli.networks.mlp import MLP, mlp_numpy, mlp_shapes, num_params, split
+from drl_cli.utils.torch_ops import FlatParams
 
 CPU = torch.device("cpu")
 ACTIVATIONS = ("relu", "tanh", "elu")
@@ -17,8 +18,12 @@ def float64():
     torch.set_default_dtype(torch.float32)
 
 
+def build(shapes, activation="relu", ensemble=1):
+    return MLP(shapes, activation, FlatParams(CPU, all=num_params(shapes, ensemble))["all"], ensemble)
+
+
 def make(inputs=3, hidden=(5, 4), outputs=2, activation="relu", ensemble=1, how="uniform", seed=0):
-    mlp = MLP(mlp_shapes(inputs, hidden, outputs), activation, CPU, ensemble)
+    mlp = build(mlp_shapes(inputs, hidden, outputs), activation, ensemble)
     mlp.init(how, torch.Generator().manual_seed(seed))
     return mlp
 
@@ -38,7 +43,7 @@ def test_shapes():
 
 
 def test_layout_is_weight_then_bias_layer_by_layer_network_by_network():
-    mlp = MLP(mlp_shapes(2, (1,), 1), "relu", CPU, ensemble=2)
+    mlp = build(mlp_shapes(2, (1,), 1), ensemble=2)
     mlp.flat.copy_(torch.arange(10.0))
     assert [[p.tolist() for p in network] for network in mlp.networks] == [
         [[[0.0], [1.0]], [2.0], [[3.0]], [4.0]],
@@ -47,6 +52,19 @@ def test_layout_is_weight_then_bias_layer_by_layer_network_by_network():
     # Input (1, 10): relu(0 + 10 + 2) * 3 + 4 and relu(5 + 60 + 7) * 8 + 9.
     out, _ = mlp.forward(torch.tensor([[1.0, 10.0]]))
     assert out.tolist() == [[[40.0]], [[585.0]]]
+
+
+def test_a_copy_has_weights_and_gradients_of_its_own():
+    mlp = make(ensemble=2)
+    copy = mlp.copy()
+    assert torch.equal(copy.flat, mlp.flat)
+    x = torch.ones(1, 3)
+    before = mlp.forward(x)[0]
+    copy.flat.mul_(2.0)
+    copy.grad.fill_(1.0)
+    assert torch.equal(mlp.forward(x)[0], before)
+    assert not torch.equal(copy.forward(x)[0], before)
+    assert not mlp.grad.any()
 
 
 def test_params_is_a_copy():
@@ -104,6 +122,21 @@ def test_backward_equals_autograd(float64, activation, ensemble, hidden):
         for grad, param in zip(grads, network, strict=True):
             torch.testing.assert_close(grad, param.grad)
     assert not (mlp.grad == 7.0).any()  # every entry of the flat gradient is written
+
+
+def test_shares_of_a_batch_go_back_alone():
+    """A trace of both halves of a batch, taken apart, gives what each half's own pass gives."""
+    mlp, x = make(ensemble=2), torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
+    d_out = torch.randn(2, 3, 2, generator=torch.Generator().manual_seed(1))
+    _, trace = mlp.forward(x)
+    for rows, half in zip((x[:3], x[3:]), trace.chunk(2), strict=True):
+        _, own = mlp.forward(rows)
+        d_input = mlp.backward(own, d_out, to_input=True)
+        mlp.backward(own, d_out)
+        grad = mlp.grad.clone()
+        torch.testing.assert_close(mlp.backward(half, d_out, to_input=True), d_input)
+        mlp.backward(half, d_out)
+        torch.testing.assert_close(mlp.grad, grad)
 
 
 def test_uniform_init_fills_its_range():

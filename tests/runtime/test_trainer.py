@@ -7,6 +7,7 @@ import torch
 from drl_cli.algos.base import Update
 from drl_cli.runtime.messages import BatchTrainingData
 from drl_cli.runtime.trainer import Trainer
+from drl_cli.utils.group import Group
 
 
 class Fake:
@@ -22,7 +23,7 @@ class Fake:
 
 def make(**options):
     fake = Fake(**options)
-    return fake, Trainer(lambda device: fake, "cpu", "float32", 1)
+    return fake, Trainer(lambda learner: fake, "cpu", "float32", 1, Group())
 
 
 def columns(weighted):

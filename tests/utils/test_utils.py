@@ -1,4 +1,4 @@
-"""Ranges, seeding, clock, lazy imports, the fused Adam."""
+"""Ranges, seeding, clock, lazy imports."""
 
 import itertools
 import subprocess
@@ -14,7 +14,6 @@ from drl_cli.utils.clock import Waiting, process_start
 from drl_cli.utils.ranges import Range
 from drl_cli.utils.schedules import linear
 from drl_cli.utils.seeding import ROLES, generator, integers
-from drl_cli.utils.torch_ops import Adam, load_tensors, save_tensors
 
 
 @pytest.mark.parametrize(
@@ -105,32 +104,3 @@ assert torch.float32 is sys.modules["torch"].float32
     assert lazy.torch.float32 is torch.float32
     with pytest.raises(AttributeError):
         _ = lazy.torch.no_such_name
-
-
-def test_adam_equals_torch_optim():
-    generator = torch.Generator().manual_seed(0)
-    flat = torch.randn(50, generator=generator)
-    parameter = torch.nn.Parameter(flat.clone())
-    grad = torch.zeros(50)
-    ours, theirs = Adam(flat, grad, 3e-3), torch.optim.Adam([parameter], 3e-3)
-    for _ in range(20):
-        grad.copy_(torch.randn(50, generator=generator) * 10)
-        parameter.grad = grad.clone()
-        ours.step()
-        theirs.step()
-    torch.testing.assert_close(flat, parameter.detach(), rtol=0, atol=1e-6)
-    assert ours.state()["count"] == 20
-
-
-def test_tensors_are_saved_as_copies_and_loaded_in_place():
-    own = {"a": torch.ones(3), "b": torch.zeros(())}
-    saved = save_tensors(own)
-    own["a"] += 1
-    kept = own["a"]
-    load_tensors(own, saved)
-    assert own["a"] is kept
-    assert kept.tolist() == [1.0, 1.0, 1.0]
-    with pytest.raises(ValueError, match="no 'b'"):
-        load_tensors(own, {"a": torch.ones(3)})
-    with pytest.raises(ValueError, match=r"'a' has shape \(1,\), needed is \(3,\)"):
-        load_tensors(own, saved | {"a": torch.ones(1)})

@@ -1,0 +1,56 @@
+"""A group of learners in processes of their own, for tests: each answers one call at a time."""
+
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+
+_mine = {}  # in a peer's process: its group
+
+
+@contextmanager
+def peers(size, timeout_s=60.0):
+    """An executor per rank; `submit(on_group, function, *args)` calls function(group, *args) there."""
+    spawn = multiprocessing.get_context("spawn")
+    executors = [ProcessPoolExecutor(1, spawn) for _ in range(size)]
+    for started in [peer.submit(_start) for peer in executors]:
+        started.result()
+    port = executors[0].submit(_listen, size, timeout_s).result()
+    for joined in [peer.submit(_join, rank, size, port, timeout_s) for rank, peer in enumerate(executors)]:
+        joined.result()
+    try:
+        yield executors
+    finally:
+        for peer in executors:
+            peer.shutdown(wait=False, cancel_futures=True)
+
+
+def on_group(function, *args):
+    """Call it with the group of this process."""
+    return function(_mine["group"], *args)
+
+
+def pid(group):
+    """The process of this peer."""
+    return os.getpid()
+
+
+def _start():
+    import torch
+
+    torch.set_num_threads(1)
+
+
+def _listen(size, timeout_s):
+    from drl_cli.utils.group import Group
+
+    _mine["group"] = Group(0, size)
+    return _mine["group"].listen("127.0.0.1", timeout_s)
+
+
+def _join(rank, size, port, timeout_s):
+    import torch
+
+    from drl_cli.utils.group import Group
+
+    _mine.setdefault("group", Group(rank, size)).join("127.0.0.1", port, timeout_s, torch.device("cpu"))
