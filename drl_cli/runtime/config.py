@@ -130,7 +130,7 @@ class Config:
 
     @property
     def block_rows(self) -> int:
-        """Rows of a hand-over. Not given: what pays for 32 updates, at most 256; on-policy, a worker's share of a batch.
+        """Rows of a hand-over: as given, or what pays for 32 updates, at most 256; on-policy, a share of a batch.
 
         Small hand-overs keep both sides close to the ratio at every moment, large ones save calls.
         """
