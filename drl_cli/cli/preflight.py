@@ -20,7 +20,7 @@ def fill(config: Config) -> Config:
     """The config with what depends on this machine filled in."""
     if config.worker.num is not None:
         return config
-    num = 1 if config.mode == "single" else max(1, len(os.sched_getaffinity(0)) - 1)
+    num = 1 if config.mode == "single" else max(1, len(os.sched_getaffinity(0)) - config.trainer.num)
     share = max(1, config.worker.proxies)
     num = max(share, num // share * share)  # proxies have equal shares
     return dataclasses.replace(config, worker=dataclasses.replace(config.worker, num=num))
