@@ -20,7 +20,7 @@ def fill(config: Config) -> Config:
     """The config with what depends on this machine filled in."""
     if config.worker.num is not None:
         return config
-    num = 1 if config.mode == "single" else max(1, len(os.sched_getaffinity(0)) - 1)
+    num = 1 if config.mode == "single" else max(1, len(os.sched_getaffinity(0)) - config.trainer.num)
     share = max(1, config.worker.proxies)
     num = max(share, num // share * share)  # proxies have equal shares
     return dataclasses.replace(config, worker=dataclasses.replace(config.worker, num=num))
@@ -28,7 +28,7 @@ def fill(config: Config) -> Config:
 
 def preflight(config: Config) -> EnvSpec:
     """Check everything that can be checked without starting; raises UsageError with all problems of a kind."""
-    if problems := pace_problems(config):
+    if problems := pace_problems(config) + trainer_problems(config):
         raise UsageError(problems)
     spec = environment_spec(config)
     if problem := refusal(config.algo.name, spec, config.mode, config.replay.sampler):
@@ -86,13 +86,30 @@ def pace_problems(config: Config) -> list[str]:
     return problems
 
 
+def trainer_problems(config: Config) -> list[str]:
+    """Why several trainers can't share the work."""
+    num, size = config.trainer.num, config.trainer.batch_size
+    if num == 1:
+        return []
+    problems = []
+    if size % num:
+        problems.append(f"trainer.batch_size={size} can't be shared equally by trainer.num={num}")
+    if config.mode == "single":
+        problems.append(f"trainer.num={num} needs processes of their own, and mode=single has none; say mode=sync")
+    elif config.debug.in_process:
+        problems.append(f"trainer.num={num} needs processes of their own, and debug.in_process=true has none")
+    return problems
+
+
 def check_device(config: Config) -> None:
-    """Raise when cuda is asked for and absent."""
+    """Raise when more CUDA devices are asked for than there are."""
     if config.device == "cuda":
         import torch
 
         if not torch.cuda.is_available():
             raise UsageError("device=cuda, but torch finds no CUDA device here; device=cpu works everywhere", MISSING)
+        if (found := torch.cuda.device_count()) < config.trainer.num:
+            raise UsageError(f"device=cuda: trainer.num={config.trainer.num}, but there are {found} devices", MISSING)
 
 
 def check_resources(config: Config, spec: EnvSpec) -> None:

@@ -47,8 +47,9 @@ class WorkerConfig:
 
 @dataclass(frozen=True)
 class TrainerConfig:
-    """The learner process."""
+    """The learner processes."""
 
+    num: Count
     batch_size: Count
     updates_per_call: Count | None
     threads: Count

@@ -45,6 +45,9 @@ class Runtime(Protocol):
     def put(self, value: Any) -> Ref:
         """A reference to a value, stored once for all who will read it."""
 
+    def gpus(self) -> int:
+        """How many GPUs roles can ask for."""
+
 
 class LocalRef:
     """The result of a call in this process."""
@@ -84,6 +87,9 @@ class LocalRuntime:
 
     def put(self, value: Any) -> Ref:
         return value if isinstance(value, LocalRef) else LocalRef(value)
+
+    def gpus(self) -> int:
+        return 0
 
 
 class Host:
@@ -148,6 +154,16 @@ class RayRuntime:
         if isinstance(value, LocalRef):
             value = get(value)
         return value if isinstance(value, ray.ObjectRef) else ray.put(value)
+
+    def gpus(self) -> int:
+        self.ready()
+        return int(ray.cluster_resources().get("GPU", 0))
+
+
+def node_address() -> str:
+    """Where other nodes of the Ray session find this one."""
+    address: str = ray.util.get_node_ip_address()
+    return address
 
 
 def get(ref: Ref) -> Any:

@@ -15,8 +15,10 @@ from drl_cli.runtime.progress import Progress
 from drl_cli.runtime.rate_limiter import Limiter
 from drl_cli.runtime.replay_shards import ReplayShards
 from drl_cli.runtime.trainer import TrainReport
+from drl_cli.runtime.trainer_group import TrainerGroup
 from drl_cli.runtime.worker_pool import Collected, Member, WorkerPool
 from drl_cli.utils.clock import now
+from drl_cli.utils.group import PeerLost
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +34,7 @@ class Orchestrator:
         config: Config,
         pool: WorkerPool,
         replay: ReplayShards,
-        trainer: Handle,
+        trainers: TrainerGroup,
         server: Handle,
         manage: ManageLink,
         share: Callable[[Ref], Ref],
@@ -41,7 +43,7 @@ class Orchestrator:
         progress: Progress,
         console: Console,
     ) -> None:
-        self.config, self.pool, self.replay, self.trainer, self.server = config, pool, replay, trainer, server
+        self.config, self.pool, self.replay, self.trainers, self.server = config, pool, replay, trainers, server
         self.manage, self.share, self.rows = manage, share, rows_per_collect
         self.limiter, self.progress, self.console = limiter, progress, console
         self.load = LoadParams(-1, 0, 0)
@@ -63,6 +65,8 @@ class Orchestrator:
 
     def run(self) -> None:
         """Train until a stop condition holds; the reason is in `stop_reason`."""
+        for role, ref in zip(self.trainers.roles, self.trainers.connect(), strict=False):
+            self.pending[ref] = (role, get)
         self._publish()
         self._until(lambda: self.params is not None)
         step = self._step_async if self.config.mode == "async" else self._step_sync
@@ -156,20 +160,29 @@ class Orchestrator:
         if self.progress.train_started is None:
             self.progress.train_started = now()
         version = self.load.version + self.publishing  # of the newest parameters that the trainer has by then
-        message = SampleBatch(updates, self.config.trainer.batch_size, version)
+        message = SampleBatch(updates, self.config.trainer.batch_size, version, self.config.trainer.num)
         shard, parts = self.replay.sample(message)
-        report, priorities = self.trainer.call("train", *parts, results=2)
+        reports, priorities = self.trainers.train(parts)
         self.progress.trace.add(3)
-        self.progress.trace.add(4)
+        self.progress.trace.add(4, len(reports))
         self.limiter.issue_sample(updates)
         self.training += 1
-        self.pending[report] = ("trainer", lambda ref: self._on_trained(ref, updates, shard, priorities))
+        missing = set(reports)
+
+        def on_report(ref: Ref) -> None:
+            get(ref)
+            missing.remove(ref)
+            if not missing:
+                self._on_trained(reports[0], updates, shard, priorities)
+
+        for role, ref in zip(self.trainers.roles, reports, strict=True):
+            self.pending[ref] = (role, on_report)
 
     def _publish(self) -> None:
         version = self.load.version + 1
-        load, params = self.trainer.call("publish", version, self.progress.env_steps, results=2)
+        load, params = self.trainers.publish(version, self.progress.env_steps)
         self.publishing = True
-        self.pending[load] = ("trainer", lambda ref: self._on_published(ref, params))
+        self.pending[load] = (self.trainers.roles[0], lambda ref: self._on_published(ref, params))
 
     # Reactions
 
@@ -201,12 +214,13 @@ class Orchestrator:
             self.progress.trace.add(3)
         self.arrived, self.window_ends = [], None
 
-    def _on_trained(self, ref: Ref, asked: int, shard: int, priorities: Ref) -> None:
+    def _on_trained(self, ref: Ref, asked: int, shard: int, priorities: list[Ref]) -> None:
         report: TrainReport = get(ref)
         if self.config.replay.wants_priorities:
             # Sent only now: replay answers in order, and would keep the next batch waiting for priorities to come.
-            self.pending[self.replay.update_priorities(shard, priorities)] = ("replay", get)
-            self.progress.trace.add(5)
+            for part in priorities:
+                self.pending[self.replay.update_priorities(shard, part)] = ("replay", get)
+                self.progress.trace.add(5)
         self.limiter.unserved(asked - report.num_batches, report.dropped)
         self.training -= 1
         if self.training == 0:
@@ -263,6 +277,8 @@ class Orchestrator:
                     react(ref)
                 except ActorDied as error:
                     raise RoleLost(f"{role} died: {error}") from error
+                except PeerLost as error:
+                    raise self.trainers.blame(error) from error
         self._watch(bool(ready))
 
     def _watch(self, progressed: bool) -> None:

@@ -1,6 +1,6 @@
 """The graph: every role, and which handle each is given. Read it top to bottom, as the data flows.
 
-worker ..N --1--> proxy --2--> ORCHESTRATOR --3--> trajectory manager --4--> trainer
+worker ..N --1--> proxy --2--> ORCHESTRATOR --3--> trajectory manager --4--> trainer ..T
    ^                ^               | ^                    ^                   | |
    '------8---------'-------7-------' '---------6----------|-------------------' |
                                     |                      '--------5------------'
@@ -25,6 +25,7 @@ from drl_cli.runtime.progress import Progress
 from drl_cli.runtime.rate_limiter import Limiter, QueueLimiter, RateLimiter, required_band
 from drl_cli.runtime.replay_shards import ReplayShards
 from drl_cli.runtime.trainer import Trainer
+from drl_cli.runtime.trainer_group import TrainerGroup, roles
 from drl_cli.runtime.trajectory_manager import TrajectoryManager
 from drl_cli.runtime.worker import Worker
 from drl_cli.runtime.worker_pool import WorkerPool
@@ -51,7 +52,7 @@ def build(
     edge: Runtime = ray if ray and config.mode != "single" else local
     aside: Runtime = ray or local
 
-    trainer = core.spawn("trainer", make_trainer, config, spec)
+    trainers = make_trainers(config, spec, core if config.trainer.num == 1 else edge)
     shards = [core.spawn(f"replay {i}", make_replay, config, spec, i) for i in range(config.num_shards)]
     replay = ReplayShards(shards, generator(config.seed, "shard"))
     server = core.spawn("parameter server", ParameterServer)
@@ -72,7 +73,7 @@ def build(
     manage = ManageLink(spawn_manage, config.manage.max_restarts)
     rows = config.rows_per_collect * config.num_workers // len(pool.members)
     return Orchestrator(
-        config, pool, replay, trainer, server, manage, edge.put, rows,
+        config, pool, replay, trainers, server, manage, edge.put, rows,
         make_limiter(config), progress, console,
     )  # fmt: skip
 
@@ -111,16 +112,26 @@ def make_replay(config: Config, spec: EnvSpec, shard: int) -> TrajectoryManager:
     return TrajectoryManager(make_table(share, schema, rng, config.num_updates // config.num_shards))
 
 
-def make_trainer(config: Config, spec: EnvSpec) -> Trainer:
-    """The learner, on its device."""
+def make_trainers(config: Config, spec: EnvSpec, runtime: Runtime) -> TrainerGroup:
+    """The learners, each with a GPU of its own where there are enough."""
+    num = config.trainer.num
+    gpus = 1 if config.device != "cpu" and runtime.gpus() >= num else 0
+    device = "cpu" if config.device == "auto" and num > 1 and not gpus else config.device
+    return TrainerGroup(
+        [runtime.spawn(role, make_trainer, config, spec, device, i, gpus=gpus) for i, role in enumerate(roles(num))]
+    )
+
+
+def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int) -> Trainer:
+    """A learner, on its device; all start from the same seed."""
     (seed,) = integers(config.seed, "trainer", 1)
     algorithm = load_algorithm(config.algo.name).Algorithm
     return Trainer(
         lambda learner: algorithm(config.algo, config.network, spec, seed, learner),
-        config.device,
+        device,
         config.precision,
         config.trainer.threads,
-        Group(),
+        Group(rank, config.trainer.num, config.orchestrator.stall_s),
     )
 
 

@@ -1,6 +1,7 @@
 """Trainer: owns the algorithm; updates when it is given batches, publishes versioned parameters."""
 
 import math
+import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +11,7 @@ import numpy as np
 
 from drl_cli.algos.base import Algorithm, Update
 from drl_cli.runtime.errors import Diverged
+from drl_cli.runtime.handles import node_address
 from drl_cli.runtime.messages import BatchTrainingData, LoadParams, UpdatePriority
 from drl_cli.types import Array, Columns
 from drl_cli.utils.group import Group, Learner
@@ -48,6 +50,19 @@ class Trainer:
         self.algorithm = build(Learner(self.device, group))
         self.opt_steps = 0
 
+    def listen(self) -> tuple[str, int]:
+        """Where the other trainers find this one."""
+        host = node_address()
+        return host, self.group.listen(host)
+
+    def join(self, address: tuple[str, int]) -> None:
+        """Meet the other trainers; raises PeerLost when they do not come."""
+        self.group.join(*address, self.device)
+
+    def ping(self) -> int:
+        """Answer, with the id of this process."""
+        return os.getpid()
+
     def train(self, header: BatchTrainingData, columns: Columns) -> tuple[TrainReport, UpdatePriority | None]:
         """One update per batch of columns `[U, B, ...]`; returns the report and, where replay wants them, priorities.
 
@@ -80,11 +95,13 @@ class Trainer:
         return load, self.algorithm.policy_params()
 
     def _means(self, updates: Sequence[Update], columns: Columns) -> dict[str, float]:
-        """Metrics averaged over the updates, fetched at once; raises Diverged where one is not finite."""
+        """Metrics averaged over updates and trainers, fetched at once; raises Diverged where one is not finite."""
         if not updates:
             return {}
         names = list(updates[0].metrics)
-        values = torch.stack([torch.stack([update.metrics[name] for name in names]) for update in updates]).cpu()
+        values = torch.stack([torch.stack([update.metrics[name] for name in names]) for update in updates])
+        self.group.mean_(values)
+        values = values.cpu()
         self._check(names, values.numpy(), columns)
         return dict(zip(names, values.mean(0).tolist(), strict=True))
 

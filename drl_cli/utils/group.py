@@ -12,45 +12,55 @@ class PeerLost(Exception):
 
 
 class Group:
-    """Learner `rank` of `size`. One of several has to `join` before its first update; one alone has nobody to ask."""
+    """Learner `rank` of `size`. One of several has to `join` before its first update; one alone has nobody to ask.
 
-    def __init__(self, rank: int = 0, size: int = 1) -> None:
-        self.rank, self.size = rank, size
+    No member waits longer than `timeout_s` for another, then or later.
+    """
+
+    def __init__(self, rank: int = 0, size: int = 1, timeout_s: float = 300.0) -> None:
+        self.rank, self.size, self.timeout = rank, size, datetime.timedelta(seconds=timeout_s)
         self.store: Any = None  # Any: torch.distributed.TCPStore, which torch's type stubs leave out
+        self.broken: PeerLost | None = None
 
-    def listen(self, host: str, timeout_s: float) -> int:
+    def listen(self, host: str) -> int:
         """Wait for the others at a free port of this host, for rank 0; returns the port."""
-        self.store = _store(host, 0, is_master=True, timeout_s=timeout_s)
+        self.store = self._store(host, 0)
         port: int = self.store.port
         return port
 
-    def join(self, host: str, port: int, timeout_s: float, device: "torch.device") -> None:
-        """Meet the others where rank 0 listens; no member waits longer than timeout_s for another, now or later.
-
-        Raises PeerLost when they do not come.
-        """
+    def join(self, host: str, port: int, device: "torch.device") -> None:
+        """Meet the others where rank 0 listens; raises PeerLost when they do not come."""
         try:
             if self.store is None:
-                self.store = _store(host, port, is_master=False, timeout_s=timeout_s)
+                self.store = self._store(host, port)
             torch.distributed.init_process_group(
                 "nccl" if device.type == "cuda" else "gloo",
                 store=self.store,
                 rank=self.rank,
                 world_size=self.size,
-                timeout=_seconds(timeout_s),
+                timeout=self.timeout,
             )
         except RuntimeError as error:
             raise PeerLost(f"learner {self.rank} of {self.size} found no group: {error}") from error
 
     def mean_(self, tensor: "torch.Tensor") -> None:
-        """Replace a tensor by its mean over the group, in place; raises PeerLost when a member is missing."""
+        """Replace a tensor by its mean over the group, in place; raises PeerLost when a member is or was missing."""
         if self.size == 1:
             return
+        if self.broken:
+            raise self.broken
         try:
             torch.distributed.all_reduce(tensor)
         except RuntimeError as error:
-            raise PeerLost(f"learner {self.rank} of {self.size} lost another: {error}") from error
+            self.broken = PeerLost(f"learner {self.rank} of {self.size} lost another: {error}")
+            raise self.broken from error
         tensor /= self.size
+
+    def _store(self, host: str, port: int) -> Any:  # Any: as above
+        is_master = self.rank == 0
+        return torch.distributed.TCPStore(  # type: ignore[attr-defined]
+            host, port, None, is_master, self.timeout, wait_for_workers=False
+        )
 
 
 @dataclass(frozen=True)
@@ -68,13 +78,3 @@ class Learner:
         rank, num = self.group.rank, self.group.size
         noise = torch.randn(num * rows, size, generator=generator, device=self.device)
         return noise[rank * rows : (rank + 1) * rows]
-
-
-def _store(host: str, port: int, is_master: bool, timeout_s: float) -> Any:  # Any: as above
-    return torch.distributed.TCPStore(  # type: ignore[attr-defined]
-        host, port, None, is_master, _seconds(timeout_s), wait_for_workers=False
-    )
-
-
-def _seconds(value: float) -> datetime.timedelta:
-    return datetime.timedelta(seconds=value)

@@ -37,9 +37,10 @@ def test_what_fits_gives_the_spec_and_writes_nothing(config, tmp_path):
         ("worker.block_rows=15", ("worker.block_rows=15", "worker.envs=16")),
         ("worker.proxies=3", ("worker.num=2", "worker.proxies=3")),
         ("orchestrator.band=1", ("orchestrator.band=1", "sample_insert_ratio 0.25", "128 rows")),
+        ("trainer.num=3", ("trainer.batch_size=256", "trainer.num=3")),
     ],
 )
-def test_a_pace_that_would_never_get_going_is_refused_with_its_numbers(config, override, parts):
+def test_a_setting_that_would_never_get_going_is_refused_with_its_numbers(config, override, parts):
     code, problems = refusal(config(override))
     assert code == USAGE
     assert len(problems) == 1
@@ -131,13 +132,22 @@ def test_cuda_is_refused_where_there_is_none(config):
     assert "device=cpu" in problems[0]
 
 
+@pytest.mark.parametrize("reason", ["mode=single", "debug.in_process=true"])
+def test_several_trainers_need_processes(config, reason):
+    code, problems = refusal(config("trainer.num=2", reason))
+    assert (code, len(problems)) == (USAGE, 1)
+    assert all(part in problems[0] for part in ("trainer.num=2", "processes of their own", reason))
+
+
 def test_a_number_of_workers_is_left_alone(config):
     assert fill(config("worker.num=7")).num_workers == 7
 
 
-def test_one_core_is_left_to_the_trainer(config):
-    cores = len(os.sched_getaffinity(0))
-    assert fill(config("worker.num=null")).num_workers == max(1, cores - 1)
+def test_a_core_is_left_to_each_trainer(config, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
+    assert fill(config("worker.num=null")).num_workers == 7
+    assert fill(config("worker.num=null", "trainer.num=2")).num_workers == 6
+    assert fill(config("worker.num=null", "trainer.num=8")).num_workers == 1
     assert fill(config("worker.num=null", "mode=single")).num_workers == 1
 
 

@@ -134,8 +134,8 @@ def test_random_warm_up_is_counted_over_all_workers(run_graph):
 
 def test_messages_share_no_memory(build_graph):
     graph = build_graph(COUNTER, "mode=single")
-    load, params = (get(ref) for ref in graph.trainer.call("publish", 0, 0, results=2))
-    trainer = graph.trainer.role
+    load, params = (get(ref) for ref in graph.trainers.trainers[0].call("publish", 0, 0, results=2))
+    trainer = graph.trainers.trainers[0].role
     before = trainer.algorithm.policy_params().copy()
     params[:] = 7
     assert np.array_equal(trainer.algorithm.policy_params(), before)
@@ -168,7 +168,7 @@ def test_a_score_that_the_confirming_episodes_do_not_bear_out_does_not_stop(buil
     graph = build_graph(COUNTER, "mode=sync", "stop.return=5", "manage.eval_period=128")
     graph.manage.poll()
     manage = graph.manage.handle.role
-    manage._score(np.zeros(graph.trainer.role.algorithm.policy_params().shape, np.float32))
+    manage._score(np.zeros(graph.trainers.trainers[0].role.algorithm.policy_params().shape, np.float32))
     lucky, unlucky = manage.evaluators
     unlucky.evaluate = lambda params: Score(np.full(3, -100.0), np.ones(3, np.int64), 0)
     graph.run()

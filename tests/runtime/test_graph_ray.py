@@ -173,7 +173,7 @@ def test_a_killed_trainer_or_replay_ends_the_run_with_its_name(build_graph):
     for role in ("trainer", "replay"):
         graph = build_graph(COUNTER, "mode=async", "total_env_steps=100000", on_ray=True)
         collected = graph.progress.collected
-        victim = graph.trainer if role == "trainer" else graph.replay.shards[0]
+        victim = graph.trainers.trainers[0] if role == "trainer" else graph.replay.shards[0]
 
         def kill(header, graph=graph, collected=collected, victim=victim):
             collected(header)

@@ -3,9 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from graphs import make_config
 
 from drl_cli.algos.base import Update
 from drl_cli.runtime.messages import BatchTrainingData
+from drl_cli.runtime.program import make_trainers
 from drl_cli.runtime.trainer import Trainer
 from drl_cli.utils.group import Group
 
@@ -24,6 +26,51 @@ class Fake:
 def make(**options):
     fake = Fake(**options)
     return fake, Trainer(lambda learner: fake, "cpu", "float32", 1, Group())
+
+
+class Recorder:
+    """A runtime with this many GPUs; notes each role, its device, its rank and what it asks for."""
+
+    def __init__(self, num_gpus):
+        self.num_gpus, self.spawned = num_gpus, []
+
+    def gpus(self):
+        return self.num_gpus
+
+    def spawn(self, role, factory, config, spec, device, rank, gpus):
+        self.spawned.append((role, device, rank, gpus))
+
+
+@pytest.mark.parametrize(
+    ("device", "num", "num_gpus", "expected"),
+    [
+        ("auto", 1, 0, ("auto", 0)),
+        ("auto", 1, 4, ("auto", 1)),
+        ("auto", 2, 1, ("cpu", 0)),  # one of them alone on the gpu would be no use
+        ("auto", 2, 2, ("auto", 1)),
+        ("cuda", 2, 2, ("cuda", 1)),
+        ("cpu", 2, 2, ("cpu", 0)),
+    ],
+)
+def test_each_trainer_has_a_gpu_of_its_own_or_none_has(device, num, num_gpus, expected):
+    runtime = Recorder(num_gpus)
+    group = make_trainers(make_config(f"device={device}", f"trainer.num={num}"), None, runtime)
+    names = ["trainer"] if num == 1 else ["trainer 0", "trainer 1"]
+    assert runtime.spawned == [(name, expected[0], rank, expected[1]) for rank, name in enumerate(names)]
+    assert group.roles == names
+
+
+class Doubled(Group):
+    """Whatever the others have, the mean is twice what is here."""
+
+    def mean_(self, tensor):
+        tensor *= 2
+
+
+def test_metrics_are_means_over_the_group():
+    trainer = Trainer(lambda learner: Fake(), "cpu", "float32", 1, Doubled())
+    report, _ = trainer.train(BatchTrainingData(0, 2, 3, 99), columns(False))
+    assert report.metrics == {"loss": 5.0}
 
 
 def columns(weighted):

@@ -13,10 +13,10 @@ def peers(size, timeout_s=60.0):
     """An executor per rank; `submit(on_group, function, *args)` calls function(group, *args) there."""
     spawn = multiprocessing.get_context("spawn")
     executors = [ProcessPoolExecutor(1, spawn) for _ in range(size)]
-    for started in [peer.submit(_start) for peer in executors]:
+    for started in [peer.submit(_start, rank, size, timeout_s) for rank, peer in enumerate(executors)]:
         started.result()
-    port = executors[0].submit(_listen, size, timeout_s).result()
-    for joined in [peer.submit(_join, rank, size, port, timeout_s) for rank, peer in enumerate(executors)]:
+    port = executors[0].submit(_listen).result()
+    for joined in [peer.submit(_join, port) for peer in executors]:
         joined.result()
     try:
         yield executors
@@ -35,22 +35,20 @@ def pid(group):
     return os.getpid()
 
 
-def _start():
+def _start(rank, size, timeout_s):
     import torch
+
+    from drl_cli.utils.group import Group
 
     torch.set_num_threads(1)
+    _mine["group"] = Group(rank, size, timeout_s)
 
 
-def _listen(size, timeout_s):
-    from drl_cli.utils.group import Group
-
-    _mine["group"] = Group(0, size)
-    return _mine["group"].listen("127.0.0.1", timeout_s)
+def _listen():
+    return _mine["group"].listen("127.0.0.1")
 
 
-def _join(rank, size, port, timeout_s):
+def _join(port):
     import torch
 
-    from drl_cli.utils.group import Group
-
-    _mine.setdefault("group", Group(rank, size)).join("127.0.0.1", port, timeout_s, torch.device("cpu"))
+    _mine["group"].join("127.0.0.1", port, torch.device("cpu"))

@@ -1,5 +1,9 @@
 """Flat parameters, the fused Adam on them, saving and loading."""
 
+import ctypes
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -36,6 +40,35 @@ def test_adam_equals_torch_optim(lrs, max_norm):
         theirs.step()
     torch.testing.assert_close(params.flat, torch.cat([*parts.values()]).detach(), rtol=0, atol=1e-6)
     assert ours.state()["count"] == 20
+
+
+FAULTS = """
+import resource, sys, torch
+from drl_cli.utils.torch_ops import keep_freed_memory
+
+def updates(num):  # each takes 2 MB in pieces of 512 KB, and frees them
+    for _ in range(num):
+        pieces = [torch.ones(512, 256) for _ in range(4)]
+        del pieces
+
+if sys.argv[1] == "keep":
+    keep_freed_memory()
+updates(5)
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+updates(100)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def test_freed_memory_is_kept():
+    if not hasattr(ctypes.CDLL(None), "mallopt"):
+        pytest.skip("no glibc here")
+    runs = [
+        subprocess.run([sys.executable, "-c", FAULTS, how], capture_output=True, text=True, check=True)
+        for how in ("plain", "keep")
+    ]
+    plain, kept = (int(run.stdout) for run in runs)
+    assert kept < 100 < plain
 
 
 def test_tensors_are_saved_as_copies_and_loaded_in_place():

@@ -1,0 +1,57 @@
+"""TrainerGroup: the orchestrator's edge to one or several trainers, which make every update together."""
+
+from collections.abc import Sequence
+
+from drl_cli.runtime.errors import RoleLost
+from drl_cli.runtime.handles import ActorDied, Handle, Ref, get, wait
+from drl_cli.utils.clock import now
+from drl_cli.utils.group import PeerLost
+
+GRACE_S = 10.0  # a dead process is known to be dead by then
+
+
+class TrainerGroup:
+    """Each trainer gets its part of every batch; they average their gradients, so their parameters stay equal.
+
+    The first speaks for all: it publishes, and its report holds the means over all.
+    """
+
+    def __init__(self, trainers: Sequence[Handle]) -> None:
+        self.trainers = trainers
+        self.roles = roles(len(trainers))
+
+    def connect(self) -> list[Ref]:
+        """Bring several together, while the rest starts; a reference per trainer, to be watched."""
+        if len(self.trainers) == 1:
+            return []
+        address = self.trainers[0].call("listen")
+        return [trainer.call("join", address) for trainer in self.trainers]
+
+    def train(self, parts: Sequence[Ref]) -> tuple[list[Ref], list[Ref]]:
+        """Update on a header and columns for each trainer in turn; references to their reports and priorities."""
+        pairs = zip(self.trainers, parts[::2], parts[1::2], strict=True)
+        calls = [trainer.call("train", header, columns, results=2) for trainer, header, columns in pairs]
+        return [report for report, _ in calls], [priorities for _, priorities in calls]
+
+    def publish(self, version: int, env_steps: int) -> tuple[Ref, Ref]:
+        """References to LoadParams and the policy's parameters, after all updates requested so far."""
+        load, params = self.trainers[0].call("publish", version, env_steps, results=2)
+        return load, params
+
+    def blame(self, error: PeerLost) -> RoleLost:
+        """What ended the run when one trainer misses another: the one that died, or else those that are silent."""
+        silent = {trainer.call("ping"): role for trainer, role in zip(self.trainers, self.roles, strict=True)}
+        until = now() + GRACE_S
+        while silent and (ready := wait(list(silent), max(0.0, until - now()))):
+            for ref in ready:
+                role = silent.pop(ref)
+                try:
+                    get(ref)
+                except ActorDied as died:
+                    return RoleLost(f"{role} died: {died}")
+        return RoleLost("; ".join([str(error), *(f"{role} does not answer" for role in silent.values())]))
+
+
+def roles(num: int) -> list[str]:
+    """Names of the trainers' processes."""
+    return ["trainer"] if num == 1 else [f"trainer {rank}" for rank in range(num)]
