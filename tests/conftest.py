@@ -34,16 +34,19 @@ def ray_cluster():
 
 @pytest.fixture
 def build_graph(tmp_path, request):
-    """Make the graph of a command line, in process or (`on_ray=True`) on the session's cluster."""
+    """Make the graph of a command line, in process or (`on_ray=True`) on the session's cluster.
 
-    def build_it(*overrides, on_ray=False):
+    `change` makes another config of the one that is composed.
+    """
+
+    def build_it(*overrides, on_ray=False, change=lambda config: config):
         from drl_cli.envs.make import read_spec
         from drl_cli.metrics.console import Console
         from drl_cli.runtime.handles import RayRuntime
         from drl_cli.runtime.program import build
         from drl_cli.runtime.progress import Progress
 
-        config = make_config(*TINY, *overrides)
+        config = change(make_config(*TINY, *overrides))
         folder = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
         (folder / "checkpoints").mkdir(parents=True)
         (folder / "workers").mkdir()
@@ -67,8 +70,8 @@ def run_graph(build_graph):
 
     graphs = []
 
-    def run_it(*overrides, on_ray=False):
-        graph = build_graph(*overrides, on_ray=on_ray)
+    def run_it(*overrides, **options):
+        graph = build_graph(*overrides, **options)
         graphs.append(graph)
         graph.run()
         graph.finish()

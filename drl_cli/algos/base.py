@@ -9,9 +9,9 @@ import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Protocol, cast
 
+import drl_cli.algos
 from drl_cli.networks.mlp import NetworkConfig
 from drl_cli.types import Array, Columns, EnvSpec, Schema
 from drl_cli.utils.group import Learner
@@ -34,7 +34,7 @@ class AlgoConfig:
 class Update:
     """Result of learning from one batch: scalar tensors by name, new priorities `[B]` where replay wants them.
 
-    `steps` gradient updates were made from it.
+    Priorities of sequences are `[B, seq_len]`, of the steps learned from. `steps` gradient updates were made.
     """
 
     metrics: Mapping[str, "torch.Tensor"]
@@ -67,6 +67,10 @@ class Policy(ABC):
     @abstractmethod
     def random(self, rows: int) -> Columns:
         """The same columns with actions drawn uniformly from the action space."""
+
+    def priorities(self, rows: Columns) -> Array:
+        """|TD error| `[rows]` (sequences: `[rows, seq_len]`) by the policy's own parameters, if it has a critic."""
+        raise NotImplementedError
 
     @abstractmethod
     def greedy(self, obs: Array) -> Array:
@@ -114,7 +118,7 @@ class AlgoModule(Protocol):
 
 def algorithms() -> list[str]:
     """Names of all algorithms."""
-    return sorted(m.name for m in pkgutil.iter_modules([str(Path(__file__).parent)]) if m.name != "base")
+    return sorted(m.name for m in pkgutil.iter_modules(drl_cli.algos.__path__) if m.name != "base")
 
 
 def load_algorithm(name: str) -> AlgoModule:

@@ -5,6 +5,7 @@ online network chooses the next action and the target network rates it (Double D
 1509.06461). The n-step return and the discount come with the batch, and so do importance weights, if any.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -70,10 +71,19 @@ class Policy(base.Policy):
     def random(self, rows: int) -> Columns:
         return {"action": self.rng.integers(self.size, size=rows)}
 
+    def priorities(self, rows: Columns) -> Array:
+        next_value = self._values(rows["next_obs"]).max(-1)
+        q = np.take_along_axis(self._values(rows["obs"]), rows["action"][:, None], 1)[:, 0]
+        error: Array = np.abs(rows["reward"] + rows["discount"] * next_value - q)
+        return error
+
     def greedy(self, obs: Array) -> Array:
-        flat = obs.reshape(len(obs), -1).astype(np.float32, copy=False)
-        action: Array = mlp_numpy(self.params, flat, self.activation).argmax(-1)
+        action: Array = self._values(obs).argmax(-1)
         return action
+
+    def _values(self, obs: Array) -> Array:
+        flat = obs.reshape(len(obs), math.prod(obs.shape[1:])).astype(np.float32, copy=False)
+        return mlp_numpy(self.params, flat, self.activation)
 
 
 class Algorithm:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import psutil
 
-from drl_cli.algos.base import load_algorithm, refusal
+from drl_cli.algos.base import Policy, load_algorithm, refusal
 from drl_cli.cli.errors import MISSING, RESOURCES, USER_CODE, UsageError
 from drl_cli.envs.config import EnvError, MissingExtra
-from drl_cli.replay.store import row_bytes
+from drl_cli.replay.config import SequencesConfig
+from drl_cli.replay.tables import table_bytes
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.rate_limiter import required_band
 from drl_cli.types import EnvSpec, transition_schema
@@ -33,6 +34,7 @@ def preflight(config: Config) -> EnvSpec:
     spec = environment_spec(config)
     if problem := refusal(config.algo.name, spec, config.mode, config.replay.sampler):
         raise UsageError(problem)
+    check_priorities(config)
     check_device(config)
     check_resources(config, spec)
     return spec
@@ -55,7 +57,10 @@ def environment_spec(config: Config) -> EnvSpec:
 def pace_problems(config: Config) -> list[str]:
     """Settings that would never get going, or stop for ever, with their numbers."""
     problems = []
-    pace, rows = config.orchestrator, config.rows_per_collect
+    pace, rows, replay = config.orchestrator, config.rows_per_collect, config.replay
+    if isinstance(replay, SequencesConfig) and replay.overlap >= replay.seq_len:
+        problems.append(f"replay.overlap={replay.overlap} must be below replay.seq_len={replay.seq_len}")
+        return problems
     if config.replay.capacity < pace.min_inserts:
         problems.append(
             f"replay.capacity={config.replay.capacity} is below orchestrator.min_inserts={pace.min_inserts}: "
@@ -73,10 +78,11 @@ def pace_problems(config: Config) -> list[str]:
         return problems
     members = config.worker.proxies or config.num_workers
     rows = rows * config.num_workers // members
-    share = config.replay.capacity // config.num_shards
+    share = replay.num_rows // config.num_shards
     if share < rows + config.algo.n_step * config.worker.envs:
         of = f" / replay.shards={config.num_shards}" if config.num_shards > 1 else ""
-        problems.append(f"replay.capacity={config.replay.capacity}{of} is below one hand-over of {rows} transitions")
+        of += f" = {share} sequences" if isinstance(replay, SequencesConfig) else ""
+        problems.append(f"replay.capacity={replay.capacity}{of} is below one hand-over of {rows} transitions")
     needed = required_band(pace.sample_insert_ratio, rows, config.updates_per_call)
     if pace.band is not None and pace.band < needed and config.mode == "async":
         problems.append(
@@ -101,6 +107,15 @@ def trainer_problems(config: Config) -> list[str]:
     return problems
 
 
+def check_priorities(config: Config) -> None:
+    """Raise when workers are to give priorities and the policy can't."""
+    if config.worker_priorities and load_algorithm(config.algo.name).Policy.priorities is Policy.priorities:
+        raise UsageError(
+            f"{config.algo.name.upper()}'s policy has no critic to compute replay.initial_priority=worker with; "
+            "say replay.initial_priority=max"
+        )
+
+
 def check_device(config: Config) -> None:
     """Raise when more CUDA devices are asked for than there are."""
     if config.device == "cuda":
@@ -115,11 +130,11 @@ def check_device(config: Config) -> None:
 def check_resources(config: Config, spec: EnvSpec) -> None:
     """Raise when the replay can't fit in memory or the output folder can't be written."""
     schema = transition_schema(spec, load_algorithm(config.algo.name).Policy.extra_columns)
-    needed, free = row_bytes(schema) * config.replay.capacity, psutil.virtual_memory().available
+    needed, free = table_bytes(config.replay, schema), psutil.virtual_memory().available
     if needed > free:
         raise UsageError(
             f"replay.capacity={config.replay.capacity} needs {needed / 2**30:.1f} GiB, "
-            f"{free / 2**30:.1f} GiB of memory are free; lower it to {free // 2 // row_bytes(schema)}",
+            f"{free / 2**30:.1f} GiB of memory are free; lower it to {config.replay.capacity * free // needed // 2}",
             RESOURCES,
         )
     root = Path(config.output_dir).absolute()

@@ -45,7 +45,8 @@ def convert(value: Any, kind: Any, path: str, problems: list[str], algo: type[Al
         kind = algo
     if kind is ReplayConfig and isinstance(value, Mapping):
         kind = replay_class(value)
-        if own_options(kind) and not own_options(kind) & value.keys():
+        is_another = any(fields(other).keys() == value.keys() for other in SAMPLERS.values())
+        if is_another and fields(kind).keys() != value.keys():
             problems.append(f"{path}.sampler: say {path}={value['sampler']}, which brings its options along")
             return None
     origin = get_origin(kind)
@@ -162,7 +163,7 @@ def unknown_key(path: str, algo: type[AlgoConfig]) -> str:
     keys = all_keys(algo)
     group, _, name = path.rpartition(".")
     if group == "replay" and (owners := [sampler for sampler, kind in SAMPLERS.items() if name in own_options(kind)]):
-        return f"{path}: only replay={' and '.join(owners)} has this option"
+        return f"{path}: only replay={' and replay='.join(owners)} {'has' if len(owners) == 1 else 'have'} this option"
     siblings = {key.rpartition(".")[2] for key in keys if key.rpartition(".")[0] == group}
     found = nearest(name, siblings)
     hint = f" Did you mean {group + '.' if group else ''}{found[0]}?" if found else ""

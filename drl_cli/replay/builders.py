@@ -16,6 +16,10 @@ class Builder(Protocol):
     def take(self) -> Columns:
         """All rows that are complete now, `[rows, ...]`; fresh arrays."""
 
+    @property
+    def open_rows(self) -> int:
+        """Steps appended that no row taken has as its own."""
+
 
 class NStepBuilder:
     """Turns steps of E environments into n-step transitions: exactly one row per environment step.

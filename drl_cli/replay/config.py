@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from drl_cli.utils.ranges import Count, Fraction, Positive
+from drl_cli.utils.ranges import Count, Fraction, Natural, Positive
 
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """The replay table, and all that uniform sampling needs."""
+    """What every replay table has."""
 
     sampler: Literal["uniform", "prioritized", "fifo-once", "sequences"]
     capacity: Count
@@ -18,12 +18,26 @@ class ReplayConfig:
     @property
     def wants_priorities(self) -> bool:
         """Whether the trainer sends the rows' new priorities back."""
-        return self.sampler == "prioritized"
+        return self.sampler in ("prioritized", "sequences")
+
+    @property
+    def num_rows(self) -> int:
+        """Rows that the table has room for: one per transition."""
+        return self.capacity
 
 
 @dataclass(frozen=True)
-class PrioritizedConfig(ReplayConfig):
+class UniformConfig(ReplayConfig):
+    """Options of tables whose rows are drawn any number of times."""
+
+    remover: Literal["oldest", "random"]
+
+
+@dataclass(frozen=True)
+class PrioritizedConfig(UniformConfig):
     """Options of prioritized sampling."""
+
+    initial_priority: Literal["max", "worker"]
 
     alpha: Fraction
     beta: Fraction
@@ -31,5 +45,24 @@ class PrioritizedConfig(ReplayConfig):
     uniform_mix: Fraction
 
 
-SAMPLERS: Mapping[str, type[ReplayConfig]] = {"uniform": ReplayConfig, "prioritized": PrioritizedConfig}
+@dataclass(frozen=True)
+class SequencesConfig(PrioritizedConfig):
+    """Options of sequences: a row covers `burn_in + seq_len` steps, the next begins `seq_len - overlap` later."""
+
+    seq_len: Count
+    burn_in: Natural
+    overlap: Natural
+    eta: Fraction
+
+    @property
+    def num_rows(self) -> int:
+        """As many as hold `capacity` transitions of long episodes; the last row of each may be shorter."""
+        return self.capacity // (self.seq_len - self.overlap)
+
+
+SAMPLERS: Mapping[str, type[ReplayConfig]] = {
+    "uniform": UniformConfig,
+    "prioritized": PrioritizedConfig,
+    "sequences": SequencesConfig,
+}
 """The class of a table's options, by `replay.sampler`."""

@@ -26,8 +26,8 @@ class Sampler(Protocol):
     def nbytes(self) -> int:
         """Allocated bytes."""
 
-    def insert(self, slots: Array) -> None:
-        """New rows are in these slots `[rows]`."""
+    def insert(self, slots: Array, priorities: Array | None = None) -> None:
+        """New rows are in these slots `[rows]`, with these priorities where the worker gave them some."""
 
     def sample(self, size: int, num_batches: int, batch_size: int) -> Draw:
         """`num_batches` batches of `batch_size` among the first `size` slots."""
@@ -46,7 +46,7 @@ class Uniform:
         self.rng = rng
         self.nbytes = 0
 
-    def insert(self, slots: Array) -> None:
+    def insert(self, slots: Array, priorities: Array | None = None) -> None:
         """Nothing to note."""
 
     def sample(self, size: int, num_batches: int, batch_size: int) -> Draw:
@@ -66,13 +66,14 @@ class Prioritized:
     uniform instead. A row of probability P among N has the weight (N P)^-beta over the largest in its batch (section
     3.4), P being the probability of the mixture; beta goes from its configured value to 1 in `num_batches` batches.
 
-    New rows have the largest priority in the table. (The paper takes the largest ever seen: after one spike all new
-    rows would outweigh the others for good.)
+    New rows have the priority that their worker gave them (Horgan et al. 2018, "Distributed Prioritized Experience
+    Replay"), or else the largest in the table. (Schaul et al. take the largest ever seen: after one spike all new rows
+    would outweigh the others for good.)
     """
 
     def __init__(self, config: PrioritizedConfig, rng: np.random.Generator, num_batches: int) -> None:
         self.config, self.rng, self.num_batches = config, rng, num_batches
-        self.tree = SumTree(config.capacity)
+        self.tree = SumTree(config.num_rows)
         self.largest = 1.0
         self.drawn = 0
         self.bad = 0
@@ -82,9 +83,12 @@ class Prioritized:
         """Bytes of the tree."""
         return self.tree.nodes.nbytes
 
-    def insert(self, slots: Array) -> None:
+    def insert(self, slots: Array, priorities: Array | None = None) -> None:
         self.largest = float(self.tree.values.max()) or self.largest
-        self.tree.set(slots, self.largest)
+        if priorities is None:
+            self.tree.set(slots, self.largest)
+        else:
+            self.update(slots, priorities)
 
     def sample(self, size: int, num_batches: int, batch_size: int) -> Draw:
         shape, total, mix = (num_batches, batch_size), self.tree.total, self.config.uniform_mix

@@ -16,37 +16,91 @@ class RingStore:
     def __len__(self) -> int:
         return min(self.inserts, self.capacity)
 
-    def insert(self, rows: Columns) -> None:
-        """Append rows, overwriting the oldest; raises ValueError when columns are missing or too many at once."""
-        count = num_rows(rows)
-        if rows.keys() != self.columns.keys():
-            raise ValueError(f"replay holds {sorted(self.columns)}, the block has {sorted(rows)}")
-        if count > self.capacity:
-            raise ValueError(f"a block of {count} rows does not fit replay.capacity={self.capacity}")
+    def insert(self, rows: Columns) -> Array:
+        """Append rows, overwriting the oldest, and return their slots `[rows]`.
+
+        Raises ValueError when columns are missing or too many rows come at once.
+        """
+        count = self._check(rows)
         start = self.inserts % self.capacity
         first = min(count, self.capacity - start)
         for name, column in self.columns.items():
             column[start : start + first] = rows[name][:first]
             column[: count - first] = rows[name][first:]
         self.inserts += count
+        return np.arange(start, start + count) % self.capacity
 
     def take(self, slots: Array) -> Columns:
         """Fresh contiguous columns `[*slots.shape, ...]`."""
         return {name: np.take(column, slots, axis=0) for name, column in self.columns.items()}
 
     def sequence(self, slots: Array) -> Array:
-        """How many rows were inserted before the one in each slot: a row's number, int64, never given twice."""
+        """The number of the row in each slot, int64, never given twice: `number % capacity` is the slot."""
         newest = self.inserts - 1
         return newest - (newest - slots) % self.capacity
 
     def holds(self, sequence: Array) -> Array:
-        """Whether the rows of these numbers are still there; a row is in slot `number % capacity`."""
+        """Whether the rows of these numbers are still there."""
         return sequence >= self.inserts - self.capacity
 
     @property
     def nbytes(self) -> int:
         """Allocated bytes."""
         return sum(column.nbytes for column in self.columns.values())
+
+    def contents(self) -> Columns:
+        """A copy of all rows, oldest first, `[rows, ...]`."""
+        return self.take(np.arange(self.inserts - len(self), self.inserts) % self.capacity)
+
+    def _check(self, rows: Columns) -> int:
+        count = num_rows(rows)
+        if rows.keys() != self.columns.keys():
+            raise ValueError(f"replay holds {sorted(self.columns)}, the block has {sorted(rows)}")
+        if count > self.capacity:
+            raise ValueError(f"a block of {count} rows does not fit replay.capacity={self.capacity}")
+        return count
+
+
+class RandomStore(RingStore):
+    """When it is full, each row of a block overwrites one that is chosen at random, no two of a block the same.
+
+    Rows last for `capacity` inserts on average, as in a ring, but some much longer: their age is distributed
+    exponentially. The k-th row in slot s has the number s + k * capacity, as it has in a ring.
+    """
+
+    def __init__(self, schema: Schema, capacity: int, rng: np.random.Generator) -> None:
+        super().__init__(schema, capacity)
+        self.rng = rng
+        self.numbers = np.arange(capacity) - capacity
+
+    def insert(self, rows: Columns) -> Array:
+        count, size = self._check(rows), len(self)
+        fill = min(count, self.capacity - size)
+        first = np.arange(size, size + fill)
+        rest = self.rng.choice(self.capacity, count - fill, replace=False, shuffle=False)
+        for slots, part in ((first, slice(0, fill)), (rest, slice(fill, count))):
+            for name, column in self.columns.items():
+                column[slots] = rows[name][part]
+            self.numbers[slots] += self.capacity
+        self.inserts += count
+        return np.concatenate([first, rest])
+
+    @property
+    def nbytes(self) -> int:
+        """Allocated bytes."""
+        return super().nbytes + self.numbers.nbytes
+
+    def sequence(self, slots: Array) -> Array:
+        numbers: Array = self.numbers[slots]
+        return numbers
+
+    def holds(self, sequence: Array) -> Array:
+        is_there: Array = self.numbers[sequence % self.capacity] == sequence
+        return is_there
+
+    def contents(self) -> Columns:
+        """A copy of all rows in order of their slots, `[rows, ...]`."""
+        return self.take(np.arange(len(self)))
 
 
 def row_bytes(schema: Schema) -> int:

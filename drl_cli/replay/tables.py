@@ -6,9 +6,10 @@ from typing import Protocol
 
 import numpy as np
 
-from drl_cli.replay.config import PrioritizedConfig, ReplayConfig
+from drl_cli.replay.config import PrioritizedConfig, ReplayConfig, SequencesConfig, UniformConfig
 from drl_cli.replay.samplers import Prioritized, Sampler, Uniform
-from drl_cli.replay.store import RingStore
+from drl_cli.replay.sequences import mix, sequence_schema
+from drl_cli.replay.store import RandomStore, RingStore, row_bytes
 from drl_cli.types import Array, Columns, Schema
 
 
@@ -38,16 +39,19 @@ class Table(Protocol):
         """Allocated bytes."""
 
     def __len__(self) -> int:
-        """Transitions that are stored now."""
+        """Rows that are stored now."""
 
     def insert(self, columns: Columns, versions: Array) -> None:
-        """Take rows `[rows, ...]` in; `versions` `[rows]` are those of the parameters that acted."""
+        """Take rows `[rows, ...]` in; `versions` `[transitions]` are those of the parameters that acted.
+
+        A column `priority`, where the worker gives one, is not stored: it is what the sampler begins with.
+        """
 
     def sample(self, num_batches: int, batch_size: int, version: int) -> Sampled:
         """Draw batches for a trainer whose newest parameters are of this version."""
 
     def update_priorities(self, sequence: Array, priorities: Array) -> None:
-        """New priorities for the rows of these numbers, both `[num_batches, batch_size]`."""
+        """New priorities for the rows of these numbers, both `[num_batches, batch_size]`; of steps `[..., seq_len]`."""
 
     def stats(self) -> Mapping[str, float]:
         """What is worth reporting: whole numbers are counts, which add up over shards; the rest is averaged."""
@@ -77,9 +81,9 @@ class ReplayTable:
         return self.store.nbytes + self.sampler.nbytes
 
     def insert(self, columns: Columns, versions: Array) -> None:
-        first = self.store.inserts
-        self.store.insert(columns)
-        self.sampler.insert(np.arange(first, self.store.inserts) % self.store.capacity)
+        slots = self.store.insert({name: column for name, column in columns.items() if name != "priority"})
+        given = columns.get("priority")
+        self.sampler.insert(slots, None if given is None else self._combine(slots, given))
 
     def sample(self, num_batches: int, batch_size: int, version: int) -> Sampled:
         """Prioritized batches have one more column, `weight`; raises ValueError while the table is empty."""
@@ -96,23 +100,67 @@ class ReplayTable:
         """Those of rows that were overwritten meanwhile are dropped, and counted."""
         is_there = self.store.holds(sequence)
         self.stale_priorities += int((~is_there).sum())
-        self.sampler.update(sequence[is_there] % self.store.capacity, priorities[is_there])
+        slots = sequence[is_there] % self.store.capacity
+        self.sampler.update(slots, self._combine(slots, priorities[is_there]))
 
     def stats(self) -> Mapping[str, float]:
         stats = self.sampler.stats()
         return {"stale_priorities": self.stale_priorities, **stats} if stats else {}
 
     def contents(self) -> Columns:
-        size, inserts = len(self.store), self.store.inserts
-        return self.store.take(np.arange(inserts - size, inserts) % self.store.capacity)
+        return self.store.contents()
+
+    def _combine(self, slots: Array, priorities: Array) -> Array:
+        """One priority for the row in each slot `[n]`."""
+        return priorities
+
+
+class SequenceTable(ReplayTable):
+    """Rows are sequences: `inserts` counts their new transitions, priorities come per step and are mixed."""
+
+    def __init__(self, config: SequencesConfig, store: RingStore, sampler: Sampler) -> None:
+        super().__init__(store, sampler)
+        self.config = config
+        self.transitions = 0
+
+    @property
+    def inserts(self) -> int:
+        """Transitions that ever came in: not the rows, which overlap and are padded."""
+        return self.transitions
+
+    def insert(self, columns: Columns, versions: Array) -> None:
+        super().insert(columns, versions)
+        self.transitions += len(versions)
+
+    def stats(self) -> Mapping[str, float]:
+        return {"sequences": len(self), **super().stats()}
+
+    def _combine(self, slots: Array, priorities: Array) -> Array:
+        """From those of the learned steps `[n, seq_len]`; padding does not count."""
+        return mix(priorities, self.store.columns["mask"][slots, self.config.burn_in :], self.config.eta)
 
 
 def make_table(config: ReplayConfig, schema: Schema, rng: np.random.Generator, num_batches: int) -> Table:
     """The table of one shard; `num_batches` are those that the whole run will draw from it."""
-    store = RingStore(schema, config.capacity)
-    if isinstance(config, PrioritizedConfig):
-        return ReplayTable(store, Prioritized(config, rng, num_batches))
-    return ReplayTable(store, Uniform(rng))
+    assert isinstance(config, UniformConfig)
+    schema = table_schema(config, schema)
+    is_ring = config.remover == "oldest"
+    store = RingStore(schema, config.num_rows) if is_ring else RandomStore(schema, config.num_rows, rng)
+    if isinstance(config, SequencesConfig):
+        return SequenceTable(config, store, Prioritized(config, rng, num_batches))
+    return ReplayTable(
+        store, Prioritized(config, rng, num_batches) if isinstance(config, PrioritizedConfig) else Uniform(rng)
+    )
+
+
+def table_schema(config: ReplayConfig, schema: Schema) -> Schema:
+    """The columns of a table's rows, for transitions of this schema."""
+    return sequence_schema(schema, config.burn_in + config.seq_len) if isinstance(config, SequencesConfig) else schema
+
+
+def table_bytes(config: ReplayConfig, schema: Schema) -> int:
+    """Bytes that all shards allocate together."""
+    return config.num_rows * row_bytes(table_schema(config, schema))
 
 
 def share_of(config: ReplayConfig, shard: int, num_shards: int) -> ReplayConfig:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.envs.config import EnvConfig
 from drl_cli.networks.mlp import NetworkConfig
-from drl_cli.replay.config import ReplayConfig
+from drl_cli.replay.config import PrioritizedConfig, ReplayConfig, SequencesConfig
 from drl_cli.utils.ranges import Count, Natural, NonNegative, Positive, Range
 
 Mode = Literal["single", "sync", "async"]
@@ -175,9 +175,19 @@ class Config:
         return self.trainer.updates_per_call or max(1, min(16, paid))
 
     @property
+    def worker_priorities(self) -> bool:
+        """Whether workers compute the first priorities of their rows."""
+        return isinstance(self.replay, PrioritizedConfig) and self.replay.initial_priority == "worker"
+
+    @property
+    def row_steps(self) -> int:
+        """Steps of an environment that may be taken until the first of them is in a row."""
+        return self.replay.seq_len if isinstance(self.replay, SequencesConfig) else self.algo.n_step
+
+    @property
     def num_updates(self) -> int:
-        """Updates that a whole run makes at the configured ratio, less what n-step rows still open at its end pay."""
-        pace, open_rows = self.orchestrator, self.num_workers * self.worker.envs * (self.algo.n_step - 1)
+        """Updates that a whole run makes at the configured ratio, less what rows still open at its end pay."""
+        pace, open_rows = self.orchestrator, self.num_workers * self.worker.envs * (self.row_steps - 1)
         return max(0, int(pace.sample_insert_ratio * (self.total_env_steps - open_rows - pace.min_inserts)))
 
     @property

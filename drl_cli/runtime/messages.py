@@ -86,7 +86,7 @@ class BatchTrainingData:
 
 @dataclass(frozen=True)
 class UpdatePriority:
-    """New priorities for the rows of a BatchTrainingData, both `[num_batches, batch_size]`.
+    """New priorities for the rows of a BatchTrainingData, both `[num_batches, batch_size]`; of steps `[..., seq_len]`.
 
     It is itself a second result: the orchestrator passes it on and never sees it.
     """

@@ -7,10 +7,12 @@ import numpy as np
 from drl_cli.algos.base import load_algorithm
 from drl_cli.envs.batch import EnvBatch
 from drl_cli.replay.builders import Builder, NStepBuilder
+from drl_cli.replay.config import SequencesConfig
+from drl_cli.replay.sequences import SequenceBuilder
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import EnvironmentFailed
 from drl_cli.runtime.messages import Block, InsertTransition, LoadParams
-from drl_cli.types import Array, Columns, EnvSpec, num_rows
+from drl_cli.types import Array, Columns, EnvSpec
 from drl_cli.utils.seeding import integers
 
 
@@ -28,6 +30,7 @@ class Worker:
         module = load_algorithm(config.algo.name)
         self.policy = module.Policy(config.algo, config.network, spec, policy_seed)
         self.builder = make_builder(config)
+        self.gives_priorities = config.worker_priorities
         try:
             self.envs = EnvBatch(config.env, spec, seeds)
         except Exception as error:
@@ -48,18 +51,21 @@ class Worker:
         assert params is not None or (self.load is not None and self.load.version == load.version)
         self.load = load
         self.policy.explore(load.exploration)
+        num_steps, open_rows = self.num_steps * len(self.envs.envs), self.builder.open_rows
         try:
             for _ in range(self.num_steps):
                 self._step(load.random_actions)
         except Exception as error:
             raise EnvironmentFailed(f"worker {self.index}: {type(error).__name__}: {error}") from error
         columns = self.builder.take()
-        first, self.env_steps = self.env_steps, self.env_steps + self.num_steps * len(self.envs.envs)
+        if self.gives_priorities:
+            columns["priority"] = self.policy.priorities(columns)
+        first, self.env_steps = self.env_steps, self.env_steps + num_steps
         block = Block(
             self.index,
             self.incarnation,
             self.blocks,
-            num_rows(columns),
+            open_rows + num_steps - self.builder.open_rows,
             first,
             self.env_steps,
             load.version,
@@ -84,4 +90,7 @@ class Worker:
 
 def make_builder(config: Config) -> Builder:
     """What turns steps into the rows that this run's replay table takes."""
-    return NStepBuilder(config.algo.n_step, config.algo.gamma, config.env.reward_scale)
+    replay, gamma, scale = config.replay, config.algo.gamma, config.env.reward_scale
+    if isinstance(replay, SequencesConfig):
+        return SequenceBuilder(replay.seq_len, replay.burn_in, replay.overlap, gamma, scale)
+    return NStepBuilder(config.algo.n_step, gamma, scale)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from drl_cli.algos import base
 from drl_cli.algos.base import AlgoConfig, algorithms, load_algorithm, refusal
 from drl_cli.cli.settings import convert
 from drl_cli.networks.mlp import NetworkConfig
@@ -94,6 +95,19 @@ def test_params_fit_the_policy(case):
     params.flags.writeable = False
     policy.load(params)
     assert policy.greedy(case.obs(2)).shape == (2, *case.spec.action.column.shape)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7])
+def test_a_policy_rates_rows_or_says_that_it_can_not(case, rows):
+    policy = case.policy()
+    columns = {key: column.numpy() for key, column in case.batch(rows=rows).items()}
+    if type(policy).priorities is base.Policy.priorities:
+        with pytest.raises(NotImplementedError):
+            policy.priorities(columns)
+        return
+    priorities = policy.priorities(columns)
+    assert (priorities.shape, priorities.dtype) == ((rows,), np.float32)
+    assert (priorities >= 0).all()
 
 
 @pytest.mark.parametrize("rows", [1, 7])

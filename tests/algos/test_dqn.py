@@ -180,3 +180,13 @@ def test_act_is_random_in_a_share_of_epsilon(epsilon):
     expected = np.full(4, epsilon / 4)
     expected[greedy[0]] += 1 - epsilon
     np.testing.assert_allclose(counts, expected, atol=0.02 if epsilon else 0)
+
+
+@pytest.mark.parametrize("double", [True, False])
+@pytest.mark.parametrize("activation", ["relu", "tanh", "elu"])
+def test_the_policy_rates_rows_as_the_learner_does_while_the_target_is_the_online_network(double, activation):
+    algorithm, batch = make(activation, double=double), make_batch(3)
+    rows = {name: column.numpy() for name, column in batch.items()}
+    np.testing.assert_allclose(
+        make_policy(0, activation).priorities(rows), algorithm.update(batch).priorities, rtol=1e-4, atol=1e-6
+    )

@@ -28,7 +28,7 @@ ERRORS = [
     ("mode=asink", r"no mode option 'asink'\. Did you mean async\? +available: async, single, sync"),
     ("tuned=sac-Pendulum", r"no set of tuned values 'sac-Pendulum'\. Did you mean sac-Pendulum-v1\?"),
     ("worker=big", r"no worker option 'big'\. +available: default"),
-    ("replay.alpha=0.5", r"replay\.alpha: only replay=prioritized has this option"),
+    ("replay.alpha=0.5", r"replay\.alpha: only replay=prioritized and replay=sequences have this option"),
     ("replay=prioritised", r"no replay option 'prioritised'\. Did you mean prioritized\?"),
     ("+algo.foo=1", r"algo\.foo: sac has no option 'foo'"),
     ("seed", r".*seed.*"),

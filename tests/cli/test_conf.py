@@ -124,9 +124,11 @@ def test_tuned_none_is_off_and_a_named_set_is_taken_elsewhere(composed, name):
 
 
 def test_tuned_values_apply_to_every_sampler(composed):
-    uniform, prioritized = (composed("env=LunarLanderContinuous", f"replay={name}")["replay"] for name in SAMPLERS)
-    assert prioritized["capacity"] == uniform["capacity"] == 200_000
-    assert set(prioritized) - set(uniform) == {"alpha", "beta", "eps", "uniform_mix"}
+    tables = {name: composed("env=LunarLanderContinuous", f"replay={name}")["replay"] for name in SAMPLERS}
+    assert {table["capacity"] for table in tables.values()} == {200_000}
+    assert set(tables["prioritized"]) - set(tables["uniform"]) == {
+        *("initial_priority", "alpha", "beta", "eps", "uniform_mix"),
+    }
 
 
 def test_the_command_line_wins_over_tuned_values(composed):

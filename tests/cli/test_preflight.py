@@ -5,7 +5,7 @@ import os
 import pytest
 
 from drl_cli.cli.errors import MISSING, RESOURCES, USAGE, USER_CODE, UsageError
-from drl_cli.cli.preflight import fill, pace_problems, preflight
+from drl_cli.cli.preflight import check_resources, fill, pace_problems, preflight
 from drl_cli.cli.settings import build
 from drl_cli.runtime.rate_limiter import required_band
 
@@ -87,6 +87,31 @@ def test_an_unbounded_pace_needs_no_band(config):
     assert pace_problems(config("mode=sync", "orchestrator.band=1")) == []
 
 
+def test_sequences_must_fit_and_move_on(config):
+    code, problems = refusal(config("replay=sequences", "replay.overlap=80", "replay.seq_len=80"))
+    assert (code, problems) == (USAGE, ["replay.overlap=80 must be below replay.seq_len=80"])
+    (problem,) = pace_problems(config("replay=sequences", "worker.block_rows=256", "replay.capacity=10000"))
+    assert problem == "replay.capacity=10000 = 250 sequences is below one hand-over of 256 transitions"
+    assert pace_problems(config("replay=sequences", "worker.block_rows=256", "replay.capacity=20000")) == []
+
+
+def test_sequences_are_as_large_as_they_are_long(config):
+    spec = preflight(config())
+    check_resources(config("replay=sequences", "replay.capacity=1e6"), spec)
+    with pytest.raises(UsageError, match=r"replay.capacity=1000000 needs .* lower it to \d+"):
+        check_resources(config("replay=sequences", "replay.capacity=1e6", "replay.burn_in=1e6"), spec)
+
+
+def test_a_policy_without_a_critic_gives_no_priorities(config):
+    worker = ("replay=prioritized", "replay.initial_priority=worker")
+    code, problems = refusal(config(*worker))
+    assert (code, len(problems)) == (USAGE, 1)
+    assert problems[0] == (
+        "SAC's policy has no critic to compute replay.initial_priority=worker with; say replay.initial_priority=max"
+    )
+    assert preflight(config(*worker, "algo=dqn", "env=CartPole-v1")).action.kind == "discrete"
+
+
 @pytest.mark.parametrize(
     ("overrides", "code", "says"),
     [
@@ -99,6 +124,7 @@ def test_an_unbounded_pace_needs_no_band(config):
         (["env=user_envs:Other-v0"], USAGE, "env: 'user_envs:Other-v0' can't be made"),
         (["env=user_envs:Tiny-v0", "+env.kwargs.fail=init"], USER_CODE, "user_envs:Tiny-v0 raised RuntimeError: no"),
         (["env=Pendulum-v1", "+env.kwargs.colour=1"], USER_CODE, "Pendulum-v1 raised TypeError"),
+        (["replay=sequences"], USAGE, "SAC can't learn from replay=sequences; say replay=uniform or prioritized"),
         (["replay.capacity=1e12"], RESOURCES, "replay.capacity=1000000000000 needs"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) else "",

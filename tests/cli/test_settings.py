@@ -8,8 +8,8 @@ import pytest
 
 from drl_cli.algos.sac import Config as SacConfig
 from drl_cli.cli.errors import UsageError
-from drl_cli.cli.settings import all_keys, build, to_yaml_keys
-from drl_cli.replay.config import PrioritizedConfig, ReplayConfig
+from drl_cli.cli.settings import all_keys, build, fields, to_yaml_keys
+from drl_cli.replay.config import SAMPLERS, PrioritizedConfig, UniformConfig
 from drl_cli.runtime.config import Config
 
 GROUPS = sorted({key.rpartition(".")[0] for key in all_keys(SacConfig)} - {""})
@@ -69,8 +69,11 @@ def test_an_unknown_key_of_a_yaml_is_an_error_in_every_group(plain, group):
 
 @pytest.mark.parametrize("key", sorted(all_keys(SacConfig)))
 def test_every_key_is_needed(composed, key):
-    plain = composed("replay=prioritized")
     group, _, name = key.rpartition(".")
+    table = next(
+        (sampler for sampler, kind in SAMPLERS.items() if group == "replay" and name in fields(kind)), "uniform"
+    )
+    plain = composed(f"replay={table}")
     del (parent_of(plain, group) if group else plain)[name]
     problems = problems_of(plain)
     if key == "algo" or key == "algo.name":
@@ -88,11 +91,13 @@ def test_a_value_in_place_of_a_group_is_an_error(plain, group):
 
 def test_the_options_of_a_sampler_come_with_it(composed):
     assert isinstance(build(composed("replay=prioritized", "replay.alpha=0.5")).replay, PrioritizedConfig)
-    assert type(build(composed()).replay) is ReplayConfig
+    assert type(build(composed()).replay) is UniformConfig
     (problem,) = problems_of(composed("replay.sampler=prioritized"))
     assert problem == "replay.sampler: say replay=prioritized, which brings its options along"
     (problem,) = problems_of(composed("+replay.alpha=0.5"))
-    assert problem == "replay.alpha: only replay=prioritized has this option"
+    assert problem == "replay.alpha: only replay=prioritized and replay=sequences have this option"
+    (problem,) = problems_of(composed("+replay.eta=0.5"))
+    assert problem == "replay.eta: only replay=sequences has this option"
     (problem,) = problems_of(composed("replay.sampler=fifo"))
     assert problem == "replay.sampler: 'fifo' is not one of uniform, prioritized, fifo-once, sequences"
 

@@ -18,9 +18,9 @@ from drl_cli.algos.sac import Config as SacConfig
 from drl_cli.cli.check import groups, options
 from drl_cli.cli.errors import UsageError
 from drl_cli.cli.runs import read_config
-from drl_cli.cli.settings import all_keys, build, fields, own_options
+from drl_cli.cli.settings import all_keys, build, fields
 from drl_cli.envs.make import read_spec
-from drl_cli.replay.config import PrioritizedConfig
+from drl_cli.replay.config import SAMPLERS, UniformConfig
 
 SUMMARY = {
     "run_id", "status", "exit_code", "env", "algo", "mode", "seed", "env_steps", "opt_steps", "episodes",
@@ -192,7 +192,10 @@ def test_hyperparameters_are_in_the_same_event_file(events):
 
 def test_hyperparameters_have_the_names_that_the_user_types(events):
     values = events[1]["_hparams_/session_start_info"].session_start_info.hparams
-    keys = all_keys(SacConfig).keys() - {f"replay.{name}" for name in own_options(PrioritizedConfig)}
+    of_other_tables = {
+        f"replay.{name}" for kind in SAMPLERS.values() for name in fields(kind).keys() - fields(UniformConfig)
+    }
+    keys = all_keys(SacConfig).keys() - of_other_tables
     parents = {key.rpartition(".")[0] for key in keys} | {"env.kwargs"}
     assert set(keys) - parents == {name for name in values if not name.startswith("env.kwargs")}
 

@@ -2,13 +2,21 @@
 
 import numpy as np
 import pytest
+from frequencies import check_frequencies
 
 from drl_cli.replay.config import PrioritizedConfig
 from drl_cli.replay.samplers import Prioritized
 
 
 def make(capacity=10, seed=0, num_batches=100, **options):
-    options = {"alpha": 0.6, "beta": 0.4, "eps": 1e-6, "uniform_mix": 0.0} | options
+    options = {
+        "alpha": 0.6,
+        "beta": 0.4,
+        "eps": 1e-6,
+        "uniform_mix": 0.0,
+        "remover": "oldest",
+        "initial_priority": "max",
+    } | options
     config = PrioritizedConfig("prioritized", capacity, 1, **options)
     return Prioritized(config, np.random.default_rng(seed), num_batches)
 
@@ -24,18 +32,6 @@ def probabilities(priorities, alpha=0.6, eps=1e-6, uniform_mix=0.0):
     """Brute force, in float64."""
     powers = (np.asarray(priorities, np.float32).astype(np.float64) + eps) ** alpha
     return (1 - uniform_mix) * powers / powers.sum() + uniform_mix / len(powers)
-
-
-def check_frequencies(slots, expected):
-    """Chi-squared of independent draws: within five standard deviations of its mean, so neither far nor too even."""
-    counts = np.bincount(slots.ravel(), minlength=len(expected))
-    assert len(counts) == len(expected)
-    wanted = expected * slots.size
-    assert counts[wanted < 1e-3].sum() <= 1
-    common = wanted > 5
-    freedom = common.sum() - 1
-    chi_squared = ((counts - wanted)[common] ** 2 / wanted[common]).sum()
-    assert abs(chi_squared - freedom) < 5 * np.sqrt(2 * freedom)
 
 
 def some_priorities(count, seed=0):

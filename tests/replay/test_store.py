@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drl_cli.replay.samplers import Uniform
-from drl_cli.replay.store import RingStore, row_bytes
+from drl_cli.replay.store import RandomStore, RingStore, row_bytes
 from drl_cli.types import ActionSpec, Column, EnvSpec, transition_schema
 
 SCHEMA = {"obs": Column((2, 3), "uint8"), "reward": Column((), "float32"), "id": Column((), "int64")}
@@ -44,8 +44,9 @@ def test_holds_exactly_the_newest_rows(capacity, counts):
 
 def test_wrap_around_in_the_middle_of_a_block():
     store = RingStore(SCHEMA, 7)
-    store.insert(block(0, 5))
-    store.insert(block(5, 5))
+    assert store.insert(block(0, 5)).tolist() == [0, 1, 2, 3, 4]
+    assert store.insert(block(5, 5)).tolist() == [5, 6, 0, 1, 2]
+    assert store.contents()["id"].tolist() == [3, 4, 5, 6, 7, 8, 9]
     assert store.columns["id"].tolist() == [7, 8, 9, 3, 4, 5, 6]
 
 
@@ -62,6 +63,48 @@ def test_sequence_numbers_tell_the_rows_apart(capacity, counts):
     assert (sequence % capacity).tolist() == slots.tolist()
     ever = np.arange(store.inserts)
     assert ever[store.holds(ever)].tolist() == sorted(sequence)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.integers(1, 50), st.lists(st.integers(0, 50), min_size=1, max_size=12), st.integers(0, 99))
+def test_random_removal_leaves_whole_rows_and_tells_them_apart(capacity, counts, seed):
+    store, total = RandomStore(SCHEMA, capacity, np.random.default_rng(seed)), 0
+    given_out, there, writes = set(), {}, np.zeros(capacity, np.int64)  # numbers; slot -> id; rows so far in each slot
+    for count in counts:
+        count = min(count, capacity)
+        before = len(store)
+        slots = store.insert(block(total, count))
+        fill = min(count, capacity - before)
+        assert slots[:fill].tolist() == list(range(before, before + fill))
+        assert len(set(slots[fill:].tolist())) == count - fill
+        writes += np.bincount(slots, minlength=capacity)
+        there |= {int(slot): total + i for i, slot in enumerate(slots)}
+        total += count
+        assert (store.inserts, len(store)) == (total, min(total, capacity))
+        rows, numbers = store.take(np.arange(len(store))), store.sequence(np.arange(len(store)))
+        assert dict(enumerate(rows["id"].tolist())) == there
+        check_rows(rows)
+        assert numbers.dtype == np.int64
+        assert numbers.tolist() == [slot + (writes[slot] - 1) * capacity for slot in range(len(store))]
+        given_out |= set(numbers.tolist())
+        ever = np.array(sorted(given_out), np.int64)
+        assert ever[store.holds(ever)].tolist() == sorted(numbers.tolist())
+
+
+def test_random_removal_keeps_rows_of_all_ages():
+    store = RandomStore({"id": Column((), "int64")}, 1000, np.random.default_rng(0))
+    for first in range(0, 5000, 100):
+        store.insert({"id": np.arange(first, first + 100)})
+    ages = 49 - store.contents()["id"] // 100  # in blocks
+    # Blocks survive with 0.9^age; the first ten filled the table together.
+    expected = np.append(1000 * 0.1 * 0.9 ** np.arange(40), 1000 * 0.9**40)
+    counts = np.bincount(np.minimum(ages, 40), minlength=41)
+    assert counts[0] == 100
+    assert (np.abs(counts - expected) < 5 * np.sqrt(expected) + 1).all()
+    repeated = RandomStore({"id": Column((), "int64")}, 1000, np.random.default_rng(0))
+    for first in range(0, 5000, 100):
+        repeated.insert({"id": np.arange(first, first + 100)})
+    assert np.array_equal(store.columns["id"], repeated.columns["id"])
 
 
 def test_columns_keep_their_dtype_and_are_allocated_once():

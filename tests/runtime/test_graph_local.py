@@ -79,6 +79,24 @@ def test_prioritized_replay_in_every_mode(run_graph, mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("proxies", [0, 1])
+def test_workers_give_their_rows_a_first_priority(run_graph, mode, proxies):
+    graph = run_graph(
+        "env=drl_cli.envs.probes:Choose-v0", "algo=dqn", f"mode={mode}", "worker.num=2", f"worker.proxies={proxies}",
+        "replay=prioritized", "replay.initial_priority=worker", "algo.n_step=3", "total_env_steps=256",
+        "orchestrator.min_inserts=300",
+    )  # fmt: skip
+    assert graph.progress.opt_steps == 0  # so all rows were made, and are rated, by version 0
+    (table,) = (shard.role.table for shard in graph.replay.shards)
+    member = graph.pool.members[0].handle.role
+    policy = (member.pool.members[0].handle.role if proxies else member).policy
+    assert len(table) == 256
+    rated = (policy.priorities(table.contents()).astype(np.float64) + 1e-6) ** 0.6
+    assert len(np.unique(rated)) > 5
+    assert table.sampler.tree.values[:256] == pytest.approx(rated, rel=1e-5)
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_uniform_replay_sends_no_priorities(run_graph, mode):
     graph = run_graph(COUNTER, f"mode={mode}", "worker.num=2")
     assert graph.progress.trace.counts[5] == 0

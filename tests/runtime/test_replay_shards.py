@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from frequencies import check_frequencies
 
-from drl_cli.replay.config import PrioritizedConfig, ReplayConfig
+from drl_cli.replay.config import PrioritizedConfig, UniformConfig
 from drl_cli.replay.tables import make_table, share_of
 from drl_cli.runtime.handles import LocalHandle, LocalRef, get
 from drl_cli.runtime.messages import Block, InsertTransition, SampleBatch, UpdatePriority
@@ -15,8 +16,8 @@ from drl_cli.runtime.replay_shards import ReplayShards
 from drl_cli.runtime.trajectory_manager import TrajectoryManager
 from drl_cli.types import Column
 
-UNIFORM = ReplayConfig("uniform", 1000, None)
-PRIORITIZED = PrioritizedConfig("prioritized", 1000, None, alpha=1.0, beta=0.5, eps=1e-6, uniform_mix=0.0)
+UNIFORM = UniformConfig("uniform", 1000, None, "oldest")
+PRIORITIZED = PrioritizedConfig("prioritized", 1000, None, "oldest", "max", 1.0, 0.5, eps=1e-6, uniform_mix=0.0)
 
 
 def make(config=UNIFORM, num=3, seed=0):
@@ -36,7 +37,7 @@ def tables(shards):
 
 
 def test_capacity_is_split_and_nothing_of_it_lost():
-    shares = [share_of(ReplayConfig("uniform", 1000, None), i, 3).capacity for i in range(3)]
+    shares = [share_of(UniformConfig("uniform", 1000, None, "oldest"), i, 3).capacity for i in range(3)]
     assert shares == [334, 333, 333]
 
 
@@ -76,6 +77,38 @@ def test_priorities_go_back_to_the_shard_of_their_batch():
     for index, (table, old) in enumerate(zip(tables(shards), before, strict=True)):
         changed = np.flatnonzero(table.sampler.tree.values != old)
         assert set(changed) == (set(numbers.ravel() % table.store.capacity) if index == shard else set())
+
+
+def test_each_shard_draws_by_the_priorities_that_came_back_to_it():
+    shards, rng, late, stale = make(PRIORITIZED), np.random.default_rng(1), [], 0
+    value = {}
+    for number in range(200):  # 2000 rows in 1000 slots, priorities up to eight batches late
+        insert(shards, number)
+        shard, (header, columns) = shards.sample(SampleBatch(2, 16))
+        late.append((shard, get(header).sequence, get(columns)["id"]))
+        if len(late) > 8:
+            shard, numbers, ids = late.pop(int(rng.integers(len(late))))
+            priorities = np.where(rng.random(ids.shape) < 0.2, 0, rng.uniform(0, 5, ids.shape)).astype(np.float32)
+            there = set(tables(shards)[shard].contents()["id"].tolist())
+            for id, priority in zip(ids.ravel().tolist(), priorities.ravel().tolist(), strict=True):
+                stale += id not in there
+                value[id] = priority
+            get(shards.update_priorities(shard, LocalRef(UpdatePriority(0, numbers, priorities))))
+    assert sum(table.stats()["stale_priorities"] for table in tables(shards)) == stale > 50
+    drawn = [[], [], []]
+    for _ in range(300):
+        shard, (_, columns) = shards.sample(SampleBatch(3400, 1))
+        drawn[shard].append(get(columns)["id"][:, 0])
+    assert sum(map(len, drawn)) == 300
+    for table, ids in zip(tables(shards), drawn, strict=True):
+        there, values = table.store.columns["id"], table.sampler.tree.values[: len(table)]
+        known = np.array([id in value for id in there.tolist()])
+        assert known.sum() > 100
+        expected = [value[id] + 1e-6 for id in there[known].tolist()]
+        assert values[known] == pytest.approx(expected, rel=1e-6)
+        order = np.argsort(there)
+        slots = order[np.searchsorted(there[order], np.concatenate(ids))]
+        check_frequencies(slots, values / values.sum())
 
 
 def test_a_batch_is_split_over_trainers_without_changing_it():

@@ -28,3 +28,49 @@ def check_counter_rows(rows, n_step, gamma, env_steps, may_miss=0):
             if count == length:
                 episode, count = episode + 1, 0
     assert env_steps - (n_step - 1) * len(tags) - may_miss <= total <= env_steps
+
+
+def check_counter_sequences(
+    rows, num_envs, num_steps, seq_len, burn_in, overlap, gamma=0.99, scale=1.0, base_length=3, spread=5
+):
+    """Sequences of all environments, in order of insertion, are exactly those that Counter's rules give.
+
+    Returns for each row its environment, the steps that this had taken before the episode, and the number of the row's
+    first real step in it; and how many of the `num_steps` steps of the environments are in no row yet, over all.
+    """
+    tags, starts = np.unique(rows["obs"][rows["mask"]][:, 0]), [None] * len(rows["mask"])
+    expected, covered = _counter_sequences(num_steps, seq_len, overlap, base_length, spread)
+    assert len(tags) == (num_envs if expected else 0)
+    for tag in tags:
+        mine = [i for i, real in enumerate(rows["mask"]) if rows["obs"][i, real][0, 0] == tag]
+        assert len(mine) == len(expected)
+        for i, (episode, start, length, begun) in zip(mine, expected, strict=True):
+            count = start - burn_in + np.arange(burn_in + seq_len)
+            real = (count >= 0) & (count < length)
+            row = {name: column[i] for name, column in rows.items()}
+            here = np.stack([np.full_like(count, tag), np.full_like(count, episode), count], 1)
+            is_last = count == length - 1
+            np.testing.assert_array_equal(row["mask"], real)
+            np.testing.assert_array_equal(row["obs"], here * real[:, None])
+            np.testing.assert_array_equal(row["next_obs"], (here + np.array([0, 0, 1])) * real[:, None])
+            np.testing.assert_array_equal(row["reward"], np.float32(scale) * (count + 1) * real)
+            np.testing.assert_array_equal(row["terminated"], is_last & (episode % 2 == 0))
+            np.testing.assert_array_equal(row["truncated"], is_last & (episode % 2 == 1))
+            np.testing.assert_array_equal(row["discount"], np.float32(gamma) * (real & ~row["terminated"]))
+            starts[i] = (tag, begun, max(0, start - burn_in))
+    return starts, num_envs * (num_steps - covered)
+
+
+def _counter_sequences(num_steps, seq_len, overlap, base_length, spread):
+    """Episode, first learned step, the episode's length and the steps before it, per row; and the steps in rows."""
+    rows, begun, episode = [], 0, 0
+    while begun < num_steps:
+        length, start, covered = base_length + episode % spread, 0, 0
+        while covered < length:
+            needed = begun + min(length, start + seq_len)
+            if needed > num_steps:
+                return rows, begun + covered
+            rows.append((episode, start, length, begun))
+            covered, start = min(length, start + seq_len), start + seq_len - overlap
+        begun, episode = begun + length, episode + 1
+    return rows, num_steps

@@ -1,0 +1,98 @@
+"""From environment steps to sequences, for recurrent algorithms."""
+
+import numpy as np
+
+from drl_cli.types import Array, Column, Columns, Schema
+
+
+class SequenceBuilder:
+    """Turns steps of E environments into sequences of one environment each, `[rows, burn_in + seq_len, ...]`.
+
+    The first `burn_in` steps of a row only warm the recurrent state up, the other `seq_len` are learned from. The next
+    row of an episode begins `seq_len - overlap` steps later, the first row learns from the episode's first step: every
+    step is learned from, and none is where episodes meet. Where a row reaches beyond an episode's start or end it is
+    all zero, `mask` included, which is True for real steps. `state` is the policy's before the first real step, once
+    per row: to be kept as it is through the padding before that (Kapturowski et al. 2019, "Recurrent Experience Replay
+    in Distributed Reinforcement Learning", section 3).
+
+    Steps are 1-step: reward scaled, discount = gamma, 0 if terminated. Longer returns are the algorithm's: the
+    recurrent state that belongs to the observation n steps later is known only there.
+    """
+
+    def __init__(self, seq_len: int, burn_in: int, overlap: int, gamma: float, reward_scale: float = 1.0) -> None:
+        self.seq_len, self.length, self.stride = seq_len, burn_in + seq_len, seq_len - overlap
+        self.gamma, self.reward_scale = gamma, reward_scale
+        self._steps: list[Columns] = []
+        self._rows: list[tuple[Array, Array, Array, Array]] = []
+        self._age = np.zeros((), np.int64)  # steps of each environment's episode so far, `[E]` after the first step
+        self._covered = np.zeros((), np.int64)  # how many of them some row has
+
+    def append(self, step: Columns) -> None:
+        """Add one step of all environments: obs, action, reward, next_obs, terminated, truncated, ... `[E, ...]`.
+
+        The arrays are kept, not copied.
+        """
+        self._steps.append(step)
+        stop, ended = len(self._steps), step["terminated"] | step["truncated"]
+        age = self._age + np.ones(len(ended), np.int64)
+        first, end = self._next_row(age, stop)
+        is_complete = ended | (end == stop)
+        (env,) = np.nonzero(is_complete)
+        self._rows.append((env, first[env], np.maximum(first, stop - age)[env], np.full(len(env), stop)))
+        self._covered = np.where(ended, 0, np.where(is_complete, age, self._covered))
+        self._age = np.where(ended, 0, age)
+
+    def take(self) -> Columns:
+        """All sequences that are complete now, in the order in which they were; fresh arrays."""
+        env, first, start, stop = (np.concatenate(part) for part in zip(*self._rows, strict=True))
+        time = first[:, None] + np.arange(self.length)
+        mask = (time >= start[:, None]) & (time < stop[:, None])
+        needed = int(start.min(initial=len(self._steps) - 1))
+        time = np.clip(time, start[:, None], stop[:, None] - 1) - needed
+        steps = {name: np.stack([step[name] for step in self._steps[needed:]]) for name in self._steps[-1]}
+        state = steps.pop("state", None)
+        steps["reward"] = steps["reward"] * np.float32(self.reward_scale)
+        steps["discount"] = np.where(steps["terminated"], 0.0, self.gamma).astype(np.float32)
+        rows = {name: column[time, env[:, None]] for name, column in steps.items()}
+        for column in rows.values():
+            column[~mask] = 0
+        rows["mask"] = mask
+        if state is not None:
+            rows["state"] = state[start - needed, env]
+        self._forget()
+        return rows
+
+    @property
+    def open_rows(self) -> int:
+        """Steps appended that are in no complete sequence yet."""
+        return int((self._age - self._covered).sum())
+
+    def _next_row(self, age: Array, stop: int) -> tuple[Array, Array]:
+        """First and end index among the kept steps of the row that each environment completes next."""
+        end = stop - age + np.where(self._covered > 0, self._covered + self.stride, self.seq_len)
+        return end - self.length, end
+
+    def _forget(self) -> None:
+        """Drop the steps that no later row will have."""
+        stop = len(self._steps)
+        first, _ = self._next_row(self._age, stop)
+        del self._steps[: int(np.maximum(first, stop - self._age).min())]
+        self._rows = []
+
+
+def sequence_schema(schema: Schema, length: int) -> dict[str, Column]:
+    """The columns of a sequence of `length` steps that have these columns each."""
+    columns = {name: Column((length, *column.shape), column.dtype) for name, column in schema.items()}
+    state = {"state": schema["state"]} if "state" in schema else {}
+    return {**columns, "mask": Column((length,), "bool"), **state}
+
+
+def mix(priorities: Array, mask: Array, eta: float) -> Array:
+    """The priority of each sequence from those of its steps, both `[rows, seq_len]`, where `mask` says they are real.
+
+    eta * max + (1 - eta) * mean (Kapturowski et al. 2019, section 2.3). NaN where a real one is negative or not finite.
+    """
+    is_bad = mask & ~(np.isfinite(priorities) & (priorities >= 0))
+    real = np.where(mask & ~is_bad, priorities, 0.0).astype(np.float64)
+    mixed = eta * real.max(1) + (1.0 - eta) * real.sum(1) / mask.sum(1)
+    return np.where(is_bad.any(1), np.nan, mixed)

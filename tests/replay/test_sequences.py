@@ -1,0 +1,153 @@
+"""SequenceBuilder on the Counter probe against its rules, and the mixed priority."""
+
+import numpy as np
+import pytest
+from counting import check_counter_sequences
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drl_cli.envs.batch import EnvBatch
+from drl_cli.envs.config import EnvConfig
+from drl_cli.envs.make import read_spec
+from drl_cli.replay.sequences import SequenceBuilder, mix, sequence_schema
+from drl_cli.replay.store import RingStore
+from drl_cli.types import Column, num_rows, transition_schema
+
+EXTRA = {"log_prob": Column((), "float32"), "state": Column((2,), "float32")}
+
+
+@st.composite
+def shapes(draw):
+    """seq_len, burn_in, overlap."""
+    seq_len = draw(st.integers(1, 7))
+    return seq_len, draw(st.integers(0, 6)), draw(st.integers(0, seq_len - 1))
+
+
+def collect(builder, blocks, num_envs, kwargs):
+    """Blocks of so many steps each from Counter; the policy's state counts the steps that the environment ever took."""
+    config = EnvConfig("counter", "drl_cli.envs.probes:Counter-v0", kwargs, None, 1.0)
+    envs, rng, taken, time = EnvBatch(config, read_spec(config), range(num_envs)), np.random.default_rng(0), [], 0
+    for num_steps in blocks:
+        for _ in range(num_steps):
+            state = np.stack([np.arange(num_envs), np.full(num_envs, time)], 1).astype(np.float32)
+            action = rng.uniform(-1, 1, (num_envs, 1)).astype(np.float32)
+            policy = {"action": action, "log_prob": action[:, 0] * 2, "state": state}
+            builder.append({"obs": envs.obs.copy(), **policy, **vars(envs.step(action))})
+            time += 1
+        taken.append(builder.take())
+    return taken
+
+
+def joined(blocks):
+    return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    shape=shapes(),
+    num_envs=st.integers(1, 3),
+    blocks=st.lists(st.integers(1, 12), min_size=1, max_size=8),
+    base_length=st.integers(1, 9),
+    spread=st.integers(1, 5),
+    gamma=st.sampled_from([0.0, 0.99, 1.0]),
+    scale=st.sampled_from([1.0, 0.5]),
+)
+def test_rows_are_what_counters_rules_say(shape, num_envs, blocks, base_length, spread, gamma, scale):
+    builder = SequenceBuilder(*shape, gamma, scale)
+    rows = joined(collect(builder, blocks, num_envs, {"base_length": base_length, "spread": spread}))
+    starts, left = check_counter_sequences(rows, num_envs, sum(blocks), *shape, gamma, scale, base_length, spread)
+    assert builder.open_rows == left
+    np.testing.assert_array_equal(rows["log_prob"], 2 * rows["action"][:, :, 0])
+    assert ((rows["action"][:, :, 0] != 0) == rows["mask"]).all()
+    # The state is that of the first real step: who it is, and how many steps it had taken.
+    assert rows["state"].tolist() == [[tag, begun + first] for tag, begun, first in starts]
+
+
+@settings(deadline=None, max_examples=60)
+@given(shape=shapes(), num_envs=st.integers(1, 3), blocks=st.lists(st.integers(1, 12), min_size=2, max_size=8))
+def test_where_a_block_ends_makes_no_difference(shape, num_envs, blocks):
+    kwargs = {"base_length": 4, "spread": 5}
+    in_blocks = joined(collect(SequenceBuilder(*shape, 0.9), blocks, num_envs, kwargs))
+    at_once = joined(collect(SequenceBuilder(*shape, 0.9), [sum(blocks)], num_envs, kwargs))
+    for name, column in at_once.items():
+        np.testing.assert_array_equal(in_blocks[name], column)
+
+
+@settings(deadline=None, max_examples=60)
+@given(shape=shapes(), num_steps=st.integers(1, 60), burst=st.integers(1, 20))
+def test_every_step_is_learned_from_once_beside_the_overlap(shape, num_steps, burst):
+    seq_len, burn_in, overlap = shape
+    builder = SequenceBuilder(*shape, 0.9)
+    blocks = [burst] * -(-num_steps // burst)
+    rows = joined(collect(builder, blocks, 1, {"base_length": 5, "spread": 9}))
+    learned, before = [], None
+    for obs, action, mask in zip(rows["obs"], rows["action"], rows["mask"], strict=True):
+        part, real = slice(burn_in, None), mask[burn_in:]
+        follows = before is not None and before[0][0, 1] == obs[part][0, 1]
+        shared = overlap if follows else 0
+        if follows:
+            np.testing.assert_array_equal(obs[part][:shared], before[0][seq_len - shared :])
+            np.testing.assert_array_equal(action[part][:shared], before[1][seq_len - shared :])
+        learned += obs[part][real][shared:, 1:].tolist()
+        before = (obs[part], action[part])
+    assert len(learned) == sum(blocks) - builder.open_rows
+    episode = count = 0
+    for step in learned:
+        if step != [episode, count]:
+            episode, count = episode + 1, 0
+            assert step == [episode, 0]
+        count += 1
+
+
+# Rewards 1 2 3 4 5 | 6 ...: an episode of five steps that terminates; seq_len 3, burn_in 2, overlap 1.
+def test_a_worked_example():
+    builder = SequenceBuilder(3, 2, 1, 0.5)
+    (rows,) = collect(builder, [7], 1, {"base_length": 5, "spread": 1})
+    assert rows["reward"].tolist() == [[0, 0, 1, 2, 3], [1, 2, 3, 4, 5]]
+    assert rows["mask"].tolist() == [[False, False, True, True, True], [True] * 5]
+    assert rows["discount"].tolist() == [[0, 0, 0.5, 0.5, 0.5], [0.5, 0.5, 0.5, 0.5, 0.0]]
+    assert rows["state"].tolist() == [[0, 0], [0, 0]]
+    assert builder.open_rows == 2
+
+
+def test_rows_are_typed_and_fit_the_schema():
+    builder = SequenceBuilder(4, 2, 1, 0.9)
+    config = EnvConfig("counter", "drl_cli.envs.probes:Counter-v0", {}, None, 1.0)
+    schema = sequence_schema(transition_schema(read_spec(config), EXTRA), 6)
+    first, second = collect(builder, [1, 20], 2, {})
+    assert num_rows(first) == 0
+    for rows in (first, second):
+        assert {name: (column.shape[1:], column.dtype.name) for name, column in rows.items()} == {
+            name: (column.shape, column.dtype) for name, column in schema.items()
+        }
+    store = RingStore(schema, 100)
+    store.insert(second)
+    np.testing.assert_array_equal(store.take(np.arange(len(store)))["obs"], second["obs"])
+
+
+def test_a_builder_keeps_no_more_steps_than_it_needs():
+    builder = SequenceBuilder(4, 3, 2, 0.9)
+    for _ in range(5):
+        collect(builder, [40], 3, {"base_length": 1000})
+        assert len(builder._steps) <= 7
+
+
+@pytest.mark.parametrize("eta", [0.0, 0.9, 1.0])
+def test_priorities_are_mixed_over_the_real_steps(eta):
+    rng = np.random.default_rng(0)
+    priorities, mask = rng.uniform(0, 5, (50, 6)).astype(np.float32), rng.random((50, 6)) < 0.6
+    mask[:, 2] = True
+    expected = [
+        eta * max(row[real].tolist()) + (1 - eta) * sum(row[real].tolist()) / real.sum()
+        for row, real in zip(priorities, mask, strict=True)
+    ]
+    np.testing.assert_allclose(mix(np.where(mask, priorities, 99.0), mask, eta), expected, rtol=1e-12)
+    np.testing.assert_allclose(mix(np.where(mask, priorities, np.nan), mask, eta), expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, -1.0])
+def test_one_bad_step_makes_a_sequence_bad(bad):
+    mask = np.array([[True, True, False], [True, True, True]])
+    mixed = mix(np.array([[1.0, 2.0, bad], [1.0, bad, 9.0]]), mask, 0.9)
+    assert mixed[0] == pytest.approx(0.9 * 2 + 0.1 * 1.5)
+    assert np.isnan(mixed[1])

@@ -1,0 +1,86 @@
+"""A recurrent algorithm for tests: it unrolls sequences from their stored state and compares with what acted.
+
+The state is a known function of the Counter probe's observations since the episode began; nothing is learned. The
+first half of a sequence is its burn-in.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from drl_cli.algos import base
+from drl_cli.algos.base import AlgoConfig, Update
+from drl_cli.types import Column, Schema
+
+ACTIONS = ("box",)
+MODES = ("single", "sync", "async")
+TABLES = ("sequences",)
+EXPLORATION = ()
+
+
+@dataclass(frozen=True)
+class Config(AlgoConfig):
+    """No options of its own."""
+
+
+class Policy(base.Policy):
+    """`state` is before the observation, `seen` after it."""
+
+    extra_columns: ClassVar[Schema] = {"state": Column((2,), "float32"), "seen": Column((2,), "float32")}
+
+    def __init__(self, config, network, spec, seed):
+        self.size, self.rng = spec.action.size, np.random.default_rng(seed)
+        self.state = np.zeros((0, 2), np.float32)
+
+    def load(self, params):
+        assert params.shape == (1,)
+
+    def begin(self, envs):
+        if len(envs) and envs.max() >= len(self.state):
+            self.state = np.zeros((envs.max() + 1, 2), np.float32)
+        self.state[envs] = 0
+
+    def act(self, obs):
+        before, self.state = self.state, self.state / 2 + obs[:, 1:]
+        action = self.rng.uniform(-1, 1, (len(obs), self.size)).astype(np.float32)
+        return {"action": action, "state": before, "seen": self.state.copy()}
+
+    def random(self, rows):
+        raise NotImplementedError
+
+    def priorities(self, rows):
+        return np.where(rows["mask"], rows["reward"], np.nan)[:, rows["mask"].shape[1] // 2 :]
+
+    def greedy(self, obs):
+        return np.zeros((len(obs), self.size), np.float32)
+
+
+class Algorithm:
+    """Priorities are the rewards of the learned steps, those of padding NaN; `errors` tell how far states are off."""
+
+    def __init__(self, config, network, spec, seed, device):
+        self.updates, self.errors = torch.zeros(1), []
+
+    def update(self, batch):
+        mask, state, error = batch["mask"].unsqueeze(-1), batch["state"], torch.zeros(())
+        for t in range(mask.shape[1]):
+            state = torch.where(mask[:, t], state / 2 + batch["obs"][:, t, 1:], state)
+            error = torch.maximum(error, (mask[:, t] * (state - batch["seen"][:, t])).abs().max())
+        self.updates += 1
+        self.errors.append(float(error))
+        priorities = torch.where(batch["mask"], batch["reward"], torch.nan)[:, mask.shape[1] // 2 :]
+        return Update({"state_error": error}, priorities)
+
+    def policy_params(self):
+        return self.updates.numpy().copy()
+
+    def exploration(self, env_steps):
+        return {}
+
+    def state(self):
+        return {"updates": self.updates}
+
+    def load_state(self, state):
+        self.updates.copy_(state["updates"])
