@@ -7,13 +7,15 @@ from pathlib import Path
 
 import psutil
 
-from drl_cli.algos.base import load_algorithm, refusal
+from drl_cli.algos.base import refusal
 from drl_cli.cli.errors import MISSING, RESOURCES, USER_CODE, UsageError
 from drl_cli.envs.config import EnvError, MissingExtra
+from drl_cli.replay.config import FifoConfig
 from drl_cli.replay.store import row_bytes
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.rate_limiter import required_band
-from drl_cli.types import EnvSpec, transition_schema
+from drl_cli.runtime.worker import row_schema
+from drl_cli.types import EnvSpec
 
 
 def fill(config: Config) -> Config:
@@ -61,6 +63,8 @@ def pace_problems(config: Config) -> list[str]:
             f"replay.capacity={config.replay.capacity} is below orchestrator.min_inserts={pace.min_inserts}: "
             "no update would ever be made"
         )
+    if isinstance(config.replay, FifoConfig):
+        problems += queue_problems(config, config.replay)
     if config.block_rows < config.worker.envs:
         problems.append(
             f"worker.block_rows={config.block_rows} is below worker.envs={config.worker.envs}: "
@@ -77,11 +81,36 @@ def pace_problems(config: Config) -> list[str]:
     if share < rows + config.algo.n_step * config.worker.envs:
         of = f" / replay.shards={config.num_shards}" if config.num_shards > 1 else ""
         problems.append(f"replay.capacity={config.replay.capacity}{of} is below one hand-over of {rows} transitions")
+    if config.is_on_policy:
+        return problems
     needed = required_band(pace.sample_insert_ratio, rows, config.updates_per_call)
     if pace.band is not None and pace.band < needed and config.mode == "async":
         problems.append(
             f"orchestrator.band={pace.band:g} is below {needed:g} = sample_insert_ratio {pace.sample_insert_ratio:g} "
             f"x {rows} rows per hand-over + {config.updates_per_call} updates per call: both sides would wait for ever"
+        )
+    return problems
+
+
+def queue_problems(config: Config, replay: FifoConfig) -> list[str]:
+    """Settings with which a queue would never fill a batch, or lose what it should serve."""
+    problems = []
+    batch, rows = config.trainer.batch_size, config.num_workers * config.rows_per_collect
+    ahead = max(1, replay.max_staleness)
+    if replay.max_staleness == 0 and config.mode == "async":
+        problems.append(
+            "replay.max_staleness=0 can't be kept in mode=async, whose workers collect while the trainer learns: all "
+            "they collect would be dropped; say replay.max_staleness=1 or mode=sync"
+        )
+    if config.total_env_steps < batch:
+        problems.append(
+            f"total_env_steps={config.total_env_steps} is below trainer.batch_size={batch}: "
+            "no update would ever be made"
+        )
+    if replay.capacity < (needed := ahead * batch + rows):
+        problems.append(
+            f"replay.capacity={replay.capacity} is below {needed} = {ahead} x trainer.batch_size {batch} that may wait "
+            f"+ {rows} transitions of one collect of all workers: some would be lost"
         )
     return problems
 
@@ -97,7 +126,7 @@ def check_device(config: Config) -> None:
 
 def check_resources(config: Config, spec: EnvSpec) -> None:
     """Raise when the replay can't fit in memory or the output folder can't be written."""
-    schema = transition_schema(spec, load_algorithm(config.algo.name).Policy.extra_columns)
+    schema = row_schema(config, spec)
     needed, free = row_bytes(schema) * config.replay.capacity, psutil.virtual_memory().available
     if needed > free:
         raise UsageError(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from drl_cli.utils.ranges import Count, Fraction, Positive
+from drl_cli.utils.ranges import Count, Fraction, Natural, Positive
 
 
 @dataclass(frozen=True)
@@ -31,5 +31,17 @@ class PrioritizedConfig(ReplayConfig):
     uniform_mix: Fraction
 
 
-SAMPLERS: Mapping[str, type[ReplayConfig]] = {"uniform": ReplayConfig, "prioritized": PrioritizedConfig}
+@dataclass(frozen=True)
+class FifoConfig(ReplayConfig):
+    """Options of the queue that serves every row once."""
+
+    shards: Literal[1]
+    max_staleness: Natural
+
+
+SAMPLERS: Mapping[str, type[ReplayConfig]] = {
+    "uniform": ReplayConfig,
+    "prioritized": PrioritizedConfig,
+    "fifo-once": FifoConfig,
+}
 """The class of a table's options, by `replay.sampler`."""

@@ -6,11 +6,11 @@ import numpy as np
 
 from drl_cli.algos.base import load_algorithm
 from drl_cli.envs.batch import EnvBatch
-from drl_cli.replay.builders import Builder, NStepBuilder
+from drl_cli.replay.builders import Builder, NStepBuilder, RolloutBuilder
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import EnvironmentFailed
 from drl_cli.runtime.messages import Block, InsertTransition, LoadParams
-from drl_cli.types import Array, Columns, EnvSpec, num_rows
+from drl_cli.types import Array, Columns, EnvSpec, Schema, num_rows, transition_schema
 from drl_cli.utils.seeding import integers
 
 
@@ -84,4 +84,12 @@ class Worker:
 
 def make_builder(config: Config) -> Builder:
     """What turns steps into the rows that this run's replay table takes."""
+    if config.is_on_policy:
+        return RolloutBuilder(config.algo.gamma, config.env.reward_scale)
     return NStepBuilder(config.algo.n_step, config.algo.gamma, config.env.reward_scale)
+
+
+def row_schema(config: Config, spec: EnvSpec) -> Schema:
+    """The columns of these rows."""
+    extra = load_algorithm(config.algo.name).Policy.extra_columns
+    return transition_schema(spec, {**extra, **(RolloutBuilder.extra_columns if config.is_on_policy else {})})

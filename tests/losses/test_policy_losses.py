@@ -114,7 +114,7 @@ def test_categorical_backward_equals_autograd():
 
 
 def test_gaussian_literals():
-    # -0.5 ((2 - 0.5) / 2)^2 - log 2 - 0.5 log 2 pi, and the same of (-1 - 0) / 1; entropy 2 (0.5 + 0.5 log 2 pi) + log 2
+    # log p: -0.5 ((2 - 0.5) / 2)^2 - log 2 - 0.5 log 2 pi - 0.5 (-1)^2 - 0.5 log 2 pi; entropy 1 + log 2 pi + log 2
     log_prob, entropy = gaussian(doubles([0.5, 0.0]), doubles(0.6931471805599453, 0.0), doubles([2.0, -1.0]))
     assert log_prob.tolist() == pytest.approx([-3.3122742469692907])
     assert entropy.tolist() == pytest.approx([3.5310242469692907])
