@@ -102,6 +102,12 @@ def queue_problems(config: Config, replay: FifoConfig) -> list[str]:
             "replay.max_staleness=0 can't be kept in mode=async, whose workers collect while the trainer learns: all "
             "they collect would be dropped; say replay.max_staleness=1 or mode=sync"
         )
+    hand_over = rows // (config.worker.proxies or config.num_workers)
+    if hand_over > ahead * batch and config.mode == "async":
+        problems.append(
+            f"a hand-over of {hand_over} transitions is more than replay.max_staleness {ahead} x trainer.batch_size "
+            f"{batch}: in mode=async its last ones would be too old; lower worker.block_rows or say mode=sync"
+        )
     if config.total_env_steps < batch:
         problems.append(
             f"total_env_steps={config.total_env_steps} is below trainer.batch_size={batch}: "

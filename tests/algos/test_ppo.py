@@ -11,7 +11,7 @@ from torch.distributions import Categorical, Normal
 from drl_cli.algos.ppo import Algorithm, Config, Policy
 from drl_cli.networks.mlp import NetworkConfig
 from drl_cli.types import ActionSpec, Column, EnvSpec
-from drl_cli.utils.group import Learner
+from drl_cli.utils.group import Group, Learner
 
 CPU = Learner(torch.device("cpu"))
 KINDS = ("box", "discrete")
@@ -60,6 +60,13 @@ def make_batch(kind, seed, rows=40):
         "truncated": torch.zeros(rows, dtype=torch.bool),
         "cut": cut | terminated,
     }
+
+
+class Unheard(Group):
+    """Takes its rows, but nobody's gradients."""
+
+    def mean_(self, tensor):
+        pass
 
 
 class Reference:
@@ -167,6 +174,12 @@ def test_metrics_tell_how_far_the_policy_has_moved(kind):
     moved = older.update(make_batch(kind, 0)).metrics
     assert moved["approx_kl"] > 0
     assert moved["clip_fraction"] > 0.5
+
+
+def test_a_minibatch_is_shared_by_a_group_of_learners():
+    network = NetworkConfig((16, 12), "tanh", "orthogonal")
+    half = Algorithm(CONFIG, network, SPECS["box"], 0, Learner(torch.device("cpu"), Unheard(0, 2)))
+    assert half.update(make_batch("box", 0, rows=20)).steps == make().update(make_batch("box", 0)).steps == 12
 
 
 def test_a_policy_that_has_moved_too_far_ends_the_epochs():
