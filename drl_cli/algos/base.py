@@ -144,5 +144,6 @@ def refusal(name: str, spec: EnvSpec, mode: str, sampler: str) -> str | None:
     if mode not in module.MODES:
         return f"{name.upper()} does not run in mode={mode}; it runs in {', '.join(module.MODES)}"
     if sampler not in module.TABLES:
-        return f"{name.upper()} can't learn from replay={sampler}; say replay={' or '.join(module.TABLES)}"
+        tables = " or ".join(f"replay={table}" for table in module.TABLES)
+        return f"{name.upper()} can't learn from replay={sampler}; say {tables}"
     return None

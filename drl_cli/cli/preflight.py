@@ -10,11 +10,12 @@ import psutil
 from drl_cli.algos.base import Policy, load_algorithm, refusal
 from drl_cli.cli.errors import MISSING, RESOURCES, USER_CODE, UsageError
 from drl_cli.envs.config import EnvError, MissingExtra
-from drl_cli.replay.config import SequencesConfig
+from drl_cli.replay.config import FifoConfig, SequencesConfig
 from drl_cli.replay.tables import table_bytes
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.rate_limiter import required_band
-from drl_cli.types import EnvSpec, transition_schema
+from drl_cli.runtime.worker import row_schema
+from drl_cli.types import EnvSpec
 
 
 def fill(config: Config) -> Config:
@@ -66,6 +67,8 @@ def pace_problems(config: Config) -> list[str]:
             f"replay.capacity={config.replay.capacity} is below orchestrator.min_inserts={pace.min_inserts}: "
             "no update would ever be made"
         )
+    if isinstance(config.replay, FifoConfig):
+        problems += queue_problems(config, config.replay)
     if config.block_rows < config.worker.envs:
         problems.append(
             f"worker.block_rows={config.block_rows} is below worker.envs={config.worker.envs}: "
@@ -83,6 +86,8 @@ def pace_problems(config: Config) -> list[str]:
         of = f" / replay.shards={config.num_shards}" if config.num_shards > 1 else ""
         of += f" = {share} sequences" if isinstance(replay, SequencesConfig) else ""
         problems.append(f"replay.capacity={replay.capacity}{of} is below one hand-over of {rows} transitions")
+    if config.is_on_policy:
+        return problems
     needed = required_band(pace.sample_insert_ratio, rows, config.updates_per_call)
     if pace.band is not None and pace.band < needed and config.mode == "async":
         problems.append(
@@ -116,6 +121,35 @@ def check_priorities(config: Config) -> None:
         )
 
 
+def queue_problems(config: Config, replay: FifoConfig) -> list[str]:
+    """Settings with which a queue would never fill a batch, or lose what it should serve."""
+    problems = []
+    batch, rows = config.trainer.batch_size, config.num_workers * config.rows_per_collect
+    ahead = max(1, replay.max_staleness)
+    if replay.max_staleness == 0 and config.mode == "async":
+        problems.append(
+            "replay.max_staleness=0 can't be kept in mode=async, whose workers collect while the trainer learns: all "
+            "they collect would be dropped; say replay.max_staleness=1 or mode=sync"
+        )
+    hand_over = rows // (config.worker.proxies or config.num_workers)
+    if hand_over > ahead * batch and config.mode == "async":
+        problems.append(
+            f"a hand-over of {hand_over} transitions is more than replay.max_staleness {ahead} x trainer.batch_size "
+            f"{batch}: in mode=async its last ones would be too old; lower worker.block_rows or say mode=sync"
+        )
+    if config.total_env_steps < batch:
+        problems.append(
+            f"total_env_steps={config.total_env_steps} is below trainer.batch_size={batch}: "
+            "no update would ever be made"
+        )
+    if replay.capacity < (needed := ahead * batch + rows):
+        problems.append(
+            f"replay.capacity={replay.capacity} is below {needed} = {ahead} x trainer.batch_size {batch} that may wait "
+            f"+ {rows} transitions of one collect of all workers: some would be lost"
+        )
+    return problems
+
+
 def check_device(config: Config) -> None:
     """Raise when more CUDA devices are asked for than there are."""
     if config.device == "cuda":
@@ -129,8 +163,7 @@ def check_device(config: Config) -> None:
 
 def check_resources(config: Config, spec: EnvSpec) -> None:
     """Raise when the replay can't fit in memory or the output folder can't be written."""
-    schema = transition_schema(spec, load_algorithm(config.algo.name).Policy.extra_columns)
-    needed, free = table_bytes(config.replay, schema), psutil.virtual_memory().available
+    needed, free = table_bytes(config.replay, row_schema(config, spec)), psutil.virtual_memory().available
     if needed > free:
         raise UsageError(
             f"replay.capacity={config.replay.capacity} needs {needed / 2**30:.1f} GiB, "

@@ -5,6 +5,7 @@ import math
 from drl_cli.utils.lazy import torch
 
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
+LOG_2PI = math.log(2 * math.pi)
 
 
 def tanh_gaussian(
@@ -18,7 +19,7 @@ def tanh_gaussian(
     """
     u = torch.addcmul(mean, log_std.exp(), noise)
     log_prob = -0.5 * noise.square() - log_std - 2.0 * (-u - torch.nn.functional.softplus(-2.0 * u))
-    constant = (0.5 * math.log(2 * math.pi) + 2.0 * math.log(2.0)) * u.shape[-1]
+    constant = (0.5 * LOG_2PI + 2.0 * math.log(2.0)) * u.shape[-1]
     return torch.tanh(u), log_prob.sum(-1) - constant
 
 
@@ -52,3 +53,67 @@ def soft_policy_loss(
 def temperature_gradient(log_prob: "torch.Tensor", target_entropy: float) -> "torch.Tensor":
     """d/d log_alpha of the temperature loss E[-log_alpha (log pi + target entropy)] (eq. 18); log_prob `[B]`."""
     return -(log_prob.mean() + target_entropy)
+
+
+def categorical(logits: "torch.Tensor", action: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
+    """Log-probability of `action` (int64 `[B]`) and entropy, `[B]` each, of softmax(logits `[B, A]`)."""
+    log_probs = logits.log_softmax(-1)
+    entropy = -(log_probs.exp() * log_probs).sum(-1)
+    return log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1), entropy
+
+
+def categorical_backward(
+    logits: "torch.Tensor", action: "torch.Tensor", d_log_prob: "torch.Tensor", d_entropy: "torch.Tensor"
+) -> "torch.Tensor":
+    """Gradient of `categorical` with respect to the logits `[B, A]`, given the loss's d_log_prob, d_entropy `[B]`.
+
+    d log p_a / d logit_j = [j = a] - p_j, and dH / d logit_j = -p_j (log p_j + H).
+    """
+    log_probs = logits.log_softmax(-1)
+    probs = log_probs.exp()
+    entropy = -(probs * log_probs).sum(-1, keepdim=True)
+    d_logits = -probs * (d_log_prob.unsqueeze(-1) + d_entropy.unsqueeze(-1) * (log_probs + entropy))
+    return d_logits.scatter_add_(-1, action.unsqueeze(-1), d_log_prob.unsqueeze(-1))
+
+
+def gaussian(
+    mean: "torch.Tensor", log_std: "torch.Tensor", action: "torch.Tensor"
+) -> "tuple[torch.Tensor, torch.Tensor]":
+    """Log-probability of `action` and entropy, `[B]` each, of N(mean, exp(log_std)^2); mean, action `[B, A]`.
+
+    log_std is `[A]` (one for all states) or `[B, A]`.
+    """
+    log_std = log_std.expand_as(mean)
+    z = (action - mean) * (-log_std).exp()
+    log_prob = (-0.5 * z.square() - log_std - 0.5 * LOG_2PI).sum(-1)
+    return log_prob, (log_std + 0.5 + 0.5 * LOG_2PI).sum(-1)
+
+
+def gaussian_backward(
+    mean: "torch.Tensor",
+    log_std: "torch.Tensor",
+    action: "torch.Tensor",
+    d_log_prob: "torch.Tensor",
+    d_entropy: "torch.Tensor",
+) -> "tuple[torch.Tensor, torch.Tensor]":
+    """Gradients of `gaussian` with respect to mean and log_std, `[B, A]` each; where log_std is `[A]`, sum its over B.
+
+    With z = (a - mean) / std: d log p / d mean = z / std, d log p / d log_std = z^2 - 1, dH / d log_std = 1.
+    """
+    inverse_std = (-log_std).exp()
+    z = (action - mean) * inverse_std
+    d_log_prob = d_log_prob.unsqueeze(-1)
+    return d_log_prob * z * inverse_std, d_log_prob * (z.square() - 1.0) + d_entropy.unsqueeze(-1)
+
+
+def clipped_surrogate(
+    ratio: "torch.Tensor", advantage: "torch.Tensor", clip: float
+) -> "tuple[torch.Tensor, torch.Tensor]":
+    """PPO's loss -E[min(r A, clip(r, 1 - clip, 1 + clip) A)] (Schulman et al. 2017, eq. 7) and d loss/d ratio `[B]`.
+
+    ratio and advantage `[B]`; r = pi(a|s) over the probability at which the action was taken. No gradient flows where
+    the clipped term is the smaller one.
+    """
+    surrogate, clipped = ratio * advantage, ratio.clamp(1.0 - clip, 1.0 + clip) * advantage
+    d_ratio = torch.where(surrogate <= clipped, advantage, 0.0) / -len(ratio)
+    return -torch.minimum(surrogate, clipped).mean(), d_ratio

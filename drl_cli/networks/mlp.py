@@ -90,10 +90,11 @@ class MLP:
         """The same networks with weights of their own."""
         return MLP(self.shapes, self.activation, Part(self.flat.clone(), self.grad.clone()), self.ensemble)
 
-    def init(self, how: str, generator: "torch.Generator") -> None:
+    def init(self, how: str, generator: "torch.Generator", last: float = 1.0) -> None:
         """Initialise all weights; the networks of an ensemble differ.
 
         "uniform": U(-1/sqrt(fan_in), 1/sqrt(fan_in)); "orthogonal": gain sqrt(2), 1 in the last layer, zero bias.
+        The last layer is then multiplied by `last`: a small one starts all outputs near 0.
         """
         for params in self.networks:
             for i in range(0, len(params), 2):
@@ -107,6 +108,8 @@ class MLP:
                     torch.nn.init.orthogonal_(draft, 1 if i == len(params) - 2 else 2**0.5, generator=generator)
                     weight.copy_(draft)
                     bias.zero_()
+            weight *= last
+            bias *= last
 
     def forward(self, x: "torch.Tensor") -> "tuple[torch.Tensor, Trace]":
         """`[B, in] -> [N, B, out]`, to be called under torch.no_grad; the trace is for `backward`."""

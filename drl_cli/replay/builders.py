@@ -1,10 +1,10 @@
 """From environment steps to the rows of a replay table, in the worker."""
 
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
-from drl_cli.types import Array, Columns
+from drl_cli.types import Array, Column, Columns, Schema
 
 
 class Builder(Protocol):
@@ -82,3 +82,40 @@ class NStepBuilder:
     def open_rows(self) -> int:
         """Steps appended whose row is not complete yet."""
         return int(sum((~emitted).sum() for emitted in self._emitted))
+
+
+class RolloutBuilder:
+    """Turns steps of E environments into rollouts: one row per environment step, complete at once, in order of time.
+
+    Rows are sorted by environment (all of the first one's, then the second's, ...). `next_obs` is the true final
+    observation where an episode ended, discount = gamma, 0 only where it terminated. `cut` is True where the next row
+    is not the next step of the same episode: at an episode's end, and in each environment's last row of a block.
+    """
+
+    extra_columns: ClassVar[Schema] = {"cut": Column((), "bool")}
+
+    def __init__(self, gamma: float, reward_scale: float = 1.0) -> None:
+        self.gamma, self.reward_scale = gamma, reward_scale
+        self._steps: list[Columns] = []
+
+    def append(self, step: Columns) -> None:
+        """Add one step of all environments: obs, action, reward, next_obs, terminated, truncated, ... `[E, ...]`.
+
+        The arrays are kept, not copied.
+        """
+        self._steps.append(step)
+
+    def take(self) -> Columns:
+        """All rows since the last take, `[rows, ...]`; fresh arrays."""
+        steps, self._steps = self._steps, []
+        cut = np.stack([step["terminated"] | step["truncated"] for step in steps], 1)
+        cut[:, -1] = True
+        rows = {name: np.concatenate([*np.stack([step[name] for step in steps], 1)]) for name in steps[0]}
+        rows["reward"] *= np.float32(self.reward_scale)
+        discount = np.where(rows["terminated"], 0.0, self.gamma).astype(np.float32)
+        return rows | {"discount": discount, "cut": cut.ravel()}
+
+    @property
+    def open_rows(self) -> int:
+        """None: a row is complete with its step."""
+        return 0

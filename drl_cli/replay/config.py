@@ -38,7 +38,6 @@ class PrioritizedConfig(UniformConfig):
     """Options of prioritized sampling."""
 
     initial_priority: Literal["max", "worker"]
-
     alpha: Fraction
     beta: Fraction
     eps: Positive
@@ -60,9 +59,18 @@ class SequencesConfig(PrioritizedConfig):
         return self.capacity // (self.seq_len - self.overlap)
 
 
+@dataclass(frozen=True)
+class FifoConfig(ReplayConfig):
+    """Options of the queue that serves every row once."""
+
+    shards: Literal[1]
+    max_staleness: Natural
+
+
 SAMPLERS: Mapping[str, type[ReplayConfig]] = {
     "uniform": UniformConfig,
     "prioritized": PrioritizedConfig,
     "sequences": SequencesConfig,
+    "fifo-once": FifoConfig,
 }
 """The class of a table's options, by `replay.sampler`."""

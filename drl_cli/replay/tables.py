@@ -1,63 +1,17 @@
-"""A replay table: where transitions go in, and how batches come out. Each is configuration (conf/replay)."""
+"""The table that keeps transitions until newer ones overwrite them, and the choice of a table by its config."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
 
 import numpy as np
 
-from drl_cli.replay.config import PrioritizedConfig, ReplayConfig, SequencesConfig, UniformConfig
+from drl_cli.replay.base import Sampled, Table
+from drl_cli.replay.config import FifoConfig, PrioritizedConfig, ReplayConfig, SequencesConfig, UniformConfig
+from drl_cli.replay.fifo import FifoOnce
 from drl_cli.replay.samplers import Prioritized, Sampler, Uniform
 from drl_cli.replay.sequences import mix, sequence_schema
 from drl_cli.replay.store import RandomStore, RingStore, row_bytes
 from drl_cli.types import Array, Columns, Schema
-
-
-@dataclass(frozen=True)
-class Sampled:
-    """Batches `[num_batches, batch_size, ...]`, of which there may be fewer than were asked for.
-
-    `sequence` `[num_batches, batch_size]` are the numbers of their rows where the table wants priorities back;
-    `dropped` transitions were found too old to be served.
-    """
-
-    columns: Columns
-    num_batches: int
-    sequence: Array | None = None
-    dropped: int = 0
-
-
-class Table(Protocol):
-    """What the trajectory manager owns."""
-
-    @property
-    def inserts(self) -> int:
-        """Transitions that ever came in."""
-
-    @property
-    def nbytes(self) -> int:
-        """Allocated bytes."""
-
-    def __len__(self) -> int:
-        """Rows that are stored now."""
-
-    def insert(self, columns: Columns, versions: Array) -> None:
-        """Take rows `[rows, ...]` in; `versions` `[transitions]` are those of the parameters that acted.
-
-        A column `priority`, where the worker gives one, is not stored: it is what the sampler begins with.
-        """
-
-    def sample(self, num_batches: int, batch_size: int, version: int) -> Sampled:
-        """Draw batches for a trainer whose newest parameters are of this version."""
-
-    def update_priorities(self, sequence: Array, priorities: Array) -> None:
-        """New priorities for the rows of these numbers, both `[num_batches, batch_size]`; of steps `[..., seq_len]`."""
-
-    def stats(self) -> Mapping[str, float]:
-        """What is worth reporting: whole numbers are counts, which add up over shards; the rest is averaged."""
-
-    def contents(self) -> Columns:
-        """A copy of all stored rows, oldest first, `[rows, ...]`."""
 
 
 class ReplayTable:
@@ -142,6 +96,8 @@ class SequenceTable(ReplayTable):
 
 def make_table(config: ReplayConfig, schema: Schema, rng: np.random.Generator, num_batches: int) -> Table:
     """The table of one shard; `num_batches` are those that the whole run will draw from it."""
+    if isinstance(config, FifoConfig):
+        return FifoOnce(schema, config)
     assert isinstance(config, UniformConfig)
     schema = table_schema(config, schema)
     is_ring = config.remover == "oldest"

@@ -138,7 +138,7 @@ class Config:
         if self.worker.block_rows is not None:
             return self.worker.block_rows
         if self.is_on_policy:
-            return -(-self.trainer.batch_size // self.num_workers)
+            return self.worker.envs * -(-self.trainer.batch_size // (self.num_workers * self.worker.envs))
         return max(self.worker.envs, min(256, int(32 / self.orchestrator.sample_insert_ratio)))
 
     @property

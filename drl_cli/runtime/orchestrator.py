@@ -127,12 +127,6 @@ class Orchestrator:
     def _step_async(self) -> None:
         """Keep every worker and two train calls going, as far as the limiter allows; react to what is ready."""
         self._hand_over_if_due()
-        held = {done.member for done in self.arrived}
-        for member in self.pool.idle():
-            if self.issued_env_steps >= self.config.total_env_steps or not self.limiter.may_collect(self.rows):
-                break
-            if member.index not in held:
-                self._dispatch(member)
         draining = self.issued_env_steps >= self.config.total_env_steps
         while self.training < self.prefetch:
             updates = self.config.updates_per_call
@@ -141,10 +135,22 @@ class Orchestrator:
             if updates == 0 or not self.limiter.may_sample(updates):
                 break
             self._train(updates)
+        held = {done.member for done in self.arrived}
+        for member in self.pool.idle():
+            if not self._may_dispatch():
+                break
+            if member.index not in held:
+                self._dispatch(member)
         assert self.pending or self.arrived or self._done(), f"nothing may go on: {self.limiter}"
         self._idle()
 
     # Calls out
+
+    def _may_dispatch(self) -> bool:
+        """Whether one more collect may start; on-policy not with parameters that are being replaced right now."""
+        if self.issued_env_steps >= self.config.total_env_steps or (self.config.is_on_policy and self.publishing):
+            return False
+        return self.limiter.may_collect(self.rows)
 
     def _dispatch(self, member: Member) -> None:
         random_actions = self.issued_env_steps < self.config.random_steps

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from drl_cli.algos.base import load_algorithm
 from drl_cli.metrics.console import Console
+from drl_cli.replay.config import FifoConfig
 from drl_cli.replay.tables import make_table, share_of
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import RoleLost
@@ -27,10 +28,10 @@ from drl_cli.runtime.replay_shards import ReplayShards
 from drl_cli.runtime.trainer import Trainer
 from drl_cli.runtime.trainer_group import TrainerGroup, roles
 from drl_cli.runtime.trajectory_manager import TrajectoryManager
-from drl_cli.runtime.worker import Worker
+from drl_cli.runtime.worker import Worker, row_schema
 from drl_cli.runtime.worker_pool import WorkerPool
 from drl_cli.runtime.worker_proxy import WorkerProxy
-from drl_cli.types import EnvSpec, transition_schema
+from drl_cli.types import EnvSpec
 from drl_cli.utils.group import Group
 from drl_cli.utils.seeding import generator, integers
 
@@ -107,9 +108,8 @@ def make_proxy(config: Config, spec: EnvSpec, runtime: Runtime, index: int, inca
 
 def make_replay(config: Config, spec: EnvSpec, shard: int) -> TrajectoryManager:
     """One shard of the replay table."""
-    schema = transition_schema(spec, load_algorithm(config.algo.name).Policy.extra_columns)
     share, rng = share_of(config.replay, shard, config.num_shards), generator(config.seed, "replay", shard)
-    return TrajectoryManager(make_table(share, schema, rng, config.num_updates // config.num_shards))
+    return TrajectoryManager(make_table(share, row_schema(config, spec), rng, config.num_updates // config.num_shards))
 
 
 def make_trainers(config: Config, spec: EnvSpec, runtime: Runtime) -> TrainerGroup:
@@ -137,9 +137,9 @@ def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int) -> Train
 
 def make_limiter(config: Config) -> Limiter:
     """The limiter; `orchestrator.band=null` is wide enough for every worker and two train calls to be in flight."""
-    if config.is_on_policy:
-        return QueueLimiter(config.trainer.batch_size, 1)
-    pace = config.orchestrator
+    pace, replay = config.orchestrator, config.replay
+    if isinstance(replay, FifoConfig):
+        return QueueLimiter(config.trainer.batch_size, max(1, replay.max_staleness), free=pace.limiter == "none")
     in_flight = config.num_workers * config.rows_per_collect
     band = pace.band or 2 * required_band(pace.sample_insert_ratio, in_flight, 2 * config.updates_per_call)
     return RateLimiter(pace.sample_insert_ratio, pace.min_inserts, band, free=pace.limiter == "none")

@@ -109,7 +109,7 @@ class QueueLimiter:
 
     def may_collect(self, rows: int) -> bool:
         waiting = self.queued + self.under_way
-        return waiting < self.batch_size or waiting + rows <= self.ahead * self.batch_size
+        return self.free or waiting < self.batch_size or waiting + rows <= self.ahead * self.batch_size
 
     def owed(self) -> int:
         return max(0, self.queued // self.batch_size)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from drl_cli.replay.tables import Table
+from drl_cli.replay.base import Table
 from drl_cli.runtime.messages import BatchTrainingData, InsertTransition, SampleBatch, UpdatePriority
 from drl_cli.types import Columns
 

@@ -6,13 +6,13 @@ import numpy as np
 
 from drl_cli.algos.base import load_algorithm
 from drl_cli.envs.batch import EnvBatch
-from drl_cli.replay.builders import Builder, NStepBuilder
+from drl_cli.replay.builders import Builder, NStepBuilder, RolloutBuilder
 from drl_cli.replay.config import SequencesConfig
 from drl_cli.replay.sequences import SequenceBuilder
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import EnvironmentFailed
 from drl_cli.runtime.messages import Block, InsertTransition, LoadParams
-from drl_cli.types import Array, Columns, EnvSpec
+from drl_cli.types import Array, Columns, EnvSpec, Schema, transition_schema
 from drl_cli.utils.seeding import integers
 
 
@@ -93,4 +93,12 @@ def make_builder(config: Config) -> Builder:
     replay, gamma, scale = config.replay, config.algo.gamma, config.env.reward_scale
     if isinstance(replay, SequencesConfig):
         return SequenceBuilder(replay.seq_len, replay.burn_in, replay.overlap, gamma, scale)
+    if config.is_on_policy:
+        return RolloutBuilder(gamma, scale)
     return NStepBuilder(config.algo.n_step, gamma, scale)
+
+
+def row_schema(config: Config, spec: EnvSpec) -> Schema:
+    """The columns of a transition's row."""
+    extra = load_algorithm(config.algo.name).Policy.extra_columns
+    return transition_schema(spec, {**extra, **(RolloutBuilder.extra_columns if config.is_on_policy else {})})

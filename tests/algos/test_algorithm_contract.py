@@ -15,6 +15,7 @@ from drl_cli.algos import base
 from drl_cli.algos.base import AlgoConfig, algorithms, load_algorithm, refusal
 from drl_cli.cli.settings import convert
 from drl_cli.networks.mlp import NetworkConfig
+from drl_cli.replay.builders import RolloutBuilder
 from drl_cli.types import ActionSpec, Column, EnvSpec, transition_schema
 from drl_cli.utils.group import Learner
 
@@ -35,9 +36,13 @@ class Case:
         self.spec = EnvSpec("x", Column((3, 2), "float32"), ACTIONS[kind])
         problems = []
         node = OmegaConf.to_container(OmegaConf.load(CONF / f"{name}.yaml"))
+        node = node.get("algo", node)  # beside values of other groups, where it prefers some
         self.config = convert(node, self.module.Config, "algo", problems, self.module.Config)
         assert not problems
-        self.schema = transition_schema(self.spec, self.module.Policy.extra_columns)
+        extra = self.module.Policy.extra_columns
+        if "fifo-once" in self.module.TABLES:
+            extra = {**extra, **RolloutBuilder.extra_columns}
+        self.schema = transition_schema(self.spec, extra)
 
     def algorithm(self, seed=0):
         return self.module.Algorithm(self.config, NETWORK, self.spec, seed, CPU)
@@ -62,6 +67,8 @@ class Case:
             "truncated": rng.random(rows) < 0.2,
         }
         columns["discount"] = np.where(columns["terminated"], 0, 0.99).astype(np.float32)
+        if "fifo-once" in self.module.TABLES:
+            columns["cut"] = columns["terminated"] | columns["truncated"]
         assert columns.keys() == self.schema.keys()
         return {key: torch.from_numpy(column) for key, column in columns.items()}
 
@@ -121,8 +128,8 @@ def test_actions(case, rows):
             assert column.shape == (rows, *case.schema[key].shape)
             assert column.dtype == case.schema[key].dtype
         action = columns["action"]
-        if case.spec.action.kind == "box":
-            assert np.abs(action).max() <= 1.0
+        if case.spec.action.kind == "box":  # a sample of an unbounded density is clipped by the environment
+            assert np.abs(action).max() <= (np.inf if "log_prob" in columns and columns is acted else 1.0)
         else:
             assert action.min() >= 0
             assert action.max() < case.spec.action.size

@@ -18,8 +18,13 @@ def test_refusal_says_why():
     obs = Column((3,), "float32")
     assert refusal("sac", EnvSpec("Car-v0", obs, box), "async", "uniform") is None
     line = refusal("sac", EnvSpec("Cart-v1", obs, discrete), "async", "uniform")
-    assert line == "SAC needs a continuous (Box) action space; Cart-v1 has Discrete(4). For this: algo=dqn"
+    assert line == "SAC needs a continuous (Box) action space; Cart-v1 has Discrete(4). For this: algo=dqn or algo=ppo"
     assert refusal("dqn", EnvSpec("Cart-v1", obs, discrete), "async", "uniform") is None
     line = refusal("dqn", EnvSpec("Car-v0", obs, box), "async", "uniform")
-    assert line == "DQN needs a discrete action space; Car-v0 has Box(2,). For this: algo=sac"
+    assert line == "DQN needs a discrete action space; Car-v0 has Box(2,). For this: algo=ppo or algo=sac"
+    assert refusal("ppo", EnvSpec("Car-v0", obs, box), "async", "fifo-once") is None
+    line = refusal("ppo", EnvSpec("Car-v0", obs, box), "async", "uniform")
+    assert line == "PPO can't learn from replay=uniform; say replay=fifo-once"
+    line = refusal("sac", EnvSpec("Car-v0", obs, box), "async", "fifo-once")
+    assert line == "SAC can't learn from replay=fifo-once; say replay=uniform or replay=prioritized"
     assert "does not run in mode=batch" in refusal("sac", EnvSpec("Car-v0", obs, box), "batch", "uniform")

@@ -1,15 +1,15 @@
-"""SAC and DQN learn the probes in a plain loop: Algorithm, Policy, NStepBuilder and RingStore, nothing else."""
+"""Every algorithm learns the probes in a plain loop: Algorithm, Policy, builder and store, nothing else."""
 
 import numpy as np
 import pytest
 import torch
 
-from drl_cli.algos import dqn, sac
+from drl_cli.algos import dqn, ppo, sac
 from drl_cli.envs.batch import EnvBatch
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.make import read_spec
 from drl_cli.networks.mlp import NetworkConfig
-from drl_cli.replay.builders import NStepBuilder
+from drl_cli.replay.builders import NStepBuilder, RolloutBuilder
 from drl_cli.replay.samplers import Uniform
 from drl_cli.replay.store import RingStore
 from drl_cli.types import transition_schema
@@ -75,3 +75,50 @@ def test_choose(double):
     q, _ = algorithm.online.forward(torch.eye(3))
     torch.testing.assert_close(q[0], torch.eye(3), rtol=0, atol=0.2)
     assert policy.epsilon == 0.1
+
+
+def ppo_config(**options):
+    defaults = {"lr": 1e-2, "gae_lambda": 0.9, "clip": 0.2, "epochs": 4, "minibatch_size": 64, "entropy_coef": 0.0}
+    defaults |= {"value_coef": 0.5, "max_grad_norm": 0.5, "normalize_advantage": True, "target_kl": None}
+    return ppo.Config("ppo", 0.9, 1, **defaults | options)
+
+
+def learn_on_policy(config, probe, updates, max_episode_steps=None, reward_scale=1.0):
+    """Each update gets a rollout of 32 steps of 8 environments."""
+    env = EnvConfig("probe", f"drl_cli.envs.probes:{probe}-v0", {}, max_episode_steps, 1.0)
+    spec = read_spec(env)
+    algorithm = ppo.Algorithm(config, NETWORK, spec, 0, Learner(torch.device("cpu")))
+    policy, envs = ppo.Policy(config, NETWORK, spec, 0), EnvBatch(env, spec, range(NUM_ENVS))
+    builder = RolloutBuilder(config.gamma, reward_scale)
+    for _ in range(updates):
+        policy.load(algorithm.policy_params())
+        for _ in range(32):
+            obs = envs.obs.copy()
+            columns = policy.act(obs)
+            builder.append({"obs": obs, **columns, **vars(envs.step(columns["action"]))})
+        algorithm.update({name: torch.from_numpy(column) for name, column in builder.take().items()})
+    policy.load(algorithm.policy_params())
+    return algorithm, policy
+
+
+def test_ppo_reaches():
+    goals = np.linspace(-0.8, 0.8, 33, dtype=np.float32)[:, None]
+    _, untrained = learn_on_policy(ppo_config(), "Reach", 0)
+    _, policy = learn_on_policy(ppo_config(), "Reach", 60)
+    assert -np.square(untrained.greedy(goals) - goals).mean() < -0.05
+    assert -np.square(policy.greedy(goals) - goals).mean() > -0.02
+
+
+def test_ppo_chooses():
+    algorithm, policy = learn_on_policy(ppo_config(), "Choose", 20)
+    assert policy.greedy(np.eye(3, dtype=np.float32)).tolist() == [0, 1, 2]
+    value, _ = algorithm.critic.forward(torch.eye(3))
+    torch.testing.assert_close(value.flatten(), torch.ones(3), rtol=0, atol=0.2)
+
+
+@pytest.mark.parametrize("gae_lambda", [0.0, 0.9, 1.0])
+def test_ppo_forever(gae_lambda):
+    """As above: the value is 10 if and only if truncated episodes and the ends of rollouts bootstrap."""
+    algorithm, _ = learn_on_policy(ppo_config(gae_lambda=gae_lambda), "Forever", 80, max_episode_steps=5)
+    value, _ = algorithm.critic.forward(torch.zeros(1, 1))
+    assert value.item() == pytest.approx(10.0, abs=0.5)

@@ -183,3 +183,37 @@ def test_the_filled_in_workers_can_be_shared_by_the_proxies(config, monkeypatch,
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
     filled = fill(config("worker.num=null", f"worker.proxies={proxies}"))
     assert pace_problems(filled) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "parts"),
+    [
+        (("replay.max_staleness=0", "mode=async"), ("replay.max_staleness=0", "mode=async", "max_staleness=1")),
+        (("total_env_steps=2047",), ("total_env_steps=2047", "trainer.batch_size=2048")),
+        (("replay.capacity=4095",), ("replay.capacity=4095", "below 4096")),
+        (("worker.num=1", "replay.max_staleness=2", "worker.block_rows=4112"), ("4112", "batch_size 2048", "too old")),
+        (("worker.block_rows=8", "orchestrator.band=1e-9"), ("worker.block_rows=8", "worker.envs=16")),
+    ],
+)
+def test_an_on_policy_pace_that_can_not_work_is_refused(config, overrides, parts):
+    code, problems = refusal(config("algo=ppo", *overrides))
+    assert (code, len(problems)) == (USAGE, 1)
+    assert all(part in problems[0] for part in parts)
+
+
+@pytest.mark.parametrize("workers", [1, 3, 7])
+@pytest.mark.parametrize("mode", ["single", "sync", "async"])
+def test_the_workers_of_an_on_policy_run_share_a_batch(config, workers, mode):
+    checked = config("algo=ppo", f"worker.num={workers}", f"mode={mode}")
+    assert preflight(checked).id == "Pendulum-v1"
+    assert 2048 <= workers * checked.rows_per_collect < 2048 + 16 * workers
+
+
+@pytest.mark.parametrize("overrides", [("algo=ppo", "replay=uniform"), ("algo=sac", "replay=fifo-once")])
+def test_a_table_that_the_algorithm_can_not_learn_from_is_refused(config, overrides):
+    code, (problem,) = refusal(config(*overrides))
+    assert code == USAGE
+    assert (
+        f"can't learn from {overrides[1]}; say replay={'fifo-once' if 'algo=ppo' in overrides else 'uniform'}"
+        in problem
+    )

@@ -3,7 +3,17 @@
 import pytest
 import torch
 
-from drl_cli.losses.policy import soft_policy_loss, tanh_gaussian, tanh_gaussian_backward, temperature_gradient
+from drl_cli.losses.policy import (
+    categorical,
+    categorical_backward,
+    clipped_surrogate,
+    gaussian,
+    gaussian_backward,
+    soft_policy_loss,
+    tanh_gaussian,
+    tanh_gaussian_backward,
+    temperature_gradient,
+)
 
 # mean, log_std, noise, tanh(u), log N(u) - log(1 - tanh(u)^2), the last two by math.tanh and math.log on doubles.
 TANH_GAUSSIAN = [
@@ -78,3 +88,65 @@ def test_temperature_gradient():
     assert temperature_gradient(log_prob, -2.0).item() == pytest.approx(1.5)  # -(0.5 - 2): too random, alpha falls
     (-log_alpha * (log_prob - 2.0)).mean().backward()
     assert temperature_gradient(log_prob, -2.0).item() == pytest.approx(log_alpha.grad.item())
+
+
+def randn(seed, *shape):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_categorical_literals():
+    # softmax of (0, log 2, log 5) is (1, 2, 5) / 8; entropy log 8 - (2 log 2 + 5 log 5) / 8
+    logits = torch.log(doubles([1, 2, 5], [1, 1, 1]))
+    log_prob, entropy = categorical(logits + 7, torch.tensor([2, 0]))
+    assert log_prob.tolist() == pytest.approx([-0.4700036292457356, -1.0986122886681098])
+    assert entropy.tolist() == pytest.approx([0.9002560512685367, 1.0986122886681098])
+
+
+def test_categorical_backward_equals_autograd():
+    logits, action = (3 * randn(2, 9, 4)).requires_grad_(), torch.arange(9) % 4
+    d_log_prob, d_entropy = randn(3, 9), randn(4, 9)
+    distribution = torch.distributions.Categorical(logits=logits)
+    log_prob, entropy = categorical(logits.detach(), action)
+    torch.testing.assert_close(log_prob, distribution.log_prob(action).detach())
+    torch.testing.assert_close(entropy, distribution.entropy().detach())
+    (distribution.log_prob(action) * d_log_prob + distribution.entropy() * d_entropy).sum().backward()
+    torch.testing.assert_close(categorical_backward(logits.detach(), action, d_log_prob, d_entropy), logits.grad)
+
+
+def test_gaussian_literals():
+    # log p: -0.5 ((2 - 0.5) / 2)^2 - log 2 - 0.5 log 2 pi - 0.5 (-1)^2 - 0.5 log 2 pi; entropy 1 + log 2 pi + log 2
+    log_prob, entropy = gaussian(doubles([0.5, 0.0]), doubles(0.6931471805599453, 0.0), doubles([2.0, -1.0]))
+    assert log_prob.tolist() == pytest.approx([-3.3122742469692907])
+    assert entropy.tolist() == pytest.approx([3.5310242469692907])
+
+
+@pytest.mark.parametrize("per_state", [False, True])
+def test_gaussian_backward_equals_autograd(per_state):
+    mean, log_std = randn(5, 9, 3).requires_grad_(), randn(6, *([9] if per_state else []), 3).requires_grad_()
+    action, d_log_prob, d_entropy = randn(7, 9, 3), randn(8, 9), randn(9, 9)
+    distribution = torch.distributions.Normal(mean, log_std.exp())
+    log_prob, entropy = gaussian(mean.detach(), log_std.detach(), action)
+    torch.testing.assert_close(log_prob, distribution.log_prob(action).sum(-1).detach())
+    torch.testing.assert_close(entropy, distribution.entropy().sum(-1).detach())
+    (distribution.log_prob(action).sum(-1) * d_log_prob + distribution.entropy().sum(-1) * d_entropy).sum().backward()
+    d_mean, d_log_std = gaussian_backward(mean.detach(), log_std.detach(), action, d_log_prob, d_entropy)
+    torch.testing.assert_close(d_mean, mean.grad)
+    torch.testing.assert_close(d_log_std if per_state else d_log_std.sum(0), log_std.grad)
+
+
+def test_clipped_surrogate_literals():
+    # min(r A, clip(r) A) of each: 1.1 * 2; 1.2 * 2, clipped; 1.5 * -2; 0.5 * 2; 0.8 * -2, clipped; 0.9 * -2
+    ratio, advantage = doubles(1.1, 1.5, 1.5, 0.5, 0.5, 0.9), doubles(2, 2, -2, 2, -2, -2)
+    loss, d_ratio = clipped_surrogate(ratio, advantage, 0.2)
+    assert loss.item() == pytest.approx(-(2.2 + 2.4 - 3.0 + 1.0 - 1.6 - 1.8) / 6)
+    assert d_ratio.tolist() == pytest.approx([-2 / 6, 0, 2 / 6, -2 / 6, 0, 2 / 6])
+
+
+def test_clipped_surrogate_gradient_equals_autograd():
+    ratio, advantage = randn(10, 50).exp().requires_grad_(), randn(11, 50)
+    expected = -torch.min(ratio * advantage, ratio.clamp(0.7, 1.3) * advantage).mean()
+    expected.backward()
+    loss, d_ratio = clipped_surrogate(ratio.detach(), advantage, 0.3)
+    assert loss.item() == pytest.approx(expected.item())
+    torch.testing.assert_close(d_ratio, ratio.grad)
+    assert 0 < (d_ratio == 0).sum() < 50

@@ -166,3 +166,13 @@ def test_init_is_seeded_and_networks_differ(how):
     assert torch.equal(first.flat, again.flat)
     assert not torch.equal(first.flat, other.flat)
     assert not torch.equal(first.networks[0][0], first.networks[1][0])
+
+
+@pytest.mark.parametrize("how", ["uniform", "orthogonal"])
+def test_the_last_layer_can_start_small(how):
+    plain, small = (make(how=how, ensemble=2) for _ in range(2))
+    small.init(how, torch.Generator().manual_seed(0), last=0.01)
+    for network, other in zip(plain.networks, small.networks, strict=True):
+        assert all(torch.equal(*pair) for pair in zip(network[:-2], other[:-2], strict=True))
+        for tensor, scaled in zip(network[-2:], other[-2:], strict=True):
+            torch.testing.assert_close(0.01 * tensor, scaled)

@@ -1,16 +1,17 @@
-"""NStepBuilder: worked examples, a per-environment reference, and the Counter probe through store and builder."""
+"""The builders: worked examples, a per-environment reference, and the Counter probe through store and builder."""
 
 from collections import deque
 
 import numpy as np
 import pytest
+from counting import check_counter_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drl_cli.envs.batch import EnvBatch
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.make import read_spec
-from drl_cli.replay.builders import NStepBuilder
+from drl_cli.replay.builders import NStepBuilder, RolloutBuilder
 from drl_cli.replay.store import RingStore
 from drl_cli.types import num_rows, transition_schema
 
@@ -194,3 +195,65 @@ def test_counter_probe_through_the_whole_data_path(n):
             assert rows["truncated"][own][i] == truncated
             assert rows["discount"][own][i] == (0.0 if terminated else gamma ** (last - count))
             episode, count = (episode + 1, 0) if count + 1 == length else (episode, count + 1)
+
+
+def test_rollout_example():
+    """Three steps of two environments: one terminates at its second step, the other is truncated at its first."""
+    builder = RolloutBuilder(0.5, reward_scale=2.0)
+    ends = [(RUNNING, TRUNCATED), (TERMINATED, RUNNING), (RUNNING, BOTH)]
+    for time, (end, rewards) in enumerate(zip(ends, [(1, 10), (2, 20), (3, 30)], strict=True)):
+        builder.append(make_step(time, end, rewards))
+    rows = builder.take()
+    assert rows["obs"][:, 0].tolist() == [0, 1, 2, 100_000, 100_001, 100_002]
+    assert rows["next_obs"][:, 0].tolist() == [0.5, 1.5, 2.5, 100_000.5, 100_001.5, 100_002.5]
+    assert rows["reward"].tolist() == [2, 4, 6, 20, 40, 60]
+    assert rows["discount"].tolist() == [0.5, 0, 0.5, 0.5, 0.5, 0]
+    assert rows["terminated"].tolist() == [False, True, False, False, False, True]
+    assert rows["truncated"].tolist() == [False, False, False, True, False, True]
+    assert rows["cut"].tolist() == [False, True, True, True, False, True]
+    np.testing.assert_array_equal(rows["log_prob"], rows["obs"][:, 0] * 2)
+    assert {name: (column.dtype.name, column.shape[1:]) for name, column in rows.items()} == {
+        "obs": ("float32", (1,)),
+        "action": ("float32", (1,)),
+        "reward": ("float32", ()),
+        "next_obs": ("float32", (1,)),
+        "terminated": ("bool", ()),
+        "truncated": ("bool", ()),
+        "log_prob": ("float32", ()),
+        "state": ("float32", (2,)),
+        "discount": ("float32", ()),
+        "cut": ("bool", ()),
+    }
+
+
+def test_rollout_blocks_follow_each_other_without_waiting():
+    builder = RolloutBuilder(0.5)
+    steps = [make_step(time, (RUNNING,), (1,)) for time in range(4)]
+    kept = [{name: column.copy() for name, column in step.items()} for step in steps]
+    blocks = []
+    for step in steps:
+        builder.append(step)
+        if step is not steps[2]:
+            blocks.append(builder.take())
+    assert [block["obs"][:, 0].tolist() for block in blocks] == [[0], [1], [2, 3]]
+    assert [block["cut"].tolist() for block in blocks] == [[True], [True], [False, True]]
+    for step, copy in zip(steps, kept, strict=True):
+        assert all(np.array_equal(step[name], copy[name]) for name in copy)
+    blocks[-1]["obs"][:] = -1
+    assert steps[-1]["obs"][0, 0] == 3  # fresh arrays
+
+
+def test_rollouts_of_the_counter_probe_are_complete_and_in_order():
+    config = EnvConfig("counter", "drl_cli.envs.probes:Counter-v0", {}, None, 1.0)
+    envs = EnvBatch(config, read_spec(config), seeds=[1, 2, 3])
+    builder, blocks = RolloutBuilder(0.9), []
+    for time in range(100):
+        obs = envs.obs.copy()
+        builder.append({"obs": obs, "action": np.zeros((3, 1), np.float32), **vars(envs.step(np.zeros((3, 1))))})
+        if time % 7 == 6 or time == 99:
+            blocks.append(builder.take())
+    rows = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+    check_counter_rows(rows, 1, 0.9, 300)
+    follows = (rows["obs"][1:] == rows["next_obs"][:-1]).all(1) & ~(rows["terminated"] | rows["truncated"])[:-1]
+    inside = [not is_last for block in blocks for is_last in np.arange(num_rows(block)) % (num_rows(block) // 3) == 0]
+    assert rows["cut"][:-1].tolist() == (~(follows & np.array(inside[1:]))).tolist()

@@ -1,4 +1,4 @@
-"""RateLimiter: a simulation over random settings, orders and deaths."""
+"""The limiters: simulations over random settings, orders and deaths."""
 
 import random
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drl_cli.runtime.rate_limiter import RateLimiter, required_band
+from drl_cli.runtime.rate_limiter import QueueLimiter, RateLimiter, required_band
 
 
 def simulate(limiter, rows, batches, workers=1, death=0.0, seed=0, num_events=300, trainers=2):
@@ -143,3 +143,67 @@ def test_free_runs_without_a_ratio_but_not_before_min_inserts():
     limiter.issue_sample(1000)
     assert limiter.may_collect(10**6)
     assert limiter.may_sample(1000)
+
+
+@settings(deadline=None, max_examples=250)
+@given(
+    batch_size=st.integers(1, 64),
+    ahead=st.integers(1, 3),
+    rows=st.integers(1, 80),
+    workers=st.integers(1, 5),
+    death=st.sampled_from([0.0, 0.3]),
+    stale=st.sampled_from([0.0, 0.3]),
+    free=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_a_queue_never_deadlocks_and_never_promises_what_is_not_there(
+    batch_size, ahead, rows, workers, death, stale, free, seed
+):
+    """One train call at a time; rows go stale in the queue, which the limiter learns from the next answer."""
+    rng, limiter = random.Random(seed), QueueLimiter(batch_size, ahead, free=free)
+    queue = collecting = served = unreported = 0
+    asked = None
+    for _ in range(300):
+        while collecting < workers and limiter.may_collect(rows):
+            limiter.issue_collect(rows)
+            collecting += 1
+        if asked is None and limiter.may_sample(1):
+            limiter.issue_sample(1)
+            lost = rng.randint(0, queue) if rng.random() < stale else 0
+            got = queue - lost >= batch_size
+            queue, unreported = queue - lost - got * batch_size, unreported + lost
+            served, asked = served + got, got
+        assert collecting or asked is not None, f"deadlock: {limiter}"
+        assert limiter.queued + (0 if asked is None else batch_size - asked * batch_size) == queue + unreported
+        assert limiter.owed() == max(0, limiter.queued) // batch_size
+        if not free and asked is None:
+            assert limiter.queued + limiter.under_way < max(batch_size, ahead * batch_size + 1) + rows
+        if asked is None or rng.random() * (collecting + 1) < collecting:
+            collecting -= 1
+            landed = 0 if rng.random() < death else rows
+            queue += landed
+            limiter.land(rows, landed)
+        else:
+            limiter.unserved(1 - asked, unreported)
+            asked, unreported = None, 0
+            assert limiter.queued == queue
+    assert served or stale or death or 300 * rows < 4 * batch_size
+
+
+@pytest.mark.parametrize(
+    ("ahead", "queued", "under_way", "rows", "may_collect"),
+    [
+        (1, 0, 0, 8, True),
+        (1, 15, 0, 8, True),  # less than a batch
+        (1, 0, 16, 8, False),  # a batch is on its way
+        (1, 8, 8, 8, False),
+        (2, 16, 8, 8, True),
+        (2, 16, 9, 8, False),
+        (2, 15, 0, 80, True),
+    ],
+)
+def test_a_queue_may_wait_so_far_ahead(ahead, queued, under_way, rows, may_collect):
+    limiter = QueueLimiter(16, ahead, under_way=under_way, queued=queued)
+    assert limiter.may_collect(rows) == may_collect
+    assert limiter.may_sample(1) == (queued >= 16)
+    assert QueueLimiter(16, ahead, True, under_way, queued).may_collect(rows)

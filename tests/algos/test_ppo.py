@@ -1,0 +1,268 @@
+"""PPO: whole updates against an independent implementation with autograd, torch.distributions and torch.optim."""
+
+import dataclasses
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch.distributions import Categorical, Normal
+
+from drl_cli.algos.ppo import Algorithm, Config, Policy
+from drl_cli.networks.mlp import NetworkConfig
+from drl_cli.types import ActionSpec, Column, EnvSpec
+from drl_cli.utils.group import Group, Learner
+
+CPU = Learner(torch.device("cpu"))
+KINDS = ("box", "discrete")
+SPECS = {kind: EnvSpec("x", Column((5,), "float32"), ActionSpec(kind, 3, kind)) for kind in KINDS}
+CONFIG = Config(
+    name="ppo",
+    gamma=0.9,
+    n_step=1,
+    lr=1e-3,
+    gae_lambda=0.8,
+    clip=0.2,
+    epochs=3,
+    minibatch_size=12,
+    entropy_coef=0.02,
+    value_coef=0.5,
+    max_grad_norm=0.3,
+    normalize_advantage=True,
+    target_kl=None,
+)
+
+
+def make(kind="box", activation="tanh", seed=0, spec=None, **options):
+    network = NetworkConfig((16, 12), activation, "orthogonal")
+    return Algorithm(dataclasses.replace(CONFIG, **options), network, spec or SPECS[kind], seed, CPU)
+
+
+def make_policy(algorithm, kind, seed=0, activation="tanh"):
+    policy = Policy(CONFIG, NetworkConfig((16, 12), activation, "orthogonal"), SPECS[kind], seed)
+    policy.load(algorithm.policy_params())
+    return policy
+
+
+def make_batch(kind, seed, rows=40):
+    """A rollout as an older policy would have made it."""
+    rng = torch.Generator().manual_seed(seed)
+    obs, next_obs = torch.randn(2, rows, 5, generator=rng)
+    terminated, cut = torch.rand(2, rows, generator=rng) < 0.1
+    older = make_policy(make(kind, seed=seed), kind, seed)
+    return {
+        **{name: torch.from_numpy(column) for name, column in older.act(obs.numpy()).items()},
+        "obs": obs,
+        "reward": torch.randn(rows, generator=rng),
+        "next_obs": next_obs,
+        "discount": torch.where(terminated, 0.0, 0.9),
+        "terminated": terminated,
+        "truncated": torch.zeros(rows, dtype=torch.bool),
+        "cut": cut | terminated,
+    }
+
+
+class Unheard(Group):
+    """Takes its rows, but nobody's gradients."""
+
+    def mean_(self, tensor):
+        pass
+
+
+class Reference:
+    """PPO as the paper has it, on float64 torch.nn modules; starts from an algorithm's parameters and shuffling."""
+
+    def __init__(self, algorithm, kind, activation):
+        state = algorithm.state()
+        self.activation = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh, "elu": torch.nn.ELU}[activation]
+        self.config, self.is_box = algorithm.config, kind == "box"
+        self.shuffle = torch.Generator()
+        self.shuffle.set_state(state["shuffle"])
+        self.actor = self.network(state["actor"], (5, 16, 12, 3))
+        self.critic = self.network(state["critic"], (5, 16, 12, 1))
+        self.log_std = state["log_std"].double().requires_grad_()
+        self.params = [*self.actor.parameters(), *self.critic.parameters(), *([self.log_std] if self.is_box else [])]
+        self.optimizer = torch.optim.Adam(self.params, self.config.lr)
+
+    def network(self, flat, sizes):
+        layers, flat = [], flat.double()
+        for inputs, outputs in pairwise(sizes):
+            layer = torch.nn.Linear(inputs, outputs, dtype=torch.float64)
+            weight, bias, flat = flat.split([inputs * outputs, outputs, len(flat) - (inputs + 1) * outputs])
+            layer.weight.data, layer.bias.data = weight.view(inputs, outputs).t().clone(), bias.clone()
+            layers += [layer, self.activation()]
+        return torch.nn.Sequential(*layers[:-1])
+
+    def flat(self, network):
+        layers = [layer for layer in network if isinstance(layer, torch.nn.Linear)]
+        return torch.cat([part for layer in layers for part in (layer.weight.t().flatten(), layer.bias)]).detach()
+
+    def log_prob_and_entropy(self, obs, action):
+        if not self.is_box:
+            distribution = Categorical(logits=self.actor(obs))
+            return distribution.log_prob(action), distribution.entropy()
+        distribution = Normal(self.actor(obs), self.log_std.exp())
+        return distribution.log_prob(action).sum(-1), distribution.entropy().sum(-1)
+
+    def advantages(self, batch):
+        value, next_value = self.critic(batch["obs"])[:, 0], self.critic(batch["next_obs"])[:, 0]
+        delta = batch["reward"] + batch["discount"] * next_value - value
+        advantage = torch.zeros_like(delta)
+        for i in reversed(range(len(delta))):
+            goes_on = i + 1 < len(delta) and not batch["cut"][i]
+            later = batch["discount"][i] * self.config.gae_lambda * advantage[i + 1] if goes_on else 0.0
+            advantage[i] = delta[i] + later
+        return advantage, advantage + value
+
+    def update(self, batch):
+        config = self.config
+        batch = {name: c.double() if c.dtype == torch.float32 else c for name, c in batch.items()}
+        with torch.no_grad():
+            advantage, target = self.advantages(batch)
+            if config.normalize_advantage:
+                advantage = (advantage - advantage.mean()) / advantage.std(correction=0)
+        seen = []
+        for _ in range(config.epochs):
+            for rows in torch.randperm(len(target), generator=self.shuffle).split(config.minibatch_size):
+                log_prob, entropy = self.log_prob_and_entropy(batch["obs"][rows], batch["action"][rows])
+                ratio = (log_prob - batch["log_prob"][rows]).exp()
+                clipped = ratio.clamp(1 - config.clip, 1 + config.clip) * advantage[rows]
+                policy_loss = -torch.min(ratio * advantage[rows], clipped).mean()
+                value_loss = 0.5 * (self.critic(batch["obs"][rows])[:, 0] - target[rows]).square().mean()
+                loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy.mean()
+                self.optimizer.zero_grad()
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(self.params, config.max_grad_norm)
+                self.optimizer.step()
+                kl = (ratio - 1 - ratio.log()).mean()
+                outside = ((ratio < 1 - config.clip) | (ratio > 1 + config.clip)).double().mean()
+                seen.append([x.item() for x in (policy_loss, value_loss, entropy.mean(), kl, outside)])
+        means = torch.tensor(seen).mean(0).tolist()
+        names = ("policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction")
+        return dict(zip(names, means, strict=True)), len(seen)
+
+
+@pytest.mark.parametrize("normalize_advantage", [False, True])
+@pytest.mark.parametrize("activation", ["relu", "tanh", "elu"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_updates_equal_an_independent_implementation(kind, activation, normalize_advantage):
+    algorithm = make(kind, activation, normalize_advantage=normalize_advantage)
+    reference = Reference(algorithm, kind, activation)
+    start = algorithm.actor.flat.clone()
+    for i in range(4):
+        update = algorithm.update(make_batch(kind, i))
+        metrics, steps = reference.update(make_batch(kind, i))
+        assert update.steps == steps == 3 * 4  # 40 rows in minibatches of 12, 12, 12 and 4
+        assert update.metrics.keys() == metrics.keys()
+        for name, value in metrics.items():
+            assert update.metrics[name].item() == pytest.approx(value, rel=1e-3, abs=1e-4), name
+    assert (algorithm.actor.flat - start).abs().max() > 3e-3
+    for own, theirs in (
+        (algorithm.actor.flat, reference.flat(reference.actor)),
+        (algorithm.critic.flat, reference.flat(reference.critic)),
+        (algorithm.log_std, reference.log_std.detach()),
+    ):
+        torch.testing.assert_close(own.double(), theirs, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_metrics_tell_how_far_the_policy_has_moved(kind):
+    same, older = make(kind), make(kind, seed=1, clip=0.001)
+    first = same.update(make_batch(kind, 0)).metrics  # made by a policy of the same seed
+    assert 0 <= first["approx_kl"] < 0.01
+    assert first["clip_fraction"] < 0.1
+    moved = older.update(make_batch(kind, 0)).metrics
+    assert moved["approx_kl"] > 0
+    assert moved["clip_fraction"] > 0.5
+
+
+def test_a_minibatch_is_shared_by_a_group_of_learners():
+    network = NetworkConfig((16, 12), "tanh", "orthogonal")
+    half = Algorithm(CONFIG, network, SPECS["box"], 0, Learner(torch.device("cpu"), Unheard(0, 2)))
+    assert half.update(make_batch("box", 0, rows=20)).steps == make().update(make_batch("box", 0)).steps == 12
+
+
+def test_a_policy_that_has_moved_too_far_ends_the_epochs():
+    batch = make_batch("box", 0)
+    assert make(target_kl=1e-9).update(batch).steps == 4
+    assert make(target_kl=1e9).update(batch).steps == 12
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_state_round_trip_is_exact(kind):
+    algorithm, other = make(kind), make(kind, seed=99)
+    algorithm.update(make_batch(kind, 0))
+    state = algorithm.state()
+    frozen = {name: tensor.clone() for name, tensor in state.items()}
+    algorithm.update(make_batch(kind, 1))
+    assert all(torch.equal(state[name], frozen[name]) for name in state)  # a copy, not a view
+    other.load_state(state)
+    other.update(make_batch(kind, 1))
+    ours, theirs = algorithm.state(), other.state()
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    assert not torch.equal(ours["actor"], state["actor"])
+    for name in state:
+        with pytest.raises(ValueError, match=name):
+            other.load_state({key: tensor for key, tensor in state.items() if key != name})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("activation", ["relu", "tanh", "elu"])
+def test_the_log_probability_that_is_recorded_is_that_of_the_action(kind, activation):
+    algorithm = make(kind, activation)
+    algorithm.actor.init("orthogonal", torch.Generator().manual_seed(3))  # a last layer of full size
+    algorithm.log_std += torch.tensor([-1.0, 0.3, 0.5])[: len(algorithm.log_std)]
+    obs = np.random.default_rng(0).standard_normal((500, 5)).astype(np.float32)
+    columns = make_policy(algorithm, kind, activation=activation).act(obs)
+    reference = Reference(algorithm, kind, activation)
+    action = torch.from_numpy(columns["action"])
+    log_prob, _ = reference.log_prob_and_entropy(torch.from_numpy(obs).double(), action)
+    np.testing.assert_allclose(columns["log_prob"], log_prob.detach(), rtol=1e-4, atol=1e-4)
+    if kind == "box":
+        assert (np.abs(columns["action"]) > 1).any()  # unbounded here, clipped by the environment
+
+
+def test_choices_are_drawn_with_their_probabilities():
+    algorithm = make("discrete")
+    algorithm.actor.init("orthogonal", torch.Generator().manual_seed(3))
+    obs = np.random.default_rng(0).standard_normal(5).astype(np.float32)
+    probs = algorithm.actor.forward(torch.from_numpy(obs)[None])[0][0, 0].softmax(-1).numpy()
+    action = make_policy(algorithm, "discrete").act(np.tile(obs, (20_000, 1)))["action"]
+    # Five standard deviations.
+    np.testing.assert_allclose(np.bincount(action, minlength=3) / 20_000, probs, atol=5 * 0.5 / 20_000**0.5)
+
+
+def test_greedy_is_the_mean_within_the_bounds_or_the_likeliest_choice():
+    obs = np.random.default_rng(0).standard_normal((200, 5)).astype(np.float32)
+    for kind in KINDS:
+        algorithm = make(kind)
+        algorithm.actor.init("orthogonal", torch.Generator().manual_seed(3))
+        out = algorithm.actor.forward(torch.from_numpy(obs))[0][0]
+        greedy = torch.from_numpy(make_policy(algorithm, kind).greedy(obs))
+        if kind == "box":
+            torch.testing.assert_close(greedy, out.clamp(-1, 1))
+            assert (greedy.abs() == 1).any()
+        else:
+            assert torch.equal(greedy, out.argmax(-1))
+
+
+def test_bytes_are_scaled():
+    spec = EnvSpec("x", Column((5,), "uint8"), SPECS["discrete"].action)
+    obs = np.random.default_rng(0).integers(0, 256, (40, 5), dtype=np.uint8)
+    batch = make_batch("discrete", 0) | {"obs": torch.from_numpy(obs), "next_obs": torch.from_numpy(obs)}
+    scaled = {name: batch[name].float() / 255 for name in ("obs", "next_obs")}
+    as_bytes, as_floats = make("discrete", spec=spec), make("discrete")
+    as_bytes.update(batch)
+    as_floats.update(batch | scaled)
+    assert torch.equal(as_bytes.actor.flat, as_floats.actor.flat)
+    assert torch.equal(as_bytes.critic.flat, as_floats.critic.flat)
+    ours, theirs = (make_policy(make("discrete"), "discrete").act(x) for x in (obs, scaled["obs"].numpy()))
+    assert np.array_equal(ours["log_prob"], theirs["log_prob"])
+
+
+def test_the_policy_starts_near_uniform():
+    obs = np.random.default_rng(0).standard_normal((100, 5)).astype(np.float32)
+    assert np.abs(make_policy(make("box"), "box").greedy(obs)).max() < 0.1
+    log_prob = make_policy(make("discrete"), "discrete").act(obs)["log_prob"]
+    np.testing.assert_allclose(log_prob, -np.log(3), atol=0.1)

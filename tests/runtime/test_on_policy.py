@@ -1,0 +1,125 @@
+"""PPO and its queue in the running graph: every transition is learned from at most once, in order, while fresh."""
+
+import numpy as np
+import pytest
+from graphs import COUNTER, weights
+
+from drl_cli.runtime.handles import get
+
+MODES = ("single", "sync", "async")
+PPO = (
+    *(COUNTER, "algo=ppo", "algo.minibatch_size=8", "algo.epochs=2"),
+    *("worker.num=2", "worker.block_rows=8", "total_env_steps=512"),
+)
+
+
+def record(graph):
+    """The batches that the trainer will get, `[U, B, ...]` each, and their headers."""
+    batches, train = [], graph.trainer.role.train
+
+    def recording(header, columns):
+        batches.append((header, columns))
+        return train(header, columns)
+
+    graph.trainer.role.train = recording
+    return batches
+
+
+def waiting(graph):
+    (shard,) = graph.replay.shards
+    return get(shard.call("contents"))["reward"]
+
+
+def check_account(graph, batch_size=16):
+    """What came in was served, dropped or is still there."""
+    progress = graph.progress
+    dropped = progress.report(0.0)["replay/dropped_rows"]
+    assert progress.inserts == progress.samples * batch_size + dropped + len(waiting(graph))
+    return dropped
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("proxies", [0, 1])
+@pytest.mark.parametrize("rows", [8, 12, 4])  # of a hand-over of one worker: batches are 16
+def test_every_transition_is_learned_from_at_most_once_and_in_order(build_graph, mode, proxies, rows):
+    graph = build_graph(*PPO, f"mode={mode}", f"worker.proxies={proxies}", f"worker.block_rows={rows}")
+    batches = record(graph)
+    graph.run()
+    graph.finish()
+    obs = np.concatenate([columns["obs"].reshape(-1, 3) for _, columns in batches])
+    assert len(np.unique(obs, axis=0)) == len(obs) == 16 * graph.progress.samples
+    tags = np.unique(obs[:, 0])
+    assert len(tags) == 8
+    for tag in tags:
+        times = obs[obs[:, 0] == tag][:, 1] * 100 + obs[obs[:, 0] == tag][:, 2]
+        assert (np.diff(times) > 0).all()
+    dropped = check_account(graph)
+    assert dropped == 0 or (mode, rows) == ("async", 12)  # what is left of a hand-over ages with each batch
+    assert dropped < 0.5 * graph.progress.inserts
+    assert graph.progress.opt_steps == graph.progress.samples * 2 * 2
+    assert max(header.stats["staleness_max"] for header, _ in batches) <= 1
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_chains_of_rows_are_unbroken_up_to_their_cuts(build_graph, mode):
+    graph = build_graph(*PPO, f"mode={mode}", "worker.block_rows=32", "trainer.batch_size=64")
+    batches = record(graph)
+    graph.run()
+    for _, columns in batches:
+        for batch in range(len(columns["cut"])):
+            obs, next_obs, cut = (columns[name][batch] for name in ("obs", "next_obs", "cut"))
+            goes_on = ~cut[:-1]
+            assert goes_on.sum() > 16
+            np.testing.assert_array_equal(next_obs[:-1][goes_on], obs[1:][goes_on])
+            assert cut[columns["terminated"][batch] | columns["truncated"][batch]].all()
+
+
+def test_rows_that_are_too_old_are_dropped_and_counted(build_graph):
+    """Hand-overs of 2 x 12 rows leave 8 of each 24 behind, which are a version old by the time of the next batch."""
+    graph = build_graph(*PPO, "mode=sync", "worker.block_rows=12", "replay.max_staleness=0", "total_env_steps=240")
+    batches = record(graph)
+    graph.run()
+    assert check_account(graph) == 9 * 8
+    assert graph.progress.samples == 10
+    assert {header.stats["staleness_max"] for header, _ in batches} == {0.0}
+    assert len(waiting(graph)) == 8
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_equal_seeds_give_equal_weights(run_graph, mode):
+    first, again, other = (run_graph(*PPO, f"mode={mode}", f"seed={seed}") for seed in (3, 3, 4))
+    assert first.progress.opt_steps > 50
+    assert weights(first) == weights(again)
+    assert weights(first) != weights(other)
+
+
+def test_single_and_sync_are_the_same_algorithm(run_graph):
+    single, sync = (run_graph(*PPO, f"mode={mode}") for mode in ("single", "sync"))
+    assert weights(single) == weights(sync)
+
+
+@pytest.mark.parametrize("mode", ["single", "sync"])
+def test_every_rollout_is_made_by_the_newest_parameters(build_graph, mode):
+    graph = build_graph(*PPO, f"mode={mode}", "worker.block_rows=null", "total_env_steps=160")
+    batches = record(graph)
+    graph.run()
+    assert len(batches) == 10
+    assert graph.progress.loads == 11  # the first version, and one after each rollout
+    assert {header.stats["staleness_max"] for header, _ in batches} == {0.0}
+    assert check_account(graph) == len(waiting(graph)) == 0
+
+
+@pytest.mark.parametrize("limiter", ["ratio", "none"])
+@pytest.mark.ray
+def test_async_on_ray(run_graph, limiter):
+    graph = run_graph(*PPO, "mode=async", "total_env_steps=2048", f"orchestrator.limiter={limiter}", on_ray=True)
+    check_account(graph)
+    assert graph.progress.env_steps >= 2048
+    assert graph.progress.opt_steps == graph.progress.samples * 2 * 2 > 100
+    assert graph.progress.report(0.0)["replay/staleness_max"] <= 1
+
+
+@pytest.mark.ray
+def test_sync_on_ray_equals_sync_in_process(run_graph):
+    here, there = run_graph(*PPO, "mode=sync", "seed=5"), run_graph(*PPO, "mode=sync", "seed=5", on_ray=True)
+    assert weights(here) == weights(there)
