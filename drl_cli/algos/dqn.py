@@ -14,7 +14,17 @@ import numpy as np
 from drl_cli.algos import base
 from drl_cli.algos.base import AlgoConfig, Batch, Update
 from drl_cli.losses.value import double_q_target, half_square, huber, q_target
-from drl_cli.networks.mlp import MLP, NetworkConfig, Shapes, mlp_numpy, mlp_shapes, num_params, split
+from drl_cli.networks.mlp import (
+    MLP,
+    NetworkConfig,
+    Shapes,
+    flatten,
+    flatten_numpy,
+    mlp_numpy,
+    mlp_shapes,
+    num_params,
+    split,
+)
 from drl_cli.types import Array, Columns, EnvSpec
 from drl_cli.utils.group import Learner
 from drl_cli.utils.lazy import torch
@@ -71,8 +81,7 @@ class Policy(base.Policy):
         return {"action": self.rng.integers(self.size, size=rows)}
 
     def greedy(self, obs: Array) -> Array:
-        flat = obs.reshape(len(obs), -1).astype(np.float32, copy=False)
-        action: Array = mlp_numpy(self.params, flat, self.activation).argmax(-1)
+        action: Array = mlp_numpy(self.params, flatten_numpy(obs), self.activation).argmax(-1)
         return action
 
 
@@ -94,7 +103,7 @@ class Algorithm:
             return self._update(batch)
 
     def _update(self, batch: Batch) -> Update:
-        obs, next_obs = batch["obs"].flatten(1).float(), batch["next_obs"].flatten(1).float()
+        obs, next_obs = flatten(batch["obs"]), flatten(batch["next_obs"])
         action = batch["action"].unsqueeze(-1)
 
         next_q = self.target.forward(next_obs)[0][0]

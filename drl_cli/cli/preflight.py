@@ -10,7 +10,9 @@ import psutil
 from drl_cli.algos.base import load_algorithm, refusal
 from drl_cli.cli.errors import MISSING, RESOURCES, USER_CODE, UsageError
 from drl_cli.envs.config import EnvError, MissingExtra
-from drl_cli.replay.store import row_bytes
+from drl_cli.replay.frame_table import frame_bytes, reference_schema
+from drl_cli.replay.frames import make_codec
+from drl_cli.replay.tables import share_of, table_bytes
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.rate_limiter import required_band
 from drl_cli.types import EnvSpec, transition_schema
@@ -34,6 +36,7 @@ def preflight(config: Config) -> EnvSpec:
     if problem := refusal(config.algo.name, spec, config.mode, config.replay.sampler):
         raise UsageError(problem)
     check_device(config)
+    check_compression(config)
     check_resources(config, spec)
     return spec
 
@@ -95,14 +98,23 @@ def check_device(config: Config) -> None:
             raise UsageError("device=cuda, but torch finds no CUDA device here; device=cpu works everywhere", MISSING)
 
 
+def check_compression(config: Config) -> None:
+    """Raise when the package that compresses is missing."""
+    try:
+        make_codec(config.replay.compress)
+    except ModuleNotFoundError as error:
+        line = "replay.compress=lz4 needs a package that is not installed:  pip install 'drl-cli[lz4]'"
+        raise UsageError(line, MISSING) from error
+
+
 def check_resources(config: Config, spec: EnvSpec) -> None:
     """Raise when the replay can't fit in memory or the output folder can't be written."""
-    schema = transition_schema(spec, load_algorithm(config.algo.name).Policy.extra_columns)
-    needed, free = row_bytes(schema) * config.replay.capacity, psutil.virtual_memory().available
+    needed, free = replay_bytes(config, spec), psutil.virtual_memory().available
     if needed > free:
+        fits = config.replay.capacity * free // needed // 2
         raise UsageError(
             f"replay.capacity={config.replay.capacity} needs {needed / 2**30:.1f} GiB, "
-            f"{free / 2**30:.1f} GiB of memory are free; lower it to {free // 2 // row_bytes(schema)}",
+            f"{free / 2**30:.1f} GiB of memory are free; lower it to {fits}",
             RESOURCES,
         )
     root = Path(config.output_dir).absolute()
@@ -111,3 +123,14 @@ def check_resources(config: Config, spec: EnvSpec) -> None:
         raise UsageError(f"output_dir: can't write to {existing}", RESOURCES)
     if shutil.disk_usage(existing).free < 50 * 2**20:
         raise UsageError(f"output_dir: less than 50 MB are free at {existing}", RESOURCES)
+
+
+def replay_bytes(config: Config, spec: EnvSpec) -> int:
+    """Bytes of the replay table, over all its shards."""
+    schema = transition_schema(spec, load_algorithm(config.algo.name).Policy.extra_columns)
+    shares = [share_of(config.replay, shard, config.num_shards) for shard in range(config.num_shards)]
+    stack = config.frame_stack(spec)
+    if stack is None:
+        return sum(table_bytes(share, schema) for share in shares)
+    frames = frame_bytes(schema, stack, config.replay.capacity, config.replay.compress)
+    return sum(table_bytes(share, reference_schema(schema, stack)) for share in shares) + frames

@@ -49,6 +49,18 @@ def split(flat: Array, shapes: Shapes) -> list[Array]:
     return [part.reshape(shape) for part, shape in zip(np.split(flat, ends[:-1]), shapes, strict=True)]
 
 
+def flatten(obs: "torch.Tensor") -> "torch.Tensor":
+    """Observations `[B, ...]` as float32 `[B, in]`; those of images, uint8, come to lie in [0, 1]."""
+    x = obs.flatten(1).float()
+    return x.mul_(1 / 255) if obs.dtype == torch.uint8 else x
+
+
+def flatten_numpy(obs: Array) -> Array:
+    """The same in numpy."""
+    x = obs.reshape(len(obs), -1).astype(np.float32, copy=False)
+    return x * np.float32(1 / 255) if obs.dtype == np.uint8 else x
+
+
 def mlp_numpy(params: Sequence[Array], x: Array, activation: str) -> Array:
     """Forward pass in numpy: `[B, in] -> [B, out]`, equal to `MLP.forward` up to float32 rounding."""
     last = len(params) - 2

@@ -1,7 +1,7 @@
 """Which replay table: each sampler has its own options beside the common ones."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from drl_cli.utils.ranges import Count, Fraction, Positive
@@ -14,6 +14,12 @@ class ReplayConfig:
     sampler: Literal["uniform", "prioritized", "fifo-once", "sequences"]
     capacity: Count
     shards: Count | None
+    compress: Literal["none", "lz4"] = field(default="none", kw_only=True)
+
+    @property
+    def holds_frames(self) -> bool:
+        """Whether the table can hold each frame of an image once."""
+        return self.sampler in ("uniform", "prioritized")
 
     @property
     def wants_priorities(self) -> bool:

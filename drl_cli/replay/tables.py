@@ -8,7 +8,8 @@ import numpy as np
 
 from drl_cli.replay.config import PrioritizedConfig, ReplayConfig
 from drl_cli.replay.samplers import Prioritized, Sampler, Uniform
-from drl_cli.replay.store import RingStore
+from drl_cli.replay.store import RingStore, row_bytes
+from drl_cli.replay.sum_tree import tree_bytes
 from drl_cli.types import Array, Columns, Schema
 
 
@@ -113,6 +114,12 @@ def make_table(config: ReplayConfig, schema: Schema, rng: np.random.Generator, n
     if isinstance(config, PrioritizedConfig):
         return ReplayTable(store, Prioritized(config, rng, num_batches))
     return ReplayTable(store, Uniform(rng))
+
+
+def table_bytes(config: ReplayConfig, schema: Schema) -> int:
+    """Bytes that the table of one shard allocates."""
+    tree = tree_bytes(config.capacity) if isinstance(config, PrioritizedConfig) else 0
+    return row_bytes(schema) * config.capacity + tree
 
 
 def share_of(config: ReplayConfig, shard: int, num_shards: int) -> ReplayConfig:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from drl_cli.algos.base import load_algorithm
 from drl_cli.metrics.console import Console
+from drl_cli.replay.frame_table import FrameTable, reference_schema
+from drl_cli.replay.frames import Stacking, make_codec
 from drl_cli.replay.tables import make_table, share_of
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import RoleLost
@@ -108,7 +110,11 @@ def make_replay(config: Config, spec: EnvSpec, shard: int) -> TrajectoryManager:
     """One shard of the replay table."""
     schema = transition_schema(spec, load_algorithm(config.algo.name).Policy.extra_columns)
     share, rng = share_of(config.replay, shard, config.num_shards), generator(config.seed, "replay", shard)
-    return TrajectoryManager(make_table(share, schema, rng, config.num_updates // config.num_shards))
+    num_batches, stack = config.num_updates // config.num_shards, config.frame_stack(spec)
+    if stack is None:
+        return TrajectoryManager(make_table(share, schema, rng, num_batches))
+    table = make_table(share, reference_schema(schema, stack), rng, num_batches)
+    return TrajectoryManager(FrameTable(table, Stacking(spec.obs.shape, stack), make_codec(share.compress)))
 
 
 def make_trainer(config: Config, spec: EnvSpec) -> Trainer:

@@ -7,6 +7,8 @@ import numpy as np
 from drl_cli.algos.base import load_algorithm
 from drl_cli.envs.batch import EnvBatch
 from drl_cli.replay.builders import Builder, NStepBuilder
+from drl_cli.replay.frame_builder import FrameBuilder
+from drl_cli.replay.frames import Stacking, make_codec
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import EnvironmentFailed
 from drl_cli.runtime.messages import Block, InsertTransition, LoadParams
@@ -27,7 +29,7 @@ class Worker:
         (policy_seed,) = integers(config.seed, "policy", 1, index, incarnation)
         module = load_algorithm(config.algo.name)
         self.policy = module.Policy(config.algo, config.network, spec, policy_seed)
-        self.builder = make_builder(config)
+        self.builder = with_frames(make_builder(config), config, spec, index, incarnation)
         try:
             self.envs = EnvBatch(config.env, spec, seeds)
         except Exception as error:
@@ -85,3 +87,12 @@ class Worker:
 def make_builder(config: Config) -> Builder:
     """What turns steps into the rows that this run's replay table takes."""
     return NStepBuilder(config.algo.n_step, config.algo.gamma, config.env.reward_scale)
+
+
+def with_frames(builder: Builder, config: Config, spec: EnvSpec, index: int, incarnation: int) -> Builder:
+    """The builder, with images as frames where replay holds them so."""
+    stack = config.frame_stack(spec)
+    if stack is None:
+        return builder
+    stacking, codec = Stacking(spec.obs.shape, stack), make_codec(config.replay.compress)
+    return FrameBuilder(builder, stacking, codec, index, incarnation, config.algo.n_step - 1)
