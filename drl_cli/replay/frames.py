@@ -29,12 +29,11 @@ class Stacking:
             frames[:, j] = parts[:, :, j].reshape(len(obs), self.size)
         return frames
 
-    def join(self, frames: Sequence[Array]) -> Array:
-        """Contiguous observations `[n, ...]` of k arrays of frames `[n, size]`, oldest first."""
-        obs = np.empty((len(frames[0]), *self._parts), np.uint8)
+    def join(self, frames: Sequence[Array], obs: Array) -> None:
+        """Write k arrays of frames `[n, size]`, oldest first, to contiguous observations `[n, ...]`."""
+        parts = obs.reshape(len(obs), *self._parts)
         for j, frame in enumerate(frames):
-            obs[:, :, j] = frame.reshape(len(frame), self._parts[0], self._parts[2])
-        return obs.reshape(len(obs), *self.shape)
+            parts[:, :, j] = frame.reshape(len(frame), self._parts[0], self._parts[2])
 
 
 class Codec(Protocol):
