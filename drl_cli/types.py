@@ -40,12 +40,21 @@ class ActionSpec:
 
 
 @dataclass(frozen=True)
+class FrameStack:
+    """An image observation is `k` frames along `axis`, oldest first; with k = 1 all of it is one frame."""
+
+    axis: int
+    k: int
+
+
+@dataclass(frozen=True)
 class EnvSpec:
-    """What an algorithm knows of an environment."""
+    """What an algorithm knows of an environment; `frame_stack` is how replay stores its images, if it has any."""
 
     id: str
     obs: Column
     action: ActionSpec
+    frame_stack: FrameStack | None = None
 
     @property
     def obs_size(self) -> int:

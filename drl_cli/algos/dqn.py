@@ -5,7 +5,6 @@ online network chooses the next action and the target network rates it (Double D
 1509.06461). The n-step return and the discount come with the batch, and so do importance weights, if any.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -15,7 +14,17 @@ import numpy as np
 from drl_cli.algos import base
 from drl_cli.algos.base import AlgoConfig, Batch, Update
 from drl_cli.losses.value import double_q_target, half_square, huber, q_target
-from drl_cli.networks.mlp import MLP, NetworkConfig, Shapes, mlp_numpy, mlp_shapes, num_params, split
+from drl_cli.networks.mlp import (
+    MLP,
+    NetworkConfig,
+    Shapes,
+    flatten,
+    flatten_numpy,
+    mlp_numpy,
+    mlp_shapes,
+    num_params,
+    split,
+)
 from drl_cli.types import Array, Columns, EnvSpec
 from drl_cli.utils.group import Learner
 from drl_cli.utils.lazy import torch
@@ -82,8 +91,7 @@ class Policy(base.Policy):
         return action
 
     def _values(self, obs: Array) -> Array:
-        flat = obs.reshape(len(obs), math.prod(obs.shape[1:])).astype(np.float32, copy=False)
-        return mlp_numpy(self.params, flat, self.activation)
+        return mlp_numpy(self.params, flatten_numpy(obs), self.activation)
 
 
 class Algorithm:
@@ -104,7 +112,7 @@ class Algorithm:
             return self._update(batch)
 
     def _update(self, batch: Batch) -> Update:
-        obs, next_obs = batch["obs"].flatten(1).float(), batch["next_obs"].flatten(1).float()
+        obs, next_obs = flatten(batch["obs"]), flatten(batch["next_obs"])
         action = batch["action"].unsqueeze(-1)
 
         next_q = self.target.forward(next_obs)[0][0]

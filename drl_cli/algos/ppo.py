@@ -23,7 +23,17 @@ from drl_cli.losses.policy import (
 )
 from drl_cli.losses.returns import gae
 from drl_cli.losses.value import half_square
-from drl_cli.networks.mlp import MLP, NetworkConfig, Shapes, mlp_numpy, mlp_shapes, num_params, split
+from drl_cli.networks.mlp import (
+    MLP,
+    NetworkConfig,
+    Shapes,
+    flatten,
+    flatten_numpy,
+    mlp_numpy,
+    mlp_shapes,
+    num_params,
+    split,
+)
 from drl_cli.types import Array, Column, Columns, EnvSpec, Schema
 from drl_cli.utils.group import Learner
 from drl_cli.utils.lazy import torch
@@ -105,8 +115,7 @@ class Policy(base.Policy):
         return action
 
     def _forward(self, obs: Array) -> Array:
-        flat = obs.reshape(len(obs), -1).astype(np.float32, copy=False)
-        return mlp_numpy(self.params, flat / np.float32(255) if obs.dtype == np.uint8 else flat, self.activation)
+        return mlp_numpy(self.params, flatten_numpy(obs), self.activation)
 
 
 class Algorithm:
@@ -133,7 +142,7 @@ class Algorithm:
             return self._update(batch)
 
     def _update(self, batch: Batch) -> Update:
-        config, obs = self.config, _flat(batch["obs"])
+        config, obs = self.config, flatten(batch["obs"])
         value, advantage = self._advantage(batch, obs)
         rows = {"obs": obs, "action": batch["action"], "log_prob": batch["log_prob"], "target": advantage + value}
         if config.normalize_advantage:
@@ -154,7 +163,7 @@ class Algorithm:
 
     def _advantage(self, batch: Batch, obs: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
         """Values and advantages `[B]` with the present critic."""
-        value, next_value = (self.critic.forward(x)[0][0, :, 0] for x in (obs, _flat(batch["next_obs"])))
+        value, next_value = (self.critic.forward(x)[0][0, :, 0] for x in (obs, flatten(batch["next_obs"])))
         columns = [batch["reward"], batch["discount"], value, next_value, batch["cut"]]
         reward, discount, now, then, cut = (column.cpu().numpy() for column in columns)
         advantage = gae(reward, discount, now, then, cut, self.config.gae_lambda)
@@ -209,12 +218,6 @@ class Algorithm:
     def _tensors(self) -> "dict[str, torch.Tensor]":
         tensors = {"actor": self.actor.flat, "log_std": self.log_std, "critic": self.critic.flat}
         return tensors | {f"optimizer.{key}": tensor for key, tensor in self.optimizer.state().items()}
-
-
-def _flat(obs: "torch.Tensor") -> "torch.Tensor":
-    """Observations as vectors `[B, n]`, bytes scaled to [0, 1]."""
-    flat = obs.flatten(1).float()
-    return flat / 255.0 if obs.dtype == torch.uint8 else flat
 
 
 def _mean(metrics: "list[dict[str, torch.Tensor]]", name: str) -> "torch.Tensor":

@@ -20,7 +20,17 @@ from drl_cli.losses.policy import (
     temperature_gradient,
 )
 from drl_cli.losses.value import ensemble_mse, soft_target
-from drl_cli.networks.mlp import MLP, NetworkConfig, Shapes, mlp_numpy, mlp_shapes, num_params, split
+from drl_cli.networks.mlp import (
+    MLP,
+    NetworkConfig,
+    Shapes,
+    flatten,
+    flatten_numpy,
+    mlp_numpy,
+    mlp_shapes,
+    num_params,
+    split,
+)
 from drl_cli.types import Array, Columns, EnvSpec
 from drl_cli.utils.group import Learner
 from drl_cli.utils.lazy import torch
@@ -76,7 +86,7 @@ class Policy(base.Policy):
         return action
 
     def _forward(self, obs: Array) -> Array:
-        return mlp_numpy(self.params, obs.reshape(len(obs), -1).astype(np.float32, copy=False), self.activation)
+        return mlp_numpy(self.params, flatten_numpy(obs), self.activation)
 
 
 class Algorithm:
@@ -105,7 +115,7 @@ class Algorithm:
             return self._update(batch)
 
     def _update(self, batch: Batch) -> Update:
-        obs, next_obs = batch["obs"].flatten(1).float(), batch["next_obs"].flatten(1).float()
+        obs, next_obs = flatten(batch["obs"]), flatten(batch["next_obs"])
         alpha = self.log_alpha.exp()
 
         # What the actor does, and what the critics say of it, is computed for two batches at once: obs and next_obs,

@@ -29,6 +29,7 @@ class AnyEnv(ConfigSource):
             "kwargs": {},
             "max_episode_steps": None,
             "reward_scale": 1.0,
+            "frame_stack": "auto",
         }
         return ConfigResult(
             provider=self.provider, path="anyenv://", config=OmegaConf.create(node), header={"package": None}

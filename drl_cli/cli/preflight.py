@@ -10,8 +10,10 @@ import psutil
 from drl_cli.algos.base import Policy, load_algorithm, refusal
 from drl_cli.cli.errors import MISSING, RESOURCES, USER_CODE, UsageError
 from drl_cli.envs.config import EnvError, MissingExtra
-from drl_cli.replay.config import FifoConfig, SequencesConfig
-from drl_cli.replay.tables import table_bytes
+from drl_cli.replay.config import FifoConfig, SequencesConfig, UniformConfig
+from drl_cli.replay.frame_table import frame_bytes, reference_schema
+from drl_cli.replay.frames import make_codec
+from drl_cli.replay.tables import share_of, table_bytes
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.rate_limiter import required_band
 from drl_cli.runtime.worker import row_schema
@@ -37,6 +39,7 @@ def preflight(config: Config) -> EnvSpec:
         raise UsageError(problem)
     check_priorities(config)
     check_device(config)
+    check_compression(config)
     check_resources(config, spec)
     return spec
 
@@ -161,13 +164,24 @@ def check_device(config: Config) -> None:
             raise UsageError(f"device=cuda: trainer.num={config.trainer.num}, but there are {found} devices", MISSING)
 
 
+def check_compression(config: Config) -> None:
+    """Raise when the package that compresses is missing."""
+    try:
+        if isinstance(config.replay, UniformConfig):
+            make_codec(config.replay.compress)
+    except ModuleNotFoundError as error:
+        line = "replay.compress=lz4 needs a package that is not installed:  pip install 'drl-cli[lz4]'"
+        raise UsageError(line, MISSING) from error
+
+
 def check_resources(config: Config, spec: EnvSpec) -> None:
     """Raise when the replay can't fit in memory or the output folder can't be written."""
-    needed, free = table_bytes(config.replay, row_schema(config, spec)), psutil.virtual_memory().available
+    needed, free = replay_bytes(config, spec), psutil.virtual_memory().available
     if needed > free:
+        fits = config.replay.capacity * free // needed // 2
         raise UsageError(
             f"replay.capacity={config.replay.capacity} needs {needed / 2**30:.1f} GiB, "
-            f"{free / 2**30:.1f} GiB of memory are free; lower it to {config.replay.capacity * free // needed // 2}",
+            f"{free / 2**30:.1f} GiB of memory are free; lower it to {fits}",
             RESOURCES,
         )
     root = Path(config.output_dir).absolute()
@@ -176,3 +190,14 @@ def check_resources(config: Config, spec: EnvSpec) -> None:
         raise UsageError(f"output_dir: can't write to {existing}", RESOURCES)
     if shutil.disk_usage(existing).free < 50 * 2**20:
         raise UsageError(f"output_dir: less than 50 MB are free at {existing}", RESOURCES)
+
+
+def replay_bytes(config: Config, spec: EnvSpec) -> int:
+    """Bytes of the replay table, over all its shards."""
+    schema = row_schema(config, spec)
+    shares = [share_of(config.replay, shard, config.num_shards) for shard in range(config.num_shards)]
+    stack = config.frame_stack(spec)
+    if stack is None or not isinstance(config.replay, UniformConfig):
+        return sum(table_bytes(share, schema) for share in shares)
+    frames = frame_bytes(schema, stack, config.replay.capacity, config.replay.compress)
+    return sum(table_bytes(share, reference_schema(schema, stack)) for share in shares) + frames

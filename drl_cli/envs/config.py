@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from drl_cli.utils.ranges import Count, Positive
 
@@ -16,6 +16,7 @@ class EnvConfig:
     kwargs: Mapping[str, Any]  # Any: whatever the environment's constructor takes
     max_episode_steps: Count | None
     reward_scale: Positive
+    frame_stack: Literal["auto", "none"] = "auto"
 
     def for_evaluation(self) -> "EnvConfig":
         """The environment as it is."""

@@ -11,6 +11,7 @@ import numpy as np
 from gymnasium import spaces
 
 from drl_cli.envs.config import EnvConfig, EnvError, MissingExtra
+from drl_cli.envs.frame_stack import find_frame_stack
 from drl_cli.types import ActionSpec, Array, Column, EnvSpec
 
 
@@ -101,7 +102,10 @@ def read_spec(config: EnvConfig) -> EnvSpec:
             raise EnvError(f"env: can't import {module!r}: {error}") from error
     env = build(config)
     try:
-        return EnvSpec(config.id, _obs_column(config.id, env.observation_space), _action_spec(config.id, env))
+        obs, action = _obs_column(config.id, env.observation_space), _action_spec(config.id, env)
+        is_image = obs.dtype == "uint8" and len(obs.shape) > 1
+        stack = find_frame_stack(env) if is_image and config.frame_stack == "auto" else None
+        return EnvSpec(config.id, obs, action, stack)
     finally:
         env.close()
 

@@ -139,7 +139,52 @@ class Choose(gymnasium.Env[Array, np.int64]):
         return np.eye(3, dtype=np.float32)[self.goal], float(action - 3 == self.goal), True, False, {}
 
 
-for _class in (Counter, Reach, Forever, Sleeper, Crash, Choose):
+class Frames(gymnasium.Env[Array, np.int64]):
+    """Counter's rules as images: `k` frames of `size` x `size` along `axis`, the first of an episode k times.
+
+    The first bytes of a frame say who and when it is (`stamp`); below them a square moves over a slope.
+    """
+
+    def __init__(self, axis: int = -1, k: int = 4, size: int = 84, base_length: int = 20, spread: int = 41) -> None:
+        shape = (k, size, size) if axis == 0 else (size, size, k)
+        self.observation_space = Box(0, 255, shape, np.uint8)
+        self.action_space = Discrete(3)
+        self.axis, self.k, self.size, self.base_length, self.spread = axis, k, size, base_length, spread
+        self.slope = (np.arange(size * size) // size).astype(np.uint8).reshape(size, size)
+        self.tag, self.episode, self.count = -1, -1, 0
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
+        if seed is not None:
+            self.tag = seed % 2**31
+        self.episode, self.count = self.episode + 1, 0
+        self.obs = np.stack([self._frame()] * self.k, self.axis)
+        return self.obs, {}
+
+    def step(self, action: np.int64) -> tuple[Array, float, bool, bool, Info]:
+        self.count += 1
+        obs, shift = np.empty_like(self.obs), 1 if self.axis else self.size**2
+        obs.ravel()[:-shift] = self.obs.ravel()[shift:]  # moves all frames on by one, along either axis
+        obs[-1 if self.axis == 0 else (..., -1)] = self._frame()
+        self.obs = obs
+        ended = self.count >= self.base_length + self.episode * 7 % self.spread
+        even = self.episode % 2 == 0
+        return self.obs, float(self.count), ended and even, ended and not even, {}
+
+    def _frame(self) -> Array:
+        frame = self.slope.copy()
+        y, x = 1 + self.count * 3 % (self.size - 9), self.count * 5 % (self.size - 8)
+        frame[y : y + 8, x : x + 8] = 255
+        frame.ravel()[:12] = np.array([self.tag, self.episode, self.count], np.int32).view(np.uint8)
+        return frame
+
+
+def stamp(frames: Array) -> Array:
+    """Environment, episode and step `[..., 3]` of frames `[..., size, size]` of Frames-v0."""
+    flat = np.ascontiguousarray(frames.reshape(*frames.shape[:-2], -1)[..., :12])
+    return flat.view(np.int32)
+
+
+for _class in (Counter, Reach, Forever, Sleeper, Crash, Choose, Frames):
     gymnasium.register(
         f"{_class.__name__}-v0",
         entry_point=f"drl_cli.envs.probes:{_class.__name__}",

@@ -5,6 +5,7 @@ layer by layer, network after network where there are several. Forward and backw
 sizes of this field an autograd graph costs more than the arithmetic (docs/performance.md).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -47,6 +48,18 @@ def split(flat: Array, shapes: Shapes) -> list[Array]:
         raise ValueError(f"parameter vector has shape {flat.shape}, the network needs ({total},)")
     ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
     return [part.reshape(shape) for part, shape in zip(np.split(flat, ends[:-1]), shapes, strict=True)]
+
+
+def flatten(obs: "torch.Tensor") -> "torch.Tensor":
+    """Observations `[B, ...]` as float32 `[B, in]`; those of images, uint8, come to lie in [0, 1]."""
+    x = obs.flatten(1).float()
+    return x.mul_(1 / 255) if obs.dtype == torch.uint8 else x
+
+
+def flatten_numpy(obs: Array) -> Array:
+    """The same in numpy."""
+    x = obs.reshape(len(obs), math.prod(obs.shape[1:])).astype(np.float32, copy=False)
+    return x * np.float32(1 / 255) if obs.dtype == np.uint8 else x
 
 
 def mlp_numpy(params: Sequence[Array], x: Array, activation: str) -> Array:

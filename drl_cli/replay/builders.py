@@ -1,10 +1,14 @@
 """From environment steps to the rows of a replay table, in the worker."""
 
+from collections.abc import Callable
 from typing import ClassVar, Protocol
 
 import numpy as np
 
 from drl_cli.types import Array, Column, Columns, Schema
+
+Rate = Callable[[Columns], Array]
+"""First priorities `[rows]` of rows `[rows, ...]`."""
 
 
 class Builder(Protocol):
@@ -119,3 +123,21 @@ class RolloutBuilder:
     def open_rows(self) -> int:
         """None: a row is complete with its step."""
         return 0
+
+
+class RatedBuilder:
+    """Another builder's rows with their first priorities as one more column, `priority`."""
+
+    def __init__(self, builder: Builder, rate: Rate) -> None:
+        self.builder, self.rate = builder, rate
+
+    def append(self, step: Columns) -> None:
+        self.builder.append(step)
+
+    def take(self) -> Columns:
+        rows = self.builder.take()
+        return {**rows, "priority": self.rate(rows)}
+
+    @property
+    def open_rows(self) -> int:
+        return self.builder.open_rows

@@ -16,6 +16,11 @@ class ReplayConfig:
     shards: Count | None
 
     @property
+    def holds_frames(self) -> bool:
+        """Whether the table holds each frame of an image once."""
+        return self.sampler != "fifo-once"
+
+    @property
     def wants_priorities(self) -> bool:
         """Whether the trainer sends the rows' new priorities back."""
         return self.sampler in ("prioritized", "sequences")
@@ -31,6 +36,7 @@ class UniformConfig(ReplayConfig):
     """Options of tables whose rows are drawn any number of times."""
 
     remover: Literal["oldest", "random"]
+    compress: Literal["none", "lz4"]
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,11 @@ class SequencesConfig(PrioritizedConfig):
     burn_in: Natural
     overlap: Natural
     eta: Fraction
+
+    @property
+    def length(self) -> int:
+        """Steps of a row."""
+        return self.burn_in + self.seq_len
 
     @property
     def num_rows(self) -> int:

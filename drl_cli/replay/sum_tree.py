@@ -14,7 +14,7 @@ class SumTree:
     """
 
     def __init__(self, capacity: int) -> None:
-        self.width = 1 << (capacity - 1).bit_length()  # the next power of two; slots beyond the capacity stay 0
+        self.width = _width(capacity)  # slots beyond the capacity stay 0
         self.nodes = np.zeros(2 * self.width)
 
     @property
@@ -49,3 +49,13 @@ class SumTree:
             mass -= left * is_right
             node += is_right
         return node - self.width
+
+
+def tree_bytes(capacity: int) -> int:
+    """Bytes of a tree for so many slots."""
+    return 2 * _width(capacity) * np.dtype(np.float64).itemsize
+
+
+def _width(capacity: int) -> int:
+    """The next power of two."""
+    return 1 << (capacity - 1).bit_length()

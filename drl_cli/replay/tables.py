@@ -11,6 +11,7 @@ from drl_cli.replay.fifo import FifoOnce
 from drl_cli.replay.samplers import Prioritized, Sampler, Uniform
 from drl_cli.replay.sequences import mix, sequence_schema
 from drl_cli.replay.store import RandomStore, RingStore, row_bytes
+from drl_cli.replay.sum_tree import tree_bytes
 from drl_cli.types import Array, Columns, Schema
 
 
@@ -111,12 +112,13 @@ def make_table(config: ReplayConfig, schema: Schema, rng: np.random.Generator, n
 
 def table_schema(config: ReplayConfig, schema: Schema) -> Schema:
     """The columns of a table's rows, for transitions of this schema."""
-    return sequence_schema(schema, config.burn_in + config.seq_len) if isinstance(config, SequencesConfig) else schema
+    return sequence_schema(schema, config.length) if isinstance(config, SequencesConfig) else schema
 
 
 def table_bytes(config: ReplayConfig, schema: Schema) -> int:
-    """Bytes that all shards allocate together."""
-    return config.num_rows * row_bytes(table_schema(config, schema))
+    """Bytes that the table of one shard allocates."""
+    tree = tree_bytes(config.num_rows) if isinstance(config, PrioritizedConfig) else 0
+    return config.num_rows * row_bytes(table_schema(config, schema)) + tree
 
 
 def share_of(config: ReplayConfig, shard: int, num_shards: int) -> ReplayConfig:

@@ -13,7 +13,9 @@ from pathlib import Path
 
 from drl_cli.algos.base import load_algorithm
 from drl_cli.metrics.console import Console
-from drl_cli.replay.config import FifoConfig
+from drl_cli.replay.config import FifoConfig, UniformConfig
+from drl_cli.replay.frame_table import FrameTable, reference_schema
+from drl_cli.replay.frames import Stacking, make_codec
 from drl_cli.replay.tables import make_table, share_of
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import RoleLost
@@ -109,7 +111,15 @@ def make_proxy(config: Config, spec: EnvSpec, runtime: Runtime, index: int, inca
 def make_replay(config: Config, spec: EnvSpec, shard: int) -> TrajectoryManager:
     """One shard of the replay table."""
     share, rng = share_of(config.replay, shard, config.num_shards), generator(config.seed, "replay", shard)
-    return TrajectoryManager(make_table(share, row_schema(config, spec), rng, config.num_updates // config.num_shards))
+    num_batches, stack, schema = (
+        config.num_updates // config.num_shards,
+        config.frame_stack(spec),
+        row_schema(config, spec),
+    )
+    if stack is None or not isinstance(share, UniformConfig):
+        return TrajectoryManager(make_table(share, schema, rng, num_batches))
+    table = make_table(share, reference_schema(schema, stack), rng, num_batches)
+    return TrajectoryManager(FrameTable(table, Stacking(spec.obs.shape, stack), make_codec(share.compress)))
 
 
 def make_trainers(config: Config, spec: EnvSpec, runtime: Runtime) -> TrainerGroup:

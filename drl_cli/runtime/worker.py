@@ -4,10 +4,12 @@ import time
 
 import numpy as np
 
-from drl_cli.algos.base import load_algorithm
+from drl_cli.algos.base import Policy, load_algorithm
 from drl_cli.envs.batch import EnvBatch
-from drl_cli.replay.builders import Builder, NStepBuilder, RolloutBuilder
-from drl_cli.replay.config import SequencesConfig
+from drl_cli.replay.builders import Builder, NStepBuilder, RatedBuilder, RolloutBuilder
+from drl_cli.replay.config import SequencesConfig, UniformConfig
+from drl_cli.replay.frame_builder import FrameBuilder
+from drl_cli.replay.frames import Stacking, make_codec
 from drl_cli.replay.sequences import SequenceBuilder
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import EnvironmentFailed
@@ -29,8 +31,7 @@ class Worker:
         (policy_seed,) = integers(config.seed, "policy", 1, index, incarnation)
         module = load_algorithm(config.algo.name)
         self.policy = module.Policy(config.algo, config.network, spec, policy_seed)
-        self.builder = make_builder(config)
-        self.gives_priorities = config.worker_priorities
+        self.builder = make_builder(config, spec, self.policy, index, incarnation)
         try:
             self.envs = EnvBatch(config.env, spec, seeds)
         except Exception as error:
@@ -58,8 +59,6 @@ class Worker:
         except Exception as error:
             raise EnvironmentFailed(f"worker {self.index}: {type(error).__name__}: {error}") from error
         columns = self.builder.take()
-        if self.gives_priorities:
-            columns["priority"] = self.policy.priorities(columns)
         first, self.env_steps = self.env_steps, self.env_steps + num_steps
         block = Block(
             self.index,
@@ -88,14 +87,24 @@ class Worker:
         self.envs.close()
 
 
-def make_builder(config: Config) -> Builder:
+def make_builder(config: Config, spec: EnvSpec, policy: Policy, index: int, incarnation: int) -> Builder:
     """What turns steps into the rows that this run's replay table takes."""
     replay, gamma, scale = config.replay, config.algo.gamma, config.env.reward_scale
+    builder: Builder
     if isinstance(replay, SequencesConfig):
-        return SequenceBuilder(replay.seq_len, replay.burn_in, replay.overlap, gamma, scale)
-    if config.is_on_policy:
-        return RolloutBuilder(gamma, scale)
-    return NStepBuilder(config.algo.n_step, gamma, scale)
+        builder, open_steps = (
+            SequenceBuilder(replay.seq_len, replay.burn_in, replay.overlap, gamma, scale),
+            replay.length,
+        )
+    elif config.is_on_policy:
+        builder, open_steps = RolloutBuilder(gamma, scale), 0
+    else:
+        builder, open_steps = NStepBuilder(config.algo.n_step, gamma, scale), config.algo.n_step - 1
+    stack, rate = config.frame_stack(spec), policy.priorities if config.worker_priorities else None
+    if stack is not None and isinstance(replay, UniformConfig):
+        stacking, codec = Stacking(spec.obs.shape, stack), make_codec(replay.compress)
+        return FrameBuilder(builder, stacking, codec, index, incarnation, open_steps, rate)
+    return RatedBuilder(builder, rate) if rate else builder
 
 
 def row_schema(config: Config, spec: EnvSpec) -> Schema:

@@ -205,6 +205,21 @@ def test_equal_seeds_give_equal_updates(case):
     assert not np.array_equal(first.policy_params(), other.policy_params())
 
 
+def test_images_are_scaled(case):
+    """uint8 observations, as replay holds them, count as values in [0, 1]."""
+    batch, images = case.batch(), np.random.default_rng(1).integers(256, size=(2, 16, 3, 2)).astype(np.uint8)
+    scaled = images.astype(np.float32) * np.float32(1 / 255)
+    params = []
+    for obs, next_obs in (images, scaled):
+        algorithm = case.algorithm()
+        algorithm.update(batch | {"obs": torch.from_numpy(obs), "next_obs": torch.from_numpy(next_obs)})
+        params.append(algorithm.policy_params())
+    np.testing.assert_array_equal(*params)
+    np.testing.assert_array_equal(case.policy().greedy(images[0]), case.policy().greedy(scaled[0]))
+    with np.testing.assert_raises(AssertionError):
+        np.testing.assert_array_equal(params[0], case.algorithm().policy_params())
+
+
 def test_state_round_trip(case):
     algorithm, other = case.algorithm(), case.algorithm(seed=9)
     for i in range(3):

@@ -1,11 +1,12 @@
 """What is checked before anything starts."""
 
 import os
+import sys
 
 import pytest
 
 from drl_cli.cli.errors import MISSING, RESOURCES, USAGE, USER_CODE, UsageError
-from drl_cli.cli.preflight import check_resources, fill, pace_problems, preflight
+from drl_cli.cli.preflight import check_resources, fill, pace_problems, preflight, replay_bytes
 from drl_cli.cli.settings import build
 from drl_cli.runtime.rate_limiter import required_band
 
@@ -139,6 +140,41 @@ def test_what_does_not_fit_is_refused_with_its_own_exit_code(config, user_folder
 def test_too_large_a_replay_names_a_size_that_fits(config):
     problem = refusal(config("replay.capacity=1e12"))[1][0]
     preflight(config(f"replay.capacity={problem.rpartition(' ')[2]}"))
+
+
+IMAGES = ("env=drl_cli.envs.probes:Frames-v0", "algo=dqn")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "least", "most"),
+    [
+        ((), 1.0, 1.1),  # each frame once, not eight times
+        (("worker.num=60",), 1.0, 1.1),
+        (("replay=prioritized",), 1.0, 1.1),
+        (("replay.compress=lz4",), 0.5, 0.56),
+        (("env.frame_stack=none",), 8.0, 8.1),
+    ],
+)
+def test_the_memory_of_images_is_that_of_their_frames(config, overrides, least, most):
+    made = config(*IMAGES, "replay.capacity=100000", *overrides)
+    frames = replay_bytes(made, preflight(made)) / (100_000 * 84 * 84)
+    assert least < frames < most
+
+
+def test_the_sum_tree_is_memory_too(config):
+    plain, prioritized = (config("replay.capacity=1000", f"replay={name}") for name in ("uniform", "prioritized"))
+    spec = preflight(plain)
+    assert replay_bytes(plain, spec) == 1000 * (4 * 3 + 4 + 4 + 4 * 3 + 4 + 1 + 1)
+    assert replay_bytes(prioritized, spec) == replay_bytes(plain, spec) + 2 * 1024 * 8
+
+
+def test_compression_without_its_package_is_refused(config, monkeypatch):
+    preflight(config("replay.compress=lz4"))
+    monkeypatch.setitem(sys.modules, "lz4.block", None)
+    code, problems = refusal(config("replay.compress=lz4"))
+    assert code == MISSING
+    assert "pip install 'drl-cli[lz4]'" in problems[0]
+    preflight(config())
 
 
 def test_an_output_dir_that_can_not_be_made_is_refused(config, tmp_path):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from drl_cli.networks.mlp import MLP, mlp_numpy, mlp_shapes, num_params, split
+from drl_cli.networks.mlp import MLP, flatten, flatten_numpy, mlp_numpy, mlp_shapes, num_params, split
 from drl_cli.utils.torch_ops import FlatParams
 
 CPU = torch.device("cpu")
@@ -65,6 +65,17 @@ def test_a_copy_has_weights_and_gradients_of_its_own():
     assert torch.equal(mlp.forward(x)[0], before)
     assert not torch.equal(copy.forward(x)[0], before)
     assert not mlp.grad.any()
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_flatten(dtype):
+    obs = np.array([[[0, 51], [255, 1]]], dtype)
+    expected = np.float32([[0, 0.2, 1, 1 / 255]] if dtype == np.uint8 else [[0, 51, 255, 1]])
+    before = obs.copy()
+    for x in (flatten_numpy(obs), flatten(torch.from_numpy(obs)).numpy()):
+        assert x.dtype == np.float32
+        np.testing.assert_allclose(x, expected, rtol=1e-7)
+    np.testing.assert_array_equal(obs, before)
 
 
 def test_params_is_a_copy():

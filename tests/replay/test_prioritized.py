@@ -15,6 +15,7 @@ def make(capacity=10, seed=0, num_batches=100, **options):
         "eps": 1e-6,
         "uniform_mix": 0.0,
         "remover": "oldest",
+        "compress": "none",
         "initial_priority": "max",
     } | options
     config = PrioritizedConfig("prioritized", capacity, 1, **options)

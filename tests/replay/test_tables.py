@@ -13,10 +13,12 @@ from drl_cli.replay.tables import SequenceTable, make_table, table_bytes
 from drl_cli.types import Column, num_rows
 
 SCHEMA = {"id": Column((), "int64")}
-UNIFORM = UniformConfig("uniform", 777, None, "oldest")
-PRIORITIZED = PrioritizedConfig("prioritized", 777, None, "oldest", "max", 0.6, beta=0.4, eps=1e-6, uniform_mix=0.1)
+UNIFORM = UniformConfig("uniform", 777, None, "oldest", "none")
+PRIORITIZED = PrioritizedConfig(
+    "prioritized", 777, None, "oldest", "none", "max", 0.6, beta=0.4, eps=1e-6, uniform_mix=0.1
+)
 SEQUENCES = SequencesConfig(
-    "sequences", 60, None, "oldest", "max", 1.0, beta=0.4, eps=1e-9, uniform_mix=0.0,
+    "sequences", 60, None, "oldest", "none", "max", 1.0, beta=0.4, eps=1e-9, uniform_mix=0.0,
     seq_len=4, burn_in=2, overlap=1, eta=0.9,
 )  # fmt: skip
 
@@ -180,5 +182,5 @@ def test_priorities_of_a_worker_are_mixed_too():
 @pytest.mark.parametrize("config", [UNIFORM, PRIORITIZED, SEQUENCES], ids=lambda config: config.sampler)
 def test_bytes_are_known_before_anything_is_allocated(config):
     table = make_table(config, SCHEMA, np.random.default_rng(0), 1)
-    assert table_bytes(config, SCHEMA) == table.store.nbytes
+    assert table_bytes(config, SCHEMA) == table.nbytes
     assert num_rows(table.store.columns) == config.num_rows

@@ -16,8 +16,8 @@ from drl_cli.runtime.replay_shards import ReplayShards
 from drl_cli.runtime.trajectory_manager import TrajectoryManager
 from drl_cli.types import Column
 
-UNIFORM = UniformConfig("uniform", 1000, None, "oldest")
-PRIORITIZED = PrioritizedConfig("prioritized", 1000, None, "oldest", "max", 1.0, 0.5, eps=1e-6, uniform_mix=0.0)
+UNIFORM = UniformConfig("uniform", 1000, None, "oldest", "none")
+PRIORITIZED = PrioritizedConfig("prioritized", 1000, None, "oldest", "none", "max", 1.0, 0.5, eps=1e-6, uniform_mix=0.0)
 
 
 def make(config=UNIFORM, num=3, seed=0):
@@ -37,7 +37,7 @@ def tables(shards):
 
 
 def test_capacity_is_split_and_nothing_of_it_lost():
-    shares = [share_of(UniformConfig("uniform", 1000, None, "oldest"), i, 3).capacity for i in range(3)]
+    shares = [share_of(UniformConfig("uniform", 1000, None, "oldest", "none"), i, 3).capacity for i in range(3)]
     assert shares == [334, 333, 333]
 
 

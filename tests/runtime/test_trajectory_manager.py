@@ -18,7 +18,9 @@ def make(capacity=10, seed=0):
 
 
 def make_prioritized(capacity=10):
-    config = PrioritizedConfig("prioritized", capacity, 1, "oldest", "max", 1.0, beta=0.5, eps=1e-6, uniform_mix=0.0)
+    config = PrioritizedConfig(
+        "prioritized", capacity, 1, "oldest", "none", "max", 1.0, beta=0.5, eps=1e-6, uniform_mix=0.0
+    )
     sampler = Prioritized(config, np.random.default_rng(0), 100)
     return TrajectoryManager(ReplayTable(RingStore({"id": Column((), "int64")}, capacity), sampler))
 

@@ -1,0 +1,102 @@
+"""A table of rows with images that holds each frame once, however many rows show it."""
+
+import sys
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+
+from drl_cli.replay.base import Sampled, Table
+from drl_cli.replay.frame_builder import FRAMES, worker_of
+from drl_cli.replay.frames import IMAGES, Codec, Stacking
+from drl_cli.types import Array, Column, Columns, FrameStack, Schema
+
+
+class FrameTable:
+    """Around any table: its rows hold references to frames, `[..., k]`; a frame goes with the last row that shows it.
+
+    The table's rows, and so its batches, are those that it would have with whole images. Rows of two blocks share
+    frames where a worker's last block came to this table too; where it went to another shard, they are here again.
+    """
+
+    def __init__(self, table: Table, stacking: Stacking, codec: Codec) -> None:
+        self.table, self.stacking, self.codec = table, stacking, codec
+        self._last: dict[int, dict[int, bytes]] = {}  # worker -> frames of its last block, by id
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    @property
+    def inserts(self) -> int:
+        """Transitions that ever came in."""
+        return self.table.inserts
+
+    def insert(self, columns: Columns, versions: Array) -> None:
+        """Take a FrameBuilder's block in, or several that were merged."""
+        self.table.insert(self._to_references(columns), versions)
+
+    def sample(self, num_batches: int, batch_size: int, version: int) -> Sampled:
+        drawn = self.table.sample(num_batches, batch_size, version)
+        return replace(drawn, columns=self._to_images(drawn.columns))
+
+    def update_priorities(self, sequence: Array, priorities: Array) -> None:
+        self.table.update_priorities(sequence, priorities)
+
+    def stats(self) -> Mapping[str, float]:
+        return self.table.stats()
+
+    def contents(self) -> Columns:
+        return self._to_images(self.table.contents())
+
+    @property
+    def nbytes(self) -> int:
+        """Allocated bytes, those of the stored rows' frames included."""
+        rows = self.table.contents()
+        frames = {id(frame): frame for name in IMAGES for frame in rows[name].flat}
+        return self.table.nbytes + sum(map(sys.getsizeof, frames.values()))
+
+    def _to_references(self, block: Columns) -> Columns:
+        """Rows with references for ids, to a frame of the worker's last block where that has the same."""
+        ids, data = block["frame_id"].tolist(), block["frames"].data
+        frames: dict[int, bytes] = {}
+        latest: dict[int, dict[int, bytes]] = defaultdict(dict)
+        for i, (start, end) in zip(ids, pairwise([0, *np.cumsum(block["frame_size"]).tolist()]), strict=True):
+            frame, last = bytes(data[start:end]), self._last.get(worker_of(i), {}).get(i)
+            frames[i] = latest[worker_of(i)][i] = frame if last != frame else last
+        self._last |= latest
+        known = np.array(sorted(frames), np.int64)
+        references = np.array([frames[i] for i in known.tolist()], object)
+        rows = {name: column for name, column in block.items() if name not in FRAMES}
+        return rows | {name: references[np.searchsorted(known, rows[name])] for name in IMAGES}
+
+    def _to_images(self, rows: Columns) -> Columns:
+        return rows | {name: self._images(rows[name]) for name in IMAGES}
+
+    def _images(self, references: Array) -> Array:
+        """Fresh contiguous uint8 images `[..., *shape]` of references `[..., k]`."""
+        flat = references.reshape(-1, self.stacking.k)
+        images = np.empty((len(flat), *self.stacking.shape), np.uint8)
+        for start in range(
+            0, len(flat), 32
+        ):  # few enough for the processor's cache: three times as fast as all at once
+            some = flat[start : start + 32].T
+            frames = [self.codec.unpack(packed.tolist(), self.stacking.size) for packed in some]
+            self.stacking.join(frames, images[start : start + 32])
+        return images.reshape(*references.shape[:-1], *self.stacking.shape)
+
+
+def reference_schema(schema: Schema, stack: FrameStack) -> Schema:
+    """The columns of a row of the table that a FrameTable is put around."""
+    return {**schema, **dict.fromkeys(IMAGES, Column((stack.k,), "object"))}
+
+
+def frame_bytes(schema: Schema, stack: FrameStack, capacity: int, compress: str) -> int:
+    """Bytes of the frames of so many rows, with room for those that begin episodes of 16 steps or more.
+
+    Shorter ones take more. Compressed frames are counted as half their size.
+    """
+    size = Stacking(schema["obs"].shape, stack).size
+    held = (size if compress == "none" else size // 2) + 48  # besides its content: the object's and the heap's header
+    return held * (capacity + capacity // 16)

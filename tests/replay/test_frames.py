@@ -1,0 +1,278 @@
+"""FrameBuilder and FrameTable give, bit by bit, the rows of a plain builder and a plain table."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from images import ImageSteps, image_spec
+
+from drl_cli.replay.builders import NStepBuilder
+from drl_cli.replay.config import PrioritizedConfig, SequencesConfig, UniformConfig
+from drl_cli.replay.frame_builder import FrameBuilder
+from drl_cli.replay.frame_table import FrameTable, frame_bytes, reference_schema
+from drl_cli.replay.frames import IMAGES, Stacking, make_codec
+from drl_cli.replay.sequences import SequenceBuilder
+from drl_cli.replay.tables import make_table, table_bytes
+from drl_cli.types import Column, FrameStack, num_rows, transition_schema
+
+CODECS = ("none", "lz4")
+
+
+class Pair:
+    """A worker's steps through a FrameBuilder and, beside it, through a plain builder."""
+
+    def __init__(self, spec, n_step, codec, steps, worker=0, incarnation=0):
+        self.steps = steps
+        self.plain = NStepBuilder(n_step, 0.9)
+        stacking = Stacking(spec.obs.shape, spec.frame_stack)
+        inner = NStepBuilder(n_step, 0.9)
+        self.frames = FrameBuilder(inner, stacking, codec, worker, incarnation, n_step - 1)
+
+    def collect(self, num_steps):
+        """The block and the rows that it must give."""
+        for _ in range(num_steps):
+            step = self.steps.step()
+            self.plain.append({name: column.copy() for name, column in step.items()})
+            self.frames.append(step)
+        return self.frames.take(), self.plain.take()
+
+
+def make_config(capacity, sampler="uniform"):
+    if sampler == "prioritized":
+        return PrioritizedConfig(sampler, capacity, 1, "oldest", "none", "max", 0.6, 0.4, 1e-6, 0.1)
+    return UniformConfig(sampler, capacity, 1, "oldest", "none")
+
+
+def make_tables(spec, codec, capacity, sampler="uniform", seed=0):
+    """A table of frames, and the plain table that it must equal."""
+    config, schema = make_config(capacity, sampler), transition_schema(spec)
+    inner = make_table(config, reference_schema(schema, spec.frame_stack), np.random.default_rng(seed), 100)
+    plain = make_table(config, schema, np.random.default_rng(seed), 100)
+    return FrameTable(inner, Stacking(spec.obs.shape, spec.frame_stack), codec), plain
+
+
+def merge(blocks):
+    return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+
+
+def insert(tables, collected):
+    (block, rows), versions = collected, np.zeros(num_rows(collected[1]), np.int64)
+    for table, columns in zip(tables, (block, rows), strict=True):
+        table.insert(columns, versions)
+
+
+def check_equal(columns, expected):
+    assert columns.keys() == expected.keys()
+    for name, column in columns.items():
+        assert column.dtype == expected[name].dtype
+        assert column.flags.c_contiguous
+        np.testing.assert_array_equal(column, expected[name])
+
+
+def distinct(table):
+    """How many frames there are in memory."""
+    rows = table.table.contents()
+    return len({id(frame) for name in IMAGES for frame in rows[name].flat})
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    axis=st.sampled_from([0, -1]),
+    k=st.integers(1, 4),
+    channels=st.integers(1, 2),
+    n_step=st.integers(1, 5),
+    num_workers=st.integers(1, 3),
+    num_envs=st.integers(1, 3),
+    capacity=st.integers(54, 150),
+    blocks=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 6)), min_size=1, max_size=25),
+    merged=st.booleans(),
+    shards=st.integers(1, 2),
+    greys=st.sampled_from([2, 256]),
+    p_end=st.sampled_from([0.02, 0.2, 0.7]),
+    compress=st.sampled_from(CODECS),
+    sampler=st.sampled_from(["uniform", "prioritized"]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_equals_the_plain_table(
+    axis,
+    k,
+    channels,
+    n_step,
+    num_workers,
+    num_envs,
+    capacity,
+    blocks,
+    merged,
+    shards,
+    greys,
+    p_end,
+    compress,
+    sampler,
+    seed,
+):
+    """Any episodes, blocks, merged blocks, blocks that alternate between shards, and rows that are overwritten."""
+    rng, codec, spec = np.random.default_rng(seed), make_codec(compress), image_spec(axis, k, channels=channels)
+    pairs = [
+        Pair(spec, n_step, codec, ImageSteps(spec, num_envs, rng, p_end, greys=greys), worker)
+        for worker in range(num_workers)
+    ]
+    tables = [make_tables(spec, codec, capacity, sampler) for _ in range(shards)]
+    for worker, num_steps in blocks:
+        collected = [pair.collect(num_steps) for pair in (pairs if merged else [pairs[worker % num_workers]])]
+        chosen = tables[rng.integers(shards)]
+        insert(chosen, [merge(parts) for parts in zip(*collected, strict=True)])
+        framed, plain = chosen
+        assert (framed.inserts, len(framed)) == (plain.inserts, len(plain))
+        check_equal(framed.contents(), plain.contents())
+        if len(plain):
+            drawn, expected = framed.sample(2, 3, 0), plain.sample(2, 3, 0)
+            check_equal(drawn.columns, expected.columns)
+            np.testing.assert_array_equal(drawn.sequence, expected.sequence)
+            if sampler == "prioritized":
+                for table in chosen:
+                    table.update_priorities(drawn.sequence, np.ones((2, 3)))
+    for framed, plain in tables:
+        assert framed.stats() == plain.stats()
+
+
+@pytest.mark.parametrize("compress", CODECS)
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_a_frame_is_held_once_and_let_go(compress, n_step):
+    """One environment without an end: one frame per row, besides those of the oldest row's past and n steps ahead."""
+    spec, codec = image_spec(-1, 4, (8, 8)), make_codec(compress)
+    pair = Pair(spec, n_step, codec, ImageSteps(spec, 1, np.random.default_rng(0), p_end=0.0, p_break=0.0))
+    tables = make_tables(spec, codec, 200)
+    for blocks in range(1, 21):
+        collected = pair.collect(30)
+        assert len(collected[0]["frame_id"]) <= 30 + 3 + n_step
+        insert(tables, collected)
+        rows = min(200, 30 * blocks - (n_step - 1))
+        assert len(tables[0]) == rows
+        assert distinct(tables[0]) <= rows + 3 + n_step
+        assert len(pair.frames._packed) <= 1 + 4 + n_step
+
+
+def test_an_episode_that_begins_with_copies_brings_one_frame():
+    spec, codec = image_spec(0, 4), make_codec("none")
+    builder = FrameBuilder(NStepBuilder(1, 0.9), Stacking(spec.obs.shape, spec.frame_stack), codec, 0, 0, 0)
+    for episode in range(10):
+        first, then = (np.full((1, 3, 2), 1 + 2 * episode + i, np.uint8) for i in range(2))
+        obs, next_obs = np.concatenate([first] * 4), np.concatenate([*[first] * 3, then])
+        flags = {"terminated": np.array([True]), "truncated": np.array([False])}
+        builder.append({"obs": obs[None], "next_obs": next_obs[None], "reward": np.zeros(1, np.float32), **flags})
+    assert len(builder.take()["frame_id"]) == 20
+
+
+def test_ids_that_come_again_with_other_frames_are_not_mistaken():
+    """A run that goes on with the replay of another has its workers count from the start."""
+    spec, codec = image_spec(-1, 3), make_codec("none")
+    tables = make_tables(spec, codec, 100)
+    for seed in (0, 1):
+        insert(tables, Pair(spec, 2, codec, ImageSteps(spec, 2, np.random.default_rng(seed))).collect(5))
+    check_equal(tables[0].contents(), tables[1].contents())
+
+
+@pytest.mark.parametrize("compress", CODECS)
+def test_blocks_without_rows(compress):
+    spec, codec = image_spec(-1, 4), make_codec(compress)
+    pair, tables = (
+        Pair(spec, 5, codec, ImageSteps(spec, 2, np.random.default_rng(0), 0.0)),
+        make_tables(spec, codec, 50),
+    )
+    for num_steps, rows in ((4, 0), (1, 2)):
+        insert(tables, pair.collect(num_steps))
+        assert len(tables[0]) == rows
+        check_equal(tables[0].contents(), tables[1].contents())
+
+
+def test_batches_are_fresh():
+    spec, codec = image_spec(-1, 4), make_codec("none")
+    tables = make_tables(spec, codec, 50)
+    insert(tables, Pair(spec, 1, codec, ImageSteps(spec, 2, np.random.default_rng(0))).collect(10))
+    for table in (tables[0].sample(2, 8, 0).columns, tables[0].contents()):
+        for column in table.values():
+            column[...] = 0
+    check_equal(tables[0].contents(), tables[1].contents())
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "prioritized"])
+def test_memory_is_counted(sampler):
+    """What is foreseen is what a full table has, and a plain one exactly."""
+    spec, codec, capacity = image_spec(-1, 4, (20, 20)), make_codec("none"), 1000
+    schema, config = transition_schema(spec), make_config(capacity, sampler)
+    tables = make_tables(spec, codec, capacity, sampler)
+    pair = Pair(spec, 3, codec, ImageSteps(spec, 4, np.random.default_rng(0), p_end=0.02, p_break=0.0))
+    for _ in range(14):
+        insert(tables, pair.collect(20))
+    foreseen = table_bytes(config, reference_schema(schema, spec.frame_stack)) + frame_bytes(
+        schema, spec.frame_stack, capacity, "none"
+    )
+    assert 0.9 * foreseen < tables[0].nbytes <= foreseen
+    assert tables[1].nbytes == table_bytes(config, schema)
+    assert tables[0].nbytes < tables[1].nbytes / 4
+
+
+def test_compression_saves_memory():
+    spec, sizes = image_spec(-1, 4, (32, 32)), {}
+    for compress in CODECS:
+        codec = make_codec(compress)
+        tables = make_tables(spec, codec, 40)
+        pair = Pair(spec, 1, codec, ImageSteps(spec, 2, np.random.default_rng(0), 0.0, 0.0, greys=1))
+        insert(tables, collected := pair.collect(20))
+        pair.steps.greys = 2
+        insert(tables, collected := pair.collect(20))
+        sizes[compress] = tables[0].nbytes, collected[0]["frames"].nbytes
+    assert sizes["lz4"][0] < sizes["none"][0] * 0.7
+    assert sizes["lz4"][1] < sizes["none"][1] * 0.7
+
+
+@pytest.mark.parametrize(
+    ("shape", "stack", "size"),
+    [
+        ((84, 84, 4), FrameStack(-1, 4), 84 * 84),
+        ((4, 84, 84), FrameStack(0, 4), 84 * 84),
+        ((6, 5, 12), FrameStack(-1, 4), 90),
+        ((4, 6, 5, 3), FrameStack(0, 4), 90),
+        ((6, 5, 3), FrameStack(-1, 1), 90),
+        ((6, 5), FrameStack(-1, 1), 30),
+    ],
+)
+def test_split_and_join(shape, stack, size):
+    stacking, obs = Stacking(shape, stack), np.random.default_rng(0).integers(256, size=(7, *shape)).astype(np.uint8)
+    frames = stacking.split(obs)
+    assert frames.shape == (7, stack.k, size)
+    for j, frame in enumerate(np.split(obs, stack.k, axis=stack.axis if stack.axis < 0 else stack.axis + 1)):
+        np.testing.assert_array_equal(frames[:, j], frame.reshape(7, -1))
+    joined = np.empty_like(obs)
+    stacking.join([frames[:, j] for j in range(stack.k)], joined)
+    np.testing.assert_array_equal(joined, obs)
+
+
+def test_images_are_the_columns_of_the_schema():
+    schema = transition_schema(image_spec(-1, 4))
+    assert [name for name, column in schema.items() if column == Column((3, 2, 4), "uint8")] == list(IMAGES)
+
+
+@pytest.mark.parametrize("n", range(4))
+def test_sequences_of_frames_are_sequences_of_images(n):
+    spec, codec = image_spec(-1, 3), make_codec("none")
+    config = SequencesConfig("sequences", 400, 1, "oldest", "none", "max", 0.6, 0.4, 1e-6, 0.1, 5, n, 2, 0.9)
+    steps = ImageSteps(spec, 3, np.random.default_rng(n), p_end=0.1)
+    plain, inner = (SequenceBuilder(config.seq_len, config.burn_in, config.overlap, 0.9) for _ in range(2))
+    frames = FrameBuilder(inner, Stacking(spec.obs.shape, spec.frame_stack), codec, 0, 0, config.length)
+    schema = transition_schema(spec)
+    table = make_table(config, reference_schema(schema, spec.frame_stack), np.random.default_rng(0), 100)
+    tables = (
+        FrameTable(table, Stacking(spec.obs.shape, spec.frame_stack), codec),
+        make_table(config, schema, np.random.default_rng(0), 100),
+    )
+    for length in (7, 1, 20, 13, 3):
+        for _ in range(length):
+            step = steps.step()
+            plain.append({name: column.copy() for name, column in step.items()})
+            frames.append(step)
+        insert(tables, (frames.take(), plain.take()))
+    ours, reference = (each.contents() for each in tables)
+    assert num_rows(reference) > 20
+    for name, column in reference.items():
+        assert np.array_equal(ours[name], column), name

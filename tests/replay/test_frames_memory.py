@@ -1,0 +1,74 @@
+"""The memory of a replay of images, in a process of its own."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FRAME, STEPS = 84 * 84, 100_000
+FILL = """
+import json, sys
+import numpy as np, psutil
+from drl_cli.envs.batch import EnvBatch
+from drl_cli.envs.config import EnvConfig
+from drl_cli.envs.make import read_spec
+from drl_cli.replay.builders import NStepBuilder
+from drl_cli.replay.config import ReplayConfig
+from drl_cli.replay.frame_builder import FrameBuilder
+from drl_cli.replay.frame_table import FrameTable, reference_schema
+from drl_cli.replay.frames import Stacking, make_codec
+from drl_cli.replay.tables import make_table
+from drl_cli.types import transition_schema
+
+capacity, n_step, compress, num_steps, num_envs = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), 16
+config = EnvConfig("frames", "drl_cli.envs.probes:Frames-v0", {}, None, 1.0)
+spec, codec = read_spec(config), make_codec(compress)
+stacking = Stacking(spec.obs.shape, spec.frame_stack)
+builder = FrameBuilder(NStepBuilder(n_step, 0.99), stacking, codec, 0, 0, n_step - 1)
+envs, action = EnvBatch(config, spec, range(num_envs)), np.zeros(num_envs, np.int64)
+before = psutil.Process().memory_info().rss
+schema = reference_schema(transition_schema(spec), spec.frame_stack)
+table = make_table(ReplayConfig("uniform", capacity, 1), schema, np.random.default_rng(0), 0)
+table = FrameTable(table, stacking, codec)
+for step in range(1, num_steps // num_envs + 1):
+    obs = envs.obs.copy()
+    builder.append({"obs": obs, "action": action, **vars(envs.step(action))})
+    if step % 16 == 0 or step == num_steps // num_envs:
+        block = builder.take()
+        table.insert(block, np.zeros(len(block["reward"]), np.int64))
+        if step % 800 == 0:
+            table.sample(16, 32, 0)
+growth = psutil.Process().memory_info().rss - before
+print(json.dumps({"rows": len(table), "growth": growth, "nbytes": table.nbytes}))
+"""
+
+
+def fill(capacity, n_step, compress, num_steps):
+    args = [sys.executable, "-c", FILL, str(capacity), str(n_step), compress, str(num_steps)]
+    done = subprocess.run(args, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
+    return json.loads(done.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n_step", [1, 5])
+def test_a_replay_of_images_has_each_frame_once(n_step):
+    """Observation and next observation of 100k steps in little more than 100k frames, sampling included."""
+    found = fill(STEPS, n_step, "none", STEPS)
+    assert found["rows"] == STEPS - 16 * (n_step - 1)
+    assert FRAME * STEPS < found["nbytes"] < 1.1 * FRAME * STEPS
+    assert found["nbytes"] < found["growth"] < 1.1 * FRAME * STEPS + 50e6
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_once_the_replay_is_full():
+    found = fill(20_000, 3, "none", STEPS)
+    assert found["rows"] == 20_000
+    assert found["growth"] < 1.1 * FRAME * 20_000 + 50e6
+
+
+@pytest.mark.slow
+def test_compressed_it_has_less():
+    found = fill(STEPS, 3, "lz4", STEPS)
+    assert found["growth"] < 0.2 * FRAME * STEPS + 50e6

@@ -1,0 +1,70 @@
+"""Image observations through the whole graph: uint8 frames, each once, as they would be in a plain store."""
+
+import numpy as np
+import pytest
+from graphs import weights
+from images import check_frames_rows
+
+from drl_cli.envs.make import read_spec
+from drl_cli.replay.frame_table import FrameTable
+from drl_cli.replay.tables import ReplayTable
+from drl_cli.runtime.handles import get
+
+FRAMES = (
+    *("env=drl_cli.envs.probes:Frames-v0", "algo=dqn", "+env.kwargs.size=12", "worker.num=2"),
+    *("replay.capacity=500", "network.hidden=[8]", "algo.n_step=3", "total_env_steps=768"),
+)
+
+
+def contents(graph):
+    return get(graph.replay.shards[0].call("contents"))
+
+
+def table(graph):
+    return graph.replay.shards[0].role.table
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("mode=single", "replay=uniform", "+env.kwargs.axis=-1"),
+        ("mode=async", "replay=prioritized", "+env.kwargs.axis=0"),
+        ("mode=sync", "replay=prioritized", "+env.kwargs.axis=-1", "worker.proxies=1"),
+    ],
+)
+def test_frames_compressed_and_plain_are_the_same_run(run_graph, args):
+    """Equal rows and, as every batch was equal, equal weights; the plain table holds all frames of all rows."""
+    args = (*FRAMES, *args)
+    plain = run_graph(*args, "env.frame_stack=none")
+    assert isinstance(table(plain), ReplayTable)
+    assert plain.progress.opt_steps > 100
+    for compress in ("none", "lz4"):
+        graph = run_graph(*args, f"replay.compress={compress}")
+        assert isinstance(table(graph), FrameTable)
+        assert table(graph).stacking.k == 4
+        assert table(graph).nbytes < 0.4 * table(plain).nbytes
+        expected, rows = contents(plain), contents(graph)
+        assert len(rows["reward"]) == len(expected["reward"]) == 500
+        for name in expected:
+            np.testing.assert_array_equal(rows[name], expected[name])
+        assert weights(graph) == weights(plain)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_every_frame_of_every_row_is_the_right_one(run_graph, shards):
+    graph = run_graph(*FRAMES, "mode=sync", "worker.proxies=1", "replay.capacity=9000", f"replay.shards={shards}")
+    parts = [get(shard.call("contents")) for shard in graph.replay.shards]
+    rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    newest = rows["obs"][..., -1].reshape(len(rows["obs"]), -1)[:, :12].copy().view(np.int32)
+    order = np.lexsort(newest.T[::-1])
+    in_order = {name: column[order] for name, column in rows.items()}
+    check_frames_rows(in_order, read_spec(graph.config.env), 3, graph.progress.env_steps)
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize(("proxies", "compress"), [(0, "none"), (1, "lz4")])
+def test_async_on_ray(run_graph, proxies, compress):
+    more = (f"worker.proxies={proxies}", f"replay.compress={compress}", "replay.capacity=9000")
+    graph = run_graph(*FRAMES, "mode=async", *more, on_ray=True)
+    check_frames_rows(contents(graph), read_spec(graph.config.env), 3, graph.progress.env_steps)
+    assert graph.progress.opt_steps > 100
