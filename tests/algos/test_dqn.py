@@ -180,3 +180,10 @@ def test_act_is_random_in_a_share_of_epsilon(epsilon):
     expected = np.full(4, epsilon / 4)
     expected[greedy[0]] += 1 - epsilon
     np.testing.assert_allclose(counts, expected, atol=0.02 if epsilon else 0)
+
+
+def test_load_policy_fills_both_networks():
+    saved, algorithm = make(seed=1).policy_params(), make(seed=2)
+    algorithm.load_policy(saved)
+    assert np.array_equal(algorithm.online.params(), saved)
+    assert np.array_equal(algorithm.target.params(), saved)
