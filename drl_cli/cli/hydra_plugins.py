@@ -29,6 +29,8 @@ class AnyEnv(ConfigSource):
             "kwargs": {},
             "max_episode_steps": None,
             "reward_scale": 1.0,
+            "normalize_obs": False,
+            "normalize_reward": False,
         }
         return ConfigResult(
             provider=self.provider, path="anyenv://", config=OmegaConf.create(node), header={"package": None}

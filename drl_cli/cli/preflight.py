@@ -9,15 +9,19 @@ import psutil
 
 from drl_cli.algos.base import load_algorithm, refusal
 from drl_cli.cli.errors import MISSING, RESOURCES, USER_CODE, UsageError
+from drl_cli.cli.weights import check_weights, find_weights
 from drl_cli.envs.config import EnvError, MissingExtra
 from drl_cli.replay.store import row_bytes
 from drl_cli.runtime.config import Config
+from drl_cli.runtime.exploration import exploration_problems
 from drl_cli.runtime.rate_limiter import required_band
 from drl_cli.types import EnvSpec, transition_schema
 
 
 def fill(config: Config) -> Config:
     """The config with what depends on this machine filled in."""
+    if config.load_weights is not None:
+        config = dataclasses.replace(config, load_weights=str(find_weights(config.load_weights, config.output_dir)))
     if config.worker.num is not None:
         return config
     num = 1 if config.mode == "single" else max(1, len(os.sched_getaffinity(0)) - 1)
@@ -28,11 +32,14 @@ def fill(config: Config) -> Config:
 
 def preflight(config: Config) -> EnvSpec:
     """Check everything that can be checked without starting; raises UsageError with all problems of a kind."""
-    if problems := pace_problems(config):
+    if problems := [*pace_problems(config), *worker_problems(config)]:
         raise UsageError(problems)
     spec = environment_spec(config)
     if problem := refusal(config.algo.name, spec, config.mode, config.replay.sampler):
         raise UsageError(problem)
+    if config.env.normalize_obs and spec.obs.dtype == "uint8":
+        raise UsageError(f"env.normalize_obs: {spec.id} gives images, which are scaled to [0, 1] anyway; say false")
+    check_weights(config, spec)
     check_device(config)
     check_resources(config, spec)
     return spec
@@ -82,6 +89,18 @@ def pace_problems(config: Config) -> list[str]:
         problems.append(
             f"orchestrator.band={pace.band:g} is below {needed:g} = sample_insert_ratio {pace.sample_insert_ratio:g} "
             f"x {rows} rows per hand-over + {config.updates_per_call} updates per call: both sides would wait for ever"
+        )
+    return problems
+
+
+def worker_problems(config: Config) -> list[str]:
+    """Settings of single workers that this mode or algorithm does not allow."""
+    module = load_algorithm(config.algo.name)
+    problems = exploration_problems(config.worker.exploration, config.algo.name, module.EXPLORATION)
+    if config.worker.fetch != "collect" and config.mode != "async":
+        problems.append(
+            f"worker.fetch={config.worker.fetch}: in mode={config.mode} all workers collect with the newest version, "
+            "so that updates and versions keep step; say worker.fetch=collect, or mode=async"
         )
     return problems
 

@@ -14,11 +14,14 @@ from pathlib import Path
 from drl_cli.algos.base import load_algorithm
 from drl_cli.metrics.console import Console
 from drl_cli.replay.tables import make_table, share_of
+from drl_cli.runtime.batch_normalizer import BatchNormalizer
+from drl_cli.runtime.checkpoint import load_model
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import RoleLost
 from drl_cli.runtime.handles import Handle, LocalRuntime, RayRuntime, Runtime
 from drl_cli.runtime.manage import Manage
 from drl_cli.runtime.manage_link import ManageLink
+from drl_cli.runtime.normalization import normalized
 from drl_cli.runtime.orchestrator import Orchestrator
 from drl_cli.runtime.parameter_server import ParameterServer
 from drl_cli.runtime.progress import Progress
@@ -29,7 +32,7 @@ from drl_cli.runtime.trajectory_manager import TrajectoryManager
 from drl_cli.runtime.worker import Worker
 from drl_cli.runtime.worker_pool import WorkerPool
 from drl_cli.runtime.worker_proxy import WorkerProxy
-from drl_cli.types import EnvSpec, transition_schema
+from drl_cli.types import Array, EnvSpec, transition_schema
 from drl_cli.utils.group import Group
 from drl_cli.utils.seeding import generator, integers
 
@@ -51,7 +54,8 @@ def build(
     edge: Runtime = ray if ray and config.mode != "single" else local
     aside: Runtime = ray or local
 
-    trainer = core.spawn("trainer", make_trainer, config, spec)
+    weights = load_model(Path(config.load_weights))[0] if config.load_weights else None
+    trainer = core.spawn("trainer", make_trainer, config, spec, weights)
     shards = [core.spawn(f"replay {i}", make_replay, config, spec, i) for i in range(config.num_shards)]
     replay = ReplayShards(shards, generator(config.seed, "shard"))
     server = core.spawn("parameter server", ParameterServer)
@@ -88,7 +92,7 @@ def make_pool(config: Config, spec: EnvSpec, runtime: Runtime) -> WorkerPool:
 
     if config.worker.proxies:
         return WorkerPool("proxy", config.worker.proxies, spawn_proxy, config.worker.max_restarts)
-    return WorkerPool("worker", config.num_workers, spawn_worker, config.worker.max_restarts)
+    return WorkerPool("worker", config.num_workers, spawn_worker, config.worker.max_restarts, 0, config.worker.fetch)
 
 
 def make_proxy(config: Config, spec: EnvSpec, runtime: Runtime, index: int, incarnation: int) -> WorkerProxy:
@@ -99,7 +103,7 @@ def make_proxy(config: Config, spec: EnvSpec, runtime: Runtime, index: int, inca
     def spawn(worker: int, worker_incarnation: int) -> Handle:
         return runtime.spawn(f"worker {worker}", Worker, config, spec, worker, lives + worker_incarnation)
 
-    pool = WorkerPool("worker", share, spawn, config.worker.max_restarts, first=index * share)
+    pool = WorkerPool("worker", share, spawn, config.worker.max_restarts, index * share, config.worker.fetch)
     window = config.orchestrator.gather_window_s if config.mode == "async" else None
     return WorkerProxy(pool, runtime, window)
 
@@ -108,20 +112,26 @@ def make_replay(config: Config, spec: EnvSpec, shard: int) -> TrajectoryManager:
     """One shard of the replay table."""
     schema = transition_schema(spec, load_algorithm(config.algo.name).Policy.extra_columns)
     share, rng = share_of(config.replay, shard, config.num_shards), generator(config.seed, "replay", shard)
-    return TrajectoryManager(make_table(share, schema, rng, config.num_updates // config.num_shards))
+    table = make_table(share, schema, rng, config.num_updates // config.num_shards)
+    return TrajectoryManager(table, shard, normalized(config, spec))
 
 
-def make_trainer(config: Config, spec: EnvSpec) -> Trainer:
-    """The learner, on its device."""
+def make_trainer(config: Config, spec: EnvSpec, weights: Array | None = None) -> Trainer:
+    """The learner, on its device; it starts from the policy in `weights`, where they are given."""
     (seed,) = integers(config.seed, "trainer", 1)
     algorithm = load_algorithm(config.algo.name).Algorithm
-    return Trainer(
+    layout = normalized(config, spec)
+    trainer = Trainer(
         lambda learner: algorithm(config.algo, config.network, spec, seed, learner),
         config.device,
         config.precision,
         config.trainer.threads,
         Group(),
+        BatchNormalizer(layout) if layout else None,
     )
+    if weights is not None:
+        trainer.load_policy(weights)
+    return trainer
 
 
 def make_limiter(config: Config) -> Limiter:

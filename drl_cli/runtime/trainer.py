@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from drl_cli.algos.base import Algorithm, Update
+from drl_cli.runtime.batch_normalizer import BatchNormalizer
 from drl_cli.runtime.errors import Diverged
 from drl_cli.runtime.messages import BatchTrainingData, LoadParams, UpdatePriority
 from drl_cli.types import Array, Columns
@@ -37,7 +38,13 @@ class Trainer:
     """It never pulls, paces, logs or evaluates."""
 
     def __init__(
-        self, build: Callable[[Learner], Algorithm], device: str, precision: str, threads: int, group: Group
+        self,
+        build: Callable[[Learner], Algorithm],
+        device: str,
+        precision: str,
+        threads: int,
+        group: Group,
+        normalizer: BatchNormalizer | None = None,
     ) -> None:
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision({"float32": "highest"}[precision])
@@ -46,7 +53,12 @@ class Trainer:
         keep_freed_memory()
         self.device, self.group = choose_device(device), group
         self.algorithm = build(Learner(self.device, group))
+        self.normalizer = normalizer
         self.opt_steps = 0
+
+    def load_policy(self, vector: Array) -> None:
+        """Start from a published vector; raises ValueError naming both sizes when it does not fit."""
+        self.algorithm.load_policy(self.normalizer.load(vector) if self.normalizer else vector)
 
     def train(self, header: BatchTrainingData, columns: Columns) -> tuple[TrainReport, UpdatePriority | None]:
         """One update per batch of columns `[U, B, ...]`; returns the report and, where replay wants them, priorities.
@@ -55,6 +67,9 @@ class Trainer:
         """
         started = time.perf_counter()
         batches = {name: self._to_device(column) for name, column in columns.items()}
+        if self.normalizer is not None:
+            self.normalizer.receive(header, is_on_policy="log_prob" in columns)
+            batches = self.normalizer(batches)
         updates = [
             self.algorithm.update({name: batch[i] for name, batch in batches.items()})
             for i in range(header.num_batches)
@@ -77,7 +92,11 @@ class Trainer:
         """The policy's parameters after all updates requested so far, as one flat float32 vector."""
         exploration = dict(self.algorithm.exploration(env_steps))
         load = LoadParams(version, self.opt_steps, env_steps, exploration=exploration)
-        return load, self.algorithm.policy_params()
+        params = self.algorithm.policy_params()
+        if self.normalizer is None:
+            return load, params
+        self.normalizer.adopt()
+        return load, self.normalizer.statistics.join(params)
 
     def _means(self, updates: Sequence[Update], columns: Columns) -> dict[str, float]:
         """Metrics averaged over the updates, fetched at once; raises Diverged where one is not finite."""

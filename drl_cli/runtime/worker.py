@@ -1,17 +1,21 @@
 """Worker: owns E environments, a copy of the policy and the n-step builder; answers `collect`."""
 
+import logging
 import time
 
 import numpy as np
 
-from drl_cli.algos.base import load_algorithm
 from drl_cli.envs.batch import EnvBatch
 from drl_cli.replay.builders import Builder, NStepBuilder
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import EnvironmentFailed
+from drl_cli.runtime.exploration import describe, personal
 from drl_cli.runtime.messages import Block, InsertTransition, LoadParams
+from drl_cli.runtime.normalization import make_policy
 from drl_cli.types import Array, Columns, EnvSpec, num_rows
 from drl_cli.utils.seeding import integers
+
+log = logging.getLogger(__name__)
 
 
 class Worker:
@@ -21,12 +25,11 @@ class Worker:
     """
 
     def __init__(self, config: Config, spec: EnvSpec, index: int, incarnation: int) -> None:
-        self.index, self.incarnation = index, incarnation
+        self.config, self.index, self.incarnation = config, index, incarnation
         self.num_steps = config.steps_per_collect
         seeds = integers(config.seed, "worker", config.worker.envs, index, incarnation)
         (policy_seed,) = integers(config.seed, "policy", 1, index, incarnation)
-        module = load_algorithm(config.algo.name)
-        self.policy = module.Policy(config.algo, config.network, spec, policy_seed)
+        self.policy = make_policy(config, spec, policy_seed)
         self.builder = make_builder(config)
         try:
             self.envs = EnvBatch(config.env, spec, seeds)
@@ -34,20 +37,26 @@ class Worker:
             raise EnvironmentFailed(f"worker {index}: {type(error).__name__}: {error}") from error
         self.policy.begin(np.arange(config.worker.envs))
         self.load: LoadParams | None = None
+        self.held: LoadParams | None = None
         self.blocks = 0
         self.env_steps = 0
+        if config.worker.exploration is not None:
+            log.info("worker %d explores by %s", index, describe(config.worker.exploration, index, config.num_workers))
 
     def collect(self, load: LoadParams, params: Array | None = None) -> tuple[InsertTransition, Columns]:
-        """Take `num_steps` steps in every environment; `params` come along when they are newer than the worker's.
+        """Take `num_steps` steps in every environment; `params` come along when the worker is to take newer ones.
 
-        Returns the header and the columns of all rows that are complete, `[rows, ...]`.
+        How to explore is always the newest. Returns the header, which names the version that acted, and the columns of
+        all rows that are complete, `[rows, ...]`.
         """
         started = time.perf_counter()
         if params is not None:
             self.policy.load(params)
-        assert params is not None or (self.load is not None and self.load.version == load.version)
+            self.held = load
+        assert self.held is not None
         self.load = load
-        self.policy.explore(load.exploration)
+        setting = self.config.worker.exploration
+        self.policy.explore(personal(setting, load.exploration, self.index, self.config.num_workers))
         try:
             for _ in range(self.num_steps):
                 self._step(load.random_actions)
@@ -62,8 +71,8 @@ class Worker:
             num_rows(columns),
             first,
             self.env_steps,
-            load.version,
-            load.opt_steps,
+            self.held.version,
+            self.held.opt_steps,
         )
         self.blocks += 1
         seconds = time.perf_counter() - started

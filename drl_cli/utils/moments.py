@@ -26,7 +26,9 @@ class RunningMoments:
 
     @classmethod
     def of(cls, rows: Vector) -> "RunningMoments":
-        """Of rows `[N, D]`, at least one."""
+        """Of rows `[N, D]`."""
+        if len(rows) == 0:
+            return cls.empty(rows.shape[1])
         mean = rows.mean(0)
         return cls(len(rows), mean, np.square(rows - mean).sum(0))
 

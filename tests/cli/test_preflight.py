@@ -147,3 +147,25 @@ def test_the_filled_in_workers_can_be_shared_by_the_proxies(config, monkeypatch,
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
     filled = fill(config("worker.num=null", f"worker.proxies={proxies}"))
     assert pace_problems(filled) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "parts"),
+    [
+        (("worker.fetch=episode", "mode=sync"), ("worker.fetch=episode", "mode=sync", "mode=async")),
+        (("worker.fetch=3", "mode=single"), ("worker.fetch=3", "mode=single")),
+        (("worker.exploration=ladder",), ("sac has no exploration values",)),
+        (("worker.exploration=[{lr: 1e-3}]", "env=CartPole-v1", "algo=dqn"), ("'lr'", "dqn has: epsilon")),
+        (("worker.exploration=[{hidden: 32}]", "env=CartPole-v1", "algo=dqn"), ("'hidden'", "may differ")),
+        (("env=CarRacing-v3", "env.normalize_obs=true"), ("env.normalize_obs", "images")),
+    ],
+)
+def test_what_workers_may_not_do_is_refused_before_anything_starts(config, overrides, parts):
+    code, (problem,) = refusal(config(*overrides))
+    assert code == USAGE
+    assert all(part in problem for part in parts)
+
+
+@pytest.mark.parametrize("fetch", ["collect", 2, "episode"])
+def test_fetch_policies_are_for_async(config, fetch):
+    preflight(config(f"worker.fetch={fetch}", "mode=async"))
