@@ -114,6 +114,8 @@ class Trainer:
         update, metric = (int(i) for i in bad[0])
         value = values[update, metric]
         culprit = "the batch was finite"
+        if self.normalizer is not None and not np.isfinite(self.normalizer.statistics.mean).all():
+            culprit = "some observation or reward was not finite, and so nor is what all are normalised by"
         for name, column in columns.items():
             if column.dtype.kind == "f" and not np.isfinite(column[update]).all():
                 culprit = f"first bad value: {name}"

@@ -39,6 +39,8 @@ class TrajectoryManager:
         """
         drawn = self.table.sample(message.num_batches, message.batch_size, message.version)
         size, stats = message.batch_size // message.num_trainers, dict(self.table.stats())
+        if self.moments is not None:
+            stats["normalizer_count"] = self.moments.count
         parts: list[BatchTrainingData | Columns] = []
         for trainer in range(message.num_trainers):
             mine = slice(trainer * size, (trainer + 1) * size)

@@ -11,6 +11,7 @@ from graphs import COUNTER, make_config, weights
 
 from drl_cli.envs.make import read_spec
 from drl_cli.runtime.batch_normalizer import BatchNormalizer
+from drl_cli.runtime.errors import Diverged
 from drl_cli.runtime.evaluator import Evaluator
 from drl_cli.runtime.handles import get
 from drl_cli.runtime.messages import BatchTrainingData
@@ -291,6 +292,23 @@ def test_trained_together_with_it_the_algorithm_is_told_nothing():
     for ours, theirs in ((policy.act(obs), bare.act(obs)), (policy.random(4), bare.random(4))):
         assert ours["action"].tobytes() == theirs["action"].tobytes()
     assert policy.extra_columns == bare.extra_columns
+
+
+def test_the_number_of_rows_is_reported_over_all_shards(run_graph):
+    graph = run_graph(COUNTER, "mode=sync", "worker.num=2", "replay.shards=2", *BOTH)
+    count = graph.progress.report(0.0)["replay/normalizer_count"]
+    assert 0.8 * graph.progress.inserts < count <= graph.progress.inserts
+    assert type(count) is int
+    assert "replay/normalizer_count" not in run_graph(COUNTER, "mode=sync").progress.report(0.0)
+
+
+def test_a_value_that_is_not_finite_is_said_to_be_the_cause(build_graph):
+    """The batch at hand need not have it."""
+    graph = build_graph(COUNTER, "mode=sync", *BOTH)
+    (manager,) = managers(graph)
+    manager.moments = manager.moments.merge(RunningMoments(1, np.full(4, np.nan), np.zeros(4)))
+    with pytest.raises(Diverged, match="some observation or reward was not finite"):
+        graph.run()
 
 
 @pytest.mark.slow
