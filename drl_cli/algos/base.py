@@ -90,6 +90,12 @@ class Algorithm(Protocol):
     def policy_params(self) -> Array:
         """Flat float32 copy of what the policy needs, and nothing else."""
 
+    def load_policy(self, params: Array) -> None:
+        """The inverse of `policy_params`, for starting from saved weights; all that it does not say stays fresh.
+
+        Raises ValueError naming both sizes when they differ.
+        """
+
     def exploration(self, env_steps: int) -> Mapping[str, float]:
         """Values of the exploration schedules, by name, after `env_steps` over all workers; empty without any."""
 

@@ -140,6 +140,10 @@ class Algorithm:
     def policy_params(self) -> Array:
         return self.online.params()
 
+    def load_policy(self, params: Array) -> None:
+        self.online.load(params)
+        self.target.load(params)
+
     def exploration(self, env_steps: int) -> Mapping[str, float]:
         config = self.config
         return {"epsilon": linear(env_steps, config.epsilon_start, config.epsilon_end, config.epsilon_steps)}

@@ -160,6 +160,9 @@ class Algorithm:
     def policy_params(self) -> Array:
         return self.actor.params()
 
+    def load_policy(self, params: Array) -> None:
+        self.actor.load(params)
+
     def exploration(self, env_steps: int) -> Mapping[str, float]:
         return {}
 

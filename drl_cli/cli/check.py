@@ -137,7 +137,7 @@ def check_value(key: str, value: str | None, is_sweep: bool, algo: type[AlgoConf
             key.startswith(f"{name}.") and not _is_group(kind) for name, kind in keys.items() if name in parent
         )
         return [] if is_free and "kwargs" in key else [unknown_key(key, algo)]
-    if value is None or "${" in value or (is_sweep and re.search(r"[,(]", value)) or _is_group(keys[key]):
+    if value is None or "{" in value or (is_sweep and re.search(r"[,(]", value)) or _is_group(keys[key]):
         return []
     try:
         parsed: Any = yaml.safe_load(value)

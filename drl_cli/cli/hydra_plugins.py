@@ -30,6 +30,8 @@ class AnyEnv(ConfigSource):
             "max_episode_steps": None,
             "reward_scale": 1.0,
             "frame_stack": "auto",
+            "normalize_obs": False,
+            "normalize_reward": False,
         }
         return ConfigResult(
             provider=self.provider, path="anyenv://", config=OmegaConf.create(node), header={"package": None}

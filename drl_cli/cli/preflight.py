@@ -9,12 +9,14 @@ import psutil
 
 from drl_cli.algos.base import Policy, load_algorithm, refusal
 from drl_cli.cli.errors import MISSING, RESOURCES, USER_CODE, UsageError
+from drl_cli.cli.weights import check_weights, find_weights
 from drl_cli.envs.config import EnvError, MissingExtra
 from drl_cli.replay.config import FifoConfig, SequencesConfig, UniformConfig
 from drl_cli.replay.frame_table import frame_bytes, reference_schema
 from drl_cli.replay.frames import make_codec
 from drl_cli.replay.tables import share_of, table_bytes
 from drl_cli.runtime.config import Config
+from drl_cli.runtime.exploration import exploration_problems
 from drl_cli.runtime.rate_limiter import required_band
 from drl_cli.runtime.worker import row_schema
 from drl_cli.types import EnvSpec
@@ -22,6 +24,8 @@ from drl_cli.types import EnvSpec
 
 def fill(config: Config) -> Config:
     """The config with what depends on this machine filled in."""
+    if config.load_weights is not None:
+        config = dataclasses.replace(config, load_weights=str(find_weights(config.load_weights, config.output_dir)))
     if config.worker.num is not None:
         return config
     num = 1 if config.mode == "single" else max(1, len(os.sched_getaffinity(0)) - config.trainer.num)
@@ -32,12 +36,15 @@ def fill(config: Config) -> Config:
 
 def preflight(config: Config) -> EnvSpec:
     """Check everything that can be checked without starting; raises UsageError with all problems of a kind."""
-    if problems := pace_problems(config) + trainer_problems(config):
+    if problems := [*pace_problems(config), *trainer_problems(config), *worker_problems(config)]:
         raise UsageError(problems)
     spec = environment_spec(config)
     if problem := refusal(config.algo.name, spec, config.mode, config.replay.sampler):
         raise UsageError(problem)
     check_priorities(config)
+    if config.env.normalize_obs and spec.obs.dtype == "uint8":
+        raise UsageError(f"env.normalize_obs: {spec.id} gives images, which are scaled to [0, 1] anyway; say false")
+    check_weights(config, spec)
     check_device(config)
     check_compression(config)
     check_resources(config, spec)
@@ -149,6 +156,18 @@ def queue_problems(config: Config, replay: FifoConfig) -> list[str]:
         problems.append(
             f"replay.capacity={replay.capacity} is below {needed} = {ahead} x trainer.batch_size {batch} that may wait "
             f"+ {rows} transitions of one collect of all workers: some would be lost"
+        )
+    return problems
+
+
+def worker_problems(config: Config) -> list[str]:
+    """Settings of single workers that this mode or algorithm does not allow."""
+    module = load_algorithm(config.algo.name)
+    problems = exploration_problems(config.worker.exploration, config.algo.name, module.EXPLORATION)
+    if config.worker.fetch != "collect" and config.mode != "async":
+        problems.append(
+            f"worker.fetch={config.worker.fetch}: in mode={config.mode} all workers collect with the newest version, "
+            "so that updates and versions keep step; say worker.fetch=collect, or mode=async"
         )
     return problems
 

@@ -57,8 +57,7 @@ def convert(value: Any, kind: Any, path: str, problems: list[str], algo: type[Al
             problems.append(f"{path}: must be {bounds}, got {value}")
         return result
     if origin in (Union, types.UnionType):
-        inner = [arm for arm in get_args(kind) if arm is not type(None)]
-        return None if value is None else convert(value, inner[0], path, problems, algo)
+        return _union(value, get_args(kind), path, problems, algo)
     if origin is Literal:
         if value in get_args(kind):
             return value
@@ -75,10 +74,29 @@ def convert(value: Any, kind: Any, path: str, problems: list[str], algo: type[Al
         return _dataclass(value, kind, path, problems, algo)
     if origin is not None and issubclass(origin, Mapping):
         if isinstance(value, Mapping):
-            return dict(value)
+            (_, item) = get_args(kind)
+            inner = value.items()
+            return {key: v if item is Any else convert(v, item, f"{path}.{key}", problems, algo) for key, v in inner}
         problems.append(f"{path}: must be a mapping such as {{a: 1}}, got {value!r}")
         return None
     return _scalar(value, kind, path, problems)
+
+
+def _union(value: Any, arms: tuple[Any, ...], path: str, problems: list[str], algo: type[AlgoConfig]) -> Any:
+    """`value` as the first kind that takes it; where none does, what is wrong inside it, or what each would have."""
+    if value is None and type(None) in arms:
+        return None
+    refusals: list[str] = []
+    for arm in arms:
+        if arm is not type(None):
+            lines: list[str] = []
+            result = convert(value, arm, path, lines, algo)
+            if not lines:
+                return result
+            refusals += lines
+    inside = [line for line in refusals if not line.startswith(f"{path}: ")]
+    problems += inside or [f"{path}: {', or '.join(line.removeprefix(f'{path}: ') for line in refusals)}"]
+    return None
 
 
 def _dataclass(value: Any, kind: type[T], path: str, problems: list[str], algo: type[AlgoConfig]) -> T | None:

@@ -9,14 +9,19 @@ from drl_cli.utils.ranges import Count, Positive
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """The environment, and what is done to it in training only: `max_episode_steps`, `reward_scale`."""
+    """The environment, and what is done to it in training only: `max_episode_steps`, `reward_scale`.
+
+    `normalize_obs` and `normalize_reward` are the trainer's and the policy's business; replay and scores stay raw.
+    """
 
     name: str
     id: str
     kwargs: Mapping[str, Any]  # Any: whatever the environment's constructor takes
     max_episode_steps: Count | None
     reward_scale: Positive
-    frame_stack: Literal["auto", "none"] = "auto"
+    frame_stack: Literal["auto", "none"]
+    normalize_obs: bool
+    normalize_reward: bool
 
     def for_evaluation(self) -> "EnvConfig":
         """The environment as it is."""

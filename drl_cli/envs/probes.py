@@ -61,6 +61,22 @@ class Reach(gymnasium.Env[Array, Array]):
         return self.goal.copy(), reward, True, False, {}
 
 
+class Scaled(Reach):
+    """Reach in unfortunate units: observations around 500, 1000 times as wide, rewards 1000 times as large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = Box(-300.0, 1300.0, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
+        obs, info = super().reset(seed=seed, options=options)
+        return 1000 * obs + 500, info
+
+    def step(self, action: Array) -> tuple[Array, float, bool, bool, Info]:
+        obs, reward, terminated, truncated, info = super().step(action)
+        return 1000 * obs + 500, 1000 * reward, terminated, truncated, info
+
+
 class Forever(gymnasium.Env[Array, Array]):
     """Reward 1 at every step and only truncation: the value is 1 / (1 - gamma) if and only if truncation bootstraps."""
 
@@ -184,7 +200,7 @@ def stamp(frames: Array) -> Array:
     return flat.view(np.int32)
 
 
-for _class in (Counter, Reach, Forever, Sleeper, Crash, Choose, Frames):
+for _class in (Counter, Reach, Scaled, Forever, Sleeper, Crash, Choose, Frames):
     gymnasium.register(
         f"{_class.__name__}-v0",
         entry_point=f"drl_cli.envs.probes:{_class.__name__}",

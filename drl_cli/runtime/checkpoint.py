@@ -33,6 +33,7 @@ def save_model(folder: Path, load: LoadParams, params: Array, extra: Mapping[str
         "version": load.version,
         "opt_steps": load.opt_steps,
         "env_steps": load.env_steps,
+        "exploration": dict(load.exploration),
         **extra,
         "sha256": {"model.safetensors": digest(model)},
     }

@@ -1,7 +1,8 @@
 """All that can be configured: names, types and ranges. The values are in conf/*.yaml, each with its comment."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.envs.config import EnvConfig
@@ -11,6 +12,8 @@ from drl_cli.types import EnvSpec, FrameStack
 from drl_cli.utils.ranges import Count, Natural, NonNegative, Positive, Range
 
 Mode = Literal["single", "sync", "async"]
+Fetch: TypeAlias = Literal["collect", "episode"] | Count
+Exploration: TypeAlias = Literal["ladder"] | tuple[Mapping[str, float], ...] | None
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,8 @@ class WorkerConfig:
     envs: Count
     block_rows: Count | None
     random_steps: Natural | None
+    fetch: Fetch
+    exploration: Exploration
     max_restarts: Natural
 
 
@@ -111,6 +116,7 @@ class Config:
     device: Literal["auto", "cpu", "cuda"]
     precision: Literal["float32"]
     output_dir: str
+    load_weights: str | None
     dry_run: bool
     stop: StopConfig
     orchestrator: OrchestratorConfig
@@ -197,6 +203,8 @@ class Config:
 
     @property
     def random_steps(self) -> int:
-        """Environment steps over all workers that act at random first."""
+        """Environment steps over all workers that act at random first; by default none with saved weights."""
         steps = self.worker.random_steps
-        return self.orchestrator.min_inserts if steps is None else steps
+        if steps is None:
+            return 0 if self.load_weights else self.orchestrator.min_inserts
+        return steps

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from drl_cli.algos.base import Policy, load_algorithm
 from drl_cli.envs.make import Env
 from drl_cli.runtime.config import Config
+from drl_cli.runtime.normalization import make_policy
 from drl_cli.types import Array, EnvSpec
 
 
@@ -40,7 +40,7 @@ class Evaluator:
 
     def __init__(self, config: Config, spec: EnvSpec, seeds: list[int]) -> None:
         self.spec, self.seeds, self.max_steps = spec, seeds, config.manage.max_episode_steps
-        self.policy: Policy = load_algorithm(config.algo.name).Policy(config.algo, config.network, spec, 0)
+        self.policy = make_policy(config, spec, 0)
         self.envs = [Env(config.env.for_evaluation()) for _ in seeds]
 
     def evaluate(self, params: Array) -> Score:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from drl_cli.types import Array, Episode
+from drl_cli.utils.moments import RunningMoments
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,8 @@ class BatchTrainingData:
     """Batches `[num_batches, batch_size, ...]` for one trainer, drawn when the table had seen `inserts` transitions.
 
     `sequence` `[num_batches, batch_size]` are the numbers of the rows, where the table wants their priorities;
-    `dropped` transitions were too old to be served; `stats` is what the table has to report.
+    `dropped` transitions were too old to be served; `stats` is what the table has to report. `version` is the
+    request's; `moments` are those of all rows that came into this `shard`, where the trainer normalises by them.
     """
 
     trainer: int
@@ -82,6 +84,9 @@ class BatchTrainingData:
     sequence: Array | None = field(default=None, compare=False)
     dropped: int = 0
     stats: Mapping[str, float] = field(default_factory=dict, compare=False)
+    version: int = 0
+    shard: int = 0
+    moments: RunningMoments | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from drl_cli.metrics.console import Console
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import RoleLost
+from drl_cli.runtime.exploration import average
 from drl_cli.runtime.handles import ActorDied, Handle, Ref, get, wait
 from drl_cli.runtime.manage import EvalReport
 from drl_cli.runtime.manage_link import ManageLink
@@ -154,7 +155,7 @@ class Orchestrator:
 
     def _dispatch(self, member: Member) -> None:
         random_actions = self.issued_env_steps < self.config.random_steps
-        if member.version < self.load.version:
+        if self.pool.fetches(member, self.load):
             self.progress.trace.add(7)
         ref = self.pool.dispatch(member, replace(self.load, random_actions=random_actions), self.params)
         self.limiter.issue_collect(self.rows)
@@ -310,7 +311,8 @@ class Orchestrator:
     def _report(self) -> None:
         self.next_report = now() + self.config.logger.report_s
         scalars = self.progress.report(self.worker_wait_s())
-        scalars |= {f"rollout/{name}": value for name, value in self.load.exploration.items()}
+        exploration = average(self.config.worker.exploration, self.load.exploration, self.config.num_workers)
+        scalars |= {f"rollout/{name}": value for name, value in exploration.items()}
         self.manage.report(scalars, self.progress.env_steps)
         self.console.report(scalars, self.progress.env_steps)
 

@@ -1,5 +1,8 @@
 """ParameterServer: the newest versioned parameters, in a copy of its own."""
 
+from pathlib import Path
+
+from drl_cli.runtime.checkpoint import load_model, save_model
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.types import Array
 
@@ -28,3 +31,14 @@ class ParameterServer:
         if self.load is None or self.load.version <= version:
             return None, None
         return self.load, self.params
+
+    def save(self, folder: Path) -> Path:
+        """Write the newest version to a folder; raises ValueError before the first push."""
+        return save_model(folder, *self.pull(), {})
+
+    def restore(self, folder: Path) -> LoadParams:
+        """Hold exactly what `save` wrote, under its version; raises CheckpointError when that is damaged."""
+        self.params, manifest = load_model(folder)
+        counts = (manifest["version"], manifest["opt_steps"], manifest["env_steps"])
+        self.load = LoadParams(*counts, exploration=manifest.get("exploration", {}))
+        return self.load

@@ -17,11 +17,14 @@ from drl_cli.replay.config import FifoConfig, UniformConfig
 from drl_cli.replay.frame_table import FrameTable, reference_schema
 from drl_cli.replay.frames import Stacking, make_codec
 from drl_cli.replay.tables import make_table, share_of
+from drl_cli.runtime.batch_normalizer import BatchNormalizer
+from drl_cli.runtime.checkpoint import load_model
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import RoleLost
 from drl_cli.runtime.handles import Handle, LocalRuntime, RayRuntime, Runtime
 from drl_cli.runtime.manage import Manage
 from drl_cli.runtime.manage_link import ManageLink
+from drl_cli.runtime.normalization import normalized
 from drl_cli.runtime.orchestrator import Orchestrator
 from drl_cli.runtime.parameter_server import ParameterServer
 from drl_cli.runtime.progress import Progress
@@ -33,7 +36,7 @@ from drl_cli.runtime.trajectory_manager import TrajectoryManager
 from drl_cli.runtime.worker import Worker, row_schema
 from drl_cli.runtime.worker_pool import WorkerPool
 from drl_cli.runtime.worker_proxy import WorkerProxy
-from drl_cli.types import EnvSpec
+from drl_cli.types import Array, EnvSpec
 from drl_cli.utils.group import Group
 from drl_cli.utils.seeding import generator, integers
 
@@ -55,7 +58,8 @@ def build(
     edge: Runtime = ray if ray and config.mode != "single" else local
     aside: Runtime = ray or local
 
-    trainers = make_trainers(config, spec, core if config.trainer.num == 1 else edge)
+    weights = load_model(Path(config.load_weights))[0] if config.load_weights else None
+    trainers = make_trainers(config, spec, core if config.trainer.num == 1 else edge, weights)
     shards = [core.spawn(f"replay {i}", make_replay, config, spec, i) for i in range(config.num_shards)]
     replay = ReplayShards(shards, generator(config.seed, "shard"))
     server = core.spawn("parameter server", ParameterServer)
@@ -92,7 +96,7 @@ def make_pool(config: Config, spec: EnvSpec, runtime: Runtime) -> WorkerPool:
 
     if config.worker.proxies:
         return WorkerPool("proxy", config.worker.proxies, spawn_proxy, config.worker.max_restarts)
-    return WorkerPool("worker", config.num_workers, spawn_worker, config.worker.max_restarts)
+    return WorkerPool("worker", config.num_workers, spawn_worker, config.worker.max_restarts, 0, config.worker.fetch)
 
 
 def make_proxy(config: Config, spec: EnvSpec, runtime: Runtime, index: int, incarnation: int) -> WorkerProxy:
@@ -103,7 +107,7 @@ def make_proxy(config: Config, spec: EnvSpec, runtime: Runtime, index: int, inca
     def spawn(worker: int, worker_incarnation: int) -> Handle:
         return runtime.spawn(f"worker {worker}", Worker, config, spec, worker, lives + worker_incarnation)
 
-    pool = WorkerPool("worker", share, spawn, config.worker.max_restarts, first=index * share)
+    pool = WorkerPool("worker", share, spawn, config.worker.max_restarts, index * share, config.worker.fetch)
     window = config.orchestrator.gather_window_s if config.mode == "async" else None
     return WorkerProxy(pool, runtime, window)
 
@@ -117,32 +121,40 @@ def make_replay(config: Config, spec: EnvSpec, shard: int) -> TrajectoryManager:
         row_schema(config, spec),
     )
     if stack is None or not isinstance(share, UniformConfig):
-        return TrajectoryManager(make_table(share, schema, rng, num_batches))
-    table = make_table(share, reference_schema(schema, stack), rng, num_batches)
-    return TrajectoryManager(FrameTable(table, Stacking(spec.obs.shape, stack), make_codec(share.compress)))
+        table = make_table(share, schema, rng, num_batches)
+    else:
+        references = make_table(share, reference_schema(schema, stack), rng, num_batches)
+        table = FrameTable(references, Stacking(spec.obs.shape, stack), make_codec(share.compress))
+    return TrajectoryManager(table, shard, normalized(config, spec))
 
 
-def make_trainers(config: Config, spec: EnvSpec, runtime: Runtime) -> TrainerGroup:
+def make_trainers(config: Config, spec: EnvSpec, runtime: Runtime, weights: Array | None) -> TrainerGroup:
     """The learners, each with a GPU of its own where there are enough."""
     num = config.trainer.num
     gpus = 1 if config.device != "cpu" and runtime.gpus() >= num else 0
     device = "cpu" if config.device == "auto" and num > 1 and not gpus else config.device
+    parts = (config, spec, device)
     return TrainerGroup(
-        [runtime.spawn(role, make_trainer, config, spec, device, i, gpus=gpus) for i, role in enumerate(roles(num))]
+        [runtime.spawn(role, make_trainer, *parts, i, weights, gpus=gpus) for i, role in enumerate(roles(num))]
     )
 
 
-def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int) -> Trainer:
-    """A learner, on its device; all start from the same seed."""
+def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights: Array | None = None) -> Trainer:
+    """A learner, on its device; all start from the same seed, or from the policy in `weights`."""
     (seed,) = integers(config.seed, "trainer", 1)
     algorithm = load_algorithm(config.algo.name).Algorithm
-    return Trainer(
+    layout = normalized(config, spec)
+    trainer = Trainer(
         lambda learner: algorithm(config.algo, config.network, spec, seed, learner),
         device,
         config.precision,
         config.trainer.threads,
         Group(rank, config.trainer.num, config.orchestrator.stall_s),
+        BatchNormalizer(layout) if layout else None,
     )
+    if weights is not None:
+        trainer.load_policy(weights)
+    return trainer
 
 
 def make_limiter(config: Config) -> Limiter:

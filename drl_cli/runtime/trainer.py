@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from drl_cli.algos.base import Algorithm, Update
+from drl_cli.runtime.batch_normalizer import BatchNormalizer
 from drl_cli.runtime.errors import Diverged
 from drl_cli.runtime.handles import node_address
 from drl_cli.runtime.messages import BatchTrainingData, LoadParams, UpdatePriority
@@ -39,7 +40,13 @@ class Trainer:
     """It never pulls, paces, logs or evaluates."""
 
     def __init__(
-        self, build: Callable[[Learner], Algorithm], device: str, precision: str, threads: int, group: Group
+        self,
+        build: Callable[[Learner], Algorithm],
+        device: str,
+        precision: str,
+        threads: int,
+        group: Group,
+        normalizer: BatchNormalizer | None = None,
     ) -> None:
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision({"float32": "highest"}[precision])
@@ -48,6 +55,7 @@ class Trainer:
         keep_freed_memory()
         self.device, self.group = choose_device(device), group
         self.algorithm = build(Learner(self.device, group))
+        self.normalizer = normalizer
         self.opt_steps = 0
 
     def listen(self) -> tuple[str, int]:
@@ -63,6 +71,10 @@ class Trainer:
         """Answer, with the id of this process."""
         return os.getpid()
 
+    def load_policy(self, vector: Array) -> None:
+        """Start from a published vector; raises ValueError naming both sizes when it does not fit."""
+        self.algorithm.load_policy(self.normalizer.load(vector) if self.normalizer else vector)
+
     def train(self, header: BatchTrainingData, columns: Columns) -> tuple[TrainReport, UpdatePriority | None]:
         """One update per batch of columns `[U, B, ...]`; returns the report and, where replay wants them, priorities.
 
@@ -70,6 +82,9 @@ class Trainer:
         """
         started = time.perf_counter()
         batches = {name: self._to_device(column) for name, column in columns.items()}
+        if self.normalizer is not None:
+            self.normalizer.receive(header, is_on_policy="log_prob" in columns)
+            batches = self.normalizer(batches)
         updates = [
             self.algorithm.update({name: batch[i] for name, batch in batches.items()})
             for i in range(header.num_batches)
@@ -92,7 +107,11 @@ class Trainer:
         """The policy's parameters after all updates requested so far, as one flat float32 vector."""
         exploration = dict(self.algorithm.exploration(env_steps))
         load = LoadParams(version, self.opt_steps, env_steps, exploration=exploration)
-        return load, self.algorithm.policy_params()
+        params = self.algorithm.policy_params()
+        if self.normalizer is None:
+            return load, params
+        self.normalizer.adopt()
+        return load, self.normalizer.statistics.join(params)
 
     def _means(self, updates: Sequence[Update], columns: Columns) -> dict[str, float]:
         """Metrics averaged over updates and trainers, fetched at once; raises Diverged where one is not finite."""
@@ -112,6 +131,8 @@ class Trainer:
         update, metric = (int(i) for i in bad[0])
         value = values[update, metric]
         culprit = "the batch was finite"
+        if self.normalizer is not None and not np.isfinite(self.normalizer.statistics.mean).all():
+            culprit = "some observation or reward was not finite, and so nor is what all are normalised by"
         for name, column in columns.items():
             if column.dtype.kind == "f" and not np.isfinite(column[update]).all():
                 culprit = f"first bad value: {name}"

@@ -4,14 +4,20 @@ import numpy as np
 
 from drl_cli.replay.base import Table
 from drl_cli.runtime.messages import BatchTrainingData, InsertTransition, SampleBatch, UpdatePriority
+from drl_cli.runtime.normalization import Layout
 from drl_cli.types import Columns
+from drl_cli.utils.moments import RunningMoments
 
 
 class TrajectoryManager:
-    """Rows go in block by block, batches come out in parts, one for each trainer."""
+    """Rows go in block by block, batches come out in parts, one for each trainer.
 
-    def __init__(self, table: Table) -> None:
-        self.table = table
+    With a `layout` it keeps the moments of all rows that ever came in, for the trainer to normalise by; rows stay raw.
+    """
+
+    def __init__(self, table: Table, shard: int = 0, layout: Layout | None = None) -> None:
+        self.table, self.shard, self.layout = table, shard, layout
+        self.moments = None if layout is None else RunningMoments.empty(layout.size)
         self.last_block: dict[tuple[int, int], int] = {}
 
     def insert(self, message: InsertTransition, columns: Columns) -> int:
@@ -21,6 +27,8 @@ class TrajectoryManager:
                 raise ValueError(f"block {block.number} of worker {block.worker} was inserted before")
         versions = np.repeat([block.version for block in message.blocks], [block.rows for block in message.blocks])
         self.table.insert(columns, versions)
+        if self.layout is not None and self.moments is not None:
+            self.moments = self.moments.merge(self.layout.moments(columns))
         self.last_block |= {(block.worker, block.incarnation): block.number for block in message.blocks}
         return self.table.inserts
 
@@ -31,12 +39,15 @@ class TrajectoryManager:
         """
         drawn = self.table.sample(message.num_batches, message.batch_size, message.version)
         size, stats = message.batch_size // message.num_trainers, dict(self.table.stats())
+        if self.moments is not None:
+            stats["normalizer_count"] = self.moments.count
         parts: list[BatchTrainingData | Columns] = []
         for trainer in range(message.num_trainers):
             mine = slice(trainer * size, (trainer + 1) * size)
             numbers = None if drawn.sequence is None else drawn.sequence[:, mine]
+            served = (trainer, drawn.num_batches, size, self.table.inserts, numbers, drawn.dropped, stats)
             parts += [
-                BatchTrainingData(trainer, drawn.num_batches, size, self.table.inserts, numbers, drawn.dropped, stats),
+                BatchTrainingData(*served, message.version, self.shard, self.moments),
                 drawn.columns if message.num_trainers == 1 else _part(drawn.columns, mine),
             ]
         return tuple(parts)

@@ -1,5 +1,6 @@
 """Worker: owns E environments, a copy of the policy and the n-step builder; answers `collect`."""
 
+import logging
 import time
 
 import numpy as np
@@ -13,9 +14,13 @@ from drl_cli.replay.frames import Stacking, make_codec
 from drl_cli.replay.sequences import SequenceBuilder
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import EnvironmentFailed
+from drl_cli.runtime.exploration import describe, personal
 from drl_cli.runtime.messages import Block, InsertTransition, LoadParams
+from drl_cli.runtime.normalization import make_policy
 from drl_cli.types import Array, Columns, EnvSpec, Schema, transition_schema
 from drl_cli.utils.seeding import integers
+
+log = logging.getLogger(__name__)
 
 
 class Worker:
@@ -25,12 +30,11 @@ class Worker:
     """
 
     def __init__(self, config: Config, spec: EnvSpec, index: int, incarnation: int) -> None:
-        self.index, self.incarnation = index, incarnation
+        self.config, self.index, self.incarnation = config, index, incarnation
         self.num_steps = config.steps_per_collect
         seeds = integers(config.seed, "worker", config.worker.envs, index, incarnation)
         (policy_seed,) = integers(config.seed, "policy", 1, index, incarnation)
-        module = load_algorithm(config.algo.name)
-        self.policy = module.Policy(config.algo, config.network, spec, policy_seed)
+        self.policy = make_policy(config, spec, policy_seed)
         self.builder = make_builder(config, spec, self.policy, index, incarnation)
         try:
             self.envs = EnvBatch(config.env, spec, seeds)
@@ -38,20 +42,26 @@ class Worker:
             raise EnvironmentFailed(f"worker {index}: {type(error).__name__}: {error}") from error
         self.policy.begin(np.arange(config.worker.envs))
         self.load: LoadParams | None = None
+        self.held: LoadParams | None = None
         self.blocks = 0
         self.env_steps = 0
+        if config.worker.exploration is not None:
+            log.info("worker %d explores by %s", index, describe(config.worker.exploration, index, config.num_workers))
 
     def collect(self, load: LoadParams, params: Array | None = None) -> tuple[InsertTransition, Columns]:
-        """Take `num_steps` steps in every environment; `params` come along when they are newer than the worker's.
+        """Take `num_steps` steps in every environment; `params` come along when the worker is to take newer ones.
 
-        Returns the header and the columns of all rows that are complete, `[rows, ...]`.
+        How to explore is always the newest. Returns the header, which names the version that acted, and the columns of
+        all rows that are complete, `[rows, ...]`.
         """
         started = time.perf_counter()
         if params is not None:
             self.policy.load(params)
-        assert params is not None or (self.load is not None and self.load.version == load.version)
+            self.held = load
+        assert self.held is not None
         self.load = load
-        self.policy.explore(load.exploration)
+        setting = self.config.worker.exploration
+        self.policy.explore(personal(setting, load.exploration, self.index, self.config.num_workers))
         num_steps, open_rows = self.num_steps * len(self.envs.envs), self.builder.open_rows
         try:
             for _ in range(self.num_steps):
@@ -67,8 +77,8 @@ class Worker:
             open_rows + num_steps - self.builder.open_rows,
             first,
             self.env_steps,
-            load.version,
-            load.opt_steps,
+            self.held.version,
+            self.held.opt_steps,
         )
         self.blocks += 1
         seconds = time.perf_counter() - started

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from drl_cli.runtime.config import Fetch
 from drl_cli.runtime.errors import RoleLost
 from drl_cli.runtime.handles import ActorDied, Handle, Ref, get, wait
 from drl_cli.runtime.messages import InsertTransition, LoadParams
@@ -15,7 +16,10 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Member:
-    """One worker (or proxy) and what it is doing; `loaded`: parameters went along with its last call."""
+    """One worker (or proxy) and what it is doing; `loaded`: parameters went along with its last call.
+
+    `collects` were begun in this incarnation; an episode `ended` in the last.
+    """
 
     index: int
     handle: Handle
@@ -23,6 +27,8 @@ class Member:
     version: int = -1
     columns: Ref | None = None
     loaded: bool = False
+    collects: int = 0
+    ended: bool = False
 
 
 @dataclass(frozen=True)
@@ -36,12 +42,22 @@ class Collected:
 
 
 class WorkerPool:
-    """`spawn(index, incarnation)` makes a worker; a member is busy from `dispatch` until its result is `finish`ed."""
+    """`spawn(index, incarnation)` makes a worker; a member is busy from `dispatch` until its result is `finish`ed.
+
+    `fetch` says when newer parameters go to a member: "collect" (at each), n (at every n-th), or "episode" (at the
+    first after an episode of its ended).
+    """
 
     def __init__(
-        self, name: str, num: int, spawn: Callable[[int, int], Handle], max_restarts: int, first: int = 0
+        self,
+        name: str,
+        num: int,
+        spawn: Callable[[int, int], Handle],
+        max_restarts: int,
+        first: int = 0,
+        fetch: Fetch = "collect",
     ) -> None:
-        self.name, self.spawn, self.max_restarts = name, spawn, max_restarts
+        self.name, self.spawn, self.max_restarts, self.fetch = name, spawn, max_restarts, fetch
         self.members = [Member(i, spawn(i, 0)) for i in range(first, first + num)]
         self.waiting = [Waiting() for _ in self.members]
         self.busy: dict[Ref, Member] = {}
@@ -53,13 +69,22 @@ class WorkerPool:
         busy = {member.index for member in self.busy.values()}
         return [member for member in self.members if member.index not in busy]
 
+    def fetches(self, member: Member, load: LoadParams) -> bool:
+        """Whether this version's parameters go along with the member's next collect."""
+        if self.fetch == "collect" or member.version < 0:
+            is_due = True
+        else:
+            is_due = member.ended if self.fetch == "episode" else member.collects % self.fetch == 0
+        return is_due and load.version > member.version
+
     def dispatch(self, member: Member, load: LoadParams, params: Ref) -> Ref:
-        """Start a collect; the parameters go along only if the member has older ones."""
-        member.loaded = load.version > member.version
+        """Start a collect; the parameters go along only if the member has older ones, and is to have these."""
+        member.loaded = self.fetches(member, load)
         args = (load, params) if member.loaded else (load,)
         self.waiting[member.index - self._first].stop(now())  # before the call: in process it takes all its time here
         header, member.columns = member.handle.call("collect", *args, results=2)
-        member.version = load.version
+        member.version = load.version if member.loaded else member.version
+        member.collects += 1
         self.busy[header] = member
         return header
 
@@ -72,6 +97,7 @@ class WorkerPool:
         except ActorDied as error:
             self._restart(member, error)
             return Collected(member.index, None, None)
+        member.ended = bool(header.episodes)
         return Collected(member.index, header, member.columns, member.loaded)
 
     def gather(self, window_s: float | None) -> list[Collected]:
@@ -100,7 +126,7 @@ class WorkerPool:
             ) from error
         started = now()
         member.incarnation += 1
-        member.version = -1
+        member.version, member.collects = -1, 0
         member.handle = self.spawn(member.index, member.incarnation)
         log.warning(
             "%s %d died (%s), restarted %d/%d in %.1f s",

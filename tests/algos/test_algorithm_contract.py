@@ -233,6 +233,23 @@ def test_state_round_trip(case):
         other.load_state({})
 
 
+def test_load_policy_is_the_inverse_of_policy_params(case):
+    saved, algorithm = case.algorithm(), case.algorithm(seed=9)
+    for i in range(3):
+        saved.update(case.batch(i))
+    params = saved.policy_params()
+    params.flags.writeable = False
+    fresh = algorithm.state()
+    algorithm.load_policy(params)
+    assert algorithm.policy_params().tobytes() == params.tobytes() != case.algorithm(seed=9).policy_params().tobytes()
+    changed = {key for key, tensor in algorithm.state().items() if not torch.equal(tensor, fresh[key])}
+    assert not {key for key in changed if "." in key}  # the optimizers start fresh
+    algorithm.update(case.batch())  # and has not written into what was given
+    for wrong in (params[:-1], np.append(params, params[:1])):
+        with pytest.raises(ValueError, match=rf"{wrong.size}.*{params.size}"):
+            algorithm.load_policy(wrong)
+
+
 def test_params_are_a_copy(case):
     algorithm = case.algorithm()
     params = algorithm.policy_params()

@@ -190,3 +190,10 @@ def test_the_policy_rates_rows_as_the_learner_does_while_the_target_is_the_onlin
     np.testing.assert_allclose(
         make_policy(0, activation).priorities(rows), algorithm.update(batch).priorities, rtol=1e-4, atol=1e-6
     )
+
+
+def test_load_policy_fills_both_networks():
+    saved, algorithm = make(seed=1).policy_params(), make(seed=2)
+    algorithm.load_policy(saved)
+    assert np.array_equal(algorithm.online.params(), saved)
+    assert np.array_equal(algorithm.target.params(), saved)

@@ -26,7 +26,7 @@ def sac_config(n_step=1, **options):
 
 def learn(module, config, probe, updates, max_episode_steps=None):
     """One update per step of 8 environments, after 20 random ones."""
-    env = EnvConfig("probe", f"drl_cli.envs.probes:{probe}-v0", {}, max_episode_steps, 1.0)
+    env = EnvConfig("probe", f"drl_cli.envs.probes:{probe}-v0", {}, max_episode_steps, 1.0, False, False)
     spec = read_spec(env)
     algorithm = module.Algorithm(config, NETWORK, spec, 0, Learner(torch.device("cpu")))
     policy, envs = module.Policy(config, NETWORK, spec, 0), EnvBatch(env, spec, range(NUM_ENVS))

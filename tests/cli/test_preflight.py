@@ -253,3 +253,25 @@ def test_a_table_that_the_algorithm_can_not_learn_from_is_refused(config, overri
         f"can't learn from {overrides[1]}; say replay={'fifo-once' if 'algo=ppo' in overrides else 'uniform'}"
         in problem
     )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "parts"),
+    [
+        (("worker.fetch=episode", "mode=sync"), ("worker.fetch=episode", "mode=sync", "mode=async")),
+        (("worker.fetch=3", "mode=single"), ("worker.fetch=3", "mode=single")),
+        (("worker.exploration=ladder",), ("sac has no exploration values",)),
+        (("worker.exploration=[{lr: 1e-3}]", "env=CartPole-v1", "algo=dqn"), ("'lr'", "dqn has: epsilon")),
+        (("worker.exploration=[{hidden: 32}]", "env=CartPole-v1", "algo=dqn"), ("'hidden'", "may differ")),
+        (("env=CarRacing-v3", "env.normalize_obs=true"), ("env.normalize_obs", "images")),
+    ],
+)
+def test_what_workers_may_not_do_is_refused_before_anything_starts(config, overrides, parts):
+    code, (problem,) = refusal(config(*overrides))
+    assert code == USAGE
+    assert all(part in problem for part in parts)
+
+
+@pytest.mark.parametrize("fetch", ["collect", 2, "episode"])
+def test_fetch_policies_are_for_async(config, fetch):
+    preflight(config(f"worker.fetch={fetch}", "mode=async"))

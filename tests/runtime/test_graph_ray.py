@@ -191,3 +191,16 @@ def test_an_environment_that_raises_in_another_process(build_graph):
     graph = build_graph("env=drl_cli.envs.probes:Crash-v0", "+env.kwargs.at=60", "mode=async", on_ray=True)
     with pytest.raises(EnvironmentFailed, match="probe crashed at step 60"):
         graph.run()
+
+
+def test_normalisation_in_other_processes(run_graph):
+    args = (COUNTER, "worker.num=2", "seed=5", "env.normalize_obs=true", "env.normalize_reward=true")
+    here, there = run_graph(*args, "mode=sync"), run_graph(*args, "mode=sync", on_ray=True)
+    assert weights(here) == weights(there)
+    graph = run_graph(*args, "mode=async", "replay.shards=2", "worker.fetch=2", on_ray=True)
+    count, *_ = get(graph.params)[-1 - 2 * 4 :]
+    assert 64 <= count <= graph.progress.inserts
+    shards = [get(shard.call("contents")) for shard in graph.replay.shards]
+    rows = {name: np.concatenate([shard[name] for shard in shards]) for name in shards[0]}
+    rows = {name: column[np.lexsort(rows["obs"].T[::-1])] for name, column in rows.items()}
+    check_counter_rows(rows, 1, 0.99, graph.progress.env_steps)

@@ -1,0 +1,153 @@
+"""Normalisation of observations and rewards: what a parameter version normalises by, and the policy that does.
+
+Replay keeps raw rows. The trajectory manager counts what is inserted, the trainer normalises batches by it, and the
+statistics travel at the end of the parameter vector: whoever acts with a version normalises as its learner did.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from drl_cli.algos.base import Policy, load_algorithm
+from drl_cli.runtime.config import Config
+from drl_cli.types import Array, Columns, EnvSpec
+from drl_cli.utils.moments import RunningMoments
+
+if TYPE_CHECKING:
+    import torch
+
+EPS = 1e-8
+"""Added to the variance of an observation."""
+CLIP = 10.0
+"""Normalised observations end here, on either side."""
+
+Values = TypeVar("Values", Array, "torch.Tensor")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What is normalised: observations of this shape (None: none), and rewards or not."""
+
+    obs: tuple[int, ...] | None
+    reward: bool
+
+    @property
+    def size(self) -> int:
+        """Number of values that have statistics of their own; the reward is the last."""
+        return (0 if self.obs is None else int(np.prod(self.obs))) + self.reward
+
+    def moments(self, columns: Columns) -> RunningMoments:
+        """Of the rows of a block: `obs` (each `next_obs` is another row's, so it adds nothing) and `reward`."""
+        is_real = columns.get("mask", slice(None))  # sequences are padded
+        parts = []
+        if self.obs is not None:
+            parts.append(columns["obs"][is_real].reshape(-1, int(np.prod(self.obs))))
+        if self.reward:
+            parts.append(columns["reward"][is_real].reshape(-1, 1))
+        return RunningMoments.of(np.concatenate(parts, -1).astype(np.float64))
+
+
+def normalized(config: Config, spec: EnvSpec) -> Layout | None:
+    """What this run normalises; None for nothing."""
+    env = config.env
+    if not (env.normalize_obs or env.normalize_reward):
+        return None
+    return Layout(spec.obs.shape if env.normalize_obs else None, env.normalize_reward)
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """float32 mean and standard deviation `[layout.size]` of `count` rows; of none, they change nothing."""
+
+    layout: Layout
+    count: int
+    mean: Array
+    std: Array
+
+    @classmethod
+    def of(cls, layout: Layout, moments: RunningMoments) -> "Statistics":
+        """Of the rows seen so far."""
+        mean, std = (values.astype(np.float32) for values in (moments.mean, np.sqrt(moments.variance)))
+        return cls(layout, moments.count, mean, std)
+
+    @classmethod
+    def split(cls, layout: Layout, vector: Array) -> "tuple[Array, Statistics]":
+        """A parameter vector as `join` made it: the policy's part, and these. Raises ValueError for a shorter one."""
+        length = 1 + 2 * layout.size
+        if vector.ndim != 1 or len(vector) < length:
+            raise ValueError(f"parameter vector has shape {vector.shape}, the statistics alone need ({length},)")
+        params, count, mean, std = np.split(vector, [-length, 1 - length, -layout.size])
+        return params, cls(layout, int(count[0]), mean, std)
+
+    def join(self, params: Array) -> Array:
+        """The policy's parameters with these behind them: count, mean, standard deviation."""
+        return np.concatenate([params, np.array([self.count], np.float32), self.mean, self.std])
+
+    def moments(self) -> RunningMoments:
+        """What to go on counting from."""
+        mean, std = self.mean.astype(np.float64), self.std.astype(np.float64)
+        return RunningMoments(self.count, mean, self.count * np.square(std))
+
+    @property
+    def obs(self) -> tuple[Array, Array]:
+        """What observations are shifted and divided by."""
+        assert self.layout.obs is not None
+        rows = slice(0, self.layout.size - self.layout.reward)
+        scale = np.sqrt(np.square(self.std[rows]) + np.float32(EPS)) if self.count else np.ones_like(self.std[rows])
+        return self.mean[rows].reshape(self.layout.obs), scale.reshape(self.layout.obs)
+
+    @property
+    def reward(self) -> float:
+        """What rewards are divided by, their standard deviation; one that never varies is left as it is."""
+        mean, std = float(self.mean[-1]), float(self.std[-1])
+        return std if std > 1e-6 * abs(mean) else 1.0
+
+    @property
+    def bound(self) -> float:
+        """Where normalised observations are cut."""
+        return CLIP if self.count else float("inf")
+
+
+def normalize(obs: Values, mean: Values, scale: Values, bound: float) -> Values:
+    """(obs - mean) / scale within +-bound; the same operations, and so the same bits, in numpy and torch."""
+    return ((obs - mean) / scale).clip(-bound, bound)
+
+
+class NormalizedPolicy(Policy):
+    """A policy that sees normalised observations; its parameter vectors end in the statistics."""
+
+    def __init__(self, policy: Policy, layout: Layout) -> None:
+        self.policy, self.layout = policy, layout
+
+    def load(self, params: Array) -> None:
+        own, self.statistics = Statistics.split(self.layout, params)
+        self.policy.load(own)
+
+    def explore(self, values: Mapping[str, float]) -> None:
+        self.policy.explore(values)
+
+    def begin(self, envs: Array) -> None:
+        self.policy.begin(envs)
+
+    def act(self, obs: Array) -> Columns:
+        return self.policy.act(self._normalized(obs))
+
+    def random(self, rows: int) -> Columns:
+        return self.policy.random(rows)
+
+    def greedy(self, obs: Array) -> Array:
+        return self.policy.greedy(self._normalized(obs))
+
+    def _normalized(self, obs: Array) -> Array:
+        if self.layout.obs is None:
+            return obs
+        return normalize(obs.astype(np.float32, copy=False), *self.statistics.obs, self.statistics.bound)
+
+
+def make_policy(config: Config, spec: EnvSpec, seed: int) -> Policy:
+    """The algorithm's policy, as this run's workers and evaluators use it."""
+    policy = load_algorithm(config.algo.name).Policy(config.algo, config.network, spec, seed)
+    layout = normalized(config, spec)
+    return policy if layout is None else NormalizedPolicy(policy, layout)

@@ -1,0 +1,127 @@
+"""load_weights on the command line: what it may name, and what is refused before anything starts."""
+
+import shutil
+
+import pytest
+
+from drl_cli.cli.errors import CHECKPOINT, USAGE, UsageError
+from drl_cli.cli.preflight import fill, preflight
+from drl_cli.cli.settings import build
+from drl_cli.cli.weights import find_weights
+from drl_cli.runtime.checkpoint import load_model
+
+
+@pytest.fixture
+def copied(small_run, tmp_path):
+    """A copy of the small run, to be damaged."""
+    folder = tmp_path / "outputs" / "Pendulum-v1" / "sac-async" / small_run.folder.name
+    shutil.copytree(small_run.folder, folder, symlinks=True)
+    return folder
+
+
+@pytest.fixture
+def check(composed, tmp_path):
+    """What drl-train does with load_weights before it starts; gives the config."""
+
+    def check_it(path, *overrides):
+        root = f"output_dir={tmp_path}/outputs"
+        config = fill(build(composed("env=Pendulum-v1", "tuned=none", root, f"load_weights='{path}'", *overrides)))
+        preflight(config)
+        return config
+
+    return check_it
+
+
+def refusal(check, *args):
+    with pytest.raises(UsageError) as caught:
+        check(*args)
+    (problem,) = caught.value.problems
+    return caught.value.exit_code, problem
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("latest", "best"),
+        ("{run}", "best"),
+        ("{outputs}/*/*/*", "best"),
+        ("{id}", "best"),
+        ("{run}/checkpoints/best", "best"),
+        ("{run}/checkpoints/last", "last"),
+        ("{run}/checkpoints/last/model.safetensors", "last"),
+    ],
+)
+def test_what_it_may_name(copied, tmp_path, path, found):
+    outputs = tmp_path / "outputs"
+    path = path.format(run=copied, outputs=outputs, id=copied.name[:15])
+    assert find_weights(path, str(outputs)) == (copied / "checkpoints" / found).resolve()
+
+
+def test_the_config_names_the_checkpoint_itself(copied, check):
+    config = check("latest", "network.hidden=[16,16]")
+    assert config.load_weights == str((copied / "checkpoints" / "best").resolve())
+
+
+def test_another_size_is_exit_8_and_names_both(copied, check):
+    params, _ = load_model(copied / "checkpoints" / "best")
+    code, problem = refusal(check, "latest", "network.hidden=[8]")
+    assert code == CHECKPOINT
+    assert f"({len(params)},)" in problem
+    assert f"({3 * 8 + 8 + 8 * 2 + 2},)" in problem
+    assert "network" in problem
+    code, problem = refusal(check, "latest", "network.hidden=[16,16]", "env.normalize_obs=true")
+    assert code == CHECKPOINT
+    assert "env.normalize_*" in problem
+
+
+def test_a_tampered_model_is_exit_8(copied, check):
+    model = copied / "checkpoints" / "best" / "model.safetensors"
+    content = bytearray(model.read_bytes())
+    content[-1] ^= 1
+    model.write_bytes(content)
+    code, problem = refusal(check, "latest", "network.hidden=[16,16]")
+    assert code == CHECKPOINT
+    assert "sha256" in problem
+
+
+def test_a_checkpoint_that_is_not_there_names_those_that_are(copied, tmp_path):
+    with pytest.raises(UsageError, match=r"no 'step_42'.*there is: best, last, step_") as caught:
+        find_weights(f"{copied}/checkpoints/step_42", str(tmp_path / "outputs"))
+    assert caught.value.exit_code == CHECKPOINT
+
+
+def test_a_run_that_saved_nothing_is_exit_8(copied, tmp_path):
+    shutil.rmtree(copied / "checkpoints")
+    with pytest.raises(UsageError, match=r"no 'best'.*there is none") as caught:
+        find_weights(str(copied), str(tmp_path / "outputs"))
+    assert caught.value.exit_code == CHECKPOINT
+
+
+def test_nothing_of_that_name_is_exit_2(tmp_path):
+    with pytest.raises(UsageError, match=r"load_weights: no run 'nope' in .*0 runs there") as caught:
+        find_weights("nope", str(tmp_path))
+    assert caught.value.exit_code == USAGE
+
+
+def test_the_command_starts_from_it_and_says_no_before_ray_starts(small_run, drl, tmp_path):
+    args = (*small_run.args, f"load_weights={small_run.folder}", "orchestrator.min_inserts=300")
+    done = drl("train", *args, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (run,) = tmp_path.glob("outputs/*/*/*")
+    ours, theirs = (
+        load_model(folder / "checkpoints" / name)[0] for folder, name in ((run, "last"), (small_run.folder, "best"))
+    )
+    assert ours.tobytes() == theirs.tobytes()
+    refused = drl("train", *args, "network.hidden=[8]", "debug.in_process=false", cwd=tmp_path)
+    assert refused.returncode == CHECKPOINT
+    assert refused.stderr.startswith("error: load_weights: ")
+    assert len(list(tmp_path.glob("outputs/*/*/*"))) == 1
+
+
+def test_a_normalised_run_is_evaluated_with_its_statistics(drl, tiny, tmp_path):
+    args = ("env=Pendulum-v1", *tiny, "env.normalize_obs=true", "env.normalize_reward=true")
+    assert drl("train", *args, cwd=tmp_path).returncode == 0
+    done = drl("eval", "episodes=2", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    again = drl("train", *args, "load_weights=latest", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr

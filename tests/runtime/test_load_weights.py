@@ -1,0 +1,97 @@
+"""load_weights: version 0 is exactly what was saved, in every mode; nothing else is taken over."""
+
+import numpy as np
+import pytest
+import safetensors.numpy
+from graphs import COUNTER, make_config
+
+from drl_cli.envs.make import read_spec
+from drl_cli.runtime.checkpoint import save_model
+from drl_cli.runtime.handles import get
+from drl_cli.runtime.messages import LoadParams
+from drl_cli.runtime.program import make_trainer
+from drl_cli.runtime.trainer import Trainer
+
+MODES = ("single", "sync", "async")
+SAC = (COUNTER, "network.hidden=[16,16]")
+DQN = ("env=drl_cli.envs.probes:Choose-v0", "algo=dqn", "network.hidden=[16,16]")
+NORMALIZED = ("env.normalize_obs=true", "env.normalize_reward=true")
+KINDS = pytest.mark.parametrize("kind", [SAC, DQN, (*SAC, *NORMALIZED)], ids=["sac", "dqn", "normalized"])
+
+
+def saved(folder, kind, seed=50):
+    """The folder of a policy that has nothing to do with the run's own seed, and its vector."""
+    config = make_config(*kind, f"seed={seed}")
+    trainer = make_trainer(config, read_spec(config.env))
+    vector = trainer.publish(0, 0)[1]
+    if trainer.normalizer is not None:
+        size = trainer.normalizer.layout.size
+        vector[-2 * size - 1 :] = [1000, *np.linspace(-3, 3, size), *np.linspace(0.1, 2, size)]
+    return save_model(folder / "saved", LoadParams(7, 96, 5000), vector, {}), vector
+
+
+def loads_of(graph):
+    """What each collect call is given, as the run goes."""
+    loads = []
+    for member in graph.pool.members:
+        worker = member.handle.role
+
+        def collect(load, *params, collect=worker.collect):
+            loads.append(load)
+            return collect(load, *params)
+
+        worker.collect = collect
+    return loads
+
+
+@KINDS
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("proxies", [0, 1])
+def test_version_0_is_exactly_what_was_saved(run_graph, tmp_path, kind, mode, proxies):
+    folder, vector = saved(tmp_path, kind)
+    graph = run_graph(
+        *(*kind, f"mode={mode}", f"load_weights={folder}", f"worker.proxies={proxies}"),
+        *("orchestrator.min_inserts=2000", "total_env_steps=64"),
+    )
+    assert (graph.load.version, graph.load.opt_steps) == (0, 0)
+    assert get(graph.params).tobytes() == vector.tobytes()
+    assert graph.server.role.pull()[1].tobytes() == vector.tobytes()
+    model = safetensors.numpy.load_file(graph.folder / "checkpoints/last/model.safetensors")
+    assert model["policy"].tobytes() == vector.tobytes()
+
+
+@pytest.mark.ray
+def test_version_0_is_exactly_what_was_saved_on_ray(run_graph, tmp_path):
+    folder, vector = saved(tmp_path, SAC)
+    args = ("mode=async", f"load_weights={folder}", "orchestrator.min_inserts=2000", "total_env_steps=64")
+    graph = run_graph(*SAC, *args, on_ray=True)
+    assert get(graph.server.call("pull", results=2)[1]).tobytes() == vector.tobytes()
+
+
+@KINDS
+def test_training_goes_on_from_it_with_fresh_optimizers(build_graph, tmp_path, kind):
+    folder, vector = saved(tmp_path, kind)
+    graph = build_graph(*kind, "mode=sync", f"load_weights={folder}")
+    trainer: Trainer = graph.trainer.role
+    state = trainer.algorithm.state()
+    assert not any(tensor.any() for name, tensor in state.items() if name.endswith(("mean", "square", "count")))
+    graph.run()
+    assert graph.progress.opt_steps > 20
+    assert get(graph.params).tobytes() != vector.tobytes()
+    if trainer.normalizer is not None:
+        assert trainer.normalizer.statistics.count == 1000 + graph.progress.inserts
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_no_random_warm_up_unless_it_is_asked_for(build_graph, tmp_path, mode):
+    folder, _ = saved(tmp_path, SAC)
+    for more, steps in (((), 0), (("worker.random_steps=96",), 96)):
+        graph = build_graph(*SAC, f"mode={mode}", f"load_weights={folder}", *more)
+        loads = loads_of(graph)
+        graph.run()
+        assert len(loads) > 10
+        assert sum(load.random_actions for load in loads) == steps // graph.rows
+    graph = build_graph(*SAC, f"mode={mode}")
+    loads = loads_of(graph)
+    graph.run()
+    assert loads[0].random_actions
