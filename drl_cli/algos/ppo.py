@@ -204,6 +204,10 @@ class Algorithm:
     def policy_params(self) -> Array:
         return np.concatenate([self.actor.params(), self.log_std.cpu().numpy()])
 
+    def load_policy(self, params: Array) -> None:
+        self.actor.load(params[: len(params) - len(self.log_std)])
+        self.log_std.copy_(torch.from_numpy(params[len(params) - len(self.log_std) :].copy()))
+
     def exploration(self, env_steps: int) -> Mapping[str, float]:
         return {}
 

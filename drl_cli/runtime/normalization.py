@@ -137,6 +137,11 @@ class NormalizedPolicy(Policy):
     def random(self, rows: int) -> Columns:
         return self.policy.random(rows)
 
+    def priorities(self, rows: Columns) -> Array:
+        normal = {name: self._normalized(rows[name]) for name in ("obs", "next_obs")}
+        reward = rows["reward"] / np.float32(self.statistics.reward) if self.layout.reward else rows["reward"]
+        return self.policy.priorities({**rows, **normal, "reward": reward})
+
     def greedy(self, obs: Array) -> Array:
         return self.policy.greedy(self._normalized(obs))
 

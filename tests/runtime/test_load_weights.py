@@ -72,7 +72,7 @@ def test_version_0_is_exactly_what_was_saved_on_ray(run_graph, tmp_path):
 def test_training_goes_on_from_it_with_fresh_optimizers(build_graph, tmp_path, kind):
     folder, vector = saved(tmp_path, kind)
     graph = build_graph(*kind, "mode=sync", f"load_weights={folder}")
-    trainer: Trainer = graph.trainer.role
+    trainer: Trainer = graph.trainers.trainers[0].role
     state = trainer.algorithm.state()
     assert not any(tensor.any() for name, tensor in state.items() if name.endswith(("mean", "square", "count")))
     graph.run()

@@ -188,7 +188,7 @@ def test_over_workers_and_shards_they_are_those_of_all_rows(run_graph, mode, pro
     table = np.concatenate([columns["obs"], columns["reward"][:, None]], -1)
     np.testing.assert_allclose(merged.mean, table.mean(0), rtol=1e-12)
     np.testing.assert_allclose(merged.variance, table.var(0), rtol=1e-9)
-    trainer = graph.trainer.role.normalizer
+    trainer = graph.trainers.trainers[0].role.normalizer
     assert 0 < trainer.statistics.count <= merged.count
     assert sorted(trainer.shards) == [0, 1, 2]
 
@@ -205,14 +205,14 @@ def test_replay_holds_raw_rows(run_graph, mode):
 def test_every_worker_acts_by_the_statistics_of_its_version(build_graph, mode, proxies):
     graph = build_graph(COUNTER, f"mode={mode}", "worker.num=2", f"worker.proxies={proxies}", *BOTH)
     published, acted = {}, []
-    publish = graph.trainer.role.publish
+    publish = graph.trainers.trainers[0].role.publish
 
     def note(version, env_steps):
         load, params = publish(version, env_steps)
-        published[version] = graph.trainer.role.normalizer.statistics
+        published[version] = graph.trainers.trainers[0].role.normalizer.statistics
         return load, params
 
-    graph.trainer.role.publish = note
+    graph.trainers.trainers[0].role.publish = note
     members = graph.pool.members
     if proxies:
         members = [worker for member in members for worker in member.handle.role.pool.members]
@@ -262,9 +262,9 @@ def test_equal_seeds_give_equal_weights(run_graph, mode):
 
 def test_off_nothing_travels(run_graph):
     graph = run_graph(COUNTER, "mode=sync")
-    assert graph.trainer.role.normalizer is None
+    assert graph.trainers.trainers[0].role.normalizer is None
     assert managers(graph)[0].moments is None
-    assert get(graph.params).shape == graph.trainer.role.algorithm.policy_params().shape
+    assert get(graph.params).shape == graph.trainers.trainers[0].role.algorithm.policy_params().shape
     policy = make_policy(graph.config, read_spec(graph.config.env), 0)
     assert not isinstance(policy, NormalizedPolicy)
 
@@ -272,7 +272,7 @@ def test_off_nothing_travels(run_graph):
 @pytest.mark.parametrize("what", [BOTH, BOTH[:1], BOTH[1:]])
 def test_the_vector_has_what_is_normalised(run_graph, what):
     graph = run_graph(COUNTER, "mode=sync", *what)
-    own = graph.trainer.role.algorithm.policy_params()
+    own = graph.trainers.trainers[0].role.algorithm.policy_params()
     size = 3 * (BOTH[0] in what) + (BOTH[1] in what)
     assert len(get(graph.params)) == len(own) + 1 + 2 * size
     assert get(graph.params)[: len(own)].tobytes() == own.tobytes()

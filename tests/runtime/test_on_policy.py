@@ -15,13 +15,13 @@ PPO = (
 
 def record(graph):
     """The batches that the trainer will get, `[U, B, ...]` each, and their headers."""
-    batches, train = [], graph.trainer.role.train
+    batches, train = [], graph.trainers.trainers[0].role.train
 
     def recording(header, columns):
         batches.append((header, columns))
         return train(header, columns)
 
-    graph.trainer.role.train = recording
+    graph.trainers.trainers[0].role.train = recording
     return batches
 
 

@@ -84,7 +84,7 @@ def test_states_priorities_and_pace_are_exact(run_recall, mode, initial, remover
         "replay.shards=2", "total_env_steps=2000", "orchestrator.sample_insert_ratio=0.5",
     )  # fmt: skip
     progress = graph.progress
-    report, errors = progress.report(0.0), graph.trainer.role.algorithm.errors
+    report, errors = progress.report(0.0), graph.trainers.trainers[0].role.algorithm.errors
     assert len(errors) == progress.opt_steps > 800
     assert max(errors) == 0
     assert progress.trace.counts[5] == progress.trace.counts[4] > 0
