@@ -1,5 +1,6 @@
 """All that can be configured: names, types and ranges. The values are in conf/*.yaml, each with its comment."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
@@ -200,6 +201,12 @@ class Config:
         """Updates that a whole run makes at the configured ratio, less what rows still open at its end pay."""
         pace, open_rows = self.orchestrator, self.num_workers * self.worker.envs * (self.row_steps - 1)
         return max(0, int(pace.sample_insert_ratio * (self.total_env_steps - open_rows - pace.min_inserts)))
+
+    @property
+    def batches_per_shard(self) -> int:
+        """Batches that a shard serves at least: its share, less what chance may give to others."""
+        share = self.num_updates // self.num_shards
+        return share if self.num_shards == 1 else max(0, share - 4 * math.isqrt(share))
 
     @property
     def random_steps(self) -> int:

@@ -115,11 +115,7 @@ def make_proxy(config: Config, spec: EnvSpec, runtime: Runtime, index: int, inca
 def make_replay(config: Config, spec: EnvSpec, shard: int) -> TrajectoryManager:
     """One shard of the replay table."""
     share, rng = share_of(config.replay, shard, config.num_shards), generator(config.seed, "replay", shard)
-    num_batches, stack, schema = (
-        config.num_updates // config.num_shards,
-        config.frame_stack(spec),
-        row_schema(config, spec),
-    )
+    num_batches, schema, stack = config.batches_per_shard, row_schema(config, spec), config.frame_stack(spec)
     if stack is None or not isinstance(share, UniformConfig):
         table = make_table(share, schema, rng, num_batches)
     else:
