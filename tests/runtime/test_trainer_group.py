@@ -22,9 +22,9 @@ def policy(graph):
     return ranks[0]
 
 
-@pytest.mark.parametrize("replay", ["uniform", "prioritized"])
-def test_two_equal_one_and_are_reproducible(run_graph, replay):
-    args = (COUNTER, "mode=sync", "worker.num=2", f"replay={replay}", "seed=5")
+@pytest.mark.parametrize("option", ["replay=uniform", "replay=prioritized", "env.normalize_obs=true"])
+def test_two_equal_one_and_are_reproducible(run_graph, option):
+    args = (COUNTER, "mode=sync", "worker.num=2", option, "seed=5")
     one = run_graph(*args)
     two, again = (run_graph(*args, "trainer.num=2", on_ray=True) for _ in range(2))
     assert two.progress.opt_steps == one.progress.opt_steps > 50
@@ -32,7 +32,7 @@ def test_two_equal_one_and_are_reproducible(run_graph, replay):
     assert weights(two) == weights(again)
     sent = two.progress.trace.counts
     assert sent[4] == 2 * one.progress.trace.counts[4]
-    assert sent[5] == (sent[4] if replay == "prioritized" else 0)
+    assert sent[5] == (sent[4] if option == "replay=prioritized" else 0)
 
 
 def test_async_with_two(run_graph):
@@ -42,6 +42,13 @@ def test_async_with_two(run_graph):
     assert progress.updates_per_env_step() == pytest.approx(0.25, rel=0.02)
     assert progress.samples == progress.opt_steps
     assert progress.trace.counts[5] == progress.trace.counts[4] > 0
+
+
+def test_on_policy_with_two(run_graph):
+    args = ("algo=ppo", "algo.minibatch_size=8", "worker.num=2", "worker.block_rows=8", "total_env_steps=256")
+    graph = run_graph(COUNTER, *args, "mode=async", "trainer.num=2", on_ray=True)
+    assert policy(graph).any()
+    assert graph.progress.samples == graph.progress.trace.counts[4] / 2 > 0
 
 
 def end(graph, rank, number):
