@@ -18,7 +18,6 @@ from drl_cli.replay.tables import share_of, table_bytes
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.exploration import exploration_problems
 from drl_cli.runtime.rate_limiter import required_band
-from drl_cli.runtime.worker import row_schema
 from drl_cli.types import EnvSpec
 
 
@@ -213,6 +212,8 @@ def check_resources(config: Config, spec: EnvSpec) -> None:
 
 def replay_bytes(config: Config, spec: EnvSpec) -> int:
     """Bytes of the replay table, over all its shards."""
+    from drl_cli.runtime.worker import row_schema  # brings gymnasium along
+
     schema = row_schema(config, spec)
     shares = [share_of(config.replay, shard, config.num_shards) for shard in range(config.num_shards)]
     stack = config.frame_stack(spec)

@@ -255,10 +255,10 @@ def test_bytes_are_scaled():
     as_bytes, as_floats = make("discrete", spec=spec), make("discrete")
     as_bytes.update(batch)
     as_floats.update(batch | scaled)
-    assert torch.equal(as_bytes.actor.flat, as_floats.actor.flat)
-    assert torch.equal(as_bytes.critic.flat, as_floats.critic.flat)
+    torch.testing.assert_close(as_bytes.actor.flat, as_floats.actor.flat, rtol=0, atol=1e-5)
+    torch.testing.assert_close(as_bytes.critic.flat, as_floats.critic.flat, rtol=0, atol=1e-5)
     ours, theirs = (make_policy(make("discrete"), "discrete").act(x) for x in (obs, scaled["obs"].numpy()))
-    assert np.array_equal(ours["log_prob"], theirs["log_prob"])
+    np.testing.assert_allclose(ours["log_prob"], theirs["log_prob"], atol=1e-5)
 
 
 def test_the_policy_starts_near_uniform():

@@ -38,7 +38,9 @@ ERRORS = [
     ("algo.name=sca", r"unknown algorithm 'sca'\. Did you mean 'sac'\?"),
 ]
 
-SPACE_ERROR = r"SAC needs a continuous \(Box\) action space; CartPole-v1 has Discrete\(2\)\. For this: algo=dqn$"
+SPACE_ERROR = (
+    r"SAC needs a continuous \(Box\) action space; CartPole-v1 has Discrete\(2\)\. For this: algo=dqn or algo=ppo$"
+)
 
 
 def problems_of(*args):

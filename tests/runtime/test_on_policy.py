@@ -123,3 +123,16 @@ def test_async_on_ray(run_graph, limiter):
 def test_sync_on_ray_equals_sync_in_process(run_graph):
     here, there = run_graph(*PPO, "mode=sync", "seed=5"), run_graph(*PPO, "mode=sync", "seed=5", on_ray=True)
     assert weights(here) == weights(there)
+
+
+@pytest.mark.slow
+def test_learns_from_rollouts_that_are_a_version_old(run_graph):
+    """CartPole in async mode; 22 is what random actions score."""
+    tuned = ("network.hidden=[64,64]", "algo.lr=1e-3", "worker.envs=8", "trainer.batch_size=512")
+    graph = run_graph(
+        *("env=CartPole-v1", "algo=ppo", "mode=async", "worker.num=1", "worker.block_rows=512", *tuned),
+        *("total_env_steps=20000", "manage.eval_period=4000", "manage.eval_episodes=10", "stop.return=400"),
+    )
+    assert graph.stop_reason == "return"
+    stats = graph.progress.report(0.0)
+    assert (stats["replay/staleness_mean"], stats["replay/dropped_rows"]) == (1.0, 0)
