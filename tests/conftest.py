@@ -14,32 +14,47 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 
 @pytest.fixture(scope="session")
 def ray_cluster():
-    """One cluster for all tests that need Ray."""
+    """One cluster of one node for all tests that need Ray; tests of several nodes add theirs and remove them again."""
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     here = Path(__file__).parent  # where the tests' own roles, and what they import, are found
-    os.environ["PYTHONPATH"] = f"{here / 'runtime'}{os.pathsep}{here / 'support'}"
+    paths = [str(here / "runtime"), str(here / "support"), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     import ray
+    from ray.cluster_utils import Cluster
 
-    ray.init(
-        address="local",
-        num_cpus=2,
-        include_dashboard=False,
-        object_store_memory=200 * 2**20,
-        log_to_driver=False,
-        logging_level="error",
+    health = {"initial_delay_ms": 1000, "period_ms": 500, "failure_threshold": 4}  # a lost node is noticed in seconds
+    cluster = Cluster(
+        initialize_head=True,
+        head_node_args={
+            "num_cpus": 2,
+            "include_dashboard": False,
+            "object_store_memory": 200 * 2**20,
+            "_system_config": {f"health_check_{name}": value for name, value in health.items()},
+        },
     )
-    yield ray
+    ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
+    yield cluster
     ray.shutdown()
+    cluster.shutdown()
+
+
+@pytest.fixture
+def second_node(ray_cluster):
+    """A second node of the cluster, with two CPUs, for one test; the test may remove it."""
+    node = ray_cluster.add_node(num_cpus=2, object_store_memory=80 * 2**20)
+    yield node
+    if node in ray_cluster.worker_nodes:
+        ray_cluster.remove_node(node)
 
 
 @pytest.fixture
 def build_graph(tmp_path, request):
-    """Make the graph of a command line, in process or (`on_ray=True`) on the session's cluster.
+    """Make the graph of a command line, in process or (`on_ray=True`) on the session's cluster and these `nodes`.
 
     `change` makes another config of the one that is composed.
     """
 
-    def build_it(*overrides, on_ray=False, change=lambda config: config):
+    def build_it(*overrides, on_ray=False, nodes=(), change=lambda config: config):
         from drl_cli.envs.make import read_spec
         from drl_cli.metrics.console import Console
         from drl_cli.runtime.handles import RayRuntime
@@ -53,7 +68,7 @@ def build_graph(tmp_path, request):
         ray = None
         if on_ray:
             request.getfixturevalue("ray_cluster")
-            ray = RayRuntime(str(folder / "workers"))
+            ray = RayRuntime(str(folder / "workers"), nodes=nodes)
         console = Console(io.StringIO(), "test", config.total_env_steps, None, 1e9)
         progress = Progress(config, time.time())
         graph = build(config, read_spec(config.env), folder, ray, lambda: True, progress, console)

@@ -3,7 +3,9 @@
 import dataclasses
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -15,22 +17,41 @@ from drl_cli.replay.config import FifoConfig, SequencesConfig, UniformConfig
 from drl_cli.replay.frame_table import frame_bytes, reference_schema
 from drl_cli.replay.frames import make_codec
 from drl_cli.replay.tables import share_of, table_bytes
+from drl_cli.runtime.cluster import Node
 from drl_cli.runtime.config import Config
+from drl_cli.runtime.errors import ClusterUnfit
 from drl_cli.runtime.exploration import exploration_problems
 from drl_cli.runtime.rate_limiter import required_band
 from drl_cli.types import EnvSpec
 
+if TYPE_CHECKING:  # importing it takes long
+    from drl_cli.runtime.launch import Cluster
 
-def fill(config: Config) -> Config:
-    """The config with what depends on this machine filled in."""
+
+def join(config: Config) -> "Cluster":
+    """Join the cluster at `ray.address`; raises UsageError when it is not there or a node of it is not fit."""
+    from drl_cli.runtime.launch import Cluster
+
+    environment_spec(config)  # what is wrong here is said before the cluster is asked
+    assert config.ray.address is not None
+    try:
+        return Cluster(config.ray.address, config.env)
+    except ClusterUnfit as error:
+        raise UsageError(error.problems, error.exit_code) from error
+
+
+def fill(config: Config, nodes: Sequence[Node] = ()) -> Config:
+    """The config with what depends on this machine, or on the nodes of a cluster, filled in."""
     if config.load_weights is not None:
         config = dataclasses.replace(config, load_weights=str(find_weights(config.load_weights, config.output_dir)))
-    if config.worker.num is not None:
-        return config
-    num = 1 if config.mode == "single" else max(1, len(os.sched_getaffinity(0)) - config.trainer.num)
-    share = max(1, config.worker.proxies)
-    num = max(share, num // share * share)  # proxies have equal shares
-    return dataclasses.replace(config, worker=dataclasses.replace(config.worker, num=num))
+    single, proxies, num = config.mode == "single", config.worker.proxies, config.worker.num
+    if proxies == "auto":
+        proxies = 0 if single else len(nodes)
+    if num is None:
+        cpus = int(sum(node.cpus for node in nodes)) if nodes else len(os.sched_getaffinity(0))
+        share = max(1, proxies)
+        num = max(share, (1 if single else cpus - config.trainer.num) // share * share)  # proxies have equal shares
+    return dataclasses.replace(config, worker=dataclasses.replace(config.worker, num=num, proxies=proxies))
 
 
 def preflight(config: Config) -> EnvSpec:
@@ -83,12 +104,12 @@ def pace_problems(config: Config) -> list[str]:
             f"worker.block_rows={config.block_rows} is below worker.envs={config.worker.envs}: "
             "a block holds at least one step of every environment"
         )
-    if config.worker.proxies and config.num_workers % config.worker.proxies:
+    if config.num_proxies and config.num_workers % config.num_proxies:
         problems.append(
-            f"worker.num={config.num_workers} can't be shared equally by worker.proxies={config.worker.proxies}"
+            f"worker.num={config.num_workers} can't be shared equally by worker.proxies={config.num_proxies}"
         )
         return problems
-    members = config.worker.proxies or config.num_workers
+    members = config.num_proxies or config.num_workers
     rows = rows * config.num_workers // members
     share = replay.num_rows // config.num_shards
     if share < rows + config.algo.n_step * config.worker.envs:
@@ -140,7 +161,7 @@ def queue_problems(config: Config, replay: FifoConfig) -> list[str]:
             "replay.max_staleness=0 can't be kept in mode=async, whose workers collect while the trainer learns: all "
             "they collect would be dropped; say replay.max_staleness=1 or mode=sync"
         )
-    hand_over = rows // (config.worker.proxies or config.num_workers)
+    hand_over = rows // (config.num_proxies or config.num_workers)
     if hand_over > ahead * batch and config.mode == "async":
         problems.append(
             f"a hand-over of {hand_over} transitions is more than replay.max_staleness {ahead} x trainer.batch_size "

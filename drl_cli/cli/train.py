@@ -118,28 +118,31 @@ def _sweep_job(overrides: list[str]) -> float:
 
 def train(plain: dict[str, Any]) -> dict[str, Any]:
     """Check the composed config, train, print the summary; returns it."""
-    from drl_cli.cli.preflight import fill, preflight
+    from drl_cli.cli.preflight import fill, join, preflight
     from drl_cli.cli.settings import build, to_yaml_keys
 
-    config = fill(build(plain))
+    config = build(plain)
+    cluster = join(config) if config.ray.address and not config.debug.in_process else None
+    config = fill(config, cluster.nodes if cluster else ())
     spec = preflight(config)
     if config.dry_run:
         print(f"{config.env.name}: {spec.obs.shape} observations, {spec.action.text} actions; all checks passed")
         return {"exit_code": DONE}
     from omegaconf import OmegaConf
 
-    from drl_cli.runtime import launch
     from drl_cli.runtime.checkpoint import write_json
+    from drl_cli.runtime.launch import run
+    from drl_cli.runtime.run_folder import make_folder, run_record
 
-    folder = launch.make_folder(config)
+    folder = make_folder(config)
     OmegaConf.save(OmegaConf.create(to_yaml_keys(config)), folder / "config.yaml")
-    record = launch.run_record(config, folder, ["drl-train", *typed])
+    record = run_record(config, folder, ["drl-train", *typed])
     write_json(folder / "run.json", record)
     print(
         f"{config.env.name} {config.algo.name} {config.mode} seed {config.seed}  ->  {_shown(folder)}",
         flush=True,
     )
-    summary = launch.run(config, spec, folder, record, process_start())
+    summary = run(config, spec, folder, record, process_start(), cluster)
     print(closing_text(summary, folder))
     if RESULT_FILE in os.environ:
         Path(os.environ[RESULT_FILE]).write_text(json.dumps(summary))

@@ -43,7 +43,7 @@ class WorkerConfig:
     """Who collects, how many environments each, in blocks of how many rows."""
 
     num: Count | None
-    proxies: Natural
+    proxies: Natural | Literal["auto"]
     envs: Count
     block_rows: Count | None
     random_steps: Natural | None
@@ -92,8 +92,9 @@ class LoggerConfig:
 
 @dataclass(frozen=True)
 class RayConfig:
-    """The Ray session."""
+    """The Ray session: our own, or a cluster that exists."""
 
+    address: str | None
     object_store_mb: Annotated[int, Range(least=80)]
 
 
@@ -136,6 +137,11 @@ class Config:
         """Workers of this run (the cli fills in `worker.num=null`)."""
         assert self.worker.num is not None
         return self.worker.num
+
+    @property
+    def num_proxies(self) -> int:
+        """Worker proxies of this run, 0 for none (on a cluster the cli fills in `worker.proxies=auto`)."""
+        return 0 if self.worker.proxies == "auto" else self.worker.proxies
 
     @property
     def block_rows(self) -> int:

@@ -1,5 +1,7 @@
 """How a run can end badly; each kind has the exit code of the user's guide."""
 
+from collections.abc import Sequence
+
 
 class RunError(Exception):
     """A run that can't go on; the message is for the user."""
@@ -23,3 +25,17 @@ class RoleLost(RunError):
     """A process died or stopped answering, beyond what restarts make up for."""
 
     exit_code = 6
+
+
+class NodeGone(RoleLost):
+    """The node that a role should run on has left the cluster."""
+
+
+class ClusterUnfit(RunError):
+    """The cluster that the user named can't be joined or can't run this; each problem is a line."""
+
+    exit_code = 2
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = list(problems)
+        super().__init__("; ".join(self.problems))

@@ -6,11 +6,13 @@ those that are ready. In this process a call happens when it is made; on Ray it 
 
 import gc
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
+from drl_cli.runtime.errors import NodeGone
 from drl_cli.utils.lazy import LazyModule
 
 ray = LazyModule("ray")  # imported at first use: importing it takes a second that in-process runs need not pay
@@ -21,6 +23,14 @@ Ref: TypeAlias = Any
 
 class ActorDied(Exception):
     """The process of a role is gone."""
+
+
+class ActorUnavailable(ActorDied):
+    """A role did not answer this call; the next one tells whether it is dead."""
+
+
+class ObjectLost(ActorDied):
+    """A value is gone with the process or node that had it; raised for a call whose argument it was, too."""
 
 
 class Handle(Protocol):
@@ -37,10 +47,17 @@ class Handle(Protocol):
 
 
 class Runtime(Protocol):
-    """Makes roles."""
+    """Makes roles; `nodes` are those to spread workers over, none where there is but one."""
 
-    def spawn(self, role: str, factory: Callable[..., object], *args: Any, gpus: float = 0) -> Handle:
-        """Build `factory(*args)` and give its handle; the building may still be going on."""
+    nodes: Sequence[str]
+
+    def spawn(
+        self, role: str, factory: Callable[..., object], *args: Any, gpus: float = 0, node: str | None = None
+    ) -> Handle:
+        """Build `factory(*args)` and give its handle; the building may still be going on.
+
+        It runs on `node`, not given: on the node of this process. Raises NodeGone when that is not there any more.
+        """
 
     def put(self, value: Any) -> Ref:
         """A reference to a value, stored once for all who will read it."""
@@ -82,7 +99,11 @@ class LocalHandle:
 class LocalRuntime:
     """All roles in this process: deterministic, one call after the other."""
 
-    def spawn(self, role: str, factory: Callable[..., object], *args: Any, gpus: float = 0) -> Handle:
+    nodes: Sequence[str] = ()
+
+    def spawn(
+        self, role: str, factory: Callable[..., object], *args: Any, gpus: float = 0, node: str | None = None
+    ) -> Handle:
         return LocalHandle(factory(*args))
 
     def put(self, value: Any) -> Ref:
@@ -96,7 +117,9 @@ class Host:
     """The Ray actor class that every role lives in. A role that can't be built answers every call with the reason."""
 
     def __init__(self, log_file: str, factory: Callable[..., object], *args: Any) -> None:
-        logging.basicConfig(filename=log_file, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+        logging.basicConfig(
+            handlers=[_log_handler(log_file)], level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+        )
         self.role: object = None
         self.error: Exception | None = None
         try:
@@ -136,15 +159,23 @@ class RayHandle:
 class RayRuntime:
     """Every role as a Ray actor; each writes its own log file. `ready` waits until Ray is there."""
 
-    def __init__(self, log_folder: str, ready: Callable[[], None] = lambda: None) -> None:
-        self.log_folder, self.ready = log_folder, ready
+    def __init__(self, log_folder: str, ready: Callable[[], None] = lambda: None, nodes: Sequence[str] = ()) -> None:
+        self.log_folder, self.ready, self.nodes = log_folder, ready, nodes
 
     def __reduce__(self) -> tuple[type["RayRuntime"], tuple[str]]:
         return RayRuntime, (self.log_folder,)  # where it arrives, Ray is there
 
-    def spawn(self, role: str, factory: Callable[..., object], *args: Any, gpus: float = 0) -> Handle:
+    def spawn(
+        self, role: str, factory: Callable[..., object], *args: Any, gpus: float = 0, node: str | None = None
+    ) -> Handle:
         self.ready()
         options: dict[str, Any] = {"num_cpus": 0, "num_gpus": gpus, "max_restarts": 0, "max_task_retries": 0}
+        if node is not None:
+            _check_alive(node)
+        if gpus == 0:  # a role with a GPU runs where there is one
+            here = node or ray.get_runtime_context().get_node_id()
+            affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+            options["scheduling_strategy"] = affinity(here, soft=False)
         if role == "manage":
             options["concurrency_groups"] = {"evaluate": 1}  # a running evaluation must not delay a report
         log_file = f"{self.log_folder}/{role.replace(' ', '-')}.log"
@@ -167,34 +198,60 @@ def node_address() -> str:
 
 
 def get(ref: Ref) -> Any:
-    """The value; raises what the call raised, or ActorDied when the role's process is gone."""
+    """The value; raises what the call raised, or ActorDied when the role's process or the value is gone."""
     if isinstance(ref, LocalRef):
         if ref.error is not None:
             raise ref.error
         return ref.value
     try:
         return ray.get(ref)
-    except (ray.exceptions.RayActorError, ray.exceptions.ObjectLostError) as error:
-        raise ActorDied(_reason(error)) from error
     except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, ray.exceptions.RayError):  # it was called with a reference to nothing
+            raise ObjectLost(_reason(error.cause)) from error
         if isinstance(error.cause, Exception):
             raise error.cause from error
         raise
+    except ray.exceptions.ObjectLostError as error:
+        raise ObjectLost(_reason(error)) from error
+    except ray.exceptions.ActorUnavailableError as error:
+        raise ActorUnavailable(_reason(error)) from error
+    except (ray.exceptions.RayActorError, ray.exceptions.ActorUnschedulableError) as error:
+        raise ActorDied(_reason(error)) from error
 
 
 def wait(refs: Sequence[Ref], timeout_s: float) -> list[Ref]:
-    """Those that are ready, in the order given: at once when some are, else when the first is or the time is up."""
+    """Those that are ready, in the order given: at once when some are, else when the first is or the time is up.
+
+    What is ready has also arrived at this node.
+    """
     ready = [ref for ref in refs if isinstance(ref, LocalRef)]
     remote = [ref for ref in refs if not isinstance(ref, LocalRef)]
     if remote:
-        done, _ = ray.wait(remote, num_returns=1, timeout=0 if ready else timeout_s, fetch_local=False)
+        done, _ = ray.wait(remote, num_returns=1, timeout=0 if ready else timeout_s)
         if done and len(remote) > 1:
-            done, _ = ray.wait(remote, num_returns=len(remote), timeout=0, fetch_local=False)
+            done, _ = ray.wait(remote, num_returns=len(remote), timeout=0)
         chosen = set(done)
         ready = [ref for ref in refs if isinstance(ref, LocalRef) or ref in chosen]
     elif not ready and timeout_s > 0:
         time.sleep(timeout_s)
     return ready
+
+
+def _log_handler(path: str) -> logging.Handler:
+    """To the file, or to stderr where that can't be made, as on a node without the run's folder."""
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return logging.FileHandler(path)
+    except OSError:
+        return logging.StreamHandler()
+
+
+def _check_alive(node: str) -> None:
+    """Raise NodeGone, with the node's address, when a node has left the cluster."""
+    known = {entry["NodeID"]: entry for entry in ray.nodes()}
+    if node not in known or not known[node]["Alive"]:
+        address = known[node]["NodeManagerAddress"] if node in known else "unknown address"
+        raise NodeGone(f"node {address} ({node[:6]}) is gone")
 
 
 def _reason(error: Exception) -> str:

@@ -1,34 +1,34 @@
 """Launch: starts Ray, runs the program, and leaves a complete run folder whatever the end was."""
 
-import datetime
 import logging
 import os
+import pickle
 import platform
 import signal
-import socket
-import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import drl_cli
+from drl_cli.envs.config import EnvConfig
 from drl_cli.metrics.console import Console
-from drl_cli.runtime.checkpoint import write_json
+from drl_cli.runtime.cluster import Answer, Node, process_variables, shipped_modules, unfit, unreachable, why_not_joined
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.errors import RoleLost, RunError
+from drl_cli.runtime.errors import ClusterUnfit, RoleLost, RunError
 from drl_cli.runtime.handles import RayRuntime
 from drl_cli.runtime.orchestrator import Orchestrator
 from drl_cli.runtime.program import build
 from drl_cli.runtime.progress import Progress
+from drl_cli.runtime.run_folder import summarise
 from drl_cli.types import EnvSpec
 
 log = logging.getLogger(__name__)
-STATUS = {0: "done", 5: "diverged", 75: "interrupted", 130: "interrupted"}
 
 
 class RaySession:
@@ -36,6 +36,8 @@ class RaySession:
 
     The thread lives as long as the session: Ray's processes end with the thread that started them.
     """
+
+    nodes: Sequence[Node] = ()
 
     def __init__(self, object_store_mb: int) -> None:
         self._up, self._end = threading.Event(), threading.Event()
@@ -63,10 +65,7 @@ class RaySession:
         self._end.set()
 
     def _run(self) -> None:
-        # One thread per process for numpy and torch (the trainer sets its own number); see all devices; quiet.
-        for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-            os.environ.setdefault(name, "1")
-        os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        os.environ.update(process_variables())
         os.environ.setdefault("RAY_worker_niceness", "0")  # else 15: whatever runs beside would starve the trainer
         os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([os.getcwd(), *sys.path[1:]]))
         for attempt in (1, 2):  # on a machine that is busy it may be too slow the first time
@@ -94,19 +93,126 @@ class RaySession:
         )
 
 
-def run(config: Config, spec: EnvSpec, folder: Path, record: dict[str, Any], started: float) -> dict[str, Any]:
+class Cluster:
+    """A cluster that exists, joined: each of its `nodes` can run our roles. It is left running at the end.
+
+    Raises ClusterUnfit with all problems. The environment has been imported here, which says what it needs there.
+    """
+
+    def __init__(self, address: str, env: EnvConfig) -> None:
+        if address != "auto" and (problem := unreachable(address)):
+            raise ClusterUnfit([problem])
+        try:
+            modules = shipped_modules(env.id)
+        except ValueError as error:
+            raise ClusterUnfit([str(error)]) from error
+        ours = Answer(platform.python_version(), version("ray"), drl_cli.__version__, None)
+        answers = self._join(address, env, modules)
+        lacking = {node for node, answer in answers.items() if answer is not None and answer.package is None}
+        problems = unfit({node: answer for node, answer in answers.items() if node not in lacking}, ours)
+        if lacking and not problems:  # they get ours
+            answers = self._join(address, env, [*modules, Path(drl_cli.__file__).parent])
+            problems = unfit(answers, ours)
+        if problems or not answers:
+            self.close()
+            raise ClusterUnfit(problems or [f"ray.address: the cluster at {address} has no node with a CPU"])
+        self.nodes = list(answers)
+
+    def wait(self) -> None:
+        """It is there."""
+
+    def is_up(self) -> bool:
+        """It is."""
+        return True
+
+    def close(self) -> None:
+        """Disconnect; our processes in it end."""
+        import ray
+
+        ray.shutdown()
+
+    def _join(self, address: str, env: EnvConfig, modules: list[Path]) -> dict[Node, Answer | None]:
+        """Connect, with these files and packages for every process, and ask the nodes."""
+        import ray
+
+        self.close()
+        try:
+            ray.init(
+                address=address,
+                runtime_env={"env_vars": process_variables(), "py_modules": [str(path) for path in modules]},
+                logging_level=logging.ERROR,
+                log_to_driver=False,
+            )
+        except Exception as error:
+            raise ClusterUnfit([why_not_joined(address, error)]) from error
+        nodes = [
+            Node(entry["NodeID"], entry["NodeManagerAddress"], entry["Resources"]["CPU"])
+            for entry in sorted(ray.nodes(), key=lambda entry: str(entry["NodeID"]))
+            if entry["Alive"] and entry["Resources"].get("CPU")
+        ]
+        return _ask(nodes, env)
+
+
+def _ask(nodes: Sequence[Node], env: EnvConfig) -> dict[Node, Answer | None]:
+    """What each node says of itself; None from those that say nothing within a minute."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    def look(pickled: bytes) -> tuple[str, str, str | None, str | None]:  # local, so that it travels by value
+        import platform
+        from importlib.metadata import version
+
+        package, problem = None, None
+        try:
+            import drl_cli
+
+            package = drl_cli.__version__
+            from drl_cli.envs.make import read_spec
+
+            read_spec(pickle.loads(pickled))
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+        return platform.python_version(), version("ray"), package, problem
+
+    task = ray.remote(num_cpus=0, max_retries=0)(look)
+    asked = {
+        task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False)).remote(
+            pickle.dumps(env)
+        ): node
+        for node in nodes
+    }
+    answers: dict[Node, Answer | None] = dict.fromkeys(nodes)
+    done, _ = ray.wait(list(asked), num_returns=len(asked), timeout=60)
+    for ref in done:
+        try:
+            answers[asked[ref]] = Answer(*ray.get(ref))
+        except ray.exceptions.RayError as error:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+            answers[asked[ref]] = Answer(platform.python_version(), version("ray"), None, lines[-1])
+    return answers
+
+
+def run(
+    config: Config,
+    spec: EnvSpec,
+    folder: Path,
+    record: dict[str, Any],
+    started: float,
+    cluster: Cluster | None = None,
+) -> dict[str, Any]:
     """Train in a prepared run folder; returns the summary. No exception leaves it but a bug of this function's own."""
     console = Console(
         sys.stdout, f"{config.env.name} {config.algo.name} {config.mode}", config.total_env_steps,
         config.stop.return_, config.logger.console_s,
     )  # fmt: skip
-    session = None if config.debug.in_process else RaySession(config.ray.object_store_mb)
+    session = cluster or (None if config.debug.in_process else RaySession(config.ray.object_store_mb))
     progress = Progress(config, started, folder / "trace.jsonl" if config.debug.trace else None)
     orchestrator: Orchestrator | None = None
     exit_code = 0
     with _log_to(folder / "train.log"):
         try:
-            ray = RayRuntime(str(folder / "workers"), session.wait) if session else None
+            nodes = [node.id for node in session.nodes] if session else []
+            ray = RayRuntime(str(folder / "workers"), session.wait, nodes) if session else None
             is_up = session.is_up if session else lambda: True
             orchestrator = build(config, spec, folder, ray, is_up, progress, console)
             with _signals(orchestrator) as received:
@@ -120,83 +226,6 @@ def run(config: Config, spec: EnvSpec, folder: Path, record: dict[str, Any], sta
         summary = summarise(config, folder, record, progress, orchestrator, exit_code)
         _close(orchestrator, session, str(summary["status"]))
     return summary
-
-
-def summarise(
-    config: Config,
-    folder: Path,
-    record: dict[str, Any],
-    progress: Progress,
-    orchestrator: Orchestrator | None,
-    exit_code: int,
-) -> dict[str, Any]:
-    """Write summary.json and the final run.json."""
-    status = STATUS.get(exit_code, "failed")
-    summary: dict[str, Any] = {
-        "run_id": record["id"],
-        "status": status,
-        "exit_code": exit_code,
-        "env": config.env.name,
-        "algo": config.algo.name,
-        "mode": config.mode,
-        "seed": config.seed,
-    }
-    waited, skipped = (orchestrator.worker_wait_s(), orchestrator.manage.skipped) if orchestrator else (0.0, 0)
-    summary |= progress.summary(waited, skipped)
-    for name in ("best", "last"):
-        link = folder / "checkpoints" / name
-        summary[f"checkpoint_{name}"] = f"checkpoints/{os.readlink(link)}" if link.is_symlink() else None
-    write_json(folder / "summary.json", summary)
-    write_json(folder / "run.json", record | {"status": status, "ended": _now()})
-    return summary
-
-
-def make_folder(config: Config) -> Path:
-    """A new run folder: <output_dir>/<env>/<algo>-<mode>/<time>-s<seed>."""
-    env = config.env.name.replace("/", "_").replace(":", "_")
-    parent = Path(config.output_dir).absolute() / env / f"{config.algo.name}-{config.mode}"
-    while True:
-        stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
-        folder = parent / f"{stamp}-s{config.seed}"
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:  # another job took this microsecond
-            continue
-        (folder / "workers").mkdir()
-        (folder / "checkpoints").mkdir()
-        return folder
-
-
-def run_record(config: Config, folder: Path, command: list[str]) -> dict[str, Any]:
-    """What run.json says of a run that starts: who, when, where, with what."""
-    packages = ("drl-cli", "ray", "torch", "gymnasium", "numpy", "hydra-core")
-    return {
-        "id": folder.name,
-        "status": "running",
-        "command": command,
-        "started": _now(),
-        "seed": config.seed,
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "python": platform.python_version(),
-        "versions": {name: version(name) for name in packages},
-        "git_commit": _git_commit(),
-        "cpus": os.cpu_count(),
-    }
-
-
-def _git_commit() -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=5
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 @contextmanager
@@ -256,7 +285,7 @@ def _report_error(error: BaseException, folder: Path) -> int:
     return 7 if isinstance(error, MemoryError | OSError) else 1
 
 
-def _close(orchestrator: Orchestrator | None, session: RaySession | None, status: str) -> None:
+def _close(orchestrator: Orchestrator | None, session: RaySession | Cluster | None, status: str) -> None:
     if orchestrator is not None:
         orchestrator.close(status)
     if session is not None:

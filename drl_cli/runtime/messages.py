@@ -116,22 +116,23 @@ class LoadParams:
 
 
 class Trace:
-    """Counts messages by route; `observe` is told of each, too."""
+    """Counts messages by route; `observe` is told of each, too, with what there is to say of it."""
 
-    def __init__(self, observe: Callable[[int, int], None] | None = None) -> None:
+    def __init__(self, observe: Callable[[int, int, Mapping[str, int]], None] | None = None) -> None:
         self.counts: Counter[int] = Counter(dict.fromkeys(range(1, 9), 0))
         self.observe = observe
 
-    def add(self, route: int, count: int = 1) -> None:
+    def add(self, route: int, count: int = 1, **detail: int) -> None:
         """More messages on this route."""
         self.counts[route] += count
         if self.observe is not None:
-            self.observe(route, count)
+            self.observe(route, count, detail)
 
     def merge(self, counts: Mapping[int, int]) -> None:
         """Add what another process counted."""
         for route, count in counts.items():
-            self.add(route, count)
+            if count:
+                self.add(route, count)
 
     def take(self) -> dict[int, int]:
         """The counts since the last take."""

@@ -3,15 +3,16 @@
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from drl_cli.metrics.console import Console
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import RoleLost
 from drl_cli.runtime.exploration import average
-from drl_cli.runtime.handles import ActorDied, Handle, Ref, get, wait
+from drl_cli.runtime.handles import ActorDied, Handle, ObjectLost, Ref, get, wait
 from drl_cli.runtime.manage import EvalReport
 from drl_cli.runtime.manage_link import ManageLink
-from drl_cli.runtime.messages import LoadParams, SampleBatch
+from drl_cli.runtime.messages import InsertTransition, LoadParams, SampleBatch
 from drl_cli.runtime.progress import Progress
 from drl_cli.runtime.rate_limiter import Limiter
 from drl_cli.runtime.replay_shards import ReplayShards
@@ -156,7 +157,7 @@ class Orchestrator:
     def _dispatch(self, member: Member) -> None:
         random_actions = self.issued_env_steps < self.config.random_steps
         if self.pool.fetches(member, self.load):
-            self.progress.trace.add(7)
+            self.progress.trace.add(7, member=member.index, version=self.load.version)
         ref = self.pool.dispatch(member, replace(self.load, random_actions=random_actions), self.params)
         self.limiter.issue_collect(self.rows)
         self.issued_env_steps += self.rows
@@ -207,12 +208,12 @@ class Orchestrator:
         """Insert what the workers that are done have collected, in order of the workers."""
         for done in sorted(self.arrived, key=lambda done: done.member):
             if done.header is None or done.columns is None:
-                self.progress.worker_restarts += 1
+                self.progress.worker_restarts += done.restarts
                 self.issued_env_steps -= self.rows
                 self.limiter.land(self.rows, 0)
                 continue
             ack = self.replay.insert(done.header, done.columns)
-            self.pending[ack] = ("replay", get)
+            self.pending[ack] = ("replay", partial(self._on_inserted, done.header))
             self.progress.collected(done.header)
             self.issued_env_steps += done.header.env_steps - self.rows
             self.limiter.land(self.rows, done.header.rows)
@@ -220,6 +221,16 @@ class Orchestrator:
             self.progress.trace.add(2)
             self.progress.trace.add(3)
         self.arrived, self.window_ends = [], None
+
+    def _on_inserted(self, header: InsertTransition, ref: Ref) -> None:
+        """The block is in replay, or its bytes were lost on the way, with the node that had them."""
+        try:
+            get(ref)
+        except ObjectLost as error:
+            self.progress.lost(header)
+            self.issued_env_steps -= header.env_steps
+            self.limiter.land(0, -header.rows)
+            log.warning("a block of %d transitions was lost on its way to replay (%s)", header.rows, error)
 
     def _on_trained(self, ref: Ref, asked: int, shard: int, priorities: list[Ref]) -> None:
         report: TrainReport = get(ref)

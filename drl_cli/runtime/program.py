@@ -87,21 +87,27 @@ def build(
 
 def make_pool(config: Config, spec: EnvSpec, runtime: Runtime) -> WorkerPool:
     """Workers, or proxies that each hold an equal share of them; one looks like the other."""
+    num, restarts = config.num_proxies or config.num_workers, config.worker.max_restarts
+
+    def node(index: int) -> str | None:
+        """Members are spread over the nodes in order."""
+        return runtime.nodes[index * len(runtime.nodes) // num] if runtime.nodes else None
 
     def spawn_worker(index: int, incarnation: int) -> Handle:
-        return runtime.spawn(f"worker {index}", Worker, config, spec, index, incarnation)
+        return runtime.spawn(f"worker {index}", Worker, config, spec, index, incarnation, node=node(index))
 
     def spawn_proxy(index: int, incarnation: int) -> Handle:
-        return runtime.spawn(f"proxy {index}", make_proxy, config, spec, runtime, index, incarnation)
+        role = f"proxy {index}"
+        return runtime.spawn(role, make_proxy, config, spec, runtime, index, incarnation, node=node(index))
 
-    if config.worker.proxies:
-        return WorkerPool("proxy", config.worker.proxies, spawn_proxy, config.worker.max_restarts)
-    return WorkerPool("worker", config.num_workers, spawn_worker, config.worker.max_restarts, 0, config.worker.fetch)
+    if config.num_proxies:
+        return WorkerPool("proxy", num, spawn_proxy, restarts, share=config.num_workers // num)
+    return WorkerPool("worker", num, spawn_worker, restarts, 0, config.worker.fetch)
 
 
 def make_proxy(config: Config, spec: EnvSpec, runtime: Runtime, index: int, incarnation: int) -> WorkerProxy:
     """A proxy and its workers, on its node; no worker of a restarted proxy repeats an incarnation."""
-    share = config.num_workers // config.worker.proxies
+    share = config.num_workers // config.num_proxies
     lives = incarnation * (config.worker.max_restarts + 1)
 
     def spawn(worker: int, worker_incarnation: int) -> Handle:

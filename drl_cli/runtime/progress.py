@@ -47,9 +47,9 @@ class Progress:
         """Seconds since the process started."""
         return time.time() - self.started
 
-    def _write_message(self, route: int, count: int) -> None:
+    def _write_message(self, route: int, count: int, detail: Mapping[str, int]) -> None:
         assert self.trace_file is not None
-        line = {"wall_s": self.wall_s(), "route": route, "count": count, "env_steps": self.env_steps}
+        line = {"wall_s": self.wall_s(), "route": route, "count": count, "env_steps": self.env_steps, **detail}
         self.trace_file.write(json.dumps(line) + "\n")
 
     def collected(self, header: InsertTransition) -> None:
@@ -69,6 +69,12 @@ class Progress:
         excess = self.inserts - self.config.orchestrator.min_inserts
         if self.warm_env_steps is None and excess >= 0:
             self.warm_env_steps = self.env_steps - excess
+
+    def lost(self, header: InsertTransition) -> None:
+        """A block that was counted has not landed: what it held never was."""
+        self.env_steps -= header.env_steps
+        self.inserts -= header.rows
+        self.num_episodes -= len(header.episodes)
 
     def trained(self, report: TrainReport, shard: int = 0) -> None:
         """A train call is done, with batches from this shard."""
@@ -111,7 +117,7 @@ class Progress:
         `worker_wait_s` is summed over the members of the pool.
         """
         moment = self.ended or now()
-        worker_time = max(1e-9, self.elapsed_s() * (self.config.worker.proxies or self.config.num_workers))
+        worker_time = max(1e-9, self.elapsed_s() * (self.config.num_proxies or self.config.num_workers))
         trainer = 0.0
         if self.train_started is not None:
             trainer = self.trainer_idle.seconds(moment) / max(1e-9, moment - self.train_started)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from drl_cli.runtime.config import Fetch
-from drl_cli.runtime.errors import RoleLost
-from drl_cli.runtime.handles import ActorDied, Handle, Ref, get, wait
+from drl_cli.runtime.errors import NodeGone, RoleLost
+from drl_cli.runtime.handles import ActorDied, ActorUnavailable, Handle, Ref, get, wait
 from drl_cli.runtime.messages import InsertTransition, LoadParams
 from drl_cli.utils.clock import Waiting, now
 
@@ -25,7 +25,7 @@ class Member:
     handle: Handle
     incarnation: int = 0
     version: int = -1
-    columns: Ref | None = None
+    header: Ref | None = None
     loaded: bool = False
     collects: int = 0
     ended: bool = False
@@ -39,10 +39,13 @@ class Collected:
     header: InsertTransition | None
     columns: Ref | None
     loaded: bool = False
+    restarts: int = 0
 
 
 class WorkerPool:
-    """`spawn(index, incarnation)` makes a worker; a member is busy from `dispatch` until its result is `finish`ed.
+    """`spawn(index, incarnation)` makes a member; it is busy from `dispatch` until its result is `finish`ed.
+
+    A member is a worker, or a proxy that stands for `share` workers. One whose node is gone is not replaced.
 
     `fetch` says when newer parameters go to a member: "collect" (at each), n (at every n-th), or "episode" (at the
     first after an episode of its ended).
@@ -56,8 +59,10 @@ class WorkerPool:
         max_restarts: int,
         first: int = 0,
         fetch: Fetch = "collect",
+        share: int = 1,
     ) -> None:
-        self.name, self.spawn, self.max_restarts, self.fetch = name, spawn, max_restarts, fetch
+        self.name, self.spawn, self.max_restarts = name, spawn, max_restarts
+        self.fetch, self.share = fetch, share
         self.members = [Member(i, spawn(i, 0)) for i in range(first, first + num)]
         self.waiting = [Waiting() for _ in self.members]
         self.busy: dict[Ref, Member] = {}
@@ -78,27 +83,34 @@ class WorkerPool:
         return is_due and load.version > member.version
 
     def dispatch(self, member: Member, load: LoadParams, params: Ref) -> Ref:
-        """Start a collect; the parameters go along only if the member has older ones, and is to have these."""
+        """Start a collect; the parameters go along only if the member has older ones, and is to have these.
+
+        The reference is to the columns: they are here before replay is asked to take them, so that a node that is lost
+        on their way does not hold up replay.
+        """
         member.loaded = self.fetches(member, load)
         args = (load, params) if member.loaded else (load,)
         self.waiting[member.index - self._first].stop(now())  # before the call: in process it takes all its time here
-        header, member.columns = member.handle.call("collect", *args, results=2)
+        member.header, columns = member.handle.call("collect", *args, results=2)
         member.version = load.version if member.loaded else member.version
         member.collects += 1
-        self.busy[header] = member
-        return header
+        self.busy[columns] = member
+        return columns
 
     def finish(self, ref: Ref) -> Collected:
-        """Take the result of a collect that is ready; a member that died is replaced."""
+        """Take the result of a collect that is ready; a member that died is replaced, or dropped with its node."""
         member = self.busy.pop(ref)
         self.waiting[member.index - self._first].start(now())
         try:
-            header: InsertTransition = get(ref)
-        except ActorDied as error:
-            self._restart(member, error)
+            header: InsertTransition = get(member.header)
+        except ActorUnavailable as error:
+            log.info("%s %d is out of reach: %s", self.name, member.index, error)
+            member.version = -1
             return Collected(member.index, None, None)
+        except ActorDied as error:
+            return Collected(member.index, None, None, restarts=self._replace(member, error))
         member.ended = bool(header.episodes)
-        return Collected(member.index, header, member.columns, member.loaded)
+        return Collected(member.index, header, ref, member.loaded)
 
     def gather(self, window_s: float | None) -> list[Collected]:
         """All results that are ready within `window_s` of the first (None: of all), in order of the members."""
@@ -117,17 +129,23 @@ class WorkerPool:
         """Time [s] until `moment` that members spent without work since their first, summed over them."""
         return sum(waiting.seconds(moment) for waiting in self.waiting)
 
-    def _restart(self, member: Member, error: Exception) -> None:
+    def _replace(self, member: Member, error: Exception) -> int:
+        """Returns the restarts that it took: one, or none where the node is gone."""
+        started = now()
+        try:
+            handle = self.spawn(member.index, member.incarnation + 1)
+        except NodeGone as gone:
+            self._drop(member, gone)
+            return 0
         self.restarts += 1
         if self.restarts > self.max_restarts:
             raise RoleLost(
                 f"{self.name} {member.index} died ({error}); "
                 f"{self.max_restarts} restarts are used up (worker.max_restarts)"
             ) from error
-        started = now()
         member.incarnation += 1
         member.version, member.collects = -1, 0
-        member.handle = self.spawn(member.index, member.incarnation)
+        member.handle = handle
         log.warning(
             "%s %d died (%s), restarted %d/%d in %.1f s",
             self.name,
@@ -137,3 +155,12 @@ class WorkerPool:
             self.max_restarts,
             now() - started,
         )
+        return 1
+
+    def _drop(self, member: Member, gone: NodeGone) -> None:
+        self.members.remove(member)
+        self.waiting[member.index - self._first].stop(now())
+        if not self.members:
+            raise RoleLost(f"{gone}, and with it the last worker") from gone
+        left, all_of_them = (self.share * len(them) for them in (self.members, self.waiting))
+        log.warning("%s: going on with %d of %d workers", gone, left, all_of_them)

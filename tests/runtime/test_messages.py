@@ -50,10 +50,11 @@ def test_rows_and_env_steps_are_sums_over_blocks():
 
 def test_trace_counts_every_route_and_tells_its_observer():
     seen = []
-    trace = Trace(lambda route, count: seen.append((route, count)))
+    trace = Trace(lambda route, count, detail: seen.append((route, count, dict(detail))))
     assert set(trace.counts) == set(range(1, 9))
     trace.add(2)
     trace.merge({1: 3, 2: 2})
-    assert seen == [(2, 1), (1, 3), (2, 2)]
-    assert {route: count for route, count in trace.take().items() if count} == {1: 3, 2: 3}
+    trace.add(7, member=1, version=4)
+    assert seen == [(2, 1, {}), (1, 3, {}), (2, 2, {}), (7, 1, {"member": 1, "version": 4})]
+    assert {route: count for route, count in trace.take().items() if count} == {1: 3, 2: 3, 7: 1}
     assert not any(trace.take().values())

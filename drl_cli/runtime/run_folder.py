@@ -1,0 +1,95 @@
+"""The folder of a run: where it is, and what run.json and summary.json say of it."""
+
+import datetime
+import os
+import platform
+import socket
+import subprocess
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from drl_cli.runtime.checkpoint import write_json
+from drl_cli.runtime.config import Config
+from drl_cli.runtime.orchestrator import Orchestrator
+from drl_cli.runtime.progress import Progress
+
+STATUS = {0: "done", 5: "diverged", 75: "interrupted", 130: "interrupted"}
+
+
+def make_folder(config: Config) -> Path:
+    """A new run folder: <output_dir>/<env>/<algo>-<mode>/<time>-s<seed>."""
+    env = config.env.name.replace("/", "_").replace(":", "_")
+    parent = Path(config.output_dir).absolute() / env / f"{config.algo.name}-{config.mode}"
+    while True:
+        stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+        folder = parent / f"{stamp}-s{config.seed}"
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:  # another job took this microsecond
+            continue
+        (folder / "workers").mkdir()
+        (folder / "checkpoints").mkdir()
+        return folder
+
+
+def run_record(config: Config, folder: Path, command: list[str]) -> dict[str, Any]:
+    """What run.json says of a run that starts: who, when, where, with what."""
+    packages = ("drl-cli", "ray", "torch", "gymnasium", "numpy", "hydra-core")
+    return {
+        "id": folder.name,
+        "status": "running",
+        "command": command,
+        "started": now_text(),
+        "seed": config.seed,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "python": platform.python_version(),
+        "versions": {name: version(name) for name in packages},
+        "git_commit": _git_commit(),
+        "cpus": os.cpu_count(),
+    }
+
+
+def summarise(
+    config: Config,
+    folder: Path,
+    record: dict[str, Any],
+    progress: Progress,
+    orchestrator: Orchestrator | None,
+    exit_code: int,
+) -> dict[str, Any]:
+    """Write summary.json and the final run.json."""
+    status = STATUS.get(exit_code, "failed")
+    summary: dict[str, Any] = {
+        "run_id": record["id"],
+        "status": status,
+        "exit_code": exit_code,
+        "env": config.env.name,
+        "algo": config.algo.name,
+        "mode": config.mode,
+        "seed": config.seed,
+    }
+    waited, skipped = (orchestrator.worker_wait_s(), orchestrator.manage.skipped) if orchestrator else (0.0, 0)
+    summary |= progress.summary(waited, skipped)
+    for name in ("best", "last"):
+        link = folder / "checkpoints" / name
+        summary[f"checkpoint_{name}"] = f"checkpoints/{os.readlink(link)}" if link.is_symlink() else None
+    write_json(folder / "summary.json", summary)
+    write_json(folder / "run.json", record | {"status": status, "ended": now_text()})
+    return summary
+
+
+def _git_commit() -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=5
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+def now_text() -> str:
+    """The time, for run.json."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
