@@ -30,7 +30,7 @@ from drl_cli.utils.group import Learner
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Count, Fraction, Positive
 from drl_cli.utils.schedules import linear
-from drl_cli.utils.torch_ops import Adam, FlatParams, load_tensors, save_tensors
+from drl_cli.utils.torch_ops import Adam, FlatParams, load_tensors, load_vector, save_tensors
 
 ACTIONS = ("discrete",)
 MODES = ("single", "sync", "async")
@@ -141,8 +141,8 @@ class Algorithm:
         return self.online.params()
 
     def load_policy(self, params: Array) -> None:
-        self.online.load(params)
-        self.target.load(params)
+        for network in (self.online, self.target):
+            load_vector([network.flat], params)
 
     def exploration(self, env_steps: int) -> Mapping[str, float]:
         config = self.config

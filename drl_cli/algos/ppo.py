@@ -38,7 +38,7 @@ from drl_cli.types import Array, Column, Columns, EnvSpec, Schema
 from drl_cli.utils.group import Learner
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Count, Fraction, NonNegative, Positive
-from drl_cli.utils.torch_ops import Adam, FlatParams, load_tensors, save_tensors
+from drl_cli.utils.torch_ops import Adam, FlatParams, load_tensors, load_vector, save_tensors
 
 ACTIONS = ("box", "discrete")
 MODES = ("single", "sync", "async")
@@ -205,8 +205,7 @@ class Algorithm:
         return np.concatenate([self.actor.params(), self.log_std.cpu().numpy()])
 
     def load_policy(self, params: Array) -> None:
-        self.actor.load(params[: len(params) - len(self.log_std)])
-        self.log_std.copy_(torch.from_numpy(params[len(params) - len(self.log_std) :].copy()))
+        load_vector([self.actor.flat, self.log_std], params)
 
     def exploration(self, env_steps: int) -> Mapping[str, float]:
         return {}

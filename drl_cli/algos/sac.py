@@ -35,7 +35,7 @@ from drl_cli.types import Array, Columns, EnvSpec
 from drl_cli.utils.group import Learner
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Fraction, Positive
-from drl_cli.utils.torch_ops import Adam, FlatParams, load_tensors, save_tensors
+from drl_cli.utils.torch_ops import Adam, FlatParams, load_tensors, load_vector, save_tensors
 
 ACTIONS = ("box",)
 MODES = ("single", "sync", "async")
@@ -161,7 +161,7 @@ class Algorithm:
         return self.actor.params()
 
     def load_policy(self, params: Array) -> None:
-        self.actor.load(params)
+        load_vector([self.actor.flat], params)
 
     def exploration(self, env_steps: int) -> Mapping[str, float]:
         return {}

@@ -162,12 +162,6 @@ class MLP:
         copy: Array = self.flat.cpu().numpy().copy()
         return copy
 
-    def load(self, params: Array) -> None:
-        """The inverse of `params`; raises ValueError naming both sizes when they differ."""
-        if params.shape != tuple(self.flat.shape):
-            raise ValueError(f"parameter vector has shape {params.shape}, the network needs {tuple(self.flat.shape)}")
-        self.flat.copy_(torch.from_numpy(params.copy()))
-
 
 def _views(flat: "torch.Tensor", shapes: Shapes, ensemble: int) -> "list[list[torch.Tensor]]":
     views = iter(torch.split(flat, [int(np.prod(shape)) for shape in shapes] * ensemble))

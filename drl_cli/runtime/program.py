@@ -58,8 +58,7 @@ def build(
     edge: Runtime = ray if ray and config.mode != "single" else local
     aside: Runtime = ray or local
 
-    weights = load_model(Path(config.load_weights))[0] if config.load_weights else None
-    trainers = make_trainers(config, spec, core if config.trainer.num == 1 else edge, weights)
+    trainers = make_trainers(config, spec, core if config.trainer.num == 1 else edge)
     shards = [core.spawn(f"replay {i}", make_replay, config, spec, i) for i in range(config.num_shards)]
     replay = ReplayShards(shards, generator(config.seed, "shard"))
     server = core.spawn("parameter server", ParameterServer)
@@ -130,15 +129,15 @@ def make_replay(config: Config, spec: EnvSpec, shard: int) -> TrajectoryManager:
     return TrajectoryManager(table, shard, normalized(config, spec))
 
 
-def make_trainers(config: Config, spec: EnvSpec, runtime: Runtime, weights: Array | None) -> TrainerGroup:
+def make_trainers(config: Config, spec: EnvSpec, runtime: Runtime) -> TrainerGroup:
     """The learners, each with a GPU of its own where there are enough."""
     num = config.trainer.num
     gpus = 1 if config.device != "cpu" and runtime.gpus() >= num else 0
     device = "cpu" if config.device == "auto" and num > 1 and not gpus else config.device
-    parts = (config, spec, device)
-    return TrainerGroup(
-        [runtime.spawn(role, make_trainer, *parts, i, weights, gpus=gpus) for i, role in enumerate(roles(num))]
-    )
+    weights = load_model(Path(config.load_weights))[0] if config.load_weights else None
+    parts = [(config, spec, device, rank, weights) for rank in range(num)]
+    names = zip(roles(num), parts, strict=True)
+    return TrainerGroup([runtime.spawn(role, make_trainer, *part, gpus=gpus) for role, part in names])
 
 
 def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights: Array | None = None) -> Trainer:

@@ -1,9 +1,12 @@
 """Torch pieces that every learner shares: flat parameters, the optimizer on them, saving and loading."""
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+
+import numpy as np
+import numpy.typing as npt
 
 from drl_cli.utils.group import Group
 from drl_cli.utils.lazy import torch
@@ -112,3 +115,12 @@ def load_tensors(tensors: "Mapping[str, torch.Tensor]", saved: "Mapping[str, tor
             raise ValueError(f"saved '{name}' has shape {tuple(saved[name].shape)}, needed is {tuple(own.shape)}")
     for name, own in tensors.items():
         own.copy_(saved[name])
+
+
+def load_vector(tensors: "Sequence[torch.Tensor]", vector: npt.NDArray[np.float32]) -> None:
+    """Copy a flat vector into flat tensors, one after the other; raises ValueError naming both sizes if they differ."""
+    sizes = [len(tensor) for tensor in tensors]
+    if vector.shape != (sum(sizes),):
+        raise ValueError(f"parameter vector has shape {vector.shape}, the policy needs ({sum(sizes)},)")
+    for tensor, part in zip(tensors, torch.split(torch.from_numpy(vector.copy()), sizes), strict=True):
+        tensor.copy_(part)

@@ -16,13 +16,14 @@ MODES = ("single", "sync", "async")
 SAC = (COUNTER, "network.hidden=[16,16]")
 DQN = ("env=drl_cli.envs.probes:Choose-v0", "algo=dqn", "network.hidden=[16,16]")
 NORMALIZED = ("env.normalize_obs=true", "env.normalize_reward=true")
-KINDS = pytest.mark.parametrize("kind", [SAC, DQN, (*SAC, *NORMALIZED)], ids=["sac", "dqn", "normalized"])
+PPO = (COUNTER, "algo=ppo", "network.hidden=[16,16]")
+KINDS = pytest.mark.parametrize("kind", [SAC, DQN, PPO, (*SAC, *NORMALIZED)], ids=["sac", "dqn", "ppo", "normalized"])
 
 
 def saved(folder, kind, seed=50):
     """The folder of a policy that has nothing to do with the run's own seed, and its vector."""
     config = make_config(*kind, f"seed={seed}")
-    trainer = make_trainer(config, read_spec(config.env))
+    trainer = make_trainer(config, read_spec(config.env), "cpu", 0)
     vector = trainer.publish(0, 0)[1]
     if trainer.normalizer is not None:
         size = trainer.normalizer.layout.size
@@ -51,7 +52,7 @@ def test_version_0_is_exactly_what_was_saved(run_graph, tmp_path, kind, mode, pr
     folder, vector = saved(tmp_path, kind)
     graph = run_graph(
         *(*kind, f"mode={mode}", f"load_weights={folder}", f"worker.proxies={proxies}"),
-        *("orchestrator.min_inserts=2000", "total_env_steps=64"),
+        *("orchestrator.min_inserts=2000", "trainer.batch_size=512", "total_env_steps=64", "worker.block_rows=32"),
     )
     assert (graph.load.version, graph.load.opt_steps) == (0, 0)
     assert get(graph.params).tobytes() == vector.tobytes()

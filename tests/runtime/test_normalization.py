@@ -311,6 +311,49 @@ def test_a_value_that_is_not_finite_is_said_to_be_the_cause(build_graph):
         graph.run()
 
 
+@pytest.mark.parametrize("by_newest", [False, True])
+def test_on_policy_the_learner_sees_what_the_actor_saw(build_graph, by_newest):
+    """In the first pass over a batch all probability ratios are 1, since nothing has changed; but not by newer ones."""
+    graph = build_graph(
+        *(COUNTER, "algo=ppo", "mode=sync", "worker.num=2", "worker.block_rows=32", "trainer.batch_size=64"),
+        *("algo.epochs=1", "algo.minibatch_size=64", "algo.lr=1e-3", "worker.random_steps=0", *BOTH),
+    )
+    normalizer, divergences = graph.trainers.trainers[0].role.normalizer, []
+    if by_newest:
+        receive = normalizer.receive
+        normalizer.receive = lambda header, is_on_policy: receive(header, False)
+    trained = graph.progress.trained
+
+    def note(report, *shard):
+        divergences.append(abs(report.metrics["approx_kl"]))
+        trained(report, *shard)
+
+    graph.progress.trained = note
+    graph.run()
+    assert len(divergences) == 8
+    assert normalizer.statistics.count >= 448
+    assert (max(divergences) > 1e-5) == by_newest
+
+
+def test_first_priorities_are_of_normalised_rows():
+    config = make_config("env=drl_cli.envs.probes:Choose-v0", "algo=dqn", "network.hidden=[8]", *BOTH)
+    plain = make_config("env=drl_cli.envs.probes:Choose-v0", "algo=dqn", "network.hidden=[8]")
+    spec, rng = read_spec(config.env), np.random.default_rng(0)
+    policy, bare = make_policy(config, spec, 0), make_policy(plain, spec, 0)
+    params = rng.standard_normal(3 * 8 + 8 + 8 * 3 + 3).astype(np.float32)
+    columns = {name: rng.standard_normal((20, 3)).astype(np.float32) for name in ("obs", "next_obs")}
+    columns |= {"reward": rng.standard_normal(20).astype(np.float32), "action": rng.integers(3, size=20)}
+    columns["discount"] = np.full(20, 0.9, np.float32)
+    learner = BatchNormalizer(policy.layout)
+    learner.receive(header(moments=policy.layout.moments(columns)), is_on_policy=False)
+    policy.load(learner.statistics.join(params))
+    bare.load(params)
+    batch = learner({name: torch.from_numpy(column) for name, column in columns.items()})
+    wanted = bare.priorities({name: tensor.numpy() for name, tensor in batch.items()})
+    np.testing.assert_allclose(policy.priorities(columns), wanted, rtol=1e-6)
+    assert np.abs(policy.priorities(columns) - bare.priorities(columns)).max() > 0.1
+
+
 @pytest.mark.slow
 def test_badly_scaled_observations_and_rewards_are_learned_from(run_graph):
     """Best return 0; a policy that has learned nothing gets about -200."""

@@ -37,7 +37,7 @@ class Recorder:
     def gpus(self):
         return self.num_gpus
 
-    def spawn(self, role, factory, config, spec, device, rank, gpus):
+    def spawn(self, role, factory, config, spec, device, rank, weights, gpus):
         self.spawned.append((role, device, rank, gpus))
 
 
