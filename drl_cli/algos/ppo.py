@@ -205,8 +205,9 @@ class Algorithm:
         return np.concatenate([self.actor.params(), self.log_std.cpu().numpy()])
 
     def load_policy(self, params: Array) -> None:
-        self.actor.load(params[: len(params) - len(self.log_std)])
-        self.log_std.copy_(torch.from_numpy(params[len(params) - len(self.log_std) :].copy()))
+        *_, log_std = split(params, [*self.actor.shapes, tuple(self.log_std.shape)])
+        self.actor.load(params[: len(params) - len(log_std)])
+        self.log_std.copy_(torch.from_numpy(log_std.copy()))
 
     def exploration(self, env_steps: int) -> Mapping[str, float]:
         return {}
