@@ -26,7 +26,7 @@ def sac_config(n_step=1, **options):
 
 def learn(module, config, probe, updates, max_episode_steps=None):
     """One update per step of 8 environments, after 20 random ones."""
-    env = EnvConfig("probe", f"drl_cli.envs.probes:{probe}-v0", {}, max_episode_steps, 1.0, False, False)
+    env = EnvConfig("probe", f"drl_cli.envs.probes:{probe}-v0", {}, max_episode_steps, 1.0, "none", False, False)
     spec = read_spec(env)
     algorithm = module.Algorithm(config, NETWORK, spec, 0, Learner(torch.device("cpu")))
     policy, envs = module.Policy(config, NETWORK, spec, 0), EnvBatch(env, spec, range(NUM_ENVS))
@@ -85,7 +85,7 @@ def ppo_config(**options):
 
 def learn_on_policy(config, probe, updates, max_episode_steps=None, reward_scale=1.0):
     """Each update gets a rollout of 32 steps of 8 environments."""
-    env = EnvConfig("probe", f"drl_cli.envs.probes:{probe}-v0", {}, max_episode_steps, 1.0)
+    env = EnvConfig("probe", f"drl_cli.envs.probes:{probe}-v0", {}, max_episode_steps, 1.0, "none", False, False)
     spec = read_spec(env)
     algorithm = ppo.Algorithm(config, NETWORK, spec, 0, Learner(torch.device("cpu")))
     policy, envs = ppo.Policy(config, NETWORK, spec, 0), EnvBatch(env, spec, range(NUM_ENVS))

@@ -60,7 +60,7 @@ gymnasium.register("TestSameArray-v0", SameArray)
 
 
 def config(id, **kwargs):
-    return EnvConfig("test", id, kwargs, None, 1.0, False, False)
+    return EnvConfig("test", id, kwargs, None, 1.0, "none", False, False)
 
 
 def batch(id, seeds=(0,), **kwargs):
@@ -156,7 +156,7 @@ def test_steps_own_their_arrays_when_the_environment_reuses_one():
 
 def test_time_limit():
     envs = EnvBatch(
-        EnvConfig("test", "drl_cli.envs.probes:Forever-v0", {}, 4, 1.0, False, False),
+        EnvConfig("test", "drl_cli.envs.probes:Forever-v0", {}, 4, 1.0, "none", False, False),
         read_spec(config("drl_cli.envs.probes:Forever-v0")),
         (0,),
     )

@@ -169,7 +169,7 @@ def test_rows_are_typed_and_fresh():
 def test_counter_probe_through_the_whole_data_path(n):
     """Each stored row says who, which episode and when: compare with what Counter's rules give."""
     gamma, num_envs, num_steps = 0.5, 3, 120
-    config = EnvConfig("counter", "drl_cli.envs.probes:Counter-v0", {}, None, 1.0, False, False)
+    config = EnvConfig("counter", "drl_cli.envs.probes:Counter-v0", {}, None, 1.0, "none", False, False)
     spec = read_spec(config)
     envs, builder = EnvBatch(config, spec, range(num_envs)), NStepBuilder(n, gamma)
     store, rng = RingStore(transition_schema(spec), 10_000), np.random.default_rng(0)
@@ -244,7 +244,7 @@ def test_rollout_blocks_follow_each_other_without_waiting():
 
 
 def test_rollouts_of_the_counter_probe_are_complete_and_in_order():
-    config = EnvConfig("counter", "drl_cli.envs.probes:Counter-v0", {}, None, 1.0)
+    config = EnvConfig("counter", "drl_cli.envs.probes:Counter-v0", {}, None, 1.0, "none", False, False)
     envs = EnvBatch(config, read_spec(config), seeds=[1, 2, 3])
     builder, blocks = RolloutBuilder(0.9), []
     for time in range(100):

@@ -25,7 +25,7 @@ def shapes(draw):
 
 def collect(builder, blocks, num_envs, kwargs):
     """Blocks of so many steps each from Counter; the policy's state counts the steps that the environment ever took."""
-    config = EnvConfig("counter", "drl_cli.envs.probes:Counter-v0", kwargs, None, 1.0)
+    config = EnvConfig("counter", "drl_cli.envs.probes:Counter-v0", kwargs, None, 1.0, "none", False, False)
     envs, rng, taken, time = EnvBatch(config, read_spec(config), range(num_envs)), np.random.default_rng(0), [], 0
     for num_steps in blocks:
         for _ in range(num_steps):
@@ -112,7 +112,7 @@ def test_a_worked_example():
 
 def test_rows_are_typed_and_fit_the_schema():
     builder = SequenceBuilder(4, 2, 1, 0.9)
-    config = EnvConfig("counter", "drl_cli.envs.probes:Counter-v0", {}, None, 1.0)
+    config = EnvConfig("counter", "drl_cli.envs.probes:Counter-v0", {}, None, 1.0, "none", False, False)
     schema = sequence_schema(transition_schema(read_spec(config), EXTRA), 6)
     first, second = collect(builder, [1, 20], 2, {})
     assert num_rows(first) == 0
