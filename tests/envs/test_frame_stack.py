@@ -46,7 +46,7 @@ gymnasium.register("TestImages-v0", Images)
 
 
 def spec(id="TestImages-v0", how="auto", **kwargs):
-    return read_spec(EnvConfig("test", id, kwargs, None, 1.0, how))
+    return read_spec(EnvConfig("test", id, kwargs, None, 1.0, how, False, False))
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,9 @@ def test_frames_differ_and_come_again_with_the_seed():
 @pytest.mark.parametrize("axis", [0, -1])
 @pytest.mark.parametrize("n_step", [1, 4])
 def test_rows_of_the_probe(axis, n_step):
-    config = EnvConfig("frames", "drl_cli.envs.probes:Frames-v0", {"axis": axis, "size": 12}, None, 1.0)
+    config = EnvConfig(
+        "frames", "drl_cli.envs.probes:Frames-v0", {"axis": axis, "size": 12}, None, 1.0, "auto", False, False
+    )
     found = read_spec(config)
     envs, builder = EnvBatch(config, found, [5, 6]), NStepBuilder(n_step, 0.9)
     for _ in range(300):
