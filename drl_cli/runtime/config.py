@@ -95,7 +95,7 @@ class RayConfig:
     """The Ray session: our own, or a cluster that exists."""
 
     address: str | None
-    object_store_mb: Annotated[int, Range(least=80)]
+    object_store_mb: Annotated[int, Range(least=80)] | None
 
 
 @dataclass(frozen=True)

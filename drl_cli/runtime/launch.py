@@ -192,6 +192,13 @@ def _ask(nodes: Sequence[Node], env: EnvConfig) -> dict[Node, Answer | None]:
     return answers
 
 
+def object_store_mb(config: Config, spec: EnvSpec) -> int:
+    """Megabytes for what is in flight: as configured, or 256, or four train calls' batches where these are more."""
+    obs = spec.obs_size * (1 if spec.obs.dtype == "uint8" else 4)
+    batches = 4 * config.updates_per_call * config.trainer.batch_size * 2 * obs // 2**20
+    return config.ray.object_store_mb or max(256, batches)
+
+
 def run(
     config: Config,
     spec: EnvSpec,
@@ -205,7 +212,7 @@ def run(
         sys.stdout, f"{config.env.name} {config.algo.name} {config.mode}", config.total_env_steps,
         config.stop.return_, config.logger.console_s,
     )  # fmt: skip
-    session = cluster or (None if config.debug.in_process else RaySession(config.ray.object_store_mb))
+    session = cluster or (None if config.debug.in_process else RaySession(object_store_mb(config, spec)))
     progress = Progress(config, started, folder / "trace.jsonl" if config.debug.trace else None)
     orchestrator: Orchestrator | None = None
     exit_code = 0

@@ -8,6 +8,7 @@ import pytest
 from drl_cli.cli.errors import MISSING, RESOURCES, USAGE, USER_CODE, UsageError
 from drl_cli.cli.preflight import check_resources, fill, pace_problems, preflight, replay_bytes
 from drl_cli.cli.settings import build
+from drl_cli.runtime.launch import object_store_mb
 from drl_cli.runtime.rate_limiter import required_band
 
 
@@ -159,6 +160,14 @@ def test_the_memory_of_images_is_that_of_their_frames(config, overrides, least, 
     made = config(*IMAGES, "replay.capacity=100000", *overrides)
     frames = replay_bytes(made, preflight(made)) / (100_000 * 84 * 84)
     assert least < frames < most
+
+
+def test_the_object_store_has_room_for_batches_of_images(config):
+    small, large = config(), config(*IMAGES, "trainer.batch_size=256", "trainer.updates_per_call=16")
+    assert object_store_mb(small, preflight(small)) == 256
+    assert object_store_mb(large, preflight(large)) * 2**20 > 3 * 16 * 256 * 2 * 4 * 84 * 84
+    asked = config(*IMAGES, "ray.object_store_mb=100")
+    assert object_store_mb(asked, preflight(asked)) == 100
 
 
 def test_the_sum_tree_is_memory_too(config):

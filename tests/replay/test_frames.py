@@ -21,12 +21,14 @@ CODECS = ("none", "lz4")
 class Pair:
     """A worker's steps through a FrameBuilder and, beside it, through a plain builder."""
 
-    def __init__(self, spec, n_step, codec, steps, worker=0, incarnation=0):
+    def __init__(self, spec, n_step, codec, steps, worker=0, sampler="uniform"):
         self.steps = steps
-        self.plain = NStepBuilder(n_step, 0.9)
-        stacking = Stacking(spec.obs.shape, spec.frame_stack)
-        inner = NStepBuilder(n_step, 0.9)
-        self.frames = FrameBuilder(inner, stacking, codec, worker, incarnation, n_step - 1)
+        is_sequences = sampler == "sequences"
+        self.plain, inner = (
+            SequenceBuilder(4, 2, 1, 0.9) if is_sequences else NStepBuilder(n_step, 0.9) for _ in range(2)
+        )
+        stacking, open_steps = Stacking(spec.obs.shape, spec.frame_stack), 6 if is_sequences else n_step - 1
+        self.frames = FrameBuilder(inner, stacking, codec, worker, 0, open_steps)
 
     def collect(self, num_steps):
         """The block and the rows that it must give."""
@@ -37,15 +39,18 @@ class Pair:
         return self.frames.take(), self.plain.take()
 
 
-def make_config(capacity, sampler="uniform"):
+def make_config(capacity, sampler="uniform", remover="oldest"):
+    options = (0.6, 0.4, 1e-6, 0.1)
+    if sampler == "sequences":
+        return SequencesConfig(sampler, capacity, 1, remover, "none", "max", *options, 4, 2, 1, 0.9)
     if sampler == "prioritized":
-        return PrioritizedConfig(sampler, capacity, 1, "oldest", "none", "max", 0.6, 0.4, 1e-6, 0.1)
-    return UniformConfig(sampler, capacity, 1, "oldest", "none")
+        return PrioritizedConfig(sampler, capacity, 1, remover, "none", "max", *options)
+    return UniformConfig(sampler, capacity, 1, remover, "none")
 
 
-def make_tables(spec, codec, capacity, sampler="uniform", seed=0):
+def make_tables(spec, codec, capacity, sampler="uniform", remover="oldest", seed=0):
     """A table of frames, and the plain table that it must equal."""
-    config, schema = make_config(capacity, sampler), transition_schema(spec)
+    config, schema = make_config(capacity, sampler, remover), transition_schema(spec)
     inner = make_table(config, reference_schema(schema, spec.frame_stack), np.random.default_rng(seed), 100)
     plain = make_table(config, schema, np.random.default_rng(seed), 100)
     return FrameTable(inner, Stacking(spec.obs.shape, spec.frame_stack), codec), plain
@@ -83,14 +88,15 @@ def distinct(table):
     n_step=st.integers(1, 5),
     num_workers=st.integers(1, 3),
     num_envs=st.integers(1, 3),
-    capacity=st.integers(54, 150),
-    blocks=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 6)), min_size=1, max_size=25),
+    capacity=st.integers(300, 400),
+    blocks=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 7)), min_size=1, max_size=40),
     merged=st.booleans(),
     shards=st.integers(1, 2),
     greys=st.sampled_from([2, 256]),
     p_end=st.sampled_from([0.02, 0.2, 0.7]),
     compress=st.sampled_from(CODECS),
-    sampler=st.sampled_from(["uniform", "prioritized"]),
+    sampler=st.sampled_from(["uniform", "prioritized", "sequences"]),
+    remover=st.sampled_from(["oldest", "random"]),
     seed=st.integers(0, 2**32 - 1),
 )
 def test_equals_the_plain_table(
@@ -108,15 +114,16 @@ def test_equals_the_plain_table(
     p_end,
     compress,
     sampler,
+    remover,
     seed,
 ):
     """Any episodes, blocks, merged blocks, blocks that alternate between shards, and rows that are overwritten."""
     rng, codec, spec = np.random.default_rng(seed), make_codec(compress), image_spec(axis, k, channels=channels)
     pairs = [
-        Pair(spec, n_step, codec, ImageSteps(spec, num_envs, rng, p_end, greys=greys), worker)
+        Pair(spec, n_step, codec, ImageSteps(spec, num_envs, rng, p_end, greys=greys), worker, sampler)
         for worker in range(num_workers)
     ]
-    tables = [make_tables(spec, codec, capacity, sampler) for _ in range(shards)]
+    tables = [make_tables(spec, codec, capacity, sampler, remover) for _ in range(shards)]
     for worker, num_steps in blocks:
         collected = [pair.collect(num_steps) for pair in (pairs if merged else [pairs[worker % num_workers]])]
         chosen = tables[rng.integers(shards)]
@@ -128,9 +135,9 @@ def test_equals_the_plain_table(
             drawn, expected = framed.sample(2, 3, 0), plain.sample(2, 3, 0)
             check_equal(drawn.columns, expected.columns)
             np.testing.assert_array_equal(drawn.sequence, expected.sequence)
-            if sampler == "prioritized":
+            if drawn.sequence is not None:
                 for table in chosen:
-                    table.update_priorities(drawn.sequence, np.ones((2, 3)))
+                    table.update_priorities(drawn.sequence, np.ones((2, 3, 4) if sampler == "sequences" else (2, 3)))
     for framed, plain in tables:
         assert framed.stats() == plain.stats()
 

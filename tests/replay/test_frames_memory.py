@@ -56,7 +56,7 @@ def fill(capacity, n_step, compress, num_steps):
 def test_a_replay_of_images_has_each_frame_once(n_step):
     """Observation and next observation of 100k steps in little more than 100k frames, sampling included."""
     found = fill(STEPS, n_step, "none", STEPS)
-    assert found["rows"] == STEPS - 16 * (n_step - 1)
+    assert STEPS - 16 * (n_step - 1) <= found["rows"] <= STEPS
     assert FRAME * STEPS < found["nbytes"] < 1.1 * FRAME * STEPS
     assert found["nbytes"] < found["growth"] < 1.1 * FRAME * STEPS + 50e6
 
