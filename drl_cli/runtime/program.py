@@ -164,5 +164,5 @@ def make_limiter(config: Config) -> Limiter:
     if isinstance(replay, FifoConfig):
         return QueueLimiter(config.trainer.batch_size, max(1, replay.max_staleness), free=pace.limiter == "none")
     in_flight = config.num_workers * config.rows_per_collect
-    band = pace.band or 2 * required_band(pace.sample_insert_ratio, in_flight, 2 * config.updates_per_call)
+    band = pace.band or required_band(pace.sample_insert_ratio, in_flight, 2 * config.updates_per_call)
     return RateLimiter(pace.sample_insert_ratio, pace.min_inserts, band, free=pace.limiter == "none")
