@@ -161,7 +161,7 @@ def all_keys(algo: type[AlgoConfig], kind: Any = Config, prefix: str = "") -> di
         kinds = tuple(SAMPLERS.values()) if hint is ReplayConfig else (hint,)
         for group in kinds:
             if dataclasses.is_dataclass(group):
-                keys |= all_keys(algo, group, f"{prefix}{name}.")
+                keys = all_keys(algo, group, f"{prefix}{name}.") | keys  # the first sampler that has it says its type
     return keys
 
 

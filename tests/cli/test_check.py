@@ -222,3 +222,8 @@ def test_a_mistyped_environment_is_compared_with_all_there_are():
     assert "Did you mean MountainCarContinuous-v0" in problem
     (problem,) = problems_of("env=LunarLaner")
     assert problem.endswith("Did you mean LunarLander, LunarLanderContinuous?")
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "prioritized", "sequences"])
+def test_shards_can_be_set_where_a_table_may_have_several(sampler):
+    check_command(read_command([f"replay={sampler}", "replay.shards=3"]))
