@@ -10,6 +10,9 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Columns: TypeAlias = dict[str, Array]
 """Named arrays of equal length: one row per transition, `[rows, ...]`; a batch is `[updates, batch, ...]`."""
 
+State: TypeAlias = dict[str, Array]
+"""Named arrays of any shapes: what a role saves of itself to go on exactly. Names may be nested with dots."""
+
 
 @dataclass(frozen=True)
 class Column:

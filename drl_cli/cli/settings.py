@@ -59,6 +59,8 @@ def convert(value: Any, kind: Any, path: str, problems: list[str], algo: type[Al
     if origin in (Union, types.UnionType):
         return _union(value, get_args(kind), path, problems, algo)
     if origin is Literal:
+        if isinstance(value, bool) and "on" in get_args(kind):  # what yaml makes of on and off
+            value = "on" if value else "off"
         if value in get_args(kind):
             return value
         choices = ", ".join(str(choice) for choice in get_args(kind))

@@ -1,6 +1,7 @@
-"""Model files: `checkpoints/step_000200000/{model.safetensors, manifest.json}`, `best` and `last` pointing to one.
+"""Checkpoint folders: `step_000200000/{model.safetensors, state.*, manifest.json}`; `best` and `last` point to one.
 
-A folder is written beside its place and renamed; loading reads arrays and json, never code.
+A folder is written beside its place and renamed, everything in it synced first, the manifest with the sha256 of every
+file last. Loading reads arrays and json, never code.
 """
 
 import hashlib
@@ -12,10 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import safetensors
 import safetensors.numpy
 
 from drl_cli.runtime.messages import LoadParams
-from drl_cli.types import Array
+from drl_cli.types import Array, State
+
+MODEL = "model.safetensors"
 
 
 class CheckpointError(Exception):
@@ -24,22 +29,60 @@ class CheckpointError(Exception):
 
 def save_model(folder: Path, load: LoadParams, params: Array, extra: Mapping[str, float]) -> Path:
     """Write the policy's parameters of one version to a folder, replacing what is there; returns the folder."""
+    return finish(make_draft(folder), folder, load, params, {}, extra)
+
+
+def make_draft(folder: Path) -> Path:
+    """An empty folder beside `folder`, for its files."""
     draft = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
-    model = draft / "model.safetensors"
-    safetensors.numpy.save_file({"policy": params}, model)
+    return draft
+
+
+def finish(
+    draft: Path, folder: Path, load: LoadParams, params: Array, sums: Mapping[str, str], extra: Mapping[str, Any]
+) -> Path:
+    """Make a draft, whose files have these sha256 `sums`, a checkpoint: add the model and the manifest, rename it."""
+    sums = {**sums, MODEL: write_arrays(draft / MODEL, {"policy": params})}
     manifest = {
         "version": load.version,
         "opt_steps": load.opt_steps,
         "env_steps": load.env_steps,
         "exploration": dict(load.exploration),
         **extra,
-        "sha256": {"model.safetensors": digest(model)},
+        "sha256": sums,
     }
-    write_json(draft / "manifest.json", manifest)
+    write_json(draft / "manifest.json", manifest | {"seal": _seal(manifest)})
+    _sync(draft)
     _replace_folder(draft, folder)
+    _sync(folder.parent)
     return folder
+
+
+def write_arrays(path: Path, arrays: State) -> str:
+    """Write named arrays, synced; returns the sha256 of the file."""
+    content = safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    return hashlib.sha256(content).hexdigest()
+
+
+def read_arrays(folder: Path, name: str, manifest: Mapping[str, Any]) -> State:
+    """The arrays of one file of a checkpoint; raises CheckpointError naming it when it is missing or damaged."""
+    path = folder / name
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path} is missing or damaged ({error.strerror})") from error
+    if hashlib.sha256(content).hexdigest() != manifest["sha256"].get(name):
+        raise CheckpointError(f"{path} is missing or damaged (its sha256 is not the manifest's)")
+    try:
+        return dict(safetensors.numpy.load(content))
+    except safetensors.SafetensorError as error:
+        raise CheckpointError(f"{path} is damaged: {error}") from error
 
 
 def point(root: Path, name: str, folder: Path) -> None:
@@ -63,39 +106,49 @@ def prune(root: Path, keep_last: int) -> None:
 def load_model(folder: Path) -> tuple[Array, dict[str, Any]]:
     """The parameter vector and the manifest; raises CheckpointError naming what is missing or damaged."""
     manifest = read_manifest(folder)
-    model = folder / "model.safetensors"
-    if not model.is_file() or digest(model) != manifest["sha256"][model.name]:
-        raise CheckpointError(f"{model} is missing or damaged (its sha256 is not the manifest's)")
-    return safetensors.numpy.load_file(model)["policy"], manifest
+    arrays = read_arrays(folder, MODEL, manifest)
+    if "policy" not in arrays:
+        raise CheckpointError(f"{folder / MODEL} is damaged: it holds no 'policy'")
+    return arrays["policy"], manifest
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:  # Any: json
-    """The manifest of a step folder; raises CheckpointError when there is none or it does not list its files' sums."""
+    """The manifest of a step folder; raises CheckpointError when there is none or it is not as it was written."""
     path = folder / "manifest.json"
     try:
         manifest = json.loads(path.read_text())
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path}: no readable checkpoint there ({error})") from error
-    sums = manifest.get("sha256") if isinstance(manifest, dict) else None
-    if not isinstance(sums, dict) or "model.safetensors" not in sums:
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("sha256"), dict):
         raise CheckpointError(f"{path}: damaged, it does not list the checkpoint's files")
-    return {str(key): value for key, value in manifest.items()}
+    if manifest.pop("seal", None) != _seal(manifest):
+        raise CheckpointError(f"{path}: damaged, it is not as it was written (its seal does not match)")
+    return manifest
 
 
-def digest(path: Path) -> str:
-    """sha256 of a file's content."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def write_json(path: Path, value: object) -> None:
-    """Write a json file in one piece: beside its place, synced, renamed."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with draft.open("w") as file:
-        json.dump(value, file, indent=2)
-        file.write("\n")
+def write_json(path: Path, value: object) -> str:
+    """Write a json file in one piece: beside its place, synced, renamed; returns its sha256."""
+    draft, content = path.with_name(f".{path.name}.{os.getpid()}"), (json.dumps(value, indent=2) + "\n").encode()
+    with draft.open("wb") as file:
+        file.write(content)
         file.flush()
         os.fsync(file.fileno())
     os.replace(draft, path)
+    return hashlib.sha256(content).hexdigest()
+
+
+def _seal(manifest: Mapping[str, Any]) -> str:
+    """sha256 of what a manifest says, whatever its layout."""
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def _sync(folder: Path) -> None:
+    """Have the names in a folder on disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _replace_folder(draft: Path, folder: Path) -> None:

@@ -49,6 +49,7 @@ class WorkerConfig:
     random_steps: Natural | None
     fetch: Fetch
     exploration: Exploration
+    step_timeout_s: Positive
     max_restarts: Natural
 
 
@@ -60,6 +61,7 @@ class TrainerConfig:
     batch_size: Count
     updates_per_call: Count | None
     threads: Count
+    on_nonfinite: Literal["stop", "skip"]
 
 
 @dataclass(frozen=True)
@@ -75,10 +77,11 @@ class ManageConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """Model files."""
+    """What is saved to go on from."""
 
     period: Count
     keep_last: Count
+    replay: Literal["on", "off"]
 
 
 @dataclass(frozen=True)
@@ -119,6 +122,9 @@ class Config:
     precision: Literal["float32"]
     output_dir: str
     load_weights: str | None
+    resume: str | None
+    from_config: str | None
+    confirm: bool
     dry_run: bool
     stop: StopConfig
     orchestrator: OrchestratorConfig

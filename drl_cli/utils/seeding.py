@@ -1,6 +1,7 @@
 """One seed for the run; every role derives its own stream from (seed, role, index, incarnation)."""
 
 import numpy as np
+import numpy.typing as npt
 
 ROLES = ("worker", "policy", "replay", "trainer", "evaluate", "confirm", "shard")
 
@@ -13,6 +14,26 @@ def sequence(seed: int, role: str, index: int = 0, incarnation: int = 0) -> np.r
 def generator(seed: int, role: str, index: int = 0, incarnation: int = 0) -> np.random.Generator:
     """A numpy generator for one role."""
     return np.random.Generator(np.random.PCG64(sequence(seed, role, index, incarnation)))
+
+
+def rng_state(rng: np.random.Generator) -> npt.NDArray[np.uint64]:
+    """All of a PCG64 generator, uint64 `[6]`; raises ValueError for one of another kind."""
+    state = rng.bit_generator.state
+    if state["bit_generator"] != "PCG64":
+        raise ValueError(f"can't save a generator of kind {state['bit_generator']}")
+    words = [word for value in (state["state"]["state"], state["state"]["inc"]) for word in divmod(value, 2**64)]
+    return np.array([*words, state["has_uint32"], state["uinteger"]], np.uint64)
+
+
+def set_rng_state(rng: np.random.Generator, state: npt.NDArray[np.uint64]) -> None:
+    """Have a PCG64 generator go on where `rng_state` was taken."""
+    high, low, inc_high, inc_low, has_uint32, uinteger = (int(value) for value in state)
+    rng.bit_generator.state = {
+        "bit_generator": "PCG64",
+        "state": {"state": high * 2**64 + low, "inc": inc_high * 2**64 + inc_low},
+        "has_uint32": has_uint32,
+        "uinteger": uinteger,
+    }
 
 
 def integers(seed: int, role: str, count: int, index: int = 0, incarnation: int = 0) -> list[int]:
