@@ -43,7 +43,8 @@ def evaluate(options: Options) -> float:
     """Evaluate, print and write eval.json; returns the mean return."""
     folder = find_run(options.run, options.output_dir)
     config = read_config(folder)
-    from drl_cli.runtime.checkpoint import CheckpointError, load_model, write_json
+    from drl_cli.runtime.checkpoint import load_model, write_json
+    from drl_cli.runtime.errors import CheckpointError
     from drl_cli.runtime.evaluator import Evaluator
 
     checkpoint = folder / "checkpoints" / options.checkpoint

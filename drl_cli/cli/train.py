@@ -1,9 +1,11 @@
 """drl-train: compose the config with Hydra, check it, train."""
 
+import dataclasses
 import json
 import math
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,8 +14,10 @@ from typing import Any
 
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.cli.check import check_command, conf_dir, groups, options, read_command
-from drl_cli.cli.errors import DONE, SWEEP, UsageError, fail, report
-from drl_cli.cli.settings import unknown_key
+from drl_cli.cli.errors import DONE, INTERRUPTED, SWEEP, TERMINATED, UsageError, fail, report
+from drl_cli.cli.resume import claimed, named_run, resume, with_config_of
+from drl_cli.cli.settings import build, to_yaml_keys, unknown_key
+from drl_cli.runtime.config import Config
 from drl_cli.utils.clock import process_start
 
 RESULT_FILE = "DRL_RESULT_FILE"
@@ -38,17 +42,20 @@ def main() -> None:
         print(help_text())
         return
     sys.path.insert(0, os.getcwd())
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # until there is something to save
     try:
         if {"-sc", "--shell-completion"} & set(args):
             _run_hydra(args)
         else:
             command = read_command(args)
+            if folder := named_run(command):
+                command = with_config_of(folder, command)
             check_command(command)
             _run_hydra([*command.flags, *OURS, *command.overrides])
     except UsageError as error:
         fail(error)
     except KeyboardInterrupt:
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     failed = [code for code in exit_codes if code != DONE]
     if len(exit_codes) > 1 and failed:
         print(f"error: {len(failed)} of {len(exit_codes)} jobs failed", file=sys.stderr)
@@ -119,34 +126,41 @@ def _sweep_job(overrides: list[str]) -> float:
 def train(plain: dict[str, Any]) -> dict[str, Any]:
     """Check the composed config, train, print the summary; returns it."""
     from drl_cli.cli.preflight import fill, join, preflight
-    from drl_cli.cli.settings import build, to_yaml_keys
 
     config = build(plain)
+    resumed = resume(config, typed) if config.resume is not None else None
+    config = resumed.config if resumed else config
     cluster = join(config) if config.ray.address and not config.debug.in_process else None
     config = fill(config, cluster.nodes if cluster else ())
     spec = preflight(config)
     if config.dry_run:
         print(f"{config.env.name}: {spec.obs.shape} observations, {spec.action.text} actions; all checks passed")
         return {"exit_code": DONE}
-    from omegaconf import OmegaConf
-
     from drl_cli.runtime.checkpoint import write_json
     from drl_cli.runtime.launch import run
     from drl_cli.runtime.run_folder import make_folder, run_record
 
-    folder = make_folder(config)
-    OmegaConf.save(OmegaConf.create(to_yaml_keys(config)), folder / "config.yaml")
-    record = run_record(config, folder, ["drl-train", *typed])
-    write_json(folder / "run.json", record)
-    print(
-        f"{config.env.name} {config.algo.name} {config.mode} seed {config.seed}  ->  {_shown(folder)}",
-        flush=True,
-    )
-    summary = run(config, spec, folder, record, process_start(), cluster)
+    folder, command = resumed.folder if resumed else make_folder(config), ["drl-train", *typed]
+    with claimed(folder):
+        record = resumed.begin(command) if resumed else run_record(config, folder, command)
+        write_config(folder, dataclasses.replace(config, resume=None, from_config=None, confirm=False))
+        write_json(folder / "run.json", record)
+        title = f"{config.env.name} {config.algo.name} {config.mode} seed {config.seed}  ->  {_shown(folder)}"
+        print(title if resumed is None else f"{title}  from step {resumed.env_steps:,}", flush=True)
+        summary = run(config, spec, folder, record, process_start(), cluster, resumed.checkpoint if resumed else None)
     print(closing_text(summary, folder))
     if RESULT_FILE in os.environ:
         Path(os.environ[RESULT_FILE]).write_text(json.dumps(summary))
     return summary
+
+
+def write_config(folder: Path, config: Config) -> None:
+    """config.yaml, in one piece."""
+    from omegaconf import OmegaConf
+
+    draft = folder / f".config.yaml.{os.getpid()}"
+    OmegaConf.save(OmegaConf.create(to_yaml_keys(config)), draft)
+    os.replace(draft, folder / "config.yaml")
 
 
 def closing_text(summary: dict[str, Any], folder: Path) -> str:
@@ -160,12 +174,12 @@ def closing_text(summary: dict[str, Any], folder: Path) -> str:
         f"{summary['status']}: best return {number('best_return', '.1f')}, last {number('final_return', '.1f')}, "
         f"{number('env_steps', ',')} env steps, {number('opt_steps', ',')} updates, {number('wall_s', '.0f')} s"
     ]
+    commands = []
+    if summary["status"] != "done" and summary.get("checkpoint_last"):
+        commands += [f"drl-train resume={_shown(folder)}"]
     if summary.get("checkpoint_best"):
-        lines += [
-            f"next: drl-eval run={_shown(folder)} episodes=100",
-            f"      tensorboard --logdir {_shown(folder)}",
-        ]
-    return "\n".join(lines)
+        commands += [f"drl-eval run={_shown(folder)} episodes=100", f"tensorboard --logdir {_shown(folder)}"]
+    return "\n".join([*lines, *(f"{'      ' if i else 'next: '}{command}" for i, command in enumerate(commands))])
 
 
 def _shown(folder: Path) -> str:

@@ -39,7 +39,7 @@ class Csv:
     """eval.csv: one line per evaluation, the header only when the file is new."""
 
     def __init__(self, path: Path, columns: tuple[str, ...]) -> None:
-        is_new = not path.exists()
+        is_new = not path.exists() or path.stat().st_size == 0
         self.columns = columns
         self.file = path.open("a", newline="", buffering=1)
         self.writer = csv.writer(self.file)

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,12 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from drl_cli.runtime.errors import CheckpointError
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.types import Array, State
 
 MODEL = "model.safetensors"
-
-
-class CheckpointError(Exception):
-    """A checkpoint that is missing or damaged; the message names the file."""
+COUNTERS = "state.orchestrator.json"
 
 
 def save_model(folder: Path, load: LoadParams, params: Array, extra: Mapping[str, float]) -> Path:
@@ -72,17 +71,10 @@ def write_arrays(path: Path, arrays: State) -> str:
 
 def read_arrays(folder: Path, name: str, manifest: Mapping[str, Any]) -> State:
     """The arrays of one file of a checkpoint; raises CheckpointError naming it when it is missing or damaged."""
-    path = folder / name
     try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"{path} is missing or damaged ({error.strerror})") from error
-    if hashlib.sha256(content).hexdigest() != manifest["sha256"].get(name):
-        raise CheckpointError(f"{path} is missing or damaged (its sha256 is not the manifest's)")
-    try:
-        return dict(safetensors.numpy.load(content))
+        return dict(safetensors.numpy.load(_content(folder, name, manifest)))
     except safetensors.SafetensorError as error:
-        raise CheckpointError(f"{path} is damaged: {error}") from error
+        raise CheckpointError(f"{folder / name} is damaged: {error}") from error
 
 
 def point(root: Path, name: str, folder: Path) -> None:
@@ -93,12 +85,23 @@ def point(root: Path, name: str, folder: Path) -> None:
     os.replace(draft, root / name)
 
 
+def free_folder(root: Path, load: LoadParams, suffix: str = "") -> Path:
+    """The folder for a version: named by its env steps, and by its number too where that name is taken."""
+    name = f"step_{load.env_steps:09d}"
+    others = (f"{name}-v{load.version}{'' if i == 1 else f'-{i}'}{suffix}" for i in count(1))
+    return next(path for path in map(root.joinpath, chain([name + suffix], others)) if not path.exists())
+
+
 def prune(root: Path, keep_last: int) -> None:
-    """Remove all but the newest `keep_last` step folders; what `best` and `last` point to stays."""
+    """Remove all but the newest `keep_last` step folders; what `best` and `last` point to stays.
+
+    Folders named step_*-best hold a model only: they go as soon as `best` points to another.
+    """
     linked = {os.readlink(root / name) for name in ("best", "last") if (root / name).is_symlink()}
-    folders = (path for path in root.glob("step_*") if path.is_dir())
-    steps = sorted(folders, key=lambda path: [int(number) for number in re.findall(r"\d+", path.name)])
-    for path in steps[:-keep_last]:
+    folders = [path for path in root.glob("step_*") if path.is_dir()]
+    models = [path for path in folders if path.name.endswith("-best")]
+    steps = sorted(set(folders) - set(models), key=_numbers)
+    for path in (*steps[:-keep_last], *models):
         if path.name not in linked:
             shutil.rmtree(path)
 
@@ -126,6 +129,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:  # Any: json
     return manifest
 
 
+def read_json(folder: Path, name: str, manifest: Mapping[str, Any]) -> Any:
+    """A json file of a checkpoint; raises CheckpointError naming it when it is missing or damaged."""
+    return json.loads(_content(folder, name, manifest))
+
+
 def write_json(path: Path, value: object) -> str:
     """Write a json file in one piece: beside its place, synced, renamed; returns its sha256."""
     draft, content = path.with_name(f".{path.name}.{os.getpid()}"), (json.dumps(value, indent=2) + "\n").encode()
@@ -135,6 +143,21 @@ def write_json(path: Path, value: object) -> str:
         os.fsync(file.fileno())
     os.replace(draft, path)
     return hashlib.sha256(content).hexdigest()
+
+
+def _content(folder: Path, name: str, manifest: Mapping[str, Any]) -> bytes:
+    path = folder / name
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path} is missing or damaged ({error.strerror})") from error
+    if hashlib.sha256(content).hexdigest() != manifest["sha256"].get(name):
+        raise CheckpointError(f"{path} is missing or damaged (its sha256 is not the manifest's)")
+    return content
+
+
+def _numbers(path: Path) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", path.name)]
 
 
 def _seal(manifest: Mapping[str, Any]) -> str:

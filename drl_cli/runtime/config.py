@@ -162,6 +162,16 @@ class Config:
         return max(self.worker.envs, min(256, int(32 / self.orchestrator.sample_insert_ratio)))
 
     @property
+    def restores_workers(self) -> bool:
+        """Whether a checkpoint holds the workers' state, so that a resumed run goes on bit for bit."""
+        return self.mode != "async" and self.num_proxies == 0
+
+    @property
+    def worker_layout(self) -> dict[str, int]:
+        """What must be the same for a worker to take over another's state."""
+        return {"num": self.num_workers, "envs": self.worker.envs, "row_steps": self.row_steps}
+
+    @property
     def is_on_policy(self) -> bool:
         """Whether every transition is served once, and soon."""
         return self.replay.sampler == "fifo-once"

@@ -27,6 +27,12 @@ class RoleLost(RunError):
     exit_code = 6
 
 
+class CheckpointError(RunError):
+    """A checkpoint that is missing, damaged, or not of this run; the message names the file."""
+
+    exit_code = 8
+
+
 class NodeGone(RoleLost):
     """The node that a role should run on has left the cluster."""
 

@@ -4,15 +4,14 @@ import logging
 import os
 import pickle
 import platform
-import signal
 import sys
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import drl_cli
@@ -20,12 +19,14 @@ from drl_cli.envs.config import EnvConfig
 from drl_cli.metrics.console import Console
 from drl_cli.runtime.cluster import Answer, Node, process_variables, shipped_modules, unfit, unreachable, why_not_joined
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.errors import ClusterUnfit, RoleLost, RunError
+from drl_cli.runtime.errors import ClusterUnfit, Diverged, RoleLost, RunError
 from drl_cli.runtime.handles import RayRuntime
 from drl_cli.runtime.orchestrator import Orchestrator
 from drl_cli.runtime.program import build
 from drl_cli.runtime.progress import Progress
+from drl_cli.runtime.restore import Checkpoint, restore
 from drl_cli.runtime.run_folder import summarise
+from drl_cli.runtime.signals import Interrupted, catch
 from drl_cli.types import EnvSpec
 
 log = logging.getLogger(__name__)
@@ -206,56 +207,54 @@ def run(
     record: dict[str, Any],
     started: float,
     cluster: Cluster | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> dict[str, Any]:
-    """Train in a prepared run folder; returns the summary. No exception leaves it but a bug of this function's own."""
+    """Train in a prepared run folder, from the checkpoint where one is given; returns the summary.
+
+    No exception leaves it but a bug of this function's own.
+    """
     console = Console(
         sys.stdout, f"{config.env.name} {config.algo.name} {config.mode}", config.total_env_steps,
         config.stop.return_, config.logger.console_s,
     )  # fmt: skip
-    session = cluster or (None if config.debug.in_process else RaySession(object_store_mb(config, spec)))
     progress = Progress(config, started, folder / "trace.jsonl" if config.debug.trace else None)
+    session: RaySession | Cluster | None = cluster
     orchestrator: Orchestrator | None = None
-    exit_code = 0
-    with _log_to(folder / "train.log"):
+    with _log_to(folder / "train.log"), catch() as signals:
         try:
+            if session is None and not config.debug.in_process:
+                session = RaySession(object_store_mb(config, spec))
             nodes = [node.id for node in session.nodes] if session else []
             ray = RayRuntime(str(folder / "workers"), session.wait, nodes) if session else None
             is_up = session.is_up if session else lambda: True
-            orchestrator = build(config, spec, folder, ray, is_up, progress, console)
-            with _signals(orchestrator) as received:
-                orchestrator.run()
-                orchestrator.finish()
-            exit_code = 0 if not received else 130 if received[0] == signal.SIGINT else 75
+            incarnation = checkpoint.state["incarnation"] + 1 if checkpoint else 0
+            orchestrator = build(config, spec, folder, ray, is_up, progress, console, incarnation)
+            if checkpoint is not None:
+                restore(checkpoint, config, orchestrator)
+            signals.soft, signals.toggle = partial(orchestrator.stop, "signal"), orchestrator.toggle_pause
+            orchestrator.run()
+            orchestrator.finish()
+            exit_code = signals.exit_code
+        except Interrupted:
+            exit_code = signals.exit_code
         except BaseException as error:
             exit_code = _report_error(error, folder)
+            if orchestrator is not None and not isinstance(error, Diverged):
+                _rescue(orchestrator)
         finally:
+            signals.is_closing = True
             console.close()
         summary = summarise(config, folder, record, progress, orchestrator, exit_code)
         _close(orchestrator, session, str(summary["status"]))
     return summary
 
 
-@contextmanager
-def _signals(orchestrator: Orchestrator) -> Iterator[list[int]]:
-    """SIGINT and SIGTERM end the loop after what is under way, a second one at once; SIGUSR1 pauses and resumes."""
-    received: list[int] = []
-
-    def react(number: int, frame: FrameType | None) -> None:
-        received.append(number)
-        orchestrator.stop("signal")
-        if len(received) > 1:
-            raise KeyboardInterrupt
-
-    def toggle(number: int, frame: FrameType | None) -> None:
-        (orchestrator.resume if orchestrator.paused else orchestrator.pause)()
-
-    handlers = {signal.SIGINT: react, signal.SIGTERM: react, signal.SIGUSR1: toggle}
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+def _rescue(orchestrator: Orchestrator) -> None:
+    """Save what there is; what goes wrong now is in the log, after what went wrong before."""
     try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        orchestrator.rescue()
+    except (Exception, Interrupted):
+        log.info("nothing could be saved at the end", exc_info=True)
 
 
 @contextmanager
@@ -281,8 +280,6 @@ def _log_to(path: Path) -> Iterator[None]:
 def _report_error(error: BaseException, folder: Path) -> int:
     """error.txt has all of it, the user sees a line; returns the exit code."""
     (folder / "error.txt").write_text("".join(traceback.format_exception(error)))
-    if isinstance(error, KeyboardInterrupt):
-        return 130
     if os.environ.get("DRL_DEBUG"):
         traceback.print_exception(error)
     if isinstance(error, RunError):

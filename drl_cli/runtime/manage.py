@@ -1,18 +1,31 @@
 """Manage: its own process, which evaluates, records and keeps the model files."""
 
 import dataclasses
+import errno
+import shutil
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from drl_cli.metrics.recorders import Csv, JsonLines, Recorder, TensorBoard, Value
-from drl_cli.runtime.checkpoint import point, prune, read_manifest, save_model
+from drl_cli.runtime.checkpoint import (
+    COUNTERS,
+    finish,
+    free_folder,
+    point,
+    prune,
+    read_manifest,
+    save_model,
+    write_arrays,
+    write_json,
+)
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.evaluator import Evaluator, Score
 from drl_cli.runtime.messages import LoadParams
-from drl_cli.types import Array, EnvSpec
+from drl_cli.types import Array, EnvSpec, State
 from drl_cli.utils.seeding import integers
 
 EVAL_COLUMNS = (
@@ -23,13 +36,17 @@ EVAL_COLUMNS = (
 
 @dataclass(frozen=True)
 class EvalReport:
-    """One evaluation: what was evaluated, when it ended (process seconds), how it scored."""
+    """One evaluation: what was evaluated, when it ended (the run's seconds), how it scored.
+
+    `problem`: why it could not be written down, or its model not saved.
+    """
 
     load: LoadParams
     wall_s: float
     statistics: Mapping[str, float]
     cut: int
     is_best: bool
+    problem: str | None = None
 
     @property
     def mean(self) -> float:
@@ -67,23 +84,49 @@ class Manage:
         tags = {f"eval/return_{name}": statistics[name] for name in ("mean", "std", "min", "max", "median")}
         tags |= {"eval/length_mean": statistics["length_mean"], "eval/episodes_cut": score.cut}
         tags |= {"eval/opt_steps": load.opt_steps, "eval/version": load.version, "eval/wall_s": wall_s}
-        is_best = statistics["mean"] > self.best
+        is_best, problem = statistics["mean"] > self.best, None
         with self.lock:
-            self.scores.write(row)
-            for recorder in self.recorders[1:]:
-                recorder.record(tags, load.env_steps)
-            if is_best:
-                self.best = statistics["mean"]
-                point(self.checkpoints, "best", self._save(load, params, statistics))
-        return EvalReport(load, wall_s, statistics, score.cut, is_best)
+            try:
+                self.scores.write(row)
+                for recorder in self.recorders[1:]:
+                    recorder.record(tags, load.env_steps)
+                if is_best:
+                    self._save_best(load, params, {**statistics, "wall_s": wall_s, "cut": score.cut})
+            except OSError as error:
+                problem = str(error)
+        return EvalReport(load, wall_s, statistics, score.cut, is_best, problem)
+
+    def commit(
+        self,
+        draft: str,
+        load: LoadParams,
+        params: Array,
+        counters: Mapping[str, Any],
+        sums: Mapping[str, str],
+        roles: Sequence[str],
+        *states: State,
+    ) -> str | OSError:
+        """Complete a draft with the states of these roles and make it the last checkpoint.
+
+        `sums` are those of the files that are in it already. Returns the checkpoint's folder, or what the disk did not
+        let happen: the checkpoint before is then still the last one.
+        """
+        with self.lock:
+            try:
+                folder = self._commit(
+                    Path(draft), load, params, counters, dict(sums), dict(zip(roles, states, strict=True))
+                )
+                point(self.checkpoints, "last", folder)
+                prune(self.checkpoints, self.config.checkpoint.keep_last)
+            except OSError as error:
+                shutil.rmtree(draft, ignore_errors=True)
+                return error
+        return str(folder)
 
     def save(self, load: LoadParams, params: Array) -> str:
-        """Save this version as the last one; returns its folder."""
+        """Save this version's model alone, to be looked at: a run can't be resumed from it; returns its folder."""
         with self.lock:
-            folder = self._save(load, params, {})
-            point(self.checkpoints, "last", folder)
-            prune(self.checkpoints, self.config.checkpoint.keep_last)
-        return str(folder)
+            return str(save_model(free_folder(self.checkpoints, load), load, params, {}))
 
     def close(self, status: str) -> None:
         """Write what is left."""
@@ -110,14 +153,31 @@ class Manage:
                 score += evaluator.evaluate(params)
         return score
 
-    def _save(self, load: LoadParams, params: Array, statistics: Mapping[str, float]) -> Path:
-        """Write a version unless it is there already; two versions at one env step get two folders."""
-        folder = self.checkpoints / f"step_{load.env_steps:09d}"
-        if folder.exists() and read_manifest(folder)["version"] != load.version:
-            folder = folder.with_name(f"{folder.name}-v{load.version}")
-        if folder.exists() and not statistics:
-            return folder
-        return save_model(folder, load, params, statistics)
+    def _save_best(self, load: LoadParams, params: Array, statistics: Mapping[str, float]) -> None:
+        folder = free_folder(self.checkpoints, load, "-best")
+        point(self.checkpoints, "best", save_model(folder, load, params, statistics))
+        prune(self.checkpoints, self.config.checkpoint.keep_last)
+        self.best = statistics["mean"]
+
+    def _commit(
+        self,
+        draft: Path,
+        load: LoadParams,
+        params: Array,
+        counters: Mapping[str, Any],
+        sums: dict[str, str],
+        states: Mapping[str, State],
+    ) -> Path:
+        needed = params.nbytes + sum(array.nbytes for state in states.values() for array in state.values()) + 2**20
+        if (free := shutil.disk_usage(draft).free) < needed:
+            raise OSError(
+                errno.ENOSPC, f"{needed / 2**20:.0f} MB are needed, {free / 2**20:.0f} MB are free", str(draft)
+            )
+        for role, state in states.items():
+            name = f"state.{role}.safetensors"
+            sums[name] = write_arrays(draft / name, state)
+        sums[COUNTERS] = write_json(draft / COUNTERS, counters)
+        return finish(draft, free_folder(self.checkpoints, load), load, params, sums, {})
 
 
 def hyperparameters(config: Config) -> dict[str, Value]:

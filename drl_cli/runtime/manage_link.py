@@ -1,7 +1,7 @@
 """ManageLink: the orchestrator's edge to manage. Nothing here waits, and no failure of manage stops training."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from drl_cli.runtime.handles import ActorDied, Handle, Ref, get, wait
@@ -22,14 +22,16 @@ class ManageLink:
         self.spawn, self.max_restarts = spawn, max_restarts
         self.handle: Handle | None = None
         self.evaluations: list[EvalReport] = []
+        self.evaluated = -1
         self.skipped = 0
         self.restarts = 0
         self.gave_up = False
         self.evaluating: Ref = None
         self._running: tuple[LoadParams, Ref] | None = None
         self._next: tuple[LoadParams, Ref] | None = None
-        self._reports: list[Ref] = []
-        self._unsent: list[tuple[str, tuple[Any, ...]]] = []
+        self._reports: dict[Ref, Callable[[Any], None]] = {}
+        self._unsent: list[tuple[str, tuple[Any, ...], Callable[[Any], None]]] = []
+        self._problem = ""
         self._on_evaluation: Callable[[EvalReport], None] = lambda report: None
 
     def on_evaluation(self, react: Callable[[EvalReport], None]) -> None:
@@ -40,8 +42,12 @@ class ManageLink:
         """Record these scalars."""
         self._send("report", scalars, env_steps)
 
+    def commit(self, parts: Sequence[Any], on_done: Callable[[str | OSError | None], None]) -> None:
+        """Make a checkpoint of these parts (Manage.commit); `on_done` gets its answer, None when manage died."""
+        self._send("commit", *parts, on_done=on_done)
+
     def save(self, load: LoadParams, params: Ref) -> None:
-        """Save this version as the last one."""
+        """Save this version's model alone."""
         self._send("save", load, params)
 
     def evaluate(self, load: LoadParams, params: Ref) -> None:
@@ -55,41 +61,50 @@ class ManageLink:
         """Take results that are there, and start what waits."""
         if not self._ready():
             return
-        for ref in wait(self._reports, 0) if self._reports else []:
+        for ref in wait(list(self._reports), 0) if self._reports else []:
             if ref in self._reports:  # a dead manage drops them all
-                self._reports.remove(ref)
-                self._take(ref)
+                react = self._reports.pop(ref)
+                react(self._take(ref))
         if self.evaluating is not None and wait([self.evaluating], 0):
             ref, self.evaluating = self.evaluating, None
             report = self._take(ref)
             if isinstance(report, EvalReport):
                 self.evaluations.append(report)
+                self.evaluated = report.load.version
+                if report.problem:
+                    self._warn(report.problem)
                 self._on_evaluation(report)
         if self.evaluating is None and self._next is not None and self.handle is not None:
             self._running, self._next = self._next, None
             self.evaluating = self.handle.call("evaluate", *self._running)
 
     def finish(self, load: LoadParams, params: Ref, timeout_s: float) -> None:
-        """Save and evaluate the last version, wait for all that is under way."""
-        if self._next is not None:
-            self._next, self.skipped = None, self.skipped + 1
-        self.save(load, params)
+        """Evaluate the last version, unless it has been; wait for all that is under way."""
+        self.drop_next()
         self._wait(timeout_s)
-        done = self.evaluations[-1].load.version if self.evaluations else -1
-        if done != load.version:
+        if self.evaluated != load.version:
             self._next = (load, params)
             self._wait(timeout_s)
+
+    def drop_next(self) -> None:
+        """Skip the evaluation that waits."""
+        if self._next is not None:
+            self._next, self.skipped = None, self.skipped + 1
 
     def close(self, status: str, timeout_s: float = 30.0) -> None:
         """Let manage write what is left."""
         self._send("close", status)
         self._wait(timeout_s)
 
+    def under_way(self) -> list[Ref]:
+        """Answers that are to come."""
+        return [ref for ref in (self.evaluating, *self._reports) if ref is not None]
+
     def _wait(self, timeout_s: float) -> None:
         """Until nothing is under way; gives up with a warning when nothing comes back for `timeout_s`."""
         while not self.gave_up:
             self.poll()
-            under_way = [ref for ref in (self.evaluating, *self._reports) if ref is not None]
+            under_way = self.under_way()
             if not under_way and self._next is None and self.handle is not None:
                 return
             if self.handle is None:
@@ -105,18 +120,19 @@ class ManageLink:
             self.handle = self.spawn(False)
         if self.handle is not None and self._unsent:
             unsent, self._unsent = self._unsent, []
-            for method, args in unsent:
-                self._send(method, *args)
+            for method, args, on_done in unsent:
+                self._send(method, *args, on_done=on_done)
         return self.handle is not None
 
-    def _send(self, method: str, *args: Any) -> None:
+    def _send(self, method: str, *args: Any, on_done: Callable[[Any], None] = lambda answer: None) -> None:
         if self.gave_up:
+            on_done(None)
             return
         if self.handle is None and not self._ready():
-            self._unsent.append((method, args))
+            self._unsent.append((method, args, on_done))
             return
         assert self.handle is not None
-        self._reports.append(self.handle.call(method, *args))
+        self._reports[self.handle.call(method, *args)] = on_done
 
     def _take(self, ref: Ref) -> Any:
         """The result; a failure is reported once, and a dead manage is replaced."""
@@ -125,18 +141,26 @@ class ManageLink:
         except ActorDied as error:
             self._replace(error)
         except Exception as error:
-            log.warning("manage failed: %s: %s", type(error).__name__, error)
+            self._warn(f"{type(error).__name__}: {error}")
         return None
 
+    def _warn(self, problem: str) -> None:
+        """Once in a row: a full disk fails every report in the same way."""
+        if problem != self._problem:
+            log.warning("manage failed: %s", problem)
+        self._problem = problem
+
     def _replace(self, error: ActorDied) -> None:
-        self._reports.clear()
+        waiting, self._reports = self._reports, {}
         self.evaluating = None
         if self._next is None:
             self._next = self._running
         self.restarts += 1
         if self.restarts > self.max_restarts:
             self.gave_up = True
-            log.warning("manage died again (%s); training goes on without evaluations", error)
-            return
-        self.handle = self.spawn(False)
-        log.warning("manage died (%s), restarted %d/%d", error, self.restarts, self.max_restarts)
+            log.warning("manage died again (%s); training goes on without evaluations and checkpoints", error)
+        else:
+            self.handle = self.spawn(False)
+            log.warning("manage died (%s), restarted %d/%d", error, self.restarts, self.max_restarts)
+        for react in waiting.values():
+            react(None)

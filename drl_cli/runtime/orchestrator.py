@@ -1,13 +1,17 @@
 """Orchestrator: starts, paces and stops everything. It has the only loop, and never touches an array."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from drl_cli.metrics.console import Console
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.errors import RoleLost
+from drl_cli.runtime.errors import RoleLost, RunError
 from drl_cli.runtime.exploration import average
 from drl_cli.runtime.handles import ActorDied, Handle, ObjectLost, Ref, get, wait
 from drl_cli.runtime.manage import EvalReport
@@ -16,6 +20,7 @@ from drl_cli.runtime.messages import InsertTransition, LoadParams, SampleBatch
 from drl_cli.runtime.progress import Progress
 from drl_cli.runtime.rate_limiter import Limiter
 from drl_cli.runtime.replay_shards import ReplayShards
+from drl_cli.runtime.saver import Saver
 from drl_cli.runtime.trainer import TrainReport
 from drl_cli.runtime.trainer_group import TrainerGroup
 from drl_cli.runtime.worker_pool import Collected, Member, WorkerPool
@@ -23,6 +28,8 @@ from drl_cli.utils.clock import now
 from drl_cli.utils.group import PeerLost
 
 log = logging.getLogger(__name__)
+
+RESCUE_S = 15.0  # for a last checkpoint when a role is lost
 
 
 class Orchestrator:
@@ -44,6 +51,7 @@ class Orchestrator:
         limiter: Limiter,
         progress: Progress,
         console: Console,
+        folder: Path,
     ) -> None:
         self.config, self.pool, self.replay, self.trainers, self.server = config, pool, replay, trainers, server
         self.manage, self.share, self.rows = manage, share, rows_per_collect
@@ -54,22 +62,26 @@ class Orchestrator:
         self.arrived: list[Collected] = []
         self.window_ends: float | None = None
         self.training = 0
+        self.inserting = 0
         self.prefetch = 1 if config.is_on_policy else 2  # train calls in flight: the next batch is drawn meanwhile
         self.publishing = False
         self.issued_env_steps = 0
         self.next_eval = config.manage.eval_period
-        self.next_save = config.checkpoint.period
+        self.next_save = 0  # the first checkpoint is of the beginning: there is always one to go on from
         self.next_report = now() + config.logger.report_s
         self.last_answer = now()
         self.stop_reason: str | None = None
         self.paused = False
+        self.deadline: float | None = None
+        self.saver = Saver(config, folder, replay, trainers, pool, manage, self.expect)
         manage.on_evaluation(self._on_evaluation)
 
     def run(self) -> None:
         """Train until a stop condition holds; the reason is in `stop_reason`."""
         for role, ref in zip(self.trainers.roles, self.trainers.connect(), strict=False):
             self.pending[ref] = (role, get)
-        self._publish()
+        if self.params is None:
+            self._publish()
         self._until(lambda: self.params is not None)
         step = self._step_async if self.config.mode == "async" else self._step_sync
         while not self._done():
@@ -82,15 +94,57 @@ class Orchestrator:
             self._until(lambda: not self.pending)
         self.progress.end()
 
+    def restore(self, load: LoadParams, params: Ref, state: Mapping[str, Any], has_replay: bool) -> None:
+        """Go on from a checkpoint: this version, and what `state()` gave; the other roles have been given theirs."""
+        self.progress.load_state(state["progress"], has_replay)
+        if has_replay:
+            self.limiter.load_state(state["limiter"])
+            self.replay.load_state({name: np.array(value, np.uint64) for name, value in state["shards"].items()})
+        self.load, self.params = load, self.share(params)
+        self.issued_env_steps = self.progress.env_steps
+        self.next_eval = _multiple_after(load.env_steps, self.config.manage.eval_period)
+        self.next_save = _multiple_after(self.progress.env_steps, self.config.checkpoint.period)
+        self.expect(self.server.call("push", load, self.params), "parameter server", get)
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed run needs of this role, as json; no train call may be under way."""
+        return {
+            "counts": {"version": self.load.version, **self.progress.counts()},
+            "progress": self.progress.state(),
+            "limiter": self.limiter.state(),
+            "shards": {name: array.tolist() for name, array in self.replay.state().items()},
+            "incarnation": self._last_incarnation(),
+            "workers": self.config.worker_layout,
+        }
+
     def finish(self) -> None:
-        """Publish, save and evaluate the last weights."""
-        self._until(lambda: self.training == 0 and not self.publishing)
+        """Publish, save and evaluate the last weights; a signal spares the evaluation."""
+        self._settle()
         if self.progress.opt_steps > self.load.opt_steps:
             self._publish()
             self._until(lambda: not self.publishing)
         self._report()
-        if self.params is not None:
+        self._until(lambda: not self.saver.busy)
+        self.saver.begin(self.load, self.params, self.state())
+        self._until(lambda: not self.saver.busy)
+        if self.stop_reason == "signal":
+            self.manage.drop_next()
+        else:
             self.manage.finish(self.load, self.params, self.config.orchestrator.stall_s)
+
+    def rescue(self) -> None:
+        """Save what there is when the run can't go on: a checkpoint, or at least the newest model."""
+        if self.params is None:
+            return
+        self.deadline = now() + RESCUE_S
+        try:
+            self._settle()
+            self._until(lambda: not self.saver.busy)
+            self.saver.begin(self.load, self.params, self.state(), workers=False)
+            self._until(lambda: not self.saver.busy)
+        except RunError as error:
+            log.info("only the model can be saved: %s", error)
+            self.manage.save(self.load, self.params)
 
     def stop(self, reason: str) -> None:
         """End at the next opportunity."""
@@ -103,6 +157,10 @@ class Orchestrator:
     def resume(self) -> None:
         """Go on."""
         self.paused = False
+
+    def toggle_pause(self) -> None:
+        """Pause, or go on."""
+        self.paused = not self.paused
 
     def close(self, status: str) -> None:
         """Stop every role; the last message that each gets."""
@@ -118,19 +176,25 @@ class Orchestrator:
             self._dispatch(member)
         self._until(lambda: not self.pool.busy)
         self._hand_over()
-        while (owed := self.limiter.owed()) > 0 and not self.stop_reason:
+        while (owed := self.limiter.owed()) > 0:
             self._train(min(owed, self.config.updates_per_call))
             self._until(lambda: self.training == 0)
         if self.progress.opt_steps > self.load.opt_steps:
             self._publish()
         self._until(lambda: not self.publishing)
+        if self.progress.env_steps >= self.next_save and not self.saver.busy:
+            self._save()
         self._housekeeping()
 
     def _step_async(self) -> None:
         """Keep every worker and two train calls going, as far as the limiter allows; react to what is ready."""
         self._hand_over_if_due()
         draining = self.issued_env_steps >= self.config.total_env_steps
-        while self.training < self.prefetch:
+        saving = self.progress.env_steps >= self.next_save and not self.saver.busy
+        if saving and self._is_settled():
+            self._save()
+            saving = False
+        while self.training < self.prefetch and not saving:
             updates = self.config.updates_per_call
             if draining and not self.limiter.free:
                 updates = min(updates, self.limiter.owed())
@@ -146,7 +210,30 @@ class Orchestrator:
         assert self.pending or self.arrived or self._done(), f"nothing may go on: {self.limiter}"
         self._idle()
 
+    def _is_settled(self) -> bool:
+        """Whether what was issued has been done, but for collects."""
+        return self.training == 0 and self.inserting == 0 and not self.publishing
+
+    def _last_incarnation(self) -> int:
+        """The highest that a worker has; behind a proxy each may have been restarted in the proxy's life."""
+        highest = max(member.incarnation for member in self.pool.members)
+        lives = self.config.worker.max_restarts + 1 if self.config.num_proxies else 1
+        return (highest + 1) * lives - 1
+
+    def _settle(self) -> None:
+        if self.arrived:
+            self._hand_over()
+        self._until(self._is_settled)
+
+    def _save(self) -> None:
+        self.next_save = _multiple_after(self.progress.env_steps, self.config.checkpoint.period)
+        self.saver.begin(self.load, self.params, self.state())
+
     # Calls out
+
+    def expect(self, ref: Ref, role: str, react: Callable[[Ref], None]) -> None:
+        """React to a role's answer when it is there."""
+        self.pending[ref] = (role, react)
 
     def _may_dispatch(self) -> bool:
         """Whether one more collect may start; on-policy not with parameters that are being replaced right now."""
@@ -214,6 +301,7 @@ class Orchestrator:
                 continue
             ack = self.replay.insert(done.header, done.columns)
             self.pending[ack] = ("replay", partial(self._on_inserted, done.header))
+            self.inserting += 1
             self.progress.collected(done.header)
             self.issued_env_steps += done.header.env_steps - self.rows
             self.limiter.land(self.rows, done.header.rows)
@@ -224,6 +312,7 @@ class Orchestrator:
 
     def _on_inserted(self, header: InsertTransition, ref: Ref) -> None:
         """The block is in replay, or its bytes were lost on the way, with the node that had them."""
+        self.inserting -= 1
         try:
             get(ref)
         except ObjectLost as error:
@@ -258,9 +347,6 @@ class Orchestrator:
         if self.load.env_steps >= self.next_eval:
             self.next_eval = _multiple_after(self.load.env_steps, self.config.manage.eval_period)
             self.manage.evaluate(self.load, self.params)
-        if self.load.env_steps >= self.next_save:
-            self.next_save = _multiple_after(self.load.env_steps, self.config.checkpoint.period)
-            self.manage.save(self.load, self.params)
 
     def _on_evaluation(self, report: EvalReport) -> None:
         if self.progress.evaluated(report):
@@ -280,14 +366,11 @@ class Orchestrator:
     def _wait(self) -> None:
         """React to all that is ready; wait for the first if nothing is, but not beyond what is due by the clock."""
         moment = now()
-        limit = self.next_report - moment
+        limit = (self.next_report if self.deadline is None else self.deadline) - moment
         if self.window_ends is not None:
             limit = min(limit, self.window_ends - moment)
         self.manage.poll()
-        refs = list(self.pending)
-        if self.manage.evaluating is not None:
-            refs.append(self.manage.evaluating)
-        ready = wait(refs, max(0.0, limit))
+        ready = wait([*self.pending, *self.manage.under_way()], max(0.0, limit))
         for ref in ready:
             if ref in self.pending:
                 role, react = self.pending.pop(ref)
@@ -302,6 +385,8 @@ class Orchestrator:
     def _watch(self, progressed: bool) -> None:
         """Raise when roles owe an answer and none has come for stall_s."""
         moment = now()
+        if self.deadline is not None and moment > self.deadline:
+            raise RoleLost(f"no checkpoint within {RESCUE_S:g} s")
         if progressed or not self.pending:
             self.last_answer = moment
         elif moment - self.last_answer > self.config.orchestrator.stall_s:
@@ -316,7 +401,7 @@ class Orchestrator:
         self.manage.poll()
         if now() >= self.next_report:
             self._report()
-        if self.config.stop.wall_s is not None and self.progress.wall_s() >= self.config.stop.wall_s:
+        if self.config.stop.wall_s is not None and self.progress.process_s() >= self.config.stop.wall_s:
             self.stop("wall_s")
 
     def _report(self) -> None:

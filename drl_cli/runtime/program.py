@@ -51,8 +51,12 @@ def build(
     ray_is_up: Callable[[], bool],
     progress: Progress,
     console: Console,
+    incarnation: int = 0,
 ) -> Orchestrator:
-    """Put the roles where the mode wants them and connect them; `ray` is None for a run in this process alone."""
+    """Put the roles where the mode wants them and connect them; `ray` is None for a run in this process alone.
+
+    The workers begin with this incarnation: a resumed run's are not those that it had before.
+    """
     local = LocalRuntime()
     core: Runtime = ray if ray and config.mode == "async" else local
     edge: Runtime = ray if ray and config.mode != "single" else local
@@ -62,12 +66,12 @@ def build(
     shards = [core.spawn(f"replay {i}", make_replay, config, spec, i) for i in range(config.num_shards)]
     replay = ReplayShards(shards, generator(config.seed, "shard"))
     server = core.spawn("parameter server", ParameterServer)
-    pool = make_pool(config, spec, edge)
+    pool = make_pool(config, spec, edge, incarnation)
 
     def spawn_manage(wait: bool) -> Handle | None:
         if not wait and not ray_is_up():
             return None
-        parts = (config, spec, folder, progress.started)
+        parts = (config, spec, folder, progress.started - progress.wall_before_s)
         try:
             return aside.spawn("manage", Manage, *parts)
         except RoleLost as error:
@@ -80,12 +84,15 @@ def build(
     rows = config.rows_per_collect * config.num_workers // len(pool.members)
     return Orchestrator(
         config, pool, replay, trainers, server, manage, edge.put, rows,
-        make_limiter(config), progress, console,
+        make_limiter(config), progress, console, folder,
     )  # fmt: skip
 
 
-def make_pool(config: Config, spec: EnvSpec, runtime: Runtime) -> WorkerPool:
-    """Workers, or proxies that each hold an equal share of them; one looks like the other."""
+def make_pool(config: Config, spec: EnvSpec, runtime: Runtime, incarnation: int = 0) -> WorkerPool:
+    """Workers, or proxies that each hold an equal share of them; one looks like the other.
+
+    No worker has an incarnation below the one given.
+    """
     num, restarts = config.num_proxies or config.num_workers, config.worker.max_restarts
 
     def node(index: int) -> str | None:
@@ -100,8 +107,9 @@ def make_pool(config: Config, spec: EnvSpec, runtime: Runtime) -> WorkerPool:
         return runtime.spawn(role, make_proxy, config, spec, runtime, index, incarnation, node=node(index))
 
     if config.num_proxies:
-        return WorkerPool("proxy", num, spawn_proxy, restarts, share=config.num_workers // num)
-    return WorkerPool("worker", num, spawn_worker, restarts, 0, config.worker.fetch)
+        lives = -(-incarnation // (restarts + 1))
+        return WorkerPool("proxy", num, spawn_proxy, restarts, share=config.num_workers // num, incarnation=lives)
+    return WorkerPool("worker", num, spawn_worker, restarts, 0, config.worker.fetch, incarnation=incarnation)
 
 
 def make_proxy(config: Config, spec: EnvSpec, runtime: Runtime, index: int, incarnation: int) -> WorkerProxy:

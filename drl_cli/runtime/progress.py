@@ -1,5 +1,6 @@
 """Progress: the counters of a run, what is reported of them while it runs, and its summary."""
 
+import dataclasses
 import json
 import os
 import time
@@ -13,7 +14,7 @@ import psutil
 from drl_cli.metrics.aggregation import Means, over_shards, spread
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.manage import EvalReport
-from drl_cli.runtime.messages import InsertTransition, Trace
+from drl_cli.runtime.messages import InsertTransition, LoadParams, Trace
 from drl_cli.runtime.trainer import TrainReport
 from drl_cli.utils.clock import Waiting, now
 
@@ -28,6 +29,7 @@ class Progress:
         self.env_steps = self.opt_steps = self.inserts = self.samples = self.loads = 0
         self.num_episodes = self.worker_restarts = self.env_restarts = 0
         self.warm_env_steps: float | None = None
+        self.wall_before_s = 0.0
         self.start_up_s: float | None = None
         self.time_to_return: EvalReport | None = None
         self.best: EvalReport | None = None
@@ -42,10 +44,16 @@ class Progress:
         self._means = Means()
         self._replay: dict[int, Mapping[str, float]] = {}
         self._last_report = (now(), 0, 0)
+        self._first = (0, 0)  # env_steps and opt_steps of the run before this process
+        self._anew = (0.0, 0)  # env_steps that paid for updates, and inserts, before replay was last empty
+
+    def process_s(self) -> float:
+        """Seconds since this process started."""
+        return time.time() - self.started
 
     def wall_s(self) -> float:
-        """Seconds since the process started."""
-        return time.time() - self.started
+        """Seconds that the run took so far, those before it was resumed included."""
+        return self.wall_before_s + self.process_s()
 
     def _write_message(self, route: int, count: int, detail: Mapping[str, int]) -> None:
         assert self.trace_file is not None
@@ -56,7 +64,7 @@ class Progress:
         """A block has landed."""
         if self.collect_started is None:
             self.collect_started = now() - header.collect_s
-            self.start_up_s = self.wall_s() - header.collect_s
+            self.start_up_s = self.process_s() - header.collect_s
         self.env_steps += header.env_steps
         self.inserts += header.rows
         self.worker_restarts += header.restarts
@@ -66,9 +74,9 @@ class Progress:
             lag = self.opt_steps - block.opt_steps
             self._lags = [self._lags[0] + lag, self._lags[1] + 1, max(self._lags[2], lag)]
             self._means.add({"async/policy_lag": lag})
-        excess = self.inserts - self.config.orchestrator.min_inserts
+        excess = self.inserts - self._anew[1] - self.config.orchestrator.min_inserts
         if self.warm_env_steps is None and excess >= 0:
-            self.warm_env_steps = self.env_steps - excess
+            self.warm_env_steps = self.env_steps - excess - self._anew[0]
 
     def lost(self, header: InsertTransition) -> None:
         """A block that was counted has not landed: what it held never was."""
@@ -102,6 +110,39 @@ class Progress:
         if self.warm_env_steps is None or self.env_steps <= self.warm_env_steps:
             return None
         return self.opt_steps / (self.env_steps - self.warm_env_steps)
+
+    def counts(self) -> dict[str, int]:
+        """How far the run is."""
+        names = ("env_steps", "opt_steps", "inserts", "samples", "loads", "num_episodes")
+        return {name: getattr(self, name) for name in names}
+
+    def state(self) -> dict[str, Any]:
+        """All that a resumed run goes on from, as json."""
+        reports = {"time_to_return": self.time_to_return, "best": self.best, "last": self.last}
+        return {
+            **self.counts(),
+            "worker_restarts": self.worker_restarts,
+            "env_restarts": self.env_restarts,
+            "warm_env_steps": self.warm_env_steps,
+            "wall_s": self.wall_s(),
+            "peak_rss_mb": self.peak_rss_mb,
+            "messages": {str(route): count for route, count in self.trace.counts.items()},
+            **{name: report and dataclasses.asdict(report) for name, report in reports.items()},
+        }
+
+    def load_state(self, state: Mapping[str, Any], has_replay: bool) -> None:
+        """Go on from `state()`; without the replay that belongs to it, min_inserts are waited for again."""
+        for name in (*self.counts(), "worker_restarts", "env_restarts", "warm_env_steps", "peak_rss_mb"):
+            setattr(self, name, state[name])
+        self.wall_before_s = state["wall_s"]
+        for name in ("time_to_return", "best", "last"):
+            setattr(self, name, state[name] and EvalReport(**state[name] | {"load": LoadParams(**state[name]["load"])}))
+        self.trace.counts.update({int(route): count for route, count in state["messages"].items()})
+        self._first = (self.env_steps, self.opt_steps)
+        self._last_report = (now(), *self._first)
+        if not has_replay:
+            paid = 0.0 if self.warm_env_steps is None else self.env_steps - self.warm_env_steps
+            self._anew, self.warm_env_steps = (paid, self.inserts), None
 
     def end(self) -> None:
         """Collecting and training are over: rates and waits stand still from here."""
@@ -176,8 +217,8 @@ class Progress:
             "best_return": best.mean if best else None,
             "best_step": best.load.env_steps if best else None,
             "eval_episodes": self.config.manage.eval_episodes,
-            "env_steps_per_s": self.env_steps / elapsed,
-            "opt_steps_per_s": self.opt_steps / elapsed,
+            "env_steps_per_s": (self.env_steps - self._first[0]) / elapsed,
+            "opt_steps_per_s": (self.opt_steps - self._first[1]) / elapsed,
             "policy_lag_mean": self._lags[0] / max(1, self._lags[1]),
             "policy_lag_max": self._lags[2],
             "worker_wait_frac": worker_wait,

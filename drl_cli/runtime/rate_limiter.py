@@ -1,5 +1,6 @@
 """Rate limiters: arithmetic that says which side may go on. They answer, and never wait."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -31,6 +32,12 @@ class Limiter(Protocol):
 
     def unserved(self, batches: int, dropped: int) -> None:
         """Batches that a train call did not get, and transitions that were dropped instead of being served."""
+
+    def state(self) -> dict[str, int]:
+        """What has landed and been served; collects under way are not in it, train calls must not be."""
+
+    def load_state(self, state: Mapping[str, int]) -> None:
+        """Go on from `state()`."""
 
 
 @dataclass
@@ -89,6 +96,13 @@ class RateLimiter:
     def unserved(self, batches: int, dropped: int) -> None:
         self.samples -= batches
 
+    def state(self) -> dict[str, int]:
+        return {"landed": self.landed, "samples": self.samples}
+
+    def load_state(self, state: Mapping[str, int]) -> None:
+        self.inserts = self.landed = state["landed"]
+        self.samples = state["samples"]
+
 
 @dataclass
 class QueueLimiter:
@@ -126,6 +140,12 @@ class QueueLimiter:
 
     def unserved(self, batches: int, dropped: int) -> None:
         self.queued += batches * self.batch_size - dropped
+
+    def state(self) -> dict[str, int]:
+        return {"queued": self.queued}
+
+    def load_state(self, state: Mapping[str, int]) -> None:
+        self.queued = state["queued"]
 
 
 def required_band(ratio: float, rows: int, batches: int) -> float:

@@ -1,6 +1,7 @@
 """The folder of a run: where it is, and what run.json and summary.json say of it."""
 
 import datetime
+import logging
 import os
 import platform
 import socket
@@ -13,6 +14,8 @@ from drl_cli.runtime.checkpoint import write_json
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.orchestrator import Orchestrator
 from drl_cli.runtime.progress import Progress
+
+log = logging.getLogger(__name__)
 
 STATUS = {0: "done", 5: "diverged", 75: "interrupted", 130: "interrupted"}
 
@@ -31,6 +34,13 @@ def make_folder(config: Config) -> Path:
         (folder / "workers").mkdir()
         (folder / "checkpoints").mkdir()
         return folder
+
+
+def resumed_record(record: dict[str, Any], command: list[str], env_steps: int, changes: list[str]) -> dict[str, Any]:
+    """What run.json says of a run that goes on from these env steps with these changed keys."""
+    again = {"command": command, "when": now_text(), "env_steps": env_steps, "changes": changes}
+    ended = {"status": "running", "pid": os.getpid(), "host": socket.gethostname(), "git_commit": _git_commit()}
+    return record | ended | {"resumed": [*record.get("resumed", []), again]}
 
 
 def run_record(config: Config, folder: Path, command: list[str]) -> dict[str, Any]:
@@ -75,8 +85,13 @@ def summarise(
     for name in ("best", "last"):
         link = folder / "checkpoints" / name
         summary[f"checkpoint_{name}"] = f"checkpoints/{os.readlink(link)}" if link.is_symlink() else None
-    write_json(folder / "summary.json", summary)
-    write_json(folder / "run.json", record | {"status": status, "ended": now_text()})
+    try:
+        write_json(folder / "summary.json", summary)
+        write_json(folder / "run.json", record | {"status": status, "ended": now_text()})
+    except (
+        OSError
+    ) as error:  # a full disk: what there is to say is printed, and the run's checkpoints are what they were
+        log.warning("the summary could not be written: %s", error)
     return summary
 
 

@@ -60,10 +60,11 @@ class WorkerPool:
         first: int = 0,
         fetch: Fetch = "collect",
         share: int = 1,
+        incarnation: int = 0,
     ) -> None:
         self.name, self.spawn, self.max_restarts = name, spawn, max_restarts
         self.fetch, self.share = fetch, share
-        self.members = [Member(i, spawn(i, 0)) for i in range(first, first + num)]
+        self.members = [Member(i, spawn(i, incarnation), incarnation) for i in range(first, first + num)]
         self.waiting = [Waiting() for _ in self.members]
         self.busy: dict[Ref, Member] = {}
         self.restarts = 0

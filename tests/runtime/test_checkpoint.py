@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from drl_cli.runtime.checkpoint import (
-    CheckpointError,
     load_model,
     point,
     prune,
@@ -15,6 +14,7 @@ from drl_cli.runtime.checkpoint import (
     save_model,
     write_json,
 )
+from drl_cli.runtime.errors import CheckpointError
 from drl_cli.runtime.messages import LoadParams
 
 PARAMS = np.linspace(-1, 1, 1000, dtype=np.float32)

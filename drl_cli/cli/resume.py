@@ -1,0 +1,213 @@
+"""`resume=RUN` and `from_config=RUN`: which run that is, and which keys may differ from it."""
+
+import dataclasses
+import fcntl
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from drl_cli.cli.check import OVERRIDE, CommandLine, groups
+from drl_cli.cli.errors import CHECKPOINT, UsageError
+from drl_cli.cli.runs import find_run, read_config, read_json
+from drl_cli.cli.settings import to_yaml_keys
+from drl_cli.runtime.config import Config
+from drl_cli.runtime.errors import CheckpointError
+
+if TYPE_CHECKING:  # importing it takes long
+    from drl_cli.runtime.restore import Checkpoint
+
+FREE = (
+    *("mode", "device", "total_env_steps", "stop", "output_dir"),
+    *("worker.num", "worker.proxies", "worker.envs", "worker.block_rows", "worker.fetch", "worker.step_timeout_s"),
+    *("worker.max_restarts", "replay.shards", "manage", "checkpoint", "logger", "ray", "debug"),
+    *("trainer.num", "trainer.updates_per_call", "trainer.threads", "trainer.on_nonfinite"),
+    *("orchestrator.band", "orchestrator.gather_window_s", "orchestrator.stall_s", "orchestrator.sample_load_ratio"),
+)
+"""Keys (or groups) that may change at will: where and how fast things run, when they stop, what is written."""
+
+IMPOSSIBLE = (
+    *("seed", "load_weights", "network", "algo.name", "env.name", "env.id", "env.kwargs", "env.frame_stack"),
+    *("env.normalize_obs", "env.normalize_reward", "replay.sampler", "replay.compress"),
+    *("replay.seq_len", "replay.burn_in", "replay.overlap"),
+)
+"""Keys that what was saved depends on. All others change what is learned from here on, and need confirm=true."""
+
+COMMAND = ("resume", "from_config", "confirm", "dry_run")
+"""Keys that say what to do with a run, and are not of it."""
+
+Verdict = Literal["free", "careful", "impossible"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A key whose value is not that of the run."""
+
+    key: str
+    old: Any
+    new: Any
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the run can go on with it."""
+        return verdict(self.key)
+
+    def __str__(self) -> str:
+        return f"{self.key}={_shown(self.new)} (was {_shown(self.old)})"
+
+
+def verdict(key: str) -> Verdict:
+    """Whether a run can go on with another value of this key."""
+    names = [key[:i] for i, letter in enumerate(key) if letter == "."] + [key]
+    if any(name in IMPOSSIBLE for name in names):
+        return "impossible"
+    return "free" if any(name in FREE for name in names) else "careful"
+
+
+def named_run(command: CommandLine) -> Path | None:
+    """The run or checkpoint folder that `resume=` or `from_config=` names; raises UsageError when there is none."""
+    values = {match["key"]: match["value"] for arg in command.overrides if (match := OVERRIDE.fullmatch(arg))}
+    named = {key: value for key in ("resume", "from_config") if (value := values.get(key)) not in (None, "", "null")}
+    if not named:
+        return None
+    if len(named) > 1:
+        raise UsageError("resume goes on with a run, from_config starts another: say one of them")
+    ((key, value),) = named.items()
+    if command.config_file is not None:
+        raise UsageError(f"{key} brings the run's config: leave --config-path and --config-name out")
+    if key == "resume" and command.is_sweep:
+        raise UsageError("resume goes on with one run: leave -m out (from_config can be swept)")
+    for name in values.keys() & set(groups()) - {"mode"}:
+        raise UsageError(f"{key}: {name}={values[name]} chooses another group of options; here single keys can be set")
+    folder = find_checkpoint(value.strip("'\""), values.get("output_dir") or "outputs")[0]
+    read_config(folder)  # nothing but our own options is in it
+    return folder
+
+
+def find_checkpoint(run: str, output_dir: str) -> tuple[Path, Path]:
+    """The run's folder, and the checkpoint's: the last one, or the one that was named by its own folder."""
+    path = Path(run)
+    if path.resolve().parent.name == "checkpoints" and (path / "manifest.json").is_file():
+        return path.resolve().parents[1], path.resolve()
+    folder = find_run(run, output_dir)
+    return folder, folder / "checkpoints" / "last"
+
+
+def with_config_of(folder: Path, command: CommandLine) -> CommandLine:
+    """The command line by which Hydra begins with that run's config."""
+    flags = [*command.flags, "--config-path", str(folder), "--config-name", "config"]
+    return dataclasses.replace(command, flags=flags, config_file=folder / "config.yaml")
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """A run that goes on: its folder, where from (None: from its beginning), with which config."""
+
+    folder: Path
+    checkpoint: "Checkpoint | None"
+    config: Config
+    changes: list[Change]
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps that need not be taken again."""
+        return self.checkpoint.env_steps if self.checkpoint else 0
+
+    def begin(self, command: list[str]) -> dict[str, Any]:
+        """Take back what was recorded after the checkpoint; returns the content of run.json."""
+        from drl_cli.runtime.restore import clean_up
+        from drl_cli.runtime.run_folder import resumed_record
+
+        clean_up(self.folder, self.checkpoint)
+        changes = [str(change) for change in self.changes]
+        return resumed_record(read_json(self.folder / "run.json"), command, self.env_steps, changes)
+
+
+def resume(config: Config, typed: Sequence[str]) -> Resumed:
+    """What `config.resume` names; raises UsageError where the run can't go on so.
+
+    Where the mode changes, the number of workers is chosen anew, unless it was typed.
+    """
+    from drl_cli.runtime.restore import open_checkpoint
+
+    assert config.resume is not None
+    folder, path = find_checkpoint(config.resume, config.output_dir)
+    old = read_config(folder)
+    changes = judge(old, config)
+    check_unfinished(folder, config)
+    try:
+        checkpoint = open_checkpoint(path) if path.exists() else None
+    except CheckpointError as error:
+        raise UsageError(f"resume: {error}{_others(path)}", CHECKPOINT) from error
+    worker = config.worker
+    if config.mode != old.mode:
+        if not any(arg.startswith("worker.num=") for arg in typed):
+            worker = dataclasses.replace(worker, num=None)
+        if not any(arg.startswith("worker.proxies=") for arg in typed):
+            worker = dataclasses.replace(worker, proxies="auto")
+    if checkpoint is not None and config.load_weights is not None:  # they are in the checkpoint, their file may be gone
+        worker = dataclasses.replace(worker, random_steps=config.random_steps)
+        config = dataclasses.replace(config, load_weights=None)
+    return Resumed(folder, checkpoint, dataclasses.replace(config, worker=worker), changes)
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Have a run's folder for this process alone; raises UsageError while another trains in it."""
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            pid = read_json(folder / "run.json").get("pid")
+            raise UsageError(f"resume: {folder.name} is being trained right now (process {pid})") from error
+        yield
+
+
+def judge(old: Config, new: Config) -> list[Change]:
+    """What differs; raises UsageError (exit 8) where the run can't go on so, or was not told to."""
+    before, after = _flat(to_yaml_keys(old)), _flat(to_yaml_keys(new))
+    keys = [key for key in {**before, **after} if before.get(key) != after.get(key) and key not in COMMAND]
+    changes = [Change(key, before.get(key), after.get(key)) for key in keys]
+    problems = [
+        f"resume: {change}: what was saved depends on it; from_config=RUN starts a new run"
+        for change in changes
+        if change.verdict == "impossible"
+    ]
+    if not new.confirm:
+        careful = [str(change) for change in changes if change.verdict == "careful"]
+        if careful:
+            problems.append(f"resume: {', '.join(careful)}: changes what is learned from here on; say confirm=true")
+    if problems:
+        raise UsageError(problems, CHECKPOINT)
+    return changes
+
+
+def check_unfinished(folder: Path, config: Config) -> None:
+    """Raise UsageError when the run is done and this command would add nothing to it."""
+    summary = read_json(folder / "summary.json")
+    if summary.get("status") == "done" and summary["env_steps"] >= config.total_env_steps:
+        raise UsageError(
+            f"resume: {folder.name} is done at {summary['env_steps']} env steps; "
+            f"total_env_steps={2 * summary['env_steps']} would go on"
+        )
+
+
+def _others(path: Path) -> str:
+    """How to go on from another checkpoint of the run, where there is one."""
+    damaged = path.resolve().name
+    others = sorted(
+        other.parent for other in path.parent.glob("step_*/state.orchestrator.json") if other.parent.name != damaged
+    )
+    return f"; to go on from an older one: resume={others[-1]}" if others else ""
+
+
+def _flat(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in node.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
+    return flat
+
+
+def _shown(value: Any) -> str:
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

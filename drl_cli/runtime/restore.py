@@ -1,0 +1,100 @@
+"""Restore: hands every role its part of a checkpoint, so that a run goes on where it was."""
+
+import logging
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from drl_cli.metrics.cut_back import cut_back
+from drl_cli.runtime.checkpoint import COUNTERS, load_model, read_arrays, read_json, read_manifest
+from drl_cli.runtime.config import Config
+from drl_cli.runtime.errors import CheckpointError
+from drl_cli.runtime.handles import get
+from drl_cli.runtime.manage import EVAL_COLUMNS, EvalReport
+from drl_cli.runtime.messages import LoadParams
+from drl_cli.runtime.orchestrator import Orchestrator
+from drl_cli.runtime.saver import drop_drafts
+from drl_cli.types import Array
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What a run goes on from: a version, its parameters, the orchestrator's state, and the other roles' files."""
+
+    folder: Path
+    load: LoadParams
+    params: Array
+    manifest: dict[str, Any]
+    state: dict[str, Any]
+
+    @property
+    def env_steps(self) -> int:
+        """Environment steps that had been taken."""
+        return int(self.state["counts"]["env_steps"])
+
+    @property
+    def has_replay(self) -> bool:
+        """Whether the replay table was saved too."""
+        return any(name.startswith("state.replay-") for name in self.manifest["sha256"])
+
+
+def open_checkpoint(folder: Path) -> Checkpoint:
+    """Read what is small; raises CheckpointError naming the file that is missing or damaged."""
+    params, manifest = load_model(folder)
+    if COUNTERS not in manifest["sha256"]:
+        raise CheckpointError(f"{folder} holds a model only, nothing to resume from; load_weights={folder} can use it")
+    load = LoadParams(
+        manifest["version"], manifest["opt_steps"], manifest["env_steps"], exploration=manifest["exploration"]
+    )
+    return Checkpoint(folder.resolve(), load, params, manifest, read_json(folder, COUNTERS, manifest))
+
+
+def best_report(folder: Path) -> EvalReport:
+    """The evaluation of the best model so far, from its manifest."""
+    manifest = read_manifest(folder)
+    load = LoadParams(manifest["version"], manifest["opt_steps"], manifest["env_steps"])
+    statistics = {name: manifest[name] for name in EVAL_COLUMNS[4:]}
+    return EvalReport(load, manifest["wall_s"], statistics, manifest["cut"], is_best=True)
+
+
+def clean_up(run: Path, checkpoint: Checkpoint | None) -> None:
+    """Take back what a run wrote after its checkpoint: later records, checkpoints that were not finished.
+
+    A run without a checkpoint starts over, with nothing.
+    """
+    cut_back(run, checkpoint.env_steps if checkpoint else -1)
+    drop_drafts(run / "checkpoints")
+    if checkpoint is None:
+        shutil.rmtree(run / "checkpoints")
+        (run / "checkpoints").mkdir()
+
+
+def restore(checkpoint: Checkpoint, config: Config, graph: Orchestrator) -> None:
+    """Have every role of a new graph go on from the checkpoint.
+
+    Workers take over their states where the run is the same and its workers stand still between rounds (mode=single
+    and sync without proxies); elsewhere they begin anew, with environments of seeds that were not used before.
+    """
+    folder, manifest = checkpoint.folder, checkpoint.manifest
+    state = read_arrays(folder, "state.trainer.safetensors", manifest)
+    for role, trainer in zip(graph.trainers.roles, graph.trainers.trainers, strict=True):
+        graph.expect(trainer.call("load_state", state), role, get)
+    if checkpoint.has_replay:
+        for i, shard in enumerate(graph.replay.shards):
+            graph.expect(shard.call("load", str(folder), manifest), f"replay {i}", get)
+    else:
+        log.warning("%s holds no replay: it is filled anew before the next update", folder.name)
+    is_same = checkpoint.state["workers"] == config.worker_layout
+    names = {f"state.worker-{member.index}.safetensors": member for member in graph.pool.members}
+    if config.restores_workers and is_same and names.keys() <= manifest["sha256"].keys():
+        for name, member in names.items():
+            ref = member.handle.call("load_state", read_arrays(folder, name, manifest))
+            graph.expect(ref, f"worker {member.index}", get)
+    best = folder.parent / "best"
+    if best.exists():  # it may be newer than the checkpoint
+        graph.progress.best = best_report(best)
+    graph.restore(checkpoint.load, checkpoint.params, checkpoint.state, checkpoint.has_replay)
+    graph.saver.last, graph.saver.saved = folder, checkpoint.state["counts"]

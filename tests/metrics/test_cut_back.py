@@ -1,0 +1,77 @@
+"""Records after a checkpoint are taken back, and records cut off in the middle; the rest stays byte for byte."""
+
+import json
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from drl_cli.metrics.cut_back import cut_back
+from drl_cli.metrics.recorders import Csv, JsonLines, TensorBoard
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run that reported every 10 steps to 100, and evaluated the version of every second report one later."""
+    lines, scores, board = (
+        JsonLines(tmp_path / "metrics.jsonl"),
+        Csv(tmp_path / "eval.csv", ("env_steps", "mean")),
+        TensorBoard(tmp_path, {"lr": 1.0}),
+    )
+    for step in range(10, 101, 10):
+        lines.record({"perf/x": float(step)}, step)
+        board.record({"perf/x": float(step)}, step)
+        if step % 20 == 10 and step > 10:
+            scores.write({"env_steps": step - 10, "mean": 1.5})
+            board.record({"eval/return_mean": 1.5}, step - 10)
+    lines.close("done")
+    scores.close()
+    board.close("done")
+    return tmp_path
+
+
+def steps(run):
+    board = EventAccumulator(str(run))
+    board.Reload()
+    scalars = {tag: [event.step for event in board.Scalars(tag)] for tag in ("perf/x", "eval/return_mean")}
+    lines = [json.loads(line)["env_steps"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    rows = [int(line.split(",")[0]) for line in (run / "eval.csv").read_text().splitlines()[1:]]
+    return lines, rows, scalars
+
+
+def test_records_beyond_the_step_go(run):
+    cut_back(run, 45)
+    assert steps(run) == (
+        [10, 20, 30, 40],
+        [20, 40],
+        {"perf/x": [10, 20, 30, 40], "eval/return_mean": [20, 40]},
+    )
+
+
+def test_nothing_changes_when_there_is_nothing_beyond(run):
+    files = {path: path.read_bytes() for path in run.iterdir()}
+    cut_back(run, 100)
+    assert {path: path.read_bytes() for path in run.iterdir()} == files
+
+
+@pytest.mark.parametrize("cut", [1, 5, 20])
+def test_what_was_not_written_to_its_end_goes(run, cut):
+    for path in run.iterdir():
+        path.write_bytes(path.read_bytes()[:-cut])
+    cut_back(run, 100)
+    lines, rows, _ = steps(run)
+    assert lines == list(range(10, 91, 10)) or cut == 20
+    assert lines == sorted(lines)
+    assert rows == sorted(rows)
+    for path in run.glob("events*"):
+        before = path.read_bytes()
+        cut_back(run, 100)
+        assert path.read_bytes() == before
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"env_steps": 100}\n')
+    assert steps(run)[0][-1] == 100
+
+
+def test_an_empty_run_has_nothing_to_take_back(tmp_path):
+    (tmp_path / "eval.csv").touch()
+    cut_back(tmp_path, 0)
+    assert (tmp_path / "eval.csv").read_bytes() == b""
