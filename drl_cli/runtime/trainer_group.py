@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from drl_cli.runtime.errors import RoleLost
 from drl_cli.runtime.handles import ActorDied, Handle, Ref, get, wait
+from drl_cli.types import State
 from drl_cli.utils.clock import now
 from drl_cli.utils.group import PeerLost
 
@@ -37,6 +38,14 @@ class TrainerGroup:
         """References to LoadParams and the policy's parameters, after all updates requested so far."""
         load, params = self.trainers[0].call("publish", version, env_steps, results=2)
         return load, params
+
+    def state(self) -> Ref:
+        """A reference to what has to be saved to go on exactly: the first's, since all are equal."""
+        return self.trainers[0].call("state")
+
+    def load_state(self, state: Ref | State) -> list[Ref]:
+        """Have all go on from one state; a reference per trainer, to be watched."""
+        return [trainer.call("load_state", state) for trainer in self.trainers]
 
     def blame(self, error: PeerLost) -> RoleLost:
         """What ended the run when one trainer misses another: the one that died, or else those that are silent."""
