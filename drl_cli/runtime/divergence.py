@@ -8,8 +8,8 @@ import numpy as np
 from drl_cli.runtime.errors import Diverged
 from drl_cli.types import Array, Columns, State
 
-ABSURD = 1e6
-"""A value this many times as large as is usual in its column, and at least this large, is at fault."""
+ABSURD = 1e10
+"""A value above this is at fault, and one that is a million times what is usual in its column."""
 
 
 def check_metrics(names: Sequence[str], values: Array, opt_steps: int, columns: Columns, cause: str) -> None:
@@ -48,19 +48,19 @@ def _first_bad(batch: State) -> str | None:
 
 def _absurd(batch: State) -> str | None:
     """The largest value of a finite batch where it is out of all proportion."""
-    worst, text = ABSURD, None
+    largest, text = 0.0, None
     for name, column in _floats(batch).items():
         sizes = np.abs(column)
-        excess = float(sizes.max(initial=0)) / max(1.0, float(np.median(sizes)) if sizes.size else 1.0)
-        if excess > worst:
+        usual, size = float(np.median(sizes)), float(sizes.max())
+        if size > max(largest, min(ABSURD, 1e6 * max(1.0, usual))):
             where = np.unravel_index(sizes.argmax(), sizes.shape)
-            worst, value = excess, float(column[where])
+            largest, value = size, float(column[where])
             text = f"the batch was finite; its largest value: {name} {value:g}{_maker(batch, np.array(where))}"
     return text
 
 
 def _floats(batch: State) -> State:
-    return {name: column for name, column in batch.items() if column.dtype.kind == "f"}
+    return {name: column for name, column in batch.items() if column.dtype.kind == "f" and column.size}
 
 
 def _maker(batch: State, where: Array) -> str:

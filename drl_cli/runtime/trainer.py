@@ -23,11 +23,13 @@ from drl_cli.utils.torch_ops import keep_freed_memory
 class TrainReport:
     """What one train call did: metrics are means over its updates.
 
-    `num_batches` were served, `dropped` transitions were not, being too old; `replay` is the table's own report.
+    `skipped` more were left out, being not finite. `num_batches` were served, `dropped` transitions were not, being
+    too old; `replay` is the table's own report.
     """
 
     opt_steps: int
     num_updates: int
+    skipped: int
     metrics: Mapping[str, float]
     seconds: float
     num_batches: int
@@ -46,6 +48,7 @@ class Trainer:
         threads: int,
         group: Group,
         normalizer: BatchNormalizer | None = None,
+        skips: bool = False,
     ) -> None:
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision({"float32": "highest"}[precision])
@@ -53,7 +56,7 @@ class Trainer:
         warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
         keep_freed_memory()
         self.device, self.group = choose_device(device), group
-        self.algorithm = build(Learner(self.device, group))
+        self.algorithm = build(Learner(self.device, group, skips))
         self.normalizer = normalizer
         self.opt_steps = 0
 
@@ -94,7 +97,8 @@ class Trainer:
         priorities = None if header.sequence is None else _priorities(header.trainer, header.sequence, updates)
         seconds = time.perf_counter() - started
         served = (header.num_batches, header.dropped, header.stats)
-        return TrainReport(self.opt_steps, num_updates, means, seconds, *served), priorities
+        skipped = sum(update.skipped for update in updates)
+        return TrainReport(self.opt_steps, num_updates, skipped, means, seconds, *served), priorities
 
     def _to_device(self, column: Array) -> "torch.Tensor":
         tensor = torch.from_numpy(column)
@@ -136,18 +140,21 @@ class Trainer:
         self.opt_steps = int(state["opt_steps"])
 
     def _means(self, updates: Sequence[Update], columns: Columns) -> dict[str, float]:
-        """Metrics averaged over updates and trainers, fetched at once; raises Diverged where one is not finite."""
-        if not updates:
+        """Metrics averaged over updates made and trainers, fetched at once; raises Diverged where one is not finite."""
+        made = [update for update in updates if update.steps]
+        if not made:
             return {}
-        names = list(updates[0].metrics)
-        values = torch.stack([torch.stack([update.metrics[name] for name in names]) for update in updates])
+        names = list(made[0].metrics)
+        nothing = dict.fromkeys(names, torch.zeros((), device=self.device))
+        rows = [update.metrics if update.steps else nothing for update in updates]
+        values = torch.stack([torch.stack([row[name] for name in names]) for row in rows])
         self.group.mean_(values)
         values = values.cpu()
         cause = "the batch was finite"
         if self.normalizer is not None and not np.isfinite(self.normalizer.statistics.mean).all():
             cause = "some observation or reward was not finite, and so nor is what all are normalised by"
         check_metrics(names, values.numpy(), self.opt_steps, columns, cause)
-        return dict(zip(names, values.mean(0).tolist(), strict=True))
+        return dict(zip(names, (values.sum(0) / len(made)).tolist(), strict=True))
 
 
 def _priorities(trainer: int, sequence: Array, updates: Sequence[Update]) -> UpdatePriority:
