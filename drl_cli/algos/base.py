@@ -34,12 +34,14 @@ class AlgoConfig:
 class Update:
     """Result of learning from one batch: scalar tensors by name, new priorities `[B]` where replay wants them.
 
-    Priorities of sequences are `[B, seq_len]`, of the steps learned from. `steps` gradient updates were made.
+    Priorities of sequences are `[B, seq_len]`, of the steps learned from. `steps` gradient updates were made, and the
+    metrics are theirs; `skipped` were left out, being not finite.
     """
 
     metrics: Mapping[str, "torch.Tensor"]
     priorities: "torch.Tensor | None" = None
     steps: int = 1
+    skipped: int = 0
 
 
 class Policy(ABC):

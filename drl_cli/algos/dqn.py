@@ -104,7 +104,7 @@ class Algorithm:
         self.online = MLP(shapes, network.activation, params["online"])
         self.online.init(network.init, torch.Generator().manual_seed(seed))
         self.target = self.online.copy()
-        self.optimizer = Adam(params, {"online": config.lr}, learner.group)
+        self.optimizer = Adam(params, {"online": config.lr}, learner)
         self.updates = torch.zeros((), dtype=torch.int64)
 
     def update(self, batch: Batch) -> Update:
@@ -130,12 +130,14 @@ class Algorithm:
             loss, slope = batch["weight"] * loss, batch["weight"] * slope
         d_q = torch.zeros_like(values[0]).scatter_(-1, action, (slope / len(slope)).unsqueeze(-1))
         self.online.backward(trace, d_q.unsqueeze(0))
-        self.optimizer.step()
+        error_size, mean_loss = error.abs(), loss.mean()
+        if not self.optimizer.step(mean_loss):
+            return Update({}, error_size, steps=0, skipped=1)
 
         self.updates += 1
         if int(self.updates) % self.config.target_period == 0:
             self.target.flat.copy_(self.online.flat)
-        return Update({"q_loss": loss.mean(), "q_mean": q.mean()}, error.abs())
+        return Update({"q_loss": mean_loss, "q_mean": q.mean()}, error_size)
 
     def policy_params(self) -> Array:
         return self.online.params()

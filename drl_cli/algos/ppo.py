@@ -135,7 +135,7 @@ class Algorithm:
         self.log_std, self.d_log_std = params["log_std"].flat, params["log_std"].grad  # 0 at first
         self.actor.init(network.init, init, last=0.01)
         self.critic.init(network.init, init)
-        self.optimizer = Adam(params, dict.fromkeys(sizes, config.lr), learner.group, max_norm=config.max_grad_norm)
+        self.optimizer = Adam(params, dict.fromkeys(sizes, config.lr), learner, max_norm=config.max_grad_norm)
 
     def update(self, batch: Batch) -> Update:
         with torch.no_grad():
@@ -150,16 +150,20 @@ class Algorithm:
         rows["advantage"] = advantage
 
         metrics: list[dict[str, torch.Tensor]] = []
+        skipped = 0
         for _ in range(config.epochs):
             order = torch.randperm(len(obs), generator=self.shuffle).to(obs.device)
             parts = {name: torch.split(column[order], self.minibatch_size) for name, column in rows.items()}
-            epoch = [self._step(dict(zip(parts, part, strict=True))) for part in zip(*parts.values(), strict=True)]
+            steps = [self._step(dict(zip(parts, part, strict=True))) for part in zip(*parts.values(), strict=True)]
+            epoch = [step for step in steps if step]
             metrics += epoch
-            if config.target_kl is not None:
+            skipped += len(steps) - len(epoch)
+            if config.target_kl is not None and epoch:
                 self.group.mean_(kl := _mean(epoch, "approx_kl"))
                 if kl > config.target_kl:
                     break
-        return Update({name: _mean(metrics, name) for name in metrics[0]}, steps=len(metrics))
+        means = {name: _mean(metrics, name) for name in metrics[0]} if metrics else {}
+        return Update(means, steps=len(metrics), skipped=skipped)
 
     def _advantage(self, batch: Batch, obs: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
         """Values and advantages `[B]` with the present critic."""
@@ -170,7 +174,7 @@ class Algorithm:
         return value, torch.from_numpy(advantage).to(obs.device)
 
     def _step(self, rows: Batch) -> "dict[str, torch.Tensor]":
-        """One gradient update from a minibatch `[M, ...]`."""
+        """One gradient update from a minibatch `[M, ...]`; no metrics where it was left out."""
         config, action, size = self.config, rows["action"], len(rows["obs"])
 
         # Actor: the clipped surrogate, less the entropy.
@@ -192,10 +196,12 @@ class Algorithm:
         value_loss, d_value = half_square(value[0, :, 0] - rows["target"])
         self.critic.backward(value_trace, (config.value_coef / size) * d_value.view(1, -1, 1))
 
-        self.optimizer.step()
+        mean_value_loss = value_loss.mean()
+        if not self.optimizer.step(policy_loss, mean_value_loss):
+            return {}
         return {
             "policy_loss": policy_loss,
-            "value_loss": value_loss.mean(),
+            "value_loss": mean_value_loss,
             "entropy": entropy.mean(),
             "approx_kl": (ratio - 1.0 - log_ratio).mean(),
             "clip_fraction": ((ratio - 1.0).abs() > config.clip).float().mean(),

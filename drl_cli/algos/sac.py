@@ -108,7 +108,7 @@ class Algorithm:
         self.log_alpha, self.d_log_alpha = params["log_alpha"].flat, params["log_alpha"].grad
         self.log_alpha.fill_(float(np.log(config.initial_alpha)))
         lrs = {"actor": config.lr, "critic": config.lr, "log_alpha": config.alpha_lr}
-        self.optimizer = Adam(params, lrs, learner.group)
+        self.optimizer = Adam(params, lrs, learner)
 
     def update(self, batch: Batch) -> Update:
         with torch.no_grad():
@@ -145,7 +145,9 @@ class Algorithm:
         self.actor.backward(actor_trace.chunk(2)[0], torch.cat([d_mean, d_log_std], -1).unsqueeze(0))
 
         self.d_log_alpha.fill_(temperature_gradient(log_prob, self.target_entropy))
-        self.optimizer.step()
+        error_size = (q - target).abs().mean(0)
+        if not self.optimizer.step(critic_loss, actor_loss):
+            return Update({}, error_size, steps=0, skipped=1)
         self.target.flat.lerp_(self.critic.flat, self.config.tau)
 
         metrics = {
@@ -155,7 +157,7 @@ class Algorithm:
             "entropy": -log_prob.mean(),
             "q_mean": q.mean(),
         }
-        return Update(metrics, (q - target).abs().mean(0))
+        return Update(metrics, error_size)
 
     def policy_params(self) -> Array:
         return self.actor.params()

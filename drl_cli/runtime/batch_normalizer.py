@@ -2,9 +2,11 @@
 
 import functools
 
+import numpy as np
+
 from drl_cli.runtime.messages import BatchTrainingData
 from drl_cli.runtime.normalization import Layout, Statistics, normalize
-from drl_cli.types import Array
+from drl_cli.types import Array, State
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.moments import RunningMoments
 
@@ -43,6 +45,23 @@ class BatchNormalizer:
         if self.shards:
             newest = (self.shards[shard] for shard in sorted(self.shards))
             self.statistics = Statistics.of(self.layout, functools.reduce(RunningMoments.merge, newest, self.before))
+
+    def state(self) -> State:
+        """Everything, to go on exactly; `shards.<i>` are the moments that shard i told last."""
+        return {
+            "before": self.before.packed(),
+            "statistics": self.statistics.join(np.zeros(0, np.float32)),
+            "version": np.array(self.version),
+            **{f"shards.{shard}": self.shards[shard].packed() for shard in sorted(self.shards)},
+        }
+
+    def load_state(self, state: State) -> None:
+        """Go on from `state()` of the same layout."""
+        self.before = RunningMoments.unpacked(state["before"])
+        _, self.statistics = Statistics.split(self.layout, state["statistics"].copy())
+        self.version = int(state["version"])
+        shards = [name.removeprefix("shards.") for name in state if name.startswith("shards.")]
+        self.shards = {int(shard): RunningMoments.unpacked(state[f"shards.{shard}"]) for shard in shards}
 
     def __call__(self, batches: "dict[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
         """The columns with `obs`, `next_obs` `[..., *shape]` and `reward` normalised; what was given stays raw."""

@@ -61,7 +61,7 @@ def finish(
 
 def write_arrays(path: Path, arrays: State) -> str:
     """Write named arrays, synced; returns the sha256 of the file."""
-    content = safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+    content = safetensors.numpy.save({name: np.asarray(array, order="C") for name, array in arrays.items()})
     with path.open("wb") as file:
         file.write(content)
         file.flush()

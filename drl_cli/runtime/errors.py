@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from drl_cli.types import State
+
 
 class RunError(Exception):
     """A run that can't go on; the message is for the user."""
@@ -16,9 +18,16 @@ class EnvironmentFailed(RunError):
 
 
 class Diverged(RunError):
-    """A loss or a parameter is NaN or infinite."""
+    """A loss or a parameter is NaN or infinite.
+
+    `batch` are the columns of the update that went wrong, `is_data` tells whether a value in them was at fault.
+    """
 
     exit_code = 5
+
+    def __init__(self, message: str, batch: State | None = None, is_data: bool = False) -> None:
+        self.batch, self.is_data = batch, is_data
+        super().__init__(message)
 
 
 class RoleLost(RunError):

@@ -17,6 +17,7 @@ from typing import Any
 import drl_cli
 from drl_cli.envs.config import EnvConfig
 from drl_cli.metrics.console import Console
+from drl_cli.runtime.checkpoint import write_arrays
 from drl_cli.runtime.cluster import Answer, Node, process_variables, shipped_modules, unfit, unreachable, why_not_joined
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import ClusterUnfit, Diverged, RoleLost, RunError
@@ -27,7 +28,7 @@ from drl_cli.runtime.progress import Progress
 from drl_cli.runtime.restore import Checkpoint, restore
 from drl_cli.runtime.run_folder import summarise
 from drl_cli.runtime.signals import Interrupted, catch
-from drl_cli.types import EnvSpec
+from drl_cli.types import EnvSpec, State
 
 log = logging.getLogger(__name__)
 
@@ -284,9 +285,20 @@ def _report_error(error: BaseException, folder: Path) -> int:
         traceback.print_exception(error)
     if isinstance(error, RunError):
         print(f"error: {error}", file=sys.stderr)
+        if isinstance(error, Diverged) and error.batch:
+            _keep_batch(error.batch, folder / "diverged.safetensors")
         return error.exit_code
     print(f"error: {type(error).__name__}: {error}\n  all of it: {folder / 'error.txt'}", file=sys.stderr)
     return 7 if isinstance(error, MemoryError | OSError) else 1
+
+
+def _keep_batch(batch: State, path: Path) -> None:
+    try:
+        write_arrays(path, batch)
+    except OSError as error:
+        print(f"  its batch could not be written to {path}: {error}", file=sys.stderr)
+        return
+    print(f"  its batch: {path}", file=sys.stderr)
 
 
 def _close(orchestrator: Orchestrator | None, session: RaySession | Cluster | None, status: str) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from drl_cli.metrics.console import Console
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.errors import RoleLost, RunError
+from drl_cli.runtime.errors import Diverged, RoleLost, RunError
 from drl_cli.runtime.exploration import average
 from drl_cli.runtime.handles import ActorDied, Handle, ObjectLost, Ref, get, wait
 from drl_cli.runtime.manage import EvalReport
@@ -265,7 +265,10 @@ class Orchestrator:
         missing = set(reports)
 
         def on_report(ref: Ref) -> None:
-            get(ref)
+            try:
+                get(ref)
+            except Diverged as error:
+                raise self.trainers.at_fault(reports, error) from error
             missing.remove(ref)
             if not missing:
                 self._on_trained(reports[0], updates, shard, priorities)

@@ -160,6 +160,7 @@ def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights:
         config.trainer.threads,
         Group(rank, config.trainer.num, config.orchestrator.stall_s),
         BatchNormalizer(layout) if layout else None,
+        config.trainer.on_nonfinite == "skip",
     )
     if weights is not None:
         trainer.load_policy(weights)

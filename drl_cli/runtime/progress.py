@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 import os
 import time
 from collections import deque
@@ -18,6 +19,8 @@ from drl_cli.runtime.messages import InsertTransition, LoadParams, Trace
 from drl_cli.runtime.trainer import TrainReport
 from drl_cli.utils.clock import Waiting, now
 
+log = logging.getLogger(__name__)
+
 
 class Progress:
     """One meaning in every mode: env_steps over all workers, opt_steps = gradient updates, loads = versions."""
@@ -27,7 +30,7 @@ class Progress:
         self.trace = Trace(self._write_message if trace_file else None)
         self.trace_file = trace_file.open("a", buffering=1) if trace_file else None
         self.env_steps = self.opt_steps = self.inserts = self.samples = self.loads = 0
-        self.num_episodes = self.worker_restarts = self.env_restarts = 0
+        self.num_episodes = self.worker_restarts = self.env_restarts = self.skipped_updates = 0
         self.warm_env_steps: float | None = None
         self.wall_before_s = 0.0
         self.start_up_s: float | None = None
@@ -42,6 +45,7 @@ class Progress:
         self._lags = [0, 0, 0]  # sum, count, maximum
         self._episodes: deque[tuple[float, int]] = deque()
         self._means = Means()
+        self._skipped_said = 0
         self._replay: dict[int, Mapping[str, float]] = {}
         self._last_report = (now(), 0, 0)
         self._first = (0, 0)  # env_steps and opt_steps of the run before this process
@@ -89,10 +93,18 @@ class Progress:
         self.opt_steps = report.opt_steps
         self.samples += report.num_batches
         self._replay[shard] = report.replay
+        self.skipped_updates += report.skipped
+        if self._skipped_said == 0:
+            self._say_skipped()
         if report.num_updates == 0:
             return
         self._means.add({f"train/{name}": value for name, value in report.metrics.items()}, report.num_updates)
         self._means.add({"perf/update_ms": 1000 * report.seconds / report.num_updates}, report.num_updates)
+
+    def _say_skipped(self) -> None:
+        if self.skipped_updates > self._skipped_said:
+            self._skipped_said = self.skipped_updates
+            log.warning("%d updates were left out, not being finite (trainer.on_nonfinite=skip)", self._skipped_said)
 
     def evaluated(self, report: EvalReport) -> bool:
         """An evaluation is done; returns whether it reached stop.return."""
@@ -169,6 +181,7 @@ class Progress:
         moment = now()
         since, env_steps, opt_steps = self._last_report
         self._last_report = (moment, self.env_steps, self.opt_steps)
+        self._say_skipped()
         elapsed = max(1e-9, moment - since)
         worker_wait, trainer_wait = self.wait_fracs(worker_wait_s)
         episodes, self._episodes = list(self._episodes), deque()
@@ -178,6 +191,7 @@ class Progress:
             **spread("rollout/length", (length for _, length in episodes)),
             "rollout/episodes": self.num_episodes,
             **self._means.take(),
+            "train/skipped_updates": self.skipped_updates,
             "perf/env_steps_per_s": (self.env_steps - env_steps) / elapsed,
             "perf/opt_steps_per_s": (self.opt_steps - opt_steps) / elapsed,
             "perf/updates_per_env_step": 0.0 if ratio is None else ratio,

@@ -1,6 +1,5 @@
 """Trainer: owns the algorithm; updates when it is given batches, publishes versioned parameters."""
 
-import math
 import os
 import time
 import warnings
@@ -11,10 +10,10 @@ import numpy as np
 
 from drl_cli.algos.base import Algorithm, Update
 from drl_cli.runtime.batch_normalizer import BatchNormalizer
-from drl_cli.runtime.errors import Diverged
+from drl_cli.runtime.divergence import check_metrics, check_state
 from drl_cli.runtime.handles import node_address
 from drl_cli.runtime.messages import BatchTrainingData, LoadParams, UpdatePriority
-from drl_cli.types import Array, Columns
+from drl_cli.types import Array, Columns, State
 from drl_cli.utils.group import Group, Learner
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.torch_ops import keep_freed_memory
@@ -24,11 +23,13 @@ from drl_cli.utils.torch_ops import keep_freed_memory
 class TrainReport:
     """What one train call did: metrics are means over its updates.
 
-    `num_batches` were served, `dropped` transitions were not, being too old; `replay` is the table's own report.
+    `skipped` more were left out, being not finite. `num_batches` were served, `dropped` transitions were not, being
+    too old; `replay` is the table's own report.
     """
 
     opt_steps: int
     num_updates: int
+    skipped: int
     metrics: Mapping[str, float]
     seconds: float
     num_batches: int
@@ -47,6 +48,7 @@ class Trainer:
         threads: int,
         group: Group,
         normalizer: BatchNormalizer | None = None,
+        skips: bool = False,
     ) -> None:
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision({"float32": "highest"}[precision])
@@ -54,7 +56,7 @@ class Trainer:
         warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
         keep_freed_memory()
         self.device, self.group = choose_device(device), group
-        self.algorithm = build(Learner(self.device, group))
+        self.algorithm = build(Learner(self.device, group, skips))
         self.normalizer = normalizer
         self.opt_steps = 0
 
@@ -81,7 +83,7 @@ class Trainer:
         Raises ValueError when it wants them and the algorithm has none.
         """
         started = time.perf_counter()
-        batches = {name: self._to_device(column) for name, column in columns.items()}
+        batches = {name: self._to_device(column) for name, column in columns.items() if name != "source"}
         if self.normalizer is not None:
             self.normalizer.receive(header, is_on_policy="log_prob" in columns)
             batches = self.normalizer(batches)
@@ -95,7 +97,8 @@ class Trainer:
         priorities = None if header.sequence is None else _priorities(header.trainer, header.sequence, updates)
         seconds = time.perf_counter() - started
         served = (header.num_batches, header.dropped, header.stats)
-        return TrainReport(self.opt_steps, num_updates, means, seconds, *served), priorities
+        skipped = sum(update.skipped for update in updates)
+        return TrainReport(self.opt_steps, num_updates, skipped, means, seconds, *served), priorities
 
     def _to_device(self, column: Array) -> "torch.Tensor":
         tensor = torch.from_numpy(column)
@@ -104,42 +107,54 @@ class Trainer:
         return tensor.pin_memory().to(self.device, non_blocking=True)
 
     def publish(self, version: int, env_steps: int) -> tuple[LoadParams, Array]:
-        """The policy's parameters after all updates requested so far, as one flat float32 vector."""
+        """The policy's parameters after all updates requested so far, as one flat float32 vector.
+
+        Raises Diverged where one is not finite.
+        """
         exploration = dict(self.algorithm.exploration(env_steps))
         load = LoadParams(version, self.opt_steps, env_steps, exploration=exploration)
         params = self.algorithm.policy_params()
-        if self.normalizer is None:
-            return load, params
-        self.normalizer.adopt()
-        return load, self.normalizer.statistics.join(params)
+        if self.normalizer is not None:
+            self.normalizer.adopt()
+            params = self.normalizer.statistics.join(params)
+        check_state({"a parameter of the policy": params}, self.opt_steps)
+        return load, params
+
+    def state(self) -> State:
+        """Everything that has to be saved to go on exactly; raises Diverged where something is not finite."""
+        state = {"opt_steps": np.array(self.opt_steps), "torch": torch.get_rng_state().numpy()}
+        state |= {f"algorithm.{name}": tensor.numpy() for name, tensor in self.algorithm.state().items()}
+        if self.normalizer is not None:
+            state |= {f"normalizer.{name}": array for name, array in self.normalizer.state().items()}
+        check_state(state, self.opt_steps)
+        return state
+
+    def load_state(self, state: State) -> None:
+        """Go on from `state()`; raises ValueError with all that does not fit, having changed nothing."""
+        if problems := _misfits(self.state(), state):
+            raise ValueError("the saved trainer does not fit this run: " + "; ".join(problems))
+        self.algorithm.load_state({name: torch.tensor(array) for name, array in _within(state, "algorithm.").items()})
+        torch.set_rng_state(torch.tensor(state["torch"]))
+        if self.normalizer is not None:
+            self.normalizer.load_state(_within(state, "normalizer."))
+        self.opt_steps = int(state["opt_steps"])
 
     def _means(self, updates: Sequence[Update], columns: Columns) -> dict[str, float]:
-        """Metrics averaged over updates and trainers, fetched at once; raises Diverged where one is not finite."""
-        if not updates:
+        """Metrics averaged over updates made and trainers, fetched at once; raises Diverged where one is not finite."""
+        made = [update for update in updates if update.steps]
+        if not made:
             return {}
-        names = list(updates[0].metrics)
-        values = torch.stack([torch.stack([update.metrics[name] for name in names]) for update in updates])
+        names = list(made[0].metrics)
+        nothing = dict.fromkeys(names, torch.zeros((), device=self.device))
+        rows = [update.metrics if update.steps else nothing for update in updates]
+        values = torch.stack([torch.stack([row[name] for name in names]) for row in rows])
         self.group.mean_(values)
         values = values.cpu()
-        self._check(names, values.numpy(), columns)
-        return dict(zip(names, values.mean(0).tolist(), strict=True))
-
-    def _check(self, names: list[str], values: Array, columns: Columns) -> None:
-        bad = np.argwhere(~np.isfinite(values))
-        if len(bad) == 0:
-            return
-        update, metric = (int(i) for i in bad[0])
-        value = values[update, metric]
-        culprit = "the batch was finite"
+        cause = "the batch was finite"
         if self.normalizer is not None and not np.isfinite(self.normalizer.statistics.mean).all():
-            culprit = "some observation or reward was not finite, and so nor is what all are normalised by"
-        for name, column in columns.items():
-            if column.dtype.kind == "f" and not np.isfinite(column[update]).all():
-                culprit = f"first bad value: {name}"
-                break
-        kind = "NaN" if math.isnan(value) else "infinite"
-        what = names[metric].replace("_", " ")
-        raise Diverged(f"training diverged at update {self.opt_steps + update + 1}: {what} is {kind}; {culprit}")
+            cause = "some observation or reward was not finite, and so nor is what all are normalised by"
+        check_metrics(names, values.numpy(), self.opt_steps, columns, cause)
+        return dict(zip(names, (values.sum(0) / len(made)).tolist(), strict=True))
 
 
 def _priorities(trainer: int, sequence: Array, updates: Sequence[Update]) -> UpdatePriority:
@@ -147,6 +162,18 @@ def _priorities(trainer: int, sequence: Array, updates: Sequence[Update]) -> Upd
     if len(given) < len(updates):
         raise ValueError("replay=prioritized needs priorities, and this algorithm gives none; say replay=uniform")
     return UpdatePriority(trainer, sequence, torch.stack(given).cpu().numpy())
+
+
+def _within(state: State, prefix: str) -> State:
+    return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
+
+
+def _misfits(own: State, saved: State) -> list[str]:
+    """What is missing, unknown or of another shape or type; shards may come and go."""
+    texts = [{name: f"{array.dtype}{list(array.shape)}" for name, array in state.items()} for state in (own, saved)]
+    ours, theirs = ({name: text for name, text in one.items() if ".shards." not in name} for one in texts)
+    names = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
+    return [f"{name} is {theirs.get(name, 'missing')}, needed is {ours.get(name, 'nothing')}" for name in names]
 
 
 def choose_device(name: str) -> "torch.device":

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
-from drl_cli.runtime.errors import RoleLost
+from drl_cli.runtime.errors import Diverged, RoleLost
 from drl_cli.runtime.handles import ActorDied, Handle, Ref, get, wait
+from drl_cli.types import State
 from drl_cli.utils.clock import now
 from drl_cli.utils.group import PeerLost
 
@@ -37,6 +38,28 @@ class TrainerGroup:
         """References to LoadParams and the policy's parameters, after all updates requested so far."""
         load, params = self.trainers[0].call("publish", version, env_steps, results=2)
         return load, params
+
+    def state(self) -> Ref:
+        """A reference to what has to be saved to go on exactly: the first's, since all are equal."""
+        return self.trainers[0].call("state")
+
+    def load_state(self, state: Ref | State) -> list[Ref]:
+        """Have all go on from one state; a reference per trainer, to be watched."""
+        return [trainer.call("load_state", state) for trainer in self.trainers]
+
+    def at_fault(self, reports: Sequence[Ref], error: Diverged) -> Diverged:
+        """Of all trainers that diverged in one call, the one whose data was at fault; each saw its own part."""
+        silent, until = list(reports), now() + GRACE_S
+        while not error.is_data and silent and (ready := wait(silent, max(0.0, until - now()))):
+            silent = [ref for ref in silent if ref not in ready]
+            for ref in ready:
+                try:
+                    get(ref)
+                except Diverged as other:
+                    error = other if other.is_data else error
+                except (ActorDied, PeerLost):  # what it saw is not known
+                    continue
+        return error
 
     def blame(self, error: PeerLost) -> RoleLost:
         """What ended the run when one trainer misses another: the one that died, or else those that are silent."""

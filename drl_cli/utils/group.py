@@ -65,10 +65,11 @@ class Group:
 
 @dataclass(frozen=True)
 class Learner:
-    """Where an algorithm learns, and with whom."""
+    """Where an algorithm learns, and with whom; whether it `skips` updates that are not finite or makes them all."""
 
     device: "torch.device"
     group: Group = field(default_factory=Group)
+    skips: bool = False
 
     def randn(self, rows: int, size: int, generator: "torch.Generator") -> "torch.Tensor":
         """Standard normal noise `[rows, size]`: for these rows what one learner alone would draw for all rows.

@@ -16,8 +16,15 @@ from drl_cli.algos.base import AlgoConfig, algorithms, load_algorithm, refusal
 from drl_cli.cli.settings import convert
 from drl_cli.networks.mlp import NetworkConfig
 from drl_cli.replay.builders import RolloutBuilder
+from drl_cli.runtime.batch_normalizer import BatchNormalizer
+from drl_cli.runtime.checkpoint import read_arrays, write_arrays
+from drl_cli.runtime.errors import Diverged
+from drl_cli.runtime.messages import BatchTrainingData
+from drl_cli.runtime.normalization import Layout
+from drl_cli.runtime.trainer import Trainer
 from drl_cli.types import ActionSpec, Column, EnvSpec, transition_schema
-from drl_cli.utils.group import Learner
+from drl_cli.utils.group import Group, Learner
+from drl_cli.utils.moments import RunningMoments
 
 CPU = Learner(torch.device("cpu"))
 CONF = Path(__file__).parents[2] / "conf" / "algo"
@@ -44,8 +51,8 @@ class Case:
             extra = {**extra, **RolloutBuilder.extra_columns}
         self.schema = transition_schema(self.spec, extra)
 
-    def algorithm(self, seed=0):
-        return self.module.Algorithm(self.config, NETWORK, self.spec, seed, CPU)
+    def algorithm(self, seed=0, learner=CPU):
+        return self.module.Algorithm(self.config, NETWORK, self.spec, seed, learner)
 
     def policy(self, seed=0):
         policy = self.module.Policy(self.config, NETWORK, self.spec, seed)
@@ -231,6 +238,125 @@ def test_state_round_trip(case):
     assert same(algorithm.state(), other.state())
     with pytest.raises(ValueError, match="saved"):
         other.load_state({})
+
+
+LAYOUTS = [None, Layout((3, 2), False), Layout(None, True), Layout((3, 2), True)]
+
+
+def make_trainer(case, seed, layout, skips=False):
+    normalizer = None if layout is None else BatchNormalizer(layout)
+    build = lambda learner: case.algorithm(seed, learner)  # noqa: E731
+    return Trainer(build, "cpu", "float32", 1, Group(), normalizer, skips)
+
+
+def train(case, trainer, layout, first, last):
+    """A train call per seed, each with newer moments of one of two shards and now and then a version."""
+    for seed in range(first, last):
+        columns = {key: column.numpy()[None] for key, column in case.batch(seed).items()}
+        moments = None
+        if layout is not None:
+            moments = RunningMoments.of(np.random.default_rng(seed).standard_normal((9 + seed, layout.size)))
+        version, shard = seed // 2, seed % 2
+        trainer.train(BatchTrainingData(0, 1, 16, 99, version=version, shard=shard, moments=moments), columns)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=["raw", "obs", "reward", "both"])
+def test_a_trainer_goes_on_exactly_from_a_file(case, layout, tmp_path):
+    trainer, other = make_trainer(case, 0, layout), make_trainer(case, 9, layout)
+    if layout is not None:
+        trainer.normalizer.before = RunningMoments.of(np.random.default_rng(3).standard_normal((7, layout.size)))
+    train(case, trainer, layout, 0, 4)
+    random = torch.get_rng_state()
+    sums = {"x.safetensors": write_arrays(tmp_path / "x.safetensors", trainer.state())}
+    torch.rand(1)
+    other.load_state(read_arrays(tmp_path, "x.safetensors", {"sha256": sums}))
+    assert torch.equal(torch.get_rng_state(), random)
+    (load, params), (same_load, same_params) = trainer.publish(3, 7), other.publish(3, 7)
+    assert (load, params.tobytes()) == (same_load, same_params.tobytes())
+    for one in (trainer, other):
+        train(case, one, layout, 4, 9)
+    ours, theirs = trainer.state(), other.state()
+    assert list(ours) == list(theirs)
+    for key, array in ours.items():
+        assert (array.dtype, array.shape, array.tobytes()) == (
+            theirs[key].dtype,
+            theirs[key].shape,
+            theirs[key].tobytes(),
+        )
+
+
+def test_a_trainer_names_what_does_not_fit(case):
+    layout = Layout((3, 2), True)
+    trainer = make_trainer(case, 0, layout)
+    train(case, trainer, layout, 0, 2)
+    before, state = trainer.state(), make_trainer(case, 1, layout).state()
+    array = next(key for key in state if key.startswith("algorithm.optimizer."))
+    bad = {**state, array: np.zeros((1, 1), np.float32), "algorithm.spare": np.zeros(2)}
+    del bad["normalizer.before"], bad["opt_steps"]
+    with pytest.raises(ValueError, match="does not fit") as caught:
+        trainer.load_state(bad)
+    for text in (
+        f"{array} is float32[1, 1], needed is float32",
+        "algorithm.spare is float64[2], needed is nothing",
+        "normalizer.before is missing, needed is float64[15]",
+        "opt_steps is missing",
+    ):
+        assert text in str(caught.value)
+    after = trainer.state()
+    assert all(np.array_equal(before[key], after[key]) for key in before)
+
+
+def bad_columns(case, value):
+    """Three batches; in the second, row 3 has this reward, and is from worker 2, environment 5."""
+    batches = [case.batch(seed) for seed in range(3)]
+    columns = {key: np.stack([batch[key].numpy() for batch in batches]) for key in batches[0]}
+    columns["reward"][1, 3] = value
+    columns["source"] = np.tile(np.arange(16, dtype=np.int32), (3, 1))
+    columns["source"][1, 3] = 2 * 2**16 + 5
+    return columns
+
+
+@pytest.mark.parametrize(
+    ("value", "says"),
+    [
+        (np.inf, "; first bad value: reward from worker 2 env 5"),
+        (np.nan, "; first bad value: reward from worker 2 env 5"),
+        (1e38, r"; the batch was finite; its largest value: reward 1e\+38 from worker 2 env 5"),
+    ],
+)
+def test_divergence_names_the_value_and_keeps_the_batch(case, value, says):
+    trainer, columns = make_trainer(case, 0, None), bad_columns(case, value)
+    if value == 1e38 and getattr(case.config, "loss", None) == "huber":
+        pytest.skip("learns from a value of any size")
+    with pytest.raises(Diverged, match=f"^training diverged at update 2: .* loss is (NaN|infinite){says}$") as caught:
+        trainer.train(BatchTrainingData(0, 3, 16, 99), columns)
+    assert caught.value.is_data
+    assert caught.value.batch.keys() == columns.keys()
+    for key, column in caught.value.batch.items():
+        np.testing.assert_array_equal(column, columns[key][1])
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan])
+def test_an_update_that_is_not_finite_can_be_skipped(case, value):
+    plain, skipping, clean = (make_trainer(case, 0, None, skips) for skips in (False, True, True))
+    columns = bad_columns(case, value)
+    for trainer in (plain, skipping):
+        report, _ = trainer.train(BatchTrainingData(0, 1, 16, 99), {key: column[:1] for key, column in columns.items()})
+        assert (report.num_updates, report.skipped) == (trainer.opt_steps, 0)
+    one = report.num_updates
+    before = skipping.state()
+    assert {key: array.tolist() for key, array in before.items()} == {
+        key: array.tolist() for key, array in plain.state().items()
+    }
+    report, _ = skipping.train(BatchTrainingData(0, 1, 16, 99), {key: column[1:2] for key, column in columns.items()})
+    assert (report.num_updates, report.skipped, report.metrics) == (0, one, {})
+    assert skipping.opt_steps == one
+    changed = {key for key, array in skipping.state().items() if not np.array_equal(array, before[key])}
+    assert changed <= {"algorithm.noise", "algorithm.shuffle"}  # what was drawn for it is gone
+    report, _ = clean.train(BatchTrainingData(0, 3, 16, 99), columns)
+    assert (report.num_updates, report.skipped) == (2 * one, one)
+    assert report.metrics
+    assert np.isfinite(list(report.metrics.values())).all()
 
 
 def test_load_policy_is_the_inverse_of_policy_params(case):

@@ -69,3 +69,29 @@ def test_two_equal_one(pair, name, is_weighted):
     np.testing.assert_allclose(np.concatenate([upper, lower], 1), priorities, rtol=1e-4, atol=1e-4)
     alone, _ = learn(Unheard(0, 2), name, is_weighted)
     assert max(np.abs(alone[key] - one[key]).max() for key in one if key != "noise") > 1e-2
+
+
+def skip_one(group, name):
+    """States after two updates; in the second the rows of rank 1 are not finite, and it is left out."""
+    config = make_config(f"algo={name}", "env=CartPole-v1", "network.hidden=[32,32]")
+    spec = EnvSpec("x", Column((6,), "float32"), ACTIONS[name])
+    learner = Learner(torch.device("cpu"), group, skips=True)
+    algorithm = load_algorithm(name).Algorithm(config.algo, config.network, spec, 1, learner)
+    columns, states = batches(name, False), []
+    if group.rank == 1:
+        columns["reward"][1, 7] = np.inf
+    updates = []
+    for i in range(2):
+        updates.append(algorithm.update({key: torch.from_numpy(column[i]) for key, column in columns.items()}))
+        states.append({key: tensor.numpy() for key, tensor in algorithm.state().items() if key != "noise"})
+    return [(update.steps, update.skipped) for update in updates], states
+
+
+@pytest.mark.parametrize("name", ["sac", "dqn"])
+def test_what_is_not_finite_in_one_is_skipped_by_all(pair, name):
+    for call in [rank.submit(on_group, skip_one, name) for rank in pair]:
+        counts, (before, after) = call.result()
+        assert counts == [(1, 0), (0, 1)]
+        assert before["optimizer.count"] == 1
+        for key in before:
+            np.testing.assert_array_equal(before[key], after[key], err_msg=key)

@@ -10,7 +10,9 @@ import signal
 import subprocess
 import sys
 
+import numpy as np
 import pytest
+import safetensors.numpy
 import yaml
 
 from drl_cli.algos.base import algorithms, load_algorithm, refusal
@@ -335,7 +337,7 @@ def test_stop_wall_s_ends_the_run(train_here):
 def test_a_bad_end_leaves_one_line_and_a_complete_folder(train_here, capsys, fail, code, status, says):
     _, folder = train_here("env=user_envs:Tiny-v0", f"+env.kwargs.fail={fail}")
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1
+    assert len(lines) == (2 if code == 5 else 1)
     assert lines[0].startswith("error: ")
     assert says in lines[0]
     assert "Traceback" in (folder / "error.txt").read_text()
@@ -343,8 +345,14 @@ def test_a_bad_end_leaves_one_line_and_a_complete_folder(train_here, capsys, fai
 
 
 def test_divergence_says_at_which_update_and_of_what(train_here, capsys):
-    train_here("env=user_envs:Tiny-v0", "+env.kwargs.fail=reward")
-    assert "training diverged at update 1: critic loss is NaN; first bad value: reward" in capsys.readouterr().err
+    _, folder = train_here("env=user_envs:Tiny-v0", "+env.kwargs.fail=reward")
+    said, where = capsys.readouterr().err.splitlines()
+    assert "training diverged at update 1: critic loss is infinite; the batch was finite; its largest value: " in said
+    assert "reward 1e+30" in said
+    assert where == f"  its batch: {folder / 'diverged.safetensors'}"
+    batch = safetensors.numpy.load_file(folder / "diverged.safetensors")
+    assert batch["obs"].shape == (8, 3)
+    np.testing.assert_array_equal(batch["reward"], np.float32(1e30))
 
 
 def test_drl_debug_shows_the_traceback(train_here, capsys, monkeypatch):

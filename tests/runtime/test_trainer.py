@@ -6,14 +6,19 @@ import torch
 from graphs import make_config
 
 from drl_cli.algos.base import Update
+from drl_cli.runtime.errors import Diverged
+from drl_cli.runtime.handles import LocalHandle, LocalRef, get
 from drl_cli.runtime.messages import BatchTrainingData
 from drl_cli.runtime.program import make_trainers
 from drl_cli.runtime.trainer import Trainer
+from drl_cli.runtime.trainer_group import TrainerGroup
 from drl_cli.utils.group import Group
 
 
 class Fake:
-    """Its priorities are the rewards; it notes what it is given."""
+    """Its priorities are the rewards; it notes what it is given. Its parameters are in `params`."""
+
+    params = np.zeros(2, np.float32)
 
     def __init__(self, has_priorities=True):
         self.has_priorities, self.batches = has_priorities, []
@@ -21,6 +26,18 @@ class Fake:
     def update(self, batch):
         self.batches.append(batch)
         return Update({"loss": batch["reward"].mean()}, batch["reward"] if self.has_priorities else None)
+
+    def policy_params(self):
+        return self.params
+
+    def exploration(self, env_steps):
+        return {}
+
+    def state(self):
+        return {"params": torch.from_numpy(self.params)}
+
+    def load_state(self, state):
+        self.params = state["params"].numpy()
 
 
 def make(**options):
@@ -71,6 +88,44 @@ def test_metrics_are_means_over_the_group():
     trainer = Trainer(lambda learner: Fake(), "cpu", "float32", 1, Doubled())
     report, _ = trainer.train(BatchTrainingData(0, 2, 3, 99), columns(False))
     assert report.metrics == {"loss": 5.0}
+
+
+def test_parameters_that_are_not_finite_are_neither_published_nor_saved():
+    fake, trainer = make()
+    trainer.train(BatchTrainingData(0, 2, 3, 99), columns(False))
+    fake.params = np.array([1.0, -np.inf], np.float32)
+    with pytest.raises(Diverged, match=r"^training diverged at update 2: a parameter of the policy is infinite$"):
+        trainer.publish(1, 10)
+    fake.params = np.array([1.0, np.nan], np.float32)
+    with pytest.raises(Diverged, match=r"^training diverged at update 2: algorithm\.params is NaN$"):
+        trainer.state()
+
+
+def test_the_first_trainers_state_is_for_all():
+    fakes = [Fake() for _ in range(3)]
+    fakes[0].params = np.arange(2, dtype=np.float32)
+    trainers = [Trainer(lambda learner, fake=fake: fake, "cpu", "float32", 1, Group()) for fake in fakes]
+    group = TrainerGroup([LocalHandle(trainer) for trainer in trainers])
+    trainers[0].opt_steps = 7
+    for ref in group.load_state(group.state()):
+        get(ref)
+    assert [fake.params.tolist() for fake in fakes] == [[0.0, 1.0]] * 3
+    assert [trainer.opt_steps for trainer in trainers] == [7] * 3
+
+
+@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
+def test_of_several_trainers_the_one_whose_data_was_at_fault_says_so(order):
+    errors = [Diverged("the batch was finite"), Diverged("reward from worker 2", {"reward": np.ones(1)}, True)]
+    reports = [LocalRef(error=errors[i]) for i in order]
+    group = TrainerGroup([None, None])
+    assert group.at_fault(reports, reports[0].error) is errors[1]
+    assert group.at_fault([reports[0], LocalRef(1)], reports[0].error) is reports[0].error
+
+
+def test_who_made_a_row_is_not_for_the_algorithm():
+    fake, trainer = make()
+    trainer.train(BatchTrainingData(0, 2, 3, 99), columns(False) | {"source": np.zeros((2, 3), np.int32)})
+    assert [set(batch) for batch in fake.batches] == [{"reward"}] * 2
 
 
 def columns(weighted):

@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from drl_cli.utils.group import Group
+from drl_cli.utils.group import Learner
 from drl_cli.utils.torch_ops import Adam, FlatParams, load_tensors, save_tensors
 
 CPU = torch.device("cpu")
@@ -23,13 +23,14 @@ def test_parts_are_views_in_the_order_given():
 
 @pytest.mark.parametrize("lrs", [{"a": 3e-3, "b": 3e-3, "c": 3e-3}, {"a": 3e-3, "b": 1e-2, "c": 3e-3}])
 @pytest.mark.parametrize("max_norm", [None, 30.0])
-def test_adam_equals_torch_optim(lrs, max_norm):
+@pytest.mark.parametrize("skips", [False, True])
+def test_adam_equals_torch_optim(lrs, max_norm, skips):
     """Gradients of 50 numbers, up to about 10 each: half of them are longer than 30."""
     generator = torch.Generator().manual_seed(0)
     params = FlatParams(CPU, a=20, b=29, c=1)
     params.flat.copy_(torch.randn(50, generator=generator))
     parts = {name: torch.nn.Parameter(params[name].flat.clone()) for name in lrs}
-    ours = Adam(params, lrs, Group(), eps=1e-5, max_norm=max_norm)
+    ours = Adam(params, lrs, Learner(CPU, skips=skips), eps=1e-5, max_norm=max_norm)
     theirs = torch.optim.Adam([{"params": [parts[name]], "lr": lr} for name, lr in lrs.items()], eps=1e-5)
     for i in range(20):
         params.grad.copy_(torch.randn(50, generator=generator) * i / 2)
@@ -37,10 +38,24 @@ def test_adam_equals_torch_optim(lrs, max_norm):
             part.grad = params[name].grad.clone()
         if max_norm is not None:
             torch.nn.utils.clip_grad_norm_(parts.values(), max_norm)
-        ours.step()
+        assert ours.step(torch.ones(()))
         theirs.step()
     torch.testing.assert_close(params.flat, torch.cat([*parts.values()]).detach(), rtol=0, atol=1e-6)
     assert ours.state()["count"] == 20
+
+
+@pytest.mark.parametrize("max_norm", [None, 30.0])
+@pytest.mark.parametrize(("loss", "value"), [(1.0, float("inf")), (1.0, float("nan")), (float("nan"), 1.0)])
+def test_an_update_that_is_not_finite_is_left_out(max_norm, loss, value):
+    params = FlatParams(CPU, a=3, b=2)
+    optimizer = Adam(params, {"a": 1e-2, "b": 1e-2}, Learner(CPU, skips=True), max_norm=max_norm)
+    params.grad.fill_(1.0)
+    assert optimizer.step(torch.ones(()))
+    before = save_tensors({"flat": params.flat} | optimizer.state())
+    params.grad.copy_(torch.tensor([1.0, 1.0, 1.0, value, 1.0]))
+    assert not optimizer.step(torch.tensor(loss))
+    after = {"flat": params.flat} | optimizer.state()
+    assert all(torch.equal(before[key], after[key]) for key in before)
 
 
 FAULTS = """
