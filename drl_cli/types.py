@@ -88,6 +88,11 @@ def transition_schema(spec: EnvSpec, extra: Schema | None = None) -> dict[str, C
     }
 
 
+def sources(worker: int, num_envs: int) -> Array:
+    """Who makes a row, int32 `[E]`: worker * 2**16 + environment; the column `source` of every row in replay."""
+    return (worker * 2**16 + np.arange(num_envs)).astype(np.int32)
+
+
 def empty_columns(schema: Schema, rows: int) -> Columns:
     """Uninitialised columns of `rows` rows."""
     return {name: np.empty((rows, *column.shape), column.dtype) for name, column in schema.items()}

@@ -17,7 +17,7 @@ from drl_cli.runtime.errors import EnvironmentFailed
 from drl_cli.runtime.exploration import describe, personal
 from drl_cli.runtime.messages import Block, InsertTransition, LoadParams
 from drl_cli.runtime.normalization import make_policy
-from drl_cli.types import Array, Columns, EnvSpec, Schema, transition_schema
+from drl_cli.types import Array, Column, Columns, EnvSpec, Schema, sources, transition_schema
 from drl_cli.utils.seeding import integers
 
 log = logging.getLogger(__name__)
@@ -41,6 +41,7 @@ class Worker:
         except Exception as error:
             raise EnvironmentFailed(f"worker {index}: {type(error).__name__}: {error}") from error
         self.policy.begin(np.arange(config.worker.envs))
+        self.source = sources(index, config.worker.envs)
         self.load: LoadParams | None = None
         self.held: LoadParams | None = None
         self.blocks = 0
@@ -88,7 +89,7 @@ class Worker:
         obs = self.envs.obs.copy()
         columns = self.policy.random(len(obs)) if random_actions else self.policy.act(obs)
         step = self.envs.step(columns["action"])
-        self.builder.append({"obs": obs, **columns, **vars(step)})
+        self.builder.append({"obs": obs, **columns, **vars(step), "source": self.source})
         if (ended := step.terminated | step.truncated).any():
             self.policy.begin(np.flatnonzero(ended))
 
@@ -118,6 +119,7 @@ def make_builder(config: Config, spec: EnvSpec, policy: Policy, index: int, inca
 
 
 def row_schema(config: Config, spec: EnvSpec) -> Schema:
-    """The columns of a transition's row."""
+    """The columns of a transition's row: what the algorithm learns from, and which environment made it."""
     extra = load_algorithm(config.algo.name).Policy.extra_columns
-    return transition_schema(spec, {**extra, **(RolloutBuilder.extra_columns if config.is_on_policy else {})})
+    built = RolloutBuilder.extra_columns if config.is_on_policy else {}
+    return transition_schema(spec, {**extra, **built, "source": Column((), "int32")})

@@ -173,7 +173,7 @@ def test_the_object_store_has_room_for_batches_of_images(config):
 def test_the_sum_tree_is_memory_too(config):
     plain, prioritized = (config("replay.capacity=1000", f"replay={name}") for name in ("uniform", "prioritized"))
     spec = preflight(plain)
-    assert replay_bytes(plain, spec) == 1000 * (4 * 3 + 4 + 4 + 4 * 3 + 4 + 1 + 1)
+    assert replay_bytes(plain, spec) == 1000 * (4 * 3 + 4 + 4 + 4 * 3 + 4 + 1 + 1 + 4)
     assert replay_bytes(prioritized, spec) == replay_bytes(plain, spec) + 2 * 1024 * 8
 
 
