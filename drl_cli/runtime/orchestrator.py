@@ -182,7 +182,7 @@ class Orchestrator:
         if self.progress.opt_steps > self.load.opt_steps:
             self._publish()
         self._until(lambda: not self.publishing)
-        if self.progress.env_steps >= self.next_save and not self.saver.busy:
+        if self._is_save_due():
             self._save()
         self._housekeeping()
 
@@ -190,7 +190,7 @@ class Orchestrator:
         """Keep every worker and two train calls going, as far as the limiter allows; react to what is ready."""
         self._hand_over_if_due()
         draining = self.issued_env_steps >= self.config.total_env_steps
-        saving = self.progress.env_steps >= self.next_save and not self.saver.busy
+        saving = self._is_save_due()
         if saving and self._is_settled():
             self._save()
             saving = False
@@ -224,6 +224,9 @@ class Orchestrator:
         if self.arrived:
             self._hand_over()
         self._until(self._is_settled)
+
+    def _is_save_due(self) -> bool:
+        return self.next_save <= self.progress.env_steps < self.config.total_env_steps and not self.saver.busy
 
     def _save(self) -> None:
         self.next_save = _multiple_after(self.progress.env_steps, self.config.checkpoint.period)
@@ -347,7 +350,7 @@ class Orchestrator:
         self.progress.loads += 1
         self.progress.trace.add(6)
         self.pending[self.server.call("push", self.load, params)] = ("parameter server", get)
-        if self.load.env_steps >= self.next_eval:
+        if self.next_eval <= self.load.env_steps < self.config.total_env_steps:  # the last is evaluated by finish
             self.next_eval = _multiple_after(self.load.env_steps, self.config.manage.eval_period)
             self.manage.evaluate(self.load, self.params)
 

@@ -6,6 +6,8 @@ import numpy as np
 
 from drl_cli.runtime.handles import Handle, Ref
 from drl_cli.runtime.messages import InsertTransition, SampleBatch
+from drl_cli.types import State
+from drl_cli.utils.seeding import rng_state, set_rng_state
 
 
 class ReplayShards:
@@ -34,6 +36,13 @@ class ReplayShards:
     def update_priorities(self, shard: int, message: Ref) -> Ref:
         """Send an UpdatePriority back to the shard that its batch came from."""
         return self.shards[shard].call("update_priorities", message)
+
+    def state(self) -> State:
+        return {"rng": rng_state(self.rng), "filled": np.array(sorted(self.filled), np.uint64)}
+
+    def load_state(self, state: State) -> None:
+        set_rng_state(self.rng, state["rng"])
+        self.filled = {int(i) for i in state["filled"]}
 
     def _choose(self, shards: Sequence[int]) -> int:
         return shards[0] if len(shards) == 1 else int(self.rng.choice(shards))
