@@ -7,6 +7,7 @@ those that are ready. In this process a call happens when it is made; on Ray it 
 import gc
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -255,8 +256,13 @@ def _check_alive(node: str) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Ray's explanation in one line: its first, or for a process that could not start the last, which is the cause."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    """Ray's explanation in one line: how the process ended, or its first, or where one could not start the last."""
+    text = str(error)
+    if "connection error code" in text:  # all that Ray knows of a process that was killed or crashed
+        return "its process ended unexpectedly"
+    if detail := re.search(r"Worker exit detail: (.*)", text):
+        return detail[1].rstrip(".")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
         return type(error).__name__
     return lines[-1] if "creation task" in lines[0] else lines[0]

@@ -1,6 +1,7 @@
 """Orchestrator: starts, paces and stops everything. It has the only loop, and never touches an array."""
 
 import logging
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -69,7 +70,7 @@ class Orchestrator:
         self.next_eval = config.manage.eval_period
         self.next_save = 0  # the first checkpoint is of the beginning: there is always one to go on from
         self.next_report = now() + config.logger.report_s
-        self.last_answer = now()
+        self.issued: dict[Ref, float] = {}
         self.stop_reason: str | None = None
         self.paused = False
         self.deadline: float | None = None
@@ -372,7 +373,7 @@ class Orchestrator:
     def _wait(self) -> None:
         """React to all that is ready; wait for the first if nothing is, but not beyond what is due by the clock."""
         moment = now()
-        limit = (self.next_report if self.deadline is None else self.deadline) - moment
+        limit = min(self.next_report, self.pool.next_deadline(), self.deadline or math.inf) - moment
         if self.window_ends is not None:
             limit = min(limit, self.window_ends - moment)
         self.manage.poll()
@@ -386,18 +387,18 @@ class Orchestrator:
                     raise RoleLost(f"{role} died: {error}") from error
                 except PeerLost as error:
                     raise self.trainers.blame(error) from error
-        self._watch(bool(ready))
+        self.pool.kill_overdue(now())
+        self._watch()
 
-    def _watch(self, progressed: bool) -> None:
-        """Raise when roles owe an answer and none has come for stall_s."""
-        moment = now()
+    def _watch(self) -> None:
+        """Raise when roles have owed an answer for stall_s; for collects the pool has deadlines of its own."""
+        moment, stall_s = now(), self.config.orchestrator.stall_s
+        self.issued = {ref: self.issued.get(ref, moment) for ref in self.pending if ref not in self.pool.busy}
+        roles = {self.pending[ref][0] for ref, issued in self.issued.items() if moment - issued > stall_s}
+        if roles:
+            raise RoleLost(f"no answer for {stall_s:g} s from: {', '.join(sorted(roles))}")
         if self.deadline is not None and moment > self.deadline:
             raise RoleLost(f"no checkpoint within {RESCUE_S:g} s")
-        if progressed or not self.pending:
-            self.last_answer = moment
-        elif moment - self.last_answer > self.config.orchestrator.stall_s:
-            roles = sorted({role for role, _ in self.pending.values()})
-            raise RoleLost(f"no answer for {self.config.orchestrator.stall_s:g} s from: {', '.join(roles)}")
 
     def worker_wait_s(self) -> float:
         """Seconds that workers had nothing to do, summed over them."""

@@ -34,7 +34,7 @@ from drl_cli.runtime.trainer import Trainer
 from drl_cli.runtime.trainer_group import TrainerGroup, roles
 from drl_cli.runtime.trajectory_manager import TrajectoryManager
 from drl_cli.runtime.worker import Worker, row_schema
-from drl_cli.runtime.worker_pool import WorkerPool
+from drl_cli.runtime.worker_pool import START_S, WorkerPool
 from drl_cli.runtime.worker_proxy import WorkerProxy
 from drl_cli.types import Array, EnvSpec
 from drl_cli.utils.group import Group
@@ -108,8 +108,10 @@ def make_pool(config: Config, spec: EnvSpec, runtime: Runtime, incarnation: int 
 
     if config.num_proxies:
         lives = -(-incarnation // (restarts + 1))
-        return WorkerPool("proxy", num, spawn_proxy, restarts, share=config.num_workers // num, incarnation=lives)
-    return WorkerPool("worker", num, spawn_worker, restarts, 0, config.worker.fetch, incarnation=incarnation)
+        patience = 2 * config.worker.step_timeout_s + START_S  # it may have to replace a worker meanwhile
+        return WorkerPool("proxy", num, spawn_proxy, restarts, 0, "collect", config.num_workers // num, patience, lives)
+    timeout_s = config.worker.step_timeout_s
+    return WorkerPool("worker", num, spawn_worker, restarts, 0, config.worker.fetch, 1, timeout_s, incarnation)
 
 
 def make_proxy(config: Config, spec: EnvSpec, runtime: Runtime, index: int, incarnation: int) -> WorkerProxy:
@@ -120,7 +122,10 @@ def make_proxy(config: Config, spec: EnvSpec, runtime: Runtime, index: int, inca
     def spawn(worker: int, worker_incarnation: int) -> Handle:
         return runtime.spawn(f"worker {worker}", Worker, config, spec, worker, lives + worker_incarnation)
 
-    pool = WorkerPool("worker", share, spawn, config.worker.max_restarts, index * share, config.worker.fetch)
+    worker = config.worker
+    pool = WorkerPool(
+        "worker", share, spawn, worker.max_restarts, index * share, worker.fetch, timeout_s=worker.step_timeout_s
+    )
     window = config.orchestrator.gather_window_s if config.mode == "async" else None
     return WorkerProxy(pool, runtime, window)
 

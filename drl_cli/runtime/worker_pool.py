@@ -1,9 +1,8 @@
-"""WorkerPool: sends `collect` to many workers, gathers what is done, replaces the dead."""
+"""WorkerPool: sends `collect` to many workers, gathers what is done, replaces the dead and the hung."""
 
 import logging
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from drl_cli.runtime.config import Fetch
 from drl_cli.runtime.errors import NodeGone, RoleLost
@@ -13,12 +12,16 @@ from drl_cli.utils.clock import Waiting, now
 
 log = logging.getLogger(__name__)
 
+START_S = 60.0
+"""What the first collect of a process may take longer than any other: it has to start and import first."""
+
 
 @dataclass
 class Member:
     """One worker (or proxy) and what it is doing; `loaded`: parameters went along with its last call.
 
-    `collects` were begun in this incarnation; an episode `ended` in the last.
+    `collects` were begun in this incarnation, the last at `issued` [s]; an episode `ended` in the last. It was replaced
+    for these `causes`; from noticing one until it hands over again it is `lost`. One that `hung` has been killed.
     """
 
     index: int
@@ -29,6 +32,10 @@ class Member:
     loaded: bool = False
     collects: int = 0
     ended: bool = False
+    issued: float = 0.0
+    causes: list[str] = field(default_factory=list)
+    lost: float | None = None
+    hung: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,7 +55,8 @@ class WorkerPool:
     A member is a worker, or a proxy that stands for `share` workers. One whose node is gone is not replaced.
 
     `fetch` says when newer parameters go to a member: "collect" (at each), n (at every n-th), or "episode" (at the
-    first after an episode of its ended).
+    first after an episode of its ended). A member is replaced `max_restarts` times. One hangs that takes `timeout_s`
+    longer than the slowest collect so far. `restart_seconds` are from noticing a loss to the next hand-over.
     """
 
     def __init__(
@@ -60,14 +68,17 @@ class WorkerPool:
         first: int = 0,
         fetch: Fetch = "collect",
         share: int = 1,
+        timeout_s: float = 60.0,
         incarnation: int = 0,
     ) -> None:
         self.name, self.spawn, self.max_restarts = name, spawn, max_restarts
-        self.fetch, self.share = fetch, share
+        self.fetch, self.share, self.timeout_s = fetch, share, timeout_s
         self.members = [Member(i, spawn(i, incarnation), incarnation) for i in range(first, first + num)]
         self.waiting = [Waiting() for _ in self.members]
         self.busy: dict[Ref, Member] = {}
         self.restarts = 0
+        self.restart_seconds: list[float] = []
+        self.slowest = 0.0
         self._first = first
 
     def idle(self) -> list[Member]:
@@ -91,7 +102,8 @@ class WorkerPool:
         """
         member.loaded = self.fetches(member, load)
         args = (load, params) if member.loaded else (load,)
-        self.waiting[member.index - self._first].stop(now())  # before the call: in process it takes all its time here
+        member.issued = now()  # before the call: in process it takes all its time here
+        self.waiting[member.index - self._first].stop(member.issued)
         member.header, columns = member.handle.call("collect", *args, results=2)
         member.version = load.version if member.loaded else member.version
         member.collects += 1
@@ -111,20 +123,41 @@ class WorkerPool:
         except ActorDied as error:
             return Collected(member.index, None, None, restarts=self._replace(member, error))
         member.ended = bool(header.episodes)
+        self.slowest = max(self.slowest, header.collect_s)
+        if member.lost is not None:
+            self.restart_seconds.append(now() - member.lost)
+            log.warning("%s in %.1f s", self._restarted(member), self.restart_seconds[-1])
+            member.lost = None
         return Collected(member.index, header, ref, member.loaded)
 
     def gather(self, window_s: float | None) -> list[Collected]:
         """All results that are ready within `window_s` of the first (None: of all), in order of the members."""
         results: list[Collected] = []
-        deadline: float | None = None
-        while self.busy:
-            timeout = 3600.0 if deadline is None else deadline - time.monotonic()
-            if timeout < 0:
-                break
-            results += [self.finish(ref) for ref in wait(list(self.busy), timeout)]
-            if results and deadline is None and window_s is not None:
-                deadline = time.monotonic() + window_s
+        window_ends = float("inf")
+        while self.busy and (moment := now()) <= window_ends:
+            timeout = min(window_ends, self.next_deadline(), moment + 3600.0) - moment
+            results += [self.finish(ref) for ref in wait(list(self.busy), max(0.0, timeout))]
+            self.kill_overdue(now())
+            if results and window_s is not None:
+                window_ends = min(window_ends, now() + window_s)
         return sorted(results, key=lambda result: result.member)
+
+    def next_deadline(self) -> float:
+        """When the first of those that are busy hangs [s, as `now` has it]; infinity without any."""
+        return min((self._deadline(member) for member in self.busy.values()), default=float("inf"))
+
+    def kill_overdue(self, moment: float) -> None:
+        """End those that hang: what they owe then comes as a death. To be called when nothing is ready."""
+        for member in self.busy.values():
+            if moment >= self._deadline(member):
+                member.hung = True
+                self._lost(member, f"hung: no hand-over for {moment - member.issued:.3g} s (worker.step_timeout_s)")
+                member.handle.kill()
+
+    def _deadline(self, member: Member) -> float:
+        if member.hung:
+            return float("inf")
+        return member.issued + self.slowest + self.timeout_s + (START_S if member.collects == 1 else 0.0)
 
     def wait_seconds(self, moment: float) -> float:
         """Time [s] until `moment` that members spent without work since their first, summed over them."""
@@ -132,31 +165,35 @@ class WorkerPool:
 
     def _replace(self, member: Member, error: Exception) -> int:
         """Returns the restarts that it took: one, or none where the node is gone."""
-        started = now()
+        if not member.hung:
+            self._lost(member, f"died ({error})")
         try:
             handle = self.spawn(member.index, member.incarnation + 1)
         except NodeGone as gone:
             self._drop(member, gone)
             return 0
         self.restarts += 1
-        if self.restarts > self.max_restarts:
+        if len(member.causes) > self.max_restarts:
             raise RoleLost(
-                f"{self.name} {member.index} died ({error}); "
-                f"{self.max_restarts} restarts are used up (worker.max_restarts)"
+                f"{self.name} {member.index} {member.causes[-1]}; {self.max_restarts} restarts are used up "
+                f"(worker.max_restarts); the first time it {member.causes[0]}"
             ) from error
         member.incarnation += 1
-        member.version, member.collects = -1, 0
+        member.version, member.collects, member.hung = -1, 0, False
         member.handle = handle
-        log.warning(
-            "%s %d died (%s), restarted %d/%d in %.1f s",
-            self.name,
-            member.index,
-            error,
-            self.restarts,
-            self.max_restarts,
-            now() - started,
-        )
         return 1
+
+    def _lost(self, member: Member, cause: str) -> None:
+        if member.lost is not None:
+            log.warning("%s, and lost again before its first hand-over", self._restarted(member))
+        member.lost = now()
+        member.causes.append(cause)
+        log.info("%s %d %s", self.name, member.index, cause)
+
+    def _restarted(self, member: Member) -> str:
+        """What happened to a member, how often, for the user."""
+        count = f"{len(member.causes)}/{self.max_restarts}"
+        return f"{self.name} {member.index} {member.causes[-1]}, restarted {count}"
 
     def _drop(self, member: Member, gone: NodeGone) -> None:
         self.members.remove(member)

@@ -1,4 +1,6 @@
-"""WorkerPool with workers that die, are out of reach, or are gone with their node; they answer in this process."""
+"""WorkerPool with workers that die, hang, are out of reach, or gone with their node; they answer in this process."""
+
+import dataclasses
 
 import numpy as np
 import pytest
@@ -6,7 +8,7 @@ import pytest
 from drl_cli.runtime.errors import NodeGone, RoleLost
 from drl_cli.runtime.handles import ActorDied, ActorUnavailable, LocalRef, LocalRuntime
 from drl_cli.runtime.messages import Block, InsertTransition, LoadParams
-from drl_cli.runtime.worker_pool import WorkerPool
+from drl_cli.runtime.worker_pool import START_S, WorkerPool
 from drl_cli.runtime.worker_proxy import WorkerProxy
 
 COLUMNS = {"reward": np.ones(2)}
@@ -93,11 +95,104 @@ def test_without_any_member_left_the_run_ends():
         collect(WorkerPool("worker", 1, spawn, 10))
 
 
+def dying(*causes):
+    """Each incarnation of worker 0 dies of the next cause; the others live."""
+
+    def spawn(index, incarnation):
+        return Worker(ActorDied(causes[incarnation])) if index == 0 else Worker(*[header(index)] * 9)
+
+    return spawn
+
+
 def test_restarts_are_used_up():
-    pool = WorkerPool("worker", 1, lambda index, incarnation: Worker(ActorDied("signal 9")), 1)
+    pool = WorkerPool("worker", 2, dying("signal 9", "signal 11", "never built"), 1)
     collect(pool)
-    with pytest.raises(RoleLost, match=r"worker 0 died \(signal 9\); 1 restarts are used up"):
+    with pytest.raises(
+        RoleLost,
+        match=r"worker 0 died \(signal 11\); 1 restarts are used up \(worker.max_restarts\); "
+        r"the first time it died \(signal 9\)$",
+    ):
         collect(pool)
+
+
+def test_every_worker_has_restarts_of_its_own():
+    pool = WorkerPool("worker", 3, lambda i, incarnation: Worker(*[header(i)] * incarnation, ActorDied("signal 9")), 2)
+    for _ in range(5):
+        collect(pool)
+    assert pool.restarts == 6
+    with pytest.raises(RoleLost, match="worker 0 died"):
+        collect(pool)
+
+
+def test_a_restart_is_said_when_it_has_handed_over(caplog):
+    caplog.set_level("INFO")
+    answers = {0: [header(0), ActorDied("signal 9")], 1: [ActorDied("signal 11")], 2: [header(0), header(0)]}
+    pool = WorkerPool("worker", 1, lambda index, incarnation: Worker(*answers[incarnation]), 7)
+    for _ in range(2):
+        collect(pool)
+    assert caplog.messages == ["worker 0 died (signal 9)"]
+    collect(pool)
+    assert caplog.messages[1:] == [
+        "worker 0 died (signal 9), restarted 1/7, and lost again before its first hand-over",
+        "worker 0 died (signal 11)",
+    ]
+    assert pool.restart_seconds == []
+    for _ in range(2):
+        collect(pool)
+    assert caplog.messages[3:] == ["worker 0 died (signal 11), restarted 2/7 in 0.0 s"]
+    assert len(pool.restart_seconds) == 1
+    assert [record.levelname for record in caplog.records] == ["INFO", "WARNING", "INFO", "WARNING"]
+
+
+class Hanging(Worker):
+    """Whoever kills it has the call answered so."""
+
+    def kill(self):
+        self.ref.error = ActorDied("killed")
+
+    def call(self, method, *args, results=1):
+        self.ref, columns = super().call(method, *args, results=results)
+        return [self.ref, columns]
+
+
+def dispatch(pool):
+    return [pool.dispatch(member, LoadParams(0, 0, 0), LocalRef(np.zeros(3))) for member in pool.idle()]
+
+
+def test_one_that_hangs_is_killed_and_replaced(caplog):
+    slow = dataclasses.replace(header(0), collect_s=30.0)
+    pool = WorkerPool("worker", 2, lambda index, incarnation: Hanging(*[slow] * 9), 3, timeout_s=5.0)
+    assert pool.next_deadline() == float("inf")
+    dispatch(pool)
+    issued = pool.members[0].issued
+    assert pool.next_deadline() == issued + START_S + 5
+    pool.kill_overdue(pool.next_deadline() - 0.1)
+    assert [done.restarts for done in pool.gather(None)] == [0, 0]  # the first of a process may take long
+    first, second = dispatch(pool)
+    pool.finish(second)
+    deadline = pool.next_deadline()
+    assert deadline == pool.members[0].issued + 30 + 5
+    pool.kill_overdue(deadline)
+    assert pool.next_deadline() == float("inf")  # it is not killed again
+    pool.kill_overdue(deadline + 1)
+    done = pool.finish(first)
+    assert (done.header, done.restarts, pool.members[0].incarnation, pool.members[1].incarnation) == (None, 1, 1, 0)
+    dispatch(pool)
+    assert pool.members[0].loaded
+    assert pool.next_deadline() == pool.members[1].issued + 35
+    assert [done.restarts for done in pool.gather(None)] == [0, 0]
+    assert caplog.messages == ["worker 0 hung: no hand-over for 35 s (worker.step_timeout_s), restarted 1/3 in 0.0 s"]
+
+
+def test_one_that_hangs_again_and_again_ends_the_run():
+    pool = WorkerPool("worker", 1, lambda index, incarnation: Hanging(header(0)), 1, timeout_s=5.0)
+    for _ in range(2):
+        (ref,) = dispatch(pool)
+        pool.kill_overdue(pool.next_deadline())
+        if not pool.restarts:
+            pool.finish(ref)
+    with pytest.raises(RoleLost, match=r"worker 0 hung: no hand-over for 65 s .* the first time it hung: no hand-over"):
+        pool.finish(ref)
 
 
 def test_a_proxy_hands_over_what_is_left_when_one_of_its_workers_dies():
