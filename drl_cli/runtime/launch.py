@@ -57,6 +57,17 @@ class RaySession:
         """Whether `wait` would return at once."""
         return self._up.is_set()
 
+    def lost(self) -> str | None:
+        """What died of Ray itself, and with it every role."""
+        if not self.is_up() or self._error is not None:
+            return None
+        import ray
+
+        node = ray._private.worker._global_node
+        dead = {name for name, _ in node.dead_processes()} if node is not None else set()
+        names = sorted(dead & {"gcs_server", "raylet"})
+        return f"Ray's {' and '.join(names)} died, and all roles with it" if names else None
+
     def close(self) -> None:
         """End the session and all processes in it."""
         self._up.wait()
@@ -68,6 +79,8 @@ class RaySession:
 
     def _run(self) -> None:
         os.environ.update(process_variables())
+        # Ray's way to listen on loopback alone; it would replace 127.0.0.1 by the machine's address.
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         os.environ.setdefault("RAY_worker_niceness", "0")  # else 15: whatever runs beside would starve the trainer
         os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([os.getcwd(), *sys.path[1:]]))
         for attempt in (1, 2):  # on a machine that is busy it may be too slow the first time
@@ -126,6 +139,10 @@ class Cluster:
     def is_up(self) -> bool:
         """It is."""
         return True
+
+    def lost(self) -> str | None:
+        """Nothing that is known here: its nodes are watched one by one."""
+        return None
 
     def close(self) -> None:
         """Disconnect; our processes in it end."""
@@ -232,6 +249,8 @@ def run(
             orchestrator = build(config, spec, folder, ray, is_up, progress, console, incarnation)
             if checkpoint is not None:
                 restore(checkpoint, config, orchestrator)
+            if session is not None:
+                orchestrator.health = session.lost
             signals.soft, signals.toggle = partial(orchestrator.stop, "signal"), orchestrator.toggle_pause
             orchestrator.run()
             orchestrator.finish()
@@ -239,14 +258,18 @@ def run(
         except Interrupted:
             exit_code = signals.exit_code
         except BaseException as error:
-            exit_code = _report_error(error, folder)
-            if orchestrator is not None and not isinstance(error, Diverged):
+            lost = session.lost() if session and isinstance(error, RoleLost) else None
+            exit_code = _report_error(RoleLost(lost) if lost else error, folder)
+            if orchestrator is not None and not (lost or isinstance(error, Diverged)):
                 _rescue(orchestrator)
         finally:
             signals.is_closing = True
             console.close()
         summary = summarise(config, folder, record, progress, orchestrator, exit_code)
-        _close(orchestrator, session, str(summary["status"]))
+        if orchestrator is not None and not (session and session.lost()):
+            orchestrator.close(str(summary["status"]))
+        if session is not None:
+            session.close()
     return summary
 
 
@@ -299,10 +322,3 @@ def _keep_batch(batch: State, path: Path) -> None:
         print(f"  its batch could not be written to {path}: {error}", file=sys.stderr)
         return
     print(f"  its batch: {path}", file=sys.stderr)
-
-
-def _close(orchestrator: Orchestrator | None, session: RaySession | Cluster | None, status: str) -> None:
-    if orchestrator is not None:
-        orchestrator.close(status)
-    if session is not None:
-        session.close()

@@ -91,8 +91,9 @@ class ManageLink:
         if self._next is not None:
             self._next, self.skipped = None, self.skipped + 1
 
-    def close(self, status: str, timeout_s: float = 30.0) -> None:
-        """Let manage write what is left."""
+    def close(self, status: str, timeout_s: float) -> None:
+        """Let manage write what is left; a running evaluation is not waited for."""
+        self.evaluating = None
         self._send("close", status)
         self._wait(timeout_s)
 

@@ -2,19 +2,18 @@
 
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from drl_cli.metrics.console import Console
+from drl_cli.runtime.calls import Calls
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import Diverged, RoleLost, RunError
 from drl_cli.runtime.exploration import average
-from drl_cli.runtime.handles import ActorDied, Handle, ObjectLost, Ref, get, wait
+from drl_cli.runtime.handles import Handle, ObjectLost, Ref, get
 from drl_cli.runtime.manage import EvalReport
 from drl_cli.runtime.manage_link import ManageLink
 from drl_cli.runtime.messages import InsertTransition, LoadParams, SampleBatch
@@ -25,16 +24,18 @@ from drl_cli.runtime.saver import Saver
 from drl_cli.runtime.trainer import TrainReport
 from drl_cli.runtime.trainer_group import TrainerGroup
 from drl_cli.runtime.worker_pool import Collected, Member, WorkerPool
+from drl_cli.types import Array
 from drl_cli.utils.clock import now
 from drl_cli.utils.group import PeerLost
 
 log = logging.getLogger(__name__)
 
 RESCUE_S = 15.0  # for a last checkpoint when a role is lost
+CLOSE_S = 10.0  # for manage to write what is left
 
 
 class Orchestrator:
-    """Issues every call and reacts to what comes back; `pending` maps each reference to what to do with it.
+    """Issues every call and reacts to what comes back.
 
     `rows_per_collect` are the environment steps that one member of the pool takes in one call.
     """
@@ -59,7 +60,7 @@ class Orchestrator:
         self.limiter, self.progress, self.console = limiter, progress, console
         self.load = LoadParams(-1, 0, 0)
         self.params: Ref = None
-        self.pending: dict[Ref, tuple[str, Callable[[Ref], None]]] = {}
+        self.calls = Calls(config.orchestrator.stall_s)
         self.arrived: list[Collected] = []
         self.window_ends: float | None = None
         self.training = 0
@@ -70,17 +71,17 @@ class Orchestrator:
         self.next_eval = config.manage.eval_period
         self.next_save = 0  # the first checkpoint is of the beginning: there is always one to go on from
         self.next_report = now() + config.logger.report_s
-        self.issued: dict[Ref, float] = {}
         self.stop_reason: str | None = None
         self.paused = False
         self.deadline: float | None = None
-        self.saver = Saver(config, folder, replay, trainers, pool, manage, self.expect)
+        self.health: Callable[[], str | None] = lambda: None  # what is wrong with what the roles run on
+        self.saver = Saver(config, folder, replay, trainers, pool, manage, self.calls.expect)
         manage.on_evaluation(self._on_evaluation)
 
     def run(self) -> None:
         """Train until a stop condition holds; the reason is in `stop_reason`."""
         for role, ref in zip(self.trainers.roles, self.trainers.connect(), strict=False):
-            self.pending[ref] = (role, get)
+            self.calls.expect(ref, role, get)
         if self.params is None:
             self._publish()
         self._until(lambda: self.params is not None)
@@ -92,20 +93,16 @@ class Orchestrator:
             else:
                 step()
         if self.stop_reason == "total_env_steps":
-            self._until(lambda: not self.pending)
+            self._until(lambda: not self.calls.pending)
         self.progress.end()
 
-    def restore(self, load: LoadParams, params: Ref, state: Mapping[str, Any], has_replay: bool) -> None:
-        """Go on from a checkpoint: this version, and what `state()` gave; the other roles have been given theirs."""
-        self.progress.load_state(state["progress"], has_replay)
-        if has_replay:
-            self.limiter.load_state(state["limiter"])
-            self.replay.load_state({name: np.array(value, np.uint64) for name, value in state["shards"].items()})
+    def go_on(self, load: LoadParams, params: Array) -> None:
+        """Begin with these parameters and with the counters as they are now, those of a checkpoint."""
         self.load, self.params = load, self.share(params)
         self.issued_env_steps = self.progress.env_steps
         self.next_eval = _multiple_after(load.env_steps, self.config.manage.eval_period)
         self.next_save = _multiple_after(self.progress.env_steps, self.config.checkpoint.period)
-        self.expect(self.server.call("push", load, self.params), "parameter server", get)
+        self.calls.expect(self.server.call("push", load, self.params), "parameter server", get)
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs of this role, as json; no train call may be under way."""
@@ -165,7 +162,7 @@ class Orchestrator:
 
     def close(self, status: str) -> None:
         """Stop every role; the last message that each gets."""
-        self.manage.close(status)
+        self.manage.close(status, CLOSE_S)
         for member in self.pool.members:
             member.handle.call("close")
 
@@ -208,7 +205,7 @@ class Orchestrator:
                 break
             if member.index not in held:
                 self._dispatch(member)
-        assert self.pending or self.arrived or self._done(), f"nothing may go on: {self.limiter}"
+        assert self.calls.pending or self.arrived or self._done(), f"nothing may go on: {self.limiter}"
         self._idle()
 
     def _is_settled(self) -> bool:
@@ -235,10 +232,6 @@ class Orchestrator:
 
     # Calls out
 
-    def expect(self, ref: Ref, role: str, react: Callable[[Ref], None]) -> None:
-        """React to a role's answer when it is there."""
-        self.pending[ref] = (role, react)
-
     def _may_dispatch(self) -> bool:
         """Whether one more collect may start; on-policy not with parameters that are being replaced right now."""
         if self.issued_env_steps >= self.config.total_env_steps or (self.config.is_on_policy and self.publishing):
@@ -252,7 +245,7 @@ class Orchestrator:
         ref = self.pool.dispatch(member, replace(self.load, random_actions=random_actions), self.params)
         self.limiter.issue_collect(self.rows)
         self.issued_env_steps += self.rows
-        self.pending[ref] = (f"{self.pool.name} {member.index}", self._on_collected)
+        self.calls.expect(ref, f"{self.pool.name} {member.index}", self._on_collected)
 
     def _train(self, updates: int) -> None:
         self.progress.trainer_idle.stop(now())
@@ -278,13 +271,13 @@ class Orchestrator:
                 self._on_trained(reports[0], updates, shard, priorities)
 
         for role, ref in zip(self.trainers.roles, reports, strict=True):
-            self.pending[ref] = (role, on_report)
+            self.calls.expect(ref, role, on_report)
 
     def _publish(self) -> None:
         version = self.load.version + 1
         load, params = self.trainers.publish(version, self.progress.env_steps)
         self.publishing = True
-        self.pending[load] = (self.trainers.roles[0], lambda ref: self._on_published(ref, params))
+        self.calls.expect(load, self.trainers.roles[0], lambda ref: self._on_published(ref, params))
 
     # Reactions
 
@@ -307,7 +300,7 @@ class Orchestrator:
                 self.limiter.land(self.rows, 0)
                 continue
             ack = self.replay.insert(done.header, done.columns)
-            self.pending[ack] = ("replay", partial(self._on_inserted, done.header))
+            self.calls.expect(ack, "replay", partial(self._on_inserted, done.header))
             self.inserting += 1
             self.progress.collected(done.header)
             self.issued_env_steps += done.header.env_steps - self.rows
@@ -333,7 +326,7 @@ class Orchestrator:
         if self.config.replay.wants_priorities:
             # Sent only now: replay answers in order, and would keep the next batch waiting for priorities to come.
             for part in priorities:
-                self.pending[self.replay.update_priorities(shard, part)] = ("replay", get)
+                self.calls.expect(self.replay.update_priorities(shard, part), "replay", get)
                 self.progress.trace.add(5)
         self.limiter.unserved(asked - report.num_batches, report.dropped)
         self.training -= 1
@@ -350,7 +343,7 @@ class Orchestrator:
         self.publishing = False
         self.progress.loads += 1
         self.progress.trace.add(6)
-        self.pending[self.server.call("push", self.load, params)] = ("parameter server", get)
+        self.calls.expect(self.server.call("push", self.load, params), "parameter server", get)
         if self.next_eval <= self.load.env_steps < self.config.total_env_steps:  # the last is evaluated by finish
             self.next_eval = _multiple_after(self.load.env_steps, self.config.manage.eval_period)
             self.manage.evaluate(self.load, self.params)
@@ -377,27 +370,12 @@ class Orchestrator:
         if self.window_ends is not None:
             limit = min(limit, self.window_ends - moment)
         self.manage.poll()
-        ready = wait([*self.pending, *self.manage.under_way()], max(0.0, limit))
-        for ref in ready:
-            if ref in self.pending:
-                role, react = self.pending.pop(ref)
-                try:
-                    react(ref)
-                except ActorDied as error:
-                    raise RoleLost(f"{role} died: {error}") from error
-                except PeerLost as error:
-                    raise self.trainers.blame(error) from error
+        try:
+            self.calls.react(self.manage.under_way(), limit, patient=self.pool.busy)
+        except PeerLost as error:
+            raise self.trainers.blame(error) from error
         self.pool.kill_overdue(now())
-        self._watch()
-
-    def _watch(self) -> None:
-        """Raise when roles have owed an answer for stall_s; for collects the pool has deadlines of its own."""
-        moment, stall_s = now(), self.config.orchestrator.stall_s
-        self.issued = {ref: self.issued.get(ref, moment) for ref in self.pending if ref not in self.pool.busy}
-        roles = {self.pending[ref][0] for ref, issued in self.issued.items() if moment - issued > stall_s}
-        if roles:
-            raise RoleLost(f"no answer for {stall_s:g} s from: {', '.join(sorted(roles))}")
-        if self.deadline is not None and moment > self.deadline:
+        if self.deadline is not None and now() > self.deadline:
             raise RoleLost(f"no checkpoint within {RESCUE_S:g} s")
 
     def worker_wait_s(self) -> float:
@@ -412,6 +390,8 @@ class Orchestrator:
             self.stop("wall_s")
 
     def _report(self) -> None:
+        if problem := self.health():
+            raise RoleLost(problem)
         self.next_report = now() + self.config.logger.report_s
         scalars = self.progress.report(self.worker_wait_s())
         exploration = average(self.config.worker.exploration, self.load.exploration, self.config.num_workers)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from drl_cli.metrics.cut_back import cut_back
 from drl_cli.runtime.checkpoint import COUNTERS, load_model, read_arrays, read_json, read_manifest
 from drl_cli.runtime.config import Config
@@ -81,10 +83,10 @@ def restore(checkpoint: Checkpoint, config: Config, graph: Orchestrator) -> None
     folder, manifest = checkpoint.folder, checkpoint.manifest
     state = read_arrays(folder, "state.trainer.safetensors", manifest)
     for role, trainer in zip(graph.trainers.roles, graph.trainers.trainers, strict=True):
-        graph.expect(trainer.call("load_state", state), role, get)
+        graph.calls.expect(trainer.call("load_state", state), role, get)
     if checkpoint.has_replay:
         for i, shard in enumerate(graph.replay.shards):
-            graph.expect(shard.call("load", str(folder), manifest), f"replay {i}", get)
+            graph.calls.expect(shard.call("load", str(folder), manifest), f"replay {i}", get)
     else:
         log.warning("%s holds no replay: it is filled anew before the next update", folder.name)
     is_same = checkpoint.state["workers"] == config.worker_layout
@@ -92,9 +94,14 @@ def restore(checkpoint: Checkpoint, config: Config, graph: Orchestrator) -> None
     if config.restores_workers and is_same and names.keys() <= manifest["sha256"].keys():
         for name, member in names.items():
             ref = member.handle.call("load_state", read_arrays(folder, name, manifest))
-            graph.expect(ref, f"worker {member.index}", get)
+            graph.calls.expect(ref, f"worker {member.index}", get)
+    graph.progress.load_state(checkpoint.state["progress"], checkpoint.has_replay)
+    if checkpoint.has_replay:
+        graph.limiter.load_state(checkpoint.state["limiter"])
+        choices = checkpoint.state["shards"].items()
+        graph.replay.load_state({name: np.array(value, np.uint64) for name, value in choices})
     best = folder.parent / "best"
     if best.exists():  # it may be newer than the checkpoint
         graph.progress.best = best_report(best)
-    graph.restore(checkpoint.load, checkpoint.params, checkpoint.state, checkpoint.has_replay)
+    graph.go_on(checkpoint.load, checkpoint.params)
     graph.saver.last, graph.saver.saved = folder, checkpoint.state["counts"]
