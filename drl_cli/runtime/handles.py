@@ -121,6 +121,7 @@ class Host:
         logging.basicConfig(
             handlers=[_log_handler(log_file)], level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
         )
+        logging.info("%s is process %d", os.path.basename(log_file).removesuffix(".log"), os.getpid())
         self.role: object = None
         self.error: Exception | None = None
         try:

@@ -8,11 +8,13 @@ import sys
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 import drl_cli
 from drl_cli.envs.config import EnvConfig
@@ -45,6 +47,7 @@ class RaySession:
         self._up, self._end = threading.Event(), threading.Event()
         self._error: BaseException | None = None
         self._memory = object_store_mb * 2**20
+        self._processes: set[psutil.Process] = set()
         threading.Thread(target=self._run, name="ray-session", daemon=True).start()
 
     def wait(self) -> None:
@@ -74,7 +77,11 @@ class RaySession:
         if self._error is None:
             import ray
 
+            self._note_processes()
             ray.shutdown()
+            for process in self._processes:  # what Ray's own processes, killed themselves, did not end
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
         self._end.set()
 
     def _run(self) -> None:
@@ -106,6 +113,11 @@ class RaySession:
             logging_level=logging.ERROR,
             log_to_driver=False,
         )
+        self._note_processes()
+
+    def _note_processes(self) -> None:
+        """All that this process has started: what is left of it later is to be ended."""
+        self._processes |= set(psutil.Process().children(recursive=True))
 
 
 class Cluster:
