@@ -42,6 +42,16 @@ class RunningMoments:
         squares = self.squares + other.squares + np.square(delta) * (self.count * other.count / count)
         return RunningMoments(count, mean, squares)
 
+    def packed(self) -> Vector:
+        """All of it in one vector: count, mean, squares."""
+        return np.concatenate([[float(self.count)], self.mean, self.squares])
+
+    @classmethod
+    def unpacked(cls, vector: Vector) -> "RunningMoments":
+        """The inverse of `packed`."""
+        mean, squares = vector[1:].reshape(2, -1).copy()
+        return cls(int(vector[0]), mean, squares)
+
     @property
     def variance(self) -> Vector:
         """Of the rows seen (divided by their number), zero without any."""
