@@ -14,7 +14,6 @@ from drl_cli.replay.frames import IMAGES, Codec, Stacking, make_codec
 from drl_cli.replay.store import RingStore
 from drl_cli.types import Array, Column, Columns, FrameStack, Schema, State, nested, within
 
-
 CODEC = "frame_codec"
 """The name of the codec of saved frames."""
 
@@ -95,6 +94,10 @@ class FrameTable:
         """Equal frames become one object, over all chunks; those of another codec are packed anew."""
         known = {frame: frame for frames in self._last.values() for frame in frames.values()}
         for chunk in chunks:
+            if CODEC not in chunk:
+                raise ValueError(
+                    "the saved replay holds no frames, as this run's does: its images are stored otherwise"
+                )
             frames, codec = _apart(chunk), chunk[CODEC].tobytes().decode()
             if codec != self.codec.name:
                 frames = [self.codec.pack(frame) for frame in make_codec(codec).unpack(frames, self.stacking.size)]

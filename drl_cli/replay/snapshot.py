@@ -3,8 +3,6 @@
 from collections import defaultdict
 from collections.abc import Iterable
 
-import numpy as np
-
 from drl_cli.replay.store import RingStore
 from drl_cli.types import Array, Columns
 
@@ -38,8 +36,6 @@ class Snapshot:
         """A chunk is not asked for any more."""
         self._waiting.remove(chunk)
         self._overwritten.pop(chunk, None)
-        if not self._waiting:
-            self.close()
 
     def close(self) -> None:
         """No chunk is asked for any more."""

@@ -62,10 +62,11 @@ class RingStore:
         return self.take(np.arange(self.inserts - len(self), self.inserts) % self.capacity)
 
     def stamps(self, chunk_rows: int) -> list[int]:
-        """Of every chunk of so many slots that has rows: a number that grows whenever one of its rows changes."""
-        numbers, starts = self.sequence(np.arange(self.capacity)), np.arange(0, self.capacity, chunk_rows)
-        filled = -(-len(self) // chunk_rows)
-        stamps: list[int] = np.add.reduceat(numbers, starts)[:filled].tolist()
+        """Of every chunk of so many slots that has rows: how many rows were ever written to it."""
+        first = np.arange(0, len(self), chunk_rows)
+        slots = np.minimum(chunk_rows, self.capacity - first)
+        turns, position = divmod(self.inserts, self.capacity)
+        stamps: list[int] = (turns * slots + np.clip(position - first, 0, slots)).tolist()
         return stamps
 
     def state(self) -> State:
@@ -150,6 +151,11 @@ class RandomStore(RingStore):
     def contents(self) -> Columns:
         """A copy of all rows in order of their slots, `[rows, ...]`."""
         return self.take(np.arange(len(self)))
+
+    def stamps(self, chunk_rows: int) -> list[int]:
+        turns = self.numbers // self.capacity + 1
+        stamps: list[int] = np.add.reduceat(turns, np.arange(0, self.capacity, chunk_rows)).tolist()
+        return stamps[: -(-len(self) // chunk_rows)]
 
     def state(self) -> State:
         return super().state() | {"numbers": self.numbers.copy(), "rng": rng_state(self.rng)}

@@ -1,11 +1,14 @@
 """ReplayShards: the orchestrator's edge to one or several trajectory managers, which share the capacity."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from drl_cli.runtime.handles import Handle, Ref
+from drl_cli.runtime.handles import Handle, Ref, get
 from drl_cli.runtime.messages import InsertTransition, SampleBatch
+from drl_cli.types import State
+from drl_cli.utils.seeding import rng_state, set_rng_state
 
 
 class ReplayShards:
@@ -34,6 +37,20 @@ class ReplayShards:
     def update_priorities(self, shard: int, message: Ref) -> Ref:
         """Send an UpdatePriority back to the shard that its batch came from."""
         return self.shards[shard].call("update_priorities", message)
+
+    def state(self) -> State:
+        """The choice of shards that comes next, and which of them have rows; not the shards' own."""
+        return {"rng": rng_state(self.rng), "filled": np.array(sorted(self.filled), np.int64)}
+
+    def load_state(self, state: State) -> None:
+        """Go on from `state()`; for shards that hold the rows they held then."""
+        set_rng_state(self.rng, state["rng"])
+        self.filled = {shard for shard in state["filled"].tolist() if shard < len(self.shards)}
+
+    def load(self, folder: str, manifest: Mapping[str, Any]) -> None:  # Any: json
+        """Have all shards load their part of a checkpoint, and see which of them have rows then."""
+        rows = [get(ref) for ref in [shard.call("load", folder, manifest) for shard in self.shards]]
+        self.filled = {shard for shard, count in enumerate(rows) if count}
 
     def _choose(self, shards: Sequence[int]) -> int:
         return shards[0] if len(shards) == 1 else int(self.rng.choice(shards))
