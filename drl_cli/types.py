@@ -101,3 +101,13 @@ def empty_columns(schema: Schema, rows: int) -> Columns:
 def num_rows(columns: Columns) -> int:
     """The common length of the columns."""
     return len(next(iter(columns.values())))
+
+
+def nested(name: str, state: State) -> State:
+    """The state of a part, as it is named in that of the whole."""
+    return {f"{name}.{key}": array for key, array in state.items()}
+
+
+def within(state: State, name: str) -> State:
+    """The inverse of `nested`."""
+    return {key.removeprefix(f"{name}."): array for key, array in state.items() if key.startswith(f"{name}.")}

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from drl_cli.replay.base import Sampled
+from drl_cli.replay.base import PlainRows, Sampled
 from drl_cli.replay.config import FifoConfig
 from drl_cli.replay.store import RingStore
-from drl_cli.types import Array, Column, Columns, Schema
+from drl_cli.types import Array, Column, Columns, Schema, State, nested, within
 
 
-class FifoOnce:
+class FifoOnce(PlainRows):
     """The newest `capacity` rows, and which of them wait to be served; those pushed out or too old are dropped.
 
     A row is too old when more than `max_staleness` parameter versions came after the one that acted. All rows of a
@@ -19,7 +19,7 @@ class FifoOnce:
 
     def __init__(self, schema: Schema, config: FifoConfig) -> None:
         self.max_staleness = config.max_staleness
-        self.store = RingStore({**schema, "version": Column((), "int64")}, config.capacity)
+        super().__init__(RingStore({**schema, "version": Column((), "int64")}, config.capacity))
         self.waiting = np.empty(0, np.int64)
         self.dropped = 0
         self.staleness = np.zeros(1)
@@ -72,6 +72,23 @@ class FifoOnce:
         columns = self.store.take(self._slots(self.waiting))
         del columns["version"]
         return columns
+
+    def state(self) -> State:
+        return {
+            "waiting": self.waiting.copy(),
+            "dropped": np.array(self.dropped),
+            "reported": np.array(self._reported),
+            "staleness": self.staleness.copy(),
+            **nested("store", self.store.state()),
+        }
+
+    def load_state(self, state: State) -> None:
+        self.waiting, self.staleness = state["waiting"].copy(), state["staleness"].copy()
+        self.dropped, self._reported = state["dropped"].item(), state["reported"].item()
+        self.store.load_state(within(state, "store"))
+
+    def refill(self, rows: Columns) -> None:
+        """None is taken: on-policy learning goes on with fresh ones."""
 
     @property
     def inserts(self) -> int:

@@ -2,7 +2,7 @@
 
 import sys
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
@@ -10,8 +10,12 @@ import numpy as np
 
 from drl_cli.replay.base import Sampled, Table
 from drl_cli.replay.frame_builder import FRAMES, worker_of
-from drl_cli.replay.frames import IMAGES, Codec, Stacking
-from drl_cli.types import Array, Column, Columns, FrameStack, Schema
+from drl_cli.replay.frames import IMAGES, Codec, Stacking, make_codec
+from drl_cli.replay.store import RingStore
+from drl_cli.types import Array, Column, Columns, FrameStack, Schema, State, nested, within
+
+CODEC = "frame_codec"
+"""The name of the codec of saved frames."""
 
 
 class FrameTable:
@@ -57,13 +61,60 @@ class FrameTable:
         frames = {id(frame): frame for name in IMAGES for frame in rows[name].flat}
         return self.table.nbytes + sum(map(sys.getsizeof, frames.values()))
 
+    @property
+    def store(self) -> RingStore:
+        """The rows, with references."""
+        return self.table.store
+
+    @property
+    def row_nbytes(self) -> int:
+        """With one frame, as long as most rows share the others with their neighbours."""
+        return self.table.row_nbytes + (self.stacking.size // 2 if self.codec.name == "lz4" else self.stacking.size)
+
+    def state(self) -> State:
+        last = {i: frame for frames in self._last.values() for i, frame in frames.items()}
+        frames = {"frame_id": np.array(list(last), np.int64), **_on_end(list(last.values()))}
+        return self.table.state() | nested("last", frames)
+
+    def load_state(self, state: State) -> None:
+        self.table.load_state(state)
+        last, self._last = within(state, "last"), {}
+        for i, frame in zip(last["frame_id"].tolist(), _apart(last), strict=True):
+            self._last.setdefault(worker_of(i), {})[i] = frame
+
+    def pack(self, rows: Columns) -> State:
+        """The frames of the rows, each once, and which of them a row shows, int32 `[rows, ..., k]`."""
+        frames = {id(frame): frame for name in IMAGES for frame in rows[name].flat}
+        index = {key: i for i, key in enumerate(frames)}
+        numbers = {name: [index[id(frame)] for frame in rows[name].flat] for name in IMAGES}
+        shown = {name: np.array(numbers[name], np.int32).reshape(rows[name].shape) for name in IMAGES}
+        return self.table.pack(rows) | shown | _on_end(list(frames.values())) | {CODEC: _text(self.codec.name)}
+
+    def unpack(self, chunks: Iterable[State]) -> Iterator[Columns]:
+        """Equal frames become one object, over all chunks; those of another codec are packed anew."""
+        known = {frame: frame for frames in self._last.values() for frame in frames.values()}
+        for chunk in chunks:
+            if CODEC not in chunk:
+                raise ValueError(
+                    "the saved replay holds no frames, as this run's does: its images are stored otherwise"
+                )
+            frames, codec = _apart(chunk), chunk[CODEC].tobytes().decode()
+            if codec != self.codec.name:
+                frames = [self.codec.pack(frame) for frame in make_codec(codec).unpack(frames, self.stacking.size)]
+            references = np.array([known.setdefault(frame, frame) for frame in frames], object)
+            rows = {name: column for name, column in chunk.items() if name not in (*FRAMES, CODEC)}
+            yield rows | {name: references[rows[name]] for name in IMAGES}
+
+    def refill(self, rows: Columns) -> None:
+        self.table.refill(rows)
+
     def _to_references(self, block: Columns) -> Columns:
         """Rows with references for ids, to a frame of the worker's last block where that has the same."""
-        ids, data = block["frame_id"].tolist(), block["frames"].data
+        ids = block["frame_id"].tolist()
         frames: dict[int, bytes] = {}
         latest: dict[int, dict[int, bytes]] = defaultdict(dict)
-        for i, (start, end) in zip(ids, pairwise([0, *np.cumsum(block["frame_size"]).tolist()]), strict=True):
-            frame, last = bytes(data[start:end]), self._last.get(worker_of(i), {}).get(i)
+        for i, frame in zip(ids, _apart(block), strict=True):
+            last = self._last.get(worker_of(i), {}).get(i)
             frames[i] = latest[worker_of(i)][i] = frame if last != frame else last
         self._last |= latest
         known = np.array(sorted(frames), np.int64)
@@ -83,6 +134,22 @@ class FrameTable:
             frames = [self.codec.unpack(packed.tolist(), self.stacking.size) for packed in some]
             self.stacking.join(frames, images[start : start + 32])
         return images.reshape(*references.shape[:-1], *self.stacking.shape)
+
+
+def _on_end(frames: Sequence[bytes]) -> State:
+    """The columns of so many frames."""
+    sizes = np.array([len(frame) for frame in frames], np.int32)
+    return {"frame_size": sizes, "frames": np.frombuffer(b"".join(frames), np.uint8)}
+
+
+def _apart(columns: Columns) -> list[bytes]:
+    """The inverse of `_on_end`."""
+    ends, data = np.cumsum(columns["frame_size"]).tolist(), columns["frames"].data
+    return [bytes(data[start:end]) for start, end in pairwise([0, *ends])]
+
+
+def _text(text: str) -> Array:
+    return np.frombuffer(text.encode(), np.uint8)
 
 
 def reference_schema(schema: Schema, stack: FrameStack) -> Schema:

@@ -37,7 +37,9 @@ class Stacking:
 
 
 class Codec(Protocol):
-    """How the bytes of a frame are kept: in the worker, on the way, and in the table."""
+    """How the bytes of a frame are kept: in the worker, on the way, and in the table; `name` is `replay.compress`."""
+
+    name: str
 
     def pack(self, frame: Array) -> bytes:
         """The bytes of one frame."""
@@ -49,6 +51,8 @@ class Codec(Protocol):
 class Plain:
     """As they are."""
 
+    name = "none"
+
     def pack(self, frame: Array) -> bytes:
         return frame.tobytes()
 
@@ -58,6 +62,8 @@ class Plain:
 
 class Lz4(Plain):
     """Each frame compressed on its own; raises ModuleNotFoundError where the package is missing."""
+
+    name = "lz4"
 
     def __init__(self) -> None:
         self.lz4: Any = importlib.import_module("lz4.block")  # Any: it has no types

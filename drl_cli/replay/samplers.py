@@ -8,7 +8,8 @@ import numpy as np
 
 from drl_cli.replay.config import PrioritizedConfig
 from drl_cli.replay.sum_tree import SumTree
-from drl_cli.types import Array
+from drl_cli.types import Array, State
+from drl_cli.utils.seeding import rng_state, set_rng_state
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,12 @@ class Sampler(Protocol):
     def stats(self) -> Mapping[str, float]:
         """What is worth reporting."""
 
+    def state(self) -> State:
+        """Everything, to go on exactly."""
+
+    def load_state(self, state: State) -> None:
+        """Go on from `state()` of a sampler for as many slots."""
+
 
 class Uniform:
     """Every stored row with the same probability, with replacement."""
@@ -57,6 +64,12 @@ class Uniform:
 
     def stats(self) -> Mapping[str, float]:
         return {}
+
+    def state(self) -> State:
+        return {"rng": rng_state(self.rng)}
+
+    def load_state(self, state: State) -> None:
+        set_rng_state(self.rng, state["rng"])
 
 
 class Prioritized:
@@ -119,3 +132,17 @@ class Prioritized:
             "max_priority": self.largest,
             "beta": float(self.beta(np.array(self.drawn - 1))),
         }
+
+    def state(self) -> State:
+        return {
+            "values": self.tree.values[: self.config.num_rows].copy(),
+            "largest": np.array(self.largest),
+            "drawn": np.array(self.drawn),
+            "bad": np.array(self.bad),
+            "rng": rng_state(self.rng),
+        }
+
+    def load_state(self, state: State) -> None:
+        self.tree.set(np.arange(self.config.num_rows), state["values"])
+        self.largest, self.drawn, self.bad = (state[name].item() for name in ("largest", "drawn", "bad"))
+        set_rng_state(self.rng, state["rng"])

@@ -1,17 +1,24 @@
 """Ring arrays of a fixed capacity, allocated once."""
 
+from collections.abc import Callable, Iterable
+
 import numpy as np
 
-from drl_cli.types import Array, Columns, Schema, empty_columns, num_rows
+from drl_cli.types import Array, Columns, Schema, State, empty_columns, num_rows
+from drl_cli.utils.seeding import rng_state, set_rng_state
 
 
 class RingStore:
-    """The newest `capacity` rows; inserting is at most two slice copies per column."""
+    """The newest `capacity` rows; inserting is at most two slice copies per column.
+
+    `on_write`, where one is set, is told the slots `[rows]` that are about to be written.
+    """
 
     def __init__(self, schema: Schema, capacity: int) -> None:
         self.capacity = capacity
         self.columns = empty_columns(schema, capacity)
         self.inserts = 0
+        self.on_write: Callable[[Array], None] | None = None
 
     def __len__(self) -> int:
         return min(self.inserts, self.capacity)
@@ -24,11 +31,13 @@ class RingStore:
         count = self._check(rows)
         start = self.inserts % self.capacity
         first = min(count, self.capacity - start)
+        slots = np.arange(start, start + count) % self.capacity
+        self._announce(slots)
         for name, column in self.columns.items():
             column[start : start + first] = rows[name][:first]
             column[: count - first] = rows[name][first:]
         self.inserts += count
-        return np.arange(start, start + count) % self.capacity
+        return slots
 
     def take(self, slots: Array) -> Columns:
         """Fresh contiguous columns `[*slots.shape, ...]`."""
@@ -51,6 +60,45 @@ class RingStore:
     def contents(self) -> Columns:
         """A copy of all rows, oldest first, `[rows, ...]`."""
         return self.take(np.arange(self.inserts - len(self), self.inserts) % self.capacity)
+
+    def stamps(self, chunk_rows: int) -> list[int]:
+        """Of every chunk of so many slots that has rows: how many rows were ever written to it."""
+        first = np.arange(0, len(self), chunk_rows)
+        slots = np.minimum(chunk_rows, self.capacity - first)
+        turns, position = divmod(self.inserts, self.capacity)
+        stamps: list[int] = (turns * slots + np.clip(position - first, 0, slots)).tolist()
+        return stamps
+
+    def state(self) -> State:
+        """Everything but the rows."""
+        return {"inserts": np.array(self.inserts)}
+
+    def load_state(self, state: State) -> None:
+        """Go on from `state()` of a store with this capacity; its rows have to be put in with `fill`."""
+        self.inserts = state["inserts"].item()
+
+    def fill(self, chunks: Iterable[Columns]) -> None:
+        """Put the rows of all slots back, from the first on; raises ValueError when their columns are others."""
+        start = 0
+        for rows in chunks:
+            self.check_columns(rows)
+            stop = start + num_rows(rows)
+            for name, column in self.columns.items():
+                column[start:stop] = rows[name]
+            start = stop
+        assert start == len(self), f"{start} rows for {len(self)} slots"
+
+    def check_columns(self, rows: Columns) -> None:
+        """Raises ValueError when rows `[rows, ...]` have not exactly the columns of this store."""
+        own, given = ({name: f"{c.dtype}{list(c.shape[1:])}" for name, c in cs.items()} for cs in (self.columns, rows))
+        if own != given:
+            wrong = sorted(name for name in own.keys() | given.keys() if own.get(name) != given.get(name))
+            texts = (f"{name}: {given.get(name, 'none')}, not {own.get(name, 'none')}" for name in wrong)
+            raise ValueError("the saved replay has other columns than this run: " + "; ".join(texts))
+
+    def _announce(self, slots: Array) -> None:
+        if self.on_write is not None:
+            self.on_write(slots)
 
     def _check(self, rows: Columns) -> int:
         count = num_rows(rows)
@@ -78,12 +126,14 @@ class RandomStore(RingStore):
         fill = min(count, self.capacity - size)
         first = np.arange(size, size + fill)
         rest = self.rng.choice(self.capacity, count - fill, replace=False, shuffle=False)
+        chosen = np.concatenate([first, rest])
+        self._announce(chosen)
         for slots, part in ((first, slice(0, fill)), (rest, slice(fill, count))):
             for name, column in self.columns.items():
                 column[slots] = rows[name][part]
             self.numbers[slots] += self.capacity
         self.inserts += count
-        return np.concatenate([first, rest])
+        return chosen
 
     @property
     def nbytes(self) -> int:
@@ -101,6 +151,19 @@ class RandomStore(RingStore):
     def contents(self) -> Columns:
         """A copy of all rows in order of their slots, `[rows, ...]`."""
         return self.take(np.arange(len(self)))
+
+    def stamps(self, chunk_rows: int) -> list[int]:
+        turns = self.numbers // self.capacity + 1
+        stamps: list[int] = np.add.reduceat(turns, np.arange(0, self.capacity, chunk_rows)).tolist()
+        return stamps[: -(-len(self) // chunk_rows)]
+
+    def state(self) -> State:
+        return super().state() | {"numbers": self.numbers.copy(), "rng": rng_state(self.rng)}
+
+    def load_state(self, state: State) -> None:
+        super().load_state(state)
+        self.numbers[:] = state["numbers"]
+        set_rng_state(self.rng, state["rng"])
 
 
 def row_bytes(schema: Schema) -> int:

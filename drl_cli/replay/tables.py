@@ -5,21 +5,22 @@ from dataclasses import replace
 
 import numpy as np
 
-from drl_cli.replay.base import Sampled, Table
+from drl_cli.replay.base import PlainRows, Sampled, Table
 from drl_cli.replay.config import FifoConfig, PrioritizedConfig, ReplayConfig, SequencesConfig, UniformConfig
 from drl_cli.replay.fifo import FifoOnce
 from drl_cli.replay.samplers import Prioritized, Sampler, Uniform
 from drl_cli.replay.sequences import mix, sequence_schema
 from drl_cli.replay.store import RandomStore, RingStore, row_bytes
 from drl_cli.replay.sum_tree import tree_bytes
-from drl_cli.types import Array, Columns, Schema
+from drl_cli.types import Array, Columns, Schema, State, nested, num_rows, within
 
 
-class ReplayTable:
+class ReplayTable(PlainRows):
     """Rows stay until newer ones overwrite them, and may be drawn any number of times."""
 
     def __init__(self, store: RingStore, sampler: Sampler) -> None:
-        self.store, self.sampler = store, sampler
+        super().__init__(store)
+        self.sampler = sampler
         self.stale_priorities = 0
 
     def __len__(self) -> int:
@@ -65,6 +66,24 @@ class ReplayTable:
     def contents(self) -> Columns:
         return self.store.contents()
 
+    def state(self) -> State:
+        counts = {"stale_priorities": np.array(self.stale_priorities)}
+        return counts | nested("store", self.store.state()) | nested("sampler", self.sampler.state())
+
+    def load_state(self, state: State) -> None:
+        self.stale_priorities = state["stale_priorities"].item()
+        self.store.load_state(within(state, "store"))
+        self.sampler.load_state(within(state, "sampler"))
+
+    def refill(self, rows: Columns) -> None:
+        self.store.check_columns(rows)
+        newest = {name: column[-self.store.capacity :] for name, column in rows.items()}
+        self.insert(newest, np.zeros(self._new_transitions(newest), np.int64))
+
+    def _new_transitions(self, rows: Columns) -> int:
+        """How many came with these rows."""
+        return num_rows(rows)
+
     def _combine(self, slots: Array, priorities: Array) -> Array:
         """One priority for the row in each slot `[n]`."""
         return priorities
@@ -89,6 +108,17 @@ class SequenceTable(ReplayTable):
 
     def stats(self) -> Mapping[str, float]:
         return {"sequences": len(self), **super().stats()}
+
+    def state(self) -> State:
+        return super().state() | {"transitions": np.array(self.transitions)}
+
+    def load_state(self, state: State) -> None:
+        super().load_state(state)
+        self.transitions = state["transitions"].item()
+
+    def _new_transitions(self, rows: Columns) -> int:
+        """As if all were within episodes: where one begins there are more."""
+        return int(np.minimum(rows["mask"].sum(1), self.config.seq_len - self.config.overlap).sum())
 
     def _combine(self, slots: Array, priorities: Array) -> Array:
         """From those of the learned steps `[n, seq_len]`; padding does not count."""

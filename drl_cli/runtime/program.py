@@ -139,7 +139,7 @@ def make_replay(config: Config, spec: EnvSpec, shard: int) -> TrajectoryManager:
     else:
         references = make_table(share, reference_schema(schema, stack), rng, num_batches)
         table = FrameTable(references, Stacking(spec.obs.shape, stack), make_codec(share.compress))
-    return TrajectoryManager(table, shard, normalized(config, spec))
+    return TrajectoryManager(table, shard, normalized(config, spec), config.num_shards)
 
 
 def make_trainers(config: Config, spec: EnvSpec, runtime: Runtime) -> TrainerGroup:

@@ -38,11 +38,13 @@ class ReplayShards:
         return self.shards[shard].call("update_priorities", message)
 
     def state(self) -> State:
-        return {"rng": rng_state(self.rng), "filled": np.array(sorted(self.filled), np.uint64)}
+        """The choice of shards that comes next, and which of them have rows; not the shards' own."""
+        return {"rng": rng_state(self.rng), "filled": np.array(sorted(self.filled), np.int64)}
 
     def load_state(self, state: State) -> None:
+        """Go on from `state()`; for shards that hold the rows they held then."""
         set_rng_state(self.rng, state["rng"])
-        self.filled = {int(i) for i in state["filled"]}
+        self.filled = {shard for shard in state["filled"].tolist() if shard < len(self.shards)}
 
     def _choose(self, shards: Sequence[int]) -> int:
         return shards[0] if len(shards) == 1 else int(self.rng.choice(shards))

@@ -3,6 +3,7 @@
 import logging
 import shutil
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from drl_cli.metrics.cut_back import cut_back
 from drl_cli.runtime.checkpoint import COUNTERS, load_model, read_arrays, read_json, read_manifest
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import CheckpointError
-from drl_cli.runtime.handles import get
+from drl_cli.runtime.handles import Ref, get
 from drl_cli.runtime.manage import EVAL_COLUMNS, EvalReport
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.orchestrator import Orchestrator
@@ -74,6 +75,11 @@ def clean_up(run: Path, checkpoint: Checkpoint | None) -> None:
         (run / "checkpoints").mkdir()
 
 
+def _on_loaded(graph: Orchestrator, shard: int, ref: Ref) -> None:
+    if get(ref):
+        graph.replay.filled.add(shard)
+
+
 def restore(checkpoint: Checkpoint, config: Config, graph: Orchestrator) -> None:
     """Have every role of a new graph go on from the checkpoint.
 
@@ -86,7 +92,8 @@ def restore(checkpoint: Checkpoint, config: Config, graph: Orchestrator) -> None
         graph.calls.expect(trainer.call("load_state", state), role, get)
     if checkpoint.has_replay:
         for i, shard in enumerate(graph.replay.shards):
-            graph.calls.expect(shard.call("load", str(folder), manifest), f"replay {i}", get)
+            ref = shard.call("load", str(folder), manifest)
+            graph.calls.expect(ref, f"replay {i}", partial(_on_loaded, graph, i))
     else:
         log.warning("%s holds no replay: it is filled anew before the next update", folder.name)
     is_same = checkpoint.state["workers"] == config.worker_layout
@@ -99,7 +106,7 @@ def restore(checkpoint: Checkpoint, config: Config, graph: Orchestrator) -> None
     if checkpoint.has_replay:
         graph.limiter.load_state(checkpoint.state["limiter"])
         choices = checkpoint.state["shards"].items()
-        graph.replay.load_state({name: np.array(value, np.uint64) for name, value in choices})
+        graph.replay.load_state({name: np.array(value) for name, value in choices})
     best = folder.parent / "best"
     if best.exists():  # it may be newer than the checkpoint
         graph.progress.best = best_report(best)

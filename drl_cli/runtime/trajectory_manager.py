@@ -1,11 +1,18 @@
-"""TrajectoryManager: owns a replay table; answers `insert`, `sample` and `update_priorities`, knows no algorithm."""
+"""TrajectoryManager: owns a replay table; inserts, samples, updates priorities, saves, loads; knows no algorithm."""
+
+from collections.abc import Mapping
+from functools import reduce
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from drl_cli.replay.base import Table
 from drl_cli.runtime.messages import BatchTrainingData, InsertTransition, SampleBatch, UpdatePriority
 from drl_cli.runtime.normalization import Layout
-from drl_cli.types import Columns
+from drl_cli.runtime.replay_files import read_states, refill
+from drl_cli.runtime.replay_saver import CHUNK_BYTES, ReplaySaver
+from drl_cli.types import Columns, State
 from drl_cli.utils.moments import RunningMoments
 
 
@@ -15,8 +22,16 @@ class TrajectoryManager:
     With a `layout` it keeps the moments of all rows that ever came in, for the trainer to normalise by; rows stay raw.
     """
 
-    def __init__(self, table: Table, shard: int = 0, layout: Layout | None = None) -> None:
-        self.table, self.shard, self.layout = table, shard, layout
+    def __init__(
+        self,
+        table: Table,
+        shard: int = 0,
+        layout: Layout | None = None,
+        num_shards: int = 1,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> None:
+        self.table, self.shard, self.layout, self.num_shards = table, shard, layout, num_shards
+        self.saver = ReplaySaver(table, shard, chunk_bytes)
         self.moments = None if layout is None else RunningMoments.empty(layout.size)
         self.last_block: dict[tuple[int, int], int] = {}
 
@@ -59,6 +74,54 @@ class TrajectoryManager:
     def contents(self) -> Columns:
         """A copy of all stored rows, oldest first, `[rows, ...]`."""
         return self.table.contents()
+
+    def begin_save(self, folder: str, previous: str | None) -> int:
+        """Begin to save everything, as it is now, into a folder; returns the bytes that are to be written, roughly.
+
+        `previous` is the last checkpoint that is complete: what has not changed since is linked from there. Raises
+        OSError (ENOSPC) when there is no room.
+        """
+        return self.saver.begin(Path(folder), None if previous is None else Path(previous), self._state())
+
+    def save_part(self) -> dict[str, str] | None:
+        """Write for about 50 ms: None when there is more to write, or else the sha256 of all files by name.
+
+        Raises OSError when the disk is full or broken.
+        """
+        return self.saver.part()
+
+    def abort_save(self) -> None:
+        """Forget the save that is under way, if one is, and remove its files."""
+        self.saver.abort()
+
+    def load(self, folder: str, manifest: Mapping[str, Any]) -> int:  # Any: json
+        """Go on from a checkpoint; returns the rows that are there now.
+
+        Exactly, where the number of shards, the kind of table and its capacity are the same; or else as `refill` says.
+        Raises CheckpointError for a file that is missing or damaged, ValueError when rows have other columns.
+        """
+        path = Path(folder)
+        saved = read_states(path, manifest)
+        mine = saved[self.shard :: self.num_shards]
+        if len(saved) == self.num_shards and self.saver.fits(*mine):
+            self.saver.load(path, manifest, *mine)
+            blocks = mine[0]["blocks"]
+        else:
+            self.saver.forget()
+            refill(self.table, self.shard, self.num_shards, path, manifest, saved)
+            blocks = np.concatenate([state["blocks"] for state in saved])
+        self.last_block = {}
+        for worker, incarnation, number in blocks.tolist():
+            self.last_block[worker, incarnation] = max(number, self.last_block.get((worker, incarnation), -1))
+        if self.layout is not None:
+            moments = [RunningMoments.unpacked(state["moments"]) for state in mine if "moments" in state]
+            self.moments = reduce(RunningMoments.merge, moments or [RunningMoments.empty(self.layout.size)])
+        return len(self.table)
+
+    def _state(self) -> State:
+        """Everything besides the table."""
+        blocks = np.array([(*key, number) for key, number in self.last_block.items()], np.int64).reshape(-1, 3)
+        return {"blocks": blocks} | ({} if self.moments is None else {"moments": self.moments.packed()})
 
 
 def _part(columns: Columns, rows: slice) -> Columns:
