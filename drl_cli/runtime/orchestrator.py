@@ -215,6 +215,8 @@ class Orchestrator:
             ack = self.replay.insert(done.header, done.columns)
             self.pending[ack] = ("replay", partial(self._on_inserted, done.header))
             self.progress.collected(done.header)
+            for fault in done.header.faults:
+                log.warning(fault)
             self.issued_env_steps += done.header.env_steps - self.rows
             self.limiter.land(self.rows, done.header.rows)
             self.progress.trace.merge(done.header.routes or {1: 1, 8: done.loaded})
