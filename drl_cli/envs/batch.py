@@ -1,58 +1,103 @@
 """E environments stepped together: our own loop, so that no autoreset row exists and truncation is never lost."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from drl_cli.envs.config import EnvConfig
+from drl_cli.envs.config import EnvConfig, EnvFault
+from drl_cli.envs.hang import Hung
 from drl_cli.envs.make import Env
 from drl_cli.types import Array, EnvSpec, Episode
+from drl_cli.utils.seeding import integers
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of all environments, `[E, ...]`; `next_obs` is the true final observation where an episode ended."""
+    """One step of all environments, `[E, ...]`; `next_obs` is the true final observation where an episode ended.
+
+    Where `valid` is False no step was taken: the environment failed, its episode is over, and it has begun another.
+    """
 
     reward: Array
     next_obs: Array
     terminated: Array
     truncated: Array
+    valid: Array
 
 
 class EnvBatch:
-    """Steps E environments and resets those whose episode ended; `obs` `[E, ...]` is what to act on next."""
+    """Steps E environments and resets those whose episode ended; `obs` `[E, ...]` is what to act on next.
 
-    def __init__(self, config: EnvConfig, spec: EnvSpec, seeds: Sequence[int]) -> None:
+    An environment that raises, hangs, or gives an observation or reward that is not finite or an observation of another
+    shape is made anew, with a new seed; the others do not notice. Over all of them that happens up to `max_rebuilds`
+    times, after that, or when one can't be made anew, EnvFault is raised.
+
+    `begun` are the environments in which the last step began an episode. `calls` is odd while an environment is called.
+    """
+
+    def __init__(self, config: EnvConfig, spec: EnvSpec, seeds: Sequence[int], max_rebuilds: int = 0) -> None:
+        self.config, self.seeds, self.max_rebuilds = config, list(seeds), max_rebuilds
         self.envs = [Env(config) for _ in seeds]
-        self.obs = np.empty((len(seeds), *spec.obs.shape), spec.obs.dtype)
+        self.obs = np.zeros((len(seeds), *spec.obs.shape), spec.obs.dtype)
         self.episodes: list[Episode] = []
+        self.faults: list[str] = []
+        self.begun: list[int] = []
+        self.calls = 0
+        self._is_float = spec.obs.dtype != "uint8"
         self._returns = [0.0] * len(seeds)
         self._lengths = [0] * len(seeds)
-        for i, (env, seed) in enumerate(zip(self.envs, seeds, strict=True)):
-            self.obs[i] = env.reset(seed)
+        self._renewed = [0] * len(seeds)
+        self._rebuilds, self._first_fault = 0, ""
+        for i, seed in enumerate(self.seeds):
+            if fault := self._reset(i, seed):
+                self._rebuild(i, fault)
 
     def step(self, actions: Array) -> Step:
         """Step every environment; the arrays returned are fresh, `self.obs` is updated in place."""
-        size = len(self.envs)
+        size, shape = len(self.envs), self.obs.shape[1:]
         step = Step(
             np.empty(size, np.float32),
             np.empty_like(self.obs),
             np.empty(size, np.bool_),
             np.empty(size, np.bool_),
+            np.ones(size, np.bool_),
         )
+        faults: dict[int, EnvFault] = {}
         for i, env in enumerate(self.envs):
-            obs, reward, terminated, truncated = env.step(actions[i])
-            step.next_obs[i] = obs
-            step.reward[i], step.terminated[i], step.truncated[i] = reward, terminated, truncated
-            self._returns[i] += reward
-            self._lengths[i] += 1
-            if terminated or truncated:
-                self.episodes.append(Episode(i, self._returns[i], self._lengths[i]))
-                self._returns[i], self._lengths[i] = 0.0, 0
-                self.obs[i] = env.reset()
-            else:
-                self.obs[i] = step.next_obs[i]
+            self.calls += 1
+            try:
+                obs, reward, terminated, truncated = env.step(actions[i])
+                if getattr(obs, "shape", None) != shape:
+                    obs = self._shaped(obs)
+                step.next_obs[i] = obs
+                step.reward[i], step.terminated[i], step.truncated[i] = reward, terminated, truncated
+                self._returns[i] += reward
+                self._lengths[i] += 1
+                self.calls += 1
+            except (Exception, Hung) as error:
+                self.calls += 1
+                faults[i] = _fault("step", error)
+        if not (_is_finite(step.reward) and (not self._is_float or _is_finite(step.next_obs))):
+            bad = {i: _not_finite(step.next_obs[i], step.reward[i]) for i in range(size) if i not in faults}
+            faults |= {i: EnvFault(cause) for i, cause in bad.items() if cause}
+        for i in faults:
+            step.valid[i] = step.terminated[i] = step.truncated[i] = False
+            step.reward[i], step.next_obs[i] = 0.0, self.obs[i]
+        self.obs[:] = step.next_obs
+        self.begun = np.flatnonzero(step.terminated | step.truncated).tolist()
+        for i in self.begun:
+            self.episodes.append(Episode(i, self._returns[i], self._lengths[i]))
+            if fault := self._reset(i):
+                faults[i] = fault
+        for i, fault in faults.items():
+            if not np.isfinite(actions[i]).all():
+                fault = _because("the policy's action is not finite", fault)
+            self._rebuild(i, fault)
+        self.begun += [i for i in faults if i not in self.begun]
         return step
 
     def take_episodes(self) -> tuple[Episode, ...]:
@@ -60,7 +105,99 @@ class EnvBatch:
         episodes, self.episodes = tuple(self.episodes), []
         return episodes
 
+    def take_faults(self) -> tuple[str, ...]:
+        """What happened to environments that were made anew since the last call, a line each."""
+        faults, self.faults = tuple(self.faults), []
+        return faults
+
     def close(self) -> None:
         """Close all environments."""
         for env in self.envs:
             env.close()
+
+    def _reset(self, i: int, seed: int | None = None) -> EnvFault | None:
+        """Begin an episode; returns why that failed."""
+        self._returns[i], self._lengths[i] = 0.0, 0
+        self.calls += 1
+        try:
+            self.obs[i] = self._shaped(self.envs[i].reset(seed))
+            self.calls += 1
+        except (Exception, Hung) as error:
+            self.calls += 1
+            return _fault("reset", error)
+        cause = _not_finite(self.obs[i], 0.0) if self._is_float else None
+        return EnvFault(cause) if cause else None
+
+    def _rebuild(self, i: int, fault: EnvFault) -> None:
+        """Make an environment anew until it can be reset; raises EnvFault when it can't be made, or too often."""
+        found: EnvFault | None = fault
+        while found is not None:
+            log.info("env %d: %s", i, found, exc_info=found.__cause__)
+            line = f"env {i}: {found}"
+            first = self._first_fault = self._first_fault or line
+            if self._rebuilds >= self.max_rebuilds:
+                before = "" if first == line else f"; the first fault was in {first}"
+                left = f"no rebuild is left (worker.max_restarts={self.max_rebuilds})"
+                raise EnvFault(f"{line}; {left}{before}") from found.__cause__
+            self._rebuilds += 1
+            found = self._renew(i)
+            self.faults.append(
+                f"{line}; environment rebuilt {self._rebuilds}/{self.max_rebuilds} (worker.max_restarts)"
+            )
+
+    def _renew(self, i: int) -> EnvFault | None:
+        """Replace an environment by a new one with a new seed, and reset that; returns why the reset failed."""
+        self._close(i)
+        self._renewed[i] += 1
+        self.calls += 1
+        try:
+            self.envs[i] = Env(self.config)
+            self.calls += 1
+        except (Exception, Hung) as error:
+            self.calls += 1
+            raise EnvFault(f"env {i}: can't be made anew: {_fault('its constructor', error)}") from error
+        (seed,) = integers(self.seeds[i], "env", 1, self._renewed[i])
+        return self._reset(i, seed)
+
+    def _close(self, i: int) -> None:
+        self.calls += 1
+        try:
+            self.envs[i].close()
+            self.calls += 1
+        except (Exception, Hung) as error:
+            self.calls += 1
+            log.info("env %d: %s", i, _fault("close", error), exc_info=error)
+
+    def _shaped(self, obs: Array) -> Array:
+        """The observation as an array; raises EnvFault when it has another shape than the space says."""
+        obs = np.asarray(obs)
+        if obs.shape != self.obs.shape[1:]:
+            raise EnvFault(f"observation has shape {obs.shape}, expected {self.obs.shape[1:]}")
+        return obs
+
+
+def _fault(method: str, error: BaseException) -> EnvFault:
+    """Why a call of an environment's method failed, in one line."""
+    if isinstance(error, EnvFault):
+        return error
+    cause = str(error) if isinstance(error, Hung) else f"{method} raised {type(error).__name__}: {error}"
+    return _because(" ".join(cause.split()), error)
+
+
+def _because(text: str, error: BaseException) -> EnvFault:
+    fault = EnvFault(text)
+    fault.__cause__ = error
+    return fault
+
+
+def _is_finite(values: Array) -> bool:
+    """Whether all are; without the detours of `all`, which take as long as the rest."""
+    return bool(np.logical_and.reduce(np.isfinite(values), axis=None))
+
+
+def _not_finite(obs: Array, reward: float) -> str | None:
+    """Which value is NaN or infinite, if one is."""
+    if not np.isfinite(reward):
+        return f"reward is {reward}"
+    bad = np.argwhere(~np.isfinite(obs))
+    return f"observation{bad[0].tolist()} is {obs[tuple(bad[0])]}" if len(bad) else None

@@ -32,5 +32,9 @@ class MissingExtra(Exception):
     """The environment exists but a package that it needs is not installed."""
 
 
+class EnvFault(Exception):
+    """What is wrong with a running environment; the message is one line."""
+
+
 class EnvError(Exception):
     """The user's environment can't be found, built or used."""

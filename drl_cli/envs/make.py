@@ -44,7 +44,7 @@ class Env:
         """The environment's own action: low + (a + 1) / 2 (high - low), any bounds; choices keep their start."""
         if not self._is_box:
             return int(action) + self._offset
-        scaled = self._low + (np.clip(action, -1.0, 1.0) + 1.0) * self._scale
+        scaled = self._low + (action.clip(-1.0, 1.0) + 1.0) * self._scale
         return scaled.astype(self._dtype).reshape(self._shape)
 
     def close(self) -> None:

@@ -125,18 +125,44 @@ class Sleeper(gymnasium.Env[Array, Array]):
         self.slow_file = ""
 
 
-class Crash(Counter):
-    """A Counter that raises at step `at` of its life."""
+class Faulty(Counter):
+    """A Counter that goes wrong at step `at` of its life, or at a random one of the first 200 (None).
 
-    def __init__(self, at: int = 100) -> None:
-        super().__init__()
-        self.at, self.life = at, 0
+    `fault`: "raise"; "nan", in the observation; "inf", the reward; "shape", the observation gets one more value;
+    "hang", for an hour; "reset", which raises there, at the first one from that step on. With a `file`, which the first
+    instance that goes wrong creates, it happens once over all instances.
+    """
+
+    def __init__(self, fault: str = "raise", at: int | None = 100, file: str = "", **kwargs: int) -> None:
+        super().__init__(**kwargs)
+        self.fault, self.at, self.file, self.life = fault, at, file, 0
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
+        if self.at is None:
+            self.at = int(np.random.default_rng(seed).integers(1, 201))
+        if self.fault == "reset" and self.life >= self.at and self._is_first():
+            raise RuntimeError(f"probe crashed at reset after step {self.life}")
+        return super().reset(seed=seed, options=options)
 
     def step(self, action: Array) -> tuple[Array, float, bool, bool, Info]:
+        obs, reward, terminated, truncated, info = super().step(action)
         self.life += 1
-        if self.life == self.at:
-            raise RuntimeError(f"probe crashed at step {self.at}")
-        return super().step(action)
+        if self.life == self.at and self.fault != "reset" and self._is_first():
+            if self.fault == "raise":
+                raise RuntimeError(f"probe crashed at step {self.at}")
+            if self.fault == "hang":
+                time.sleep(3600.0)
+            obs = {"nan": obs * np.float32(np.nan), "shape": np.append(obs, np.float32(0))}.get(self.fault, obs)
+            reward = np.inf if self.fault == "inf" else reward
+        return obs, reward, terminated, truncated, info
+
+    def _is_first(self) -> bool:
+        try:
+            if self.file:
+                Path(self.file).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
 
 
 class Choose(gymnasium.Env[Array, np.int64]):
@@ -200,7 +226,7 @@ def stamp(frames: Array) -> Array:
     return flat.view(np.int32)
 
 
-for _class in (Counter, Reach, Scaled, Forever, Sleeper, Crash, Choose, Frames):
+for _class in (Counter, Reach, Scaled, Forever, Sleeper, Faulty, Choose, Frames):
     gymnasium.register(
         f"{_class.__name__}-v0",
         entry_point=f"drl_cli.envs.probes:{_class.__name__}",

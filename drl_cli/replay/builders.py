@@ -15,7 +15,11 @@ class Builder(Protocol):
     """Takes steps, gives rows."""
 
     def append(self, step: Columns) -> None:
-        """Add one step of all environments: obs, action, reward, next_obs, terminated, truncated, ... `[E, ...]`."""
+        """Add one step of all environments: obs, action, reward, next_obs, terminated, truncated, ... `[E, ...]`.
+
+        Where its column `valid` is False an environment took none: there is no row for it, and what came before it is
+        as if the episode had been truncated there. `valid` is in no row.
+        """
 
     def take(self) -> Columns:
         """All rows that are complete now, `[rows, ...]`; fresh arrays."""
@@ -31,7 +35,8 @@ class NStepBuilder:
     A row covers the steps from its own up to n of them or up to the episode's end, whichever comes first:
     reward = sum_j gamma^j r_j (scaled), next_obs = the observation after the last of them, discount = gamma^length,
     0 only if it terminated. `terminated` and `truncated` are those of the last step. Rows whose window is still open
-    wait for the next block; within an environment rows keep the order of time.
+    wait for the next block; within an environment rows keep the order of time. A window that is open when its
+    environment fails ends before the step that is not `valid`, as truncated.
     """
 
     def __init__(self, n_step: int, gamma: float, reward_scale: float = 1.0) -> None:
@@ -40,20 +45,21 @@ class NStepBuilder:
         self._emitted: list[Array] = []
 
     def append(self, step: Columns) -> None:
-        """Add one step of all environments: obs, action, reward, next_obs, terminated, truncated, ... `[E, ...]`.
+        """Add one step of all environments: obs, action, reward, ..., terminated, truncated, valid, ... `[E, ...]`.
 
         The arrays are kept, not copied.
         """
         self._steps.append(step)
-        self._emitted.append(np.zeros(len(step["reward"]), np.bool_))
+        self._emitted.append(~step["valid"])
 
     def take(self) -> Columns:
         """All rows that are complete now, `[rows, ...]`; fresh arrays."""
         steps = {name: np.stack([step[name] for step in self._steps]) for name in self._steps[0]}
-        rewards, ended = (
-            steps["reward"] * np.float32(self.reward_scale),
-            steps["terminated"] | steps["truncated"],
-        )
+        rewards, valid = steps["reward"] * np.float32(self.reward_scale), steps["valid"]
+        ended = steps["terminated"] | steps["truncated"] | ~valid
+        broken = np.zeros_like(ended)
+        broken[:-1] = ~ended[:-1] & ~valid[1:]
+        ended |= broken
         total = np.zeros_like(rewards)
         length = np.zeros(rewards.shape, np.int64)
         is_open = np.ones(rewards.shape, np.bool_)
@@ -68,7 +74,7 @@ class NStepBuilder:
         rows = {
             name: column[time, env]
             for name, column in steps.items()
-            if name not in ("reward", "next_obs", "terminated", "truncated")
+            if name not in ("reward", "next_obs", "terminated", "truncated", "valid")
         }
         terminated = steps["terminated"][last, env]
         rows |= {
@@ -76,7 +82,7 @@ class NStepBuilder:
             "next_obs": steps["next_obs"][last, env],
             "discount": np.where(terminated, 0.0, self.gamma ** length[time, env]).astype(np.float32),
             "terminated": terminated,
-            "truncated": steps["truncated"][last, env],
+            "truncated": steps["truncated"][last, env] | (broken[last, env] & (length[time, env] < self.n_step)),
         }
         keep = max(0, len(self._steps) - (self.n_step - 1))
         self._steps, self._emitted = self._steps[keep:], list(complete[keep:])
@@ -93,7 +99,8 @@ class RolloutBuilder:
 
     Rows are sorted by environment (all of the first one's, then the second's, ...). `next_obs` is the true final
     observation where an episode ended, discount = gamma, 0 only where it terminated. `cut` is True where the next row
-    is not the next step of the same episode: at an episode's end, and in each environment's last row of a block.
+    is not the next step of the same episode: at an episode's end, before a step that is not `valid`, and in each
+    environment's last row of a block.
     """
 
     extra_columns: ClassVar[Schema] = {"cut": Column((), "bool")}
@@ -103,7 +110,7 @@ class RolloutBuilder:
         self._steps: list[Columns] = []
 
     def append(self, step: Columns) -> None:
-        """Add one step of all environments: obs, action, reward, next_obs, terminated, truncated, ... `[E, ...]`.
+        """Add one step of all environments: obs, action, reward, ..., terminated, truncated, valid, ... `[E, ...]`.
 
         The arrays are kept, not copied.
         """
@@ -113,11 +120,18 @@ class RolloutBuilder:
         """All rows since the last take, `[rows, ...]`; fresh arrays."""
         steps, self._steps = self._steps, []
         cut = np.stack([step["terminated"] | step["truncated"] for step in steps], 1)
+        valid = np.stack([step["valid"] for step in steps], 1)
+        cut[:, :-1] |= ~valid[:, 1:]
         cut[:, -1] = True
-        rows = {name: np.concatenate([*np.stack([step[name] for step in steps], 1)]) for name in steps[0]}
+        is_row = slice(None) if valid.all() else valid.ravel()
+        rows = {
+            name: np.concatenate([*np.stack([step[name] for step in steps], 1)])[is_row]
+            for name in steps[0]
+            if name != "valid"
+        }
         rows["reward"] *= np.float32(self.reward_scale)
         discount = np.where(rows["terminated"], 0.0, self.gamma).astype(np.float32)
-        return rows | {"discount": discount, "cut": cut.ravel()}
+        return rows | {"discount": discount, "cut": cut.ravel()[is_row]}
 
     @property
     def open_rows(self) -> int:

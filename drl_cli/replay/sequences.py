@@ -11,7 +11,8 @@ class SequenceBuilder:
     The first `burn_in` steps of a row only warm the recurrent state up, the other `seq_len` are learned from. The next
     row of an episode begins `seq_len - overlap` steps later, the first row learns from the episode's first step: every
     step is learned from, and none is where episodes meet. Where a row reaches beyond an episode's start or end it is
-    all zero, `mask` included, which is True for real steps. `state` is the policy's before the first real step, once
+    all zero, `mask` included, which is True for real steps. An episode whose environment fails ends before the step
+    that is not `valid`, as truncated. `state` is the policy's before the first real step, once
     per row: to be kept as it is through the padding before that (Kapturowski et al. 2019, "Recurrent Experience Replay
     in Distributed Reinforcement Learning", section 3).
 
@@ -23,37 +24,40 @@ class SequenceBuilder:
         self.seq_len, self.length, self.stride = seq_len, burn_in + seq_len, seq_len - overlap
         self.gamma, self.reward_scale = gamma, reward_scale
         self._steps: list[Columns] = []
-        self._rows: list[tuple[Array, Array, Array, Array]] = []
+        self._rows: list[tuple[Array, Array, Array, Array, Array]] = []  # env, first, start, stop, broken off
         self._age = np.zeros((), np.int64)  # steps of each environment's episode so far, `[E]` after the first step
         self._covered = np.zeros((), np.int64)  # how many of them some row has
 
     def append(self, step: Columns) -> None:
-        """Add one step of all environments: obs, action, reward, next_obs, terminated, truncated, ... `[E, ...]`.
+        """Add one step of all environments: obs, action, reward, ..., terminated, truncated, valid, ... `[E, ...]`.
 
         The arrays are kept, not copied.
         """
         self._steps.append(step)
-        stop, ended = len(self._steps), step["terminated"] | step["truncated"]
-        age = self._age + np.ones(len(ended), np.int64)
+        valid = step["valid"]
+        ended = step["terminated"] | step["truncated"] | ~valid
+        age, stop = self._age + valid, len(self._steps) - 1 + valid  # the steps of each episode end before `stop`
         first, end = self._next_row(age, stop)
-        is_complete = ended | (end == stop)
+        is_complete = np.where(valid, ended | (end == stop), age > self._covered)
         (env,) = np.nonzero(is_complete)
-        self._rows.append((env, first[env], np.maximum(first, stop - age)[env], np.full(len(env), stop)))
+        self._rows.append((env, first[env], np.maximum(first, stop - age)[env], stop[env], ~valid[env]))
         self._covered = np.where(ended, 0, np.where(is_complete, age, self._covered))
         self._age = np.where(ended, 0, age)
 
     def take(self) -> Columns:
         """All sequences that are complete now, in the order in which they were; fresh arrays."""
-        env, first, start, stop = (np.concatenate(part) for part in zip(*self._rows, strict=True))
+        env, first, start, stop, broken = (np.concatenate(part) for part in zip(*self._rows, strict=True))
         time = first[:, None] + np.arange(self.length)
         mask = (time >= start[:, None]) & (time < stop[:, None])
         needed = int(start.min(initial=len(self._steps) - 1))
         time = np.clip(time, start[:, None], stop[:, None] - 1) - needed
         steps = {name: np.stack([step[name] for step in self._steps[needed:]]) for name in self._steps[-1]}
+        del steps["valid"]
         state = steps.pop("state", None)
         steps["reward"] = steps["reward"] * np.float32(self.reward_scale)
         steps["discount"] = np.where(steps["terminated"], 0.0, self.gamma).astype(np.float32)
         rows = {name: column[time, env[:, None]] for name, column in steps.items()}
+        rows["truncated"][broken, (stop - first - 1)[broken]] = True
         for column in rows.values():
             column[~mask] = 0
         rows["mask"] = mask
@@ -67,7 +71,7 @@ class SequenceBuilder:
         """Steps appended that are in no complete sequence yet."""
         return int((self._age - self._covered).sum())
 
-    def _next_row(self, age: Array, stop: int) -> tuple[Array, Array]:
+    def _next_row(self, age: Array, stop: int | Array) -> tuple[Array, Array]:
         """First and end index among the kept steps of the row that each environment completes next."""
         end = stop - age + np.where(self._covered > 0, self._covered + self.stride, self.seq_len)
         return end - self.length, end

@@ -38,13 +38,17 @@ class Block:
 
 @dataclass(frozen=True)
 class InsertTransition:
-    """Rows for replay. `env_steps` were taken for them; rows still open in the n-step builder come later."""
+    """Rows for replay. `env_steps` were taken for them; rows still open in the n-step builder come later.
+
+    `faults` says, a line each, which environments were made anew on the way and why.
+    """
 
     blocks: tuple[Block, ...]
     episodes: tuple[Episode, ...]
     collect_s: float
     restarts: int = 0
     routes: Mapping[int, int] = field(default_factory=dict)
+    faults: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:

@@ -303,6 +303,8 @@ class Orchestrator:
             self.calls.expect(ack, "replay", partial(self._on_inserted, done.header))
             self.inserting += 1
             self.progress.collected(done.header)
+            for fault in done.header.faults:
+                log.warning(fault)
             self.issued_env_steps += done.header.env_steps - self.rows
             self.limiter.land(self.rows, done.header.rows)
             self.progress.trace.merge(done.header.routes or {1: 1, 8: done.loaded})

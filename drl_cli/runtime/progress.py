@@ -72,6 +72,7 @@ class Progress:
         self.env_steps += header.env_steps
         self.inserts += header.rows
         self.worker_restarts += header.restarts
+        self.env_restarts += len(header.faults)
         self.num_episodes += len(header.episodes)
         self._episodes.extend((episode.ret, episode.length) for episode in header.episodes)
         for block in header.blocks:

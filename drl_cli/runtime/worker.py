@@ -7,6 +7,8 @@ import numpy as np
 
 from drl_cli.algos.base import Policy, load_algorithm
 from drl_cli.envs.batch import EnvBatch
+from drl_cli.envs.config import EnvFault
+from drl_cli.envs.hang import hang_limit
 from drl_cli.replay.builders import Builder, NStepBuilder, RatedBuilder, RolloutBuilder
 from drl_cli.replay.config import SequencesConfig, UniformConfig
 from drl_cli.replay.frame_builder import FrameBuilder
@@ -37,7 +39,9 @@ class Worker:
         self.policy = make_policy(config, spec, policy_seed)
         self.builder = make_builder(config, spec, self.policy, index, incarnation)
         try:
-            self.envs = EnvBatch(config.env, spec, seeds)
+            self.envs = EnvBatch(config.env, spec, seeds, config.worker.max_restarts)
+        except EnvFault as error:
+            raise EnvironmentFailed(f"worker {index} {error}") from error
         except Exception as error:
             raise EnvironmentFailed(f"worker {index}: {type(error).__name__}: {error}") from error
         self.policy.begin(np.arange(config.worker.envs))
@@ -63,12 +67,13 @@ class Worker:
         self.load = load
         setting = self.config.worker.exploration
         self.policy.explore(personal(setting, load.exploration, self.index, self.config.num_workers))
-        num_steps, open_rows = self.num_steps * len(self.envs.envs), self.builder.open_rows
+        num_steps, open_rows = 0, self.builder.open_rows
         try:
-            for _ in range(self.num_steps):
-                self._step(load.random_actions)
-        except Exception as error:
-            raise EnvironmentFailed(f"worker {self.index}: {type(error).__name__}: {error}") from error
+            with hang_limit(self.config.worker.step_timeout_s, lambda: self.envs.calls):
+                for _ in range(self.num_steps):
+                    num_steps += self._step(load.random_actions)
+        except EnvFault as error:
+            raise EnvironmentFailed(f"worker {self.index} {error}") from error
         columns = self.builder.take()
         first, self.env_steps = self.env_steps, self.env_steps + num_steps
         block = Block(
@@ -83,15 +88,18 @@ class Worker:
         )
         self.blocks += 1
         seconds = time.perf_counter() - started
-        return InsertTransition((block,), self.envs.take_episodes(), seconds), columns
+        faults = tuple(f"worker {self.index} {fault}" for fault in self.envs.take_faults())
+        return InsertTransition((block,), self.envs.take_episodes(), seconds, faults=faults), columns
 
-    def _step(self, random_actions: bool) -> None:
+    def _step(self, random_actions: bool) -> int:
+        """Step all environments; returns how many of them took the step."""
         obs = self.envs.obs.copy()
         columns = self.policy.random(len(obs)) if random_actions else self.policy.act(obs)
         step = self.envs.step(columns["action"])
         self.builder.append({"obs": obs, **columns, **vars(step), "source": self.source})
-        if (ended := step.terminated | step.truncated).any():
-            self.policy.begin(np.flatnonzero(ended))
+        if self.envs.begun:
+            self.policy.begin(np.array(self.envs.begun))
+        return int(np.count_nonzero(step.valid))
 
     def close(self) -> None:
         """Close the environments."""

@@ -43,6 +43,7 @@ class WorkerProxy:
             max(header.collect_s for header in headers),
             self.pool.restarts - restarts,
             self.trace.take(),
+            tuple(fault for header in headers for fault in header.faults),
         )
         blocks = [get(columns) for _, columns in results]
         columns = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}

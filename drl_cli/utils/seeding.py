@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-ROLES = ("worker", "policy", "replay", "trainer", "evaluate", "confirm", "shard")
+ROLES = ("worker", "policy", "replay", "trainer", "evaluate", "confirm", "shard", "env")
 
 
 def sequence(seed: int, role: str, index: int = 0, incarnation: int = 0) -> np.random.SeedSequence:

@@ -165,14 +165,6 @@ def test_time_limit():
     assert not any(step.terminated[0] for step in steps)
 
 
-def test_probe_crash_comes_through():
-    envs = batch("drl_cli.envs.probes:Crash-v0", at=5)
-    for _ in range(4):
-        envs.step(np.zeros((1, 1), np.float32))
-    with pytest.raises(RuntimeError, match="crashed at step 5"):
-        envs.step(np.zeros((1, 1), np.float32))
-
-
 @pytest.mark.parametrize(
     ("space", "column"),
     [

@@ -31,6 +31,7 @@ def make_step(time, ends, rewards):
         "truncated": (ends == TRUNCATED) | (ends == BOTH),
         "log_prob": who * 2,
         "state": np.stack([who, who + 0.25], 1),
+        "valid": np.ones(len(ends), np.bool_),
     }
 
 

@@ -165,7 +165,7 @@ def test_an_episode_that_begins_with_copies_brings_one_frame():
     for episode in range(10):
         first, then = (np.full((1, 3, 2), 1 + 2 * episode + i, np.uint8) for i in range(2))
         obs, next_obs = np.concatenate([first] * 4), np.concatenate([*[first] * 3, then])
-        flags = {"terminated": np.array([True]), "truncated": np.array([False])}
+        flags = {"terminated": np.array([True]), "truncated": np.array([False]), "valid": np.array([True])}
         builder.append({"obs": obs[None], "next_obs": next_obs[None], "reward": np.zeros(1, np.float32), **flags})
     assert len(builder.take()["frame_id"]) == 20
 

@@ -169,8 +169,9 @@ def test_messages_share_no_memory(build_graph):
 
 
 def test_an_environment_that_raises_ends_the_run_with_its_words(build_graph):
-    graph = build_graph("env=drl_cli.envs.probes:Crash-v0", "+env.kwargs.at=60", "mode=sync")
-    with pytest.raises(EnvironmentFailed, match="worker 0: RuntimeError: probe crashed at step 60"):
+    args = ("env=drl_cli.envs.probes:Faulty-v0", "+env.kwargs.at=60", "worker.max_restarts=0")
+    graph = build_graph(*args, "mode=sync")
+    with pytest.raises(EnvironmentFailed, match="worker 0 env 0: step raised RuntimeError: probe crashed at step 60"):
         graph.run()
 
 

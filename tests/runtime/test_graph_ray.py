@@ -193,7 +193,8 @@ def test_a_killed_trainer_or_replay_ends_the_run_with_its_name(build_graph):
 
 
 def test_an_environment_that_raises_in_another_process(build_graph):
-    graph = build_graph("env=drl_cli.envs.probes:Crash-v0", "+env.kwargs.at=60", "mode=async", on_ray=True)
+    args = ("env=drl_cli.envs.probes:Faulty-v0", "+env.kwargs.at=60", "worker.max_restarts=0")
+    graph = build_graph(*args, "mode=async", on_ray=True)
     with pytest.raises(EnvironmentFailed, match="probe crashed at step 60"):
         graph.run()
 

@@ -40,6 +40,7 @@ class ImageSteps:
             "next_obs": next_obs,
             "terminated": terminated,
             "truncated": ended & ~terminated,
+            "valid": np.ones(len(obs), np.bool_),
         }
 
     def _reset(self):
