@@ -106,7 +106,7 @@ def restore(checkpoint: Checkpoint, config: Config, graph: Orchestrator) -> None
     if checkpoint.has_replay:
         graph.limiter.load_state(checkpoint.state["limiter"])
         choices = checkpoint.state["shards"].items()
-        graph.replay.load_state({name: np.array(value) for name, value in choices})
+        graph.replay.load_state({name: np.array(value, np.uint64) for name, value in choices})
     best = folder.parent / "best"
     if best.exists():  # it may be newer than the checkpoint
         graph.progress.best = best_report(best)
