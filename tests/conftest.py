@@ -51,27 +51,33 @@ def second_node(ray_cluster):
 def build_graph(tmp_path, request):
     """Make the graph of a command line, in process or (`on_ray=True`) on the session's cluster and these `nodes`.
 
-    `change` makes another config of the one that is composed.
+    `change` makes another config of the one that is composed; with `run` it goes on with that folder's last checkpoint.
     """
 
-    def build_it(*overrides, on_ray=False, nodes=(), change=lambda config: config):
+    def build_it(*overrides, on_ray=False, nodes=(), change=lambda config: config, run=None):
         from drl_cli.envs.make import read_spec
         from drl_cli.metrics.console import Console
         from drl_cli.runtime.handles import RayRuntime
         from drl_cli.runtime.program import build
         from drl_cli.runtime.progress import Progress
+        from drl_cli.runtime.restore import clean_up, open_checkpoint, restore
 
         config = change(make_config(*TINY, *overrides))
-        folder = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
-        (folder / "checkpoints").mkdir(parents=True)
-        (folder / "workers").mkdir()
+        folder = run or tmp_path / f"run{len(list(tmp_path.iterdir()))}"
+        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+        (folder / "workers").mkdir(exist_ok=True)
+        checkpoint = open_checkpoint(folder / "checkpoints" / "last") if run else None
         ray = None
         if on_ray:
             request.getfixturevalue("ray_cluster")
             ray = RayRuntime(str(folder / "workers"), nodes=nodes)
         console = Console(io.StringIO(), "test", config.total_env_steps, None, 1e9)
         progress = Progress(config, time.time())
-        graph = build(config, read_spec(config.env), folder, ray, lambda: True, progress, console)
+        incarnation = checkpoint.state["incarnation"] + 1 if checkpoint else 0
+        graph = build(config, read_spec(config.env), folder, ray, lambda: True, progress, console, incarnation)
+        if checkpoint:
+            clean_up(folder, checkpoint)
+            restore(checkpoint, config, graph)
         graph.folder = folder
         return graph
 

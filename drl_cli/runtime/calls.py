@@ -1,10 +1,12 @@
 """Calls: what the orchestrator has asked of the roles and not heard of yet, and the one place where it waits."""
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from drl_cli.runtime.errors import RoleLost
-from drl_cli.runtime.handles import ActorDied, Ref, wait
+from drl_cli.runtime.handles import ActorDied, Handle, ObjectLost, Ref, get, wait
 from drl_cli.utils.clock import now
+
+GRACE_S = 10.0  # a dead process is known to be dead by then
 
 
 class Calls:
@@ -24,13 +26,16 @@ class Calls:
     def react(self, others: Sequence[Ref], timeout_s: float, patient: Container[Ref]) -> None:
         """React to all answers that are there; if there are none, wait for one, or one of `others`, or the time.
 
-        Raises RoleLost when a role died, or stalls, but for those calls that others are `patient` with.
+        Raises RoleLost when a role died, or stalls, but for those calls that others are `patient` with; ObjectLost when
+        what a role was called with is gone, whoever had it.
         """
         for ref in wait([*self.pending, *others], max(0.0, timeout_s)):
             if ref in self.pending:
                 role, react, _ = self.pending.pop(ref)
                 try:
                     react(ref)
+                except ObjectLost:
+                    raise
                 except ActorDied as error:
                     raise RoleLost(f"{role} died: {error}") from error
         self._watch(patient)
@@ -40,3 +45,17 @@ class Calls:
         silent = {role for ref, (role, _, issued) in self.pending.items() if issued < since and ref not in patient}
         if silent:
             raise RoleLost(f"no answer for {self.stall_s:g} s from: {', '.join(sorted(silent))}")
+
+
+def blame(roles: Mapping[str, Handle], error: Exception) -> RoleLost:
+    """What ended the run when one role misses another, or what it had: the one that died, or those that are silent."""
+    silent = {handle.ping(): role for role, handle in roles.items()}
+    until = now() + GRACE_S
+    while silent and (ready := wait(list(silent), max(0.0, until - now()))):
+        for ref in ready:
+            role = silent.pop(ref)
+            try:
+                get(ref)
+            except ActorDied as died:
+                return RoleLost(f"{role} died: {died}")
+    return RoleLost("; ".join([str(error), *(f"{role} does not answer" for role in silent.values())]))

@@ -85,10 +85,10 @@ def point(root: Path, name: str, folder: Path) -> None:
     os.replace(draft, root / name)
 
 
-def free_folder(root: Path, load: LoadParams, suffix: str = "") -> Path:
-    """The folder for a version: named by its env steps, and by its number too where that name is taken."""
-    name = f"step_{load.env_steps:09d}"
-    others = (f"{name}-v{load.version}{'' if i == 1 else f'-{i}'}{suffix}" for i in count(1))
+def free_folder(root: Path, env_steps: int, version: int, suffix: str = "") -> Path:
+    """A step folder that is not there yet: named by the env steps, and by the version too where that name is taken."""
+    name = f"step_{env_steps:09d}"
+    others = (f"{name}-v{version}{'' if i == 1 else f'-{i}'}{suffix}" for i in count(1))
     return next(path for path in map(root.joinpath, chain([name + suffix], others)) if not path.exists())
 
 

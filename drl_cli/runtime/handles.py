@@ -43,6 +43,9 @@ class Handle(Protocol):
         Returns one reference, or a list of `results` references to the parts of the tuple that the method returns.
         """
 
+    def ping(self) -> Ref:
+        """A reference to the id of the role's process, which is there when the role has answered all calls before."""
+
     def kill(self) -> None:
         """End the role at once."""
 
@@ -93,6 +96,9 @@ class LocalHandle:
             return refs[0] if results == 1 else refs
         return LocalRef(value) if results == 1 else [LocalRef(part) for part in value]
 
+    def ping(self) -> Ref:
+        return LocalRef(os.getpid())
+
     def kill(self) -> None:
         self.role = None
 
@@ -131,6 +137,9 @@ class Host:
             self.error = error
         gc.freeze()  # what is there now stays; the collector need not look at it again
 
+    def ping(self) -> int:
+        return os.getpid()
+
     def call(self, method: str, *args: Any) -> Any:
         if self.error is not None:
             raise self.error
@@ -153,6 +162,9 @@ class RayHandle:
         if method == "evaluate":
             options["concurrency_group"] = "evaluate"
         return self.actor.call.options(**options).remote(method, *values)
+
+    def ping(self) -> Ref:
+        return self.actor.ping.remote()
 
     def kill(self) -> None:
         ray.kill(self.actor)

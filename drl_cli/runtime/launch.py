@@ -113,6 +113,7 @@ class RaySession:
             logging_level=logging.ERROR,
             log_to_driver=False,
         )
+        _have_ray_log()
         self._note_processes()
 
     def _note_processes(self) -> None:
@@ -176,12 +177,20 @@ class Cluster:
             )
         except Exception as error:
             raise ClusterUnfit([why_not_joined(address, error)]) from error
+        _have_ray_log()
         nodes = [
             Node(entry["NodeID"], entry["NodeManagerAddress"], entry["Resources"]["CPU"])
             for entry in sorted(ray.nodes(), key=lambda entry: str(entry["NodeID"]))
             if entry["Alive"] and entry["Resources"].get("CPU")
         ]
         return _ask(nodes, env)
+
+
+def _have_ray_log() -> None:
+    """What Ray has to say of a dead process goes to our log: the user gets a line from us."""
+    import ray
+
+    ray._private.worker.print_to_stdstream = lambda data, **_: log.info("%s", " ".join(data["lines"]))
 
 
 def _ask(nodes: Sequence[Node], env: EnvConfig) -> dict[Node, Answer | None]:

@@ -126,7 +126,7 @@ class Manage:
     def save(self, load: LoadParams, params: Array) -> str:
         """Save this version's model alone, to be looked at: a run can't be resumed from it; returns its folder."""
         with self.lock:
-            return str(save_model(free_folder(self.checkpoints, load), load, params, {}))
+            return str(save_model(free_folder(self.checkpoints, load.env_steps, load.version), load, params, {}))
 
     def close(self, status: str) -> None:
         """Write what is left."""
@@ -154,7 +154,7 @@ class Manage:
         return score
 
     def _save_best(self, load: LoadParams, params: Array, statistics: Mapping[str, float]) -> None:
-        folder = free_folder(self.checkpoints, load, "-best")
+        folder = free_folder(self.checkpoints, load.env_steps, load.version, "-best")
         point(self.checkpoints, "best", save_model(folder, load, params, statistics))
         prune(self.checkpoints, self.config.checkpoint.keep_last)
         self.best = statistics["mean"]
@@ -177,7 +177,8 @@ class Manage:
             name = f"state.{role}.safetensors"
             sums[name] = write_arrays(draft / name, state)
         sums[COUNTERS] = write_json(draft / COUNTERS, counters)
-        return finish(draft, free_folder(self.checkpoints, load), load, params, sums, {})
+        folder = free_folder(self.checkpoints, counters["counts"]["env_steps"], load.version)
+        return finish(draft, folder, load, params, sums, {})
 
 
 def hyperparameters(config: Config) -> dict[str, Value]:

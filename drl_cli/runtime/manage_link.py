@@ -69,6 +69,7 @@ class ManageLink:
             ref, self.evaluating = self.evaluating, None
             report = self._take(ref)
             if isinstance(report, EvalReport):
+                self._running = None
                 self.evaluations.append(report)
                 self.evaluated = report.load.version
                 if report.problem:
@@ -154,8 +155,7 @@ class ManageLink:
     def _replace(self, error: ActorDied) -> None:
         waiting, self._reports = self._reports, {}
         self.evaluating = None
-        if self._next is None:
-            self._next = self._running
+        self._next, self._running = self._next or self._running, None
         self.restarts += 1
         if self.restarts > self.max_restarts:
             self.gave_up = True

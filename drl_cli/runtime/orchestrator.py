@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from drl_cli.metrics.console import Console
-from drl_cli.runtime.calls import Calls
+from drl_cli.runtime.calls import Calls, blame
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import Diverged, RoleLost, RunError
 from drl_cli.runtime.exploration import average
@@ -374,8 +374,10 @@ class Orchestrator:
         self.manage.poll()
         try:
             self.calls.react(self.manage.under_way(), limit, patient=self.pool.busy)
-        except PeerLost as error:
-            raise self.trainers.blame(error) from error
+        except (PeerLost, ObjectLost) as error:
+            shards = {f"replay {i}": shard for i, shard in enumerate(self.replay.shards)}
+            trainers = dict(zip(self.trainers.roles, self.trainers.trainers, strict=True))
+            raise blame({**shards, **trainers}, error) from error
         self.pool.kill_overdue(now())
         if self.deadline is not None and now() > self.deadline:
             raise RoleLost(f"no checkpoint within {RESCUE_S:g} s")

@@ -55,13 +55,15 @@ class Saver:
             return
         self.busy = True
         try:
-            draft = make_draft(free_folder(self.root, load))
+            draft = make_draft(free_folder(self.root, counters["counts"]["env_steps"], load.version))
         except OSError as error:
             self._on_saved(counters, error)
             return
         states: dict[str, Ref] = {"trainer": self.trainers.trainers[0].call("state")}
         if workers and self.config.restores_workers:
             states |= {f"worker-{member.index}": member.handle.call("state") for member in self.pool.members}
+        for role, ref in states.items():
+            self.watch(ref, role.replace("-", " "), get)  # what is wrong there is not manage's to report
 
         def commit(sums: Mapping[str, str]) -> None:
             parts = (str(draft), load, params, counters, sums, tuple(states), *states.values())
@@ -79,7 +81,7 @@ class Saver:
             self.last, self.saved = Path(saved), counters["counts"]
         else:
             last = "there is none" if self.last is None else f"the last good one is {self.last.name}"
-            log.warning("a checkpoint could not be saved: %s; %s", saved or "manage died", last)
+            log.warning("a checkpoint could not be saved: %s; %s", saved or "manage failed", last)
 
 
 class _ReplayPart:

@@ -1,6 +1,5 @@
 """Trainer: owns the algorithm; updates when it is given batches, publishes versioned parameters."""
 
-import os
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -68,10 +67,6 @@ class Trainer:
     def join(self, address: tuple[str, int]) -> None:
         """Meet the other trainers; raises PeerLost when they do not come."""
         self.group.join(*address, self.device)
-
-    def ping(self) -> int:
-        """Answer, with the id of this process."""
-        return os.getpid()
 
     def load_policy(self, vector: Array) -> None:
         """Start from a published vector; raises ValueError naming both sizes when it does not fit."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from drl_cli.runtime.errors import Diverged, RoleLost
+from drl_cli.runtime.errors import Diverged
 from drl_cli.runtime.handles import ActorDied, Handle, Ref, get, wait
 from drl_cli.types import State
 from drl_cli.utils.clock import now
@@ -60,19 +60,6 @@ class TrainerGroup:
                 except (ActorDied, PeerLost):  # what it saw is not known
                     continue
         return error
-
-    def blame(self, error: PeerLost) -> RoleLost:
-        """What ended the run when one trainer misses another: the one that died, or else those that are silent."""
-        silent = {trainer.call("ping"): role for trainer, role in zip(self.trainers, self.roles, strict=True)}
-        until = now() + GRACE_S
-        while silent and (ready := wait(list(silent), max(0.0, until - now()))):
-            for ref in ready:
-                role = silent.pop(ref)
-                try:
-                    get(ref)
-                except ActorDied as died:
-                    return RoleLost(f"{role} died: {died}")
-        return RoleLost("; ".join([str(error), *(f"{role} does not answer" for role in silent.values())]))
 
 
 def roles(num: int) -> list[str]:

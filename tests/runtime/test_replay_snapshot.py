@@ -13,7 +13,8 @@ from replays import CONFIGS, SPEC, Source, check_go_on_alike, check_same, clone,
 
 from drl_cli.replay.frames import IMAGES
 from drl_cli.runtime import replay_saver
-from drl_cli.runtime.checkpoint import CheckpointError, finish, make_draft, read_manifest
+from drl_cli.runtime.checkpoint import finish, make_draft, read_manifest
+from drl_cli.runtime.errors import CheckpointError
 from drl_cli.runtime.handles import LocalHandle, get
 from drl_cli.runtime.messages import Block, InsertTransition, SampleBatch
 from drl_cli.runtime.normalization import Layout

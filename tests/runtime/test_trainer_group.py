@@ -53,7 +53,7 @@ def test_on_policy_with_two(run_graph):
 
 def end(graph, rank, number):
     """Send a signal to a trainer while the graph runs; returns the error that ends the run, and after how long."""
-    process = get(graph.trainers.trainers[rank].call("ping"))
+    process = get(graph.trainers.trainers[rank].ping())
     collected, sent = graph.progress.collected, []
 
     def note(header):

@@ -1,0 +1,116 @@
+"""A run that goes on from its checkpoint: bit-equal where it is promised, exact counters and one curve everywhere."""
+
+import csv
+import json
+
+import pytest
+from graphs import COUNTER, weights
+
+from drl_cli.runtime.errors import CheckpointError
+from drl_cli.runtime.restore import open_checkpoint
+
+EVERY = ("checkpoint.period=256", "manage.eval_period=256")
+
+
+def rows(graph):
+    return list(csv.DictReader((graph.folder / "eval.csv").open()))
+
+
+def counters(graph):
+    return graph.progress.counts() | {"limiter": graph.limiter.state(), "ratio": graph.progress.updates_per_env_step()}
+
+
+@pytest.mark.parametrize("mode", ["single", "sync"])
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("env=Pendulum-v1",),
+        ("env=Pendulum-v1", "algo.n_step=3", "replay=prioritized", "env.normalize_obs=true"),
+        ("env=LunarLanderContinuous", "algo.n_step=5"),
+        ("env=CartPole-v1", "algo=dqn", "replay.remover=random"),
+        ("env=CartPole-v1", "algo=ppo", "trainer.batch_size=64", "algo.minibatch=32", "env.normalize_reward=true"),
+        (COUNTER, "worker.num=2"),
+    ],
+)
+def test_a_resumed_run_ends_with_the_weights_of_one_that_never_stopped(run_graph, mode, args):
+    if mode == "single" and "worker.num=2" in args:
+        args = (COUNTER,)
+    args = (f"mode={mode}", "seed=3", *args)
+    once = run_graph(*args, "total_env_steps=1024")
+    half = run_graph(*args, "total_env_steps=512")
+    assert weights(half) != weights(once)
+    rest = run_graph(*args, "total_env_steps=1024", run=half.folder)
+    assert weights(rest) == weights(once)
+    assert counters(rest) == counters(once)
+
+
+def test_the_curve_goes_on(run_graph):
+    args = (COUNTER, "mode=sync", *EVERY)
+    once = run_graph(*args, "total_env_steps=1024")
+    half = run_graph(*args, "total_env_steps=512")
+    rest = run_graph(*args, "total_env_steps=1024", run=half.folder)
+    names = ("env_steps", "opt_steps", "version", "mean")
+    assert [[row[name] for name in names] for row in rows(rest)] == [
+        [row[name] for name in names] for row in rows(once)
+    ]
+    lines = [json.loads(line)["env_steps"] for line in (rest.folder / "metrics.jsonl").read_text().splitlines()]
+    assert lines == sorted(lines)
+    assert rest.progress.best.mean == once.progress.best.mean
+
+
+def test_what_a_run_recorded_after_its_checkpoint_is_taken_back(run_graph):
+    args = (COUNTER, "mode=sync", *EVERY)
+    half = run_graph(*args, "total_env_steps=512")
+    with (half.folder / "eval.csv").open("a") as file:
+        file.write("640,9,9,1.0,0,0,0,0,0,2,5\n")
+    (half.folder / "checkpoints" / ".step_000000640.17").mkdir()
+    rest = run_graph(*args, "total_env_steps=1024", run=half.folder)
+    steps = [int(row["env_steps"]) for row in rows(rest)]
+    assert steps == sorted(set(steps))
+    assert not list((half.folder / "checkpoints").glob(".step*"))
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_a_single_run_goes_on_in_another_mode(run_graph, mode):
+    args = (COUNTER, "orchestrator.sample_insert_ratio=0.25")
+    half = run_graph(*args, "mode=single", "total_env_steps=512")
+    rest = run_graph(*args, f"mode={mode}", "worker.num=2", "total_env_steps=2048", run=half.folder)
+    assert rest.progress.env_steps >= 2048
+    assert rest.progress.updates_per_env_step() == pytest.approx(0.25, rel=0.02)
+    assert rest.progress.samples == rest.progress.opt_steps
+    assert rest.progress.inserts == rest.limiter.state()["landed"]
+
+
+def test_without_the_replay_it_is_filled_anew_and_no_updates_are_made_up_for(run_graph):
+    args = (COUNTER, "mode=sync", "checkpoint.replay=off", "orchestrator.min_inserts=200")
+    half = run_graph(*args, "total_env_steps=512")
+    before = half.progress.opt_steps
+    rest = run_graph(*args, "total_env_steps=1024", run=half.folder)
+    paid = rest.progress.env_steps - half.progress.env_steps - 200
+    assert rest.progress.opt_steps - before == pytest.approx(0.25 * paid, abs=1)
+    assert rest.progress.updates_per_env_step() == pytest.approx(0.25, rel=0.02)
+
+
+def test_a_checkpoint_whose_file_was_changed_is_refused_by_name(run_graph):
+    half = run_graph(COUNTER, "mode=sync", "total_env_steps=512")
+    last = half.folder / "checkpoints" / "last"
+    files = sorted(path.name for path in last.iterdir())
+    assert {"manifest.json", "model.safetensors", "state.orchestrator.json", "state.trainer.safetensors"} < set(files)
+    for name in files:
+        content = (last / name).read_bytes()
+        for damaged in (content[:-3], content[: len(content) // 2] + b"\x80" + content[len(content) // 2 + 1 :]):
+            (last / name).write_bytes(damaged)
+            with pytest.raises(CheckpointError, match=name):
+                graph = run_graph(COUNTER, "mode=sync", "total_env_steps=1024", run=half.folder)
+                pytest.fail(f"{name} was taken: {graph.progress.env_steps}")
+        (last / name).write_bytes(content)
+    assert open_checkpoint(last).env_steps == 512
+
+
+def test_only_the_last_checkpoints_are_kept_and_the_best_model(run_graph):
+    graph = run_graph(COUNTER, "mode=sync", "checkpoint.period=100", "checkpoint.keep_last=2", "total_env_steps=1024")
+    names = sorted(path.name for path in (graph.folder / "checkpoints").glob("step_*"))
+    full = [name for name in names if not name.endswith("-best")]
+    assert len(full) == 2
+    assert full[-1] == "step_000001024"
+    assert len(names) == 3
