@@ -200,7 +200,7 @@ class Orchestrator:
                 break
             self._train(updates)
         held = {done.member for done in self.arrived}
-        for member in self.pool.idle():
+        for member in sorted(self.pool.idle(), key=lambda member: member.issued):  # else the first would do all the work
             if not self._may_dispatch():
                 break
             if member.index not in held:
