@@ -40,7 +40,7 @@ class Block:
 class InsertTransition:
     """Rows for replay. `env_steps` were taken for them; rows still open in the n-step builder come later.
 
-    `faults` says, a line each, which environments were made anew on the way and why.
+    `faults` says, a line each, which environments were made anew on the way and why; `notes`, which workers.
     """
 
     blocks: tuple[Block, ...]
@@ -49,6 +49,7 @@ class InsertTransition:
     restarts: int = 0
     routes: Mapping[int, int] = field(default_factory=dict)
     faults: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:

@@ -200,7 +200,9 @@ class Orchestrator:
                 break
             self._train(updates)
         held = {done.member for done in self.arrived}
-        for member in self.pool.idle():
+        for member in sorted(
+            self.pool.idle(), key=lambda member: member.issued
+        ):  # else the first would do all the work
             if not self._may_dispatch():
                 break
             if member.index not in held:
@@ -303,8 +305,8 @@ class Orchestrator:
             self.calls.expect(ack, "replay", partial(self._on_inserted, done.header))
             self.inserting += 1
             self.progress.collected(done.header)
-            for fault in done.header.faults:
-                log.warning(fault)
+            for line in (*done.header.faults, *done.header.notes):
+                log.warning(line)
             self.issued_env_steps += done.header.env_steps - self.rows
             self.limiter.land(self.rows, done.header.rows)
             self.progress.trace.merge(done.header.routes or {1: 1, 8: done.loaded})

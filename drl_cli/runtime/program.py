@@ -42,6 +42,9 @@ from drl_cli.utils.seeding import generator, integers
 
 log = logging.getLogger(__name__)
 
+PATIENCE = 1.5
+"""A worker may be late by this many `worker.step_timeout_s`: after one of them it replaces the environment itself."""
+
 
 def build(
     config: Config,
@@ -108,9 +111,9 @@ def make_pool(config: Config, spec: EnvSpec, runtime: Runtime, incarnation: int 
 
     if config.num_proxies:
         lives = -(-incarnation // (restarts + 1))
-        patience = 2 * config.worker.step_timeout_s + START_S  # it may have to replace a worker meanwhile
+        patience = 2 * PATIENCE * config.worker.step_timeout_s + START_S  # it may have to replace a worker meanwhile
         return WorkerPool("proxy", num, spawn_proxy, restarts, 0, "collect", config.num_workers // num, patience, lives)
-    timeout_s = config.worker.step_timeout_s
+    timeout_s = PATIENCE * config.worker.step_timeout_s
     return WorkerPool("worker", num, spawn_worker, restarts, 0, config.worker.fetch, 1, timeout_s, incarnation)
 
 
@@ -122,10 +125,8 @@ def make_proxy(config: Config, spec: EnvSpec, runtime: Runtime, index: int, inca
     def spawn(worker: int, worker_incarnation: int) -> Handle:
         return runtime.spawn(f"worker {worker}", Worker, config, spec, worker, lives + worker_incarnation)
 
-    worker = config.worker
-    pool = WorkerPool(
-        "worker", share, spawn, worker.max_restarts, index * share, worker.fetch, timeout_s=worker.step_timeout_s
-    )
+    worker, timeout_s = config.worker, PATIENCE * config.worker.step_timeout_s
+    pool = WorkerPool("worker", share, spawn, worker.max_restarts, index * share, worker.fetch, timeout_s=timeout_s)
     window = config.orchestrator.gather_window_s if config.mode == "async" else None
     return WorkerProxy(pool, runtime, window)
 

@@ -79,6 +79,7 @@ class WorkerPool:
         self.restarts = 0
         self.restart_seconds: list[float] = []
         self.slowest = 0.0
+        self.notes: list[str] = []
         self._first = first
 
     def idle(self) -> list[Member]:
@@ -126,7 +127,7 @@ class WorkerPool:
         self.slowest = max(self.slowest, header.collect_s)
         if member.lost is not None:
             self.restart_seconds.append(now() - member.lost)
-            log.warning("%s in %.1f s", self._restarted(member), self.restart_seconds[-1])
+            self._note(f"{self._restarted(member)} in {self.restart_seconds[-1]:.1f} s")
             member.lost = None
         return Collected(member.index, header, ref, member.loaded)
 
@@ -153,6 +154,11 @@ class WorkerPool:
                 member.hung = True
                 self._lost(member, f"hung: no hand-over for {moment - member.issued:.3g} s (worker.step_timeout_s)")
                 member.handle.kill()
+
+    def take_notes(self) -> list[str]:
+        """What was said of losses since the last take, for who is to hear of it elsewhere."""
+        notes, self.notes = self.notes, []
+        return notes
 
     def _deadline(self, member: Member) -> float:
         if member.hung:
@@ -185,10 +191,14 @@ class WorkerPool:
 
     def _lost(self, member: Member, cause: str) -> None:
         if member.lost is not None:
-            log.warning("%s, and lost again before its first hand-over", self._restarted(member))
+            self._note(f"{self._restarted(member)}, and lost again before its first hand-over")
         member.lost = now()
         member.causes.append(cause)
         log.info("%s %d %s", self.name, member.index, cause)
+
+    def _note(self, text: str) -> None:
+        log.warning(text)
+        self.notes.append(text)
 
     def _restarted(self, member: Member) -> str:
         """What happened to a member, how often, for the user."""

@@ -44,6 +44,7 @@ class WorkerProxy:
             self.pool.restarts - restarts,
             self.trace.take(),
             tuple(fault for header in headers for fault in header.faults),
+            tuple(self.pool.take_notes()),
         )
         blocks = [get(columns) for _, columns in results]
         columns = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}

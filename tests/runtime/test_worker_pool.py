@@ -203,7 +203,10 @@ def test_a_proxy_hands_over_what_is_left_when_one_of_its_workers_dies():
     merged, columns = proxy.collect(LoadParams(0, 0, 0), np.zeros(3))
     assert [block.worker for block in merged.blocks] == [1, 2]
     assert merged.restarts == 1
+    assert merged.notes == ()
     assert len(columns["reward"]) == merged.rows == 4
     merged, columns = proxy.collect(LoadParams(0, 0, 0))
     assert [block.worker for block in merged.blocks] == [0, 1, 2]
     assert merged.restarts == 0
+    assert merged.notes == ("worker 0 died (signal 9), restarted 1/1 in 0.0 s",)  # for the user, who is elsewhere
+    assert proxy.pool.take_notes() == []
