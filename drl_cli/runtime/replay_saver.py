@@ -101,7 +101,7 @@ class ReplaySaver:
         return save.sums
 
     def abort(self) -> None:
-        """Forget a save that is under way, and remove its files."""
+        """Forget a save that is under way, and remove its files; those of one that is done stay."""
         save, self._save = self._save, None
         if save is not None:
             save.snapshot.close()

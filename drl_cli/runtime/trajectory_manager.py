@@ -91,7 +91,7 @@ class TrajectoryManager:
         return self.saver.part()
 
     def abort_save(self) -> None:
-        """Forget the save that is under way, if one is, and remove its files."""
+        """Forget the save that is under way, if one is, and remove its files; those of one that is done stay."""
         self.saver.abort()
 
     def load(self, folder: str, manifest: Mapping[str, Any]) -> int:  # Any: json
