@@ -181,5 +181,5 @@ def test_async_on_ray(run_graph, caplog, tmp_path, fault):
     assert progress.worker_restarts == 0
     tags, counts = np.unique(rows["obs"][:, 0], return_counts=True)
     failed = {tag: 39 for tag, count in zip(tags, counts, strict=True) if count == 39}
-    assert len(tags) - 8 == len(failed) == len(said)
+    assert len(failed) == len(said)
     check_counter_rows(rows, 3, 0.99, progress.env_steps, failed_after=failed)
