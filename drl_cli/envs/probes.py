@@ -128,9 +128,9 @@ class Sleeper(gymnasium.Env[Array, Array]):
 class Faulty(Counter):
     """A Counter that goes wrong at step `at` of its life, or at a random one of the first 200 (None).
 
-    `fault`: "raise"; "nan", in the observation; "inf", the reward; "shape", the observation gets one more value;
-    "hang", for an hour; "reset", which raises there, at the first one from that step on. With a `file`, which the first
-    instance that goes wrong creates, it happens once over all instances.
+    `fault`: "raise"; "nan_obs"; "inf_reward"; "shape", the observation gets one more value; "hang", for an hour;
+    "reset", which raises there, at the first one from that step on. With a `file`, which the first instance that goes
+    wrong creates, it happens once over all instances.
     """
 
     def __init__(self, fault: str = "raise", at: int | None = 100, file: str = "", **kwargs: int) -> None:
@@ -152,8 +152,8 @@ class Faulty(Counter):
                 raise RuntimeError(f"probe crashed at step {self.at}")
             if self.fault == "hang":
                 time.sleep(3600.0)
-            obs = {"nan": obs * np.float32(np.nan), "shape": np.append(obs, np.float32(0))}.get(self.fault, obs)
-            reward = np.inf if self.fault == "inf" else reward
+            obs = {"nan_obs": obs * np.float32(np.nan), "shape": np.append(obs, np.float32(0))}.get(self.fault, obs)
+            reward = np.inf if self.fault == "inf_reward" else reward
         return obs, reward, terminated, truncated, info
 
     def _is_first(self) -> bool:

@@ -18,7 +18,7 @@ from drl_cli.types import num_rows, transition_schema
 RUNNING, TERMINATED, TRUNCATED, BOTH = range(4)
 
 
-def make_step(time, ends, rewards):
+def make_step(time, ends, rewards, valid=True):
     """A step of all environments in which every value tells its environment and time."""
     ends, envs = np.asarray(ends), np.arange(len(ends))
     who = (100_000 * envs + time).astype(np.float32)
@@ -31,14 +31,23 @@ def make_step(time, ends, rewards):
         "truncated": (ends == TRUNCATED) | (ends == BOTH),
         "log_prob": who * 2,
         "state": np.stack([who, who + 0.25], 1),
-        "valid": np.ones(len(ends), np.bool_),
+        "valid": np.ones(len(ends), np.bool_) & valid,
     }
 
 
 def reference(steps, env, n, gamma, scale):
-    """Rows of one environment, in the order in which they are complete: a queue that empties when an episode ends."""
+    """Rows of one environment, in the order in which they are complete: a queue that empties when an episode ends.
+
+    It does so, too, at a step that the environment could not take, which is in no row.
+    """
     queue, rows = deque(), []
     for step in steps:
+        if not step["valid"][env]:
+            while queue:
+                rewards = [gamma**j * scale * float(s["reward"][env]) for j, s in enumerate(queue)]
+                tail = (queue[-1]["next_obs"][env, 0], gamma ** len(queue), False, True)
+                rows.append((queue.popleft()["obs"][env, 0], sum(rewards), *tail))
+            continue
         queue.append(step)
         ended = step["terminated"][env] or step["truncated"][env]
         while queue and (len(queue) == n or ended):
@@ -119,16 +128,18 @@ def test_open_rows_wait_for_later_steps():
     scale=st.sampled_from([1.0, 0.05]),
     blocks=st.lists(st.integers(1, 9), min_size=1, max_size=8),
     p_end=st.sampled_from([0.0, 0.1, 0.4, 1.0]),
+    p_fail=st.sampled_from([0.0, 0.1, 0.5]),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_equals_the_reference(n, num_envs, gamma, scale, blocks, p_end, seed):
+def test_equals_the_reference(n, num_envs, gamma, scale, blocks, p_end, p_fail, seed):
     rng = np.random.default_rng(seed)
     builder, steps = NStepBuilder(n, gamma, scale), []
     collected = [[] for _ in range(num_envs)]
     for block in blocks:
         for _ in range(block):
-            ends = np.where(rng.random(num_envs) < p_end, rng.integers(1, 4, num_envs), RUNNING)
-            steps.append(make_step(len(steps), ends, rng.integers(-9, 10, num_envs)))
+            valid = rng.random(num_envs) >= p_fail
+            ends = np.where(valid & (rng.random(num_envs) < p_end), rng.integers(1, 4, num_envs), RUNNING)
+            steps.append(make_step(len(steps), ends, rng.integers(-9, 10, num_envs), valid))
             builder.append(steps[-1])
         rows = builder.take()
         for row in as_tuples(rows):
@@ -140,7 +151,7 @@ def test_equals_the_reference(n, num_envs, gamma, scale, blocks, p_end, seed):
         for env, got in enumerate(collected):
             expected, num_open = reference(steps, env, n, gamma, scale)
             left += num_open
-            assert len(got) == len(expected) == len(steps) - num_open
+            assert len(got) == len(expected) == sum(step["valid"][env] for step in steps) - num_open
             np.testing.assert_allclose(
                 np.array(got, np.float64), np.array(expected, np.float64).reshape(-1, 6), rtol=2e-5, atol=1e-5
             ) if got else None
@@ -225,6 +236,26 @@ def test_rollout_example():
         "discount": ("float32", ()),
         "cut": ("bool", ()),
     }
+
+
+def test_rollouts_end_before_a_step_that_an_environment_could_not_take():
+    builder = RolloutBuilder(0.5)
+    ends = [(RUNNING, TRUNCATED), (RUNNING, RUNNING), (RUNNING, RUNNING), (RUNNING, TERMINATED), (RUNNING, RUNNING)]
+    valid = [(True, True), (True, False), (False, True), (False, True), (True, False)]
+    for time, (end, took_it) in enumerate(zip(ends, valid, strict=True)):
+        builder.append(make_step(time, end, (1, 1), took_it))
+    rows = builder.take()
+    assert rows["obs"][:, 0].tolist() == [0, 1, 4, 100_000, 100_002, 100_003]
+    assert rows["cut"].tolist() == [False, True, True, True, False, True]
+    assert rows["discount"].tolist() == [0.5, 0.5, 0.5, 0.5, 0.5, 0]
+    assert rows["truncated"].tolist() == [False, False, False, True, False, False]
+    assert "valid" not in rows
+
+
+def test_a_rollout_without_any_step_that_was_taken():
+    builder = RolloutBuilder(0.5)
+    builder.append(make_step(0, (RUNNING,), (1,), (False,)))
+    assert all(len(column) == 0 for column in builder.take().values())
 
 
 def test_rollout_blocks_follow_each_other_without_waiting():

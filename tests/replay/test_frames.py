@@ -94,6 +94,7 @@ def distinct(table):
     shards=st.integers(1, 2),
     greys=st.sampled_from([2, 256]),
     p_end=st.sampled_from([0.02, 0.2, 0.7]),
+    p_fail=st.sampled_from([0.0, 0.1, 0.5]),
     compress=st.sampled_from(CODECS),
     sampler=st.sampled_from(["uniform", "prioritized", "sequences"]),
     remover=st.sampled_from(["oldest", "random"]),
@@ -112,15 +113,16 @@ def test_equals_the_plain_table(
     shards,
     greys,
     p_end,
+    p_fail,
     compress,
     sampler,
     remover,
     seed,
 ):
-    """Any episodes, blocks, merged blocks, blocks that alternate between shards, and rows that are overwritten."""
+    """Any episodes, failures, blocks, merged or not, that alternate between shards, and rows that are overwritten."""
     rng, codec, spec = np.random.default_rng(seed), make_codec(compress), image_spec(axis, k, channels=channels)
     pairs = [
-        Pair(spec, n_step, codec, ImageSteps(spec, num_envs, rng, p_end, greys=greys), worker, sampler)
+        Pair(spec, n_step, codec, ImageSteps(spec, num_envs, rng, p_end, greys=greys, p_fail=p_fail), worker, sampler)
         for worker in range(num_workers)
     ]
     tables = [make_tables(spec, codec, capacity, sampler, remover) for _ in range(shards)]

@@ -125,6 +125,51 @@ def test_rows_are_typed_and_fit_the_schema():
     np.testing.assert_array_equal(store.take(np.arange(len(store)))["obs"], second["obs"])
 
 
+@settings(deadline=None, max_examples=150)
+@given(
+    shape=shapes(),
+    num_envs=st.integers(1, 3),
+    blocks=st.lists(st.integers(1, 12), min_size=1, max_size=8),
+    p_end=st.sampled_from([0.0, 0.1, 0.5]),
+    p_fail=st.sampled_from([0.05, 0.2, 0.6]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_sequences_end_before_a_step_that_an_environment_could_not_take(shape, num_envs, blocks, p_end, p_fail, seed):
+    """As if those steps were not there and the ones before them had been truncated."""
+    rng, builder, taken = np.random.default_rng(seed), SequenceBuilder(*shape, 0.9), []
+    steps, time = [[] for _ in range(num_envs)], 0
+    for num_steps in blocks:
+        for _ in range(num_steps):
+            valid = rng.random(num_envs) >= p_fail
+            ended = valid & (rng.random(num_envs) < p_end)
+            obs = np.stack([np.arange(num_envs), np.full(num_envs, time)], 1).astype(np.float32)
+            step = {"obs": obs, "reward": obs[:, 1], "state": obs, "terminated": ended & (obs[:, 1] % 2 == 0)}
+            step |= {"truncated": ended & ~step["terminated"], "valid": valid}
+            builder.append(step)
+            time += 1
+            for env, mine in enumerate(steps):
+                mine.append({name: column[env : env + 1].copy() for name, column in step.items()})
+        taken.append(builder.take())
+    rows, open_rows = joined(taken), 0
+    assert "valid" not in rows
+    for env, mine in enumerate(steps):
+        alone = SequenceBuilder(*shape, 0.9)
+        for step, following in zip(mine, [*mine[1:], None], strict=True):
+            if step["valid"][0]:
+                is_broken = following is not None and not following["valid"][0] and not step["terminated"][0]
+                alone.append({**step, "was": step["truncated"], "truncated": step["truncated"] | is_broken})
+        own, expected = rows["state"][:, 0] == env, alone.take() if any(step["valid"][0] for step in mine) else None
+        if expected is None:
+            assert not own.any()
+            continue
+        open_rows += alone.open_rows
+        is_filled = expected["mask"][:, -1:]  # such a row was complete before the environment failed
+        expected["truncated"] = expected.pop("was") | (expected["truncated"] & ~is_filled)
+        for name, column in expected.items():
+            np.testing.assert_array_equal(rows[name][own], column, err_msg=name)
+    assert builder.open_rows == open_rows
+
+
 def test_a_builder_keeps_no_more_steps_than_it_needs():
     builder = SequenceBuilder(4, 3, 2, 0.9)
     for _ in range(5):

@@ -17,20 +17,23 @@ def image_spec(axis, k, frame=(3, 2), channels=1):
 class ImageSteps:
     """Random steps of E environments; few grey values, so that frames repeat by chance and on purpose."""
 
-    def __init__(self, spec, num_envs, rng, p_end=0.2, p_break=0.05, greys=256):
+    def __init__(self, spec, num_envs, rng, p_end=0.2, p_break=0.05, greys=256, p_fail=0.0):
         self.spec, self.rng, self.p_end, self.p_break, self.greys = spec, rng, p_end, p_break, greys
+        self.p_fail = p_fail
         self.stacks = [self._reset() for _ in range(num_envs)]
 
     def step(self):
         """One step of all: the columns that a worker appends."""
         obs = np.stack([self._image(stack) for stack in self.stacks])
-        ended = self.rng.random(len(obs)) < self.p_end
+        valid = self.rng.random(len(obs)) >= self.p_fail
+        ended = valid & (self.rng.random(len(obs)) < self.p_end)
         terminated = ended & (self.rng.random(len(obs)) < 0.5)
         self.stacks = [[*stack[1:], self._frame()] for stack in self.stacks]
         for i in np.flatnonzero(self.rng.random(len(obs)) < self.p_break):
             self.stacks[i] = self._reset()  # does not continue the stack, though the episode goes on
         next_obs = np.stack([self._image(stack) for stack in self.stacks])
-        for i in np.flatnonzero(ended):
+        next_obs[~valid] = obs[~valid]
+        for i in np.flatnonzero(ended | ~valid):
             self.stacks[i] = self._reset()
         action, reward = self.rng.integers(3, size=len(obs)), self.rng.random(len(obs)).astype(np.float32)
         return {
@@ -40,7 +43,7 @@ class ImageSteps:
             "next_obs": next_obs,
             "terminated": terminated,
             "truncated": ended & ~terminated,
-            "valid": np.ones(len(obs), np.bool_),
+            "valid": valid,
         }
 
     def _reset(self):

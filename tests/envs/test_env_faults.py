@@ -1,0 +1,289 @@
+"""An environment that goes wrong is made anew; the others do not notice."""
+
+import re
+import signal
+import threading
+import time
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box
+
+from drl_cli.envs.batch import EnvBatch
+from drl_cli.envs.config import EnvConfig, EnvFault
+from drl_cli.envs.hang import Hung, hang_limit
+from drl_cli.envs.make import read_spec
+from drl_cli.types import Episode
+
+COUNTER, FAULTY = "drl_cli.envs.probes:Counter-v0", "drl_cli.envs.probes:Faulty-v0"
+SAID = {
+    "raise": "step raised RuntimeError: probe crashed at step 5",
+    "nan_obs": "observation[0] is nan",
+    "inf_reward": "reward is inf",
+    "shape": "observation has shape (4,), expected (3,)",
+    "hang": "hung for more than 0.2 s (worker.step_timeout_s)",
+    "reset": "reset raised RuntimeError: probe crashed at reset after step 7",
+}
+
+
+class Odd(gymnasium.Env):
+    """Does what `act(self, method)` says before each of its methods; its observations are [life, episode's step]."""
+
+    act = staticmethod(lambda env, method: None)
+    lives = 0
+
+    def __init__(self):
+        Odd.lives += 1
+        self.life, self.count = Odd.lives, 0
+        self.observation_space, self.action_space = Box(-9, 99, (2,), np.float32), Box(-1, 1, (1,), np.float32)
+        Odd.act(self, "init")
+
+    def reset(self, *, seed=None, options=None):
+        self.count = 0
+        return self.obs() if (changed := Odd.act(self, "reset")) is None else changed, {}
+
+    def step(self, action):
+        self.count += 1
+        obs, reward = (None, None) if (changed := Odd.act(self, "step")) is None else changed
+        return self.obs() if obs is None else obs, 1.0 if reward is None else reward, False, self.count == 4, {}
+
+    def close(self):
+        Odd.act(self, "close")
+
+    def obs(self):
+        return np.array([self.life, self.count], np.float32)
+
+
+gymnasium.register("TestOdd-v0", Odd)
+
+
+@pytest.fixture
+def odd(monkeypatch):
+    """A batch of two Odds that act as told from now on; up to two may be made anew."""
+
+    def make(act, max_rebuilds=2):
+        config = EnvConfig("test", "TestOdd-v0", {}, None, 1.0, "none", False, False)
+        spec = read_spec(config)
+        monkeypatch.setattr(Odd, "lives", 0)
+        monkeypatch.setattr(Odd, "act", staticmethod(act))
+        return EnvBatch(config, spec, (1, 2), max_rebuilds)
+
+    return make
+
+
+def run(id, num_steps, **kwargs):
+    """Steps of three environments, as (obs before, step), and the batch."""
+    config = EnvConfig("test", id, kwargs, None, 1.0, "none", False, False)
+    envs, actions = EnvBatch(config, read_spec(config), (1, 2, 3), 10), np.zeros((3, 1), np.float32)
+    with hang_limit(0.2, lambda: envs.calls):
+        return envs, [(envs.obs.copy(), envs.step(actions)) for _ in range(num_steps)]
+
+
+@pytest.mark.parametrize("fault", SAID)
+def test_one_environment_is_made_anew_and_the_others_go_on(tmp_path, fault):
+    envs, steps = run(FAULTY, 12, fault=fault, at=5, file=str(tmp_path / "once"))
+    expected_envs, expected = run(COUNTER, 12)
+    for (obs, step), (expected_obs, expected_step) in zip(steps, expected, strict=True):
+        np.testing.assert_array_equal(obs[1:], expected_obs[1:])
+        for name, column in vars(step).items():
+            np.testing.assert_array_equal(column[1:], vars(expected_step)[name][1:])
+    valid = [bool(step.valid[0]) for _, step in steps]
+    assert valid == [fault == "reset" or i != 4 for i in range(12)]
+    first = 5 if fault != "reset" else 7
+    tags = [int(obs[0, 0]) for obs, _ in steps]
+    assert tags[:first] == [1] * first
+    assert len(set(tags[first:])) == 1
+    assert tags[-1] not in (1, 2, 3)  # a new seed
+    assert steps[first][0][0, 1:].tolist() == [0, 0]  # which begins with its first episode
+    failed = steps[first - 1][1]
+    if fault != "reset":
+        assert (failed.reward[0], failed.terminated[0], failed.truncated[0]) == (0, False, False)
+        np.testing.assert_array_equal(failed.next_obs[0], steps[first - 1][0][0])
+    assert envs.take_faults() == (f"env 0: {SAID[fault]}; environment rebuilt 1/10 (worker.max_restarts)",)
+    assert envs.take_faults() == ()
+    others = [episode for episode in expected_envs.take_episodes() if episode.env]
+    mine = [Episode(0, 6.0, 3), *([Episode(0, 10.0, 4)] if fault == "reset" else []), Episode(0, 6.0, 3)]
+    taken = envs.take_episodes()
+    assert [episode for episode in taken if episode.env] == others
+    assert [episode for episode in taken if not episode.env][: len(mine)] == mine
+
+
+def test_new_seeds_are_reproducible_and_differ(tmp_path):
+    def tags(seeds):
+        config = EnvConfig("test", FAULTY, {"at": 2}, None, 1.0, "none", False, False)
+        envs = EnvBatch(config, read_spec(config), seeds, 20)
+        return [[envs.step(np.zeros((2, 1), np.float32)), envs.obs[:, 0].tolist()][1] for _ in range(12)]
+
+    first = tags((1, 2))
+    assert len({tag for pair in first for tag in pair}) == 14  # each was made anew six times
+    assert first == tags((1, 2))
+    assert not {tag for pair in first for tag in pair} & {tag for pair in tags((3, 4)) for tag in pair}
+
+
+def test_the_budget_is_for_all_and_its_end_tells_the_first_cause(odd):
+    def act(env, method):
+        if method == "step" and env.count == 2:
+            raise (KeyError("a") if env.life == 2 else ValueError("two\nlines"))
+
+    envs = odd(act)
+    envs.step(np.zeros((2, 1), np.float32))
+    envs.step(np.zeros((2, 1), np.float32))
+    assert envs.take_faults() == (
+        "env 0: step raised ValueError: two lines; environment rebuilt 1/2 (worker.max_restarts)",
+        "env 1: step raised KeyError: 'a'; environment rebuilt 2/2 (worker.max_restarts)",
+    )
+    envs.step(np.zeros((2, 1), np.float32))
+    with pytest.raises(EnvFault, match=re.escape(
+        "env 0: step raised ValueError: two lines; no rebuild is left (worker.max_restarts=2)"
+    )) as caught:  # fmt: skip
+        envs.step(np.zeros((2, 1), np.float32))
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_the_last_and_the_first_cause_are_told(odd):
+    said = (
+        "env 0: reward is inf; no rebuild is left (worker.max_restarts=1); the first fault was in env 0: reward is nan"
+    )
+    envs = odd(lambda env, method: (None, {1: np.nan, 3: np.inf}.get(env.life)) if method == "step" else None, 1)
+    envs.step(np.zeros((2, 1), np.float32))
+    with pytest.raises(EnvFault, match=re.escape(said)):
+        envs.step(np.zeros((2, 1), np.float32))
+
+
+def test_one_that_can_not_be_made_again_is_the_end(odd):
+    def act(env, method):
+        if method == "init" and env.life == 3:
+            raise OSError("no licence")
+        if method == "step" and env.count == 2:
+            raise ValueError("bad")
+
+    envs = odd(act)
+    envs.step(np.zeros((2, 1), np.float32))
+    with pytest.raises(EnvFault, match="env 0: can't be made anew: its constructor raised OSError: no licence"):
+        envs.step(np.zeros((2, 1), np.float32))
+
+
+def test_resets_that_fail_are_tried_again_within_the_budget(odd):
+    bad = {1: np.array([np.nan, 0], np.float32), 3: np.zeros((1, 2), np.float32)}
+    envs = odd(lambda env, method: bad.get(env.life) if method == "reset" else None)
+    assert envs.obs.tolist() == [[4, 0], [2, 0]]
+    assert envs.take_faults() == (
+        "env 0: observation[0] is nan; environment rebuilt 1/2 (worker.max_restarts)",
+        "env 0: observation has shape (1, 2), expected (2,); environment rebuilt 2/2 (worker.max_restarts)",
+    )
+
+
+def test_a_close_that_raises_does_no_harm(odd):
+    def act(env, method):
+        if method == "close" or (method == "step" and env.life == 1):
+            raise ValueError(method)
+
+    envs = odd(act)
+    assert envs.step(np.zeros((2, 1), np.float32)).valid.tolist() == [False, True]
+    assert envs.obs.tolist() == [[3, 0], [2, 1]]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ((["a", "b"], None), "step raised ValueError: could not convert"),
+        ((np.zeros(1, np.float32), None), r"observation has shape \(1,\), expected \(2,\)"),
+        ((np.zeros((1, 2), np.float32), None), r"observation has shape \(1, 2\), expected \(2,\)"),
+        ((5.0, None), r"observation has shape \(\), expected \(2,\)"),
+        (([1.0, -np.inf], None), r"observation\[1\] is -inf"),
+        ((None, "much"), "step raised ValueError: could not convert"),
+        ((None, 1e300), "reward is inf"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:overflow")
+def test_what_is_no_observation_or_reward(odd, given, said):
+    envs = odd(lambda env, method: given if method == "step" and env.life == 1 else None)
+    assert envs.step(np.zeros((2, 1), np.float32)).valid.tolist() == [False, True]
+    (fault,) = envs.take_faults()
+    assert re.match("env 0: " + said, fault)
+
+
+def test_observations_may_be_lists(odd):
+    envs = odd(lambda env, method: ([7.0, 8.0], None) if method == "step" else None)
+    assert envs.step(np.zeros((2, 1), np.float32)).next_obs.tolist() == [[7, 8], [7, 8]]
+    assert envs.take_faults() == ()
+
+
+def test_an_action_that_is_not_finite_is_named(odd):
+    def act(env, method):
+        if method == "step" and env.life == 1:
+            raise ValueError("bad action")
+
+    envs = odd(act)
+    envs.step(np.array([[np.nan], [0]], np.float32))
+    assert envs.take_faults()[0].startswith("env 0: the policy's action is not finite; ")
+
+
+def test_interrupts_come_through(odd):
+    def act(env, method):
+        if method == "step":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        odd(act).step(np.zeros((2, 1), np.float32))
+
+
+def test_begun_are_those_whose_episode_has_just_begun(odd):
+    def act(env, method):
+        if method == "step" and env.life == 2 and env.count == 2:
+            raise ValueError
+
+    envs, begun = odd(act), []
+    for _ in range(6):
+        envs.step(np.zeros((2, 1), np.float32))
+        begun.append(envs.begun)
+        assert all(envs.obs[i, 1] == 0 for i in envs.begun)
+    assert begun == [[], [1], [], [0], [], [1]]
+
+
+def test_only_a_call_that_goes_on_hangs():
+    """Time outside of calls and many short calls do not count; a call does, also after it was caught once."""
+    calls = 0
+    with hang_limit(0.08, lambda: calls):
+        time.sleep(0.2)
+        for _ in range(20):
+            calls += 1
+            time.sleep(0.01)
+        for _ in range(2):
+            calls = 2 * calls + 1
+            with pytest.raises(Hung, match=r"hung for more than 0.08 s \(worker.step_timeout_s\)"):
+                time.sleep(30)
+            calls += 1
+
+
+def test_the_signal_and_its_timer_are_restored():
+    def mine(number, frame):
+        raise AssertionError
+
+    before = signal.signal(signal.SIGALRM, mine)
+    left, _ = signal.setitimer(signal.ITIMER_REAL, 40.0, 7.0)
+    try:
+        with hang_limit(10.0, lambda: 0):
+            assert signal.getsignal(signal.SIGALRM) is not mine
+        assert signal.getsignal(signal.SIGALRM) is mine
+        again, interval = signal.getitimer(signal.ITIMER_REAL)
+        assert 30 < again <= 40
+        assert interval == 7.0
+    finally:
+        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_REAL, left)
+
+
+def test_there_is_no_limit_in_other_threads():
+    seen = []
+
+    def enter():
+        with hang_limit(10.0, lambda: 0):
+            seen.append(signal.getsignal(signal.SIGALRM))
+
+    before = signal.getsignal(signal.SIGALRM)
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert seen == [before]
