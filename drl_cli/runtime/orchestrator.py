@@ -200,9 +200,8 @@ class Orchestrator:
                 break
             self._train(updates)
         held = {done.member for done in self.arrived}
-        for member in sorted(
-            self.pool.idle(), key=lambda member: member.issued
-        ):  # else the first would do all the work
+        longest_idle_first = sorted(self.pool.idle(), key=lambda member: member.issued)
+        for member in longest_idle_first:  # where there is room for one, the same would do all the work
             if not self._may_dispatch():
                 break
             if member.index not in held:

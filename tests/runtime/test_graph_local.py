@@ -1,6 +1,7 @@
 """The whole graph in this process: determinism, counters, pace, the data path, in all three modes."""
 
 import io
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -256,3 +257,19 @@ def test_single_mode_trains_and_evaluates_though_ray_does_not_start(tmp_path, ca
     assert graph.progress.env_steps == 512
     assert graph.manage.evaluations[-1].load.opt_steps == graph.progress.opt_steps > 0
     assert "Ray did not start: too slow; evaluations run in this process" in caplog.text
+
+
+def test_workers_take_turns_where_there_is_room_for_one(build_graph):
+    """The trainer is the slower side: after warm-up the limiter lets one collect at a time."""
+    args = ("mode=async", "worker.num=3", "orchestrator.band=16", "orchestrator.gather_window_s=0")
+    graph = build_graph(COUNTER, *args, "total_env_steps=3200")
+    blocks, collected = Counter(), graph.progress.collected
+
+    def note(header):
+        collected(header)
+        blocks.update(block.worker for block in header.blocks)
+
+    graph.progress.collected = note
+    graph.run()
+    assert sorted(blocks) == [0, 1, 2]
+    assert max(blocks.values()) - min(blocks.values()) <= 1
