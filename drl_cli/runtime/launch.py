@@ -1,5 +1,6 @@
 """Launch: starts Ray, runs the program, and leaves a complete run folder whatever the end was."""
 
+import atexit
 import logging
 import os
 import pickle
@@ -34,6 +35,8 @@ from drl_cli.types import EnvSpec, State
 
 log = logging.getLogger(__name__)
 
+START_S = 15.0  # that the end of a run waits for Ray to have started
+
 
 class RaySession:
     """A Ray session of our own, started in a thread so that the rest can prepare meanwhile.
@@ -42,6 +45,7 @@ class RaySession:
     """
 
     nodes: Sequence[Node] = ()
+    is_stuck = False
 
     def __init__(self, object_store_mb: int) -> None:
         self._up, self._end = threading.Event(), threading.Event()
@@ -73,15 +77,17 @@ class RaySession:
 
     def close(self) -> None:
         """End the session and all processes in it."""
-        self._up.wait()
-        if self._error is None:
+        is_up = self._up.wait(START_S)
+        self._note_processes()
+        if is_up and self._error is None:
             import ray
 
-            self._note_processes()
             ray.shutdown()
-            for process in self._processes:  # what Ray's own processes, killed themselves, did not end
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
+        for process in self._processes:  # what Ray's own processes, killed themselves, did not end
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        if not is_up:  # the thread is inside Ray, which would end this process in a way of its own
+            self.is_stuck = True
         self._end.set()
 
     def _run(self) -> None:
@@ -104,6 +110,7 @@ class RaySession:
     def _start(self) -> None:
         import ray
 
+        _stand_apart()
         ray.shutdown()  # what a failed attempt left
         ray.init(
             address="local",
@@ -126,6 +133,8 @@ class Cluster:
 
     Raises ClusterUnfit with all problems. The environment has been imported here, which says what it needs there.
     """
+
+    is_stuck = False
 
     def __init__(self, address: str, env: EnvConfig) -> None:
         if address != "auto" and (problem := unreachable(address)):
@@ -184,6 +193,21 @@ class Cluster:
             if entry["Alive"] and entry["Resources"].get("CPU")
         ]
         return _ask(nodes, env)
+
+
+def _stand_apart() -> None:
+    """Ray's processes get groups of their own: a signal to ours is for us, who end them when all is saved."""
+    from ray._private import utils
+
+    if not hasattr(utils, "set_kill_on_parent_death_linux"):
+        return
+    end_with_parent = utils.set_kill_on_parent_death_linux
+
+    def prepare() -> None:  # in the new process, before it is Ray's
+        end_with_parent()
+        os.setpgid(0, 0)
+
+    utils.set_kill_on_parent_death_linux = prepare
 
 
 def _have_ray_log() -> None:
@@ -281,6 +305,8 @@ def run(
         except BaseException as error:
             lost = session.lost() if session and isinstance(error, RoleLost) else None
             exit_code = _report_error(RoleLost(lost) if lost else error, folder)
+            if signals.received and isinstance(error, RoleLost):  # the signal ended the role, too
+                exit_code = signals.exit_code
             if orchestrator is not None and not (lost or isinstance(error, Diverged)):
                 _rescue(orchestrator)
         finally:
@@ -291,6 +317,8 @@ def run(
             orchestrator.close(str(summary["status"]))
         if session is not None:
             session.close()
+            if session.is_stuck:
+                atexit.register(os._exit, exit_code)
     return summary
 
 

@@ -139,9 +139,8 @@ def test_from_config_starts_a_new_run_with_the_old_ones_config(run, drl, tmp_pat
 
 
 def test_one_process_at_a_time(run):
-    with claimed(run):
-        with pytest.raises(UsageError, match="is being trained right now"), claimed(run):
-            pass
+    with claimed(run), pytest.raises(UsageError, match="is being trained right now"), claimed(run):
+        pass
     with claimed(run):
         pass
 
