@@ -114,7 +114,7 @@ class _ReplayPart:
             self._ask(shard, self.shards[shard].call("save_part"))
             return
         self.left -= 1
-        self.sums.update(answer or {})
+        self.sums.update(answer if isinstance(answer, Mapping) else {})
         if self.left == 0:
             self._end()
 

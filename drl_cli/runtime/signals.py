@@ -43,7 +43,7 @@ class Signals:
 
 @contextmanager
 def catch() -> Iterator[Signals]:
-    """React to signals inside the block as Signals does, then as before."""
+    """React to signals inside the block as Signals does, then as before; after the first, ignore them at the end."""
     signals = Signals()
     handlers = {signal.SIGINT: signals.on_end, signal.SIGTERM: signals.on_end, signal.SIGUSR1: signals.on_pause}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
@@ -51,4 +51,4 @@ def catch() -> Iterator[Signals]:
         yield signals
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if signals.received else handler)

@@ -101,8 +101,7 @@ def test_a_checkpoint_whose_file_was_changed_is_refused_by_name(run_graph):
         for damaged in (content[:-3], content[: len(content) // 2] + b"\x80" + content[len(content) // 2 + 1 :]):
             (last / name).write_bytes(damaged)
             with pytest.raises(CheckpointError, match=name):
-                graph = run_graph(COUNTER, "mode=sync", "total_env_steps=1024", run=half.folder)
-                pytest.fail(f"{name} was taken: {graph.progress.env_steps}")
+                run_graph(COUNTER, "mode=sync", "total_env_steps=1024", run=half.folder)
         (last / name).write_bytes(content)
     assert open_checkpoint(last).env_steps == 512
 
