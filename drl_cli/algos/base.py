@@ -11,12 +11,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, cast
 
+import numpy as np
+
 import drl_cli.algos
 from drl_cli.networks.mlp import NetworkConfig
-from drl_cli.types import Array, Columns, EnvSpec, Schema
+from drl_cli.types import Array, Columns, EnvSpec, Schema, State
 from drl_cli.utils.group import Learner
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Count, Fraction
+from drl_cli.utils.seeding import rng_state, set_rng_state
 
 Batch = Mapping[str, "torch.Tensor"]
 
@@ -45,9 +48,10 @@ class Update:
 
 
 class Policy(ABC):
-    """Acts; numpy only, so that a worker process needs no torch."""
+    """Acts; numpy only, so that a worker process needs no torch. All its randomness comes from `rng`."""
 
     extra_columns: ClassVar[Schema] = {}
+    rng: np.random.Generator
 
     @abstractmethod
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None: ...
@@ -77,6 +81,14 @@ class Policy(ABC):
     @abstractmethod
     def greedy(self, obs: Array) -> Array:
         """The best action for each observation, without exploration."""
+
+    def state(self) -> State:
+        """What acting on needs besides parameters and exploration values: `rng`; a recurrent policy adds its memory."""
+        return {"rng": rng_state(self.rng)}
+
+    def load_state(self, state: State) -> None:
+        """Go on from `state()`; its arrays may be read-only."""
+        set_rng_state(self.rng, state["rng"])
 
 
 class Algorithm(Protocol):

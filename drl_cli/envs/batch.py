@@ -1,15 +1,17 @@
 """E environments stepped together: our own loop, so that no autoreset row exists and truncation is never lost."""
 
 import logging
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from drl_cli.envs.config import EnvConfig, EnvFault
+from drl_cli.envs.episode import MAX_STEPS, Beginning, generator_state, set_generator
 from drl_cli.envs.hang import Hung
 from drl_cli.envs.make import Env
-from drl_cli.types import Array, EnvSpec, Episode
+from drl_cli.types import Array, EnvSpec, Episode, State, nested, within
 from drl_cli.utils.seeding import integers
 
 log = logging.getLogger(__name__)
@@ -52,6 +54,9 @@ class EnvBatch:
         self._lengths = [0] * len(seeds)
         self._renewed = [0] * len(seeds)
         self._rebuilds, self._first_fault = 0, ""
+        self._beginnings = [Beginning(seed, None, {}) for seed in self.seeds]
+        self._actions: deque[Array] = deque(maxlen=MAX_STEPS)  # of the running episodes, at least
+        self._missed: list[int] = []
         for i, seed in enumerate(self.seeds):
             if fault := self._reset(i, seed):
                 self._rebuild(i, fault)
@@ -67,7 +72,11 @@ class EnvBatch:
             np.ones(size, np.bool_),
         )
         faults: dict[int, EnvFault] = {}
+        missed, self._missed = self._missed, []
+        self._actions.append(actions)
         for i, env in enumerate(self.envs):
+            if i in missed:
+                continue
             self.calls += 1
             try:
                 obs, reward, terminated, truncated = env.step(actions[i])
@@ -81,12 +90,13 @@ class EnvBatch:
             except (Exception, Hung) as error:
                 self.calls += 1
                 faults[i] = _fault("step", error)
+        for i in missed:
+            self._void(step, i)
         if not (_is_finite(step.reward) and (not self._is_float or _is_finite(step.next_obs))):
             bad = {i: _not_finite(step.next_obs[i], step.reward[i]) for i in range(size) if i not in faults}
             faults |= {i: EnvFault(cause) for i, cause in bad.items() if cause}
         for i in faults:
-            step.valid[i] = step.terminated[i] = step.truncated[i] = False
-            step.reward[i], step.next_obs[i] = 0.0, self.obs[i]
+            self._void(step, i)
         self.obs[:] = step.next_obs
         self.begun = np.flatnonzero(step.terminated | step.truncated).tolist()
         for i in self.begun:
@@ -97,7 +107,10 @@ class EnvBatch:
             if not np.isfinite(actions[i]).all():
                 fault = _because("the policy's action is not finite", fault)
             self._rebuild(i, fault)
-        self.begun += [i for i in faults if i not in self.begun]
+        self.begun += [i for i in (*faults, *missed) if i not in self.begun]
+        if self.begun:
+            while len(self._actions) > max(self._lengths):
+                self._actions.popleft()
         return step
 
     def take_episodes(self) -> tuple[Episode, ...]:
@@ -110,6 +123,50 @@ class EnvBatch:
         faults, self.faults = tuple(self.faults), []
         return faults
 
+    def state(self) -> State:
+        """All that `load_state` needs, to be taken when the episodes and faults so far have been."""
+        actions = list(self._actions)[len(self._actions) - min(max(self._lengths), len(self._actions)) :]
+        state = {
+            "obs": self.obs.copy(),
+            "seeds": np.array(self.seeds),
+            "returns": np.array(self._returns),
+            "lengths": np.array(self._lengths),
+            "renewed": np.array(self._renewed),
+            "rebuilds": np.array([self._rebuilds]),
+            "missed": np.array(self._missed, np.int64),
+            "first_fault": np.frombuffer(self._first_fault.encode(), np.uint8),
+        }
+        if actions:
+            state["actions"] = np.stack(actions)
+        for i, (env, beginning) in enumerate(zip(self.envs, self._beginnings, strict=True)):
+            rng = generator_state(env)
+            state |= nested(f"beginning.{i}", beginning.state()) | ({} if rng is None else {f"rng.{i}": rng})
+        return state
+
+    def load_state(self, state: State) -> list[str]:
+        """Go on from `state()`, each environment in the middle of its episode; returns a line for each that could not.
+
+        Those begin anew with a new seed, and what their next step would have been does not happen: it is not `valid`.
+        Raises ValueError when there were more or fewer environments.
+        """
+        if len(state["lengths"]) != len(self.envs):
+            saved = len(state["lengths"])
+            raise ValueError(f"the saved worker has {saved} environments, this one has {len(self.envs)} (worker.envs)")
+        self.seeds, self._renewed = state["seeds"].tolist(), state["renewed"].tolist()
+        self._returns, self._lengths = state["returns"].tolist(), state["lengths"].tolist()
+        self._rebuilds, self._first_fault = int(state["rebuilds"].item()), state["first_fault"].tobytes().decode()
+        self._missed, self._actions = state["missed"].tolist(), deque(state.get("actions", ()), MAX_STEPS)
+        self._beginnings = [Beginning.from_state(within(state, f"beginning.{i}")) for i in range(len(self.envs))]
+        self.obs[:] = state["obs"]
+        lost = []
+        for i in range(len(self.envs)):
+            if cause := self._bring_back(i, state.get(f"rng.{i}")):
+                lost.append(f"env {i}: its episode can't be brought back ({cause}); it begins anew")
+                self._missed = sorted({*self._missed, i})
+                if fault := self._renew(i):
+                    self._rebuild(i, fault)
+        return lost
+
     def close(self) -> None:
         """Close all environments."""
         for env in self.envs:
@@ -120,6 +177,7 @@ class EnvBatch:
         self._returns[i], self._lengths[i] = 0.0, 0
         self.calls += 1
         try:
+            self._beginnings[i] = Beginning.of(self.envs[i], seed)
             self.obs[i] = self._shaped(self.envs[i].reset(seed))
             self.calls += 1
         except (Exception, Hung) as error:
@@ -158,6 +216,27 @@ class EnvBatch:
             raise EnvFault(f"env {i}: can't be made anew: {_fault('its constructor', error)}") from error
         (seed,) = integers(self.seeds[i], "env", 1, self._renewed[i])
         return self._reset(i, seed)
+
+    def _bring_back(self, i: int, rng: Array | None) -> str | None:
+        """Have an environment repeat its running episode; returns why that is not as it was."""
+        if self._lengths[i] > len(self._actions):
+            return f"more than {MAX_STEPS} steps"
+        actions = [actions[i] for actions in self._actions][len(self._actions) - self._lengths[i] :]
+        self.calls += 1
+        try:
+            obs = self._shaped(self._beginnings[i].repeat(self.envs[i], actions)).astype(self.obs.dtype)
+            if rng is not None:
+                set_generator(self.envs[i], rng)
+            self.calls += 1
+        except (Exception, Hung) as error:
+            self.calls += 1
+            return str(_fault("repeating it", error))
+        return None if obs.tobytes() == self.obs[i].tobytes() else "it is another one when it is repeated"
+
+    def _void(self, step: Step, i: int) -> None:
+        """Have no step taken by an environment."""
+        step.valid[i] = step.terminated[i] = step.truncated[i] = False
+        step.reward[i], step.next_obs[i] = 0.0, self.obs[i]
 
     def _close(self, i: int) -> None:
         self.calls += 1

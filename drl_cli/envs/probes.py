@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
-from drl_cli.types import Array
+from drl_cli.types import Array, State
 
 Info = dict[str, Any]
 
@@ -17,7 +17,8 @@ class Counter(gymnasium.Env[Array, Array]):
     """Every observation says who and when it is: [environment, episode, step]; the reward is the step's number.
 
     Episodes differ in length (by the episode's number), even ones terminate, odd ones are truncated. A row that is
-    lost, doubled, reordered or crosses an episode shows in the numbers.
+    lost, doubled, reordered or crosses an episode shows in the numbers. `save_state` and `load_state` have a resumed
+    run go on counting (envs/episode.py).
     """
 
     def __init__(self, base_length: int = 3, spread: int = 5) -> None:
@@ -39,6 +40,12 @@ class Counter(gymnasium.Env[Array, Array]):
         ended = self.count >= self.base_length + self.episode % self.spread
         even = self.episode % 2 == 0
         return self._obs(), float(self.count), ended and even, ended and not even, {}
+
+    def save_state(self) -> State:
+        return {"who": np.array([self.tag, self.episode])}
+
+    def load_state(self, state: State) -> None:
+        self.tag, self.episode = state["who"].tolist()
 
     def _obs(self) -> Array:
         return np.array([self.tag, self.episode, self.count], np.float32)
@@ -156,6 +163,14 @@ class Faulty(Counter):
             reward = np.inf if self.fault == "inf_reward" else reward
         return obs, reward, terminated, truncated, info
 
+    def save_state(self) -> State:
+        return {**super().save_state(), "life": np.array([self.life, 0 if self.at is None else self.at])}
+
+    def load_state(self, state: State) -> None:
+        super().load_state(state)
+        self.life, at = state["life"].tolist()
+        self.at = at or None
+
     def _is_first(self) -> bool:
         try:
             if self.file:
@@ -211,6 +226,12 @@ class Frames(gymnasium.Env[Array, np.int64]):
         ended = self.count >= self.base_length + self.episode * 7 % self.spread
         even = self.episode % 2 == 0
         return self.obs, float(self.count), ended and even, ended and not even, {}
+
+    def save_state(self) -> State:
+        return {"who": np.array([self.tag, self.episode])}
+
+    def load_state(self, state: State) -> None:
+        self.tag, self.episode = state["who"].tolist()
 
     def _frame(self) -> Array:
         frame = self.slope.copy()

@@ -1,11 +1,11 @@
 """From environment steps to the rows of a replay table, in the worker."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Protocol
 
 import numpy as np
 
-from drl_cli.types import Array, Column, Columns, Schema
+from drl_cli.types import Array, Column, Columns, Schema, State, nested, num_rows, within
 
 Rate = Callable[[Columns], Array]
 """First priorities `[rows]` of rows `[rows, ...]`."""
@@ -27,6 +27,12 @@ class Builder(Protocol):
     @property
     def open_rows(self) -> int:
         """Steps appended that no row taken has as its own."""
+
+    def state(self) -> State:
+        """What is still open, right after a `take`."""
+
+    def load_state(self, state: State) -> None:
+        """Go on from `state()`; its arrays may be read-only."""
 
 
 class NStepBuilder:
@@ -93,6 +99,13 @@ class NStepBuilder:
         """Steps appended whose row is not complete yet."""
         return int(sum((~emitted).sum() for emitted in self._emitted))
 
+    def state(self) -> State:
+        return nested("steps", stacked([{**s, "emitted": e} for s, e in zip(self._steps, self._emitted, strict=True)]))
+
+    def load_state(self, state: State) -> None:
+        self._steps = unstacked(within(state, "steps"))
+        self._emitted = [step.pop("emitted") for step in self._steps]
+
 
 class RolloutBuilder:
     """Turns steps of E environments into rollouts: one row per environment step, complete at once, in order of time.
@@ -138,6 +151,12 @@ class RolloutBuilder:
         """None: a row is complete with its step."""
         return 0
 
+    def state(self) -> State:
+        return {}
+
+    def load_state(self, state: State) -> None:
+        self._steps = []
+
 
 class RatedBuilder:
     """Another builder's rows with their first priorities as one more column, `priority`."""
@@ -155,3 +174,19 @@ class RatedBuilder:
     @property
     def open_rows(self) -> int:
         return self.builder.open_rows
+
+    def state(self) -> State:
+        return self.builder.state()
+
+    def load_state(self, state: State) -> None:
+        self.builder.load_state(state)
+
+
+def stacked(steps: Sequence[Columns]) -> State:
+    """Steps of all environments as arrays `[steps, E, ...]`; of none, nothing."""
+    return {name: np.stack([step[name] for step in steps]) for name in steps[0]} if steps else {}
+
+
+def unstacked(state: State) -> list[Columns]:
+    """The inverse of `stacked`."""
+    return [{name: column[i] for name, column in state.items()} for i in range(num_rows(state))] if state else []

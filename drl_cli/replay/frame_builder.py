@@ -1,12 +1,13 @@
 """From image observations to frames: around any builder of rows, in the worker."""
 
 from collections import deque
+from itertools import pairwise
 
 import numpy as np
 
 from drl_cli.replay.builders import Builder, Rate
 from drl_cli.replay.frames import IMAGES, Codec, Stacking
-from drl_cli.types import Array, Columns
+from drl_cli.types import Array, Columns, State, nested, within
 
 FRAMES = ("frame_id", "frame_size", "frames")
 """Columns of a block besides its rows: ids and sizes [bytes] of their frames `[F]`, and the bytes of all on end.
@@ -69,6 +70,31 @@ class FrameBuilder:
             images = {name: self._images(frames, np.searchsorted(ids, rows[name])) for name in IMAGES}
             rows["priority"] = self.rate({**rows, **images})
         return {**rows, "frame_id": ids, "frame_size": sizes, "frames": np.frombuffer(b"".join(packed), np.uint8)}
+
+    def state(self) -> State:
+        packed = list(self._packed.values())
+        state = {
+            "next_id": np.array([self._next_id]),
+            "frame_id": np.array(list(self._packed)),
+            "frame_size": np.array([len(frame) for frame in packed]),
+            "frames": np.frombuffer(b"".join(packed), np.uint8),
+        }
+        if self._obs is not None:
+            state |= {"obs": self._obs.copy(), "ids": self._ids.copy()}
+        if self._open:
+            state["open"] = np.stack(self._open)
+        return state | nested("builder", self.builder.state())
+
+    def load_state(self, state: State) -> None:
+        self._next_id = int(state["next_id"].item())
+        frames, ends = state["frames"].tobytes(), np.cumsum(state["frame_size"]).tolist()
+        slices = zip(state["frame_id"].tolist(), pairwise([0, *ends]), strict=True)
+        self._packed = {i: frames[start:end] for i, (start, end) in slices}
+        self._open = deque(state.get("open", ()), self._open.maxlen)
+        self._obs = state.get("obs")
+        if self._obs is not None:
+            self._frames, self._ids = self.stacking.split(self._obs), state["ids"].copy()
+        self.builder.load_state(within(state, "builder"))
 
     def _images(self, frames: Array, indices: Array) -> Array:
         """Images `[..., *shape]` of frames `[n, size]` by their indices `[..., k]`."""

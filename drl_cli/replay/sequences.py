@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from drl_cli.types import Array, Column, Columns, Schema
+from drl_cli.replay.builders import stacked, unstacked
+from drl_cli.types import Array, Column, Columns, Schema, State, nested, within
 
 
 class SequenceBuilder:
@@ -70,6 +71,14 @@ class SequenceBuilder:
     def open_rows(self) -> int:
         """Steps appended that are in no complete sequence yet."""
         return int((self._age - self._covered).sum())
+
+    def state(self) -> State:
+        steps = nested("steps", stacked(self._steps))
+        return {"age": np.atleast_1d(self._age), "covered": np.atleast_1d(self._covered), **steps}
+
+    def load_state(self, state: State) -> None:
+        self._age, self._covered = state["age"], state["covered"]
+        self._steps, self._rows = unstacked(within(state, "steps")), []
 
     def _next_row(self, age: Array, stop: int | Array) -> tuple[Array, Array]:
         """First and end index among the kept steps of the row that each environment completes next."""

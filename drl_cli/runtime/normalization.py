@@ -12,7 +12,7 @@ import numpy as np
 
 from drl_cli.algos.base import Policy, load_algorithm
 from drl_cli.runtime.config import Config
-from drl_cli.types import Array, Columns, EnvSpec
+from drl_cli.types import Array, Columns, EnvSpec, State
 from drl_cli.utils.moments import RunningMoments
 
 if TYPE_CHECKING:
@@ -144,6 +144,12 @@ class NormalizedPolicy(Policy):
 
     def greedy(self, obs: Array) -> Array:
         return self.policy.greedy(self._normalized(obs))
+
+    def state(self) -> State:
+        return self.policy.state()
+
+    def load_state(self, state: State) -> None:
+        self.policy.load_state(state)
 
     def _normalized(self, obs: Array) -> Array:
         if self.layout.obs is None:

@@ -19,8 +19,8 @@ from drl_cli.runtime.errors import EnvironmentFailed
 from drl_cli.runtime.exploration import describe, personal
 from drl_cli.runtime.messages import Block, InsertTransition, LoadParams
 from drl_cli.runtime.normalization import make_policy
-from drl_cli.types import Array, Column, Columns, EnvSpec, Schema, sources, transition_schema
-from drl_cli.utils.seeding import integers
+from drl_cli.types import Array, Column, Columns, EnvSpec, Schema, State, nested, sources, transition_schema, within
+from drl_cli.utils.seeding import globals_state, integers, seed_globals, set_globals_state
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,8 @@ class Worker:
         self.config, self.index, self.incarnation = config, index, incarnation
         self.num_steps = config.steps_per_collect
         seeds = integers(config.seed, "worker", config.worker.envs, index, incarnation)
-        (policy_seed,) = integers(config.seed, "policy", 1, index, incarnation)
+        policy_seed, globals_seed = integers(config.seed, "policy", 2, index, incarnation)
+        seed_globals(globals_seed)
         self.policy = make_policy(config, spec, policy_seed)
         self.builder = make_builder(config, spec, self.policy, index, incarnation)
         try:
@@ -48,6 +49,7 @@ class Worker:
         self.source = sources(index, config.worker.envs)
         self.load: LoadParams | None = None
         self.held: LoadParams | None = None
+        self.params: Array | None = None
         self.blocks = 0
         self.env_steps = 0
         if config.worker.exploration is not None:
@@ -62,7 +64,7 @@ class Worker:
         started = time.perf_counter()
         if params is not None:
             self.policy.load(params)
-            self.held = load
+            self.held, self.params = load, params
         assert self.held is not None
         self.load = load
         setting = self.config.worker.exploration
@@ -100,6 +102,32 @@ class Worker:
         if self.envs.begun:
             self.policy.begin(np.array(self.envs.begun))
         return int(np.count_nonzero(step.valid))
+
+    def state(self) -> State:
+        """All of it, between two collects, the parameters that it holds included."""
+        state = {"counters": np.array([self.incarnation, self.blocks, self.env_steps])}
+        if self.held is not None and self.params is not None:
+            held = self.held
+            state |= {"held": np.array([held.version, held.opt_steps, held.env_steps]), "params": self.params.copy()}
+        state |= nested("policy", self.policy.state()) | nested("builder", self.builder.state())
+        return state | nested("envs", self.envs.state()) | nested("globals", globals_state())
+
+    def load_state(self, state: State) -> None:
+        """Go on from `state()`, bit by bit; an environment that can't begins anew, as after a fault, with a warning.
+
+        Raises ValueError when the worker had another number of environments.
+        """
+        with hang_limit(self.config.worker.step_timeout_s, lambda: self.envs.calls):
+            lost = self.envs.load_state(within(state, "envs"))
+        for line in lost:
+            log.warning("worker %d %s", self.index, line)
+        self.incarnation, self.blocks, self.env_steps = state["counters"].tolist()
+        if "held" in state:
+            self.held, self.params = LoadParams(*state["held"].tolist()), state["params"]
+            self.policy.load(self.params)
+        self.policy.load_state(within(state, "policy"))
+        self.builder.load_state(within(state, "builder"))
+        set_globals_state(within(state, "globals"))
 
     def close(self) -> None:
         """Close the environments."""

@@ -1,5 +1,8 @@
 """One seed for the run; every role derives its own stream from (seed, role, index, incarnation)."""
 
+import random
+from collections.abc import Mapping
+
 import numpy as np
 import numpy.typing as npt
 
@@ -40,3 +43,29 @@ def integers(seed: int, role: str, count: int, index: int = 0, incarnation: int 
     """`count` seeds in [0, 2**31) for libraries that take an int (environments, torch)."""
     state = sequence(seed, role, index, incarnation).generate_state(count, np.uint32)
     return [int(value) >> 1 for value in state]
+
+
+def seed_globals(seed: int) -> None:
+    """Seed this process's own generators, `random` and numpy's global one, which environments may use."""
+    random.seed(seed)
+    np.random.seed(seed)
+
+
+def globals_state() -> dict[str, npt.NDArray[np.generic]]:
+    """All of this process's own generators."""
+    _, words, gauss = random.getstate()
+    _, keys, position, has_gauss, cached = np.random.get_state()
+    return {
+        "python": np.array(words, np.uint32),
+        "python_gauss": np.array([] if gauss is None else [gauss], np.float64),
+        "numpy": np.array([*keys, position], np.uint32),
+        "numpy_gauss": np.array([cached] if has_gauss else [], np.float64),
+    }
+
+
+def set_globals_state(state: Mapping[str, npt.NDArray[np.generic]]) -> None:
+    """Have them go on where `globals_state` was taken."""
+    gauss, cached = state["python_gauss"].tolist(), state["numpy_gauss"].tolist()
+    random.setstate((3, tuple(state["python"].tolist()), gauss[0] if gauss else None))
+    *keys, position = state["numpy"].tolist()
+    np.random.set_state(("MT19937", keys, position, len(cached), cached[0] if cached else 0.0))

@@ -32,20 +32,20 @@ class Policy(base.Policy):
 
     def __init__(self, config, network, spec, seed):
         self.size, self.rng = spec.action.size, np.random.default_rng(seed)
-        self.state = np.zeros((0, 2), np.float32)
+        self.memory = np.zeros((0, 2), np.float32)
 
     def load(self, params):
         assert params.shape == (1,)
 
     def begin(self, envs):
-        if len(envs) and envs.max() >= len(self.state):
-            self.state = np.zeros((envs.max() + 1, 2), np.float32)
-        self.state[envs] = 0
+        if len(envs) and envs.max() >= len(self.memory):
+            self.memory = np.zeros((envs.max() + 1, 2), np.float32)
+        self.memory[envs] = 0
 
     def act(self, obs):
-        before, self.state = self.state, self.state / 2 + obs[:, 1:]
+        before, self.memory = self.memory, self.memory / 2 + obs[:, 1:]
         action = self.rng.uniform(-1, 1, (len(obs), self.size)).astype(np.float32)
-        return {"action": action, "state": before, "seen": self.state.copy()}
+        return {"action": action, "state": before, "seen": self.memory.copy()}
 
     def random(self, rows):
         raise NotImplementedError
@@ -55,6 +55,13 @@ class Policy(base.Policy):
 
     def greedy(self, obs):
         return np.zeros((len(obs), self.size), np.float32)
+
+    def state(self):
+        return {**super().state(), "memory": self.memory.copy()}
+
+    def load_state(self, state):
+        super().load_state(state)
+        self.memory = state["memory"].copy()
 
 
 class Algorithm:
