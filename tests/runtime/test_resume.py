@@ -16,6 +16,21 @@ def rows(graph):
     return list(csv.DictReader((graph.folder / "eval.csv").open()))
 
 
+def interrupted(graph):
+    """Run until the first checkpoint after the start, as if a signal came then."""
+    begin = graph.saver.begin
+
+    def save_and_stop(*args):
+        begin(*args)
+        if graph.progress.env_steps > 100:
+            graph.stop("signal")
+
+    graph.saver.begin = save_and_stop
+    graph.run()
+    graph.finish()
+    return graph
+
+
 def counters(graph):
     return graph.progress.counts() | {"limiter": graph.limiter.state(), "ratio": graph.progress.updates_per_env_step()}
 
@@ -28,24 +43,34 @@ def counters(graph):
         ("env=Pendulum-v1", "algo.n_step=3", "replay=prioritized", "env.normalize_obs=true"),
         ("env=LunarLanderContinuous", "algo.n_step=5"),
         ("env=CartPole-v1", "algo=dqn", "replay.remover=random"),
-        ("env=CartPole-v1", "algo=ppo", "trainer.batch_size=64", "algo.minibatch=32", "env.normalize_reward=true"),
+        ("env=CartPole-v1", "algo=ppo", "trainer.batch_size=64", "algo.minibatch_size=32", "env.normalize_reward=true"),
         (COUNTER, "worker.num=2"),
     ],
 )
-def test_a_resumed_run_ends_with_the_weights_of_one_that_never_stopped(run_graph, mode, args):
+def test_a_resumed_run_ends_with_the_weights_of_one_that_never_stopped(run_graph, build_graph, mode, args):
     if mode == "single" and "worker.num=2" in args:
         args = (COUNTER,)
     args = (f"mode={mode}", "seed=3", *args)
     once = run_graph(*args, "total_env_steps=1024")
-    half = run_graph(*args, "total_env_steps=512")
+    half = interrupted(build_graph(*args, "total_env_steps=1024", "checkpoint.period=500"))
+    assert half.progress.env_steps == 512
     assert weights(half) != weights(once)
     rest = run_graph(*args, "total_env_steps=1024", run=half.folder)
     assert weights(rest) == weights(once)
     assert counters(rest) == counters(once)
 
 
+@pytest.mark.parametrize("mode", ["single", "sync"])
+def test_two_halves_are_a_whole(run_graph, mode):
+    args = (f"mode={mode}", "env=Pendulum-v1", "seed=3")
+    once, half = run_graph(*args, "total_env_steps=1024"), run_graph(*args, "total_env_steps=512")
+    before = weights(half)
+    rest = run_graph(*args, "total_env_steps=1024", run=half.folder)
+    assert before != weights(once) == weights(rest)
+
+
 def test_the_curve_goes_on(run_graph):
-    args = (COUNTER, "mode=sync", *EVERY)
+    args = ("env=Pendulum-v1", "mode=sync", *EVERY)
     once = run_graph(*args, "total_env_steps=1024")
     half = run_graph(*args, "total_env_steps=512")
     rest = run_graph(*args, "total_env_steps=1024", run=half.folder)
