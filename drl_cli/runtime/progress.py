@@ -136,6 +136,7 @@ class Progress:
             **self.counts(),
             "worker_restarts": self.worker_restarts,
             "env_restarts": self.env_restarts,
+            "skipped_updates": self.skipped_updates,
             "warm_env_steps": self.warm_env_steps,
             "wall_s": self.wall_s(),
             "peak_rss_mb": self.peak_rss_mb,
@@ -145,7 +146,8 @@ class Progress:
 
     def load_state(self, state: Mapping[str, Any], has_replay: bool) -> None:
         """Go on from `state()`; without the replay that belongs to it, min_inserts are waited for again."""
-        for name in (*self.counts(), "worker_restarts", "env_restarts", "warm_env_steps", "peak_rss_mb"):
+        others = ("worker_restarts", "env_restarts", "skipped_updates", "warm_env_steps", "peak_rss_mb")
+        for name in (*self.counts(), *others):
             setattr(self, name, state[name])
         self.wall_before_s = state["wall_s"]
         for name in ("time_to_return", "best", "last"):

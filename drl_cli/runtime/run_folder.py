@@ -5,6 +5,7 @@ import logging
 import os
 import platform
 import socket
+import statistics
 import subprocess
 from importlib.metadata import version
 from pathlib import Path
@@ -82,6 +83,8 @@ def summarise(
     }
     waited, skipped = (orchestrator.worker_wait_s(), orchestrator.manage.skipped) if orchestrator else (0.0, 0)
     summary |= progress.summary(waited, skipped)
+    restarts = orchestrator.pool.restart_seconds if orchestrator else []
+    summary["worker_restart_s"] = statistics.median(restarts) if restarts else None  # from noticing to the next block
     for name in ("best", "last"):
         link = folder / "checkpoints" / name
         summary[f"checkpoint_{name}"] = f"checkpoints/{os.readlink(link)}" if link.is_symlink() else None
