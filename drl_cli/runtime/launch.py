@@ -10,7 +10,6 @@ import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -296,7 +295,7 @@ def run(
                 restore(checkpoint, config, orchestrator)
             if session is not None:
                 orchestrator.health = session.lost
-            signals.soft, signals.toggle = partial(orchestrator.stop, "signal"), orchestrator.toggle_pause
+            signals.soft, signals.toggle = orchestrator.interrupt, orchestrator.toggle_pause
             orchestrator.run()
             orchestrator.finish()
             exit_code = signals.exit_code

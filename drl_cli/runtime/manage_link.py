@@ -1,12 +1,14 @@
 """ManageLink: the orchestrator's edge to manage. Nothing here waits, and no failure of manage stops training."""
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from drl_cli.runtime.handles import ActorDied, Handle, Ref, get, wait
 from drl_cli.runtime.manage import EvalReport
 from drl_cli.runtime.messages import LoadParams
+from drl_cli.utils.clock import now
 
 log = logging.getLogger(__name__)
 
@@ -18,8 +20,8 @@ class ManageLink:
     with `wait` it blocks until it can.
     """
 
-    def __init__(self, spawn: Callable[[bool], Handle | None], max_restarts: int) -> None:
-        self.spawn, self.max_restarts = spawn, max_restarts
+    def __init__(self, spawn: Callable[[bool], Handle | None], max_restarts: int, stall_s: float = math.inf) -> None:
+        self.spawn, self.max_restarts, self.stall_s = spawn, max_restarts, stall_s
         self.handle: Handle | None = None
         self.evaluations: list[EvalReport] = []
         self.evaluated = -1
@@ -27,6 +29,7 @@ class ManageLink:
         self.restarts = 0
         self.gave_up = False
         self.evaluating: Ref = None
+        self._until = math.inf  # when an evaluation has taken so long that it is said
         self._running: tuple[LoadParams, Ref] | None = None
         self._next: tuple[LoadParams, Ref] | None = None
         self._reports: dict[Ref, Callable[[Any], None]] = {}
@@ -75,17 +78,22 @@ class ManageLink:
                 if report.problem:
                     self._warn(report.problem)
                 self._on_evaluation(report)
+        if self.evaluating is not None and now() > self._until and self._running is not None:
+            self._until = math.inf
+            env_steps = self._running[0].env_steps
+            log.warning("the evaluation of step %d takes longer than %g s; training goes on", env_steps, self.stall_s)
         if self.evaluating is None and self._next is not None and self.handle is not None:
             self._running, self._next = self._next, None
+            self._until = now() + self.stall_s
             self.evaluating = self.handle.call("evaluate", *self._running)
 
-    def finish(self, load: LoadParams, params: Ref, timeout_s: float) -> None:
-        """Evaluate the last version, unless it has been; wait for all that is under way."""
+    def finish(self, load: LoadParams, params: Ref, timeout_s: float, is_over: Callable[[], bool]) -> None:
+        """Evaluate the last version, unless it has been; wait for all that is under way, as long as it is not over."""
         self.drop_next()
-        self._wait(timeout_s)
-        if self.evaluated != load.version:
+        self._wait(timeout_s, is_over)
+        if self.evaluated != load.version and not is_over():
             self._next = (load, params)
-            self._wait(timeout_s)
+            self._wait(timeout_s, is_over)
 
     def drop_next(self) -> None:
         """Skip the evaluation that waits."""
@@ -102,16 +110,19 @@ class ManageLink:
         """Answers that are to come."""
         return [ref for ref in (self.evaluating, *self._reports) if ref is not None]
 
-    def _wait(self, timeout_s: float) -> None:
-        """Until nothing is under way; gives up with a warning when nothing comes back for `timeout_s`."""
-        while not self.gave_up:
+    def _wait(self, timeout_s: float, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Until nothing is under way or it is over; gives up with a warning when nothing comes back for `timeout_s`."""
+        heard = now()
+        while not self.gave_up and not is_over():
             self.poll()
             under_way = self.under_way()
             if not under_way and self._next is None and self.handle is not None:
                 return
             if self.handle is None:
                 self.handle = self.spawn(True)
-            elif under_way and not wait(under_way, timeout_s):
+            elif not under_way or wait(under_way, min(1.0, timeout_s)):
+                heard = now()
+            elif now() - heard > timeout_s:
                 log.warning("manage does not answer for %.0f s; its last results are missing", timeout_s)
                 self.gave_up = True
 

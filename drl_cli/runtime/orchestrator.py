@@ -72,7 +72,7 @@ class Orchestrator:
         self.next_save = 0  # the first checkpoint is of the beginning: there is always one to go on from
         self.next_report = now() + config.logger.report_s
         self.stop_reason: str | None = None
-        self.paused = False
+        self.paused = self.interrupted = False
         self.deadline: float | None = None
         self.health: Callable[[], str | None] = lambda: None  # what is wrong with what the roles run on
         self.saver = Saver(config, folder, replay, trainers, pool, manage, self.calls.expect)
@@ -84,6 +84,8 @@ class Orchestrator:
             self.calls.expect(ref, role, get)
         if self.params is None:
             self._publish()
+        else:  # going on: every role takes its part of the checkpoint over before anything moves
+            self._until(lambda: not self.calls.pending)
         self._until(lambda: self.params is not None)
         step = self._step_async if self.config.mode == "async" else self._step_sync
         while not self._done():
@@ -116,7 +118,7 @@ class Orchestrator:
         }
 
     def finish(self) -> None:
-        """Publish, save and evaluate the last weights; a signal spares the evaluation."""
+        """Publish, save and evaluate the last weights; an interrupt spares the evaluation."""
         self._settle()
         if self.progress.opt_steps > self.load.opt_steps:
             self._publish()
@@ -125,10 +127,7 @@ class Orchestrator:
         self._until(lambda: not self.saver.busy)
         self.saver.begin(self.load, self.params, self.state())
         self._until(lambda: not self.saver.busy)
-        if self.stop_reason == "signal":
-            self.manage.drop_next()
-        else:
-            self.manage.finish(self.load, self.params, self.config.orchestrator.stall_s)
+        self.manage.finish(self.load, self.params, self.config.orchestrator.stall_s, is_over=lambda: self.interrupted)
 
     def rescue(self) -> None:
         """Save what there is when the run can't go on: a checkpoint, or at least the newest model."""
@@ -147,6 +146,11 @@ class Orchestrator:
     def stop(self, reason: str) -> None:
         """End at the next opportunity."""
         self.stop_reason = self.stop_reason or reason
+
+    def interrupt(self) -> None:
+        """End as soon as all is saved."""
+        self.interrupted = True
+        self.stop("signal")
 
     def pause(self) -> None:
         """Issue no more calls; what is under way ends. Inserts, samples and loads then stand still."""

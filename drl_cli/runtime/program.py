@@ -83,7 +83,7 @@ def build(
             log.warning("%s; evaluations run in this process and training waits for them", error)
             return local.spawn("manage", Manage, *parts)
 
-    manage = ManageLink(spawn_manage, config.manage.max_restarts)
+    manage = ManageLink(spawn_manage, config.manage.max_restarts, config.orchestrator.stall_s)
     rows = config.rows_per_collect * config.num_workers // len(pool.members)
     return Orchestrator(
         config, pool, replay, trainers, server, manage, edge.put, rows,

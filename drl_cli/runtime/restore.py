@@ -76,8 +76,10 @@ def clean_up(run: Path, checkpoint: Checkpoint | None) -> None:
 
 
 def _on_loaded(graph: Orchestrator, shard: int, ref: Ref) -> None:
-    if get(ref):
+    if rows := get(ref):
         graph.replay.filled.add(shard)
+    if graph.config.is_on_policy:  # a queue of another capacity begins empty
+        graph.limiter.load_state({"queued": rows})
 
 
 def restore(checkpoint: Checkpoint, config: Config, graph: Orchestrator) -> None:

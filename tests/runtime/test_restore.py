@@ -23,7 +23,7 @@ def interrupted(graph):
     def save_and_stop(*args):
         begin(*args)
         if graph.progress.env_steps > 100:
-            graph.stop("signal")
+            graph.interrupt()
 
     graph.saver.begin = save_and_stop
     graph.run()
