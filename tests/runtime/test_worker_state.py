@@ -14,6 +14,7 @@ import drl_cli.algos
 from drl_cli.algos.base import load_algorithm
 from drl_cli.envs.make import read_spec
 from drl_cli.runtime.checkpoint import read_arrays, write_arrays
+from drl_cli.runtime.errors import EnvironmentFailed
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.worker import Worker
 
@@ -103,6 +104,7 @@ def check_equal(ours, theirs):
         (FAULTY, "+env.kwargs.at=13", "worker.max_restarts=100", "algo.n_step=5"),
         (FAULTY, "+env.kwargs.at=null", "worker.max_restarts=100"),
         (*FRAMES, "algo=dqn", "algo.n_step=5"),
+        (*FRAMES, "algo=dqn", "algo.n_step=5", "worker.block_rows=3"),
         (*FRAMES, "algo=dqn", *SEQUENCES),
     ],
     ids=lambda overrides: "-".join(name.split(":")[-1].split("=")[-1] for name in overrides[:3]),
@@ -186,8 +188,11 @@ def test_what_can_not_be_brought_back_begins_anew(tmp_path, caplog, monkeypatch,
     lines = [f"worker 1 env {i}: its episode can't be brought back ({why}); it begins anew" for i in range(3)]
     assert [record.getMessage() for record in caplog.records] == lines
     assert second.builder.open_rows == first.builder.open_rows == 12
+    begun, begin = [], second.policy.begin
+    monkeypatch.setattr(second.policy, "begin", lambda envs: [begun.append(envs.tolist()), begin(envs)])
     (after, _, faults), more = collect(second, 1)
     assert faults == ()
+    assert begun == [[0, 1, 2]]
     assert after[0].first_env_step == blocks[0].last_env_step == 30
     assert after[0].last_env_step == 57
     assert after[0].rows == len(more["reward"]) == 12 + 27 - 12
@@ -197,6 +202,28 @@ def test_what_can_not_be_brought_back_begins_anew(tmp_path, caplog, monkeypatch,
     )
     ends = more["next_obs"][:12].reshape(4, 3)
     assert (ends == ends[0]).all()
+
+
+def test_a_generator_that_something_else_used_goes_on_too(tmp_path):
+    first, second = (make_worker("env=CartPole-v1", "algo=dqn") for _ in range(2))
+    collect(first, 0, vector(first, 0))
+    first.envs.envs[1].raw.unwrapped.np_random.random()
+    second.load_state(through_a_file(first.state(), tmp_path))
+    for version in range(5):
+        check_equal(collect(first, version), collect(second, version))
+
+
+def test_the_budget_goes_on(tmp_path):
+    args = (FAULTY, "+env.kwargs.at=7", "worker.max_restarts=5")
+    first, second = make_worker(*args), make_worker(*args)
+    assert len(collect(first, 0, vector(first, 0))[0][2]) == 3
+    second.load_state(through_a_file(first.state(), tmp_path))
+    messages = []
+    for worker in (first, second):
+        with pytest.raises(EnvironmentFailed, match="the first fault was in env 0") as caught:
+            collect(worker, 1)
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
 
 
 def test_long_episodes_begin_anew(caplog, monkeypatch):
