@@ -164,9 +164,9 @@ def claimed(folder: Path) -> Iterator[None]:
         yield
 
 
-def judge(old: Config, new: Config) -> list[Change]:
+def judge(old: Config, config: Config) -> list[Change]:
     """What differs; raises UsageError (exit 8) where the run can't go on so, or was not told to."""
-    before, after = _flat(to_yaml_keys(old)), _flat(to_yaml_keys(new))
+    before, after = _flat(to_yaml_keys(old)), _flat(to_yaml_keys(config))
     keys = [key for key in {**before, **after} if before.get(key) != after.get(key) and key not in COMMAND]
     changes = [Change(key, before.get(key), after.get(key)) for key in keys]
     problems = [
@@ -174,7 +174,7 @@ def judge(old: Config, new: Config) -> list[Change]:
         for change in changes
         if change.verdict == "impossible"
     ]
-    if not new.confirm:
+    if not config.confirm:
         careful = [str(change) for change in changes if change.verdict == "careful"]
         if careful:
             problems.append(f"resume: {', '.join(careful)}: changes what is learned from here on; say confirm=true")

@@ -51,6 +51,7 @@ def run_record(config: Config, folder: Path, command: list[str]) -> dict[str, An
         "id": folder.name,
         "status": "running",
         "command": command,
+        "from_config": config.from_config,
         "started": now_text(),
         "seed": config.seed,
         "host": socket.gethostname(),

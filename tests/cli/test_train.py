@@ -156,7 +156,9 @@ def test_checkpoints_best_and_last(small_run):
         assert (root / name).is_symlink()
         assert summary[f"checkpoint_{name}"] == f"checkpoints/{(root / name).readlink()}"
         manifest = read_json(root / name / "manifest.json")
-        assert manifest["sha256"] == {"model.safetensors": digest(root / name / "model.safetensors")}
+        files = {path.name for path in (root / name).iterdir()} - {"manifest.json"}
+        assert manifest["sha256"] == {file: digest(root / name / file) for file in files}
+        assert files == {"model.safetensors"} or name == "last"
         assert (root / name).resolve().name.startswith(f"step_{manifest['env_steps']:09d}")
     assert read_json(root / "best" / "manifest.json")["env_steps"] == summary["best_step"]
     assert read_json(root / "last" / "manifest.json")["opt_steps"] == summary["opt_steps"]
