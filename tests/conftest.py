@@ -48,6 +48,22 @@ def second_node(ray_cluster):
 
 
 @pytest.fixture
+def start(tmp_path):
+    """Start a drl-train in processes of its own (processes.Run), in tmp_path; all of it is gone after the test."""
+    from processes import Run
+
+    runs = []
+
+    def start_it(*args, cwd=tmp_path, **env):
+        runs.append(Run(cwd, *args, **env))
+        return runs[-1]
+
+    yield start_it
+    for run in runs:
+        run.kill_all()
+
+
+@pytest.fixture
 def build_graph(tmp_path, request):
     """Make the graph of a command line, in process or (`on_ray=True`) on the session's cluster and these `nodes`.
 

@@ -6,7 +6,6 @@ import math
 import os
 import re
 import signal
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,9 +13,11 @@ from typing import Any
 
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.cli.check import check_command, conf_dir, groups, options, read_command
-from drl_cli.cli.errors import DONE, INTERRUPTED, SWEEP, TERMINATED, UsageError, fail, report
+from drl_cli.cli.errors import DONE, INTERRUPTED, RESOURCES, SWEEP, TERMINATED, UsageError, fail, report
 from drl_cli.cli.resume import claimed, named_run, resume, with_config_of
+from drl_cli.cli.runs import read_json
 from drl_cli.cli.settings import build, to_yaml_keys, unknown_key
+from drl_cli.cli.sweep import run_job
 from drl_cli.runtime.config import Config
 from drl_cli.utils.clock import process_start
 
@@ -56,6 +57,9 @@ def main() -> None:
         fail(error)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except OSError as error:  # the run's folder could not be made; what comes after it reports by itself
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(RESOURCES)
     failed = [code for code in exit_codes if code != DONE]
     if len(exit_codes) > 1 and failed:
         print(f"error: {len(failed)} of {len(exit_codes)} jobs failed", file=sys.stderr)
@@ -114,12 +118,12 @@ def _sweep_job(overrides: list[str]) -> float:
     result = Path(os.environ.get("TMPDIR", "/tmp")) / f"drl-{os.getpid()}-{len(exit_codes)}.json"
     flags = [flag for flag in read_command(typed).flags if flag not in ("-m", "--multirun")]
     command = [sys.executable, "-m", "drl_cli.cli.train", *flags, *overrides]
-    done = subprocess.run(command, env=os.environ | {RESULT_FILE: str(result)})
-    exit_codes.append(done.returncode if done.returncode >= 0 else 1)
-    if not result.exists():
-        return math.nan
-    best = json.loads(result.read_text()).get("best_return")
-    result.unlink()
+    try:
+        code = run_job(command, os.environ | {RESULT_FILE: str(result)})
+        exit_codes.append(code if code >= 0 else 1)
+        best = read_json(result).get("best_return")
+    finally:
+        result.unlink(missing_ok=True)
     return math.nan if best is None else float(best)
 
 

@@ -3,11 +3,14 @@
 import csv
 import json
 import math
+import os
+import socket
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
+BUFFER_BYTES = 1 << 20  # more than any event: one is never written in part by a disk that has room for a part
 Value = float | int | str | bool | None
 
 
@@ -56,16 +59,21 @@ class Csv:
 
 
 class TensorBoard:
-    """events.out.tfevents.*: scalars over environment steps, hyperparameters in the same run."""
+    """events.out.tfevents.*: scalars over environment steps, hyperparameters in the same run.
+
+    Written as they come: TensorBoard's own writer has a thread, which does not live through a full disk.
+    """
 
     def __init__(self, folder: Path, hparams: Mapping[str, Value]) -> None:
         from tensorboard.compat.proto import event_pb2, summary_pb2
         from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        from tensorboard.summary.writer.record_writer import RecordWriter
 
         self._event, self._summary = event_pb2.Event, summary_pb2.Summary
         self._api, self._metadata, self._plugin = api_pb2, metadata, plugin_data_pb2
-        self._writer = EventFileWriter(str(folder), flush_secs=10)
+        name = f"events.out.tfevents.{time.time_ns() / 1e9:.6f}.{socket.gethostname()}.{os.getpid()}"
+        self._writer = RecordWriter((folder / name).open("xb", buffering=BUFFER_BYTES))
+        self._add(self._event(wall_time=time.time(), file_version="brain.Event:2"))
         start = plugin_data_pb2.SessionStartInfo(start_time_secs=time.time())
         for name, value in hparams.items():
             if isinstance(value, bool):
@@ -91,4 +99,8 @@ class TensorBoard:
         self._write(self._summary(value=[value]), 0)
 
     def _write(self, summary: object, env_steps: int) -> None:
-        self._writer.add_event(self._event(wall_time=time.time(), step=env_steps, summary=summary))
+        self._add(self._event(wall_time=time.time(), step=env_steps, summary=summary))
+
+    def _add(self, event: Any) -> None:
+        self._writer.write(event.SerializeToString())
+        self._writer.flush()

@@ -28,7 +28,12 @@ COUNTERS = "state.orchestrator.json"
 
 def save_model(folder: Path, load: LoadParams, params: Array, extra: Mapping[str, float]) -> Path:
     """Write the policy's parameters of one version to a folder, replacing what is there; returns the folder."""
-    return finish(make_draft(folder), folder, load, params, {}, extra)
+    draft = make_draft(folder)
+    try:
+        return finish(draft, folder, load, params, {}, extra)
+    except OSError:  # a full disk is not to be filled with drafts
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
 
 
 def make_draft(folder: Path) -> Path:

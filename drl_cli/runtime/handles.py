@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeAlias
 
 from drl_cli.runtime.errors import NodeGone
 from drl_cli.utils.lazy import LazyModule
+from drl_cli.utils.log_file import LogFile
 
 ray = LazyModule("ray")  # imported at first use: importing it takes a second that in-process runs need not pay
 
@@ -255,7 +256,7 @@ def _log_handler(path: str) -> logging.Handler:
     """To the file, or to stderr where that can't be made, as on a node without the run's folder."""
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        return logging.FileHandler(path)
+        return LogFile(path)
     except OSError:
         return logging.StreamHandler()
 

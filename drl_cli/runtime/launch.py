@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import psutil
 
@@ -31,10 +31,11 @@ from drl_cli.runtime.restore import Checkpoint, restore
 from drl_cli.runtime.run_folder import summarise
 from drl_cli.runtime.signals import Interrupted, catch
 from drl_cli.types import EnvSpec, State
+from drl_cli.utils.log_file import LogFile
 
 log = logging.getLogger(__name__)
 
-START_S = 15.0  # that the end of a run waits for Ray to have started
+START_S = 2.0  # that the end of a run waits for Ray to have started
 
 
 class RaySession:
@@ -75,19 +76,23 @@ class RaySession:
         return f"Ray's {' and '.join(names)} died, and all roles with it" if names else None
 
     def close(self) -> None:
-        """End the session and all processes in it."""
-        is_up = self._up.wait(START_S)
-        self._note_processes()
-        if is_up and self._error is None:
+        """End the session and all processes in it; with this process only, when Ray is still starting."""
+        if not self._up.wait(START_S):
+            self.is_stuck = True
+            return
+        if self._error is None:
             import ray
 
+            self._note_processes()
             ray.shutdown()
-        for process in self._processes:  # what Ray's own processes, killed themselves, did not end
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        if not is_up:  # the thread is inside Ray, which would end this process in a way of its own
-            self.is_stuck = True
+        self._kill_processes()
         self._end.set()
+
+    def leave(self, exit_code: int) -> NoReturn:
+        """End this process and Ray's at once: a thread is inside Ray, which would end it in a way of its own."""
+        sys.stdout.flush()
+        self._kill_processes()
+        os._exit(exit_code)
 
     def _run(self) -> None:
         os.environ.update(process_variables())
@@ -122,6 +127,13 @@ class RaySession:
         _have_ray_log()
         self._note_processes()
 
+    def _kill_processes(self) -> None:
+        """What Ray's own processes, killed themselves, did not end, too."""
+        self._note_processes()
+        for process in self._processes:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
     def _note_processes(self) -> None:
         """All that this process has started: what is left of it later is to be ended."""
         self._processes |= set(psutil.Process().children(recursive=True))
@@ -132,8 +144,6 @@ class Cluster:
 
     Raises ClusterUnfit with all problems. The environment has been imported here, which says what it needs there.
     """
-
-    is_stuck = False
 
     def __init__(self, address: str, env: EnvConfig) -> None:
         if address != "auto" and (problem := unreachable(address)):
@@ -299,15 +309,15 @@ def run(
             orchestrator.run()
             orchestrator.finish()
             exit_code = signals.exit_code
-        except Interrupted:
-            exit_code = signals.exit_code
         except BaseException as error:
-            lost = session.lost() if session and isinstance(error, RoleLost) else None
-            exit_code = _report_error(RoleLost(lost) if lost else error, folder)
-            if signals.received and isinstance(error, RoleLost):  # the signal ended the role, too
-                exit_code = signals.exit_code
-            if orchestrator is not None and not (lost or isinstance(error, Diverged)):
-                _rescue(orchestrator)
+            exit_code = signals.exit_code
+            if not signals.has_raised:  # else it is Interrupted, or what a call of Ray's makes of that
+                lost = session.lost() if session and isinstance(error, RoleLost) else None
+                code = _report_error(RoleLost(lost) if lost else error, folder)
+                if not (exit_code and isinstance(error, RoleLost)):  # else the signal ended the role, too
+                    exit_code = code
+                if orchestrator is not None and not (lost or isinstance(error, Diverged)):
+                    _rescue(orchestrator)
         finally:
             signals.is_closing = True
             console.close()
@@ -316,8 +326,8 @@ def run(
             orchestrator.close(str(summary["status"]))
         if session is not None:
             session.close()
-            if session.is_stuck:
-                atexit.register(os._exit, exit_code)
+            if isinstance(session, RaySession) and session.is_stuck:
+                atexit.register(session.leave, exit_code)
     return summary
 
 
@@ -335,7 +345,7 @@ def _log_to(path: Path) -> Iterator[None]:
     root = logging.getLogger("drl_cli")
     root.setLevel(logging.INFO)
     root.propagate = False
-    file, screen = logging.FileHandler(path), logging.StreamHandler(sys.stderr)
+    file, screen = LogFile(path), logging.StreamHandler(sys.stderr)
     file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     screen.setFormatter(logging.Formatter("warning: %(message)s"))
     screen.setLevel(logging.WARNING)
@@ -351,7 +361,10 @@ def _log_to(path: Path) -> Iterator[None]:
 
 def _report_error(error: BaseException, folder: Path) -> int:
     """error.txt has all of it, the user sees a line; returns the exit code."""
-    (folder / "error.txt").write_text("".join(traceback.format_exception(error)))
+    try:
+        (folder / "error.txt").write_text("".join(traceback.format_exception(error)))
+    except OSError as full:
+        log.warning("error.txt could not be written: %s", full)
     if os.environ.get("DRL_DEBUG"):
         traceback.print_exception(error)
     if isinstance(error, RunError):

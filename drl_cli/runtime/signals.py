@@ -19,6 +19,7 @@ class Signals:
         self.soft: Callable[[], None] | None = None
         self.toggle: Callable[[], None] | None = None
         self.received: list[int] = []
+        self.has_raised = False
         self.is_closing = False
 
     @property
@@ -32,6 +33,7 @@ class Signals:
             return
         self.received.append(number)
         if self.soft is None or len(self.received) > 1:
+            self.has_raised = True
             raise Interrupted
         self.soft()
 

@@ -1,0 +1,122 @@
+"""SIGINT and SIGTERM in every phase of a run and in every mode: what is saved, the exit code, and nothing left."""
+
+import os
+import signal
+import subprocess
+from contextlib import suppress
+
+import psutil
+import pytest
+from processes import SMALL
+
+from drl_cli.runtime.restore import open_checkpoint
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+CODES = {signal.SIGINT: 130, signal.SIGTERM: 75}
+SLOW_EVALUATION = ("env=drl_cli.envs.probes:Sleeper-v0", "+env.kwargs.length=2000", "+env.kwargs.step_s=0.0005")
+
+
+def begun(run, name):
+    """Whether a process of this name is there."""
+    return any(process.name() == name for process in psutil.Process(run.process.pid).children())
+
+
+def steps(run):
+    """The environment steps of the last checkpoint so far, -1 without any."""
+    last = next(run.cwd.glob("outputs/*/*/*/checkpoints/last"), None)
+    return int(last.readlink().name[5:14]) if last else -1
+
+
+PHASES = {
+    "starting": ((), lambda run: "->" in run.out),
+    "starting Ray": ((), lambda run: begun(run, "gcs_server")),
+    "starting roles": ((), lambda run: begun(run, "raylet")),
+    "warming up": (("orchestrator.min_inserts=1000000", "replay.capacity=1000000"), lambda run: steps(run) >= 400),
+    "training": ((), lambda run: steps(run) >= 400),
+    "evaluating": (
+        (*SLOW_EVALUATION, "manage.eval_period=100"),
+        lambda run: steps(run) >= 400 and "eval at" not in run.out,
+    ),
+    "saving": (("checkpoint.period=1",), lambda run: any(run.cwd.glob("outputs/*/*/*/checkpoints/.step*"))),
+}
+"""Overrides, and how the moment is known."""
+
+
+def check_end(run, number):
+    """The exit code of the signal, no traceback, no process."""
+    assert run.wait() == CODES[number], run.err
+    assert "Traceback" not in run.err
+    assert run.left() == []
+
+
+@pytest.mark.parametrize(
+    ("phase", "mode", "number", "group"),
+    [
+        ("starting", "single", signal.SIGTERM, True),
+        ("starting Ray", "async", signal.SIGINT, True),
+        ("starting Ray", "sync", signal.SIGTERM, False),
+        ("starting roles", "async", signal.SIGTERM, True),
+        ("warming up", "async", signal.SIGTERM, True),
+        ("warming up", "single", signal.SIGINT, False),
+        ("training", "async", signal.SIGINT, True),
+        ("training", "sync", signal.SIGTERM, True),
+        ("training", "single", signal.SIGTERM, False),
+        ("evaluating", "async", signal.SIGTERM, False),
+        ("evaluating", "sync", signal.SIGINT, True),
+        ("saving", "async", signal.SIGINT, False),
+        ("saving", "sync", signal.SIGTERM, False),
+    ],
+)
+def test_a_signal_ends_a_run_in_any_phase(start, phase, mode, number, group):
+    args, is_there = PHASES[phase]
+    run = start(*SMALL, f"mode={mode}", *args)
+    run.until(lambda: is_there(run))
+    run.send(number, group)
+    check_end(run, number)
+    assert run.status == "interrupted"
+    last = run.folder / "checkpoints" / "last"
+    if phase.startswith("starting"):
+        assert not last.exists()
+        return
+    checkpoint = open_checkpoint(last)
+    assert checkpoint.has_replay
+    assert not list(last.parent.glob(".step*"))
+    assert f" {checkpoint.env_steps:,} env steps" in run.out
+    assert (checkpoint.load.opt_steps == 0) == (phase == "warming up")
+    assert f"next: drl-train resume={run.folder.relative_to(run.cwd)}" in run.out
+
+
+@pytest.mark.parametrize("number", CODES)
+def test_a_signal_before_there_is_a_run_leaves_nothing(start, tmp_path, number):
+    (tmp_path / "slow_envs.py").write_text("print('being imported', flush=True)\nimport time\ntime.sleep(600)\n")
+    run = start(*SMALL, "env=slow_envs:Slow-v0")
+    run.until_said("being imported")
+    run.send(number, group=True)
+    check_end(run, number)
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_a_second_signal_does_not_wait_for_anything(start):
+    run = start(*SMALL, "mode=async")
+    run.until(lambda: steps(run) >= 400)
+    saved = steps(run)
+    os.kill(run.pid("trainer"), signal.SIGSTOP)  # what the first waits for
+    while run.process.poll() is None:
+        run.send(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            run.wait(0.5)
+    check_end(run, signal.SIGINT)
+    assert run.status == "interrupted"
+    assert open_checkpoint(run.folder / "checkpoints" / "last").env_steps >= saved
+
+
+@pytest.mark.parametrize(("number", "group"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
+def test_a_signal_ends_a_sweep_and_its_job(start, number, group):
+    run = start(*SMALL, "-m", "seed=0,1", "mode=single", "debug.in_process=true")
+    run.until_said("eval at")
+    run.send(number, group)
+    check_end(run, number)
+    assert run.status == "interrupted"  # of the only job that was begun
+    assert open_checkpoint(run.folder / "checkpoints" / "last").env_steps > 0
+    assert "interrupted: best return" in run.out

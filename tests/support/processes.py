@@ -1,0 +1,118 @@
+"""A drl-train in processes of its own: wait for a moment of it, send it or its roles a signal, see what is left."""
+
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from contextlib import suppress
+
+import psutil
+
+SMALL = (
+    "env=Pendulum-v1",
+    "network.hidden=[16,16]",
+    "trainer.batch_size=16",
+    "worker.num=1",
+    "worker.envs=4",
+    "worker.block_rows=32",
+    "orchestrator.min_inserts=64",
+    "manage.eval_episodes=2",
+    "manage.confirm_episodes=0",
+    "manage.eval_period=400",
+    "checkpoint.period=400",
+    "replay.capacity=20000",
+    "ray.object_store_mb=80",
+    "total_env_steps=1000000",
+)
+"""A run that begins to train, evaluate and save soon, and would go on for long."""
+
+MARK = "DRL_TEST_PROCESS"
+
+
+class Run:
+    """`python -m drl_cli.cli.train` in a session of its own; every process that comes of it is found by a mark."""
+
+    def __init__(self, cwd, *args, **env):
+        self.cwd, self.mark = cwd, uuid.uuid4().hex
+        self.files = [cwd / f"{name}-{self.mark}" for name in ("out", "err")]
+        command = [sys.executable, "-m", "drl_cli.cli.train", *args]
+        marked = os.environ | env | {MARK: self.mark}
+        with self.files[0].open("w") as out, self.files[1].open("w") as err:
+            self.process = subprocess.Popen(
+                command, cwd=cwd, env=marked, stdout=out, stderr=err, start_new_session=True
+            )
+
+    @property
+    def out(self):
+        return self.files[0].read_text()
+
+    @property
+    def err(self):
+        return self.files[1].read_text()
+
+    @property
+    def folder(self):
+        (folder,) = self.cwd.glob("outputs/*/*/*-s*")
+        return folder
+
+    @property
+    def status(self):
+        return json.loads((self.folder / "run.json").read_text())["status"]
+
+    def until(self, condition, timeout_s=90.0):
+        """Wait until it holds (called with nothing); fails when the run ends before."""
+        end = time.monotonic() + timeout_s
+        while not condition():
+            assert self.process.poll() is None, f"ended with {self.process.returncode}:\n{self.out}\n{self.err}"
+            assert time.monotonic() < end, f"not within {timeout_s} s:\n{self.out}\n{self.err}"
+            time.sleep(0.01)
+
+    def until_said(self, text, timeout_s=90.0):
+        """Wait until the run has printed this."""
+        self.until(lambda: text in self.out, timeout_s)
+
+    def pid(self, role):
+        """The process that a role has now."""
+        (log,) = self.cwd.glob(f"outputs/*/*/*/workers/{role}.log")
+        return int(re.findall(r"is process (\d+)", log.read_text())[-1])
+
+    def send(self, number, group=False):
+        """A signal to the main process, or to its whole group."""
+        (os.killpg if group else os.kill)(self.process.pid, number)
+
+    def processes(self):
+        """All that came of this run and are not dead."""
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
+
+    def left(self, timeout_s=5.0):
+        """What is still there when those that were killed have had time to go."""
+        end = time.monotonic() + timeout_s
+        while (found := self.processes()) and time.monotonic() < end:
+            time.sleep(0.05)
+        return [" ".join(process.cmdline())[:80] for process in found if process.is_running()]
+
+    def wait(self, timeout_s=60.0):
+        """The exit code."""
+        return self.process.wait(timeout_s)
+
+    def kill_all(self):
+        """Every process at once, as a power cut would."""
+        for process in self.processes():
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGKILL)
+        self.process.wait(10)
+
+
+def eval_steps(folder):
+    """The environment steps of every row of eval.csv."""
+    return [int(row["env_steps"]) for row in csv.DictReader((folder / "eval.csv").read_text().splitlines())]
