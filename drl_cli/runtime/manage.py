@@ -174,7 +174,7 @@ class Manage:
                 errno.ENOSPC, f"{needed / 2**20:.0f} MB are needed, {free / 2**20:.0f} MB are free", str(draft)
             )
         for role, state in states.items():
-            name = f"state.{role}.safetensors"
+            name = f"state.{role.replace(' ', '-')}.safetensors"
             sums[name] = write_arrays(draft / name, state)
         sums[COUNTERS] = write_json(draft / COUNTERS, counters)
         folder = free_folder(self.checkpoints, counters["counts"]["env_steps"], load.version)

@@ -4,7 +4,6 @@ import logging
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,18 @@ from drl_cli.runtime.calls import Calls, blame
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import Diverged, RoleLost, RunError
 from drl_cli.runtime.exploration import average
+from drl_cli.runtime.hand_over import HandOver
 from drl_cli.runtime.handles import Handle, ObjectLost, Ref, get
 from drl_cli.runtime.manage import EvalReport
 from drl_cli.runtime.manage_link import ManageLink
-from drl_cli.runtime.messages import InsertTransition, LoadParams, SampleBatch
+from drl_cli.runtime.messages import LoadParams, SampleBatch
 from drl_cli.runtime.progress import Progress
 from drl_cli.runtime.rate_limiter import Limiter
 from drl_cli.runtime.replay_shards import ReplayShards
 from drl_cli.runtime.saver import Saver
 from drl_cli.runtime.trainer import TrainReport
 from drl_cli.runtime.trainer_group import TrainerGroup
-from drl_cli.runtime.worker_pool import Collected, Member, WorkerPool
+from drl_cli.runtime.worker_pool import Member, WorkerPool
 from drl_cli.types import Array
 from drl_cli.utils.clock import now
 from drl_cli.utils.group import PeerLost
@@ -56,18 +56,16 @@ class Orchestrator:
         folder: Path,
     ) -> None:
         self.config, self.pool, self.replay, self.trainers, self.server = config, pool, replay, trainers, server
-        self.manage, self.share, self.rows = manage, share, rows_per_collect
+        self.manage, self.share = manage, share
         self.limiter, self.progress, self.console = limiter, progress, console
         self.load = LoadParams(-1, 0, 0)
         self.params: Ref = None
         self.calls = Calls(config.orchestrator.stall_s)
-        self.arrived: list[Collected] = []
-        self.window_ends: float | None = None
+        window_s = config.orchestrator.gather_window_s if config.mode == "async" else math.inf  # sync: a barrier
+        self.hand_over = HandOver(pool, replay, limiter, progress, self.calls, rows_per_collect, window_s)
         self.training = 0
-        self.inserting = 0
         self.prefetch = 1 if config.is_on_policy else 2  # train calls in flight: the next batch is drawn meanwhile
         self.publishing = False
-        self.issued_env_steps = 0
         self.next_eval = config.manage.eval_period
         self.next_save = 0  # the first checkpoint is of the beginning: there is always one to go on from
         self.next_report = now() + config.logger.report_s
@@ -90,7 +88,8 @@ class Orchestrator:
         step = self._step_async if self.config.mode == "async" else self._step_sync
         while not self._done():
             if self.paused:
-                self._hand_over_if_due()
+                if self.hand_over.is_due():
+                    self.hand_over.flush()
                 self._idle()
             else:
                 step()
@@ -101,7 +100,7 @@ class Orchestrator:
     def go_on(self, load: LoadParams, params: Array) -> None:
         """Begin with these parameters and with the counters as they are now, those of a checkpoint."""
         self.load, self.params = load, self.share(params)
-        self.issued_env_steps = self.progress.env_steps
+        self.hand_over.issued = self.progress.env_steps
         self.next_eval = _multiple_after(load.env_steps, self.config.manage.eval_period)
         self.next_save = _multiple_after(self.progress.env_steps, self.config.checkpoint.period)
         self.calls.expect(self.server.call("push", load, self.params), "parameter server", get)
@@ -177,7 +176,7 @@ class Orchestrator:
         for member in self.pool.idle():
             self._dispatch(member)
         self._until(lambda: not self.pool.busy)
-        self._hand_over()
+        self.hand_over.flush()
         while (owed := self.limiter.owed()) > 0:
             self._train(min(owed, self.config.updates_per_call))
             self._until(lambda: self.training == 0)
@@ -190,8 +189,9 @@ class Orchestrator:
 
     def _step_async(self) -> None:
         """Keep every worker and two train calls going, as far as the limiter allows; react to what is ready."""
-        self._hand_over_if_due()
-        draining = self.issued_env_steps >= self.config.total_env_steps
+        if self.hand_over.is_due():
+            self.hand_over.flush()
+        draining = self.hand_over.issued >= self.config.total_env_steps
         saving = self._is_save_due()
         if saving and self._is_settled():
             self._save()
@@ -203,19 +203,19 @@ class Orchestrator:
             if updates == 0 or not self.limiter.may_sample(updates):
                 break
             self._train(updates)
-        held = {done.member for done in self.arrived}
+        held = {done.member for done in self.hand_over.arrived}
         longest_idle_first = sorted(self.pool.idle(), key=lambda member: member.issued)
         for member in longest_idle_first:  # where there is room for one, the same would do all the work
             if not self._may_dispatch():
                 break
             if member.index not in held:
                 self._dispatch(member)
-        assert self.calls.pending or self.arrived or self._done(), f"nothing may go on: {self.limiter}"
+        assert self.calls.pending or self.hand_over.arrived or self._done(), f"nothing may go on: {self.limiter}"
         self._idle()
 
     def _is_settled(self) -> bool:
         """Whether what was issued has been done, but for collects."""
-        return self.training == 0 and self.inserting == 0 and not self.publishing
+        return self.training == 0 and self.hand_over.inserting == 0 and not self.publishing
 
     def _last_incarnation(self) -> int:
         """The highest that a worker has; behind a proxy each may have been restarted in the proxy's life."""
@@ -224,8 +224,7 @@ class Orchestrator:
         return (highest + 1) * lives - 1
 
     def _settle(self) -> None:
-        if self.arrived:
-            self._hand_over()
+        self.hand_over.flush()
         self._until(self._is_settled)
 
     def _is_save_due(self) -> bool:
@@ -239,18 +238,17 @@ class Orchestrator:
 
     def _may_dispatch(self) -> bool:
         """Whether one more collect may start; on-policy not with parameters that are being replaced right now."""
-        if self.issued_env_steps >= self.config.total_env_steps or (self.config.is_on_policy and self.publishing):
+        if self.hand_over.issued >= self.config.total_env_steps or (self.config.is_on_policy and self.publishing):
             return False
-        return self.limiter.may_collect(self.rows)
+        return self.limiter.may_collect(self.hand_over.rows)
 
     def _dispatch(self, member: Member) -> None:
-        random_actions = self.issued_env_steps < self.config.random_steps
+        random_actions = self.hand_over.issued < self.config.random_steps
         if self.pool.fetches(member, self.load):
             self.progress.trace.add(7, member=member.index, version=self.load.version)
         ref = self.pool.dispatch(member, replace(self.load, random_actions=random_actions), self.params)
-        self.limiter.issue_collect(self.rows)
-        self.issued_env_steps += self.rows
-        self.calls.expect(ref, f"{self.pool.name} {member.index}", self._on_collected)
+        self.hand_over.issue()
+        self.calls.expect(ref, f"{self.pool.name} {member.index}", self.hand_over.on_collected)
 
     def _train(self, updates: int) -> None:
         self.progress.trainer_idle.stop(now())
@@ -285,48 +283,6 @@ class Orchestrator:
         self.calls.expect(load, self.trainers.roles[0], lambda ref: self._on_published(ref, params))
 
     # Reactions
-
-    def _on_collected(self, ref: Ref) -> None:
-        if not self.arrived:
-            self.window_ends = now() + self.config.orchestrator.gather_window_s
-        self.arrived.append(self.pool.finish(ref))
-
-    def _hand_over_if_due(self) -> None:
-        """The gather window is over, or there is nobody left to wait for."""
-        if self.window_ends is not None and (now() >= self.window_ends or not self.pool.busy):
-            self._hand_over()
-
-    def _hand_over(self) -> None:
-        """Insert what the workers that are done have collected, in order of the workers."""
-        for done in sorted(self.arrived, key=lambda done: done.member):
-            if done.header is None or done.columns is None:
-                self.progress.worker_restarts += done.restarts
-                self.issued_env_steps -= self.rows
-                self.limiter.land(self.rows, 0)
-                continue
-            ack = self.replay.insert(done.header, done.columns)
-            self.calls.expect(ack, "replay", partial(self._on_inserted, done.header))
-            self.inserting += 1
-            self.progress.collected(done.header)
-            for line in (*done.header.faults, *done.header.notes):
-                log.warning(line)
-            self.issued_env_steps += done.header.env_steps - self.rows
-            self.limiter.land(self.rows, done.header.rows)
-            self.progress.trace.merge(done.header.routes or {1: 1, 8: done.loaded})
-            self.progress.trace.add(2)
-            self.progress.trace.add(3)
-        self.arrived, self.window_ends = [], None
-
-    def _on_inserted(self, header: InsertTransition, ref: Ref) -> None:
-        """The block is in replay, or its bytes were lost on the way, with the node that had them."""
-        self.inserting -= 1
-        try:
-            get(ref)
-        except ObjectLost as error:
-            self.progress.lost(header)
-            self.issued_env_steps -= header.env_steps
-            self.limiter.land(0, -header.rows)
-            log.warning("a block of %d transitions was lost on its way to replay (%s)", header.rows, error)
 
     def _on_trained(self, ref: Ref, asked: int, shard: int, priorities: list[Ref]) -> None:
         report: TrainReport = get(ref)
@@ -372,13 +328,10 @@ class Orchestrator:
 
     def _wait(self) -> None:
         """React to all that is ready; wait for the first if nothing is, but not beyond what is due by the clock."""
-        moment = now()
-        limit = min(self.next_report, self.pool.next_deadline(), self.deadline or math.inf) - moment
-        if self.window_ends is not None:
-            limit = min(limit, self.window_ends - moment)
+        due = min(self.next_report, self.hand_over.ends, self.pool.next_deadline(), self.deadline or math.inf)
         self.manage.poll()
         try:
-            self.calls.react(self.manage.under_way(), limit, patient=self.pool.busy)
+            self.calls.react(self.manage.under_way(), due - now(), patient=self.pool.busy)
         except (PeerLost, ObjectLost) as error:
             shards = {f"replay {i}": shard for i, shard in enumerate(self.replay.shards)}
             trainers = dict(zip(self.trainers.roles, self.trainers.trainers, strict=True))
@@ -411,7 +364,7 @@ class Orchestrator:
     def _done(self) -> bool:
         if self.progress.env_steps >= self.config.total_env_steps and self.training == 0 and not self.pool.busy:
             paid = self.limiter.free or self.limiter.owed() == 0
-            if paid and not self.arrived:
+            if paid and not self.hand_over.arrived:
                 self.stop("total_env_steps")
         return self.stop_reason is not None
 

@@ -2,14 +2,14 @@
 
 import logging
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from drl_cli.runtime.checkpoint import free_folder, make_draft
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.handles import Ref, get
+from drl_cli.runtime.handles import ActorDied, Handle, Ref, get
 from drl_cli.runtime.manage_link import ManageLink
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.replay_shards import ReplayShards
@@ -59,20 +59,24 @@ class Saver:
         except OSError as error:
             self._on_saved(counters, error)
             return
-        states: dict[str, Ref] = {"trainer": self.trainers.trainers[0].call("state")}
+        states = {"trainer": self.trainers.trainers[0].call("state")}
         if workers and self.config.restores_workers:
-            states |= {f"worker-{member.index}": member.handle.call("state") for member in self.pool.members}
-        for role, ref in states.items():
-            self.watch(ref, role.replace("-", " "), get)  # what is wrong there is not manage's to report
+            states |= {f"worker {member.index}": member.handle.call("state") for member in self.pool.members}
+        shards = self.replay.shards if self.config.checkpoint.replay == "on" else []
+        _Parts(states, shards, draft, self.last, self.watch, partial(self._commit, draft, load, params, counters))
 
-        def commit(sums: Mapping[str, str]) -> None:
-            parts = (str(draft), load, params, counters, sums, tuple(states), *states.values())
-            self.manage.commit(parts, partial(self._on_saved, counters))
-
-        if self.config.checkpoint.replay == "on":
-            _ReplayPart(self, draft, commit)
-        else:
-            commit({})
+    def _commit(
+        self,
+        draft: Path,
+        load: LoadParams,
+        params: Ref,
+        counters: Mapping[str, Any],
+        states: Mapping[str, Ref],
+        sums: Mapping[str, str],
+    ) -> None:
+        """All parts are there."""
+        parts = (str(draft), load, params, counters, sums, tuple(states), *states.values())
+        self.manage.commit(parts, partial(self._on_saved, counters))
 
     def _on_saved(self, counters: Mapping[str, Any], saved: str | OSError | None) -> None:
         """Manage's answer: the folder, or why there is none (None: manage died, and has been reported)."""
@@ -84,25 +88,43 @@ class Saver:
             log.warning("a checkpoint could not be saved: %s; %s", saved or "manage failed", last)
 
 
-class _ReplayPart:
-    """Every shard writes its part into a draft, a piece per call; `then` gets the sums of the files.
+class _Parts:
+    """Waits for the states of roles, and has every shard write its part into a draft, a piece per call.
 
-    When one can't, the files of all are removed and `then` gets none.
+    `then` gets the states, without the workers' when one of them died, and the sums of the shards' files, or none when
+    a shard could not write its own.
     """
 
-    def __init__(self, saver: Saver, draft: Path, then: Callable[[Mapping[str, str]], None]) -> None:
-        self.shards, self.watch, self.draft, self.then = saver.replay.shards, saver.watch, draft, then
+    def __init__(
+        self,
+        states: Mapping[str, Ref],
+        shards: Sequence[Handle],
+        draft: Path,
+        previous: Path | None,
+        watch: Watch,
+        then: Callable[[Mapping[str, Ref], Mapping[str, str]], None],
+    ) -> None:
+        self.states, self.shards, self.draft, self.watch, self.then = dict(states), shards, draft, watch, then
         self.sums: dict[str, str] = {}
-        self.left = len(self.shards)
+        self.left = len(states) + len(shards)
         self.failed = False
-        previous = None if saver.last is None else str(saver.last)
-        for i, shard in enumerate(self.shards):
-            self._ask(i, shard.call("begin_save", str(draft), previous))
+        for role, ref in states.items():
+            watch(ref, role, partial(self._on_state, role))
+        for i, shard in enumerate(shards):
+            ref = shard.call("begin_save", str(draft), None if previous is None else str(previous))
+            watch(ref, f"replay {i}", partial(self._on_piece, i))
 
-    def _ask(self, shard: int, ref: Ref) -> None:
-        self.watch(ref, f"replay {shard}", partial(self._on_answer, shard))
+    def _on_state(self, role: str, ref: Ref) -> None:
+        try:
+            get(ref)
+        except ActorDied:
+            if role == "trainer":
+                raise
+            log.info("%s died: a resumed run's workers begin anew", role)  # its next collect has it replaced
+            self.states = {"trainer": self.states["trainer"]}
+        self._one_less()
 
-    def _on_answer(self, shard: int, ref: Ref) -> None:
+    def _on_piece(self, shard: int, ref: Ref) -> None:
         """The sums of all of a shard's files, or something else while there is more to write."""
         try:
             answer = get(ref)
@@ -110,21 +132,22 @@ class _ReplayPart:
             if not self.failed:
                 log.warning("the replay is left out of a checkpoint: %s", error)
             self.failed, answer = True, {}
-        if not self.failed and not isinstance(answer, Mapping):
-            self._ask(shard, self.shards[shard].call("save_part"))
-            return
-        self.left -= 1
-        self.sums.update(answer if isinstance(answer, Mapping) else {})
-        if self.left == 0:
-            self._end()
+        if self.failed or isinstance(answer, Mapping):
+            self.sums.update(answer if isinstance(answer, Mapping) else {})
+            self._one_less()
+        else:
+            self.watch(self.shards[shard].call("save_part"), f"replay {shard}", partial(self._on_piece, shard))
 
-    def _end(self) -> None:
+    def _one_less(self) -> None:
+        self.left -= 1
+        if self.left:
+            return
         if self.failed:
             for i, shard in enumerate(self.shards):
                 self.watch(shard.call("abort_save"), f"replay {i}", get)
             for path in self.draft.glob("state.replay-*"):
                 path.unlink()
-        self.then({} if self.failed else self.sums)
+        self.then(self.states, {} if self.failed else self.sums)
 
 
 def drop_drafts(root: Path) -> None:

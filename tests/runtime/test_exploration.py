@@ -40,7 +40,7 @@ def test_workers_explore_by_the_value_of_their_version(build_graph, mode, proxie
     graph.run()
     for _, load, epsilon in seen:
         assert epsilon == linear(load.env_steps, 1.0, 0.2, 300) == load.exploration["epsilon"]
-        assert load.env_steps % graph.rows == 0
+        assert load.env_steps % graph.hand_over.rows == 0
     for index in (0, 1):
         mine = [(load, epsilon) for worker, load, epsilon in seen if worker == index]
         values = [epsilon for _, epsilon in mine]

@@ -51,14 +51,14 @@ def test_counters_mean_the_same_in_every_mode(run_graph, mode, ratio):
         COUNTER, f"mode={mode}", "worker.num=2", "total_env_steps=2000", f"orchestrator.sample_insert_ratio={ratio}"
     )
     progress = graph.progress
-    hand_over = 2 * graph.rows
+    hand_over = 2 * graph.hand_over.rows
     assert 2000 <= progress.env_steps < 2000 + hand_over
     assert progress.inserts == progress.env_steps  # n_step=1 leaves no row open
     assert progress.samples == progress.opt_steps
     assert progress.updates_per_env_step() == pytest.approx(ratio, rel=0.02)
     counts = progress.trace.counts
     assert all(counts[route] > 0 for route in (1, 2, 3, 4, 6, 7, 8))
-    assert counts[1] == counts[2] == progress.env_steps // graph.rows
+    assert counts[1] == counts[2] == progress.env_steps // graph.hand_over.rows
     assert counts[7] == counts[8] <= 2 * progress.loads  # a version goes to each worker once, some never
     assert counts[6] == progress.loads
 

@@ -91,7 +91,7 @@ def test_no_random_warm_up_unless_it_is_asked_for(build_graph, tmp_path, mode):
         loads = loads_of(graph)
         graph.run()
         assert len(loads) > 10
-        assert sum(load.random_actions for load in loads) == steps // graph.rows
+        assert sum(load.random_actions for load in loads) == steps // graph.hand_over.rows
     graph = build_graph(*SAC, f"mode={mode}")
     loads = loads_of(graph)
     graph.run()
