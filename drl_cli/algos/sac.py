@@ -138,7 +138,7 @@ class Algorithm:
 
         # Actor, reparametrised: the gradient of min Q comes back through the action, the entropy's directly.
         actor_loss, d_q_pi, d_log_prob = soft_policy_loss(q_pi, log_prob, alpha)
-        d_action = self.critic.backward(drawn, d_q_pi.unsqueeze(-1), to_input=True)[:, self.obs_size :]
+        d_action = self.critic.input_gradient(drawn, d_q_pi.unsqueeze(-1), first=self.obs_size)
         log_std, noise = log_std.chunk(2)[0], noise.chunk(2)[0]
         d_mean, d_log_std = tanh_gaussian_backward(action, log_std, noise, d_action, d_log_prob)
         d_log_std *= (log_std > LOG_STD_MIN) & (log_std < LOG_STD_MAX)
