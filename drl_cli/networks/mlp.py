@@ -84,11 +84,6 @@ class Trace:
 
     inputs: "list[list[torch.Tensor]]"
 
-    def chunk(self, chunks: int) -> "list[Trace]":
-        """The traces of equal shares of the batch."""
-        parts = [[h.chunk(chunks) for h in layers] for layers in self.inputs]
-        return [Trace([[h[i] for h in layers] for layers in parts]) for i in range(chunks)]
-
 
 class MLP:
     """`ensemble` networks of one shape; `flat` holds their weights, `grad` the gradients that `backward` writes."""
@@ -138,28 +133,29 @@ class MLP:
             inputs.append(layers)
         return torch.stack(outputs) if self.ensemble > 1 else outputs[0].unsqueeze(0), Trace(inputs)
 
-    def backward(self, trace: Trace, d_out: "torch.Tensor") -> None:
-        """Given d loss/d output `[N, B, out]`, write d loss/d weights to `grad`."""
-        for params, grads, layers, d in zip(self.networks, self.grads, trace.inputs, d_out, strict=True):
-            for i in range(len(params) - 2, -1, -2):
-                weight_gradient(layers[i // 2], d, grads[i])
-                torch.sum(d, 0, out=grads[i + 1])
-                if i > 0:
-                    d = _activate_backward_(torch.mm(d, params[i].t()), layers[i // 2], self.activation)
+    def backward(
+        self, trace: Trace, d_out: "torch.Tensor", to_weights: int | None = None, first: int = 0
+    ) -> "torch.Tensor | None":
+        """Given d loss/d output `[N, M, out]` of the batch's first M rows, write d loss/d weights to `grad`.
 
-    def input_gradient(self, trace: Trace, d_out: "torch.Tensor", first: int = 0) -> "torch.Tensor":
-        """Given d loss/d output `[N, B, out]`, return d loss/d input `[B, in - first]`, of the inputs from `first` on.
-
-        The weights' gradients are left alone (SAC's actor loss wants none for the critics).
+        With `to_weights` only so many rows count for that, and for the others, if there are any, it returns d loss/d
+        input `[M - to_weights, in - first]`, of the inputs from `first` on: SAC's actor loss wants those alone.
         """
-        total = None
-        for params, layers, d in zip(self.networks, trace.inputs, d_out, strict=True):
-            for i in range(len(params) - 2, 0, -2):
-                d = _activate_backward_(torch.mm(d, params[i].t()), layers[i // 2], self.activation)
-            d = torch.mm(d, params[0][first:].t())
-            total = d if total is None else total.add_(d)
-        assert total is not None
-        return total
+        split = d_out.shape[1] if to_weights is None else to_weights
+        d_input = None
+        for params, grads, inputs, d in zip(self.networks, self.grads, trace.inputs, d_out, strict=True):
+            layers = [h[: len(d)] for h in inputs]
+            for i in range(len(params) - 2, -1, -2):
+                h = layers[i // 2]
+                if split:
+                    weight_gradient(h[:split], d[:split], grads[i])
+                    torch.sum(d[:split], 0, out=grads[i + 1])
+                if i > 0:
+                    d = _activate_backward_(torch.mm(d, params[i].t()), h, self.activation)
+            if split < len(d):
+                own = torch.mm(d[split:], params[0][first:].t())
+                d_input = own if d_input is None else d_input.add_(own)
+        return d_input
 
     def params(self) -> Array:
         """A float32 copy of `flat` on the CPU."""
