@@ -128,21 +128,20 @@ class Algorithm:
         inputs = torch.cat([torch.cat([obs, obs]), torch.cat([batch["action"], action])], -1)
         values, critic_trace = self.critic.forward(inputs)
         q, q_pi = values.squeeze(-1).chunk(2, -1)
-        taken, drawn = critic_trace.chunk(2)
 
         # Critics: the squared soft Bellman error, weighted where replay is prioritized.
         next_q, _ = self.target.forward(torch.cat([next_obs, next_action], -1))
         target = soft_target(batch["reward"], batch["discount"], next_q.squeeze(-1), next_log_prob, alpha)
         critic_loss, d_q = ensemble_mse(q, target, batch.get("weight"))
-        self.critic.backward(taken, d_q.unsqueeze(-1))
 
         # Actor, reparametrised: the gradient of min Q comes back through the action, the entropy's directly.
         actor_loss, d_q_pi, d_log_prob = soft_policy_loss(q_pi, log_prob, alpha)
-        d_action = self.critic.backward(drawn, d_q_pi.unsqueeze(-1), to_input=True)[:, self.obs_size :]
-        log_std, noise = log_std.chunk(2)[0], noise.chunk(2)[0]
+        d_values = torch.cat([d_q, d_q_pi], -1).unsqueeze(-1)
+        d_action = self.critic.backward(critic_trace, d_values, to_weights=len(obs), first=self.obs_size)
+        log_std, noise = log_std[: len(obs)], noise[: len(obs)]
         d_mean, d_log_std = tanh_gaussian_backward(action, log_std, noise, d_action, d_log_prob)
         d_log_std *= (log_std > LOG_STD_MIN) & (log_std < LOG_STD_MAX)
-        self.actor.backward(actor_trace.chunk(2)[0], torch.cat([d_mean, d_log_std], -1).unsqueeze(0))
+        self.actor.backward(actor_trace, torch.cat([d_mean, d_log_std], -1).unsqueeze(0))
 
         self.d_log_alpha.fill_(temperature_gradient(log_prob, self.target_entropy))
         error_size = (q - target).abs().mean(0)

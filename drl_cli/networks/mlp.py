@@ -16,7 +16,7 @@ import numpy as np
 from drl_cli.types import Array
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Range
-from drl_cli.utils.torch_ops import Part
+from drl_cli.utils.torch_ops import Part, linear, weight_gradient
 
 Shapes = list[tuple[int, ...]]
 
@@ -84,11 +84,6 @@ class Trace:
 
     inputs: "list[list[torch.Tensor]]"
 
-    def chunk(self, chunks: int) -> "list[Trace]":
-        """The traces of equal shares of the batch."""
-        parts = [[h.chunk(chunks) for h in layers] for layers in self.inputs]
-        return [Trace([[h[i] for h in layers] for layers in parts]) for i in range(chunks)]
-
 
 class MLP:
     """`ensemble` networks of one shape; `flat` holds their weights, `grad` the gradients that `backward` writes."""
@@ -131,31 +126,36 @@ class MLP:
             h, layers = x, []
             for i in range(0, len(params), 2):
                 layers.append(h)
-                h = torch.addmm(params[i + 1], h, params[i])
+                h = linear(h, params[i], params[i + 1])
                 if i < len(params) - 2:
                     h = _activate_(h, self.activation)
             outputs.append(h)
             inputs.append(layers)
-        return torch.stack(outputs), Trace(inputs)
+        return torch.stack(outputs) if self.ensemble > 1 else outputs[0].unsqueeze(0), Trace(inputs)
 
-    def backward(self, trace: Trace, d_out: "torch.Tensor", to_input: bool = False) -> "torch.Tensor":
-        """Given d loss/d output `[N, B, out]`, write d loss/d weights to `grad`, or return d loss/d input `[B, in]`.
+    def backward(
+        self, trace: Trace, d_out: "torch.Tensor", to_weights: int | None = None, first: int = 0
+    ) -> "torch.Tensor | None":
+        """Given d loss/d output `[N, M, out]` of the batch's first M rows, write d loss/d weights to `grad`.
 
-        With `to_input` the weights' gradients are left alone (SAC's actor loss wants none for the critics).
+        With `to_weights` only so many rows count for that, and for the others, if there are any, it returns d loss/d
+        input `[M - to_weights, in - first]`, of the inputs from `first` on: SAC's actor loss wants those alone.
         """
-        d_inputs = []
-        for params, grads, layers, d in zip(self.networks, self.grads, trace.inputs, d_out, strict=True):
+        split = d_out.shape[1] if to_weights is None else to_weights
+        d_input = None
+        for params, grads, inputs, d in zip(self.networks, self.grads, trace.inputs, d_out, strict=True):
+            layers = [h[: len(d)] for h in inputs]
             for i in range(len(params) - 2, -1, -2):
                 h = layers[i // 2]
-                if not to_input:
-                    torch.mm(h.t(), d, out=grads[i])
-                    torch.sum(d, 0, out=grads[i + 1])
-                if i > 0 or to_input:
-                    d = torch.mm(d, params[i].t())
+                if split:
+                    weight_gradient(h[:split], d[:split], grads[i])
+                    torch.sum(d[:split], 0, out=grads[i + 1])
                 if i > 0:
-                    d = _activate_backward(d, h, self.activation)
-            d_inputs.append(d)
-        return torch.stack(d_inputs).sum(0)
+                    d = _activate_backward_(torch.mm(d, params[i].t()), h, self.activation)
+            if split < len(d):
+                own = torch.mm(d[split:], params[0][first:].t())
+                d_input = own if d_input is None else d_input.add_(own)
+        return d_input
 
     def params(self) -> Array:
         """A float32 copy of `flat` on the CPU."""
@@ -174,9 +174,9 @@ def _activate_(x: "torch.Tensor", activation: str) -> "torch.Tensor":
     return torch.tanh_(x) if activation == "tanh" else torch.nn.functional.elu_(x)
 
 
-def _activate_backward(d: "torch.Tensor", h: "torch.Tensor", activation: str) -> "torch.Tensor":
-    """Gradient through an activation whose output was h."""
+def _activate_backward_(d: "torch.Tensor", h: "torch.Tensor", activation: str) -> "torch.Tensor":
+    """Gradient through an activation whose output was h, in place."""
     if activation == "relu":
-        gradient: torch.Tensor = torch.ops.aten.threshold_backward(d, h, 0)
+        gradient: torch.Tensor = torch.ops.aten.threshold_backward.grad_input(d, h, 0, grad_input=d)
         return gradient
-    return d * (1 - h * h) if activation == "tanh" else torch.where(h > 0, d, d * (h + 1))
+    return d.mul_(1 - h * h) if activation == "tanh" else torch.where(h > 0, d, d * (h + 1))

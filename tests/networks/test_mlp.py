@@ -125,7 +125,8 @@ def test_backward_equals_autograd(float64, activation, ensemble, hidden):
         out, trace = mlp.forward(x)
         torch.testing.assert_close(out, reference)
         mlp.grad.fill_(7.0)
-        d_input = mlp.backward(trace, d_out, to_input=True)
+        d_input = mlp.backward(trace, d_out, to_weights=0)
+        torch.testing.assert_close(mlp.backward(trace, d_out, to_weights=0, first=3), d_input[:, 3:])
         assert (mlp.grad == 7.0).all()
         mlp.backward(trace, d_out)
     torch.testing.assert_close(d_input, x.grad)
@@ -135,19 +136,19 @@ def test_backward_equals_autograd(float64, activation, ensemble, hidden):
     assert not (mlp.grad == 7.0).any()  # every entry of the flat gradient is written
 
 
-def test_shares_of_a_batch_go_back_alone():
-    """A trace of both halves of a batch, taken apart, gives what each half's own pass gives."""
-    mlp, x = make(ensemble=2), torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
-    d_out = torch.randn(2, 3, 2, generator=torch.Generator().manual_seed(1))
-    _, trace = mlp.forward(x)
-    for rows, half in zip((x[:3], x[3:]), trace.chunk(2), strict=True):
-        _, own = mlp.forward(rows)
-        d_input = mlp.backward(own, d_out, to_input=True)
-        mlp.backward(own, d_out)
-        grad = mlp.grad.clone()
-        torch.testing.assert_close(mlp.backward(half, d_out, to_input=True), d_input)
-        mlp.backward(half, d_out)
-        torch.testing.assert_close(mlp.grad, grad)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_rows_of_a_batch_go_back_to_weights_or_to_input(activation):
+    """The first rows' gradients and the others' are what a pass of each alone gives; rows beyond d_out count nowhere."""
+    mlp, x = make(ensemble=2, activation=activation), torch.randn(9, 3, generator=torch.Generator().manual_seed(0))
+    d_out = torch.randn(2, 7, 2, generator=torch.Generator().manual_seed(1))
+    mlp.backward(mlp.forward(x[:4])[1], d_out[:, :4])
+    grad = mlp.grad.clone()
+    mlp.grad.fill_(7.0)
+    d_input = mlp.backward(mlp.forward(x[4:])[1], d_out[:, 4:], to_weights=0)
+    assert (mlp.grad == 7.0).all()
+    both = mlp.backward(mlp.forward(x)[1], d_out, to_weights=4, first=1)
+    torch.testing.assert_close(mlp.grad, grad)
+    torch.testing.assert_close(both, d_input[:, 1:])
 
 
 def test_uniform_init_fills_its_range():

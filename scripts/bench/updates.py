@@ -1,0 +1,204 @@
+"""Gradient updates per second, ours and the peers': what drawing the batches from a full replay costs is counted in.
+
+    python scripts/bench/updates.py --peers PEERS_VENV [--case sac] [--threads 1] [--set trainer.threads=2 ...]
+
+The unit is one gradient update with its batch: ours is `TrajectoryManager.sample` and `Trainer.train`, stable-baselines3
+and SBX run their own `train()` on their own filled buffers. Figures are updates per second of the clock, and per second
+of processor time, which other users of the machine disturb less.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+from alternate import Figures, alternate, peer_python, serve, table
+
+SIDES = ("ours", "sb3", "sbx")
+ROWS = 100_000  # in the replay table
+PER_CALL = 16  # updates in one train call: ours, and what the peers are told to make in one `train()`
+
+
+@dataclass(frozen=True)
+class Case:
+    """Observations of 8 numbers, actions of 2 (or 4 choices, DQN)."""
+
+    algo: str
+    batch: int
+    hidden: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.algo}, batch {self.batch}, hidden {'x'.join(map(str, self.hidden))}"
+
+
+CASES = {
+    "sac": Case("sac", 256, (256, 256)),
+    "sac-1024": Case("sac", 1024, (256, 256)),
+    "sac-400-300": Case("sac", 256, (400, 300)),
+    "dqn": Case("dqn", 256, (256, 256)),
+    "dqn-small": Case("dqn", 32, (64, 64)),
+    "ppo": Case("ppo", 64, (64, 64)),
+}
+"""PPO learns from rollouts of 2048 rows in 10 epochs of minibatches; `sac` and `ppo` have their authors' sizes."""
+
+
+def timed(train: Callable[[], int], seconds: float) -> Callable[[], Figures]:
+    """A round of `train` calls, each of which says how many updates it made, for at least so long."""
+
+    def play() -> Figures:
+        updates, started, used = 0, time.perf_counter(), time.process_time()
+        while time.perf_counter() - started < seconds:
+            updates += train()
+        return {
+            "updates/s": updates / (time.perf_counter() - started),
+            "updates/CPU s": updates / (time.process_time() - used),
+        }
+
+    return play
+
+
+def ours(case: Case, threads: int, overrides: list[str]) -> Callable[[], int]:
+    import numpy as np
+    from hydra import compose, initialize_config_dir
+    from omegaconf import OmegaConf
+
+    from drl_cli.cli.check import conf_dir
+    from drl_cli.cli.hydra_plugins import register
+    from drl_cli.cli.preflight import environment_spec, fill
+    from drl_cli.cli.settings import build
+    from drl_cli.replay.fifo import FifoOnce
+    from drl_cli.runtime.messages import Block, InsertTransition, SampleBatch
+    from drl_cli.runtime.program import make_replay, make_trainer
+    from drl_cli.runtime.worker import row_schema
+
+    register()
+    env = "LunarLander" if case.algo == "dqn" else "LunarLanderContinuous"
+    values = [f"env={env}", f"algo={case.algo}", "tuned=none", f"network.hidden=[{','.join(map(str, case.hidden))}]"]
+    values += ["mode=single", f"trainer.threads={threads}", "device=cpu", f"replay.capacity={ROWS}"]
+    values += [f"algo.minibatch_size={case.batch}"] if case.algo == "ppo" else [f"trainer.batch_size={case.batch}"]
+    values += ["algo.double=false"] if case.algo == "dqn" else []  # the peers' DQN is not double
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        node = compose("train", overrides=values + overrides)
+    config = fill(build(OmegaConf.to_container(node, resolve=True)))
+    spec = environment_spec(config)
+    replay, trainer = make_replay(config, spec, 0), make_trainer(config, spec, "cpu", 0)
+
+    rng = np.random.default_rng(0)
+
+    def block(rows: int, number: int) -> tuple[InsertTransition, dict[str, np.ndarray]]:
+        columns = {}
+        for name, column in row_schema(config, spec).items():
+            shape = (rows, *column.shape)
+            if column.dtype == "float32":
+                columns[name] = rng.standard_normal(shape, dtype=np.float32).clip(-1, 1)
+            else:
+                columns[name] = rng.integers(4 if name == "action" else 1, size=shape).astype(column.dtype)
+        columns["discount"][:] = 0.99
+        return InsertTransition((Block(0, 0, number, rows, 0, rows, 0, 0),), (), 0.0), columns
+
+    is_queue = isinstance(replay.table, FifoOnce)
+    size = config.trainer.batch_size
+    if not is_queue:
+        replay.insert(*block(ROWS, 0))
+    number = 0
+
+    def train() -> int:
+        nonlocal number
+        number += 1
+        if is_queue:
+            replay.insert(*block(size, number))
+        header, columns = replay.sample(SampleBatch(1 if is_queue else PER_CALL, size))
+        report, _ = trainer.train(header, columns)
+        return report.num_updates
+
+    return train
+
+
+def peer(package: str, case: Case, threads: int) -> Callable[[], int]:
+    import gymnasium
+    import numpy as np
+    import torch
+
+    torch.set_num_threads(threads)
+    if package == "sb3":
+        import stable_baselines3 as library
+
+        torso = torch.nn.Tanh if case.algo == "ppo" else torch.nn.ReLU
+    else:
+        import flax.linen
+        import sbx as library
+
+        torso = flax.linen.tanh if case.algo == "ppo" else flax.linen.relu
+
+    class Nothing(gymnasium.Env):
+        observation_space = gymnasium.spaces.Box(-1.0, 1.0, (8,), np.float32)
+        action_space = (
+            gymnasium.spaces.Discrete(4) if case.algo == "dqn" else gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
+        )
+
+        def reset(self, **_):
+            return self.observation_space.sample(), {}
+
+        def step(self, action):
+            return self.observation_space.sample(), float(np.random.randn()), False, False, {}
+
+    options = {"policy_kwargs": {"net_arch": list(case.hidden), "activation_fn": torso}, "batch_size": case.batch}
+    options |= {"device": "cpu", "seed": 0}
+    kind = getattr(library, case.algo.upper())
+    if case.algo == "ppo":
+        model = kind("MlpPolicy", Nothing(), n_steps=2048, n_epochs=10, **options)
+        model.learn(2048)  # fills the rollout buffer
+    else:
+        model = kind("MlpPolicy", Nothing(), buffer_size=ROWS, learning_starts=200, **options)
+        model.learn(100)  # makes the logger
+        rng, buffer = np.random.default_rng(0), model.replay_buffer
+        for array in (buffer.observations, buffer.next_observations, buffer.rewards):
+            array[:] = rng.standard_normal(array.shape).clip(-1, 1)
+        actions = rng.integers(4, size=buffer.actions.shape) if case.algo == "dqn" else rng.uniform(-1, 1, buffer.actions.shape)
+        buffer.actions[:] = actions
+        buffer.full = True
+
+    def train() -> int:
+        if case.algo == "ppo":
+            model.train()
+            return 10 * 2048 // case.batch
+        model.train(gradient_steps=PER_CALL, batch_size=case.batch)
+        return PER_CALL
+
+    return train
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peers", type=Path, help="virtual environment of the peers; none: ours alone")
+    parser.add_argument("--case", choices=CASES, action="append", help="several may be given; all")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=1.5, help="of each round")
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="config of ours")
+    parser.add_argument("--only", choices=SIDES, action="append", help="sides to run, beside ours")
+    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+
+    if args.side:
+        case = CASES[args.case[0]]
+        train = ours(case, args.threads, args.set) if args.side == "ours" else peer(args.side, case, args.threads)
+        train()
+        serve(timed(train, args.seconds))
+        return
+    sides = ["ours", *(args.only or SIDES[1:])] if args.peers else ["ours"]
+    for name in args.case or CASES:
+        own = [Path(__file__), "--case", name, "--threads", str(args.threads), "--seconds", str(args.seconds)]
+        own += [part for value in args.set for part in ("--set", value)]
+        pythons = {side: sys.executable if side == "ours" else peer_python(args.peers) for side in sides}
+        commands = {side: [python, *own, "--side", side] for side, python in pythons.items()}
+        print(f"\n{CASES[name].name}, {args.threads} thread{'s' if args.threads > 1 else ''}\n", flush=True)
+        print(table(alternate(commands, args.rounds, args.threads)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
