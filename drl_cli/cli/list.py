@@ -6,6 +6,7 @@ from collections.abc import Callable
 from drl_cli.algos.base import algorithms, load_algorithm
 from drl_cli.cli.check import conf_dir, options
 from drl_cli.cli.errors import UsageError, did_you_mean, fail
+from drl_cli.cli.resume import is_claimed
 from drl_cli.cli.runs import all_runs, read_json
 
 
@@ -58,9 +59,10 @@ def _runs() -> list[str]:
         run, summary = read_json(folder / "run.json"), read_json(folder / "summary.json")
         best = summary.get("best_return")
         score = "-" if best is None else f"{best:.1f}"
-        lines.append(
-            f"{folder.name}  {folder.parent.parent.name} {folder.parent.name}  {run.get('status')}  best {score}"
-        )
+        status = run.get("status")
+        if status == "running" and not is_claimed(folder):
+            status = "killed"
+        lines.append(f"{folder.name}  {folder.parent.parent.name} {folder.parent.name}  {status}  best {score}")
     return lines
 
 

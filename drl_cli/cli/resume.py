@@ -120,6 +120,8 @@ class Resumed:
         from drl_cli.runtime.run_folder import resumed_record
 
         clean_up(self.folder, self.checkpoint)
+        for name in ("summary.json", "error.txt"):  # of the end that was none
+            (self.folder / name).unlink(missing_ok=True)
         changes = [str(change) for change in self.changes]
         return resumed_record(read_json(self.folder / "run.json"), command, self.env_steps, changes)
 
@@ -162,6 +164,15 @@ def claimed(folder: Path) -> Iterator[None]:
             pid = read_json(folder / "run.json").get("pid")
             raise UsageError(f"resume: {folder.name} is being trained right now (process {pid})") from error
         yield
+
+
+def is_claimed(folder: Path) -> bool:
+    """Whether a process trains in this folder now."""
+    try:
+        with claimed(folder):
+            return False
+    except UsageError:
+        return True
 
 
 def judge(old: Config, config: Config) -> list[Change]:

@@ -8,7 +8,7 @@ import yaml
 
 from drl_cli.cli.check import read_command
 from drl_cli.cli.errors import CHECKPOINT, USAGE, UsageError
-from drl_cli.cli.resume import COMMAND, FREE, IMPOSSIBLE, claimed, named_run, verdict
+from drl_cli.cli.resume import COMMAND, FREE, IMPOSSIBLE, claimed, is_claimed, named_run, verdict
 from drl_cli.cli.settings import all_keys, build
 from drl_cli.replay.config import SAMPLERS
 
@@ -142,7 +142,8 @@ def test_one_process_at_a_time(run):
     with claimed(run), pytest.raises(UsageError, match="is being trained right now"), claimed(run):
         pass
     with claimed(run):
-        pass
+        assert is_claimed(run)
+    assert not is_claimed(run)
 
 
 def test_a_run_that_is_not_there_is_said(tmp_path, monkeypatch):
