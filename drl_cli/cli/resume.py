@@ -1,7 +1,6 @@
 """`resume=RUN` and `from_config=RUN`: which run that is, and which keys may differ from it."""
 
 import dataclasses
-import fcntl
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from drl_cli.cli.runs import find_run, read_config, read_json
 from drl_cli.cli.settings import to_yaml_keys
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import CheckpointError
+from drl_cli.utils.locks import lock
 
 if TYPE_CHECKING:  # importing it takes long
     from drl_cli.runtime.restore import Checkpoint
@@ -36,6 +36,8 @@ IMPOSSIBLE = (
 
 COMMAND = ("resume", "from_config", "confirm", "dry_run")
 """Keys that say what to do with a run, and are not of it."""
+
+ORPHAN_S = 30.0  # that a process lives on whose main process was killed
 
 Verdict = Literal["free", "careful", "impossible"]
 
@@ -138,10 +140,11 @@ def resume(config: Config, typed: Sequence[str]) -> Resumed:
     old = read_config(folder)
     changes = judge(old, config)
     check_unfinished(folder, config)
-    try:
-        checkpoint = open_checkpoint(path) if path.exists() else None
-    except CheckpointError as error:
-        raise UsageError(f"resume: {error}{_others(path)}", CHECKPOINT) from error
+    with claimed(folder):
+        try:
+            checkpoint = open_checkpoint(path) if path.exists() else None
+        except CheckpointError as error:
+            raise UsageError(f"resume: {error}{_others(path)}", CHECKPOINT) from error
     worker = config.worker
     if config.mode != old.mode:
         if not any(arg.startswith("worker.num=") for arg in typed):
@@ -156,13 +159,25 @@ def resume(config: Config, typed: Sequence[str]) -> Resumed:
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Have a run's folder for this process alone; raises UsageError while another trains in it."""
-    with (folder / ".lock").open("w") as file:
+    """Have a run's folder for this process alone; raises UsageError while another trains in it.
+
+    Where the run was killed, its manage process may live a little longer, and write: its end is waited for.
+    """
+    from drl_cli.runtime.manage import MANAGE_LOCK
+
+    try:
+        claim = lock(folder / ".lock")
+    except BlockingIOError as error:
+        pid = read_json(folder / "run.json").get("pid")
+        raise UsageError(f"resume: {folder.name} is being trained right now (process {pid})") from error
+    with claim:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock(folder / MANAGE_LOCK, timeout_s=ORPHAN_S).close()
         except BlockingIOError as error:
-            pid = read_json(folder / "run.json").get("pid")
-            raise UsageError(f"resume: {folder.name} is being trained right now (process {pid})") from error
+            log = folder / "workers" / "manage.log"
+            raise UsageError(
+                f"resume: a process of the killed run still writes to it: kill it ({log} has it)"
+            ) from error
         yield
 
 

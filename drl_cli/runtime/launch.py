@@ -10,6 +10,7 @@ import threading
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
@@ -29,7 +30,7 @@ from drl_cli.runtime.program import build
 from drl_cli.runtime.progress import Progress
 from drl_cli.runtime.restore import Checkpoint, restore
 from drl_cli.runtime.run_folder import summarise
-from drl_cli.runtime.signals import Interrupted, catch
+from drl_cli.runtime.signals import Interrupted, Signals, catch
 from drl_cli.types import EnvSpec, State
 from drl_cli.utils.log_file import LogFile
 
@@ -297,7 +298,8 @@ def run(
             if session is None and not config.debug.in_process:
                 session = RaySession(object_store_mb(config, spec))
             nodes = [node.id for node in session.nodes] if session else []
-            ray = RayRuntime(str(folder / "workers"), session.wait, nodes) if session else None
+            ready = partial(_ready, session, signals) if session else lambda: None
+            ray = RayRuntime(str(folder / "workers"), ready, nodes) if session else None
             is_up = session.is_up if session else lambda: True
             incarnation = checkpoint.state["incarnation"] + 1 if checkpoint else 0
             orchestrator = build(config, spec, folder, ray, is_up, progress, console, incarnation)
@@ -329,6 +331,12 @@ def run(
             if isinstance(session, RaySession) and session.is_stuck:
                 atexit.register(session.leave, exit_code)
     return summary
+
+
+def _ready(session: RaySession | Cluster, signals: Signals) -> None:
+    """Ray is there, and signals are ours again."""
+    session.wait()
+    signals.install()
 
 
 def _rescue(orchestrator: Orchestrator) -> None:

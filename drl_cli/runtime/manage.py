@@ -26,8 +26,11 @@ from drl_cli.runtime.config import Config
 from drl_cli.runtime.evaluator import Evaluator, Score
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.types import Array, EnvSpec, State
+from drl_cli.utils.locks import lock
 from drl_cli.utils.seeding import integers
 
+MANAGE_LOCK = ".manage.lock"
+"""A file in the run's folder that is locked as long as such a process may write there."""
 EVAL_COLUMNS = (
     *("env_steps", "opt_steps", "version", "wall_s"),
     *("mean", "std", "min", "max", "median", "episodes", "length_mean"),
@@ -65,6 +68,7 @@ class Manage:
         self.scores = Csv(folder / "eval.csv", EVAL_COLUMNS)
         self.evaluators: list[Evaluator] = []
         self.lock = threading.Lock()
+        self.claim = lock(folder / MANAGE_LOCK, shared=True)
         self.best = float("-inf")
         if (self.checkpoints / "best").exists():
             self.best = float(read_manifest(self.checkpoints / "best")["mean"])

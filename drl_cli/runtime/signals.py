@@ -22,6 +22,12 @@ class Signals:
         self.has_raised = False
         self.is_closing = False
 
+    def install(self) -> None:
+        """From now on; again when another has put its own handlers in front, as Ray does, which prints its stack."""
+        signal.signal(signal.SIGINT, self.on_end)
+        signal.signal(signal.SIGTERM, self.on_end)
+        signal.signal(signal.SIGUSR1, self.on_pause)
+
     @property
     def exit_code(self) -> int:
         """Of the first signal, 0 without any."""
@@ -47,8 +53,8 @@ class Signals:
 def catch() -> Iterator[Signals]:
     """React to signals inside the block as Signals does, then as before; after the first, ignore them at the end."""
     signals = Signals()
-    handlers = {signal.SIGINT: signals.on_end, signal.SIGTERM: signals.on_end, signal.SIGUSR1: signals.on_pause}
-    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    signals.install()
     try:
         yield signals
     finally:

@@ -2,6 +2,9 @@
 
 import json
 import shutil
+import subprocess
+import sys
+import threading
 
 import pytest
 import yaml
@@ -144,6 +147,24 @@ def test_one_process_at_a_time(run):
     with claimed(run):
         assert is_claimed(run)
     assert not is_claimed(run)
+
+
+def test_the_manage_process_of_a_killed_run_is_waited_for(run, tmp_path):
+    code = """if True:
+        import pathlib, sys
+        from drl_cli.runtime.manage import MANAGE_LOCK
+        from drl_cli.utils.locks import lock
+        held = lock(pathlib.Path(sys.argv[1]) / MANAGE_LOCK, shared=True)
+        print("held", flush=True)
+        sys.stdin.readline()
+    """
+    args = [sys.executable, "-c", code, str(run)]
+    with subprocess.Popen(args, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as manage:
+        assert manage.stdout.readline() == "held\n"
+        end = threading.Timer(0.3, manage.kill)
+        end.start()
+        with claimed(run):
+            assert manage.wait(10) == -9
 
 
 def test_a_run_that_is_not_there_is_said(tmp_path, monkeypatch):

@@ -1,6 +1,5 @@
 """A drl-train in processes of its own: wait for a moment of it, send it or its roles a signal, see what is left."""
 
-import csv
 import json
 import os
 import re
@@ -72,9 +71,20 @@ class Run:
             assert time.monotonic() < end, f"not within {timeout_s} s:\n{self.out}\n{self.err}"
             time.sleep(0.01)
 
+    def rest(self, seconds):
+        """Let it go on for so long, or to its end."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
+
     def until_said(self, text, timeout_s=90.0):
         """Wait until the run has printed this."""
         self.until(lambda: text in self.out, timeout_s)
+
+    @property
+    def saved(self):
+        """The environment steps of the last checkpoint so far, -1 without any."""
+        last = next(self.cwd.glob("outputs/*/*/*/checkpoints/last"), None)
+        return int(last.readlink().name[5:14]) if last else -1
 
     def pid(self, role):
         """The process that a role has now."""
@@ -84,6 +94,11 @@ class Run:
     def send(self, number, group=False):
         """A signal to the main process, or to its whole group."""
         (os.killpg if group else os.kill)(self.process.pid, number)
+
+    def kill(self, role):
+        """End the process of a role, or one of Ray's own, which have a name."""
+        named = [process for process in self.processes() if process.name() == role]
+        os.kill(named[0].pid if named else self.pid(role), signal.SIGKILL)
 
     def processes(self):
         """All that came of this run and are not dead."""
@@ -111,8 +126,3 @@ class Run:
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(signal.SIGKILL)
         self.process.wait(10)
-
-
-def eval_steps(folder):
-    """The environment steps of every row of eval.csv."""
-    return [int(row["env_steps"]) for row in csv.DictReader((folder / "eval.csv").read_text().splitlines())]

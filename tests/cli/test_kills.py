@@ -1,0 +1,114 @@
+"""kill -9 of everything, again and again, and of each role alone."""
+
+import random
+import re
+import signal
+
+import pytest
+from processes import SMALL
+from records import check_checkpoints, check_curves, eval_steps, metrics_steps
+
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
+
+PERIOD = 300
+OFTEN = (
+    *SMALL,
+    f"checkpoint.period={PERIOD}",
+    "manage.eval_period=600",
+    "orchestrator.sample_insert_ratio=2",
+    "logger.report_s=0.2",
+)
+
+
+def killed(run, seconds):
+    """Kill it that long after it began; what it had saved and shown by then can be read. Returns the last step seen."""
+    run.until_said("->")
+    run.rest(seconds)
+    run.send(signal.SIGKILL, group=True)
+    run.wait()
+    return max([*metrics_steps(run.folder), *eval_steps(run.folder), *check_checkpoints(run.folder), 0])
+
+
+def resumed(start, **options):
+    """Go on with the last run; returns it and the environment steps from which it does."""
+    run = start("resume=latest", **options)
+    run.until_said("->")
+    return run, int(re.search(r"from step ([\d,]+)", run.out)[1].replace(",", ""))
+
+
+@pytest.mark.parametrize(("mode", "workers"), [("async", 2), ("sync", 1)])
+def test_whenever_a_run_is_killed_it_goes_on_from_its_last_checkpoint(start, mode, workers):
+    random_moment = random.Random(mode)
+    run = start(*OFTEN, f"mode={mode}", f"worker.num={workers}")
+    run.until(lambda: run.saved >= PERIOD)
+    for _ in range(3):
+        seen = killed(run, random_moment.uniform(0, 6))
+        run, step = resumed(start)
+        assert step >= seen - PERIOD - 32 * workers
+    run.until(lambda: run.saved > step + 2 * PERIOD)
+    run.send(signal.SIGTERM)
+    assert run.wait() == 75, run.err
+    check_checkpoints(run.folder)
+    check_curves(run.folder)
+
+
+@pytest.mark.parametrize(
+    ("role", "mode", "says"),
+    [
+        ("trainer", "async", "error: trainer died: its process ended unexpectedly"),
+        ("replay-0", "async", "error: replay 0 died: its process ended unexpectedly"),
+        ("parameter-server", "async", "error: parameter server died: its process ended unexpectedly"),
+        ("raylet", "async", "error: Ray's raylet died, and all roles with it"),
+        ("raylet", "sync", "error: Ray's raylet died, and all roles with it"),
+    ],
+)
+def test_without_this_role_a_run_ends_soon_and_can_be_resumed(start, role, mode, says):
+    run = start(*SMALL, f"mode={mode}")
+    run.until(lambda: run.saved >= 400)
+    run.kill(role)
+    assert run.wait(30) == 6, run.err
+    assert run.err == says + "\n"
+    assert run.left() == []
+    assert run.status == "failed"
+    assert f"next: drl-train resume={run.folder.relative_to(run.cwd)}" in run.out
+    again, step = resumed(start)
+    assert step >= 400
+    again.until(lambda: run.saved > step)
+    again.send(signal.SIGTERM)
+    assert again.wait() == 75, again.err
+    check_curves(again.folder)
+
+
+@pytest.mark.parametrize(
+    ("role", "mode", "args", "says"),
+    [
+        ("manage", "async", (), "manage died (its process ended unexpectedly), restarted 1/3"),
+        ("manage", "sync", (), "manage died (its process ended unexpectedly), restarted 1/3"),
+        ("manage", "single", (), "manage died (its process ended unexpectedly), restarted 1/3"),
+        ("worker-0", "sync", (), "worker 0 died (its process ended unexpectedly), restarted 1/10 in "),
+        (
+            "worker-0",
+            "async",
+            ("worker.proxies=1",),
+            "worker 0 died (its process ended unexpectedly), restarted 1/10 in ",
+        ),
+        (
+            "proxy-0",
+            "async",
+            ("worker.proxies=1",),
+            "proxy 0 died (its process ended unexpectedly), restarted 1/10 in ",
+        ),
+    ],
+)
+def test_this_role_is_restarted_and_the_run_is_done(start, role, mode, args, says):
+    run = start(*SMALL, f"mode={mode}", "total_env_steps=8000", *args)
+    run.until_said("eval at")
+    run.kill(role)
+    assert run.wait() == 0, run.err
+    assert run.err.startswith(f"warning: {says}")
+    assert len(run.err.splitlines()) == 1
+    assert run.left() == []
+    assert run.status == "done"
+    assert run.saved == max(eval_steps(run.folder)) >= 8000
+    check_checkpoints(run.folder)
+    check_curves(run.folder)

@@ -1,0 +1,61 @@
+"""What a run's folder says, and whether it can be so: its checkpoints, scores and curves."""
+
+import csv
+import json
+from collections import defaultdict
+
+from drl_cli.runtime.checkpoint import read_manifest
+from drl_cli.runtime.restore import open_checkpoint
+
+
+def eval_steps(folder):
+    """The environment steps of every row of eval.csv."""
+    path = folder / "eval.csv"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [int(row["env_steps"]) for row in csv.DictReader(line for line in lines if line.endswith("\n"))]
+
+
+def metrics_steps(folder):
+    """The environment steps of every line of metrics.jsonl that was written to its end."""
+    path = folder / "metrics.jsonl"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line)["env_steps"] for line in lines if line.endswith("\n")]
+
+
+def tensorboard_steps(folder):
+    """The environment steps of every point of each curve, in the order in which TensorBoard reads them."""
+    from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
+
+    steps = defaultdict(list)
+    for path in sorted(folder.glob("events.out.tfevents.*")):
+        for event in LegacyEventFileLoader(str(path)).Load():
+            for value in event.summary.value:
+                if value.metadata.plugin_data.plugin_name != "hparams":
+                    steps[value.tag].append(event.step)
+    return steps
+
+
+def check_checkpoints(folder):
+    """Every checkpoint that is there can be read, all its files are as they were written; returns their env steps."""
+    import hashlib
+
+    steps = []
+    for path in sorted((folder / "checkpoints").glob("step_*")):
+        manifest = read_manifest(path)
+        for name, sha256 in manifest["sha256"].items():
+            assert hashlib.sha256((path / name).read_bytes()).hexdigest() == sha256, path / name
+        if not path.name.endswith("-best"):
+            steps.append(open_checkpoint(path).env_steps)
+    return steps
+
+
+def check_curves(folder):
+    """No row twice, no step backwards."""
+    rows = eval_steps(folder)
+    assert rows == sorted(set(rows))
+    assert metrics_steps(folder) == sorted(metrics_steps(folder))
+    curves = tensorboard_steps(folder)
+    assert "eval/return_mean" in curves
+    for tag, steps in curves.items():
+        assert steps == sorted(steps), tag
+    assert curves["eval/return_mean"] == rows
