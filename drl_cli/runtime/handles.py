@@ -19,6 +19,9 @@ from drl_cli.utils.log_file import LogFile
 
 ray = LazyModule("ray")  # imported at first use: importing it takes a second that in-process runs need not pay
 
+INLINE_BYTES = 50_000
+"""What is smaller goes along with each call: no slower than by way of Ray's store, and it needs no store."""
+
 Ref: TypeAlias = Any
 """A LocalRef or a ray.ObjectRef. Any: Ray's references carry no usable type for what they refer to."""
 
@@ -172,7 +175,7 @@ class RayHandle:
 
 
 class RayRuntime:
-    """Every role as a Ray actor; each writes its own log file. `ready` waits until Ray is there."""
+    """Every role as a Ray actor; each writes its own log file. `ready` waits until Ray is there, raises if it is not."""
 
     def __init__(self, log_folder: str, ready: Callable[[], None] = lambda: None, nodes: Sequence[str] = ()) -> None:
         self.log_folder, self.ready, self.nodes = log_folder, ready, nodes
@@ -199,7 +202,12 @@ class RayRuntime:
     def put(self, value: Any) -> Ref:
         if isinstance(value, LocalRef):
             value = get(value)
-        return value if isinstance(value, ray.ObjectRef) else ray.put(value)
+        if isinstance(value, ray.ObjectRef):
+            return value
+        if getattr(value, "nbytes", INLINE_BYTES) < INLINE_BYTES:
+            return LocalRef(value)
+        self.ready()
+        return ray.put(value)
 
     def gpus(self) -> int:
         self.ready()

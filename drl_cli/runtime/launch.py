@@ -334,9 +334,14 @@ def run(
 
 
 def _ready(session: RaySession | Cluster, signals: Signals) -> None:
-    """Ray is there, and signals are ours again."""
+    """Ray is there, and signals are ours again; raises RoleLost when it is not there any more.
+
+    To put a value into a Ray that is gone would end this process at once, without a word.
+    """
     session.wait()
     signals.install()
+    if problem := session.lost():
+        raise RoleLost(problem)
 
 
 def _rescue(orchestrator: Orchestrator) -> None:

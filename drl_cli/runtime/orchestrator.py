@@ -329,6 +329,8 @@ class Orchestrator:
     def _wait(self) -> None:
         """React to all that is ready; wait for the first if nothing is, but not beyond what is due by the clock."""
         due = min(self.next_report, self.hand_over.ends, self.pool.next_deadline(), self.deadline or math.inf)
+        if problem := self.health():
+            raise RoleLost(problem)
         self.manage.poll()
         try:
             self.calls.react(self.manage.under_way(), due - now(), patient=self.pool.busy)
@@ -352,8 +354,6 @@ class Orchestrator:
             self.stop("wall_s")
 
     def _report(self) -> None:
-        if problem := self.health():
-            raise RoleLost(problem)
         self.next_report = now() + self.config.logger.report_s
         scalars = self.progress.report(self.worker_wait_s())
         exploration = average(self.config.worker.exploration, self.load.exploration, self.config.num_workers)
