@@ -101,7 +101,7 @@ class Algorithm:
         self.config = config
         shapes = q_shapes(network, spec)
         params = FlatParams(learner.device, online=num_params(shapes))
-        self.online = MLP(shapes, network.activation, params["online"])
+        self.online = MLP(shapes, network.activation, params["online"], products=learner.products)
         self.online.init(network.init, torch.Generator().manual_seed(seed))
         self.target = self.online.copy()
         self.optimizer = Adam(params, {"online": config.lr}, learner)

@@ -130,8 +130,8 @@ class Algorithm:
         actor, critic = actor_shapes(network, spec), mlp_shapes(spec.obs_size, network.hidden, 1)
         sizes = {"actor": num_params(actor), "log_std": log_std_size(spec), "critic": num_params(critic)}
         params = FlatParams(learner.device, **sizes)
-        self.actor = MLP(actor, network.activation, params["actor"])
-        self.critic = MLP(critic, network.activation, params["critic"])
+        self.actor = MLP(actor, network.activation, params["actor"], products=learner.products)
+        self.critic = MLP(critic, network.activation, params["critic"], products=learner.products)
         self.log_std, self.d_log_std = params["log_std"].flat, params["log_std"].grad  # 0 at first
         self.actor.init(network.init, init, last=0.01)
         self.critic.init(network.init, init)

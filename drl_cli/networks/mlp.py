@@ -15,8 +15,9 @@ import numpy as np
 
 from drl_cli.types import Array
 from drl_cli.utils.lazy import torch
+from drl_cli.utils.products import Products
 from drl_cli.utils.ranges import Range
-from drl_cli.utils.torch_ops import Part, linear, weight_gradient
+from drl_cli.utils.torch_ops import Part
 
 Shapes = list[tuple[int, ...]]
 
@@ -88,15 +89,19 @@ class Trace:
 class MLP:
     """`ensemble` networks of one shape; `flat` holds their weights, `grad` the gradients that `backward` writes."""
 
-    def __init__(self, shapes: Shapes, activation: str, part: Part, ensemble: int = 1) -> None:
+    def __init__(
+        self, shapes: Shapes, activation: str, part: Part, ensemble: int = 1, products: Products | None = None
+    ) -> None:
         self.shapes, self.activation, self.ensemble = shapes, activation, ensemble
+        self.products = products or Products()
         self.flat, self.grad = part.flat, part.grad
         self.networks = _views(self.flat, shapes, ensemble)
         self.grads = _views(self.grad, shapes, ensemble)
 
     def copy(self) -> "MLP":
         """The same networks with weights of their own."""
-        return MLP(self.shapes, self.activation, Part(self.flat.clone(), self.grad.clone()), self.ensemble)
+        part = Part(self.flat.clone(), self.grad.clone())
+        return MLP(self.shapes, self.activation, part, self.ensemble, self.products)
 
     def init(self, how: str, generator: "torch.Generator", last: float = 1.0) -> None:
         """Initialise all weights; the networks of an ensemble differ.
@@ -126,7 +131,7 @@ class MLP:
             h, layers = x, []
             for i in range(0, len(params), 2):
                 layers.append(h)
-                h = linear(h, params[i], params[i + 1])
+                h = self.products.linear(h, params[i], params[i + 1])
                 if i < len(params) - 2:
                     h = _activate_(h, self.activation)
             outputs.append(h)
@@ -135,26 +140,25 @@ class MLP:
 
     def backward(
         self, trace: Trace, d_out: "torch.Tensor", to_weights: int | None = None, first: int = 0
-    ) -> "torch.Tensor | None":
+    ) -> "torch.Tensor":
         """Given d loss/d output `[N, M, out]` of the batch's first M rows, write d loss/d weights to `grad`.
 
-        With `to_weights` only so many rows count for that, and for the others, if there are any, it returns d loss/d
-        input `[M - to_weights, in - first]`, of the inputs from `first` on: SAC's actor loss wants those alone.
+        With `to_weights` only so many rows count for that. Returns d loss/d input `[M - to_weights, in - first]` of the
+        other rows, from the input `first` on: SAC's actor loss wants those alone.
         """
         split = d_out.shape[1] if to_weights is None else to_weights
-        d_input = None
+        d_input = d_out.new_zeros(d_out.shape[1] - split, self.shapes[0][0] - first)
         for params, grads, inputs, d in zip(self.networks, self.grads, trace.inputs, d_out, strict=True):
             layers = [h[: len(d)] for h in inputs]
             for i in range(len(params) - 2, -1, -2):
                 h = layers[i // 2]
                 if split:
-                    weight_gradient(h[:split], d[:split], grads[i])
+                    self.products.weight_gradient(h[:split], d[:split], grads[i])
                     torch.sum(d[:split], 0, out=grads[i + 1])
                 if i > 0:
-                    d = _activate_backward_(torch.mm(d, params[i].t()), h, self.activation)
+                    d = _activate_backward_(self.products.input_gradient(d, params[i]), h, self.activation)
             if split < len(d):
-                own = torch.mm(d[split:], params[0][first:].t())
-                d_input = own if d_input is None else d_input.add_(own)
+                d_input += self.products.input_gradient(d[split:], params[0][first:])
         return d_input
 
     def params(self) -> Array:

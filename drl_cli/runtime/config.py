@@ -61,6 +61,7 @@ class TrainerConfig:
     batch_size: Count
     updates_per_call: Count | None
     threads: Count
+    products: Literal["auto", "torch", "onednn"]
     on_nonfinite: Literal["stop", "skip"]
 
 
@@ -119,7 +120,7 @@ class Config:
     seed: Natural
     total_env_steps: Count
     device: Literal["auto", "cpu", "cuda"]
-    precision: Literal["float32"]
+    precision: Literal["float32", "bf16"]
     output_dir: str
     load_weights: str | None
     resume: str | None

@@ -167,6 +167,7 @@ def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights:
         Group(rank, config.trainer.num, config.orchestrator.stall_s),
         BatchNormalizer(layout) if layout else None,
         config.trainer.on_nonfinite == "skip",
+        config.trainer.products,
     )
     if weights is not None:
         trainer.load_policy(weights)

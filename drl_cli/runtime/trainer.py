@@ -15,6 +15,7 @@ from drl_cli.runtime.messages import BatchTrainingData, LoadParams, UpdatePriori
 from drl_cli.types import Array, Columns, State
 from drl_cli.utils.group import Group, Learner
 from drl_cli.utils.lazy import torch
+from drl_cli.utils.products import make_products
 from drl_cli.utils.torch_ops import keep_freed_memory
 
 
@@ -48,14 +49,15 @@ class Trainer:
         group: Group,
         normalizer: BatchNormalizer | None = None,
         skips: bool = False,
+        products: str = "auto",
     ) -> None:
         torch.set_num_threads(threads)
-        torch.set_float32_matmul_precision({"float32": "highest"}[precision])
+        torch.set_float32_matmul_precision("highest")
         # Batches from shared memory are read-only, and torch warns although nothing here writes to them.
         warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
         keep_freed_memory()
         self.device, self.group = choose_device(device), group
-        self.algorithm = build(Learner(self.device, group, skips))
+        self.algorithm = build(Learner(self.device, group, skips, make_products(products, precision, self.device)))
         self.normalizer = normalizer
         self.opt_steps = 0
 

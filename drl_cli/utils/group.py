@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from drl_cli.utils.lazy import torch
+from drl_cli.utils.products import Products
 
 
 class PeerLost(Exception):
@@ -65,11 +66,15 @@ class Group:
 
 @dataclass(frozen=True)
 class Learner:
-    """Where an algorithm learns, and with whom; whether it `skips` updates that are not finite or makes them all."""
+    """Where an algorithm learns, with whom, and by which products.
+
+    It `skips` updates that are not finite, or makes them all.
+    """
 
     device: "torch.device"
     group: Group = field(default_factory=Group)
     skips: bool = False
+    products: Products = field(default_factory=Products)
 
     def randn(self, rows: int, size: int, generator: "torch.Generator") -> "torch.Tensor":
         """Standard normal noise `[rows, size]`: for these rows what one learner alone would draw for all rows.

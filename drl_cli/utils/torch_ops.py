@@ -97,26 +97,6 @@ class Adam:
         return {"mean": self.mean, "square": self.square, "count": self.count}
 
 
-def linear(x: "torch.Tensor", weight: "torch.Tensor", bias: "torch.Tensor") -> "torch.Tensor":
-    """`x weight + bias`; x `[B, in]`, weight `[in, out]`, bias `[out]`."""
-    if _is_thin(x, weight.shape[1]):
-        return torch.mm(weight.t(), x.t()).t().add_(bias)
-    return torch.addmm(bias, x, weight)
-
-
-def weight_gradient(x: "torch.Tensor", d: "torch.Tensor", out: "torch.Tensor") -> None:
-    """Write `x^T d` `[in, out]`, the gradient of `linear` with respect to its weight, to `out`; d `[B, out]`."""
-    if _is_thin(x, d.shape[1]):
-        out.copy_(torch.mm(d.t(), x).t())
-    else:
-        torch.mm(x.t(), d, out=out)
-
-
-def _is_thin(x: "torch.Tensor", outputs: int) -> bool:
-    """Whether the product is faster transposed: that with few columns takes MKL up to four times longer."""
-    return 1 < outputs <= 8 and x.numel() >= 2**14
-
-
 def keep_freed_memory() -> None:
     """Have the C library keep freed memory for the next update; giving it back costs a page fault per 4 KB.
 

@@ -2,9 +2,9 @@
 
     python scripts/bench/updates.py --peers PEERS_VENV [--case sac] [--threads 1] [--set trainer.threads=2 ...]
 
-The unit is one gradient update with its batch: ours is `TrajectoryManager.sample` and `Trainer.train`, stable-baselines3
-and SBX run their own `train()` on their own filled buffers. Figures are updates per second of the clock, and per second
-of processor time, which other users of the machine disturb less.
+The unit is one gradient update with its batch: ours is `TrajectoryManager.sample` and `Trainer.train`;
+stable-baselines3 and SBX run their own `train()` on their own filled buffers. Figures are updates per second of the
+clock, and per second of processor time, which other users of the machine disturb less.
 """
 
 import argparse
@@ -158,7 +158,11 @@ def peer(package: str, case: Case, threads: int) -> Callable[[], int]:
         rng, buffer = np.random.default_rng(0), model.replay_buffer
         for array in (buffer.observations, buffer.next_observations, buffer.rewards):
             array[:] = rng.standard_normal(array.shape).clip(-1, 1)
-        actions = rng.integers(4, size=buffer.actions.shape) if case.algo == "dqn" else rng.uniform(-1, 1, buffer.actions.shape)
+        actions = (
+            rng.integers(4, size=buffer.actions.shape)
+            if case.algo == "dqn"
+            else rng.uniform(-1, 1, buffer.actions.shape)
+        )
         buffer.actions[:] = actions
         buffer.full = True
 

@@ -138,7 +138,7 @@ def test_backward_equals_autograd(float64, activation, ensemble, hidden):
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_rows_of_a_batch_go_back_to_weights_or_to_input(activation):
-    """The first rows' gradients and the others' are what a pass of each alone gives; rows beyond d_out count nowhere."""
+    """The first rows' gradients and the others' are what a pass of each alone gives; the last two count nowhere."""
     mlp, x = make(ensemble=2, activation=activation), torch.randn(9, 3, generator=torch.Generator().manual_seed(0))
     d_out = torch.randn(2, 7, 2, generator=torch.Generator().manual_seed(1))
     mlp.backward(mlp.forward(x[:4])[1], d_out[:, :4])

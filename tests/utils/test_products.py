@@ -1,0 +1,73 @@
+"""Matrix products by every library and in both precisions against float64; what is chosen."""
+
+import pytest
+import torch
+
+from drl_cli.utils import products
+from drl_cli.utils.products import BFloat16, OneDNN, Products, make_products
+
+CPU = torch.device("cpu")
+
+
+def emulated():
+    rounding = BFloat16(CPU)
+    rounding.is_emulated = True
+    return rounding
+
+
+KINDS = [(Products, 1e-5), (OneDNN, 1e-5), (lambda: BFloat16(CPU), 0.02), (emulated, 0.02)]
+
+
+@pytest.mark.parametrize(("make", "tolerance"), KINDS)
+@pytest.mark.parametrize("rows", [3, 300])
+@pytest.mark.parametrize(("inputs", "outputs"), [(10, 256), (256, 1), (256, 4), (256, 80), (64, 64)])
+def test_products_equal_float64(make, tolerance, rows, inputs, outputs):
+    rng, kind = torch.Generator().manual_seed(0), make()
+    x, d = torch.randn(rows, inputs, generator=rng), torch.randn(rows, outputs, generator=rng)
+    weight, bias = torch.randn(inputs, outputs, generator=rng), torch.randn(outputs, generator=rng)
+    gradient = torch.full_like(weight, 7.0)
+    kind.weight_gradient(x, d, gradient)
+    x64, d64, weight64 = x.double(), d.double(), weight.double()
+    for own, exact, terms in (
+        (kind.linear(x, weight, bias), x64 @ weight64 + bias, inputs),
+        (kind.input_gradient(d, weight), d64 @ weight64.t(), outputs),
+        (gradient, x64.t() @ d64, rows),
+    ):
+        assert own.dtype == torch.float32
+        torch.testing.assert_close(own.double(), exact, rtol=tolerance, atol=tolerance * terms**0.5)
+
+
+@pytest.mark.parametrize("make", [lambda: BFloat16(CPU), emulated])
+def test_bfloat16_rounds_wide_products_and_no_others(make):
+    kind, exact = make(), Products()
+    for shape, is_rounded in (((64, 64), True), ((63, 64), False), ((64, 63), False)):
+        x, weight, bias = torch.randn(5, shape[0]), torch.randn(shape), torch.zeros(shape[1])
+        assert torch.equal(kind.linear(x, weight, bias), exact.linear(x, weight, bias)) != is_rounded
+
+
+def test_small_bfloat16_changes_are_kept_by_a_float32_bias():
+    """The product is rounded, what is added to it is not."""
+    bias = torch.full((64,), 1.0 + 2.0**-20)
+    assert torch.equal(BFloat16(CPU).linear(torch.zeros(3, 64), torch.ones(64, 64), bias), bias.expand(3, 64))
+
+
+@pytest.mark.parametrize("is_amd", [False, True])
+@pytest.mark.parametrize("capability", ["AVX2", "AVX512"])
+@pytest.mark.parametrize("has_onednn", [False, True])
+def test_auto_is_onednn_where_mkl_leaves_avx512_unused(monkeypatch, is_amd, capability, has_onednn):
+    monkeypatch.setattr(products, "_is_amd", lambda: is_amd)
+    monkeypatch.setattr(products, "_has_onednn", lambda: has_onednn)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    expected = OneDNN if is_amd and capability == "AVX512" and has_onednn else Products
+    assert type(make_products("auto", "float32", CPU)) is expected
+    assert type(make_products("torch", "float32", CPU)) is Products
+
+
+def test_onednn_and_bf16_when_asked_for(monkeypatch):
+    assert type(make_products("onednn", "float32", CPU)) is OneDNN
+    assert type(make_products("torch", "bf16", CPU)) is BFloat16
+    assert type(make_products("onednn", "float32", torch.device("cuda"))) is Products
+    monkeypatch.setattr(products, "_has_onednn", lambda: False)
+    with pytest.raises(ValueError, match=r"trainer\.products=onednn.*trainer\.products=auto"):
+        make_products("onednn", "float32", CPU)
+    assert BFloat16(CPU).is_emulated
