@@ -1,0 +1,113 @@
+"""Rounds of several implementations of one task, in turn and on the same cores: only ratios taken so are worth much.
+
+Each implementation is a child process, a `side`, in its own Python. The benchmark's script starts itself again for
+every side; there it makes its task and calls `serve`. All sides are ready before the first round begins, and they wait
+without using a core while another has its turn.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+
+Figures = dict[str, float]  # what one round measured, by name; more is better
+
+
+def serve(play: Callable[[], Figures]) -> None:
+    """In a side's process: measure one round whenever the parent asks for it; what libraries print goes to stderr."""
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    while True:
+        print("ready", file=replies, flush=True)
+        if not sys.stdin.readline():
+            return
+        print(json.dumps(play()), file=replies, flush=True)
+
+
+class Side:
+    """A child process that plays rounds; raises RuntimeError naming the command when it ends before it was told to."""
+
+    def __init__(self, command: Sequence[str | Path], cpus: set[int], env: Mapping[str, str]) -> None:
+        self.command = [str(part) for part in command]
+        self.process = subprocess.Popen(
+            self.command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | env,
+            preexec_fn=lambda: os.sched_setaffinity(0, cpus),
+        )
+        self._read()
+
+    def play(self) -> Figures:
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        figures: Figures = json.loads(self._read())
+        self._read()
+        return figures
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait()
+
+    def _read(self) -> str:
+        if line := self.process.stdout.readline():
+            return line
+        raise RuntimeError(f"exit code {self.process.wait()} of {' '.join(self.command)}")
+
+
+def alternate(
+    commands: Mapping[str, Sequence[str | Path]], rounds: int, threads: int = 1, warm_up: int = 1
+) -> dict[str, list[Figures]]:
+    """Figures of every round by side; `threads` cores, the machine's last ones, and as many threads for each side.
+
+    The order is turned round after each round, so that no side always follows the same other one.
+    """
+    cpus = set(sorted(os.sched_getaffinity(0))[-threads:])
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    sides: dict[str, Side] = {}
+    try:
+        for name, command in commands.items():
+            sides[name] = Side(command, cpus, dict.fromkeys(names, str(threads)))
+        results: dict[str, list[Figures]] = {name: [] for name in sides}
+        for i in range(-warm_up, rounds):
+            for name in sorted(sides, key=list(sides).index, reverse=i % 2 == 1):
+                figures = sides[name].play()
+                if i >= 0:
+                    results[name].append(figures)
+    finally:
+        for side in sides.values():
+            side.close()
+    return results
+
+
+def table(results: Mapping[str, Sequence[Figures]], ours: str = "ours") -> str:
+    """Markdown: median, least and most of each figure, and the median over the rounds of ours / theirs."""
+    lines = ["| figure | side | median | min - max | ours / theirs (min - max) |", "| --- | --- | --- | --- | --- |"]
+    for figure in results[ours][0]:
+        for side, rounds in results.items():
+            values = [one[figure] for one in rounds if figure in one]
+            if not values:
+                continue
+            ratios = [own[figure] / one[figure] for own, one in zip(results[ours], rounds, strict=True)]
+            last = "" if side == ours else f"{median(ratios):.2f} ({min(ratios):.2f} - {max(ratios):.2f})"
+            spread = f"{_short(min(values))} - {_short(max(values))}"
+            lines.append(f"| {figure} | {side} | {_short(median(values))} | {spread} | {last} |")
+    return "\n".join(lines)
+
+
+def peer_python(venv: Path) -> Path:
+    """The interpreter of the peers' virtual environment; raises SystemExit saying how to make one."""
+    python = venv / "bin" / "python"
+    if not python.exists():
+        raise SystemExit(
+            f"no {python}: python3 -m venv {venv} && {python} -m pip install -r scripts/bench/requirements.txt"
+        )
+    return python
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
