@@ -76,7 +76,8 @@ class Policy(base.Policy):
         out = self._forward(obs)
         mean, log_std = out[:, : self.size], out[:, self.size :]
         noise = self.rng.standard_normal(mean.shape, dtype=np.float32)
-        return {"action": np.tanh(mean + np.exp(np.clip(log_std, LOG_STD_MIN, LOG_STD_MAX)) * noise)}
+        std = np.exp(np.minimum(np.maximum(log_std, LOG_STD_MIN), LOG_STD_MAX))
+        return {"action": np.tanh(mean + std * noise)}
 
     def random(self, rows: int) -> Columns:
         return {"action": self.rng.uniform(-1.0, 1.0, (rows, self.size)).astype(np.float32)}

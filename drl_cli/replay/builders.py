@@ -60,9 +60,10 @@ class NStepBuilder:
 
     def take(self) -> Columns:
         """All rows that are complete now, `[rows, ...]`; fresh arrays."""
-        steps = {name: np.stack([step[name] for step in self._steps]) for name in self._steps[0]}
-        rewards, valid = steps["reward"] * np.float32(self.reward_scale), steps["valid"]
-        ended = steps["terminated"] | steps["truncated"] | ~valid
+        steps = {name: np.concatenate([step[name] for step in self._steps]) for name in self._steps[0]}
+        valid = steps["valid"].reshape(len(self._steps), -1)
+        rewards = steps["reward"].reshape(valid.shape) * np.float32(self.reward_scale)
+        ended = (steps["terminated"] | steps["truncated"]).reshape(valid.shape) | ~valid
         broken = np.zeros_like(ended)
         broken[:-1] = ~ended[:-1] & ~valid[1:]
         ended |= broken
@@ -75,20 +76,23 @@ class NStepBuilder:
             length[:starts] += is_open[:starts]
             is_open[:starts] &= ~ended[k:]
         complete = ~is_open | (length == self.n_step)
-        time, env = np.nonzero(complete & ~np.stack(self._emitted))
-        last = time + length[time, env] - 1
+        first = (complete.ravel() & ~np.concatenate(self._emitted)).nonzero()[0]  # of the row's steps, in `steps`
+        length = length.ravel().take(first)
+        last = first + (length - 1) * valid.shape[1]
         rows = {
-            name: column[time, env]
+            name: column.take(first, 0)
             for name, column in steps.items()
             if name not in ("reward", "next_obs", "terminated", "truncated", "valid")
         }
-        terminated = steps["terminated"][last, env]
+        terminated = steps["terminated"].take(last)
         rows |= {
-            "reward": total[time, env],
-            "next_obs": steps["next_obs"][last, env],
-            "discount": np.where(terminated, 0.0, self.gamma ** length[time, env]).astype(np.float32),
+            "reward": total.ravel().take(first),
+            "next_obs": steps["next_obs"].take(last, 0),
+            "discount": np.where(terminated, 0.0, (self.gamma ** np.arange(self.n_step + 1))[length]).astype(
+                np.float32
+            ),
             "terminated": terminated,
-            "truncated": steps["truncated"][last, env] | (broken[last, env] & (length[time, env] < self.n_step)),
+            "truncated": steps["truncated"].take(last) | (broken.ravel().take(last) & (length < self.n_step)),
         }
         keep = max(0, len(self._steps) - (self.n_step - 1))
         self._steps, self._emitted = self._steps[keep:], list(complete[keep:])

@@ -94,10 +94,10 @@ class Prioritized:
     @property
     def nbytes(self) -> int:
         """Bytes of the tree."""
-        return self.tree.nodes.nbytes
+        return self.tree.nbytes
 
     def insert(self, slots: Array, priorities: Array | None = None) -> None:
-        self.largest = float(self.tree.values.max()) or self.largest
+        self.largest = self.tree.maximum or self.largest
         if priorities is None:
             self.tree.set(slots, self.largest)
         else:
@@ -106,8 +106,9 @@ class Prioritized:
     def sample(self, size: int, num_batches: int, batch_size: int) -> Draw:
         shape, total, mix = (num_batches, batch_size), self.tree.total, self.config.uniform_mix
         mass = (np.arange(batch_size) + self.rng.random(shape)) / batch_size * total
-        slots = self.tree.find(np.minimum(mass, np.nextafter(total, 0.0)))
-        slots = np.where(self.rng.random(shape) < mix, self.rng.integers(0, size, shape), slots)
+        slots = self.tree.find(mass)
+        if mix:
+            slots = np.where(self.rng.random(shape) < mix, self.rng.integers(0, size, shape), slots)
         probability = (1.0 - mix) * self.tree.values[slots] / total + mix / size
         beta = self.beta(self.drawn + np.arange(num_batches))
         self.drawn += num_batches
@@ -135,7 +136,7 @@ class Prioritized:
 
     def state(self) -> State:
         return {
-            "values": self.tree.values[: self.config.num_rows].copy(),
+            "values": self.tree.values.copy(),
             "largest": np.array(self.largest),
             "drawn": np.array(self.drawn),
             "bad": np.array(self.bad),

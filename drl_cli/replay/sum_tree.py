@@ -1,61 +1,109 @@
-"""A binary tree of partial sums over the slots of a table: draws slots in proportion to their values."""
+"""A tree of partial sums over the slots of a table: draws slots in proportion to their values."""
+
+from itertools import pairwise
 
 import numpy as np
 
 from drl_cli.types import Array
 
+FANOUT = 16
+"""Children of a node: two cache lines, and few levels, each of which costs the same calls of numpy."""
+TOP = 4096
+"""Most nodes of the highest level, over which the sums are cumulated."""
+CUMULATE = np.tri(FANOUT + 1, FANOUT, -1).T
+"""What a row of values is multiplied by to be cumulated, from 0 on: several times as fast as cumsum."""
+
 
 class SumTree:
     """Values >= 0 by slot, all 0 at first (Schaul et al. 2015, appendix B.2.1); float64.
 
-    `nodes[1]` is the root, the children of node i are 2i and 2i + 1, and slot s is node `width + s`. Every call works
-    on all its slots at once, level by level. A parent is recomputed from its children, not moved by a difference:
+    `levels[0]` are the values, node i of a level is the sum of nodes 16 i to 16 i + 15 of the level below. Every call
+    works on all its slots at once, level by level. A sum is made anew from its children, not moved by a difference:
     slots may repeat in a call, and no rounding error builds up.
     """
 
     def __init__(self, capacity: int) -> None:
-        self.width = _width(capacity)  # slots beyond the capacity stay 0
-        self.nodes = np.zeros(2 * self.width)
+        self.capacity = capacity
+        self.levels = [np.zeros(size) for size in _sizes(capacity)]  # slots beyond the capacity stay 0
+        self._cumulated: Array | None = None
+        self._peak, self._maximum = 0, 0.0  # no value is above that; slot `_peak` had it
 
     @property
     def total(self) -> float:
         """Sum of all values."""
-        return float(self.nodes[1])
+        return float(self._cumulate()[-1])
+
+    @property
+    def maximum(self) -> float:
+        """The largest value; all are looked at only where the slot that had it has got a smaller one since."""
+        if self.levels[0][self._peak] != self._maximum:
+            self._peak = int(self.levels[0].argmax())
+            self._maximum = float(self.levels[0][self._peak])
+        return self._maximum
 
     @property
     def values(self) -> Array:
-        """The value of every slot, as a view `[width]`."""
-        return self.nodes[self.width :]
+        """The value of every slot, as a view `[capacity]`."""
+        return self.levels[0][: self.capacity]
+
+    @property
+    def nbytes(self) -> int:
+        """Allocated bytes."""
+        return sum(level.nbytes for level in self.levels)
 
     def set(self, slots: Array, values: Array | float) -> None:
         """Give slots `[n]` new values; of a slot that repeats the last one counts."""
-        nodes, level = self.width + slots, self.width
-        self.nodes[nodes] = values
-        while level > 1:
-            level //= 2
-            if level <= len(slots):  # all parents of this level, without looking for those that changed
-                self.nodes[level : 2 * level] = self.nodes[2 * level : 4 * level].reshape(-1, 2).sum(1)
+        if len(slots) == 0:
+            return
+        self.levels[0][slots], self._cumulated, nodes = values, None, slots
+        written = self.levels[0].take(slots)
+        highest = written.argmax()
+        if written[highest] >= self._maximum:
+            self._peak, self._maximum = int(slots[highest]), float(written[highest])
+        for below, above in pairwise(self.levels):
+            children = below.reshape(-1, FANOUT)
+            if len(children) <= len(slots):  # all sums of this level, without looking for those that changed
+                above[: len(children)] = _sums(children)
             else:
-                nodes = nodes >> 1
-                self.nodes[nodes] = self.nodes[2 * nodes] + self.nodes[2 * nodes + 1]
+                nodes = nodes // FANOUT
+                above[nodes] = _sums(children.take(nodes, 0))
 
     def find(self, mass: Array) -> Array:
         """The slots in which the cumulated values exceed `mass` `[...]` in [0, total); never one whose value is 0."""
-        node, mass = np.ones(mass.shape, np.int64), mass.copy()
-        while node.size and node.flat[0] < self.width:  # all are on the same level
-            node *= 2
-            left = self.nodes[node]
-            is_right = (mass >= left) & (self.nodes[node + 1] > 0)
-            mass -= left * is_right
-            node += is_right
-        return node - self.width
+        cumulated = self._cumulate()
+        rest = np.minimum(mass.ravel(), np.nextafter(cumulated[-1], 0.0))
+        nodes = cumulated[1:].searchsorted(rest, "right")
+        rest -= cumulated.take(nodes)
+        for level in self.levels[-2::-1]:
+            cumulated = level.reshape(-1, FANOUT).take(nodes, 0) @ CUMULATE
+            np.minimum(rest, np.nextafter(cumulated[:, -1], 0.0), out=rest)  # rounding may have put it at the end
+            child = (cumulated[:, 1:] > rest[:, None]).argmax(1)
+            rest -= cumulated.take(np.arange(0, cumulated.size, FANOUT + 1) + child)
+            nodes = nodes * FANOUT + child
+        slots: Array = nodes.reshape(mass.shape)
+        return slots
+
+    def _cumulate(self) -> Array:
+        """0 and the cumulated sums of the highest level."""
+        if self._cumulated is None:
+            self._cumulated = np.concatenate([[0.0], self.levels[-1].cumsum()])
+        return self._cumulated
 
 
 def tree_bytes(capacity: int) -> int:
     """Bytes of a tree for so many slots."""
-    return 2 * _width(capacity) * np.dtype(np.float64).itemsize
+    return sum(_sizes(capacity)) * np.dtype(np.float64).itemsize
 
 
-def _width(capacity: int) -> int:
-    """The next power of two."""
-    return 1 << (capacity - 1).bit_length()
+def _sizes(capacity: int) -> list[int]:
+    """Nodes by level: whole families, up to a level of at most TOP."""
+    sizes = [-(-capacity // FANOUT) * FANOUT]
+    while sizes[-1] > TOP:
+        sizes.append(-(-sizes[-1] // FANOUT**2) * FANOUT)
+    return sizes
+
+
+def _sums(children: Array) -> Array:
+    """Of each row; `einsum` takes a third of the time of `sum`."""
+    sums: Array = np.einsum("ij->i", children)
+    return sums

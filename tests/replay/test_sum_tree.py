@@ -1,5 +1,7 @@
 """SumTree: against a naive array, and the frequencies of what it finds."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,29 +14,34 @@ VALUES = st.one_of(st.just(0.0), st.floats(1e-6, 1e6))
 
 @st.composite
 def histories(draw):
-    """A capacity and calls of `set`, slots repeating."""
-    capacity = draw(st.integers(1, 70))
+    """A capacity, for one to three levels, and calls of `set`, slots repeating."""
+    capacity = draw(st.one_of(st.integers(1, 70), st.sampled_from([4096, 4097, 5000, 65_536, 65_537, 70_001])))
     pairs = st.lists(st.tuples(st.integers(0, capacity - 1), VALUES), min_size=0, max_size=100)
     return capacity, draw(st.lists(pairs, min_size=1, max_size=6))
 
 
 def check_sums(tree):
     """Every node is exactly the sum of its children."""
-    inner = np.arange(1, tree.width)
-    np.testing.assert_array_equal(tree.nodes[inner], tree.nodes[2 * inner] + tree.nodes[2 * inner + 1])
+    for below, above in pairwise(tree.levels):
+        sums = np.einsum("ij->i", below.reshape(-1, 16))
+        np.testing.assert_array_equal(above[: len(sums)], sums)
+        assert not above[len(sums) :].any()
 
 
 @settings(deadline=None, max_examples=200)
-@given(histories(), st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=20))
-def test_equals_a_naive_array(history, shares):
+@given(histories(), st.lists(st.floats(0, 1, exclude_max=True), min_size=1, max_size=20), st.booleans())
+def test_equals_a_naive_array(history, shares, asks_each_time):
     capacity, calls = history
     tree, naive = SumTree(capacity), np.zeros(capacity)
     for call in calls:
         tree.set(np.array([slot for slot, _ in call], np.int64), np.array([value for _, value in call]))
         for slot, value in call:
             naive[slot] = value
-        np.testing.assert_array_equal(tree.values[:capacity], naive)
+        np.testing.assert_array_equal(tree.values, naive)
+        if asks_each_time:
+            assert tree.maximum == naive.max()
         check_sums(tree)
+    assert tree.maximum == naive.max()
     assert tree.total == pytest.approx(naive.sum(), rel=1e-12)
     if tree.total == 0:
         return
@@ -46,7 +53,7 @@ def test_equals_a_naive_array(history, shares):
     assert (mass >= upper[found] - naive[found] - slack).all()
 
 
-@pytest.mark.parametrize("capacity", [1, 2, 3, 7, 8, 1000])
+@pytest.mark.parametrize("capacity", [1, 2, 3, 7, 8, 1000, 4113, 70_000])
 def test_whole_numbers_are_found_exactly(capacity):
     tree = SumTree(capacity)
     tree.set(np.arange(capacity), np.arange(capacity) % 3 + 1.0)
@@ -57,21 +64,22 @@ def test_whole_numbers_are_found_exactly(capacity):
 
 
 def test_of_a_slot_that_repeats_the_last_value_counts():
-    for repeats in (3, 300):
-        tree = SumTree(100)
+    for repeats, capacity in ((3, 100), (300, 100), (3, 70_000), (300, 70_000)):
+        tree = SumTree(capacity)
         tree.set(np.full(repeats, 42), np.arange(1.0, repeats + 1))
         assert tree.total == tree.values[42] == repeats
 
 
-def test_no_rounding_error_builds_up():
-    tree, rng = SumTree(777), np.random.default_rng(0)
+@pytest.mark.parametrize("capacity", [777, 66_000])
+def test_no_rounding_error_builds_up(capacity):
+    tree, rng = SumTree(capacity), np.random.default_rng(0)
     for _ in range(2000):
-        tree.set(rng.integers(0, 777, 20), 10.0 ** rng.uniform(-8, 8, 20))
+        tree.set(rng.integers(0, capacity, 20), 10.0 ** rng.uniform(-8, 8, 20))
     check_sums(tree)
-    tree.set(np.arange(777), np.ones(777))
-    assert tree.total == 777
-    tree.set(np.arange(777), 0.0)
-    assert not tree.nodes.any()
+    tree.set(np.arange(capacity), np.ones(capacity))
+    assert tree.total == capacity
+    tree.set(np.arange(capacity), 0.0)
+    assert not any(level.any() for level in tree.levels)
 
 
 def test_a_mass_that_rounding_has_put_at_the_total_finds_the_last_slot_with_a_value():

@@ -129,11 +129,11 @@ def test_priorities_of_overwritten_rows_are_dropped_and_counted():
     assert after[drawn] == pytest.approx(9.0)
     # A whole turn later none is there.
     manager.insert(message((0, 0, 2), rows=10), columns(13, 10))
-    before = manager.table.sampler.tree.nodes.copy()
+    before = manager.table.sampler.tree.values.copy()
     manager.update_priorities(UpdatePriority(0, first.sequence, np.full((4, 16), 5.0, np.float32)))
     stats = manager.table.stats()
     assert stats["stale_priorities"] == stale + 64
-    assert (manager.table.sampler.tree.nodes == before).all()
+    assert (manager.table.sampler.tree.values == before).all()
 
 
 def test_rows_in_restarted_slots_take_priorities_of_their_own():

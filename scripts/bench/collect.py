@@ -1,0 +1,135 @@
+"""Environment steps/s of one worker (policy, n-step rows, blocks) against the bare `env.step` loop and SB3's rollouts.
+
+    python scripts/bench/collect.py [--peers PEERS_VENV] [--envs 1 8 16 32]
+
+LunarLanderContinuous, a policy of two hidden layers of 256, 5-step rows, one thread. The bare loop repeats the worker's
+own episodes, resets included: the same seeds and actions, and no checking wrappers. stable-baselines3 collects with SAC
+of the same size into its own replay buffer. Figures are per second of the clock, and per second of processor time,
+which other users of the machine disturb less.
+"""
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+from alternate import Figures, alternate, peer_python, serve, table
+
+SIDES = ("ours", "bare loop", "sb3")
+
+
+def timed(steps: int, play: Callable[[], None]) -> Figures:
+    started, used = time.perf_counter(), time.process_time()
+    play()
+    return {"steps/s": steps / (time.perf_counter() - started), "steps/CPU s": steps / (time.process_time() - used)}
+
+
+def ours(num: int, steps: int, is_bare: bool) -> Callable[[], Figures]:
+    """A round takes the same steps of the same episodes each time: by a worker, or by the bare loop."""
+    import gymnasium
+    import numpy as np
+    from compose import compose
+
+    from drl_cli.algos.sac import actor_shapes
+    from drl_cli.envs.make import read_spec
+    from drl_cli.networks.mlp import num_params
+    from drl_cli.runtime.messages import LoadParams
+    from drl_cli.runtime.worker import Worker
+    from drl_cli.utils.seeding import integers
+
+    config = compose(
+        "env=LunarLanderContinuous", "algo=sac", "tuned=none", "network.hidden=[256,256]", "algo.n_step=5", "seed=1",
+        f"worker.envs={num}",
+    )  # fmt: skip
+    spec, load = read_spec(config.env), LoadParams(0, 0, 0)
+    size = num_params(actor_shapes(config.network, spec))
+    params = (np.random.default_rng(0).standard_normal(size) / 16).astype(np.float32)
+    collects = -(-steps // config.rows_per_collect)
+
+    def play() -> Figures:
+        worker = Worker(config, spec, 0, 0)
+        worker.collect(load, params)
+        return timed(collects * config.rows_per_collect, lambda: [worker.collect(load) for _ in range(collects)])
+
+    if not is_bare:
+        return play
+    actions = recorded(Worker(config, spec, 0, 0), collects + 1, params)
+    first = config.steps_per_collect
+
+    def play_bare() -> Figures:
+        envs = [gymnasium.make(config.env.id, disable_env_checker=True, **config.env.kwargs) for _ in range(num)]
+        for env, seed in zip(envs, integers(config.seed, "worker", num, 0, 0), strict=True):
+            env.reset(seed=seed)
+
+        def loop(some: list[np.ndarray]) -> None:
+            for step in some:
+                for env, action in zip(envs, step, strict=True):
+                    _, _, terminated, truncated, _ = env.step(action)
+                    if terminated or truncated:
+                        env.reset()
+
+        loop(actions[:first])
+        return timed(len(actions[first:]) * num, lambda: loop(actions[first:]))
+
+    return play_bare
+
+
+def recorded(worker, collects: int, params) -> list:
+    """The environments' own actions `[E, A]`, step by step."""
+    from drl_cli.runtime.messages import LoadParams
+
+    actions, act = [], worker.policy.act
+
+    def record(obs):
+        columns = act(obs)
+        actions.append(worker.envs.envs[0].to_env(columns["action"]))
+        return columns
+
+    worker.policy.act = record
+    worker.collect(LoadParams(0, 0, 0), params)
+    for _ in range(collects - 1):
+        worker.collect(LoadParams(0, 0, 0))
+    return actions
+
+
+def sb3(num: int, steps: int) -> Callable[[], Figures]:
+    import warnings
+
+    warnings.simplefilter("ignore")
+    import torch
+    from stable_baselines3 import SAC
+    from stable_baselines3.common.env_util import make_vec_env
+    from stable_baselines3.common.type_aliases import TrainFreq, TrainFrequencyUnit
+
+    torch.set_num_threads(1)
+    envs = make_vec_env("LunarLander-v3", num, seed=1, env_kwargs={"continuous": True})
+    model = SAC("MlpPolicy", envs, buffer_size=100_000, learning_starts=0, device="cpu", seed=1)
+    _, callback = model._setup_learn(10**9)
+    frequency = TrainFreq(steps // num, TrainFrequencyUnit.STEP)
+    return lambda: timed(steps, lambda: model.collect_rollouts(envs, callback, frequency, model.replay_buffer))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peers", type=Path)
+    parser.add_argument("--envs", type=int, nargs="+", default=[1, 8, 16, 32])
+    parser.add_argument("--steps", type=int, default=8192)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.side:
+        (num,) = args.envs
+        serve(sb3(num, args.steps) if args.side == "sb3" else ours(num, args.steps, args.side == "bare loop"))
+        return
+    for num in args.envs:
+        options = ["--envs", num, "--steps", args.steps, "--side"]
+        commands = {side: [sys.executable, __file__, *options, side] for side in SIDES[:2]}
+        if args.peers:
+            commands["sb3"] = [peer_python(args.peers), __file__, *options, "sb3"]
+        print(f"\n{num} environments\n\n{table(alternate(commands, args.rounds))}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
