@@ -158,7 +158,11 @@ def peer(package: str, case: Case, threads: int) -> Callable[[], int]:
         rng, buffer = np.random.default_rng(0), model.replay_buffer
         for array in (buffer.observations, buffer.next_observations, buffer.rewards):
             array[:] = rng.standard_normal(array.shape).clip(-1, 1)
-        actions = rng.integers(4, size=buffer.actions.shape) if case.algo == "dqn" else rng.uniform(-1, 1, buffer.actions.shape)
+        actions = (
+            rng.integers(4, size=buffer.actions.shape)
+            if case.algo == "dqn"
+            else rng.uniform(-1, 1, buffer.actions.shape)
+        )
         buffer.actions[:] = actions
         buffer.full = True
 
