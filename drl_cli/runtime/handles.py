@@ -175,7 +175,7 @@ class RayHandle:
 
 
 class RayRuntime:
-    """Every role as a Ray actor; each writes its own log file. `ready` waits until Ray is there, or raises."""
+    """Every role as a Ray actor; each writes its own log file. `ready` waits for Ray, raises if it is gone."""
 
     def __init__(self, log_folder: str, ready: Callable[[], None] = lambda: None, nodes: Sequence[str] = ()) -> None:
         self.log_folder, self.ready, self.nodes = log_folder, ready, nodes
