@@ -149,12 +149,12 @@ class MLP:
         split = d_out.shape[1] if to_weights is None else to_weights
         d_input = d_out.new_zeros(d_out.shape[1] - split, self.shapes[0][0] - first)
         for params, grads, inputs, d in zip(self.networks, self.grads, trace.inputs, d_out, strict=True):
-            layers = [h[: len(d)] for h in inputs]
+            layers = [_rows(h, len(d)) for h in inputs]
             for i in range(len(params) - 2, -1, -2):
                 h = layers[i // 2]
                 if split:
-                    self.products.weight_gradient(h[:split], d[:split], grads[i])
-                    torch.sum(d[:split], 0, out=grads[i + 1])
+                    self.products.weight_gradient(_rows(h, split), _rows(d, split), grads[i])
+                    torch.sum(_rows(d, split), 0, out=grads[i + 1])
                 if i > 0:
                     d = _activate_backward_(self.products.input_gradient(d, params[i]), h, self.activation)
             if split < len(d):
@@ -170,6 +170,11 @@ class MLP:
 def _views(flat: "torch.Tensor", shapes: Shapes, ensemble: int) -> "list[list[torch.Tensor]]":
     views = iter(torch.split(flat, [int(np.prod(shape)) for shape in shapes] * ensemble))
     return [[next(views).view(shape) for shape in shapes] for _ in range(ensemble)]
+
+
+def _rows(x: "torch.Tensor", num: int) -> "torch.Tensor":
+    """The first rows; a view of them all would cost as much as a small product."""
+    return x if len(x) == num else x[:num]
 
 
 def _activate_(x: "torch.Tensor", activation: str) -> "torch.Tensor":

@@ -84,10 +84,8 @@ class Trainer:
         if self.normalizer is not None:
             self.normalizer.receive(header, is_on_policy="log_prob" in columns)
             batches = self.normalizer(batches)
-        updates = [
-            self.algorithm.update({name: batch[i] for name, batch in batches.items()})
-            for i in range(header.num_batches)
-        ]
+        rows = zip(*(batch.unbind() for batch in batches.values()), strict=True)
+        updates = [self.algorithm.update(dict(zip(batches, batch, strict=True))) for batch in rows]
         means = self._means(updates, columns)
         num_updates = sum(update.steps for update in updates)
         self.opt_steps += num_updates

@@ -131,5 +131,7 @@ def test_threads_that_the_user_has_set_stay(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
     assert process_variables()["OMP_NUM_THREADS"] == "3"
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     assert process_variables()["MKL_NUM_THREADS"] == "1"
+    assert process_variables()["OMP_WAIT_POLICY"] == "PASSIVE"
     assert os.environ.get("MKL_NUM_THREADS") is None
