@@ -53,10 +53,16 @@ class RaySession:
         self._error: BaseException | None = None
         self._memory = object_store_mb * 2**20
         self._processes: set[psutil.Process] = set()
-        threading.Thread(target=self._run, name="ray-session", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="ray-session", daemon=True)
+
+    def start(self) -> None:
+        """Begin, if that has not been done."""
+        if self._thread.ident is None:
+            self._thread.start()
 
     def wait(self) -> None:
         """Until Ray is there; raises RoleLost when it could not be started."""
+        self.start()
         self._up.wait()
         if self._error is not None:
             raise RoleLost(f"Ray did not start: {self._error}") from self._error
@@ -78,6 +84,8 @@ class RaySession:
 
     def close(self) -> None:
         """End the session and all processes in it; with this process only, when Ray is still starting."""
+        if self._thread.ident is None:  # it was never begun
+            return
         if not self._up.wait(START_S):
             self.is_stuck = True
             return
@@ -297,12 +305,16 @@ def run(
         try:
             if session is None and not config.debug.in_process:
                 session = RaySession(object_store_mb(config, spec))
+                if config.mode != "single":
+                    session.start()
             nodes = [node.id for node in session.nodes] if session else []
             ready = partial(_ready, session, signals) if session else lambda: None
             ray = RayRuntime(str(folder / "workers"), ready, nodes) if session else None
             is_up = session.is_up if session else lambda: True
             incarnation = checkpoint.state["incarnation"] + 1 if checkpoint else 0
             orchestrator = build(config, spec, folder, ray, is_up, progress, console, incarnation)
+            if isinstance(session, RaySession):
+                session.start()  # mode=single: not before training can begin, which it would slow down
             if checkpoint is not None:
                 restore(checkpoint, config, orchestrator)
             if session is not None:
