@@ -141,7 +141,7 @@ def train(plain: dict[str, Any]) -> dict[str, Any]:
         print(f"{config.env.name}: {spec.obs.shape} observations, {spec.action.text} actions; all checks passed")
         return {"exit_code": DONE}
     from drl_cli.runtime.checkpoint import write_json
-    from drl_cli.runtime.launch import run
+    from drl_cli.runtime.run import run
     from drl_cli.runtime.run_folder import make_folder, run_record
 
     folder, command = resumed.folder if resumed else make_folder(config), ["drl-train", *typed]

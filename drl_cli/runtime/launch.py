@@ -1,38 +1,23 @@
-"""Launch: starts Ray, runs the program, and leaves a complete run folder whatever the end was."""
+"""Launch: Ray, started for a run or joined where it is."""
 
-import atexit
 import logging
 import os
 import pickle
 import platform
 import sys
 import threading
-import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from functools import partial
+from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import psutil
 
 import drl_cli
 from drl_cli.envs.config import EnvConfig
-from drl_cli.metrics.console import Console
-from drl_cli.runtime.checkpoint import write_arrays
 from drl_cli.runtime.cluster import Answer, Node, process_variables, shipped_modules, unfit, unreachable, why_not_joined
-from drl_cli.runtime.config import Config
-from drl_cli.runtime.errors import ClusterUnfit, Diverged, RoleLost, RunError
-from drl_cli.runtime.handles import RayRuntime
-from drl_cli.runtime.orchestrator import Orchestrator
-from drl_cli.runtime.program import build
-from drl_cli.runtime.progress import Progress
-from drl_cli.runtime.restore import Checkpoint, restore
-from drl_cli.runtime.run_folder import summarise
-from drl_cli.runtime.signals import Interrupted, Signals, catch
-from drl_cli.types import EnvSpec, State
-from drl_cli.utils.log_file import LogFile
+from drl_cli.runtime.errors import ClusterUnfit, RoleLost
 
 log = logging.getLogger(__name__)
 
@@ -272,139 +257,3 @@ def _ask(nodes: Sequence[Node], env: EnvConfig) -> dict[Node, Answer | None]:
             lines = [line.strip() for line in str(error).splitlines() if line.strip()]
             answers[asked[ref]] = Answer(platform.python_version(), version("ray"), None, lines[-1])
     return answers
-
-
-def object_store_mb(config: Config, spec: EnvSpec) -> int:
-    """Megabytes for what is in flight: as configured, or 256, or four train calls' batches where these are more."""
-    obs = spec.obs_size * (1 if spec.obs.dtype == "uint8" else 4)
-    batches = 4 * config.updates_per_call * config.trainer.batch_size * 2 * obs // 2**20
-    return config.ray.object_store_mb or max(256, batches)
-
-
-def run(
-    config: Config,
-    spec: EnvSpec,
-    folder: Path,
-    record: dict[str, Any],
-    started: float,
-    cluster: Cluster | None = None,
-    checkpoint: Checkpoint | None = None,
-) -> dict[str, Any]:
-    """Train in a prepared run folder, from the checkpoint where one is given; returns the summary.
-
-    No exception leaves it but a bug of this function's own.
-    """
-    console = Console(
-        sys.stdout, f"{config.env.name} {config.algo.name} {config.mode}", config.total_env_steps,
-        config.stop.return_, config.logger.console_s,
-    )  # fmt: skip
-    progress = Progress(config, started, folder / "trace.jsonl" if config.debug.trace else None)
-    session: RaySession | Cluster | None = cluster
-    orchestrator: Orchestrator | None = None
-    with _log_to(folder / "train.log"), catch() as signals:
-        try:
-            if session is None and not config.debug.in_process:
-                session = RaySession(object_store_mb(config, spec))
-                if config.mode != "single":
-                    session.start()
-            nodes = [node.id for node in session.nodes] if session else []
-            ready = partial(_ready, session, signals) if session else lambda: None
-            ray = RayRuntime(str(folder / "workers"), ready, nodes) if session else None
-            is_up = session.is_up if session else lambda: True
-            incarnation = checkpoint.state["incarnation"] + 1 if checkpoint else 0
-            orchestrator = build(config, spec, folder, ray, is_up, progress, console, incarnation)
-            if isinstance(session, RaySession):
-                session.start()  # mode=single: not before training can begin, which it would slow down
-            if checkpoint is not None:
-                restore(checkpoint, config, orchestrator)
-            if session is not None:
-                orchestrator.health = session.lost
-            signals.soft, signals.toggle = orchestrator.interrupt, orchestrator.toggle_pause
-            orchestrator.run()
-            orchestrator.finish()
-            exit_code = signals.exit_code
-        except BaseException as error:
-            exit_code = signals.exit_code
-            if not signals.has_raised:  # else it is Interrupted, or what a call of Ray's makes of that
-                lost = session.lost() if session and isinstance(error, RoleLost) else None
-                code = _report_error(RoleLost(lost) if lost else error, folder)
-                if not (exit_code and isinstance(error, RoleLost)):  # else the signal ended the role, too
-                    exit_code = code
-                if orchestrator is not None and not (lost or isinstance(error, Diverged)):
-                    _rescue(orchestrator)
-        finally:
-            signals.is_closing = True
-            console.close()
-        summary = summarise(config, folder, record, progress, orchestrator, exit_code)
-        if orchestrator is not None and not (session and session.lost()):
-            orchestrator.close(str(summary["status"]))
-        if session is not None:
-            session.close()
-            if isinstance(session, RaySession) and session.is_stuck:
-                atexit.register(session.leave, exit_code)
-    return summary
-
-
-def _ready(session: RaySession | Cluster, signals: Signals) -> None:
-    """Ray is there, and signals are ours again; raises RoleLost when it is not there any more.
-
-    To put a value into a Ray that is gone would end this process at once, without a word.
-    """
-    session.wait()
-    signals.install()
-    if problem := session.lost():
-        raise RoleLost(problem)
-
-
-def _rescue(orchestrator: Orchestrator) -> None:
-    """Save what there is; what goes wrong now is in the log, after what went wrong before."""
-    try:
-        orchestrator.rescue()
-    except (Exception, Interrupted):
-        log.info("nothing could be saved at the end", exc_info=True)
-
-
-@contextmanager
-def _log_to(path: Path) -> Iterator[None]:
-    """Our log goes to train.log; warnings also to stderr, one line each."""
-    root = logging.getLogger("drl_cli")
-    root.setLevel(logging.INFO)
-    root.propagate = False
-    file, screen = LogFile(path), logging.StreamHandler(sys.stderr)
-    file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    screen.setFormatter(logging.Formatter("warning: %(message)s"))
-    screen.setLevel(logging.WARNING)
-    root.addHandler(file)
-    root.addHandler(screen)
-    try:
-        yield
-    finally:
-        root.removeHandler(file)
-        root.removeHandler(screen)
-        file.close()
-
-
-def _report_error(error: BaseException, folder: Path) -> int:
-    """error.txt has all of it, the user sees a line; returns the exit code."""
-    try:
-        (folder / "error.txt").write_text("".join(traceback.format_exception(error)))
-    except OSError as full:
-        log.warning("error.txt could not be written: %s", full)
-    if os.environ.get("DRL_DEBUG"):
-        traceback.print_exception(error)
-    if isinstance(error, RunError):
-        print(f"error: {error}", file=sys.stderr)
-        if isinstance(error, Diverged) and error.batch:
-            _keep_batch(error.batch, folder / "diverged.safetensors")
-        return error.exit_code
-    print(f"error: {type(error).__name__}: {error}\n  all of it: {folder / 'error.txt'}", file=sys.stderr)
-    return 7 if isinstance(error, MemoryError | OSError) else 1
-
-
-def _keep_batch(batch: State, path: Path) -> None:
-    try:
-        write_arrays(path, batch)
-    except OSError as error:
-        print(f"  its batch could not be written to {path}: {error}", file=sys.stderr)
-        return
-    print(f"  its batch: {path}", file=sys.stderr)
