@@ -102,14 +102,15 @@ def build_graph(tmp_path, request):
 
 @pytest.fixture
 def run_graph(build_graph):
-    """Build, run and finish; the roles are ended afterwards."""
+    """Build, run and finish; `started` gets the graph before it runs. The roles are ended afterwards."""
     from drl_cli.runtime.handles import RayHandle
 
     graphs = []
 
-    def run_it(*overrides, **options):
+    def run_it(*overrides, started=lambda graph: None, **options):
         graph = build_graph(*overrides, **options)
         graphs.append(graph)
+        started(graph)
         graph.run()
         graph.finish()
         return graph

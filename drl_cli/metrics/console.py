@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, TextIO
 
 
@@ -50,7 +51,8 @@ class Console:
         if self.live is not None:
             self.live.console.print(text, highlight=False)
         else:
-            print(text, file=self.out, flush=True)
+            with suppress(OSError):  # it goes to a file on a disk that is full
+                print(text, file=self.out, flush=True)
 
     def close(self) -> None:
         """Give the terminal back."""

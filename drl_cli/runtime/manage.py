@@ -97,7 +97,7 @@ class Manage:
                 if is_best:
                     self._save_best(load, params, {**statistics, "wall_s": wall_s, "cut": score.cut})
             except OSError as error:
-                problem = str(error)
+                problem = f"{type(error).__name__}: {error}"
         return EvalReport(load, wall_s, statistics, score.cut, is_best, problem)
 
     def commit(

@@ -43,6 +43,7 @@ class Saver:
         self.last: Path | None = None
         self.saved: Mapping[str, Any] | None = None
         self.busy = False
+        self.failing: set[str] = set()
 
     def begin(self, load: LoadParams, params: Ref, counters: Mapping[str, Any], workers: bool = True) -> None:
         """Save this version, what the orchestrator counts, and every role as it is now.
@@ -63,7 +64,8 @@ class Saver:
         if workers and self.config.restores_workers:
             states |= {f"worker {member.index}": member.handle.call("state") for member in self.pool.members}
         shards = self.replay.shards if self.config.checkpoint.replay == "on" else []
-        _Parts(states, shards, draft, self.last, self.watch, partial(self._commit, draft, load, params, counters))
+        then = partial(self._commit, draft, load, params, counters)
+        _Parts(states, shards, draft, self.last, self.watch, partial(self._warn, "replay"), then)
 
     def _commit(
         self,
@@ -75,6 +77,8 @@ class Saver:
         sums: Mapping[str, str],
     ) -> None:
         """All parts are there."""
+        if sums:
+            self.failing.discard("replay")
         parts = (str(draft), load, params, counters, sums, tuple(states), *states.values())
         self.manage.commit(parts, partial(self._on_saved, counters))
 
@@ -83,9 +87,15 @@ class Saver:
         self.busy = False
         if isinstance(saved, str):
             self.last, self.saved = Path(saved), counters["counts"]
+            self.failing.discard("checkpoint")
         else:
             last = "there is none" if self.last is None else f"the last good one is {self.last.name}"
-            log.warning("a checkpoint could not be saved: %s; %s", saved or "manage failed", last)
+            self._warn("checkpoint", f"a checkpoint could not be saved: {saved or 'manage failed'}; {last}")
+
+    def _warn(self, what: str, text: str) -> None:
+        """Once in a row: on a full disk it goes on all night."""
+        log.log(logging.INFO if what in self.failing else logging.WARNING, text)
+        self.failing.add(what)
 
 
 class _Parts:
@@ -102,9 +112,11 @@ class _Parts:
         draft: Path,
         previous: Path | None,
         watch: Watch,
+        warn: Callable[[str], None],
         then: Callable[[Mapping[str, Ref], Mapping[str, str]], None],
     ) -> None:
-        self.states, self.shards, self.draft, self.watch, self.then = dict(states), shards, draft, watch, then
+        self.states, self.shards, self.draft = dict(states), shards, draft
+        self.watch, self.warn, self.then = watch, warn, then
         self.sums: dict[str, str] = {}
         self.left = len(states) + len(shards)
         self.failed = False
@@ -130,7 +142,7 @@ class _Parts:
             answer = get(ref)
         except OSError as error:
             if not self.failed:
-                log.warning("the replay is left out of a checkpoint: %s", error)
+                self.warn(f"the replay is left out of a checkpoint: {error}")
             self.failed, answer = True, {}
         if self.failed or isinstance(answer, Mapping):
             self.sums.update(answer if isinstance(answer, Mapping) else {})

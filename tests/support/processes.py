@@ -11,6 +11,7 @@ import uuid
 from contextlib import suppress
 
 import psutil
+import pytest
 
 SMALL = (
     "env=Pendulum-v1",
@@ -116,9 +117,12 @@ class Run:
             time.sleep(0.05)
         return [" ".join(process.cmdline())[:80] for process in found if process.is_running()]
 
-    def wait(self, timeout_s=60.0):
+    def wait(self, timeout_s=120.0):
         """The exit code."""
-        return self.process.wait(timeout_s)
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"not over within {timeout_s} s:\n{self.out}\n{self.err}")
 
     def kill_all(self):
         """Every process at once, as a power cut would."""

@@ -1,0 +1,76 @@
+"""A disk that fills up while a run is under way: the run goes on, and what it had saved can be read."""
+
+import subprocess
+from contextlib import suppress
+
+import pytest
+from processes import SMALL
+from records import check_checkpoints, metrics_steps
+
+from drl_cli.runtime.restore import open_checkpoint
+
+SIZE_MB = 160  # room for the replay's margin of 64 MiB
+WARNINGS = (
+    "the replay is left out of a checkpoint: ",
+    "a checkpoint could not be saved: ",
+    "manage failed: OSError: ",
+    "the summary could not be written: ",
+)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A folder with room for SIZE_MB; needs the right to mount."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={SIZE_MB}m", "none", str(folder)], capture_output=True, text=True
+    )
+    if mounted.returncode:
+        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.strip()}")
+    (tmp_path / "outputs").symlink_to(folder)  # what the runs print stays outside
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(path):
+    """Take all the room that is left on a disk."""
+    with path.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(2**12))
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["async", "single"])
+def test_a_run_on_a_full_disk_goes_on_to_its_end(start, small_disk, mode):
+    ballast = small_disk / "ballast"
+    run = start(*SMALL, f"mode={mode}", "total_env_steps=6000", "checkpoint.keep_last=20")
+    run.until(lambda: run.saved >= 400)
+    fill(ballast)
+    full, saved = max(metrics_steps(run.folder), default=0), run.saved
+    assert run.wait() == 0, run.err
+    assert full < 6000
+    assert "done: best return" in run.out
+    said = run.err.splitlines()
+    for warning in WARNINGS:
+        assert sum(line.startswith(f"warning: {warning}") for line in said) <= 1, run.err
+    assert said[0].startswith(f"warning: {WARNINGS[0]}") or said[0].startswith(f"warning: {WARNINGS[1]}")
+    assert all(line.startswith(tuple(f"warning: {warning}" for warning in WARNINGS)) for line in said), run.err
+    last = open_checkpoint(run.folder / "checkpoints" / "last")
+    assert saved <= last.env_steps < 6000
+    check_checkpoints(run.folder)
+    ballast.unlink()
+    again = start("resume=latest", "total_env_steps=8000")
+    assert again.wait() == 0, again.err
+    assert open_checkpoint(run.folder / "checkpoints" / "last").has_replay
+    check_checkpoints(run.folder)
+
+
+def test_a_run_does_not_begin_on_a_full_disk(start, small_disk, tmp_path):
+    fill(small_disk / "ballast")
+    run = start(*SMALL, "total_env_steps=100")
+    assert run.wait() == 7
+    (line,) = run.err.splitlines()
+    assert line.startswith("error: ")
+    assert "No space left on device" in line
