@@ -13,7 +13,7 @@ from typing import Any
 
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.cli.check import check_command, conf_dir, groups, options, read_command
-from drl_cli.cli.errors import DONE, INTERRUPTED, RESOURCES, SWEEP, TERMINATED, UsageError, fail, report
+from drl_cli.cli.errors import DONE, INTERRUPTED, SWEEP, TERMINATED, UsageError, fail, report
 from drl_cli.cli.resume import claimed, named_run, resume, with_config_of
 from drl_cli.cli.runs import read_json
 from drl_cli.cli.settings import build, to_yaml_keys, unknown_key
@@ -57,9 +57,6 @@ def main() -> None:
         fail(error)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    except OSError as error:  # the run's folder could not be made; what comes after it reports by itself
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(RESOURCES)
     failed = [code for code in exit_codes if code != DONE]
     if len(exit_codes) > 1 and failed:
         print(f"error: {len(failed)} of {len(exit_codes)} jobs failed", file=sys.stderr)

@@ -67,10 +67,10 @@ def test_a_run_on_a_full_disk_goes_on_to_its_end(start, small_disk, mode):
     check_checkpoints(run.folder)
 
 
-def test_a_run_does_not_begin_on_a_full_disk(start, small_disk, tmp_path):
+def test_a_run_does_not_begin_on_a_full_disk(start, small_disk):
     fill(small_disk / "ballast")
     run = start(*SMALL, "total_env_steps=100")
     assert run.wait() == 7
     (line,) = run.err.splitlines()
-    assert line.startswith("error: ")
-    assert "No space left on device" in line
+    assert line.startswith("error: output_dir: less than 50 MB are free at ")
+    assert list(small_disk.iterdir()) == [small_disk / "ballast"]

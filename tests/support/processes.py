@@ -64,7 +64,7 @@ class Run:
     def status(self):
         return json.loads((self.folder / "run.json").read_text())["status"]
 
-    def until(self, condition, timeout_s=90.0):
+    def until(self, condition, timeout_s=240.0):
         """Wait until it holds (called with nothing); fails when the run ends before."""
         end = time.monotonic() + timeout_s
         while not condition():
@@ -77,7 +77,7 @@ class Run:
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(seconds)
 
-    def until_said(self, text, timeout_s=90.0):
+    def until_said(self, text, timeout_s=240.0):
         """Wait until the run has printed this."""
         self.until(lambda: text in self.out, timeout_s)
 
