@@ -5,8 +5,14 @@ import os
 import time
 from pathlib import Path
 
+import hypothesis
 import pytest
 from graphs import TINY, make_config
+
+hypothesis.settings.register_profile(  # a busy machine is no failure
+    "here", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("here")
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")

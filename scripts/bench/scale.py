@@ -13,6 +13,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 SETTINGS = (
@@ -25,31 +26,34 @@ SETTINGS = (
 
 
 def run(workers: int, step_ms: float, proxies: int, args: argparse.Namespace) -> dict[str, float]:
-    """Figures of a run that lasts so long after all workers had time to start."""
+    """Figures of a run, from when it has been collecting for long enough for all workers to have started."""
     with tempfile.TemporaryDirectory() as folder:
-        wall_s = args.start + args.start_each * workers + args.seconds
         own = (
             f"+env.kwargs.step_s={step_ms / 1000}", f"worker.num={workers}", f"worker.proxies={proxies}",
             f"worker.envs={args.envs}", f"worker.block_rows={args.rows}", f"output_dir={folder}",
-            f"stop.wall_s={wall_s}",
         )  # fmt: skip
-        done = subprocess.run(
-            [sys.executable, "-m", "drl_cli.cli.train", *SETTINGS, *own], capture_output=True, text=True
-        )
-        found = list(Path(folder).glob("*/*/*/summary.json"))
-        if not found:
-            raise SystemExit(done.stdout + done.stderr)
-        summary = json.loads(found[0].read_text())
-        lines = [json.loads(line) for line in (found[0].parent / "metrics.jsonl").read_text().splitlines()]
-    reports = [line for line in lines if "perf/wall_s" in line and "perf/env_steps_per_s" in line]
-    last = [line for line in reports if line["perf/wall_s"] >= reports[-1]["perf/wall_s"] - args.seconds]
+        with (Path(folder) / "output").open("w") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "drl_cli.cli.train", *SETTINGS, *own], stdout=output, stderr=output
+            )
+        needed = args.start_each * workers + args.seconds
+        while len(lines := reports(folder)) < 2 or lines[-1]["perf/wall_s"] - lines[0]["perf/wall_s"] < needed:
+            if process.poll() is not None:
+                raise SystemExit((Path(folder) / "output").read_text())
+            time.sleep(1.0)
+        process.terminate()
+        process.wait()
+        summary = json.loads(next(Path(folder).glob("*/*/*/summary.json")).read_text())
+    last = [line for line in lines if line["perf/wall_s"] >= lines[-1]["perf/wall_s"] - args.seconds]
     steps, seconds = (last[-1][key] - last[0][key] for key in ("env_steps", "perf/wall_s"))
-    return {
-        "steps/s": steps / seconds,
-        "wait": 1 - last[-1]["perf/worker_wait_frac"],
-        "start_up_s": summary["start_up_s"],
-        "mb": summary["peak_rss_mb"],
-    }
+    return {"steps/s": steps / seconds, "start_up_s": summary["start_up_s"], "mb": summary["peak_rss_mb"]}
+
+
+def reports(folder: str) -> list[dict[str, float]]:
+    """Those made so far, from the first with a step on."""
+    found = list(Path(folder).glob("*/*/*/metrics.jsonl"))
+    lines = [json.loads(line) for line in found[0].read_text().splitlines(True) if line.endswith("\n")] if found else []
+    return [line for line in lines if line.get("env_steps") and "perf/wall_s" in line]
 
 
 def main() -> None:
@@ -60,11 +64,10 @@ def main() -> None:
     parser.add_argument("--envs", type=int, default=16, help="per worker")
     parser.add_argument("--rows", type=int, default=256, help="per hand-over")
     parser.add_argument("--seconds", type=float, default=12.0, help="that are measured")
-    parser.add_argument("--start", type=float, default=15.0, help="seconds left for the start, and for each worker:")
-    parser.add_argument("--start-each", type=float, default=1.5)
+    parser.add_argument("--start-each", type=float, default=1.5, help="seconds left for the start of each worker")
     args = parser.parse_args()
-    print("| step | workers | proxies | steps/s | efficiency | hand-overs/s | workers busy | start-up s | all MB |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    print("| step | workers | proxies | steps/s | efficiency | hand-overs/s | start-up s | all MB |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for step_ms in args.step_ms:
         one = None
         for workers in args.workers:
@@ -76,7 +79,7 @@ def main() -> None:
                 one = one or rate / workers
                 print(
                     f"| {step_ms:g} ms | {workers} | {proxies} | {rate:,.0f} | {rate / workers / one:.2f} "
-                    f"| {rate / args.rows:,.1f} | {result['wait']:.0%} | {result['start_up_s']:.1f} "
+                    f"| {rate / args.rows:,.1f} | {result['start_up_s']:.1f} "
                     f"| {result['mb']:,.0f} |",
                     flush=True,
                 )
