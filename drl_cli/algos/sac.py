@@ -117,14 +117,14 @@ class Algorithm:
 
     def _update(self, batch: Batch) -> Update:
         obs, next_obs = flatten(batch["obs"]), flatten(batch["next_obs"])
-        alpha = self.log_alpha.exp()
+        alpha, rows = self.log_alpha.exp(), obs.shape[0]
 
         # What the actor does, and what the critics say of it, is computed for two batches at once: obs and next_obs,
         # the actions taken and those it would take now.
         out, actor_trace = self.actor.forward(torch.cat([obs, next_obs]))
         mean, log_std = out[0].chunk(2, -1)
         log_std = log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
-        noise = torch.cat(self.learner.randn(len(obs), 2 * mean.shape[1], self.noise).chunk(2, -1))
+        noise = torch.cat(self.learner.randn(rows, 2 * mean.shape[1], self.noise).chunk(2, -1))
         (action, next_action), (log_prob, next_log_prob) = (x.chunk(2) for x in tanh_gaussian(mean, log_std, noise))
         inputs = torch.cat([torch.cat([obs, obs]), torch.cat([batch["action"], action])], -1)
         values, critic_trace = self.critic.forward(inputs)
@@ -138,8 +138,8 @@ class Algorithm:
         # Actor, reparametrised: the gradient of min Q comes back through the action, the entropy's directly.
         actor_loss, d_q_pi, d_log_prob = soft_policy_loss(q_pi, log_prob, alpha)
         d_values = torch.cat([d_q, d_q_pi], -1).unsqueeze(-1)
-        d_action = self.critic.backward(critic_trace, d_values, to_weights=len(obs), first=self.obs_size)
-        log_std, noise = log_std[: len(obs)], noise[: len(obs)]
+        d_action = self.critic.backward(critic_trace, d_values, to_weights=rows, first=self.obs_size)
+        log_std, noise = log_std[:rows], noise[:rows]
         d_mean, d_log_std = tanh_gaussian_backward(action, log_std, noise, d_action, d_log_prob)
         d_log_std *= (log_std > LOG_STD_MIN) & (log_std < LOG_STD_MAX)
         self.actor.backward(actor_trace, torch.cat([d_mean, d_log_std], -1).unsqueeze(0))

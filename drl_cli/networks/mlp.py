@@ -146,18 +146,19 @@ class MLP:
         With `to_weights` only so many rows count for that. Returns d loss/d input `[M - to_weights, in - first]` of the
         other rows, from the input `first` on: SAC's actor loss wants those alone.
         """
-        split = d_out.shape[1] if to_weights is None else to_weights
-        d_input = d_out.new_zeros(d_out.shape[1] - split, self.shapes[0][0] - first)
+        rows = d_out.shape[1]
+        split = rows if to_weights is None else to_weights
+        d_input = d_out.new_zeros(rows - split, self.shapes[0][0] - first)
         for params, grads, inputs, d in zip(self.networks, self.grads, trace.inputs, d_out, strict=True):
-            layers = [_rows(h, len(d)) for h in inputs]
             for i in range(len(params) - 2, -1, -2):
-                h = layers[i // 2]
+                h = _first(inputs[i // 2], rows)
                 if split:
-                    self.products.weight_gradient(_rows(h, split), _rows(d, split), grads[i])
-                    torch.sum(_rows(d, split), 0, out=grads[i + 1])
+                    d_weights = _first(d, split)
+                    self.products.weight_gradient(_first(h, split), d_weights, grads[i])
+                    torch.sum(d_weights, 0, out=grads[i + 1])
                 if i > 0:
                     d = _activate_backward_(self.products.input_gradient(d, params[i]), h, self.activation)
-            if split < len(d):
+            if split < rows:
                 d_input += self.products.input_gradient(d[split:], params[0][first:])
         return d_input
 
@@ -172,9 +173,9 @@ def _views(flat: "torch.Tensor", shapes: Shapes, ensemble: int) -> "list[list[to
     return [[next(views).view(shape) for shape in shapes] for _ in range(ensemble)]
 
 
-def _rows(x: "torch.Tensor", num: int) -> "torch.Tensor":
-    """The first rows; a view of them all would cost as much as a small product."""
-    return x if len(x) == num else x[:num]
+def _first(x: "torch.Tensor", rows: int) -> "torch.Tensor":
+    """The first rows; neither a view of them all nor len(x) is free."""
+    return x if x.shape[0] == rows else x[:rows]
 
 
 def _activate_(x: "torch.Tensor", activation: str) -> "torch.Tensor":

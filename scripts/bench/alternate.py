@@ -68,10 +68,11 @@ def alternate(
     """
     cpus = set(sorted(os.sched_getaffinity(0))[-threads:])
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    env = {**dict.fromkeys(names, str(threads)), "OMP_WAIT_POLICY": "PASSIVE"}  # other programs may use these cores
     sides: dict[str, Side] = {}
     try:
         for name, command in commands.items():
-            sides[name] = Side(command, cpus, dict.fromkeys(names, str(threads)))
+            sides[name] = Side(command, cpus, env)
         results: dict[str, list[Figures]] = {name: [] for name in sides}
         for i in range(-warm_up, rounds):
             for name in sorted(sides, key=list(sides).index, reverse=i % 2 == 1):
