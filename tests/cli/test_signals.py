@@ -30,7 +30,10 @@ PHASES = {
         (*SLOW_EVALUATION, "manage.eval_period=100"),
         lambda run: run.saved >= 400 and "eval at" not in run.out,
     ),
-    "saving": (("checkpoint.period=1",), lambda run: any(run.cwd.glob("outputs/*/*/*/checkpoints/.step*"))),
+    "saving": (
+        ("checkpoint.period=1",),
+        lambda run: run.saved >= 400 and any(run.cwd.glob("outputs/*/*/*/checkpoints/.step*")),
+    ),
 }
 """Overrides, and how the moment is known."""
 
