@@ -123,6 +123,7 @@ def _rescue(orchestrator: Orchestrator) -> None:
 def _log_to(path: Path) -> Iterator[None]:
     """Our log goes to train.log; warnings also to stderr, one line each."""
     root = logging.getLogger("drl_cli")
+    before = root.level, root.propagate
     root.setLevel(logging.INFO)
     root.propagate = False
     file, screen = LogFile(path), logging.StreamHandler(sys.stderr)
@@ -136,6 +137,8 @@ def _log_to(path: Path) -> Iterator[None]:
     finally:
         root.removeHandler(file)
         root.removeHandler(screen)
+        root.setLevel(before[0])
+        root.propagate = before[1]
         file.close()
 
 
