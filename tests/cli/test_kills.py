@@ -10,6 +10,7 @@ from records import check_checkpoints, check_curves, eval_steps, metrics_steps
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
+EXHAUSTIVE = pytest.mark.exhaustive
 PERIOD = 300
 DIED = "died: its process ended unexpectedly"
 RESTARTED = r"died \(its process ended unexpectedly\), restarted 1"
@@ -39,7 +40,7 @@ def resumed(start, **options):
     return run, int(re.search(r"from step ([\d,]+)", run.out)[1].replace(",", ""))
 
 
-@pytest.mark.parametrize(("mode", "workers"), [("async", 2), ("sync", 1)])
+@pytest.mark.parametrize(("mode", "workers"), [("async", 2), pytest.param("sync", 1, marks=EXHAUSTIVE)])
 def test_whenever_a_run_is_killed_it_goes_on_from_its_last_checkpoint(start, mode, workers):
     random_moment = random.Random(mode)
     run = start(*OFTEN, f"mode={mode}", f"worker.num={workers}")
@@ -59,11 +60,11 @@ def test_whenever_a_run_is_killed_it_goes_on_from_its_last_checkpoint(start, mod
     ("role", "mode", "says"),
     [
         ("trainer", "async", f"error: trainer {DIED}"),
-        ("replay-0", "async", f"error: replay( 0)? {DIED}"),
-        ("parameter-server", "async", f"error: parameter server {DIED}"),
+        pytest.param("replay-0", "async", f"error: replay( 0)? {DIED}", marks=EXHAUSTIVE),
+        pytest.param("parameter-server", "async", f"error: parameter server {DIED}", marks=EXHAUSTIVE),
         ("raylet", "async", "error: Ray's raylet died, and all roles with it"),
-        ("raylet", "sync", "error: Ray's raylet died, and all roles with it"),
-        ("raylet", "single", "error: Ray's raylet died, and all roles with it"),
+        pytest.param("raylet", "sync", "error: Ray's raylet died, and all roles with it", marks=EXHAUSTIVE),
+        pytest.param("raylet", "single", "error: Ray's raylet died, and all roles with it", marks=EXHAUSTIVE),
     ],
 )
 def test_without_this_role_a_run_ends_soon_and_can_be_resumed(start, role, mode, says):
@@ -87,14 +88,15 @@ def test_without_this_role_a_run_ends_soon_and_can_be_resumed(start, role, mode,
     ("role", "mode", "args", "says"),
     [
         ("manage", "async", (), f"manage {RESTARTED}/3"),
-        ("manage", "sync", (), f"manage {RESTARTED}/3"),
-        ("manage", "single", (), f"manage {RESTARTED}/3"),
-        ("worker-0", "sync", (), rf"worker 0 {RESTARTED}/10 in \d+\.\d s"),
-        (
+        pytest.param("manage", "sync", (), f"manage {RESTARTED}/3", marks=EXHAUSTIVE),
+        pytest.param("manage", "single", (), f"manage {RESTARTED}/3", marks=EXHAUSTIVE),
+        pytest.param("worker-0", "sync", (), rf"worker 0 {RESTARTED}/10 in \d+\.\d s", marks=EXHAUSTIVE),
+        pytest.param(
             "worker-0",
             "async",
             ("worker.proxies=1",),
             rf"worker 0 {RESTARTED}/10 in \d+\.\d s",
+            marks=EXHAUSTIVE,
         ),
         (
             "proxy-0",

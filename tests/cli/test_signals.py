@@ -11,6 +11,7 @@ from drl_cli.runtime.restore import open_checkpoint
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
+EXHAUSTIVE = pytest.mark.exhaustive
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 75}
 SLOW_EVALUATION = ("env=drl_cli.envs.probes:Sleeper-v0", "+env.kwargs.length=2000", "+env.kwargs.step_s=0.0005")
 
@@ -48,18 +49,18 @@ def check_end(run, number):
 @pytest.mark.parametrize(
     ("phase", "mode", "number", "group"),
     [
-        ("starting", "single", signal.SIGTERM, True),
+        pytest.param("starting", "single", signal.SIGTERM, True, marks=EXHAUSTIVE),
         ("starting Ray", "async", signal.SIGINT, True),
-        ("starting Ray", "sync", signal.SIGTERM, False),
-        ("starting roles", "async", signal.SIGTERM, True),
-        ("warming up", "async", signal.SIGTERM, True),
-        ("warming up", "single", signal.SIGINT, False),
+        pytest.param("starting Ray", "sync", signal.SIGTERM, False, marks=EXHAUSTIVE),
+        pytest.param("starting roles", "async", signal.SIGTERM, True, marks=EXHAUSTIVE),
+        pytest.param("warming up", "async", signal.SIGTERM, True, marks=EXHAUSTIVE),
+        pytest.param("warming up", "single", signal.SIGINT, False, marks=EXHAUSTIVE),
         ("training", "async", signal.SIGINT, True),
-        ("training", "sync", signal.SIGTERM, True),
+        pytest.param("training", "sync", signal.SIGTERM, True, marks=EXHAUSTIVE),
         ("training", "single", signal.SIGTERM, False),
-        ("evaluating", "async", signal.SIGTERM, False),
+        pytest.param("evaluating", "async", signal.SIGTERM, False, marks=EXHAUSTIVE),
         ("evaluating", "sync", signal.SIGINT, True),
-        ("saving", "async", signal.SIGINT, False),
+        pytest.param("saving", "async", signal.SIGINT, False, marks=EXHAUSTIVE),
         ("saving", "sync", signal.SIGTERM, False),
     ],
 )
@@ -82,7 +83,7 @@ def test_a_signal_ends_a_run_in_any_phase(start, phase, mode, number, group):
     assert f"next: drl-train resume={run.folder.relative_to(run.cwd)}" in run.out
 
 
-@pytest.mark.parametrize("number", CODES)
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=EXHAUSTIVE), signal.SIGTERM])
 def test_a_signal_before_there_is_a_run_leaves_nothing(start, tmp_path, number):
     (tmp_path / "slow_envs.py").write_text("print('being imported', flush=True)\nimport time\ntime.sleep(600)\n")
     run = start(*SMALL, "env=slow_envs:Slow-v0")
@@ -105,7 +106,9 @@ def test_a_second_signal_does_not_wait_for_anything(start):
     assert open_checkpoint(run.folder / "checkpoints" / "last").env_steps >= saved
 
 
-@pytest.mark.parametrize(("number", "group"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
+@pytest.mark.parametrize(
+    ("number", "group"), [(signal.SIGINT, True), pytest.param(signal.SIGTERM, False, marks=EXHAUSTIVE)]
+)
 def test_a_signal_ends_a_sweep_and_its_job(start, number, group):
     run = start(*SMALL, "-m", "seed=0,1", "mode=single", "debug.in_process=true")
     run.until_said("eval at")
