@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from drl_cli.metrics.cut_back import cut_back
-from drl_cli.runtime.checkpoint import COUNTERS, load_model, read_arrays, read_json, read_manifest
+from drl_cli.runtime.checkpoint import COUNTERS, load_model, point, read_arrays, read_json, read_manifest
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import CheckpointError
 from drl_cli.runtime.handles import Ref, get
@@ -70,7 +70,9 @@ def clean_up(run: Path, checkpoint: Checkpoint | None) -> None:
     """
     cut_back(run, checkpoint.env_steps if checkpoint else -1)
     drop_drafts(run / "checkpoints")
-    if checkpoint is None:
+    if checkpoint is not None:
+        point(run / "checkpoints", "last", checkpoint.folder)  # an older one may have been named
+    else:
         shutil.rmtree(run / "checkpoints")
         (run / "checkpoints").mkdir()
 

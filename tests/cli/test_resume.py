@@ -14,6 +14,7 @@ from drl_cli.cli.errors import CHECKPOINT, USAGE, UsageError
 from drl_cli.cli.resume import COMMAND, FREE, IMPOSSIBLE, claimed, is_claimed, named_run, verdict
 from drl_cli.cli.settings import all_keys, build
 from drl_cli.replay.config import SAMPLERS
+from drl_cli.runtime.restore import clean_up, open_checkpoint
 
 
 @pytest.fixture
@@ -92,6 +93,12 @@ def test_it_goes_on_from_an_older_checkpoint_when_that_is_named(run, drl, tmp_pa
     done = drl("train", f"resume={older}", "total_env_steps=320", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert f"from step {int(older.name[5:])}" in done.stdout
+
+
+def test_a_run_that_goes_on_from_an_older_checkpoint_has_that_as_its_last(run):
+    older = min(path for path in run.glob("checkpoints/step_*") if (path / "state.orchestrator.json").exists())
+    clean_up(run, open_checkpoint(older))
+    assert (run / "checkpoints" / "last").resolve() == older.resolve()
 
 
 def test_a_run_without_a_checkpoint_starts_over(run, drl, tmp_path):
