@@ -87,12 +87,13 @@ def check_command(command: CommandLine) -> None:
     problems = [f"'{arg}' is not of the form key=value" for arg, match in matches if match is None]
     values = [match for _, match in matches if match is not None]
     name = _algorithm(command)
+    is_pool = any(match["key"] == "env.backend" and match["value"] == "envpool" for match in values)
     for match in values:
         key, value = match["key"], match["value"] or ""
         if key.startswith("hydra"):
             continue
         if key in groups() and match["sign"] is None:
-            if command.config_file is None:
+            if command.config_file is None and not (key == "env" and is_pool):  # EnvPool's ids take seconds to import
                 names = value.split(",") if command.is_sweep else [value]
                 problems += [line for one in names if (line := unknown_option(key, one.strip("'\" ")))]
         elif name in algorithms() or not key.startswith("algo."):

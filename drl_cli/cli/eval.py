@@ -53,7 +53,7 @@ def evaluate(options: Options) -> float:
     except CheckpointError as error:
         raise UsageError(str(error), CHECKPOINT) from error
     seeds = integers(config.seed, "confirm", options.episodes, index=options.seed)
-    spec = environment_spec(config)
+    spec = environment_spec(config, trains=False)
     try:
         evaluator = Evaluator(config, spec, seeds)
     except Exception as error:

@@ -32,6 +32,7 @@ class AnyEnv(ConfigSource):
             "frame_stack": "auto",
             "normalize_obs": False,
             "normalize_reward": False,
+            "backend": "gymnasium",
         }
         return ConfigResult(
             provider=self.provider, path="anyenv://", config=OmegaConf.create(node), header={"package": None}

@@ -71,12 +71,12 @@ def preflight(config: Config) -> EnvSpec:
     return spec
 
 
-def environment_spec(config: Config) -> EnvSpec:
-    """The environment's spaces; raises UsageError when it is not there, not usable, or raises."""
+def environment_spec(config: Config, trains: bool = True) -> EnvSpec:
+    """The environment's spaces; raises UsageError when it is not there, not usable (to train on), or raises."""
     from drl_cli.envs.make import read_spec
 
     try:
-        return read_spec(config.env)
+        return read_spec(config.env, trains)
     except MissingExtra as error:
         raise UsageError(str(error), MISSING) from error
     except EnvError as error:

@@ -92,8 +92,8 @@ class EnvBatch:
         )
         for i in missed:
             self._void(step, i)
-        if not (_is_surely_finite(step.reward) and (not self._is_float or _is_surely_finite(next_obs))):
-            bad = {i: _not_finite(next_obs[i], step.reward[i]) for i in range(size) if i not in faults}
+        if not (is_surely_finite(step.reward) and (not self._is_float or is_surely_finite(next_obs))):
+            bad = {i: not_finite(next_obs[i], step.reward[i]) for i in range(size) if i not in faults}
             faults |= {i: EnvFault(cause) for i, cause in bad.items() if cause}
         for i in faults:
             self._void(step, i)
@@ -183,7 +183,7 @@ class EnvBatch:
         except (Exception, Hung) as error:
             self.calls += 1
             return _fault("reset", error)
-        cause = _not_finite(self.obs[i], 0.0) if self._is_float else None
+        cause = not_finite(self.obs[i], 0.0) if self._is_float else None
         return EnvFault(cause) if cause else None
 
     def _rebuild(self, i: int, fault: EnvFault) -> None:
@@ -269,12 +269,12 @@ def _because(text: str, error: BaseException) -> EnvFault:
     return fault
 
 
-def _is_surely_finite(values: Array) -> bool:
+def is_surely_finite(values: Array) -> bool:
     """Whether the sum of their squares is finite: in one pass, where a look at each value takes several."""
     return math.isfinite(np.vdot(values, values))
 
 
-def _not_finite(obs: Array, reward: float) -> str | None:
+def not_finite(obs: Array, reward: float) -> str | None:
     """Which value is NaN or infinite, if one is."""
     if not np.isfinite(reward):
         return f"reward is {reward}"

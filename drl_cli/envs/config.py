@@ -9,7 +9,7 @@ from drl_cli.utils.ranges import Count, Positive
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """The environment, and what is done to it in training only: `max_episode_steps`, `reward_scale`.
+    """The environment, and what is done to it in training only: `max_episode_steps`, `reward_scale`, `backend`.
 
     `normalize_obs` and `normalize_reward` are the trainer's and the policy's business; replay and scores stay raw.
     """
@@ -22,6 +22,7 @@ class EnvConfig:
     frame_stack: Literal["auto", "none"]
     normalize_obs: bool
     normalize_reward: bool
+    backend: Literal["gymnasium", "envpool"] = "gymnasium"
 
     def for_evaluation(self) -> "EnvConfig":
         """The environment as it is."""

@@ -11,8 +11,10 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
+from drl_cli.envs.actions import ActionMap
 from drl_cli.envs.config import EnvConfig, EnvError, MissingExtra
 from drl_cli.envs.frame_stack import find_frame_stack
+from drl_cli.envs.pool import check_spaces, find_task, make_alone
 from drl_cli.types import ActionSpec, Array, Column, EnvSpec
 
 
@@ -21,15 +23,7 @@ class Env:
 
     def __init__(self, config: EnvConfig) -> None:
         self.raw = build(config)
-        action_space: Any = self.raw.action_space
-        self._offset = 0
-        if isinstance(action_space, spaces.Box):
-            self._low = action_space.low.astype(np.float64).ravel()
-            self._scale = (action_space.high.astype(np.float64).ravel() - self._low) / 2
-            self._shape, self._dtype = action_space.shape, action_space.dtype
-        else:
-            self._offset = int(action_space.start)
-        self._is_box = isinstance(action_space, spaces.Box)
+        self.to_env = ActionMap(self.raw.action_space)
 
     def reset(self, seed: int | None = None) -> Array:
         """Start an episode; the seed also fixes all later episodes of this environment."""
@@ -41,21 +35,18 @@ class Env:
         obs, reward, terminated, truncated, _ = self.raw.step(self.to_env(action[None])[0])
         return obs, float(reward), terminated, truncated
 
-    def to_env(self, actions: Array) -> Any:  # Any: whatever the environment takes
-        """The environment's own actions, for `[n, ...]`: low + (a + 1) / 2 (high - low); choices keep their start."""
-        if not self._is_box:
-            return (actions + self._offset).tolist()
-        scaled = np.minimum(np.maximum(actions, -1.0), 1.0)  # unlike `clip` no slower for few values
-        scaled = self._low + (scaled + 1.0) * self._scale
-        return scaled.astype(self._dtype).reshape(len(actions), *self._shape)
-
     def close(self) -> None:
         """Free what the environment holds."""
         self.raw.close()
 
 
 def build(config: EnvConfig) -> "gymnasium.Env[Any, Any]":
-    """The Gymnasium environment; raises MissingExtra or EnvError with one line that says what to do."""
+    """One environment: Gymnasium's where it has the id, whatever `backend`, for workers alone use it; else EnvPool's.
+
+    Raises MissingExtra or EnvError with one line that says what to do.
+    """
+    if config.backend == "envpool" and not exists(config.id):
+        return make_alone(config)
     extra = {} if config.max_episode_steps is None else {"max_episode_steps": config.max_episode_steps}
     try:
         with warnings.catch_warnings():
@@ -104,16 +95,22 @@ def registered() -> list[str]:
     return sorted(gymnasium.registry)
 
 
-def read_spec(config: EnvConfig) -> EnvSpec:
-    """Build the environment once, and say what it takes and gives; raises EnvError where we can't handle it."""
+def read_spec(config: EnvConfig, trains: bool = True) -> EnvSpec:
+    """Build the environment once, and say what it takes and gives; raises EnvError where we can't handle it.
+
+    Whether EnvPool can stand in for it matters only when it `trains`.
+    """
     if ":" in config.id:
         module = config.id.split(":", 1)[0]
         try:
             importlib.import_module(module)
         except ImportError as error:
             raise EnvError(f"env: can't import {module!r}: {error}") from error
+    task = find_task(config) if trains and config.backend == "envpool" else None
     env = build(config)
     try:
+        if task is not None:
+            check_spaces(task, env)
         obs, action = _obs_column(config.id, env.observation_space), _action_spec(config.id, env)
         is_image = obs.dtype == "uint8" and len(obs.shape) > 1
         stack = find_frame_stack(env) if is_image and config.frame_stack == "auto" else None

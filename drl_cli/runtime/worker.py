@@ -9,6 +9,7 @@ from drl_cli.algos.base import Policy, load_algorithm
 from drl_cli.envs.batch import EnvBatch
 from drl_cli.envs.config import EnvFault
 from drl_cli.envs.hang import hang_limit
+from drl_cli.envs.pool_batch import PoolBatch
 from drl_cli.replay.builders import Builder, NStepBuilder, RatedBuilder, RolloutBuilder
 from drl_cli.replay.config import SequencesConfig, UniformConfig
 from drl_cli.replay.frame_builder import FrameBuilder
@@ -39,8 +40,9 @@ class Worker:
         seed_globals(globals_seed)
         self.policy = make_policy(config, spec, policy_seed)
         self.builder = make_builder(config, spec, self.policy, index, incarnation)
+        batch: type[EnvBatch | PoolBatch] = PoolBatch if config.env.backend == "envpool" else EnvBatch
         try:
-            self.envs = EnvBatch(config.env, spec, seeds, config.worker.max_restarts)
+            self.envs = batch(config.env, spec, seeds, config.worker.max_restarts)
         except EnvFault as error:
             raise EnvironmentFailed(f"worker {index} {error}") from error
         except Exception as error:

@@ -1,0 +1,170 @@
+"""EnvPool, an extra, at the edge: which of its tasks a Gymnasium environment is, and pools of it."""
+
+import difflib
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.wrappers import TimeLimit
+
+from drl_cli.envs.config import EnvConfig, EnvError, MissingExtra
+from drl_cli.types import Array
+
+OURS = frozenset(
+    {"num_envs", "batch_size", "num_threads", "max_num_players", "thread_affinity_offset", "base_path"}
+    | {"seed", "env_seed", "gym_reset_return_info", "max_episode_steps", "reward_threshold"}
+)
+"""Options of every EnvPool task that are not for `env.kwargs`."""
+
+INT32_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Task:
+    """What EnvPool makes: its id and options, the spaces of one environment, and when an episode is cut."""
+
+    id: str
+    options: Mapping[str, Any]  # Any: as in EnvConfig.kwargs
+    max_episode_steps: int
+    observation_space: "spaces.Space[Any]"
+    action_space: "spaces.Space[Any]"
+
+
+def find_task(config: EnvConfig) -> Task:
+    """EnvPool's task; raises MissingExtra or EnvError with one line that says what to do."""
+    library = _library()
+    id, kwargs = _translate(config, library.list_all_envs())
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)
+            takes = sorted(set(library.make_spec(id).config._fields) - OURS)
+            if strange := [name for name in kwargs if name not in takes]:
+                has = f"it has {', '.join(takes)}" if takes else "it has none"
+                raise EnvError(
+                    f"env.kwargs.{strange[0]}: EnvPool's {id} has no such option ({has}); say env.backend=gymnasium"
+                )
+            spec = library.make_spec(id, **kwargs)
+            observation_space, action_space = spec.observation_space, spec.action_space
+    except (TypeError, ValueError) as error:
+        raise EnvError(f"env.kwargs: EnvPool does not make {id} with {kwargs} ({type(error).__name__})") from error
+    if spec.config.max_num_players != 1:
+        raise EnvError(f"env: EnvPool's {id} has {spec.config.max_num_players} players; only one is handled")
+    registered = gymnasium.registry[config.id].max_episode_steps if config.id in gymnasium.registry else None
+    limit = config.max_episode_steps or registered or spec.config.max_episode_steps
+    return Task(id, kwargs, limit, observation_space, action_space)
+
+
+def make_pool(task: Task, seeds: Sequence[int]) -> Any:  # Any: EnvPool has no types
+    """A pool of an environment per seed, stepped by one thread: workers are processes.
+
+    The limit on an episode's steps is for the caller to keep: EnvPool reports an episode that terminates with its last
+    step as truncated. So that its own never comes, it is a step later.
+    """
+    limit = min(task.max_episode_steps + 1, INT32_MAX)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return _library().make_gymnasium(
+            task.id,
+            num_envs=len(seeds),
+            seed=list(seeds),
+            num_threads=1,
+            max_episode_steps=limit,
+            **task.options,
+        )
+
+
+def check_spaces(task: Task, env: "gymnasium.Env[Any, Any]") -> None:
+    """Raise EnvError where EnvPool's spaces are not Gymnasium's: evaluations would play something else."""
+    obs, action = task.observation_space, task.action_space
+    if env.observation_space.shape != obs.shape or (env.observation_space.dtype == np.uint8) != (obs.dtype == np.uint8):
+        what, theirs, ours = "observations", obs, env.observation_space
+    elif not _same_actions(env.action_space, action):
+        what, theirs, ours = "actions", action, env.action_space
+    else:
+        return
+    raise EnvError(
+        f"env: EnvPool's {task.id} has {theirs} {what}, Gymnasium's, which evaluations play, {ours}; "
+        "say env.backend=gymnasium"
+    )
+
+
+class PoolEnv(gymnasium.Env[Array, Any]):
+    """An environment that only EnvPool has, alone; a seed makes the pool of one anew."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.pool: Any = None  # Any: as make_pool gives it
+        self.observation_space, self.action_space = task.observation_space, task.action_space
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        if self.pool is None or seed is not None:
+            self.pool = make_pool(self.task, [0 if seed is None else seed])
+        obs: Array = self.pool.reset()[0][0]
+        return obs, {}
+
+    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        obs, reward, terminated, truncated, _ = self.pool.step(np.asarray(action)[None])
+        return obs[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
+
+
+def make_alone(config: EnvConfig) -> "gymnasium.Env[Any, Any]":
+    """One of EnvPool's environments as Gymnasium would have it."""
+    task = find_task(config)
+    return TimeLimit(PoolEnv(task), task.max_episode_steps)
+
+
+def _library() -> Any:  # Any: it has no types
+    try:
+        import envpool
+    except ModuleNotFoundError as error:
+        if error.name != "envpool":
+            raise EnvError(f"env.backend=envpool: can't import {error.name!r}, which EnvPool needs") from error
+        raise MissingExtra("env.backend=envpool needs EnvPool:  pip install 'drl-cli[envpool]'") from error
+    except ImportError as error:
+        raise EnvError(f"env.backend=envpool: can't import EnvPool: {error}") from error
+    return envpool
+
+
+def _translate(config: EnvConfig, known: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """EnvPool's id, and the arguments it does not stand for.
+
+    Where Gymnasium has an id for the same environment with some of the arguments given, EnvPool may have only that:
+    LunarLander-v3 with `continuous=true` is LunarLanderContinuous-v3.
+    """
+    registry = gymnasium.registry
+    if config.id not in registry and config.id in known:
+        return config.id, dict(config.kwargs)
+    if config.id not in registry:
+        raise _unknown(config.id, known)
+    kwargs = {**registry[config.id].kwargs, **config.kwargs}
+    same = [
+        id
+        for id in known
+        if id in registry
+        and registry[id].entry_point == registry[config.id].entry_point
+        and registry[id].kwargs.items() <= kwargs.items()
+    ]
+    if not same:
+        raise _unknown(config.id, known)
+    best = max(same, key=lambda id: (len(registry[id].kwargs), id == config.id))
+    return best, {name: value for name, value in kwargs.items() if name not in registry[best].kwargs}
+
+
+def _unknown(id: str, known: Sequence[str]) -> EnvError:
+    found = difflib.get_close_matches(id.rpartition(":")[2], known, 3)
+    hint = f" Did you mean {', '.join(found)}?" if found else ""
+    return EnvError(f"env: EnvPool has no {id!r}.{hint} env.backend=gymnasium takes Gymnasium's ids, and your own")
+
+
+def _same_actions(first: Any, second: Any) -> bool:  # Any: spaces of any kind
+    if isinstance(first, spaces.Box) and isinstance(second, spaces.Box):
+        return (
+            first.shape == second.shape and np.allclose(first.low, second.low) and np.allclose(first.high, second.high)
+        )
+    if isinstance(first, spaces.Discrete) and isinstance(second, spaces.Discrete):
+        return bool(first.n == second.n and first.start == second.start)
+    return False
