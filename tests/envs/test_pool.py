@@ -1,0 +1,79 @@
+"""Which of EnvPool's tasks an environment is, and what it can't be."""
+
+import sys
+
+import fake_envpool
+import numpy as np
+import pytest
+
+from drl_cli.envs.config import EnvConfig, EnvError, MissingExtra
+from drl_cli.envs.make import Env, read_spec
+from drl_cli.envs.pool import find_task
+from drl_cli.types import ActionSpec, Column
+
+
+def config(id, **kwargs):
+    return EnvConfig("test", id, kwargs, None, 1.0, "none", False, False, "envpool")
+
+
+@pytest.fixture
+def library(monkeypatch):
+    fake_envpool.install(monkeypatch)
+
+
+@pytest.mark.parametrize("id", ["FakeCounter-v0", "FakeOnly-v0"])
+def test_the_spec_is_that_of_gymnasium_or_of_the_pool(library, id):
+    spec = read_spec(config(id))
+    assert (spec.obs, spec.action) == (Column((3,), "float32"), ActionSpec("box", 1, "Box(1,)"))
+
+
+def test_arguments_that_have_an_id_of_their_own(library):
+    task = find_task(config("FakeCounter-v0", base_length=9))
+    assert (task.id, task.options) == ("FakeCounterLong-v0", {})
+    task = find_task(config("FakeCounter-v0", base_length=4))
+    assert (task.id, task.options) == ("FakeCounter-v0", {"base_length": 4})
+    assert find_task(config("FakeCounter-v0")).id == "FakeCounter-v0"
+
+
+@pytest.mark.parametrize(
+    ("id", "kwargs", "match"),
+    [
+        ("FakeCountr-v0", {}, "EnvPool has no 'FakeCountr-v0'. Did you mean FakeCounter-v0.* env.backend=gymnasium"),
+        ("Pendulum-v1", {}, "EnvPool has no 'Pendulum-v1'. env.backend=gymnasium"),
+        ("drl_cli.envs.probes:Counter-v0", {}, "EnvPool has no 'drl_cli.envs.probes:Counter-v0'. Did you mean FakeC"),
+        ("FakeCounter-v0", {"spread": 2}, "env.kwargs.spread: EnvPool's FakeCounter-v0 has no .*base_length, fault"),
+        ("FakeCounter-v0", {"num_envs": 2}, "env.kwargs.num_envs: EnvPool's FakeCounter-v0 has no such option"),
+        ("FakeCounter-v0", {"base_length": "x"}, "EnvPool does not make FakeCounter-v0 with .*TypeError"),
+        ("FakeChoices-v0", {}, "FakeChoices-v0 has Discrete.3. actions, Gymnasium's, which evaluations play, Box"),
+        ("FakeGame-v0", {}, "has 2 players"),
+    ],
+)
+def test_what_it_can_not_be_is_refused(library, id, kwargs, match):
+    with pytest.raises(EnvError, match=match):
+        read_spec(config(id, **kwargs))
+
+
+def test_evaluations_play_gymnasiums(library):
+    assert "Pool" not in str(Env(config("FakeCounter-v0")).raw)
+    assert "Pool" in str(Env(config("FakeOnly-v0")).raw)
+    read_spec(config("Pendulum-v1"), trains=False)
+
+
+def test_one_that_only_the_pool_has_is_evaluated_there(library):
+    env = Env(config("FakeOnly-v0"))
+    assert [env.reset(seed).tolist() for seed in (5, 6, 5)] == [[5, 0, 0], [6, 0, 0], [5, 0, 0]]
+    steps = [env.step(np.zeros(1, np.float32)) for _ in range(3)]
+    assert [(obs.tolist(), *rest) for obs, *rest in steps][1:] == [
+        ([5, 0, 2], 2.0, False, False),
+        ([5, 0, 3], 3.0, True, False),
+    ]
+    assert env.reset().tolist() == [5, 1, 0]
+
+
+def test_without_it_the_extra_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    with pytest.raises(MissingExtra, match=r"env.backend=envpool needs EnvPool:  pip install 'drl-cli\[envpool\]'"):
+        read_spec(config("LunarLander-v3"))
+    with pytest.raises(MissingExtra):
+        Env(config("Pong-v5"))
+    read_spec(config("LunarLander-v3"), trains=False)  # what has been trained can be evaluated anywhere

@@ -1,0 +1,102 @@
+"""What we use of EnvPool 1.2, in Python: its next-step autoreset, its subsets by id, its mixed up last step.
+
+`install(monkeypatch)` puts it in EnvPool's place. FakeCounter-v0 counts as the probe Counter does and is registered
+with Gymnasium, too; FakeOnly-v0 is the same, but only EnvPool has it.
+"""
+
+import sys
+import types
+from collections import namedtuple
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+from drl_cli.envs.probes import Counter
+
+IDS = ["FakeCounter-v0", "FakeCounterLong-v0", "FakeOnly-v0", "FakeChoices-v0", "FakeGame-v0"]
+BASE = {"num_envs": 1, "seed": 0, "env_seed": [], "num_threads": 0, "max_num_players": 1, "max_episode_steps": 1000}
+OBS, ACTION = Box(-1.0, 2**24, (3,), np.float32), Box(-2.0, 4.0, (1,), np.float32)
+
+gymnasium.register("FakeCounter-v0", Counter, max_episode_steps=6)
+gymnasium.register("FakeCounterLong-v0", Counter, kwargs={"base_length": 9}, max_episode_steps=6)
+gymnasium.register("FakeChoices-v0", Counter)
+
+
+def install(monkeypatch):
+    module = types.ModuleType("envpool")
+    module.list_all_envs, module.make_spec, module.make_gymnasium = lambda: list(IDS), make_spec, make_pool
+    monkeypatch.setitem(sys.modules, "envpool", module)
+
+
+def make_spec(id, **kwargs):
+    options = {"base_length": 9 if "Long" in id else 3, "fault": "", "fault_at": 4}
+    options |= BASE | {"max_num_players": 2 if "Game" in id else 1}
+    if not isinstance(kwargs.get("base_length", 0), int):
+        raise TypeError("incompatible constructor arguments")
+    values = options | kwargs
+    action = Discrete(3) if "Choices" in id else ACTION
+    config = namedtuple("Config", options)(**values)  # a TypeError for what it does not have, as EnvPool's
+    return types.SimpleNamespace(config=config, observation_space=OBS, action_space=action)
+
+
+def make_pool(id, **kwargs):
+    return FakePool(make_spec(id, **kwargs).config)
+
+
+class FakePool:
+    """Observations [seed, episode, step]; the reward is the step's number; an episode has 3 to 7 steps by its number.
+
+    `fault`: "nan_obs" or "inf_reward" of environment 1 at the step `fault_at` of its life; "nan_reset" at its first
+    reset after it; "raise" there. `reset_rows` counts the steps that were spent on a reset.
+    """
+
+    def __init__(self, config):
+        self.config, self.seeds = config, np.array(config.seed) % 2**20
+        self.episode, self.count, self.life = (np.zeros(config.num_envs, np.int64) for _ in range(3))
+        self.episode -= 1
+        self.is_over = np.ones(config.num_envs, np.bool_)
+        self.is_faulty, self.reset_rows, self.is_closed = bool(config.fault), 0, False
+
+    def reset(self, env_id=None):
+        ids = np.arange(self.config.num_envs, dtype=np.int32) if env_id is None else env_id
+        assert ids.dtype == np.int32
+        self._begin(ids)
+        obs = self._obs(ids)
+        if self.is_faulty and self.config.fault == "nan_reset" and 1 in ids and self.life[1] >= self.config.fault_at:
+            self.is_faulty = False
+            obs[ids == 1] = np.nan
+        return obs, {"elapsed_step": self.count[ids]}
+
+    def step(self, actions, env_id=None):
+        ids = np.arange(self.config.num_envs, dtype=np.int32) if env_id is None else env_id
+        assert isinstance(actions, np.ndarray)
+        assert len(actions) == len(ids)
+        assert all(ACTION.contains(action) for action in actions)
+        first, rest = ids[self.is_over[ids]], ids[~self.is_over[ids]]
+        self.reset_rows += len(first)
+        self._begin(first)
+        self.count[rest] += 1
+        self.life[rest] += 1
+        fell = self.count >= self.config.base_length + self.episode % 5
+        cut = self.count >= self.config.max_episode_steps
+        self.is_over[rest] = (fell | cut)[rest]
+        obs, reward = self._obs(ids), self.count[ids].astype(np.float32)
+        if self.is_faulty and self.life[1] == self.config.fault_at and self.config.fault != "nan_reset":
+            self.is_faulty = False
+            if self.config.fault == "raise":
+                raise RuntimeError("the simulator is gone")
+            obs[1] = np.nan if self.config.fault == "nan_obs" else obs[1]
+            reward[1] = np.inf if self.config.fault == "inf_reward" else reward[1]
+        trunc = (fell | cut)[ids] & cut[ids]
+        return obs, reward, fell[ids] & ~trunc, trunc, {"elapsed_step": self.count[ids]}
+
+    def close(self):
+        self.is_closed = True
+
+    def _begin(self, ids):
+        self.episode[ids] += 1
+        self.count[ids], self.is_over[ids] = 0, False
+
+    def _obs(self, ids):
+        return np.stack([self.seeds[ids], self.episode[ids], self.count[ids]], 1).astype(np.float32)
