@@ -67,14 +67,11 @@ def make_pool(task: Task, seeds: Sequence[int]) -> Any:  # Any: EnvPool has no t
     limit = min(task.max_episode_steps + 1, INT32_MAX)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        return _library().make_gymnasium(
-            task.id,
-            num_envs=len(seeds),
-            seed=list(seeds),
-            num_threads=1,
-            max_episode_steps=limit,
-            **task.options,
+        pool = _library().make_gymnasium(
+            task.id, num_envs=len(seeds), seed=list(seeds), num_threads=1, max_episode_steps=limit, **task.options
         )
+        _ = pool.observation_space  # makes it, which warns
+    return pool
 
 
 def check_spaces(task: Task, env: "gymnasium.Env[Any, Any]") -> None:

@@ -227,3 +227,19 @@ def test_a_mistyped_environment_is_compared_with_all_there_are():
 @pytest.mark.parametrize("sampler", ["uniform", "prioritized", "sequences"])
 def test_shards_can_be_set_where_a_table_may_have_several(sampler):
     check_command(read_command([f"replay={sampler}", "replay.shards=3"]))
+
+
+def test_without_envpool_the_extra_is_named(drl, tmp_path):
+    (tmp_path / "envpool.py").write_text("raise ModuleNotFoundError(\"No module named 'envpool'\", name='envpool')")
+    pattern = r"env\.backend=envpool needs EnvPool:  pip install 'drl-cli\[envpool\]'$"
+    for env in ("LunarLanderContinuous", "Pong-v5"):  # the second one has no other backend
+        assert_one_error(drl("train", f"env={env}", "env.backend=envpool", cwd=tmp_path), 3, pattern)
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_ids_that_gymnasium_does_not_have_wait_for_envpool():
+    check_command(read_command(["env=Pong-v5", "env.backend=envpool"]))
+    (problem,) = problems_of("env=Pong-v5", "env.backend=gymnasium")
+    assert problem.startswith("no environment 'Pong-v5'.")
+    (problem,) = problems_of("env.backend=envpol")
+    assert problem == "env.backend: 'envpol' is not one of gymnasium, envpool"

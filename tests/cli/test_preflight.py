@@ -3,10 +3,11 @@
 import os
 import sys
 
+import fake_envpool
 import pytest
 
 from drl_cli.cli.errors import MISSING, RESOURCES, USAGE, USER_CODE, UsageError
-from drl_cli.cli.preflight import check_resources, fill, pace_problems, preflight, replay_bytes
+from drl_cli.cli.preflight import check_resources, environment_spec, fill, pace_problems, preflight, replay_bytes
 from drl_cli.cli.settings import build
 from drl_cli.runtime.rate_limiter import required_band
 from drl_cli.runtime.run import object_store_mb
@@ -184,6 +185,26 @@ def test_compression_without_its_package_is_refused(config, monkeypatch):
     assert code == MISSING
     assert "pip install 'drl-cli[lz4]'" in problems[0]
     preflight(config())
+
+
+def test_a_backend_without_its_package_is_refused(config, monkeypatch):
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    code, problems = refusal(config("env.backend=envpool"))
+    assert (code, len(problems)) == (MISSING, 1)
+    assert "pip install 'drl-cli[envpool]'" in problems[0]
+    environment_spec(config("env.backend=envpool"), trains=False)
+
+
+def test_what_the_backend_does_not_have_is_a_usage_error(config, monkeypatch):
+    fake_envpool.install(monkeypatch)
+    preflight(config("env=FakeOnly-v0", "env.backend=envpool"))
+    for overrides, part in (
+        (("env=Pendulum-v1",), "EnvPool has no 'Pendulum-v1'"),
+        (("env=FakeOnly-v0", "+env.kwargs.spread=2"), "env.kwargs.spread"),
+    ):
+        code, problems = refusal(config(*overrides, "env.backend=envpool"))
+        assert code == USAGE
+        assert part in problems[0]
 
 
 def test_an_output_dir_that_can_not_be_made_is_refused(config, tmp_path):

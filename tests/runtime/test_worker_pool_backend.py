@@ -103,3 +103,12 @@ def test_the_same_run_goes_on_without_the_pool(make_worker, monkeypatch):
     third = make_worker()
     third.load_state(second.state())
     assert [header.env_steps for header in collect(third, 1)[0]] == [27]
+
+
+def test_a_run_counts_as_any_other(run_graph, monkeypatch):
+    fake_envpool.install(monkeypatch)
+    overrides = ("env=FakeCounter-v0", "mode=single", "worker.num=1", "algo.n_step=3")
+    pooled, plain = (run_graph(*overrides, f"env.backend={name}") for name in ("envpool", "gymnasium"))
+    assert pooled.progress.env_steps == plain.progress.env_steps == 512
+    assert pooled.progress.opt_steps == plain.progress.opt_steps > 0
+    assert pooled.progress.inserts == plain.progress.inserts

@@ -52,6 +52,7 @@ class FakePool:
     """
 
     def __init__(self, config):
+        self.observation_space, self.action_space = OBS, ACTION
         self.config, self.seeds = config, np.array(config.seed) % 2**20
         self.episode, self.count, self.life = (np.zeros(config.num_envs, np.int64) for _ in range(3))
         self.episode -= 1

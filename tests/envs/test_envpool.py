@@ -1,0 +1,150 @@
+"""EnvPool itself, where it is installed: what PoolBatch relies on, and that it plays Gymnasium's task."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+pytest.importorskip("envpool", reason="needs the extra envpool:  pip install 'drl-cli[envpool]'", exc_type=ImportError)
+
+from drl_cli.envs.batch import EnvBatch
+from drl_cli.envs.config import EnvConfig, EnvError
+from drl_cli.envs.make import read_spec
+from drl_cli.envs.pool_batch import PoolBatch
+
+LANDER = {"id": "LunarLander-v3", "continuous": True}
+SEEDS = (3, 4, 5, 6)
+
+
+def config(id, limit=None, backend="envpool", **kwargs):
+    return EnvConfig("test", id, kwargs, limit, 1.0, "auto", False, False, backend)
+
+
+def play(envs, num_steps, how=lambda rng, size, action: rng.uniform(-1, 1, (size, action.size)).astype(np.float32)):
+    """[(obs before, step)] of random actions."""
+    rng, size = np.random.default_rng(0), len(envs.obs)
+    return [(envs.obs.copy(), envs.step(how(rng, size, envs.action))) for _ in range(num_steps)]
+
+
+def batch(limit=None, seeds=SEEDS, backend="envpool", **kwargs):
+    made = config(limit=limit, backend=backend, **kwargs)
+    envs = (PoolBatch if backend == "envpool" else EnvBatch)(made, spec := read_spec(made), seeds)
+    envs.action = spec.action
+    return envs
+
+
+def choices(rng, size, action):
+    return rng.integers(action.size, size=size)
+
+
+def test_each_step_of_the_pool_is_a_step_of_every_environment():
+    envs, elapsed, lengths = batch(**LANDER), [], []
+    step = envs.pool.step
+
+    def looked_at(actions):
+        answer = step(actions)
+        elapsed.append(answer[4]["elapsed_step"].copy())
+        return answer
+
+    envs.pool.step = looked_at
+    running = np.zeros(len(SEEDS), np.int64)
+    for _, taken in play(envs, 600):
+        running += 1
+        lengths.append(running.copy())
+        running[taken.terminated | taken.truncated] = 0
+    np.testing.assert_array_equal(elapsed, lengths)  # 0 would be a reset's row
+    assert len(envs.take_episodes()) > 10
+
+
+def test_rows_join_within_episodes_and_nowhere_else():
+    rows = play(batch(**LANDER), 300)
+    for (_, step), (obs, _) in pairwise(rows):
+        over = step.terminated | step.truncated
+        np.testing.assert_array_equal(obs[~over], step.next_obs[~over])
+        assert (obs[over] != step.next_obs[over]).any(1).all()
+        assert (np.abs(obs[over, 1] - 1.4) < 0.1).all()  # a lander begins high above the ground
+    assert any(step.terminated.any() for _, step in rows)
+
+
+def test_what_it_gave_is_not_written_again():
+    envs = batch(**LANDER)
+    rows = play(envs, 50)
+    copies = [{name: column.copy() for name, column in vars(step).items()} for _, step in rows]
+    play(envs, 500)
+    for (_, step), copy in zip(rows, copies, strict=True):
+        for name, column in vars(step).items():
+            np.testing.assert_array_equal(column, copy[name])
+
+
+def test_limits():
+    steps = [step for _, step in play(batch(id="Pendulum-v1"), 400)]
+    assert [t for t, step in enumerate(steps) if step.truncated.all()] == [199, 399]
+    assert not any(step.terminated.any() for step in steps)
+    steps = [step for _, step in play(batch(limit=30, **LANDER), 90)]
+    assert [t for t, step in enumerate(steps) if step.truncated.all()] == [29, 59, 89]
+
+
+def test_an_episode_that_terminates_with_its_last_step_does_terminate():
+    def first(limit):
+        steps = [step for _, step in play(batch(limit, seeds=(3,), id="CartPole-v1"), 60, choices)]
+        ends = [(t + 1, bool(step.terminated[0]), bool(step.truncated[0])) for t, step in enumerate(steps)]
+        return next(end for end in ends if end[1] or end[2])
+
+    length, *ended = first(None)
+    assert ended == [True, False]
+    assert first(length) == (length, True, True)
+    assert first(length - 1) == (length - 1, False, True)
+
+
+def test_equal_seeds_give_equal_rows():
+    first, again, other = (play(batch(seeds=seeds, **LANDER), 300) for seeds in (SEEDS, SEEDS, (9, 10, 11, 12)))
+    for (obs, step), (same_obs, same) in zip(first, again, strict=True):
+        np.testing.assert_array_equal(obs, same_obs)
+        for name, column in vars(step).items():
+            np.testing.assert_array_equal(column, vars(same)[name])
+    assert len(np.unique(np.concatenate([first[0][0], other[0][0]]), axis=0)) == 8
+
+
+@pytest.mark.parametrize("kwargs", [LANDER, {"id": "Pendulum-v1"}, {"id": "CartPole-v1"}], ids=lambda k: k["id"])
+def test_returns_of_random_actions_are_gymnasiums(kwargs):
+    """Means of 4 x 50 episodes or so, within four standard errors."""
+    how = choices if kwargs["id"] == "CartPole-v1" else play.__defaults__[0]
+    returns = []
+    for backend in ("envpool", "gymnasium"):
+        envs, episodes = batch(backend=backend, seeds=range(8), **kwargs), []
+        rng = np.random.default_rng(1)
+        while len(episodes) < 200:
+            envs.step(how(rng, 8, envs.action))
+            episodes += envs.take_episodes()
+        returns.append(np.array([episode.ret for episode in episodes]))
+    error = np.sqrt(sum(sample.var() / len(sample) for sample in returns))
+    assert abs(returns[0].mean() - returns[1].mean()) < 4 * error
+
+
+def test_images_and_their_frames():
+    """An environment that only EnvPool has."""
+    spec = read_spec(config("Pong-v5"))
+    assert (spec.obs.shape, spec.obs.dtype, spec.action.text) == ((4, 84, 84), "uint8", "Discrete(6)")
+    assert (spec.frame_stack.axis, spec.frame_stack.k) == (0, 4)
+    envs = batch(id="Pong-v5", seeds=(1, 2))
+    rows = play(envs, 20, choices)
+    assert all(step.next_obs.dtype == np.uint8 for _, step in rows)
+    assert all((step.next_obs[:, :3] == obs[:, 1:]).all() for obs, step in rows)
+
+
+@pytest.mark.parametrize(
+    ("id", "kwargs", "match"),
+    [
+        (
+            "LunarLander-v3",
+            {"continuous": True, "gravity": -3.0},
+            "env.kwargs.gravity: EnvPool's LunarLanderContinuous",
+        ),
+        ("LunarLandr-v3", {}, "EnvPool has no 'LunarLandr-v3'. Did you mean LunarLander-v3"),
+        ("BipedalWalker-v3", {"hardcore": "x"}, "EnvPool does not make BipedalWalker-v3 with"),
+        ("Blackjack-v1", {}, "EnvPool's Blackjack-v1 has .* observations, Gymnasium's"),
+    ],
+)
+def test_what_is_refused(id, kwargs, match):
+    with pytest.raises(EnvError, match=match):
+        read_spec(config(id, **kwargs))
