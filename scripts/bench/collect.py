@@ -1,11 +1,12 @@
 """Environment steps/s of one worker (policy, n-step rows, blocks) against the bare `env.step` loop and SB3's rollouts.
 
-    python scripts/bench/collect.py [--peers PEERS_VENV] [--envs 1 8 16 32]
+    python scripts/bench/collect.py [--peers PEERS_VENV] [--envs 1 8 16 32] [--backend envpool]
 
 LunarLanderContinuous, a policy of two hidden layers of 256, 5-step rows, one thread. The bare loop repeats the worker's
 own episodes, resets included: the same seeds and actions, and no checking wrappers. stable-baselines3 collects with SAC
 of the same size into its own replay buffer. Figures are per second of the clock, and per second of processor time,
-which other users of the machine disturb less.
+which other users of the machine disturb less. With `--backend envpool` (its extra has to be installed here) our worker
+with it is compared with our worker with Gymnasium, and with the bare loop over the same EnvPool.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 from alternate import Figures, alternate, peer_python, serve, table
 
-SIDES = ("ours", "bare loop", "sb3")
+SIDES = {"gymnasium": ("ours", "bare loop", "sb3"), "envpool": ("ours", "gymnasium", "bare envpool", "sb3")}
 
 
 def timed(steps: int, play: Callable[[], None]) -> Figures:
@@ -26,7 +27,7 @@ def timed(steps: int, play: Callable[[], None]) -> Figures:
     return {"steps/s": steps / (time.perf_counter() - started), "steps/CPU s": steps / (time.process_time() - used)}
 
 
-def ours(num: int, steps: int, is_bare: bool) -> Callable[[], Figures]:
+def ours(num: int, steps: int, backend: str, is_bare: bool) -> Callable[[], Figures]:
     """A round takes the same steps of the same episodes each time: by a worker, or by the bare loop."""
     import gymnasium
     import numpy as np
@@ -34,6 +35,7 @@ def ours(num: int, steps: int, is_bare: bool) -> Callable[[], Figures]:
 
     from drl_cli.algos.sac import actor_shapes
     from drl_cli.envs.make import read_spec
+    from drl_cli.envs.pool import find_task, make_pool
     from drl_cli.networks.mlp import num_params
     from drl_cli.runtime.messages import LoadParams
     from drl_cli.runtime.worker import Worker
@@ -41,7 +43,7 @@ def ours(num: int, steps: int, is_bare: bool) -> Callable[[], Figures]:
 
     config = compose(
         "env=LunarLanderContinuous", "algo=sac", "tuned=none", "network.hidden=[256,256]", "algo.n_step=5", "seed=1",
-        f"worker.envs={num}",
+        f"worker.envs={num}", f"env.backend={backend}",
     )  # fmt: skip
     spec, load = read_spec(config.env), LoadParams(0, 0, 0)
     size = num_params(actor_shapes(config.network, spec))
@@ -57,6 +59,22 @@ def ours(num: int, steps: int, is_bare: bool) -> Callable[[], Figures]:
         return play
     actions = recorded(Worker(config, spec, 0, 0), collects + 1, params)
     first = config.steps_per_collect
+
+    def play_pool() -> Figures:
+        pool = make_pool(find_task(config.env), integers(config.seed, "worker", num, 0, 0))
+        pool.reset()
+
+        def loop(some: list[np.ndarray]) -> None:
+            for step in some:
+                _, _, terminated, truncated, _ = pool.step(step)
+                if (over := terminated | truncated).any():
+                    pool.reset(over.nonzero()[0].astype(np.int32))
+
+        loop(actions[:first])
+        return timed(len(actions[first:]) * num, lambda: loop(actions[first:]))
+
+    if backend == "envpool":
+        return play_pool
 
     def play_bare() -> Figures:
         envs = [gymnasium.make(config.env.id, disable_env_checker=True, **config.env.kwargs) for _ in range(num)]
@@ -81,10 +99,11 @@ def recorded(worker, collects: int, params) -> list:
     from drl_cli.runtime.messages import LoadParams
 
     actions, act = [], worker.policy.act
+    to_env = worker.envs.to_env if worker.config.env.backend == "envpool" else worker.envs.envs[0].to_env
 
     def record(obs):
         columns = act(obs)
-        actions.append(worker.envs.envs[0].to_env(columns["action"]))
+        actions.append(to_env(columns["action"]))
         return columns
 
     worker.policy.act = record
@@ -117,17 +136,21 @@ def main() -> None:
     parser.add_argument("--envs", type=int, nargs="+", default=[1, 8, 16, 32])
     parser.add_argument("--steps", type=int, default=8192)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
+    parser.add_argument("--backend", choices=SIDES, default="gymnasium")
+    parser.add_argument("--side", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.side:
         (num,) = args.envs
-        serve(sb3(num, args.steps) if args.side == "sb3" else ours(num, args.steps, args.side == "bare loop"))
+        backend = "gymnasium" if args.side == "gymnasium" else args.backend
+        is_bare = args.side.startswith("bare")
+        serve(sb3(num, args.steps) if args.side == "sb3" else ours(num, args.steps, backend, is_bare))
         return
+    *own, peer = SIDES[args.backend]
     for num in args.envs:
-        options = ["--envs", num, "--steps", args.steps, "--side"]
-        commands = {side: [sys.executable, __file__, *options, side] for side in SIDES[:2]}
+        options = ["--envs", num, "--steps", args.steps, "--backend", args.backend, "--side"]
+        commands = {side: [sys.executable, __file__, *options, side] for side in own}
         if args.peers:
-            commands["sb3"] = [peer_python(args.peers), __file__, *options, "sb3"]
+            commands[peer] = [peer_python(args.peers), __file__, *options, peer]
         print(f"\n{num} environments\n\n{table(alternate(commands, args.rounds))}", flush=True)
 
 
