@@ -61,13 +61,11 @@ class PoolBatch:
             self._void_bad(step, actions)
         self.obs = step.next_obs
         over = step.terminated | step.truncated
-        ended = over.nonzero()[0]
-        self.episodes += [Episode(i, float(self._returns[i]), int(self._lengths[i])) for i in ended.tolist()]
-        begins = (over | ~step.valid).nonzero()[0]
-        self.begun = begins.tolist()
+        ended = over.nonzero()[0].tolist()
+        self.episodes += [Episode(i, float(self._returns[i]), int(self._lengths[i])) for i in ended]
+        self.begun = ended if step.valid.all() else (over | ~step.valid).nonzero()[0].tolist()
         if self.begun:
-            self.obs = step.next_obs.copy()
-            self._reset(begins)
+            self._reset(self.begun)
         return step
 
     def take_episodes(self) -> tuple[Episode, ...]:
@@ -115,15 +113,16 @@ class PoolBatch:
 
     def _begin(self, seeds: Sequence[int]) -> None:
         self.pool = make_pool(self.task, seeds)
-        self._reset(np.arange(len(seeds)))
+        self._reset(list(range(len(seeds))))
 
-    def _reset(self, ids: Array) -> None:
+    def _reset(self, ids: list[int]) -> None:
         """Begin episodes, until their first observations are finite."""
-        while len(ids):
-            self.obs[ids] = self._call("reset", ids.astype(np.int32))[0]
+        self.obs = self.obs.copy()  # the step's rows keep it
+        while ids:
+            self.obs[ids] = self._call("reset", np.array(ids, np.int32))[0]
             self._returns[ids], self._lengths[ids] = 0.0, 0
-            causes = {i: not_finite(self.obs[i], 0.0) for i in ids.tolist()} if self._is_float else {}
-            ids = np.array([i for i, cause in causes.items() if cause and self._count(i, EnvFault(cause))], np.int64)
+            causes = {i: not_finite(self.obs[i], 0.0) for i in ids} if self._is_float else {}
+            ids = [i for i, cause in causes.items() if cause and self._count(i, EnvFault(cause))]
 
     def _no_step(self) -> Step:
         """The first step after `load_state`, which is not taken."""
