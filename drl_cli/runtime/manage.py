@@ -144,8 +144,8 @@ class Manage:
     def _score(self, params: Array) -> Score:
         """The score over eval_episodes; one that reaches stop.return is extended by up to confirm_episodes others.
 
-        Among many evaluations the best is a lucky one; the extension tells a good policy from a lucky twenty. It goes on,
-        eval_episodes at a time, until the mean of all of them is below stop.return, or above it by two standard errors.
+        Among many evaluations the best is a lucky one; the extension tells a good policy from a lucky twenty. It goes
+        on, eval_episodes at a time, until the mean of all is below stop.return, or above it by two standard errors.
         """
         goal = self.config.stop.return_
         score = self._play(0, params)
