@@ -22,6 +22,10 @@ class Score:
         returns, lengths = (self.returns, other.returns), (self.lengths, other.lengths)
         return Score(np.concatenate(returns), np.concatenate(lengths), self.cut + other.cut)
 
+    def standard_error(self) -> float:
+        """Of the mean return."""
+        return float(self.returns.std() / np.sqrt(len(self.returns)))
+
     def statistics(self) -> dict[str, float]:
         """mean, std, min, max, median, episodes, length_mean."""
         return {

@@ -142,20 +142,29 @@ class Manage:
             evaluator.close()
 
     def _score(self, params: Array) -> Score:
-        """The score over eval_episodes; one that reaches stop.return is extended by confirm_episodes others.
+        """The score over eval_episodes; one that reaches stop.return is extended by up to confirm_episodes others.
 
-        Among many evaluations the best is a lucky one; the extension tells a good policy from a lucky twenty.
+        Among many evaluations the best is a lucky one; the extension tells a good policy from a lucky twenty. It goes
+        on, eval_episodes at a time, until the mean of all is below stop.return, or above it by two standard errors.
         """
-        manage, goal = self.config.manage, self.config.stop.return_
-        if not self.evaluators:
-            seeds = integers(self.config.seed, "evaluate", manage.eval_episodes + manage.confirm_episodes)
-            first, more = seeds[: manage.eval_episodes], seeds[manage.eval_episodes :]
-            self.evaluators = [Evaluator(self.config, self.spec, part) for part in (first, more) if part]
-        score = self.evaluators[0].evaluate(params)
-        if goal is not None and score.returns.mean() >= goal:
-            for evaluator in self.evaluators[1:]:
-                score += evaluator.evaluate(params)
+        goal = self.config.stop.return_
+        score = self._play(0, params)
+        if goal is None or score.returns.mean() < goal:
+            return score
+        for part in range(1, 1 + -(-self.config.manage.confirm_episodes // self.config.manage.eval_episodes)):
+            score += self._play(part, params)
+            if not 0 <= score.returns.mean() - goal < 2 * score.standard_error():
+                break
         return score
+
+    def _play(self, part: int, params: Array) -> Score:
+        """The score over a part of all episodes that an evaluation may take, from their own seeds each time."""
+        manage = self.config.manage
+        if part == len(self.evaluators):
+            seeds = integers(self.config.seed, "evaluate", manage.eval_episodes + manage.confirm_episodes)
+            first = part * manage.eval_episodes
+            self.evaluators.append(Evaluator(self.config, self.spec, seeds[first : first + manage.eval_episodes]))
+        return self.evaluators[part].evaluate(params)
 
     def _save_best(self, load: LoadParams, params: Array, statistics: Mapping[str, float]) -> None:
         folder = free_folder(self.checkpoints, load.env_steps, load.version, "-best")

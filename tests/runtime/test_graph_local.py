@@ -181,7 +181,7 @@ def test_stop_at_return(run_graph):
     assert graph.stop_reason == "return"
     assert graph.progress.env_steps < 1000
     assert graph.progress.time_to_return.mean >= 5
-    assert [report.statistics["episodes"] for report in graph.manage.evaluations] == [5, 5]  # 2 and 3 to confirm
+    assert [report.statistics["episodes"] for report in graph.manage.evaluations] == [4, 4]  # 2, and 2 that confirm
 
 
 def test_a_score_that_the_confirming_episodes_do_not_bear_out_does_not_stop(build_graph):
@@ -190,11 +190,29 @@ def test_a_score_that_the_confirming_episodes_do_not_bear_out_does_not_stop(buil
     manage = graph.manage.handle.role
     manage._score(np.zeros(graph.trainers.trainers[0].role.algorithm.policy_params().shape, np.float32))
     lucky, unlucky = manage.evaluators
-    unlucky.evaluate = lambda params: Score(np.full(3, -100.0), np.ones(3, np.int64), 0)
+    unlucky.evaluate = lambda params: Score(np.full(2, -100.0), np.ones(2, np.int64), 0)
     graph.run()
     graph.finish()
     assert graph.stop_reason == "total_env_steps"
     assert graph.progress.best.mean < 5 < lucky.evaluate(get(graph.params)).returns.mean()
+
+
+@pytest.mark.parametrize(
+    ("returns", "episodes"),
+    [
+        ([[4.0, 5.0]], 2),  # below the goal of 5
+        ([[6.0, 6.0], [6.0, 6.0]], 4),  # above it, no doubt
+        ([[6.0, 6.0], [0.0, 0.0]], 4),  # not borne out
+        ([[0.0, 12.0], [0.0, 12.0], [6.0]], 5),  # in doubt to the end
+    ],
+)
+def test_confirming_goes_on_as_long_as_there_is_doubt(build_graph, returns, episodes):
+    graph = build_graph(COUNTER, "mode=sync", "stop.return=5")
+    graph.manage.poll()
+    manage = graph.manage.handle.role
+    parts = [Score(np.array(part), np.ones(len(part), np.int64), 0) for part in returns]
+    manage._play = lambda part, params: parts[part]
+    assert len(manage._score(np.zeros(1)).returns) == episodes
 
 
 def test_evaluations_are_logged_at_the_version_they_scored(run_graph):
