@@ -10,6 +10,7 @@ left out, too.
 """
 
 import argparse
+import sys
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
@@ -19,7 +20,7 @@ from runs import QUIET, Line, watch
 BASE = ("env=LunarLanderContinuous", "algo=sac", *QUIET)
 ALONE = {
     "worker": ("orchestrator.min_inserts=4_000_000", "replay.capacity=4_000_000", "worker.random_steps=0",
-               "worker.block_rows=256", "trainer.updates_per_call=1"),
+               "worker.block_rows=512"),
     "trainer": ("orchestrator.sample_insert_ratio=64", "trainer.updates_per_call=16"),
 }  # fmt: skip
 Result = dict[str, Any]
@@ -38,7 +39,7 @@ def alone(args: argparse.Namespace) -> tuple[Result, Result]:
     def is_warm(lines: list[Line]) -> bool:
         return bool(lines) and lines[-1]["env_steps"] >= args.steps
 
-    worker = watch([*BASE, *args.set, "mode=async", *ALONE["worker"]], args.seconds, is_warm)
+    worker = watch([*BASE, "mode=async", *ALONE["worker"], *args.set], args.seconds, is_warm)
     return worker, run(args, "mode=async", *ALONE["trainer"])
 
 
@@ -51,7 +52,9 @@ def table(results: Mapping[str, Sequence[Result]]) -> str:
         ratio = median(done / taken for done, taken in zip(updates, steps, strict=True))
         waits = [f"{median(one['wait'][side] for one in rounds):.2f}" for side in ("worker", "trainer")]
         start = median(one["summary"]["start_up_s"] for one in rounds)
-        lines.append(f"| {name} | {_spread(steps)} | {_spread(updates)} | {ratio:.4g} | {' | '.join(waits)} | {start:.1f} |")
+        lines.append(
+            f"| {name} | {_spread(steps)} | {_spread(updates)} | {ratio:.4g} | {' | '.join(waits)} | {start:.1f} |"
+        )
     return "\n".join(lines)
 
 
@@ -100,7 +103,10 @@ def main() -> None:
         for name, one in zip(both, (worker, trainer, together), strict=True):
             both[name].append(one)
         shares.append(together["rates"]["env steps"] / steps)
-    print(f"{table(both)}\n\n{roles(both)}\n\nboth / bound: {median(shares):.2f} {[round(share, 2) for share in shares]}")
+        print(f"both / bound: {shares[-1]:.2f}", file=sys.stderr, flush=True)
+    print(
+        f"{table(both)}\n\n{roles(both)}\n\nboth / bound: {median(shares):.2f} {[round(share, 2) for share in shares]}"
+    )
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from drl_cli.runtime.usage import Usage
 Line = Mapping[str, float]  # of metrics.jsonl
 
 QUIET = (
-    "manage.eval_period=1_000_000_000", "manage.eval_episodes=1", "manage.confirm_episodes=0", "logger.report_s=0.5",
+    "manage.eval_period=1_000_000_000", "manage.eval_episodes=1", "manage.confirm_episodes=0",
     "logger.tensorboard=false", "checkpoint.period=1_000_000_000", "checkpoint.replay=off",
     "total_env_steps=1_000_000_000",
 )  # fmt: skip
