@@ -5,7 +5,8 @@
 LunarLanderContinuous, batches of 256, two hidden layers of 128, 5-step returns, uniform replay of 200,000 rows, 16
 environments. RLlib (its new API stack) keeps its defaults for the rest; it is built once, and goes on in each round.
 Its `training_intensity` is set for the ratio, and what it then really makes of it is measured: ours runs at that.
-`--replay PrioritizedEpisodeReplayBuffer` is RLlib's default.
+`--replay PrioritizedEpisodeReplayBuffer` is RLlib's default. Figures
+per second of processor time, all processes counted, suffer less from other users of the machine.
 """
 
 import argparse
@@ -24,6 +25,7 @@ BATCH, ENVS, ROWS, WARM_UP = 256, 16, 200_000, 2000
 def rllib(args: argparse.Namespace) -> Callable[[], Figures]:
     import logging
 
+    import psutil
     import ray
     import torch
     from ray.rllib.algorithms.sac import SACConfig
@@ -69,12 +71,17 @@ def rllib(args: argparse.Namespace) -> Callable[[], Figures]:
     while updates == 0:
         train()
 
+    def cpu_s() -> float:
+        main = psutil.Process()
+        return sum(sum(process.cpu_times()[:2]) for process in (main, *main.children(recursive=True)))
+
     def play() -> Figures:
-        before, started = (taken, updates), time.perf_counter()
+        before, used, started = (taken, updates), cpu_s(), time.perf_counter()
         while time.perf_counter() - started < args.seconds:
             train()
-        elapsed = time.perf_counter() - started
-        return {"env steps/s": (taken - before[0]) / elapsed, "updates/s": (updates - before[1]) / elapsed}
+        elapsed, used = time.perf_counter() - started, cpu_s() - used
+        steps, done = taken - before[0], updates - before[1]
+        return {"env steps/s": steps / elapsed, "updates/s": done / elapsed, "updates/CPU s": done / used}
 
     return play
 
@@ -85,8 +92,9 @@ def ours(args: argparse.Namespace, ratio: float) -> Figures:
     values = ("env=LunarLanderContinuous", "algo=sac", "mode=async", "network.hidden=[128,128]", "algo.n_step=5")
     values += (f"trainer.batch_size={BATCH}", f"worker.envs={ENVS}", f"replay.capacity={ROWS}")
     values += (f"orchestrator.min_inserts={WARM_UP}", f"orchestrator.sample_insert_ratio={ratio:.6g}", *QUIET)
-    rates = watch([*values, *args.set], args.seconds, lambda lines: bool(lines) and lines[-1]["perf/opt_steps"] >= 100)
-    return {f"{name}/s": rate for name, rate in rates["rates"].items()}
+    seen = watch([*values, *args.set], args.seconds, lambda lines: bool(lines) and lines[-1]["perf/opt_steps"] >= 100)
+    rates = {f"{name}/s": rate for name, rate in seen["rates"].items()}
+    return rates | {"updates/CPU s": rates["updates/s"] / sum(seen["cpu"].values())}
 
 
 def main() -> None:
@@ -96,7 +104,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--ratio", type=float, default=0.125, help="updates per environment step that RLlib aims at")
     parser.add_argument("--env-runners", type=int, default=1, help="processes; 0: in the learner's")
-    parser.add_argument("--fragment", type=int, default=8, help="steps of each environment per sampling")
+    parser.add_argument("--fragment", type=int, default=32, help="steps of each environment per sampling")
     parser.add_argument("--threads", type=int, default=1, help="of RLlib's learner")
     parser.add_argument("--replay", default="EpisodeReplayBuffer", help="RLlib's kind of buffer")
     parser.add_argument("--only-rllib", action="store_true", help="to try settings")
