@@ -152,15 +152,16 @@ class Config:
 
     @property
     def block_rows(self) -> int:
-        """Rows of a hand-over: as given, or what pays for 32 updates, at most 256; on-policy, a share of a batch.
+        """Rows of a hand-over: as given, or what pays for 32 updates, at most 512; on-policy, a share of a batch.
 
-        Small hand-overs keep both sides close to the ratio at every moment, large ones save calls.
+        Small hand-overs keep both sides close to the ratio at every moment, large ones save calls: about 2 ms of
+        processor time for each.
         """
         if self.worker.block_rows is not None:
             return self.worker.block_rows
         if self.is_on_policy:
             return self.worker.envs * -(-self.trainer.batch_size // (self.num_workers * self.worker.envs))
-        return max(self.worker.envs, min(256, int(32 / self.orchestrator.sample_insert_ratio)))
+        return max(self.worker.envs, min(512, int(32 / self.orchestrator.sample_insert_ratio)))
 
     @property
     def restores_workers(self) -> bool:

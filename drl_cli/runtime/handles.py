@@ -197,7 +197,8 @@ class RayRuntime:
         if role == "manage":
             options["concurrency_groups"] = {"evaluate": 1}  # a running evaluation must not delay a report
         log_file = f"{self.log_folder}/{role.replace(' ', '-')}.log"
-        return RayHandle(ray.remote(**options)(Host).remote(log_file, factory, *args))
+        host = type(role, (Host,), {})  # Ray titles the process after its class: Usage and `top` show whose it is
+        return RayHandle(ray.remote(**options)(host).remote(log_file, factory, *args))
 
     def put(self, value: Any) -> Ref:
         if isinstance(value, LocalRef):

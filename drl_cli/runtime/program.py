@@ -175,10 +175,13 @@ def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights:
 
 
 def make_limiter(config: Config) -> Limiter:
-    """The limiter; `orchestrator.band=null` is wide enough for every worker and two train calls to be in flight."""
+    """The limiter; `orchestrator.band=null` is twice what it takes for all workers and two train calls to be in flight.
+
+    The other half is for times that vary: either side may be late once without the other having to wait.
+    """
     pace, replay = config.orchestrator, config.replay
     if isinstance(replay, FifoConfig):
         return QueueLimiter(config.trainer.batch_size, max(1, replay.max_staleness), free=pace.limiter == "none")
     in_flight = config.num_workers * config.rows_per_collect
-    band = pace.band or required_band(pace.sample_insert_ratio, in_flight, 2 * config.updates_per_call)
+    band = pace.band or 2 * required_band(pace.sample_insert_ratio, in_flight, 2 * config.updates_per_call)
     return RateLimiter(pace.sample_insert_ratio, pace.min_inserts, band, free=pace.limiter == "none")

@@ -17,6 +17,7 @@ from drl_cli.runtime.config import Config
 from drl_cli.runtime.manage import EvalReport
 from drl_cli.runtime.messages import InsertTransition, LoadParams, Trace
 from drl_cli.runtime.trainer import TrainReport
+from drl_cli.runtime.usage import Usage
 from drl_cli.utils.clock import Waiting, now
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,7 @@ class Progress:
         self.best: EvalReport | None = None
         self.last: EvalReport | None = None
         self.peak_rss_mb = 0.0
+        self.usage = Usage()
         self.trainer_idle = Waiting()
         self.train_started: float | None = None
         self.collect_started: float | None = None
@@ -244,18 +246,13 @@ class Progress:
             "env_restarts": self.env_restarts,
             "evals_skipped": evals_skipped,
             "peak_rss_mb": self.peak_rss_mb,
+            "processes": self.usage.by_role(),
             "messages": {str(route): count for route, count in sorted(self.trace.counts.items())},
         }
 
     def _system(self) -> dict[str, float]:
         """Memory of this process and all it started, and the machine's load."""
-        rss = 0
-        own = psutil.Process()
-        for process in (own, *own.children(recursive=True)):
-            try:
-                rss += process.memory_info().rss
-            except psutil.Error:  # it ended while we were looking
-                continue
+        rss = self.usage.sample()
         self.peak_rss_mb = max(self.peak_rss_mb, rss / 2**20)
         return {
             "system/rss_mb": rss / 2**20,

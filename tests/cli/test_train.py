@@ -29,8 +29,8 @@ SUMMARY = {
     "inserts", "samples", "loads", "updates_per_env_step", "wall_s", "start_up_s", "time_to_return_s",
     "time_to_return_env_steps", "final_return", "best_return", "best_step", "eval_episodes", "env_steps_per_s",
     "opt_steps_per_s", "policy_lag_mean", "policy_lag_max", "worker_wait_frac", "trainer_wait_frac",
-    "worker_restarts", "env_restarts", "evals_skipped", "peak_rss_mb", "messages", "checkpoint_best",
-    "checkpoint_last",
+    "worker_restarts", "env_restarts", "evals_skipped", "peak_rss_mb", "processes", "messages",
+    "checkpoint_best", "checkpoint_last",
 }  # fmt: skip
 EVAL_HEADER = "env_steps,opt_steps,version,wall_s,mean,std,min,max,median,episodes,length_mean"
 PERF = {f"perf/{name}" for name in (
@@ -115,6 +115,7 @@ def test_the_summary_is_true(small_run):
     assert 0 <= summary["trainer_wait_frac"] <= 1
     assert 0 <= summary["policy_lag_mean"] <= summary["policy_lag_max"] <= summary["opt_steps"]
     assert summary["peak_rss_mb"] > 50
+    assert 0 < summary["processes"]["main"]["cpu_s"] < summary["wall_s"] * 2
 
 
 def test_run_json_says_who_when_and_with_what(small_run):

@@ -1,0 +1,82 @@
+"""Runs of drl-train as a user starts them, looked at from outside for some time once they are under way."""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from drl_cli.runtime.usage import Usage
+
+Line = Mapping[str, float]  # of metrics.jsonl
+
+QUIET = (
+    "manage.eval_period=1_000_000_000", "manage.eval_episodes=1", "manage.confirm_episodes=0",
+    "logger.tensorboard=false", "checkpoint.period=1_000_000_000", "checkpoint.replay=off",
+    "total_env_steps=1_000_000_000",
+)  # fmt: skip
+"""No evaluations and no checkpoints but those of the end: nothing but collecting and training."""
+
+
+def watch(overrides: list[str], seconds: float, is_warm: Callable[[list[Line]], bool]) -> dict[str, Any]:
+    """What a run did in the first `seconds` after its reports were such that it `is_warm`; it is ended then.
+
+    Returns `rates` (per second), `wait` (fractions of that time without work), `cpu` (processor seconds per second, by
+    role), `mb` (the most of the whole run, by role) and the `summary`.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "output"
+        with output.open("w") as file:
+            command = [sys.executable, "-m", "drl_cli.cli.train", *overrides, f"output_dir={folder}"]
+            process = subprocess.Popen(command, stdout=file, stderr=file)
+        try:
+            usage = Usage(psutil.Process(process.pid))
+            while not is_warm(lines := _reports(folder)):
+                _nap(process, output)
+            first, begun = lines[-1], _cpu(usage)
+            while (last := _reports(folder)[-1])["perf/wall_s"] - first["perf/wall_s"] < seconds:
+                _nap(process, output)
+            ended = _cpu(usage)
+        finally:
+            process.terminate()
+            process.wait()
+        summary = json.loads(next(Path(folder).glob("*/*/*/summary.json")).read_text())
+    wall = last["perf/wall_s"] - first["perf/wall_s"]
+    workers = sum(role.startswith("worker") for role in ended) or 1
+    return {
+        "rates": {
+            "env steps": (last["env_steps"] - first["env_steps"]) / wall,
+            "updates": (last["perf/opt_steps"] - first["perf/opt_steps"]) / wall,
+        },
+        "wait": {
+            "worker": (last["perf/worker_wait_s"] - first["perf/worker_wait_s"]) / wall / workers,
+            "trainer": (last["perf/trainer_wait_s"] - first["perf/trainer_wait_s"]) / wall,
+        },
+        "cpu": {role: (used - begun.get(role, 0.0)) / wall for role, used in ended.items()},
+        "mb": {role: used["peak_rss_mb"] for role, used in summary["processes"].items()},
+        "summary": summary,
+    }
+
+
+def _reports(folder: str) -> list[Line]:
+    """Those made so far, from the first with a step on."""
+    found = list(Path(folder).glob("*/*/*/metrics.jsonl"))
+    lines = [json.loads(line) for line in found[0].read_text().splitlines(True) if line.endswith("\n")] if found else []
+    return [line for line in lines if line.get("env_steps") and "perf/wall_s" in line]
+
+
+def _cpu(usage: Usage) -> dict[str, float]:
+    usage.sample()
+    return {role: used["cpu_s"] for role, used in usage.by_role().items()}
+
+
+def _nap(process: subprocess.Popen, output: Path) -> None:
+    """Until there may be something new; raises SystemExit with what the run said when it has ended."""
+    if process.poll() is not None:
+        raise SystemExit(output.read_text())
+    time.sleep(0.25)
