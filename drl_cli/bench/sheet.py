@@ -42,7 +42,7 @@ class Sheet:
 
     def _line(self, cells: tuple[str, ...]) -> None:
         part, what, value, spread, note = cells
-        print(f"{part:<8} {what:<42} {value:>22}   {spread:<21} {note}".rstrip(), file=self.out, flush=True)
+        print(f"{part:<8} {what:<46} {value:>20}   {spread:<21} {note}".rstrip(), file=self.out, flush=True)
 
 
 def cells_of(figure: Figure) -> tuple[str, ...]:

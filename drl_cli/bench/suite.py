@@ -100,10 +100,11 @@ class Suite:
         pace = end_to_end.measure(self.command, config, self.seconds)
         setting = Setting(config.num_workers, config.trainer.threads, config.worker.envs)
         note = self._against(config.mode, setting, pace)
-        self.show(Figure("end", f"mode={config.mode}", "env steps/s", pace.env_steps_per_s, pace.rounds, note))
-        self.show(Figure("end", "", "updates/s", pace.opt_steps_per_s))
-        is_held = config.is_on_policy or config.orchestrator.limiter == "ratio"
-        asked = f"{self.asked_ratio:.4g} asked for" if is_held else "both sides run free"
+        what = f"environment steps, mode={config.mode}"
+        self.show(Figure("end", what, "env steps/s", pace.env_steps_per_s, pace.rounds, note))
+        self.show(Figure("end", "updates", "updates/s", pace.opt_steps_per_s))
+        asked = f"{self.asked_ratio:.4g} asked for" if self.trainer_rates or not config.is_on_policy else ""
+        asked = asked if config.is_on_policy or config.orchestrator.limiter == "ratio" else "both sides run free"
         self.show(Figure("end", "updates per environment step", "", pace.ratio, note=asked))
         self.show(Figure("end", "workers wait", "%", 100 * pace.worker_wait))
         self.show(Figure("end", "trainer waits", "%", 100 * pace.trainer_wait))
@@ -133,4 +134,4 @@ class Suite:
         if one.envs not in self.worker_rates or one.threads not in self.trainer_rates:
             return ""
         least, whose = self._bound(mode, one)
-        return f"{pace.env_steps_per_s / least:.2f} of the bound {short(least)}, the {whose}'"
+        return f"{pace.env_steps_per_s / least:.2f} of the bound {short(least)} of the {whose}"

@@ -1,6 +1,5 @@
 """Which numbers of workers, environments and threads to try, and which of those that were tried to take."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -13,8 +12,10 @@ BUSY = 0.1
 
 ENVS = (8, 16, 32)
 TRIED = 4
+UNSURE = 1.1
+"""How far a prediction may be off."""
 SLACK = 1.03
-"""Rates that differ by less than this factor count as equal."""
+"""Measured rates that differ by less than this factor count as equal."""
 
 
 @dataclass(frozen=True, order=True)
@@ -42,8 +43,9 @@ def settings(cores: int, threads: Iterable[int]) -> list[Setting]:
 
 
 def promising(predicted: Mapping[Setting, float], count: int = TRIED) -> list[Setting]:
-    """The best of them by their predicted rates, smaller ones first among equals."""
-    return sorted(predicted, key=lambda one: (-math.floor(math.log(predicted[one], SLACK)), one))[:count]
+    """Those to try: the smallest of those that may well be the fastest, then the others, the faster first."""
+    close = max(predicted.values()) / UNSURE
+    return sorted(predicted, key=lambda one: (-min(close, predicted[one]), one))[:count]
 
 
 def choose(measured: Mapping[Setting, float]) -> Setting:

@@ -100,7 +100,8 @@ def measure(config: Config, spec: EnvSpec, options: Options, command: CommandLin
             tuned = suite.tune(lambda one: not pace_problems(one))
     if tuned is not None:
         setting, pace = tuned
-        line = shlex.join(["drl-train", *overridden(typed, "mode=async", *setting.keys)])
+        mode = [] if config.mode == "async" else ["mode=async"]
+        line = shlex.join(["drl-train", *overridden(typed, *mode, *setting.keys)])
         asked = None if config.is_on_policy else config.orchestrator.sample_insert_ratio
         print("\n".join([*advice(setting, pace, asked), f"next: {line}"]))
     if options.json is not None:
