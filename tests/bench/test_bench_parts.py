@@ -10,8 +10,6 @@ from drl_cli.bench.replay import Replaying
 from drl_cli.bench.updates import Updating, alone, lone_trainer
 from drl_cli.envs.make import read_spec
 
-IMAGES = "env=drl_cli.envs.probes:CountingImages-v0"
-
 
 def parts(*overrides):
     """Config, spec, header and first parameters of a small run."""
