@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from drl_cli.bench.figures import ROUNDS, Rate, timed
-from drl_cli.envs.make import Env, make
+from drl_cli.envs.make import Env, build
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import EnvironmentFailed, RunError
 from drl_cli.runtime.messages import LoadParams
@@ -24,7 +24,7 @@ class Collecting:
         self.worker = Worker(config, spec, 0, 0)
         self.actions: list[Array] = []
         self.converter = Env(config.env)
-        self.raw: list[Any] = [make(config.env) for _ in range(config.worker.envs)]  # Any: Gymnasium's spaces
+        self.raw: list[Any] = [build(config.env) for _ in range(config.worker.envs)]  # Any: Gymnasium's spaces
         for env, seed in zip(self.raw, integers(config.seed, "worker", len(self.raw), 0, 0), strict=True):
             env.reset(seed=seed)
         step = self.worker.envs.step

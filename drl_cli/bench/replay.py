@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 
 import numpy as np
 
@@ -19,7 +18,7 @@ NUM_BLOCKS = 8
 
 
 class Replaying:
-    """A shard of the replay table, filled with what a worker collected; its blocks come again under new numbers."""
+    """A shard of the replay table, filled with what a worker collected, again and again."""
 
     def __init__(self, config: Config, spec: EnvSpec, load: LoadParams, params: Array, seconds: float) -> None:
         self.config = config
@@ -41,8 +40,8 @@ class Replaying:
         """One more hand-over; returns its transitions."""
         header, columns = self.blocks[self.number % len(self.blocks)]
         self.number += 1
-        blocks = tuple(replace(block, number=self.number) for block in header.blocks)
-        self.replay.insert(replace(header, blocks=blocks), columns)
+        self.replay.last_block.clear()  # or else it would refuse what came before
+        self.replay.insert(header, columns)
         return header.rows
 
     def draw(self, num_batches: int) -> tuple[BatchTrainingData, Columns]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from statistics import median
 
 from drl_cli.bench import collect, end_to_end, replay, updates
 from drl_cli.bench.bounds import bound
@@ -38,6 +39,7 @@ class Suite:
         self.trainer_rates: dict[int, Rate] = {}
         """Environment steps for which all trainers together make the updates, by their number of threads."""
         self.updates_per_batch = 1.0
+        self.own = Setting(config.num_workers, config.trainer.threads, config.worker.envs)
 
     @cached_property
     def params(self) -> tuple[LoadParams, Array]:
@@ -51,10 +53,10 @@ class Suite:
 
     def collect(self) -> None:
         """One worker, at several numbers of environments."""
-        for num in sorted({1, *ENVS, self.config.worker.envs}):
+        for num in sorted({1, *ENVS, self.own.envs}):
             ours, bare = collect.measure(self.config, self.spec, *self.params, num, self.seconds)
             self.worker_rates[num] = middle(ours)
-            share = middle([Rate(a.per_s / b.per_s, 1.0) for a, b in zip(ours, bare, strict=True)]).per_s
+            share = median(a.per_s / b.per_s for a, b in zip(ours, bare, strict=True))
             note = f"{share:.2f} of the bare loop's {short(middle(bare).per_s)}"
             what = f"one worker, {num} environment{'s' if num > 1 else ''}"
             self.show(Figure.of("collect", what, "env steps/s", ours, note))
@@ -72,7 +74,7 @@ class Suite:
 
     def updates(self) -> None:
         """The trainer at several numbers of threads."""
-        config, own = self.replaying.config, self.config.trainer.threads
+        config, own = self.replaying.config, self.own.threads
         on_gpu = updates.lone_trainer(config, self.spec).device.type != "cpu"
         counts = [own] if on_gpu else sorted({own, *thread_counts(self.cores)})
         sides = [Updating(self.replaying, self.spec, threads) for threads in counts]
@@ -84,9 +86,8 @@ class Suite:
             self.trainer_rates[threads] = Rate(paid.per_s, paid.per_cpu_s / num)
             note = f"pays for {short(paid.per_s)} env steps/s at ratio {self.asked_ratio:.3g}"
             what = f"{config.trainer.batch_size} rows, {threads} thread{'s' if threads > 1 else ''}"
-            self.show(
-                Figure.of("updates", what + (f", one of {num} trainers" if num > 1 else ""), "updates/s", rounds, note)
-            )
+            what += f", one of {num} trainers" if num > 1 else ""
+            self.show(Figure.of("updates", what, "updates/s", rounds, note))
 
     @property
     def asked_ratio(self) -> float:
@@ -98,8 +99,7 @@ class Suite:
         config = self.config
         vars(self).pop("replaying", None)  # the run has its own
         pace = end_to_end.measure(self.command, config, self.seconds)
-        setting = Setting(config.num_workers, config.trainer.threads, config.worker.envs)
-        note = self._against(config.mode, setting, pace)
+        note = self._against(config.mode, self.own, pace)
         what = f"environment steps, mode={config.mode}"
         self.show(Figure("end", what, "env steps/s", pace.env_steps_per_s, pace.rounds, note))
         self.show(Figure("end", "updates", "updates/s", pace.opt_steps_per_s))
@@ -115,9 +115,8 @@ class Suite:
         vars(self).pop("replaying", None)
         possible = [one for one in settings(self.cores, self.trainer_rates) if fits(one.of(self.config))]
         tried = promising({one: self._bound("async", one)[0] for one in possible})
-        own = Setting(self.config.num_workers, self.config.trainer.threads, self.config.worker.envs)
         paces: dict[Setting, Pace] = {}
-        for one in dict.fromkeys([*tried, own] if self.config.mode == "async" else tried):
+        for one in dict.fromkeys([*tried, self.own] if self.config.mode == "async" else tried):
             command = overridden(self.command, "mode=async", *one.keys)
             pace = paces[one] = end_to_end.measure(command, one.of(self.config), self.seconds)
             note = self._against("async", one, pace)

@@ -55,18 +55,14 @@ class Env:
 
 
 def build(config: EnvConfig) -> "gymnasium.Env[Any, Any]":
-    """The Gymnasium environment as we step it; raises MissingExtra or EnvError with one line that says what to do."""
-    return _without_order_checks(make(config))
-
-
-def make(config: EnvConfig) -> "gymnasium.Env[Any, Any]":
-    """The same as `gymnasium.make` gives it."""
+    """The Gymnasium environment; raises MissingExtra or EnvError with one line that says what to do."""
     extra = {} if config.max_episode_steps is None else {"max_episode_steps": config.max_episode_steps}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)
             warnings.simplefilter("ignore", DeprecationWarning)
-            return gymnasium.make(config.id, disable_env_checker=True, **extra, **config.kwargs)
+            env = gymnasium.make(config.id, disable_env_checker=True, **extra, **config.kwargs)
+            return _without_order_checks(env)
     except gymnasium.error.DependencyNotInstalled as error:
         extra_name = _extra(str(error))
         raise MissingExtra(f"{config.id} needs {extra_name[0]}:  pip install 'drl-cli[{extra_name[1]}]'") from error
