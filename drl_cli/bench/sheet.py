@@ -14,11 +14,12 @@ class Sheet:
         self.out = out
         self.table: Any = None  # rich.table.Table, imported only on a terminal
         if out.isatty():
+            from rich.console import Console
             from rich.live import Live
             from rich.table import Table
 
             self.table = Table(*HEAD)
-            self.live = Live(self.table, auto_refresh=False)
+            self.live = Live(self.table, console=Console(file=out), auto_refresh=False)
 
     def __enter__(self) -> "Sheet":
         if self.table is None:

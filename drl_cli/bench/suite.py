@@ -68,7 +68,8 @@ class Suite:
         if "insert" in rates:
             note = "" if self.replaying.is_full else f"{rows:,} of {capacity:,} rows are filled"
             self.show(Figure.of("replay", f"insert, {config.replay.sampler}", "rows/s", rates["insert"], note))
-        what = f"draw {config.trainer.batch_size} of {rows:,} rows, {config.replay.sampler}"
+        of = "" if config.is_on_policy else f" of {rows:,}"
+        what = f"draw {config.trainer.batch_size}{of} rows, {config.replay.sampler}"
         note = "their insertion included" if config.is_on_policy else f"{config.updates_per_call} at once"
         self.show(Figure.of("replay", what, "batches/s", rates["draw"], note))
 

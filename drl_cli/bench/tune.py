@@ -59,7 +59,7 @@ def thread_counts(cores: int) -> Sequence[int]:
     return sorted({*(2**i for i in range(cores.bit_length()) if 2**i <= cores), cores})
 
 
-def advice(setting: Setting, pace: Pace, asked: float | None) -> list[str]:
+def advice(pace: Pace, asked: float | None) -> list[str]:
     """Which side is the bottleneck, and the ratio that would keep both busy; `asked` is the one that was held.
 
     It is None where the ratio follows from how the algorithm learns (on-policy).

@@ -103,7 +103,7 @@ def measure(config: Config, spec: EnvSpec, options: Options, command: CommandLin
         mode = [] if config.mode == "async" else ["mode=async"]
         line = shlex.join(["drl-train", *overridden(typed, *mode, *setting.keys)])
         asked = None if config.is_on_policy else config.orchestrator.sample_insert_ratio
-        print("\n".join([*advice(setting, pace, asked), f"next: {line}"]))
+        print("\n".join([*advice(pace, asked), f"next: {line}"]))
     if options.json is not None:
         write(options.json, config, figures, tuned[0].keys if tuned else None, cores, load)
 

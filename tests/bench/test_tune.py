@@ -52,17 +52,17 @@ def pace(worker_wait, trainer_wait):
 
 
 def test_advice_names_the_bottleneck_and_the_ratio_that_balances():
-    said, ratio = advice(Setting(1, 1, 8), pace(0.5, 0.0), 0.25)
+    said, ratio = advice(pace(0.5, 0.0), 0.25)
     assert said.startswith("the trainer is the bottleneck: workers wait 50%")
     assert ratio.startswith("orchestrator.sample_insert_ratio=0.12 ")
     assert "it is 0.25" in ratio
-    said, ratio = advice(Setting(1, 1, 8), pace(0.0, 0.75), 0.25)
+    said, ratio = advice(pace(0.0, 0.75), 0.25)
     assert said.startswith("the workers are the bottleneck")
     assert ratio.startswith("orchestrator.sample_insert_ratio=1 ")
 
 
 def test_no_ratio_is_proposed_when_both_are_busy_or_there_is_none():
-    (said,) = advice(Setting(1, 1, 8), pace(0.05, 0.09), 0.25)
+    (said,) = advice(pace(0.05, 0.09), 0.25)
     assert said.startswith("both sides are busy")
-    (said,) = advice(Setting(1, 1, 8), pace(0.5, 0.0), None)
+    (said,) = advice(pace(0.5, 0.0), None)
     assert said.startswith("the trainer is the bottleneck")
