@@ -4,19 +4,18 @@ import dataclasses
 import json
 import math
 import os
-import re
 import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from drl_cli.algos.base import AlgoConfig
 from drl_cli.cli.check import check_command, conf_dir, groups, options, read_command
+from drl_cli.cli.compose import brief
 from drl_cli.cli.errors import DONE, INTERRUPTED, SWEEP, TERMINATED, UsageError, fail, report
 from drl_cli.cli.resume import claimed, named_run, resume, with_config_of
 from drl_cli.cli.runs import read_json
-from drl_cli.cli.settings import build, to_yaml_keys, unknown_key
+from drl_cli.cli.settings import build, to_yaml_keys
 from drl_cli.cli.sweep import run_job
 from drl_cli.runtime.config import Config
 from drl_cli.utils.clock import process_start
@@ -77,15 +76,7 @@ def _run_hydra(args: Sequence[str]) -> None:
     try:
         hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="train")(_job)()
     except (HydraException, OmegaConfBaseException) as error:
-        raise UsageError(_brief(error)) from error
-
-
-def _brief(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    absent = re.match(r"Could not override '(replay\..+?)'", lines[0])
-    if absent:
-        return unknown_key(absent[1], AlgoConfig)
-    return "; ".join(lines[:3])
+        raise UsageError(brief(error)) from error
 
 
 def _job(node: Any) -> float | None:

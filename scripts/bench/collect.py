@@ -28,89 +28,32 @@ def timed(steps: int, play: Callable[[], None]) -> Figures:
 
 
 def ours(num: int, steps: int, backend: str, is_bare: bool) -> Callable[[], Figures]:
-    """A round takes the same steps of the same episodes each time: by a worker, or by the bare loop."""
-    import gymnasium
+    """The worker goes on with its episodes; the bare loop's side has a worker of its own to repeat them from."""
     import numpy as np
-    from compose import compose
 
     from drl_cli.algos.sac import actor_shapes
+    from drl_cli.bench.collect import Collecting
+    from drl_cli.cli.compose import compose
     from drl_cli.envs.make import read_spec
-    from drl_cli.envs.pool import find_task, make_pool
     from drl_cli.networks.mlp import num_params
     from drl_cli.runtime.messages import LoadParams
-    from drl_cli.runtime.worker import Worker
-    from drl_cli.utils.seeding import integers
 
-    config = compose(
+    config = compose([
         "env=LunarLanderContinuous", "algo=sac", "tuned=none", "network.hidden=[256,256]", "algo.n_step=5", "seed=1",
         f"worker.envs={num}", f"env.backend={backend}",
-    )  # fmt: skip
-    spec, load = read_spec(config.env), LoadParams(0, 0, 0)
+    ])  # fmt: skip
+    spec = read_spec(config.env)
     size = num_params(actor_shapes(config.network, spec))
     params = (np.random.default_rng(0).standard_normal(size) / 16).astype(np.float32)
-    collects = -(-steps // config.rows_per_collect)
+    both = Collecting(config, spec, LoadParams(0, 0, 0), params)
+    both.by_bare_loop()
 
     def play() -> Figures:
-        worker = Worker(config, spec, 0, 0)
-        worker.collect(load, params)
-        return timed(collects * config.rows_per_collect, lambda: [worker.collect(load) for _ in range(collects)])
+        rate = both.by_worker(-(-steps // config.rows_per_collect))
+        rate = both.by_bare_loop() if is_bare else rate
+        return {"steps/s": rate.per_s, "steps/CPU s": rate.per_cpu_s}
 
-    if not is_bare:
-        return play
-    actions = recorded(Worker(config, spec, 0, 0), collects + 1, params)
-    first = config.steps_per_collect
-
-    def play_pool() -> Figures:
-        pool = make_pool(find_task(config.env), integers(config.seed, "worker", num, 0, 0))
-        pool.reset()
-
-        def loop(some: list[np.ndarray]) -> None:
-            for step in some:
-                _, _, terminated, truncated, _ = pool.step(step)
-                if (over := terminated | truncated).any():
-                    pool.reset(over.nonzero()[0].astype(np.int32))
-
-        loop(actions[:first])
-        return timed(len(actions[first:]) * num, lambda: loop(actions[first:]))
-
-    if backend == "envpool":
-        return play_pool
-
-    def play_bare() -> Figures:
-        envs = [gymnasium.make(config.env.id, disable_env_checker=True, **config.env.kwargs) for _ in range(num)]
-        for env, seed in zip(envs, integers(config.seed, "worker", num, 0, 0), strict=True):
-            env.reset(seed=seed)
-
-        def loop(some: list[np.ndarray]) -> None:
-            for step in some:
-                for env, action in zip(envs, step, strict=True):
-                    _, _, terminated, truncated, _ = env.step(action)
-                    if terminated or truncated:
-                        env.reset()
-
-        loop(actions[:first])
-        return timed(len(actions[first:]) * num, lambda: loop(actions[first:]))
-
-    return play_bare
-
-
-def recorded(worker, collects: int, params) -> list:
-    """The environments' own actions `[E, A]`, step by step."""
-    from drl_cli.runtime.messages import LoadParams
-
-    actions, act = [], worker.policy.act
-    to_env = worker.envs.to_env if worker.config.env.backend == "envpool" else worker.envs.envs[0].to_env
-
-    def record(obs):
-        columns = act(obs)
-        actions.append(to_env(columns["action"]))
-        return columns
-
-    worker.policy.act = record
-    worker.collect(LoadParams(0, 0, 0), params)
-    for _ in range(collects - 1):
-        worker.collect(LoadParams(0, 0, 0))
-    return actions
+    return play
 
 
 def sb3(num: int, steps: int) -> Callable[[], Figures]:

@@ -2,7 +2,8 @@
 
     python scripts/bench/replay.py [--peers PEERS_VENV] [--rows 100000 1000000]
 
-Rows of LunarLanderContinuous (8 observations, 2 actions, 90 bytes) in a full table, 256 rows per insert and per batch.
+Rows of LunarLanderContinuous (8 observations, 2 actions, 90 bytes) in a full table, 256 rows per insert and per batch;
+ours go through the trajectory manager, as in a run.
 Ours draws `U` batches per call, as many as a train call learns from: U=1 and U=16. "prioritized" is drawing a batch and
 giving its rows new priorities. Figures are per second of processor time of one thread.
 """
@@ -46,37 +47,27 @@ def timed(tasks: Mapping[str, Task], seconds: float) -> Callable[[], Figures]:
 
 
 def ours(capacity: int) -> dict[str, Task]:
-    from drl_cli.replay.config import PrioritizedConfig, UniformConfig
-    from drl_cli.replay.tables import make_table
-    from drl_cli.types import Column
+    from drl_cli.bench.replay import Replaying
+    from drl_cli.bench.updates import lone_trainer
+    from drl_cli.cli.compose import compose
+    from drl_cli.envs.make import read_spec
 
-    schema = {name: Column(shape, "float32") for name, shape in SHAPES.items()}
-    schema |= {name: Column((), dtype) for name, dtype in FLAGS.items()}
-    common = ("oldest", "none")
-    configs = (
-        UniformConfig("uniform", capacity, 1, *common),
-        PrioritizedConfig("prioritized", capacity, 1, *common, "max", 0.6, 0.4, 1e-6, 0.0),
-    )
-    tables = [make_table(config, schema, np.random.default_rng(0), 10**6) for config in configs]
-    chunk, block = rows(CHUNK), rows(BATCH)
-    for each in tables:
-        for _ in range(-(-capacity // CHUNK)):
-            each.insert(chunk, np.zeros(CHUNK, np.int64))
-    uniform, prioritized = tables
-    sizes, versions = priorities(capacity), np.zeros(BATCH, np.int64)
-    prioritized.update_priorities(np.arange(prioritized.inserts - capacity, prioritized.inserts), sizes)
+    def table(sampler: str) -> Replaying:
+        config = compose([
+            "env=LunarLanderContinuous", "algo=sac", "tuned=none", f"replay={sampler}", f"replay.capacity={capacity}",
+            f"worker.block_rows={BATCH}", f"trainer.batch_size={BATCH}",
+        ])  # fmt: skip
+        spec = read_spec(config.env)
+        return Replaying(config, spec, *lone_trainer(config, spec).publish(0, 0), seconds=60.0)
 
-    def learn(num: int) -> None:
-        drawn = prioritized.sample(num, BATCH, 0)
-        prioritized.update_priorities(drawn.sequence, sizes[: num * BATCH].reshape(num, BATCH))
-
+    uniform, prioritized = table("uniform"), table("prioritized")
     return {
-        "insert, rows": (lambda: uniform.insert(block, versions), BATCH),
-        "insert, prioritized, rows": (lambda: prioritized.insert(block, versions), BATCH),
-        "uniform, U=1": (lambda: uniform.sample(1, BATCH, 0), 1),
-        "uniform, U=16": (lambda: uniform.sample(16, BATCH, 0), 16),
-        "prioritized, U=1": (lambda: learn(1), 1),
-        "prioritized, U=16": (lambda: learn(16), 16),
+        "insert, rows": (uniform.insert, BATCH),
+        "insert, prioritized, rows": (prioritized.insert, BATCH),
+        "uniform, U=1": (lambda: uniform.serve(1), 1),
+        "uniform, U=16": (lambda: uniform.serve(16), 16),
+        "prioritized, U=1": (lambda: prioritized.serve(1), 1),
+        "prioritized, U=16": (lambda: prioritized.serve(16), 16),
     }
 
 

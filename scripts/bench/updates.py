@@ -62,60 +62,21 @@ def timed(train: Callable[[], int], seconds: float) -> Callable[[], Figures]:
 
 
 def ours(case: Case, threads: int, overrides: list[str]) -> Callable[[], int]:
-    import numpy as np
-    from hydra import compose, initialize_config_dir
-    from omegaconf import OmegaConf
+    from drl_cli.bench.replay import Replaying
+    from drl_cli.bench.updates import Updating, lone_trainer
+    from drl_cli.cli.compose import compose
+    from drl_cli.envs.make import read_spec
 
-    from drl_cli.cli.check import conf_dir
-    from drl_cli.cli.hydra_plugins import register
-    from drl_cli.cli.preflight import environment_spec, fill
-    from drl_cli.cli.settings import build
-    from drl_cli.replay.fifo import FifoOnce
-    from drl_cli.runtime.messages import Block, InsertTransition, SampleBatch
-    from drl_cli.runtime.program import make_replay, make_trainer
-    from drl_cli.runtime.worker import row_schema
-
-    register()
     env = "LunarLander" if case.algo == "dqn" else "LunarLanderContinuous"
     values = [f"env={env}", f"algo={case.algo}", "tuned=none", f"network.hidden=[{','.join(map(str, case.hidden))}]"]
     values += ["mode=single", f"trainer.threads={threads}", "device=cpu", f"replay.capacity={ROWS}"]
     values += [f"algo.minibatch_size={case.batch}"] if case.algo == "ppo" else [f"trainer.batch_size={case.batch}"]
     values += ["algo.double=false"] if case.algo == "dqn" else []  # the peers' DQN is not double
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        node = compose("train", overrides=values + overrides)
-    config = fill(build(OmegaConf.to_container(node, resolve=True)))
-    spec = environment_spec(config)
-    replay, trainer = make_replay(config, spec, 0), make_trainer(config, spec, "cpu", 0)
-
-    rng = np.random.default_rng(0)
-
-    def block(rows: int, number: int) -> tuple[InsertTransition, dict[str, np.ndarray]]:
-        columns = {}
-        for name, column in row_schema(config, spec).items():
-            shape = (rows, *column.shape)
-            if column.dtype == "float32":
-                columns[name] = rng.standard_normal(shape, dtype=np.float32).clip(-1, 1)
-            else:
-                columns[name] = rng.integers(4 if name == "action" else 1, size=shape).astype(column.dtype)
-        columns["discount"][:] = 0.99
-        return InsertTransition((Block(0, 0, number, rows, 0, rows, 0, 0),), (), 0.0), columns
-
-    is_queue = isinstance(replay.table, FifoOnce)
-    size = config.trainer.batch_size
-    if not is_queue:
-        replay.insert(*block(ROWS, 0))
-    number = 0
-
-    def train() -> int:
-        nonlocal number
-        number += 1
-        if is_queue:
-            replay.insert(*block(size, number))
-        header, columns = replay.sample(SampleBatch(1 if is_queue else PER_CALL, size))
-        report, _ = trainer.train(header, columns)
-        return report.num_updates
-
-    return train
+    values += [] if case.algo == "ppo" else [f"trainer.updates_per_call={PER_CALL}"]
+    config = compose(values + overrides)
+    spec = read_spec(config.env)
+    params = lone_trainer(config, spec).publish(0, 0)
+    return Updating(Replaying(config, spec, *params, seconds=60.0), spec, threads).train
 
 
 def peer(package: str, case: Case, threads: int) -> Callable[[], int]:

@@ -35,17 +35,15 @@ MARK = "DRL_TEST_PROCESS"
 
 
 class Run:
-    """`python -m drl_cli.cli.train` in a session of its own; every process that comes of it is found by a mark."""
+    """`python -m drl_cli.cli.<command>` in a session of its own; every process that comes of it is found by a mark."""
 
-    def __init__(self, cwd, *args, **env):
+    def __init__(self, cwd, *args, command="train", **env):
         self.cwd, self.mark = cwd, uuid.uuid4().hex
         self.files = [cwd / f"{name}-{self.mark}" for name in ("out", "err")]
-        command = [sys.executable, "-m", "drl_cli.cli.train", *args]
+        line = [sys.executable, "-m", f"drl_cli.cli.{command}", *args]
         marked = os.environ | env | {MARK: self.mark}
         with self.files[0].open("w") as out, self.files[1].open("w") as err:
-            self.process = subprocess.Popen(
-                command, cwd=cwd, env=marked, stdout=out, stderr=err, start_new_session=True
-            )
+            self.process = subprocess.Popen(line, cwd=cwd, env=marked, stdout=out, stderr=err, start_new_session=True)
 
     @property
     def out(self):

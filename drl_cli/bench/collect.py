@@ -1,0 +1,133 @@
+"""Environment steps of one worker, against the bare `env.step` loop over the same episodes."""
+
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from drl_cli.bench.figures import ROUNDS, Rate, timed
+from drl_cli.envs.actions import ActionMap
+from drl_cli.envs.config import EnvConfig
+from drl_cli.envs.make import build
+from drl_cli.envs.pool import find_task, make_pool
+from drl_cli.runtime.config import Config
+from drl_cli.runtime.errors import EnvironmentFailed, RunError
+from drl_cli.runtime.messages import LoadParams
+from drl_cli.runtime.worker import Worker
+from drl_cli.types import Array, EnvSpec
+from drl_cli.utils.seeding import integers
+
+
+class Collecting:
+    """A worker with all that it does; and environments of its own for a bare loop, which repeats what it did."""
+
+    def __init__(self, config: Config, spec: EnvSpec, load: LoadParams, params: Array) -> None:
+        self.load, self.rows = load, config.rows_per_collect
+        self.worker = Worker(config, spec, 0, 0)
+        self.actions: list[Array] = []
+        seeds = integers(config.seed, "worker", config.worker.envs, 0, 0)
+        self.bare = (BarePool if config.env.backend == "envpool" else BareEnvs)(config.env, seeds)
+        step = self.worker.envs.step
+
+        def recorded(actions: Array) -> Any:
+            self.actions.append(actions)
+            return step(actions)
+
+        self.worker.envs.step = recorded  # type: ignore[method-assign]  # costs it nothing that could be measured
+        self.worker.collect(load, params)
+
+    def by_worker(self, collects: int) -> Rate:
+        """Environment steps in so many collects; raises EnvironmentFailed."""
+
+        def work() -> int:
+            for _ in range(collects):
+                self.worker.collect(self.load)
+            return collects * self.rows
+
+        return timed(work)
+
+    def by_bare_loop(self) -> Rate:
+        """The steps that the worker took since the last time, resets included."""
+        taken, self.actions = [self.bare.to_env(actions) for actions in self.actions], []
+
+        def work() -> int:
+            for actions in taken:
+                self.bare.step(actions)
+            return len(taken) * self.worker.config.worker.envs
+
+        return timed(work)
+
+    def collects_in(self, seconds: float) -> int:
+        """How many collects take about so long."""
+        started = time.perf_counter()
+        self.worker.collect(self.load)
+        return max(1, round(seconds / (time.perf_counter() - started)))
+
+    def close(self) -> None:
+        """Close all environments."""
+        self.worker.close()
+        self.bare.close()
+
+
+class BareEnvs:
+    """Gymnasium's environments, stepped one after the other."""
+
+    def __init__(self, config: EnvConfig, seeds: Sequence[int]) -> None:
+        self.envs: list[Any] = [build(config) for _ in seeds]  # Any: Gymnasium's spaces
+        self.to_env = ActionMap(self.envs[0].action_space)
+        for env, seed in zip(self.envs, seeds, strict=True):
+            env.reset(seed=seed)
+
+    def step(self, actions: Any) -> None:  # Any: whatever the environments take
+        """Step all of them, and reset those whose episode ended."""
+        for env, action in zip(self.envs, actions, strict=True):
+            _, _, terminated, truncated, _ = env.step(action)
+            if terminated or truncated:
+                env.reset()
+
+    def close(self) -> None:
+        """Close all of them."""
+        for env in self.envs:
+            env.close()
+
+
+class BarePool:
+    """As many environments of an EnvPool."""
+
+    def __init__(self, config: EnvConfig, seeds: Sequence[int]) -> None:
+        task = find_task(config)
+        self.to_env, self.pool = ActionMap(task.action_space), make_pool(task, seeds)
+        self.pool.reset()
+
+    def step(self, actions: Any) -> None:
+        """Step all of them, and reset those whose episode ended."""
+        _, _, terminated, truncated, _ = self.pool.step(np.asarray(actions))
+        if (over := terminated | truncated).any():
+            self.pool.reset(over.nonzero()[0].astype(np.int32))
+
+    def close(self) -> None:
+        """Close the pool."""
+        self.pool.close()
+
+
+def measure(
+    config: Config, spec: EnvSpec, load: LoadParams, params: Array, num_envs: int, seconds: float
+) -> tuple[Sequence[Rate], Sequence[Rate]]:
+    """Rounds of the worker and of the bare loop with so many environments; both take `seconds` together, roughly.
+
+    Raises EnvironmentFailed.
+    """
+    sized = replace(config, worker=replace(config.worker, envs=num_envs))
+    try:
+        with closing(Collecting(sized, spec, load, params)) as both:
+            both.by_bare_loop()
+            collects = both.collects_in(seconds / 2 / ROUNDS)
+            rounds = [(both.by_worker(collects), both.by_bare_loop()) for _ in range(ROUNDS)]
+    except RunError:
+        raise
+    except Exception as error:
+        raise EnvironmentFailed(f"{config.env.id} raised {type(error).__name__}: {error}") from error
+    return [worker for worker, _ in rounds], [bare for _, bare in rounds]

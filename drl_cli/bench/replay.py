@@ -1,0 +1,89 @@
+"""Rows inserted into the run's own replay table, and batches drawn from it."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+
+import numpy as np
+
+from drl_cli.bench.figures import ROUNDS, Rate, in_turn, timed
+from drl_cli.replay.config import SequencesConfig
+from drl_cli.runtime.config import Config
+from drl_cli.runtime.messages import BatchTrainingData, InsertTransition, LoadParams, SampleBatch, UpdatePriority
+from drl_cli.runtime.program import make_replay
+from drl_cli.runtime.worker import Worker
+from drl_cli.types import Array, Columns, EnvSpec
+
+NUM_BLOCKS = 8
+
+
+class Replaying:
+    """A shard of the replay table, filled with what a worker collected, again and again."""
+
+    def __init__(self, config: Config, spec: EnvSpec, load: LoadParams, params: Array, seconds: float) -> None:
+        self.config = config
+        self.replay = make_replay(config, spec, 0)
+        self.blocks = collected(config, spec, load, params, seconds)
+        self.number = 0
+        self.priorities = np.zeros(0, np.float32)
+        started = time.perf_counter()
+        if not config.is_on_policy:
+            while not self.is_full and time.perf_counter() - started < max(1.0, seconds):
+                self.insert()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the table has as many rows as it can."""
+        return len(self.replay.table) >= self.config.replay.num_rows // self.config.num_shards
+
+    def insert(self) -> int:
+        """One more hand-over; returns its transitions."""
+        header, columns = self.blocks[self.number % len(self.blocks)]
+        self.number += 1
+        self.replay.last_block.clear()  # or else it would refuse what came before
+        self.replay.insert(header, columns)
+        return header.rows
+
+    def draw(self, num_batches: int) -> tuple[BatchTrainingData, Columns]:
+        """Batches for one trainer; a queue gets the rows that it serves first."""
+        size = self.config.trainer.batch_size
+        while self.config.is_on_policy and len(self.replay.table) < num_batches * size:
+            self.insert()
+        header, columns = self.replay.sample(SampleBatch(num_batches, size))
+        assert isinstance(header, BatchTrainingData)
+        assert isinstance(columns, dict)
+        return header, columns
+
+    def serve(self, num_batches: int) -> int:
+        """Draw, and give new priorities where the table wants them; returns the batches."""
+        header, _ = self.draw(num_batches)
+        if header.sequence is not None:
+            replay, shape = self.config.replay, header.sequence.shape
+            steps = (replay.seq_len,) if isinstance(replay, SequencesConfig) else ()
+            if self.priorities.shape != (*shape, *steps):
+                self.priorities = np.random.default_rng(0).exponential(size=(*shape, *steps)).astype(np.float32)
+            self.replay.update_priorities(UpdatePriority(0, header.sequence, self.priorities))
+        return header.num_batches
+
+
+def collected(
+    config: Config, spec: EnvSpec, load: LoadParams, params: Array, seconds: float
+) -> Sequence[tuple[InsertTransition, Columns]]:
+    """A few hand-overs of a real worker, at least one with rows in it."""
+    blocks: list[tuple[InsertTransition, Columns]] = []
+    with closing(Worker(config, spec, 0, 0)) as worker:
+        started, block = time.perf_counter(), worker.collect(load, params)
+        while not blocks or (len(blocks) < NUM_BLOCKS and time.perf_counter() - started < seconds):
+            block = worker.collect(load)
+            blocks += [block] if block[0].rows else []
+    return blocks
+
+
+def measure(replaying: Replaying, seconds: float) -> Mapping[str, Sequence[Rate]]:
+    """Rounds of "insert", in transitions (not of a queue, which has to be drawn from), and of "draw", in batches."""
+    per_call, each = replaying.config.updates_per_call, seconds / ROUNDS
+    plays: dict[str, Callable[[], Rate]] = {"draw": lambda: timed(lambda: replaying.serve(per_call), each)}
+    if not replaying.config.is_on_policy:
+        plays = {"insert": lambda: timed(replaying.insert, each), **plays}
+    replaying.serve(per_call)
+    return in_turn(plays)

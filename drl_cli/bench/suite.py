@@ -1,0 +1,137 @@
+"""The parts of drl-bench: what each measures, and what the end-to-end run is compared with."""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from statistics import median
+
+from drl_cli.bench import collect, end_to_end, replay, updates
+from drl_cli.bench.bounds import bound
+from drl_cli.bench.end_to_end import Pace
+from drl_cli.bench.figures import Figure, Rate, middle, short
+from drl_cli.bench.overrides import overridden
+from drl_cli.bench.replay import Replaying
+from drl_cli.bench.tune import ENVS, Setting, choose, promising, settings, thread_counts
+from drl_cli.bench.updates import Updating, alone, lone_trainer
+from drl_cli.runtime.config import Config
+from drl_cli.runtime.messages import LoadParams
+from drl_cli.types import Array, EnvSpec
+
+
+class Suite:
+    """One after the other, for `seconds` each figure; `show` gets each as it is measured.
+
+    `command` are the arguments of drl-train that make `config`. All but the end-to-end runs is in this process.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        spec: EnvSpec,
+        command: Sequence[str],
+        cores: int,
+        seconds: float,
+        show: Callable[[Figure], None],
+    ) -> None:
+        self.config, self.spec, self.command = config, spec, command
+        self.cores, self.seconds, self.show = cores, seconds, show
+        self.worker_rates: dict[int, Rate] = {}
+        """Environment steps of one worker, by its number of environments."""
+        self.trainer_rates: dict[int, Rate] = {}
+        """Environment steps for which all trainers together make the updates, by their number of threads."""
+        self.updates_per_batch = 1.0
+        self.own = Setting(config.num_workers, config.trainer.threads, config.worker.envs)
+
+    @cached_property
+    def params(self) -> tuple[LoadParams, Array]:
+        """The first version, untrained."""
+        return lone_trainer(self.config, self.spec).publish(0, 0)
+
+    @cached_property
+    def replaying(self) -> Replaying:
+        """A full table, until the runs that fill their own."""
+        return Replaying(alone(self.config), self.spec, *self.params, self.seconds)
+
+    def collect(self) -> None:
+        """One worker, at several numbers of environments."""
+        for num in sorted({1, *ENVS, self.own.envs}):
+            ours, bare = collect.measure(self.config, self.spec, *self.params, num, self.seconds)
+            self.worker_rates[num] = middle(ours)
+            share = median(a.per_s / b.per_s for a, b in zip(ours, bare, strict=True))
+            note = f"{share:.2f} of the bare loop's {short(middle(bare).per_s)}"
+            what = f"one worker, {num} environment{'s' if num > 1 else ''}"
+            self.show(Figure.of("collect", what, "env steps/s", ours, note))
+
+    def replay(self) -> None:
+        """Insert and draw."""
+        rates, config = replay.measure(self.replaying, self.seconds), self.replaying.config
+        rows, capacity = len(self.replaying.replay.table), config.replay.num_rows
+        if "insert" in rates:
+            note = "" if self.replaying.is_full else f"{rows:,} of {capacity:,} rows are filled"
+            self.show(Figure.of("replay", f"insert, {config.replay.sampler}", "rows/s", rates["insert"], note))
+        of = "" if config.is_on_policy else f" of {rows:,}"
+        what = f"draw {config.trainer.batch_size}{of} rows, {config.replay.sampler}"
+        note = "their insertion included" if config.is_on_policy else f"{config.updates_per_call} at once"
+        self.show(Figure.of("replay", what, "batches/s", rates["draw"], note))
+
+    def updates(self) -> None:
+        """The trainer at several numbers of threads."""
+        config, own = self.replaying.config, self.own.threads
+        on_gpu = updates.lone_trainer(config, self.spec).device.type != "cpu"
+        counts = [own] if on_gpu else sorted({own, *thread_counts(self.cores)})
+        sides = [Updating(self.replaying, self.spec, threads) for threads in counts]
+        rates = updates.measure(sides, self.seconds)
+        self.updates_per_batch = sides[0].updates_per_batch
+        for threads, rounds in rates.items():
+            rate, num = middle(rounds), self.config.trainer.num
+            paid = rate.times(1 / self.asked_ratio)
+            self.trainer_rates[threads] = Rate(paid.per_s, paid.per_cpu_s / num)
+            note = f"pays for {short(paid.per_s)} env steps/s at ratio {self.asked_ratio:.3g}"
+            what = f"{config.trainer.batch_size} rows, {threads} thread{'s' if threads > 1 else ''}"
+            what += f", one of {num} trainers" if num > 1 else ""
+            self.show(Figure.of("updates", what, "updates/s", rounds, note))
+
+    @property
+    def asked_ratio(self) -> float:
+        """Updates per environment step that the config asks for."""
+        return self.config.batches_per_insert * self.updates_per_batch
+
+    def end(self) -> None:
+        """The run as it is."""
+        config = self.config
+        vars(self).pop("replaying", None)  # the run has its own
+        pace = end_to_end.measure(self.command, config, self.seconds)
+        note = self._against(config.mode, self.own, pace)
+        what = f"environment steps, mode={config.mode}"
+        self.show(Figure("end", what, "env steps/s", pace.env_steps_per_s, pace.rounds, note))
+        self.show(Figure("end", "updates", "updates/s", pace.opt_steps_per_s))
+        asked = f"{self.asked_ratio:.4g} asked for" if self.trainer_rates or not config.is_on_policy else ""
+        asked = asked if config.is_on_policy or config.orchestrator.limiter == "ratio" else "both sides run free"
+        self.show(Figure("end", "updates per environment step", "", pace.ratio, note=asked))
+        self.show(Figure("end", "workers wait", "%", 100 * pace.worker_wait))
+        self.show(Figure("end", "trainer waits", "%", 100 * pace.trainer_wait))
+        self.show(Figure("end", "start-up to the first step", "s", pace.start_up_s))
+
+    def tune(self, fits: Callable[[Config], bool]) -> tuple[Setting, Pace]:
+        """The best setting that `fits`, and its pace; `collect` and `updates` come before."""
+        vars(self).pop("replaying", None)
+        possible = [one for one in settings(self.cores, self.trainer_rates) if fits(one.of(self.config))]
+        tried = promising({one: self._bound("async", one)[0] for one in possible})
+        paces: dict[Setting, Pace] = {}
+        for one in dict.fromkeys([*tried, self.own] if self.config.mode == "async" else tried):
+            command = overridden(self.command, "mode=async", *one.keys)
+            pace = paces[one] = end_to_end.measure(command, one.of(self.config), self.seconds)
+            note = self._against("async", one, pace)
+            self.show(Figure("tune", " ".join(one.keys), "env steps/s", pace.env_steps_per_s, pace.rounds, note))
+        chosen = choose({one: pace.env_steps_per_s for one, pace in paces.items()})
+        return chosen, paces[chosen]
+
+    def _bound(self, mode: str, one: Setting) -> tuple[float, str]:
+        rates = self.worker_rates[one.envs], self.trainer_rates[one.threads]
+        return bound(mode, one.workers, self.cores, *rates)
+
+    def _against(self, mode: str, one: Setting, pace: Pace) -> str:
+        """The bound and how close the run came to it; nothing where the parts that it is made of were left out."""
+        if one.envs not in self.worker_rates or one.threads not in self.trainer_rates:
+            return ""
+        least, whose = self._bound(mode, one)
+        return f"{pace.env_steps_per_s / least:.2f} of the bound {short(least)} of the {whose}"

@@ -1,0 +1,56 @@
+"""Gradient updates of the run's own trainer, with the batches that it draws from a full replay table."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from drl_cli.bench.figures import ROUNDS, Rate, in_turn, timed
+from drl_cli.bench.replay import Replaying
+from drl_cli.runtime.config import Config
+from drl_cli.runtime.program import make_trainer
+from drl_cli.runtime.trainer import Trainer
+from drl_cli.types import EnvSpec
+from drl_cli.utils.lazy import torch
+
+
+def alone(config: Config) -> Config:
+    """A run whose one trainer does what each of several does: without averaging, on its share of every batch."""
+    trainer = config.trainer
+    share = max(1, trainer.batch_size // trainer.num)
+    return replace(config, trainer=replace(trainer, num=1, batch_size=share))
+
+
+def lone_trainer(config: Config, spec: EnvSpec, threads: int = 1) -> Trainer:
+    """Such a trainer."""
+    config = alone(config)
+    return make_trainer(replace(config, trainer=replace(config.trainer, threads=threads)), spec, config.device, 0)
+
+
+class Updating:
+    """A trainer and the table that it learns from."""
+
+    def __init__(self, replaying: Replaying, spec: EnvSpec, threads: int) -> None:
+        self.replaying, self.threads = replaying, threads
+        self.trainer = lone_trainer(replaying.config, spec, threads)
+        self.updates_per_batch = 1.0
+
+    def train(self) -> int:
+        """One train call with its batches; returns its gradient updates."""
+        header, columns = self.replaying.draw(self.replaying.config.updates_per_call)
+        report, priorities = self.trainer.train(header, columns)
+        if priorities is not None:
+            self.replaying.replay.update_priorities(priorities)
+        self.updates_per_batch = report.num_updates / report.num_batches
+        return report.num_updates
+
+    def play(self, seconds: float) -> Rate:
+        """Gradient updates for so long."""
+        torch.set_num_threads(self.threads)  # of the whole process, in which others have their turn
+        return timed(self.train, seconds)
+
+
+def measure(sides: Sequence[Updating], seconds: float) -> Mapping[int, Sequence[Rate]]:
+    """Rounds of gradient updates by number of threads, for so many seconds each."""
+    for side in sides:
+        side.play(0.0)
+    return in_turn({side.threads: partial(side.play, seconds / ROUNDS) for side in sides})

@@ -1,0 +1,186 @@
+"""drl-bench: what it takes, what it prints, how it ends."""
+
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from processes import SMALL, Run
+
+from drl_cli.cli.bench import Options, is_own, read
+from drl_cli.cli.errors import UsageError
+
+PARTS = ("collect", "replay", "updates", "end")
+
+
+def problems_of(*args):
+    with pytest.raises(UsageError) as caught:
+        read(args)
+    assert caught.value.exit_code == 2
+    return caught.value.problems
+
+
+def test_own_options_and_drl_trains_come_apart():
+    options, command = read(["seed=3", "parts=[end]", "env=Pendulum-v1", "seconds=0.5", "tune=true"])
+    assert options == Options(parts=("end",), seconds=0.5, tune=True)
+    assert command.overrides == ["seed=3", "env=Pendulum-v1"]
+    assert read([])[0] == Options(parts=PARTS, seconds=5.0, tune=False, json=None)
+
+
+@pytest.mark.parametrize(
+    ("key", "own"), [("seconds", True), ("secnds", True), ("part", True), ("seed", False), ("algo.lr", False)]
+)
+def test_a_mistyped_key_belongs_to_those_that_it_is_like(key, own):
+    assert is_own(key) == own
+
+
+@pytest.mark.parametrize(
+    ("arg", "says"),
+    [
+        ("secnds=2", "secnds: no such option. Did you mean seconds?"),
+        ("parts=[colect]", "parts[0]: 'colect' is not one of collect, replay, updates, end"),
+        ("seconds=0", "seconds: must be > 0, got 0"),
+        ("algo.lrr=1", "algo.lrr: sac has no option 'lrr'. Did you mean algo.lr?"),
+        ("env=LunarLaner", "no environment 'LunarLaner'. Did you mean LunarLander, LunarLanderContinuous?"),
+        ("-m", "drl-bench measures one run"),
+        ("--config-name=x", "drl-bench measures one run"),
+        ("json=no/such/folder.json", "json=no/such/folder.json: there is no folder"),
+        ("from_config=nope", "no run 'nope'"),
+    ],
+)
+def test_what_is_wrong_is_named(arg, says):
+    (problem,) = problems_of(arg)
+    assert problem.startswith(says)
+
+
+def test_all_problems_at_once():
+    assert len(problems_of("secnds=2", "seconds=0", "algo.lrr=1", "worker.envs=0")) == 4
+
+
+def test_a_run_to_resume_is_refused(small_run):
+    (problem,) = problems_of(f"resume={small_run.folder}")
+    assert problem.startswith("resume: drl-bench trains nothing")
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "says"),
+    [
+        (("env=CartPole-v1",), 2, "SAC needs a continuous (Box) action space"),
+        (("replay.capacity=10",), 2, "replay.capacity=10 is below"),
+        (("ray.address=auto",), 2, "ray.address: drl-bench measures this machine"),
+        (("env=user_envs:Tiny-v0", "+env.kwargs.fail=init"), 4, "no room"),
+        (("env=user_envs:Tiny-v0", "+env.kwargs.fail=step", "parts=[collect]"), 4, "the arm fell off"),
+    ],
+)
+def test_the_same_errors_and_exit_codes_as_drl_train(drl, user_folder, args, code, says):
+    done = drl("bench", *args, cwd=user_folder)
+    assert done.returncode == code, done.stderr
+    assert says in done.stderr
+    assert all(line.startswith("error: ") for line in done.stderr.splitlines())
+
+
+def test_help_and_errors_import_neither_torch_nor_ray_nor_gymnasium(tmp_path):
+    script = """
+import sys
+from drl_cli.cli.bench import main
+for args in (["--help"], ["algo.lrr=1", "secnds=2"]):
+    sys.argv = ["drl-bench", *args]
+    try:
+        main()
+    except SystemExit as end:
+        assert end.code == 2, (args, end.code)
+    assert not {"torch", "ray", "gymnasium", "hydra"} & set(sys.modules), args
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert all(name in done.stdout for name in ("parts", "seconds", "tune", "json", "drl-train --help"))
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory, drl, tiny):
+    """A whole drl-bench of a tiny run, tuned too: the process, its json, and where it was."""
+    cwd = tmp_path_factory.mktemp("bench")
+    (cwd / "tmp").mkdir()
+    args = ["env=Pendulum-v1", *tiny, "seconds=0.2", "tune=true", "json=bench.json"]
+    done = drl("bench", *args, cwd=cwd, TMPDIR=str(cwd / "tmp"))
+    assert done.returncode == 0, done.stderr
+    return done, json.loads((cwd / "bench.json").read_text()), cwd
+
+
+@pytest.mark.slow
+def test_the_table_has_every_part(measured):
+    done, _, _ = measured
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("Pendulum-v1 sac async: ")
+    for part, unit, count in (
+        ("collect", "env steps/s", 5),  # 1, 2 (the run's own), 8, 16, 32 environments
+        ("replay", "rows/s", 1),
+        ("replay", "batches/s", 1),
+        ("end", "env steps/s", 1),
+        ("end", "updates/s", 1),
+        ("end", "%", 2),
+    ):
+        assert len([line for line in lines if line.startswith(part) and f" {unit} " in f"{line} "]) == count, part
+    assert [line for line in lines if line.startswith("collect") and "of the bare loop's" in line]
+    assert [line for line in lines if line.startswith("updates") and "env steps/s at ratio 0.5" in line]
+    assert [line for line in lines if line.startswith("end") and "of the bound" in line]
+    assert [line for line in lines if line.startswith("end") and "0.5 asked for" in line]
+
+
+@pytest.mark.slow
+def test_tune_prints_the_line_to_type(measured):
+    done, result, _ = measured
+    last = done.stdout.splitlines()[-1]
+    assert last.startswith("next: drl-train env=Pendulum-v1 ")
+    assert last.endswith(" ".join(result["tuned"]))
+    assert last.count("worker.envs=") == last.count("worker.num=") == 1
+    assert "orchestrator.sample_insert_ratio" not in last
+    tried = {figure["what"]: figure["value"] for figure in result["figures"] if figure["part"] == "tune"}
+    assert max(tried.values()) <= 1.03 * tried[" ".join(result["tuned"])]
+
+
+@pytest.mark.slow
+def test_json_has_the_figures_and_nothing_else_is_left(measured):
+    _, result, cwd = measured
+    assert {figure["part"] for figure in result["figures"]} == {*PARTS, "tune"}
+    assert all(figure["value"] >= 0 for figure in result["figures"])
+    collect = [figure for figure in result["figures"] if figure["part"] == "collect"]
+    assert all(len(figure["rounds"]) == 5 for figure in collect)
+    assert result["command"][0] == "env=Pendulum-v1"
+    assert sorted(path.name for path in cwd.iterdir()) == ["bench.json", "tmp"]
+    assert list((cwd / "tmp").iterdir()) == []
+
+
+@pytest.mark.slow
+def test_the_config_of_a_run_is_measured(drl, small_run, tmp_path):
+    args = (f"from_config={small_run.folder}", "parts=[end]", "seconds=0.2")
+    done = drl("bench", *args, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("Pendulum-v1 sac async: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def short_tmp():
+    """A folder for temporary ones whose name leaves room for those of Ray's sockets."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
+def test_a_signal_ends_it_and_leaves_no_process_and_no_folder(tmp_path, short_tmp, number, code):
+    run = Run(tmp_path, *SMALL, "parts=[end]", "seconds=100", command="bench", TMPDIR=str(short_tmp))
+    try:
+        run.until(lambda: list(short_tmp.glob("drl-bench-*/*/*/*/workers/trainer.log")))
+        run.send(number, group=True)
+        assert run.wait() == code, run.err
+        assert run.err == ""
+        assert run.left() == []
+        assert list(short_tmp.glob("drl-bench-*")) == []
+    finally:
+        run.kill_all()
