@@ -238,3 +238,11 @@ class Config:
         if steps is None:
             return 0 if self.load_weights else self.orchestrator.min_inserts
         return steps
+
+    @property
+    def steps_without_params(self) -> int:
+        """Environment steps that may be taken before there are parameters: those at random, in mode=async.
+
+        None where every step needs them all the same: in its batch's log-probs, or for a first priority.
+        """
+        return self.random_steps if self.mode == "async" and not (self.is_on_policy or self.worker_priorities) else 0

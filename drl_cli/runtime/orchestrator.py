@@ -82,9 +82,10 @@ class Orchestrator:
             self.calls.expect(ref, role, get)
         if self.params is None:
             self._publish()
+            self.calls.react((), 0.0, patient=())  # in this process version 0 is there at once
         else:  # going on: every role takes its part of the checkpoint over before anything moves
             self._until(lambda: not self.calls.pending)
-        self._until(lambda: self.params is not None)
+        self._until(lambda: self.params is not None or self.config.steps_without_params > 0)
         step = self._step_async if self.config.mode == "async" else self._step_sync
         while not self._done():
             if self.paused:
@@ -237,8 +238,13 @@ class Orchestrator:
     # Calls out
 
     def _may_dispatch(self) -> bool:
-        """Whether one more collect may start; on-policy not with parameters that are being replaced right now."""
+        """Whether one more collect may start; on-policy not with parameters that are being replaced right now.
+
+        Workers begin at random while the trainer starts, which takes longer.
+        """
         if self.hand_over.issued >= self.config.total_env_steps or (self.config.is_on_policy and self.publishing):
+            return False
+        if self.params is None and self.hand_over.issued >= self.config.steps_without_params:
             return False
         return self.limiter.may_collect(self.hand_over.rows)
 
