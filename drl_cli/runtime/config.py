@@ -60,7 +60,7 @@ class TrainerConfig:
     num: Count
     batch_size: Count
     updates_per_call: Count | None
-    threads: Count
+    threads: Literal["auto"] | Count
     products: Literal["auto", "torch", "onednn"]
     on_nonfinite: Literal["stop", "skip"]
 
@@ -144,6 +144,12 @@ class Config:
         """Workers of this run (the cli fills in `worker.num=null`)."""
         assert self.worker.num is not None
         return self.worker.num
+
+    @property
+    def num_threads(self) -> int:
+        """Threads of each trainer (the cli fills in `trainer.threads=auto`)."""
+        assert self.trainer.threads != "auto"
+        return self.trainer.threads
 
     @property
     def num_proxies(self) -> int:

@@ -163,7 +163,7 @@ def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights:
         lambda learner: algorithm(config.algo, config.network, spec, seed, learner),
         device,
         config.precision,
-        config.trainer.threads,
+        config.num_threads,
         Group(rank, config.trainer.num, config.orchestrator.stall_s),
         BatchNormalizer(layout) if layout else None,
         config.trainer.on_nonfinite == "skip",

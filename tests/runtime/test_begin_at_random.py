@@ -30,10 +30,11 @@ def keep_waiting(graph):
     return headers
 
 
-def check(graph, headers):
+def check(graph, headers, more=0):
+    """`more` blocks may be under way behind a proxy, which has handed over others."""
     blocks = [block for header in headers for block in header.blocks]
     assert [block.version for block in blocks[:RANDOM_BLOCKS]] == [-1] * RANDOM_BLOCKS
-    assert all(block.version >= 0 for block in blocks[RANDOM_BLOCKS:])
+    assert sum(block.version < 0 for block in blocks[RANDOM_BLOCKS:]) <= more
     for worker in (0, 1):
         versions = [block.version for block in blocks if block.worker == worker]
         assert all(before <= after for before, after in pairwise(versions))
@@ -69,7 +70,7 @@ def test_in_processes_of_their_own(run_graph, proxies):
     headers = []
     args = (*ASYNC, f"worker.proxies={proxies}")
     graph = run_graph(*args, started=lambda graph: headers.append(keep_waiting(graph)), on_ray=True)
-    check(graph, headers[0])
+    check(graph, headers[0], more=proxies)
 
 
 def test_a_schedule_is_followed_from_version_0_on(build_graph):
