@@ -15,18 +15,18 @@ RANDOM_STEPS, RANDOM_BLOCKS = 320, 10
 
 def keep_waiting(graph):
     """Version 0 is asked for only after all random steps have landed; gives the headers of all blocks as they land."""
-    publish, collected, headers = graph._publish, graph.progress.collected, []
+    publish, collected, headers = graph.learning.publish, graph.progress.collected, []
 
     def not_yet():
-        graph.publishing, graph._publish = True, publish
+        graph.learning.publishing, graph.learning.publish = True, publish
 
     def note(header):
         collected(header)
         headers.append(header)
-        if graph.params is None and graph.progress.env_steps >= RANDOM_STEPS:
+        if graph.learning.params is None and graph.progress.env_steps >= RANDOM_STEPS:
             publish()
 
-    graph._publish, graph.progress.collected = not_yet, note
+    graph.learning.publish, graph.progress.collected = not_yet, note
     return headers
 
 
@@ -78,7 +78,7 @@ def test_a_schedule_is_followed_from_version_0_on(build_graph):
     headers = keep_waiting(graph)
     graph.run()
     assert headers[0].blocks[0].version == -1
-    epsilon = graph.load.exploration["epsilon"]
+    epsilon = graph.learning.load.exploration["epsilon"]
     for member, exponent in zip(graph.pool.members, (1, 8), strict=True):
         assert member.handle.role.policy.epsilon == pytest.approx(
             member.handle.role.load.exploration["epsilon"] ** exponent
