@@ -131,7 +131,12 @@ def train(plain: dict[str, Any]) -> dict[str, Any]:
     from drl_cli.runtime.checkpoint import write_json
     from drl_cli.runtime.run import run
     from drl_cli.runtime.run_folder import make_folder, run_record
+    from drl_cli.runtime.thread_choice import choose_threads
 
+    config, seconds = choose_threads(config, spec, len(os.sched_getaffinity(0)))
+    if seconds:
+        measured = ", ".join(f"{threads}: {1000 * each:.3g}" for threads, each in seconds.items())
+        print(f"trainer.threads=auto is {config.num_threads}: milliseconds of an update by threads are {measured}")
     folder, command = resumed.folder if resumed else make_folder(config), ["drl-train", *typed]
     with claimed(folder):
         record = resumed.begin(command) if resumed else run_record(config, folder, command)

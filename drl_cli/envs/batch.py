@@ -5,6 +5,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -64,32 +65,11 @@ class EnvBatch:
 
     def step(self, actions: Array) -> Step:
         """Step every environment; the arrays returned are fresh, `self.obs` is updated in place."""
-        size, shape = len(self.envs), self.obs.shape[1:]
-        next_obs, given = np.empty_like(self.obs), self.envs[0].to_env(actions)
-        rewards, terminated, truncated = [0.0] * size, [False] * size, [False] * size
-        faults: dict[int, EnvFault] = {}
+        size = len(self.envs)
         missed, self._missed = self._missed, []
         self._actions.append(actions)
-        for i, env in enumerate(self.envs):
-            if i in missed:
-                continue
-            self.calls += 1
-            try:
-                obs, reward, is_terminated, is_truncated, _ = env.raw.step(given[i])
-                if getattr(obs, "shape", None) != shape:
-                    obs = self._shaped(obs)
-                next_obs[i] = obs
-                rewards[i] = reward = float(reward)
-                terminated[i], truncated[i] = bool(is_terminated), bool(is_truncated)
-                self._returns[i] += reward
-                self._lengths[i] += 1
-                self.calls += 1
-            except (Exception, Hung) as error:
-                self.calls += 1
-                faults[i] = _fault("step", error)
-        step = Step(
-            np.array(rewards, np.float32), next_obs, np.array(terminated), np.array(truncated), np.ones(size, np.bool_)
-        )
+        step, faults = self._step_each(self.envs[0].to_env(actions), missed)
+        next_obs = step.next_obs
         for i in missed:
             self._void(step, i)
         if not (is_surely_finite(step.reward) and (not self._is_float or is_surely_finite(next_obs))):
@@ -98,11 +78,7 @@ class EnvBatch:
         for i in faults:
             self._void(step, i)
         self.obs[:] = next_obs
-        self.begun = (step.terminated | step.truncated).nonzero()[0].tolist()
-        for i in self.begun:
-            self.episodes.append(Episode(i, self._returns[i], self._lengths[i]))
-            if fault := self._reset(i):
-                faults[i] = fault
+        self._begin_episodes(step, faults)
         for i, fault in faults.items():
             if not np.isfinite(actions[i]).all():
                 fault = _because("the policy's action is not finite", fault)
@@ -171,6 +147,40 @@ class EnvBatch:
         """Close all environments."""
         for env in self.envs:
             env.close()
+
+    def _step_each(self, actions: Sequence[Any], missed: Sequence[int]) -> tuple[Step, dict[int, EnvFault]]:
+        """One step of every environment that has not missed it, and what went wrong in which. Any: an action."""
+        size, shape = len(self.envs), self.obs.shape[1:]
+        next_obs = np.empty_like(self.obs)
+        rewards, terminated, truncated = [0.0] * size, [False] * size, [False] * size
+        faults: dict[int, EnvFault] = {}
+        for i, env in enumerate(self.envs):
+            if i in missed:
+                continue
+            self.calls += 1
+            try:
+                obs, reward, is_terminated, is_truncated, _ = env.raw.step(actions[i])
+                if getattr(obs, "shape", None) != shape:
+                    obs = self._shaped(obs)
+                next_obs[i] = obs
+                rewards[i] = reward = float(reward)
+                terminated[i], truncated[i] = bool(is_terminated), bool(is_truncated)
+                self._returns[i] += reward
+                self._lengths[i] += 1
+                self.calls += 1
+            except (Exception, Hung) as error:
+                self.calls += 1
+                faults[i] = _fault("step", error)
+        ends = np.array(terminated), np.array(truncated)
+        return Step(np.array(rewards, np.float32), next_obs, *ends, np.ones(size, np.bool_)), faults
+
+    def _begin_episodes(self, step: Step, faults: dict[int, EnvFault]) -> None:
+        """Reset where an episode ended; where that fails it is added to `faults`."""
+        self.begun = (step.terminated | step.truncated).nonzero()[0].tolist()
+        for i in self.begun:
+            self.episodes.append(Episode(i, self._returns[i], self._lengths[i]))
+            if fault := self._reset(i):
+                faults[i] = fault
 
     def _reset(self, i: int, seed: int | None = None) -> EnvFault | None:
         """Begin an episode; returns why that failed."""

@@ -60,7 +60,7 @@ class TrainerConfig:
     num: Count
     batch_size: Count
     updates_per_call: Count | None
-    threads: Count
+    threads: Literal["auto"] | Count
     products: Literal["auto", "torch", "onednn"]
     on_nonfinite: Literal["stop", "skip"]
 
@@ -144,6 +144,12 @@ class Config:
         """Workers of this run (the cli fills in `worker.num=null`)."""
         assert self.worker.num is not None
         return self.worker.num
+
+    @property
+    def num_threads(self) -> int:
+        """Threads of each trainer (the cli fills in `trainer.threads=auto`)."""
+        assert self.trainer.threads != "auto"
+        return self.trainer.threads
 
     @property
     def num_proxies(self) -> int:
@@ -239,3 +245,11 @@ class Config:
         if steps is None:
             return 0 if self.load_weights else self.orchestrator.min_inserts
         return steps
+
+    @property
+    def steps_without_params(self) -> int:
+        """Environment steps that may be taken before there are parameters: those at random, in mode=async.
+
+        None where every step needs them all the same: in its batch's log-probs, or for a first priority.
+        """
+        return self.random_steps if self.mode == "async" and not (self.is_on_policy or self.worker_priorities) else 0

@@ -6,11 +6,11 @@ from functools import partial
 
 from drl_cli.runtime.calls import Calls
 from drl_cli.runtime.handles import ObjectLost, Ref, get
-from drl_cli.runtime.messages import InsertTransition
+from drl_cli.runtime.messages import InsertTransition, LoadParams
 from drl_cli.runtime.progress import Progress
 from drl_cli.runtime.rate_limiter import Limiter
 from drl_cli.runtime.replay_shards import ReplayShards
-from drl_cli.runtime.worker_pool import Collected, WorkerPool
+from drl_cli.runtime.worker_pool import Collected, Member, WorkerPool
 from drl_cli.utils.clock import now
 
 log = logging.getLogger(__name__)
@@ -40,13 +40,16 @@ class HandOver:
         self.issued = 0
         self.inserting = 0
 
-    def issue(self) -> None:
-        """A collect is on its way."""
+    def dispatch(self, member: Member, load: LoadParams, params: Ref) -> None:
+        """Have a member collect."""
+        if self.pool.fetches(member, load):
+            self.progress.trace.add(7, member=member.index, version=load.version)
+        ref = self.pool.dispatch(member, load, params)
         self.limiter.issue_collect(self.rows)
         self.issued += self.rows
+        self.calls.expect(ref, f"{self.pool.name} {member.index}", self._on_collected)
 
-    def on_collected(self, ref: Ref) -> None:
-        """A collect has ended."""
+    def _on_collected(self, ref: Ref) -> None:
         if not self.arrived:
             self.ends = now() + self.window_s
         self.arrived.append(self.pool.finish(ref))

@@ -6,8 +6,8 @@ import pickle
 import platform
 import sys
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import NoReturn
@@ -110,14 +110,15 @@ class RaySession:
 
         _stand_apart()
         ray.shutdown()  # what a failed attempt left
-        ray.init(
-            address="local",
-            _node_ip_address="127.0.0.1",
-            include_dashboard=False,
-            object_store_memory=self._memory,
-            logging_level=logging.ERROR,
-            log_to_driver=False,
-        )
+        with _fewer_services():
+            ray.init(
+                address="local",
+                _node_ip_address="127.0.0.1",
+                include_dashboard=False,
+                object_store_memory=self._memory,
+                logging_level=logging.ERROR,
+                log_to_driver=False,
+            )
         _have_ray_log()
         self._note_processes()
 
@@ -211,6 +212,25 @@ def _stand_apart() -> None:
         os.setpgid(0, 0)
 
     utils.set_kill_on_parent_death_linux = prepare
+
+
+@contextmanager
+def _fewer_services() -> Iterator[None]:
+    """Ray starts without what nobody here asks: the dashboard's server, the monitors of logs and of cluster size.
+
+    Each would be a Python process of 80 MB, and Ray would not be there before all of them had begun.
+    """
+    from ray._private.node import Node
+
+    names = ("start_api_server", "start_log_monitor", "start_monitor")
+    starts = {name: getattr(Node, name) for name in names if hasattr(Node, name)}
+    for name in starts:
+        setattr(Node, name, lambda self, **options: None)
+    try:
+        yield
+    finally:
+        for name, start in starts.items():
+            setattr(Node, name, start)
 
 
 def _have_ray_log() -> None:

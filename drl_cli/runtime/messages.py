@@ -24,7 +24,7 @@ from drl_cli.utils.moments import RunningMoments
 
 @dataclass(frozen=True)
 class Block:
-    """Where the rows of one collect call come from."""
+    """Where the rows of one collect call come from; version -1 acted at random, without parameters."""
 
     worker: int
     incarnation: int
@@ -108,7 +108,7 @@ class UpdatePriority:
 
 @dataclass(frozen=True)
 class LoadParams:
-    """A parameter version; the vector goes along only to those who have an older one.
+    """A parameter version, -1 while there is none; the vector goes along only to those who have an older one.
 
     `exploration` are the values of the algorithm's exploration schedules at this version's env_steps.
     """

@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from drl_cli.metrics.console import Console
-from drl_cli.runtime.calls import Calls, blame
+from drl_cli.runtime.calls import Calls
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.errors import Diverged, RoleLost, RunError
-from drl_cli.runtime.exploration import average
+from drl_cli.runtime.errors import RoleLost, RunError
 from drl_cli.runtime.hand_over import HandOver
-from drl_cli.runtime.handles import Handle, ObjectLost, Ref, get
-from drl_cli.runtime.manage import EvalReport
+from drl_cli.runtime.handles import Handle, ObjectLost, Ref
+from drl_cli.runtime.learning import Learning
 from drl_cli.runtime.manage_link import ManageLink
-from drl_cli.runtime.messages import LoadParams, SampleBatch
+from drl_cli.runtime.messages import LoadParams
+from drl_cli.runtime.pace import Pace
 from drl_cli.runtime.progress import Progress
 from drl_cli.runtime.rate_limiter import Limiter
 from drl_cli.runtime.replay_shards import ReplayShards
+from drl_cli.runtime.reports import Reports
 from drl_cli.runtime.saver import Saver
-from drl_cli.runtime.trainer import TrainReport
 from drl_cli.runtime.trainer_group import TrainerGroup
 from drl_cli.runtime.worker_pool import Member, WorkerPool
 from drl_cli.types import Array
@@ -56,35 +56,30 @@ class Orchestrator:
         folder: Path,
     ) -> None:
         self.config, self.pool, self.replay, self.trainers, self.server = config, pool, replay, trainers, server
-        self.manage, self.share = manage, share
-        self.limiter, self.progress, self.console = limiter, progress, console
-        self.load = LoadParams(-1, 0, 0)
-        self.params: Ref = None
+        self.manage, self.limiter, self.progress = manage, limiter, progress
         self.calls = Calls(config.orchestrator.stall_s)
         window_s = config.orchestrator.gather_window_s if config.mode == "async" else math.inf  # sync: a barrier
         self.hand_over = HandOver(pool, replay, limiter, progress, self.calls, rows_per_collect, window_s)
-        self.training = 0
-        self.prefetch = 1 if config.is_on_policy else 2  # train calls in flight: the next batch is drawn meanwhile
-        self.publishing = False
-        self.next_eval = config.manage.eval_period
-        self.next_save = 0  # the first checkpoint is of the beginning: there is always one to go on from
-        self.next_report = now() + config.logger.report_s
+        self.reports = Reports(config, pool, progress, manage, console, self.stop)
+        self.learning = Learning(
+            config, replay, trainers, server, share, limiter, progress, self.calls, self.reports.published
+        )  # fmt: skip
+        self.pace = Pace(config, limiter, progress, self.hand_over, self.learning)
         self.stop_reason: str | None = None
         self.paused = self.interrupted = False
         self.deadline: float | None = None
         self.health: Callable[[], str | None] = lambda: None  # what is wrong with what the roles run on
         self.saver = Saver(config, folder, replay, trainers, pool, manage, self.calls.expect)
-        manage.on_evaluation(self._on_evaluation)
 
     def run(self) -> None:
         """Train until a stop condition holds; the reason is in `stop_reason`."""
-        for role, ref in zip(self.trainers.roles, self.trainers.connect(), strict=False):
-            self.calls.expect(ref, role, get)
-        if self.params is None:
-            self._publish()
+        self.learning.connect()
+        if self.learning.params is None:
+            self.learning.publish()
+            self.calls.react((), 0.0, patient=())  # in this process version 0 is there at once
         else:  # going on: every role takes its part of the checkpoint over before anything moves
             self._until(lambda: not self.calls.pending)
-        self._until(lambda: self.params is not None)
+        self._until(lambda: self.learning.params is not None or self.config.steps_without_params > 0)
         step = self._step_async if self.config.mode == "async" else self._step_sync
         while not self._done():
             if self.paused:
@@ -99,16 +94,15 @@ class Orchestrator:
 
     def go_on(self, load: LoadParams, params: Array) -> None:
         """Begin with these parameters and with the counters as they are now, those of a checkpoint."""
-        self.load, self.params = load, self.share(params)
+        self.learning.go_on(load, params)
+        self.reports.go_on(load.env_steps)
         self.hand_over.issued = self.progress.env_steps
-        self.next_eval = _multiple_after(load.env_steps, self.config.manage.eval_period)
-        self.next_save = _multiple_after(self.progress.env_steps, self.config.checkpoint.period)
-        self.calls.expect(self.server.call("push", load, self.params), "parameter server", get)
+        self.saver.go_on(self.progress.env_steps)
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs of this role, as json; no train call may be under way."""
         return {
-            "counts": {"version": self.load.version, **self.progress.counts()},
+            "counts": {"version": self.learning.load.version, **self.progress.counts()},
             "progress": self.progress.state(),
             "limiter": self.limiter.state(),
             "shards": {name: array.tolist() for name, array in self.replay.state().items()},
@@ -119,28 +113,29 @@ class Orchestrator:
     def finish(self) -> None:
         """Publish, save and evaluate the last weights; an interrupt spares the evaluation."""
         self._settle()
-        if self.progress.opt_steps > self.load.opt_steps:
-            self._publish()
-            self._until(lambda: not self.publishing)
-        self._report()
+        if self.learning.is_ahead:
+            self.learning.publish()
+            self._until(lambda: self.learning.is_idle)
+        self.reports.send(self.learning.load)
         self._until(lambda: not self.saver.busy)
-        self.saver.begin(self.load, self.params, self.state())
+        self._save()
         self._until(lambda: not self.saver.busy)
-        self.manage.finish(self.load, self.params, self.config.orchestrator.stall_s, is_over=lambda: self.interrupted)
+        newest = self.learning.load, self.learning.params
+        self.manage.finish(*newest, self.config.orchestrator.stall_s, is_over=lambda: self.interrupted)
 
     def rescue(self) -> None:
         """Save what there is when the run can't go on: a checkpoint, or at least the newest model."""
-        if self.params is None:
+        if self.learning.params is None:
             return
         self.deadline = now() + RESCUE_S
         try:
             self._settle()
             self._until(lambda: not self.saver.busy)
-            self.saver.begin(self.load, self.params, self.state(), workers=False)
+            self._save(workers=False)
             self._until(lambda: not self.saver.busy)
         except RunError as error:
             log.info("only the model can be saved: %s", error)
-            self.manage.save(self.load, self.params)
+            self.manage.save(self.learning.load, self.learning.params)
 
     def stop(self, reason: str) -> None:
         """End at the next opportunity."""
@@ -178,12 +173,12 @@ class Orchestrator:
         self._until(lambda: not self.pool.busy)
         self.hand_over.flush()
         while (owed := self.limiter.owed()) > 0:
-            self._train(min(owed, self.config.updates_per_call))
-            self._until(lambda: self.training == 0)
-        if self.progress.opt_steps > self.load.opt_steps:
-            self._publish()
-        self._until(lambda: not self.publishing)
-        if self._is_save_due():
+            self.learning.train(min(owed, self.config.updates_per_call))
+            self._until(lambda: self.learning.training == 0)
+        if self.learning.is_ahead:
+            self.learning.publish()
+        self._until(lambda: self.learning.is_idle)
+        if self.saver.is_due(self.progress.env_steps):
             self._save()
         self._housekeeping()
 
@@ -191,22 +186,16 @@ class Orchestrator:
         """Keep every worker and two train calls going, as far as the limiter allows; react to what is ready."""
         if self.hand_over.is_due():
             self.hand_over.flush()
-        draining = self.hand_over.issued >= self.config.total_env_steps
-        saving = self._is_save_due()
+        saving = self.saver.is_due(self.progress.env_steps)
         if saving and self._is_settled():
             self._save()
             saving = False
-        while self.training < self.prefetch and not saving:
-            updates = self.config.updates_per_call
-            if draining and not self.limiter.free:
-                updates = min(updates, self.limiter.owed())
-            if updates == 0 or not self.limiter.may_sample(updates):
-                break
-            self._train(updates)
+        while not saving and (updates := self.pace.updates()):
+            self.learning.train(updates)
         held = {done.member for done in self.hand_over.arrived}
         longest_idle_first = sorted(self.pool.idle(), key=lambda member: member.issued)
         for member in longest_idle_first:  # where there is room for one, the same would do all the work
-            if not self._may_dispatch():
+            if not self.pace.may_collect():
                 break
             if member.index not in held:
                 self._dispatch(member)
@@ -215,7 +204,7 @@ class Orchestrator:
 
     def _is_settled(self) -> bool:
         """Whether what was issued has been done, but for collects."""
-        return self.training == 0 and self.hand_over.inserting == 0 and not self.publishing
+        return self.learning.is_idle and self.hand_over.inserting == 0
 
     def _last_incarnation(self) -> int:
         """The highest that a worker has; behind a proxy each may have been restarted in the proxy's life."""
@@ -227,94 +216,12 @@ class Orchestrator:
         self.hand_over.flush()
         self._until(self._is_settled)
 
-    def _is_save_due(self) -> bool:
-        return self.next_save <= self.progress.env_steps < self.config.total_env_steps and not self.saver.busy
-
-    def _save(self) -> None:
-        self.next_save = _multiple_after(self.progress.env_steps, self.config.checkpoint.period)
-        self.saver.begin(self.load, self.params, self.state())
-
-    # Calls out
-
-    def _may_dispatch(self) -> bool:
-        """Whether one more collect may start; on-policy not with parameters that are being replaced right now."""
-        if self.hand_over.issued >= self.config.total_env_steps or (self.config.is_on_policy and self.publishing):
-            return False
-        return self.limiter.may_collect(self.hand_over.rows)
+    def _save(self, workers: bool = True) -> None:
+        self.saver.begin(self.learning.load, self.learning.params, self.state(), workers)
 
     def _dispatch(self, member: Member) -> None:
-        random_actions = self.hand_over.issued < self.config.random_steps
-        if self.pool.fetches(member, self.load):
-            self.progress.trace.add(7, member=member.index, version=self.load.version)
-        ref = self.pool.dispatch(member, replace(self.load, random_actions=random_actions), self.params)
-        self.hand_over.issue()
-        self.calls.expect(ref, f"{self.pool.name} {member.index}", self.hand_over.on_collected)
-
-    def _train(self, updates: int) -> None:
-        self.progress.trainer_idle.stop(now())
-        if self.progress.train_started is None:
-            self.progress.train_started = now()
-        version = self.load.version + self.publishing  # of the newest parameters that the trainer has by then
-        message = SampleBatch(updates, self.config.trainer.batch_size, version, self.config.trainer.num)
-        shard, parts = self.replay.sample(message)
-        reports, priorities = self.trainers.train(parts)
-        self.progress.trace.add(3)
-        self.progress.trace.add(4, len(reports))
-        self.limiter.issue_sample(updates)
-        self.training += 1
-        missing = set(reports)
-
-        def on_report(ref: Ref) -> None:
-            try:
-                get(ref)
-            except Diverged as error:
-                raise self.trainers.at_fault(reports, error) from error
-            missing.remove(ref)
-            if not missing:
-                self._on_trained(reports[0], updates, shard, priorities)
-
-        for role, ref in zip(self.trainers.roles, reports, strict=True):
-            self.calls.expect(ref, role, on_report)
-
-    def _publish(self) -> None:
-        version = self.load.version + 1
-        load, params = self.trainers.publish(version, self.progress.env_steps)
-        self.publishing = True
-        self.calls.expect(load, self.trainers.roles[0], lambda ref: self._on_published(ref, params))
-
-    # Reactions
-
-    def _on_trained(self, ref: Ref, asked: int, shard: int, priorities: list[Ref]) -> None:
-        report: TrainReport = get(ref)
-        if self.config.replay.wants_priorities:
-            # Sent only now: replay answers in order, and would keep the next batch waiting for priorities to come.
-            for part in priorities:
-                self.calls.expect(self.replay.update_priorities(shard, part), "replay", get)
-                self.progress.trace.add(5)
-        self.limiter.unserved(asked - report.num_batches, report.dropped)
-        self.training -= 1
-        if self.training == 0:
-            self.progress.trainer_idle.start(now())
-        self.progress.trained(report, shard)
-        due = report.opt_steps - self.load.opt_steps >= self.config.orchestrator.sample_load_ratio
-        if self.config.mode == "async" and due and not self.publishing:
-            self._publish()
-
-    def _on_published(self, ref: Ref, params: Ref) -> None:
-        self.load = get(ref)
-        self.params = self.share(params)
-        self.publishing = False
-        self.progress.loads += 1
-        self.progress.trace.add(6)
-        self.calls.expect(self.server.call("push", self.load, params), "parameter server", get)
-        if self.next_eval <= self.load.env_steps < self.config.total_env_steps:  # the last is evaluated by finish
-            self.next_eval = _multiple_after(self.load.env_steps, self.config.manage.eval_period)
-            self.manage.evaluate(self.load, self.params)
-
-    def _on_evaluation(self, report: EvalReport) -> None:
-        if self.progress.evaluated(report):
-            self.stop("return")
-        self.console.evaluation(report.statistics, report.load.env_steps, report.is_best)
+        load = replace(self.learning.load, random_actions=self.pace.is_random())
+        self.hand_over.dispatch(member, load, self.learning.params)
 
     # Waiting
 
@@ -328,46 +235,26 @@ class Orchestrator:
 
     def _wait(self) -> None:
         """React to all that is ready; wait for the first if nothing is, but not beyond what is due by the clock."""
-        due = min(self.next_report, self.hand_over.ends, self.pool.next_deadline(), self.deadline or math.inf)
+        due = min(self.reports.next, self.hand_over.ends, self.pool.next_deadline(), self.deadline or math.inf)
         if problem := self.health():
             raise RoleLost(problem)
         self.manage.poll()
         try:
             self.calls.react(self.manage.under_way(), due - now(), patient=self.pool.busy)
         except (PeerLost, ObjectLost) as error:
-            shards = {f"replay {i}": shard for i, shard in enumerate(self.replay.shards)}
-            trainers = dict(zip(self.trainers.roles, self.trainers.trainers, strict=True))
-            raise blame({**shards, **trainers}, error) from error
+            raise self.learning.blame(error) from error
         self.pool.kill_overdue(now())
         if self.deadline is not None and now() > self.deadline:
             raise RoleLost(f"no checkpoint within {RESCUE_S:g} s")
 
-    def worker_wait_s(self) -> float:
-        """Seconds that workers had nothing to do, summed over them."""
-        return self.pool.wait_seconds(self.progress.ended or now())
-
     def _housekeeping(self) -> None:
         self.manage.poll()
-        if now() >= self.next_report:
-            self._report()
+        if now() >= self.reports.next:
+            self.reports.send(self.learning.load)
         if self.config.stop.wall_s is not None and self.progress.process_s() >= self.config.stop.wall_s:
             self.stop("wall_s")
 
-    def _report(self) -> None:
-        self.next_report = now() + self.config.logger.report_s
-        scalars = self.progress.report(self.worker_wait_s())
-        exploration = average(self.config.worker.exploration, self.load.exploration, self.config.num_workers)
-        scalars |= {f"rollout/{name}": value for name, value in exploration.items()}
-        self.manage.report(scalars, self.progress.env_steps)
-        self.console.report(scalars, self.progress.env_steps)
-
     def _done(self) -> bool:
-        if self.progress.env_steps >= self.config.total_env_steps and self.training == 0 and not self.pool.busy:
-            paid = self.limiter.free or self.limiter.owed() == 0
-            if paid and not self.hand_over.arrived:
-                self.stop("total_env_steps")
+        if self.pace.is_over():
+            self.stop("total_env_steps")
         return self.stop_reason is not None
-
-
-def _multiple_after(env_steps: int, period: int) -> int:
-    return period * (env_steps // period + 1)

@@ -66,10 +66,10 @@ def build(
     aside: Runtime = ray or local
 
     trainers = make_trainers(config, spec, core if config.trainer.num == 1 else edge)
+    pool = make_pool(config, spec, edge, incarnation)  # these two first: on Ray processes for as many cores are ready
     shards = [core.spawn(f"replay {i}", make_replay, config, spec, i) for i in range(config.num_shards)]
     replay = ReplayShards(shards, generator(config.seed, "shard"))
     server = core.spawn("parameter server", ParameterServer)
-    pool = make_pool(config, spec, edge, incarnation)
 
     def spawn_manage(wait: bool) -> Handle | None:
         if not wait and not ray_is_up():
@@ -163,7 +163,7 @@ def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights:
         lambda learner: algorithm(config.algo, config.network, spec, seed, learner),
         device,
         config.precision,
-        config.trainer.threads,
+        config.num_threads,
         Group(rank, config.trainer.num, config.orchestrator.stall_s),
         BatchNormalizer(layout) if layout else None,
         config.trainer.on_nonfinite == "skip",

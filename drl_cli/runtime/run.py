@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from drl_cli.metrics.console import Console
 from drl_cli.runtime.checkpoint import write_arrays
@@ -27,6 +27,8 @@ from drl_cli.types import EnvSpec, State
 from drl_cli.utils.log_file import LogFile
 
 log = logging.getLogger(__name__)
+
+Session: TypeAlias = RaySession | Cluster
 
 
 def object_store_mb(config: Config, spec: EnvSpec) -> int:
@@ -54,7 +56,7 @@ def run(
         config.stop.return_, config.logger.console_s,
     )  # fmt: skip
     progress = Progress(config, started, folder / "trace.jsonl" if config.debug.trace else None)
-    session: RaySession | Cluster | None = cluster
+    session: Session | None = cluster
     orchestrator: Orchestrator | None = None
     with _log_to(folder / "train.log"), catch() as signals:
         try:
@@ -62,9 +64,7 @@ def run(
                 session = RaySession(object_store_mb(config, spec))
                 if config.mode != "single":
                     session.start()
-            nodes = [node.id for node in session.nodes] if session else []
-            ready = partial(_ready, session, signals) if session else lambda: None
-            ray = RayRuntime(str(folder / "workers"), ready, nodes) if session else None
+            ray = _runtime(session, folder, signals) if session else None
             is_up = session.is_up if session else lambda: True
             incarnation = checkpoint.state["incarnation"] + 1 if checkpoint else 0
             orchestrator = build(config, spec, folder, ray, is_up, progress, console, incarnation)
@@ -72,35 +72,59 @@ def run(
                 session.start()  # mode=single: not before training can begin, which it would slow down
             if checkpoint is not None:
                 restore(checkpoint, config, orchestrator)
-            if session is not None:
-                orchestrator.health = session.lost
-            signals.soft, signals.toggle = orchestrator.interrupt, orchestrator.toggle_pause
-            orchestrator.run()
-            orchestrator.finish()
+            _train(orchestrator, session, signals)
             exit_code = signals.exit_code
         except BaseException as error:
-            exit_code = signals.exit_code
-            if not signals.has_raised:  # else it is Interrupted, or what a call of Ray's makes of that
-                lost = session.lost() if session and isinstance(error, RoleLost) else None
-                code = _report_error(RoleLost(lost) if lost else error, folder)
-                if not (exit_code and isinstance(error, RoleLost)):  # else the signal ended the role, too
-                    exit_code = code
-                if orchestrator is not None and not (lost or isinstance(error, Diverged)):
-                    _rescue(orchestrator)
+            exit_code = _on_error(error, orchestrator, session, signals, folder)
         finally:
             signals.is_closing = True
             console.close()
         summary = summarise(config, folder, record, progress, orchestrator, exit_code)
-        if orchestrator is not None and not (session and session.lost()):
-            orchestrator.close(str(summary["status"]))
-        if session is not None:
-            session.close()
-            if isinstance(session, RaySession) and session.is_stuck:
-                atexit.register(session.leave, exit_code)
+        _close(orchestrator, session, str(summary["status"]), exit_code)
     return summary
 
 
-def _ready(session: RaySession | Cluster, signals: Signals) -> None:
+def _runtime(session: Session, folder: Path, signals: Signals) -> RayRuntime:
+    """Where roles run on Ray; it is waited for when the first one is spawned."""
+    return RayRuntime(str(folder / "workers"), partial(_ready, session, signals), [node.id for node in session.nodes])
+
+
+def _train(orchestrator: Orchestrator, session: Session | None, signals: Signals) -> None:
+    """From the first step to the last checkpoint; signals now end it in good order."""
+    if session is not None:
+        orchestrator.health = session.lost
+    signals.soft, signals.toggle = orchestrator.interrupt, orchestrator.toggle_pause
+    orchestrator.run()
+    orchestrator.finish()
+
+
+def _on_error(
+    error: BaseException, orchestrator: Orchestrator | None, session: Session | None, signals: Signals, folder: Path
+) -> int:
+    """Say what ended the run, and save what can be; returns the exit code."""
+    exit_code = signals.exit_code
+    if signals.has_raised:  # then it is Interrupted, or what a call of Ray's makes of that
+        return exit_code
+    lost = session.lost() if session and isinstance(error, RoleLost) else None
+    code = _report_error(RoleLost(lost) if lost else error, folder)
+    if not (exit_code and isinstance(error, RoleLost)):  # else the signal ended the role, too
+        exit_code = code
+    if orchestrator is not None and not (lost or isinstance(error, Diverged)):
+        _rescue(orchestrator)
+    return exit_code
+
+
+def _close(orchestrator: Orchestrator | None, session: Session | None, status: str, exit_code: int) -> None:
+    """End every role, and Ray with them."""
+    if orchestrator is not None and not (session and session.lost()):
+        orchestrator.close(status)
+    if session is not None:
+        session.close()
+        if isinstance(session, RaySession) and session.is_stuck:
+            atexit.register(session.leave, exit_code)
+
+
+def _ready(session: Session, signals: Signals) -> None:
     """Ray is there, and signals are ours again; raises RoleLost when it is not there any more.
 
     To put a value into a Ray that is gone would end this process at once, without a word.

@@ -82,7 +82,7 @@ def summarise(
         "mode": config.mode,
         "seed": config.seed,
     }
-    waited, skipped = (orchestrator.worker_wait_s(), orchestrator.manage.skipped) if orchestrator else (0.0, 0)
+    waited, skipped = (orchestrator.reports.worker_wait_s(), orchestrator.manage.skipped) if orchestrator else (0.0, 0)
     summary |= progress.summary(waited, skipped)
     restarts = orchestrator.pool.restart_seconds if orchestrator else []
     summary["worker_restart_s"] = statistics.median(restarts) if restarts else None  # from noticing to the next block

@@ -15,6 +15,7 @@ from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.replay_shards import ReplayShards
 from drl_cli.runtime.trainer_group import TrainerGroup
 from drl_cli.runtime.worker_pool import WorkerPool
+from drl_cli.utils.schedules import multiple_after
 
 log = logging.getLogger(__name__)
 
@@ -42,8 +43,17 @@ class Saver:
         self.replay, self.trainers, self.pool, self.manage = replay, trainers, pool, manage
         self.last: Path | None = None
         self.saved: Mapping[str, Any] | None = None
+        self.next = 0  # the first checkpoint is of the beginning: there is always one to go on from
         self.busy = False
         self.failing: set[str] = set()
+
+    def is_due(self, env_steps: int) -> bool:
+        """Whether it is time for one; the last is saved at the end anyway."""
+        return self.next <= env_steps < self.config.total_env_steps and not self.busy
+
+    def go_on(self, env_steps: int) -> None:
+        """There is a checkpoint of these environment steps."""
+        self.next = multiple_after(env_steps, self.config.checkpoint.period)
 
     def begin(self, load: LoadParams, params: Ref, counters: Mapping[str, Any], workers: bool = True) -> None:
         """Save this version, what the orchestrator counts, and every role as it is now.
@@ -52,6 +62,7 @@ class Saver:
         has the same counts.
         """
         assert not self.busy
+        self.go_on(counters["counts"]["env_steps"])
         if counters["counts"] == self.saved:
             return
         self.busy = True

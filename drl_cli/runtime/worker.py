@@ -60,17 +60,19 @@ class Worker:
     def collect(self, load: LoadParams, params: Array | None = None) -> tuple[InsertTransition, Columns]:
         """Take `num_steps` steps in every environment; `params` come along when the worker is to take newer ones.
 
-        How to explore is always the newest. Returns the header, which names the version that acted, and the columns of
-        all rows that are complete, `[rows, ...]`.
+        How to explore is always the newest. Without any parameters yet the actions have to be random ones. Returns the
+        header, which names the version that acted, -1 for none, and the columns of all rows that are complete,
+        `[rows, ...]`.
         """
         started = time.perf_counter()
         if params is not None:
             self.policy.load(params)
             self.held, self.params = load, params
-        assert self.held is not None
-        self.load = load
-        setting = self.config.worker.exploration
-        self.policy.explore(personal(setting, load.exploration, self.index, self.config.num_workers))
+        assert self.held is not None or (load.version < 0 and load.random_actions)
+        self.load, held = load, self.held or load
+        if load.version >= 0:
+            setting = self.config.worker.exploration
+            self.policy.explore(personal(setting, load.exploration, self.index, self.config.num_workers))
         num_steps, open_rows = 0, self.builder.open_rows
         try:
             with hang_limit(self.config.worker.step_timeout_s, lambda: self.envs.calls):
@@ -87,8 +89,8 @@ class Worker:
             open_rows + num_steps - self.builder.open_rows,
             first,
             self.env_steps,
-            self.held.version,
-            self.held.opt_steps,
+            held.version,
+            held.opt_steps,
         )
         self.blocks += 1
         seconds = time.perf_counter() - started

@@ -1,6 +1,7 @@
 """`resume=` and `from_config=`: which run, which changes, what is said when it can't be."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -179,3 +180,17 @@ def test_a_run_that_is_not_there_is_said(tmp_path, monkeypatch):
     with pytest.raises(UsageError, match="no run '2026'"):
         named_run(read_command(["resume=2026"]))
     assert named_run(read_command(["resume=null"])) is None
+
+
+def test_threads_that_were_chosen_stay(drl, tiny, tmp_path):
+    args = ("mode=single", "worker.envs=16", "network.hidden=[128,128]", "trainer.batch_size=8192")
+    done = drl("train", "env=Pendulum-v1", *tiny, *args, "trainer.threads=auto", "total_env_steps=48", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (folder,) = tmp_path.glob("outputs/*/*/*")
+    chosen = min(2, len(os.sched_getaffinity(0)))
+    assert yaml.safe_load((folder / "config.yaml").read_text())["trainer"]["threads"] == chosen
+    done = drl("train", "resume=latest", "total_env_steps=64", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert yaml.safe_load((folder / "config.yaml").read_text())["trainer"]["threads"] == chosen
+    (again,) = json.loads((folder / "run.json").read_text())["resumed"]
+    assert again["changes"] == ["total_env_steps=64 (was 48)"]

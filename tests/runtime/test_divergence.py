@@ -114,4 +114,4 @@ def test_skipped_updates_are_counted_and_said(build_graph, caplog):
     counts = [int(match[1]) for match in said if match]
     assert counts[0] < counts[-1] == progress.skipped_updates
     assert len(counts) == 2  # at once, and with the only report
-    assert np.isfinite(get(graph.params)).all()
+    assert np.isfinite(get(graph.learning.params)).all()

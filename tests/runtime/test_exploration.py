@@ -62,5 +62,5 @@ def test_the_value_is_reported(build_graph):
 def test_an_algorithm_without_schedules_sends_none(build_graph):
     graph = build_graph("env=drl_cli.envs.probes:Counter-v0", "mode=sync")
     graph.run()
-    assert graph.load.opt_steps > 0
-    assert graph.load.exploration == {}
+    assert graph.learning.load.opt_steps > 0
+    assert graph.learning.load.exploration == {}

@@ -61,13 +61,13 @@ def test_a_restarted_worker_gets_them_at_once(fetch):
 def watch(graph):
     """Parameters by version as they were published, and what each collect call of each worker had and gave."""
     published, calls = {}, []
-    on_published = graph._on_published
+    on_published = graph.learning._on_published
 
     def note_version(ref, params):
         published[get(ref).version] = get(params).tobytes()
         on_published(ref, params)
 
-    graph._on_published = note_version
+    graph.learning._on_published = note_version
     members = graph.pool.members
     if graph.config.worker.proxies:
         members = [worker for member in members for worker in member.handle.role.pool.members]

@@ -194,7 +194,7 @@ def test_a_score_that_the_confirming_episodes_do_not_bear_out_does_not_stop(buil
     graph.run()
     graph.finish()
     assert graph.stop_reason == "total_env_steps"
-    assert graph.progress.best.mean < 5 < lucky.evaluate(get(graph.params)).returns.mean()
+    assert graph.progress.best.mean < 5 < lucky.evaluate(get(graph.learning.params)).returns.mean()
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_pause_stops_all_traffic_and_resume_goes_on(build_graph, mode):
 @pytest.mark.parametrize("mode", ["single", "sync"])
 def test_in_one_process_worker_and_trainer_take_turns(run_graph, mode):
     graph = run_graph(COUNTER, f"mode={mode}", "total_env_steps=1500")
-    worker, trainer = graph.progress.wait_fracs(graph.worker_wait_s())
+    worker, trainer = graph.progress.wait_fracs(graph.reports.worker_wait_s())
     assert 0.05 < worker < 0.999
     assert 0.0 <= trainer < 0.9
     assert worker + trainer > 0.5

@@ -171,7 +171,7 @@ def test_a_killed_manage_does_not_stop_training(build_graph, caplog):
     assert graph.progress.env_steps >= 1500
     assert graph.manage.restarts == 1
     assert "manage died" in caplog.text
-    assert graph.manage.evaluations[-1].load.version == graph.load.version
+    assert graph.manage.evaluations[-1].load.version == graph.learning.load.version
 
 
 def test_a_killed_trainer_or_replay_ends_the_run_with_its_name(build_graph):
@@ -204,7 +204,7 @@ def test_normalisation_in_other_processes(run_graph):
     here, there = run_graph(*args, "mode=sync"), run_graph(*args, "mode=sync", on_ray=True)
     assert weights(here) == weights(there)
     graph = run_graph(*args, "mode=async", "replay.shards=2", "worker.fetch=2", on_ray=True)
-    count, *_ = get(graph.params)[-1 - 2 * 4 :]
+    count, *_ = get(graph.learning.params)[-1 - 2 * 4 :]
     assert 64 <= count <= graph.progress.inserts
     shards = [get(shard.call("contents")) for shard in graph.replay.shards]
     rows = {name: np.concatenate([shard[name] for shard in shards]) for name in shards[0]}

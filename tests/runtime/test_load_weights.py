@@ -54,8 +54,8 @@ def test_version_0_is_exactly_what_was_saved(run_graph, tmp_path, kind, mode, pr
         *(*kind, f"mode={mode}", f"load_weights={folder}", f"worker.proxies={proxies}"),
         *("orchestrator.min_inserts=2000", "trainer.batch_size=512", "total_env_steps=64", "worker.block_rows=32"),
     )
-    assert (graph.load.version, graph.load.opt_steps) == (0, 0)
-    assert get(graph.params).tobytes() == vector.tobytes()
+    assert (graph.learning.load.version, graph.learning.load.opt_steps) == (0, 0)
+    assert get(graph.learning.params).tobytes() == vector.tobytes()
     assert graph.server.role.pull()[1].tobytes() == vector.tobytes()
     model = safetensors.numpy.load_file(graph.folder / "checkpoints/last/model.safetensors")
     assert model["policy"].tobytes() == vector.tobytes()
@@ -78,7 +78,7 @@ def test_training_goes_on_from_it_with_fresh_optimizers(build_graph, tmp_path, k
     assert not any(tensor.any() for name, tensor in state.items() if name.endswith(("mean", "square", "count")))
     graph.run()
     assert graph.progress.opt_steps > 20
-    assert get(graph.params).tobytes() != vector.tobytes()
+    assert get(graph.learning.params).tobytes() != vector.tobytes()
     if trainer.normalizer is not None:
         assert trainer.normalizer.statistics.count == 1000 + graph.progress.inserts
 

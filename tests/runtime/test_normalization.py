@@ -235,7 +235,7 @@ def test_evaluation_changes_no_statistics(run_graph):
     graph = run_graph(COUNTER, "mode=sync", "manage.eval_period=128", *BOTH)
     assert len(graph.manage.evaluations) > 2
     assert managers(graph)[0].moments.count == graph.progress.inserts
-    vector, config = get(graph.params), graph.config
+    vector, config = get(graph.learning.params), graph.config
     kept, evaluator = vector.tobytes(), Evaluator(config, read_spec(config.env), [1, 2, 3])
     for _ in range(2):
         evaluator.evaluate(vector)
@@ -264,7 +264,7 @@ def test_off_nothing_travels(run_graph):
     graph = run_graph(COUNTER, "mode=sync")
     assert graph.trainers.trainers[0].role.normalizer is None
     assert managers(graph)[0].moments is None
-    assert get(graph.params).shape == graph.trainers.trainers[0].role.algorithm.policy_params().shape
+    assert get(graph.learning.params).shape == graph.trainers.trainers[0].role.algorithm.policy_params().shape
     policy = make_policy(graph.config, read_spec(graph.config.env), 0)
     assert not isinstance(policy, NormalizedPolicy)
 
@@ -274,8 +274,8 @@ def test_the_vector_has_what_is_normalised(run_graph, what):
     graph = run_graph(COUNTER, "mode=sync", *what)
     own = graph.trainers.trainers[0].role.algorithm.policy_params()
     size = 3 * (BOTH[0] in what) + (BOTH[1] in what)
-    assert len(get(graph.params)) == len(own) + 1 + 2 * size
-    assert get(graph.params)[: len(own)].tobytes() == own.tobytes()
+    assert len(get(graph.learning.params)) == len(own) + 1 + 2 * size
+    assert get(graph.learning.params)[: len(own)].tobytes() == own.tobytes()
 
 
 def test_trained_together_with_it_the_algorithm_is_told_nothing():

@@ -1,0 +1,102 @@
+"""mode=async: workers begin with their random steps before there are parameters, and never act by a policy without."""
+
+from itertools import pairwise
+
+import pytest
+from counting import check_counter_rows
+from graphs import COUNTER, TINY, make_config
+
+from drl_cli.runtime.handles import get
+
+DQN = ("env=drl_cli.envs.probes:Choose-v0", "algo=dqn")
+ASYNC = (COUNTER, "mode=async", "worker.num=2", "algo.n_step=3", "orchestrator.min_inserts=320", "total_env_steps=1500")
+RANDOM_STEPS, RANDOM_BLOCKS = 320, 10
+
+
+def keep_waiting(graph):
+    """Version 0 is asked for only after all random steps have landed; gives the headers of all blocks as they land."""
+    publish, collected, headers = graph.learning.publish, graph.progress.collected, []
+
+    def not_yet():
+        graph.learning.publishing, graph.learning.publish = True, publish
+
+    def note(header):
+        collected(header)
+        headers.append(header)
+        if graph.learning.params is None and graph.progress.env_steps >= RANDOM_STEPS:
+            publish()
+
+    graph.learning.publish, graph.progress.collected = not_yet, note
+    return headers
+
+
+def check(graph, headers, more=0):
+    """`more` blocks may be under way behind a proxy, which has handed over others."""
+    blocks = [block for header in headers for block in header.blocks]
+    assert [block.version for block in blocks[:RANDOM_BLOCKS]] == [-1] * RANDOM_BLOCKS
+    assert sum(block.version < 0 for block in blocks[RANDOM_BLOCKS:]) <= more
+    for worker in (0, 1):
+        versions = [block.version for block in blocks if block.worker == worker]
+        assert all(before <= after for before, after in pairwise(versions))
+        assert versions[-1] > 0
+    assert graph.progress.opt_steps > 0
+    assert graph.progress.updates_per_env_step() == pytest.approx(0.25, rel=0.02)
+    check_counter_rows(get(graph.replay.shards[0].call("contents")), 3, 0.99, graph.progress.env_steps)
+
+
+@pytest.mark.parametrize("fetch", ["collect", "3", "episode"])
+def test_random_steps_are_taken_without_parameters_and_no_others(build_graph, fetch):
+    graph = build_graph(*ASYNC, f"worker.fetch={fetch}", "orchestrator.sample_load_ratio=1")
+    headers = keep_waiting(graph)
+    graph.run()
+    check(graph, headers)
+    assert (
+        graph.saver.saved["env_steps"] == RANDOM_STEPS
+    )  # the checkpoint of the beginning waits for the parameters, too
+
+
+@pytest.mark.parametrize("normalize", ["true", "false"])
+def test_a_proxy_hands_over_no_parameters_while_there_are_none(build_graph, normalize):
+    graph = build_graph(*ASYNC, "worker.proxies=1", f"env.normalize_obs={normalize}")
+    headers = keep_waiting(graph)
+    graph.run()
+    check(graph, headers)
+    assert graph.progress.trace.counts[8] == 2 * graph.progress.trace.counts[7]
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("proxies", [0, 1])
+def test_in_processes_of_their_own(run_graph, proxies):
+    headers = []
+    args = (*ASYNC, f"worker.proxies={proxies}")
+    graph = run_graph(*args, started=lambda graph: headers.append(keep_waiting(graph)), on_ray=True)
+    check(graph, headers[0], more=proxies)
+
+
+def test_a_schedule_is_followed_from_version_0_on(build_graph):
+    graph = build_graph(*DQN, "mode=async", "worker.num=2", "orchestrator.min_inserts=320", "worker.exploration=ladder")
+    headers = keep_waiting(graph)
+    graph.run()
+    assert headers[0].blocks[0].version == -1
+    epsilon = graph.learning.load.exploration["epsilon"]
+    for member, exponent in zip(graph.pool.members, (1, 8), strict=True):
+        assert member.handle.role.policy.epsilon == pytest.approx(
+            member.handle.role.load.exploration["epsilon"] ** exponent
+        )
+    assert epsilon < 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "steps"),
+    [
+        ((COUNTER, "mode=async"), 64),
+        ((COUNTER, "mode=async", "worker.random_steps=0"), 0),
+        ((COUNTER, "mode=sync"), 0),
+        ((COUNTER, "mode=single"), 0),
+        ((COUNTER, "mode=async", "algo=ppo", "worker.random_steps=64"), 0),
+        ((*DQN, "mode=async", "replay=prioritized"), 64),
+        ((*DQN, "mode=async", "replay=prioritized", "replay.initial_priority=worker"), 0),
+    ],
+)
+def test_who_waits_for_parameters(overrides, steps):
+    assert make_config(*TINY, *overrides).steps_without_params == steps
