@@ -39,7 +39,8 @@ class Suite:
         self.trainer_rates: dict[int, Rate] = {}
         """Environment steps for which all trainers together make the updates, by their number of threads."""
         self.updates_per_batch = 1.0
-        self.own = Setting(config.num_workers, config.trainer.threads, config.worker.envs)
+        threads = config.trainer.threads
+        self.own = Setting(config.num_workers, 1 if threads == "auto" else threads, config.worker.envs)
 
     @cached_property
     def params(self) -> tuple[LoadParams, Array]:
