@@ -56,11 +56,10 @@ class Evaluator:
         running = np.arange(len(self.envs))
         self.policy.begin(running)
         for _ in range(self.max_steps):
-            actions = self.policy.greedy(obs)
+            actions = self.envs[0].to_env(self.policy.greedy(obs))
             still = np.ones(len(running), np.bool_)
             for k, i in enumerate(running):
-                next_obs, reward, terminated, truncated = self.envs[i].step(actions[i])
-                obs[i] = next_obs
+                obs[i], reward, terminated, truncated, _ = self.envs[i].raw.step(actions[i])
                 returns[i] += reward
                 lengths[i] += 1
                 still[k] = not (terminated or truncated)
