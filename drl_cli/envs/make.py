@@ -19,7 +19,7 @@ from drl_cli.types import ActionSpec, Array, Column, EnvSpec
 
 
 class Env:
-    """One environment with its action rescaling; an observation may be the environment's own array."""
+    """One environment, `raw`, and what makes its actions of the policy's; an observation may be its own array."""
 
     def __init__(self, config: EnvConfig) -> None:
         self.raw = build(config)
@@ -29,11 +29,6 @@ class Env:
         """Start an episode; the seed also fixes all later episodes of this environment."""
         obs: Array = self.raw.reset(seed=seed)[0]
         return obs
-
-    def step(self, action: Array) -> tuple[Array, float, bool, bool]:
-        """Observation, reward, terminated, truncated for an action in [-1, 1] (or a choice from 0)."""
-        obs, reward, terminated, truncated, _ = self.raw.step(self.to_env(action[None])[0])
-        return obs, float(reward), terminated, truncated
 
     def close(self) -> None:
         """Free what the environment holds."""

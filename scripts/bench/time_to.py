@@ -72,7 +72,8 @@ def sb3(side: str, settings: dict, seed: int, cap_s: float) -> Result:
             wrapper_class=lambda env: gymnasium.wrappers.TransformReward(env, lambda reward: scale * reward),
         )  # fmt: skip
         options = {"learning_rate": algo["lr"], "gamma": algo["gamma"], "tau": algo["tau"], "n_steps": algo["n_step"]}
-        options |= {"ent_coef": f"auto_{algo['initial_alpha']}", "batch_size": settings["trainer"]["batch_size"]}
+        options |= {"target_entropy": algo["target_entropy"], "ent_coef": f"auto_{algo['initial_alpha']}"}
+        options |= {"batch_size": settings["trainer"]["batch_size"]}
         options |= {"buffer_size": settings["replay"]["capacity"], "learning_starts": pace["min_inserts"]}
         options |= {"train_freq": 16, "gradient_steps": round(16 * ENVS * pace["sample_insert_ratio"])}
         options |= {"policy_kwargs": {"net_arch": settings["network"]["hidden"]}}
@@ -98,8 +99,20 @@ def sb3(side: str, settings: dict, seed: int, cap_s: float) -> Result:
         def note(self, seconds: float | None) -> None:
             self.result = {"seconds": seconds, "env_steps": self.num_timesteps, "updates": self.model._n_updates}
 
+    class Temperature(torch.optim.Adam):
+        """With a step of its own, where stable-baselines3 has one for everything."""
+
+        def step(self, closure=None):
+            (group,) = self.param_groups
+            lr, group["lr"] = group["lr"], settings["algo"]["alpha_lr"]
+            super().step(closure)
+            group["lr"] = lr
+
     evaluate = Evaluate()
-    SAC("MlpPolicy", envs, device="cpu", seed=seed, **options).learn(total, evaluate)
+    model = SAC("MlpPolicy", envs, device="cpu", seed=seed, **options)
+    if side == "sb3-ours":
+        model.ent_coef_optimizer = Temperature([model.log_ent_coef])
+    model.learn(total, evaluate)
     if evaluate.result is None:
         evaluate.note(None)
     return evaluate.result

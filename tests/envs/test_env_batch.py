@@ -82,7 +82,7 @@ def batch(id, seeds=(0,), **kwargs):
 def test_actions_are_rescaled(low, high, action, expected, dtype):
     env = Env(config("TestRecording-v0", action_space=Box(np.array(low, dtype), np.array(high, dtype), dtype=dtype)))
     env.reset(0)
-    env.step(np.array(action, np.float32))
+    env.raw.step(env.to_env(np.array([action], np.float32))[0])
     (given,) = env.raw.unwrapped.actions
     assert given.dtype == dtype
     np.testing.assert_allclose(given, expected, rtol=1e-6, atol=1e-6)
@@ -94,7 +94,7 @@ def test_actions_of_odd_bounds_stay_inside_and_keep_their_shape():
     assert read_spec(config("TestRecording-v0", action_space=space)).action == ActionSpec("box", 6, "Box(2, 3)")
     env.reset(0)
     for action in (np.ones(6), -np.ones(6), np.linspace(-1, 1, 6)):
-        env.step(action.astype(np.float32))
+        env.raw.step(env.to_env(action[None].astype(np.float32))[0])
     assert [given.shape for given in env.raw.unwrapped.actions] == [(2, 3)] * 3
 
 
@@ -104,7 +104,7 @@ def test_discrete_actions_keep_their_start():
     env = Env(config("TestRecording-v0", **kwargs))
     env.reset(0)
     for choice in np.arange(4):
-        env.step(choice)
+        env.raw.step(env.to_env(choice[None])[0])
     assert env.raw.unwrapped.actions == [-2, -1, 0, 1]
     choose = batch("drl_cli.envs.probes:Choose-v0", seeds=range(6))
     assert choose.step(choose.obs.argmax(1)).reward.tolist() == [1.0] * 6

@@ -62,8 +62,8 @@ def test_evaluations_play_gymnasiums(library):
 def test_one_that_only_the_pool_has_is_evaluated_there(library):
     env = Env(config("FakeOnly-v0"))
     assert [env.reset(seed).tolist() for seed in (5, 6, 5)] == [[5, 0, 0], [6, 0, 0], [5, 0, 0]]
-    steps = [env.step(np.zeros(1, np.float32)) for _ in range(3)]
-    assert [(obs.tolist(), *rest) for obs, *rest in steps][1:] == [
+    steps = [env.raw.step(env.to_env(np.zeros((1, 1), np.float32))[0]) for _ in range(3)]
+    assert [(obs.tolist(), *rest[:3]) for obs, *rest in steps][1:] == [
         ([5, 0, 2], 2.0, False, False),
         ([5, 0, 3], 3.0, True, False),
     ]
