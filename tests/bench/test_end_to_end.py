@@ -46,6 +46,7 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("mode", ["single", "async"])
 def test_a_run_is_measured_and_leaves_nothing(folder, mode):
     command = [*SMALL, f"mode={mode}", "total_env_steps=40", "stop.return=-9999", "manage.eval_period=16"]

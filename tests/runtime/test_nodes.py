@@ -51,7 +51,8 @@ def remove_at(ray_cluster, second_node):
                 ray_cluster.remove_node(second_node, allow_graceful=False)
             if len(graph.pool.members) < members:
                 members = len(graph.pool.members)
-                graph.config = dataclasses.replace(graph.config, total_env_steps=graph.progress.env_steps + 1000)
+                config = dataclasses.replace(graph.config, total_env_steps=graph.progress.env_steps + 1000)
+                graph.config = graph.pace.config = config
 
         graph.progress.collected = note
 
