@@ -30,6 +30,11 @@ class Env:
         obs: Array = self.raw.reset(seed=seed)[0]
         return obs
 
+    def step(self, action: Array) -> tuple[Array, float, bool, bool]:
+        """Observation, reward, terminated, truncated for an action in [-1, 1] (or a choice from 0)."""
+        obs, reward, terminated, truncated, _ = self.raw.step(self.to_env(action[None])[0])
+        return obs, float(reward), terminated, truncated
+
     def close(self) -> None:
         """Free what the environment holds."""
         self.raw.close()
