@@ -10,10 +10,11 @@ from drl_cli.bench.end_to_end import Pace
 from drl_cli.bench.figures import Figure, Rate, middle, short
 from drl_cli.bench.overrides import overridden
 from drl_cli.bench.replay import Replaying
-from drl_cli.bench.tune import ENVS, Setting, choose, promising, settings, thread_counts
-from drl_cli.bench.updates import Updating, alone, lone_trainer
+from drl_cli.bench.tune import ENVS, Setting, choose, promising, settings
+from drl_cli.bench.updates import Updating, lone_trainer
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.messages import LoadParams
+from drl_cli.runtime.thread_choice import alone, candidates
 from drl_cli.types import Array, EnvSpec
 
 
@@ -50,7 +51,7 @@ class Suite:
     @cached_property
     def replaying(self) -> Replaying:
         """A full table, until the runs that fill their own."""
-        return Replaying(alone(self.config), self.spec, *self.params, self.seconds)
+        return Replaying(alone(self.config, 1), self.spec, *self.params, self.seconds)
 
     def collect(self) -> None:
         """One worker, at several numbers of environments."""
@@ -78,7 +79,7 @@ class Suite:
         """The trainer at several numbers of threads."""
         config, own = self.replaying.config, self.own.threads
         on_gpu = updates.lone_trainer(config, self.spec).device.type != "cpu"
-        counts = [own] if on_gpu else sorted({own, *thread_counts(self.cores)})
+        counts = [own] if on_gpu else sorted({own, *candidates(self.cores)})
         sides = [Updating(self.replaying, self.spec, threads) for threads in counts]
         rates = updates.measure(sides, self.seconds)
         self.updates_per_batch = sides[0].updates_per_batch

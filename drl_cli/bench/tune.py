@@ -1,6 +1,6 @@
 """Which numbers of workers, environments and threads to try, and which of those that were tried to take."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from drl_cli.bench.bounds import balanced_ratio
@@ -52,11 +52,6 @@ def choose(measured: Mapping[Setting, float]) -> Setting:
     """The smallest of those that are as fast as the fastest."""
     best = max(measured.values())
     return min(one for one, rate in measured.items() if rate * SLACK >= best)
-
-
-def thread_counts(cores: int) -> Sequence[int]:
-    """1, 2, 4, ... and all cores."""
-    return sorted({*(2**i for i in range(cores.bit_length()) if 2**i <= cores), cores})
 
 
 def advice(pace: Pace, asked: float | None) -> list[str]:

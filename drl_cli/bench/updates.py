@@ -1,29 +1,21 @@
 """Gradient updates of the run's own trainer, with the batches that it draws from a full replay table."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 from drl_cli.bench.figures import ROUNDS, Rate, in_turn, timed
 from drl_cli.bench.replay import Replaying
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.program import make_trainer
+from drl_cli.runtime.thread_choice import alone
 from drl_cli.runtime.trainer import Trainer
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import torch
 
 
-def alone(config: Config) -> Config:
-    """A run whose one trainer does what each of several does: without averaging, on its share of every batch."""
-    trainer = config.trainer
-    share = max(1, trainer.batch_size // trainer.num)
-    return replace(config, trainer=replace(trainer, num=1, batch_size=share))
-
-
 def lone_trainer(config: Config, spec: EnvSpec, threads: int = 1) -> Trainer:
-    """Such a trainer."""
-    config = alone(config)
-    return make_trainer(replace(config, trainer=replace(config.trainer, threads=threads)), spec, config.device, 0)
+    """One of the run's trainers without the others."""
+    return make_trainer(alone(config, threads), spec, config.device, 0)
 
 
 class Updating:

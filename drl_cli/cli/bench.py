@@ -21,6 +21,7 @@ from drl_cli.cli.settings import fields
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import RunError
 from drl_cli.types import EnvSpec
+from drl_cli.utils.cores import num_cores
 from drl_cli.utils.ranges import Positive
 
 if TYPE_CHECKING:  # importing it takes long
@@ -80,7 +81,7 @@ def measure(config: Config, spec: EnvSpec, options: Options, command: CommandLin
     from drl_cli.bench.tune import advice
     from drl_cli.cli.preflight import pace_problems
 
-    cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    cores, load = num_cores(), os.getloadavg()[0]
     print(
         f"{config.env.name} {config.algo.name} {config.mode}: {cores} processors, {busy_text(load, cores)}", flush=True
     )

@@ -23,6 +23,7 @@ from drl_cli.runtime.errors import ClusterUnfit
 from drl_cli.runtime.exploration import exploration_problems
 from drl_cli.runtime.rate_limiter import required_band
 from drl_cli.types import EnvSpec
+from drl_cli.utils.cores import num_cores
 
 if TYPE_CHECKING:  # importing it takes long
     from drl_cli.runtime.launch import Cluster
@@ -48,7 +49,7 @@ def fill(config: Config, nodes: Sequence[Node] = ()) -> Config:
     if proxies == "auto":
         proxies = 0 if single else len(nodes)
     if num is None:
-        cpus = int(sum(node.cpus for node in nodes)) if nodes else len(os.sched_getaffinity(0))
+        cpus = int(sum(node.cpus for node in nodes)) if nodes else num_cores()
         share = max(1, proxies)
         num = max(share, (1 if single else cpus - config.trainer.num) // share * share)  # proxies have equal shares
     return dataclasses.replace(config, worker=dataclasses.replace(config.worker, num=num, proxies=proxies))

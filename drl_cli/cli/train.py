@@ -19,6 +19,7 @@ from drl_cli.cli.settings import build, to_yaml_keys
 from drl_cli.cli.sweep import run_job
 from drl_cli.runtime.config import Config
 from drl_cli.utils.clock import process_start
+from drl_cli.utils.cores import num_cores
 
 RESULT_FILE = "DRL_RESULT_FILE"
 """Environment variable: where a job of a sweep leaves the path of its summary for the sweep."""
@@ -133,7 +134,7 @@ def train(plain: dict[str, Any]) -> dict[str, Any]:
     from drl_cli.runtime.run_folder import make_folder, run_record
     from drl_cli.runtime.thread_choice import choose_threads
 
-    config, seconds = choose_threads(config, spec, len(os.sched_getaffinity(0)))
+    config, seconds = choose_threads(config, spec, num_cores())
     if seconds:
         measured = ", ".join(f"{threads}: {1000 * each:.3g}" for threads, each in seconds.items())
         print(f"trainer.threads=auto is {config.num_threads}: milliseconds of an update by threads are {measured}")

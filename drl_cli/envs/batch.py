@@ -33,7 +33,25 @@ class Step:
     valid: Array
 
 
-class EnvBatch:
+class Finished:
+    """What ended in the steps so far, for whoever collects it: whole episodes, and environments by a fault."""
+
+    def __init__(self) -> None:
+        self.episodes: list[Episode] = []
+        self.faults: list[str] = []
+
+    def take_episodes(self) -> tuple[Episode, ...]:
+        """Episodes finished since the last call."""
+        episodes, self.episodes = tuple(self.episodes), []
+        return episodes
+
+    def take_faults(self) -> tuple[str, ...]:
+        """What happened to environments that began anew since the last call, a line each."""
+        faults, self.faults = tuple(self.faults), []
+        return faults
+
+
+class EnvBatch(Finished):
     """Steps E environments and resets those whose episode ended; `obs` `[E, ...]` is what to act on next.
 
     An environment that raises, hangs, or gives an observation or reward that is not finite or an observation of another
@@ -44,11 +62,10 @@ class EnvBatch:
     """
 
     def __init__(self, config: EnvConfig, spec: EnvSpec, seeds: Sequence[int], max_rebuilds: int = 0) -> None:
+        super().__init__()
         self.config, self.seeds, self.max_rebuilds = config, list(seeds), max_rebuilds
         self.envs = [Env(config) for _ in seeds]
         self.obs = np.zeros((len(seeds), *spec.obs.shape), spec.obs.dtype)
-        self.episodes: list[Episode] = []
-        self.faults: list[str] = []
         self.begun: list[int] = []
         self.calls = 0
         self._is_float = spec.obs.dtype != "uint8"
@@ -88,16 +105,6 @@ class EnvBatch:
             while len(self._actions) > max(self._lengths):
                 self._actions.popleft()
         return step
-
-    def take_episodes(self) -> tuple[Episode, ...]:
-        """Episodes finished since the last call."""
-        episodes, self.episodes = tuple(self.episodes), []
-        return episodes
-
-    def take_faults(self) -> tuple[str, ...]:
-        """What happened to environments that were made anew since the last call, a line each."""
-        faults, self.faults = tuple(self.faults), []
-        return faults
 
     def state(self) -> State:
         """All that `load_state` needs, to be taken when the episodes and faults so far have been."""

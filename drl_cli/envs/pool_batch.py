@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from drl_cli.envs.actions import ActionMap
-from drl_cli.envs.batch import Step, is_surely_finite, not_finite
+from drl_cli.envs.batch import Finished, Step, is_surely_finite, not_finite
 from drl_cli.envs.config import EnvConfig, EnvFault
 from drl_cli.envs.pool import find_task, make_pool
 from drl_cli.types import Array, EnvSpec, Episode, State
@@ -16,7 +16,7 @@ from drl_cli.utils.seeding import integers
 log = logging.getLogger(__name__)
 
 
-class PoolBatch:
+class PoolBatch(Finished):
     """Steps E environments and resets those whose episode ended; `obs` `[E, ...]` is what to act on next.
 
     EnvPool resets an environment in the step after its episode's last one. Here those are reset by their ids at once:
@@ -30,11 +30,10 @@ class PoolBatch:
     calls = 0
 
     def __init__(self, config: EnvConfig, spec: EnvSpec, seeds: Sequence[int], max_rebuilds: int = 0) -> None:
+        super().__init__()
         self.task, self.seeds, self.max_rebuilds = find_task(config), list(seeds), max_rebuilds
         self.to_env = ActionMap(self.task.action_space)
         self.obs = np.zeros((len(seeds), *spec.obs.shape), spec.obs.dtype)
-        self.episodes: list[Episode] = []
-        self.faults: list[str] = []
         self.begun: list[int] = []
         self._is_float = spec.obs.dtype != "uint8"
         self._returns, self._lengths = np.zeros(len(seeds)), np.zeros(len(seeds), np.int64)
@@ -67,16 +66,6 @@ class PoolBatch:
         if self.begun:
             self._reset(self.begun)
         return step
-
-    def take_episodes(self) -> tuple[Episode, ...]:
-        """Episodes finished since the last call."""
-        episodes, self.episodes = tuple(self.episodes), []
-        return episodes
-
-    def take_faults(self) -> tuple[str, ...]:
-        """What happened to environments that began anew since the last call, a line each."""
-        faults, self.faults = tuple(self.faults), []
-        return faults
 
     def state(self) -> State:
         """What `load_state` needs, and EnvBatch's too. Running episodes can't be saved: nothing of them is in it."""

@@ -69,14 +69,18 @@ def fewest(seconds: Mapping[int, float]) -> int:
     return best
 
 
+def alone(config: Config, threads: int) -> Config:
+    """A run whose one trainer does what each of several does: without averaging, on its share of every batch."""
+    share = max(1, config.trainer.batch_size // config.trainer.num)
+    return replace(config, trainer=replace(config.trainer, num=1, batch_size=share, threads=threads))
+
+
 def measure(config: Config, spec: EnvSpec, counts: Sequence[int]) -> dict[int, float]:
     """Least seconds of an update by number of threads, taken in turn; on a device nothing is measured but the first.
 
     The trainer and its batch are like the run's, but none of it comes into the run.
     """
-    share = config.trainer.batch_size // config.trainer.num
-    alone = replace(config.trainer, num=1, threads=1, batch_size=share)
-    config = replace(config, trainer=alone, load_weights=None)
+    config = replace(alone(config, threads=1), load_weights=None)
     trainer = make_trainer(config, spec, config.device, 0)
     counts = counts[:1] if trainer.device.type != "cpu" else counts
     _, params = trainer.publish(0, 0)

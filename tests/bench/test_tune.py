@@ -1,10 +1,9 @@
 """Which settings are tried, and which is taken."""
 
-import pytest
 from graphs import make_config
 
 from drl_cli.bench.end_to_end import Pace
-from drl_cli.bench.tune import Setting, advice, choose, promising, settings, thread_counts
+from drl_cli.bench.tune import Setting, advice, choose, promising, settings
 
 
 def test_settings_are_all_combinations_up_to_the_cores():
@@ -12,11 +11,6 @@ def test_settings_are_all_combinations_up_to_the_cores():
     assert len(found) == len(set(found)) == 2 * 2 * 3
     assert {(one.workers, one.threads, one.envs) for one in found} >= {(1, 1, 8), (2, 2, 32)}
     assert max(one.workers for one in found) == 2
-
-
-@pytest.mark.parametrize(("cores", "counts"), [(1, [1]), (2, [1, 2]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])])
-def test_numbers_of_threads_are_powers_of_two_and_all_cores(cores, counts):
-    assert thread_counts(cores) == counts
 
 
 def test_the_fastest_are_tried_and_of_those_about_as_fast_the_smallest():

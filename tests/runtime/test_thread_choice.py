@@ -54,8 +54,8 @@ def test_the_rule(batch_size, hidden, free, threads):
 
 
 def test_numbers_that_are_tried():
-    assert [candidates(free) for free in (2, 3, 4, 6, 16)] == [
-        *([1, 2], [1, 2, 3], [1, 2, 4], [1, 2, 4, 6], [1, 2, 4, 8, 16]),
+    assert [candidates(free) for free in (1, 2, 3, 4, 6, 16)] == [
+        *([1], [1, 2], [1, 2, 3], [1, 2, 4], [1, 2, 4, 6], [1, 2, 4, 8, 16]),
     ]
 
 

@@ -1,6 +1,7 @@
 """Ranges, seeding, clock, lazy imports."""
 
 import itertools
+import os
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ import torch
 
 from drl_cli.utils import lazy
 from drl_cli.utils.clock import Waiting, process_start
+from drl_cli.utils.cores import num_cores
 from drl_cli.utils.ranges import Range
 from drl_cli.utils.schedules import linear
 from drl_cli.utils.seeding import ROLES, generator, integers
@@ -104,3 +106,11 @@ assert torch.float32 is sys.modules["torch"].float32
     assert lazy.torch.float32 is torch.float32
     with pytest.raises(AttributeError):
         _ = lazy.torch.no_such_name
+
+
+def test_cores_where_the_system_says_which_and_where_it_does_not(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 5, 6}, raising=False)
+    assert num_cores() == 3
+    monkeypatch.delattr(os, "sched_getaffinity")
+    monkeypatch.setattr(os, "cpu_count", lambda: 7)
+    assert num_cores() == 7
