@@ -1,5 +1,6 @@
 """Calls: what the orchestrator has asked of the roles and not heard of yet, and the one place where it waits."""
 
+from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 
 from drl_cli.runtime.errors import RoleLost
@@ -12,16 +13,19 @@ GRACE_S = 10.0  # a dead process is known to be dead by then
 class Calls:
     """Maps each reference to the role that owes it and to what is done with it.
 
-    A role that owes an answer for `stall_s` is lost: nobody waits for ever, and nobody has to guess for whom.
+    `in_flight` counts them by kind of role. A role that owes an answer for `stall_s` is lost: nobody waits for ever,
+    and nobody has to guess for whom.
     """
 
     def __init__(self, stall_s: float) -> None:
         self.stall_s = stall_s
         self.pending: dict[Ref, tuple[str, Callable[[Ref], None], float]] = {}
+        self.in_flight: Counter[str] = Counter()
 
     def expect(self, ref: Ref, role: str, react: Callable[[Ref], None]) -> None:
         """React to this role's answer when it is there."""
         self.pending[ref] = (role, react, now())
+        self.in_flight[_kind(role)] += 1
 
     def react(self, others: Sequence[Ref], timeout_s: float, patient: Container[Ref]) -> None:
         """React to all answers that are there; if there are none, wait for one, or one of `others`, or the time.
@@ -32,6 +36,7 @@ class Calls:
         for ref in wait([*self.pending, *others], max(0.0, timeout_s)):
             if ref in self.pending:
                 role, react, _ = self.pending.pop(ref)
+                self.in_flight[_kind(role)] -= 1
                 try:
                     react(ref)
                 except ObjectLost:
@@ -45,6 +50,11 @@ class Calls:
         silent = {role for ref, (role, _, issued) in self.pending.items() if issued < since and ref not in patient}
         if silent:
             raise RoleLost(f"no answer for {self.stall_s:g} s from: {', '.join(sorted(silent))}")
+
+
+def _kind(role: str) -> str:
+    """Without its number."""
+    return role.rstrip(" 0123456789")
 
 
 def blame(roles: Mapping[str, Handle], error: Exception) -> RoleLost:

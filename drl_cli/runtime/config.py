@@ -16,6 +16,10 @@ Mode = Literal["single", "sync", "async"]
 Fetch: TypeAlias = Literal["collect", "episode"] | Count
 Exploration: TypeAlias = Literal["ladder"] | tuple[Mapping[str, float], ...] | None
 
+MOST_UPDATES: Mapping[Mode, int] = {"single": 16, "sync": 16, "async": 32}
+MOST_ROWS: Mapping[Mode, int] = {"single": 512, "sync": 512, "async": 1024}
+"""Of one train call and of one hand-over: every call between processes costs, and in mode=async there are most."""
+
 
 @dataclass(frozen=True)
 class StopConfig:
@@ -158,7 +162,7 @@ class Config:
 
     @property
     def block_rows(self) -> int:
-        """Rows of a hand-over: as given, or what pays for 32 updates, at most 512; on-policy, a share of a batch.
+        """Rows of a hand-over: as given, or what pays for two train calls up to a most; on-policy, a share of a batch.
 
         Small hand-overs keep both sides close to the ratio at every moment, large ones save calls: about 2 ms of
         processor time for each.
@@ -167,7 +171,8 @@ class Config:
             return self.worker.block_rows
         if self.is_on_policy:
             return self.worker.envs * -(-self.trainer.batch_size // (self.num_workers * self.worker.envs))
-        return max(self.worker.envs, min(512, int(32 / self.orchestrator.sample_insert_ratio)))
+        paying = 2 * MOST_UPDATES[self.mode] / self.orchestrator.sample_insert_ratio
+        return max(self.worker.envs, min(MOST_ROWS[self.mode], int(paying)))
 
     @property
     def restores_workers(self) -> bool:
@@ -214,7 +219,7 @@ class Config:
         if self.is_on_policy:
             return 1
         paid = int(self.orchestrator.sample_insert_ratio * self.rows_per_collect)
-        return self.trainer.updates_per_call or max(1, min(16, paid))
+        return self.trainer.updates_per_call or max(1, min(MOST_UPDATES[self.mode], paid))
 
     @property
     def worker_priorities(self) -> bool:

@@ -22,6 +22,8 @@ from drl_cli.runtime.errors import ClusterUnfit, RoleLost
 log = logging.getLogger(__name__)
 
 START_S = 2.0  # that the end of a run waits for Ray to have started
+DIRECT_BYTES = 2_000_000
+"""What is smaller goes along with calls and answers: by way of Ray's store it would take more processor time."""
 
 
 class RaySession:
@@ -93,6 +95,7 @@ class RaySession:
         # Ray's way to listen on loopback alone; it would replace 127.0.0.1 by the machine's address.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         os.environ.setdefault("RAY_worker_niceness", "0")  # else 15: whatever runs beside would starve the trainer
+        os.environ.setdefault("RAY_max_direct_call_object_size", str(DIRECT_BYTES))
         os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([os.getcwd(), *sys.path[1:]]))
         for attempt in (1, 2):  # on a machine that is busy it may be too slow the first time
             try:

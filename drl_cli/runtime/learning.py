@@ -15,11 +15,15 @@ from drl_cli.runtime.trainer_group import TrainerGroup
 from drl_cli.types import Array
 from drl_cli.utils.clock import now
 
+CALL_S = 0.2
+"""What a train call should take at most, where nobody said how many updates it makes: parameters follow calls."""
+
 
 class Learning:
     """`load` is the newest version and `params` its parameters, None before the first.
 
-    `training` train calls are under way, and a version when it is `publishing`, of which `on_published` is told.
+    `training` train calls are under way, and a version when it is `publishing`, of which `on_published` is told. A call
+    may be of up to `call_updates`.
     """
 
     def __init__(
@@ -40,6 +44,7 @@ class Learning:
         self.params: Ref = None
         self.training = 0
         self.publishing = False
+        self.call_updates = config.updates_per_call
 
     @property
     def is_idle(self) -> bool:
@@ -111,9 +116,16 @@ class Learning:
         if self.training == 0:
             self.progress.trainer_idle.start(now())
         self.progress.trained(report, shard)
+        self._size_calls(report)
         due = report.opt_steps - self.load.opt_steps >= self.config.orchestrator.sample_load_ratio
         if self.config.mode == "async" and due and not self.publishing:
             self.publish()
+
+    def _size_calls(self, report: TrainReport) -> None:
+        """Slow updates: fewer in a call. Where equal seeds give equal weights all calls stay as large as they are."""
+        if self.config.mode == "async" and self.config.trainer.updates_per_call is None and report.num_batches:
+            fitting = int(CALL_S * report.num_batches / max(1e-9, report.seconds))
+            self.call_updates = max(1, min(self.config.updates_per_call, fitting))
 
     def _on_published(self, ref: Ref, params: Ref) -> None:
         self.load = get(ref)

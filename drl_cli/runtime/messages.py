@@ -80,6 +80,7 @@ class BatchTrainingData:
     `sequence` `[num_batches, batch_size]` are the numbers of the rows, where the table wants their priorities;
     `dropped` transitions were too old to be served; `stats` is what the table has to report. `version` is the
     request's; `moments` are those of all rows that came into this `shard`, where the trainer normalises by them.
+    `seconds` is what drawing took.
     """
 
     trainer: int
@@ -92,6 +93,7 @@ class BatchTrainingData:
     version: int = 0
     shard: int = 0
     moments: RunningMoments | None = field(default=None, compare=False)
+    seconds: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True)

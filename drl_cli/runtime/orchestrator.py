@@ -60,7 +60,7 @@ class Orchestrator:
         self.calls = Calls(config.orchestrator.stall_s)
         window_s = config.orchestrator.gather_window_s if config.mode == "async" else math.inf  # sync: a barrier
         self.hand_over = HandOver(pool, replay, limiter, progress, self.calls, rows_per_collect, window_s)
-        self.reports = Reports(config, pool, progress, manage, console, self.stop)
+        self.reports = Reports(config, pool, progress, manage, console, self.calls, self.stop)
         self.learning = Learning(
             config, replay, trainers, server, share, limiter, progress, self.calls, self.reports.published
         )  # fmt: skip

@@ -21,7 +21,7 @@ class Pace:
         """Updates that one more train call may make now; 0: there may be none."""
         if self.learning.training >= self.prefetch:
             return 0
-        updates, draining = self.config.updates_per_call, self.hand_over.issued >= self.config.total_env_steps
+        updates, draining = self.learning.call_updates, self.hand_over.issued >= self.config.total_env_steps
         if draining and not self.limiter.free:
             updates = min(updates, self.limiter.owed())
         return updates if updates > 0 and self.limiter.may_sample(updates) else 0

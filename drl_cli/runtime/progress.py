@@ -5,7 +5,7 @@ import json
 import logging
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,8 @@ class Progress:
         self._means = Means()
         self._skipped_said = 0
         self._replay: dict[int, Mapping[str, float]] = {}
-        self._last_report = (now(), 0, 0)
+        self._worker_steps: Counter[int] = Counter()  # since the last report
+        self._last_report = (now(), self.counts())
         self._first = (0, 0)  # env_steps and opt_steps of the run before this process
         self._anew = (0.0, 0)  # env_steps that paid for updates, and inserts, before replay was last empty
 
@@ -81,6 +82,7 @@ class Progress:
             lag = self.opt_steps - block.opt_steps
             self._lags = [self._lags[0] + lag, self._lags[1] + 1, max(self._lags[2], lag)]
             self._means.add({"async/policy_lag": lag})
+            self._worker_steps[block.worker] += block.last_env_step - block.first_env_step
         excess = self.inserts - self._anew[1] - self.config.orchestrator.min_inserts
         if self.warm_env_steps is None and excess >= 0:
             self.warm_env_steps = self.env_steps - excess - self._anew[0]
@@ -99,6 +101,8 @@ class Progress:
         self.skipped_updates += report.skipped
         if self._skipped_said == 0:
             self._say_skipped()
+        if report.num_batches:
+            self._means.add({"perf/sample_ms": 1000 * report.sample_s / report.num_batches}, report.num_batches)
         if report.num_updates == 0:
             return
         self._means.add({f"train/{name}": value for name, value in report.metrics.items()}, report.num_updates)
@@ -156,7 +160,7 @@ class Progress:
             setattr(self, name, state[name] and EvalReport(**state[name] | {"load": LoadParams(**state[name]["load"])}))
         self.trace.counts.update({int(route): count for route, count in state["messages"].items()})
         self._first = (self.env_steps, self.opt_steps)
-        self._last_report = (now(), *self._first)
+        self._last_report = (now(), self.counts())
         if not has_replay:
             paid = 0.0 if self.warm_env_steps is None else self.env_steps - self.warm_env_steps
             self._anew, self.warm_env_steps = (paid, self.inserts), None
@@ -184,10 +188,11 @@ class Progress:
     def report(self, worker_wait_s: float) -> dict[str, float]:
         """All that has come together since the last report, by tag."""
         moment = now()
-        since, env_steps, opt_steps = self._last_report
-        self._last_report = (moment, self.env_steps, self.opt_steps)
+        since, before = self._last_report
+        self._last_report = (moment, self.counts())
         self._say_skipped()
         elapsed = max(1e-9, moment - since)
+        gone = {name: count - before[name] for name, count in self.counts().items()}
         worker_wait, trainer_wait = self.wait_fracs(worker_wait_s)
         episodes, self._episodes = list(self._episodes), deque()
         ratio = self.updates_per_env_step()
@@ -197,10 +202,13 @@ class Progress:
             "rollout/episodes": self.num_episodes,
             **self._means.take(),
             "train/skipped_updates": self.skipped_updates,
-            "perf/env_steps_per_s": (self.env_steps - env_steps) / elapsed,
-            "perf/opt_steps_per_s": (self.opt_steps - opt_steps) / elapsed,
+            "perf/env_steps_per_s": gone["env_steps"] / elapsed,
+            **self._worker_rates(elapsed),
+            "perf/opt_steps_per_s": gone["opt_steps"] / elapsed,
+            "perf/samples_per_s": gone["samples"] * self.config.trainer.batch_size / elapsed,
+            "perf/loads_per_s": gone["loads"] / elapsed,
             "perf/updates_per_env_step": 0.0 if ratio is None else ratio,
-            "perf/updates_per_env_step_window": (self.opt_steps - opt_steps) / max(1, self.env_steps - env_steps),
+            "perf/updates_per_env_step_window": gone["opt_steps"] / max(1, gone["env_steps"]),
             "perf/worker_wait_frac": worker_wait,
             "perf/worker_wait_s": worker_wait_s,
             "perf/trainer_wait_frac": trainer_wait,
@@ -213,6 +221,11 @@ class Progress:
             **{f"replay/{name}": value for name, value in over_shards(list(self._replay.values())).items()},
             **self._system(),
         }
+
+    def _worker_rates(self, elapsed: float) -> dict[str, float]:
+        """Environment steps per second of each worker since the last report, 0 where nothing came."""
+        steps, self._worker_steps = self._worker_steps, Counter(dict.fromkeys(self._worker_steps, 0))
+        return {f"perf/env_steps_per_s/worker_{i}": steps[i] / elapsed for i in sorted(steps)}
 
     def summary(self, worker_wait_s: float, evals_skipped: int) -> dict[str, Any]:
         """The numbers of summary.json."""

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from drl_cli.metrics.console import Console
+from drl_cli.runtime.calls import Calls
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.exploration import average
 from drl_cli.runtime.handles import Ref
@@ -25,10 +26,11 @@ class Reports:
         progress: Progress,
         manage: ManageLink,
         console: Console,
+        calls: Calls,
         stop: Callable[[str], None],
     ) -> None:
         self.config, self.pool, self.progress, self.manage, self.console = config, pool, progress, manage, console
-        self.stop = stop
+        self.calls, self.stop = calls, stop
         self.next = now() + config.logger.report_s
         self.next_eval = config.manage.eval_period
         manage.on_evaluation(self._on_evaluation)
@@ -43,6 +45,8 @@ class Reports:
         scalars = self.progress.report(self.worker_wait_s())
         exploration = average(self.config.worker.exploration, load.exploration, self.config.num_workers)
         scalars |= {f"rollout/{name}": value for name, value in exploration.items()}
+        calls = self.calls.in_flight
+        scalars |= {f"perf/calls_in_flight/{role.replace(' ', '_')}": float(calls[role]) for role in calls}
         self.manage.report(scalars, self.progress.env_steps)
         self.console.report(scalars, self.progress.env_steps)
 

@@ -24,7 +24,7 @@ class TrainReport:
     """What one train call did: metrics are means over its updates.
 
     `skipped` more were left out, being not finite. `num_batches` were served, `dropped` transitions were not, being
-    too old; `replay` is the table's own report.
+    too old, and `sample_s` went into drawing; `replay` is the table's own report.
     """
 
     opt_steps: int
@@ -35,6 +35,7 @@ class TrainReport:
     num_batches: int
     dropped: int
     replay: Mapping[str, float]
+    sample_s: float
 
 
 class Trainer:
@@ -91,7 +92,7 @@ class Trainer:
         self.opt_steps += num_updates
         priorities = None if header.sequence is None else _priorities(header.trainer, header.sequence, updates)
         seconds = time.perf_counter() - started
-        served = (header.num_batches, header.dropped, header.stats)
+        served = (header.num_batches, header.dropped, header.stats, header.seconds)
         skipped = sum(update.skipped for update in updates)
         return TrainReport(self.opt_steps, num_updates, skipped, means, seconds, *served), priorities
 

@@ -1,5 +1,6 @@
 """TrajectoryManager: owns a replay table; inserts, samples, updates priorities, saves, loads; knows no algorithm."""
 
+import time
 from collections.abc import Mapping
 from functools import reduce
 from pathlib import Path
@@ -52,17 +53,19 @@ class TrajectoryManager:
 
         The parts are consecutive rows of the batches that a single trainer would have got.
         """
+        started = time.perf_counter()
         drawn = self.table.sample(message.num_batches, message.batch_size, message.version)
         size, stats = message.batch_size // message.num_trainers, dict(self.table.stats())
         if self.moments is not None:
             stats["normalizer_count"] = self.moments.count
+        seconds = time.perf_counter() - started
         parts: list[BatchTrainingData | Columns] = []
         for trainer in range(message.num_trainers):
             mine = slice(trainer * size, (trainer + 1) * size)
             numbers = None if drawn.sequence is None else drawn.sequence[:, mine]
             served = (trainer, drawn.num_batches, size, self.table.inserts, numbers, drawn.dropped, stats)
             parts += [
-                BatchTrainingData(*served, message.version, self.shard, self.moments),
+                BatchTrainingData(*served, message.version, self.shard, self.moments, seconds),
                 drawn.columns if message.num_trainers == 1 else _part(drawn.columns, mine),
             ]
         return tuple(parts)

@@ -39,7 +39,7 @@ def test_what_fits_gives_the_spec_and_writes_nothing(config, tmp_path):
         ("replay.capacity=999", ("replay.capacity=999", "orchestrator.min_inserts=1000")),
         ("worker.block_rows=15", ("worker.block_rows=15", "worker.envs=16")),
         ("worker.proxies=3", ("worker.num=2", "worker.proxies=3")),
-        ("orchestrator.band=1", ("orchestrator.band=1", "sample_insert_ratio 0.25", "128 rows")),
+        ("orchestrator.band=1", ("orchestrator.band=1", "sample_insert_ratio 0.25", "256 rows")),
         ("trainer.num=3", ("trainer.batch_size=256", "trainer.num=3")),
     ],
 )

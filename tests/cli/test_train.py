@@ -34,7 +34,9 @@ SUMMARY = {
 }  # fmt: skip
 EVAL_HEADER = "env_steps,opt_steps,version,wall_s,mean,std,min,max,median,episodes,length_mean"
 PERF = {f"perf/{name}" for name in (
-    "env_steps_per_s", "opt_steps_per_s", "updates_per_env_step", "worker_wait_frac", "trainer_wait_frac")}  # fmt: skip
+    "env_steps_per_s", "opt_steps_per_s", "updates_per_env_step", "worker_wait_frac", "trainer_wait_frac",
+    "env_steps_per_s/worker_0", "samples_per_s", "loads_per_s", "calls_in_flight/trainer",
+    "updates_per_env_step_window")}  # fmt: skip
 ENVS = [*options("env"), "Pendulum-v1"]
 
 
@@ -169,7 +171,15 @@ def test_metrics_jsonl_and_events_have_the_tags(small_run, events):
     scalars, _ = events
     tags = {tag for tag, _, _ in scalars}
     assert {tag.split("/")[0] for tag in tags} == {"eval", "rollout", "train", "perf", "async", "replay", "system"}
-    assert {*PERF, "async/policy_lag", "train/critic_loss", "eval/return_mean", "rollout/return_mean"} <= tags
+    assert {
+        *PERF,
+        "perf/sample_ms",
+        "perf/update_ms",
+        "async/policy_lag",
+        "train/critic_loss",
+        "eval/return_mean",
+        "rollout/return_mean",
+    } <= tags
     last = json.loads((small_run.folder / "metrics.jsonl").read_text().splitlines()[-1])
     assert {tag for tag in tags if not tag.startswith("eval/")} >= set(last) - {"env_steps"} >= PERF
     assert last["env_steps"] == 160
