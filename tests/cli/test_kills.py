@@ -98,11 +98,12 @@ def test_without_this_role_a_run_ends_soon_and_can_be_resumed(start, role, mode,
             rf"worker 0 {RESTARTED}/10 in \d+\.\d s",
             marks=EXHAUSTIVE,
         ),
-        (
+        pytest.param(
             "proxy-0",
             "async",
             ("worker.proxies=1",),
             rf"proxy 0 {RESTARTED}/10 in \d+\.\d s",
+            marks=EXHAUSTIVE,
         ),
     ],
 )

@@ -61,7 +61,7 @@ def check_end(run, number):
         pytest.param("evaluating", "async", signal.SIGTERM, False, marks=EXHAUSTIVE),
         ("evaluating", "sync", signal.SIGINT, True),
         pytest.param("saving", "async", signal.SIGINT, False, marks=EXHAUSTIVE),
-        ("saving", "sync", signal.SIGTERM, False),
+        pytest.param("saving", "sync", signal.SIGTERM, False, marks=EXHAUSTIVE),
     ],
 )
 def test_a_signal_ends_a_run_in_any_phase(start, phase, mode, number, group):

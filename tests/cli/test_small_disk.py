@@ -42,7 +42,8 @@ def fill(path):
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["async", pytest.param("single", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("mode", ["async", "single"])
+@pytest.mark.exhaustive
 def test_a_run_on_a_full_disk_goes_on_to_its_end(start, small_disk, mode):
     ballast = small_disk / "ballast"
     run = start(*SMALL, f"mode={mode}", "total_env_steps=6000", "checkpoint.keep_last=20")

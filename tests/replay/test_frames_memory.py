@@ -52,7 +52,7 @@ def fill(capacity, n_step, compress, num_steps):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("n_step", [1, 5])
+@pytest.mark.parametrize("n_step", [pytest.param(1, marks=pytest.mark.exhaustive), 5])
 def test_a_replay_of_images_has_each_frame_once(n_step):
     """Observation and next observation of 100k steps in little more than 100k frames, sampling included."""
     found = fill(STEPS, n_step, "none", STEPS)

@@ -65,7 +65,7 @@ def test_a_proxy_hands_over_no_parameters_while_there_are_none(build_graph, norm
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("proxies", [0, 1])
+@pytest.mark.parametrize("proxies", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
 def test_in_processes_of_their_own(run_graph, proxies):
     headers = []
     args = (*ASYNC, f"worker.proxies={proxies}")

@@ -98,6 +98,7 @@ def test_async_with_prioritized_replay(run_graph):
     assert stale() == before + 1
 
 
+@pytest.mark.exhaustive
 def test_a_slow_worker_delays_nobody(build_graph, tmp_path):
     args = ("env=drl_cli.envs.probes:Sleeper-v0", "mode=async", "worker.num=4", "worker.envs=1", "worker.block_rows=20")
     args += ("orchestrator.limiter=none", "total_env_steps=4000", "+env.kwargs.step_s=0.005")

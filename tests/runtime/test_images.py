@@ -62,7 +62,7 @@ def test_every_frame_of_every_row_is_the_right_one(run_graph, shards):
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize(("proxies", "compress"), [(0, "none"), (1, "lz4")])
+@pytest.mark.parametrize(("proxies", "compress"), [pytest.param(0, "none", marks=pytest.mark.exhaustive), (1, "lz4")])
 def test_async_on_ray(run_graph, proxies, compress):
     more = (f"worker.proxies={proxies}", f"replay.compress={compress}", "replay.capacity=9000")
     graph = run_graph(*FRAMES, "mode=async", *more, on_ray=True)

@@ -104,7 +104,7 @@ def test_sync_on_two_nodes_equals_sync_on_one(run_graph, nodes):
     assert proxied.progress.trace.counts[7] == 2 * (proxied.progress.trace.counts[8] // 4) > 0
 
 
-@pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.parametrize("mode", ["async", pytest.param("sync", marks=pytest.mark.exhaustive)])
 def test_a_lost_node_is_said_and_the_run_goes_on_with_the_others(build_graph, nodes, remove_at, caplog, mode):
     args = (COUNTER, f"mode={mode}", *TWO, "worker.max_restarts=0", "total_env_steps=1e6", "replay.capacity=1e5")
     graph = build_graph(*args, on_ray=True, nodes=nodes)

@@ -109,7 +109,7 @@ def test_every_rollout_is_made_by_the_newest_parameters(build_graph, mode):
     assert check_account(graph) == len(waiting(graph)) == 0
 
 
-@pytest.mark.parametrize("limiter", ["ratio", "none"])
+@pytest.mark.parametrize("limiter", ["ratio", pytest.param("none", marks=pytest.mark.exhaustive)])
 @pytest.mark.ray
 def test_async_on_ray(run_graph, limiter):
     graph = run_graph(*PPO, "mode=async", "total_env_steps=2048", f"orchestrator.limiter={limiter}", on_ray=True)

@@ -22,7 +22,14 @@ def policy(graph):
     return ranks[0]
 
 
-@pytest.mark.parametrize("option", ["replay=uniform", "replay=prioritized", "env.normalize_obs=true"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "replay=uniform",
+        pytest.param("replay=prioritized", marks=pytest.mark.exhaustive),
+        pytest.param("env.normalize_obs=true", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_two_equal_one_and_are_reproducible(run_graph, option):
     args = (COUNTER, "mode=sync", "worker.num=2", option, "seed=5")
     one = run_graph(*args)
@@ -71,7 +78,14 @@ def end(graph, rank, number):
     return str(caught.value), elapsed
 
 
-@pytest.mark.parametrize(("mode", "rank"), [("sync", 1), ("async", 0), ("async", 1)])
+@pytest.mark.parametrize(
+    ("mode", "rank"),
+    [
+        pytest.param("sync", 1, marks=pytest.mark.exhaustive),
+        pytest.param("async", 0, marks=pytest.mark.exhaustive),
+        ("async", 1),
+    ],
+)
 def test_a_killed_trainer_ends_the_run_with_its_name(build_graph, mode, rank):
     graph = build_graph(COUNTER, f"mode={mode}", "trainer.num=2", "total_env_steps=100000", on_ray=True)
     message, elapsed = end(graph, rank, signal.SIGKILL)
@@ -79,6 +93,7 @@ def test_a_killed_trainer_ends_the_run_with_its_name(build_graph, mode, rank):
     assert elapsed < 60  # a fifth of stall_s
 
 
+@pytest.mark.exhaustive
 def test_a_trainer_that_hangs_ends_the_run_with_its_name(build_graph):
     args = ("mode=async", "trainer.num=2", "total_env_steps=100000", "orchestrator.stall_s=20")
     message, elapsed = end(build_graph(COUNTER, *args, on_ray=True), 1, signal.SIGSTOP)

@@ -62,7 +62,9 @@ def test_ten_kills_of_two_workers_and_every_row_is_there_once(build_graph, caplo
     check_rows(graph)
 
 
-@pytest.mark.parametrize(("mode", "proxies"), [("async", 0), ("sync", 0), ("async", 1)])
+@pytest.mark.parametrize(
+    ("mode", "proxies"), [("async", 0), ("sync", 0), pytest.param("async", 1, marks=pytest.mark.exhaustive)]
+)
 def test_a_stopped_worker_is_replaced_and_nobody_waits_longer(build_graph, caplog, mode, proxies):
     args = (f"mode={mode}", "worker.num=2", f"worker.proxies={proxies}", "worker.step_timeout_s=2")
     graph = build_graph(COUNTER, *args, "total_env_steps=1000000", "replay.capacity=500000", on_ray=True)
