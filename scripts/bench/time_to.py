@@ -16,6 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 from alternate import peer_python
@@ -52,33 +53,12 @@ def ours(overrides: list[str], seed: int, cap_s: float) -> Result:
 def sb3(side: str, settings: dict, seed: int, cap_s: float) -> Result:
     """In the peers' Python."""
     started, evaluating = time.perf_counter(), 0.0
-    import gymnasium
     import torch
-    from stable_baselines3 import SAC
     from stable_baselines3.common.callbacks import BaseCallback
-    from stable_baselines3.common.env_util import make_vec_env
     from stable_baselines3.common.evaluation import evaluate_policy
 
     torch.set_num_threads(1)
-    if side == "sb3-zoo":
-        envs = make_vec_env("LunarLander-v3", 1, seed=seed, env_kwargs={"continuous": True})
-        options = {"learning_rate": lambda left: 7.3e-4 * left, "tau": 0.01, "learning_starts": 10_000}
-        options |= {"policy_kwargs": {"net_arch": [400, 300]}}
-        total = 500_000
-    else:
-        algo, pace, scale = settings["algo"], settings["orchestrator"], settings["env"]["reward_scale"]
-        envs = make_vec_env(
-            "LunarLander-v3", ENVS, seed=seed, env_kwargs={"continuous": True},
-            wrapper_class=lambda env: gymnasium.wrappers.TransformReward(env, lambda reward: scale * reward),
-        )  # fmt: skip
-        options = {"learning_rate": algo["lr"], "gamma": algo["gamma"], "tau": algo["tau"], "n_steps": algo["n_step"]}
-        options |= {"target_entropy": algo["target_entropy"], "ent_coef": f"auto_{algo['initial_alpha']}"}
-        options |= {"batch_size": settings["trainer"]["batch_size"]}
-        options |= {"buffer_size": settings["replay"]["capacity"], "learning_starts": pace["min_inserts"]}
-        options |= {"train_freq": 16, "gradient_steps": round(16 * ENVS * pace["sample_insert_ratio"])}
-        options |= {"policy_kwargs": {"net_arch": settings["network"]["hidden"]}}
-        total = 10_000_000
-    trial = make_vec_env("LunarLander-v3", 1, seed=1000 + seed, env_kwargs={"continuous": True})
+    trial = _lunar_landers(1, seed=1000 + seed)
 
     class Evaluate(BaseCallback):
         result: Result | None = None
@@ -99,23 +79,58 @@ def sb3(side: str, settings: dict, seed: int, cap_s: float) -> Result:
         def note(self, seconds: float | None) -> None:
             self.result = {"seconds": seconds, "env_steps": self.num_timesteps, "updates": self.model._n_updates}
 
+    evaluate = Evaluate()
+    model, total = _of_the_zoo(seed) if side == "sb3-zoo" else _like_ours(settings, seed)
+    model.learn(total, evaluate)
+    if evaluate.result is None:
+        evaluate.note(None)
+    return evaluate.result
+
+
+def _lunar_landers(num: int, seed: int, **options: Any) -> Any:
+    from stable_baselines3.common.env_util import make_vec_env
+
+    return make_vec_env("LunarLander-v3", num, seed=seed, env_kwargs={"continuous": True}, **options)
+
+
+def _of_the_zoo(seed: int) -> tuple[Any, int]:
+    """A SAC with the zoo's settings, and its steps."""
+    from stable_baselines3 import SAC
+
+    options = {"learning_rate": lambda left: 7.3e-4 * left, "tau": 0.01, "learning_starts": 10_000}
+    options |= {"policy_kwargs": {"net_arch": [400, 300]}, "device": "cpu", "seed": seed}
+    return SAC("MlpPolicy", _lunar_landers(1, seed), **options), 500_000
+
+
+def _like_ours(settings: dict, seed: int) -> tuple[Any, int]:
+    """A SAC with the settings of conf/tuned, as far as it has them, and more steps than it will take."""
+    import gymnasium
+    import torch
+    from stable_baselines3 import SAC
+
+    algo, pace, scale = settings["algo"], settings["orchestrator"], settings["env"]["reward_scale"]
+
     class Temperature(torch.optim.Adam):
         """With a step of its own, where stable-baselines3 has one for everything."""
 
         def step(self, closure=None):
             (group,) = self.param_groups
-            lr, group["lr"] = group["lr"], settings["algo"]["alpha_lr"]
+            lr, group["lr"] = group["lr"], algo["alpha_lr"]
             super().step(closure)
             group["lr"] = lr
 
-    evaluate = Evaluate()
-    model = SAC("MlpPolicy", envs, device="cpu", seed=seed, **options)
-    if side == "sb3-ours":
-        model.ent_coef_optimizer = Temperature([model.log_ent_coef])
-    model.learn(total, evaluate)
-    if evaluate.result is None:
-        evaluate.note(None)
-    return evaluate.result
+    options = {"learning_rate": algo["lr"], "gamma": algo["gamma"], "tau": algo["tau"], "n_steps": algo["n_step"]}
+    options |= {"target_entropy": algo["target_entropy"], "ent_coef": f"auto_{algo['initial_alpha']}"}
+    options |= {"batch_size": settings["trainer"]["batch_size"]}
+    options |= {"buffer_size": settings["replay"]["capacity"], "learning_starts": pace["min_inserts"]}
+    options |= {"train_freq": 16, "gradient_steps": round(16 * ENVS * pace["sample_insert_ratio"])}
+    options |= {"policy_kwargs": {"net_arch": settings["network"]["hidden"]}, "device": "cpu", "seed": seed}
+    envs = _lunar_landers(
+        ENVS, seed, wrapper_class=lambda env: gymnasium.wrappers.TransformReward(env, lambda reward: scale * reward)
+    )
+    model = SAC("MlpPolicy", envs, **options)
+    model.ent_coef_optimizer = Temperature([model.log_ent_coef])
+    return model, 10_000_000
 
 
 def play(name: str, seed: int, cap_s: float, peers: Path | None) -> Result:

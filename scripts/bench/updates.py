@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 from alternate import Figures, alternate, peer_python, serve, table
@@ -116,16 +117,7 @@ def peer(package: str, case: Case, threads: int) -> Callable[[], int]:
     else:
         model = kind("MlpPolicy", Nothing(), buffer_size=ROWS, learning_starts=200, **options)
         model.learn(100)  # makes the logger
-        rng, buffer = np.random.default_rng(0), model.replay_buffer
-        for array in (buffer.observations, buffer.next_observations, buffer.rewards):
-            array[:] = rng.standard_normal(array.shape).clip(-1, 1)
-        actions = (
-            rng.integers(4, size=buffer.actions.shape)
-            if case.algo == "dqn"
-            else rng.uniform(-1, 1, buffer.actions.shape)
-        )
-        buffer.actions[:] = actions
-        buffer.full = True
+        fill(model.replay_buffer, case)
 
     def train() -> int:
         if case.algo == "ppo":
@@ -135,6 +127,18 @@ def peer(package: str, case: Case, threads: int) -> Callable[[], int]:
         return PER_CALL
 
     return train
+
+
+def fill(buffer: Any, case: Case) -> None:
+    """Put something into every row of a peer's replay."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    for array in (buffer.observations, buffer.next_observations, buffer.rewards):
+        array[:] = rng.standard_normal(array.shape).clip(-1, 1)
+    shape = buffer.actions.shape
+    buffer.actions[:] = rng.integers(4, size=shape) if case.algo == "dqn" else rng.uniform(-1, 1, shape)
+    buffer.full = True
 
 
 def main() -> None:
