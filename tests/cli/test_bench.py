@@ -172,9 +172,8 @@ def short_tmp():
 
 @pytest.mark.ray
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 75, marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
+@pytest.mark.exhaustive
 def test_a_signal_ends_it_and_leaves_no_process_and_no_folder(tmp_path, short_tmp, number, code):
     run = Run(tmp_path, *SMALL, "parts=[end]", "seconds=100", command="bench", TMPDIR=str(short_tmp))
     try:

@@ -59,6 +59,7 @@ def test_a_run_joins_the_cluster_with_the_users_module_and_leaves_it_running(
 
 
 @pytest.mark.ray
+@pytest.mark.exhaustive
 def test_a_node_without_our_package_gets_it(drl, tiny, user_folder, ray_cluster, tmp_path, monkeypatch):
     (tmp_path / "drl_cli").mkdir()
     (tmp_path / "drl_cli" / "__init__.py").write_text("raise ImportError('not here')")

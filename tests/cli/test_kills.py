@@ -87,7 +87,7 @@ def test_without_this_role_a_run_ends_soon_and_can_be_resumed(start, role, mode,
 @pytest.mark.parametrize(
     ("role", "mode", "args", "says"),
     [
-        ("manage", "async", (), f"manage {RESTARTED}/3"),
+        pytest.param("manage", "async", (), f"manage {RESTARTED}/3", marks=EXHAUSTIVE),
         pytest.param("manage", "sync", (), f"manage {RESTARTED}/3", marks=EXHAUSTIVE),
         pytest.param("manage", "single", (), f"manage {RESTARTED}/3", marks=EXHAUSTIVE),
         pytest.param("worker-0", "sync", (), rf"worker 0 {RESTARTED}/10 in \d+\.\d s", marks=EXHAUSTIVE),

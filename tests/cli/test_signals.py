@@ -59,7 +59,7 @@ def check_end(run, number):
         pytest.param("training", "sync", signal.SIGTERM, True, marks=EXHAUSTIVE),
         ("training", "single", signal.SIGTERM, False),
         pytest.param("evaluating", "async", signal.SIGTERM, False, marks=EXHAUSTIVE),
-        ("evaluating", "sync", signal.SIGINT, True),
+        pytest.param("evaluating", "sync", signal.SIGINT, True, marks=EXHAUSTIVE),
         pytest.param("saving", "async", signal.SIGINT, False, marks=EXHAUSTIVE),
         pytest.param("saving", "sync", signal.SIGTERM, False, marks=EXHAUSTIVE),
     ],

@@ -11,9 +11,8 @@ from drl_cli.runtime.restore import open_checkpoint
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 
-@pytest.mark.parametrize(
-    ("role", "named"), [("trainer", "trainer"), pytest.param("replay-0", "replay", marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("role", "named"), [("trainer", "trainer"), ("replay-0", "replay")])
 def test_a_run_does_not_wait_for_ever(start, role, named):
     run = start(*SMALL, "mode=async", "orchestrator.stall_s=20")
     run.until(lambda: run.saved >= 400)

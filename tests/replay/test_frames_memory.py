@@ -69,6 +69,7 @@ def test_memory_does_not_grow_once_the_replay_is_full():
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_compressed_it_has_less():
     found = fill(STEPS, 3, "lz4", STEPS)
     assert found["growth"] < 0.2 * FRAME * STEPS + 50e6

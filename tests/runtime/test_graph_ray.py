@@ -175,6 +175,7 @@ def test_a_killed_manage_does_not_stop_training(build_graph, caplog):
     assert graph.manage.evaluations[-1].load.version == graph.learning.load.version
 
 
+@pytest.mark.exhaustive
 def test_a_killed_trainer_or_replay_ends_the_run_with_its_name(build_graph):
     for role in ("trainer", "replay"):
         graph = build_graph(COUNTER, "mode=async", "total_env_steps=100000", on_ray=True)

@@ -129,6 +129,7 @@ def test_a_lost_node_is_said_and_the_run_goes_on_with_the_others(build_graph, no
     check_counter_rows(rows, 1, 0.99, progress.env_steps)
 
 
+@pytest.mark.exhaustive
 def test_the_last_node_with_workers_ends_the_run(build_graph, nodes, remove_at):
     graph = build_graph(COUNTER, "mode=async", "worker.num=1", "total_env_steps=100000", on_ray=True, nodes=nodes[1:])
     remove_at(graph, 300)
@@ -136,6 +137,7 @@ def test_the_last_node_with_workers_ends_the_run(build_graph, nodes, remove_at):
         graph.run()
 
 
+@pytest.mark.exhaustive
 def test_a_proxy_that_dies_on_a_live_node_is_restarted_there(build_graph, nodes, caplog):
     args = (COUNTER, "mode=async", *TWO, "total_env_steps=6000", "replay.capacity=8000")
     graph = build_graph(*args, on_ray=True, nodes=nodes)
