@@ -96,6 +96,7 @@ class RaySession:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         os.environ.setdefault("RAY_worker_niceness", "0")  # else 15: whatever runs beside would starve the trainer
         os.environ.setdefault("RAY_max_direct_call_object_size", str(DIRECT_BYTES))
+        os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # of answers nobody asked for: we name who died
         os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([os.getcwd(), *sys.path[1:]]))
         for attempt in (1, 2):  # on a machine that is busy it may be too slow the first time
             try:
@@ -184,6 +185,7 @@ class Cluster:
         import ray
 
         self.close()
+        os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
         try:
             ray.init(
                 address=address,
