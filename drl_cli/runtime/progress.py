@@ -92,6 +92,8 @@ class Progress:
         self.env_steps -= header.env_steps
         self.inserts -= header.rows
         self.num_episodes -= len(header.episodes)
+        for block in header.blocks:
+            self._worker_steps[block.worker] -= block.last_env_step - block.first_env_step
 
     def trained(self, report: TrainReport, shard: int = 0) -> None:
         """A train call is done, with batches from this shard."""

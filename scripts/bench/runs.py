@@ -38,10 +38,10 @@ def watch(overrides: list[str], seconds: float, is_warm: Callable[[list[Line]], 
             usage = Usage(psutil.Process(process.pid))
             while not is_warm(lines := _reports(folder)):
                 _nap(process, output)
-            first, begun = lines[-1], _cpu(usage)
+            first, begun, since = lines[-1], _cpu(usage), time.perf_counter()
             while (last := _reports(folder)[-1])["perf/wall_s"] - first["perf/wall_s"] < seconds:
                 _nap(process, output)
-            ended = _cpu(usage)
+            ended, looked_s = _cpu(usage), time.perf_counter() - since
         finally:
             process.terminate()
             process.wait()
@@ -57,7 +57,7 @@ def watch(overrides: list[str], seconds: float, is_warm: Callable[[list[Line]], 
             "worker": (last["perf/worker_wait_s"] - first["perf/worker_wait_s"]) / wall / workers,
             "trainer": (last["perf/trainer_wait_s"] - first["perf/trainer_wait_s"]) / wall,
         },
-        "cpu": {role: (used - begun.get(role, 0.0)) / wall for role, used in ended.items()},
+        "cpu": {role: (used - begun.get(role, 0.0)) / looked_s for role, used in ended.items()},
         "mb": {role: used["peak_rss_mb"] for role, used in summary["processes"].items()},
         "summary": summary,
     }
