@@ -62,8 +62,10 @@ def bench(args: Sequence[str]) -> None:
     options, typed = read(args)
     command = with_run(typed)
     from drl_cli.cli.preflight import preflight
+    from drl_cli.runtime.cluster import share_cores
 
     config = compose(command.overrides, command.config_file)
+    share_cores("async" if options.tune else config.mode)
     spec = preflight(config)
     check_use(config, spec, options)
     if config.dry_run:

@@ -119,10 +119,12 @@ def _sweep_job(overrides: list[str]) -> float:
 def train(plain: dict[str, Any]) -> dict[str, Any]:
     """Check the composed config, train, print the summary; returns it."""
     from drl_cli.cli.preflight import fill, join, preflight
+    from drl_cli.runtime.cluster import share_cores
 
     config = build(plain)
     resumed = resume(config, typed) if config.resume is not None else None
     config = resumed.config if resumed else config
+    share_cores(config.mode)
     cluster = join(config) if config.ray.address and not config.debug.in_process else None
     config = fill(config, cluster.nodes if cluster else ())
     spec = preflight(config)

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MAX_SHIPPED_MB = 50
-THREAD_VARIABLES = {
+VARIABLES = {
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
-    "OMP_WAIT_POLICY": "PASSIVE",  # threads that wait busily, on cores that workers use too, wait 20 times as long
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 
 
@@ -39,10 +39,17 @@ class Answer:
 
 def process_variables() -> dict[str, str]:
     """Environment of every process: one thread for numpy and torch (the trainer sets its own), all devices visible."""
-    return {
-        **{name: os.environ.get(name, value) for name, value in THREAD_VARIABLES.items()},
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": os.environ.get("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0"),
-    }
+    policy = {name: os.environ[name] for name in ("OMP_WAIT_POLICY",) if name in os.environ}
+    return {name: os.environ.get(name, value) for name, value in VARIABLES.items()} | policy
+
+
+def share_cores(mode: str) -> None:
+    """Have a trainer's threads wait asleep where workers use the same cores: waiting busily they wait 20 times as long.
+
+    Before torch is imported. Elsewhere they wait as OpenMP has it, busily for some milliseconds, which is faster.
+    """
+    if mode == "async":
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def unreachable(address: str) -> str | None:

@@ -64,12 +64,11 @@ def alternate(
 ) -> dict[str, list[Figures]]:
     """Figures of every round by side; `threads` cores, the machine's last ones, and as many threads for each side.
 
-    The order is turned round after each round, so that no side always follows the same other one. Threads do not wait
-    busily, since other programs may use these cores, unless OMP_WAIT_POLICY says so.
+    The order is turned round after each round, so that no side always follows the same other one.
     """
     cpus = set(sorted(os.sched_getaffinity(0))[-threads:])
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    env = {**dict.fromkeys(names, str(threads)), "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE")}
+    env = dict.fromkeys(names, str(threads))
     sides: dict[str, Side] = {}
     try:
         for name, command in commands.items():

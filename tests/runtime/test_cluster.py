@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
-from drl_cli.runtime.cluster import Answer, Node, process_variables, shipped_modules, unfit, unreachable, why_not_joined
+from drl_cli.runtime.cluster import Answer, Node, process_variables, share_cores, shipped_modules, unfit, unreachable, why_not_joined
 
 OURS = Answer("3.11.7", "2.60.0", "0.1.0", None)
 NODES = [Node(f"{name}23456789", f"10.0.0.{i}", 4.0) for i, name in enumerate("abcdef")]
@@ -131,7 +131,16 @@ def test_threads_that_the_user_has_set_stay(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
     assert process_variables()["OMP_NUM_THREADS"] == "3"
-    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     assert process_variables()["MKL_NUM_THREADS"] == "1"
-    assert process_variables()["OMP_WAIT_POLICY"] == "PASSIVE"
     assert os.environ.get("MKL_NUM_THREADS") is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "users", "policy"), [("async", None, "PASSIVE"), ("async", "ACTIVE", "ACTIVE"), ("single", None, None)]
+)
+def test_threads_wait_asleep_where_workers_use_their_cores(monkeypatch, mode, users, policy):
+    monkeypatch.setenv("OMP_WAIT_POLICY", "")  # for monkeypatch to restore what it was
+    monkeypatch.delenv("OMP_WAIT_POLICY") if users is None else monkeypatch.setenv("OMP_WAIT_POLICY", users)
+    share_cores(mode)
+    assert os.environ.get("OMP_WAIT_POLICY") == policy
+    assert process_variables().get("OMP_WAIT_POLICY") == policy
