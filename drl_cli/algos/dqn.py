@@ -106,12 +106,20 @@ class Algorithm:
         self.target = self.online.copy()
         self.optimizer = Adam(params, {"online": config.lr}, learner)
         self.updates = torch.zeros((), dtype=torch.int64)
+        self.gradients = learner.compiled(self._gradients)
 
     def update(self, batch: Batch) -> Update:
         with torch.no_grad():
-            return self._update(batch)
+            metrics, error_size = self.gradients(batch)
+            if not self.optimizer.step(metrics["q_loss"]):
+                return Update({}, error_size, steps=0, skipped=1)
+            self.updates += 1
+            if int(self.updates) % self.config.target_period == 0:
+                self.target.flat.copy_(self.online.flat)
+        return Update(metrics, error_size)
 
-    def _update(self, batch: Batch) -> Update:
+    def _gradients(self, batch: Batch) -> "tuple[dict[str, torch.Tensor], torch.Tensor]":
+        """Write the gradient of the loss; returns metrics and |TD error| `[B]`."""
         obs, next_obs = flatten(batch["obs"]), flatten(batch["next_obs"])
         action = batch["action"].unsqueeze(-1)
 
@@ -130,14 +138,7 @@ class Algorithm:
             loss, slope = batch["weight"] * loss, batch["weight"] * slope
         d_q = torch.zeros_like(values[0]).scatter_(-1, action, (slope / len(slope)).unsqueeze(-1))
         self.online.backward(trace, d_q.unsqueeze(0))
-        error_size, mean_loss = error.abs(), loss.mean()
-        if not self.optimizer.step(mean_loss):
-            return Update({}, error_size, steps=0, skipped=1)
-
-        self.updates += 1
-        if int(self.updates) % self.config.target_period == 0:
-            self.target.flat.copy_(self.online.flat)
-        return Update({"q_loss": mean_loss, "q_mean": q.mean()}, error_size)
+        return {"q_loss": loss.mean(), "q_mean": q.mean()}, error.abs()
 
     def policy_params(self) -> Array:
         return self.online.params()

@@ -136,6 +136,7 @@ class Algorithm:
         self.actor.init(network.init, init, last=0.01)
         self.critic.init(network.init, init)
         self.optimizer = Adam(params, dict.fromkeys(sizes, config.lr), learner, max_norm=config.max_grad_norm)
+        self.gradients = learner.compiled(self._gradients)
 
     def update(self, batch: Batch) -> Update:
         with torch.no_grad():
@@ -175,6 +176,11 @@ class Algorithm:
 
     def _step(self, rows: Batch) -> "dict[str, torch.Tensor]":
         """One gradient update from a minibatch `[M, ...]`; no metrics where it was left out."""
+        metrics = self.gradients(rows)
+        return metrics if self.optimizer.step(metrics["policy_loss"], metrics["value_loss"]) else {}
+
+    def _gradients(self, rows: Batch) -> "dict[str, torch.Tensor]":
+        """Write the gradients of both losses; returns metrics."""
         config, action, size = self.config, rows["action"], len(rows["obs"])
 
         # Actor: the clipped surrogate, less the entropy.
@@ -196,12 +202,9 @@ class Algorithm:
         value_loss, d_value = half_square(value[0, :, 0] - rows["target"])
         self.critic.backward(value_trace, (config.value_coef / size) * d_value.view(1, -1, 1))
 
-        mean_value_loss = value_loss.mean()
-        if not self.optimizer.step(policy_loss, mean_value_loss):
-            return {}
         return {
             "policy_loss": policy_loss,
-            "value_loss": mean_value_loss,
+            "value_loss": value_loss.mean(),
             "entropy": entropy.mean(),
             "approx_kl": (ratio - 1.0 - log_ratio).mean(),
             "clip_fraction": ((ratio - 1.0).abs() > config.clip).float().mean(),

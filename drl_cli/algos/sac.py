@@ -110,12 +110,23 @@ class Algorithm:
         self.log_alpha.fill_(float(np.log(config.initial_alpha)))
         lrs = {"actor": config.lr, "critic": config.lr, "log_alpha": config.alpha_lr}
         self.optimizer = Adam(params, lrs, learner)
+        self.noise_size = 2 * spec.action.size
+        self.gradients = learner.compiled(self._gradients)
 
     def update(self, batch: Batch) -> Update:
         with torch.no_grad():
-            return self._update(batch)
+            noise = self.learner.randn(len(batch["reward"]), self.noise_size, self.noise)
+            metrics, error_size = self.gradients(batch, noise)
+            if not self.optimizer.step(metrics["critic_loss"], metrics["actor_loss"]):
+                return Update({}, error_size, steps=0, skipped=1)
+            self.target.flat.lerp_(self.critic.flat, self.config.tau)
+        return Update(metrics, error_size)
 
-    def _update(self, batch: Batch) -> Update:
+    def _gradients(self, batch: Batch, noise: "torch.Tensor") -> "tuple[dict[str, torch.Tensor], torch.Tensor]":
+        """Write the gradients of both losses and the temperature's; returns metrics and |TD error| `[B]`.
+
+        noise `[B, 2 A]` is that of the actions at obs and at next_obs.
+        """
         obs, next_obs = flatten(batch["obs"]), flatten(batch["next_obs"])
         alpha, rows = self.log_alpha.exp(), obs.shape[0]
 
@@ -124,7 +135,7 @@ class Algorithm:
         out, actor_trace = self.actor.forward(torch.cat([obs, next_obs]))
         mean, log_std = out[0].chunk(2, -1)
         log_std = log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
-        noise = torch.cat(self.learner.randn(rows, 2 * mean.shape[1], self.noise).chunk(2, -1))
+        noise = torch.cat(noise.chunk(2, -1))
         (action, next_action), (log_prob, next_log_prob) = (x.chunk(2) for x in tanh_gaussian(mean, log_std, noise))
         inputs = torch.cat([torch.cat([obs, obs]), torch.cat([batch["action"], action])], -1)
         values, critic_trace = self.critic.forward(inputs)
@@ -145,11 +156,6 @@ class Algorithm:
         self.actor.backward(actor_trace, torch.cat([d_mean, d_log_std], -1).unsqueeze(0))
 
         self.d_log_alpha.fill_(temperature_gradient(log_prob, self.target_entropy))
-        error_size = (q - target).abs().mean(0)
-        if not self.optimizer.step(critic_loss, actor_loss):
-            return Update({}, error_size, steps=0, skipped=1)
-        self.target.flat.lerp_(self.critic.flat, self.config.tau)
-
         metrics = {
             "critic_loss": critic_loss,
             "actor_loss": actor_loss,
@@ -157,7 +163,7 @@ class Algorithm:
             "entropy": -log_prob.mean(),
             "q_mean": q.mean(),
         }
-        return Update(metrics, error_size)
+        return metrics, (q - target).abs().mean(0)
 
     def policy_params(self) -> Array:
         return self.actor.params()

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -67,6 +68,7 @@ def preflight(config: Config) -> EnvSpec:
         raise UsageError(f"env.normalize_obs: {spec.id} gives images, which are scaled to [0, 1] anyway; say false")
     check_weights(config, spec)
     check_device(config)
+    check_compiler(config)
     check_compression(config)
     check_resources(config, spec)
     return spec
@@ -202,6 +204,14 @@ def check_device(config: Config) -> None:
             raise UsageError("device=cuda, but torch finds no CUDA device here; device=cpu works everywhere", MISSING)
         if (found := torch.cuda.device_count()) < config.trainer.num:
             raise UsageError(f"device=cuda: trainer.num={config.trainer.num}, but there are {found} devices", MISSING)
+
+
+def check_compiler(config: Config) -> None:
+    """Raise when what torch.compile needs is missing here; a cluster's trainer may be elsewhere."""
+    compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
+    if config.trainer.compile and config.ray.address is None and shutil.which(compiler) is None:
+        line = f"trainer.compile=true needs a C++ compiler: there is no {compiler}. Install one, or name it by CXX=..."
+        raise UsageError(line, MISSING)
 
 
 def check_compression(config: Config) -> None:

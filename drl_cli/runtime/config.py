@@ -66,6 +66,7 @@ class TrainerConfig:
     updates_per_call: Count | None
     threads: Literal["auto"] | Count
     products: Literal["auto", "torch", "onednn"]
+    compile: bool
     on_nonfinite: Literal["stop", "skip"]
 
 

@@ -38,6 +38,7 @@ from drl_cli.runtime.worker_pool import START_S, WorkerPool
 from drl_cli.runtime.worker_proxy import WorkerProxy
 from drl_cli.types import Array, EnvSpec
 from drl_cli.utils.group import Group
+from drl_cli.utils.lazy import torch
 from drl_cli.utils.seeding import generator, integers
 
 log = logging.getLogger(__name__)
@@ -157,6 +158,7 @@ def make_trainers(config: Config, spec: EnvSpec, runtime: Runtime) -> TrainerGro
 def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights: Array | None = None) -> Trainer:
     """A learner, on its device; all start from the same seed, or from the policy in `weights`."""
     (seed,) = integers(config.seed, "trainer", 1)
+    torch.manual_seed(seed)  # nothing here draws from torch's own generator; an algorithm of the user's may
     algorithm = load_algorithm(config.algo.name).Algorithm
     layout = normalized(config, spec)
     trainer = Trainer(
@@ -168,6 +170,7 @@ def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights:
         BatchNormalizer(layout) if layout else None,
         config.trainer.on_nonfinite == "skip",
         config.trainer.products,
+        config.trainer.compile,
     )
     if weights is not None:
         trainer.load_policy(weights)

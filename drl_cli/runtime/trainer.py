@@ -51,6 +51,7 @@ class Trainer:
         normalizer: BatchNormalizer | None = None,
         skips: bool = False,
         products: str = "auto",
+        compiles: bool = False,
     ) -> None:
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision("highest")
@@ -58,7 +59,8 @@ class Trainer:
         warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
         keep_freed_memory()
         self.device, self.group = choose_device(device), group
-        self.algorithm = build(Learner(self.device, group, skips, make_products(products, precision, self.device)))
+        made = make_products(products, precision, self.device)
+        self.algorithm = build(Learner(self.device, group, skips, made, compiles))
         self.normalizer = normalizer
         self.opt_steps = 0
 

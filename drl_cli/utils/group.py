@@ -1,11 +1,14 @@
 """Group: the learners that go through the same updates together, each with its rows of every batch."""
 
 import datetime
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.products import Products
+
+Function = TypeVar("Function", bound=Callable[..., Any])  # Any: whatever an algorithm computes
 
 
 class PeerLost(Exception):
@@ -68,13 +71,21 @@ class Group:
 class Learner:
     """Where an algorithm learns, with whom, and by which products.
 
-    It `skips` updates that are not finite, or makes them all.
+    It `skips` updates that are not finite, or makes them all; it `compiles` what is `compiled`, or leaves it as it is.
     """
 
     device: "torch.device"
     group: Group = field(default_factory=Group)
     skips: bool = False
     products: Products = field(default_factory=Products)
+    compiles: bool = False
+
+    def compiled(self, function: Function) -> Function:
+        """A function of tensors alone, which torch.compile makes into one program when it is first called.
+
+        Not what draws random numbers, averages over the group or asks for a value.
+        """
+        return cast(Function, torch.compile(function)) if self.compiles else function
 
     def randn(self, rows: int, size: int, generator: "torch.Generator") -> "torch.Tensor":
         """Standard normal noise `[rows, size]`: for these rows what one learner alone would draw for all rows.

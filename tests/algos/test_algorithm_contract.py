@@ -1,6 +1,7 @@
 """What every algorithm has to do, whichever it is."""
 
 import dataclasses
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -390,3 +391,17 @@ def test_a_policy_needs_no_torch(name, kind):
     """A worker process imports what this imports."""
     code = f"import sys, drl_cli.algos.{name}, drl_cli.runtime.worker; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
+def test_compiled_updates_equal_plain_ones(name, kind):
+    case = Case(name, kind)
+    algorithms = [case.algorithm(learner=Learner(torch.device("cpu"), compiles=compiles)) for compiles in (False, True)]
+    for seed in range(3):
+        plain, compiled = (algorithm.update(case.batch(seed, rows=64)) for algorithm in algorithms)
+        for metric, value in plain.metrics.items():
+            torch.testing.assert_close(compiled.metrics[metric], value, rtol=1e-4, atol=1e-5)
+    plain, compiled = (algorithm.state() for algorithm in algorithms)
+    for key, value in plain.items():
+        torch.testing.assert_close(compiled[key], value, rtol=1e-4, atol=2e-5)

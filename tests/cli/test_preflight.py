@@ -187,6 +187,17 @@ def test_compression_without_its_package_is_refused(config, monkeypatch):
     preflight(config())
 
 
+def test_compiling_without_a_compiler_is_refused(config, monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    code, problems = refusal(config("trainer.compile=true"))
+    assert code == MISSING
+    assert problems == [
+        "trainer.compile=true needs a C++ compiler: there is no no-such-compiler. Install one, or name it by CXX=..."
+    ]
+    preflight(config("trainer.compile=true", "ray.address=host:1"))
+    preflight(config())
+
+
 def test_a_backend_without_its_package_is_refused(config, monkeypatch):
     monkeypatch.setitem(sys.modules, "envpool", None)
     code, problems = refusal(config("env.backend=envpool"))

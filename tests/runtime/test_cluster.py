@@ -8,7 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
-from drl_cli.runtime.cluster import Answer, Node, process_variables, share_cores, shipped_modules, unfit, unreachable, why_not_joined
+from drl_cli.runtime.cluster import (
+    Answer,
+    Node,
+    process_variables,
+    share_cores,
+    shipped_modules,
+    unfit,
+    unreachable,
+    why_not_joined,
+)
 
 OURS = Answer("3.11.7", "2.60.0", "0.1.0", None)
 NODES = [Node(f"{name}23456789", f"10.0.0.{i}", 4.0) for i, name in enumerate("abcdef")]
