@@ -38,10 +38,13 @@ def watch(overrides: list[str], seconds: float, is_warm: Callable[[list[Line]], 
             usage = Usage(psutil.Process(process.pid))
             while not is_warm(lines := _reports(folder)):
                 _nap(process, output)
-            first, begun, since = lines[-1], _cpu(usage), time.perf_counter()
+            first, since = lines[-1], time.perf_counter()
+            begun = _cpu(usage)
             while (last := _reports(folder)[-1])["perf/wall_s"] - first["perf/wall_s"] < seconds:
                 _nap(process, output)
-            ended, looked_s = _cpu(usage), time.perf_counter() - since
+            time.sleep(max(0.0, since + seconds - time.perf_counter()))  # reports may come late, and two at once
+            looked_s = time.perf_counter() - since
+            ended = _cpu(usage)
         finally:
             process.terminate()
             process.wait()
