@@ -92,6 +92,8 @@ def bottleneck(scalars: Mapping[str, float]) -> str:
     """Who waits for whom, and what to change."""
     worker, trainer = scalars["perf/worker_wait_frac"], scalars["perf/trainer_wait_frac"]
     if worker > 0.2 and worker > trainer:
+        if not scalars["perf/opt_steps"]:
+            return "workers wait for the trainer's first updates"
         ratio = "orchestrator.sample_insert_ratio (on-policy: algo.epochs)"
         return f"workers wait for the trainer: lower {ratio} or trainer.batch_size"
     if trainer > 0.2:

@@ -8,19 +8,22 @@ from drl_cli.runtime.handles import ActorDied, Handle, ObjectLost, Ref, get, wai
 from drl_cli.utils.clock import now
 
 GRACE_S = 10.0  # a dead process is known to be dead by then
+START_S = 60.0
+"""What the first answer of a process may take longer than any other: it has to start and import first."""
 
 
 class Calls:
     """Maps each reference to the role that owes it and to what is done with it.
 
-    `in_flight` counts them by kind of role. A role that owes an answer for `stall_s` is lost: nobody waits for ever,
-    and nobody has to guess for whom.
+    `in_flight` counts them by kind of role. A role that owes an answer for `stall_s`, or its first for `START_S` more,
+    is lost: nobody waits for ever, and nobody has to guess for whom.
     """
 
     def __init__(self, stall_s: float) -> None:
         self.stall_s = stall_s
         self.pending: dict[Ref, tuple[str, Callable[[Ref], None], float]] = {}
         self.in_flight: Counter[str] = Counter()
+        self.answered: set[str] = set()
 
     def expect(self, ref: Ref, role: str, react: Callable[[Ref], None]) -> None:
         """React to this role's answer when it is there."""
@@ -37,6 +40,7 @@ class Calls:
             if ref in self.pending:
                 role, react, _ = self.pending.pop(ref)
                 self.in_flight[_kind(role)] -= 1
+                self.answered.add(role)
                 try:
                     react(ref)
                 except ObjectLost:
@@ -47,7 +51,11 @@ class Calls:
 
     def _watch(self, patient: Container[Ref]) -> None:
         since = now() - self.stall_s
-        silent = {role for ref, (role, _, issued) in self.pending.items() if issued < since and ref not in patient}
+        silent = set()
+        for ref, (role, _, issued) in self.pending.items():
+            start_s = 0.0 if role in self.answered else START_S
+            if issued + start_s < since and ref not in patient:
+                silent.add(role)
         if silent:
             raise RoleLost(f"no answer for {self.stall_s:g} s from: {', '.join(sorted(silent))}")
 

@@ -18,6 +18,7 @@ from drl_cli.replay.frame_table import FrameTable, reference_schema
 from drl_cli.replay.frames import Stacking, make_codec
 from drl_cli.replay.tables import make_table, share_of
 from drl_cli.runtime.batch_normalizer import BatchNormalizer
+from drl_cli.runtime.calls import START_S
 from drl_cli.runtime.checkpoint import load_model
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import RoleLost
@@ -34,7 +35,7 @@ from drl_cli.runtime.trainer import Trainer
 from drl_cli.runtime.trainer_group import TrainerGroup, roles
 from drl_cli.runtime.trajectory_manager import TrajectoryManager
 from drl_cli.runtime.worker import Worker, row_schema
-from drl_cli.runtime.worker_pool import START_S, WorkerPool
+from drl_cli.runtime.worker_pool import WorkerPool
 from drl_cli.runtime.worker_proxy import WorkerProxy
 from drl_cli.types import Array, EnvSpec
 from drl_cli.utils.group import Group

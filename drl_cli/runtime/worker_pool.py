@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from drl_cli.runtime.calls import START_S
 from drl_cli.runtime.config import Fetch
 from drl_cli.runtime.errors import NodeGone, RoleLost
 from drl_cli.runtime.handles import ActorDied, ActorUnavailable, Handle, Ref, get, wait
@@ -11,9 +12,6 @@ from drl_cli.runtime.messages import InsertTransition, LoadParams
 from drl_cli.utils.clock import Waiting, now
 
 log = logging.getLogger(__name__)
-
-START_S = 60.0
-"""What the first collect of a process may take longer than any other: it has to start and import first."""
 
 
 @dataclass

@@ -135,13 +135,15 @@ def test_eta(hours, shown):
 
 
 @pytest.mark.parametrize(
-    ("worker", "trainer", "text"),
+    ("worker", "trainer", "opt_steps", "text"),
     [
-        (0.5, 0.1, "workers wait for the trainer"),
-        (0.1, 0.5, "the trainer waits for the workers"),
-        (0.3, 0.5, "the trainer waits for the workers"),
-        (0.1, 0.2, "both sides are busy"),
+        (0.5, 0.1, 9, "workers wait for the trainer: "),
+        (0.5, 0.1, 0, "workers wait for the trainer's first updates"),
+        (0.1, 0.5, 9, "the trainer waits for the workers"),
+        (0.3, 0.5, 9, "the trainer waits for the workers"),
+        (0.1, 0.2, 9, "both sides are busy"),
     ],
 )
-def test_bottleneck(worker, trainer, text):
-    assert bottleneck({"perf/worker_wait_frac": worker, "perf/trainer_wait_frac": trainer}).startswith(text)
+def test_bottleneck(worker, trainer, opt_steps, text):
+    waits = {"perf/worker_wait_frac": worker, "perf/trainer_wait_frac": trainer, "perf/opt_steps": opt_steps}
+    assert bottleneck(waits).startswith(text)

@@ -5,10 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
+from drl_cli.runtime.calls import START_S
 from drl_cli.runtime.errors import NodeGone, RoleLost
 from drl_cli.runtime.handles import ActorDied, ActorUnavailable, LocalRef, LocalRuntime
 from drl_cli.runtime.messages import Block, InsertTransition, LoadParams
-from drl_cli.runtime.worker_pool import START_S, WorkerPool
+from drl_cli.runtime.worker_pool import WorkerPool
 from drl_cli.runtime.worker_proxy import WorkerProxy
 
 COLUMNS = {"reward": np.ones(2)}
