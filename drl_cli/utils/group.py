@@ -85,7 +85,9 @@ class Learner:
 
         Not what draws random numbers, averages over the group or asks for a value.
         """
-        return cast(Function, torch.compile(function)) if self.compiles else function
+        if not self.compiles:
+            return function
+        return cast(Function, torch.compile(function, options={"emulate_precision_casts": True}))  # bf16 is to round
 
     def randn(self, rows: int, size: int, generator: "torch.Generator") -> "torch.Tensor":
         """Standard normal noise `[rows, size]`: for these rows what one learner alone would draw for all rows.

@@ -1,6 +1,7 @@
 """The matrix products of learning: which library makes them, and in which precision."""
 
 import logging
+from functools import cache
 from pathlib import Path
 
 from drl_cli.utils.lazy import torch
@@ -33,6 +34,9 @@ class OneDNN(Products):
     On processors of AMD with AVX-512 it was measured to be twice as fast as MKL (docs/performance.md).
     """
 
+    def __init__(self) -> None:
+        _operators()
+
     def linear(self, x: "torch.Tensor", weight: "torch.Tensor", bias: "torch.Tensor") -> "torch.Tensor":
         return self._product(x, weight, bias) if _is_wide(weight) else super().linear(x, weight, bias)
 
@@ -46,8 +50,10 @@ class OneDNN(Products):
         return self._product(d, weight.t()) if _is_wide(weight) else super().input_gradient(d, weight)
 
     def _product(self, a: "torch.Tensor", b: "torch.Tensor", bias: "torch.Tensor | None" = None) -> "torch.Tensor":
-        product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(a, b.t(), bias, "none", [], "")
-        return product
+        if torch.compiler.is_compiling():
+            product: torch.Tensor = torch.ops.drl_cli.onednn(a, b, bias)
+            return product
+        return _onednn(a, b, bias)
 
 
 class BFloat16(OneDNN):
@@ -58,6 +64,7 @@ class BFloat16(OneDNN):
     """
 
     def __init__(self, device: "torch.device") -> None:
+        super().__init__()
         self.is_cpu = device.type == "cpu"
         self.is_emulated = self.is_cpu and not (_has_onednn() and torch.ops.mkldnn._is_mkldnn_bf16_supported())
         if self.is_emulated:
@@ -72,6 +79,21 @@ class BFloat16(OneDNN):
         else:
             product = super()._product(a, b) if self.is_cpu else torch.mm(a, b)
         return product.float() if bias is None else product.float().add_(bias)
+
+
+def _onednn(a: "torch.Tensor", b: "torch.Tensor", bias: "torch.Tensor | None") -> "torch.Tensor":
+    product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(a, b.t(), bias, "none", [], "")
+    return product
+
+
+@cache
+def _operators() -> "torch.library.Library":
+    """oneDNN's product for torch.compile, to be called as it is: its own way there takes weights that never change."""
+    library = torch.library.Library("drl_cli", "DEF")  # type: ignore[no-untyped-call]
+    library.define("onednn(Tensor a, Tensor b, Tensor? bias) -> Tensor")  # type: ignore[no-untyped-call]
+    library.impl("onednn", _onednn, "CPU")  # type: ignore[no-untyped-call]
+    torch.library.register_fake("drl_cli::onednn", lambda a, b, bias: a.new_empty(a.shape[0], b.shape[1]), lib=library)
+    return library
 
 
 def make_products(library: str, precision: str, device: "torch.device") -> Products:

@@ -1,9 +1,12 @@
 """Matrix products by every library and in both precisions against float64; what is chosen."""
 
+import shutil
+
 import pytest
 import torch
 
 from drl_cli.utils import products
+from drl_cli.utils.group import Learner
 from drl_cli.utils.products import BFloat16, OneDNN, Products, make_products
 
 CPU = torch.device("cpu")
@@ -49,6 +52,23 @@ def test_small_bfloat16_changes_are_kept_by_a_float32_bias():
     """The product is rounded, what is added to it is not."""
     bias = torch.full((64,), 1.0 + 2.0**-20)
     assert torch.equal(BFloat16(CPU).linear(torch.zeros(3, 64), torch.ones(64, 64), bias), bias.expand(3, 64))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
+@pytest.mark.parametrize("make", [OneDNN, emulated])
+def test_compiled_products_are_the_same(make):
+    kind, learner = make(), Learner(CPU, compiles=True)
+    x, d, weight, bias = torch.randn(9, 64), torch.randn(9, 80), torch.randn(64, 80), torch.randn(80)
+
+    def all_three(gradient):
+        kind.weight_gradient(x, d, gradient)
+        return kind.linear(x, weight, bias), kind.input_gradient(d, weight)
+
+    plain, compiled = torch.zeros_like(weight), torch.zeros_like(weight)
+    with torch.no_grad():
+        torch.testing.assert_close(learner.compiled(all_three)(compiled), all_three(plain))
+    torch.testing.assert_close(compiled, plain)
 
 
 @pytest.mark.parametrize("is_amd", [False, True])
