@@ -88,7 +88,7 @@ def _onednn(a: "torch.Tensor", b: "torch.Tensor", bias: "torch.Tensor | None") -
 
 @cache
 def _operators() -> "torch.library.Library":
-    """oneDNN's product for torch.compile, to be called as it is: its own way there takes weights that never change."""
+    """OneDNN's product for torch.compile, to be called as it is: its own way there takes weights that never change."""
     library = torch.library.Library("drl_cli", "DEF")  # type: ignore[no-untyped-call]
     library.define("onednn(Tensor a, Tensor b, Tensor? bias) -> Tensor")  # type: ignore[no-untyped-call]
     library.impl("onednn", _onednn, "CPU")  # type: ignore[no-untyped-call]
