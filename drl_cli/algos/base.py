@@ -92,7 +92,7 @@ class Policy(ABC):
 
 
 class Algorithm(Protocol):
-    """Learns from batches."""
+    """Learns from batches: the losses and gradients of one are a function of tensors, given to `learner.compiled`."""
 
     def __init__(
         self, config: AlgoConfig, network: NetworkConfig, spec: EnvSpec, seed: int, learner: Learner

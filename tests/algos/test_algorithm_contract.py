@@ -394,6 +394,7 @@ def test_a_policy_needs_no_torch(name, kind):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
 def test_compiled_updates_equal_plain_ones(name, kind):
     case = Case(name, kind)

@@ -3,15 +3,17 @@
 import numpy as np
 import pytest
 import torch
-from graphs import make_config
+from graphs import TINY, make_config
 
 from drl_cli.algos.base import Update
+from drl_cli.envs.make import read_spec
 from drl_cli.runtime.errors import Diverged
 from drl_cli.runtime.handles import LocalHandle, LocalRef, get
 from drl_cli.runtime.messages import BatchTrainingData
-from drl_cli.runtime.program import make_trainers
+from drl_cli.runtime.program import make_trainer, make_trainers
 from drl_cli.runtime.trainer import Trainer
 from drl_cli.runtime.trainer_group import TrainerGroup
+from drl_cli.utils import lazy
 from drl_cli.utils.group import Group
 
 
@@ -75,6 +77,21 @@ def test_each_trainer_has_a_gpu_of_its_own_or_none_has(device, num, num_gpus, ex
     names = ["trainer"] if num == 1 else ["trainer 0", "trainer 1"]
     assert runtime.spawned == [(name, expected[0], rank, expected[1]) for rank, name in enumerate(names)]
     assert group.roles == names
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+@pytest.mark.parametrize(("env", "algo"), [("Pendulum-v1", "sac"), ("CartPole-v1", "dqn"), ("CartPole-v1", "ppo")])
+def test_gradients_are_compiled_where_the_run_wants_that(monkeypatch, env, algo, compiles):
+    compiled = []
+
+    def note(function, **options):
+        compiled.append(function.__name__)
+        return function
+
+    monkeypatch.setattr(lazy.torch, "compile", note)
+    config = make_config(f"env={env}", f"algo={algo}", *TINY, f"trainer.compile={str(compiles).lower()}")
+    make_trainer(config, read_spec(config.env), "cpu", 0)
+    assert compiled == (["_gradients"] if compiles else [])
 
 
 class Doubled(Group):

@@ -56,7 +56,7 @@ def test_small_bfloat16_changes_are_kept_by_a_float32_bias():
 
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
-@pytest.mark.parametrize("make", [OneDNN, emulated])
+@pytest.mark.parametrize("make", [OneDNN, pytest.param(emulated, marks=pytest.mark.exhaustive)])
 def test_compiled_products_are_the_same(make):
     kind, learner = make(), Learner(CPU, compiles=True)
     x, d, weight, bias = torch.randn(9, 64), torch.randn(9, 80), torch.randn(64, 80), torch.randn(80)
