@@ -110,12 +110,12 @@ class Algorithm:
         self.log_alpha.fill_(float(np.log(config.initial_alpha)))
         lrs = {"actor": config.lr, "critic": config.lr, "log_alpha": config.alpha_lr}
         self.optimizer = Adam(params, lrs, learner)
-        self.noise_size = 2 * spec.action.size
         self.gradients = learner.compiled(self._gradients)
 
     def update(self, batch: Batch) -> Update:
         with torch.no_grad():
-            noise = self.learner.randn(len(batch["reward"]), self.noise_size, self.noise)
+            rows, size = batch["action"].shape
+            noise = self.learner.randn(rows, 2 * size, self.noise)
             metrics, error_size = self.gradients(batch, noise)
             if not self.optimizer.step(metrics["critic_loss"], metrics["actor_loss"]):
                 return Update({}, error_size, steps=0, skipped=1)
@@ -123,10 +123,7 @@ class Algorithm:
         return Update(metrics, error_size)
 
     def _gradients(self, batch: Batch, noise: "torch.Tensor") -> "tuple[dict[str, torch.Tensor], torch.Tensor]":
-        """Write the gradients of both losses and the temperature's; returns metrics and |TD error| `[B]`.
-
-        noise `[B, 2 A]` is that of the actions at obs and at next_obs.
-        """
+        """Write all gradients, given noise `[B, 2 A]` at obs and next_obs; returns metrics and |TD error| `[B]`."""
         obs, next_obs = flatten(batch["obs"]), flatten(batch["next_obs"])
         alpha, rows = self.log_alpha.exp(), obs.shape[0]
 

@@ -23,8 +23,8 @@ FREE = (
     *("worker.num", "worker.proxies", "worker.envs", "worker.block_rows", "worker.fetch", "worker.step_timeout_s"),
     *("worker.max_restarts", "replay.shards", "manage", "checkpoint", "logger", "ray", "debug"),
     *("trainer.num", "trainer.updates_per_call", "trainer.threads", "trainer.products", "trainer.compile"),
-    *("trainer.on_nonfinite",),
-    *("orchestrator.band", "orchestrator.gather_window_s", "orchestrator.stall_s", "orchestrator.sample_load_ratio"),
+    *("trainer.on_nonfinite", "orchestrator.band", "orchestrator.gather_window_s", "orchestrator.stall_s"),
+    "orchestrator.sample_load_ratio",
 )
 """Keys (or groups) that may change at will: where and how fast things run, when they stop, what is written."""
 

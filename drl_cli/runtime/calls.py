@@ -50,14 +50,13 @@ class Calls:
         self._watch(patient)
 
     def _watch(self, patient: Container[Ref]) -> None:
-        since = now() - self.stall_s
-        silent = set()
-        for ref, (role, _, issued) in self.pending.items():
-            start_s = 0.0 if role in self.answered else START_S
-            if issued + start_s < since and ref not in patient:
-                silent.add(role)
+        calls, time = self.pending.items(), now()
+        silent = {role for ref, (role, _, at) in calls if at + self._patience(role) < time and ref not in patient}
         if silent:
             raise RoleLost(f"no answer for {self.stall_s:g} s from: {', '.join(sorted(silent))}")
+
+    def _patience(self, role: str) -> float:
+        return self.stall_s + (0.0 if role in self.answered else START_S)
 
 
 def _kind(role: str) -> str:

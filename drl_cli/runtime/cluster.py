@@ -39,8 +39,7 @@ class Answer:
 
 def process_variables() -> dict[str, str]:
     """Environment of every process: one thread for numpy and torch (the trainer sets its own), all devices visible."""
-    policy = {name: os.environ[name] for name in ("OMP_WAIT_POLICY",) if name in os.environ}
-    return {name: os.environ.get(name, value) for name, value in VARIABLES.items()} | policy
+    return VARIABLES | {name: os.environ[name] for name in (*VARIABLES, "OMP_WAIT_POLICY") if name in os.environ}
 
 
 def share_cores(mode: str) -> None:

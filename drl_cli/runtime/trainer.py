@@ -59,8 +59,8 @@ class Trainer:
         warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
         keep_freed_memory()
         self.device, self.group = choose_device(device), group
-        made = make_products(products, precision, self.device)
-        self.algorithm = build(Learner(self.device, group, skips, made, compiles))
+        learner = Learner(self.device, group, skips, make_products(products, precision, self.device), compiles)
+        self.algorithm = build(learner)
         self.normalizer = normalizer
         self.opt_steps = 0
 

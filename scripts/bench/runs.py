@@ -38,8 +38,7 @@ def watch(overrides: list[str], seconds: float, is_warm: Callable[[list[Line]], 
             usage = Usage(psutil.Process(process.pid))
             while not is_warm(lines := _reports(folder)):
                 _nap(process, output)
-            first, since = lines[-1], time.perf_counter()
-            begun = _cpu(usage)
+            first, since, begun = lines[-1], time.perf_counter(), _cpu(usage)
             while (last := _reports(folder)[-1])["perf/wall_s"] - first["perf/wall_s"] < seconds:
                 _nap(process, output)
             time.sleep(max(0.0, since + seconds - time.perf_counter()))  # reports may come late, and two at once

@@ -145,11 +145,16 @@ def test_threads_that_the_user_has_set_stay(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("mode", "users", "policy"), [("async", None, "PASSIVE"), ("async", "ACTIVE", "ACTIVE"), ("single", None, None)]
+    ("mode", "users", "policy"),
+    [
+        ("async", {}, "PASSIVE"),
+        ("async", {"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE"),
+        ("sync", {}, None),
+        ("single", {}, None),
+    ],
 )
 def test_threads_wait_asleep_where_workers_use_their_cores(monkeypatch, mode, users, policy):
-    monkeypatch.setenv("OMP_WAIT_POLICY", "")  # for monkeypatch to restore what it was
-    monkeypatch.delenv("OMP_WAIT_POLICY") if users is None else monkeypatch.setenv("OMP_WAIT_POLICY", users)
+    monkeypatch.setattr(os, "environ", users)
     share_cores(mode)
     assert os.environ.get("OMP_WAIT_POLICY") == policy
     assert process_variables().get("OMP_WAIT_POLICY") == policy
