@@ -23,7 +23,13 @@ def ray_cluster():
     """One cluster of one node for all tests that need Ray; tests of several nodes add theirs and remove them again."""
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     here = Path(__file__).parent  # where the tests' own roles, and what they import, are found
-    paths = [str(here / "runtime"), str(here / "support"), os.environ.get("PYTHONPATH", "")]
+    ours = [here / "support", here / "runtime", *(path for path in (here / "runtime").iterdir() if path.is_dir())]
+    paths = [*map(str, ours), os.environ.get("PYTHONPATH", "")]
+        *map(str, (here / "runtime").rglob("[a-z]*/")),
+        str(here / "runtime"),
+        str(here / "support"),
+        os.environ.get("PYTHONPATH", ""),
+    ]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     import ray
     from ray.cluster_utils import Cluster
@@ -79,9 +85,9 @@ def build_graph(tmp_path, request):
     def build_it(*overrides, on_ray=False, nodes=(), change=lambda config: config, run=None):
         from drl_cli.envs.make import read_spec
         from drl_cli.metrics.console import Console
-        from drl_cli.runtime.handles import RayRuntime
+        from drl_cli.runtime.orchestrator.progress import Progress
+        from drl_cli.runtime.place.handles import RayRuntime
         from drl_cli.runtime.program import build
-        from drl_cli.runtime.progress import Progress
         from drl_cli.runtime.restore import clean_up, open_checkpoint, restore
 
         config = change(make_config(*TINY, *overrides))
@@ -109,7 +115,7 @@ def build_graph(tmp_path, request):
 @pytest.fixture
 def run_graph(build_graph):
     """Build, run and finish; `started` gets the graph before it runs. The roles are ended afterwards."""
-    from drl_cli.runtime.handles import RayHandle
+    from drl_cli.runtime.place.handles import RayHandle
 
     graphs = []
 

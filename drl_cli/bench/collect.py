@@ -16,7 +16,7 @@ from drl_cli.envs.pool import find_task, make_pool
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import EnvironmentFailed, RunError
 from drl_cli.runtime.messages import LoadParams
-from drl_cli.runtime.worker import Worker
+from drl_cli.runtime.roles.worker import Worker
 from drl_cli.types import Array, EnvSpec
 from drl_cli.utils.seeding import integers
 

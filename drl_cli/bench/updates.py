@@ -7,8 +7,8 @@ from drl_cli.bench.figures import ROUNDS, Rate, in_turn, timed
 from drl_cli.bench.replay import Replaying
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.program import make_trainer
+from drl_cli.runtime.roles.trainer import Trainer
 from drl_cli.runtime.thread_choice import alone
-from drl_cli.runtime.trainer import Trainer
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import torch
 

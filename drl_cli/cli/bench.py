@@ -62,7 +62,7 @@ def bench(args: Sequence[str]) -> None:
     options, typed = read(args)
     command = with_run(typed)
     from drl_cli.cli.preflight import preflight
-    from drl_cli.runtime.cluster import share_cores
+    from drl_cli.runtime.place.cluster import share_cores
 
     config = compose(command.overrides, command.config_file)
     share_cores("async" if options.tune else config.mode)
@@ -115,7 +115,7 @@ def write(
     path: str, config: Config, figures: Sequence["Figure"], tuned: list[str] | None, cores: int, load: float
 ) -> None:
     """All that was measured, as json."""
-    from drl_cli.runtime.checkpoint import write_json
+    from drl_cli.runtime.files.checkpoint import write_json
 
     names = {"env": config.env.name, "algo": config.algo.name, "mode": config.mode, "cores": cores, "load": load}
     lines = [dataclasses.asdict(figure) for figure in figures]

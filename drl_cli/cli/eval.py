@@ -43,9 +43,9 @@ def evaluate(options: Options) -> float:
     """Evaluate, print and write eval.json; returns the mean return."""
     folder = find_run(options.run, options.output_dir)
     config = read_config(folder)
-    from drl_cli.runtime.checkpoint import load_model, write_json
     from drl_cli.runtime.errors import CheckpointError
-    from drl_cli.runtime.evaluator import Evaluator
+    from drl_cli.runtime.files.checkpoint import load_model, write_json
+    from drl_cli.runtime.roles.evaluator import Evaluator
 
     checkpoint = folder / "checkpoints" / options.checkpoint
     try:

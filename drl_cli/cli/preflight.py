@@ -18,21 +18,21 @@ from drl_cli.replay.config import FifoConfig, SequencesConfig, UniformConfig
 from drl_cli.replay.frame_table import frame_bytes, reference_schema
 from drl_cli.replay.frames import make_codec
 from drl_cli.replay.tables import share_of, table_bytes
-from drl_cli.runtime.cluster import Node
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import ClusterUnfit
-from drl_cli.runtime.exploration import exploration_problems
-from drl_cli.runtime.rate_limiter import required_band
+from drl_cli.runtime.orchestrator.rate_limiter import required_band
+from drl_cli.runtime.place.cluster import Node
+from drl_cli.runtime.roles.exploration import exploration_problems
 from drl_cli.types import EnvSpec
 from drl_cli.utils.cores import num_cores
 
 if TYPE_CHECKING:  # importing it takes long
-    from drl_cli.runtime.launch import Cluster
+    from drl_cli.runtime.place.launch import Cluster
 
 
 def join(config: Config) -> "Cluster":
     """Join the cluster at `ray.address`; raises UsageError when it is not there or a node of it is not fit."""
-    from drl_cli.runtime.launch import Cluster
+    from drl_cli.runtime.place.launch import Cluster
 
     environment_spec(config)  # what is wrong here is said before the cluster is asked
     assert config.ray.address is not None
@@ -244,7 +244,7 @@ def check_resources(config: Config, spec: EnvSpec) -> None:
 
 def replay_bytes(config: Config, spec: EnvSpec) -> int:
     """Bytes of the replay table, over all its shards."""
-    from drl_cli.runtime.worker import row_schema  # brings gymnasium along
+    from drl_cli.runtime.roles.worker import row_schema  # brings gymnasium along
 
     schema = row_schema(config, spec)
     shares = [share_of(config.replay, shard, config.num_shards) for shard in range(config.num_shards)]

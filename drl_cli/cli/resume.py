@@ -164,7 +164,7 @@ def claimed(folder: Path) -> Iterator[None]:
 
     Where the run was killed, its manage process may live a little longer, and write: its end is waited for.
     """
-    from drl_cli.runtime.manage import MANAGE_LOCK
+    from drl_cli.runtime.roles.manage import MANAGE_LOCK
 
     try:
         claim = lock(folder / ".lock")

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from types import FrameType
 
-from drl_cli.runtime.signals import EXIT_CODES
+from drl_cli.runtime.place.signals import EXIT_CODES
 
 
 class _Forward:

@@ -119,7 +119,7 @@ def _sweep_job(overrides: list[str]) -> float:
 def train(plain: dict[str, Any]) -> dict[str, Any]:
     """Check the composed config, train, print the summary; returns it."""
     from drl_cli.cli.preflight import fill, join, preflight
-    from drl_cli.runtime.cluster import share_cores
+    from drl_cli.runtime.place.cluster import share_cores
 
     config = build(plain)
     resumed = resume(config, typed) if config.resume is not None else None
@@ -131,7 +131,7 @@ def train(plain: dict[str, Any]) -> dict[str, Any]:
     if config.dry_run:
         print(f"{config.env.name}: {spec.obs.shape} observations, {spec.action.text} actions; all checks passed")
         return {"exit_code": DONE}
-    from drl_cli.runtime.checkpoint import write_json
+    from drl_cli.runtime.files.checkpoint import write_json
     from drl_cli.runtime.run import run
     from drl_cli.runtime.run_folder import make_folder, run_record
     from drl_cli.runtime.thread_choice import choose_threads

@@ -4,10 +4,10 @@ from pathlib import Path
 
 from drl_cli.cli.errors import CHECKPOINT, UsageError
 from drl_cli.cli.runs import find_run
-from drl_cli.runtime.checkpoint import load_model
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import CheckpointError
-from drl_cli.runtime.normalization import make_policy
+from drl_cli.runtime.files.checkpoint import load_model
+from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.types import EnvSpec
 
 

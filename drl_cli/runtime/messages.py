@@ -12,6 +12,7 @@
 | 8 | WorkerProxy -> Worker | LoadParams |
 
 Without a proxy a worker takes its place: routes 1 and 2 are then one and the same call, and so are 7 and 8.
+TrainReport and EvalReport are the answers to calls of the orchestrator.
 """
 
 from collections import Counter
@@ -120,6 +121,44 @@ class LoadParams:
     env_steps: int
     random_actions: bool = False
     exploration: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TrainReport:
+    """What one train call did: metrics are means over its updates.
+
+    `skipped` more were left out, being not finite. `num_batches` were served, `dropped` transitions were not, being
+    too old, and `sample_s` went into drawing; `replay` is the table's own report.
+    """
+
+    opt_steps: int
+    num_updates: int
+    skipped: int
+    metrics: Mapping[str, float]
+    seconds: float
+    num_batches: int
+    dropped: int
+    replay: Mapping[str, float]
+    sample_s: float
+
+
+@dataclass(frozen=True)
+class EvalReport:
+    """One evaluation: what was evaluated, when it ended (the run's seconds), how it scored.
+
+    `problem`: why it could not be written down, or its model not saved.
+    """
+
+    load: LoadParams
+    wall_s: float
+    statistics: Mapping[str, float]
+    cut: int
+    is_best: bool
+    problem: str | None = None
+
+    @property
+    def mean(self) -> float:
+        return self.statistics["mean"]
 
 
 class Trace:

@@ -17,26 +17,26 @@ from drl_cli.replay.config import FifoConfig, UniformConfig
 from drl_cli.replay.frame_table import FrameTable, reference_schema
 from drl_cli.replay.frames import Stacking, make_codec
 from drl_cli.replay.tables import make_table, share_of
-from drl_cli.runtime.batch_normalizer import BatchNormalizer
-from drl_cli.runtime.calls import START_S
-from drl_cli.runtime.checkpoint import load_model
 from drl_cli.runtime.config import Config
+from drl_cli.runtime.edges.calls import START_S
+from drl_cli.runtime.edges.manage_link import ManageLink
+from drl_cli.runtime.edges.replay_shards import ReplayShards
+from drl_cli.runtime.edges.trainer_group import TrainerGroup, roles
+from drl_cli.runtime.edges.worker_pool import WorkerPool
 from drl_cli.runtime.errors import RoleLost
-from drl_cli.runtime.handles import Handle, LocalRuntime, RayRuntime, Runtime
-from drl_cli.runtime.manage import Manage
-from drl_cli.runtime.manage_link import ManageLink
-from drl_cli.runtime.normalization import normalized
-from drl_cli.runtime.orchestrator import Orchestrator
-from drl_cli.runtime.parameter_server import ParameterServer
-from drl_cli.runtime.progress import Progress
-from drl_cli.runtime.rate_limiter import Limiter, QueueLimiter, RateLimiter, required_band
-from drl_cli.runtime.replay_shards import ReplayShards
-from drl_cli.runtime.trainer import Trainer
-from drl_cli.runtime.trainer_group import TrainerGroup, roles
-from drl_cli.runtime.trajectory_manager import TrajectoryManager
-from drl_cli.runtime.worker import Worker, row_schema
-from drl_cli.runtime.worker_pool import WorkerPool
-from drl_cli.runtime.worker_proxy import WorkerProxy
+from drl_cli.runtime.files.checkpoint import load_model
+from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
+from drl_cli.runtime.orchestrator.progress import Progress
+from drl_cli.runtime.orchestrator.rate_limiter import Limiter, QueueLimiter, RateLimiter, required_band
+from drl_cli.runtime.place.handles import Handle, LocalRuntime, RayRuntime, Runtime
+from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
+from drl_cli.runtime.roles.manage import Manage
+from drl_cli.runtime.roles.normalization import normalized
+from drl_cli.runtime.roles.parameter_server import ParameterServer
+from drl_cli.runtime.roles.trainer import Trainer
+from drl_cli.runtime.roles.trajectory_manager import TrajectoryManager
+from drl_cli.runtime.roles.worker import Worker, row_schema
+from drl_cli.runtime.roles.worker_proxy import WorkerProxy
 from drl_cli.types import Array, EnvSpec
 from drl_cli.utils.group import Group
 from drl_cli.utils.lazy import torch

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from drl_cli.metrics.cut_back import cut_back
-from drl_cli.runtime.checkpoint import COUNTERS, load_model, point, read_arrays, read_json, read_manifest
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import CheckpointError
-from drl_cli.runtime.handles import Ref, get
-from drl_cli.runtime.manage import EVAL_COLUMNS, EvalReport
-from drl_cli.runtime.messages import LoadParams
-from drl_cli.runtime.orchestrator import Orchestrator
-from drl_cli.runtime.saver import drop_drafts
+from drl_cli.runtime.files.checkpoint import COUNTERS, load_model, point, read_arrays, read_json, read_manifest
+from drl_cli.runtime.messages import EvalReport, LoadParams
+from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
+from drl_cli.runtime.orchestrator.saver import drop_drafts
+from drl_cli.runtime.place.handles import Ref, get
+from drl_cli.runtime.roles.manage import EVAL_COLUMNS
 from drl_cli.types import Array
 
 log = logging.getLogger(__name__)

@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from drl_cli.metrics.console import Console
-from drl_cli.runtime.checkpoint import write_arrays
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import Diverged, RoleLost, RunError
-from drl_cli.runtime.handles import RayRuntime
-from drl_cli.runtime.launch import Cluster, RaySession
-from drl_cli.runtime.orchestrator import Orchestrator
+from drl_cli.runtime.files.checkpoint import write_arrays
+from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
+from drl_cli.runtime.orchestrator.progress import Progress
+from drl_cli.runtime.place.handles import RayRuntime
+from drl_cli.runtime.place.launch import Cluster, RaySession
+from drl_cli.runtime.place.signals import Interrupted, Signals, catch
 from drl_cli.runtime.program import build
-from drl_cli.runtime.progress import Progress
 from drl_cli.runtime.restore import Checkpoint, restore
 from drl_cli.runtime.run_folder import summarise
-from drl_cli.runtime.signals import Interrupted, Signals, catch
 from drl_cli.types import EnvSpec, State
 from drl_cli.utils.log_file import LogFile
 

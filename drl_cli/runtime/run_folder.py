@@ -11,10 +11,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from drl_cli.runtime.checkpoint import write_json
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.orchestrator import Orchestrator
-from drl_cli.runtime.progress import Progress
+from drl_cli.runtime.files.checkpoint import write_json
+from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
+from drl_cli.runtime.orchestrator.progress import Progress
 
 log = logging.getLogger(__name__)
 

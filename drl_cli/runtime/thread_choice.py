@@ -15,9 +15,9 @@ import numpy as np
 
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.messages import BatchTrainingData, Block, InsertTransition, SampleBatch
-from drl_cli.runtime.normalization import make_policy
 from drl_cli.runtime.program import make_replay, make_trainer
-from drl_cli.runtime.worker import make_builder
+from drl_cli.runtime.roles.normalization import make_policy
+from drl_cli.runtime.roles.worker import make_builder
 from drl_cli.types import Array, Columns, EnvSpec, num_rows, sources
 from drl_cli.utils.lazy import torch
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from drl_cli.runtime.usage import Usage
+from drl_cli.runtime.place.usage import Usage
 
 Line = Mapping[str, float]  # of metrics.jsonl
 

@@ -17,12 +17,12 @@ from drl_cli.algos.base import AlgoConfig, algorithms, load_algorithm, refusal
 from drl_cli.cli.settings import convert
 from drl_cli.networks.mlp import NetworkConfig
 from drl_cli.replay.builders import RolloutBuilder
-from drl_cli.runtime.batch_normalizer import BatchNormalizer
-from drl_cli.runtime.checkpoint import read_arrays, write_arrays
 from drl_cli.runtime.errors import Diverged
+from drl_cli.runtime.files.checkpoint import read_arrays, write_arrays
 from drl_cli.runtime.messages import BatchTrainingData
-from drl_cli.runtime.normalization import Layout
-from drl_cli.runtime.trainer import Trainer
+from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
+from drl_cli.runtime.roles.normalization import Layout
+from drl_cli.runtime.roles.trainer import Trainer
 from drl_cli.types import ActionSpec, Column, EnvSpec, transition_schema
 from drl_cli.utils.group import Group, Learner
 from drl_cli.utils.moments import RunningMoments
@@ -389,7 +389,7 @@ def test_params_are_a_copy(case):
 
 def test_a_policy_needs_no_torch(name, kind):
     """A worker process imports what this imports."""
-    code = f"import sys, drl_cli.algos.{name}, drl_cli.runtime.worker; sys.exit('torch' in sys.modules)"
+    code = f"import sys, drl_cli.algos.{name}, drl_cli.runtime.roles.worker; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

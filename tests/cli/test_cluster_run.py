@@ -9,7 +9,7 @@ import pytest
 from drl_cli.cli.errors import UsageError
 from drl_cli.cli.preflight import fill, pace_problems
 from drl_cli.cli.settings import build
-from drl_cli.runtime.cluster import Node
+from drl_cli.runtime.place.cluster import Node
 
 ON_RAY = "debug.in_process=false"
 NODES = [Node("a1b2c3d4", "10.0.0.1", 4.0), Node("b1c2d3e4", "10.0.0.2", 3.0)]

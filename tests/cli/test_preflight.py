@@ -9,7 +9,7 @@ import pytest
 from drl_cli.cli.errors import MISSING, RESOURCES, USAGE, USER_CODE, UsageError
 from drl_cli.cli.preflight import check_resources, environment_spec, fill, pace_problems, preflight, replay_bytes
 from drl_cli.cli.settings import build
-from drl_cli.runtime.rate_limiter import required_band
+from drl_cli.runtime.orchestrator.rate_limiter import required_band
 from drl_cli.runtime.run import object_store_mb
 
 

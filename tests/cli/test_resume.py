@@ -160,7 +160,7 @@ def test_one_process_at_a_time(run):
 def test_the_manage_process_of_a_killed_run_is_waited_for(run, tmp_path):
     code = """if True:
         import pathlib, sys
-        from drl_cli.runtime.manage import MANAGE_LOCK
+        from drl_cli.runtime.roles.manage import MANAGE_LOCK
         from drl_cli.utils.locks import lock
         held = lock(pathlib.Path(sys.argv[1]) / MANAGE_LOCK, shared=True)
         print("held", flush=True)

@@ -8,7 +8,7 @@ from drl_cli.cli.errors import CHECKPOINT, USAGE, UsageError
 from drl_cli.cli.preflight import fill, preflight
 from drl_cli.cli.settings import build
 from drl_cli.cli.weights import find_weights
-from drl_cli.runtime.checkpoint import load_model
+from drl_cli.runtime.files.checkpoint import load_model
 
 
 @pytest.fixture

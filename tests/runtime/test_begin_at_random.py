@@ -6,7 +6,7 @@ import pytest
 from counting import check_counter_rows
 from graphs import COUNTER, TINY, make_config
 
-from drl_cli.runtime.handles import get
+from drl_cli.runtime.place.handles import get
 
 DQN = ("env=drl_cli.envs.probes:Choose-v0", "algo=dqn")
 ASYNC = (COUNTER, "mode=async", "worker.num=2", "algo.n_step=3", "orchestrator.min_inserts=320", "total_env_steps=1500")

@@ -11,10 +11,10 @@ from graphs import COUNTER, TINY, make_config, weights
 from drl_cli.envs.make import read_spec
 from drl_cli.metrics.console import Console
 from drl_cli.runtime.errors import EnvironmentFailed, RoleLost
-from drl_cli.runtime.evaluator import Score
-from drl_cli.runtime.handles import RayRuntime, get
+from drl_cli.runtime.orchestrator.progress import Progress
+from drl_cli.runtime.place.handles import RayRuntime, get
 from drl_cli.runtime.program import build
-from drl_cli.runtime.progress import Progress
+from drl_cli.runtime.roles.evaluator import Score
 
 MODES = ("single", "sync", "async")
 

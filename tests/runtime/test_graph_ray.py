@@ -9,8 +9,8 @@ from counting import check_counter_rows
 from graphs import COUNTER, weights
 
 from drl_cli.runtime.errors import EnvironmentFailed, RoleLost
-from drl_cli.runtime.handles import ActorDied, RayRuntime, get, wait
 from drl_cli.runtime.messages import SampleBatch, UpdatePriority
+from drl_cli.runtime.place.handles import ActorDied, RayRuntime, get, wait
 
 pytestmark = pytest.mark.ray
 

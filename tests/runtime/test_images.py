@@ -8,7 +8,7 @@ from images import check_frames_rows
 from drl_cli.envs.make import read_spec
 from drl_cli.replay.frame_table import FrameTable
 from drl_cli.replay.tables import ReplayTable
-from drl_cli.runtime.handles import get
+from drl_cli.runtime.place.handles import get
 
 FRAMES = (
     *("env=drl_cli.envs.probes:Frames-v0", "algo=dqn", "+env.kwargs.size=12", "worker.num=2"),

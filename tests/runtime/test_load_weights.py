@@ -6,11 +6,11 @@ import safetensors.numpy
 from graphs import COUNTER, make_config
 
 from drl_cli.envs.make import read_spec
-from drl_cli.runtime.checkpoint import save_model
-from drl_cli.runtime.handles import get
+from drl_cli.runtime.files.checkpoint import save_model
 from drl_cli.runtime.messages import LoadParams
+from drl_cli.runtime.place.handles import get
 from drl_cli.runtime.program import make_trainer
-from drl_cli.runtime.trainer import Trainer
+from drl_cli.runtime.roles.trainer import Trainer
 
 MODES = ("single", "sync", "async")
 SAC = (COUNTER, "network.hidden=[16,16]")

@@ -4,8 +4,8 @@ import pytest
 from counting import check_counter_rows
 from graphs import COUNTER
 
-from drl_cli.runtime.handles import LocalRef, ObjectLost, get
-from drl_cli.runtime.worker_pool import Collected
+from drl_cli.runtime.edges.worker_pool import Collected
+from drl_cli.runtime.place.handles import LocalRef, ObjectLost, get
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])

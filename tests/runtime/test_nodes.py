@@ -10,7 +10,7 @@ from counting import check_counter_rows
 from graphs import COUNTER, weights
 
 from drl_cli.runtime.errors import NodeGone, RoleLost
-from drl_cli.runtime.handles import ObjectLost, RayRuntime, get
+from drl_cli.runtime.place.handles import ObjectLost, RayRuntime, get
 
 pytestmark = pytest.mark.ray
 TWO = ("worker.num=4", "worker.proxies=2")

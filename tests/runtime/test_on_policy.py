@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from graphs import COUNTER, weights
 
-from drl_cli.runtime.handles import get
+from drl_cli.runtime.place.handles import get
 
 MODES = ("single", "sync", "async")
 PPO = (

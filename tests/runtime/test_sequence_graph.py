@@ -12,7 +12,7 @@ from graphs import COUNTER
 import drl_cli.algos
 from drl_cli.algos.base import load_algorithm
 from drl_cli.replay.sequences import mix
-from drl_cli.runtime.handles import get
+from drl_cli.runtime.place.handles import get
 
 SHAPE = (4, 4, 1)  # seq_len, burn_in, overlap
 OVERRIDES = (

@@ -4,7 +4,7 @@ import csv
 import json
 from collections import defaultdict
 
-from drl_cli.runtime.checkpoint import read_manifest
+from drl_cli.runtime.files.checkpoint import read_manifest
 from drl_cli.runtime.restore import open_checkpoint
 
 

@@ -1,0 +1,1 @@
+"""How one role is reached as many, or through failures."""

@@ -1,0 +1,67 @@
+"""TrainerGroup: the orchestrator's edge to one or several trainers, which make every update together."""
+
+from collections.abc import Sequence
+
+from drl_cli.runtime.errors import Diverged
+from drl_cli.runtime.place.handles import ActorDied, Handle, Ref, get, wait
+from drl_cli.types import State
+from drl_cli.utils.clock import now
+from drl_cli.utils.group import PeerLost
+
+GRACE_S = 10.0  # a dead process is known to be dead by then
+
+
+class TrainerGroup:
+    """Each trainer gets its part of every batch; they average their gradients, so their parameters stay equal.
+
+    The first speaks for all: it publishes, and its report holds the means over all.
+    """
+
+    def __init__(self, trainers: Sequence[Handle]) -> None:
+        self.trainers = trainers
+        self.roles = roles(len(trainers))
+
+    def connect(self) -> list[Ref]:
+        """Bring several together, while the rest starts; a reference per trainer, to be watched."""
+        if len(self.trainers) == 1:
+            return []
+        address = self.trainers[0].call("listen")
+        return [trainer.call("join", address) for trainer in self.trainers]
+
+    def train(self, parts: Sequence[Ref]) -> tuple[list[Ref], list[Ref]]:
+        """Update on a header and columns for each trainer in turn; references to their reports and priorities."""
+        pairs = zip(self.trainers, parts[::2], parts[1::2], strict=True)
+        calls = [trainer.call("train", header, columns, results=2) for trainer, header, columns in pairs]
+        return [report for report, _ in calls], [priorities for _, priorities in calls]
+
+    def publish(self, version: int, env_steps: int) -> tuple[Ref, Ref]:
+        """References to LoadParams and the policy's parameters, after all updates requested so far."""
+        load, params = self.trainers[0].call("publish", version, env_steps, results=2)
+        return load, params
+
+    def state(self) -> Ref:
+        """A reference to what has to be saved to go on exactly: the first's, since all are equal."""
+        return self.trainers[0].call("state")
+
+    def load_state(self, state: Ref | State) -> list[Ref]:
+        """Have all go on from one state; a reference per trainer, to be watched."""
+        return [trainer.call("load_state", state) for trainer in self.trainers]
+
+    def at_fault(self, reports: Sequence[Ref], error: Diverged) -> Diverged:
+        """Of all trainers that diverged in one call, the one whose data was at fault; each saw its own part."""
+        silent, until = list(reports), now() + GRACE_S
+        while not error.is_data and silent and (ready := wait(silent, max(0.0, until - now()))):
+            silent = [ref for ref in silent if ref not in ready]
+            for ref in ready:
+                try:
+                    get(ref)
+                except Diverged as other:
+                    error = other if other.is_data else error
+                except (ActorDied, PeerLost):  # what it saw is not known
+                    continue
+        return error
+
+
+def roles(num: int) -> list[str]:
+    """Names of the trainers' processes."""
+    return ["trainer"] if num == 1 else [f"trainer {rank}" for rank in range(num)]

@@ -1,0 +1,63 @@
+"""The files of a saved replay: their names, what they hold of all shards, and filling other tables from them."""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from drl_cli.replay.base import Table
+from drl_cli.runtime.errors import CheckpointError
+from drl_cli.runtime.files.checkpoint import read_arrays
+from drl_cli.types import State
+
+
+def file_name(shard: int, chunk: int | None = None) -> str:
+    """Of a shard's state or of one of its chunks."""
+    return f"state.replay-{shard}{'' if chunk is None else f'.{chunk:05d}'}.safetensors"
+
+
+def read_states(folder: Path, manifest: Mapping[str, Any]) -> list[State]:
+    """What was saved of every shard besides its rows; raises CheckpointError when there is none or one is damaged."""
+    states: list[State] = []
+    while file_name(len(states)) in manifest["sha256"]:
+        states.append(read_arrays(folder, file_name(len(states)), manifest))
+    if not states:
+        raise CheckpointError(f"{folder} was saved without the replay (checkpoint.replay=off, or the disk was full)")
+    return states
+
+
+def refill(
+    table: Table, shard: int, num_shards: int, folder: Path, manifest: Mapping[str, Any], states: Sequence[State]
+) -> None:
+    """Fill the table of one shard with its share of the rows of all saved shards `states`, oldest first.
+
+    For a table of another kind or capacity, or another number of shards. Rows come in as new ones: their numbers,
+    priorities and parameter versions are lost, and so are the counts of inserts and of stale priorities, the sampler's
+    position (beta) and its random numbers. Where there is less room the oldest rows are lost. A fifo-once table stays
+    empty. Raises ValueError when the rows have other columns.
+    """
+    pieces = _oldest_first(states)
+    chunks = (read_arrays(folder, file_name(saved, chunk), manifest) for saved, chunk, _ in pieces)
+    for rows, (_, _, piece) in zip(table.unpack(chunks), pieces, strict=True):
+        bounds = piece.start + (piece.stop - piece.start) * np.arange(num_shards + 1) // num_shards
+        mine = slice(*bounds[shard : shard + 2].tolist())
+        if mine.stop > mine.start:
+            table.refill({name: column[mine] for name, column in rows.items()})
+
+
+def _oldest_first(states: Sequence[State]) -> list[tuple[int, int, slice]]:
+    """Shard, chunk and rows of all that was saved; a chunk that has the newest and the oldest rows comes twice.
+
+    The rows of a table that overwrites at random are of all ages everywhere.
+    """
+    pieces: list[tuple[int, int, int, slice]] = []
+    for shard, state in enumerate(states):
+        size, step, inserts = (state[name].item() for name in ("size", "chunk_rows", "table.store.inserts"))
+        is_ring = "table.store.numbers" not in state
+        oldest = inserts % size if is_ring and size == state["capacity"].item() else 0
+        for start, stop in pairwise(sorted({*range(0, size, step), oldest, size})):
+            chunk, number = start // step, inserts - size + (start - oldest) % size
+            pieces.append((number, shard, chunk, slice(start - chunk * step, stop - chunk * step)))
+    return [piece[1:] for piece in sorted(pieces, key=lambda piece: piece[:2])]

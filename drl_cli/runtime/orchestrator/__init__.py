@@ -1,0 +1,1 @@
+"""The only loop, and what it consults before it issues a call."""

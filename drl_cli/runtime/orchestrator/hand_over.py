@@ -1,0 +1,91 @@
+"""HandOver: from finished collects to rows in replay, and what the counters say of them."""
+
+import logging
+import math
+from functools import partial
+
+from drl_cli.runtime.edges.calls import Calls
+from drl_cli.runtime.edges.replay_shards import ReplayShards
+from drl_cli.runtime.edges.worker_pool import Collected, Member, WorkerPool
+from drl_cli.runtime.messages import InsertTransition, LoadParams
+from drl_cli.runtime.orchestrator.progress import Progress
+from drl_cli.runtime.orchestrator.rate_limiter import Limiter
+from drl_cli.runtime.place.handles import ObjectLost, Ref, get
+from drl_cli.utils.clock import now
+
+log = logging.getLogger(__name__)
+
+
+class HandOver:
+    """Collects that end within `window_s` of the first are handed over together, in the order of their workers.
+
+    `rows` are the environment steps of one collect; `issued` counts those under way as taken. `inserting` blocks are on
+    their way to replay.
+    """
+
+    def __init__(
+        self,
+        pool: WorkerPool,
+        replay: ReplayShards,
+        limiter: Limiter,
+        progress: Progress,
+        calls: Calls,
+        rows: int,
+        window_s: float,
+    ) -> None:
+        self.pool, self.replay, self.limiter, self.progress, self.calls = pool, replay, limiter, progress, calls
+        self.rows, self.window_s = rows, window_s
+        self.arrived: list[Collected] = []
+        self.ends = math.inf
+        self.issued = 0
+        self.inserting = 0
+
+    def dispatch(self, member: Member, load: LoadParams, params: Ref) -> None:
+        """Have a member collect."""
+        if self.pool.fetches(member, load):
+            self.progress.trace.add(7, member=member.index, version=load.version)
+        ref = self.pool.dispatch(member, load, params)
+        self.limiter.issue_collect(self.rows)
+        self.issued += self.rows
+        self.calls.expect(ref, f"{self.pool.name} {member.index}", self._on_collected)
+
+    def _on_collected(self, ref: Ref) -> None:
+        if not self.arrived:
+            self.ends = now() + self.window_s
+        self.arrived.append(self.pool.finish(ref))
+
+    def is_due(self) -> bool:
+        """The window is over, or there is nobody left to wait for."""
+        return bool(self.arrived) and (now() >= self.ends or not self.pool.busy)
+
+    def flush(self) -> None:
+        """Insert what has arrived."""
+        for done in sorted(self.arrived, key=lambda done: done.member):
+            if done.header is None or done.columns is None:
+                self.progress.worker_restarts += done.restarts
+                self.issued -= self.rows
+                self.limiter.land(self.rows, 0)
+                continue
+            ack = self.replay.insert(done.header, done.columns)
+            self.calls.expect(ack, "replay", partial(self._on_inserted, done.header))
+            self.inserting += 1
+            self.progress.collected(done.header)
+            for line in (*done.header.faults, *done.header.notes):
+                log.warning(line)
+            self.issued += done.header.env_steps - self.rows
+            self.limiter.land(self.rows, done.header.rows)
+            self.progress.trace.merge(done.header.routes or {1: 1, 8: done.loaded})
+            self.progress.trace.add(2)
+            self.progress.trace.add(3)
+        self.arrived, self.ends = [], math.inf
+
+    def _on_inserted(self, header: InsertTransition, ref: Ref) -> None:
+        """The block is in replay, or its bytes were lost on the way, with the node that had them."""
+        self.inserting -= 1
+        try:
+            get(ref)
+        except ObjectLost as error:
+            self.progress.lost(header)
+            self.issued -= header.env_steps
+            self.limiter.land(0, -header.rows)
+            log.warning("a block of %d transitions was lost on its way to replay (%s)", header.rows, error)

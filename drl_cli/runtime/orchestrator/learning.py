@@ -1,0 +1,139 @@
+"""Learning: batches from replay to the trainers, priorities back, and the parameters that come of it to all."""
+
+from collections.abc import Callable
+
+from drl_cli.runtime.config import Config
+from drl_cli.runtime.edges.calls import Calls, blame
+from drl_cli.runtime.edges.replay_shards import ReplayShards
+from drl_cli.runtime.edges.trainer_group import TrainerGroup
+from drl_cli.runtime.errors import Diverged, RoleLost
+from drl_cli.runtime.messages import LoadParams, SampleBatch, TrainReport
+from drl_cli.runtime.orchestrator.progress import Progress
+from drl_cli.runtime.orchestrator.rate_limiter import Limiter
+from drl_cli.runtime.place.handles import Handle, Ref, get
+from drl_cli.types import Array
+from drl_cli.utils.clock import now
+
+CALL_S = 0.2
+"""What a train call should take at most, where nobody said how many updates it makes: parameters follow calls."""
+
+
+class Learning:
+    """`load` is the newest version and `params` its parameters, None before the first.
+
+    `training` train calls are under way, and a version when it is `publishing`, of which `on_published` is told. A call
+    may be of up to `call_updates`.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        replay: ReplayShards,
+        trainers: TrainerGroup,
+        server: Handle,
+        share: Callable[[Ref], Ref],
+        limiter: Limiter,
+        progress: Progress,
+        calls: Calls,
+        on_published: Callable[[LoadParams, Ref], None],
+    ) -> None:
+        self.config, self.replay, self.trainers, self.server, self.share = config, replay, trainers, server, share
+        self.limiter, self.progress, self.calls, self.on_published = limiter, progress, calls, on_published
+        self.load = LoadParams(-1, 0, 0)
+        self.params: Ref = None
+        self.training = 0
+        self.publishing = False
+        self.call_updates = config.updates_per_call
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the trainers have done all that they were asked for."""
+        return self.training == 0 and not self.publishing
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether there were updates since the newest version."""
+        return self.progress.opt_steps > self.load.opt_steps
+
+    def connect(self) -> None:
+        """Bring several trainers together."""
+        for role, ref in zip(self.trainers.roles, self.trainers.connect(), strict=False):
+            self.calls.expect(ref, role, get)
+
+    def go_on(self, load: LoadParams, params: Array) -> None:
+        """Begin with this version."""
+        self.load, self.params = load, self.share(params)
+        self._push(self.params)
+
+    def train(self, updates: int) -> None:
+        """Have the trainers make updates on batches that are drawn now."""
+        self.progress.trainer_idle.stop(now())
+        if self.progress.train_started is None:
+            self.progress.train_started = now()
+        version = self.load.version + self.publishing  # of the newest parameters that the trainer has by then
+        message = SampleBatch(updates, self.config.trainer.batch_size, version, self.config.trainer.num)
+        shard, parts = self.replay.sample(message)
+        reports, priorities = self.trainers.train(parts)
+        self.progress.trace.add(3)
+        self.progress.trace.add(4, len(reports))
+        self.limiter.issue_sample(updates)
+        self.training += 1
+        missing = set(reports)
+
+        def on_report(ref: Ref) -> None:
+            try:
+                get(ref)
+            except Diverged as error:
+                raise self.trainers.at_fault(reports, error) from error
+            missing.remove(ref)
+            if not missing:
+                self._on_trained(reports[0], updates, shard, priorities)
+
+        for role, ref in zip(self.trainers.roles, reports, strict=True):
+            self.calls.expect(ref, role, on_report)
+
+    def publish(self) -> None:
+        """Ask for the next version."""
+        load, params = self.trainers.publish(self.load.version + 1, self.progress.env_steps)
+        self.publishing = True
+        self.calls.expect(load, self.trainers.roles[0], lambda ref: self._on_published(ref, params))
+
+    def blame(self, error: Exception) -> RoleLost:
+        """Which of the roles that miss one another is lost."""
+        shards = {f"replay {i}": shard for i, shard in enumerate(self.replay.shards)}
+        return blame({**shards, **dict(zip(self.trainers.roles, self.trainers.trainers, strict=True))}, error)
+
+    def _on_trained(self, ref: Ref, asked: int, shard: int, priorities: list[Ref]) -> None:
+        report: TrainReport = get(ref)
+        if self.config.replay.wants_priorities:
+            # Sent only now: replay answers in order, and would keep the next batch waiting for priorities to come.
+            for part in priorities:
+                self.calls.expect(self.replay.update_priorities(shard, part), "replay", get)
+                self.progress.trace.add(5)
+        self.limiter.unserved(asked - report.num_batches, report.dropped)
+        self.training -= 1
+        if self.training == 0:
+            self.progress.trainer_idle.start(now())
+        self.progress.trained(report, shard)
+        self._size_calls(report)
+        due = report.opt_steps - self.load.opt_steps >= self.config.orchestrator.sample_load_ratio
+        if self.config.mode == "async" and due and not self.publishing:
+            self.publish()
+
+    def _size_calls(self, report: TrainReport) -> None:
+        """Slow updates: fewer in a call. Where equal seeds give equal weights all calls stay as large as they are."""
+        if self.config.mode == "async" and self.config.trainer.updates_per_call is None and report.num_batches:
+            fitting = int(CALL_S * report.num_batches / max(1e-9, report.seconds))
+            self.call_updates = max(1, min(self.config.updates_per_call, fitting))
+
+    def _on_published(self, ref: Ref, params: Ref) -> None:
+        self.load = get(ref)
+        self.params = self.share(params)
+        self.publishing = False
+        self.progress.loads += 1
+        self.progress.trace.add(6)
+        self._push(params)
+        self.on_published(self.load, self.params)
+
+    def _push(self, params: Ref) -> None:
+        self.calls.expect(self.server.call("push", self.load, params), "parameter server", get)

@@ -1,0 +1,260 @@
+"""Orchestrator: starts, paces and stops everything. It has the only loop, and never touches an array."""
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from drl_cli.metrics.console import Console
+from drl_cli.runtime.config import Config
+from drl_cli.runtime.edges.calls import Calls
+from drl_cli.runtime.edges.manage_link import ManageLink
+from drl_cli.runtime.edges.replay_shards import ReplayShards
+from drl_cli.runtime.edges.trainer_group import TrainerGroup
+from drl_cli.runtime.edges.worker_pool import Member, WorkerPool
+from drl_cli.runtime.errors import RoleLost, RunError
+from drl_cli.runtime.messages import LoadParams
+from drl_cli.runtime.orchestrator.hand_over import HandOver
+from drl_cli.runtime.orchestrator.learning import Learning
+from drl_cli.runtime.orchestrator.pace import Pace
+from drl_cli.runtime.orchestrator.progress import Progress
+from drl_cli.runtime.orchestrator.rate_limiter import Limiter
+from drl_cli.runtime.orchestrator.reports import Reports
+from drl_cli.runtime.orchestrator.saver import Saver
+from drl_cli.runtime.place.handles import Handle, ObjectLost, Ref
+from drl_cli.types import Array
+from drl_cli.utils.clock import now
+from drl_cli.utils.group import PeerLost
+
+log = logging.getLogger(__name__)
+
+RESCUE_S = 15.0  # for a last checkpoint when a role is lost
+CLOSE_S = 10.0  # for manage to write what is left
+
+
+class Orchestrator:
+    """Issues every call and reacts to what comes back.
+
+    `rows_per_collect` are the environment steps that one member of the pool takes in one call.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        pool: WorkerPool,
+        replay: ReplayShards,
+        trainers: TrainerGroup,
+        server: Handle,
+        manage: ManageLink,
+        share: Callable[[Ref], Ref],
+        rows_per_collect: int,
+        limiter: Limiter,
+        progress: Progress,
+        console: Console,
+        folder: Path,
+    ) -> None:
+        self.config, self.pool, self.replay, self.trainers, self.server = config, pool, replay, trainers, server
+        self.manage, self.limiter, self.progress = manage, limiter, progress
+        self.calls = Calls(config.orchestrator.stall_s)
+        window_s = config.orchestrator.gather_window_s if config.mode == "async" else math.inf  # sync: a barrier
+        self.hand_over = HandOver(pool, replay, limiter, progress, self.calls, rows_per_collect, window_s)
+        self.reports = Reports(config, pool, progress, manage, console, self.calls, self.stop)
+        self.learning = Learning(
+            config, replay, trainers, server, share, limiter, progress, self.calls, self.reports.published
+        )  # fmt: skip
+        self.pace = Pace(config, limiter, progress, self.hand_over, self.learning)
+        self.stop_reason: str | None = None
+        self.paused = self.interrupted = False
+        self.deadline: float | None = None
+        self.health: Callable[[], str | None] = lambda: None  # what is wrong with what the roles run on
+        self.saver = Saver(config, folder, replay, trainers, pool, manage, self.calls.expect)
+
+    def run(self) -> None:
+        """Train until a stop condition holds; the reason is in `stop_reason`."""
+        self.learning.connect()
+        if self.learning.params is None:
+            self.learning.publish()
+            self.calls.react((), 0.0, patient=())  # in this process version 0 is there at once
+        else:  # going on: every role takes its part of the checkpoint over before anything moves
+            self._until(lambda: not self.calls.pending)
+        self._until(lambda: self.learning.params is not None or self.config.steps_without_params > 0)
+        step = self._step_async if self.config.mode == "async" else self._step_sync
+        while not self._done():
+            if self.paused:
+                if self.hand_over.is_due():
+                    self.hand_over.flush()
+                self._idle()
+            else:
+                step()
+        if self.stop_reason == "total_env_steps":
+            self._until(lambda: not self.calls.pending)
+        self.progress.end()
+
+    def go_on(self, load: LoadParams, params: Array) -> None:
+        """Begin with these parameters and with the counters as they are now, those of a checkpoint."""
+        self.learning.go_on(load, params)
+        self.reports.go_on(load.env_steps)
+        self.hand_over.issued = self.progress.env_steps
+        self.saver.go_on(self.progress.env_steps)
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed run needs of this role, as json; no train call may be under way."""
+        return {
+            "counts": {"version": self.learning.load.version, **self.progress.counts()},
+            "progress": self.progress.state(),
+            "limiter": self.limiter.state(),
+            "shards": {name: array.tolist() for name, array in self.replay.state().items()},
+            "incarnation": self._last_incarnation(),
+            "workers": self.config.worker_layout,
+        }
+
+    def finish(self) -> None:
+        """Publish, save and evaluate the last weights; an interrupt spares the evaluation."""
+        self._settle()
+        if self.learning.is_ahead:
+            self.learning.publish()
+            self._until(lambda: self.learning.is_idle)
+        self.reports.send(self.learning.load)
+        self._until(lambda: not self.saver.busy)
+        self._save()
+        self._until(lambda: not self.saver.busy)
+        newest = self.learning.load, self.learning.params
+        self.manage.finish(*newest, self.config.orchestrator.stall_s, is_over=lambda: self.interrupted)
+
+    def rescue(self) -> None:
+        """Save what there is when the run can't go on: a checkpoint, or at least the newest model."""
+        if self.learning.params is None:
+            return
+        self.deadline = now() + RESCUE_S
+        try:
+            self._settle()
+            self._until(lambda: not self.saver.busy)
+            self._save(workers=False)
+            self._until(lambda: not self.saver.busy)
+        except RunError as error:
+            log.info("only the model can be saved: %s", error)
+            self.manage.save(self.learning.load, self.learning.params)
+
+    def stop(self, reason: str) -> None:
+        """End at the next opportunity."""
+        self.stop_reason = self.stop_reason or reason
+
+    def interrupt(self) -> None:
+        """End as soon as all is saved."""
+        self.interrupted = True
+        self.stop("signal")
+
+    def pause(self) -> None:
+        """Issue no more calls; what is under way ends. Inserts, samples and loads then stand still."""
+        self.paused = True
+
+    def resume(self) -> None:
+        """Go on."""
+        self.paused = False
+
+    def toggle_pause(self) -> None:
+        """Pause, or go on."""
+        self.paused = not self.paused
+
+    def close(self, status: str) -> None:
+        """Stop every role; the last message that each gets."""
+        self.manage.close(status, CLOSE_S)
+        for member in self.pool.members:
+            member.handle.call("close")
+
+    # One step of the loop, by mode
+
+    def _step_sync(self) -> None:
+        """All workers collect with version k; barrier; the updates that are due; publish k + 1."""
+        for member in self.pool.idle():
+            self._dispatch(member)
+        self._until(lambda: not self.pool.busy)
+        self.hand_over.flush()
+        while (owed := self.limiter.owed()) > 0:
+            self.learning.train(min(owed, self.config.updates_per_call))
+            self._until(lambda: self.learning.training == 0)
+        if self.learning.is_ahead:
+            self.learning.publish()
+        self._until(lambda: self.learning.is_idle)
+        if self.saver.is_due(self.progress.env_steps):
+            self._save()
+        self._housekeeping()
+
+    def _step_async(self) -> None:
+        """Keep every worker and two train calls going, as far as the limiter allows; react to what is ready."""
+        if self.hand_over.is_due():
+            self.hand_over.flush()
+        saving = self.saver.is_due(self.progress.env_steps)
+        if saving and self._is_settled():
+            self._save()
+            saving = False
+        while not saving and (updates := self.pace.updates()):
+            self.learning.train(updates)
+        held = {done.member for done in self.hand_over.arrived}
+        longest_idle_first = sorted(self.pool.idle(), key=lambda member: member.issued)
+        for member in longest_idle_first:  # where there is room for one, the same would do all the work
+            if not self.pace.may_collect():
+                break
+            if member.index not in held:
+                self._dispatch(member)
+        assert self.calls.pending or self.hand_over.arrived or self._done(), f"nothing may go on: {self.limiter}"
+        self._idle()
+
+    def _is_settled(self) -> bool:
+        """Whether what was issued has been done, but for collects."""
+        return self.learning.is_idle and self.hand_over.inserting == 0
+
+    def _last_incarnation(self) -> int:
+        """The highest that a worker has; behind a proxy each may have been restarted in the proxy's life."""
+        highest = max(member.incarnation for member in self.pool.members)
+        lives = self.config.worker.max_restarts + 1 if self.config.num_proxies else 1
+        return (highest + 1) * lives - 1
+
+    def _settle(self) -> None:
+        self.hand_over.flush()
+        self._until(self._is_settled)
+
+    def _save(self, workers: bool = True) -> None:
+        self.saver.begin(self.learning.load, self.learning.params, self.state(), workers)
+
+    def _dispatch(self, member: Member) -> None:
+        load = replace(self.learning.load, random_actions=self.pace.is_random())
+        self.hand_over.dispatch(member, load, self.learning.params)
+
+    # Waiting
+
+    def _idle(self) -> None:
+        self._wait()
+        self._housekeeping()
+
+    def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            self._idle()
+
+    def _wait(self) -> None:
+        """React to all that is ready; wait for the first if nothing is, but not beyond what is due by the clock."""
+        due = min(self.reports.next, self.hand_over.ends, self.pool.next_deadline(), self.deadline or math.inf)
+        if problem := self.health():
+            raise RoleLost(problem)
+        self.manage.poll()
+        try:
+            self.calls.react(self.manage.under_way(), due - now(), patient=self.pool.busy)
+        except (PeerLost, ObjectLost) as error:
+            raise self.learning.blame(error) from error
+        self.pool.kill_overdue(now())
+        if self.deadline is not None and now() > self.deadline:
+            raise RoleLost(f"no checkpoint within {RESCUE_S:g} s")
+
+    def _housekeeping(self) -> None:
+        self.manage.poll()
+        if now() >= self.reports.next:
+            self.reports.send(self.learning.load)
+        if self.config.stop.wall_s is not None and self.progress.process_s() >= self.config.stop.wall_s:
+            self.stop("wall_s")
+
+    def _done(self) -> bool:
+        if self.pace.is_over():
+            self.stop("total_env_steps")
+        return self.stop_reason is not None

@@ -1,0 +1,179 @@
+"""Saver: the orchestrator's way to a checkpoint: asks each role for its part, has manage put them together."""
+
+import logging
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from drl_cli.runtime.config import Config
+from drl_cli.runtime.edges.manage_link import ManageLink
+from drl_cli.runtime.edges.replay_shards import ReplayShards
+from drl_cli.runtime.edges.trainer_group import TrainerGroup
+from drl_cli.runtime.edges.worker_pool import WorkerPool
+from drl_cli.runtime.files.checkpoint import free_folder, make_draft
+from drl_cli.runtime.messages import LoadParams
+from drl_cli.runtime.place.handles import ActorDied, Handle, Ref, get
+from drl_cli.utils.schedules import multiple_after
+
+log = logging.getLogger(__name__)
+
+Watch: TypeAlias = Callable[[Ref, str, Callable[[Ref], None]], None]
+"""Has a role's answer reacted to when it is there."""
+
+
+class Saver:
+    """One checkpoint at a time. It is of the moment of `begin`, although the roles go on while it is written.
+
+    A full disk costs the replay's part first, then the checkpoint, never the run or the checkpoint before.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        folder: Path,
+        replay: ReplayShards,
+        trainers: TrainerGroup,
+        pool: WorkerPool,
+        manage: ManageLink,
+        watch: Watch,
+    ) -> None:
+        self.config, self.root, self.watch = config, folder / "checkpoints", watch
+        self.replay, self.trainers, self.pool, self.manage = replay, trainers, pool, manage
+        self.last: Path | None = None
+        self.saved: Mapping[str, Any] | None = None
+        self.next = 0  # the first checkpoint is of the beginning: there is always one to go on from
+        self.busy = False
+        self.failing: set[str] = set()
+
+    def is_due(self, env_steps: int) -> bool:
+        """Whether it is time for one; the last is saved at the end anyway."""
+        return self.next <= env_steps < self.config.total_env_steps and not self.busy
+
+    def go_on(self, env_steps: int) -> None:
+        """There is a checkpoint of these environment steps."""
+        self.next = multiple_after(env_steps, self.config.checkpoint.period)
+
+    def begin(self, load: LoadParams, params: Ref, counters: Mapping[str, Any], workers: bool = True) -> None:
+        """Save this version, what the orchestrator counts, and every role as it is now.
+
+        Calls to a role are answered in order, so the roles may go on at once. Nothing happens when the last checkpoint
+        has the same counts.
+        """
+        assert not self.busy
+        self.go_on(counters["counts"]["env_steps"])
+        if counters["counts"] == self.saved:
+            return
+        self.busy = True
+        try:
+            draft = make_draft(free_folder(self.root, counters["counts"]["env_steps"], load.version))
+        except OSError as error:
+            self._on_saved(counters, error)
+            return
+        states = {"trainer": self.trainers.trainers[0].call("state")}
+        if workers and self.config.restores_workers:
+            states |= {f"worker {member.index}": member.handle.call("state") for member in self.pool.members}
+        shards = self.replay.shards if self.config.checkpoint.replay == "on" else []
+        then = partial(self._commit, draft, load, params, counters)
+        _Parts(states, shards, draft, self.last, self.watch, partial(self._warn, "replay"), then)
+
+    def _commit(
+        self,
+        draft: Path,
+        load: LoadParams,
+        params: Ref,
+        counters: Mapping[str, Any],
+        states: Mapping[str, Ref],
+        sums: Mapping[str, str],
+    ) -> None:
+        """All parts are there."""
+        if sums:
+            self.failing.discard("replay")
+        parts = (str(draft), load, params, counters, sums, tuple(states), *states.values())
+        self.manage.commit(parts, partial(self._on_saved, counters))
+
+    def _on_saved(self, counters: Mapping[str, Any], saved: str | OSError | None) -> None:
+        """Manage's answer: the folder, or why there is none (None: manage died, and has been reported)."""
+        self.busy = False
+        if isinstance(saved, str):
+            self.last, self.saved = Path(saved), counters["counts"]
+            self.failing.discard("checkpoint")
+        else:
+            last = "there is none" if self.last is None else f"the last good one is {self.last.name}"
+            self._warn("checkpoint", f"a checkpoint could not be saved: {saved or 'manage failed'}; {last}")
+
+    def _warn(self, what: str, text: str) -> None:
+        """Once in a row: on a full disk it goes on all night."""
+        log.log(logging.INFO if what in self.failing else logging.WARNING, text)
+        self.failing.add(what)
+
+
+class _Parts:
+    """Waits for the states of roles, and has every shard write its part into a draft, a piece per call.
+
+    `then` gets the states, without the workers' when one of them died, and the sums of the shards' files, or none when
+    a shard could not write its own.
+    """
+
+    def __init__(
+        self,
+        states: Mapping[str, Ref],
+        shards: Sequence[Handle],
+        draft: Path,
+        previous: Path | None,
+        watch: Watch,
+        warn: Callable[[str], None],
+        then: Callable[[Mapping[str, Ref], Mapping[str, str]], None],
+    ) -> None:
+        self.states, self.shards, self.draft = dict(states), shards, draft
+        self.watch, self.warn, self.then = watch, warn, then
+        self.sums: dict[str, str] = {}
+        self.left = len(states) + len(shards)
+        self.failed = False
+        for role, ref in states.items():
+            watch(ref, role, partial(self._on_state, role))
+        for i, shard in enumerate(shards):
+            ref = shard.call("begin_save", str(draft), None if previous is None else str(previous))
+            watch(ref, f"replay {i}", partial(self._on_piece, i))
+
+    def _on_state(self, role: str, ref: Ref) -> None:
+        try:
+            get(ref)
+        except ActorDied:
+            if role == "trainer":
+                raise
+            log.info("%s died: a resumed run's workers begin anew", role)  # its next collect has it replaced
+            self.states = {"trainer": self.states["trainer"]}
+        self._one_less()
+
+    def _on_piece(self, shard: int, ref: Ref) -> None:
+        """The sums of all of a shard's files, or something else while there is more to write."""
+        try:
+            answer = get(ref)
+        except OSError as error:
+            if not self.failed:
+                self.warn(f"the replay is left out of a checkpoint: {error}")
+            self.failed, answer = True, {}
+        if self.failed or isinstance(answer, Mapping):
+            self.sums.update(answer if isinstance(answer, Mapping) else {})
+            self._one_less()
+        else:
+            self.watch(self.shards[shard].call("save_part"), f"replay {shard}", partial(self._on_piece, shard))
+
+    def _one_less(self) -> None:
+        self.left -= 1
+        if self.left:
+            return
+        if self.failed:
+            for i, shard in enumerate(self.shards):
+                self.watch(shard.call("abort_save"), f"replay {i}", get)
+            for path in self.draft.glob("state.replay-*"):
+                path.unlink()
+        self.then(self.states, {} if self.failed else self.sums)
+
+
+def drop_drafts(root: Path) -> None:
+    """Remove what checkpoints that were never finished have left."""
+    for path in root.glob(".step_*"):
+        shutil.rmtree(path)

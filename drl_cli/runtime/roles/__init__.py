@@ -1,0 +1,1 @@
+"""Who does what: plain classes that answer calls."""

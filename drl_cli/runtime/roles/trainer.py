@@ -1,0 +1,163 @@
+"""Trainer: owns the algorithm; updates when it is given batches, publishes versioned parameters."""
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from drl_cli.algos.base import Algorithm, Update
+from drl_cli.runtime.messages import BatchTrainingData, LoadParams, TrainReport, UpdatePriority
+from drl_cli.runtime.place.handles import node_address
+from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
+from drl_cli.runtime.roles.divergence import check_metrics, check_state
+from drl_cli.types import Array, Columns, State
+from drl_cli.utils.group import Group, Learner
+from drl_cli.utils.lazy import torch
+from drl_cli.utils.products import make_products
+from drl_cli.utils.torch_ops import keep_freed_memory
+
+
+class Trainer:
+    """It never pulls, paces, logs or evaluates."""
+
+    def __init__(
+        self,
+        build: Callable[[Learner], Algorithm],
+        device: str,
+        precision: str,
+        threads: int,
+        group: Group,
+        normalizer: BatchNormalizer | None = None,
+        skips: bool = False,
+        products: str = "auto",
+        compiles: bool = False,
+    ) -> None:
+        torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision("highest")
+        # Batches from shared memory are read-only, and torch warns although nothing here writes to them.
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+        keep_freed_memory()
+        self.device, self.group = choose_device(device), group
+        learner = Learner(self.device, group, skips, make_products(products, precision, self.device), compiles)
+        self.algorithm = build(learner)
+        self.normalizer = normalizer
+        self.opt_steps = 0
+
+    def listen(self) -> tuple[str, int]:
+        """Where the other trainers find this one."""
+        host = node_address()
+        return host, self.group.listen(host)
+
+    def join(self, address: tuple[str, int]) -> None:
+        """Meet the other trainers; raises PeerLost when they do not come."""
+        self.group.join(*address, self.device)
+
+    def load_policy(self, vector: Array) -> None:
+        """Start from a published vector; raises ValueError naming both sizes when it does not fit."""
+        self.algorithm.load_policy(self.normalizer.load(vector) if self.normalizer else vector)
+
+    def train(self, header: BatchTrainingData, columns: Columns) -> tuple[TrainReport, UpdatePriority | None]:
+        """One update per batch of columns `[U, B, ...]`; returns the report and, where replay wants them, priorities.
+
+        Raises ValueError when it wants them and the algorithm has none.
+        """
+        started = time.perf_counter()
+        batches = {name: self._to_device(column) for name, column in columns.items() if name != "source"}
+        if self.normalizer is not None:
+            self.normalizer.receive(header, is_on_policy="log_prob" in columns)
+            batches = self.normalizer(batches)
+        rows = zip(*(batch.unbind() for batch in batches.values()), strict=True)
+        updates = [self.algorithm.update(dict(zip(batches, batch, strict=True))) for batch in rows]
+        means = self._means(updates, columns)
+        num_updates = sum(update.steps for update in updates)
+        self.opt_steps += num_updates
+        priorities = None if header.sequence is None else _priorities(header.trainer, header.sequence, updates)
+        seconds = time.perf_counter() - started
+        served = (header.num_batches, header.dropped, header.stats, header.seconds)
+        skipped = sum(update.skipped for update in updates)
+        return TrainReport(self.opt_steps, num_updates, skipped, means, seconds, *served), priorities
+
+    def _to_device(self, column: Array) -> "torch.Tensor":
+        tensor = torch.from_numpy(column)
+        if self.device.type == "cpu":
+            return tensor
+        return tensor.pin_memory().to(self.device, non_blocking=True)
+
+    def publish(self, version: int, env_steps: int) -> tuple[LoadParams, Array]:
+        """The policy's parameters after all updates requested so far, as one flat float32 vector.
+
+        Raises Diverged where one is not finite.
+        """
+        exploration = dict(self.algorithm.exploration(env_steps))
+        load = LoadParams(version, self.opt_steps, env_steps, exploration=exploration)
+        params = self.algorithm.policy_params()
+        if self.normalizer is not None:
+            self.normalizer.adopt()
+            params = self.normalizer.statistics.join(params)
+        check_state({"a parameter of the policy": params}, self.opt_steps)
+        return load, params
+
+    def state(self) -> State:
+        """Everything that has to be saved to go on exactly; raises Diverged where something is not finite."""
+        state = {"opt_steps": np.array(self.opt_steps), "torch": torch.get_rng_state().numpy()}
+        state |= {f"algorithm.{name}": tensor.numpy() for name, tensor in self.algorithm.state().items()}
+        if self.normalizer is not None:
+            state |= {f"normalizer.{name}": array for name, array in self.normalizer.state().items()}
+        check_state(state, self.opt_steps)
+        return state
+
+    def load_state(self, state: State) -> None:
+        """Go on from `state()`; raises ValueError with all that does not fit, having changed nothing."""
+        if problems := _misfits(self.state(), state):
+            raise ValueError("the saved trainer does not fit this run: " + "; ".join(problems))
+        self.algorithm.load_state({name: torch.tensor(array) for name, array in _within(state, "algorithm.").items()})
+        torch.set_rng_state(torch.tensor(state["torch"]))
+        if self.normalizer is not None:
+            self.normalizer.load_state(_within(state, "normalizer."))
+        self.opt_steps = int(state["opt_steps"])
+
+    def _means(self, updates: Sequence[Update], columns: Columns) -> dict[str, float]:
+        """Metrics averaged over updates made and trainers, fetched at once; raises Diverged where one is not finite."""
+        made = [update for update in updates if update.steps]
+        if not made:
+            return {}
+        names = list(made[0].metrics)
+        nothing = dict.fromkeys(names, torch.zeros((), device=self.device))
+        rows = [update.metrics if update.steps else nothing for update in updates]
+        values = torch.stack([torch.stack([row[name] for name in names]) for row in rows])
+        self.group.mean_(values)
+        values = values.cpu()
+        cause = "the batch was finite"
+        if self.normalizer is not None and not np.isfinite(self.normalizer.statistics.mean).all():
+            cause = "some observation or reward was not finite, and so nor is what all are normalised by"
+        check_metrics(names, values.numpy(), self.opt_steps, columns, cause)
+        return dict(zip(names, (values.sum(0) / len(made)).tolist(), strict=True))
+
+
+def _priorities(trainer: int, sequence: Array, updates: Sequence[Update]) -> UpdatePriority:
+    given = [update.priorities for update in updates if update.priorities is not None]
+    if len(given) < len(updates):
+        raise ValueError("replay=prioritized needs priorities, and this algorithm gives none; say replay=uniform")
+    return UpdatePriority(trainer, sequence, torch.stack(given).cpu().numpy())
+
+
+def _within(state: State, prefix: str) -> State:
+    return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
+
+
+def _misfits(own: State, saved: State) -> list[str]:
+    """What is missing, unknown or of another shape or type; shards may come and go."""
+    texts = [{name: f"{array.dtype}{list(array.shape)}" for name, array in state.items()} for state in (own, saved)]
+    ours, theirs = ({name: text for name, text in one.items() if ".shards." not in name} for one in texts)
+    names = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
+    return [f"{name} is {theirs.get(name, 'missing')}, needed is {ours.get(name, 'nothing')}" for name in names]
+
+
+def choose_device(name: str) -> "torch.device":
+    """The torch device for auto, cpu or cuda; raises ValueError when cuda is asked for and absent."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ValueError("device=cuda, but torch finds no CUDA device here")
+    return torch.device(name)

@@ -1,0 +1,131 @@
+"""TrajectoryManager: owns a replay table; inserts, samples, updates priorities, saves, loads; knows no algorithm."""
+
+import time
+from collections.abc import Mapping
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from drl_cli.replay.base import Table
+from drl_cli.runtime.files.replay_files import read_states, refill
+from drl_cli.runtime.files.replay_saver import CHUNK_BYTES, ReplaySaver
+from drl_cli.runtime.messages import BatchTrainingData, InsertTransition, SampleBatch, UpdatePriority
+from drl_cli.runtime.roles.normalization import Layout
+from drl_cli.types import Columns, State
+from drl_cli.utils.moments import RunningMoments
+
+
+class TrajectoryManager:
+    """Rows go in block by block, batches come out in parts, one for each trainer.
+
+    With a `layout` it keeps the moments of all rows that ever came in, for the trainer to normalise by; rows stay raw.
+    """
+
+    def __init__(
+        self,
+        table: Table,
+        shard: int = 0,
+        layout: Layout | None = None,
+        num_shards: int = 1,
+        chunk_bytes: int = CHUNK_BYTES,
+    ) -> None:
+        self.table, self.shard, self.layout, self.num_shards = table, shard, layout, num_shards
+        self.saver = ReplaySaver(table, shard, chunk_bytes)
+        self.moments = None if layout is None else RunningMoments.empty(layout.size)
+        self.last_block: dict[tuple[int, int], int] = {}
+
+    def insert(self, message: InsertTransition, columns: Columns) -> int:
+        """Copy the rows in; returns the inserts so far. Raises ValueError for a block that came before."""
+        for block in message.blocks:
+            if block.number <= self.last_block.get((block.worker, block.incarnation), -1):
+                raise ValueError(f"block {block.number} of worker {block.worker} was inserted before")
+        versions = np.repeat([block.version for block in message.blocks], [block.rows for block in message.blocks])
+        self.table.insert(columns, versions)
+        if self.layout is not None and self.moments is not None:
+            self.moments = self.moments.merge(self.layout.moments(columns))
+        self.last_block |= {(block.worker, block.incarnation): block.number for block in message.blocks}
+        return self.table.inserts
+
+    def sample(self, message: SampleBatch) -> tuple[BatchTrainingData | Columns, ...]:
+        """A header and fresh columns `[U, B / num_trainers, ...]` for each trainer in turn.
+
+        The parts are consecutive rows of the batches that a single trainer would have got.
+        """
+        started = time.perf_counter()
+        drawn = self.table.sample(message.num_batches, message.batch_size, message.version)
+        size, stats = message.batch_size // message.num_trainers, dict(self.table.stats())
+        if self.moments is not None:
+            stats["normalizer_count"] = self.moments.count
+        seconds = time.perf_counter() - started
+        parts: list[BatchTrainingData | Columns] = []
+        for trainer in range(message.num_trainers):
+            mine = slice(trainer * size, (trainer + 1) * size)
+            numbers = None if drawn.sequence is None else drawn.sequence[:, mine]
+            served = (trainer, drawn.num_batches, size, self.table.inserts, numbers, drawn.dropped, stats)
+            parts += [
+                BatchTrainingData(*served, message.version, self.shard, self.moments, seconds),
+                drawn.columns if message.num_trainers == 1 else _part(drawn.columns, mine),
+            ]
+        return tuple(parts)
+
+    def update_priorities(self, message: UpdatePriority) -> None:
+        """Pass new priorities on."""
+        self.table.update_priorities(message.sequence, message.priorities)
+
+    def contents(self) -> Columns:
+        """A copy of all stored rows, oldest first, `[rows, ...]`."""
+        return self.table.contents()
+
+    def begin_save(self, folder: str, previous: str | None) -> int:
+        """Begin to save everything, as it is now, into a folder; returns the bytes that are to be written, roughly.
+
+        `previous` is the last checkpoint that is complete: what has not changed since is linked from there. Raises
+        OSError (ENOSPC) when there is no room.
+        """
+        return self.saver.begin(Path(folder), None if previous is None else Path(previous), self._state())
+
+    def save_part(self) -> dict[str, str] | None:
+        """Write for about 50 ms: None when there is more to write, or else the sha256 of all files by name.
+
+        Raises OSError when the disk is full or broken.
+        """
+        return self.saver.part()
+
+    def abort_save(self) -> None:
+        """Forget the save that is under way, if one is, and remove its files; those of one that is done stay."""
+        self.saver.abort()
+
+    def load(self, folder: str, manifest: Mapping[str, Any]) -> int:  # Any: json
+        """Go on from a checkpoint; returns the rows that are there now.
+
+        Exactly, where the number of shards, the kind of table and its capacity are the same; or else as `refill` says.
+        Raises CheckpointError for a file that is missing or damaged, ValueError when rows have other columns.
+        """
+        path = Path(folder)
+        saved = read_states(path, manifest)
+        mine = saved[self.shard :: self.num_shards]
+        if len(saved) == self.num_shards and self.saver.fits(*mine):
+            self.saver.load(path, manifest, *mine)
+            blocks = mine[0]["blocks"]
+        else:
+            self.saver.forget()
+            refill(self.table, self.shard, self.num_shards, path, manifest, saved)
+            blocks = np.concatenate([state["blocks"] for state in saved])
+        self.last_block = {}
+        for worker, incarnation, number in blocks.tolist():
+            self.last_block[worker, incarnation] = max(number, self.last_block.get((worker, incarnation), -1))
+        if self.layout is not None:
+            moments = [RunningMoments.unpacked(state["moments"]) for state in mine if "moments" in state]
+            self.moments = reduce(RunningMoments.merge, moments or [RunningMoments.empty(self.layout.size)])
+        return len(self.table)
+
+    def _state(self) -> State:
+        """Everything besides the table."""
+        blocks = np.array([(*key, number) for key, number in self.last_block.items()], np.int64).reshape(-1, 3)
+        return {"blocks": blocks} | ({} if self.moments is None else {"moments": self.moments.packed()})
+
+
+def _part(columns: Columns, rows: slice) -> Columns:
+    return {name: np.ascontiguousarray(column[:, rows]) for name, column in columns.items()}

@@ -1,0 +1,165 @@
+"""Worker: owns E environments, a copy of the policy and the n-step builder; answers `collect`."""
+
+import logging
+import time
+
+import numpy as np
+
+from drl_cli.algos.base import Policy, load_algorithm
+from drl_cli.envs.batch import EnvBatch
+from drl_cli.envs.config import EnvFault
+from drl_cli.envs.hang import hang_limit
+from drl_cli.envs.pool_batch import PoolBatch
+from drl_cli.replay.builders import Builder, NStepBuilder, RatedBuilder, RolloutBuilder
+from drl_cli.replay.config import SequencesConfig, UniformConfig
+from drl_cli.replay.frame_builder import FrameBuilder
+from drl_cli.replay.frames import Stacking, make_codec
+from drl_cli.replay.sequences import SequenceBuilder
+from drl_cli.runtime.config import Config
+from drl_cli.runtime.errors import EnvironmentFailed
+from drl_cli.runtime.messages import Block, InsertTransition, LoadParams
+from drl_cli.runtime.roles.exploration import describe, personal
+from drl_cli.runtime.roles.normalization import make_policy
+from drl_cli.types import Array, Column, Columns, EnvSpec, Schema, State, nested, sources, transition_schema, within
+from drl_cli.utils.seeding import globals_state, integers, seed_globals, set_globals_state
+
+log = logging.getLogger(__name__)
+
+
+class Worker:
+    """One collect call gives one columnar block. It never touches replay or another worker.
+
+    A restarted worker has a higher incarnation, and with it a new stream of seeds.
+    """
+
+    def __init__(self, config: Config, spec: EnvSpec, index: int, incarnation: int) -> None:
+        self.config, self.index, self.incarnation = config, index, incarnation
+        self.num_steps = config.steps_per_collect
+        seeds = integers(config.seed, "worker", config.worker.envs, index, incarnation)
+        policy_seed, globals_seed = integers(config.seed, "policy", 2, index, incarnation)
+        seed_globals(globals_seed)
+        self.policy = make_policy(config, spec, policy_seed)
+        self.builder = make_builder(config, spec, self.policy, index, incarnation)
+        batch: type[EnvBatch | PoolBatch] = PoolBatch if config.env.backend == "envpool" else EnvBatch
+        try:
+            self.envs = batch(config.env, spec, seeds, config.worker.max_restarts)
+        except EnvFault as error:
+            raise EnvironmentFailed(f"worker {index} {error}") from error
+        except Exception as error:
+            raise EnvironmentFailed(f"worker {index}: {type(error).__name__}: {error}") from error
+        self.policy.begin(np.arange(config.worker.envs))
+        self.source = sources(index, config.worker.envs)
+        self.load: LoadParams | None = None
+        self.held: LoadParams | None = None
+        self.params: Array | None = None
+        self.blocks = 0
+        self.env_steps = 0
+        if config.worker.exploration is not None:
+            log.info("worker %d explores by %s", index, describe(config.worker.exploration, index, config.num_workers))
+
+    def collect(self, load: LoadParams, params: Array | None = None) -> tuple[InsertTransition, Columns]:
+        """Take `num_steps` steps in every environment; `params` come along when the worker is to take newer ones.
+
+        How to explore is always the newest. Without any parameters yet the actions have to be random ones. Returns the
+        header, which names the version that acted, -1 for none, and the columns of all rows that are complete,
+        `[rows, ...]`.
+        """
+        started = time.perf_counter()
+        if params is not None:
+            self.policy.load(params)
+            self.held, self.params = load, params
+        assert self.held is not None or (load.version < 0 and load.random_actions)
+        self.load, held = load, self.held or load
+        if load.version >= 0:
+            setting = self.config.worker.exploration
+            self.policy.explore(personal(setting, load.exploration, self.index, self.config.num_workers))
+        num_steps, open_rows = 0, self.builder.open_rows
+        try:
+            with hang_limit(self.config.worker.step_timeout_s, lambda: self.envs.calls):
+                for _ in range(self.num_steps):
+                    num_steps += self._step(load.random_actions)
+        except EnvFault as error:
+            raise EnvironmentFailed(f"worker {self.index} {error}") from error
+        columns = self.builder.take()
+        first, self.env_steps = self.env_steps, self.env_steps + num_steps
+        block = Block(
+            self.index,
+            self.incarnation,
+            self.blocks,
+            open_rows + num_steps - self.builder.open_rows,
+            first,
+            self.env_steps,
+            held.version,
+            held.opt_steps,
+        )
+        self.blocks += 1
+        seconds = time.perf_counter() - started
+        faults = tuple(f"worker {self.index} {fault}" for fault in self.envs.take_faults())
+        return InsertTransition((block,), self.envs.take_episodes(), seconds, faults=faults), columns
+
+    def _step(self, random_actions: bool) -> int:
+        """Step all environments; returns how many of them took the step."""
+        obs = self.envs.obs.copy()
+        columns = self.policy.random(len(obs)) if random_actions else self.policy.act(obs)
+        step = self.envs.step(columns["action"])
+        self.builder.append({"obs": obs, **columns, **vars(step), "source": self.source})
+        if self.envs.begun:
+            self.policy.begin(np.array(self.envs.begun))
+        return int(np.count_nonzero(step.valid))
+
+    def state(self) -> State:
+        """All of it, between two collects, the parameters that it holds included."""
+        state = {"counters": np.array([self.incarnation, self.blocks, self.env_steps])}
+        if self.held is not None and self.params is not None:
+            held = self.held
+            state |= {"held": np.array([held.version, held.opt_steps, held.env_steps]), "params": self.params.copy()}
+        state |= nested("policy", self.policy.state()) | nested("builder", self.builder.state())
+        return state | nested("envs", self.envs.state()) | nested("globals", globals_state())
+
+    def load_state(self, state: State) -> None:
+        """Go on from `state()`, bit by bit; an environment that can't begins anew, as after a fault, with a warning.
+
+        Raises ValueError when the worker had another number of environments.
+        """
+        with hang_limit(self.config.worker.step_timeout_s, lambda: self.envs.calls):
+            lost = self.envs.load_state(within(state, "envs"))
+        for line in lost:
+            log.warning("worker %d %s", self.index, line)
+        self.incarnation, self.blocks, self.env_steps = state["counters"].tolist()
+        if "held" in state:
+            self.held, self.params = LoadParams(*state["held"].tolist()), state["params"]
+            self.policy.load(self.params)
+        self.policy.load_state(within(state, "policy"))
+        self.builder.load_state(within(state, "builder"))
+        set_globals_state(within(state, "globals"))
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.envs.close()
+
+
+def make_builder(config: Config, spec: EnvSpec, policy: Policy, index: int, incarnation: int) -> Builder:
+    """What turns steps into the rows that this run's replay table takes."""
+    replay, gamma, scale = config.replay, config.algo.gamma, config.env.reward_scale
+    builder: Builder
+    if isinstance(replay, SequencesConfig):
+        builder, open_steps = (
+            SequenceBuilder(replay.seq_len, replay.burn_in, replay.overlap, gamma, scale),
+            replay.length,
+        )
+    elif config.is_on_policy:
+        builder, open_steps = RolloutBuilder(gamma, scale), 0
+    else:
+        builder, open_steps = NStepBuilder(config.algo.n_step, gamma, scale), config.algo.n_step - 1
+    stack, rate = config.frame_stack(spec), policy.priorities if config.worker_priorities else None
+    if stack is not None and isinstance(replay, UniformConfig):
+        stacking, codec = Stacking(spec.obs.shape, stack), make_codec(replay.compress)
+        return FrameBuilder(builder, stacking, codec, index, incarnation, open_steps, rate)
+    return RatedBuilder(builder, rate) if rate else builder
+
+
+def row_schema(config: Config, spec: EnvSpec) -> Schema:
+    """The columns of a transition's row: what the algorithm learns from, and which environment made it."""
+    extra = load_algorithm(config.algo.name).Policy.extra_columns
+    built = RolloutBuilder.extra_columns if config.is_on_policy else {}
+    return transition_schema(spec, {**extra, **built, "source": Column((), "int32")})

@@ -1,0 +1,56 @@
+"""WorkerProxy: the workers of one node behind one actor that looks like a single Worker."""
+
+import dataclasses
+import time
+
+import numpy as np
+
+from drl_cli.runtime.edges.worker_pool import WorkerPool
+from drl_cli.runtime.messages import InsertTransition, LoadParams, Trace
+from drl_cli.runtime.place.handles import Ref, Runtime, get
+from drl_cli.types import Array, Columns
+
+
+class WorkerProxy:
+    """Holds one copy of the parameters for its node and merges the blocks of its workers.
+
+    `window_s` is the gather window, None for a barrier (mode=sync).
+    """
+
+    def __init__(self, pool: WorkerPool, runtime: Runtime, window_s: float | None) -> None:
+        self.pool, self.runtime, self.window_s = pool, runtime, window_s
+        self.params: Ref = None
+        self.trace = Trace()
+
+    def collect(self, load: LoadParams, params: Array | None = None) -> tuple[InsertTransition, Columns]:
+        """Start every idle worker and return the merged block of those that are done within the window."""
+        started = time.perf_counter()
+        if params is not None:
+            self.params = self.runtime.put(params)
+        results: list[tuple[InsertTransition, Ref]] = []
+        restarts = self.pool.restarts
+        while not results:
+            for member in self.pool.idle():
+                self.pool.dispatch(member, load, self.params)
+                self.trace.add(8, int(member.loaded))
+            gathered = self.pool.gather(self.window_s)
+            results = [(done.header, done.columns) for done in gathered if done.header is not None]
+        self.trace.add(1, len(results))
+        headers = [header for header, _ in results]
+        merged = InsertTransition(
+            tuple(block for header in headers for block in header.blocks),
+            tuple(episode for header in headers for episode in header.episodes),
+            max(header.collect_s for header in headers),
+            self.pool.restarts - restarts,
+            self.trace.take(),
+            tuple(fault for header in headers for fault in header.faults),
+            tuple(self.pool.take_notes()),
+        )
+        blocks = [get(columns) for _, columns in results]
+        columns = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+        return dataclasses.replace(merged, collect_s=time.perf_counter() - started), columns
+
+    def close(self) -> None:
+        """Stop the workers."""
+        for member in self.pool.members:
+            member.handle.call("close")

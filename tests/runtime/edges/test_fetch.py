@@ -1,0 +1,124 @@
+"""When newer parameters go to a worker, and that blocks name the version that acted."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from graphs import COUNTER
+
+from drl_cli.runtime.edges.worker_pool import WorkerPool
+from drl_cli.runtime.messages import InsertTransition, LoadParams
+from drl_cli.runtime.place.handles import ActorDied, LocalRef, get
+from drl_cli.types import Episode
+
+
+class FakeWorker:
+    """A handle that notes with which version parameters came; `episodes` says after which collects an episode ended."""
+
+    def __init__(self, got, episodes=(), dies_at=None):
+        self.got, self.episodes, self.dies_at = got, episodes, dies_at
+
+    def call(self, method, load, params=None, results=2):
+        if len(self.got) == self.dies_at:
+            self.got.append("died")
+            return [LocalRef(error=ActorDied("killed")), LocalRef()]
+        self.got.append(params)
+        ended = (Episode(0, 1.0, 5),) if len(self.got) - 1 in self.episodes else ()
+        return [LocalRef(InsertTransition((), ended, 0.0)), LocalRef({})]
+
+
+def collect(fetch, versions, **worker):
+    """What came along with each collect when the newest version is as given; parameters are named by it."""
+    got = []
+    pool = WorkerPool("worker", 1, lambda index, incarnation: FakeWorker(got, **worker), 3, fetch=fetch)
+    for version in versions:
+        (member,) = pool.idle()
+        pool.finish(pool.dispatch(member, LoadParams(version, 0, 0), version))
+        assert got[-1] == "died" or member.loaded == (got[-1] is not None)
+    return got
+
+
+def test_with_each_collect():
+    assert collect("collect", [0, 1, 1, 2]) == [0, 1, None, 2]
+
+
+def test_with_every_third_collect():
+    assert collect(3, range(8)) == [0, None, None, 3, None, None, 6, None]
+    assert collect(3, [0, 0, 0, 0, 4, 4, 4]) == [0, None, None, None, None, None, 4]
+    assert collect(1, [0, 1, 1, 2]) == collect("collect", [0, 1, 1, 2])
+
+
+def test_after_an_episode_ended():
+    assert collect("episode", range(6), episodes=(1, 4)) == [0, None, 2, None, None, 5]
+    assert collect("episode", [0, 0, 1, 2], episodes=(0,)) == [0, None, None, None]  # there was nothing newer
+
+
+@pytest.mark.parametrize("fetch", ["collect", 3, "episode"])
+def test_a_restarted_worker_gets_them_at_once(fetch):
+    assert collect(fetch, range(4), dies_at=1)[:3] == [0, "died", 2]
+
+
+def watch(graph):
+    """Parameters by version as they were published, and what each collect call of each worker had and gave."""
+    published, calls = {}, []
+    on_published = graph.learning._on_published
+
+    def note_version(ref, params):
+        published[get(ref).version] = get(params).tobytes()
+        on_published(ref, params)
+
+    graph.learning._on_published = note_version
+    members = graph.pool.members
+    if graph.config.worker.proxies:
+        members = [worker for member in members for worker in member.handle.role.pool.members]
+    for worker in (member.handle.role for member in members):
+
+        def note_call(load, *params, worker=worker, collect=worker.collect):
+            header, columns = collect(load, *params)
+            held = np.concatenate([part.ravel() for part in worker.policy.params]).tobytes()
+            calls.append((worker, load, bool(params), header, held))
+            return header, columns
+
+        worker.collect = note_call
+    return published, calls
+
+
+@pytest.mark.parametrize("fetch", ["collect", "4", "episode"])
+@pytest.mark.parametrize("proxies", [0, 1])
+def test_blocks_name_the_version_that_acted(build_graph, fetch, proxies):
+    graph = build_graph(
+        *(COUNTER, "mode=async", "worker.num=2", f"worker.fetch={fetch}", f"worker.proxies={proxies}"),
+        *("orchestrator.sample_load_ratio=1", "+env.kwargs.base_length=30", "total_env_steps=1500"),
+    )
+    published, calls = watch(graph)
+    graph.run()
+    behind = 0
+    for _, load, came, header, held in calls:
+        (block,) = header.blocks
+        assert held == published[block.version]
+        assert block.version == load.version or not came
+        behind += load.version - block.version
+    assert (behind > 0) == (fetch != "collect")
+    loads = sum(came for _, _, came, _, _ in calls)
+    assert graph.progress.trace.counts[8] == loads
+    if not proxies:
+        assert graph.progress.trace.counts[7] == loads
+    for worker in {worker for worker, *_ in calls}:
+        mine = [(came, header) for other, _, came, header, _ in calls if other is worker]
+        if fetch == "4":
+            assert [came for came, _ in mine[::4]].count(True) == sum(came for came, _ in mine) > 1
+        if fetch == "episode":
+            for (_, before), (came, _) in pairwise(mine):
+                assert not came or before.episodes
+            assert sum(came for came, _ in mine) > 1
+
+
+def test_a_worker_that_keeps_its_version_explores_by_the_newest_value(build_graph):
+    graph = build_graph(
+        *("env=drl_cli.envs.probes:Choose-v0", "algo=dqn", "mode=async", "worker.num=2", "worker.fetch=1000"),
+        *("algo.epsilon_steps=300", "algo.epsilon_end=0.2", "orchestrator.sample_load_ratio=1"),
+    )
+    _, calls = watch(graph)
+    graph.run()
+    assert {header.blocks[0].version for *_, header, _ in calls} == {0}
+    assert {worker.policy.epsilon for worker, *_ in calls} == {0.2}

@@ -1,0 +1,171 @@
+"""ReplayShards: several tables behave as one, and a million rows go through them in the memory that they were given."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from frequencies import check_frequencies
+
+from drl_cli.replay.config import PrioritizedConfig, UniformConfig
+from drl_cli.replay.tables import make_table, share_of
+from drl_cli.runtime.edges.replay_shards import ReplayShards
+from drl_cli.runtime.messages import Block, InsertTransition, SampleBatch, UpdatePriority
+from drl_cli.runtime.place.handles import LocalHandle, LocalRef, get
+from drl_cli.runtime.roles.trajectory_manager import TrajectoryManager
+from drl_cli.types import Column
+
+UNIFORM = UniformConfig("uniform", 1000, None, "oldest", "none")
+PRIORITIZED = PrioritizedConfig("prioritized", 1000, None, "oldest", "none", "max", 1.0, 0.5, eps=1e-6, uniform_mix=0.0)
+
+
+def make(config=UNIFORM, num=3, seed=0):
+    schema = {"id": Column((), "int64")}
+    tables = [make_table(share_of(config, i, num), schema, np.random.default_rng([seed, i]), 100) for i in range(num)]
+    return ReplayShards([LocalHandle(TrajectoryManager(table)) for table in tables], np.random.default_rng(seed))
+
+
+def insert(shards, number, rows=10):
+    block = Block(0, 0, number, rows, rows * number, rows * (number + 1), 0, 0)
+    columns = {"id": np.arange(rows * number, rows * (number + 1))}
+    return get(shards.insert(InsertTransition((block,), (), 0.0), LocalRef(columns)))
+
+
+def tables(shards):
+    return [handle.role.table for handle in shards.shards]
+
+
+def test_capacity_is_split_and_nothing_of_it_lost():
+    shares = [share_of(UniformConfig("uniform", 1000, None, "oldest", "none"), i, 3).capacity for i in range(3)]
+    assert shares == [334, 333, 333]
+
+
+def test_every_row_goes_to_one_shard_and_all_shards_get_their_share():
+    shards = make()
+    for number in range(90):
+        insert(shards, number)
+    assert sum(table.inserts for table in tables(shards)) == 900
+    assert all(200 <= table.inserts <= 400 for table in tables(shards))
+    held = [set(table.contents()["id"].tolist()) for table in tables(shards)]
+    assert sum(len(ids) for ids in held) == len(set().union(*held)) == sum(len(table) for table in tables(shards))
+
+
+def test_only_shards_with_rows_are_sampled():
+    shards = make()
+    insert(shards, 0)
+    chosen = {shards.sample(SampleBatch(1, 4))[0] for _ in range(50)}
+    assert chosen == shards.filled
+    for number in range(1, 60):
+        insert(shards, number)
+    batches = [shards.sample(SampleBatch(2, 8)) for _ in range(60)]
+    assert {shard for shard, _ in batches} == {0, 1, 2}
+    for shard, (header, columns) in batches:
+        assert get(columns)["id"].shape == (2, 8)
+        assert set(get(columns)["id"].ravel()) <= set(tables(shards)[shard].contents()["id"])
+        assert get(header).inserts == tables(shards)[shard].inserts
+
+
+def test_priorities_go_back_to_the_shard_of_their_batch():
+    shards = make(PRIORITIZED)
+    for number in range(60):
+        insert(shards, number)
+    before = [table.sampler.tree.values.copy() for table in tables(shards)]
+    shard, (header, _) = shards.sample(SampleBatch(1, 5))
+    numbers = get(header).sequence
+    get(shards.update_priorities(shard, LocalRef(UpdatePriority(0, numbers, np.full(numbers.shape, 7.0)))))
+    for index, (table, old) in enumerate(zip(tables(shards), before, strict=True)):
+        changed = np.flatnonzero(table.sampler.tree.values != old)
+        assert set(changed) == (set(numbers.ravel() % table.store.capacity) if index == shard else set())
+
+
+def test_each_shard_draws_by_the_priorities_that_came_back_to_it():
+    shards, rng, late, stale = make(PRIORITIZED), np.random.default_rng(1), [], 0
+    value = {}
+    for number in range(200):  # 2000 rows in 1000 slots, priorities up to eight batches late
+        insert(shards, number)
+        shard, (header, columns) = shards.sample(SampleBatch(2, 16))
+        late.append((shard, get(header).sequence, get(columns)["id"]))
+        if len(late) > 8:
+            shard, numbers, ids = late.pop(int(rng.integers(len(late))))
+            priorities = np.where(rng.random(ids.shape) < 0.2, 0, rng.uniform(0, 5, ids.shape)).astype(np.float32)
+            there = set(tables(shards)[shard].contents()["id"].tolist())
+            for id, priority in zip(ids.ravel().tolist(), priorities.ravel().tolist(), strict=True):
+                stale += id not in there
+                value[id] = priority
+            get(shards.update_priorities(shard, LocalRef(UpdatePriority(0, numbers, priorities))))
+    assert sum(table.stats()["stale_priorities"] for table in tables(shards)) == stale > 50
+    drawn = [[], [], []]
+    for _ in range(300):
+        shard, (_, columns) = shards.sample(SampleBatch(3400, 1))
+        drawn[shard].append(get(columns)["id"][:, 0])
+    assert sum(map(len, drawn)) == 300
+    for table, ids in zip(tables(shards), drawn, strict=True):
+        there, values = table.store.columns["id"], table.sampler.tree.values[: len(table)]
+        known = np.array([id in value for id in there.tolist()])
+        assert known.sum() > 100
+        expected = [value[id] + 1e-6 for id in there[known].tolist()]
+        assert values[known] == pytest.approx(expected, rel=1e-6)
+        order = np.argsort(there)
+        slots = order[np.searchsorted(there[order], np.concatenate(ids))]
+        check_frequencies(slots, values / values.sum())
+
+
+def test_a_batch_is_split_over_trainers_without_changing_it():
+    whole, split = make(PRIORITIZED), make(PRIORITIZED)
+    for number in range(30):
+        insert(whole, number)
+        insert(split, number)
+    _, (header, columns) = whole.sample(SampleBatch(3, 8))
+    _, parts = split.sample(SampleBatch(3, 8, num_trainers=2))
+    headers, halves = [get(ref) for ref in parts[::2]], [get(ref) for ref in parts[1::2]]
+    assert [(part.trainer, part.num_batches, part.batch_size) for part in headers] == [(0, 3, 4), (1, 3, 4)]
+    for name, column in get(columns).items():
+        assert np.array_equal(column, np.concatenate([half[name] for half in halves], 1))
+    assert np.array_equal(get(header).sequence, np.concatenate([part.sequence for part in headers], 1))
+
+
+MILLION = """
+import resource, sys
+import numpy as np
+sys.path[:0] = [{here!r}, {support!r}]
+from test_replay_shards import *
+from drl_cli.types import ActionSpec, EnvSpec, transition_schema
+
+sampler, rows, capacity = sys.argv[1], 500, 100_000
+config = {{"uniform": UNIFORM, "prioritized": PRIORITIZED}}[sampler]
+config = dataclasses.replace(config, capacity=capacity)
+spec = EnvSpec("x", Column((8,), "float32"), ActionSpec("box", 2, "Box(2,)"))
+schema = transition_schema(spec)
+rng = np.random.default_rng(0)
+block = {{n: rng.random((rows, *c.shape)).astype(c.dtype) for n, c in schema.items()}}
+tables = [make_table(share_of(config, i, 3), schema, np.random.default_rng(i), 4000) for i in range(3)]
+shards = ReplayShards([LocalHandle(TrajectoryManager(table)) for table in tables], rng)
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+before, landed, drawn = peak(), 0, 0
+for number in range(1_000_000 // rows):
+    header = InsertTransition((Block(0, 0, number, rows, 0, rows, 0, 0),), (), 0.0)
+    get(shards.insert(header, LocalRef(block)))
+    landed += rows
+    shard, (header, columns) = shards.sample(SampleBatch(2, 256))
+    drawn += get(columns)["obs"].shape[0]
+    if get(header).sequence is not None:
+        numbers = get(header).sequence
+        get(shards.update_priorities(shard, LocalRef(UpdatePriority(0, numbers, rng.random(numbers.shape)))))
+assert sum(table.inserts for table in tables) == landed == 1_000_000
+assert drawn == 4000
+assert sum(len(table) for table in tables) == capacity
+print(peak() - before, sum(table.nbytes for table in tables))
+"""
+
+
+@pytest.mark.parametrize("sampler", ["uniform", "prioritized"])
+def test_a_million_rows_take_the_memory_that_was_allocated(sampler):
+    here = Path(__file__).parent
+    code = "import dataclasses\n" + MILLION.format(here=str(here), support=str(here.parents[1] / "support"))
+    done = subprocess.run([sys.executable, "-c", code, sampler], capture_output=True, text=True, check=True)
+    grown, allocated = (int(value) for value in done.stdout.split())
+    assert grown <= 1.05 * allocated + 8 * 2**20

@@ -1,0 +1,371 @@
+"""Checkpoints of the replay: exact, incremental by links, refused when damaged, refilled into other tables."""
+
+import os
+import shutil
+from collections import namedtuple
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from replays import CONFIGS, SPEC, Source, check_go_on_alike, check_same, clone, make
+
+from drl_cli.replay.frames import IMAGES
+from drl_cli.runtime.edges.replay_shards import ReplayShards
+from drl_cli.runtime.errors import CheckpointError
+from drl_cli.runtime.files import replay_saver
+from drl_cli.runtime.files.checkpoint import finish, make_draft, read_manifest
+from drl_cli.runtime.messages import Block, InsertTransition, SampleBatch
+from drl_cli.runtime.place.handles import LocalHandle, get
+from drl_cli.runtime.roles.normalization import Layout
+from drl_cli.runtime.roles.trajectory_manager import TrajectoryManager
+
+VERSION = SimpleNamespace(version=1, opt_steps=1, env_steps=1, exploration={})
+CHUNK_BYTES = 128
+"""A few rows of the small tables here."""
+
+
+class Run:
+    """A manager with its worker, whose incarnation the seed is."""
+
+    def __init__(self, kind, capacity=40, shard=0, num_shards=1, layout=None, seed=0):
+        self.manager = TrajectoryManager(make(kind, seed, capacity), shard, layout, num_shards, CHUNK_BYTES)
+        self.source, self.incarnation, self.number = Source(kind, seed), seed, 0
+
+    @property
+    def table(self):
+        return self.manager.table
+
+    def insert(self, *counts):
+        for rows in counts:
+            columns, versions = self.source.block(rows)
+            block = Block(
+                3, self.incarnation, self.number, len(versions), 0, len(versions), int(versions.max(initial=0)), 0
+            )
+            self.manager.insert(InsertTransition((block,), (), 0.0), columns)
+            self.number += 1
+
+
+def complete(folder, *managers, previous=None, between=lambda: None):
+    """A whole checkpoint of managers; returns its folder."""
+    draft = make_draft(folder)
+    for manager in managers:
+        manager.begin_save(str(draft), None if previous is None else str(previous))
+    sums = {}
+    for manager in managers:
+        while (part := manager.save_part()) is None:
+            between()
+        sums |= part
+    return finish(draft, folder, VERSION, np.zeros(1, np.float32), sums, {})
+
+
+def load(manager, folder):
+    return manager.load(str(folder), read_manifest(folder))
+
+
+def chunks(folder):
+    """Chunk files by name, and their inodes."""
+    return {path.name: path.stat().st_ino for path in sorted(folder.glob("state.replay-0.?????.safetensors"))}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_parts():
+    """One file a part."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(replay_saver, "PART_BYTES", 1)
+        yield
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_chain_of_checkpoints_goes_on_exactly(kind, tmp_path):
+    """Inserts between all parts, older folders removed, and a run that goes on from the last one and saves again."""
+    run, previous = Run(kind), None
+    run.insert(*[9] * 6)
+    for step in range(4):
+        moment, blocks = clone(run.table), dict(run.manager.last_block)
+        folder = complete(tmp_path / f"step_{step}", run.manager, previous=previous, between=lambda: run.insert(3))
+        if previous is not None:
+            shutil.rmtree(previous)
+        resumed = Run(kind, seed=7)
+        rows = load(resumed.manager, folder)
+        assert rows == len(moment)
+        assert resumed.manager.last_block == blocks
+        run.insert(5)
+        check_go_on_alike([moment, resumed.table], Source(kind, 5))
+        previous = folder
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    kind=st.sampled_from(sorted(CONFIGS)),
+    steps=st.lists(
+        st.tuples(st.integers(0, 12), st.sampled_from(["save", "abort", "resume", "older"])), min_size=2, max_size=8
+    ),
+)
+def test_whatever_happens_between_saves_links_lead_to_the_right_rows(kind, steps, tmp_path_factory):
+    """Saves that are aborted or whose folder is lost, and runs that go on from the last checkpoint or an older one."""
+    root, run, folders = tmp_path_factory.mktemp("run"), Run(kind), []
+    for number, (rows, what) in enumerate(steps):
+        run.insert(rows)
+        previous = folders[-1] if folders else None
+        if what == "abort":
+            draft = make_draft(root / f"step_{number}")
+            run.manager.begin_save(str(draft), None if previous is None else str(previous))
+            is_done = run.manager.save_part() is not None
+            run.manager.abort_save()
+            assert any(draft.iterdir()) == is_done
+        elif what == "save" or previous is None:
+            folders.append(complete(root / f"step_{number}", run.manager, previous=previous))
+        else:
+            if what == "older":  # the newer checkpoints are lost, after their managers had saved them
+                shutil.rmtree(folders.pop())
+            if what == "resume" or not folders:
+                complete(root / "lost", run.manager)
+                shutil.rmtree(root / "lost")
+            if folders:
+                run = Run(kind, seed=number)
+                load(run.manager, folders[-1])
+        final = complete(root / "final", run.manager, previous=folders[-1] if folders else None)
+        resumed = Run(kind, seed=99)
+        load(resumed.manager, final)
+        check_same([run.table, resumed.table])
+
+
+def test_what_has_not_changed_is_linked_also_after_resuming(tmp_path):
+    run = Run("uniform", capacity=64)
+    run.insert(20, 20, 20)
+    assert run.manager.saver.chunk_rows == 4
+    first = complete(tmp_path / "step_1", run.manager)
+    assert len(chunks(first)) == 15
+    run.insert(7)  # 4 into empty slots of chunk 15, 3 over the rows of chunk 0
+    second = complete(tmp_path / "step_2", run.manager, previous=first)
+    new = {name for name, inode in chunks(second).items() if inode != chunks(first).get(name)}
+    assert new == {"state.replay-0.00000.safetensors", "state.replay-0.00015.safetensors"}
+    shutil.rmtree(first)
+    resumed = Run("uniform", capacity=64, seed=1)
+    load(resumed.manager, second)
+    check_same([run.table, resumed.table])
+    resumed.insert(1)  # the last slot of chunk 0
+    third = complete(tmp_path / "step_3", resumed.manager, previous=second)
+    new = {name for name, inode in chunks(third).items() if inode != chunks(second)[name]}
+    assert new == {"state.replay-0.00000.safetensors"}
+    again = Run("uniform", capacity=64)
+    load(again.manager, third)
+    check_same([resumed.table, again.table])
+    assert resumed.manager.begin_save(str(make_draft(tmp_path / "a")), str(third)) < 600  # the state
+    assert resumed.manager.begin_save(str(make_draft(tmp_path / "b")), None) > 16 * 4 * 21
+
+
+def test_nothing_is_linked_to_a_checkpoint_that_has_other_rows(tmp_path):
+    """A newer save was made but never became a checkpoint: the older one is the previous."""
+    run = Run("uniform", capacity=64)
+    run.insert(64)
+    first = complete(tmp_path / "step_1", run.manager)
+    run.insert(4)
+    complete(tmp_path / "lost", run.manager, previous=first)
+    shutil.rmtree(tmp_path / "lost")
+    second = complete(tmp_path / "step_2", run.manager, previous=first)
+    assert sum(inode != chunks(first)[name] for name, inode in chunks(second).items()) == 1
+    resumed = Run("uniform", capacity=64)
+    load(resumed.manager, second)
+    check_same([run.table, resumed.table])
+
+
+@pytest.mark.parametrize("loss", ["folder", "manifest", "file"])
+def test_what_can_not_be_linked_is_written(loss, tmp_path):
+    run = Run("uniform")
+    run.insert(40)
+    first = complete(tmp_path / "step_1", run.manager)
+    if loss == "folder":
+        shutil.rmtree(first)
+    else:
+        (first / {"manifest": "manifest.json", "file": "state.replay-0.00002.safetensors"}[loss]).unlink()
+    second = complete(tmp_path / "step_2", run.manager, previous=first)
+    written = sum((second / name).stat().st_nlink == 1 for name in chunks(second))
+    assert written == (1 if loss == "file" else 10)
+    resumed = Run("uniform")
+    load(resumed.manager, second)
+    check_same([run.table, resumed.table])
+
+
+def test_writing_into_a_folder_with_links_leaves_the_other_checkpoint_alone(tmp_path):
+    """As when a shard is restarted during a save, and the save begun again."""
+    run = Run("uniform")
+    run.insert(40)
+    first = complete(tmp_path / "step_1", run.manager)
+    run.insert(4)
+    draft = make_draft(tmp_path / "step_2")
+    run.manager.begin_save(str(draft), str(first))
+    other = Run("uniform", seed=3)
+    other.insert(30)
+    other.manager.begin_save(str(draft), None)
+    while other.manager.save_part() is None:
+        pass
+    load(Run("uniform").manager, first)
+
+
+@pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "pickle"])
+@pytest.mark.parametrize("name", ["state.replay-0.safetensors", "state.replay-0.00001.safetensors"])
+def test_a_damaged_file_is_refused_by_name(damage, name, tmp_path):
+    run = Run("prioritized")
+    run.insert(40)
+    path = complete(tmp_path / "step_1", run.manager) / name
+    content = path.read_bytes()
+    flipped = content[:-3] + bytes([content[-3] ^ 1]) + content[-2:]
+    path.write_bytes({"flip": flipped, "truncate": content[:-1], "pickle": b"cos\nsystem\n.", "remove": b""}[damage])
+    if damage == "remove":
+        path.unlink()
+    with pytest.raises(CheckpointError, match=f"{name} is missing or damaged"):
+        load(Run("prioritized").manager, path.parent)
+
+
+def test_a_checkpoint_without_replay_is_refused(tmp_path):
+    folder = complete(tmp_path / "step_1")
+    with pytest.raises(CheckpointError, match="without the replay"):
+        load(Run("uniform").manager, folder)
+
+
+def test_no_room_is_found_before_anything_is_written(tmp_path, monkeypatch):
+    run, free = Run("uniform"), 0
+    run.insert(40)
+    first = complete(tmp_path / "step_1", run.manager)
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**12, 0, free))
+    draft = make_draft(tmp_path / "step_2")
+    free = 10 * 2**20
+    for previous in (None, str(first)):
+        with pytest.raises(OSError, match=r"needs 0\.0 MiB and 64\.0 MiB to spare, 10\.0 MiB are free") as caught:
+            run.manager.begin_save(str(draft), previous)
+        assert caught.value.errno == 28
+        assert not list(draft.iterdir())
+    with pytest.raises(ValueError, match="no save"):
+        run.manager.save_part()
+    free = 100 * 2**20
+    folder = complete(tmp_path / "step_3", run.manager, previous=first)
+    assert all((folder / name).stat().st_nlink == 2 for name in chunks(folder))
+
+
+def test_a_write_that_fails_can_be_aborted_and_the_run_goes_on(tmp_path):
+    run = Run("frames")
+    run.insert(9, 9, 9)
+    draft = make_draft(tmp_path / "step_1")
+    run.manager.begin_save(str(draft), None)
+    assert run.manager.save_part() is None
+    (draft / "state.replay-0.00001.safetensors").mkdir()
+    with pytest.raises(OSError, match=r"00001"):
+        run.manager.save_part()
+    os.rmdir(draft / "state.replay-0.00001.safetensors")
+    run.manager.abort_save()
+    run.manager.abort_save()
+    assert not list(draft.iterdir())
+    assert run.table.store.on_write is None
+    run.insert(9)
+    resumed = Run("frames")
+    load(resumed.manager, complete(tmp_path / "step_2", run.manager))
+    check_same([run.table, resumed.table])
+
+
+def test_moments_and_blocks_come_back(tmp_path):
+    layout = Layout((3,), False)
+    run, resumed = (Run("uniform", layout=layout) for _ in range(2))
+    run.insert(9, 9, 40)
+    load(resumed.manager, complete(tmp_path / "step_1", run.manager))
+    assert resumed.manager.moments.packed().tobytes() == run.manager.moments.packed().tobytes()
+    assert resumed.manager.last_block == {(3, 0): 2}
+    with pytest.raises(ValueError, match="block 0 of worker 3 was inserted before"):
+        resumed.insert(1)
+
+
+def fill_shards(kind, num_shards, capacity, blocks, layout=None):
+    """Shards whose rows' ids tell the order in which they came."""
+    runs = [Run(kind, capacity, shard, num_shards, layout) for shard in range(num_shards)]
+    for number in range(blocks):
+        run = runs[number % num_shards]
+        run.source = runs[0].source
+        run.number = number
+        run.insert(4)
+    return runs
+
+
+@pytest.mark.parametrize("kind", ["uniform", "prioritized", "random"])
+@pytest.mark.parametrize(("saved", "capacity"), [(1, 100), (1, 30), (1, 40), (2, 40), (3, 7)])
+@pytest.mark.parametrize("num_shards", [1, 2])
+def test_other_shards_or_capacities_are_filled_anew(kind, saved, capacity, num_shards, tmp_path):
+    layout = Layout((3,), False)
+    old = fill_shards(kind, saved, 40, 37, layout)
+    folder = complete(tmp_path / "step_1", *(run.manager for run in old))
+    new = [Run(kind, capacity, shard, num_shards, layout, seed=9) for shard in range(num_shards)]
+    rows = [load(run.manager, folder) for run in new]
+    if (saved, capacity) == (num_shards, 40):
+        check_same([old[0].table, new[0].table])
+        return
+    there = [run.table.contents() for run in old]
+    rows_there = {name: np.concatenate([each[name] for each in there]) for name in there[0]}
+    by_id = dict(zip(rows_there["id"].tolist(), rows_there["obs"], strict=True))
+    assert rows == [min(capacity, len(run.table)) for run in new]
+    assert sum(rows) == min(capacity * num_shards, saved * 40)
+    held = [run.table.contents() for run in new]
+    ids = np.concatenate([each["id"] for each in held])
+    assert len(set(ids.tolist())) == len(ids)
+    for each in held:
+        for number, obs in zip(each["id"].tolist(), each["obs"], strict=True):
+            np.testing.assert_array_equal(obs, by_id[number])
+        if kind != "random" and saved == 1:
+            assert (np.diff(each["id"]) > 0).all()  # oldest first
+    if kind != "random" and saved == 1 and num_shards == 1:
+        assert sorted(ids.tolist()) == sorted(by_id)[-len(ids) :]  # the newest are kept
+    count = sum(run.manager.moments.count for run in new)
+    assert count == 37 * 4
+    assert all((3, 0) in run.manager.last_block for run in new)
+    for run in new:
+        drawn = run.manager.sample(SampleBatch(2, 4))
+        assert set(drawn[1]["id"].ravel().tolist()) <= set(by_id)
+        if kind == "prioritized":
+            assert len(np.unique(run.table.sampler.tree.values[: len(run.table)])) == 1
+
+
+@pytest.mark.parametrize(("kind", "capacity"), [("frames", 90), ("frames-lz4", 20), ("sequences", 90)])
+def test_refilled_images_and_sequences_are_those_that_were_saved(kind, capacity, tmp_path):
+    run, new = Run(kind), Run(kind, capacity, seed=3)
+    run.insert(*[9] * 8)
+    load(new.manager, complete(tmp_path / "step_1", run.manager))
+    old, held = run.table.contents(), new.table.contents()
+    for name, column in held.items():
+        np.testing.assert_array_equal(column, old[name][-len(column) :])
+    if kind.startswith("frames"):
+        assert SPEC.obs.shape == held["obs"].shape[1:]
+        rows = new.table.table.contents()
+        frames = {id(frame): frame for name in IMAGES for frame in rows[name].flat}
+        assert len(set(frames.values())) == len(frames)
+    else:
+        assert 0 < new.table.inserts <= len(new.table)
+    new.insert(5)
+    new.manager.sample(SampleBatch(1, 4))
+
+
+def test_a_queue_of_another_capacity_starts_empty(tmp_path):
+    run, new = Run("fifo-once"), Run("fifo-once", 60, seed=1)
+    run.insert(9, 9)
+    assert load(new.manager, complete(tmp_path / "step_1", run.manager)) == 0
+    new.insert(9, 9, 9)
+    assert len(new.table) == 27
+
+
+def test_shards_go_on_with_the_same_choices(tmp_path):
+    runs = fill_shards("uniform", 3, 40, 2)
+    shards = ReplayShards([LocalHandle(run.manager) for run in runs], np.random.default_rng(0))
+    shards.filled = {0, 1}
+    folder, state = complete(tmp_path / "step_1", *(run.manager for run in runs)), shards.state()
+    fresh = [Run("uniform", 40, shard, 3, seed=4) for shard in range(3)]
+    resumed = ReplayShards([LocalHandle(run.manager) for run in fresh], np.random.default_rng(1))
+    resumed.load_state(state)
+    assert resumed.filled == {0, 1}
+    assert [load(run.manager, folder) for run in fresh] == [4, 4, 0]
+    for _ in range(20):
+        (a, first), (b, second) = shards.sample(SampleBatch(1, 4)), resumed.sample(SampleBatch(1, 4))
+        assert a == b
+        np.testing.assert_array_equal(get(first[1])["id"], get(second[1])["id"])
+    fewer = ReplayShards([LocalHandle(fresh[0].manager)], np.random.default_rng(1))
+    fewer.load_state(state)
+    assert fewer.filled == {0}

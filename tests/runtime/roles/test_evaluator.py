@@ -1,0 +1,97 @@
+"""Evaluator: whole episodes, each once, from its own seeds."""
+
+import gymnasium
+import numpy as np
+import pytest
+from graphs import make_config
+from gymnasium.spaces import Box
+
+from drl_cli.algos.base import load_algorithm
+from drl_cli.envs.make import read_spec
+from drl_cli.networks.mlp import split
+from drl_cli.runtime.roles.evaluator import Evaluator, Score
+from drl_cli.utils.group import Learner
+from drl_cli.utils.lazy import torch
+
+
+class Seeded(gymnasium.Env):
+    """Episode length 1 + seed % 5; the reward is the action; every observation is the same array, changed in place."""
+
+    def __init__(self):
+        self.observation_space, self.action_space = Box(-10, 10, (2,), np.float64), Box(-1, 1, (1,), np.float32)
+        self.obs = np.zeros(2)
+
+    def reset(self, *, seed=None, options=None):
+        self.length, self.count = 1 + seed % 5, 0
+        self.obs[:] = seed % 5, 0
+        return self.obs, {}
+
+    def step(self, action):
+        self.count += 1
+        self.obs[1] = self.count
+        return self.obs, float(action[0]), self.count == self.length, False, {}
+
+
+gymnasium.register("EvaluatorSeeded-v0", Seeded)
+
+
+def make(*overrides, env="EvaluatorSeeded-v0", seeds=(0, 1, 2, 3, 4)):
+    config = make_config(f"env={env}", "network.hidden=[8]", *overrides)
+    spec = read_spec(config.env)
+    module = load_algorithm(config.algo.name)
+    params = module.Algorithm(config.algo, config.network, spec, 0, Learner(torch.device("cpu"))).policy_params()
+    policy = module.Policy(config.algo, config.network, spec, 0)
+    policy.load(params)
+    return Evaluator(config, spec, list(seeds)), params, policy
+
+
+def test_every_episode_counts_once_with_its_own_length_and_return():
+    evaluator, params, policy = make()
+    score = evaluator.evaluate(params)
+    assert score.lengths.tolist() == [1, 2, 3, 4, 5]
+    assert score.cut == 0
+    for seed in range(5):
+        obs = np.array([[seed, count] for count in range(seed + 1)], np.float32)
+        assert score.returns[seed] == pytest.approx(policy.greedy(obs).sum(), abs=1e-5)
+
+
+def test_equal_weights_give_equal_scores_and_other_weights_other_ones():
+    evaluator, params, _ = make()
+    first, other, again = (evaluator.evaluate(vector) for vector in (params, -2 * params, params))
+    np.testing.assert_array_equal(first.returns, again.returns)
+    assert not np.array_equal(first.returns, other.returns)
+
+
+def test_reported_returns_are_unscaled():
+    plain, params, _ = make()
+    scaled, *_ = make("env.reward_scale=0.01")
+    np.testing.assert_array_equal(plain.evaluate(params).returns, scaled.evaluate(params).returns)
+
+
+def test_long_episodes_are_cut_and_counted():
+    evaluator, params, _ = make("manage.max_episode_steps=3")
+    score = evaluator.evaluate(params)
+    assert score.lengths.tolist() == [1, 2, 3, 3, 3]
+    assert score.cut == 2
+
+
+def test_truncation_ends_an_episode():
+    evaluator, params, _ = make(env="drl_cli.envs.probes:Forever-v0", seeds=(0, 1))
+    score = evaluator.evaluate(params)
+    assert score.lengths.tolist() == [50, 50]
+    assert score.returns.tolist() == [50.0, 50.0]
+    assert score.cut == 0
+
+
+def test_wrong_parameters_are_refused():
+    evaluator, params, policy = make()
+    with pytest.raises(ValueError, match="parameter vector"):
+        evaluator.evaluate(params[:-1])
+    assert len(split(params, policy.shapes)) == 4
+
+
+def test_statistics():
+    score = Score(np.array([1.0, 2.0, 6.0]), np.array([10, 20, 60]), 0)
+    assert score.statistics() == pytest.approx(
+        {"mean": 3.0, "std": 2.160246899, "min": 1.0, "max": 6.0, "median": 2.0, "episodes": 3, "length_mean": 30.0}
+    )

@@ -1,0 +1,365 @@
+"""Normalisation: raw rows in replay, statistics by counts over workers and shards, one set per parameter version."""
+
+import dataclasses
+import functools
+
+import numpy as np
+import pytest
+import torch
+from counting import check_counter_rows
+from graphs import COUNTER, make_config, weights
+
+from drl_cli.envs.make import read_spec
+from drl_cli.runtime.errors import Diverged
+from drl_cli.runtime.messages import BatchTrainingData
+from drl_cli.runtime.place.handles import get
+from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
+from drl_cli.runtime.roles.evaluator import Evaluator
+from drl_cli.runtime.roles.normalization import CLIP, Layout, NormalizedPolicy, Statistics, make_policy
+from drl_cli.utils.moments import RunningMoments
+
+MODES = ("single", "sync", "async")
+BOTH = ("env.normalize_obs=true", "env.normalize_reward=true")
+LAYOUT = Layout((3, 2), True)
+
+
+def rows(count, seed=0):
+    """Badly scaled columns `[count, ...]`."""
+    rng = np.random.default_rng(seed)
+    obs = (rng.standard_normal((count, 3, 2)) * [[1e3, 1e-3], [1, 5], [2, 3]] + 70).astype(np.float32)
+    reward = (300 * rng.standard_normal(count) + 40).astype(np.float32)
+    return {"obs": obs, "reward": reward, "next_obs": obs + 1, "discount": np.ones(count, np.float32)}
+
+
+def statistics(count=500, seed=0, layout=LAYOUT):
+    return Statistics.of(layout, layout.moments(rows(count, seed)))
+
+
+class Identity:
+    """A policy that gives what it sees."""
+
+    def load(self, params):
+        self.params = params
+
+    def greedy(self, obs):
+        return obs
+
+    def act(self, obs):
+        return {"action": obs}
+
+
+def header(version=0, shard=0, moments=None):
+    return BatchTrainingData(0, 1, 8, 0, version=version, shard=shard, moments=moments)
+
+
+def test_statistics_are_those_of_numpy():
+    columns, ours = rows(500), statistics(500)
+    np.testing.assert_allclose(
+        ours.mean, np.append(columns["obs"].astype(float).mean(0), columns["reward"].mean()), 1e-6
+    )
+    np.testing.assert_allclose(ours.std, np.append(columns["obs"].astype(float).std(0), columns["reward"].std()), 1e-6)
+    assert ours.mean.dtype == ours.std.dtype == np.float32
+
+
+def test_padded_steps_of_sequences_do_not_count():
+    columns = {"obs": rows(12)["obs"].reshape(4, 3, 3, 2), "reward": rows(12)["reward"].reshape(4, 3)}
+    mask = np.array([[1, 1, 0], [1, 1, 1], [0, 1, 1], [0, 0, 1]], bool)
+    ours = LAYOUT.moments(columns | {"mask": mask})
+    assert ours.count == 8
+    np.testing.assert_allclose(ours.mean[:-1], columns["obs"][mask].astype(float).mean(0).ravel())
+
+
+@pytest.mark.parametrize("layout", [LAYOUT, Layout((3, 2), False), Layout(None, True)])
+def test_they_travel_at_the_end_of_the_vector(layout):
+    params, ours = np.arange(5, dtype=np.float32), statistics(layout=layout)
+    vector = ours.join(params)
+    assert (vector.dtype, len(vector)) == (np.float32, 5 + 1 + 2 * layout.size)
+    own, theirs = Statistics.split(layout, vector)
+    assert own.tobytes() == params.tobytes()
+    assert theirs.join(own).tobytes() == vector.tobytes()
+    assert theirs.count == 500
+
+
+def test_a_vector_without_them_is_refused():
+    with pytest.raises(ValueError, match=r"\(3,\).*\(15,\)"):
+        Statistics.split(LAYOUT, np.zeros(3, np.float32))
+
+
+def test_actor_and_learner_normalise_by_identical_values():
+    ours, columns = statistics(), rows(100, seed=1)
+    columns["obs"][0] = 1e9
+    policy, learner = NormalizedPolicy(Identity(), LAYOUT), BatchNormalizer(LAYOUT)
+    policy.load(ours.join(np.zeros(4, np.float32)))
+    assert learner.load(ours.join(np.zeros(4, np.float32))).shape == policy.policy.params.shape == (4,)
+    batch = learner({name: torch.from_numpy(column) for name, column in columns.items()})
+    for name in ("obs", "next_obs"):
+        assert policy.greedy(columns[name]).tobytes() == batch[name].numpy().tobytes()
+    assert policy.act(columns["obs"])["action"].tobytes() == batch["obs"].numpy().tobytes()
+    wanted = (columns["obs"][1:] - ours.mean[:6].reshape(3, 2)) / np.sqrt(ours.std[:6].reshape(3, 2) ** 2 + 1e-8)
+    np.testing.assert_allclose(batch["obs"][1:], np.clip(wanted, -10, 10), rtol=1e-5, atol=1e-5)
+    assert batch["obs"][0].abs().max() == CLIP
+    np.testing.assert_allclose(batch["reward"], columns["reward"] / ours.std[-1], rtol=1e-6)  # and no shift
+    assert batch["discount"].tolist() == columns["discount"].tolist()
+
+
+def test_before_the_first_row_nothing_changes():
+    columns = rows(50) | {"obs": np.full((50, 3, 2), 1e4, np.float32)}
+    learner = BatchNormalizer(LAYOUT)
+    policy = NormalizedPolicy(Identity(), LAYOUT)
+    policy.load(learner.statistics.join(np.zeros(4, np.float32)))
+    batch = learner({name: torch.from_numpy(column) for name, column in columns.items()})
+    assert all(np.array_equal(batch[name], columns[name]) for name in columns)
+    assert np.array_equal(policy.greedy(columns["obs"]), columns["obs"])
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -0.1])
+def test_a_reward_that_never_varies_is_left_as_it_is(value):
+    columns = rows(50) | {"reward": np.full(50, value, np.float32)}
+    assert Statistics.of(LAYOUT, LAYOUT.moments(columns)).reward == 1.0
+
+
+def test_what_replay_has_stays_raw():
+    columns, learner = rows(50), BatchNormalizer(LAYOUT)
+    kept = {name: column.copy() for name, column in columns.items()}
+    learner.receive(header(moments=LAYOUT.moments(columns)), is_on_policy=False)
+    learner({name: torch.from_numpy(column) for name, column in columns.items()})
+    assert all(np.array_equal(columns[name], kept[name]) for name in columns)
+
+
+def test_shards_are_merged_by_their_counts_and_only_the_newest_of_each_counts():
+    learner, parts = BatchNormalizer(LAYOUT), [rows(count, seed) for seed, count in enumerate((400, 30, 7))]
+    first, second, more = (LAYOUT.moments(part) for part in parts)
+    for message in (header(shard=0, moments=first), header(shard=1, moments=second)):
+        learner.receive(message, is_on_policy=False)
+    learner.receive(header(shard=1, moments=second.merge(more)), is_on_policy=False)
+    together = {name: np.concatenate([part[name] for part in parts]) for name in ("obs", "reward")}
+    wanted = Statistics.of(LAYOUT, LAYOUT.moments(together))
+    assert learner.statistics.count == 437
+    np.testing.assert_allclose(learner.statistics.mean, wanted.mean, rtol=1e-6)
+    np.testing.assert_allclose(learner.statistics.std, wanted.std, rtol=1e-6)
+
+
+def test_on_policy_rows_go_on_by_the_statistics_of_the_version_that_acted():
+    """Rank 0 publishes, rank 1 learns of it by the next header: both always have the same."""
+    publisher, other = BatchNormalizer(LAYOUT), BatchNormalizer(LAYOUT)
+    moments = [LAYOUT.moments(rows(100, seed)) for seed in range(3)]
+    for version in range(3):
+        for step in range(2):
+            for learner in (publisher, other):
+                learner.receive(header(version, moments=moments[version]), is_on_policy=True)
+            assert publisher.statistics.join(np.zeros(0)).tobytes() == other.statistics.join(np.zeros(0)).tobytes()
+            assert publisher.statistics.count == (0 if version == 0 else 100)
+            if version:
+                wanted = Statistics.of(LAYOUT, moments[version - 1])
+                assert np.array_equal(publisher.statistics.mean, wanted.mean), step
+        publisher.adopt()  # as publishing does
+
+
+def test_saved_statistics_are_counted_on_from():
+    learner, more = BatchNormalizer(LAYOUT), rows(100, seed=1)
+    learner.load(statistics(300).join(np.zeros(4, np.float32)))
+    learner.receive(header(moments=LAYOUT.moments(more)), is_on_policy=False)
+    together = {name: np.concatenate([rows(300)[name], more[name]]) for name in ("obs", "reward")}
+    wanted = Statistics.of(LAYOUT, LAYOUT.moments(together))
+    assert learner.statistics.count == 400
+    np.testing.assert_allclose(learner.statistics.mean, wanted.mean, rtol=1e-5)
+    np.testing.assert_allclose(learner.statistics.std, wanted.std, rtol=1e-3)  # the mean was saved in float32
+
+
+# In the graph
+
+
+def managers(graph):
+    return [shard.role for shard in graph.replay.shards]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("proxies", [0, 2])
+def test_over_workers_and_shards_they_are_those_of_all_rows(run_graph, mode, proxies):
+    graph = run_graph(
+        *(COUNTER, f"mode={mode}", "worker.num=4", f"worker.proxies={proxies}", "replay.shards=3", "algo.n_step=3"),
+        *("total_env_steps=1500", *BOTH),
+    )
+    parts = [shard.contents() for shard in managers(graph)]
+    assert all(len(part["reward"]) for part in parts)
+    columns = {name: np.concatenate([part[name] for part in parts]).astype(np.float64) for name in ("obs", "reward")}
+    merged = functools.reduce(RunningMoments.merge, [shard.moments for shard in managers(graph)])
+    assert merged.count == graph.progress.inserts == len(columns["reward"])
+    table = np.concatenate([columns["obs"], columns["reward"][:, None]], -1)
+    np.testing.assert_allclose(merged.mean, table.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(merged.variance, table.var(0), rtol=1e-9)
+    trainer = graph.trainers.trainers[0].role.normalizer
+    assert 0 < trainer.statistics.count <= merged.count
+    assert sorted(trainer.shards) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_replay_holds_raw_rows(run_graph, mode):
+    graph = run_graph(COUNTER, f"mode={mode}", "worker.num=2", "seed=9", *BOTH)
+    (manager,) = managers(graph)
+    check_counter_rows(manager.contents(), 1, 0.99, graph.progress.env_steps)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("proxies", [0, 1])
+def test_every_worker_acts_by_the_statistics_of_its_version(build_graph, mode, proxies):
+    graph = build_graph(COUNTER, f"mode={mode}", "worker.num=2", f"worker.proxies={proxies}", *BOTH)
+    published, acted = {}, []
+    publish = graph.trainers.trainers[0].role.publish
+
+    def note(version, env_steps):
+        load, params = publish(version, env_steps)
+        published[version] = graph.trainers.trainers[0].role.normalizer.statistics
+        return load, params
+
+    graph.trainers.trainers[0].role.publish = note
+    members = graph.pool.members
+    if proxies:
+        members = [worker for member in members for worker in member.handle.role.pool.members]
+    for worker in (member.handle.role for member in members):
+
+        def collect(load, *params, worker=worker, collect=worker.collect):
+            result = collect(load, *params)
+            acted.append((result[0].blocks[0].version, worker.policy.statistics))
+            return result
+
+        worker.collect = collect
+    graph.run()
+    for version, theirs in acted:
+        assert theirs.join(np.zeros(0)).tobytes() == published[version].join(np.zeros(0)).tobytes()
+    assert len({theirs.count for _, theirs in acted}) > 2
+    assert published[0].count == 0
+
+
+def test_evaluation_changes_no_statistics(run_graph):
+    graph = run_graph(COUNTER, "mode=sync", "manage.eval_period=128", *BOTH)
+    assert len(graph.manage.evaluations) > 2
+    assert managers(graph)[0].moments.count == graph.progress.inserts
+    vector, config = get(graph.learning.params), graph.config
+    kept, evaluator = vector.tobytes(), Evaluator(config, read_spec(config.env), [1, 2, 3])
+    for _ in range(2):
+        evaluator.evaluate(vector)
+        policy = evaluator.policy
+        assert policy.statistics.count > 0
+        own, _ = Statistics.split(policy.layout, vector)
+        assert policy.statistics.join(own).tobytes() == vector.tobytes() == kept
+
+
+def test_reported_and_evaluated_rewards_are_raw(run_graph):
+    """The counter's return is 1 + 2 + ... + length, whatever the policy does."""
+    graph = run_graph(COUNTER, "mode=sync", "manage.eval_period=128", *BOTH)
+    plain = run_graph(COUNTER, "mode=sync", "manage.eval_period=128")
+    for ours, theirs in zip(graph.manage.evaluations, plain.manage.evaluations, strict=True):
+        assert ours.statistics == theirs.statistics
+    assert weights(graph) != weights(plain)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_equal_seeds_give_equal_weights(run_graph, mode):
+    first, again = (run_graph(COUNTER, f"mode={mode}", "worker.num=2", *BOTH) for _ in range(2))
+    assert weights(first) == weights(again)
+
+
+def test_off_nothing_travels(run_graph):
+    graph = run_graph(COUNTER, "mode=sync")
+    assert graph.trainers.trainers[0].role.normalizer is None
+    assert managers(graph)[0].moments is None
+    assert get(graph.learning.params).shape == graph.trainers.trainers[0].role.algorithm.policy_params().shape
+    policy = make_policy(graph.config, read_spec(graph.config.env), 0)
+    assert not isinstance(policy, NormalizedPolicy)
+
+
+@pytest.mark.parametrize("what", [BOTH, BOTH[:1], BOTH[1:]])
+def test_the_vector_has_what_is_normalised(run_graph, what):
+    graph = run_graph(COUNTER, "mode=sync", *what)
+    own = graph.trainers.trainers[0].role.algorithm.policy_params()
+    size = 3 * (BOTH[0] in what) + (BOTH[1] in what)
+    assert len(get(graph.learning.params)) == len(own) + 1 + 2 * size
+    assert get(graph.learning.params)[: len(own)].tobytes() == own.tobytes()
+
+
+def test_trained_together_with_it_the_algorithm_is_told_nothing():
+    config = make_config(COUNTER, *BOTH)
+    spec = read_spec(config.env)
+    plain = dataclasses.replace(
+        config, env=dataclasses.replace(config.env, normalize_obs=False, normalize_reward=False)
+    )
+    policy, bare = make_policy(config, spec, 3), make_policy(plain, spec, 3)
+    obs, params = np.ones((4, 3), np.float32), np.random.default_rng(0).standard_normal(70_000).astype(np.float32)
+    params = params[: sum(int(np.prod(shape)) for shape in bare.shapes)]
+    bare.load(params)
+    policy.load(BatchNormalizer(policy.layout).statistics.join(params))
+    for ours, theirs in ((policy.act(obs), bare.act(obs)), (policy.random(4), bare.random(4))):
+        assert ours["action"].tobytes() == theirs["action"].tobytes()
+    assert policy.extra_columns == bare.extra_columns
+
+
+def test_the_number_of_rows_is_reported_over_all_shards(run_graph):
+    graph = run_graph(COUNTER, "mode=sync", "worker.num=2", "replay.shards=2", *BOTH)
+    count = graph.progress.report(0.0)["replay/normalizer_count"]
+    assert 0.8 * graph.progress.inserts < count <= graph.progress.inserts
+    assert type(count) is int
+    assert "replay/normalizer_count" not in run_graph(COUNTER, "mode=sync").progress.report(0.0)
+
+
+def test_a_value_that_is_not_finite_is_said_to_be_the_cause(build_graph):
+    """The batch at hand need not have it."""
+    graph = build_graph(COUNTER, "mode=sync", *BOTH)
+    (manager,) = managers(graph)
+    manager.moments = manager.moments.merge(RunningMoments(1, np.full(4, np.nan), np.zeros(4)))
+    with pytest.raises(Diverged, match="some observation or reward was not finite"):
+        graph.run()
+
+
+@pytest.mark.parametrize("by_newest", [False, True])
+def test_on_policy_the_learner_sees_what_the_actor_saw(build_graph, by_newest):
+    """In the first pass over a batch all probability ratios are 1, since nothing has changed; but not by newer ones."""
+    graph = build_graph(
+        *(COUNTER, "algo=ppo", "mode=sync", "worker.num=2", "worker.block_rows=32", "trainer.batch_size=64"),
+        *("algo.epochs=1", "algo.minibatch_size=64", "algo.lr=1e-3", "worker.random_steps=0", *BOTH),
+    )
+    normalizer, divergences = graph.trainers.trainers[0].role.normalizer, []
+    if by_newest:
+        receive = normalizer.receive
+        normalizer.receive = lambda header, is_on_policy: receive(header, False)
+    trained = graph.progress.trained
+
+    def note(report, *shard):
+        divergences.append(abs(report.metrics["approx_kl"]))
+        trained(report, *shard)
+
+    graph.progress.trained = note
+    graph.run()
+    assert len(divergences) == 8
+    assert normalizer.statistics.count >= 448
+    assert (max(divergences) > 1e-5) == by_newest
+
+
+def test_first_priorities_are_of_normalised_rows():
+    config = make_config("env=drl_cli.envs.probes:Choose-v0", "algo=dqn", "network.hidden=[8]", *BOTH)
+    plain = make_config("env=drl_cli.envs.probes:Choose-v0", "algo=dqn", "network.hidden=[8]")
+    spec, rng = read_spec(config.env), np.random.default_rng(0)
+    policy, bare = make_policy(config, spec, 0), make_policy(plain, spec, 0)
+    params = rng.standard_normal(3 * 8 + 8 + 8 * 3 + 3).astype(np.float32)
+    columns = {name: rng.standard_normal((20, 3)).astype(np.float32) for name in ("obs", "next_obs")}
+    columns |= {"reward": rng.standard_normal(20).astype(np.float32), "action": rng.integers(3, size=20)}
+    columns["discount"] = np.full(20, 0.9, np.float32)
+    learner = BatchNormalizer(policy.layout)
+    learner.receive(header(moments=policy.layout.moments(columns)), is_on_policy=False)
+    policy.load(learner.statistics.join(params))
+    bare.load(params)
+    batch = learner({name: torch.from_numpy(column) for name, column in columns.items()})
+    wanted = bare.priorities({name: tensor.numpy() for name, tensor in batch.items()})
+    np.testing.assert_allclose(policy.priorities(columns), wanted, rtol=1e-6)
+    assert np.abs(policy.priorities(columns) - bare.priorities(columns)).max() > 0.1
+
+
+@pytest.mark.slow
+def test_badly_scaled_observations_and_rewards_are_learned_from(run_graph):
+    """Best return 0; a policy that has learned nothing gets about -200."""
+    args = ("env=drl_cli.envs.probes:Scaled-v0", "mode=sync", "network.hidden=[32,32]", "algo.lr=3e-3")
+    args += ("algo.alpha_lr=3e-3", "algo.tau=0.05", "algo.initial_alpha=0.1", "worker.envs=8", "worker.block_rows=64")
+    args += ("orchestrator.min_inserts=256", "trainer.batch_size=64", "total_env_steps=2000", "manage.eval_episodes=32")
+    plain, normalised = (run_graph(*args, *what).progress.last.mean for what in ((), BOTH))
+    assert normalised > -10
+    assert plain < -100

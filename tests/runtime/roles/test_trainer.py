@@ -1,0 +1,175 @@
+"""Trainer: what it answers with uniform and with prioritized replay."""
+
+import numpy as np
+import pytest
+import torch
+from graphs import TINY, make_config
+
+from drl_cli.algos.base import Update
+from drl_cli.envs.make import read_spec
+from drl_cli.runtime.edges.trainer_group import TrainerGroup
+from drl_cli.runtime.errors import Diverged
+from drl_cli.runtime.messages import BatchTrainingData
+from drl_cli.runtime.place.handles import LocalHandle, LocalRef, get
+from drl_cli.runtime.program import make_trainer, make_trainers
+from drl_cli.runtime.roles.trainer import Trainer
+from drl_cli.utils import lazy
+from drl_cli.utils.group import Group
+
+
+class Fake:
+    """Its priorities are the rewards; it notes what it is given. Its parameters are in `params`."""
+
+    params = np.zeros(2, np.float32)
+
+    def __init__(self, has_priorities=True):
+        self.has_priorities, self.batches = has_priorities, []
+
+    def update(self, batch):
+        self.batches.append(batch)
+        return Update({"loss": batch["reward"].mean()}, batch["reward"] if self.has_priorities else None)
+
+    def policy_params(self):
+        return self.params
+
+    def exploration(self, env_steps):
+        return {}
+
+    def state(self):
+        return {"params": torch.from_numpy(self.params)}
+
+    def load_state(self, state):
+        self.params = state["params"].numpy()
+
+
+def make(**options):
+    fake = Fake(**options)
+    return fake, Trainer(lambda learner: fake, "cpu", "float32", 1, Group())
+
+
+class Recorder:
+    """A runtime with this many GPUs; notes each role, its device, its rank and what it asks for."""
+
+    def __init__(self, num_gpus):
+        self.num_gpus, self.spawned = num_gpus, []
+
+    def gpus(self):
+        return self.num_gpus
+
+    def spawn(self, role, factory, config, spec, device, rank, weights, gpus):
+        self.spawned.append((role, device, rank, gpus))
+
+
+@pytest.mark.parametrize(
+    ("device", "num", "num_gpus", "expected"),
+    [
+        ("auto", 1, 0, ("auto", 0)),
+        ("auto", 1, 4, ("auto", 1)),
+        ("auto", 2, 1, ("cpu", 0)),  # one of them alone on the gpu would be no use
+        ("auto", 2, 2, ("auto", 1)),
+        ("cuda", 2, 2, ("cuda", 1)),
+        ("cpu", 2, 2, ("cpu", 0)),
+    ],
+)
+def test_each_trainer_has_a_gpu_of_its_own_or_none_has(device, num, num_gpus, expected):
+    runtime = Recorder(num_gpus)
+    group = make_trainers(make_config(f"device={device}", f"trainer.num={num}"), None, runtime)
+    names = ["trainer"] if num == 1 else ["trainer 0", "trainer 1"]
+    assert runtime.spawned == [(name, expected[0], rank, expected[1]) for rank, name in enumerate(names)]
+    assert group.roles == names
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+@pytest.mark.parametrize(("env", "algo"), [("Pendulum-v1", "sac"), ("CartPole-v1", "dqn"), ("CartPole-v1", "ppo")])
+def test_gradients_are_compiled_where_the_run_wants_that(monkeypatch, env, algo, compiles):
+    compiled = []
+
+    def note(function, **options):
+        compiled.append(function.__name__)
+        return function
+
+    monkeypatch.setattr(lazy.torch, "compile", note)
+    config = make_config(f"env={env}", f"algo={algo}", *TINY, f"trainer.compile={str(compiles).lower()}")
+    make_trainer(config, read_spec(config.env), "cpu", 0)
+    assert compiled == (["_gradients"] if compiles else [])
+
+
+class Doubled(Group):
+    """Whatever the others have, the mean is twice what is here."""
+
+    def mean_(self, tensor):
+        tensor *= 2
+
+
+def test_metrics_are_means_over_the_group():
+    trainer = Trainer(lambda learner: Fake(), "cpu", "float32", 1, Doubled())
+    report, _ = trainer.train(BatchTrainingData(0, 2, 3, 99), columns(False))
+    assert report.metrics == {"loss": 5.0}
+
+
+def test_parameters_that_are_not_finite_are_neither_published_nor_saved():
+    fake, trainer = make()
+    trainer.train(BatchTrainingData(0, 2, 3, 99), columns(False))
+    fake.params = np.array([1.0, -np.inf], np.float32)
+    with pytest.raises(Diverged, match=r"^training diverged at update 2: a parameter of the policy is infinite$"):
+        trainer.publish(1, 10)
+    fake.params = np.array([1.0, np.nan], np.float32)
+    with pytest.raises(Diverged, match=r"^training diverged at update 2: algorithm\.params is NaN$"):
+        trainer.state()
+
+
+def test_the_first_trainers_state_is_for_all():
+    fakes = [Fake() for _ in range(3)]
+    fakes[0].params = np.arange(2, dtype=np.float32)
+    trainers = [Trainer(lambda learner, fake=fake: fake, "cpu", "float32", 1, Group()) for fake in fakes]
+    group = TrainerGroup([LocalHandle(trainer) for trainer in trainers])
+    trainers[0].opt_steps = 7
+    for ref in group.load_state(group.state()):
+        get(ref)
+    assert [fake.params.tolist() for fake in fakes] == [[0.0, 1.0]] * 3
+    assert [trainer.opt_steps for trainer in trainers] == [7] * 3
+
+
+@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
+def test_of_several_trainers_the_one_whose_data_was_at_fault_says_so(order):
+    errors = [Diverged("the batch was finite"), Diverged("reward from worker 2", {"reward": np.ones(1)}, True)]
+    reports = [LocalRef(error=errors[i]) for i in order]
+    group = TrainerGroup([None, None])
+    assert group.at_fault(reports, reports[0].error) is errors[1]
+    assert group.at_fault([reports[0], LocalRef(1)], reports[0].error) is reports[0].error
+
+
+def test_who_made_a_row_is_not_for_the_algorithm():
+    fake, trainer = make()
+    trainer.train(BatchTrainingData(0, 2, 3, 99), columns(False) | {"source": np.zeros((2, 3), np.int32)})
+    assert [set(batch) for batch in fake.batches] == [{"reward"}] * 2
+
+
+def columns(weighted):
+    plain = {"reward": np.arange(6, dtype=np.float32).reshape(2, 3)}
+    return plain | {"weight": np.full((2, 3), 0.5, np.float32)} if weighted else plain
+
+
+def test_priorities_come_with_the_numbers_of_their_rows():
+    fake, trainer = make()
+    sequence = np.array([[5, 6, 7], [9, 9, 2**40]])
+    report, update = trainer.train(BatchTrainingData(3, 2, 3, 99, sequence), columns(True))
+    assert (report.opt_steps, report.num_updates, report.metrics) == (2, 2, {"loss": 2.5})
+    assert update.trainer == 3
+    assert update.sequence.tolist() == sequence.tolist()
+    assert update.priorities.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert all(torch.equal(batch["weight"], torch.full((3,), 0.5)) for batch in fake.batches)
+
+
+@pytest.mark.parametrize("has_priorities", [False, True])
+def test_uniform_replay_gets_no_priorities(has_priorities):
+    fake, trainer = make(has_priorities=has_priorities)
+    _, update = trainer.train(BatchTrainingData(0, 2, 3, 99), columns(False))
+    assert update is None
+    assert all("weight" not in batch for batch in fake.batches)
+
+
+def test_prioritized_replay_needs_an_algorithm_with_priorities():
+    _, trainer = make(has_priorities=False)
+    with pytest.raises(ValueError, match="replay=uniform"):
+        trainer.train(BatchTrainingData(0, 2, 3, 99, np.zeros((2, 3), np.int64)), columns(True))

@@ -1,0 +1,154 @@
+"""TrajectoryManager: blocks in, batches out."""
+
+import numpy as np
+import pytest
+
+from drl_cli.replay.config import PrioritizedConfig
+from drl_cli.replay.samplers import Prioritized, Uniform
+from drl_cli.replay.store import RingStore
+from drl_cli.replay.tables import ReplayTable
+from drl_cli.runtime.messages import BatchTrainingData, Block, InsertTransition, SampleBatch, UpdatePriority
+from drl_cli.runtime.roles.trajectory_manager import TrajectoryManager
+from drl_cli.types import Column
+
+
+def make(capacity=10, seed=0):
+    store = RingStore({"id": Column((), "int64")}, capacity)
+    return TrajectoryManager(ReplayTable(store, Uniform(np.random.default_rng(seed))))
+
+
+def make_prioritized(capacity=10):
+    config = PrioritizedConfig(
+        "prioritized", capacity, 1, "oldest", "none", "max", 1.0, beta=0.5, eps=1e-6, uniform_mix=0.0
+    )
+    sampler = Prioritized(config, np.random.default_rng(0), 100)
+    return TrajectoryManager(ReplayTable(RingStore({"id": Column((), "int64")}, capacity), sampler))
+
+
+def message(*sources, rows=4):
+    """Blocks from (worker, incarnation, number)."""
+    return InsertTransition(tuple(Block(*source, rows, 0, rows, 0, 0) for source in sources), (), 0.0)
+
+
+def columns(first=0, rows=4):
+    return {"id": np.arange(first, first + rows)}
+
+
+def test_insert_counts_and_sample_fits_the_message():
+    manager = make()
+    assert manager.insert(message((0, 0, 0)), columns(0)) == 4
+    assert manager.insert(message((0, 0, 1)), columns(4)) == 8
+    assert manager.insert(message((1, 0, 0)), columns(8)) == 12
+    header, batch = manager.sample(SampleBatch(50, 16))
+    assert header == BatchTrainingData(0, 50, 16, 12)
+    assert batch["id"].shape == (50, 16)
+    assert set(np.unique(batch["id"])) == set(range(2, 12))  # 0 and 1 were overwritten
+
+
+def test_samples_only_rows_that_are_there_and_by_seed():
+    batches = []
+    for seed in (0, 0, 1):
+        manager = make(seed=seed)
+        manager.insert(message((0, 0, 0)), columns(100))
+        batches.append(manager.sample(SampleBatch(8, 8))[1]["id"])
+        assert set(np.unique(batches[-1])) <= set(range(100, 104))
+    assert np.array_equal(batches[0], batches[1])
+    assert not np.array_equal(batches[0], batches[2])
+
+
+def test_refuses_to_sample_from_nothing():
+    with pytest.raises(ValueError, match="empty replay"):
+        make().sample(SampleBatch(1, 1))
+
+
+def test_refuses_a_block_that_came_before():
+    manager = make()
+    manager.insert(message((0, 0, 0), (1, 0, 0), rows=2), columns())
+    for again in (message((0, 0, 0)), message((2, 0, 0), (1, 0, 0), rows=2)):
+        with pytest.raises(ValueError, match="was inserted before"):
+            manager.insert(again, columns())
+    assert manager.table.inserts == 4
+    assert manager.insert(message((0, 1, 0)), columns()) == 8  # a restarted worker counts anew
+
+
+def test_a_refused_block_does_not_count_as_inserted():
+    manager = make()
+    with pytest.raises(ValueError, match="replay holds"):
+        manager.insert(message((0, 0, 0)), {"other": np.zeros(4)})
+    assert manager.insert(message((0, 0, 0)), columns()) == 4
+
+
+def test_inserted_rows_are_copied():
+    manager, rows = make(), columns(5)
+    manager.insert(message((0, 0, 0)), rows)
+    rows["id"][:] = -1
+    assert manager.sample(SampleBatch(4, 4))[1]["id"].min() >= 5
+
+
+def test_prioritized_batches_have_weights_and_the_numbers_of_their_rows():
+    manager = make_prioritized()
+    for number in range(4):  # 16 rows in 10 slots
+        manager.insert(message((0, 0, number)), columns(4 * number))
+    header, batch = manager.sample(SampleBatch(3, 8))
+    assert set(batch) == {"id", "weight"}
+    assert (batch["weight"].dtype, batch["weight"].shape) == (np.float32, (3, 8))
+    assert header == BatchTrainingData(0, 3, 8, 16)
+    assert header.sequence.tolist() == batch["id"].tolist()  # row 12 was inserted as the 12th, whatever its slot
+    uniform = make()
+    uniform.insert(message((0, 0, 0)), columns())
+    header, batch = uniform.sample(SampleBatch(3, 8))
+    assert set(batch) == {"id"}
+    assert header.sequence is None
+
+
+def test_new_priorities_change_what_is_drawn():
+    manager = make_prioritized()
+    manager.insert(message((0, 0, 0), rows=10), columns(0, 10))
+    sequence = np.arange(10).reshape(2, 5)
+    manager.update_priorities(UpdatePriority(0, sequence, np.where(sequence == 7, 1.0, 0.0)))
+    stats = manager.table.stats()
+    assert (stats["stale_priorities"], stats["bad_priorities"]) == (0, 0)
+    _, batch = manager.sample(SampleBatch(10, 10))
+    assert np.mean(batch["id"] == 7) > 0.99
+
+
+def test_priorities_of_overwritten_rows_are_dropped_and_counted():
+    manager = make_prioritized()
+    manager.insert(message((0, 0, 0), rows=10), columns(0, 10))
+    first, _ = manager.sample(SampleBatch(4, 16))
+    manager.insert(message((0, 0, 1), rows=3), columns(10, 3))  # in the slots 0, 1 and 2
+    before = manager.table.sampler.tree.values.copy()
+    stale = int((first.sequence < 3).sum())
+    assert 0 < stale < 64
+    manager.update_priorities(UpdatePriority(0, first.sequence, np.full((4, 16), 9.0, np.float32)))
+    stats = manager.table.stats()
+    assert stats["stale_priorities"] == stale
+    after = manager.table.sampler.tree.values
+    assert (after[:3] == before[:3]).all()
+    drawn = np.unique(first.sequence[first.sequence >= 3])
+    assert after[drawn] == pytest.approx(9.0)
+    # A whole turn later none is there.
+    manager.insert(message((0, 0, 2), rows=10), columns(13, 10))
+    before = manager.table.sampler.tree.values.copy()
+    manager.update_priorities(UpdatePriority(0, first.sequence, np.full((4, 16), 5.0, np.float32)))
+    stats = manager.table.stats()
+    assert stats["stale_priorities"] == stale + 64
+    assert (manager.table.sampler.tree.values == before).all()
+
+
+def test_rows_in_restarted_slots_take_priorities_of_their_own():
+    manager = make_prioritized(4)
+    manager.insert(message((0, 0, 0)), columns(0))
+    manager.insert(message((0, 0, 1), rows=2), columns(4, 2))
+    manager.update_priorities(UpdatePriority(0, np.array([[0, 4, 1, 5]]), np.array([[8.0, 2.0, 8.0, 3.0]])))
+    assert manager.table.sampler.tree.values == pytest.approx([2, 3, 1, 1], rel=1e-5)
+    assert manager.table.stale_priorities == 2
+
+
+def test_messages_that_ray_makes_read_only_are_welcome():
+    manager = make_prioritized()
+    manager.insert(message((0, 0, 0)), columns())
+    header, _ = manager.sample(SampleBatch(2, 4))
+    priorities = np.ones((2, 4), np.float32)
+    header.sequence.flags.writeable = priorities.flags.writeable = False
+    manager.update_priorities(UpdatePriority(0, header.sequence, priorities))

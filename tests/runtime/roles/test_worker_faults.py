@@ -1,0 +1,185 @@
+"""Environments that go wrong inside a worker and a running graph: no row crosses the fault, every counter is exact."""
+
+import numpy as np
+import pytest
+from counting import check_counter_rows
+from graphs import COUNTER, TINY, make_config
+
+from drl_cli.envs.make import read_spec
+from drl_cli.runtime.errors import EnvironmentFailed
+from drl_cli.runtime.messages import LoadParams
+from drl_cli.runtime.place.handles import get
+from drl_cli.runtime.roles.worker import Worker
+from drl_cli.types import num_rows
+
+FAULTY = "env=drl_cli.envs.probes:Faulty-v0"
+FAULTS = ("raise", "nan_obs", "inf_reward", "shape", "hang", "reset")
+TABLES = {
+    "one step": (),
+    "three steps": ("algo.n_step=3",),
+    "rollouts": ("algo=ppo", "algo.minibatch_size=8"),
+    "sequences": ("replay=sequences", "replay.seq_len=4", "replay.burn_in=2", "replay.overlap=1"),
+}
+AT = 24
+
+
+def collect(*overrides, blocks=6, version=0):
+    """A worker of three environments at random actions, its headers and its columns, of 10 steps each."""
+    config = make_config(*TINY, "worker.num=1", "worker.envs=3", "worker.block_rows=30", *overrides)
+    worker = Worker(config, read_spec(config.env), 0, 0)
+    load, params = LoadParams(version, 0, 0, random_actions=True), np.zeros(10_000, np.float32)
+    worker.policy.load = lambda vector: None
+    taken = [worker.collect(load, None if i else params) for i in range(blocks)]
+    return worker, [header for header, _ in taken], [columns for _, columns in taken]
+
+
+def joined(blocks):
+    return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+
+
+def faulty(fault, path):
+    return (FAULTY, f"+env.kwargs.fault={fault}", f"+env.kwargs.at={AT}", f"+env.kwargs.file={path}")
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("fault", FAULTS)
+def test_rows_are_exact_and_those_of_other_environments_as_without_it(tmp_path, fault, table):
+    """Environment 0 is the one that fails, once, in the third of six blocks."""
+    overrides = (*TABLES[table], "worker.step_timeout_s=0.2", "network.hidden=[4]")
+    worker, headers, blocks = collect(*faulty(fault, tmp_path / "once"), *overrides)
+    _, _, expected = collect(COUNTER, *overrides)
+    rows, expected = joined(blocks), joined(expected)
+    source = rows["source"] if "mask" not in rows else rows["source"].max(1)
+    others = source > 0
+    expected_others = (expected["source"] if "mask" not in expected else expected["source"].max(1)) > 0
+    for name, column in expected.items():
+        np.testing.assert_array_equal(rows[name][others], column[expected_others], err_msg=name)
+
+    lost = 0 if fault == "reset" else 1
+    assert [header.env_steps for header in headers] == [30, 30, 30 - lost, 30, 30, 30]
+    assert worker.env_steps == 180 - lost == headers[-1].blocks[0].last_env_step
+    assert sum(header.rows for header in headers) == 180 - lost - worker.builder.open_rows
+    said = [fault for header in headers for fault in header.faults]
+    assert len(said) == len(headers[2].faults) == 1
+    assert said[0].startswith("worker 0 env 0: ")
+    assert said[0].endswith("environment rebuilt 1/10 (worker.max_restarts)")
+
+    first = int(expected["obs"][~expected_others].reshape(-1, 3)[:, 0].max())
+    lived = 25 if fault == "reset" else AT - 1  # episodes end after 3, 7, 12, 18, 25 steps
+    if table == "sequences":
+        check_sequences(rows, first, lived, 180 - lost - worker.builder.open_rows)
+        return
+    assert [header.rows for header in headers] == [num_rows(block) for block in blocks]
+    n_step = 3 if table == "three steps" else 1
+    check_counter_rows(rows, n_step, 0.99, 180 - lost, failed_after={first: lived})
+    if table == "rollouts":
+        mine = blocks[2]["obs"][:, 0] == first
+        assert blocks[2]["cut"][mine].tolist() == [False] * (mine.sum() - 1) + [True]
+        follows = (rows["next_obs"][:-1] == rows["obs"][1:]).all(1) & ~(rows["terminated"] | rows["truncated"])[:-1]
+        assert (follows | rows["cut"][:-1]).all()
+
+
+def check_sequences(rows, tag, lived, num_steps):
+    """Each row is one episode's consecutive steps; each step of the environment that failed is learned from."""
+    learned = set()
+    for obs, mask, truncated in zip(rows["obs"], rows["mask"], rows["truncated"], strict=True):
+        real = obs[mask]
+        assert len(np.unique(real[:, :2], axis=0)) == 1
+        assert (np.diff(real[:, 2]) == 1).all()
+        learned |= {tuple(step) for step in obs[2:][mask[2:]].tolist()}
+        if (real[-1] == (tag, 4, lived - 19)).all() and lived != 25:  # the last step before it failed
+            assert truncated[mask].tolist() == [False] * (len(real) - 1) + [True]
+    assert len(learned) == num_steps
+    assert sum(step[0] == tag for step in learned) == lived
+
+
+def test_recurrent_policies_forget_what_was_before(tmp_path):
+    config = make_config(*TINY, *faulty("nan_obs", tmp_path / "once"), "worker.num=1", "worker.envs=3")
+    worker, begun = Worker(config, read_spec(config.env), 0, 0), []
+    worker.policy.begin = lambda envs: begun.append(envs.tolist())
+    for _ in range(AT):
+        worker._step(random_actions=True)
+    assert begun == [[0, 1, 2]] * 4 + [[0]]  # after 3, 7, 12 and 18 steps, and at the fault
+
+
+@pytest.mark.parametrize("max_restarts", [0, 2])
+def test_more_faults_than_the_budget_end_the_run(max_restarts):
+    with pytest.raises(EnvironmentFailed) as caught:
+        collect(FAULTY, "+env.kwargs.at=4", f"worker.max_restarts={max_restarts}")
+    message = str(caught.value)
+    assert message.startswith(f"worker 0 env {max_restarts}: step raised RuntimeError: probe crashed at step 4")
+    assert f"(worker.max_restarts={max_restarts})" in message
+    assert ("the first fault was in env 0: step raised RuntimeError" in message) == (max_restarts > 0)
+    assert caught.value.exit_code == 4
+
+
+def test_a_fault_of_our_own_is_not_blamed_on_the_environment(monkeypatch):
+    config = make_config(*TINY, COUNTER, "worker.num=1")
+    worker = Worker(config, read_spec(config.env), 0, 0)
+    worker.policy.random = lambda rows: 1 / 0
+    worker.policy.load = lambda vector: None
+    with pytest.raises(ZeroDivisionError):
+        worker.collect(LoadParams(0, 0, 0, random_actions=True), np.zeros(1))
+
+
+@pytest.mark.parametrize("mode", ["single", "sync"])
+@pytest.mark.parametrize("fault", ["raise", "nan_obs", "shape", "reset", "hang"])
+@pytest.mark.parametrize(("n_step", "proxies"), [(1, 0), (3, 1)])
+def test_runs_go_on_with_exact_rows_and_counts(run_graph, caplog, mode, fault, n_step, proxies):
+    """Every environment fails at its 40th step, and those that follow it at theirs; hangs only once."""
+    args = (FAULTY, f"+env.kwargs.fault={fault}", "+env.kwargs.at=40", "worker.max_restarts=100", "worker.num=2")
+    if fault == "hang":
+        args = (*args, "worker.step_timeout_s=0.1", "worker.envs=1")
+    graph = run_graph(*args, f"mode={mode}", f"algo.n_step={n_step}", f"worker.proxies={proxies}")
+    progress, rows = graph.progress, get(graph.replay.shards[0].call("contents"))
+    members = [member.handle.role for member in graph.pool.members]
+    workers = [member.handle.role for role in members for member in role.pool.members] if proxies else members
+    alive = {tag for worker in workers for tag in worker.envs.obs[:, 0]}
+    lived = 43 if fault == "reset" else 39  # the episode that ends then is the first to end after 40 steps
+    failed_after = {tag: lived for tag in np.unique(rows["obs"][:, 0]) if tag not in alive}
+    check_counter_rows(rows, n_step, 0.99, progress.env_steps, failed_after=failed_after)
+    assert progress.env_steps == sum(worker.env_steps for worker in workers) >= 512
+    assert progress.inserts == len(rows["obs"]) == progress.env_steps - sum(w.builder.open_rows for w in workers)
+    said = [record.getMessage() for record in caplog.records if "environment rebuilt" in record.getMessage()]
+    assert progress.env_restarts == len(said) >= len(failed_after) > 0
+    assert all(line.startswith("worker ") for line in said)
+    assert graph.stop_reason == "total_env_steps"
+
+
+def test_rollouts_of_a_run_are_exact(build_graph):
+    args = (FAULTY, "+env.kwargs.at=20", "worker.max_restarts=100", "algo=ppo", "algo.minibatch_size=8")
+    graph = build_graph(*args, "mode=sync", "worker.num=2", "replay.capacity=4000")
+    seen, insert = [], graph.replay.shards[0].role.table.insert
+    graph.replay.shards[0].role.table.insert = lambda columns, versions: (
+        seen.append(columns),
+        insert(columns, versions),
+    )
+    graph.run()
+    rows = joined(seen)
+    alive = {tag for member in graph.pool.members for tag in member.handle.role.envs.obs[:, 0]}
+    failed_after = {tag: 19 for tag in np.unique(rows["obs"][:, 0]) if tag not in alive}
+    assert len(failed_after) == graph.progress.env_restarts > 8
+    check_counter_rows(rows, 1, 0.99, graph.progress.env_steps, failed_after=failed_after)
+    follows = (rows["next_obs"][:-1] == rows["obs"][1:]).all(1) & ~(rows["terminated"] | rows["truncated"])[:-1]
+    assert (follows | rows["cut"][:-1]).all()
+    assert graph.progress.opt_steps > 0
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("fault", ["raise", "hang"])
+def test_async_on_ray(run_graph, caplog, tmp_path, fault):
+    """A hang costs the environment only: the worker, in the main thread of its process, is not replaced."""
+    file = f"+env.kwargs.file={tmp_path / 'once'}" if fault == "hang" else "worker.max_restarts=100"
+    graph = run_graph(
+        *(FAULTY, f"+env.kwargs.fault={fault}", "+env.kwargs.at=40", "mode=async", "worker.num=2", "algo.n_step=3"),
+        *("worker.step_timeout_s=2", "total_env_steps=1024", file),
+        on_ray=True,
+    )
+    rows, progress = get(graph.replay.shards[0].call("contents")), graph.progress
+    said = [record.getMessage() for record in caplog.records if "environment rebuilt" in record.getMessage()]
+    assert progress.env_restarts == len(said) > 0
+    assert progress.worker_restarts == 0
+    tags, counts = np.unique(rows["obs"][:, 0], return_counts=True)
+    failed = {tag: 39 for tag, count in zip(tags, counts, strict=True) if count == 39}
+    assert len(failed) == len(said)
+    check_counter_rows(rows, 3, 0.99, progress.env_steps, failed_after=failed)
