@@ -25,11 +25,6 @@ def ray_cluster():
     here = Path(__file__).parent  # where the tests' own roles, and what they import, are found
     ours = [here / "support", here / "runtime", *(path for path in (here / "runtime").iterdir() if path.is_dir())]
     paths = [*map(str, ours), os.environ.get("PYTHONPATH", "")]
-        *map(str, (here / "runtime").rglob("[a-z]*/")),
-        str(here / "runtime"),
-        str(here / "support"),
-        os.environ.get("PYTHONPATH", ""),
-    ]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     import ray
     from ray.cluster_utils import Cluster

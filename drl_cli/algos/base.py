@@ -16,7 +16,7 @@ import numpy as np
 import drl_cli.algos
 from drl_cli.networks.mlp import NetworkConfig
 from drl_cli.types import Array, Columns, EnvSpec, Schema, State
-from drl_cli.utils.group import Learner
+from drl_cli.utils.group import Context
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Count, Fraction
 from drl_cli.utils.seeding import rng_state, set_rng_state
@@ -92,10 +92,10 @@ class Policy(ABC):
 
 
 class Algorithm(Protocol):
-    """Learns from batches: the losses and gradients of one are a function of tensors, given to `learner.compiled`."""
+    """Learns from batches: the losses and gradients of one are a function of tensors, given to `context.compiled`."""
 
     def __init__(
-        self, config: AlgoConfig, network: NetworkConfig, spec: EnvSpec, seed: int, learner: Learner
+        self, config: AlgoConfig, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context
     ) -> None: ...
 
     def update(self, batch: Batch) -> Update:

@@ -26,7 +26,7 @@ from drl_cli.networks.mlp import (
     split,
 )
 from drl_cli.types import Array, Columns, EnvSpec
-from drl_cli.utils.group import Learner
+from drl_cli.utils.group import Context
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Count, Fraction, Positive
 from drl_cli.utils.schedules import linear
@@ -97,16 +97,16 @@ class Policy(base.Policy):
 class Algorithm:
     """The learner."""
 
-    def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int, learner: Learner) -> None:
+    def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None:
         self.config = config
         shapes = q_shapes(network, spec)
-        params = FlatParams(learner.device, online=num_params(shapes))
-        self.online = MLP(shapes, network.activation, params["online"], products=learner.products)
+        params = FlatParams(context.device, online=num_params(shapes))
+        self.online = MLP(shapes, network.activation, params["online"], products=context.products)
         self.online.init(network.init, torch.Generator().manual_seed(seed))
         self.target = self.online.copy()
-        self.optimizer = Adam(params, {"online": config.lr}, learner)
+        self.optimizer = Adam(params, {"online": config.lr}, context)
         self.updates = torch.zeros((), dtype=torch.int64)
-        self.gradients = learner.compiled(self._gradients)
+        self.gradients = context.compiled(self._gradients)
 
     def update(self, batch: Batch) -> Update:
         with torch.no_grad():

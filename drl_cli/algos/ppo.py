@@ -35,7 +35,7 @@ from drl_cli.networks.mlp import (
     split,
 )
 from drl_cli.types import Array, Column, Columns, EnvSpec, Schema
-from drl_cli.utils.group import Learner
+from drl_cli.utils.group import Context
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Count, Fraction, NonNegative, Positive
 from drl_cli.utils.torch_ops import Adam, FlatParams, load_tensors, load_vector, save_tensors
@@ -121,22 +121,22 @@ class Policy(base.Policy):
 class Algorithm:
     """The learner."""
 
-    def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int, learner: Learner) -> None:
-        self.config, self.group = config, learner.group
+    def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None:
+        self.config, self.group = config, context.group
         self.is_box = spec.action.kind == "box"
-        self.minibatch_size = -(-config.minibatch_size // learner.group.size)
+        self.minibatch_size = -(-config.minibatch_size // context.group.size)
         init = torch.Generator().manual_seed(seed)
         self.shuffle = torch.Generator().manual_seed(seed + 1)
         actor, critic = actor_shapes(network, spec), mlp_shapes(spec.obs_size, network.hidden, 1)
         sizes = {"actor": num_params(actor), "log_std": log_std_size(spec), "critic": num_params(critic)}
-        params = FlatParams(learner.device, **sizes)
-        self.actor = MLP(actor, network.activation, params["actor"], products=learner.products)
-        self.critic = MLP(critic, network.activation, params["critic"], products=learner.products)
+        params = FlatParams(context.device, **sizes)
+        self.actor = MLP(actor, network.activation, params["actor"], products=context.products)
+        self.critic = MLP(critic, network.activation, params["critic"], products=context.products)
         self.log_std, self.d_log_std = params["log_std"].flat, params["log_std"].grad  # 0 at first
         self.actor.init(network.init, init, last=0.01)
         self.critic.init(network.init, init)
-        self.optimizer = Adam(params, dict.fromkeys(sizes, config.lr), learner, max_norm=config.max_grad_norm)
-        self.gradients = learner.compiled(self._gradients)
+        self.optimizer = Adam(params, dict.fromkeys(sizes, config.lr), context, max_norm=config.max_grad_norm)
+        self.gradients = context.compiled(self._gradients)
 
     def update(self, batch: Batch) -> Update:
         with torch.no_grad():

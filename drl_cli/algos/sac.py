@@ -32,7 +32,7 @@ from drl_cli.networks.mlp import (
     split,
 )
 from drl_cli.types import Array, Columns, EnvSpec
-from drl_cli.utils.group import Learner
+from drl_cli.utils.group import Context
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Fraction, Positive
 from drl_cli.utils.torch_ops import Adam, FlatParams, load_tensors, load_vector, save_tensors
@@ -93,29 +93,29 @@ class Policy(base.Policy):
 class Algorithm:
     """The learner."""
 
-    def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int, learner: Learner) -> None:
-        self.config, self.obs_size, self.learner = config, spec.obs_size, learner
+    def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None:
+        self.config, self.obs_size, self.context = config, spec.obs_size, context
         self.target_entropy = -float(spec.action.size) if config.target_entropy is None else config.target_entropy
         init = torch.Generator().manual_seed(seed)
-        self.noise = torch.Generator(learner.device).manual_seed(seed + 1)
+        self.noise = torch.Generator(context.device).manual_seed(seed + 1)
         actor = actor_shapes(network, spec)
         critic = mlp_shapes(spec.obs_size + spec.action.size, network.hidden, 1)
-        params = FlatParams(learner.device, actor=num_params(actor), critic=num_params(critic, 2), log_alpha=1)
-        self.actor = MLP(actor, network.activation, params["actor"], products=learner.products)
-        self.critic = MLP(critic, network.activation, params["critic"], ensemble=2, products=learner.products)
+        params = FlatParams(context.device, actor=num_params(actor), critic=num_params(critic, 2), log_alpha=1)
+        self.actor = MLP(actor, network.activation, params["actor"], products=context.products)
+        self.critic = MLP(critic, network.activation, params["critic"], ensemble=2, products=context.products)
         self.actor.init(network.init, init)
         self.critic.init(network.init, init)
         self.target = self.critic.copy()
         self.log_alpha, self.d_log_alpha = params["log_alpha"].flat, params["log_alpha"].grad
         self.log_alpha.fill_(float(np.log(config.initial_alpha)))
         lrs = {"actor": config.lr, "critic": config.lr, "log_alpha": config.alpha_lr}
-        self.optimizer = Adam(params, lrs, learner)
-        self.gradients = learner.compiled(self._gradients)
+        self.optimizer = Adam(params, lrs, context)
+        self.gradients = context.compiled(self._gradients)
 
     def update(self, batch: Batch) -> Update:
         with torch.no_grad():
             rows, size = batch["action"].shape
-            noise = self.learner.randn(rows, 2 * size, self.noise)
+            noise = self.context.randn(rows, 2 * size, self.noise)
             metrics, error_size = self.gradients(batch, noise)
             if not self.optimizer.step(metrics["critic_loss"], metrics["actor_loss"]):
                 return Update({}, error_size, steps=0, skipped=1)

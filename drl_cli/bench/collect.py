@@ -11,8 +11,8 @@ import numpy as np
 from drl_cli.bench.figures import ROUNDS, Rate, timed
 from drl_cli.envs.actions import ActionMap
 from drl_cli.envs.config import EnvConfig
+from drl_cli.envs.envpool_tasks import find_task, make_pool
 from drl_cli.envs.make import build
-from drl_cli.envs.pool import find_task, make_pool
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import EnvironmentFailed, RunError
 from drl_cli.runtime.messages import LoadParams

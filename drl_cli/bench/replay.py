@@ -57,12 +57,12 @@ class Replaying:
     def serve(self, num_batches: int) -> int:
         """Draw, and give new priorities where the table wants them; returns the batches."""
         header, _ = self.draw(num_batches)
-        if header.sequence is not None:
-            replay, shape = self.config.replay, header.sequence.shape
+        if header.row_ids is not None:
+            replay, shape = self.config.replay, header.row_ids.shape
             steps = (replay.seq_len,) if isinstance(replay, SequencesConfig) else ()
             if self.priorities.shape != (*shape, *steps):
                 self.priorities = np.random.default_rng(0).exponential(size=(*shape, *steps)).astype(np.float32)
-            self.replay.update_priorities(UpdatePriority(0, header.sequence, self.priorities))
+            self.replay.update_priorities(UpdatePriority(0, header.row_ids, self.priorities))
         return header.num_batches
 
 

@@ -13,8 +13,8 @@ from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from drl_cli.envs.actions import ActionMap
 from drl_cli.envs.config import EnvConfig, EnvError, MissingExtra
+from drl_cli.envs.envpool_tasks import check_spaces, find_task, make_alone
 from drl_cli.envs.frame_stack import find_frame_stack
-from drl_cli.envs.pool import check_spaces, find_task, make_alone
 from drl_cli.types import ActionSpec, Array, Column, EnvSpec
 
 

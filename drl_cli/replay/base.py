@@ -12,13 +12,13 @@ from drl_cli.types import Array, Columns, State
 class Sampled:
     """Batches `[num_batches, batch_size, ...]`, of which there may be fewer than were asked for.
 
-    `sequence` `[num_batches, batch_size]` are the numbers of their rows where the table wants priorities back;
+    `row_ids` `[num_batches, batch_size]` are the numbers of their rows where the table wants priorities back;
     `dropped` transitions were found too old to be served.
     """
 
     columns: Columns
     num_batches: int
-    sequence: Array | None = None
+    row_ids: Array | None = None
     dropped: int = 0
 
 
@@ -56,7 +56,7 @@ class Table(Protocol):
     def sample(self, num_batches: int, batch_size: int, version: int) -> Sampled:
         """Draw batches for a trainer whose newest parameters are of this version."""
 
-    def update_priorities(self, sequence: Array, priorities: Array) -> None:
+    def update_priorities(self, row_ids: Array, priorities: Array) -> None:
         """New priorities for the rows of these numbers, both `[num_batches, batch_size]`; of steps `[..., seq_len]`."""
 
     def stats(self) -> Mapping[str, float]:

@@ -54,7 +54,7 @@ class FifoOnce(PlainRows):
         dropped, self._reported = self.dropped - self._reported, self.dropped
         return Sampled(columns, num_batches, dropped=dropped)
 
-    def update_priorities(self, sequence: Array, priorities: Array) -> None:
+    def update_priorities(self, row_ids: Array, priorities: Array) -> None:
         """Raises ValueError: a row that was served does not come again."""
         raise ValueError("replay=fifo-once has no priorities")
 

@@ -45,8 +45,8 @@ class FrameTable:
         drawn = self.table.sample(num_batches, batch_size, version)
         return replace(drawn, columns=self._to_images(drawn.columns))
 
-    def update_priorities(self, sequence: Array, priorities: Array) -> None:
-        self.table.update_priorities(sequence, priorities)
+    def update_priorities(self, row_ids: Array, priorities: Array) -> None:
+        self.table.update_priorities(row_ids, priorities)
 
     def stats(self) -> Mapping[str, float]:
         return self.table.stats()

@@ -43,14 +43,14 @@ class RingStore:
         """Fresh contiguous columns `[*slots.shape, ...]`."""
         return {name: np.take(column, slots, axis=0) for name, column in self.columns.items()}
 
-    def sequence(self, slots: Array) -> Array:
+    def row_ids(self, slots: Array) -> Array:
         """The number of the row in each slot, int64, never given twice: `number % capacity` is the slot."""
         newest = self.inserts - 1
         return newest - (newest - slots) % self.capacity
 
-    def holds(self, sequence: Array) -> Array:
+    def holds(self, row_ids: Array) -> Array:
         """Whether the rows of these numbers are still there."""
-        return sequence >= self.inserts - self.capacity
+        return row_ids >= self.inserts - self.capacity
 
     @property
     def nbytes(self) -> int:
@@ -140,12 +140,12 @@ class RandomStore(RingStore):
         """Allocated bytes."""
         return super().nbytes + self.numbers.nbytes
 
-    def sequence(self, slots: Array) -> Array:
+    def row_ids(self, slots: Array) -> Array:
         numbers: Array = self.numbers[slots]
         return numbers
 
-    def holds(self, sequence: Array) -> Array:
-        is_there: Array = self.numbers[sequence % self.capacity] == sequence
+    def holds(self, row_ids: Array) -> Array:
+        is_there: Array = self.numbers[row_ids % self.capacity] == row_ids
         return is_there
 
     def contents(self) -> Columns:

@@ -50,13 +50,13 @@ class ReplayTable(PlainRows):
         if draw.weights is None:
             return Sampled(columns, num_batches)
         columns["weight"] = draw.weights
-        return Sampled(columns, num_batches, self.store.sequence(draw.slots))
+        return Sampled(columns, num_batches, self.store.row_ids(draw.slots))
 
-    def update_priorities(self, sequence: Array, priorities: Array) -> None:
+    def update_priorities(self, row_ids: Array, priorities: Array) -> None:
         """Those of rows that were overwritten meanwhile are dropped, and counted."""
-        is_there = self.store.holds(sequence)
+        is_there = self.store.holds(row_ids)
         self.stale_priorities += int((~is_there).sum())
-        slots = sequence[is_there] % self.store.capacity
+        slots = row_ids[is_there] % self.store.capacity
         self.sampler.update(slots, self._combine(slots, priorities[is_there]))
 
     def stats(self) -> Mapping[str, float]:

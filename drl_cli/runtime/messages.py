@@ -78,7 +78,7 @@ class SampleBatch:
 class BatchTrainingData:
     """Batches `[num_batches, batch_size, ...]` for one trainer, drawn when the table had seen `inserts` transitions.
 
-    `sequence` `[num_batches, batch_size]` are the numbers of the rows, where the table wants their priorities;
+    `row_ids` `[num_batches, batch_size]` are the numbers of the rows, where the table wants their priorities;
     `dropped` transitions were too old to be served; `stats` is what the table has to report. `version` is the
     request's; `moments` are those of all rows that came into this `shard`, where the trainer normalises by them.
     `seconds` is what drawing took.
@@ -88,7 +88,7 @@ class BatchTrainingData:
     num_batches: int
     batch_size: int
     inserts: int
-    sequence: Array | None = field(default=None, compare=False)
+    row_ids: Array | None = field(default=None, compare=False)
     dropped: int = 0
     stats: Mapping[str, float] = field(default_factory=dict, compare=False)
     version: int = 0
@@ -105,7 +105,7 @@ class UpdatePriority:
     """
 
     trainer: int
-    sequence: Array = field(compare=False)
+    row_ids: Array = field(compare=False)
     priorities: Array = field(compare=False)
 
 

@@ -163,7 +163,7 @@ def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights:
     algorithm = load_algorithm(config.algo.name).Algorithm
     layout = normalized(config, spec)
     trainer = Trainer(
-        lambda learner: algorithm(config.algo, config.network, spec, seed, learner),
+        lambda context: algorithm(config.algo, config.network, spec, seed, context),
         device,
         config.precision,
         config.num_threads,

@@ -68,7 +68,7 @@ class Group:
 
 
 @dataclass(frozen=True)
-class Learner:
+class Context:
     """Where an algorithm learns, with whom, and by which products.
 
     It `skips` updates that are not finite, or makes them all; it `compiles` what is `compiled`, or leaves it as it is.

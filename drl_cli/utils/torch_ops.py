@@ -8,7 +8,7 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 
-from drl_cli.utils.group import Learner
+from drl_cli.utils.group import Context
 from drl_cli.utils.lazy import torch
 
 
@@ -47,12 +47,12 @@ class Adam:
         self,
         params: FlatParams,
         lrs: Mapping[str, float],
-        learner: Learner,
+        context: Context,
         eps: float = 1e-8,
         max_norm: float | None = None,
     ) -> None:
         assert lrs.keys() == params.slices.keys()
-        self.grad, self.learner, self.eps, self.max_norm = params.grad, learner, eps, max_norm
+        self.grad, self.context, self.eps, self.max_norm = params.grad, context, eps, max_norm
         self.mean, self.square = torch.zeros_like(params.flat), torch.zeros_like(params.flat)
         self.count = torch.zeros((), device=params.flat.device)
         self.views = {}
@@ -66,10 +66,10 @@ class Adam:
 
         A learner that skips leaves it out where one of anyone's `losses` or the averaged gradient is not finite.
         """
-        if self.learner.skips:
+        if self.context.skips:
             self.grad[0] += 0.0 * sum(losses)  # NaN for the whole group where one is not finite
-        self.learner.group.mean_(self.grad)
-        if self.learner.skips and not self.grad.isfinite().all():
+        self.context.group.mean_(self.grad)
+        if self.context.skips and not self.grad.isfinite().all():
             return False
         if self.max_norm is not None:
             self.grad *= (self.max_norm / (self.grad.norm() + 1e-6)).clamp(max=1.0)

@@ -24,10 +24,10 @@ from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
 from drl_cli.runtime.roles.normalization import Layout
 from drl_cli.runtime.roles.trainer import Trainer
 from drl_cli.types import ActionSpec, Column, EnvSpec, transition_schema
-from drl_cli.utils.group import Group, Learner
+from drl_cli.utils.group import Context, Group
 from drl_cli.utils.moments import RunningMoments
 
-CPU = Learner(torch.device("cpu"))
+CPU = Context(torch.device("cpu"))
 CONF = Path(__file__).parents[2] / "conf" / "algo"
 NETWORK = NetworkConfig((16, 16), "relu", "uniform")
 ACTIONS = {"box": ActionSpec("box", 2, "Box(2,)"), "discrete": ActionSpec("discrete", 4, "Discrete(4)")}
@@ -52,8 +52,8 @@ class Case:
             extra = {**extra, **RolloutBuilder.extra_columns}
         self.schema = transition_schema(self.spec, extra)
 
-    def algorithm(self, seed=0, learner=CPU):
-        return self.module.Algorithm(self.config, NETWORK, self.spec, seed, learner)
+    def algorithm(self, seed=0, context=CPU):
+        return self.module.Algorithm(self.config, NETWORK, self.spec, seed, context)
 
     def policy(self, seed=0):
         policy = self.module.Policy(self.config, NETWORK, self.spec, seed)
@@ -246,7 +246,7 @@ LAYOUTS = [None, Layout((3, 2), False), Layout(None, True), Layout((3, 2), True)
 
 def make_trainer(case, seed, layout, skips=False):
     normalizer = None if layout is None else BatchNormalizer(layout)
-    build = lambda learner: case.algorithm(seed, learner)  # noqa: E731
+    build = lambda context: case.algorithm(seed, context)  # noqa: E731
     return Trainer(build, "cpu", "float32", 1, Group(), normalizer, skips)
 
 
@@ -398,7 +398,7 @@ def test_a_policy_needs_no_torch(name, kind):
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
 def test_compiled_updates_equal_plain_ones(name, kind):
     case = Case(name, kind)
-    algorithms = [case.algorithm(learner=Learner(torch.device("cpu"), compiles=compiles)) for compiles in (False, True)]
+    algorithms = [case.algorithm(context=Context(torch.device("cpu"), compiles=compiles)) for compiles in (False, True)]
     for seed in range(3):
         plain, compiled = (algorithm.update(case.batch(seed, rows=64)) for algorithm in algorithms)
         for metric, value in plain.metrics.items():

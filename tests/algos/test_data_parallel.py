@@ -8,7 +8,7 @@ from peers import on_group, peers
 
 from drl_cli.algos.base import load_algorithm
 from drl_cli.types import ActionSpec, Column, EnvSpec
-from drl_cli.utils.group import Group, Learner
+from drl_cli.utils.group import Context, Group
 
 ROWS, UPDATES = 256, 50
 ACTIONS = {"sac": ActionSpec("box", 2, "Box(2,)"), "dqn": ActionSpec("discrete", 3, "Discrete(3)")}
@@ -33,8 +33,8 @@ def learn(group, name, is_weighted):
     """The state after 50 updates on this rank's share of the rows, and all priorities `[50, 256 / size]`."""
     config = make_config(f"algo={name}", "env=CartPole-v1", "network.hidden=[32,32]")
     spec = EnvSpec("x", Column((6,), "float32"), ACTIONS[name])
-    learner = Learner(torch.device("cpu"), group)
-    algorithm = load_algorithm(name).Algorithm(config.algo, config.network, spec, 1, learner)
+    context = Context(torch.device("cpu"), group)
+    algorithm = load_algorithm(name).Algorithm(config.algo, config.network, spec, 1, context)
     share = {key: np.split(column, group.size, 1)[group.rank] for key, column in batches(name, is_weighted).items()}
     updates = [
         algorithm.update({key: torch.from_numpy(column[i]) for key, column in share.items()}) for i in range(UPDATES)
@@ -75,8 +75,8 @@ def skip_one(group, name):
     """States after two updates; in the second the rows of rank 1 are not finite, and it is left out."""
     config = make_config(f"algo={name}", "env=CartPole-v1", "network.hidden=[32,32]")
     spec = EnvSpec("x", Column((6,), "float32"), ACTIONS[name])
-    learner = Learner(torch.device("cpu"), group, skips=True)
-    algorithm = load_algorithm(name).Algorithm(config.algo, config.network, spec, 1, learner)
+    context = Context(torch.device("cpu"), group, skips=True)
+    algorithm = load_algorithm(name).Algorithm(config.algo, config.network, spec, 1, context)
     columns, states = batches(name, False), []
     if group.rank == 1:
         columns["reward"][1, 7] = np.inf

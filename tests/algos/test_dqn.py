@@ -11,9 +11,9 @@ from torch.nn import functional
 from drl_cli.algos.dqn import Algorithm, Config, Policy
 from drl_cli.networks.mlp import NetworkConfig
 from drl_cli.types import ActionSpec, Column, EnvSpec
-from drl_cli.utils.group import Learner
+from drl_cli.utils.group import Context
 
-CPU = Learner(torch.device("cpu"))
+CPU = Context(torch.device("cpu"))
 SPEC = EnvSpec("x", Column((5,), "float32"), ActionSpec("discrete", 4, "Discrete(4)"))
 CONFIG = Config(
     "dqn", 0.99, 1, lr=1e-3, double=True, loss="huber", target_period=3,

@@ -11,9 +11,9 @@ from torch.distributions import Categorical, Normal
 from drl_cli.algos.ppo import Algorithm, Config, Policy
 from drl_cli.networks.mlp import NetworkConfig
 from drl_cli.types import ActionSpec, Column, EnvSpec
-from drl_cli.utils.group import Group, Learner
+from drl_cli.utils.group import Context, Group
 
-CPU = Learner(torch.device("cpu"))
+CPU = Context(torch.device("cpu"))
 KINDS = ("box", "discrete")
 SPECS = {kind: EnvSpec("x", Column((5,), "float32"), ActionSpec(kind, 3, kind)) for kind in KINDS}
 CONFIG = Config(
@@ -178,7 +178,7 @@ def test_metrics_tell_how_far_the_policy_has_moved(kind):
 
 def test_a_minibatch_is_shared_by_a_group_of_learners():
     network = NetworkConfig((16, 12), "tanh", "orthogonal")
-    half = Algorithm(CONFIG, network, SPECS["box"], 0, Learner(torch.device("cpu"), Unheard(0, 2)))
+    half = Algorithm(CONFIG, network, SPECS["box"], 0, Context(torch.device("cpu"), Unheard(0, 2)))
     assert half.update(make_batch("box", 0, rows=20)).steps == make().update(make_batch("box", 0)).steps == 12
 
 

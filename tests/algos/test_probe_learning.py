@@ -13,7 +13,7 @@ from drl_cli.replay.builders import NStepBuilder, RolloutBuilder
 from drl_cli.replay.samplers import Uniform
 from drl_cli.replay.store import RingStore
 from drl_cli.types import transition_schema
-from drl_cli.utils.group import Learner
+from drl_cli.utils.group import Context
 
 NETWORK = NetworkConfig((32, 32), "relu", "uniform")
 NUM_ENVS = 8
@@ -28,7 +28,7 @@ def learn(module, config, probe, updates, max_episode_steps=None):
     """One update per step of 8 environments, after 20 random ones."""
     env = EnvConfig("probe", f"drl_cli.envs.probes:{probe}-v0", {}, max_episode_steps, 1.0, "none", False, False)
     spec = read_spec(env)
-    algorithm = module.Algorithm(config, NETWORK, spec, 0, Learner(torch.device("cpu")))
+    algorithm = module.Algorithm(config, NETWORK, spec, 0, Context(torch.device("cpu")))
     policy, envs = module.Policy(config, NETWORK, spec, 0), EnvBatch(env, spec, range(NUM_ENVS))
     builder, store = NStepBuilder(config.n_step, config.gamma), RingStore(transition_schema(spec), 10_000)
     sampler = Uniform(np.random.default_rng(0))
@@ -87,7 +87,7 @@ def learn_on_policy(config, probe, updates, max_episode_steps=None, reward_scale
     """Each update gets a rollout of 32 steps of 8 environments."""
     env = EnvConfig("probe", f"drl_cli.envs.probes:{probe}-v0", {}, max_episode_steps, 1.0, "none", False, False)
     spec = read_spec(env)
-    algorithm = ppo.Algorithm(config, NETWORK, spec, 0, Learner(torch.device("cpu")))
+    algorithm = ppo.Algorithm(config, NETWORK, spec, 0, Context(torch.device("cpu")))
     policy, envs = ppo.Policy(config, NETWORK, spec, 0), EnvBatch(env, spec, range(NUM_ENVS))
     builder = RolloutBuilder(config.gamma, reward_scale)
     for _ in range(updates):

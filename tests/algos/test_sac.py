@@ -12,9 +12,9 @@ from torch.nn import functional
 from drl_cli.algos.sac import Algorithm, Config, Policy
 from drl_cli.networks.mlp import NetworkConfig
 from drl_cli.types import ActionSpec, Column, EnvSpec
-from drl_cli.utils.group import Learner
+from drl_cli.utils.group import Context
 
-CPU = Learner(torch.device("cpu"))
+CPU = Context(torch.device("cpu"))
 SPEC = EnvSpec("x", Column((5,), "float32"), ActionSpec("box", 3, "Box(3,)"))
 CONFIG = Config("sac", 0.99, 1, lr=1e-3, alpha_lr=2e-3, tau=0.01, initial_alpha=0.5, target_entropy=None)
 

@@ -65,7 +65,7 @@ def test_new_priorities_are_given():
     for _ in range(20):
         table.serve(2)
     assert np.ptp(table.draw(1)[1]["weight"]) > 0
-    assert header.sequence is not None
+    assert header.row_ids is not None
 
 
 def test_a_queue_gets_what_it_serves():

@@ -1,4 +1,4 @@
-"""EnvPool itself, where it is installed: what PoolBatch relies on, and that it plays Gymnasium's task."""
+"""EnvPool itself, where it is installed: what EnvPoolBatch relies on, and that it plays Gymnasium's task."""
 
 from itertools import pairwise
 
@@ -9,8 +9,8 @@ pytest.importorskip("envpool", reason="needs the extra envpool:  pip install 'dr
 
 from drl_cli.envs.batch import EnvBatch
 from drl_cli.envs.config import EnvConfig, EnvError
+from drl_cli.envs.envpool_batch import EnvPoolBatch
 from drl_cli.envs.make import read_spec
-from drl_cli.envs.pool_batch import PoolBatch
 
 LANDER = {"id": "LunarLander-v3", "continuous": True}
 SEEDS = (3, 4, 5, 6)
@@ -28,7 +28,7 @@ def play(envs, num_steps, how=lambda rng, size, action: rng.uniform(-1, 1, (size
 
 def batch(limit=None, seeds=SEEDS, backend="envpool", **kwargs):
     made = config(limit=limit, backend=backend, **kwargs)
-    envs = (PoolBatch if backend == "envpool" else EnvBatch)(made, spec := read_spec(made), seeds)
+    envs = (EnvPoolBatch if backend == "envpool" else EnvBatch)(made, spec := read_spec(made), seeds)
     envs.action = spec.action
     return envs
 
@@ -39,14 +39,14 @@ def choices(rng, size, action):
 
 def test_each_step_of_the_pool_is_a_step_of_every_environment():
     envs, elapsed, lengths = batch(**LANDER), [], []
-    step = envs.pool.step
+    step = envs.envpool_tasks.step
 
     def looked_at(actions):
         answer = step(actions)
         elapsed.append(answer[4]["elapsed_step"].copy())
         return answer
 
-    envs.pool.step = looked_at
+    envs.envpool_tasks.step = looked_at
     running = np.zeros(len(SEEDS), np.int64)
     for _, taken in play(envs, 600):
         running += 1

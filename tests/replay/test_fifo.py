@@ -70,7 +70,7 @@ def test_only_whole_batches():
     table = make()
     insert(table, 0, [0] * 10)
     empty = table.sample(1, 11, 0)
-    assert (empty.num_batches, empty.sequence, empty.dropped) == (0, None, 0)
+    assert (empty.num_batches, empty.row_ids, empty.dropped) == (0, None, 0)
     assert num_rows(empty.columns) == 0
     assert ids(table.sample(5, 4, 0)) == [*range(8)]
     assert len(table) == 2

@@ -136,10 +136,10 @@ def test_equals_the_plain_table(
         if len(plain):
             drawn, expected = framed.sample(2, 3, 0), plain.sample(2, 3, 0)
             check_equal(drawn.columns, expected.columns)
-            np.testing.assert_array_equal(drawn.sequence, expected.sequence)
-            if drawn.sequence is not None:
+            np.testing.assert_array_equal(drawn.row_ids, expected.row_ids)
+            if drawn.row_ids is not None:
                 for table in chosen:
-                    table.update_priorities(drawn.sequence, np.ones((2, 3, 4) if sampler == "sequences" else (2, 3)))
+                    table.update_priorities(drawn.row_ids, np.ones((2, 3, 4) if sampler == "sequences" else (2, 3)))
     for framed, plain in tables:
         assert framed.stats() == plain.stats()
 

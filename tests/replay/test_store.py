@@ -57,12 +57,12 @@ def test_sequence_numbers_tell_the_rows_apart(capacity, counts):
     for count in counts:
         store.insert(block(store.inserts, min(count, capacity)))
     slots = np.arange(len(store))
-    sequence = store.sequence(slots)
-    assert sequence.dtype == np.int64
-    assert sequence.tolist() == store.columns["id"][slots].tolist()
-    assert (sequence % capacity).tolist() == slots.tolist()
+    row_ids = store.row_ids(slots)
+    assert row_ids.dtype == np.int64
+    assert row_ids.tolist() == store.columns["id"][slots].tolist()
+    assert (row_ids % capacity).tolist() == slots.tolist()
     ever = np.arange(store.inserts)
-    assert ever[store.holds(ever)].tolist() == sorted(sequence)
+    assert ever[store.holds(ever)].tolist() == sorted(row_ids)
 
 
 @settings(deadline=None, max_examples=100)
@@ -81,7 +81,7 @@ def test_random_removal_leaves_whole_rows_and_tells_them_apart(capacity, counts,
         there |= {int(slot): total + i for i, slot in enumerate(slots)}
         total += count
         assert (store.inserts, len(store)) == (total, min(total, capacity))
-        rows, numbers = store.take(np.arange(len(store))), store.sequence(np.arange(len(store)))
+        rows, numbers = store.take(np.arange(len(store))), store.row_ids(np.arange(len(store)))
         assert dict(enumerate(rows["id"].tolist())) == there
         check_rows(rows)
         assert numbers.dtype == np.int64

@@ -71,11 +71,11 @@ def history(config, blocks=60, seed=0):
         there = newest if config.remover == "oldest" else table.contents()["id"].tolist()
         reference.insert(rows["id"].tolist(), there, given)
         drawn = table.sample(3, 64, 0)
-        late.append((drawn.sequence, drawn.columns["id"]))
+        late.append((drawn.row_ids, drawn.columns["id"]))
         if number % 3 == 2:
-            sequence, ids = late.pop(int(rng.integers(len(late))))
+            row_ids, ids = late.pop(int(rng.integers(len(late))))
             priorities = some_priorities(rng, ids.shape)
-            table.update_priorities(sequence, priorities)
+            table.update_priorities(row_ids, priorities)
             reference.update(ids, priorities)
     assert total > 3 * config.capacity
     return table, reference
@@ -116,7 +116,7 @@ def test_uniform_tables_draw_what_is_there(remover):
         table.insert({"id": np.arange(first, first + 100)}, np.zeros(100, np.int64))
     there = np.sort(table.contents()["id"])
     drawn = table.sample(1_000_000, 1, 0)
-    assert drawn.sequence is None
+    assert drawn.row_ids is None
     assert len(np.unique(there)) == 777
     check_frequencies(np.searchsorted(there, drawn.columns["id"]), np.full(777, 1 / 777))
 
@@ -154,12 +154,12 @@ def test_sequences_count_transitions_and_mix_priorities_by_their_own_masks():
     assert (table.inserts, len(table), table.store.capacity) == (51, 20, 20)
     drawn = table.sample(5, 8, 0)
     ids = drawn.columns["id"][:, :, 0]
-    assert np.array_equal(drawn.sequence, ids)
+    assert np.array_equal(drawn.row_ids, ids)
     assert np.array_equal(drawn.columns["mask"], masks[ids])
     assert set(np.unique(ids)) <= set(range(10, 30))
     table.insert(sequence_rows(30, masks[:5]), np.zeros(5, np.int64))  # in the slots of rows 10 ... 14
     errors = rng.uniform(0, 9, (5, 8, 4)).astype(np.float32)
-    table.update_priorities(drawn.sequence, np.where(masks[ids][:, :, 2:], errors, np.nan))
+    table.update_priorities(drawn.row_ids, np.where(masks[ids][:, :, 2:], errors, np.nan))
     values = {}
     for id, error in zip(ids.ravel().tolist(), errors.reshape(-1, 4), strict=True):
         values[id] = mix(error[None], masks[id][None, 2:], 0.9)[0]

@@ -35,10 +35,10 @@ def test_messages_are_frozen_and_picklable(message):
 
 
 def test_the_numbers_and_priorities_of_rows_travel_along():
-    sequence = np.array([[5, 2**40]])
-    header = pickle.loads(pickle.dumps(BatchTrainingData(0, 1, 2, 9, sequence)))
-    update = pickle.loads(pickle.dumps(UpdatePriority(0, sequence, np.array([[0.5, 2.0]]))))
-    assert header.sequence.tolist() == update.sequence.tolist() == [[5, 2**40]]
+    row_ids = np.array([[5, 2**40]])
+    header = pickle.loads(pickle.dumps(BatchTrainingData(0, 1, 2, 9, row_ids)))
+    update = pickle.loads(pickle.dumps(UpdatePriority(0, row_ids, np.array([[0.5, 2.0]]))))
+    assert header.row_ids.tolist() == update.row_ids.tolist() == [[5, 2**40]]
     assert update.priorities.tolist() == [[0.5, 2.0]]
 
 

@@ -17,7 +17,7 @@ from drl_cli.types import Column, transition_schema
 OPTIONS = ("max", 0.6, 0.4, 1e-6, 0.1)
 SCHEMA = {"id": Column((), "int64"), "obs": Column((3,), "float32"), "terminated": Column((), "bool")}
 LENGTH = 3
-"""Steps of a sequence: one to burn in, two to learn from, of which one overlaps."""
+"""Steps of a row_ids: one to burn in, two to learn from, of which one overlaps."""
 SPEC = image_spec(-1, 3)
 CONFIGS = {
     "uniform": UniformConfig("uniform", 40, 1, "oldest", "none"),
@@ -85,11 +85,11 @@ def call(table, block, rng):
     if not len(table):
         return []
     drawn = table.sample(2, 4, int(block[1].max(initial=0)))
-    if drawn.sequence is not None:
+    if drawn.row_ids is not None:
         steps = (LENGTH - 1,) if "mask" in drawn.columns else ()
-        for numbers in (drawn.sequence, drawn.sequence - 20):
-            table.update_priorities(np.maximum(numbers, 0), rng.random((*drawn.sequence.shape, *steps)))
-    numbers = [] if drawn.sequence is None else [drawn.sequence]
+        for numbers in (drawn.row_ids, drawn.row_ids - 20):
+            table.update_priorities(np.maximum(numbers, 0), rng.random((*drawn.row_ids.shape, *steps)))
+    numbers = [] if drawn.row_ids is None else [drawn.row_ids]
     return [*drawn.columns.values(), *numbers, np.array([drawn.num_batches, drawn.dropped])]
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from peers import on_group, peers, pid
 
-from drl_cli.utils.group import Group, Learner, PeerLost
+from drl_cli.utils.group import Context, Group, PeerLost
 
 
 def mean(group, values):
@@ -19,8 +19,8 @@ def mean(group, values):
 
 
 def noise(group, rows):
-    learner, generator = Learner(torch.device("cpu"), group), torch.Generator().manual_seed(3)
-    return torch.stack([learner.randn(rows, 2, generator) for _ in range(2)]).numpy()
+    context, generator = Context(torch.device("cpu"), group), torch.Generator().manual_seed(3)
+    return torch.stack([context.randn(rows, 2, generator) for _ in range(2)]).numpy()
 
 
 def test_one_alone_is_its_own_mean():

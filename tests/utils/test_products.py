@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from drl_cli.utils import products
-from drl_cli.utils.group import Learner
+from drl_cli.utils.group import Context
 from drl_cli.utils.products import BFloat16, OneDNN, Products, make_products
 
 CPU = torch.device("cpu")
@@ -58,7 +58,7 @@ def test_small_bfloat16_changes_are_kept_by_a_float32_bias():
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
 @pytest.mark.parametrize("make", [OneDNN, pytest.param(emulated, marks=pytest.mark.exhaustive)])
 def test_compiled_products_are_the_same(make):
-    kind, learner = make(), Learner(CPU, compiles=True)
+    kind, context = make(), Context(CPU, compiles=True)
     x, d, weight, bias = torch.randn(9, 64), torch.randn(9, 80), torch.randn(64, 80), torch.randn(80)
 
     def all_three(gradient):
@@ -67,7 +67,7 @@ def test_compiled_products_are_the_same(make):
 
     plain, compiled = torch.zeros_like(weight), torch.zeros_like(weight)
     with torch.no_grad():
-        torch.testing.assert_close(learner.compiled(all_three)(compiled), all_three(plain))
+        torch.testing.assert_close(context.compiled(all_three)(compiled), all_three(plain))
     torch.testing.assert_close(compiled, plain)
 
 

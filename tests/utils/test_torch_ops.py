@@ -8,7 +8,7 @@ import sys
 import pytest
 import torch
 
-from drl_cli.utils.group import Learner
+from drl_cli.utils.group import Context
 from drl_cli.utils.torch_ops import Adam, FlatParams, load_tensors, save_tensors
 
 CPU = torch.device("cpu")
@@ -30,7 +30,7 @@ def test_adam_equals_torch_optim(lrs, max_norm, skips):
     params = FlatParams(CPU, a=20, b=29, c=1)
     params.flat.copy_(torch.randn(50, generator=generator))
     parts = {name: torch.nn.Parameter(params[name].flat.clone()) for name in lrs}
-    ours = Adam(params, lrs, Learner(CPU, skips=skips), eps=1e-5, max_norm=max_norm)
+    ours = Adam(params, lrs, Context(CPU, skips=skips), eps=1e-5, max_norm=max_norm)
     theirs = torch.optim.Adam([{"params": [parts[name]], "lr": lr} for name, lr in lrs.items()], eps=1e-5)
     for i in range(20):
         params.grad.copy_(torch.randn(50, generator=generator) * i / 2)
@@ -48,7 +48,7 @@ def test_adam_equals_torch_optim(lrs, max_norm, skips):
 @pytest.mark.parametrize(("loss", "value"), [(1.0, float("inf")), (1.0, float("nan")), (float("nan"), 1.0)])
 def test_an_update_that_is_not_finite_is_left_out(max_norm, loss, value):
     params = FlatParams(CPU, a=3, b=2)
-    optimizer = Adam(params, {"a": 1e-2, "b": 1e-2}, Learner(CPU, skips=True), max_norm=max_norm)
+    optimizer = Adam(params, {"a": 1e-2, "b": 1e-2}, Context(CPU, skips=True), max_norm=max_norm)
     params.grad.fill_(1.0)
     assert optimizer.step(torch.ones(()))
     before = save_tensors({"flat": params.flat} | optimizer.state())

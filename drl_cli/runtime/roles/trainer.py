@@ -12,7 +12,7 @@ from drl_cli.runtime.place.handles import node_address
 from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
 from drl_cli.runtime.roles.divergence import check_metrics, check_state
 from drl_cli.types import Array, Columns, State
-from drl_cli.utils.group import Group, Learner
+from drl_cli.utils.group import Context, Group
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.products import make_products
 from drl_cli.utils.torch_ops import keep_freed_memory
@@ -23,7 +23,7 @@ class Trainer:
 
     def __init__(
         self,
-        build: Callable[[Learner], Algorithm],
+        build: Callable[[Context], Algorithm],
         device: str,
         precision: str,
         threads: int,
@@ -39,8 +39,8 @@ class Trainer:
         warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
         keep_freed_memory()
         self.device, self.group = choose_device(device), group
-        learner = Learner(self.device, group, skips, make_products(products, precision, self.device), compiles)
-        self.algorithm = build(learner)
+        context = Context(self.device, group, skips, make_products(products, precision, self.device), compiles)
+        self.algorithm = build(context)
         self.normalizer = normalizer
         self.opt_steps = 0
 
@@ -72,7 +72,7 @@ class Trainer:
         means = self._means(updates, columns)
         num_updates = sum(update.steps for update in updates)
         self.opt_steps += num_updates
-        priorities = None if header.sequence is None else _priorities(header.trainer, header.sequence, updates)
+        priorities = None if header.row_ids is None else _priorities(header.trainer, header.row_ids, updates)
         seconds = time.perf_counter() - started
         served = (header.num_batches, header.dropped, header.stats, header.seconds)
         skipped = sum(update.skipped for update in updates)
@@ -135,11 +135,11 @@ class Trainer:
         return dict(zip(names, (values.sum(0) / len(made)).tolist(), strict=True))
 
 
-def _priorities(trainer: int, sequence: Array, updates: Sequence[Update]) -> UpdatePriority:
+def _priorities(trainer: int, row_ids: Array, updates: Sequence[Update]) -> UpdatePriority:
     given = [update.priorities for update in updates if update.priorities is not None]
     if len(given) < len(updates):
         raise ValueError("replay=prioritized needs priorities, and this algorithm gives none; say replay=uniform")
-    return UpdatePriority(trainer, sequence, torch.stack(given).cpu().numpy())
+    return UpdatePriority(trainer, row_ids, torch.stack(given).cpu().numpy())
 
 
 def _within(state: State, prefix: str) -> State:

@@ -62,7 +62,7 @@ class TrajectoryManager:
         parts: list[BatchTrainingData | Columns] = []
         for trainer in range(message.num_trainers):
             mine = slice(trainer * size, (trainer + 1) * size)
-            numbers = None if drawn.sequence is None else drawn.sequence[:, mine]
+            numbers = None if drawn.row_ids is None else drawn.row_ids[:, mine]
             served = (trainer, drawn.num_batches, size, self.table.inserts, numbers, drawn.dropped, stats)
             parts += [
                 BatchTrainingData(*served, message.version, self.shard, self.moments, seconds),
@@ -72,7 +72,7 @@ class TrajectoryManager:
 
     def update_priorities(self, message: UpdatePriority) -> None:
         """Pass new priorities on."""
-        self.table.update_priorities(message.sequence, message.priorities)
+        self.table.update_priorities(message.row_ids, message.priorities)
 
     def contents(self) -> Columns:
         """A copy of all stored rows, oldest first, `[rows, ...]`."""

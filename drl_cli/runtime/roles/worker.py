@@ -8,8 +8,8 @@ import numpy as np
 from drl_cli.algos.base import Policy, load_algorithm
 from drl_cli.envs.batch import EnvBatch
 from drl_cli.envs.config import EnvFault
+from drl_cli.envs.envpool_batch import EnvPoolBatch
 from drl_cli.envs.hang import hang_limit
-from drl_cli.envs.pool_batch import PoolBatch
 from drl_cli.replay.builders import Builder, NStepBuilder, RatedBuilder, RolloutBuilder
 from drl_cli.replay.config import SequencesConfig, UniformConfig
 from drl_cli.replay.frame_builder import FrameBuilder
@@ -40,7 +40,7 @@ class Worker:
         seed_globals(globals_seed)
         self.policy = make_policy(config, spec, policy_seed)
         self.builder = make_builder(config, spec, self.policy, index, incarnation)
-        batch: type[EnvBatch | PoolBatch] = PoolBatch if config.env.backend == "envpool" else EnvBatch
+        batch: type[EnvBatch | EnvPoolBatch] = EnvPoolBatch if config.env.backend == "envpool" else EnvBatch
         try:
             self.envs = batch(config.env, spec, seeds, config.worker.max_restarts)
         except EnvFault as error:

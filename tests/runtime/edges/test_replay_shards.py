@@ -72,7 +72,7 @@ def test_priorities_go_back_to_the_shard_of_their_batch():
         insert(shards, number)
     before = [table.sampler.tree.values.copy() for table in tables(shards)]
     shard, (header, _) = shards.sample(SampleBatch(1, 5))
-    numbers = get(header).sequence
+    numbers = get(header).row_ids
     get(shards.update_priorities(shard, LocalRef(UpdatePriority(0, numbers, np.full(numbers.shape, 7.0)))))
     for index, (table, old) in enumerate(zip(tables(shards), before, strict=True)):
         changed = np.flatnonzero(table.sampler.tree.values != old)
@@ -85,7 +85,7 @@ def test_each_shard_draws_by_the_priorities_that_came_back_to_it():
     for number in range(200):  # 2000 rows in 1000 slots, priorities up to eight batches late
         insert(shards, number)
         shard, (header, columns) = shards.sample(SampleBatch(2, 16))
-        late.append((shard, get(header).sequence, get(columns)["id"]))
+        late.append((shard, get(header).row_ids, get(columns)["id"]))
         if len(late) > 8:
             shard, numbers, ids = late.pop(int(rng.integers(len(late))))
             priorities = np.where(rng.random(ids.shape) < 0.2, 0, rng.uniform(0, 5, ids.shape)).astype(np.float32)
@@ -122,7 +122,7 @@ def test_a_batch_is_split_over_trainers_without_changing_it():
     assert [(part.trainer, part.num_batches, part.batch_size) for part in headers] == [(0, 3, 4), (1, 3, 4)]
     for name, column in get(columns).items():
         assert np.array_equal(column, np.concatenate([half[name] for half in halves], 1))
-    assert np.array_equal(get(header).sequence, np.concatenate([part.sequence for part in headers], 1))
+    assert np.array_equal(get(header).row_ids, np.concatenate([part.row_ids for part in headers], 1))
 
 
 MILLION = """
@@ -152,8 +152,8 @@ for number in range(1_000_000 // rows):
     landed += rows
     shard, (header, columns) = shards.sample(SampleBatch(2, 256))
     drawn += get(columns)["obs"].shape[0]
-    if get(header).sequence is not None:
-        numbers = get(header).sequence
+    if get(header).row_ids is not None:
+        numbers = get(header).row_ids
         get(shards.update_priorities(shard, LocalRef(UpdatePriority(0, numbers, rng.random(numbers.shape)))))
 assert sum(table.inserts for table in tables) == landed == 1_000_000
 assert drawn == 4000

@@ -10,7 +10,7 @@ from drl_cli.algos.base import load_algorithm
 from drl_cli.envs.make import read_spec
 from drl_cli.networks.mlp import split
 from drl_cli.runtime.roles.evaluator import Evaluator, Score
-from drl_cli.utils.group import Learner
+from drl_cli.utils.group import Context
 from drl_cli.utils.lazy import torch
 
 
@@ -39,7 +39,7 @@ def make(*overrides, env="EvaluatorSeeded-v0", seeds=(0, 1, 2, 3, 4)):
     config = make_config(f"env={env}", "network.hidden=[8]", *overrides)
     spec = read_spec(config.env)
     module = load_algorithm(config.algo.name)
-    params = module.Algorithm(config.algo, config.network, spec, 0, Learner(torch.device("cpu"))).policy_params()
+    params = module.Algorithm(config.algo, config.network, spec, 0, Context(torch.device("cpu"))).policy_params()
     policy = module.Policy(config.algo, config.network, spec, 0)
     policy.load(params)
     return Evaluator(config, spec, list(seeds)), params, policy

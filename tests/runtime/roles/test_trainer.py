@@ -44,7 +44,7 @@ class Fake:
 
 def make(**options):
     fake = Fake(**options)
-    return fake, Trainer(lambda learner: fake, "cpu", "float32", 1, Group())
+    return fake, Trainer(lambda context: fake, "cpu", "float32", 1, Group())
 
 
 class Recorder:
@@ -102,7 +102,7 @@ class Doubled(Group):
 
 
 def test_metrics_are_means_over_the_group():
-    trainer = Trainer(lambda learner: Fake(), "cpu", "float32", 1, Doubled())
+    trainer = Trainer(lambda context: Fake(), "cpu", "float32", 1, Doubled())
     report, _ = trainer.train(BatchTrainingData(0, 2, 3, 99), columns(False))
     assert report.metrics == {"loss": 5.0}
 
@@ -121,7 +121,7 @@ def test_parameters_that_are_not_finite_are_neither_published_nor_saved():
 def test_the_first_trainers_state_is_for_all():
     fakes = [Fake() for _ in range(3)]
     fakes[0].params = np.arange(2, dtype=np.float32)
-    trainers = [Trainer(lambda learner, fake=fake: fake, "cpu", "float32", 1, Group()) for fake in fakes]
+    trainers = [Trainer(lambda context, fake=fake: fake, "cpu", "float32", 1, Group()) for fake in fakes]
     group = TrainerGroup([LocalHandle(trainer) for trainer in trainers])
     trainers[0].opt_steps = 7
     for ref in group.load_state(group.state()):
@@ -152,11 +152,11 @@ def columns(weighted):
 
 def test_priorities_come_with_the_numbers_of_their_rows():
     fake, trainer = make()
-    sequence = np.array([[5, 6, 7], [9, 9, 2**40]])
-    report, update = trainer.train(BatchTrainingData(3, 2, 3, 99, sequence), columns(True))
+    row_ids = np.array([[5, 6, 7], [9, 9, 2**40]])
+    report, update = trainer.train(BatchTrainingData(3, 2, 3, 99, row_ids), columns(True))
     assert (report.opt_steps, report.num_updates, report.metrics) == (2, 2, {"loss": 2.5})
     assert update.trainer == 3
-    assert update.sequence.tolist() == sequence.tolist()
+    assert update.row_ids.tolist() == row_ids.tolist()
     assert update.priorities.tolist() == [[0, 1, 2], [3, 4, 5]]
     assert all(torch.equal(batch["weight"], torch.full((3,), 0.5)) for batch in fake.batches)
 

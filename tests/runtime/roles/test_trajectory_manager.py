@@ -93,19 +93,19 @@ def test_prioritized_batches_have_weights_and_the_numbers_of_their_rows():
     assert set(batch) == {"id", "weight"}
     assert (batch["weight"].dtype, batch["weight"].shape) == (np.float32, (3, 8))
     assert header == BatchTrainingData(0, 3, 8, 16)
-    assert header.sequence.tolist() == batch["id"].tolist()  # row 12 was inserted as the 12th, whatever its slot
+    assert header.row_ids.tolist() == batch["id"].tolist()  # row 12 was inserted as the 12th, whatever its slot
     uniform = make()
     uniform.insert(message((0, 0, 0)), columns())
     header, batch = uniform.sample(SampleBatch(3, 8))
     assert set(batch) == {"id"}
-    assert header.sequence is None
+    assert header.row_ids is None
 
 
 def test_new_priorities_change_what_is_drawn():
     manager = make_prioritized()
     manager.insert(message((0, 0, 0), rows=10), columns(0, 10))
-    sequence = np.arange(10).reshape(2, 5)
-    manager.update_priorities(UpdatePriority(0, sequence, np.where(sequence == 7, 1.0, 0.0)))
+    row_ids = np.arange(10).reshape(2, 5)
+    manager.update_priorities(UpdatePriority(0, row_ids, np.where(row_ids == 7, 1.0, 0.0)))
     stats = manager.table.stats()
     assert (stats["stale_priorities"], stats["bad_priorities"]) == (0, 0)
     _, batch = manager.sample(SampleBatch(10, 10))
@@ -118,19 +118,19 @@ def test_priorities_of_overwritten_rows_are_dropped_and_counted():
     first, _ = manager.sample(SampleBatch(4, 16))
     manager.insert(message((0, 0, 1), rows=3), columns(10, 3))  # in the slots 0, 1 and 2
     before = manager.table.sampler.tree.values.copy()
-    stale = int((first.sequence < 3).sum())
+    stale = int((first.row_ids < 3).sum())
     assert 0 < stale < 64
-    manager.update_priorities(UpdatePriority(0, first.sequence, np.full((4, 16), 9.0, np.float32)))
+    manager.update_priorities(UpdatePriority(0, first.row_ids, np.full((4, 16), 9.0, np.float32)))
     stats = manager.table.stats()
     assert stats["stale_priorities"] == stale
     after = manager.table.sampler.tree.values
     assert (after[:3] == before[:3]).all()
-    drawn = np.unique(first.sequence[first.sequence >= 3])
+    drawn = np.unique(first.row_ids[first.row_ids >= 3])
     assert after[drawn] == pytest.approx(9.0)
     # A whole turn later none is there.
     manager.insert(message((0, 0, 2), rows=10), columns(13, 10))
     before = manager.table.sampler.tree.values.copy()
-    manager.update_priorities(UpdatePriority(0, first.sequence, np.full((4, 16), 5.0, np.float32)))
+    manager.update_priorities(UpdatePriority(0, first.row_ids, np.full((4, 16), 5.0, np.float32)))
     stats = manager.table.stats()
     assert stats["stale_priorities"] == stale + 64
     assert (manager.table.sampler.tree.values == before).all()
@@ -150,5 +150,5 @@ def test_messages_that_ray_makes_read_only_are_welcome():
     manager.insert(message((0, 0, 0)), columns())
     header, _ = manager.sample(SampleBatch(2, 4))
     priorities = np.ones((2, 4), np.float32)
-    header.sequence.flags.writeable = priorities.flags.writeable = False
-    manager.update_priorities(UpdatePriority(0, header.sequence, priorities))
+    header.row_ids.flags.writeable = priorities.flags.writeable = False
+    manager.update_priorities(UpdatePriority(0, header.row_ids, priorities))

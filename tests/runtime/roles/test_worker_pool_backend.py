@@ -45,8 +45,8 @@ def test_rows_are_those_of_single_environments(make_worker, monkeypatch, table, 
     overrides = (*TABLES[table], f"env.max_episode_steps={limit}")
     worker = make_worker(*overrides)
     headers, rows = collect(worker, 6)
-    assert worker.envs.pool.reset_rows == 0
-    monkeypatch.setattr("drl_cli.runtime.roles.worker.PoolBatch", EnvBatch)
+    assert worker.envs.envpool_tasks.reset_rows == 0
+    monkeypatch.setattr("drl_cli.runtime.roles.worker.EnvPoolBatch", EnvBatch)
     single = make_worker(*overrides)
     assert isinstance(single.envs, EnvBatch)
     expected_headers, expected = collect(single, 6)
@@ -93,7 +93,7 @@ def test_the_same_run_goes_on_without_the_pool(make_worker, monkeypatch):
     """resume=RUN env.backend=... with confirm=true, in either direction."""
     first = make_worker()
     collect(first, 2)
-    monkeypatch.setattr("drl_cli.runtime.roles.worker.PoolBatch", EnvBatch)
+    monkeypatch.setattr("drl_cli.runtime.roles.worker.EnvPoolBatch", EnvBatch)
     second = make_worker()
     second.load_state(first.state())
     headers, _ = collect(second, 2)

@@ -67,7 +67,7 @@ class Policy(base.Policy):
 class Algorithm:
     """Priorities are the rewards of the learned steps, those of padding NaN; `errors` tell how far states are off."""
 
-    def __init__(self, config, network, spec, seed, learner):
+    def __init__(self, config, network, spec, seed, context):
         self.updates, self.errors = torch.zeros(1), []
 
     def update(self, batch):

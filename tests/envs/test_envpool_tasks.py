@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from drl_cli.envs.config import EnvConfig, EnvError, MissingExtra
+from drl_cli.envs.envpool_tasks import find_task
 from drl_cli.envs.make import Env, read_spec
-from drl_cli.envs.pool import find_task
 from drl_cli.types import ActionSpec, Column
 
 

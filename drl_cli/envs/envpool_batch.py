@@ -9,14 +9,14 @@ import numpy as np
 from drl_cli.envs.actions import ActionMap
 from drl_cli.envs.batch import Finished, Step, is_surely_finite, not_finite
 from drl_cli.envs.config import EnvConfig, EnvFault
-from drl_cli.envs.pool import find_task, make_pool
+from drl_cli.envs.envpool_tasks import find_task, make_pool
 from drl_cli.types import Array, EnvSpec, Episode, State
 from drl_cli.utils.seeding import integers
 
 log = logging.getLogger(__name__)
 
 
-class PoolBatch(Finished):
+class EnvPoolBatch(Finished):
     """Steps E environments and resets those whose episode ended; `obs` `[E, ...]` is what to act on next.
 
     EnvPool resets an environment in the step after its episode's last one. Here those are reset by their ids at once:

@@ -1,12 +1,12 @@
-"""PoolBatch on a pool that counts: no row is a reset's, none is lost, and what is not finite begins anew."""
+"""EnvPoolBatch on a pool that counts: no row is a reset's, none is lost, and what is not finite begins anew."""
 
 import fake_envpool
 import numpy as np
 import pytest
 
 from drl_cli.envs.config import EnvConfig, EnvFault
+from drl_cli.envs.envpool_batch import EnvPoolBatch
 from drl_cli.envs.make import read_spec
-from drl_cli.envs.pool_batch import PoolBatch
 from drl_cli.types import Episode
 
 ZEROS = np.zeros((3, 1), np.float32)
@@ -18,7 +18,7 @@ def batch(monkeypatch):
 
     def make(seeds=(7, 8, 9), id="FakeOnly-v0", max_episode_steps=None, max_rebuilds=10, **kwargs):
         config = EnvConfig("test", id, kwargs, max_episode_steps, 1.0, "none", False, False, "envpool")
-        return PoolBatch(config, read_spec(config), seeds, max_rebuilds)
+        return EnvPoolBatch(config, read_spec(config), seeds, max_rebuilds)
 
     return make
 
@@ -31,7 +31,7 @@ def play(envs, num_steps):
 def test_every_row_is_a_step_of_an_episode(batch):
     envs = batch()
     rows = play(envs, 60)
-    assert envs.pool.reset_rows == 0
+    assert envs.envpool_tasks.reset_rows == 0
     for i, seed in enumerate((7, 8, 9)):
         expected, episode = [], 0
         while len(expected) < 60:
@@ -64,7 +64,9 @@ def test_the_limit_is_ours_and_a_last_step_that_terminates_is_both(batch):
         if s.terminated[0] | s.truncated[0]
     ]
     assert ends == [(2, True, False), (6, True, True), (10, False, True), (14, False, True)]
-    assert envs.pool.config.max_episode_steps == 5  # EnvPool would have said of step 6 that it is truncated alone
+    assert (
+        envs.envpool_tasks.config.max_episode_steps == 5
+    )  # EnvPool would have said of step 6 that it is truncated alone
 
 
 def test_gymnasiums_limit_where_it_has_the_id(batch):
@@ -96,7 +98,7 @@ def test_what_is_not_finite_begins_anew_and_the_others_go_on(batch, fault, cause
         np.testing.assert_array_equal(failed.next_obs[1], rows[3][0][1])
     assert envs.take_faults() == (f"env 1: {cause}; it begins anew 1/10 (worker.max_restarts)",)
     assert envs.take_faults() == ()
-    assert envs.pool.reset_rows == 0
+    assert envs.envpool_tasks.reset_rows == 0
 
 
 def test_no_more_often_than_the_budget(batch):
@@ -158,4 +160,4 @@ def test_an_action_that_is_not_finite_is_named(batch, monkeypatch):
 def test_close(batch):
     envs = batch()
     envs.close()
-    assert envs.pool.is_closed
+    assert envs.envpool_tasks.is_closed
