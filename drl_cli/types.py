@@ -1,6 +1,6 @@
 """The nouns that every part shares: what an environment is, what a column is. Imports nothing of ours."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
@@ -10,16 +10,20 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Columns: TypeAlias = dict[str, Array]
 """Named arrays of equal length: one row per transition, `[rows, ...]`; a batch is `[updates, batch, ...]`."""
 
+Obs: TypeAlias = Array | dict[str, Array]
+"""Observations `[n, ...]`: an array, or, of a Dict or Tuple space, its parts by path (`camera`, `arm.angles`, `0`)."""
+
 State: TypeAlias = dict[str, Array]
 """Named arrays of any shapes: what a role saves of itself to go on exactly. Names may be nested with dots."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """Shape of one row and its dtype."""
+    """Shape of one row and its dtype; where the values are choices, `choices` says of how many from 0 each is one."""
 
     shape: tuple[int, ...]
     dtype: str
+    choices: tuple[int, ...] = ()
 
 
 Schema: TypeAlias = Mapping[str, Column]
@@ -63,6 +67,35 @@ class EnvSpec:
     def obs_size(self) -> int:
         """Number of values in one observation."""
         return int(np.prod(self.obs.shape))
+
+
+@dataclass(frozen=True)
+class Last:
+    """What the step before gave each environment: `action` `[E, ...]`, unscaled `reward` `[E]`.
+
+    Both are 0 where an episode `begins`, bool `[E]`.
+    """
+
+    action: Array
+    reward: Array
+    begins: Array
+
+    @classmethod
+    def none(cls, spec: EnvSpec, num: int) -> "Last":
+        """Episodes begin everywhere."""
+        column = spec.action.column
+        action = np.zeros((num, *column.shape), column.dtype)
+        return cls(action, np.zeros(num, np.float32), np.ones(num, np.bool_))
+
+    @classmethod
+    def of(cls, action: Array, reward: Array, begun: Sequence[int]) -> "Last":
+        """After a step that began episodes in these environments."""
+        begins = np.zeros(len(reward), np.bool_)
+        if begun:
+            begins[begun] = True
+            action, reward = action.copy(), reward.copy()
+            action[begins], reward[begins] = 0, 0.0
+        return cls(action, reward, begins)
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, Protocol, cast
 
 import numpy as np
 
 import drl_cli.algos
 from drl_cli.networks.mlp import NetworkConfig
-from drl_cli.types import Array, Columns, EnvSpec, Schema, State
+from drl_cli.types import Array, Columns, EnvSpec, Last, Obs, Schema, State
 from drl_cli.utils.group import Context
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Count, Fraction
@@ -50,8 +50,12 @@ class Update:
 class Policy(ABC):
     """Acts; numpy only, so that a worker process needs no torch. All its randomness comes from `rng`."""
 
-    extra_columns: ClassVar[Schema] = {}
     rng: np.random.Generator
+
+    @staticmethod
+    def extra_columns(config: Any, network: NetworkConfig, spec: EnvSpec) -> Schema:
+        """What `act` gives besides `action`, of each row."""
+        return {}
 
     @abstractmethod
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None: ...
@@ -63,15 +67,15 @@ class Policy(ABC):
     def explore(self, values: Mapping[str, float]) -> None:
         """Explore by these values from now on, as `Algorithm.exploration` gave them; stochastic policies need none."""
 
-    def begin(self, envs: Array) -> None:
-        """Episodes start in these environments (indices): a recurrent policy forgets what was there."""
+    @abstractmethod
+    def act(self, obs: Obs, last: Last | None = None) -> Columns:
+        """Explore: `action` `[E, ...]` and the policy's extra columns for observations `[E, ...]` of E environments.
+
+        A policy with memory is given what the `last` step gave; each call is the next step of the same environments.
+        """
 
     @abstractmethod
-    def act(self, obs: Array) -> Columns:
-        """Explore: `action` `[E, ...]` and the policy's extra columns for observations `[E, ...]`."""
-
-    @abstractmethod
-    def random(self, rows: int) -> Columns:
+    def random(self, obs: Obs, last: Last | None = None) -> Columns:
         """The same columns with actions drawn uniformly from the action space."""
 
     def priorities(self, rows: Columns) -> Array:
@@ -79,7 +83,7 @@ class Policy(ABC):
         raise NotImplementedError
 
     @abstractmethod
-    def greedy(self, obs: Array) -> Array:
+    def greedy(self, obs: Obs, last: Last | None = None) -> Array:
         """The best action for each observation, without exploration."""
 
     def state(self) -> State:

@@ -25,7 +25,7 @@ from drl_cli.networks.mlp import (
     num_params,
     split,
 )
-from drl_cli.types import Array, Columns, EnvSpec
+from drl_cli.types import Array, Columns, EnvSpec, Last, Obs
 from drl_cli.utils.group import Context
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Count, Fraction, Positive
@@ -73,11 +73,12 @@ class Policy(base.Policy):
     def explore(self, values: Mapping[str, float]) -> None:
         self.epsilon = values["epsilon"]
 
-    def act(self, obs: Array) -> Columns:
+    def act(self, obs: Obs, last: Last | None = None) -> Columns:
         is_random = self.rng.random(len(obs)) < self.epsilon
-        return {"action": np.where(is_random, self.random(len(obs))["action"], self.greedy(obs))}
+        return {"action": np.where(is_random, self.random(obs)["action"], self.greedy(obs))}
 
-    def random(self, rows: int) -> Columns:
+    def random(self, obs: Obs, last: Last | None = None) -> Columns:
+        rows = len(obs)
         return {"action": self.rng.integers(self.size, size=rows)}
 
     def priorities(self, rows: Columns) -> Array:
@@ -86,11 +87,11 @@ class Policy(base.Policy):
         error: Array = np.abs(rows["reward"] + rows["discount"] * next_value - q)
         return error
 
-    def greedy(self, obs: Array) -> Array:
+    def greedy(self, obs: Obs, last: Last | None = None) -> Array:
         action: Array = self._values(obs).argmax(-1)
         return action
 
-    def _values(self, obs: Array) -> Array:
+    def _values(self, obs: Obs) -> Array:
         return mlp_numpy(self.params, flatten_numpy(obs), self.activation)
 
 

@@ -7,7 +7,7 @@ log-probability comes with the batch: that corrects for a rollout that is a few 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from drl_cli.networks.mlp import (
     num_params,
     split,
 )
-from drl_cli.types import Array, Column, Columns, EnvSpec, Schema
+from drl_cli.types import Array, Column, Columns, EnvSpec, Last, Obs, Schema
 from drl_cli.utils.group import Context
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Count, Fraction, NonNegative, Positive
@@ -76,7 +76,9 @@ def log_std_size(spec: EnvSpec) -> int:
 class Policy(base.Policy):
     """The actor in numpy: a Gaussian, whose samples the environment clips to [-1, 1], or a softmax over choices."""
 
-    extra_columns: ClassVar[Schema] = {"log_prob": Column((), "float32")}
+    @staticmethod
+    def extra_columns(config: Config, network: NetworkConfig, spec: EnvSpec) -> Schema:
+        return {"log_prob": Column((), "float32")}
 
     def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         self.shapes = [*actor_shapes(network, spec), (log_std_size(spec),)]
@@ -89,7 +91,7 @@ class Policy(base.Policy):
     def load(self, params: Array) -> None:
         *self.params, self.log_std = split(params, self.shapes)
 
-    def act(self, obs: Array) -> Columns:
+    def act(self, obs: Obs, last: Last | None = None) -> Columns:
         out = self._forward(obs)
         if self.is_box:
             noise = self.rng.standard_normal(out.shape, dtype=np.float32)
@@ -100,7 +102,8 @@ class Policy(base.Policy):
         log_probs = out - np.logaddexp.reduce(out, -1, keepdims=True)
         return {"action": action, "log_prob": np.take_along_axis(log_probs, action[:, None], -1)[:, 0]}
 
-    def random(self, rows: int) -> Columns:
+    def random(self, obs: Obs, last: Last | None = None) -> Columns:
+        rows = len(obs)
         log_prob = -self.size * np.log(2.0) if self.is_box else -np.log(self.size)
         action = (
             self.rng.uniform(-1.0, 1.0, (rows, self.size)).astype(np.float32)
@@ -109,12 +112,12 @@ class Policy(base.Policy):
         )
         return {"action": action, "log_prob": np.full(rows, log_prob, np.float32)}
 
-    def greedy(self, obs: Array) -> Array:
+    def greedy(self, obs: Obs, last: Last | None = None) -> Array:
         out = self._forward(obs)
         action: Array = np.clip(out, -1.0, 1.0) if self.is_box else out.argmax(-1)
         return action
 
-    def _forward(self, obs: Array) -> Array:
+    def _forward(self, obs: Obs) -> Array:
         return mlp_numpy(self.params, flatten_numpy(obs), self.activation)
 
 

@@ -31,7 +31,7 @@ from drl_cli.networks.mlp import (
     num_params,
     split,
 )
-from drl_cli.types import Array, Columns, EnvSpec
+from drl_cli.types import Array, Columns, EnvSpec, Last, Obs
 from drl_cli.utils.group import Context
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Fraction, Positive
@@ -72,21 +72,22 @@ class Policy(base.Policy):
     def load(self, params: Array) -> None:
         self.params = split(params, self.shapes)
 
-    def act(self, obs: Array) -> Columns:
+    def act(self, obs: Obs, last: Last | None = None) -> Columns:
         out = self._forward(obs)
         mean, log_std = out[:, : self.size], out[:, self.size :]
         noise = self.rng.standard_normal(mean.shape, dtype=np.float32)
         std = np.exp(np.minimum(np.maximum(log_std, LOG_STD_MIN), LOG_STD_MAX))
         return {"action": np.tanh(mean + std * noise)}
 
-    def random(self, rows: int) -> Columns:
+    def random(self, obs: Obs, last: Last | None = None) -> Columns:
+        rows = len(obs)
         return {"action": self.rng.uniform(-1.0, 1.0, (rows, self.size)).astype(np.float32)}
 
-    def greedy(self, obs: Array) -> Array:
+    def greedy(self, obs: Obs, last: Last | None = None) -> Array:
         action: Array = np.tanh(self._forward(obs)[:, : self.size])
         return action
 
-    def _forward(self, obs: Array) -> Array:
+    def _forward(self, obs: Obs) -> Array:
         return mlp_numpy(self.params, flatten_numpy(obs), self.activation)
 
 

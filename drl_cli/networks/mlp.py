@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from drl_cli.types import Array
+from drl_cli.types import Array, Obs
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.products import Products
 from drl_cli.utils.ranges import Range
@@ -57,8 +57,9 @@ def flatten(obs: "torch.Tensor") -> "torch.Tensor":
     return x.mul_(1 / 255) if obs.dtype == torch.uint8 else x
 
 
-def flatten_numpy(obs: Array) -> Array:
+def flatten_numpy(obs: Obs) -> Array:
     """The same in numpy."""
+    assert isinstance(obs, np.ndarray)
     x = obs.reshape(len(obs), math.prod(obs.shape[1:])).astype(np.float32, copy=False)
     return x * np.float32(1 / 255) if obs.dtype == np.uint8 else x
 

@@ -108,7 +108,7 @@ def random_batch(config: Config, spec: EnvSpec, params: Array) -> tuple[BatchTra
         obs = rng.integers(0, 256, shape, np.uint8) if is_image else rng.standard_normal(shape, np.float32)
         obs, next_obs = obs.astype(spec.obs.dtype)
         reward, never = rng.standard_normal(num, np.float32), np.zeros(num, np.bool_)
-        step = {"obs": obs, **policy.random(num), "reward": reward, "next_obs": next_obs, "source": sources(0, num)}
+        step = {"obs": obs, **policy.random(obs), "reward": reward, "next_obs": next_obs, "source": sources(0, num)}
         builder.append({**step, "terminated": never, "truncated": never, "valid": ~never})
         rows = builder.take()
         replay.insert(InsertTransition((Block(0, 0, number, num_rows(rows), 0, 0, 0, 0),), (), 0.0), rows)

@@ -47,7 +47,7 @@ class Case:
         node = node.get("algo", node)  # beside values of other groups, where it prefers some
         self.config = convert(node, self.module.Config, "algo", problems, self.module.Config)
         assert not problems
-        extra = self.module.Policy.extra_columns
+        extra = self.module.Policy.extra_columns(self.config, NETWORK, self.spec)
         if "fifo-once" in self.module.TABLES:
             extra = {**extra, **RolloutBuilder.extra_columns}
         self.schema = transition_schema(self.spec, extra)
@@ -66,7 +66,7 @@ class Case:
     def batch(self, seed=0, rows=16):
         """Rows as a worker would make them."""
         rng = np.random.default_rng(seed)
-        columns = self.policy(seed).random(rows)
+        columns = self.policy(seed).random(self.obs(rows))
         columns |= {
             "obs": rng.standard_normal((rows, 3, 2)).astype(np.float32),
             "next_obs": rng.standard_normal((rows, 3, 2)).astype(np.float32),
@@ -128,9 +128,9 @@ def test_a_policy_rates_rows_or_says_that_it_can_not(case, rows):
 @pytest.mark.parametrize("rows", [1, 7])
 def test_actions(case, rows):
     policy, obs = case.policy(), case.obs(rows)
-    acted, drawn, greedy = policy.act(obs), policy.random(rows), policy.greedy(obs)
+    acted, drawn, greedy = policy.act(obs), policy.random(obs), policy.greedy(obs)
     assert np.array_equal(obs, case.obs(rows))
-    assert acted.keys() == drawn.keys() == {"action", *policy.extra_columns}
+    assert acted.keys() == drawn.keys() == {"action", *policy.extra_columns(case.config, NETWORK, case.spec)}
     for columns in (acted, drawn, {"action": greedy}):
         for key, column in columns.items():
             assert column.shape == (rows, *case.schema[key].shape)
@@ -156,7 +156,7 @@ def test_exploration_values_fit_the_policy(case):
 
 
 def test_random_covers_the_action_space(case):
-    action = case.policy().random(2000)["action"]
+    action = case.policy().random(case.obs(2000))["action"]
     if case.spec.action.kind == "box":
         assert action.min() < -0.95
         assert action.max() > 0.95
@@ -168,7 +168,7 @@ def test_random_covers_the_action_space(case):
 def test_policy_is_seeded_and_greedy_is_deterministic(case):
     obs = case.obs(50)
     first, again, other = (case.policy(seed) for seed in (1, 1, 2))
-    one, same_one, another = (policy.random(50)["action"] for policy in (first, again, other))
+    one, same_one, another = (policy.random(obs)["action"] for policy in (first, again, other))
     assert np.array_equal(one, same_one)
     assert not np.array_equal(one, another)
     one, same_one, another = (policy.act(obs)["action"] for policy in (first, again, other))

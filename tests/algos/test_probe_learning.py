@@ -36,7 +36,7 @@ def learn(module, config, probe, updates, max_episode_steps=None):
         policy.load(algorithm.policy_params())
         policy.explore(algorithm.exploration(step * NUM_ENVS))
         obs = envs.obs.copy()
-        columns = policy.random(NUM_ENVS) if step < 20 else policy.act(obs)
+        columns = policy.random(obs) if step < 20 else policy.act(obs)
         builder.append({"obs": obs, **columns, **vars(envs.step(columns["action"]))})
         store.insert(builder.take())
         if step >= 20:

@@ -39,14 +39,14 @@ def choices(rng, size, action):
 
 def test_each_step_of_the_pool_is_a_step_of_every_environment():
     envs, elapsed, lengths = batch(**LANDER), [], []
-    step = envs.envpool_tasks.step
+    step = envs.pool.step
 
     def looked_at(actions):
         answer = step(actions)
         elapsed.append(answer[4]["elapsed_step"].copy())
         return answer
 
-    envs.envpool_tasks.step = looked_at
+    envs.pool.step = looked_at
     running = np.zeros(len(SEEDS), np.int64)
     for _, taken in play(envs, 600):
         running += 1

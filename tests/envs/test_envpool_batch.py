@@ -31,7 +31,7 @@ def play(envs, num_steps):
 def test_every_row_is_a_step_of_an_episode(batch):
     envs = batch()
     rows = play(envs, 60)
-    assert envs.envpool_tasks.reset_rows == 0
+    assert envs.pool.reset_rows == 0
     for i, seed in enumerate((7, 8, 9)):
         expected, episode = [], 0
         while len(expected) < 60:
@@ -64,9 +64,7 @@ def test_the_limit_is_ours_and_a_last_step_that_terminates_is_both(batch):
         if s.terminated[0] | s.truncated[0]
     ]
     assert ends == [(2, True, False), (6, True, True), (10, False, True), (14, False, True)]
-    assert (
-        envs.envpool_tasks.config.max_episode_steps == 5
-    )  # EnvPool would have said of step 6 that it is truncated alone
+    assert envs.pool.config.max_episode_steps == 5  # EnvPool would have said of step 6 that it is truncated alone
 
 
 def test_gymnasiums_limit_where_it_has_the_id(batch):
@@ -98,7 +96,7 @@ def test_what_is_not_finite_begins_anew_and_the_others_go_on(batch, fault, cause
         np.testing.assert_array_equal(failed.next_obs[1], rows[3][0][1])
     assert envs.take_faults() == (f"env 1: {cause}; it begins anew 1/10 (worker.max_restarts)",)
     assert envs.take_faults() == ()
-    assert envs.envpool_tasks.reset_rows == 0
+    assert envs.pool.reset_rows == 0
 
 
 def test_no_more_often_than_the_budget(batch):
@@ -160,4 +158,4 @@ def test_an_action_that_is_not_finite_is_named(batch, monkeypatch):
 def test_close(batch):
     envs = batch()
     envs.close()
-    assert envs.envpool_tasks.is_closed
+    assert envs.pool.is_closed

@@ -7,7 +7,7 @@ import numpy as np
 from drl_cli.envs.make import Env
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.roles.normalization import make_policy
-from drl_cli.types import Array, EnvSpec
+from drl_cli.types import Array, EnvSpec, Last
 
 
 @dataclass(frozen=True)
@@ -54,16 +54,19 @@ class Evaluator:
         obs = obs.astype(self.spec.obs.dtype, copy=False)
         returns, lengths = np.zeros(len(self.envs)), np.zeros(len(self.envs), np.int64)
         running = np.arange(len(self.envs))
-        self.policy.begin(running)
+        last, rewards = Last.none(self.spec, len(self.envs)), np.zeros(len(self.envs), np.float32)
         for _ in range(self.max_steps):
-            actions = self.envs[0].to_env(self.policy.greedy(obs))
+            chosen = self.policy.greedy(obs, last)
+            actions = self.envs[0].to_env(chosen)
             still = np.ones(len(running), np.bool_)
             for k, i in enumerate(running):
                 obs[i], reward, terminated, truncated, _ = self.envs[i].raw.step(actions[i])
+                rewards[i] = reward
                 returns[i] += reward
                 lengths[i] += 1
                 still[k] = not (terminated or truncated)
             running = running[still]
+            last = Last.of(chosen, rewards, ())
             if len(running) == 0:
                 break
         return Score(returns, lengths, len(running))

@@ -12,7 +12,7 @@ import numpy as np
 
 from drl_cli.algos.base import Policy, load_algorithm
 from drl_cli.runtime.config import Config
-from drl_cli.types import Array, Columns, EnvSpec, State
+from drl_cli.types import Array, Columns, EnvSpec, Last, Obs, State
 from drl_cli.utils.moments import RunningMoments
 
 if TYPE_CHECKING:
@@ -120,6 +120,7 @@ class NormalizedPolicy(Policy):
 
     def __init__(self, policy: Policy, layout: Layout) -> None:
         self.policy, self.layout = policy, layout
+        self.statistics = Statistics.of(layout, RunningMoments.empty(layout.size))
 
     def load(self, params: Array) -> None:
         own, self.statistics = Statistics.split(self.layout, params)
@@ -128,22 +129,19 @@ class NormalizedPolicy(Policy):
     def explore(self, values: Mapping[str, float]) -> None:
         self.policy.explore(values)
 
-    def begin(self, envs: Array) -> None:
-        self.policy.begin(envs)
+    def act(self, obs: Obs, last: Last | None = None) -> Columns:
+        return self.policy.act(self._normalized(obs), last)
 
-    def act(self, obs: Array) -> Columns:
-        return self.policy.act(self._normalized(obs))
-
-    def random(self, rows: int) -> Columns:
-        return self.policy.random(rows)
+    def random(self, obs: Obs, last: Last | None = None) -> Columns:
+        return self.policy.random(self._normalized(obs), last)
 
     def priorities(self, rows: Columns) -> Array:
         normal = {name: self._normalized(rows[name]) for name in ("obs", "next_obs")}
         reward = rows["reward"] / np.float32(self.statistics.reward) if self.layout.reward else rows["reward"]
         return self.policy.priorities({**rows, **normal, "reward": reward})
 
-    def greedy(self, obs: Array) -> Array:
-        return self.policy.greedy(self._normalized(obs))
+    def greedy(self, obs: Obs, last: Last | None = None) -> Array:
+        return self.policy.greedy(self._normalized(obs), last)
 
     def state(self) -> State:
         return self.policy.state()
@@ -151,7 +149,8 @@ class NormalizedPolicy(Policy):
     def load_state(self, state: State) -> None:
         self.policy.load_state(state)
 
-    def _normalized(self, obs: Array) -> Array:
+    def _normalized(self, obs: Obs) -> Array:
+        assert isinstance(obs, np.ndarray)
         if self.layout.obs is None:
             return obs
         return normalize(obs.astype(np.float32, copy=False), *self.statistics.obs, self.statistics.bound)

@@ -20,7 +20,19 @@ from drl_cli.runtime.errors import EnvironmentFailed
 from drl_cli.runtime.messages import Block, InsertTransition, LoadParams
 from drl_cli.runtime.roles.exploration import describe, personal
 from drl_cli.runtime.roles.normalization import make_policy
-from drl_cli.types import Array, Column, Columns, EnvSpec, Schema, State, nested, sources, transition_schema, within
+from drl_cli.types import (
+    Array,
+    Column,
+    Columns,
+    EnvSpec,
+    Last,
+    Schema,
+    State,
+    nested,
+    sources,
+    transition_schema,
+    within,
+)
 from drl_cli.utils.seeding import globals_state, integers, seed_globals, set_globals_state
 
 log = logging.getLogger(__name__)
@@ -47,7 +59,7 @@ class Worker:
             raise EnvironmentFailed(f"worker {index} {error}") from error
         except Exception as error:
             raise EnvironmentFailed(f"worker {index}: {type(error).__name__}: {error}") from error
-        self.policy.begin(np.arange(config.worker.envs))
+        self.last = Last.none(spec, config.worker.envs)
         self.source = sources(index, config.worker.envs)
         self.load: LoadParams | None = None
         self.held: LoadParams | None = None
@@ -100,11 +112,11 @@ class Worker:
     def _step(self, random_actions: bool) -> int:
         """Step all environments; returns how many of them took the step."""
         obs = self.envs.obs.copy()
-        columns = self.policy.random(len(obs)) if random_actions else self.policy.act(obs)
+        choose = self.policy.random if random_actions else self.policy.act
+        columns = choose(obs, self.last)
         step = self.envs.step(columns["action"])
         self.builder.append({"obs": obs, **columns, **vars(step), "source": self.source})
-        if self.envs.begun:
-            self.policy.begin(np.array(self.envs.begun))
+        self.last = Last.of(columns["action"], step.reward, self.envs.begun)
         return int(np.count_nonzero(step.valid))
 
     def state(self) -> State:
@@ -114,6 +126,7 @@ class Worker:
             held = self.held
             state |= {"held": np.array([held.version, held.opt_steps, held.env_steps]), "params": self.params.copy()}
         state |= nested("policy", self.policy.state()) | nested("builder", self.builder.state())
+        state |= nested("last", vars(self.last))
         return state | nested("envs", self.envs.state()) | nested("globals", globals_state())
 
     def load_state(self, state: State) -> None:
@@ -131,6 +144,7 @@ class Worker:
             self.policy.load(self.params)
         self.policy.load_state(within(state, "policy"))
         self.builder.load_state(within(state, "builder"))
+        self.last = Last(**within(state, "last"))
         set_globals_state(within(state, "globals"))
 
     def close(self) -> None:
@@ -160,6 +174,6 @@ def make_builder(config: Config, spec: EnvSpec, policy: Policy, index: int, inca
 
 def row_schema(config: Config, spec: EnvSpec) -> Schema:
     """The columns of a transition's row: what the algorithm learns from, and which environment made it."""
-    extra = load_algorithm(config.algo.name).Policy.extra_columns
+    extra = load_algorithm(config.algo.name).Policy.extra_columns(config.algo, config.network, spec)
     built = RolloutBuilder.extra_columns if config.is_on_policy else {}
     return transition_schema(spec, {**extra, **built, "source": Column((), "int32")})

@@ -96,10 +96,19 @@ def check_sequences(rows, tag, lived, num_steps):
 def test_recurrent_policies_forget_what_was_before(tmp_path):
     config = make_config(*TINY, *faulty("nan_obs", tmp_path / "once"), "worker.num=1", "worker.envs=3")
     worker, begun = Worker(config, read_spec(config.env), 0, 0), []
-    worker.policy.begin = lambda envs: begun.append(envs.tolist())
-    for _ in range(AT):
+    random = worker.policy.random
+
+    def see(obs, last):
+        if last.begins.any():
+            begun.append(np.flatnonzero(last.begins).tolist())
+            assert not last.action[last.begins].any()
+            assert not last.reward[last.begins].any()
+        return random(obs, last)
+
+    worker.policy.random = see
+    for _ in range(AT + 1):
         worker._step(random_actions=True)
-    assert begun == [[0, 1, 2]] * 4 + [[0]]  # after 3, 7, 12 and 18 steps, and at the fault
+    assert begun == [[0, 1, 2]] * 5 + [[0]]  # at first, after 3, 7, 12 and 18 steps, and at the fault
 
 
 @pytest.mark.parametrize("max_restarts", [0, 2])
@@ -116,7 +125,7 @@ def test_more_faults_than_the_budget_end_the_run(max_restarts):
 def test_a_fault_of_our_own_is_not_blamed_on_the_environment(monkeypatch):
     config = make_config(*TINY, COUNTER, "worker.num=1")
     worker = Worker(config, read_spec(config.env), 0, 0)
-    worker.policy.random = lambda rows: 1 / 0
+    worker.policy.random = lambda obs, last: 1 / 0
     worker.policy.load = lambda vector: None
     with pytest.raises(ZeroDivisionError):
         worker.collect(LoadParams(0, 0, 0, random_actions=True), np.zeros(1))

@@ -45,7 +45,7 @@ def test_rows_are_those_of_single_environments(make_worker, monkeypatch, table, 
     overrides = (*TABLES[table], f"env.max_episode_steps={limit}")
     worker = make_worker(*overrides)
     headers, rows = collect(worker, 6)
-    assert worker.envs.envpool_tasks.reset_rows == 0
+    assert worker.envs.pool.reset_rows == 0
     monkeypatch.setattr("drl_cli.runtime.roles.worker.EnvPoolBatch", EnvBatch)
     single = make_worker(*overrides)
     assert isinstance(single.envs, EnvBatch)

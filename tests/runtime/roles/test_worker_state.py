@@ -188,11 +188,13 @@ def test_what_can_not_be_brought_back_begins_anew(tmp_path, caplog, monkeypatch,
     lines = [f"worker 1 env {i}: its episode can't be brought back ({why}); it begins anew" for i in range(3)]
     assert [record.getMessage() for record in caplog.records] == lines
     assert second.builder.open_rows == first.builder.open_rows == 12
-    begun, begin = [], second.policy.begin
-    monkeypatch.setattr(second.policy, "begin", lambda envs: [begun.append(envs.tolist()), begin(envs)])
+    begun, act = [], second.policy.act
+    see = lambda obs, last: [act(obs, last), begun.append(np.flatnonzero(last.begins).tolist())][0]  # noqa: E731
+    monkeypatch.setattr(second.policy, "act", see)
     (after, _, faults), more = collect(second, 1)
     assert faults == ()
-    assert begun == [[0, 1, 2]]
+    assert begun[:2] == [[], [0, 1, 2]]  # the first step is missing
+    assert not any(begun[2:])
     assert after[0].first_env_step == blocks[0].last_env_step == 30
     assert after[0].last_env_step == 57
     assert after[0].rows == len(more["reward"]) == 12 + 27 - 12

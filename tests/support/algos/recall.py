@@ -5,14 +5,13 @@ first half of a sequence is its burn-in.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
 
 from drl_cli.algos import base
 from drl_cli.algos.base import AlgoConfig, Update
-from drl_cli.types import Column, Schema
+from drl_cli.types import Column
 
 ACTIONS = ("box",)
 MODES = ("single", "sync", "async")
@@ -28,7 +27,9 @@ class Config(AlgoConfig):
 class Policy(base.Policy):
     """`state` is before the observation, `seen` after it."""
 
-    extra_columns: ClassVar[Schema] = {"state": Column((2,), "float32"), "seen": Column((2,), "float32")}
+    @staticmethod
+    def extra_columns(config, network, spec):
+        return {"state": Column((2,), "float32"), "seen": Column((2,), "float32")}
 
     def __init__(self, config, network, spec, seed):
         self.size, self.rng = spec.action.size, np.random.default_rng(seed)
@@ -37,23 +38,21 @@ class Policy(base.Policy):
     def load(self, params):
         assert params.shape == (1,)
 
-    def begin(self, envs):
-        if len(envs) and envs.max() >= len(self.memory):
-            self.memory = np.zeros((envs.max() + 1, 2), np.float32)
-        self.memory[envs] = 0
-
-    def act(self, obs):
-        before, self.memory = self.memory, self.memory / 2 + obs[:, 1:]
+    def act(self, obs, last=None):
+        if len(self.memory) != len(obs):
+            self.memory = np.zeros((len(obs), 2), np.float32)
+        before = np.where(last.begins[:, None], np.float32(0), self.memory)
+        self.memory = before / 2 + obs[:, 1:]
         action = self.rng.uniform(-1, 1, (len(obs), self.size)).astype(np.float32)
         return {"action": action, "state": before, "seen": self.memory.copy()}
 
-    def random(self, rows):
+    def random(self, obs, last=None):
         raise NotImplementedError
 
     def priorities(self, rows):
         return np.where(rows["mask"], rows["reward"], np.nan)[:, rows["mask"].shape[1] // 2 :]
 
-    def greedy(self, obs):
+    def greedy(self, obs, last=None):
         return np.zeros((len(obs), self.size), np.float32)
 
     def state(self):
