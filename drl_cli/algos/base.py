@@ -1,4 +1,4 @@
-"""The contract between an algorithm and everything else: what a file in this folder has to provide.
+"""The contract between an algorithm and everything else: what a file in this folder, or a module of yours, provides.
 
 An algorithm is one module with three classes, `Config`, `Policy` and `Algorithm`, and one yaml in conf/algo. It knows
 an `EnvSpec` and batches of columns; it does not log, save, read configs or know that it is distributed.
@@ -9,7 +9,7 @@ import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
 
@@ -18,10 +18,13 @@ from drl_cli.networks.mlp import NetworkConfig
 from drl_cli.types import Array, Columns, EnvSpec, Last, Obs, Schema, State
 from drl_cli.utils.group import Context
 from drl_cli.utils.lazy import torch
+from drl_cli.utils.optimizer import NotFinite, Optimizer
+from drl_cli.utils.params import Params, load_tensors
 from drl_cli.utils.ranges import Count, Fraction
 from drl_cli.utils.seeding import rng_state, set_rng_state
 
-Batch = Mapping[str, "torch.Tensor"]
+Batch: TypeAlias = Mapping[str, Any]
+"""Columns `[B, ...]` as tensors; `obs` and `next_obs` of a Dict or Tuple space are dicts of tensors. Any: either."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,14 @@ class AlgoConfig:
     name: str
     gamma: Fraction
     n_step: Count
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How far the run is: gradient updates made before this one, environment steps over all workers."""
+
+    opt_steps: int = 0
+    env_steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -48,7 +59,7 @@ class Update:
 
 
 class Policy(ABC):
-    """Acts; numpy only, so that a worker process needs no torch. All its randomness comes from `rng`."""
+    """Acts. All its randomness comes from `rng`."""
 
     rng: np.random.Generator
 
@@ -95,33 +106,64 @@ class Policy(ABC):
         set_rng_state(self.rng, state["rng"])
 
 
-class Algorithm(Protocol):
-    """Learns from batches: the losses and gradients of one are a function of tensors, given to `context.compiled`."""
+class Algorithm(ABC):
+    """Learns from batches.
 
-    def __init__(
-        self, config: AlgoConfig, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context
-    ) -> None: ...
+    A subclass makes `params` and `optimizer` in its constructor and writes `update`; everything that it has to remember
+    is in these two. `policy_parts` names the parts of `params` that its Policy acts with, in the order of `Policy.load`.
+    """
 
-    def update(self, batch: Batch) -> Update:
-        """Learn from one batch of columns `[B, ...]`; `weight` is among them only where replay is prioritized."""
+    policy_parts: tuple[str, ...]
+    params: Params
+    optimizer: Optimizer
+
+    @abstractmethod
+    def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None: ...
+
+    @abstractmethod
+    def update(self, batch: Batch, counts: Counts) -> Update:
+        """Learn from one batch; a column `weight` is in it only where replay is prioritized.
+
+        Gradients are written by `loss.backward()` or by hand into `params.grad`; only `optimizer` changes parameters.
+        """
+
+    def exploration(self, env_steps: int) -> Mapping[str, float]:
+        """Values of the exploration schedules, by name, after `env_steps` over all workers; empty without any."""
+        return {}
+
+    def learn(self, batch: Batch, counts: Counts) -> Update:
+        """`update` with the learning rates of this moment; with trainer.on_nonfinite=skip all of it, or none."""
+        self.optimizer.schedule(counts.env_steps)
+        if not self.optimizer.context.skips:
+            return self.update(batch, counts)
+        tensors = self.params.tensors() | self.optimizer.rule.state()
+        before = {name: tensor.clone() for name, tensor in tensors.items()}
+        try:
+            return self.update(batch, counts)
+        except NotFinite:
+            load_tensors(tensors, before)
+            return Update({}, steps=0, skipped=1)
 
     def policy_params(self) -> Array:
         """Flat float32 copy of what the policy needs, and nothing else."""
+        return self.params.vector(self.policy_parts)
 
     def load_policy(self, params: Array) -> None:
         """The inverse of `policy_params`, for starting from saved weights; all that it does not say stays fresh.
 
         Raises ValueError naming both sizes when they differ.
         """
-
-    def exploration(self, env_steps: int) -> Mapping[str, float]:
-        """Values of the exploration schedules, by name, after `env_steps` over all workers; empty without any."""
+        self.params.load_vector(self.policy_parts, params)
 
     def state(self) -> "dict[str, torch.Tensor]":
         """Everything that has to be saved to go on exactly."""
+        return self.params.state() | {f"optimizer.{name}": tensor for name, tensor in self.optimizer.state().items()}
 
     def load_state(self, state: "Mapping[str, torch.Tensor]") -> None:
         """Go on from `state()`; raises ValueError when names or shapes differ."""
+        self.params.load_state(state)
+        prefix = "optimizer."
+        self.optimizer.load_state({k.removeprefix(prefix): t for k, t in state.items() if k.startswith(prefix)})
 
 
 class AlgoModule(Protocol):

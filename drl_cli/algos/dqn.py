@@ -11,30 +11,23 @@ from typing import Literal
 
 import numpy as np
 
-from drl_cli.algos import base
-from drl_cli.algos.base import AlgoConfig, Batch, Update
+from drl_cli.algos.base import AlgoConfig, Batch, Counts, Update
+from drl_cli.algos.learner import Head, NetworkAlgorithm
+from drl_cli.algos.policy import NetworkPolicy, allowed
+from drl_cli.losses.policy import permitted
 from drl_cli.losses.value import double_q_target, half_square, huber, q_target
-from drl_cli.networks.mlp import (
-    MLP,
-    NetworkConfig,
-    Shapes,
-    flatten,
-    flatten_numpy,
-    mlp_numpy,
-    mlp_shapes,
-    num_params,
-    split,
-)
-from drl_cli.types import Array, Columns, EnvSpec, Last, Obs
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.networks.encoder import action_mask
+from drl_cli.networks.mlp import Shapes, mlp_shapes
+from drl_cli.types import Array, Columns, EnvSpec, Last, Obs, tree
 from drl_cli.utils.group import Context
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Count, Fraction, Positive
 from drl_cli.utils.schedules import linear
-from drl_cli.utils.torch_ops import Adam, FlatParams, load_tensors, load_vector, save_tensors
 
 ACTIONS = ("discrete",)
 MODES = ("single", "sync", "async")
-TABLES = ("uniform", "prioritized")
+TABLES = ("uniform", "prioritized", "sequences")
 EXPLORATION = ("epsilon",)
 
 
@@ -51,113 +44,87 @@ class Config(AlgoConfig):
     epsilon_steps: Count
 
 
-def q_shapes(network: NetworkConfig, spec: EnvSpec) -> Shapes:
-    """Observation -> the value of each action."""
-    return mlp_shapes(spec.obs_size, network.hidden, spec.action.size)
+def q_shapes(network: NetworkConfig, spec: EnvSpec, features: int) -> Shapes:
+    """Features -> the value of each action."""
+    return mlp_shapes(features, network, spec.action.size)
 
 
-class Policy(base.Policy):
-    """Epsilon-greedy on the Q network in numpy."""
+class Policy(NetworkPolicy):
+    """Epsilon-greedy on the Q network."""
 
     def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
-        self.shapes = q_shapes(network, spec)
-        self.activation = network.activation
-        self.size = spec.action.size
+        super().__init__(config, network, spec, seed)
         self.epsilon = config.epsilon_start
-        self.rng = np.random.default_rng(seed)
-        self.params: list[Array] = []
 
-    def load(self, params: Array) -> None:
-        self.params = split(params, self.shapes)
+    @staticmethod
+    def heads(network: NetworkConfig, spec: EnvSpec, features: int) -> Shapes:
+        return q_shapes(network, spec, features)
 
     def explore(self, values: Mapping[str, float]) -> None:
         self.epsilon = values["epsilon"]
 
     def act(self, obs: Obs, last: Last | None = None) -> Columns:
-        is_random = self.rng.random(len(obs)) < self.epsilon
-        return {"action": np.where(is_random, self.random(obs)["action"], self.greedy(obs))}
-
-    def random(self, obs: Obs, last: Last | None = None) -> Columns:
-        rows = len(obs)
-        return {"action": self.rng.integers(self.size, size=rows)}
+        values, memory = self.forward(obs, last)
+        is_random = self.rng.random(len(values)) < self.epsilon
+        return {"action": np.where(is_random, self.draw(obs), allowed(values, obs).argmax(-1)), **memory}
 
     def priorities(self, rows: Columns) -> Array:
-        next_value = self._values(rows["next_obs"]).max(-1)
-        q = np.take_along_axis(self._values(rows["obs"]), rows["action"][:, None], 1)[:, 0]
+        next_value = allowed(self.forward(next_obs := tree(rows, "next_obs"), None)[0], next_obs).max(-1)
+        q = np.take_along_axis(self.forward(tree(rows, "obs"), None)[0], rows["action"][:, None], 1)[:, 0]
         error: Array = np.abs(rows["reward"] + rows["discount"] * next_value - q)
         return error
 
     def greedy(self, obs: Obs, last: Last | None = None) -> Array:
-        action: Array = self._values(obs).argmax(-1)
+        action: Array = allowed(self.forward(obs, last)[0], obs).argmax(-1)
         return action
 
-    def _values(self, obs: Obs) -> Array:
-        return mlp_numpy(self.params, flatten_numpy(obs), self.activation)
 
-
-class Algorithm:
+class Algorithm(NetworkAlgorithm):
     """The learner."""
 
     def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None:
+        super().__init__(network, spec, seed, context)
         self.config = config
-        shapes = q_shapes(network, spec)
-        params = FlatParams(context.device, online=num_params(shapes))
-        self.online = MLP(shapes, network.activation, params["online"], products=context.products)
-        self.online.init(network.init, torch.Generator().manual_seed(seed))
-        self.target = self.online.copy()
-        self.optimizer = Adam(params, {"online": config.lr}, context)
-        self.updates = torch.zeros((), dtype=torch.int64)
-        self.gradients = context.compiled(self._gradients)
+        head = Head(q_shapes(network, spec, self.encoder.size))
+        self.online = self.build({"online": head}, policy=("online",), lr=config.lr)["online"]
+        self.target_encoder, self.target = self.target_of("online", self.online)
+        self.gradients = self.compiled(self._gradients)
 
-    def update(self, batch: Batch) -> Update:
+    def update(self, batch: Batch, counts: Counts) -> Update:
         with torch.no_grad():
-            metrics, error_size = self.gradients(batch)
-            if not self.optimizer.step(metrics["q_loss"]):
-                return Update({}, error_size, steps=0, skipped=1)
-            self.updates += 1
-            if int(self.updates) % self.config.target_period == 0:
-                self.target.flat.copy_(self.online.flat)
-        return Update(metrics, error_size)
+            view, rows = self.see(batch), self.steps(batch)
+            rows["next_mask"] = action_mask(rows["next_obs"])
+            rows["target_next_obs"] = self.target_encoder(batch, self.context.burn_in, learns=False).next_obs
+            rows["next_obs"] = view.next_obs if self.config.double else None
+            rows["obs"] = view.obs
+            metrics, error_size, d_obs = self.gradients(rows)
+            view.backward(d_obs)
+            self.optimizer.step(metrics["q_loss"])
+            if (counts.opt_steps + 1) % self.config.target_period == 0:
+                self.follow(1.0)
+        return Update(metrics, self.by_step(error_size, batch))
 
-    def _gradients(self, batch: Batch) -> "tuple[dict[str, torch.Tensor], torch.Tensor]":
-        """Write the gradient of the loss; returns metrics and |TD error| `[B]`."""
-        obs, next_obs = flatten(batch["obs"]), flatten(batch["next_obs"])
-        action = batch["action"].unsqueeze(-1)
+    def _gradients(self, rows: Batch) -> "tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor | None]":
+        """Write the gradient of the loss; returns metrics, |TD error| `[N]` and d loss/d obs `[N, F]` (or None)."""
+        action = rows["action"].unsqueeze(-1)
 
-        next_q = self.target.forward(next_obs)[0][0]
+        next_q = permitted(self.target.forward(rows["target_next_obs"])[0][0], rows["next_mask"])
         if self.config.double:
-            next_online = self.online.forward(next_obs)[0][0]
-            target = double_q_target(batch["reward"], batch["discount"], next_q, next_online)
+            next_online = permitted(self.online.forward(rows["next_obs"])[0][0], rows["next_mask"])
+            target = double_q_target(rows["reward"], rows["discount"], next_q, next_online)
         else:
-            target = q_target(batch["reward"], batch["discount"], next_q)
+            target = q_target(rows["reward"], rows["discount"], next_q)
 
-        values, trace = self.online.forward(obs)
+        values, trace = self.online.forward(rows["obs"])
         q = values[0].gather(-1, action).squeeze(-1)
         error = q - target
         loss, slope = (huber if self.config.loss == "huber" else half_square)(error)
-        if "weight" in batch:
-            loss, slope = batch["weight"] * loss, batch["weight"] * slope
+        if "weight" in rows:
+            loss, slope = rows["weight"] * loss, rows["weight"] * slope
         d_q = torch.zeros_like(values[0]).scatter_(-1, action, (slope / len(slope)).unsqueeze(-1))
-        self.online.backward(trace, d_q.unsqueeze(0))
-        return {"q_loss": loss.mean(), "q_mean": q.mean()}, error.abs()
-
-    def policy_params(self) -> Array:
-        return self.online.params()
-
-    def load_policy(self, params: Array) -> None:
-        for network in (self.online, self.target):
-            load_vector([network.flat], params)
+        d_obs = self.online.backward(trace, d_q.unsqueeze(0), inputs=not self.encoder.is_plain)
+        return {"q_loss": loss.mean(), "q_mean": q.mean()}, error.abs(), d_obs
 
     def exploration(self, env_steps: int) -> Mapping[str, float]:
         config = self.config
         return {"epsilon": linear(env_steps, config.epsilon_start, config.epsilon_end, config.epsilon_steps)}
-
-    def state(self) -> "dict[str, torch.Tensor]":
-        return save_tensors(self._tensors())
-
-    def load_state(self, state: "Mapping[str, torch.Tensor]") -> None:
-        load_tensors(self._tensors(), state)
-
-    def _tensors(self) -> "dict[str, torch.Tensor]":
-        tensors = {"online": self.online.flat, "target": self.target.flat, "updates": self.updates}
-        return tensors | {f"optimizer.{key}": tensor for key, tensor in self.optimizer.state().items()}

@@ -5,14 +5,15 @@ Each batch is a whole rollout, learned from in several epochs of minibatches, wi
 log-probability comes with the batch: that corrects for a rollout that is a few versions old.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from drl_cli.algos import base
-from drl_cli.algos.base import AlgoConfig, Batch, Update
+from drl_cli.algos.base import AlgoConfig, Batch, Counts, Update
+from drl_cli.algos.learner import Head, NetworkAlgorithm
+from drl_cli.algos.policy import NetworkPolicy, allowed, best_choices, sample_choices
+from drl_cli.algos.rollout import Rollout
 from drl_cli.losses.policy import (
     LOG_2PI,
     categorical,
@@ -20,27 +21,21 @@ from drl_cli.losses.policy import (
     clipped_surrogate,
     gaussian,
     gaussian_backward,
+    multi_categorical,
+    multi_categorical_backward,
+    permitted,
 )
 from drl_cli.losses.returns import gae
 from drl_cli.losses.value import half_square
-from drl_cli.networks.mlp import (
-    MLP,
-    NetworkConfig,
-    Shapes,
-    flatten,
-    flatten_numpy,
-    mlp_numpy,
-    mlp_shapes,
-    num_params,
-    split,
-)
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.networks.mlp import Shapes, mlp_shapes
 from drl_cli.types import Array, Column, Columns, EnvSpec, Last, Obs, Schema
 from drl_cli.utils.group import Context
 from drl_cli.utils.lazy import torch
+from drl_cli.utils.optimizer import NotFinite
 from drl_cli.utils.ranges import Count, Fraction, NonNegative, Positive
-from drl_cli.utils.torch_ops import Adam, FlatParams, load_tensors, load_vector, save_tensors
 
-ACTIONS = ("box", "discrete")
+ACTIONS = ("box", "discrete", "multidiscrete")
 MODES = ("single", "sync", "async")
 TABLES = ("fifo-once",)
 EXPLORATION = ()
@@ -56,16 +51,16 @@ class Config(AlgoConfig):
     clip: Positive
     epochs: Count
     minibatch_size: Count
+    seq_len: Count
     entropy_coef: NonNegative
     value_coef: Positive
-    max_grad_norm: Positive
     normalize_advantage: bool
     target_kl: Positive | None
 
 
-def actor_shapes(network: NetworkConfig, spec: EnvSpec) -> Shapes:
-    """Observation -> mean of each action dimension (box), logit of each choice (discrete)."""
-    return mlp_shapes(spec.obs_size, network.hidden, spec.action.size)
+def actor_shapes(network: NetworkConfig, spec: EnvSpec, features: int) -> Shapes:
+    """Features -> mean of each action dimension (box), logit of each choice (discrete, multidiscrete)."""
+    return mlp_shapes(features, network, spec.action.size)
 
 
 def log_std_size(spec: EnvSpec) -> int:
@@ -73,166 +68,186 @@ def log_std_size(spec: EnvSpec) -> int:
     return spec.action.size if spec.action.kind == "box" else 0
 
 
-class Policy(base.Policy):
-    """The actor in numpy: a Gaussian, whose samples the environment clips to [-1, 1], or a softmax over choices."""
+class Policy(NetworkPolicy):
+    """The actor: a Gaussian, whose samples the environment clips to [-1, 1], or a softmax over each choice."""
+
+    def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
+        super().__init__(config, network, spec, seed)
+        self.shapes = [*self.shapes, (log_std_size(spec),)]
+        self.log_std = np.zeros(0, np.float32)
 
     @staticmethod
     def extra_columns(config: Config, network: NetworkConfig, spec: EnvSpec) -> Schema:
-        return {"log_prob": Column((), "float32")}
+        return {"log_prob": Column((), "float32"), **NetworkPolicy.extra_columns(config, network, spec)}
 
-    def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
-        self.shapes = [*actor_shapes(network, spec), (log_std_size(spec),)]
-        self.activation = network.activation
-        self.is_box, self.size = spec.action.kind == "box", spec.action.size
-        self.rng = np.random.default_rng(seed)
-        self.params: list[Array] = []
-        self.log_std = np.zeros(0, np.float32)
+    @staticmethod
+    def heads(network: NetworkConfig, spec: EnvSpec, features: int) -> Shapes:
+        return actor_shapes(network, spec, features)
 
     def load(self, params: Array) -> None:
-        *self.params, self.log_std = split(params, self.shapes)
+        super().load(params)
+        *self.params, self.log_std = self.params
 
     def act(self, obs: Obs, last: Last | None = None) -> Columns:
-        out = self._forward(obs)
-        if self.is_box:
+        out, memory = self.forward(obs, last)
+        if self.action.kind == "box":
             noise = self.rng.standard_normal(out.shape, dtype=np.float32)
             log_prob = (-0.5 * noise**2 - self.log_std - np.float32(0.5 * LOG_2PI)).sum(-1)
-            return {"action": out + np.exp(self.log_std) * noise, "log_prob": log_prob}
-        # The largest logit plus Gumbel noise falls on each choice with its softmax probability.
-        action = (out + self.rng.gumbel(size=out.shape)).argmax(-1)
-        log_probs = out - np.logaddexp.reduce(out, -1, keepdims=True)
-        return {"action": action, "log_prob": np.take_along_axis(log_probs, action[:, None], -1)[:, 0]}
+            return {"action": out + np.exp(self.log_std) * noise, "log_prob": log_prob, **memory}
+        logits = allowed(out, obs)
+        action = sample_choices(logits, self.action.choices, self.rng)
+        return {"action": action, "log_prob": choice_log_prob(logits, action, self.action.choices), **memory}
 
     def random(self, obs: Obs, last: Last | None = None) -> Columns:
-        rows = len(obs)
-        log_prob = -self.size * np.log(2.0) if self.is_box else -np.log(self.size)
-        action = (
-            self.rng.uniform(-1.0, 1.0, (rows, self.size)).astype(np.float32)
-            if self.is_box
-            else self.rng.integers(self.size, size=rows)
-        )
-        return {"action": action, "log_prob": np.full(rows, log_prob, np.float32)}
+        columns = super().random(obs, last)
+        action = columns["action"]
+        if self.action.kind == "box":
+            log_prob = np.full(len(action), -self.action.size * np.log(2.0), np.float32)
+        else:
+            none = np.zeros((len(action), self.action.size), np.float32)
+            log_prob = choice_log_prob(allowed(none, obs), action, self.action.choices)
+        return {**columns, "log_prob": log_prob}
 
     def greedy(self, obs: Obs, last: Last | None = None) -> Array:
-        out = self._forward(obs)
-        action: Array = np.clip(out, -1.0, 1.0) if self.is_box else out.argmax(-1)
-        return action
+        out, _ = self.forward(obs, last)
+        return (
+            np.clip(out, -1.0, 1.0)
+            if self.action.kind == "box"
+            else best_choices(allowed(out, obs), self.action.choices)
+        )
 
-    def _forward(self, obs: Obs) -> Array:
-        return mlp_numpy(self.params, flatten_numpy(obs), self.activation)
+
+def choice_log_prob(logits: Array, action: Array, choices: tuple[int, ...]) -> Array:
+    """Log-probability `[E]` of actions under softmax(logits) of each choice, logits `[E, sum(choices)]`."""
+    log_prob = np.zeros(len(logits), np.float32)
+    parts = np.split(logits, np.cumsum(choices)[:-1], -1)
+    for one, a in zip(parts, action.reshape(len(logits), -1).T, strict=True):
+        log_probs = one - np.logaddexp.reduce(one, -1, keepdims=True)
+        log_prob += np.take_along_axis(log_probs, a[:, None], -1)[:, 0]
+    return log_prob
 
 
-class Algorithm:
-    """The learner."""
+class Algorithm(NetworkAlgorithm):
+    """The learner. Actor and critic share the encoder of images or sequences, and nothing else."""
 
     def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None:
-        self.config, self.group = config, context.group
-        self.is_box = spec.action.kind == "box"
-        self.minibatch_size = -(-config.minibatch_size // context.group.size)
-        init = torch.Generator().manual_seed(seed)
-        self.shuffle = torch.Generator().manual_seed(seed + 1)
-        actor, critic = actor_shapes(network, spec), mlp_shapes(spec.obs_size, network.hidden, 1)
-        sizes = {"actor": num_params(actor), "log_std": log_std_size(spec), "critic": num_params(critic)}
-        params = FlatParams(context.device, **sizes)
-        self.actor = MLP(actor, network.activation, params["actor"], products=context.products)
-        self.critic = MLP(critic, network.activation, params["critic"], products=context.products)
-        self.log_std, self.d_log_std = params["log_std"].flat, params["log_std"].grad  # 0 at first
-        self.actor.init(network.init, init, last=0.01)
-        self.critic.init(network.init, init)
-        self.optimizer = Adam(params, dict.fromkeys(sizes, config.lr), context, max_norm=config.max_grad_norm)
-        self.gradients = context.compiled(self._gradients)
+        super().__init__(network, spec, seed, context)
+        self.config, self.action, features = config, spec.action, self.encoder.size
+        parts = {
+            "actor": Head(actor_shapes(network, spec, features), last=0.01),
+            "log_std": log_std_size(spec),  # 0 at first
+            "critic": Head(mlp_shapes(features, network, 1)),
+        }
+        heads = self.build(parts, policy=("actor", "log_std"), lr=config.lr)
+        self.actor, self.critic = heads["actor"], heads["critic"]
+        self.log_std, self.d_log_std = self.params["log_std"].flat, self.params["log_std"].grad
+        self.shuffle = self.params.generator("shuffle", seed + 1, on_cpu=True)
+        self.gradients = self.compiled(self._gradients)
 
-    def update(self, batch: Batch) -> Update:
+    def update(self, batch: Batch, counts: Counts) -> Update:
         with torch.no_grad():
-            return self._update(batch)
+            rollout = self._rollout(batch)
+            metrics: list[dict[str, torch.Tensor]] = []
+            skipped = 0
+            for _ in range(self.config.epochs):
+                steps = [self._step(minibatch) for minibatch in rollout.minibatches(self.shuffle)]
+                epoch = [step for step in steps if step]
+                metrics += epoch
+                skipped += len(steps) - len(epoch)
+                if self.config.target_kl is not None and epoch:
+                    self.context.group.mean_(kl := _mean(epoch, "approx_kl"))
+                    if kl > self.config.target_kl:
+                        break
+            means = {name: _mean(metrics, name) for name in metrics[0]} if metrics else {}
+            return Update(means, steps=len(metrics), skipped=skipped)
 
-    def _update(self, batch: Batch) -> Update:
-        config, obs = self.config, flatten(batch["obs"])
-        value, advantage = self._advantage(batch, obs)
-        rows = {"obs": obs, "action": batch["action"], "log_prob": batch["log_prob"], "target": advantage + value}
-        if config.normalize_advantage:
-            advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
-        rows["advantage"] = advantage
-
-        metrics: list[dict[str, torch.Tensor]] = []
-        skipped = 0
-        for _ in range(config.epochs):
-            order = torch.randperm(len(obs), generator=self.shuffle).to(obs.device)
-            parts = {name: torch.split(column[order], self.minibatch_size) for name, column in rows.items()}
-            steps = [self._step(dict(zip(parts, part, strict=True))) for part in zip(*parts.values(), strict=True)]
-            epoch = [step for step in steps if step]
-            metrics += epoch
-            skipped += len(steps) - len(epoch)
-            if config.target_kl is not None and epoch:
-                self.group.mean_(kl := _mean(epoch, "approx_kl"))
-                if kl > config.target_kl:
-                    break
-        means = {name: _mean(metrics, name) for name in metrics[0]} if metrics else {}
-        return Update(means, steps=len(metrics), skipped=skipped)
-
-    def _advantage(self, batch: Batch, obs: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
-        """Values and advantages `[B]` with the present critic."""
-        value, next_value = (self.critic.forward(x)[0][0, :, 0] for x in (obs, flatten(batch["next_obs"])))
+    def _rollout(self, batch: Batch) -> "Rollout":
+        """What is learned from: the batch's rows with their advantages and returns."""
+        config, group = self.config, self.context.group
+        rollout = Rollout(batch, self.encoder, config, group)
+        value, next_value = (self.critic.forward(x)[0][0, :, 0] for x in rollout.features())
         columns = [batch["reward"], batch["discount"], value, next_value, batch["cut"]]
         reward, discount, now, then, cut = (column.cpu().numpy() for column in columns)
-        advantage = gae(reward, discount, now, then, cut, self.config.gae_lambda)
-        return value, torch.from_numpy(advantage).to(obs.device)
+        advantage = torch.from_numpy(gae(reward, discount, now, then, cut, config.gae_lambda)).to(value.device)
+        rollout.rows["target"] = advantage + value
+        if config.normalize_advantage:
+            group.mean_(mean := advantage.mean())
+            group.mean_(variance := (advantage - mean).square().mean())
+            advantage = (advantage - mean) / (variance.sqrt() + 1e-8)
+        rollout.rows["advantage"] = advantage
+        return rollout
 
-    def _step(self, rows: Batch) -> "dict[str, torch.Tensor]":
+    def _step(self, minibatch: Batch) -> "dict[str, torch.Tensor]":
         """One gradient update from a minibatch `[M, ...]`; no metrics where it was left out."""
-        metrics = self.gradients(rows)
-        return metrics if self.optimizer.step(metrics["policy_loss"], metrics["value_loss"]) else {}
+        rows, view = dict(minibatch), None
+        if not self.encoder.is_plain:
+            view, rows = self.see(minibatch), self.steps(minibatch)
+            rows["obs"] = view.obs
+        metrics, d_obs = self.gradients(rows)
+        if view is not None:
+            view.backward(d_obs)
+        try:
+            self.optimizer.step(metrics["policy_loss"], metrics["value_loss"])
+        except NotFinite:
+            return {}
+        return metrics
 
-    def _gradients(self, rows: Batch) -> "dict[str, torch.Tensor]":
-        """Write the gradients of both losses; returns metrics."""
-        config, action, size = self.config, rows["action"], len(rows["obs"])
+    def _gradients(self, rows: Batch) -> "tuple[dict[str, torch.Tensor], torch.Tensor | None]":
+        """Write the gradients of both losses; returns metrics and, where the encoder learns, their gradient for obs."""
+        config, action, num = self.config, rows["action"], len(rows["obs"])
+        learns, share = not self.encoder.is_plain, rows.get("real")
+        advantage = rows["advantage"] if share is None else share * rows["advantage"]
 
         # Actor: the clipped surrogate, less the entropy.
         out, trace = self.actor.forward(rows["obs"])
-        log_prob, entropy = gaussian(out[0], self.log_std, action) if self.is_box else categorical(out[0], action)
+        log_prob, entropy = self._log_prob(out[0], rows)
         log_ratio = log_prob - rows["log_prob"]
         ratio = log_ratio.exp()
-        policy_loss, d_ratio = clipped_surrogate(ratio, rows["advantage"], config.clip)
-        gradients = d_ratio * ratio, torch.full_like(entropy, -config.entropy_coef / size)
-        if self.is_box:
-            d_out, d_log_std = gaussian_backward(out[0], self.log_std, action, *gradients)
-            torch.sum(d_log_std, 0, out=self.d_log_std)
-        else:
-            d_out = categorical_backward(out[0], action, *gradients)
-        self.actor.backward(trace, d_out.unsqueeze(0))
+        policy_loss, d_ratio = clipped_surrogate(ratio, advantage, config.clip)
+        d_entropy = torch.full_like(entropy, -config.entropy_coef / num)
+        d_out = self._log_prob_backward(
+            out[0], rows, d_ratio * ratio, d_entropy if share is None else share * d_entropy
+        )
+        d_obs = self.actor.backward(trace, d_out.unsqueeze(0), inputs=learns)
 
         # Critic: half the squared error to the returns that the rollout began with.
         value, value_trace = self.critic.forward(rows["obs"])
         value_loss, d_value = half_square(value[0, :, 0] - rows["target"])
-        self.critic.backward(value_trace, (config.value_coef / size) * d_value.view(1, -1, 1))
+        if share is not None:
+            value_loss, d_value = share * value_loss, share * d_value
+        d_value = (config.value_coef / num) * d_value.view(1, -1, 1)
+        d_obs_too = self.critic.backward(value_trace, d_value, inputs=learns)
 
-        return {
+        metrics = {
             "policy_loss": policy_loss,
             "value_loss": value_loss.mean(),
             "entropy": entropy.mean(),
             "approx_kl": (ratio - 1.0 - log_ratio).mean(),
             "clip_fraction": ((ratio - 1.0).abs() > config.clip).float().mean(),
         }
+        return metrics, d_obs + d_obs_too if learns else None
 
-    def policy_params(self) -> Array:
-        return np.concatenate([self.actor.params(), self.log_std.cpu().numpy()])
+    def _log_prob(self, out: "torch.Tensor", rows: Batch) -> "tuple[torch.Tensor, torch.Tensor]":
+        """Log-probability of the rows' actions and entropy, `[M]` each, by the actor's output."""
+        if self.action.kind == "box":
+            return gaussian(out, self.log_std, rows["action"])
+        logits = permitted(out, rows.get("action_mask"))
+        if self.action.kind == "discrete":
+            return categorical(logits, rows["action"])
+        return multi_categorical(logits, rows["action"], self.action.choices)
 
-    def load_policy(self, params: Array) -> None:
-        load_vector([self.actor.flat, self.log_std], params)
-
-    def exploration(self, env_steps: int) -> Mapping[str, float]:
-        return {}
-
-    def state(self) -> "dict[str, torch.Tensor]":
-        return save_tensors(self._tensors() | {"shuffle": self.shuffle.get_state()})
-
-    def load_state(self, state: "Mapping[str, torch.Tensor]") -> None:
-        shuffle = self.shuffle.get_state()
-        load_tensors(self._tensors() | {"shuffle": shuffle}, state)
-        self.shuffle.set_state(shuffle)
-
-    def _tensors(self) -> "dict[str, torch.Tensor]":
-        tensors = {"actor": self.actor.flat, "log_std": self.log_std, "critic": self.critic.flat}
-        return tensors | {f"optimizer.{key}": tensor for key, tensor in self.optimizer.state().items()}
+    def _log_prob_backward(
+        self, out: "torch.Tensor", rows: Batch, d_log_prob: "torch.Tensor", d_entropy: "torch.Tensor"
+    ) -> "torch.Tensor":
+        """Gradient of `_log_prob` with respect to the actor's output; that of log_std is written."""
+        if self.action.kind == "box":
+            d_out, d_log_std = gaussian_backward(out, self.log_std, rows["action"], d_log_prob, d_entropy)
+            torch.sum(d_log_std, 0, out=self.d_log_std)
+            return d_out
+        logits = permitted(out, rows.get("action_mask"))
+        if self.action.kind == "discrete":
+            return categorical_backward(logits, rows["action"], d_log_prob, d_entropy)
+        return multi_categorical_backward(logits, rows["action"], self.action.choices, d_log_prob, d_entropy)
 
 
 def _mean(metrics: "list[dict[str, torch.Tensor]]", name: str) -> "torch.Tensor":

@@ -1,6 +1,7 @@
 """Policy distributions and losses, as pure functions of batched tensors."""
 
 import math
+from collections.abc import Sequence
 
 from drl_cli.utils.lazy import torch
 
@@ -39,20 +40,58 @@ def tanh_gaussian_backward(
 
 
 def soft_policy_loss(
-    q: "torch.Tensor", log_prob: "torch.Tensor", alpha: "torch.Tensor"
+    q: "torch.Tensor", log_prob: "torch.Tensor", alpha: "torch.Tensor", weight: "torch.Tensor | None" = None
 ) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
     """SAC actor loss, E[alpha log pi(a|s) - min_i Q_i(s, a)] (eq. 7), and its gradients.
 
-    q `[N, B]`, log_prob `[B]`; returns the loss, d loss/d q `[N, B]` and d loss/d log_prob `[B]`.
+    q `[N, B]`, log_prob `[B]`, weight `[B]` of each row in the mean over B; returns the loss, d loss/d q `[N, B]` and
+    d loss/d log_prob `[B]`.
     """
     least, critic = q.min(0)
-    d_q = torch.zeros_like(q).scatter_(0, critic.unsqueeze(0), -1.0 / q.shape[1])
-    return (alpha * log_prob - least).mean(), d_q, (alpha / q.shape[1]).expand_as(log_prob)
+    loss, share = alpha * log_prob - least, torch.full_like(log_prob, 1.0 / q.shape[1])
+    if weight is not None:
+        loss, share = weight * loss, weight * share
+    d_q = torch.zeros_like(q).scatter_(0, critic.unsqueeze(0), -share.unsqueeze(0))
+    return loss.mean(), d_q, alpha * share
 
 
-def temperature_gradient(log_prob: "torch.Tensor", target_entropy: float) -> "torch.Tensor":
-    """d/d log_alpha of the temperature loss E[-log_alpha (log pi + target entropy)] (eq. 18); log_prob `[B]`."""
-    return -(log_prob.mean() + target_entropy)
+def temperature_gradient(
+    log_prob: "torch.Tensor", target_entropy: float, weight: "torch.Tensor | None" = None
+) -> "torch.Tensor":
+    """d/d log_alpha of the temperature loss E[-log_alpha (log pi + target entropy)] (eq. 18).
+
+    log_prob `[B]`, weight `[B]` as for `soft_policy_loss`, of mean 1.
+    """
+    return -((log_prob if weight is None else weight * log_prob).mean() + target_entropy)
+
+
+FORBIDDEN = -1e9
+"""In place of the value or logit of an action that a mask does not allow: finite, so that 0 times it is 0."""
+
+
+def permitted(values: "torch.Tensor", mask: "torch.Tensor | None") -> "torch.Tensor":
+    """Values or logits `[B, A]`, FORBIDDEN where the mask, bool `[B, A]`, says that the action is not allowed."""
+    return values if mask is None else values.masked_fill(~mask, FORBIDDEN)
+
+
+def multi_categorical(
+    logits: "torch.Tensor", action: "torch.Tensor", choices: Sequence[int]
+) -> "tuple[torch.Tensor, torch.Tensor]":
+    """`categorical` of several independent choices: logits `[B, sum(choices)]`, action int64 `[B, k]`."""
+    parts = [categorical(one, a) for one, a in zip(logits.split(list(choices), -1), action.unbind(-1), strict=True)]
+    return torch.stack([p for p, _ in parts]).sum(0), torch.stack([h for _, h in parts]).sum(0)
+
+
+def multi_categorical_backward(
+    logits: "torch.Tensor",
+    action: "torch.Tensor",
+    choices: Sequence[int],
+    d_log_prob: "torch.Tensor",
+    d_entropy: "torch.Tensor",
+) -> "torch.Tensor":
+    """Gradient of `multi_categorical` with respect to the logits `[B, sum(choices)]`."""
+    parts = zip(logits.split(list(choices), -1), action.unbind(-1), strict=True)
+    return torch.cat([categorical_backward(one, a, d_log_prob, d_entropy) for one, a in parts], -1)
 
 
 def categorical(logits: "torch.Tensor", action: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":

@@ -10,6 +10,7 @@ from drl_cli.envs.config import EnvConfig
 from drl_cli.networks.mlp import NetworkConfig
 from drl_cli.replay.config import PrioritizedConfig, ReplayConfig, SequencesConfig
 from drl_cli.types import EnvSpec, FrameStack
+from drl_cli.utils.optimizer_config import OptimizerConfig
 from drl_cli.utils.ranges import Count, Natural, NonNegative, Positive, Range
 
 Mode = Literal["single", "sync", "async"]
@@ -139,6 +140,7 @@ class Config:
     trainer: TrainerConfig
     manage: ManageConfig
     network: NetworkConfig
+    optimizer: OptimizerConfig
     checkpoint: CheckpointConfig
     logger: LoggerConfig
     ray: RayConfig

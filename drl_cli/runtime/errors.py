@@ -17,6 +17,18 @@ class EnvironmentFailed(RunError):
     exit_code = 4
 
 
+class AlgorithmFailed(RunError):
+    """An algorithm from outside the package raised, or its trainers drifted apart."""
+
+    exit_code = 4
+
+
+class AlgorithmRefused(RunError):
+    """An algorithm can't run as it is configured."""
+
+    exit_code = 2
+
+
 class Diverged(RunError):
     """A loss or a parameter is NaN or infinite.
 

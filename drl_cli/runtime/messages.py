@@ -65,13 +65,15 @@ class InsertTransition:
 class SampleBatch:
     """Draw `num_batches` batches and give each of `num_trainers` an equal part of every one.
 
-    `version` is the newest of the parameters: on-policy tables serve nothing that is too old for it.
+    `version` is the newest of the parameters: on-policy tables serve nothing that is too old for it. `env_steps` were
+    taken so far, over all workers.
     """
 
     num_batches: int
     batch_size: int
     version: int = 0
     num_trainers: int = 1
+    env_steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,8 @@ class BatchTrainingData:
     """Batches `[num_batches, batch_size, ...]` for one trainer, drawn when the table had seen `inserts` transitions.
 
     `row_ids` `[num_batches, batch_size]` are the numbers of the rows, where the table wants their priorities;
-    `dropped` transitions were too old to be served; `stats` is what the table has to report. `version` is the
-    request's; `moments` are those of all rows that came into this `shard`, where the trainer normalises by them.
+    `dropped` transitions were too old to be served; `stats` is what the table has to report. `version` and `env_steps`
+    are the request's; `moments` are those of all rows that came into this `shard`, where the trainer normalises by them.
     `seconds` is what drawing took.
     """
 
@@ -92,6 +94,7 @@ class BatchTrainingData:
     dropped: int = 0
     stats: Mapping[str, float] = field(default_factory=dict, compare=False)
     version: int = 0
+    env_steps: int = 0
     shard: int = 0
     moments: RunningMoments | None = field(default=None, compare=False)
     seconds: float = field(default=0.0, compare=False)

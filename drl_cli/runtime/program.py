@@ -13,7 +13,7 @@ from pathlib import Path
 
 from drl_cli.algos.base import load_algorithm
 from drl_cli.metrics.console import Console
-from drl_cli.replay.config import FifoConfig, UniformConfig
+from drl_cli.replay.config import FifoConfig, SequencesConfig, UniformConfig
 from drl_cli.replay.frame_table import FrameTable, reference_schema
 from drl_cli.replay.frames import Stacking, make_codec
 from drl_cli.replay.tables import make_table, share_of
@@ -33,13 +33,14 @@ from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
 from drl_cli.runtime.roles.manage import Manage
 from drl_cli.runtime.roles.normalization import normalized
 from drl_cli.runtime.roles.parameter_server import ParameterServer
-from drl_cli.runtime.roles.trainer import Trainer
+from drl_cli.runtime.roles.trainer import Trainer, choose_device
 from drl_cli.runtime.roles.trajectory_manager import TrajectoryManager
 from drl_cli.runtime.roles.worker import Worker, row_schema
 from drl_cli.runtime.roles.worker_proxy import WorkerProxy
 from drl_cli.types import Array, EnvSpec
-from drl_cli.utils.group import Group
+from drl_cli.utils.group import Context, Group
 from drl_cli.utils.lazy import torch
+from drl_cli.utils.products import make_products
 from drl_cli.utils.seeding import generator, integers
 
 log = logging.getLogger(__name__)
@@ -158,20 +159,26 @@ def make_trainers(config: Config, spec: EnvSpec, runtime: Runtime) -> TrainerGro
 
 def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights: Array | None = None) -> Trainer:
     """A learner, on its device; all start from the same seed, or from the policy in `weights`."""
+    torch.set_num_threads(config.num_threads)
+    torch.set_float32_matmul_precision("highest")
     (seed,) = integers(config.seed, "trainer", 1)
     torch.manual_seed(seed)  # nothing here draws from torch's own generator; an algorithm of the user's may
     algorithm = load_algorithm(config.algo.name).Algorithm
-    layout = normalized(config, spec)
+    layout, where = normalized(config, spec), choose_device(device)
+    context = Context(
+        where,
+        Group(rank, config.trainer.num, config.orchestrator.stall_s),
+        skips=config.trainer.on_nonfinite == "skip",
+        products=make_products(config.trainer.products, config.precision, where),
+        compiles=config.trainer.compile,
+        optimizer=config.optimizer,
+        total_env_steps=config.total_env_steps,
+        burn_in=config.replay.burn_in if isinstance(config.replay, SequencesConfig) else 0,
+    )
     trainer = Trainer(
         lambda context: algorithm(config.algo, config.network, spec, seed, context),
-        device,
-        config.precision,
-        config.num_threads,
-        Group(rank, config.trainer.num, config.orchestrator.stall_s),
+        context,
         BatchNormalizer(layout) if layout else None,
-        config.trainer.on_nonfinite == "skip",
-        config.trainer.products,
-        config.trainer.compile,
     )
     if weights is not None:
         trainer.load_policy(weights)

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 from drl_cli.utils.lazy import torch
-from drl_cli.utils.products import Products
+from drl_cli.utils.optimizer_config import OptimizerConfig
+from drl_cli.utils.products import BFloat16, Products
 
 Function = TypeVar("Function", bound=Callable[..., Any])  # Any: whatever an algorithm computes
 
@@ -49,16 +50,25 @@ class Group:
 
     def mean_(self, tensor: "torch.Tensor") -> None:
         """Replace a tensor by its mean over the group, in place; raises PeerLost when a member is or was missing."""
-        if self.size == 1:
-            return
+        if self.size > 1:
+            self._all_reduce(tensor, torch.distributed.ReduceOp.SUM)
+            tensor /= self.size
+
+    def spread(self, tensor: "torch.Tensor") -> "torch.Tensor":
+        """The largest less the smallest value over the group, of each element; raises PeerLost as `mean_`."""
+        ends = torch.stack([tensor, -tensor])
+        if self.size > 1:
+            self._all_reduce(ends, torch.distributed.ReduceOp.MAX)
+        return ends.sum(0)
+
+    def _all_reduce(self, tensor: "torch.Tensor", operation: Any) -> None:  # Any: a torch.distributed.ReduceOp
         if self.broken:
             raise self.broken
         try:
-            torch.distributed.all_reduce(tensor)
+            torch.distributed.all_reduce(tensor, operation)
         except RuntimeError as error:
             self.broken = PeerLost(f"learner {self.rank} of {self.size} lost another: {error}")
             raise self.broken from error
-        tensor /= self.size
 
     def _store(self, host: str, port: int) -> Any:  # Any: as above
         is_master = self.rank == 0
@@ -69,9 +79,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Context:
-    """Where an algorithm learns, with whom, and by which products.
+    """Where an algorithm learns, with whom, by which products and which optimizer.
 
     It `skips` updates that are not finite, or makes them all; it `compiles` what is `compiled`, or leaves it as it is.
+    Of sequences the first `burn_in` steps are not learned from.
     """
 
     device: "torch.device"
@@ -79,6 +90,14 @@ class Context:
     skips: bool = False
     products: Products = field(default_factory=Products)
     compiles: bool = False
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    total_env_steps: int = 1
+    burn_in: int = 0
+
+    @property
+    def is_bf16(self) -> bool:
+        """Whether products are rounded to bfloat16."""
+        return isinstance(self.products, BFloat16)
 
     def compiled(self, function: Function) -> Function:
         """A function of tensors alone, which torch.compile makes into one program when it is first called.

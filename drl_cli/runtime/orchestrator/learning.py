@@ -71,7 +71,9 @@ class Learning:
         if self.progress.train_started is None:
             self.progress.train_started = now()
         version = self.load.version + self.publishing  # of the newest parameters that the trainer has by then
-        message = SampleBatch(updates, self.config.trainer.batch_size, version, self.config.trainer.num)
+        message = SampleBatch(
+            updates, self.config.trainer.batch_size, version, self.config.trainer.num, self.progress.env_steps
+        )
         shard, parts = self.replay.sample(message)
         reports, priorities = self.trainers.train(parts)
         self.progress.trace.add(3)

@@ -6,15 +6,16 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from drl_cli.algos.base import Algorithm, Update
+from drl_cli.algos.base import Algorithm, Counts, Update
+from drl_cli.runtime.errors import AlgorithmFailed, AlgorithmRefused
 from drl_cli.runtime.messages import BatchTrainingData, LoadParams, TrainReport, UpdatePriority
 from drl_cli.runtime.place.handles import node_address
 from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
 from drl_cli.runtime.roles.divergence import check_metrics, check_state
 from drl_cli.types import Array, Columns, State
-from drl_cli.utils.group import Context, Group
+from drl_cli.utils.group import Context, PeerLost
 from drl_cli.utils.lazy import torch
-from drl_cli.utils.products import make_products
+from drl_cli.utils.params import Refused
 from drl_cli.utils.torch_ops import keep_freed_memory
 
 
@@ -22,27 +23,15 @@ class Trainer:
     """It never pulls, paces, logs or evaluates."""
 
     def __init__(
-        self,
-        build: Callable[[Context], Algorithm],
-        device: str,
-        precision: str,
-        threads: int,
-        group: Group,
-        normalizer: BatchNormalizer | None = None,
-        skips: bool = False,
-        products: str = "auto",
-        compiles: bool = False,
+        self, build: Callable[[Context], Algorithm], context: Context, normalizer: BatchNormalizer | None = None
     ) -> None:
-        torch.set_num_threads(threads)
-        torch.set_float32_matmul_precision("highest")
         # Batches from shared memory are read-only, and torch warns although nothing here writes to them.
         warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
         keep_freed_memory()
-        self.device, self.group = choose_device(device), group
-        context = Context(self.device, group, skips, make_products(products, precision, self.device), compiles)
+        self.device, self.group = context.device, context.group
         self.algorithm = build(context)
         self.normalizer = normalizer
-        self.opt_steps = 0
+        self.opt_steps = self.calls = 0
 
     def listen(self) -> tuple[str, int]:
         """Where the other trainers find this one."""
@@ -68,10 +57,16 @@ class Trainer:
             self.normalizer.receive(header, is_on_policy="log_prob" in columns)
             batches = self.normalizer(batches)
         rows = zip(*(batch.unbind() for batch in batches.values()), strict=True)
-        updates = [self.algorithm.update(dict(zip(batches, batch, strict=True))) for batch in rows]
+        updates, opt_steps = list[Update](), self.opt_steps
+        for batch in rows:
+            update = self._learn(dict(zip(batches, batch, strict=True)), Counts(opt_steps, header.env_steps))
+            updates.append(update)
+            opt_steps += update.steps
         means = self._means(updates, columns)
-        num_updates = sum(update.steps for update in updates)
-        self.opt_steps += num_updates
+        num_updates, self.opt_steps = opt_steps - self.opt_steps, opt_steps
+        if means:
+            means |= self.algorithm.optimizer.metrics()
+        self._check_drift()
         priorities = None if header.row_ids is None else _priorities(header.trainer, header.row_ids, updates)
         seconds = time.perf_counter() - started
         served = (header.num_batches, header.dropped, header.stats, header.seconds)
@@ -116,6 +111,32 @@ class Trainer:
         if self.normalizer is not None:
             self.normalizer.load_state(_within(state, "normalizer."))
         self.opt_steps = int(state["opt_steps"])
+
+    def _learn(self, batch: "dict[str, torch.Tensor]", counts: Counts) -> Update:
+        try:
+            return self.algorithm.learn(batch, counts)
+        except Refused as error:
+            raise AlgorithmRefused(f"algo: {error}") from error
+        except Exception as error:
+            module = type(self.algorithm).__module__
+            if module.startswith("drl_cli.") or isinstance(error, PeerLost | MemoryError):
+                raise
+            raise AlgorithmFailed(f"algo={module}: update raised {type(error).__name__}: {error}") from error
+
+    def _check_drift(self) -> None:
+        """Raise AlgorithmFailed where the trainers' parameters differ: looked at ever more rarely, at last every 64th call."""
+        self.calls += 1
+        is_power_of_two = self.calls & (self.calls - 1) == 0
+        if self.group.size == 1 or not (is_power_of_two or self.calls % 64 == 0):
+            return
+        params = self.algorithm.params
+        spread = self.group.spread(params.flat)
+        if (difference := float(spread.max())) > 0.0:
+            part = params.part_of(int(spread.argmax()))
+            raise AlgorithmFailed(
+                f"the trainers drifted apart: their parameters of '{part}' differ by {difference:.3g} after update "
+                f"{self.opt_steps}. Parameters may change only by optimizer.step, which averages the trainers' gradients"
+            )
 
     def _means(self, updates: Sequence[Update], columns: Columns) -> dict[str, float]:
         """Metrics averaged over updates made and trainers, fetched at once; raises Diverged where one is not finite."""

@@ -65,7 +65,7 @@ class TrajectoryManager:
             numbers = None if drawn.row_ids is None else drawn.row_ids[:, mine]
             served = (trainer, drawn.num_batches, size, self.table.inserts, numbers, drawn.dropped, stats)
             parts += [
-                BatchTrainingData(*served, message.version, self.shard, self.moments, seconds),
+                BatchTrainingData(*served, message.version, message.env_steps, self.shard, self.moments, seconds),
                 drawn.columns if message.num_trainers == 1 else _part(drawn.columns, mine),
             ]
         return tuple(parts)

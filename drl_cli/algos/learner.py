@@ -1,0 +1,90 @@
+"""NetworkAlgorithm: algorithms whose networks are plain MLPs, the heads, behind one encoder."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from drl_cli.algos.base import Algorithm, Batch
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.networks.encoder import Encoder, View, flat_steps
+from drl_cli.networks.mlp import MLP, Shapes, num_params
+from drl_cli.types import EnvSpec
+from drl_cli.utils.group import Context, Function
+from drl_cli.utils.lazy import torch
+from drl_cli.utils.optimizer import Optimizer
+from drl_cli.utils.params import Params
+
+
+@dataclass(frozen=True)
+class Head:
+    """An MLP of these shapes, or an `ensemble` of them; the last layer begins `last` times as large as usual."""
+
+    shapes: Shapes
+    ensemble: int = 1
+    last: float = 1.0
+
+
+class NetworkAlgorithm(Algorithm):
+    """Makes encoder, heads, their parameters and the optimizer; what is learned from them is the subclass's."""
+
+    def __init__(self, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None:
+        self.network, self.context = network, context
+        self.init = torch.Generator().manual_seed(seed)
+        self.encoder = Encoder(network, spec, self.init)
+
+    def build(
+        self,
+        parts: Mapping[str, Head | int],
+        policy: tuple[str, ...],
+        lr: float,
+        lrs: Mapping[str, float] | None = None,
+    ) -> dict[str, MLP]:
+        """The heads by name; other `parts` are so many plain values, `policy` those that the policy needs.
+
+        All learn with the rate `lr`, but for those that have one in `lrs`.
+        """
+        sizes = {n: p if isinstance(p, int) else num_params(p.shapes, p.ensemble) for n, p in parts.items()}
+        self.params = Params(self.context, **self.encoder.parts, **sizes)
+        self.policy_parts = (*self.encoder.parts, *policy)
+        self.optimizer = Optimizer(self.params, dict.fromkeys(self.params.slices, lr) | dict(lrs or {}), self.context)
+        heads = {}
+        for name, head in parts.items():
+            if isinstance(head, Head):
+                part = self.params[name]
+                heads[name] = MLP(head.shapes, self.network, part, head.ensemble, self.context.products)
+                heads[name].init(self.network.init, self.init, head.last)
+        return heads
+
+    def target_of(self, name: str, head: MLP) -> tuple[Encoder, MLP]:
+        """Copies of the encoder and of a head, which follow theirs by `follow`."""
+        return self.encoder.target(self.params), head.on(self.params.target(name).part)
+
+    def follow(self, tau: float) -> None:
+        """Move all targets by the share `tau` of the way to what they are copies of."""
+        for name, target in self.params.targets.items():
+            target.follow(self.params[name].flat, tau)
+
+    def compiled(self, function: Function) -> Function:
+        """By torch.compile where the run wants it; with modules in front these are compiled, and not the function."""
+        return self.context.compiled(function) if self.encoder.is_plain else function
+
+    def see(self, batch: Batch) -> View:
+        """The features of a batch, which the encoder learns from."""
+        return self.encoder(batch, self.context.burn_in)
+
+    def steps(self, batch: Batch) -> dict[str, Any]:  # Any: as in Batch
+        """The rows that are learned from: those of the batch, or the learned steps of its sequences.
+
+        These have a `weight` that is 0 for padding, and a column `real` that says no more than that; the mean of `real`
+        over all rows and trainers is 1.
+        """
+        if "mask" not in batch:
+            return dict(batch)
+        rows = flat_steps(batch, self.context.burn_in)
+        share = rows["real"].mean()
+        self.context.group.mean_(share)
+        return rows | {"weight": rows["weight"] / share, "real": rows["real"] / share}
+
+    def by_step(self, values: "torch.Tensor", batch: Batch) -> "torch.Tensor":
+        """Values of the learned rows `[N]` as they are for rows, as `[B, T]` for sequences."""
+        return values.view(len(batch["mask"]), -1) if "mask" in batch else values

@@ -1,0 +1,115 @@
+"""Rollout: rows in order of time that are learned from several times, in minibatches."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from drl_cli.algos.base import Batch
+from drl_cli.networks.encoder import Encoder, action_mask
+from drl_cli.types import Array
+from drl_cli.utils.group import Group
+from drl_cli.utils.lazy import torch
+
+PIECE = 512
+"""Observations that go through a torso at once where nothing is learned: what the layers give in between is large."""
+
+
+class RolloutConfig(Protocol):
+    """What is asked of an algorithm's config."""
+
+    @property
+    def minibatch_size(self) -> int:
+        """Transitions of a gradient update, over all trainers."""
+
+    @property
+    def seq_len(self) -> int:
+        """Steps that a memory is unrolled over."""
+
+
+class Rollout:
+    """The rows `[N, ...]` of a batch; who learns from them adds columns to `rows`.
+
+    For an encoder with a memory they are cut into chunks of up to `seq_len` steps of one episode and block, each of
+    which begins with the state that the policy had there.
+    """
+
+    def __init__(self, batch: Batch, encoder: Encoder, config: RolloutConfig, group: Group) -> None:
+        self.encoder, self.config, self.group = encoder, config, group
+        names = ("action", "log_prob") if encoder.is_plain else ("action", "log_prob", "obs", "next_obs")
+        self.rows: dict[str, Any] = {name: batch[name] for name in names}  # Any: as in Batch
+        if (mask := action_mask(batch["obs"])) is not None:
+            self.rows["action_mask"] = mask
+        if encoder.is_plain:
+            self.rows["obs"], self._next = encoder.features(batch["obs"]), batch["next_obs"]
+        self.num = len(batch["reward"])
+        if encoder.memory is not None:
+            self._state = batch["state"]
+            index, real = chunks(batch["cut"].cpu().numpy(), config.seq_len)
+            self.index, self.real = (torch.from_numpy(x).to(batch["reward"].device) for x in (index, real))
+
+    def features(self) -> "tuple[torch.Tensor, torch.Tensor]":
+        """Of all rows' obs and next_obs, `[N, F]` each, by the encoder as it is now."""
+        if self.encoder.is_plain:
+            return self.rows["obs"], self.encoder.features(self._next)
+        if self.encoder.memory is None:
+            pieces = torch.arange(self.num, device=self.rows["action"].device).split(PIECE)
+            views = [self.encoder(_take(self.rows, piece), learns=False) for piece in pieces]
+            return torch.cat([view.obs for view in views]), torch.cat([view.next_obs for view in views])
+        view = self.encoder(self._chunks(slice(None)), learns=False)
+        rows = self.index[self.real]
+        out = view.obs.new_empty(2, self.num, view.obs.shape[-1])
+        out[0, rows], out[1, rows] = view.obs[self.real.flatten()], view.next_obs[self.real.flatten()]
+        return out[0], out[1]
+
+    def minibatches(self, generator: "torch.Generator") -> Iterator[dict[str, Any]]:  # Any: as in Batch
+        """All rows once, in random order, as rows `[M, ...]` or chunks `[M, T, ...]`."""
+        size, ranks = self.config.minibatch_size, self.group.size
+        if self.encoder.memory is not None:
+            order = torch.randperm(len(self.index), generator=generator).to(self.index.device)
+            for part in order.split(max(1, size // ranks // self.index.shape[1])):
+                yield self._chunks(part)
+        elif ranks > 1:
+            yield from self._shared(torch.randperm(self.num * ranks, generator=generator).split(size))
+        else:
+            order = torch.randperm(self.num, generator=generator).to(self.rows["action"].device)
+            if self.encoder.is_plain:  # all at once: rows are small
+                parts = {name: torch.split(column[order], size) for name, column in self.rows.items()}
+                yield from (dict(zip(parts, part, strict=True)) for part in zip(*parts.values(), strict=True))
+            else:
+                yield from (_take(self.rows, part) for part in order.split(size))
+
+    def _shared(self, parts: "tuple[torch.Tensor, ...]") -> Iterator[dict[str, Any]]:  # Any: as in Batch
+        """Of minibatches drawn from the rows of all trainers this one's, weighted so that the trainers' mean is right."""
+        first = self.group.rank * self.num
+        for part in parts:
+            mine = part[(part >= first) & (part < first + self.num)] - first
+            share = len(mine) * self.group.size / len(part)
+            rows = _take(
+                self.rows, (mine if len(mine) else torch.zeros(1, dtype=torch.int64)).to(self.rows["action"].device)
+            )
+            yield rows | {"real": torch.full((len(rows["action"]),), share, device=rows["action"].device)}
+
+    def _chunks(self, which: Any) -> dict[str, Any]:  # Any: indices or a slice; as in Batch
+        index = self.index[which]
+        return _take(self.rows, index) | {"mask": self.real[which], "state": self._state[index[:, 0]]}
+
+
+def chunks(cut: Array, length: int) -> tuple[Array, Array]:
+    """Rows `[N]` as chunks of up to `length`: their indices `[n, T]`, and bool `[n, T]`, which of them are no padding.
+
+    No chunk goes on beyond a row where `cut` `[N]` says that the next row does not follow from it.
+    """
+    begins = np.concatenate([[True], cut[:-1]])
+    rows = np.arange(len(cut))
+    age = rows - np.maximum.accumulate(np.where(begins, rows, 0))
+    first = rows[age % length == 0]
+    size = np.diff(np.append(first, len(cut)))
+    step = np.arange(size.max())
+    return np.minimum(first[:, None] + step, (first + size - 1)[:, None]), step < size[:, None]
+
+
+def _take(column: Any, index: Any) -> Any:  # Any: as in Batch
+    if isinstance(column, Mapping):
+        return {name: _take(part, index) for name, part in column.items()}
+    return column[index]

@@ -1,0 +1,234 @@
+"""Encoder: from observations to the features that heads take, in the learner and where a policy acts.
+
+Plain vectors are flattened and that is all. Images, Dict and Tuple observations go through a torso, and features
+through a memory where the config asks for one; both are modules of autograd, whose gradient comes from the heads.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.networks.inputs import ACTION_MASK, Inputs
+from drl_cli.networks.memory import make_memory, state_size
+from drl_cli.networks.torsos import make_torso
+from drl_cli.types import Array, Column, Columns, EnvSpec, Last, Obs, Schema
+from drl_cli.utils.group import Context
+from drl_cli.utils.lazy import torch
+from drl_cli.utils.params import Params
+
+Batch = Mapping[str, Any]  # Any: a tensor, or a dict of tensors
+
+
+def memory_columns(network: NetworkConfig) -> Schema:
+    """What a policy with memory adds to a row: its state before the row's step."""
+    return {} if network.memory == "none" else {"state": Column((state_size(network),), "float32")}
+
+
+class Encoder:
+    """The learner's: `size` features; `parts` are the modules for Params, none for plain vectors."""
+
+    def __init__(self, network: NetworkConfig, spec: EnvSpec, generator: "torch.Generator") -> None:
+        self.inputs = Inputs(spec)
+        self.torso = make_torso(network, spec, generator)
+        self.size = self.inputs.width if self.torso is None else self.torso.size
+        self.memory = None if network.memory == "none" else make_memory(network, self.size, generator)
+        self.size = self.size if self.memory is None else self.memory.size
+        modules = {"torso": self.torso, "memory": self.memory}
+        self.parts = {name: module for name, module in modules.items() if module is not None}
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it only flattens, and so has nothing to learn."""
+        return not self.parts
+
+    def target(self, params: Params) -> "Encoder":
+        """The same of the targets of its parts, which are made here."""
+        other = object.__new__(Encoder)
+        modules = {name: params.target(name).module for name in self.parts}
+        vars(other).update(vars(self), parts=modules, torso=modules.get("torso"), memory=modules.get("memory"))
+        return other
+
+    def __call__(self, batch: Batch, burn_in: int = 0, learns: bool = True) -> "View":
+        """What it sees in a batch `[B, ...]`, or in sequences `[B, burn_in + T, ...]`, which have a column `mask`."""
+        if "mask" not in batch:
+            return Rows(self, batch, learns)
+        return Rows(self, flat_steps(batch), learns) if self.memory is None else Unrolled(self, batch, burn_in, learns)
+
+    def features(self, obs: Any) -> "torch.Tensor":  # Any: as in Batch
+        """Of observations `[N, ...]`, before the memory: float32 `[N, size]`."""
+        features: torch.Tensor = self.inputs.tensor(obs) if self.torso is None else self.torso(obs)
+        return features
+
+
+class View:
+    """Features `[N, size]` of the N learned steps of a batch: `obs`, and `next_obs`, through which nothing is learned."""
+
+    obs: "torch.Tensor"
+    next_obs: "torch.Tensor"
+
+    def backward(self, d_obs: "torch.Tensor | None") -> None:
+        """Write the gradients of the encoder's parts, given d loss/d obs; nothing where it has none."""
+
+
+class Rows(View):
+    """Of rows that have nothing to do with one another."""
+
+    def __init__(self, encoder: Encoder, batch: Batch, learns: bool) -> None:
+        self.encoder, self.batch = encoder, batch
+        self._out: torch.Tensor | None = None
+        if encoder.is_plain or not learns:
+            with torch.no_grad():
+                self.obs = encoder.features(batch["obs"])
+            return
+        with torch.enable_grad():
+            self._out = encoder.features(batch["obs"])
+        self.obs = self._out.detach()
+
+    @property
+    def next_obs(self) -> "torch.Tensor":
+        """Made when it is asked for."""
+        with torch.no_grad():
+            return self.encoder.features(self.batch["next_obs"])
+
+    def backward(self, d_obs: "torch.Tensor | None") -> None:
+        if self._out is not None:
+            _backward(self.encoder, self._out, d_obs)
+
+
+class Unrolled(View):
+    """Of sequences, through the memory: from each one's stored `state`, or from zero where its episode begins in it.
+
+    Next observations are the following step's input, so that one pass over T + 1 inputs serves both. The first
+    `burn_in` steps only warm the memory up (Kapturowski et al. 2019, section 3): nothing is learned through them.
+    """
+
+    def __init__(self, encoder: Encoder, batch: Batch, burn_in: int, learns: bool) -> None:
+        self.encoder = encoder
+        mask = batch["mask"]  # [B, L]
+        size, length = mask.shape
+        begins = torch.zeros(length + 1, size, dtype=torch.bool, device=mask.device)
+        begins[1:length] = (mask[:, 1:] & ~mask[:, :-1]).t()  # padded in front: its episode begins there
+        with torch.set_grad_enabled(learns):
+            inputs = _shifted(encoder, batch, mask, burn_in)  # [L + 1, B, F]
+            state = batch["state"]
+            if burn_in:
+                with torch.no_grad():
+                    _, state = encoder.memory.unroll(inputs[:burn_in], state, begins[:burn_in])
+            out, _ = encoder.memory.unroll(inputs[burn_in:], state, begins[burn_in:])  # [T + 1, B, H]
+        by_row = out.transpose(0, 1)
+        self._out = by_row[:, :-1].reshape(-1, out.shape[-1]) if learns else None
+        self.obs = by_row[:, :-1].reshape(-1, out.shape[-1]).detach()
+        self.next_obs = by_row[:, 1:].reshape(-1, out.shape[-1]).detach()
+
+    def backward(self, d_obs: "torch.Tensor | None") -> None:
+        if self._out is not None:
+            _backward(self.encoder, self._out, d_obs)
+
+
+def _shifted(encoder: Encoder, batch: Batch, mask: "torch.Tensor", burn_in: int) -> "torch.Tensor":
+    """The memory's inputs `[L + 1, B, F]`: obs, and behind the last real step of a sequence its next_obs."""
+    size, length = mask.shape
+
+    def features(obs: Any) -> "torch.Tensor":  # Any: as in Batch
+        return encoder.features(_flat(obs)).view(size, length, -1).transpose(0, 1)
+
+    obs = features(batch["obs"])
+    with torch.no_grad():
+        ends = mask & ~torch.cat([mask[:, 1:], torch.zeros_like(mask[:, :1])], 1)  # the last real step of each
+        last = ends.int().argmax(1)
+        rows = torch.arange(size, device=mask.device)
+        final = encoder.features(_at(batch["next_obs"], rows, last))  # [B, F]
+    after = torch.zeros_like(obs[:1])
+    inputs = torch.cat([obs, after])
+    inputs = inputs.index_put((last + 1, rows), final)
+    return inputs
+
+
+def _backward(encoder: Encoder, out: "torch.Tensor", d_out: "torch.Tensor | None") -> None:
+    for module in encoder.parts.values():
+        for parameter in module.parameters():
+            if parameter.grad is not None:
+                parameter.grad.zero_()
+    torch.autograd.backward(out, d_out)
+
+
+def flat_steps(batch: Batch, burn_in: int = 0) -> dict[str, Any]:  # Any: as in Batch
+    """The learned steps of sequences `[B, burn_in + T, ...]` as rows `[B T, ...]`; those of padding weigh nothing.
+
+    `real` `[B T]` is 1 for real steps and 0 for padding, `weight` that times the sequence's own, where it has one.
+    Columns that are not by step are left out.
+    """
+    real = batch["mask"][:, burn_in:].float()
+    weight = real * batch["weight"].unsqueeze(-1) if "weight" in batch else real
+    steps = {name: _flat(column, burn_in) for name, column in batch.items() if name not in ("state", "weight", "mask")}
+    return steps | {"real": real.reshape(-1), "weight": weight.reshape(-1)}
+
+
+def _flat(column: Any, burn_in: int = 0) -> Any:  # Any: as in Batch
+    if isinstance(column, Mapping):
+        return {name: _flat(part, burn_in) for name, part in column.items()}
+    return column[:, burn_in:].flatten(0, 1)
+
+
+def _at(column: Any, rows: "torch.Tensor", step: "torch.Tensor") -> Any:  # Any: as in Batch
+    if isinstance(column, Mapping):
+        return {name: _at(part, rows, step) for name, part in column.items()}
+    return column[rows, step]
+
+
+class ActingEncoder:
+    """Where a policy acts: numpy in and out; torch, on one thread, only where there is a torso or a memory.
+
+    `width` are its features; its memory is that of the environments it is called for, one row each.
+    """
+
+    def __init__(self, network: NetworkConfig, spec: EnvSpec) -> None:
+        self.inputs, self.params = Inputs(spec), None
+        self.width = self.inputs.width
+        self.memory: Array | None = None
+        self._learner: Encoder | None = None
+        if network.memory != "none" or make_torso_needed(network, spec):
+            torch.set_num_threads(1)
+            self._learner = Encoder(network, spec, torch.Generator().manual_seed(0))
+            self.width = self._learner.size
+            self.params = Params(Context(torch.device("cpu")), **self._learner.parts)
+            for module in self._learner.parts.values():
+                module.eval()
+
+    def load(self, params: Array) -> Array:
+        """Take its parameters from the front of a policy's vector; returns the rest."""
+        if self.params is None:
+            return params
+        names = list(self.params.slices)
+        size = len(self.params.vector(names))
+        self.params.load_vector(names, params[:size])
+        return params[size:]
+
+    def __call__(self, obs: Obs, last: Last | None) -> tuple[Array, Columns]:
+        """Features `[E, width]` of observations, and the columns that the memory adds to these rows."""
+        if self._learner is None:
+            return self.inputs.array(obs), {}
+        with torch.no_grad():
+            x = self._learner.features(_tensors(obs))
+            if self._learner.memory is None:
+                return x.numpy(), {}
+            assert last is not None, "a policy with memory has to be told what the last step gave"
+            if self.memory is None:
+                self.memory = np.zeros((len(x), self._learner.memory.state_size), np.float32)
+            before = np.where(last.begins[:, None], np.float32(0), self.memory)
+            out, after = self._learner.memory.step(x, torch.from_numpy(before))
+            self.memory = after.numpy()
+            return out.numpy(), {"state": before}
+
+
+def _tensors(obs: Obs) -> Any:  # Any: as in Batch
+    if isinstance(obs, dict):
+        return {name: torch.from_numpy(part) for name, part in obs.items()}
+    return torch.from_numpy(obs)
+
+
+def action_mask(obs: Any) -> Any:  # Any: numpy or torch
+    """Which actions are allowed, bool `[n, choices]`, where the observations say so; else None."""
+    return obs.get(ACTION_MASK) if isinstance(obs, Mapping) else None
