@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 import drl_cli.algos
-from drl_cli.networks.mlp import NetworkConfig
+from drl_cli.networks.config import NetworkConfig
 from drl_cli.types import Array, Columns, EnvSpec, Last, Obs, Schema, State
 from drl_cli.utils.group import Context
 from drl_cli.utils.lazy import torch

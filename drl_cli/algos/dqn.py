@@ -14,12 +14,11 @@ import numpy as np
 from drl_cli.algos import base
 from drl_cli.algos.base import AlgoConfig, Batch, Update
 from drl_cli.losses.value import double_q_target, half_square, huber, q_target
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.networks.inputs import flatten, flatten_numpy
 from drl_cli.networks.mlp import (
     MLP,
-    NetworkConfig,
     Shapes,
-    flatten,
-    flatten_numpy,
     mlp_numpy,
     mlp_shapes,
     num_params,

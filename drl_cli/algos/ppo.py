@@ -23,12 +23,11 @@ from drl_cli.losses.policy import (
 )
 from drl_cli.losses.returns import gae
 from drl_cli.losses.value import half_square
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.networks.inputs import flatten, flatten_numpy
 from drl_cli.networks.mlp import (
     MLP,
-    NetworkConfig,
     Shapes,
-    flatten,
-    flatten_numpy,
     mlp_numpy,
     mlp_shapes,
     num_params,

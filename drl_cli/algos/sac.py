@@ -20,12 +20,11 @@ from drl_cli.losses.policy import (
     temperature_gradient,
 )
 from drl_cli.losses.value import ensemble_mse, soft_target
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.networks.inputs import flatten, flatten_numpy
 from drl_cli.networks.mlp import (
     MLP,
-    NetworkConfig,
     Shapes,
-    flatten,
-    flatten_numpy,
     mlp_numpy,
     mlp_shapes,
     num_params,

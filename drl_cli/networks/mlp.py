@@ -5,30 +5,18 @@ layer by layer, network after network where there are several. Forward and backw
 sizes of this field an autograd graph costs more than the arithmetic (docs/performance.md).
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Literal
 
 import numpy as np
 
-from drl_cli.types import Array, Obs
+from drl_cli.types import Array
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.products import Products
-from drl_cli.utils.ranges import Range
 from drl_cli.utils.torch_ops import Part
 
 Shapes = list[tuple[int, ...]]
-
-
-@dataclass(frozen=True)
-class NetworkConfig:
-    """Size and initialisation of every torso."""
-
-    hidden: tuple[Annotated[int, Range(least=1)], ...]
-    activation: Literal["relu", "tanh", "elu"]
-    init: Literal["uniform", "orthogonal"]
 
 
 def mlp_shapes(inputs: int, hidden: Sequence[int], outputs: int) -> Shapes:
@@ -49,19 +37,6 @@ def split(flat: Array, shapes: Shapes) -> list[Array]:
         raise ValueError(f"parameter vector has shape {flat.shape}, the network needs ({total},)")
     ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
     return [part.reshape(shape) for part, shape in zip(np.split(flat, ends[:-1]), shapes, strict=True)]
-
-
-def flatten(obs: "torch.Tensor") -> "torch.Tensor":
-    """Observations `[B, ...]` as float32 `[B, in]`; those of images, uint8, come to lie in [0, 1]."""
-    x = obs.flatten(1).float()
-    return x.mul_(1 / 255) if obs.dtype == torch.uint8 else x
-
-
-def flatten_numpy(obs: Obs) -> Array:
-    """The same in numpy."""
-    assert isinstance(obs, np.ndarray)
-    x = obs.reshape(len(obs), math.prod(obs.shape[1:])).astype(np.float32, copy=False)
-    return x * np.float32(1 / 255) if obs.dtype == np.uint8 else x
 
 
 def mlp_numpy(params: Sequence[Array], x: Array, activation: str) -> Array:
