@@ -33,17 +33,25 @@ Schema: TypeAlias = Mapping[str, Column]
 class ActionSpec:
     """What a policy may output. Box actions live in [-1, 1]; the environment's edge rescales them.
 
-    `size` is the number of dimensions (box) or of choices (discrete).
+    `size` is the number of dimensions (box), of choices (discrete), or of choices of all components (multidiscrete);
+    `choices` are those of each component, `(size,)` for discrete. `text` is the space as messages name it.
     """
 
-    kind: Literal["box", "discrete"]
+    kind: Literal["box", "discrete", "multidiscrete"]
     size: int
     text: str
+    choices: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.kind == "discrete":
+            object.__setattr__(self, "choices", (self.size,))
 
     @property
     def column(self) -> Column:
         """The column that an action fills in a block."""
-        return Column((self.size,), "float32") if self.kind == "box" else Column((), "int64")
+        if self.kind == "box":
+            return Column((self.size,), "float32")
+        return Column(() if self.kind == "discrete" else (len(self.choices),), "int64")
 
 
 @dataclass(frozen=True)
@@ -144,3 +152,8 @@ def nested(name: str, state: State) -> State:
 def within(state: State, name: str) -> State:
     """The inverse of `nested`."""
     return {key.removeprefix(f"{name}."): array for key, array in state.items() if key.startswith(f"{name}.")}
+
+
+def tree(columns: Mapping[str, Array], name: str) -> Obs:
+    """Observations from their columns: one column of that name, or the parts `<name>.<path>`."""
+    return columns[name] if name in columns else within(dict(columns), name)

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias, cast
 import numpy as np
 
 import drl_cli.algos
-from drl_cli.networks.mlp import NetworkConfig
+from drl_cli.networks.config import NetworkConfig
 from drl_cli.types import Array, Columns, EnvSpec, Last, Obs, Schema, State
 from drl_cli.utils.group import Context
 from drl_cli.utils.lazy import torch
@@ -109,8 +109,8 @@ class Policy(ABC):
 class Algorithm(ABC):
     """Learns from batches.
 
-    A subclass makes `params` and `optimizer` in its constructor and writes `update`; everything that it has to remember
-    is in these two. `policy_parts` names the parts of `params` that its Policy acts with, in the order of `Policy.load`.
+    A subclass makes `params` and `optimizer` in its constructor and writes `update`; all that it has to remember is in
+    these two. `policy_parts` names the parts of `params` that its Policy acts with, in the order of `Policy.load`.
     """
 
     policy_parts: tuple[str, ...]

@@ -46,7 +46,7 @@ class Config(AlgoConfig):
 
 def q_shapes(network: NetworkConfig, spec: EnvSpec, features: int) -> Shapes:
     """Features -> the value of each action."""
-    return mlp_shapes(features, network, spec.action.size)
+    return mlp_shapes(features, network.hidden, spec.action.size)
 
 
 class Policy(NetworkPolicy):

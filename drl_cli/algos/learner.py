@@ -51,7 +51,7 @@ class NetworkAlgorithm(Algorithm):
         for name, head in parts.items():
             if isinstance(head, Head):
                 part = self.params[name]
-                heads[name] = MLP(head.shapes, self.network, part, head.ensemble, self.context.products)
+                heads[name] = MLP(head.shapes, self.network.activation, part, head.ensemble, self.context.products)
                 heads[name].init(self.network.init, self.init, head.last)
         return heads
 

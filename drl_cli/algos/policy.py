@@ -60,7 +60,7 @@ class NetworkPolicy(RandomActions):
     def forward(self, obs: Obs, last: Last | None) -> tuple[Array, Columns]:
         """What the MLP gives for observations `[E, ...]`, and the columns of the encoder's memory."""
         features, columns = self.encoder(obs, last)
-        return mlp_numpy(self.params, features, self.network), columns
+        return mlp_numpy(self.params, features, self.network.activation), columns
 
     def random(self, obs: Obs, last: Last | None = None) -> Columns:
         return {"action": self.draw(obs), **self.encoder(obs, last)[1]}

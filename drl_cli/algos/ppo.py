@@ -60,7 +60,7 @@ class Config(AlgoConfig):
 
 def actor_shapes(network: NetworkConfig, spec: EnvSpec, features: int) -> Shapes:
     """Features -> mean of each action dimension (box), logit of each choice (discrete, multidiscrete)."""
-    return mlp_shapes(features, network, spec.action.size)
+    return mlp_shapes(features, network.hidden, spec.action.size)
 
 
 def log_std_size(spec: EnvSpec) -> int:
@@ -133,10 +133,10 @@ class Algorithm(NetworkAlgorithm):
     def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None:
         super().__init__(network, spec, seed, context)
         self.config, self.action, features = config, spec.action, self.encoder.size
-        parts = {
+        parts: dict[str, Head | int] = {
             "actor": Head(actor_shapes(network, spec, features), last=0.01),
             "log_std": log_std_size(spec),  # 0 at first
-            "critic": Head(mlp_shapes(features, network, 1)),
+            "critic": Head(mlp_shapes(features, network.hidden, 1)),
         }
         heads = self.build(parts, policy=("actor", "log_std"), lr=config.lr)
         self.actor, self.critic = heads["actor"], heads["critic"]
@@ -194,7 +194,7 @@ class Algorithm(NetworkAlgorithm):
 
     def _gradients(self, rows: Batch) -> "tuple[dict[str, torch.Tensor], torch.Tensor | None]":
         """Write the gradients of both losses; returns metrics and, where the encoder learns, their gradient for obs."""
-        config, action, num = self.config, rows["action"], len(rows["obs"])
+        config, num = self.config, len(rows["obs"])
         learns, share = not self.encoder.is_plain, rows.get("real")
         advantage = rows["advantage"] if share is None else share * rows["advantage"]
 

@@ -53,7 +53,7 @@ class Rollout:
         if self.encoder.is_plain:
             return self.rows["obs"], self.encoder.features(self._next)
         if self.encoder.memory is None:
-            pieces = torch.arange(self.num, device=self.rows["action"].device).split(PIECE)
+            pieces = torch.split(torch.arange(self.num, device=self.rows["action"].device), PIECE)
             views = [self.encoder(_take(self.rows, piece), learns=False) for piece in pieces]
             return torch.cat([view.obs for view in views]), torch.cat([view.next_obs for view in views])
         view = self.encoder(self._chunks(slice(None)), learns=False)
@@ -67,20 +67,20 @@ class Rollout:
         size, ranks = self.config.minibatch_size, self.group.size
         if self.encoder.memory is not None:
             order = torch.randperm(len(self.index), generator=generator).to(self.index.device)
-            for part in order.split(max(1, size // ranks // self.index.shape[1])):
+            for part in torch.split(order, max(1, size // ranks // self.index.shape[1])):
                 yield self._chunks(part)
         elif ranks > 1:
-            yield from self._shared(torch.randperm(self.num * ranks, generator=generator).split(size))
+            yield from self._shared(torch.split(torch.randperm(self.num * ranks, generator=generator), size))
         else:
             order = torch.randperm(self.num, generator=generator).to(self.rows["action"].device)
             if self.encoder.is_plain:  # all at once: rows are small
                 parts = {name: torch.split(column[order], size) for name, column in self.rows.items()}
                 yield from (dict(zip(parts, part, strict=True)) for part in zip(*parts.values(), strict=True))
             else:
-                yield from (_take(self.rows, part) for part in order.split(size))
+                yield from (_take(self.rows, part) for part in torch.split(order, size))
 
     def _shared(self, parts: "tuple[torch.Tensor, ...]") -> Iterator[dict[str, Any]]:  # Any: as in Batch
-        """Of minibatches drawn from the rows of all trainers this one's, weighted so that the trainers' mean is right."""
+        """Of minibatches drawn from all trainers' rows those of this one, weighted so that the trainers' mean is right."""
         first = self.group.rank * self.num
         for part in parts:
             mine = part[(part >= first) & (part < first + self.num)] - first
@@ -92,7 +92,8 @@ class Rollout:
 
     def _chunks(self, which: Any) -> dict[str, Any]:  # Any: indices or a slice; as in Batch
         index = self.index[which]
-        return _take(self.rows, index) | {"mask": self.real[which], "state": self._state[index[:, 0]]}
+        rows: dict[str, Any] = _take(self.rows, index)  # Any: as in Batch
+        return rows | {"mask": self.real[which], "state": self._state[index[:, 0]]}
 
 
 def chunks(cut: Array, length: int) -> tuple[Array, Array]:

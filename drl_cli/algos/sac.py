@@ -46,7 +46,7 @@ class Config(AlgoConfig):
 
 def actor_shapes(network: NetworkConfig, spec: EnvSpec, features: int) -> Shapes:
     """Features -> mean and log standard deviation of each action dimension."""
-    return mlp_shapes(features, network, 2 * spec.action.size)
+    return mlp_shapes(features, network.hidden, 2 * spec.action.size)
 
 
 class Policy(NetworkPolicy):
@@ -75,8 +75,12 @@ class Algorithm(NetworkAlgorithm):
         super().__init__(network, spec, seed, context)
         self.config, features = config, self.encoder.size
         self.target_entropy = -float(spec.action.size) if config.target_entropy is None else config.target_entropy
-        critics = Head(mlp_shapes(features + spec.action.size, network, 1), ensemble=2)
-        parts = {"actor": Head(actor_shapes(network, spec, features)), "critic": critics, "log_alpha": 1}
+        critics = Head(mlp_shapes(features + spec.action.size, network.hidden, 1), ensemble=2)
+        parts: dict[str, Head | int] = {
+            "actor": Head(actor_shapes(network, spec, features)),
+            "critic": critics,
+            "log_alpha": 1,
+        }
         heads = self.build(parts, policy=("actor",), lr=config.lr, lrs={"log_alpha": config.alpha_lr})
         self.actor, self.critic = heads["actor"], heads["critic"]
         self.target_encoder, self.target = self.target_of("critic", self.critic)

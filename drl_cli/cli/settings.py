@@ -10,7 +10,7 @@ from drl_cli.algos.base import AlgoConfig, algorithms, load_algorithm
 from drl_cli.cli.errors import UsageError, did_you_mean, nearest
 from drl_cli.replay.config import SAMPLERS, ReplayConfig
 from drl_cli.runtime.config import Config
-from drl_cli.utils.ranges import Range
+from drl_cli.utils.ranges import NameOrClass, Range
 
 T = TypeVar("T")
 
@@ -53,7 +53,7 @@ def convert(value: Any, kind: Any, path: str, problems: list[str], algo: type[Al
     if origin is Annotated:
         base, bounds = get_args(kind)
         result = convert(value, base, path, problems, algo)
-        if result is not None and isinstance(bounds, Range) and result not in bounds:
+        if result is not None and isinstance(bounds, Range | NameOrClass) and result not in bounds:
             problems.append(f"{path}: must be {bounds}, got {value}")
         return result
     if origin in (Union, types.UnionType):

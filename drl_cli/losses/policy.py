@@ -78,7 +78,9 @@ def multi_categorical(
     logits: "torch.Tensor", action: "torch.Tensor", choices: Sequence[int]
 ) -> "tuple[torch.Tensor, torch.Tensor]":
     """`categorical` of several independent choices: logits `[B, sum(choices)]`, action int64 `[B, k]`."""
-    parts = [categorical(one, a) for one, a in zip(logits.split(list(choices), -1), action.unbind(-1), strict=True)]
+    parts = [
+        categorical(one, a) for one, a in zip(torch.split(logits, list(choices), -1), action.unbind(-1), strict=True)
+    ]
     return torch.stack([p for p, _ in parts]).sum(0), torch.stack([h for _, h in parts]).sum(0)
 
 
@@ -90,7 +92,7 @@ def multi_categorical_backward(
     d_entropy: "torch.Tensor",
 ) -> "torch.Tensor":
     """Gradient of `multi_categorical` with respect to the logits `[B, sum(choices)]`."""
-    parts = zip(logits.split(list(choices), -1), action.unbind(-1), strict=True)
+    parts = zip(torch.split(logits, list(choices), -1), action.unbind(-1), strict=True)
     return torch.cat([categorical_backward(one, a, d_log_prob, d_entropy) for one, a in parts], -1)
 
 

@@ -5,18 +5,21 @@ through a memory where the config asks for one; both are modules of autograd, wh
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.networks.inputs import ACTION_MASK, Inputs
+from drl_cli.networks.inputs import MASK, Inputs
 from drl_cli.networks.memory import make_memory, state_size
-from drl_cli.networks.torsos import make_torso
+from drl_cli.networks.torsos import make_torso, torso_name
 from drl_cli.types import Array, Column, Columns, EnvSpec, Last, Obs, Schema
 from drl_cli.utils.group import Context
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.params import Params
+
+if TYPE_CHECKING:
+    from drl_cli.networks.recurrent import Memory
 
 Batch = Mapping[str, Any]  # Any: a tensor, or a dict of tensors
 
@@ -30,11 +33,11 @@ class Encoder:
     """The learner's: `size` features; `parts` are the modules for Params, none for plain vectors."""
 
     def __init__(self, network: NetworkConfig, spec: EnvSpec, generator: "torch.Generator") -> None:
-        self.inputs = Inputs(spec)
+        self.inputs = Inputs(spec.obs)
         self.torso = make_torso(network, spec, generator)
-        self.size = self.inputs.width if self.torso is None else self.torso.size
-        self.memory = None if network.memory == "none" else make_memory(network, self.size, generator)
-        self.size = self.size if self.memory is None else self.memory.size
+        width: int = self.inputs.width if self.torso is None else self.torso.size  # type: ignore[assignment]
+        self.memory = None if network.memory == "none" else make_memory(network, width, generator)
+        self.size: int = width if self.memory is None else self.memory.size
         modules = {"torso": self.torso, "memory": self.memory}
         self.parts = {name: module for name, module in modules.items() if module is not None}
 
@@ -54,7 +57,9 @@ class Encoder:
         """What it sees in a batch `[B, ...]`, or in sequences `[B, burn_in + T, ...]`, which have a column `mask`."""
         if "mask" not in batch:
             return Rows(self, batch, learns)
-        return Rows(self, flat_steps(batch), learns) if self.memory is None else Unrolled(self, batch, burn_in, learns)
+        if self.memory is None:
+            return Rows(self, flat_steps(batch, burn_in), learns)
+        return Unrolled(self, self.memory, batch, burn_in, learns)
 
     def features(self, obs: Any) -> "torch.Tensor":  # Any: as in Batch
         """Of observations `[N, ...]`, before the memory: float32 `[N, size]`."""
@@ -63,10 +68,14 @@ class Encoder:
 
 
 class View:
-    """Features `[N, size]` of the N learned steps of a batch: `obs`, and `next_obs`, through which nothing is learned."""
+    """Features `[N, size]` of the N learned steps of a batch: `obs`, and `next_obs`, from which nothing is learned."""
 
     obs: "torch.Tensor"
-    next_obs: "torch.Tensor"
+
+    @property
+    def next_obs(self) -> "torch.Tensor":
+        """Those of the next observations."""
+        raise NotImplementedError
 
     def backward(self, d_obs: "torch.Tensor | None") -> None:
         """Write the gradients of the encoder's parts, given d loss/d obs; nothing where it has none."""
@@ -104,7 +113,7 @@ class Unrolled(View):
     `burn_in` steps only warm the memory up (Kapturowski et al. 2019, section 3): nothing is learned through them.
     """
 
-    def __init__(self, encoder: Encoder, batch: Batch, burn_in: int, learns: bool) -> None:
+    def __init__(self, encoder: Encoder, memory: "Memory", batch: Batch, burn_in: int, learns: bool) -> None:
         self.encoder = encoder
         mask = batch["mask"]  # [B, L]
         size, length = mask.shape
@@ -115,12 +124,16 @@ class Unrolled(View):
             state = batch["state"]
             if burn_in:
                 with torch.no_grad():
-                    _, state = encoder.memory.unroll(inputs[:burn_in], state, begins[:burn_in])
-            out, _ = encoder.memory.unroll(inputs[burn_in:], state, begins[burn_in:])  # [T + 1, B, H]
+                    _, state = memory.unroll(inputs[:burn_in], state, begins[:burn_in])
+            out, _ = memory.unroll(inputs[burn_in:], state, begins[burn_in:])  # [T + 1, B, H]
         by_row = out.transpose(0, 1)
         self._out = by_row[:, :-1].reshape(-1, out.shape[-1]) if learns else None
         self.obs = by_row[:, :-1].reshape(-1, out.shape[-1]).detach()
-        self.next_obs = by_row[:, 1:].reshape(-1, out.shape[-1]).detach()
+        self._next_obs = by_row[:, 1:].reshape(-1, out.shape[-1]).detach()
+
+    @property
+    def next_obs(self) -> "torch.Tensor":
+        return self._next_obs
 
     def backward(self, d_obs: "torch.Tensor | None") -> None:
         if self._out is not None:
@@ -141,9 +154,7 @@ def _shifted(encoder: Encoder, batch: Batch, mask: "torch.Tensor", burn_in: int)
         rows = torch.arange(size, device=mask.device)
         final = encoder.features(_at(batch["next_obs"], rows, last))  # [B, F]
     after = torch.zeros_like(obs[:1])
-    inputs = torch.cat([obs, after])
-    inputs = inputs.index_put((last + 1, rows), final)
-    return inputs
+    return torch.cat([obs, after]).index_put((last + 1, rows), final)
 
 
 def _backward(encoder: Encoder, out: "torch.Tensor", d_out: "torch.Tensor | None") -> None:
@@ -185,11 +196,12 @@ class ActingEncoder:
     """
 
     def __init__(self, network: NetworkConfig, spec: EnvSpec) -> None:
-        self.inputs, self.params = Inputs(spec), None
+        self.inputs = Inputs(spec.obs)
+        self.params: Params | None = None
         self.width = self.inputs.width
         self.memory: Array | None = None
         self._learner: Encoder | None = None
-        if network.memory != "none" or make_torso_needed(network, spec):
+        if network.memory != "none" or torso_name(network, spec) is not None:
             torch.set_num_threads(1)
             self._learner = Encoder(network, spec, torch.Generator().manual_seed(0))
             self.width = self._learner.size
@@ -231,4 +243,4 @@ def _tensors(obs: Obs) -> Any:  # Any: as in Batch
 
 def action_mask(obs: Any) -> Any:  # Any: numpy or torch
     """Which actions are allowed, bool `[n, choices]`, where the observations say so; else None."""
-    return obs.get(ACTION_MASK) if isinstance(obs, Mapping) else None
+    return obs.get(MASK) if isinstance(obs, Mapping) else None

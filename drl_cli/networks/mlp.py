@@ -5,30 +5,18 @@ layer by layer, network after network where there are several. Forward and backw
 sizes of this field an autograd graph costs more than the arithmetic (docs/performance.md).
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Literal
 
 import numpy as np
 
-from drl_cli.types import Array, Obs
+from drl_cli.types import Array
 from drl_cli.utils.lazy import torch
+from drl_cli.utils.params import Part
 from drl_cli.utils.products import Products
-from drl_cli.utils.ranges import Range
-from drl_cli.utils.torch_ops import Part
 
 Shapes = list[tuple[int, ...]]
-
-
-@dataclass(frozen=True)
-class NetworkConfig:
-    """Size and initialisation of every torso."""
-
-    hidden: tuple[Annotated[int, Range(least=1)], ...]
-    activation: Literal["relu", "tanh", "elu"]
-    init: Literal["uniform", "orthogonal"]
 
 
 def mlp_shapes(inputs: int, hidden: Sequence[int], outputs: int) -> Shapes:
@@ -49,19 +37,6 @@ def split(flat: Array, shapes: Shapes) -> list[Array]:
         raise ValueError(f"parameter vector has shape {flat.shape}, the network needs ({total},)")
     ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
     return [part.reshape(shape) for part, shape in zip(np.split(flat, ends[:-1]), shapes, strict=True)]
-
-
-def flatten(obs: "torch.Tensor") -> "torch.Tensor":
-    """Observations `[B, ...]` as float32 `[B, in]`; those of images, uint8, come to lie in [0, 1]."""
-    x = obs.flatten(1).float()
-    return x.mul_(1 / 255) if obs.dtype == torch.uint8 else x
-
-
-def flatten_numpy(obs: Obs) -> Array:
-    """The same in numpy."""
-    assert isinstance(obs, np.ndarray)
-    x = obs.reshape(len(obs), math.prod(obs.shape[1:])).astype(np.float32, copy=False)
-    return x * np.float32(1 / 255) if obs.dtype == np.uint8 else x
 
 
 def mlp_numpy(params: Sequence[Array], x: Array, activation: str) -> Array:
@@ -99,9 +74,8 @@ class MLP:
         self.networks = _views(self.flat, shapes, ensemble)
         self.grads = _views(self.grad, shapes, ensemble)
 
-    def copy(self) -> "MLP":
-        """The same networks with weights of their own."""
-        part = Part(self.flat.clone(), self.grad.clone())
+    def on(self, part: Part) -> "MLP":
+        """The same networks with other weights."""
         return MLP(self.shapes, self.activation, part, self.ensemble, self.products)
 
     def init(self, how: str, generator: "torch.Generator", last: float = 1.0) -> None:
@@ -140,27 +114,33 @@ class MLP:
         return torch.stack(outputs) if self.ensemble > 1 else outputs[0].unsqueeze(0), Trace(inputs)
 
     def backward(
-        self, trace: Trace, d_out: "torch.Tensor", to_weights: int | None = None, first: int = 0
+        self,
+        trace: Trace,
+        d_out: "torch.Tensor",
+        to_weights: int | None = None,
+        first: int = 0,
+        inputs: bool = False,
     ) -> "torch.Tensor":
         """Given d loss/d output `[N, M, out]` of the batch's first M rows, write d loss/d weights to `grad`.
 
         With `to_weights` only so many rows count for that. Returns d loss/d input `[M - to_weights, in - first]` of the
-        other rows, from the input `first` on: SAC's actor loss wants those alone.
+        other rows, from the input `first` on: SAC's actor loss wants those alone. With `inputs` that of all rows.
         """
         rows = d_out.shape[1]
         split = rows if to_weights is None else to_weights
-        d_input = d_out.new_zeros(rows - split, self.shapes[0][0] - first)
-        for params, grads, inputs, d in zip(self.networks, self.grads, trace.inputs, d_out, strict=True):
+        others = 0 if inputs else split
+        d_input = d_out.new_zeros(rows - others, self.shapes[0][0] - first)
+        for params, grads, layers, d in zip(self.networks, self.grads, trace.inputs, d_out, strict=True):
             for i in range(len(params) - 2, -1, -2):
-                h = _first(inputs[i // 2], rows)
+                h = _first(layers[i // 2], rows)
                 if split:
                     d_weights = _first(d, split)
                     self.products.weight_gradient(_first(h, split), d_weights, grads[i])
                     torch.sum(d_weights, 0, out=grads[i + 1])
                 if i > 0:
                     d = _activate_backward_(self.products.input_gradient(d, params[i]), h, self.activation)
-            if split < rows:
-                d_input += self.products.input_gradient(d[split:], params[0][first:])
+            if others < rows:
+                d_input += self.products.input_gradient(d[others:], params[0][first:])
         return d_input
 
     def params(self) -> Array:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.envs.config import EnvConfig
-from drl_cli.networks.mlp import NetworkConfig
+from drl_cli.networks.config import NetworkConfig
 from drl_cli.replay.config import PrioritizedConfig, ReplayConfig, SequencesConfig
 from drl_cli.types import EnvSpec, FrameStack
 from drl_cli.utils.optimizer_config import OptimizerConfig

@@ -82,8 +82,8 @@ class BatchTrainingData:
 
     `row_ids` `[num_batches, batch_size]` are the numbers of the rows, where the table wants their priorities;
     `dropped` transitions were too old to be served; `stats` is what the table has to report. `version` and `env_steps`
-    are the request's; `moments` are those of all rows that came into this `shard`, where the trainer normalises by them.
-    `seconds` is what drawing took.
+    are the request's; `moments` are those of all rows that came into this `shard`, where the trainer normalises by
+    them. `seconds` is what drawing took.
     """
 
     trainer: int

@@ -179,9 +179,9 @@ class TorchOptim:
 
     def state(self) -> "dict[str, torch.Tensor]":
         """Nothing of a part before its first step."""
-        state = {}
+        state: dict[str, torch.Tensor] = {}
         for name, optimizer in self.optimizers.items():
-            values = optimizer.state[self.flat[name]] if self.flat[name] in optimizer.state else {}
+            values = optimizer.state.get(self.flat[name], {})
             state |= {f"{name}.{key}": value for key, value in values.items() if isinstance(value, torch.Tensor)}
         return state
 

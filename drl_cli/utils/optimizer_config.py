@@ -71,9 +71,5 @@ def option_problems(config: OptimizerConfig) -> list[str]:
             problems.append(f"optimizer.weight_decay: {config.name} has none; say optimizer.weight_decay=0")
     else:
         return problems
-    for key in config.kwargs:
-        if key not in known:
-            problems.append(
-                f"optimizer.kwargs.{key}: {config.name} has no such option; it has {', '.join(sorted(known))}"
-            )
-    return problems
+    has = f"{config.name} has no such option; it has {', '.join(sorted(known))}"
+    return problems + [f"optimizer.kwargs.{key}: {has}" for key in config.kwargs if key not in known]

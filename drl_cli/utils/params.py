@@ -94,7 +94,7 @@ class Params:
         return vector
 
     def load_vector(self, names: Sequence[str], vector: npt.NDArray[np.float32]) -> None:
-        """The inverse of `vector`; targets of these parts follow. Raises ValueError naming both sizes if they differ."""
+        """The inverse of `vector`, for their targets too; raises ValueError naming both sizes if they differ."""
         load_vector(list(self._pieces(names)), vector)
         for name in names:
             if name in self.targets:
@@ -193,7 +193,7 @@ def trained(module: "torch.nn.Module") -> "list[tuple[str, torch.nn.Parameter]]"
 def kept(module: "torch.nn.Module") -> "list[tuple[str, torch.Tensor]]":
     """Names and tensors of a module that no gradient changes: its buffers and frozen parameters."""
     frozen = [(name, p.data) for name, p in module.named_parameters() if not p.requires_grad]
-    return frozen + [*module.named_buffers()]
+    return [*frozen, *module.named_buffers()]
 
 
 def views(module: "torch.nn.Module", *flat: "torch.Tensor") -> "list[list[torch.Tensor]]":

@@ -1,5 +1,6 @@
-"""Ranges for config fields: `lr: Annotated[float, Range(above=0)]`."""
+"""What the values of config fields may be: `lr: Annotated[float, Range(above=0)]`."""
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 
@@ -29,6 +30,19 @@ class Range:
             (self.below, "<"),
         ]
         return " and ".join(f"{sign} {bound:g}" for bound, sign in parts if bound is not None)
+
+
+@dataclass(frozen=True)
+class NameOrClass:
+    """One of these names, or the import path of a class of the user's, `my_pkg.my_mod:Class`."""
+
+    names: tuple[str, ...]
+
+    def __contains__(self, value: str) -> bool:
+        return value in self.names or re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", value) is not None
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.names)}, or a class of yours as my_pkg.my_mod:Class"
 
 
 Count: TypeAlias = Annotated[int, Range(least=1)]

@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from drl_cli.algos import base
 from drl_cli.algos.base import AlgoConfig, algorithms, load_algorithm, refusal
 from drl_cli.cli.settings import convert
-from drl_cli.networks.mlp import NetworkConfig
+from drl_cli.networks.config import NetworkConfig
 from drl_cli.replay.builders import RolloutBuilder
 from drl_cli.runtime.errors import Diverged
 from drl_cli.runtime.files.checkpoint import read_arrays, write_arrays

@@ -9,7 +9,7 @@ import torch
 from torch.distributions import Categorical, Normal
 
 from drl_cli.algos.ppo import Algorithm, Config, Policy
-from drl_cli.networks.mlp import NetworkConfig
+from drl_cli.networks.config import NetworkConfig
 from drl_cli.types import ActionSpec, Column, EnvSpec
 from drl_cli.utils.group import Context, Group
 

@@ -8,7 +8,7 @@ from drl_cli.algos import dqn, ppo, sac
 from drl_cli.envs.batch import EnvBatch
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.make import read_spec
-from drl_cli.networks.mlp import NetworkConfig
+from drl_cli.networks.config import NetworkConfig
 from drl_cli.replay.builders import NStepBuilder, RolloutBuilder
 from drl_cli.replay.samplers import Uniform
 from drl_cli.replay.store import RingStore

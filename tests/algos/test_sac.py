@@ -10,7 +10,7 @@ from torch.distributions.transforms import TanhTransform
 from torch.nn import functional
 
 from drl_cli.algos.sac import Algorithm, Config, Policy
-from drl_cli.networks.mlp import NetworkConfig
+from drl_cli.networks.config import NetworkConfig
 from drl_cli.types import ActionSpec, Column, EnvSpec
 from drl_cli.utils.group import Context
 

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from drl_cli.networks.mlp import MLP, flatten, flatten_numpy, mlp_numpy, mlp_shapes, num_params, split
+from drl_cli.networks.inputs import flatten, flatten_numpy
+from drl_cli.networks.mlp import MLP, mlp_numpy, mlp_shapes, num_params, split
 from drl_cli.utils.torch_ops import FlatParams
 
 CPU = torch.device("cpu")

@@ -124,7 +124,7 @@ class Trainer:
             raise AlgorithmFailed(f"algo={module}: update raised {type(error).__name__}: {error}") from error
 
     def _check_drift(self) -> None:
-        """Raise AlgorithmFailed where the trainers' parameters differ: looked at ever more rarely, at last every 64th call."""
+        """Raise AlgorithmFailed where the trainers' parameters differ; looked at rarely, at last at every 64th call."""
         self.calls += 1
         is_power_of_two = self.calls & (self.calls - 1) == 0
         if self.group.size == 1 or not (is_power_of_two or self.calls % 64 == 0):
@@ -135,7 +135,7 @@ class Trainer:
             part = params.part_of(int(spread.argmax()))
             raise AlgorithmFailed(
                 f"the trainers drifted apart: their parameters of '{part}' differ by {difference:.3g} after update "
-                f"{self.opt_steps}. Parameters may change only by optimizer.step, which averages the trainers' gradients"
+                f"{self.opt_steps}. Only optimizer.step may change parameters: it averages the trainers' gradients"
             )
 
     def _means(self, updates: Sequence[Update], columns: Columns) -> dict[str, float]:

@@ -1,0 +1,28 @@
+"""The network of actor and critics, as the config describes it."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from drl_cli.utils.ranges import Count, NameOrClass, Positive, Range
+
+Activation = Literal["relu", "tanh", "elu"]
+TORSOS = ("auto", "mlp", "cnn", "resnet", "multi")
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """Observation -> torso -> memory -> hidden layers -> outputs; conf/network says what each option means.
+
+    Where a default is given here, it leaves the network as simple as it can be.
+    """
+
+    hidden: tuple[Count, ...]
+    activation: Activation
+    init: Literal["uniform", "orthogonal"]
+    layer_norm: bool = False
+    dropout: Annotated[float, Range(least=0, below=1)] = 0.0
+    torso: Annotated[str, NameOrClass(TORSOS)] = "auto"
+    torso_activation: Activation = "relu"
+    channels: Positive = 1.0
+    memory: Literal["none", "lstm", "gru"] = "none"
+    memory_size: Count = 256

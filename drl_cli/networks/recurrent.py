@@ -1,0 +1,48 @@
+"""LSTM (Hochreiter & Schmidhuber 1997) and GRU (Cho et al. 2014) that begin anew with an episode. Imports torch."""
+
+import torch
+from torch import Tensor, nn
+
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.networks.memory import state_size
+from drl_cli.networks.modules import orthogonal_
+
+
+class Memory(nn.Module):
+    """One recurrent layer. A row's state `[S]` is the hidden vector, of an LSTM then the cell; 0 where nothing was."""
+
+    def __init__(self, network: NetworkConfig, inputs: int) -> None:
+        super().__init__()
+        self.size, self.state_size = network.memory_size, state_size(network)
+        self.is_lstm = network.memory == "lstm"
+        self.cell = (nn.LSTM if self.is_lstm else nn.GRU)(inputs, self.size)
+        if network.init == "orthogonal":  # `uniform` is torch's own: U(-1/sqrt(size), 1/sqrt(size))
+            orthogonal_(self.cell, 1.0)
+
+    def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """One step: x `[n, F]`, state `[n, S]` before it -> what is remembered `[n, size]`, state after it."""
+        out, state = self._run(x.unsqueeze(0), state)
+        return out[0], state
+
+    def unroll(self, x: Tensor, state: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
+        """T steps at once: x `[T, n, F]`, state `[n, S]` before the first -> `[T, n, size]`, state after the last.
+
+        Where `begins`, bool `[T, n]`, the state is 0 before that step: equal to `step` after `step` up to rounding.
+        Steps between which nothing begins in any row are made by one call.
+        """
+        starts = [0, *(begins[1:].any(1).nonzero().flatten() + 1).tolist()]
+        parts = []
+        for start, end in zip(starts, [*starts[1:], len(x)], strict=True):
+            state = state.masked_fill(begins[start].unsqueeze(1), 0.0)
+            out, state = self._run(x[start:end], state)
+            parts.append(out)
+        return torch.cat(parts) if len(parts) > 1 else parts[0], state
+
+    def _run(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        hidden = state.unsqueeze(0)
+        if not self.is_lstm:
+            out, hidden = self.cell(x, hidden)
+            return out, hidden[0]
+        h, c = (part.contiguous() for part in hidden.chunk(2, -1))
+        out, (h, c) = self.cell(x, (h, c))
+        return out, torch.cat([h[0], c[0]], -1)

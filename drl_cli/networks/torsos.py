@@ -1,0 +1,110 @@
+"""What stands between an observation and the hidden layers: chosen by the observation unless the config names it."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from drl_cli.networks.config import TORSOS, NetworkConfig
+from drl_cli.networks.images import IMPALA_SIDE, Image, Kind, image, is_large, num_features
+from drl_cli.networks.inputs import Inputs, leaves, visible
+from drl_cli.types import Column, EnvSpec
+
+if TYPE_CHECKING:
+    from torch import Generator, nn
+
+
+def torso_name(network: NetworkConfig, spec: EnvSpec) -> str | None:
+    """cnn, resnet, multi or a class's import path; None where `Inputs` feed the hidden layers and no torso is needed.
+
+    Raises ValueError when the torso that the config names can't take what the environment gives.
+    """
+    name, images = network.torso, _images(spec)
+    is_plain = isinstance(spec.obs, Column)
+    if name not in TORSOS:
+        return name
+    if name == "multi" and is_plain:
+        raise ValueError(_misfit(network, spec, "a Dict or Tuple space", "auto"))
+    if name in ("cnn", "resnet") and not images:
+        raise ValueError(_misfit(network, spec, "an image", "auto or network.torso=mlp"))
+    if name == "mlp" or not images:
+        return None
+    if name == "resnet" and any(min(found.height, found.width) < IMPALA_SIDE for found in images.values()):
+        raise ValueError(_misfit(network, spec, f"images of at least {IMPALA_SIDE}x{IMPALA_SIDE} pixels", "cnn"))
+    return _kind(network) if is_plain else "multi"
+
+
+def describe(network: NetworkConfig, spec: EnvSpec) -> str:
+    """One line on what an observation goes through: `cnn (Nature) 84x84x4 -> 3136, mlp [512]`."""
+    name, hidden = torso_name(network, spec), f"[{', '.join(map(str, network.hidden))}]"
+    steps = [] if network.memory == "none" else [f"{network.memory} {network.memory_size}"]
+    steps.append(f"mlp {hidden}{' with layer norm' if network.layer_norm else ''}")
+    if network.dropout:
+        steps.append(f"dropout {network.dropout:g}")
+    if name is None:
+        steps.insert(0, f"{Inputs(spec.obs).width} inputs")
+    elif name not in TORSOS:
+        steps.insert(0, name)
+    else:
+        images, others = _images(spec), _others(spec)
+        torsos = [f"{path} {_describe(network, found)}".lstrip() for path, found in images.items()]
+        if others.parts:
+            torsos.append(f"{' '.join(others.parts)} {others.width}")
+        steps.insert(0, f"multi ({'; '.join(torsos)})" if name == "multi" else torsos[0])
+    return ", ".join(steps)
+
+
+def make_torso(network: NetworkConfig, spec: EnvSpec, generator: "Generator") -> "nn.Module | None":
+    """The torso, initialised by `network.init` from the generator; None where none is needed (`torso_name`).
+
+    Its `size` is the number of features; it takes observations `[n, ...]` as they are stored and returns `[n, size]`.
+    Raises ValueError as `torso_name` does, or when the class that the config names can't be used.
+    """
+    name, parts = torso_name(network, spec), visible(spec.obs)
+    if name is None:
+        return None
+    from drl_cli.networks import modules  # it needs torch
+
+    with modules.seeded(generator):
+        if name not in TORSOS:
+            torso = modules.users(_imported(name)(parts, network), name)
+            return torso if parts is spec.obs or isinstance(parts, Column) else modules.Unmasked(torso, list(parts))
+        columns = leaves(parts)
+        torsos = {path: modules.convolution(_kind(network), columns[path], network) for path in _images(spec)}
+        return modules.Multi(torsos, _others(spec)) if name == "multi" else torsos[""]
+
+
+def _images(spec: EnvSpec) -> dict[str, Image]:
+    """The parts that are images, by path."""
+    found = {path: image(column) for path, column in leaves(visible(spec.obs)).items()}
+    return {path: one for path, one in found.items() if one is not None}
+
+
+def _others(spec: EnvSpec) -> Inputs:
+    """The parts of a Dict or Tuple that are none."""
+    images, parts = _images(spec), leaves(visible(spec.obs))
+    return Inputs({path: column for path, column in parts.items() if path not in images})
+
+
+def _kind(network: NetworkConfig) -> Kind:
+    return "resnet" if network.torso == "resnet" else "cnn"
+
+
+def _describe(network: NetworkConfig, found: Image) -> str:
+    kind = _kind(network)
+    source = "IMPALA" if kind == "resnet" else "Nature" if is_large(found) else "MinAtar"
+    return f"{kind} ({source}) {found} -> {num_features(kind, found, network.channels)}"
+
+
+def _misfit(network: NetworkConfig, spec: EnvSpec, needed: str, fits: str) -> str:
+    parts = leaves(visible(spec.obs)).items()
+    given = ", ".join(f"{path} {column.dtype} {list(column.shape)}".lstrip() for path, column in parts)
+    return f"network.torso={network.torso} needs {needed}; {spec.id} gives {given}. For this: network.torso={fits}"
+
+
+def _imported(path: str) -> Any:  # Any: whatever stands at that place
+    module, _, name = path.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ModuleNotFoundError as error:
+        raise ValueError(f"network.torso={path}: there is no module '{error.name}' to import") from error
+    except AttributeError as error:
+        raise ValueError(f"network.torso={path}: {module} has no '{name}'") from error
