@@ -46,7 +46,7 @@ class Config(AlgoConfig):
 
 def q_shapes(network: NetworkConfig, spec: EnvSpec, features: int) -> Shapes:
     """Features -> the value of each action."""
-    return mlp_shapes(features, network.hidden, spec.action.size)
+    return mlp_shapes(features, network.hidden, spec.action.size, network.layer_norm)
 
 
 class Policy(NetworkPolicy):
@@ -96,7 +96,7 @@ class Algorithm(NetworkAlgorithm):
             rows["next_mask"] = action_mask(rows["next_obs"])
             rows["target_next_obs"] = self.target_encoder(batch, self.context.burn_in, learns=False).next_obs
             rows["next_obs"] = view.next_obs if self.config.double else None
-            rows["obs"] = view.obs
+            rows["obs"], rows["drop"] = view.obs, self.masks(self.online, len(view.obs))
             metrics, error_size, d_obs = self.gradients(rows)
             view.backward(d_obs)
             self.optimizer.step(metrics["q_loss"])
@@ -115,14 +115,14 @@ class Algorithm(NetworkAlgorithm):
         else:
             target = q_target(rows["reward"], rows["discount"], next_q)
 
-        values, trace = self.online.forward(rows["obs"])
+        values, trace = self.online.forward(rows["obs"], rows["drop"])
         q = values[0].gather(-1, action).squeeze(-1)
         error = q - target
         loss, slope = (huber if self.config.loss == "huber" else half_square)(error)
         if "weight" in rows:
             loss, slope = rows["weight"] * loss, rows["weight"] * slope
         d_q = torch.zeros_like(values[0]).scatter_(-1, action, (slope / len(slope)).unsqueeze(-1))
-        d_obs = self.online.backward(trace, d_q.unsqueeze(0), inputs=not self.encoder.is_plain)
+        d_obs = self.online.backward(trace, d_q.unsqueeze(0), to_inputs=not self.encoder.is_plain)
         return {"q_loss": loss.mean(), "q_mean": q.mean()}, error.abs(), d_obs
 
     def exploration(self, env_steps: int) -> Mapping[str, float]:

@@ -1,6 +1,6 @@
 """NetworkAlgorithm: algorithms whose networks are plain MLPs, the heads, behind one encoder."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ class NetworkAlgorithm(Algorithm):
 
     def __init__(self, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None:
         self.network, self.context = network, context
-        self.init = torch.Generator().manual_seed(seed)
+        self.seed, self.init = seed, torch.Generator().manual_seed(seed)
         self.encoder = Encoder(network, spec, self.init)
 
     def build(
@@ -47,6 +47,8 @@ class NetworkAlgorithm(Algorithm):
         self.params = Params(self.context, **self.encoder.parts, **sizes)
         self.policy_parts = (*self.encoder.parts, *policy)
         self.optimizer = Optimizer(self.params, dict.fromkeys(self.params.slices, lr) | dict(lrs or {}), self.context)
+        if self.network.dropout:
+            self.drops = self.params.generator("dropout", self.seed + 2)
         heads = {}
         for name, head in parts.items():
             if isinstance(head, Head):
@@ -63,6 +65,12 @@ class NetworkAlgorithm(Algorithm):
         """Move all targets by the share `tau` of the way to what they are copies of."""
         for name, target in self.params.targets.items():
             target.follow(self.params[name].flat, tau)
+
+    def masks(self, head: MLP, rows: int) -> "Sequence[torch.Tensor]":
+        """Dropout's masks for `head.forward` of so many rows; none where the run has no dropout."""
+        if not self.network.dropout:
+            return ()
+        return head.masks(self.context.rand(rows, head.dropout_size, self.drops), self.network.dropout)
 
     def compiled(self, function: Function) -> Function:
         """By torch.compile where the run wants it; with modules in front these are compiled, and not the function."""

@@ -60,7 +60,7 @@ class Config(AlgoConfig):
 
 def actor_shapes(network: NetworkConfig, spec: EnvSpec, features: int) -> Shapes:
     """Features -> mean of each action dimension (box), logit of each choice (discrete, multidiscrete)."""
-    return mlp_shapes(features, network.hidden, spec.action.size)
+    return mlp_shapes(features, network.hidden, spec.action.size, network.layer_norm)
 
 
 def log_std_size(spec: EnvSpec) -> int:
@@ -136,7 +136,7 @@ class Algorithm(NetworkAlgorithm):
         parts: dict[str, Head | int] = {
             "actor": Head(actor_shapes(network, spec, features), last=0.01),
             "log_std": log_std_size(spec),  # 0 at first
-            "critic": Head(mlp_shapes(features, network.hidden, 1)),
+            "critic": Head(mlp_shapes(features, network.hidden, 1, network.layer_norm)),
         }
         heads = self.build(parts, policy=("actor", "log_std"), lr=config.lr)
         self.actor, self.critic = heads["actor"], heads["critic"]
@@ -183,6 +183,7 @@ class Algorithm(NetworkAlgorithm):
         if not self.encoder.is_plain:
             view, rows = self.see(minibatch), self.steps(minibatch)
             rows["obs"] = view.obs
+        rows["drop"] = self.masks(self.critic, len(rows["target"]))
         metrics, d_obs = self.gradients(rows)
         if view is not None:
             view.backward(d_obs)
@@ -208,15 +209,15 @@ class Algorithm(NetworkAlgorithm):
         d_out = self._log_prob_backward(
             out[0], rows, d_ratio * ratio, d_entropy if share is None else share * d_entropy
         )
-        d_obs = self.actor.backward(trace, d_out.unsqueeze(0), inputs=learns)
+        d_obs = self.actor.backward(trace, d_out.unsqueeze(0), to_inputs=learns)
 
         # Critic: half the squared error to the returns that the rollout began with.
-        value, value_trace = self.critic.forward(rows["obs"])
+        value, value_trace = self.critic.forward(rows["obs"], rows["drop"])
         value_loss, d_value = half_square(value[0, :, 0] - rows["target"])
         if share is not None:
             value_loss, d_value = share * value_loss, share * d_value
         d_value = (config.value_coef / num) * d_value.view(1, -1, 1)
-        d_obs_too = self.critic.backward(value_trace, d_value, inputs=learns)
+        d_obs_too = self.critic.backward(value_trace, d_value, to_inputs=learns)
 
         metrics = {
             "policy_loss": policy_loss,

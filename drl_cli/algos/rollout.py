@@ -80,7 +80,7 @@ class Rollout:
                 yield from (_take(self.rows, part) for part in torch.split(order, size))
 
     def _shared(self, parts: "tuple[torch.Tensor, ...]") -> Iterator[dict[str, Any]]:  # Any: as in Batch
-        """Of minibatches drawn from all trainers' rows those of this one, weighted so that the trainers' mean is right."""
+        """Of minibatches drawn from all trainers' rows those of this one, weighted for the mean over the trainers."""
         first = self.group.rank * self.num
         for part in parts:
             mine = part[(part >= first) & (part < first + self.num)] - first

@@ -46,7 +46,7 @@ class Config(AlgoConfig):
 
 def actor_shapes(network: NetworkConfig, spec: EnvSpec, features: int) -> Shapes:
     """Features -> mean and log standard deviation of each action dimension."""
-    return mlp_shapes(features, network.hidden, 2 * spec.action.size)
+    return mlp_shapes(features, network.hidden, 2 * spec.action.size, network.layer_norm)
 
 
 class Policy(NetworkPolicy):
@@ -75,7 +75,7 @@ class Algorithm(NetworkAlgorithm):
         super().__init__(network, spec, seed, context)
         self.config, features = config, self.encoder.size
         self.target_entropy = -float(spec.action.size) if config.target_entropy is None else config.target_entropy
-        critics = Head(mlp_shapes(features + spec.action.size, network.hidden, 1), ensemble=2)
+        critics = Head(mlp_shapes(features + spec.action.size, network.hidden, 1, network.layer_norm), ensemble=2)
         parts: dict[str, Head | int] = {
             "actor": Head(actor_shapes(network, spec, features)),
             "critic": critics,
@@ -95,6 +95,7 @@ class Algorithm(NetworkAlgorithm):
             rows["obs"], rows["next_obs"] = view.obs, view.next_obs
             rows["target_next_obs"] = self.target_encoder(batch, self.context.burn_in, learns=False).next_obs
             num, size = rows["action"].shape
+            rows["drop"] = self.masks(self.critic, 2 * num)
             noise = self.context.randn(num, 2 * size, self.noise)
             metrics, error_size, d_obs = self.gradients(rows, noise)
             view.backward(d_obs)
@@ -120,7 +121,7 @@ class Algorithm(NetworkAlgorithm):
         noise = torch.cat(noise.chunk(2, -1))
         (action, next_action), (log_prob, next_log_prob) = (x.chunk(2) for x in tanh_gaussian(mean, log_std, noise))
         inputs = torch.cat([torch.cat([obs, obs]), torch.cat([rows["action"], action])], -1)
-        values, critic_trace = self.critic.forward(inputs)
+        values, critic_trace = self.critic.forward(inputs, rows["drop"])
         q, q_pi = values.squeeze(-1).chunk(2, -1)
 
         # Critics: the squared soft Bellman error, weighted where replay is prioritized.
@@ -135,7 +136,7 @@ class Algorithm(NetworkAlgorithm):
             d_obs = None
             d_action = self.critic.backward(critic_trace, d_values, to_weights=num, first=obs.shape[1])
         else:
-            d_inputs = self.critic.backward(critic_trace, d_values, to_weights=num, inputs=True)
+            d_inputs = self.critic.backward(critic_trace, d_values, to_weights=num, to_inputs=True)
             d_obs, d_action = d_inputs[:num, : obs.shape[1]], d_inputs[num:, obs.shape[1] :]
         log_std, noise = log_std[:num], noise[:num]
         d_mean, d_log_std = tanh_gaussian_backward(action, log_std, noise, d_action, d_log_prob)

@@ -1,6 +1,7 @@
 """Multi-layer perceptrons with all weights in one flat array and a hand-written backward pass.
 
 One layout serves torch (learner) and numpy (workers, which do not import torch): weight `[in, out]` and bias `[out]`,
+with layer norm (Ba et al. 2016, arXiv 1607.06450) its gain `[out]` and bias `[out]` after those of each hidden layer,
 layer by layer, network after network where there are several. Forward and backward are plain matrix products: at the
 sizes of this field an autograd graph costs more than the arithmetic (docs/performance.md).
 """
@@ -17,12 +18,16 @@ from drl_cli.utils.params import Part
 from drl_cli.utils.products import Products
 
 Shapes = list[tuple[int, ...]]
+NORM_EPS = 1e-5
+"""What is added to a layer's variance before layer norm divides by its root."""
 
 
-def mlp_shapes(inputs: int, hidden: Sequence[int], outputs: int) -> Shapes:
-    """Shapes of weights and biases, layer by layer."""
-    sizes = [inputs, *hidden, outputs]
-    return [shape for pair in pairwise(sizes) for shape in (pair, pair[1:])]
+def mlp_shapes(inputs: int, hidden: Sequence[int], outputs: int, layer_norm: bool = False) -> Shapes:
+    """Shapes of weights and biases, layer by layer; layer norm is told by them alone."""
+    vectors = 3 if layer_norm else 1
+    pairs = pairwise([inputs, *hidden, outputs])
+    shapes = [shape for pair in pairs for shape in (pair, *[pair[1:]] * vectors)]
+    return shapes[:-2] if layer_norm else shapes  # the last layer is not normalised
 
 
 def num_params(shapes: Shapes, ensemble: int = 1) -> int:
@@ -41,11 +46,15 @@ def split(flat: Array, shapes: Shapes) -> list[Array]:
 
 def mlp_numpy(params: Sequence[Array], x: Array, activation: str) -> Array:
     """Forward pass in numpy: `[B, in] -> [B, out]`, equal to `MLP.forward` up to float32 rounding."""
-    last = len(params) - 2
-    for i in range(0, len(params), 2):
+    last, step = len(params) - 2, 4 if len(params) > 2 and params[2].ndim == 1 else 2
+    for i in range(0, len(params), step):
         x = x @ params[i]
         x += params[i + 1]
         if i < last:
+            if step == 4:
+                x -= x.mean(1, keepdims=True)
+                x *= params[i + 2] / np.sqrt((x * x).mean(1, keepdims=True) + np.float32(NORM_EPS))
+                x += params[i + 3]
             if activation == "relu":
                 np.maximum(x, 0.0, out=x)
             elif activation == "tanh":
@@ -57,9 +66,16 @@ def mlp_numpy(params: Sequence[Array], x: Array, activation: str) -> Array:
 
 @dataclass(frozen=True)
 class Trace:
-    """What `MLP.backward` needs of a forward pass: the input of every layer, per network."""
+    """What `MLP.backward` needs of a forward pass, for each network.
+
+    The input of every layer; of every hidden layer, with layer norm, what was normalised, its mean and its 1 / standard
+    deviation; with dropout, its outputs before any were left out, and the masks.
+    """
 
     inputs: "list[list[torch.Tensor]]"
+    norms: "list[list[tuple[torch.Tensor, ...]]]"
+    outputs: "list[list[torch.Tensor]]"
+    masks: "Sequence[torch.Tensor]"
 
 
 class MLP:
@@ -70,6 +86,7 @@ class MLP:
     ) -> None:
         self.shapes, self.activation, self.ensemble = shapes, activation, ensemble
         self.products = products or Products()
+        self.step = _step(shapes)
         self.flat, self.grad = part.flat, part.grad
         self.networks = _views(self.flat, shapes, ensemble)
         self.grads = _views(self.grad, shapes, ensemble)
@@ -85,8 +102,8 @@ class MLP:
         The last layer is then multiplied by `last`: a small one starts all outputs near 0.
         """
         for params in self.networks:
-            for i in range(0, len(params), 2):
-                weight, bias = params[i], params[i + 1]
+            for i in range(0, len(params), self.step):
+                weight, bias, *norm = params[i : i + self.step]
                 if how == "uniform":
                     for tensor in (weight, bias):
                         noise = torch.rand(tensor.shape, generator=generator)
@@ -96,22 +113,52 @@ class MLP:
                     torch.nn.init.orthogonal_(draft, 1 if i == len(params) - 2 else 2**0.5, generator=generator)
                     weight.copy_(draft)
                     bias.zero_()
+                for tensor, value in zip(norm, (1.0, 0.0), strict=False):
+                    tensor.fill_(value)
             weight *= last
             bias *= last
 
-    def forward(self, x: "torch.Tensor") -> "tuple[torch.Tensor, Trace]":
-        """`[B, in] -> [N, B, out]`, to be called under torch.no_grad; the trace is for `backward`."""
-        outputs, inputs = [], []
-        for params in self.networks:
-            h, layers = x, []
-            for i in range(0, len(params), 2):
-                layers.append(h)
+    @property
+    def dropout_size(self) -> int:
+        """Outputs of all hidden layers of all networks."""
+        return self.ensemble * sum(self._widths())
+
+    def masks(self, uniform: "torch.Tensor", rate: float) -> "list[torch.Tensor]":
+        """Dropout's masks for `forward`, one `[N, B, width]` of 0 and 1 / (1 - rate) for each hidden layer.
+
+        `uniform` are random numbers in [0, 1), `[B, dropout_size]`: a share `rate` of all is left out.
+        """
+        factors = (uniform >= rate).to(uniform.dtype) / (1.0 - rate)
+        parts = torch.split(factors, [self.ensemble * width for width in self._widths()], 1)
+        return [part.view(len(part), self.ensemble, -1).transpose(0, 1) for part in parts]
+
+    def forward(self, x: "torch.Tensor", masks: "Sequence[torch.Tensor]" = ()) -> "tuple[torch.Tensor, Trace]":
+        """`[B, in] -> [N, B, out]`, to be called under torch.no_grad; the trace is for `backward`.
+
+        With `masks` the outputs of hidden layers are multiplied by them: dropout (Srivastava et al. 2014).
+        """
+        outputs, trace = [], Trace([], [], [], masks)
+        for network, params in enumerate(self.networks):
+            h, inputs = x, []
+            norms: list[tuple[torch.Tensor, ...]] = []
+            kept: list[torch.Tensor] = []
+            for i in range(0, len(params), self.step):
+                inputs.append(h)
                 h = self.products.linear(h, params[i], params[i + 1])
                 if i < len(params) - 2:
+                    if self.step == 4:
+                        before = h
+                        h, *moments = torch.native_layer_norm(h, h.shape[1:], params[i + 2], params[i + 3], NORM_EPS)
+                        norms.append((before, *moments))
                     h = _activate_(h, self.activation)
+                    if masks:
+                        kept.append(h)
+                        h = h * masks[i // self.step][network]
             outputs.append(h)
-            inputs.append(layers)
-        return torch.stack(outputs) if self.ensemble > 1 else outputs[0].unsqueeze(0), Trace(inputs)
+            trace.inputs.append(inputs)
+            trace.norms.append(norms)
+            trace.outputs.append(kept)
+        return torch.stack(outputs) if self.ensemble > 1 else outputs[0].unsqueeze(0), trace
 
     def backward(
         self,
@@ -119,34 +166,52 @@ class MLP:
         d_out: "torch.Tensor",
         to_weights: int | None = None,
         first: int = 0,
-        inputs: bool = False,
+        to_inputs: bool = False,
     ) -> "torch.Tensor":
         """Given d loss/d output `[N, M, out]` of the batch's first M rows, write d loss/d weights to `grad`.
 
         With `to_weights` only so many rows count for that. Returns d loss/d input `[M - to_weights, in - first]` of the
-        other rows, from the input `first` on: SAC's actor loss wants those alone. With `inputs` that of all rows.
+        other rows, from the input `first` on: SAC's actor loss wants those alone. A torso in front wants that of all
+        rows, `[M, in - first]`: `to_inputs`.
         """
         rows = d_out.shape[1]
         split = rows if to_weights is None else to_weights
-        others = 0 if inputs else split
-        d_input = d_out.new_zeros(rows - others, self.shapes[0][0] - first)
-        for params, grads, layers, d in zip(self.networks, self.grads, trace.inputs, d_out, strict=True):
-            for i in range(len(params) - 2, -1, -2):
-                h = _first(layers[i // 2], rows)
+        begin = 0 if to_inputs else split
+        d_input = d_out.new_zeros(rows - begin, self.shapes[0][0] - first)
+        for network, (params, grads, d) in enumerate(zip(self.networks, self.grads, d_out, strict=True)):
+            for i in range(len(params) - 2, -1, -self.step):
+                layer = i // self.step
+                h = _first(trace.inputs[network][layer], rows)
                 if split:
                     d_weights = _first(d, split)
                     self.products.weight_gradient(_first(h, split), d_weights, grads[i])
                     torch.sum(d_weights, 0, out=grads[i + 1])
                 if i > 0:
-                    d = _activate_backward_(self.products.input_gradient(d, params[i]), h, self.activation)
-            if others < rows:
-                d_input += self.products.input_gradient(d[others:], params[0][first:])
+                    d = self.products.input_gradient(d, params[i])
+                    if trace.masks:
+                        h = _first(trace.outputs[network][layer - 1], rows)
+                        d = d * _first(trace.masks[layer - 1][network], rows)
+                    d = _activate_backward_(d, h, self.activation)
+                    if self.step == 4:
+                        norm = [_first(tensor, rows) for tensor in trace.norms[network][layer - 1]]
+                        d = _norm_backward(d, norm, params[i - 2 : i], grads[i - 2 : i], split)
+            if begin < rows:
+                d_input += self.products.input_gradient(d[begin:], params[0][first:])
         return d_input
 
     def params(self) -> Array:
         """A float32 copy of `flat` on the CPU."""
         copy: Array = self.flat.cpu().numpy().copy()
         return copy
+
+    def _widths(self) -> list[int]:
+        """Of the hidden layers."""
+        return [shape[1] for shape in self.shapes[: -2 : self.step]]
+
+
+def _step(shapes: Sequence[tuple[int, ...]]) -> int:
+    """How many parameters a layer has: with layer norm a hidden layer's weight is followed by three vectors."""
+    return 4 if len(shapes) > 2 and len(shapes[2]) == 1 else 2
 
 
 def _views(flat: "torch.Tensor", shapes: Shapes, ensemble: int) -> "list[list[torch.Tensor]]":
@@ -171,3 +236,24 @@ def _activate_backward_(d: "torch.Tensor", h: "torch.Tensor", activation: str) -
         gradient: torch.Tensor = torch.ops.aten.threshold_backward.grad_input(d, h, 0, grad_input=d)
         return gradient
     return d.mul_(1 - h * h) if activation == "tanh" else torch.where(h > 0, d, d * (h + 1))
+
+
+def _norm_backward(
+    d: "torch.Tensor",
+    norm: "Sequence[torch.Tensor]",
+    params: "Sequence[torch.Tensor]",
+    grads: "Sequence[torch.Tensor]",
+    split: int,
+) -> "torch.Tensor":
+    """Gradient through layer norm; those of its gain and bias, from the first `split` rows, are written to `grads`."""
+    backward, shape = torch.ops.aten.native_layer_norm_backward, d.shape[1:]
+    is_all = split == d.shape[0]
+    d_input, *d_params = backward(d, norm[0], shape, norm[1], norm[2], *params, [True, is_all, is_all])
+    if 0 < split < d.shape[0]:
+        counting = [tensor[:split] for tensor in norm]
+        _, *d_params = backward(d[:split], counting[0], shape, counting[1], counting[2], *params, [False, True, True])
+    if split:
+        for grad, d_param in zip(grads, d_params, strict=True):
+            grad.copy_(d_param)
+    gradient: torch.Tensor = d_input
+    return gradient

@@ -113,6 +113,13 @@ class Context:
 
         Every member's generator has to have the same seed.
         """
-        rank, num = self.group.rank, self.group.size
-        noise = torch.randn(num * rows, size, generator=generator, device=self.device)
-        return noise[rank * rows : (rank + 1) * rows]
+        return self._mine(torch.randn(self.group.size * rows, size, generator=generator, device=self.device))
+
+    def rand(self, rows: int, size: int, generator: "torch.Generator") -> "torch.Tensor":
+        """Uniform numbers in [0, 1) `[rows, size]`, drawn as by `randn`."""
+        return self._mine(torch.rand(self.group.size * rows, size, generator=generator, device=self.device))
+
+    def _mine(self, drawn: "torch.Tensor") -> "torch.Tensor":
+        """Of what is drawn for the rows of all members those of this one."""
+        rows = len(drawn) // self.group.size
+        return drawn[self.group.rank * rows : (self.group.rank + 1) * rows]

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from drl_cli.networks.inputs import flatten, flatten_numpy
 from drl_cli.networks.mlp import MLP, mlp_numpy, mlp_shapes, num_params, split
 from drl_cli.utils.torch_ops import FlatParams
 
@@ -23,24 +22,45 @@ def build(shapes, activation="relu", ensemble=1):
     return MLP(shapes, activation, FlatParams(CPU, all=num_params(shapes, ensemble))["all"], ensemble)
 
 
-def make(inputs=3, hidden=(5, 4), outputs=2, activation="relu", ensemble=1, how="uniform", seed=0):
-    mlp = build(mlp_shapes(inputs, hidden, outputs), activation, ensemble)
+def make(inputs=3, hidden=(5, 4), outputs=2, activation="relu", ensemble=1, how="uniform", seed=0, layer_norm=False):
+    mlp = build(mlp_shapes(inputs, hidden, outputs, layer_norm), activation, ensemble)
     mlp.init(how, torch.Generator().manual_seed(seed))
     return mlp
 
 
-def autograd_forward(params, x, activation):
-    """The same network from torch.nn's own pieces."""
-    for i in range(0, len(params), 2):
+def make_normed(**kwargs):
+    """With layer norm, whose gains and biases are not what they begin with."""
+    mlp = make(layer_norm=True, **kwargs)
+    for network in mlp.networks:
+        for i in range(0, len(network) - 2, 4):
+            for vector in network[i + 2 : i + 4]:
+                vector += torch.linspace(-0.3, 0.4, len(vector))
+    return mlp
+
+
+def make_masks(mlp, rows, rate=0.3):
+    return mlp.masks(torch.rand(rows, mlp.dropout_size, generator=torch.Generator().manual_seed(5)), rate)
+
+
+def autograd_forward(params, x, activation, layer_norm=False, masks=()):
+    """The same network from torch.nn's own pieces; masks `[B, width]` of each hidden layer."""
+    step = 4 if layer_norm else 2
+    for i in range(0, len(params), step):
         x = torch.nn.functional.linear(x, params[i].t(), params[i + 1])
         if i < len(params) - 2:
+            if layer_norm:
+                x = torch.nn.functional.layer_norm(x, x.shape[1:], params[i + 2], params[i + 3])
             x = getattr(torch.nn.functional, activation)(x)
+            if masks:
+                x = x * masks[i // step]
     return x
 
 
 def test_shapes():
     assert mlp_shapes(3, (5, 4), 2) == [(3, 5), (5,), (5, 4), (4,), (4, 2), (2,)]
-    assert mlp_shapes(3, (), 2) == [(3, 2), (2,)]
+    assert mlp_shapes(3, (), 2) == mlp_shapes(3, (), 2, layer_norm=True) == [(3, 2), (2,)]
+    normed = [(3, 5), (5,), (5,), (5,), (5, 4), (4,), (4,), (4,), (4, 2), (2,)]
+    assert mlp_shapes(3, (5, 4), 2, layer_norm=True) == normed
 
 
 def test_layout_is_weight_then_bias_layer_by_layer_network_by_network():
@@ -68,17 +88,6 @@ def test_a_copy_has_weights_and_gradients_of_its_own():
     assert not mlp.grad.any()
 
 
-@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
-def test_flatten(dtype):
-    obs = np.array([[[0, 51], [255, 1]]], dtype)
-    expected = np.float32([[0, 0.2, 1, 1 / 255]] if dtype == np.uint8 else [[0, 51, 255, 1]])
-    before = obs.copy()
-    for x in (flatten_numpy(obs), flatten(torch.from_numpy(obs)).numpy()):
-        assert x.dtype == np.float32
-        np.testing.assert_allclose(x, expected, rtol=1e-7)
-    np.testing.assert_array_equal(obs, before)
-
-
 def test_params_is_a_copy():
     mlp = make()
     params = mlp.params()
@@ -102,11 +111,12 @@ def test_split_gives_views_and_refuses_other_sizes():
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("hidden", [(), (7,), (33, 17, 9)])
-def test_numpy_equals_torch(activation, hidden):
-    mlp = make(6, hidden, 4, activation)
+@pytest.mark.parametrize("layer_norm", [False, True])
+def test_numpy_equals_torch(activation, hidden, layer_norm):
+    mlp = (make_normed if layer_norm else make)(inputs=6, hidden=hidden, outputs=4, activation=activation)
     x = np.random.default_rng(0).standard_normal((50, 6)).astype(np.float32) * 3
     kept = x.copy()
-    out = mlp_numpy(split(mlp.params(), mlp_shapes(6, hidden, 4)), x, activation)
+    out = mlp_numpy(split(mlp.params(), mlp.shapes), x, activation)
     assert out.dtype == np.float32
     np.testing.assert_allclose(out, mlp.forward(torch.from_numpy(x))[0][0].numpy(), rtol=1e-5, atol=1e-5)
     np.testing.assert_array_equal(x, kept)
@@ -135,6 +145,90 @@ def test_backward_equals_autograd(float64, activation, ensemble, hidden):
         for grad, param in zip(grads, network, strict=True):
             torch.testing.assert_close(grad, param.grad)
     assert not (mlp.grad == 7.0).any()  # every entry of the flat gradient is written
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("layer_norm", [False, True])
+@pytest.mark.parametrize("drops", [False, True])
+def test_layer_norm_and_dropout_equal_autograd_in_every_row(float64, activation, layer_norm, drops):
+    """The first 6 of 9 rows count for the weights, 8 for the input, the last nowhere."""
+    build_it = make_normed if layer_norm else make
+    mlp = build_it(inputs=4, hidden=(8, 6), activation=activation, ensemble=2)
+    x = torch.randn(9, 4, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    d_out = torch.randn(2, 8, 2, generator=torch.Generator().manual_seed(2))
+    masks = make_masks(mlp, 9) if drops else ()
+    twin = [[p.clone().requires_grad_() for p in network] for network in mlp.networks]
+    pairs = enumerate(twin)
+    reference = torch.stack(
+        [autograd_forward(params, x, activation, layer_norm, [mask[n] for mask in masks]) for n, params in pairs]
+    )
+    (reference[:, :8] * d_out).sum().backward(retain_graph=True)
+    d_x = x.grad.clone()
+    for params in twin:
+        for param in params:
+            param.grad = None
+    (reference[:, :6] * d_out[:, :6]).sum().backward()
+    with torch.no_grad():
+        out, trace = mlp.forward(x, masks)
+        torch.testing.assert_close(out, reference)
+        mlp.grad.fill_(7.0)
+        torch.testing.assert_close(mlp.backward(trace, d_out, to_weights=0), d_x[:8])
+        assert (mlp.grad == 7.0).all()
+        rest = mlp.backward(trace, d_out, to_weights=6, first=1)
+        torch.testing.assert_close(rest, d_x[6:8, 1:])
+        grad = mlp.grad.clone()
+        torch.testing.assert_close(mlp.backward(trace, d_out, to_weights=6, first=1, to_inputs=True), d_x[:8, 1:])
+        assert torch.equal(mlp.grad, grad)
+    torch.testing.assert_close(mlp.grad, torch.cat([param.grad.flatten() for params in twin for param in params]))
+    with torch.no_grad():
+        assert torch.equal(mlp.backward(trace, d_out, to_inputs=True), mlp.backward(trace, d_out, 0))
+    assert not torch.allclose(mlp.grad, grad)  # all 8 rows count now
+
+
+@pytest.mark.parametrize("activation", ["tanh", "elu"])
+def test_backward_equals_finite_differences(float64, activation):
+    mlp = make_normed(inputs=4, hidden=(8, 6), activation=activation, ensemble=2)
+    random = torch.Generator().manual_seed(3)
+    x, d_out = torch.randn(5, 4, generator=random), torch.randn(2, 5, 2, generator=random)
+    masks = make_masks(mlp, 5)
+    d_x = mlp.backward(mlp.forward(x, masks)[1], d_out, to_inputs=True)
+    flat = mlp.flat.clone()
+
+    def loss(params, x):
+        mlp.flat.copy_(params)
+        return (mlp.forward(x, masks)[0] * d_out).sum()
+
+    for _ in range(5):
+        v, u = torch.randn(flat.shape, generator=random), torch.randn(x.shape, generator=random)
+        eps = 1e-6
+        slope = (loss(flat + eps * v, x + eps * u) - loss(flat - eps * v, x - eps * u)) / (2 * eps)
+        torch.testing.assert_close(slope, (mlp.grad * v).sum() + (d_x * u).sum(), rtol=1e-6, atol=1e-7)
+
+
+def test_dropout_masks_leave_out_a_share_and_keep_the_mean():
+    mlp = make(hidden=(100, 50), ensemble=2)
+    assert mlp.dropout_size == 300
+    uniform = torch.rand(40, 300, generator=torch.Generator().manual_seed(0))
+    masks = mlp.masks(uniform, 0.25)
+    assert [mask.shape for mask in masks] == [(2, 40, 100), (2, 40, 50)]
+    for mask in masks:
+        assert set(mask.unique().tolist()) == {0.0, torch.tensor(4 / 3).item()}
+        assert abs(mask.mean() - 1.0) < 0.03
+    assert torch.equal(masks[0][1] > 0, uniform[:, 100:200] >= 0.25)  # a row's masks come from its own numbers
+    assert torch.equal(masks[1][0] > 0, uniform[:, 200:250] >= 0.25)
+    x = torch.ones(40, 3)
+    assert torch.equal(mlp.forward(x, mlp.masks(uniform, 0.0))[0], mlp.forward(x)[0])
+
+
+@pytest.mark.parametrize("how", ["uniform", "orthogonal"])
+def test_layer_norm_starts_as_nothing_but_norm_on_the_same_weights(how):
+    plain, normed = make(how=how, ensemble=2), make(how=how, ensemble=2, layer_norm=True)
+    for network, other in zip(plain.networks, normed.networks, strict=True):
+        weights = [param for i, param in enumerate(other) if i % 4 < 2]
+        assert all(torch.equal(*pair) for pair in zip(network, weights, strict=True))
+        for i in range(0, len(other) - 2, 4):
+            assert (other[i + 2] == 1.0).all()
+            assert (other[i + 3] == 0.0).all()
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)

@@ -1,0 +1,141 @@
+"""Convolution torsos: the published sizes, gradients, what becomes of pixels, and that positions are kept apart."""
+
+import pytest
+import torch
+from gradients import check_gradients
+from networks import network
+
+from drl_cli.networks.modules import convolution
+from drl_cli.networks.torsos import make_torso
+from drl_cli.types import ActionSpec, Column, EnvSpec
+
+
+def make(kind, shape, dtype="uint8", **changes):
+    torch.manual_seed(0)
+    return convolution(kind, Column(shape, dtype), network(**changes))
+
+
+def random_bytes(*shape):
+    return torch.randint(256, shape, generator=torch.Generator().manual_seed(1), dtype=torch.uint8)
+
+
+def count(module):
+    return sum(param.numel() for param in module.parameters())
+
+
+def test_nature_has_the_published_number_of_parameters():
+    """With its layer of 512 units and 4 actions 1,686,180, as Mnih et al.'s network for Breakout."""
+    torso = make("cnn", (84, 84, 4))
+    assert torso.size == 3136
+    assert count(torso) + (3136 + 1) * 512 + (512 + 1) * 4 == 1_686_180
+    convs = [module for module in torso.modules() if isinstance(module, torch.nn.Conv2d)]
+    assert [(c.out_channels, c.kernel_size[0], c.stride[0]) for c in convs] == [(32, 8, 4), (64, 4, 2), (64, 3, 1)]
+
+
+def test_minatar_has_the_published_number_of_parameters():
+    assert count(make("cnn", (10, 10, 4), "bool")) == 4 * 9 * 16 + 16
+
+
+def test_impala_has_the_published_layers():
+    """15 convolutions; on the published frame of 72x96x3, with the 256 units behind them, 982,592 parameters."""
+    torso = make("resnet", (72, 96, 3))
+    convs = [module for module in torso.modules() if isinstance(module, torch.nn.Conv2d)]
+    assert [conv.out_channels for conv in convs] == [16] * 5 + [32] * 10
+    assert count(torso) == 97_600
+    assert count(torso) + (torso.size + 1) * 256 == 982_592
+
+
+def test_channels_are_multiplied():
+    convs = [m for m in make("resnet", (16, 16, 3), channels=2.0).modules() if isinstance(m, torch.nn.Conv2d)]
+    assert [conv.out_channels for conv in convs] == [32] * 5 + [64] * 10
+
+
+def test_the_residual_network_is_that_of_the_figure():
+    """Written out with functions, section by section."""
+    torso = make("resnet", (16, 16, 3))
+    convs = [module for module in torso.modules() if isinstance(module, torch.nn.Conv2d)]
+    obs = random_bytes(2, 16, 16, 3)
+    relu, x = torch.relu, obs.permute(0, 3, 1, 2) / 255
+    for first, *blocks in (convs[i : i + 5] for i in (0, 5, 10)):
+        x = torch.nn.functional.max_pool2d(first(x), 3, 2, 1)
+        for one, two in (blocks[:2], blocks[2:]):
+            x = x + two(relu(one(relu(x))))
+    torch.testing.assert_close(torso(obs), relu(x).flatten(1))
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh", "elu"])
+@pytest.mark.parametrize(("kind", "shape"), [("cnn", (40, 36, 2)), ("cnn", (6, 5, 2)), ("resnet", (9, 8, 2))])
+@pytest.mark.parametrize("init", ["uniform", "orthogonal"])
+def test_gradients_equal_finite_differences(kind, shape, activation, init):
+    torso = make(kind, shape, torso_activation=activation, channels=0.1, init=init).double()
+    obs = random_bytes(2, *shape)
+    check_gradients(torso, lambda module: module(obs))
+
+
+def test_the_joined_torsos_have_the_gradients_of_finite_differences():
+    obs_spec = {"a.b": Column((6, 6, 1), "uint8"), "c": Column((5, 5), "bool"), "d": Column((3,), "float32")}
+    spec = EnvSpec("X-v0", obs_spec, ActionSpec("box", 1, "Box"))
+    torso = make_torso(network(torso_activation="tanh", channels=0.2), spec, torch.Generator()).double()
+    d = torch.randn(2, 3, generator=torch.Generator().manual_seed(0))
+    obs = {"d": d, "c": random_bytes(2, 5, 5) > 127, "a.b": random_bytes(2, 6, 6, 1)}
+    check_gradients(torso, lambda module: module(obs))
+    parts = [torso.torsos[0](obs["a.b"]), torso.torsos[1](obs["c"]), d]
+    assert torch.equal(torso(obs), torch.cat(parts, 1))
+
+
+def test_orthogonal_filters_and_no_bias():
+    conv = make("cnn", (10, 10, 3), init="orthogonal").layers[0]
+    filters = conv.weight.flatten(1)
+    torch.testing.assert_close(filters @ filters.t(), 2.0 * torch.eye(16), atol=1e-5, rtol=0)
+    assert not conv.bias.any()
+
+
+def test_uniform_filters_fill_their_range():
+    conv = make("cnn", (84, 84, 4)).layers[2]
+    bound = (32 * 4 * 4) ** -0.5
+    for tensor in (conv.weight, conv.bias):
+        assert 0.9 * bound < tensor.abs().max() <= bound
+
+
+def test_channels_last_channels_first_and_stacked_frames_are_the_same_image():
+    last = make("cnn", (40, 36, 6))
+    obs = random_bytes(3, 40, 36, 6)
+    first, stacked, both = (make("cnn", shape) for shape in [(6, 40, 36), (2, 40, 36, 3), (2, 3, 40, 36)])
+    for torso in (first, stacked, both):
+        torso.load_state_dict(last.state_dict())
+    channels_first = obs.permute(0, 3, 1, 2).contiguous()
+    frames = torch.stack([obs[..., :3], obs[..., 3:]], 1)
+    assert torch.equal(last.pixels(obs), channels_first * torch.tensor(1 / 255))
+    for torso, same in ((first, channels_first), (stacked, frames), (both, channels_first.unflatten(1, (2, 3)))):
+        assert torch.equal(torso.pixels(same), last.pixels(obs))
+        torch.testing.assert_close(torso(same), last(obs))
+
+
+def test_planes_of_booleans_are_0_and_1_and_floats_stay():
+    planes = torch.tensor([True, False] * 50).view(1, 10, 10)
+    assert torch.equal(make("cnn", (10, 10), "bool").pixels(planes), planes.float().unsqueeze(1))
+    floats = 300 * torch.randn(1, 10, 10, 3, generator=torch.Generator().manual_seed(0))
+    before = floats.clone()
+    assert torch.equal(make("cnn", (10, 10, 3), "float32").pixels(floats), floats.permute(0, 3, 1, 2))
+    assert torch.equal(floats, before)
+
+
+@pytest.mark.parametrize(("kind", "side", "spot"), [("cnn", 84, 8), ("cnn", 10, 1), ("resnet", 64, 8)])
+def test_where_something_is_can_be_read_from_the_features(kind, side, spot):
+    """A linear readout tells a spot's row and column; one of the features' averages over positions does not."""
+    torso = make(kind, (side, side, 1))
+    places = range(0, side - spot + 1, spot)
+    where = [(y, x) for y in places for x in places]
+    obs = torch.zeros(len(where), side, side, 1, dtype=torch.uint8)
+    for image, (y, x) in zip(obs, where, strict=True):
+        image[y : y + spot, x : x + spot] = 255
+    target = torch.tensor(where, dtype=torch.float64)
+
+    def error(features):
+        features = torch.cat([features, torch.ones(len(where), 1)], 1).double()
+        readout = torch.linalg.lstsq(features, target, driver="gelsd").solution
+        return (features @ readout - target).abs().max()
+
+    with torch.no_grad():
+        assert error(torso(obs)) < 0.5 * spot
+        assert error(torso.layers(torso.pixels(obs)).mean((2, 3))) > 0.5 * spot

@@ -1,0 +1,9 @@
+"""A small network config, changed as a test wants it."""
+
+import dataclasses
+
+from drl_cli.networks.config import NetworkConfig
+
+
+def network(**changes):
+    return dataclasses.replace(NetworkConfig((16, 12), "relu", "uniform"), **changes)
