@@ -40,11 +40,11 @@ class HandOver:
         self.issued = 0
         self.inserting = 0
 
-    def dispatch(self, member: Member, load: LoadParams, params: Ref) -> None:
+    def dispatch(self, member: Member, params_header: LoadParams, params: Ref) -> None:
         """Have a member collect."""
-        if self.pool.fetches(member, load):
-            self.progress.trace.add(7, member=member.index, version=load.version)
-        ref = self.pool.dispatch(member, load, params)
+        if self.pool.fetches(member, params_header):
+            self.progress.trace.add(7, member=member.index, version=params_header.version)
+        ref = self.pool.dispatch(member, params_header, params)
         self.limiter.issue_collect(self.rows)
         self.issued += self.rows
         self.calls.expect(ref, f"{self.pool.name} {member.index}", self._on_collected)

@@ -92,17 +92,17 @@ class Orchestrator:
             self._until(lambda: not self.calls.pending)
         self.progress.end()
 
-    def go_on(self, load: LoadParams, params: Array) -> None:
+    def go_on(self, params_header: LoadParams, params: Array) -> None:
         """Begin with these parameters and with the counters as they are now, those of a checkpoint."""
-        self.learning.go_on(load, params)
-        self.reports.go_on(load.env_steps)
+        self.learning.go_on(params_header, params)
+        self.reports.go_on(params_header.env_steps)
         self.hand_over.issued = self.progress.env_steps
         self.saver.go_on(self.progress.env_steps)
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs of this role, as json; no train call may be under way."""
         return {
-            "counts": {"version": self.learning.load.version, **self.progress.counts()},
+            "counts": {"version": self.learning.params_header.version, **self.progress.counts()},
             "progress": self.progress.state(),
             "limiter": self.limiter.state(),
             "shards": {name: array.tolist() for name, array in self.replay.state().items()},
@@ -116,11 +116,11 @@ class Orchestrator:
         if self.learning.is_ahead:
             self.learning.publish()
             self._until(lambda: self.learning.is_idle)
-        self.reports.send(self.learning.load)
+        self.reports.send(self.learning.params_header)
         self._until(lambda: not self.saver.busy)
         self._save()
         self._until(lambda: not self.saver.busy)
-        newest = self.learning.load, self.learning.params
+        newest = self.learning.params_header, self.learning.params
         self.manage.finish(*newest, self.config.orchestrator.stall_s, is_over=lambda: self.interrupted)
 
     def rescue(self) -> None:
@@ -135,7 +135,7 @@ class Orchestrator:
             self._until(lambda: not self.saver.busy)
         except RunError as error:
             log.info("only the model can be saved: %s", error)
-            self.manage.save(self.learning.load, self.learning.params)
+            self.manage.save(self.learning.params_header, self.learning.params)
 
     def stop(self, reason: str) -> None:
         """End at the next opportunity."""
@@ -217,11 +217,11 @@ class Orchestrator:
         self._until(self._is_settled)
 
     def _save(self, workers: bool = True) -> None:
-        self.saver.begin(self.learning.load, self.learning.params, self.state(), workers)
+        self.saver.begin(self.learning.params_header, self.learning.params, self.state(), workers)
 
     def _dispatch(self, member: Member) -> None:
-        load = replace(self.learning.load, random_actions=self.pace.is_random())
-        self.hand_over.dispatch(member, load, self.learning.params)
+        params_header = replace(self.learning.params_header, random_actions=self.pace.is_random())
+        self.hand_over.dispatch(member, params_header, self.learning.params)
 
     # Waiting
 
@@ -250,7 +250,7 @@ class Orchestrator:
     def _housekeeping(self) -> None:
         self.manage.poll()
         if now() >= self.reports.next:
-            self.reports.send(self.learning.load)
+            self.reports.send(self.learning.params_header)
         if self.config.stop.wall_s is not None and self.progress.process_s() >= self.config.stop.wall_s:
             self.stop("wall_s")
 

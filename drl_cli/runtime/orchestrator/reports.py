@@ -38,22 +38,22 @@ class Reports:
         """The newest version is of these environment steps."""
         self.next_eval = multiple_after(env_steps, self.config.manage.eval_period)
 
-    def send(self, load: LoadParams) -> None:
+    def send(self, params_header: LoadParams) -> None:
         """Report now."""
         self.next = now() + self.config.logger.report_s
         scalars = self.progress.report(self.worker_wait_s())
-        exploration = average(self.config.worker.exploration, load.exploration, self.config.num_workers)
+        exploration = average(self.config.worker.exploration, params_header.exploration, self.config.num_workers)
         scalars |= {f"rollout/{name}": value for name, value in exploration.items()}
         calls = self.calls.in_flight
         scalars |= {f"perf/calls_in_flight/{role.replace(' ', '_')}": float(calls[role]) for role in calls}
         self.manage.report(scalars, self.progress.env_steps)
         self.console.report(scalars, self.progress.env_steps)
 
-    def published(self, load: LoadParams, params: Ref) -> None:
+    def published(self, params_header: LoadParams, params: Ref) -> None:
         """Have a new version evaluated when it is time; the last is evaluated at the end anyway."""
-        if self.next_eval <= load.env_steps < self.config.total_env_steps:
-            self.go_on(load.env_steps)
-            self.manage.evaluate(load, params)
+        if self.next_eval <= params_header.env_steps < self.config.total_env_steps:
+            self.go_on(params_header.env_steps)
+            self.manage.evaluate(params_header, params)
 
     def worker_wait_s(self) -> float:
         """Seconds that workers had nothing to do, summed over them."""
@@ -62,4 +62,4 @@ class Reports:
     def _on_evaluation(self, report: EvalReport) -> None:
         if self.progress.evaluated(report):
             self.stop("return")
-        self.console.evaluation(report.statistics, report.load.env_steps, report.is_best)
+        self.console.evaluation(report.statistics, report.params_header.env_steps, report.is_best)

@@ -55,7 +55,7 @@ class Saver:
         """There is a checkpoint of these environment steps."""
         self.next = multiple_after(env_steps, self.config.checkpoint.period)
 
-    def begin(self, load: LoadParams, params: Ref, counters: Mapping[str, Any], workers: bool = True) -> None:
+    def begin(self, params_header: LoadParams, params: Ref, counters: Mapping[str, Any], workers: bool = True) -> None:
         """Save this version, what the orchestrator counts, and every role as it is now.
 
         Calls to a role are answered in order, so the roles may go on at once. Nothing happens when the last checkpoint
@@ -67,7 +67,7 @@ class Saver:
             return
         self.busy = True
         try:
-            draft = make_draft(free_folder(self.root, counters["counts"]["env_steps"], load.version))
+            draft = make_draft(free_folder(self.root, counters["counts"]["env_steps"], params_header.version))
         except OSError as error:
             self._on_saved(counters, error)
             return
@@ -75,13 +75,13 @@ class Saver:
         if workers and self.config.restores_workers:
             states |= {f"worker {member.index}": member.handle.call("state") for member in self.pool.members}
         shards = self.replay.shards if self.config.checkpoint.replay == "on" else []
-        then = partial(self._commit, draft, load, params, counters)
+        then = partial(self._commit, draft, params_header, params, counters)
         _Parts(states, shards, draft, self.last, self.watch, partial(self._warn, "replay"), then)
 
     def _commit(
         self,
         draft: Path,
-        load: LoadParams,
+        params_header: LoadParams,
         params: Ref,
         counters: Mapping[str, Any],
         states: Mapping[str, Ref],
@@ -90,7 +90,7 @@ class Saver:
         """All parts are there."""
         if sums:
             self.failing.discard("replay")
-        parts = (str(draft), load, params, counters, sums, tuple(states), *states.values())
+        parts = (str(draft), params_header, params, counters, sums, tuple(states), *states.values())
         self.manage.commit(parts, partial(self._on_saved, counters))
 
     def _on_saved(self, counters: Mapping[str, Any], saved: str | OSError | None) -> None:

@@ -1,7 +1,7 @@
 """Where a role runs: in this process, or as a Ray actor. The only seam between the graph and Ray.
 
-A handle is the edge of the graph: `handle.call("collect", load)` gives a reference at once, `get` its value, `wait`
-those that are ready. In this process a call happens when it is made; on Ray it happens in the role's own process.
+A handle is the edge of the graph: `handle.call("train", header, columns)` gives a reference at once, `get` its value,
+`wait` those that are ready. In this process a call happens when it is made; on Ray, in the role's own process.
 """
 
 import gc
