@@ -34,11 +34,7 @@ class ManageLink:
         self._reports: dict[Ref, Callable[[Any], None]] = {}
         self._unsent: list[tuple[str, tuple[Any, ...], Callable[[Any], None]]] = []
         self._problem = ""
-        self._on_evaluation: Callable[[EvalReport], None] = lambda report: None
-
-    def on_evaluation(self, react: Callable[[EvalReport], None]) -> None:
-        """Call this with every finished evaluation."""
-        self._on_evaluation = react
+        self.on_evaluation: Callable[[EvalReport], None] = lambda report: None
 
     def report(self, scalars: Mapping[str, float], env_steps: int) -> None:
         """Record these scalars."""
@@ -76,7 +72,7 @@ class ManageLink:
                 self.evaluated = report.params_header.version
                 if report.problem:
                     self._warn(report.problem)
-                self._on_evaluation(report)
+                self.on_evaluation(report)
         if self.evaluating is not None and now() > self._until and self._running is not None:
             self._until = math.inf
             env_steps = self._running[0].env_steps

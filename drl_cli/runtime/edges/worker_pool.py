@@ -48,13 +48,14 @@ class Collected:
 
 
 class WorkerPool:
-    """`spawn(index, incarnation)` makes a member; it is busy from `dispatch` until its result is `finish`ed.
+    """`num` members, the first of index `first`. `spawn(index, incarnation)` makes one, beginning with `incarnation`.
 
-    A member is a worker, or a proxy that stands for `share` workers. One whose node is gone is not replaced.
+    A member is a worker, or a proxy that stands for `share` workers. It is busy from `dispatch` until its result is
+    `finish`ed. `fetch` says when newer parameters go to a member: "collect" (with each), n (with every n-th), or
+    "episode" (with the first collect after one in which an episode ended).
 
-    `fetch` says when newer parameters go to a member: "collect" (at each), n (at every n-th), or "episode" (at the
-    first after an episode of its ended). A member is replaced `max_restarts` times. One hangs that takes `timeout_s`
-    longer than the slowest collect so far. `restart_seconds` are from noticing a loss to the next hand-over.
+    A member that died is replaced, `max_restarts` times; one whose node is gone is not. A member hangs when a collect
+    takes `timeout_s` longer than the slowest so far. `restart_seconds` are from noticing a loss to the next hand-over.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class WorkerPool:
         num: int,
         spawn: Callable[[int, int], Handle],
         max_restarts: int,
+        *,
         first: int = 0,
         fetch: Fetch = "collect",
         share: int = 1,

@@ -4,13 +4,12 @@ from collections.abc import Callable
 
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.calls import Calls, blame
-from drl_cli.runtime.edges.replay_shards import ReplayShards
-from drl_cli.runtime.edges.trainer_group import TrainerGroup
 from drl_cli.runtime.errors import Diverged, RoleLost
 from drl_cli.runtime.messages import LoadParams, SampleBatch, TrainReport
+from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.rate_limiter import Limiter
-from drl_cli.runtime.place.handles import Handle, Ref, get
+from drl_cli.runtime.place.handles import Ref, get
 from drl_cli.types import Array
 from drl_cli.utils.clock import now
 
@@ -19,26 +18,16 @@ CALL_S = 0.2
 
 
 class Learning:
-    """`params_header` is the newest version and `params` its parameters, None before the first.
+    """`params_header` is that of the newest version and `params` a reference to its parameters, None before the first.
 
-    `training` train calls are under way, and a version when it is `publishing`, of which `on_published` is told. A call
-    may be of up to `call_updates`.
+    `training` train calls are under way, of up to `call_updates` updates each. While it is `publishing`, the next
+    version is under way; `on_published` is then called with its header and parameters.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        replay: ReplayShards,
-        trainers: TrainerGroup,
-        server: Handle,
-        share: Callable[[Ref], Ref],
-        limiter: Limiter,
-        progress: Progress,
-        calls: Calls,
-        on_published: Callable[[LoadParams, Ref], None],
-    ) -> None:
-        self.config, self.replay, self.trainers, self.server, self.share = config, replay, trainers, server, share
-        self.limiter, self.progress, self.calls, self.on_published = limiter, progress, calls, on_published
+    def __init__(self, config: Config, edges: Edges, limiter: Limiter, progress: Progress, calls: Calls) -> None:
+        self.config, self.limiter, self.progress, self.calls = config, limiter, progress, calls
+        self.replay, self.trainers, self.server, self.share = edges.replay, edges.trainers, edges.server, edges.share
+        self.on_published: Callable[[LoadParams, Ref], None] = lambda params_header, params: None
         self.params_header = LoadParams(-1, 0, 0)
         self.params: Ref = None
         self.training = 0

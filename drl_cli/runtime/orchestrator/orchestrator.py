@@ -10,12 +10,10 @@ from typing import Any
 from drl_cli.metrics.console import Console
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.calls import Calls
-from drl_cli.runtime.edges.manage_link import ManageLink
-from drl_cli.runtime.edges.replay_shards import ReplayShards
-from drl_cli.runtime.edges.trainer_group import TrainerGroup
-from drl_cli.runtime.edges.worker_pool import Member, WorkerPool
+from drl_cli.runtime.edges.worker_pool import Member
 from drl_cli.runtime.errors import RoleLost, RunError
-from drl_cli.runtime.messages import LoadParams
+from drl_cli.runtime.messages import EvalReport, LoadParams
+from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.hand_over import HandOver
 from drl_cli.runtime.orchestrator.learning import Learning
 from drl_cli.runtime.orchestrator.pace import Pace
@@ -23,7 +21,7 @@ from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.rate_limiter import Limiter
 from drl_cli.runtime.orchestrator.reports import Reports
 from drl_cli.runtime.orchestrator.saver import Saver
-from drl_cli.runtime.place.handles import Handle, ObjectLost, Ref
+from drl_cli.runtime.place.handles import ObjectLost
 from drl_cli.types import Array
 from drl_cli.utils.clock import now
 from drl_cli.utils.group import PeerLost
@@ -35,41 +33,26 @@ CLOSE_S = 10.0  # for manage to write what is left
 
 
 class Orchestrator:
-    """Issues every call and reacts to what comes back.
-
-    `rows_per_collect` are the environment steps that one member of the pool takes in one call.
-    """
+    """Issues every call and reacts to what comes back. `folder` is the run's."""
 
     def __init__(
-        self,
-        config: Config,
-        pool: WorkerPool,
-        replay: ReplayShards,
-        trainers: TrainerGroup,
-        server: Handle,
-        manage: ManageLink,
-        share: Callable[[Ref], Ref],
-        rows_per_collect: int,
-        limiter: Limiter,
-        progress: Progress,
-        console: Console,
-        folder: Path,
+        self, config: Config, edges: Edges, limiter: Limiter, progress: Progress, console: Console, folder: Path
     ) -> None:
-        self.config, self.pool, self.replay, self.trainers, self.server = config, pool, replay, trainers, server
-        self.manage, self.limiter, self.progress = manage, limiter, progress
+        self.config, self.limiter, self.progress = config, limiter, progress
+        self.pool, self.replay, self.trainers, self.server = edges.pool, edges.replay, edges.trainers, edges.server
+        self.manage = edges.manage
+        self.manage.on_evaluation = self._on_evaluation
         self.calls = Calls(config.orchestrator.stall_s)
-        window_s = config.orchestrator.gather_window_s if config.mode == "async" else math.inf  # sync: a barrier
-        self.hand_over = HandOver(pool, replay, limiter, progress, self.calls, rows_per_collect, window_s)
-        self.reports = Reports(config, pool, progress, manage, console, self.calls, self.stop)
-        self.learning = Learning(
-            config, replay, trainers, server, share, limiter, progress, self.calls, self.reports.published
-        )  # fmt: skip
+        self.hand_over = HandOver(config, edges, limiter, progress, self.calls)
+        self.reports = Reports(config, edges, progress, console, self.calls)
+        self.learning = Learning(config, edges, limiter, progress, self.calls)
+        self.learning.on_published = self.reports.published
         self.pace = Pace(config, limiter, progress, self.hand_over, self.learning)
         self.stop_reason: str | None = None
         self.paused = self.interrupted = False
         self.deadline: float | None = None
         self.health: Callable[[], str | None] = lambda: None  # what is wrong with what the roles run on
-        self.saver = Saver(config, folder, replay, trainers, pool, manage, self.calls.expect)
+        self.saver = Saver(config, edges, self.calls, folder / "checkpoints")
 
     def run(self) -> None:
         """Train until a stop condition holds; the reason is in `stop_reason`."""
@@ -253,6 +236,11 @@ class Orchestrator:
             self.reports.send(self.learning.params_header)
         if self.config.stop.wall_s is not None and self.progress.process_s() >= self.config.stop.wall_s:
             self.stop("wall_s")
+
+    def _on_evaluation(self, report: EvalReport) -> None:
+        if self.progress.evaluated(report):
+            self.stop("return")
+        self.reports.evaluated(report)
 
     def _done(self) -> bool:
         if self.pace.is_over():

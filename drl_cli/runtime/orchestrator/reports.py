@@ -1,13 +1,10 @@
 """Reports: what is said of a run while it goes on, by the clock and with each evaluation, to manage and the console."""
 
-from collections.abc import Callable
-
 from drl_cli.metrics.console import Console
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.calls import Calls
-from drl_cli.runtime.edges.manage_link import ManageLink
-from drl_cli.runtime.edges.worker_pool import WorkerPool
 from drl_cli.runtime.messages import EvalReport, LoadParams
+from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.place.handles import Ref
 from drl_cli.runtime.roles.exploration import average
@@ -16,23 +13,13 @@ from drl_cli.utils.schedules import multiple_after
 
 
 class Reports:
-    """The next report is due at `next` [s, as `now` has it]; `stop` is told when an evaluation reached stop.return."""
+    """The next report is due at `next` [s, as `now` has it], the next evaluation at `next_eval` environment steps."""
 
-    def __init__(
-        self,
-        config: Config,
-        pool: WorkerPool,
-        progress: Progress,
-        manage: ManageLink,
-        console: Console,
-        calls: Calls,
-        stop: Callable[[str], None],
-    ) -> None:
-        self.config, self.pool, self.progress, self.manage, self.console = config, pool, progress, manage, console
-        self.calls, self.stop = calls, stop
+    def __init__(self, config: Config, edges: Edges, progress: Progress, console: Console, calls: Calls) -> None:
+        self.config, self.pool, self.manage = config, edges.pool, edges.manage
+        self.progress, self.console, self.calls = progress, console, calls
         self.next = now() + config.logger.report_s
         self.next_eval = config.manage.eval_period
-        manage.on_evaluation(self._on_evaluation)
 
     def go_on(self, env_steps: int) -> None:
         """The newest version is of these environment steps."""
@@ -55,11 +42,10 @@ class Reports:
             self.go_on(params_header.env_steps)
             self.manage.evaluate(params_header, params)
 
+    def evaluated(self, report: EvalReport) -> None:
+        """Say what an evaluation found; manage has written it down."""
+        self.console.evaluation(report.statistics, report.params_header.env_steps, report.is_best)
+
     def worker_wait_s(self) -> float:
         """Seconds that workers had nothing to do, summed over them."""
         return self.pool.wait_seconds(self.progress.ended or now())
-
-    def _on_evaluation(self, report: EvalReport) -> None:
-        if self.progress.evaluated(report):
-            self.stop("return")
-        self.console.evaluation(report.statistics, report.params_header.env_steps, report.is_best)

@@ -175,10 +175,19 @@ class RayHandle:
 
 
 class RayRuntime:
-    """Every role as a Ray actor; each writes its own log file. `ready` waits for Ray, raises if it is gone."""
+    """Every role as a Ray actor; each writes its own log file.
 
-    def __init__(self, log_folder: str, ready: Callable[[], None] = lambda: None, nodes: Sequence[str] = ()) -> None:
-        self.log_folder, self.ready, self.nodes = log_folder, ready, nodes
+    `ready` waits for Ray, and raises if it is gone; `is_up` tells whether it would have to wait.
+    """
+
+    def __init__(
+        self,
+        log_folder: str,
+        ready: Callable[[], None] = lambda: None,
+        is_up: Callable[[], bool] = lambda: True,
+        nodes: Sequence[str] = (),
+    ) -> None:
+        self.log_folder, self.ready, self.is_up, self.nodes = log_folder, ready, is_up, nodes
 
     def __reduce__(self) -> tuple[type["RayRuntime"], tuple[str]]:
         return RayRuntime, (self.log_folder,)  # where it arrives, Ray is there
