@@ -97,7 +97,7 @@ def build_graph(tmp_path, request):
         console = Console(io.StringIO(), "test", config.total_env_steps, None, 1e9)
         progress = Progress(config, time.time())
         incarnation = checkpoint.state["incarnation"] + 1 if checkpoint else 0
-        graph = build(config, read_spec(config.env), folder, ray, lambda: True, progress, console, incarnation)
+        graph = build(config, read_spec(config.env), folder, progress, console, ray=ray, incarnation=incarnation)
         if checkpoint:
             clean_up(folder, checkpoint)
             restore(checkpoint, config, graph)

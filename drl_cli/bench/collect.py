@@ -24,8 +24,8 @@ from drl_cli.utils.seeding import integers
 class Collecting:
     """A worker with all that it does; and environments of its own for a bare loop, which repeats what it did."""
 
-    def __init__(self, config: Config, spec: EnvSpec, load: LoadParams, params: Array) -> None:
-        self.load, self.rows = load, config.rows_per_collect
+    def __init__(self, config: Config, spec: EnvSpec, params_header: LoadParams, params: Array) -> None:
+        self.params_header, self.rows = params_header, config.rows_per_collect
         self.worker = Worker(config, spec, 0, 0)
         self.actions: list[Array] = []
         seeds = integers(config.seed, "worker", config.worker.envs, 0, 0)
@@ -37,14 +37,14 @@ class Collecting:
             return step(actions)
 
         self.worker.envs.step = recorded  # type: ignore[method-assign]  # costs it nothing that could be measured
-        self.worker.collect(load, params)
+        self.worker.collect(params_header, params)
 
     def by_worker(self, collects: int) -> Rate:
         """Environment steps in so many collects; raises EnvironmentFailed."""
 
         def work() -> int:
             for _ in range(collects):
-                self.worker.collect(self.load)
+                self.worker.collect(self.params_header)
             return collects * self.rows
 
         return timed(work)
@@ -63,7 +63,7 @@ class Collecting:
     def collects_in(self, seconds: float) -> int:
         """How many collects take about so long."""
         started = time.perf_counter()
-        self.worker.collect(self.load)
+        self.worker.collect(self.params_header)
         return max(1, round(seconds / (time.perf_counter() - started)))
 
     def close(self) -> None:
@@ -114,7 +114,7 @@ class BarePool:
 
 
 def measure(
-    config: Config, spec: EnvSpec, load: LoadParams, params: Array, num_envs: int, seconds: float
+    config: Config, spec: EnvSpec, params_header: LoadParams, params: Array, num_envs: int, seconds: float
 ) -> tuple[Sequence[Rate], Sequence[Rate]]:
     """Rounds of the worker and of the bare loop with so many environments; both take `seconds` together, roughly.
 
@@ -122,7 +122,7 @@ def measure(
     """
     sized = replace(config, worker=replace(config.worker, envs=num_envs))
     try:
-        with closing(Collecting(sized, spec, load, params)) as both:
+        with closing(Collecting(sized, spec, params_header, params)) as both:
             both.by_bare_loop()
             collects = both.collects_in(seconds / 2 / ROUNDS)
             rounds = [(both.by_worker(collects), both.by_bare_loop()) for _ in range(ROUNDS)]

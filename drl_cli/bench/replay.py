@@ -20,10 +20,10 @@ NUM_BLOCKS = 8
 class Replaying:
     """A shard of the replay table, filled with what a worker collected, again and again."""
 
-    def __init__(self, config: Config, spec: EnvSpec, load: LoadParams, params: Array, seconds: float) -> None:
+    def __init__(self, config: Config, spec: EnvSpec, params_header: LoadParams, params: Array, seconds: float) -> None:
         self.config = config
         self.replay = make_replay(config, spec, 0)
-        self.blocks = collected(config, spec, load, params, seconds)
+        self.blocks = collected(config, spec, params_header, params, seconds)
         self.number = 0
         self.priorities = np.zeros(0, np.float32)
         started = time.perf_counter()
@@ -67,14 +67,14 @@ class Replaying:
 
 
 def collected(
-    config: Config, spec: EnvSpec, load: LoadParams, params: Array, seconds: float
+    config: Config, spec: EnvSpec, params_header: LoadParams, params: Array, seconds: float
 ) -> Sequence[tuple[InsertTransition, Columns]]:
     """A few hand-overs of a real worker, at least one with rows in it."""
     blocks: list[tuple[InsertTransition, Columns]] = []
     with closing(Worker(config, spec, 0, 0)) as worker:
-        started, block = time.perf_counter(), worker.collect(load, params)
+        started, block = time.perf_counter(), worker.collect(params_header, params)
         while not blocks or (len(blocks) < NUM_BLOCKS and time.perf_counter() - started < seconds):
-            block = worker.collect(load)
+            block = worker.collect(params_header)
             blocks += [block] if block[0].rows else []
     return blocks
 

@@ -147,7 +147,8 @@ def train(plain: dict[str, Any]) -> dict[str, Any]:
         write_json(folder / "run.json", record)
         title = f"{config.env.name} {config.algo.name} {config.mode} seed {config.seed}  ->  {_shown(folder)}"
         print(title if resumed is None else f"{title}  from step {resumed.env_steps:,}", flush=True)
-        summary = run(config, spec, folder, record, process_start(), cluster, resumed.checkpoint if resumed else None)
+        checkpoint = resumed.checkpoint if resumed else None
+        summary = run(config, spec, folder, record, process_start(), cluster=cluster, checkpoint=checkpoint)
     print(closing_text(summary, folder))
     if RESULT_FILE in os.environ:
         Path(os.environ[RESULT_FILE]).write_text(json.dumps(summary))

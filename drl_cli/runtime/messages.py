@@ -18,6 +18,7 @@ TrainReport and EvalReport are the answers to calls of the orchestrator.
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from drl_cli.types import Array, Episode
 from drl_cli.utils.moments import RunningMoments
@@ -152,7 +153,7 @@ class EvalReport:
     `problem`: why it could not be written down, or its model not saved.
     """
 
-    load: LoadParams
+    params_header: LoadParams
     wall_s: float
     statistics: Mapping[str, float]
     cut: int
@@ -162,6 +163,11 @@ class EvalReport:
     @property
     def mean(self) -> float:
         return self.statistics["mean"]
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> "EvalReport":  # Any: json
+        """The report that `dataclasses.asdict` took apart."""
+        return cls(**{**fields, "params_header": LoadParams(**fields["params_header"])})
 
 
 class Trace:

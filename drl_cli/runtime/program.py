@@ -8,7 +8,6 @@ worker ..N --1--> proxy --2--> ORCHESTRATOR --3--> trajectory manager --4--> tra
 """
 
 import logging
-from collections.abc import Callable
 from pathlib import Path
 
 from drl_cli.algos.base import load_algorithm
@@ -25,6 +24,7 @@ from drl_cli.runtime.edges.trainer_group import TrainerGroup, roles
 from drl_cli.runtime.edges.worker_pool import WorkerPool
 from drl_cli.runtime.errors import RoleLost
 from drl_cli.runtime.files.checkpoint import load_model
+from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.rate_limiter import Limiter, QueueLimiter, RateLimiter, required_band
@@ -53,13 +53,13 @@ def build(
     config: Config,
     spec: EnvSpec,
     folder: Path,
-    ray: RayRuntime | None,
-    ray_is_up: Callable[[], bool],
     progress: Progress,
     console: Console,
+    *,
+    ray: RayRuntime | None,
     incarnation: int = 0,
 ) -> Orchestrator:
-    """Put the roles where the mode wants them and connect them; `ray` is None for a run in this process alone.
+    """Put the roles where the mode wants them and connect them; without `ray`, all in this process.
 
     The workers begin with this incarnation: a resumed run's are not those that it had before.
     """
@@ -75,7 +75,7 @@ def build(
     server = core.spawn("parameter server", ParameterServer)
 
     def spawn_manage(wait: bool) -> Handle | None:
-        if not wait and not ray_is_up():
+        if not wait and ray is not None and not ray.is_up():
             return None
         parts = (config, spec, folder, progress.started - progress.wall_before_s)
         try:
@@ -87,11 +87,8 @@ def build(
             return local.spawn("manage", Manage, *parts)
 
     manage = ManageLink(spawn_manage, config.manage.max_restarts, config.orchestrator.stall_s)
-    rows = config.rows_per_collect * config.num_workers // len(pool.members)
-    return Orchestrator(
-        config, pool, replay, trainers, server, manage, edge.put, rows,
-        make_limiter(config), progress, console, folder,
-    )  # fmt: skip
+    edges = Edges(pool, replay, trainers, server, manage, share=edge.put)
+    return Orchestrator(config, edges, make_limiter(config), progress, console, folder)
 
 
 def make_pool(config: Config, spec: EnvSpec, runtime: Runtime, incarnation: int = 0) -> WorkerPool:
@@ -115,9 +112,10 @@ def make_pool(config: Config, spec: EnvSpec, runtime: Runtime, incarnation: int 
     if config.num_proxies:
         lives = -(-incarnation // (restarts + 1))
         patience = 2 * PATIENCE * config.worker.step_timeout_s + START_S  # it may have to replace a worker meanwhile
-        return WorkerPool("proxy", num, spawn_proxy, restarts, 0, "collect", config.num_workers // num, patience, lives)
-    timeout_s = PATIENCE * config.worker.step_timeout_s
-    return WorkerPool("worker", num, spawn_worker, restarts, 0, config.worker.fetch, 1, timeout_s, incarnation)
+        share = config.num_workers // num
+        return WorkerPool("proxy", num, spawn_proxy, restarts, share=share, timeout_s=patience, incarnation=lives)
+    fetch, timeout_s = config.worker.fetch, PATIENCE * config.worker.step_timeout_s
+    return WorkerPool("worker", num, spawn_worker, restarts, fetch=fetch, timeout_s=timeout_s, incarnation=incarnation)
 
 
 def make_proxy(config: Config, spec: EnvSpec, runtime: Runtime, index: int, incarnation: int) -> WorkerProxy:
@@ -128,8 +126,8 @@ def make_proxy(config: Config, spec: EnvSpec, runtime: Runtime, index: int, inca
     def spawn(worker: int, worker_incarnation: int) -> Handle:
         return runtime.spawn(f"worker {worker}", Worker, config, spec, worker, lives + worker_incarnation)
 
-    worker, timeout_s = config.worker, PATIENCE * config.worker.step_timeout_s
-    pool = WorkerPool("worker", share, spawn, worker.max_restarts, index * share, worker.fetch, timeout_s=timeout_s)
+    worker, first, timeout_s = config.worker, index * share, PATIENCE * config.worker.step_timeout_s
+    pool = WorkerPool("worker", share, spawn, worker.max_restarts, first=first, fetch=worker.fetch, timeout_s=timeout_s)
     window = config.orchestrator.gather_window_s if config.mode == "async" else None
     return WorkerProxy(pool, runtime, window)
 

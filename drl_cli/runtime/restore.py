@@ -28,7 +28,7 @@ class Checkpoint:
     """What a run goes on from: a version, its parameters, the orchestrator's state, and the other roles' files."""
 
     folder: Path
-    load: LoadParams
+    params_header: LoadParams
     params: Array
     manifest: dict[str, Any]
     state: dict[str, Any]
@@ -49,18 +49,18 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     params, manifest = load_model(folder)
     if COUNTERS not in manifest["sha256"]:
         raise CheckpointError(f"{folder} holds a model only, nothing to resume from; load_weights={folder} can use it")
-    load = LoadParams(
+    params_header = LoadParams(
         manifest["version"], manifest["opt_steps"], manifest["env_steps"], exploration=manifest["exploration"]
     )
-    return Checkpoint(folder.resolve(), load, params, manifest, read_json(folder, COUNTERS, manifest))
+    return Checkpoint(folder.resolve(), params_header, params, manifest, read_json(folder, COUNTERS, manifest))
 
 
 def best_report(folder: Path) -> EvalReport:
     """The evaluation of the best model so far, from its manifest."""
     manifest = read_manifest(folder)
-    load = LoadParams(manifest["version"], manifest["opt_steps"], manifest["env_steps"])
+    params_header = LoadParams(manifest["version"], manifest["opt_steps"], manifest["env_steps"])
     statistics = {name: manifest[name] for name in EVAL_COLUMNS[4:]}
-    return EvalReport(load, manifest["wall_s"], statistics, manifest["cut"], is_best=True)
+    return EvalReport(params_header, manifest["wall_s"], statistics, manifest["cut"], is_best=True)
 
 
 def clean_up(run: Path, checkpoint: Checkpoint | None) -> None:
@@ -114,5 +114,5 @@ def restore(checkpoint: Checkpoint, config: Config, graph: Orchestrator) -> None
     best = folder.parent / "best"
     if best.exists():  # it may be newer than the checkpoint
         graph.progress.best = best_report(best)
-    graph.go_on(checkpoint.load, checkpoint.params)
+    graph.go_on(checkpoint.params_header, checkpoint.params)
     graph.saver.last, graph.saver.saved = folder, checkpoint.state["counts"]

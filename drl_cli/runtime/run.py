@@ -44,12 +44,14 @@ def run(
     folder: Path,
     record: dict[str, Any],
     started: float,
+    *,
     cluster: Cluster | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> dict[str, Any]:
     """Train in a prepared run folder, from the checkpoint where one is given; returns the summary.
 
-    No exception leaves it but a bug of this function's own.
+    `record` is what run.json says of the run, `started` when its process began [s since the epoch]. No exception leaves
+    this function but a bug of its own: what ended the run is in the summary's exit code.
     """
     console = Console(
         sys.stdout, f"{config.env.name} {config.algo.name} {config.mode}", config.total_env_steps,
@@ -65,9 +67,8 @@ def run(
                 if config.mode != "single":
                     session.start()
             ray = _runtime(session, folder, signals) if session else None
-            is_up = session.is_up if session else lambda: True
             incarnation = checkpoint.state["incarnation"] + 1 if checkpoint else 0
-            orchestrator = build(config, spec, folder, ray, is_up, progress, console, incarnation)
+            orchestrator = build(config, spec, folder, progress, console, ray=ray, incarnation=incarnation)
             if isinstance(session, RaySession):
                 session.start()  # mode=single: not before training can begin, which it would slow down
             if checkpoint is not None:
@@ -86,7 +87,8 @@ def run(
 
 def _runtime(session: Session, folder: Path, signals: Signals) -> RayRuntime:
     """Where roles run on Ray; it is waited for when the first one is spawned."""
-    return RayRuntime(str(folder / "workers"), partial(_ready, session, signals), [node.id for node in session.nodes])
+    ready, nodes = partial(_ready, session, signals), [node.id for node in session.nodes]
+    return RayRuntime(str(folder / "workers"), ready, session.is_up, nodes)
 
 
 def _train(orchestrator: Orchestrator, session: Session | None, signals: Signals) -> None:

@@ -272,8 +272,8 @@ def test_a_trainer_goes_on_exactly_from_a_file(case, layout, tmp_path):
     torch.rand(1)
     other.load_state(read_arrays(tmp_path, "x.safetensors", {"sha256": sums}))
     assert torch.equal(torch.get_rng_state(), random)
-    (load, params), (same_load, same_params) = trainer.publish(3, 7), other.publish(3, 7)
-    assert (load, params.tobytes()) == (same_load, same_params.tobytes())
+    (params_header, params), (same_header, same_params) = trainer.publish(3, 7), other.publish(3, 7)
+    assert (params_header, params.tobytes()) == (same_header, same_params.tobytes())
     for one in (trainer, other):
         train(case, one, layout, 4, 9)
     ours, theirs = trainer.state(), other.state()

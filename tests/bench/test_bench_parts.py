@@ -37,8 +37,8 @@ def test_the_bare_loop_repeats_the_workers_episodes():
 
 
 def test_collect_is_measured_with_the_number_of_environments_asked_for():
-    config, spec, load, params = parts("env=Pendulum-v1")
-    ours, bare = collect.measure(config, spec, load, params, 2, 0.05)
+    config, spec, params_header, params = parts("env=Pendulum-v1")
+    ours, bare = collect.measure(config, spec, params_header, params, 2, 0.05)
     assert len(ours) == len(bare) == 5
     assert all(rate.per_s > 0 and rate.per_cpu_s > 0 for rate in (*ours, *bare))
 
@@ -83,8 +83,8 @@ def test_a_queue_gets_what_it_serves():
     ],
 )
 def test_the_trainer_learns_from_the_table(overrides, per_batch):
-    config, spec, load, params = parts(*overrides)
-    side = Updating(Replaying(config, spec, load, params, seconds=0.5), spec, threads=1)
+    config, spec, params_header, params = parts(*overrides)
+    side = Updating(Replaying(config, spec, params_header, params, seconds=0.5), spec, threads=1)
     before = side.trainer.publish(1, 0)[1]
     done = side.train()
     assert done == side.trainer.opt_steps == config.updates_per_call * per_batch

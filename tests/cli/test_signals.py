@@ -79,7 +79,7 @@ def test_a_signal_ends_a_run_in_any_phase(start, phase, mode, number, group):
     assert checkpoint.has_replay
     assert not list(last.parent.glob(".step*"))
     assert f" {checkpoint.env_steps:,} env steps" in run.out
-    assert (checkpoint.load.opt_steps == 0) == (phase == "warming up")
+    assert (checkpoint.params_header.opt_steps == 0) == (phase == "warming up")
     assert f"next: drl-train resume={run.folder.relative_to(run.cwd)}" in run.out
 
 

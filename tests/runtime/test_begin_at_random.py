@@ -78,10 +78,10 @@ def test_a_schedule_is_followed_from_version_0_on(build_graph):
     headers = keep_waiting(graph)
     graph.run()
     assert headers[0].blocks[0].version == -1
-    epsilon = graph.learning.load.exploration["epsilon"]
+    epsilon = graph.learning.params_header.exploration["epsilon"]
     for member, exponent in zip(graph.pool.members, (1, 8), strict=True):
         assert member.handle.role.policy.epsilon == pytest.approx(
-            member.handle.role.load.exploration["epsilon"] ** exponent
+            member.handle.role.params_header.exploration["epsilon"] ** exponent
         )
     assert epsilon < 1
 

@@ -110,7 +110,7 @@ def test_no_update_before_min_inserts(run_graph, mode):
     assert graph.progress.env_steps == 256
     assert graph.progress.opt_steps == 0
     assert graph.progress.trace.counts[4] == 0
-    assert graph.manage.evaluations[-1].load.version == 0
+    assert graph.manage.evaluations[-1].params_header.version == 0
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -145,23 +145,23 @@ def test_shards_share_the_rows_and_the_counters_are_exact(run_graph, mode, repla
 
 def test_random_warm_up_is_counted_over_all_workers(run_graph):
     graph = run_graph(COUNTER, "mode=sync", "worker.num=2", "worker.random_steps=128", "total_env_steps=256")
-    loads = [member.handle.role.load.random_actions for member in graph.pool.members]
+    loads = [member.handle.role.params_header.random_actions for member in graph.pool.members]
     assert loads == [False, False]
     graph = run_graph(COUNTER, "mode=sync", "worker.num=2", "worker.random_steps=1000", "total_env_steps=256")
-    assert all(member.handle.role.load.random_actions for member in graph.pool.members)
+    assert all(member.handle.role.params_header.random_actions for member in graph.pool.members)
 
 
 def test_messages_share_no_memory(build_graph):
     graph = build_graph(COUNTER, "mode=single")
-    load, params = (get(ref) for ref in graph.trainers.trainers[0].call("publish", 0, 0, results=2))
+    params_header, params = (get(ref) for ref in graph.trainers.trainers[0].call("publish", 0, 0, results=2))
     trainer = graph.trainers.trainers[0].role
     before = trainer.algorithm.policy_params().copy()
     params[:] = 7
     assert np.array_equal(trainer.algorithm.policy_params(), before)
     worker = graph.pool.members[0].handle.role
-    _, columns = worker.collect(load, before)
+    _, columns = worker.collect(params_header, before)
     kept = columns["obs"].copy()
-    worker.collect(load)
+    worker.collect(params_header)
     assert np.array_equal(columns["obs"], kept)
     store = graph.replay.shards[0].role.table.store
     store.insert(columns)
@@ -221,8 +221,9 @@ def test_evaluations_are_logged_at_the_version_they_scored(run_graph):
     assert len(lines) == 1 + len(graph.manage.evaluations)
     for line, report in zip(lines[1:], graph.manage.evaluations, strict=True):
         env_steps, opt_steps, version = (int(value) for value in line.split(",")[:3])
-        assert (env_steps, opt_steps, version) == (report.load.env_steps, report.load.opt_steps, report.load.version)
-    assert graph.manage.evaluations[-1].load.opt_steps == graph.progress.opt_steps
+        scored = report.params_header
+        assert (env_steps, opt_steps, version) == (scored.env_steps, scored.opt_steps, scored.version)
+    assert graph.manage.evaluations[-1].params_header.opt_steps == graph.progress.opt_steps
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -269,11 +270,11 @@ def test_single_mode_trains_and_evaluates_though_ray_does_not_start(tmp_path, ca
     (tmp_path / "checkpoints").mkdir()
     console = Console(io.StringIO(), "test", config.total_env_steps, None, 1e9)
     runtime = RayRuntime(str(tmp_path), no_ray)
-    graph = build(config, read_spec(config.env), tmp_path, runtime, lambda: True, Progress(config, 0.0), console)
+    graph = build(config, read_spec(config.env), tmp_path, Progress(config, 0.0), console, ray=runtime)
     graph.run()
     graph.finish()
     assert graph.progress.env_steps == 512
-    assert graph.manage.evaluations[-1].load.opt_steps == graph.progress.opt_steps > 0
+    assert graph.manage.evaluations[-1].params_header.opt_steps == graph.progress.opt_steps > 0
     assert "Ray did not start: too slow; evaluations run in this process" in caplog.text
 
 

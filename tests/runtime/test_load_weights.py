@@ -37,9 +37,9 @@ def loads_of(graph):
     for member in graph.pool.members:
         worker = member.handle.role
 
-        def collect(load, *params, collect=worker.collect):
-            loads.append(load)
-            return collect(load, *params)
+        def collect(params_header, *params, collect=worker.collect):
+            loads.append(params_header)
+            return collect(params_header, *params)
 
         worker.collect = collect
     return loads
@@ -54,7 +54,7 @@ def test_version_0_is_exactly_what_was_saved(run_graph, tmp_path, kind, mode, pr
         *(*kind, f"mode={mode}", f"load_weights={folder}", f"worker.proxies={proxies}"),
         *("orchestrator.min_inserts=2000", "trainer.batch_size=512", "total_env_steps=64", "worker.block_rows=32"),
     )
-    assert (graph.learning.load.version, graph.learning.load.opt_steps) == (0, 0)
+    assert (graph.learning.params_header.version, graph.learning.params_header.opt_steps) == (0, 0)
     assert get(graph.learning.params).tobytes() == vector.tobytes()
     assert graph.server.role.pull()[1].tobytes() == vector.tobytes()
     model = safetensors.numpy.load_file(graph.folder / "checkpoints/last/model.safetensors")
@@ -91,7 +91,7 @@ def test_no_random_warm_up_unless_it_is_asked_for(build_graph, tmp_path, mode):
         loads = loads_of(graph)
         graph.run()
         assert len(loads) > 10
-        assert sum(load.random_actions for load in loads) == steps // graph.hand_over.rows
+        assert sum(params_header.random_actions for params_header in loads) == steps // graph.hand_over.rows
     graph = build_graph(*SAC, f"mode={mode}")
     loads = loads_of(graph)
     graph.run()

@@ -34,11 +34,7 @@ class ManageLink:
         self._reports: dict[Ref, Callable[[Any], None]] = {}
         self._unsent: list[tuple[str, tuple[Any, ...], Callable[[Any], None]]] = []
         self._problem = ""
-        self._on_evaluation: Callable[[EvalReport], None] = lambda report: None
-
-    def on_evaluation(self, react: Callable[[EvalReport], None]) -> None:
-        """Call this with every finished evaluation."""
-        self._on_evaluation = react
+        self.on_evaluation: Callable[[EvalReport], None] = lambda report: None
 
     def report(self, scalars: Mapping[str, float], env_steps: int) -> None:
         """Record these scalars."""
@@ -48,15 +44,15 @@ class ManageLink:
         """Make a checkpoint of these parts (Manage.commit); `on_done` gets its answer, None when manage died."""
         self._send("commit", *parts, on_done=on_done)
 
-    def save(self, load: LoadParams, params: Ref) -> None:
+    def save(self, params_header: LoadParams, params: Ref) -> None:
         """Save this version's model alone."""
-        self._send("save", load, params)
+        self._send("save", params_header, params)
 
-    def evaluate(self, load: LoadParams, params: Ref) -> None:
+    def evaluate(self, params_header: LoadParams, params: Ref) -> None:
         """Evaluate this version as soon as the running evaluation is done; an older one that waits is skipped."""
         if self._next is not None:
             self.skipped += 1
-        self._next = (load, params)
+        self._next = (params_header, params)
         self.poll()
 
     def poll(self) -> None:
@@ -73,10 +69,10 @@ class ManageLink:
             if isinstance(report, EvalReport):
                 self._running = None
                 self.evaluations.append(report)
-                self.evaluated = report.load.version
+                self.evaluated = report.params_header.version
                 if report.problem:
                     self._warn(report.problem)
-                self._on_evaluation(report)
+                self.on_evaluation(report)
         if self.evaluating is not None and now() > self._until and self._running is not None:
             self._until = math.inf
             env_steps = self._running[0].env_steps
@@ -86,12 +82,12 @@ class ManageLink:
             self._until = now() + self.stall_s
             self.evaluating = self.handle.call("evaluate", *self._running)
 
-    def finish(self, load: LoadParams, params: Ref, timeout_s: float, is_over: Callable[[], bool]) -> None:
+    def finish(self, params_header: LoadParams, params: Ref, timeout_s: float, is_over: Callable[[], bool]) -> None:
         """Evaluate the last version, unless it has been; wait for all that is under way, as long as it is not over."""
         self.drop_next()
         self._wait(timeout_s, is_over)
-        if self.evaluated != load.version and not is_over():
-            self._next = (load, params)
+        if self.evaluated != params_header.version and not is_over():
+            self._next = (params_header, params)
             self._wait(timeout_s, is_over)
 
     def drop_next(self) -> None:

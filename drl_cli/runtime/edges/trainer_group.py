@@ -36,8 +36,8 @@ class TrainerGroup:
 
     def publish(self, version: int, env_steps: int) -> tuple[Ref, Ref]:
         """References to LoadParams and the policy's parameters, after all updates requested so far."""
-        load, params = self.trainers[0].call("publish", version, env_steps, results=2)
-        return load, params
+        params_header, params = self.trainers[0].call("publish", version, env_steps, results=2)
+        return params_header, params
 
     def state(self) -> Ref:
         """A reference to what has to be saved to go on exactly: the first's, since all are equal."""

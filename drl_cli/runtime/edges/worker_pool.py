@@ -48,13 +48,14 @@ class Collected:
 
 
 class WorkerPool:
-    """`spawn(index, incarnation)` makes a member; it is busy from `dispatch` until its result is `finish`ed.
+    """`num` members, the first of index `first`. `spawn(index, incarnation)` makes one, beginning with `incarnation`.
 
-    A member is a worker, or a proxy that stands for `share` workers. One whose node is gone is not replaced.
+    A member is a worker, or a proxy that stands for `share` workers. It is busy from `dispatch` until its result is
+    `finish`ed. `fetch` says when newer parameters go to a member: "collect" (with each), n (with every n-th), or
+    "episode" (with the first collect after one in which an episode ended).
 
-    `fetch` says when newer parameters go to a member: "collect" (at each), n (at every n-th), or "episode" (at the
-    first after an episode of its ended). A member is replaced `max_restarts` times. One hangs that takes `timeout_s`
-    longer than the slowest collect so far. `restart_seconds` are from noticing a loss to the next hand-over.
+    A member that died is replaced, `max_restarts` times; one whose node is gone is not. A member hangs when a collect
+    takes `timeout_s` longer than the slowest so far. `restart_seconds` are from noticing a loss to the next hand-over.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class WorkerPool:
         num: int,
         spawn: Callable[[int, int], Handle],
         max_restarts: int,
+        *,
         first: int = 0,
         fetch: Fetch = "collect",
         share: int = 1,
@@ -85,26 +87,26 @@ class WorkerPool:
         busy = {member.index for member in self.busy.values()}
         return [member for member in self.members if member.index not in busy]
 
-    def fetches(self, member: Member, load: LoadParams) -> bool:
+    def fetches(self, member: Member, params_header: LoadParams) -> bool:
         """Whether this version's parameters go along with the member's next collect."""
         if self.fetch == "collect" or member.version < 0:
             is_due = True
         else:
             is_due = member.ended if self.fetch == "episode" else member.collects % self.fetch == 0
-        return is_due and load.version > member.version
+        return is_due and params_header.version > member.version
 
-    def dispatch(self, member: Member, load: LoadParams, params: Ref) -> Ref:
+    def dispatch(self, member: Member, params_header: LoadParams, params: Ref) -> Ref:
         """Start a collect; the parameters go along only if the member has older ones, and is to have these.
 
         The reference is to the columns: they are here before replay is asked to take them, so that a node that is lost
         on their way does not hold up replay.
         """
-        member.loaded = self.fetches(member, load)
-        args = (load, params) if member.loaded else (load,)
+        member.loaded = self.fetches(member, params_header)
+        args = (params_header, params) if member.loaded else (params_header,)
         member.issued = now()  # before the call: in process it takes all its time here
         self.waiting[member.index - self._first].stop(member.issued)
         member.header, columns = member.handle.call("collect", *args, results=2)
-        member.version = load.version if member.loaded else member.version
+        member.version = params_header.version if member.loaded else member.version
         member.collects += 1
         self.busy[columns] = member
         return columns

@@ -26,11 +26,11 @@ MODEL = "model.safetensors"
 COUNTERS = "state.orchestrator.json"
 
 
-def save_model(folder: Path, load: LoadParams, params: Array, extra: Mapping[str, float]) -> Path:
+def save_model(folder: Path, params_header: LoadParams, params: Array, extra: Mapping[str, float]) -> Path:
     """Write the policy's parameters of one version to a folder, replacing what is there; returns the folder."""
     draft = make_draft(folder)
     try:
-        return finish(draft, folder, load, params, {}, extra)
+        return finish(draft, folder, params_header, params, {}, extra)
     except OSError:  # a full disk is not to be filled with drafts
         shutil.rmtree(draft, ignore_errors=True)
         raise
@@ -45,15 +45,20 @@ def make_draft(folder: Path) -> Path:
 
 
 def finish(
-    draft: Path, folder: Path, load: LoadParams, params: Array, sums: Mapping[str, str], extra: Mapping[str, Any]
+    draft: Path,
+    folder: Path,
+    params_header: LoadParams,
+    params: Array,
+    sums: Mapping[str, str],
+    extra: Mapping[str, Any],
 ) -> Path:
     """Make a draft, whose files have these sha256 `sums`, a checkpoint: add the model and the manifest, rename it."""
     sums = {**sums, MODEL: write_arrays(draft / MODEL, {"policy": params})}
     manifest = {
-        "version": load.version,
-        "opt_steps": load.opt_steps,
-        "env_steps": load.env_steps,
-        "exploration": dict(load.exploration),
+        "version": params_header.version,
+        "opt_steps": params_header.opt_steps,
+        "env_steps": params_header.env_steps,
+        "exploration": dict(params_header.exploration),
         **extra,
         "sha256": sums,
     }

@@ -4,10 +4,11 @@ import logging
 import math
 from functools import partial
 
+from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.calls import Calls
-from drl_cli.runtime.edges.replay_shards import ReplayShards
-from drl_cli.runtime.edges.worker_pool import Collected, Member, WorkerPool
+from drl_cli.runtime.edges.worker_pool import Collected, Member
 from drl_cli.runtime.messages import InsertTransition, LoadParams
+from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.rate_limiter import Limiter
 from drl_cli.runtime.place.handles import ObjectLost, Ref, get
@@ -19,32 +20,25 @@ log = logging.getLogger(__name__)
 class HandOver:
     """Collects that end within `window_s` of the first are handed over together, in the order of their workers.
 
-    `rows` are the environment steps of one collect; `issued` counts those under way as taken. `inserting` blocks are on
-    their way to replay.
+    One collect of one member of the pool takes `rows` environment steps. `issued` counts the steps taken, those of
+    collects under way included; `inserting` blocks are on their way to replay.
     """
 
-    def __init__(
-        self,
-        pool: WorkerPool,
-        replay: ReplayShards,
-        limiter: Limiter,
-        progress: Progress,
-        calls: Calls,
-        rows: int,
-        window_s: float,
-    ) -> None:
-        self.pool, self.replay, self.limiter, self.progress, self.calls = pool, replay, limiter, progress, calls
-        self.rows, self.window_s = rows, window_s
+    def __init__(self, config: Config, edges: Edges, limiter: Limiter, progress: Progress, calls: Calls) -> None:
+        self.pool, self.replay = edges.pool, edges.replay
+        self.limiter, self.progress, self.calls = limiter, progress, calls
+        self.rows = config.rows_per_collect * config.num_workers // len(self.pool.members)
+        self.window_s = config.orchestrator.gather_window_s if config.mode == "async" else math.inf  # sync: a barrier
         self.arrived: list[Collected] = []
         self.ends = math.inf
         self.issued = 0
         self.inserting = 0
 
-    def dispatch(self, member: Member, load: LoadParams, params: Ref) -> None:
+    def dispatch(self, member: Member, params_header: LoadParams, params: Ref) -> None:
         """Have a member collect."""
-        if self.pool.fetches(member, load):
-            self.progress.trace.add(7, member=member.index, version=load.version)
-        ref = self.pool.dispatch(member, load, params)
+        if self.pool.fetches(member, params_header):
+            self.progress.trace.add(7, member=member.index, version=params_header.version)
+        ref = self.pool.dispatch(member, params_header, params)
         self.limiter.issue_collect(self.rows)
         self.issued += self.rows
         self.calls.expect(ref, f"{self.pool.name} {member.index}", self._on_collected)

@@ -4,13 +4,12 @@ from collections.abc import Callable
 
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.calls import Calls, blame
-from drl_cli.runtime.edges.replay_shards import ReplayShards
-from drl_cli.runtime.edges.trainer_group import TrainerGroup
 from drl_cli.runtime.errors import Diverged, RoleLost
 from drl_cli.runtime.messages import LoadParams, SampleBatch, TrainReport
+from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.rate_limiter import Limiter
-from drl_cli.runtime.place.handles import Handle, Ref, get
+from drl_cli.runtime.place.handles import Ref, get
 from drl_cli.types import Array
 from drl_cli.utils.clock import now
 
@@ -19,27 +18,17 @@ CALL_S = 0.2
 
 
 class Learning:
-    """`load` is the newest version and `params` its parameters, None before the first.
+    """`params_header` is that of the newest version and `params` a reference to its parameters, None before the first.
 
-    `training` train calls are under way, and a version when it is `publishing`, of which `on_published` is told. A call
-    may be of up to `call_updates`.
+    `training` train calls are under way, of up to `call_updates` updates each. While it is `publishing`, the next
+    version is under way; `on_published` is then called with its header and parameters.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        replay: ReplayShards,
-        trainers: TrainerGroup,
-        server: Handle,
-        share: Callable[[Ref], Ref],
-        limiter: Limiter,
-        progress: Progress,
-        calls: Calls,
-        on_published: Callable[[LoadParams, Ref], None],
-    ) -> None:
-        self.config, self.replay, self.trainers, self.server, self.share = config, replay, trainers, server, share
-        self.limiter, self.progress, self.calls, self.on_published = limiter, progress, calls, on_published
-        self.load = LoadParams(-1, 0, 0)
+    def __init__(self, config: Config, edges: Edges, limiter: Limiter, progress: Progress, calls: Calls) -> None:
+        self.config, self.limiter, self.progress, self.calls = config, limiter, progress, calls
+        self.replay, self.trainers, self.server, self.share = edges.replay, edges.trainers, edges.server, edges.share
+        self.on_published: Callable[[LoadParams, Ref], None] = lambda params_header, params: None
+        self.params_header = LoadParams(-1, 0, 0)
         self.params: Ref = None
         self.training = 0
         self.publishing = False
@@ -53,16 +42,16 @@ class Learning:
     @property
     def is_ahead(self) -> bool:
         """Whether there were updates since the newest version."""
-        return self.progress.opt_steps > self.load.opt_steps
+        return self.progress.opt_steps > self.params_header.opt_steps
 
     def connect(self) -> None:
         """Bring several trainers together."""
         for role, ref in zip(self.trainers.roles, self.trainers.connect(), strict=False):
             self.calls.expect(ref, role, get)
 
-    def go_on(self, load: LoadParams, params: Array) -> None:
+    def go_on(self, params_header: LoadParams, params: Array) -> None:
         """Begin with this version."""
-        self.load, self.params = load, self.share(params)
+        self.params_header, self.params = params_header, self.share(params)
         self._push(self.params)
 
     def train(self, updates: int) -> None:
@@ -70,10 +59,9 @@ class Learning:
         self.progress.trainer_idle.stop(now())
         if self.progress.train_started is None:
             self.progress.train_started = now()
-        version = self.load.version + self.publishing  # of the newest parameters that the trainer has by then
-        message = SampleBatch(
-            updates, self.config.trainer.batch_size, version, self.config.trainer.num, self.progress.env_steps
-        )
+        version = self.params_header.version + self.publishing  # of the newest parameters that the trainer has by then
+        size, num = self.config.trainer.batch_size, self.config.trainer.num
+        message = SampleBatch(updates, size, version, num, self.progress.env_steps)
         shard, parts = self.replay.sample(message)
         reports, priorities = self.trainers.train(parts)
         self.progress.trace.add(3)
@@ -96,9 +84,9 @@ class Learning:
 
     def publish(self) -> None:
         """Ask for the next version."""
-        load, params = self.trainers.publish(self.load.version + 1, self.progress.env_steps)
+        params_header, params = self.trainers.publish(self.params_header.version + 1, self.progress.env_steps)
         self.publishing = True
-        self.calls.expect(load, self.trainers.roles[0], lambda ref: self._on_published(ref, params))
+        self.calls.expect(params_header, self.trainers.roles[0], lambda ref: self._on_published(ref, params))
 
     def blame(self, error: Exception) -> RoleLost:
         """Which of the roles that miss one another is lost."""
@@ -118,7 +106,7 @@ class Learning:
             self.progress.trainer_idle.start(now())
         self.progress.trained(report, shard)
         self._size_calls(report)
-        due = report.opt_steps - self.load.opt_steps >= self.config.orchestrator.sample_load_ratio
+        due = report.opt_steps - self.params_header.opt_steps >= self.config.orchestrator.sample_load_ratio
         if self.config.mode == "async" and due and not self.publishing:
             self.publish()
 
@@ -129,13 +117,13 @@ class Learning:
             self.call_updates = max(1, min(self.config.updates_per_call, fitting))
 
     def _on_published(self, ref: Ref, params: Ref) -> None:
-        self.load = get(ref)
+        self.params_header = get(ref)
         self.params = self.share(params)
         self.publishing = False
         self.progress.loads += 1
         self.progress.trace.add(6)
         self._push(params)
-        self.on_published(self.load, self.params)
+        self.on_published(self.params_header, self.params)
 
     def _push(self, params: Ref) -> None:
-        self.calls.expect(self.server.call("push", self.load, params), "parameter server", get)
+        self.calls.expect(self.server.call("push", self.params_header, params), "parameter server", get)

@@ -10,12 +10,10 @@ from typing import Any
 from drl_cli.metrics.console import Console
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.calls import Calls
-from drl_cli.runtime.edges.manage_link import ManageLink
-from drl_cli.runtime.edges.replay_shards import ReplayShards
-from drl_cli.runtime.edges.trainer_group import TrainerGroup
-from drl_cli.runtime.edges.worker_pool import Member, WorkerPool
+from drl_cli.runtime.edges.worker_pool import Member
 from drl_cli.runtime.errors import RoleLost, RunError
-from drl_cli.runtime.messages import LoadParams
+from drl_cli.runtime.messages import EvalReport, LoadParams
+from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.hand_over import HandOver
 from drl_cli.runtime.orchestrator.learning import Learning
 from drl_cli.runtime.orchestrator.pace import Pace
@@ -23,7 +21,7 @@ from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.rate_limiter import Limiter
 from drl_cli.runtime.orchestrator.reports import Reports
 from drl_cli.runtime.orchestrator.saver import Saver
-from drl_cli.runtime.place.handles import Handle, ObjectLost, Ref
+from drl_cli.runtime.place.handles import ObjectLost
 from drl_cli.types import Array
 from drl_cli.utils.clock import now
 from drl_cli.utils.group import PeerLost
@@ -35,41 +33,26 @@ CLOSE_S = 10.0  # for manage to write what is left
 
 
 class Orchestrator:
-    """Issues every call and reacts to what comes back.
-
-    `rows_per_collect` are the environment steps that one member of the pool takes in one call.
-    """
+    """Issues every call and reacts to what comes back. `folder` is the run's."""
 
     def __init__(
-        self,
-        config: Config,
-        pool: WorkerPool,
-        replay: ReplayShards,
-        trainers: TrainerGroup,
-        server: Handle,
-        manage: ManageLink,
-        share: Callable[[Ref], Ref],
-        rows_per_collect: int,
-        limiter: Limiter,
-        progress: Progress,
-        console: Console,
-        folder: Path,
+        self, config: Config, edges: Edges, limiter: Limiter, progress: Progress, console: Console, folder: Path
     ) -> None:
-        self.config, self.pool, self.replay, self.trainers, self.server = config, pool, replay, trainers, server
-        self.manage, self.limiter, self.progress = manage, limiter, progress
+        self.config, self.limiter, self.progress = config, limiter, progress
+        self.pool, self.replay, self.trainers, self.server = edges.pool, edges.replay, edges.trainers, edges.server
+        self.manage = edges.manage
+        self.manage.on_evaluation = self._on_evaluation
         self.calls = Calls(config.orchestrator.stall_s)
-        window_s = config.orchestrator.gather_window_s if config.mode == "async" else math.inf  # sync: a barrier
-        self.hand_over = HandOver(pool, replay, limiter, progress, self.calls, rows_per_collect, window_s)
-        self.reports = Reports(config, pool, progress, manage, console, self.calls, self.stop)
-        self.learning = Learning(
-            config, replay, trainers, server, share, limiter, progress, self.calls, self.reports.published
-        )  # fmt: skip
+        self.hand_over = HandOver(config, edges, limiter, progress, self.calls)
+        self.reports = Reports(config, edges, progress, console, self.calls)
+        self.learning = Learning(config, edges, limiter, progress, self.calls)
+        self.learning.on_published = self.reports.published
         self.pace = Pace(config, limiter, progress, self.hand_over, self.learning)
         self.stop_reason: str | None = None
         self.paused = self.interrupted = False
         self.deadline: float | None = None
         self.health: Callable[[], str | None] = lambda: None  # what is wrong with what the roles run on
-        self.saver = Saver(config, folder, replay, trainers, pool, manage, self.calls.expect)
+        self.saver = Saver(config, edges, self.calls, folder / "checkpoints")
 
     def run(self) -> None:
         """Train until a stop condition holds; the reason is in `stop_reason`."""
@@ -92,17 +75,17 @@ class Orchestrator:
             self._until(lambda: not self.calls.pending)
         self.progress.end()
 
-    def go_on(self, load: LoadParams, params: Array) -> None:
+    def go_on(self, params_header: LoadParams, params: Array) -> None:
         """Begin with these parameters and with the counters as they are now, those of a checkpoint."""
-        self.learning.go_on(load, params)
-        self.reports.go_on(load.env_steps)
+        self.learning.go_on(params_header, params)
+        self.reports.go_on(params_header.env_steps)
         self.hand_over.issued = self.progress.env_steps
         self.saver.go_on(self.progress.env_steps)
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs of this role, as json; no train call may be under way."""
         return {
-            "counts": {"version": self.learning.load.version, **self.progress.counts()},
+            "counts": {"version": self.learning.params_header.version, **self.progress.counts()},
             "progress": self.progress.state(),
             "limiter": self.limiter.state(),
             "shards": {name: array.tolist() for name, array in self.replay.state().items()},
@@ -116,11 +99,11 @@ class Orchestrator:
         if self.learning.is_ahead:
             self.learning.publish()
             self._until(lambda: self.learning.is_idle)
-        self.reports.send(self.learning.load)
+        self.reports.send(self.learning.params_header)
         self._until(lambda: not self.saver.busy)
         self._save()
         self._until(lambda: not self.saver.busy)
-        newest = self.learning.load, self.learning.params
+        newest = self.learning.params_header, self.learning.params
         self.manage.finish(*newest, self.config.orchestrator.stall_s, is_over=lambda: self.interrupted)
 
     def rescue(self) -> None:
@@ -135,7 +118,7 @@ class Orchestrator:
             self._until(lambda: not self.saver.busy)
         except RunError as error:
             log.info("only the model can be saved: %s", error)
-            self.manage.save(self.learning.load, self.learning.params)
+            self.manage.save(self.learning.params_header, self.learning.params)
 
     def stop(self, reason: str) -> None:
         """End at the next opportunity."""
@@ -217,11 +200,11 @@ class Orchestrator:
         self._until(self._is_settled)
 
     def _save(self, workers: bool = True) -> None:
-        self.saver.begin(self.learning.load, self.learning.params, self.state(), workers)
+        self.saver.begin(self.learning.params_header, self.learning.params, self.state(), workers)
 
     def _dispatch(self, member: Member) -> None:
-        load = replace(self.learning.load, random_actions=self.pace.is_random())
-        self.hand_over.dispatch(member, load, self.learning.params)
+        params_header = replace(self.learning.params_header, random_actions=self.pace.is_random())
+        self.hand_over.dispatch(member, params_header, self.learning.params)
 
     # Waiting
 
@@ -250,9 +233,14 @@ class Orchestrator:
     def _housekeeping(self) -> None:
         self.manage.poll()
         if now() >= self.reports.next:
-            self.reports.send(self.learning.load)
+            self.reports.send(self.learning.params_header)
         if self.config.stop.wall_s is not None and self.progress.process_s() >= self.config.stop.wall_s:
             self.stop("wall_s")
+
+    def _on_evaluation(self, report: EvalReport) -> None:
+        if self.progress.evaluated(report):
+            self.stop("return")
+        self.reports.evaluated(report)
 
     def _done(self) -> bool:
         if self.pace.is_over():

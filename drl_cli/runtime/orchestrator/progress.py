@@ -14,7 +14,7 @@ import psutil
 
 from drl_cli.metrics.aggregation import Means, over_shards, spread
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.messages import EvalReport, InsertTransition, LoadParams, Trace, TrainReport
+from drl_cli.runtime.messages import EvalReport, InsertTransition, Trace, TrainReport
 from drl_cli.runtime.place.usage import Usage
 from drl_cli.utils.clock import Waiting, now
 
@@ -157,7 +157,7 @@ class Progress:
             setattr(self, name, state[name])
         self.wall_before_s = state["wall_s"]
         for name in ("time_to_return", "best", "last"):
-            setattr(self, name, state[name] and EvalReport(**state[name] | {"load": LoadParams(**state[name]["load"])}))
+            setattr(self, name, state[name] and EvalReport.of(state[name]))
         self.trace.counts.update({int(route): count for route, count in state["messages"].items()})
         self._first = (self.env_steps, self.opt_steps)
         self._last_report = (now(), self.counts())
@@ -244,10 +244,10 @@ class Progress:
             "wall_s": self.wall_s(),
             "start_up_s": self.start_up_s,
             "time_to_return_s": reached.wall_s if reached else None,
-            "time_to_return_env_steps": reached.load.env_steps if reached else None,
+            "time_to_return_env_steps": reached.params_header.env_steps if reached else None,
             "final_return": last.mean if last else None,
             "best_return": best.mean if best else None,
-            "best_step": best.load.env_steps if best else None,
+            "best_step": best.params_header.env_steps if best else None,
             "eval_episodes": self.config.manage.eval_episodes,
             "env_steps_per_s": (self.env_steps - self._first[0]) / elapsed,
             "opt_steps_per_s": (self.opt_steps - self._first[1]) / elapsed,

@@ -5,42 +5,27 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.edges.manage_link import ManageLink
-from drl_cli.runtime.edges.replay_shards import ReplayShards
-from drl_cli.runtime.edges.trainer_group import TrainerGroup
-from drl_cli.runtime.edges.worker_pool import WorkerPool
+from drl_cli.runtime.edges.calls import Calls
 from drl_cli.runtime.files.checkpoint import free_folder, make_draft
 from drl_cli.runtime.messages import LoadParams
+from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.place.handles import ActorDied, Handle, Ref, get
 from drl_cli.utils.schedules import multiple_after
 
 log = logging.getLogger(__name__)
 
-Watch: TypeAlias = Callable[[Ref, str, Callable[[Ref], None]], None]
-"""Has a role's answer reacted to when it is there."""
-
 
 class Saver:
-    """One checkpoint at a time. It is of the moment of `begin`, although the roles go on while it is written.
+    """One checkpoint at a time, in a folder under `root`. It is of the moment of `begin`; the roles go on meanwhile.
 
     A full disk costs the replay's part first, then the checkpoint, never the run or the checkpoint before.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        folder: Path,
-        replay: ReplayShards,
-        trainers: TrainerGroup,
-        pool: WorkerPool,
-        manage: ManageLink,
-        watch: Watch,
-    ) -> None:
-        self.config, self.root, self.watch = config, folder / "checkpoints", watch
-        self.replay, self.trainers, self.pool, self.manage = replay, trainers, pool, manage
+    def __init__(self, config: Config, edges: Edges, calls: Calls, root: Path) -> None:
+        self.config, self.edges, self.calls, self.root = config, edges, calls, root
         self.last: Path | None = None
         self.saved: Mapping[str, Any] | None = None
         self.next = 0  # the first checkpoint is of the beginning: there is always one to go on from
@@ -55,7 +40,7 @@ class Saver:
         """There is a checkpoint of these environment steps."""
         self.next = multiple_after(env_steps, self.config.checkpoint.period)
 
-    def begin(self, load: LoadParams, params: Ref, counters: Mapping[str, Any], workers: bool = True) -> None:
+    def begin(self, params_header: LoadParams, params: Ref, counters: Mapping[str, Any], workers: bool = True) -> None:
         """Save this version, what the orchestrator counts, and every role as it is now.
 
         Calls to a role are answered in order, so the roles may go on at once. Nothing happens when the last checkpoint
@@ -67,21 +52,25 @@ class Saver:
             return
         self.busy = True
         try:
-            draft = make_draft(free_folder(self.root, counters["counts"]["env_steps"], load.version))
+            draft = make_draft(free_folder(self.root, counters["counts"]["env_steps"], params_header.version))
         except OSError as error:
             self._on_saved(counters, error)
             return
-        states = {"trainer": self.trainers.trainers[0].call("state")}
+        states = {"trainer": self.edges.trainers.state()}
         if workers and self.config.restores_workers:
-            states |= {f"worker {member.index}": member.handle.call("state") for member in self.pool.members}
-        shards = self.replay.shards if self.config.checkpoint.replay == "on" else []
-        then = partial(self._commit, draft, load, params, counters)
-        _Parts(states, shards, draft, self.last, self.watch, partial(self._warn, "replay"), then)
+            states |= {f"worker {member.index}": member.handle.call("state") for member in self.edges.pool.members}
+        parts = _Parts(
+            self.calls,
+            draft,
+            warn=partial(self._warn, "replay"),
+            then=partial(self._commit, draft, params_header, params, counters),
+        )
+        parts.begin(states, self.edges.replay.shards if self.config.checkpoint.replay == "on" else [], self.last)
 
     def _commit(
         self,
         draft: Path,
-        load: LoadParams,
+        params_header: LoadParams,
         params: Ref,
         counters: Mapping[str, Any],
         states: Mapping[str, Ref],
@@ -90,8 +79,8 @@ class Saver:
         """All parts are there."""
         if sums:
             self.failing.discard("replay")
-        parts = (str(draft), load, params, counters, sums, tuple(states), *states.values())
-        self.manage.commit(parts, partial(self._on_saved, counters))
+        parts = (str(draft), params_header, params, counters, sums, tuple(states), *states.values())
+        self.edges.manage.commit(parts, partial(self._on_saved, counters))
 
     def _on_saved(self, counters: Mapping[str, Any], saved: str | OSError | None) -> None:
         """Manage's answer: the folder, or why there is none (None: manage died, and has been reported)."""
@@ -110,32 +99,35 @@ class Saver:
 
 
 class _Parts:
-    """Waits for the states of roles, and has every shard write its part into a draft, a piece per call.
+    """Waits for the states of roles, and has every shard of the replay write its part into a draft, a piece per call.
 
-    `then` gets the states, without the workers' when one of them died, and the sums of the shards' files, or none when
-    a shard could not write its own.
+    `then` gets references to the states, without the workers' when one of them died, and the sha256 sums of the shards'
+    files: none, after a `warn`ing, when a shard could not write its own.
     """
 
     def __init__(
         self,
-        states: Mapping[str, Ref],
-        shards: Sequence[Handle],
+        calls: Calls,
         draft: Path,
-        previous: Path | None,
-        watch: Watch,
+        *,
         warn: Callable[[str], None],
         then: Callable[[Mapping[str, Ref], Mapping[str, str]], None],
     ) -> None:
-        self.states, self.shards, self.draft = dict(states), shards, draft
-        self.watch, self.warn, self.then = watch, warn, then
+        self.calls, self.draft, self.warn, self.then = calls, draft, warn, then
+        self.states: dict[str, Ref] = {}
+        self.shards: Sequence[Handle] = []
         self.sums: dict[str, str] = {}
-        self.left = len(states) + len(shards)
+        self.left = 0
         self.failed = False
+
+    def begin(self, states: Mapping[str, Ref], shards: Sequence[Handle], previous: Path | None) -> None:
+        """Wait for these states; the shards link what has not changed since the `previous` checkpoint."""
+        self.states, self.shards, self.left = dict(states), shards, len(states) + len(shards)
         for role, ref in states.items():
-            watch(ref, role, partial(self._on_state, role))
+            self.calls.expect(ref, role, partial(self._on_state, role))
         for i, shard in enumerate(shards):
-            ref = shard.call("begin_save", str(draft), None if previous is None else str(previous))
-            watch(ref, f"replay {i}", partial(self._on_piece, i))
+            ref = shard.call("begin_save", str(self.draft), None if previous is None else str(previous))
+            self.calls.expect(ref, f"replay {i}", partial(self._on_piece, i))
 
     def _on_state(self, role: str, ref: Ref) -> None:
         try:
@@ -159,7 +151,7 @@ class _Parts:
             self.sums.update(answer if isinstance(answer, Mapping) else {})
             self._one_less()
         else:
-            self.watch(self.shards[shard].call("save_part"), f"replay {shard}", partial(self._on_piece, shard))
+            self.calls.expect(self.shards[shard].call("save_part"), f"replay {shard}", partial(self._on_piece, shard))
 
     def _one_less(self) -> None:
         self.left -= 1
@@ -167,7 +159,7 @@ class _Parts:
             return
         if self.failed:
             for i, shard in enumerate(self.shards):
-                self.watch(shard.call("abort_save"), f"replay {i}", get)
+                self.calls.expect(shard.call("abort_save"), f"replay {i}", get)
             for path in self.draft.glob("state.replay-*"):
                 path.unlink()
         self.then(self.states, {} if self.failed else self.sums)

@@ -1,7 +1,7 @@
 """Where a role runs: in this process, or as a Ray actor. The only seam between the graph and Ray.
 
-A handle is the edge of the graph: `handle.call("collect", load)` gives a reference at once, `get` its value, `wait`
-those that are ready. In this process a call happens when it is made; on Ray it happens in the role's own process.
+A handle is the edge of the graph: `handle.call("train", header, columns)` gives a reference at once, `get` its value,
+`wait` those that are ready. In this process a call happens when it is made; on Ray, in the role's own process.
 """
 
 import gc
@@ -175,10 +175,19 @@ class RayHandle:
 
 
 class RayRuntime:
-    """Every role as a Ray actor; each writes its own log file. `ready` waits for Ray, raises if it is gone."""
+    """Every role as a Ray actor; each writes its own log file.
 
-    def __init__(self, log_folder: str, ready: Callable[[], None] = lambda: None, nodes: Sequence[str] = ()) -> None:
-        self.log_folder, self.ready, self.nodes = log_folder, ready, nodes
+    `ready` waits for Ray, and raises if it is gone; `is_up` tells whether it would have to wait.
+    """
+
+    def __init__(
+        self,
+        log_folder: str,
+        ready: Callable[[], None] = lambda: None,
+        is_up: Callable[[], bool] = lambda: True,
+        nodes: Sequence[str] = (),
+    ) -> None:
+        self.log_folder, self.ready, self.is_up, self.nodes = log_folder, ready, is_up, nodes
 
     def __reduce__(self) -> tuple[type["RayRuntime"], tuple[str]]:
         return RayRuntime, (self.log_folder,)  # where it arrives, Ray is there

@@ -59,31 +59,35 @@ class Manage:
             for recorder in self.recorders:
                 recorder.record(scalars, env_steps)
 
-    def evaluate(self, load: LoadParams, params: Array) -> EvalReport:
+    def evaluate(self, params_header: LoadParams, params: Array) -> EvalReport:
         """Score this version, write it down at its env steps, and save it if it is the best so far."""
         score = self._score(params)
         statistics = score.statistics()
         wall_s = time.time() - self.started
-        row = {**dataclasses.asdict(load), "wall_s": round(wall_s, 3), **statistics}
+        row = {**dataclasses.asdict(params_header), "wall_s": round(wall_s, 3), **statistics}
         tags = {f"eval/return_{name}": statistics[name] for name in ("mean", "std", "min", "max", "median")}
         tags |= {"eval/length_mean": statistics["length_mean"], "eval/episodes_cut": score.cut}
-        tags |= {"eval/opt_steps": load.opt_steps, "eval/version": load.version, "eval/wall_s": wall_s}
+        tags |= {
+            "eval/opt_steps": params_header.opt_steps,
+            "eval/version": params_header.version,
+            "eval/wall_s": wall_s,
+        }
         is_best, problem = statistics["mean"] > self.best, None
         with self.lock:
             try:
                 self.scores.write(row)
                 for recorder in self.recorders[1:]:
-                    recorder.record(tags, load.env_steps)
+                    recorder.record(tags, params_header.env_steps)
                 if is_best:
-                    self._save_best(load, params, {**statistics, "wall_s": wall_s, "cut": score.cut})
+                    self._save_best(params_header, params, {**statistics, "wall_s": wall_s, "cut": score.cut})
             except OSError as error:
                 problem = f"{type(error).__name__}: {error}"
-        return EvalReport(load, wall_s, statistics, score.cut, is_best, problem)
+        return EvalReport(params_header, wall_s, statistics, score.cut, is_best, problem)
 
     def commit(
         self,
         draft: str,
-        load: LoadParams,
+        params_header: LoadParams,
         params: Array,
         counters: Mapping[str, Any],
         sums: Mapping[str, str],
@@ -98,7 +102,7 @@ class Manage:
         with self.lock:
             try:
                 folder = self._commit(
-                    Path(draft), load, params, counters, dict(sums), dict(zip(roles, states, strict=True))
+                    Path(draft), params_header, params, counters, dict(sums), dict(zip(roles, states, strict=True))
                 )
                 point(self.checkpoints, "last", folder)
                 prune(self.checkpoints, self.config.checkpoint.keep_last)
@@ -107,10 +111,11 @@ class Manage:
                 return error
         return str(folder)
 
-    def save(self, load: LoadParams, params: Array) -> str:
+    def save(self, params_header: LoadParams, params: Array) -> str:
         """Save this version's model alone, to be looked at: a run can't be resumed from it; returns its folder."""
         with self.lock:
-            return str(save_model(free_folder(self.checkpoints, load.env_steps, load.version), load, params, {}))
+            folder = free_folder(self.checkpoints, params_header.env_steps, params_header.version)
+            return str(save_model(folder, params_header, params, {}))
 
     def close(self, status: str) -> None:
         """Write what is left."""
@@ -146,16 +151,16 @@ class Manage:
             self.evaluators.append(Evaluator(self.config, self.spec, seeds[first : first + manage.eval_episodes]))
         return self.evaluators[part].evaluate(params)
 
-    def _save_best(self, load: LoadParams, params: Array, statistics: Mapping[str, float]) -> None:
-        folder = free_folder(self.checkpoints, load.env_steps, load.version, "-best")
-        point(self.checkpoints, "best", save_model(folder, load, params, statistics))
+    def _save_best(self, params_header: LoadParams, params: Array, statistics: Mapping[str, float]) -> None:
+        folder = free_folder(self.checkpoints, params_header.env_steps, params_header.version, "-best")
+        point(self.checkpoints, "best", save_model(folder, params_header, params, statistics))
         prune(self.checkpoints, self.config.checkpoint.keep_last)
         self.best = statistics["mean"]
 
     def _commit(
         self,
         draft: Path,
-        load: LoadParams,
+        params_header: LoadParams,
         params: Array,
         counters: Mapping[str, Any],
         sums: dict[str, str],
@@ -170,8 +175,8 @@ class Manage:
             name = f"state.{role.replace(' ', '-')}.safetensors"
             sums[name] = write_arrays(draft / name, state)
         sums[COUNTERS] = write_json(draft / COUNTERS, counters)
-        folder = free_folder(self.checkpoints, counters["counts"]["env_steps"], load.version)
-        return finish(draft, folder, load, params, sums, {})
+        folder = free_folder(self.checkpoints, counters["counts"]["env_steps"], params_header.version)
+        return finish(draft, folder, params_header, params, sums, {})
 
 
 def hyperparameters(config: Config) -> dict[str, Value]:

@@ -11,26 +11,26 @@ class ParameterServer:
     """A dead trainer does not invalidate what was pushed here."""
 
     def __init__(self) -> None:
-        self.load: LoadParams | None = None
+        self.params_header: LoadParams | None = None
         self.params: Array | None = None
 
-    def push(self, load: LoadParams, params: Array) -> int:
+    def push(self, params_header: LoadParams, params: Array) -> int:
         """Keep a newer version, ignore an older one; returns the version held."""
-        if self.load is None or load.version > self.load.version:
-            self.load, self.params = load, params.copy()
-        return self.load.version
+        if self.params_header is None or params_header.version > self.params_header.version:
+            self.params_header, self.params = params_header, params.copy()
+        return self.params_header.version
 
     def pull(self) -> tuple[LoadParams, Array]:
         """The newest version; raises ValueError before the first push."""
-        if self.load is None or self.params is None:
+        if self.params_header is None or self.params is None:
             raise ValueError("the parameter server has no parameters yet")
-        return self.load, self.params
+        return self.params_header, self.params
 
     def pull_if_newer(self, version: int) -> tuple[LoadParams | None, Array | None]:
         """The newest version if it is newer than the caller's, else (None, None)."""
-        if self.load is None or self.load.version <= version:
+        if self.params_header is None or self.params_header.version <= version:
             return None, None
-        return self.load, self.params
+        return self.params_header, self.params
 
     def save(self, folder: Path) -> Path:
         """Write the newest version to a folder; raises ValueError before the first push."""
@@ -40,5 +40,5 @@ class ParameterServer:
         """Hold exactly what `save` wrote, under its version; raises CheckpointError when that is damaged."""
         self.params, manifest = load_model(folder)
         counts = (manifest["version"], manifest["opt_steps"], manifest["env_steps"])
-        self.load = LoadParams(*counts, exploration=manifest.get("exploration", {}))
-        return self.load
+        self.params_header = LoadParams(*counts, exploration=manifest.get("exploration", {}))
+        return self.params_header

@@ -85,13 +85,13 @@ class Trainer:
         Raises Diverged where one is not finite.
         """
         exploration = dict(self.algorithm.exploration(env_steps))
-        load = LoadParams(version, self.opt_steps, env_steps, exploration=exploration)
+        params_header = LoadParams(version, self.opt_steps, env_steps, exploration=exploration)
         params = self.algorithm.policy_params()
         if self.normalizer is not None:
             self.normalizer.adopt()
             params = self.normalizer.statistics.join(params)
         check_state({"a parameter of the policy": params}, self.opt_steps)
-        return load, params
+        return params_header, params
 
     def state(self) -> State:
         """Everything that has to be saved to go on exactly; raises Diverged where something is not finite."""

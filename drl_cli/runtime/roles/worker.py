@@ -61,7 +61,7 @@ class Worker:
             raise EnvironmentFailed(f"worker {index}: {type(error).__name__}: {error}") from error
         self.last = Last.none(spec, config.worker.envs)
         self.source = sources(index, config.worker.envs)
-        self.load: LoadParams | None = None
+        self.params_header: LoadParams | None = None
         self.held: LoadParams | None = None
         self.params: Array | None = None
         self.blocks = 0
@@ -69,7 +69,7 @@ class Worker:
         if config.worker.exploration is not None:
             log.info("worker %d explores by %s", index, describe(config.worker.exploration, index, config.num_workers))
 
-    def collect(self, load: LoadParams, params: Array | None = None) -> tuple[InsertTransition, Columns]:
+    def collect(self, params_header: LoadParams, params: Array | None = None) -> tuple[InsertTransition, Columns]:
         """Take `num_steps` steps in every environment; `params` come along when the worker is to take newer ones.
 
         How to explore is always the newest. Without any parameters yet the actions have to be random ones. Returns the
@@ -79,17 +79,17 @@ class Worker:
         started = time.perf_counter()
         if params is not None:
             self.policy.load(params)
-            self.held, self.params = load, params
-        assert self.held is not None or (load.version < 0 and load.random_actions)
-        self.load, held = load, self.held or load
-        if load.version >= 0:
+            self.held, self.params = params_header, params
+        assert self.held is not None or (params_header.version < 0 and params_header.random_actions)
+        self.params_header, held = params_header, self.held or params_header
+        if params_header.version >= 0:
             setting = self.config.worker.exploration
-            self.policy.explore(personal(setting, load.exploration, self.index, self.config.num_workers))
+            self.policy.explore(personal(setting, params_header.exploration, self.index, self.config.num_workers))
         num_steps, open_rows = 0, self.builder.open_rows
         try:
             with hang_limit(self.config.worker.step_timeout_s, lambda: self.envs.calls):
                 for _ in range(self.num_steps):
-                    num_steps += self._step(load.random_actions)
+                    num_steps += self._step(params_header.random_actions)
         except EnvFault as error:
             raise EnvironmentFailed(f"worker {self.index} {error}") from error
         columns = self.builder.take()

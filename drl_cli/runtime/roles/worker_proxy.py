@@ -22,7 +22,7 @@ class WorkerProxy:
         self.params: Ref = None
         self.trace = Trace()
 
-    def collect(self, load: LoadParams, params: Array | None = None) -> tuple[InsertTransition, Columns]:
+    def collect(self, params_header: LoadParams, params: Array | None = None) -> tuple[InsertTransition, Columns]:
         """Start every idle worker and return the merged block of those that are done within the window."""
         started = time.perf_counter()
         if params is not None:
@@ -31,7 +31,7 @@ class WorkerProxy:
         restarts = self.pool.restarts
         while not results:
             for member in self.pool.idle():
-                self.pool.dispatch(member, load, self.params)
+                self.pool.dispatch(member, params_header, self.params)
                 self.trace.add(8, int(member.loaded))
             gathered = self.pool.gather(self.window_s)
             results = [(done.header, done.columns) for done in gathered if done.header is not None]

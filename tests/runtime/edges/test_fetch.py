@@ -18,7 +18,7 @@ class FakeWorker:
     def __init__(self, got, episodes=(), dies_at=None):
         self.got, self.episodes, self.dies_at = got, episodes, dies_at
 
-    def call(self, method, load, params=None, results=2):
+    def call(self, method, params_header, params=None, results=2):
         if len(self.got) == self.dies_at:
             self.got.append("died")
             return [LocalRef(error=ActorDied("killed")), LocalRef()]
@@ -73,10 +73,10 @@ def watch(graph):
         members = [worker for member in members for worker in member.handle.role.pool.members]
     for worker in (member.handle.role for member in members):
 
-        def note_call(load, *params, worker=worker, collect=worker.collect):
-            header, columns = collect(load, *params)
+        def note_call(params_header, *params, worker=worker, collect=worker.collect):
+            header, columns = collect(params_header, *params)
             held = np.concatenate([part.ravel() for part in worker.policy.params]).tobytes()
-            calls.append((worker, load, bool(params), header, held))
+            calls.append((worker, params_header, bool(params), header, held))
             return header, columns
 
         worker.collect = note_call
@@ -93,11 +93,11 @@ def test_blocks_name_the_version_that_acted(build_graph, fetch, proxies):
     published, calls = watch(graph)
     graph.run()
     behind = 0
-    for _, load, came, header, held in calls:
+    for _, params_header, came, header, held in calls:
         (block,) = header.blocks
         assert held == published[block.version]
-        assert block.version == load.version or not came
-        behind += load.version - block.version
+        assert block.version == params_header.version or not came
+        behind += params_header.version - block.version
     assert (behind > 0) == (fetch != "collect")
     loads = sum(came for _, _, came, _, _ in calls)
     assert graph.progress.trace.counts[8] == loads

@@ -19,9 +19,9 @@ def watch(worker, seen):
     """Note what each collect call of a worker was given, and what its policy explored by."""
     collect = worker.collect
 
-    def collect_it(load, *params):
-        result = collect(load, *params)
-        seen.append((worker.index, load, worker.policy.epsilon))
+    def collect_it(params_header, *params):
+        result = collect(params_header, *params)
+        seen.append((worker.index, params_header, worker.policy.epsilon))
         return result
 
     worker.collect = collect_it
@@ -38,15 +38,15 @@ def test_workers_explore_by_the_value_of_their_version(build_graph, mode, proxie
     for member in members:
         watch(member.handle.role, seen)
     graph.run()
-    for _, load, epsilon in seen:
-        assert epsilon == linear(load.env_steps, 1.0, 0.2, 300) == load.exploration["epsilon"]
-        assert load.env_steps % graph.hand_over.rows == 0
+    for _, params_header, epsilon in seen:
+        assert epsilon == linear(params_header.env_steps, 1.0, 0.2, 300) == params_header.exploration["epsilon"]
+        assert params_header.env_steps % graph.hand_over.rows == 0
     for index in (0, 1):
-        mine = [(load, epsilon) for worker, load, epsilon in seen if worker == index]
+        mine = [(params_header, epsilon) for worker, params_header, epsilon in seen if worker == index]
         values = [epsilon for _, epsilon in mine]
         assert values == sorted(values, reverse=True)
         assert len(set(values)) > 3
-        assert any(load.random_actions for load, _ in mine)
+        assert any(params_header.random_actions for params_header, _ in mine)
     assert min(epsilon for *_, epsilon in seen) == 0.2
 
 
@@ -62,5 +62,5 @@ def test_the_value_is_reported(build_graph):
 def test_an_algorithm_without_schedules_sends_none(build_graph):
     graph = build_graph("env=drl_cli.envs.probes:Counter-v0", "mode=sync")
     graph.run()
-    assert graph.learning.load.opt_steps > 0
-    assert graph.learning.load.exploration == {}
+    assert graph.learning.params_header.opt_steps > 0
+    assert graph.learning.params_header.exploration == {}

@@ -208,9 +208,9 @@ def test_every_worker_acts_by_the_statistics_of_its_version(build_graph, mode, p
     publish = graph.trainers.trainers[0].role.publish
 
     def note(version, env_steps):
-        load, params = publish(version, env_steps)
+        params_header, params = publish(version, env_steps)
         published[version] = graph.trainers.trainers[0].role.normalizer.statistics
-        return load, params
+        return params_header, params
 
     graph.trainers.trainers[0].role.publish = note
     members = graph.pool.members
@@ -218,8 +218,8 @@ def test_every_worker_acts_by_the_statistics_of_its_version(build_graph, mode, p
         members = [worker for member in members for worker in member.handle.role.pool.members]
     for worker in (member.handle.role for member in members):
 
-        def collect(load, *params, worker=worker, collect=worker.collect):
-            result = collect(load, *params)
+        def collect(params_header, *params, worker=worker, collect=worker.collect):
+            result = collect(params_header, *params)
             acted.append((result[0].blocks[0].version, worker.policy.statistics))
             return result
 

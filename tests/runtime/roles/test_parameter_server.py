@@ -19,8 +19,8 @@ def test_keeps_the_newest_version():
     server = ParameterServer()
     assert server.push(LoadParams(3, 10, 100), np.full(2, 3.0, np.float32)) == 3
     assert server.push(LoadParams(2, 5, 50), np.full(2, 2.0, np.float32)) == 3
-    load, params = server.pull()
-    assert (load.version, params.tolist()) == (3, [3.0, 3.0])
+    params_header, params = server.pull()
+    assert (params_header.version, params.tolist()) == (3, [3.0, 3.0])
     assert server.push(LoadParams(4, 20, 200), np.full(2, 4.0, np.float32)) == 4
     assert server.pull()[0] == LoadParams(4, 20, 200)
 
@@ -28,8 +28,8 @@ def test_keeps_the_newest_version():
 def test_pull_if_newer():
     server = ParameterServer()
     server.push(LoadParams(3, 10, 100), np.ones(2, np.float32))
-    load, params = server.pull_if_newer(2)
-    assert (load.version, params.tolist()) == (3, [1.0, 1.0])
+    params_header, params = server.pull_if_newer(2)
+    assert (params_header.version, params.tolist()) == (3, [1.0, 1.0])
     assert server.pull_if_newer(3) == (None, None)
     assert server.pull_if_newer(4) == (None, None)
 
@@ -45,13 +45,13 @@ def test_save_and_restore_are_exact(tmp_path):
     server, other = ParameterServer(), ParameterServer()
     with pytest.raises(ValueError, match="no parameters yet"):
         server.save(tmp_path / "none")
-    load = LoadParams(7, 30, 300, exploration={"epsilon": 0.1 + 0.2})
+    params_header = LoadParams(7, 30, 300, exploration={"epsilon": 0.1 + 0.2})
     params = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
-    server.push(load, params)
+    server.push(params_header, params)
     assert server.save(tmp_path / "saved") == tmp_path / "saved"
     other.push(LoadParams(9, 40, 400), np.zeros(3, np.float32))
-    assert other.restore(tmp_path / "saved") == load
-    assert other.pull()[0] == load
+    assert other.restore(tmp_path / "saved") == params_header
+    assert other.pull()[0] == params_header
     assert other.pull()[1].tobytes() == params.tobytes()
     assert other.push(LoadParams(8, 35, 350), params + 1) == 8  # goes on from there
 

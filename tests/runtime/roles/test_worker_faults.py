@@ -27,9 +27,9 @@ def collect(*overrides, blocks=6, version=0):
     """A worker of three environments at random actions, its headers and its columns, of 10 steps each."""
     config = make_config(*TINY, "worker.num=1", "worker.envs=3", "worker.block_rows=30", *overrides)
     worker = Worker(config, read_spec(config.env), 0, 0)
-    load, params = LoadParams(version, 0, 0, random_actions=True), np.zeros(10_000, np.float32)
+    params_header, params = LoadParams(version, 0, 0, random_actions=True), np.zeros(10_000, np.float32)
     worker.policy.load = lambda vector: None
-    taken = [worker.collect(load, None if i else params) for i in range(blocks)]
+    taken = [worker.collect(params_header, None if i else params) for i in range(blocks)]
     return worker, [header for header, _ in taken], [columns for _, columns in taken]
 
 

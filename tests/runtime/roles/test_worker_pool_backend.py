@@ -33,8 +33,8 @@ def make_worker(monkeypatch):
 
 
 def collect(worker, num_blocks):
-    load, params = LoadParams(0, 0, 0, random_actions=True), np.zeros(1, np.float32)
-    taken = [worker.collect(load, params) for _ in range(num_blocks)]
+    params_header, params = LoadParams(0, 0, 0, random_actions=True), np.zeros(1, np.float32)
+    taken = [worker.collect(params_header, params) for _ in range(num_blocks)]
     blocks = [columns for _, columns in taken]
     return [header for header, _ in taken], {name: np.concatenate([b[name] for b in blocks]) for name in blocks[0]}
 

@@ -70,8 +70,8 @@ def vector(worker, seed):
 
 
 def collect(worker, version, params=None):
-    load = LoadParams(version, 7 * version, 90 * version, exploration={"epsilon": 0.3})
-    header, columns = worker.collect(load, params)
+    params_header = LoadParams(version, 7 * version, 90 * version, exploration={"epsilon": 0.3})
+    header, columns = worker.collect(params_header, params)
     return (header.blocks, header.episodes, header.faults), columns
 
 
