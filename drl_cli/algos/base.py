@@ -1,19 +1,16 @@
-"""The contract between an algorithm and everything else: what a file in this folder has to provide.
+"""The contract between an algorithm and everything else: what its file, here or a user's module, has to provide.
 
 An algorithm is one module with three classes, `Config`, `Policy` and `Algorithm`, and one yaml in conf/algo. It knows
 an `EnvSpec` and batches of columns; it does not log, save, read configs or know that it is distributed.
 """
 
-import importlib
-import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 
-import drl_cli.algos
 from drl_cli.networks.mlp import NetworkConfig
 from drl_cli.types import Array, Columns, EnvSpec, Last, Obs, Schema, State
 from drl_cli.utils.group import Context
@@ -24,13 +21,16 @@ from drl_cli.utils.seeding import rng_state, set_rng_state
 Batch = Mapping[str, "torch.Tensor"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AlgoConfig:
-    """What every algorithm's Config has: the discount is applied by the worker's n-step builder."""
+    """What every algorithm's Config has: the discount is applied by the worker's n-step builder.
+
+    Fields of a Config may have defaults: they are the values where a user's module comes without a yaml.
+    """
 
     name: str
-    gamma: Fraction
-    n_step: Count
+    gamma: Fraction = 0.99
+    n_step: Count = 1
 
 
 @dataclass(frozen=True)
@@ -122,52 +122,3 @@ class Algorithm(Protocol):
 
     def load_state(self, state: "Mapping[str, torch.Tensor]") -> None:
         """Go on from `state()`; raises ValueError when names or shapes differ."""
-
-
-class AlgoModule(Protocol):
-    """A module in this folder: what it can act on, where it runs, which replay tables it learns from (samplers).
-
-    `EXPLORATION` are the names of the values that `Algorithm.exploration` gives.
-    """
-
-    __doc__: str | None
-    ACTIONS: tuple[str, ...]
-    MODES: tuple[str, ...]
-    TABLES: tuple[str, ...]
-    EXPLORATION: tuple[str, ...]
-    Config: type[AlgoConfig]
-    Policy: type[Policy]
-    Algorithm: type[Algorithm]
-
-
-def algorithms() -> list[str]:
-    """Names of all algorithms."""
-    return sorted(m.name for m in pkgutil.iter_modules(drl_cli.algos.__path__) if m.name != "base")
-
-
-def load_algorithm(name: str) -> AlgoModule:
-    """The module of an algorithm; raises ValueError naming what there is."""
-    if name not in algorithms():
-        raise ValueError(f"unknown algorithm '{name}'; available: {', '.join(algorithms())}")
-    return cast(AlgoModule, importlib.import_module(f"drl_cli.algos.{name}"))
-
-
-def refusal(name: str, spec: EnvSpec, mode: str, sampler: str) -> str | None:
-    """Why this algorithm can't run on this environment, in this mode or from this table; None when it can."""
-    module = load_algorithm(name)
-    if spec.action.kind not in module.ACTIONS:
-        wanted = {"box": "continuous (Box)", "discrete": "discrete"}[module.ACTIONS[0]]
-        fits = [other for other in algorithms() if spec.action.kind in load_algorithm(other).ACTIONS]
-        advice = (
-            f" For this: {' or '.join(f'algo={fit}' for fit in fits)}"
-            if fits
-            else " No algorithm here handles that yet."
-        )
-        article = "an" if wanted[0] in "aeiou" else "a"
-        return f"{name.upper()} needs {article} {wanted} action space; {spec.id} has {spec.action.text}.{advice}"
-    if mode not in module.MODES:
-        return f"{name.upper()} does not run in mode={mode}; it runs in {', '.join(module.MODES)}"
-    if sampler not in module.TABLES:
-        tables = " or ".join(f"replay={table}" for table in module.TABLES)
-        return f"{name.upper()} can't learn from replay={sampler}; say {tables}"
-    return None

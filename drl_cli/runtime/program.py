@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from drl_cli.algos.base import load_algorithm
+from drl_cli.algos.lookup import load_algorithm
 from drl_cli.metrics.console import Console
 from drl_cli.replay.config import FifoConfig, UniformConfig
 from drl_cli.replay.frame_table import FrameTable, reference_schema
