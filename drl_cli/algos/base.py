@@ -4,16 +4,13 @@ An algorithm is one module with three classes, `Config`, `Policy` and `Algorithm
 an `EnvSpec` and batches of columns; it does not log, save, read configs or know that it is distributed.
 """
 
-import importlib
-import pkgutil
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, cast
+from typing import Any, TypeAlias
 
 import numpy as np
 
-import drl_cli.algos
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.types import Array, Columns, EnvSpec, Last, Obs, Schema, State
 from drl_cli.utils.group import Context
@@ -27,13 +24,16 @@ Batch: TypeAlias = Mapping[str, Any]
 """Columns `[B, ...]` as tensors; `obs` and `next_obs` of a Dict or Tuple space are dicts of tensors. Any: either."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class AlgoConfig:
-    """What every algorithm's Config has: the discount is applied by the worker's n-step builder."""
+    """What every algorithm's Config has: the discount is applied by the worker's n-step builder.
+
+    Fields of a Config may have defaults: they are the values where a user's module comes without a yaml.
+    """
 
     name: str
-    gamma: Fraction
-    n_step: Count
+    gamma: Fraction = 0.99
+    n_step: Count = 1
 
 
 @dataclass(frozen=True)
@@ -164,52 +164,3 @@ class Algorithm(ABC):
         self.params.load_state(state)
         prefix = "optimizer."
         self.optimizer.load_state({k.removeprefix(prefix): t for k, t in state.items() if k.startswith(prefix)})
-
-
-class AlgoModule(Protocol):
-    """A module in this folder: what it can act on, where it runs, which replay tables it learns from (samplers).
-
-    `EXPLORATION` are the names of the values that `Algorithm.exploration` gives.
-    """
-
-    __doc__: str | None
-    ACTIONS: tuple[str, ...]
-    MODES: tuple[str, ...]
-    TABLES: tuple[str, ...]
-    EXPLORATION: tuple[str, ...]
-    Config: type[AlgoConfig]
-    Policy: type[Policy]
-    Algorithm: type[Algorithm]
-
-
-def algorithms() -> list[str]:
-    """Names of all algorithms."""
-    return sorted(m.name for m in pkgutil.iter_modules(drl_cli.algos.__path__) if m.name != "base")
-
-
-def load_algorithm(name: str) -> AlgoModule:
-    """The module of an algorithm; raises ValueError naming what there is."""
-    if name not in algorithms():
-        raise ValueError(f"unknown algorithm '{name}'; available: {', '.join(algorithms())}")
-    return cast(AlgoModule, importlib.import_module(f"drl_cli.algos.{name}"))
-
-
-def refusal(name: str, spec: EnvSpec, mode: str, sampler: str) -> str | None:
-    """Why this algorithm can't run on this environment, in this mode or from this table; None when it can."""
-    module = load_algorithm(name)
-    if spec.action.kind not in module.ACTIONS:
-        wanted = {"box": "continuous (Box)", "discrete": "discrete"}[module.ACTIONS[0]]
-        fits = [other for other in algorithms() if spec.action.kind in load_algorithm(other).ACTIONS]
-        advice = (
-            f" For this: {' or '.join(f'algo={fit}' for fit in fits)}"
-            if fits
-            else " No algorithm here handles that yet."
-        )
-        article = "an" if wanted[0] in "aeiou" else "a"
-        return f"{name.upper()} needs {article} {wanted} action space; {spec.id} has {spec.action.text}.{advice}"
-    if mode not in module.MODES:
-        return f"{name.upper()} does not run in mode={mode}; it runs in {', '.join(module.MODES)}"
-    if sampler not in module.TABLES:
-        tables = " or ".join(f"replay={table}" for table in module.TABLES)
-        return f"{name.upper()} can't learn from replay={sampler}; say {tables}"
-    return None

@@ -41,7 +41,7 @@ TABLES = ("fifo-once",)
 EXPLORATION = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Config(AlgoConfig):
     """Options of PPO."""
 

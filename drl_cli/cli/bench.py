@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
-from drl_cli.algos.base import refusal
+from drl_cli.algos.lookup import refusal
 from drl_cli.bench.overrides import overridden
 from drl_cli.cli.check import CommandLine, check_command, groups, read_command
 from drl_cli.cli.compose import compose
-from drl_cli.cli.errors import INTERRUPTED, RESOURCES, TERMINATED, UsageError, fail, nearest
+from drl_cli.cli.errors import INTERRUPTED, RESOURCES, TERMINATED, USAGE, UsageError, fail, nearest, users_errors
 from drl_cli.cli.options import parse, usage
 from drl_cli.cli.resume import named_run, with_config_of
 from drl_cli.cli.settings import fields
@@ -66,12 +66,14 @@ def bench(args: Sequence[str]) -> None:
 
     config = compose(command.overrides, command.config_file)
     share_cores("async" if options.tune else config.mode)
-    spec = preflight(config)
+    with users_errors(config.outside_modules):
+        spec = preflight(config)
     check_use(config, spec, options)
     if config.dry_run:
         return
     try:
-        measure(config, spec, options, command, typed.overrides)
+        with users_errors(config.outside_modules):
+            measure(config, spec, options, command, typed.overrides)
     except RunError as error:
         raise UsageError(str(error).splitlines(), error.exit_code) from error
 
@@ -133,7 +135,7 @@ def busy_text(load: float, cores: int) -> str:
 def read(args: Sequence[str]) -> tuple[Options, CommandLine]:
     """Our own options, and the command line of drl-train; raises UsageError with all that is wrong with both."""
     own = [arg for arg in args if is_own(arg.partition("=")[0])]
-    options, problems = Options(), list[str]()
+    options, problems, exit_code = Options(), list[str](), USAGE
     command = CommandLine([], [], None, False)
     try:
         options = parse(own, Options)
@@ -143,11 +145,12 @@ def read(args: Sequence[str]) -> tuple[Options, CommandLine]:
         command = read_command([arg for arg in args if arg not in own])
         check_command(with_run(command))
     except UsageError as error:
+        exit_code = USAGE if problems else error.exit_code
         problems += error.problems
     if (command.flags and command.config_file is None) or command.is_sweep:
         problems.append("drl-bench measures one run: of Hydra's flags it takes --config-path and --config-name")
     if problems:
-        raise UsageError(problems)
+        raise UsageError(problems, exit_code)
     if options.json is not None and not Path(options.json).absolute().parent.is_dir():
         raise UsageError(f"json={options.json}: there is no folder {Path(options.json).absolute().parent}")
     return options, command

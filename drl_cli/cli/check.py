@@ -9,9 +9,11 @@ from typing import Any
 
 import yaml
 
-from drl_cli.algos.base import AlgoConfig, algorithms, load_algorithm
-from drl_cli.cli.errors import UsageError, did_you_mean, nearest
-from drl_cli.cli.settings import all_keys, convert, unknown_algorithm, unknown_key
+from drl_cli.algos.base import AlgoConfig
+from drl_cli.algos.lookup import module_path
+from drl_cli.cli.errors import USAGE, USER_CODE, UsageError, did_you_mean, nearest
+from drl_cli.cli.settings import all_keys, config_class, convert, unknown_key
+from drl_cli.utils.outside import ModuleRaised, NotFound, import_object, source_file
 
 OVERRIDE = re.compile(r"(?P<sign>\+\+|\+|~)?(?P<key>[\w./@-]+)(=(?P<value>.*))?", re.DOTALL)
 CONFIG_PATH = ("--config-path", "-cp", "--config-dir", "-cd")
@@ -30,6 +32,14 @@ def conf_dir() -> Path:
     package = Path(__file__).parents[1]
     inside = package / "conf"
     return inside if inside.is_dir() else package.parent / "conf"
+
+
+def algorithm_yaml(name: str) -> Path | None:
+    """The yaml of an algorithm: ours in conf; of a user's module conf/algo/<module>.yaml or <module>.yaml beside it."""
+    ours, path = conf_dir() / "algo" / f"{name}.yaml", module_path(name)
+    source, file = source_file(path), f"{path.rpartition('.')[2]}.yaml"
+    places = [source.parent / "conf" / "algo" / file, source.parent / file] if source is not None else []
+    return next((place for place in [ours, *places] if place.is_file()), None)
 
 
 def options(group: str) -> list[str]:
@@ -82,11 +92,15 @@ def read_command(args: Sequence[str]) -> CommandLine:
 
 
 def check_command(command: CommandLine) -> None:
-    """Raise UsageError with every wrong group, key and plain value on the command line."""
+    """Raise UsageError with every wrong group, key and plain value on the command line.
+
+    The exit code is 4 where nothing is wrong but that a user's module raised.
+    """
     matches = [(arg, OVERRIDE.fullmatch(arg)) for arg in command.overrides]
     problems = [f"'{arg}' is not of the form key=value" for arg, match in matches if match is None]
     values = [match for _, match in matches if match is not None]
-    name = _algorithm(command)
+    raised: list[str] = []
+    algo = _algorithm(command)
     is_pool = any(match["key"] == "env.backend" and match["value"] == "envpool" for match in values)
     for match in values:
         key, value = match["key"], match["value"] or ""
@@ -94,26 +108,37 @@ def check_command(command: CommandLine) -> None:
             continue
         if key in groups() and match["sign"] is None:
             if command.config_file is None and not (key == "env" and is_pool):  # EnvPool's ids take seconds to import
-                names = value.split(",") if command.is_sweep else [value]
-                problems += [line for one in names if (line := unknown_option(key, one.strip("'\" ")))]
-        elif name in algorithms() or not key.startswith("algo."):
-            algo = load_algorithm(name if name in algorithms() else _default_algorithm()).Config
-            problems += check_value(key, match["value"], command.is_sweep, algo)
-    if problems:
-        raise UsageError(problems)
+                for name in value.split(",") if command.is_sweep else [value]:
+                    try:
+                        check_option(key, _unquoted(name))
+                    except UsageError as error:
+                        (raised if error.exit_code == USER_CODE else problems).extend(error.problems)
+        elif algo is not None or not key.startswith("algo."):
+            problems += check_value(key, match["value"], command.is_sweep, algo or config_class(default("algo")))
+    if problems or raised:
+        raise UsageError([*problems, *raised], USAGE if problems else USER_CODE)
 
 
-def unknown_option(group: str, name: str) -> str | None:
-    """The error line for a group's option that does not exist; None when it does."""
+def check_option(group: str, name: str) -> None:
+    """Raise UsageError for a group's option that does not exist, or a user's module that raises (exit 4)."""
     known = options(group)
     if name in known:
-        return None
+        return
     if group == "algo":
-        return unknown_algorithm(name)
-    if group == "env":
-        return unknown_env(name)
-    kind = {"tuned": "set of tuned values"}.get(group, f"{group} option")
-    return f"no {kind} '{name}'.{did_you_mean(name, known)}   available: {', '.join(known)}"
+        config_class(name)
+    elif group == "env":
+        if line := unknown_env(name):
+            raise UsageError(line)
+    elif group == "network" and ":" in name:
+        try:
+            import_object(name)
+        except NotFound as error:
+            raise UsageError(f"no network '{name}': {error}") from error
+        except ModuleRaised as error:
+            raise UsageError(str(error), USER_CODE) from error
+    else:
+        kind = {"tuned": "set of tuned values"}.get(group, f"{group} option")
+        raise UsageError(f"no {kind} '{name}'.{did_you_mean(name, known)}   available: {', '.join(known)}")
 
 
 def unknown_env(name: str) -> str | None:
@@ -153,17 +178,25 @@ def _is_group(kind: Any) -> bool:
     return dataclasses.is_dataclass(kind)
 
 
-def _algorithm(command: CommandLine) -> str:
-    """The algorithm that the command line, the repeated run's config or the defaults name."""
-    for arg in command.overrides:
-        if arg.startswith("algo="):
-            return arg.removeprefix("algo=").split(",")[0]
-    if command.config_file is not None:
+def _algorithm(command: CommandLine) -> type[AlgoConfig] | None:
+    """Config of the algorithm that the command line, the repeated run's config or the defaults name; None: no such."""
+    name = default("algo")
+    if named := [arg.removeprefix("algo=") for arg in command.overrides if arg.startswith("algo=")]:
+        name = _unquoted(named[0].split(",")[0])
+    elif command.config_file is not None:
         node = yaml.safe_load(command.config_file.read_text())
-        return str(node.get("algo", {}).get("name")) if isinstance(node, dict) else ""
-    return _default_algorithm()
+        name = str(node.get("algo", {}).get("name")) if isinstance(node, dict) else ""
+    try:
+        return config_class(name)
+    except UsageError:  # said where the option is checked, or the config is built
+        return None
 
 
-def _default_algorithm() -> str:
+def default(group: str) -> str:
+    """The option of a group that train.yaml takes."""
     defaults = yaml.safe_load((conf_dir() / "train.yaml").read_text())["defaults"]
-    return next(str(entry["algo"]) for entry in defaults if isinstance(entry, dict) and "algo" in entry)
+    return next(str(entry[group]) for entry in defaults if isinstance(entry, dict) and group in entry)
+
+
+def _unquoted(value: str) -> str:
+    return value.strip("'\" ")

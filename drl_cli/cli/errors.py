@@ -4,8 +4,11 @@ import difflib
 import os
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NoReturn
+
+from drl_cli.utils.outside import raised_by
 
 DONE, BUG, USAGE, MISSING, USER_CODE, DIVERGED, LOST, RESOURCES, CHECKPOINT, BELOW, SWEEP = range(11)
 TERMINATED, INTERRUPTED = 75, 130
@@ -18,6 +21,20 @@ class UsageError(Exception):
         self.problems = [problems] if isinstance(problems, str) else list(problems)
         self.exit_code = exit_code
         super().__init__("; ".join(self.problems))
+
+
+@contextmanager
+def users_errors(modules: Sequence[str]) -> Iterator[None]:
+    """What these modules of the user's raise becomes a UsageError (exit 4); any other error stays what it is."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:
+        if (module := raised_by(error, modules)) is None:
+            raise
+        text = " ".join(str(error).split())
+        raise UsageError(f"{module} raised {type(error).__name__}: {text}", USER_CODE) from error
 
 
 def report(error: UsageError) -> int:

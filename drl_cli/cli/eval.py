@@ -4,10 +4,13 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from drl_cli.algos.lookup import module_path
 from drl_cli.cli.errors import BELOW, CHECKPOINT, USER_CODE, UsageError, fail
 from drl_cli.cli.options import parse, usage
 from drl_cli.cli.preflight import environment_spec
-from drl_cli.cli.runs import find_run, read_config
+from drl_cli.cli.runs import check_format, find_run, read_config
+from drl_cli.runtime.config import Config
+from drl_cli.utils.outside import raised_by
 from drl_cli.utils.ranges import Count, Natural
 from drl_cli.utils.seeding import integers
 
@@ -42,12 +45,13 @@ def main() -> None:
 def evaluate(options: Options) -> float:
     """Evaluate, print and write eval.json; returns the mean return."""
     folder = find_run(options.run, options.output_dir)
+    checkpoint = folder / "checkpoints" / options.checkpoint
+    check_format(checkpoint)
     config = read_config(folder)
     from drl_cli.runtime.errors import CheckpointError
     from drl_cli.runtime.files.checkpoint import load_model, write_json
     from drl_cli.runtime.roles.evaluator import Evaluator
 
-    checkpoint = folder / "checkpoints" / options.checkpoint
     try:
         params, manifest = load_model(checkpoint)
     except CheckpointError as error:
@@ -57,7 +61,7 @@ def evaluate(options: Options) -> float:
     try:
         evaluator = Evaluator(config, spec, seeds)
     except Exception as error:
-        raise UsageError(f"{config.env.id} raised {type(error).__name__}: {error}", USER_CODE) from error
+        raise UsageError(_blame(config, error), USER_CODE) from error
     try:
         evaluator.policy.load(params)
     except ValueError as error:
@@ -65,7 +69,7 @@ def evaluate(options: Options) -> float:
     try:
         score = evaluator.evaluate(params)
     except Exception as error:
-        raise UsageError(f"{config.env.id} raised {type(error).__name__}: {error}", USER_CODE) from error
+        raise UsageError(_blame(config, error), USER_CODE) from error
     evaluator.close()
     statistics = score.statistics()
     print(f"{folder.name}  {checkpoint.resolve().name}  ({manifest['opt_steps']} updates)")
@@ -81,6 +85,12 @@ def evaluate(options: Options) -> float:
     }
     write_json(folder / "eval.json", result)
     return statistics["mean"]
+
+
+def _blame(config: Config, error: Exception) -> str:
+    """Who raised: the algorithm's module, or else the environment."""
+    culprit = raised_by(error, [module_path(config.algo.name)]) or config.env.id
+    return f"{culprit} raised {type(error).__name__}: {error}"
 
 
 if __name__ == "__main__":

@@ -3,11 +3,12 @@
 import sys
 from collections.abc import Callable
 
-from drl_cli.algos.base import algorithms, load_algorithm
+from drl_cli.algos.lookup import NotAlgorithm, algorithms, installed, load_algorithm
 from drl_cli.cli.check import conf_dir, options
 from drl_cli.cli.errors import UsageError, did_you_mean, fail
 from drl_cli.cli.resume import is_claimed
 from drl_cli.cli.runs import all_runs, read_json
+from drl_cli.utils.outside import ModuleRaised, NotFound
 
 
 def main() -> None:
@@ -30,9 +31,13 @@ def main() -> None:
 
 def _algos() -> list[str]:
     lines = []
-    for name in algorithms():
-        module = load_algorithm(name)
-        title = (module.__doc__ or "").splitlines()[0]
+    for name in [*algorithms(), *installed()]:
+        try:
+            module = load_algorithm(name)
+        except (NotFound, NotAlgorithm, ModuleRaised) as error:  # an installed one: the others are listed all the same
+            lines.append(f"{name:<8} can't be used here: {error}")
+            continue
+        title = next(iter((module.__doc__ or "").splitlines()), "")
         lines.append(f"{name:<8} {'/'.join(module.ACTIONS)} actions; {', '.join(module.MODES)}; {title}")
     return lines
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from drl_cli.algos.base import Policy, load_algorithm, refusal
+from drl_cli.algos.base import Policy
+from drl_cli.algos.lookup import load_algorithm, refusal, title
 from drl_cli.cli.errors import MISSING, RESOURCES, USER_CODE, UsageError
 from drl_cli.cli.weights import check_weights, find_weights
 from drl_cli.envs.config import EnvError, MissingExtra
@@ -37,7 +38,7 @@ def join(config: Config) -> "Cluster":
     environment_spec(config)  # what is wrong here is said before the cluster is asked
     assert config.ray.address is not None
     try:
-        return Cluster(config.ray.address, config.env)
+        return Cluster(config.ray.address, config.env, config.outside_modules)
     except ClusterUnfit as error:
         raise UsageError(error.problems, error.exit_code) from error
 
@@ -149,7 +150,7 @@ def check_priorities(config: Config) -> None:
     """Raise when workers are to give priorities and the policy can't."""
     if config.worker_priorities and load_algorithm(config.algo.name).Policy.priorities is Policy.priorities:
         raise UsageError(
-            f"{config.algo.name.upper()}'s policy has no critic to compute replay.initial_priority=worker with; "
+            f"{title(config.algo.name)}'s policy has no critic to compute replay.initial_priority=worker with; "
             "say replay.initial_priority=max"
         )
 

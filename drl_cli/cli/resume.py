@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from drl_cli.cli.check import OVERRIDE, CommandLine, groups
 from drl_cli.cli.errors import CHECKPOINT, UsageError
-from drl_cli.cli.runs import find_run, read_config, read_json
+from drl_cli.cli.runs import check_format, find_run, read_config, read_json
 from drl_cli.cli.settings import to_yaml_keys
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import CheckpointError
 from drl_cli.utils.locks import lock
+from drl_cli.utils.outside import source_file, source_hash
 
 if TYPE_CHECKING:  # importing it takes long
     from drl_cli.runtime.restore import Checkpoint
@@ -60,6 +61,14 @@ class Change:
         return f"{self.key}={_shown(self.new)} (was {_shown(self.old)})"
 
 
+@dataclass(frozen=True)
+class CodeChange(Change):
+    """A source file, `key`, from outside this package that is not as it was: its sha256 is another."""
+
+    def __str__(self) -> str:
+        return f"{self.key} has changed (sha256 {self.new[:8]}, was {self.old[:8]})"
+
+
 def verdict(key: str) -> Verdict:
     """Whether a run can go on with another value of this key."""
     names = [key[:i] for i, letter in enumerate(key) if letter == "."] + [key]
@@ -83,7 +92,9 @@ def named_run(command: CommandLine) -> Path | None:
         raise UsageError("resume goes on with one run: leave -m out (from_config can be swept)")
     for name in values.keys() & set(groups()) - {"mode"}:
         raise UsageError(f"{key}: {name}={values[name]} chooses another group of options; here single keys can be set")
-    folder = find_checkpoint(value.strip("'\""), values.get("output_dir") or "outputs")[0]
+    folder, checkpoint = find_checkpoint(value.strip("'\""), values.get("output_dir") or "outputs")
+    if key == "resume":
+        check_format(checkpoint)
     read_config(folder)  # nothing but our own options is in it
     return folder
 
@@ -120,13 +131,14 @@ class Resumed:
     def begin(self, command: list[str]) -> dict[str, Any]:
         """Take back what was recorded after the checkpoint; returns the content of run.json."""
         from drl_cli.runtime.restore import clean_up
-        from drl_cli.runtime.run_folder import resumed_record
+        from drl_cli.runtime.run_folder import code_hashes, resumed_record
 
         clean_up(self.folder, self.checkpoint)
         for name in ("summary.json", "error.txt"):  # of the end that was none
             (self.folder / name).unlink(missing_ok=True)
         changes = [str(change) for change in self.changes]
-        return resumed_record(read_json(self.folder / "run.json"), command, self.env_steps, changes)
+        record = read_json(self.folder / "run.json") | {"code": code_hashes(self.config)}
+        return resumed_record(record, command, self.env_steps, changes)
 
 
 def resume(config: Config, typed: Sequence[str]) -> Resumed:
@@ -139,7 +151,7 @@ def resume(config: Config, typed: Sequence[str]) -> Resumed:
     assert config.resume is not None
     folder, path = find_checkpoint(config.resume, config.output_dir)
     old = read_config(folder)
-    changes = judge(old, config)
+    changes = judge([*changed_keys(old, config), *changed_code(folder, config)], config.confirm)
     check_unfinished(folder, config)
     with claimed(folder):
         try:
@@ -191,17 +203,32 @@ def is_claimed(folder: Path) -> bool:
         return True
 
 
-def judge(old: Config, config: Config) -> list[Change]:
-    """What differs; raises UsageError (exit 8) where the run can't go on so, or was not told to."""
+def changed_keys(old: Config, config: Config) -> list[Change]:
+    """Keys whose values differ, but for those of the command itself."""
     before, after = _flat(to_yaml_keys(old)), _flat(to_yaml_keys(config))
     keys = [key for key in {**before, **after} if before.get(key) != after.get(key) and key not in COMMAND]
-    changes = [Change(key, before.get(key), after.get(key)) for key in keys]
+    return [Change(key, before.get(key), after.get(key)) for key in keys]
+
+
+def changed_code(folder: Path, config: Config) -> list[Change]:
+    """Modules from outside this package whose source is not that of which the run's run.json has the sha256.
+
+    A module that is not there any more, or was not named then, is no change of its source.
+    """
+    recorded = read_json(folder / "run.json").get("code", {})
+    files = {module: file for module in config.outside_modules if (file := source_file(module)) is not None}
+    hashes = [(str(file), recorded.get(module), source_hash(file)) for module, file in files.items()]
+    return [CodeChange(file, old, new) for file, old, new in hashes if old not in (None, new)]
+
+
+def judge(changes: list[Change], is_confirmed: bool) -> list[Change]:
+    """The changes; raises UsageError (exit 8) where a run can't go on with them, or was not told to."""
     problems = [
         f"resume: {change}: what was saved depends on it; from_config=RUN starts a new run"
         for change in changes
         if change.verdict == "impossible"
     ]
-    if not config.confirm:
+    if not is_confirmed:
         careful = [str(change) for change in changes if change.verdict == "careful"]
         if careful:
             problems.append(f"resume: {', '.join(careful)}: changes what is learned from here on; say confirm=true")

@@ -11,6 +11,7 @@ import yaml
 from drl_cli.cli.errors import CHECKPOINT, UsageError
 from drl_cli.cli.settings import build
 from drl_cli.runtime.config import Config
+from drl_cli.runtime.files.checkpoint import other_format
 
 
 def all_runs(output_dir: str) -> list[Path]:
@@ -44,6 +45,16 @@ def read_config(folder: Path) -> Config:
     if not isinstance(node, dict):
         raise UsageError(f"{path}: damaged, it holds no options", CHECKPOINT)
     return build(node)
+
+
+def check_format(checkpoint: Path) -> None:
+    """Raise UsageError (exit 8) for a checkpoint of another format, before its run's config is read, which may be too.
+
+    What else is wrong with it is said by who reads it.
+    """
+    manifest = read_json(checkpoint / "manifest.json")
+    if manifest and (problem := other_format(manifest)):
+        raise UsageError(f"{checkpoint}: {problem}", CHECKPOINT)
 
 
 def read_json(path: Path) -> dict[str, Any]:

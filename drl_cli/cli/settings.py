@@ -6,37 +6,80 @@ import typing
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from drl_cli.algos.base import AlgoConfig, algorithms, load_algorithm
-from drl_cli.cli.errors import UsageError, did_you_mean, nearest
+from drl_cli.algos.base import AlgoConfig
+from drl_cli.algos.lookup import NotAlgorithm, algorithms, installed, load_algorithm
+from drl_cli.cli.errors import USER_CODE, UsageError, did_you_mean, nearest
 from drl_cli.replay.config import SAMPLERS, ReplayConfig
 from drl_cli.runtime.config import Config
+from drl_cli.utils.outside import ModuleRaised, NotFound
 from drl_cli.utils.ranges import NameOrClass, Range
 
 T = TypeVar("T")
+
+MISSING = "???"
+"""What yaml has, by Hydra's rules, where a value must be given and none is known."""
 
 
 def build(node: Mapping[str, Any]) -> Config:
     """The config of a run; raises UsageError with every problem in it."""
     problems: list[str] = []
-    config = convert(dict(node), Config, "", problems, algo_class(node))
+    config = convert(dict(node), Config, "", problems, config_class(str(node.get("algo", {}).get("name"))))
     if problems:
         raise UsageError(problems)
     assert isinstance(config, Config)
     return config
 
 
-def algo_class(node: Mapping[str, Any]) -> type[AlgoConfig]:
-    """The Config class of the chosen algorithm; raises UsageError for an unknown one."""
-    name = node.get("algo", {}).get("name")
-    if name not in algorithms():
-        raise UsageError(unknown_algorithm(str(name)))
-    return load_algorithm(name).Config
+def config_class(name: str) -> type[AlgoConfig]:
+    """The Config class of an algorithm; raises UsageError where there is none, or its module raised (exit 4)."""
+    try:
+        kind = load_algorithm(name).Config
+    except NotFound as error:
+        raise UsageError(unknown_algorithm(name) if name.isidentifier() else str(error)) from error
+    except NotAlgorithm as error:
+        raise UsageError(str(error)) from error
+    except ModuleRaised as error:
+        raise UsageError(str(error), USER_CODE) from error
+    if name not in algorithms() and (problems := unreadable_fields(kind)):
+        raise UsageError([f"{name}: {problem}" for problem in problems])
+    return kind
 
 
 def unknown_algorithm(name: str) -> str:
     """The error line for an algorithm that does not exist."""
-    hint = did_you_mean(name, algorithms(), quote="'")
-    return f"unknown algorithm '{name}'.{hint}   available: {', '.join(algorithms())}"
+    known = [*algorithms(), *installed()]
+    hint = did_you_mean(name, known, quote="'")
+    return f"unknown algorithm '{name}'.{hint}   available: {', '.join(known)}, or a module of yours (my_pkg.my_algo)"
+
+
+def unreadable_fields(kind: type[Any]) -> list[str]:
+    """A line for each field of a config class whose type no value on a command line can have."""
+    try:
+        hints = fields(kind)
+    except (NameError, TypeError) as error:  # a type that is imported for type checkers only, or a misspelled one
+        return [f"the types of {kind.__name__} can't be read: {error}"]
+    return [
+        f"{kind.__name__}.{name} is {hint}; a field can be bool, int, float, str, Literal[...], tuple[X, ...], "
+        "Mapping[str, X], a dataclass of these, and X | None"
+        for name, hint in hints.items()
+        if not _is_readable(hint)
+    ]
+
+
+def _is_readable(kind: Any) -> bool:
+    """Whether `convert` knows this type."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return len(args) == 2 and _is_readable(args[0])
+    if origin in (Union, types.UnionType):
+        return all(arm is types.NoneType or _is_readable(arm) for arm in args)
+    if origin is tuple:
+        return len(args) == 2 and args[1] is ... and _is_readable(args[0])
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return args[1] is Any or _is_readable(args[1])
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return not unreadable_fields(kind)
+    return origin is Literal or kind in (bool, int, float, str)
 
 
 def convert(value: Any, kind: Any, path: str, problems: list[str], algo: type[AlgoConfig]) -> Any:
@@ -108,9 +151,9 @@ def _dataclass(value: Any, kind: type[T], path: str, problems: list[str], algo: 
     hints = fields(kind)
     prefix = f"{path}." if path else ""
     problems += [unknown_key(prefix + str(key), algo) for key in value if key not in hints]
-    missing = [name for name in hints if name not in value]
-    problems += [f"{prefix}{name}: is missing" for name in missing]
-    known = {name: value[name] for name in hints if name in value}
+    missing = [name for name in hints if value.get(name, MISSING) == MISSING]
+    problems += [f"{prefix}{name}: is missing, say {prefix}{name}=..." for name in missing]
+    known = {name: value[name] for name in hints if name not in missing}
     converted = {
         _attribute(name): convert(item, hints[name], prefix + name, problems, algo) for name, item in known.items()
     }
@@ -148,6 +191,17 @@ def fields(kind: type[Any]) -> dict[str, Any]:
     """Key -> type of a config class, with the names that the user types."""
     hints = get_type_hints(kind, include_extras=True)
     return {field.name.rstrip("_"): hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def default_values(kind: type[Any]) -> dict[str, Any]:
+    """Key -> default of a config class's fields, as yaml has it; MISSING where there is none."""
+    values = {}
+    for field in dataclasses.fields(kind):
+        value = MISSING if field.default is dataclasses.MISSING else field.default
+        if field.default_factory is not dataclasses.MISSING:
+            value = field.default_factory()
+        values[field.name.rstrip("_")] = to_yaml_keys(value)
+    return values
 
 
 def _attribute(name: str) -> str:

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from drl_cli.cli.check import check_command, conf_dir, groups, options, read_command
+from drl_cli.cli.check import algorithm_yaml, check_command, conf_dir, groups, options, read_command
 from drl_cli.cli.compose import brief
-from drl_cli.cli.errors import DONE, INTERRUPTED, SWEEP, TERMINATED, UsageError, fail, report
+from drl_cli.cli.errors import DONE, INTERRUPTED, SWEEP, TERMINATED, UsageError, fail, report, users_errors
 from drl_cli.cli.resume import claimed, named_run, resume, with_config_of
 from drl_cli.cli.runs import read_json
-from drl_cli.cli.settings import build, to_yaml_keys
+from drl_cli.cli.settings import build, config_class, default_values, to_yaml_keys
 from drl_cli.cli.sweep import run_job
 from drl_cli.runtime.config import Config
 from drl_cli.utils.clock import process_start
@@ -39,12 +39,12 @@ typed: list[str] = sys.argv[1:]
 def main() -> None:
     """The command; exits with the code of the user's guide."""
     args = sys.argv[1:]
-    if {"--help", "-h"} & set(args):
-        print(help_text())
-        return
     sys.path.insert(0, os.getcwd())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # until there is something to save
     try:
+        if {"--help", "-h"} & set(args):
+            print("\n".join([help_text(), *(line for arg in args for line in algorithm_help(arg))]))
+            return
         if {"-sc", "--shell-completion"} & set(args):
             _run_hydra(args)
         else:
@@ -127,7 +127,8 @@ def train(plain: dict[str, Any]) -> dict[str, Any]:
     share_cores(config.mode)
     cluster = join(config) if config.ray.address and not config.debug.in_process else None
     config = fill(config, cluster.nodes if cluster else ())
-    spec = preflight(config)
+    with users_errors(config.outside_modules):
+        spec = preflight(config)
     if config.dry_run:
         print(f"{config.env.name}: {spec.obs.shape} observations, {spec.action.text} actions; all checks passed")
         return {"exit_code": DONE}
@@ -136,7 +137,8 @@ def train(plain: dict[str, Any]) -> dict[str, Any]:
     from drl_cli.runtime.run_folder import make_folder, run_record
     from drl_cli.runtime.thread_choice import choose_threads
 
-    config, seconds = choose_threads(config, spec, num_cores())
+    with users_errors(config.outside_modules):
+        config, seconds = choose_threads(config, spec, num_cores())
     if seconds:
         measured = ", ".join(f"{threads}: {1000 * each:.3g}" for threads, each in seconds.items())
         print(f"trainer.threads=auto is {config.num_threads}: milliseconds of an update by threads are {measured}")
@@ -199,7 +201,9 @@ def help_text() -> str:
         "groups (group=option; any key in them: group.key=value)",
         *[f"  {group:<13} {', '.join(options(group))}" for group in groups()],
         "",
-        "env also takes any Gymnasium id, or module:Id for an environment of your own.",
+        "env also takes any Gymnasium id, or module:Id for an environment of your own; algo an installed algorithm",
+        "or a module of your own (my_pkg.my_algo); network a class of your own (my_pkg.my_net:Class).",
+        "algo=... --help has the options of that algorithm.",
         "",
         "keys",
         *[f"  {line}" for line in (conf_dir() / "train.yaml").read_text().split("\n\n")[1].splitlines()],
@@ -208,6 +212,18 @@ def help_text() -> str:
         f"All values and what they mean: {conf_dir()}",
     ]
     return "\n".join(lines)
+
+
+def algorithm_help(arg: str) -> list[str]:
+    """What an algorithm's yaml says, or the defaults of its Config where it has none; raises UsageError."""
+    key, _, name = arg.partition("=")
+    if key != "algo":
+        return []
+    kind, file = config_class(name), algorithm_yaml(name)
+    if file is not None:
+        return ["", f"algo={name}: {file}", *file.read_text().splitlines()]
+    lines = [f"  algo.{option}: {value}" for option, value in default_values(kind).items() if option != "name"]
+    return ["", f"algo={name}: no yaml, defaults of its Config", *lines]
 
 
 if __name__ == "__main__":

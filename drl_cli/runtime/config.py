@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
 from drl_cli.algos.base import AlgoConfig
+from drl_cli.algos.lookup import module_path
 from drl_cli.envs.config import EnvConfig
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.replay.config import PrioritizedConfig, ReplayConfig, SequencesConfig
@@ -176,6 +177,13 @@ class Config:
             return self.worker.envs * -(-self.trainer.batch_size // (self.num_workers * self.worker.envs))
         paying = 2 * MOST_UPDATES[self.mode] / self.orchestrator.sample_insert_ratio
         return max(self.worker.envs, min(MOST_ROWS[self.mode], int(paying)))
+
+    @property
+    def outside_modules(self) -> list[str]:
+        """Modules from outside this package that the run names: of its algorithm, network, environment and wrappers."""
+        objects = (getattr(self.network, "torso", ""), self.env.id, *getattr(self.env, "wrappers", ()))
+        modules = [module_path(self.algo.name), *(path.partition(":")[0] for path in objects if path and ":" in path)]
+        return sorted({module for module in modules if module.partition(".")[0] != __name__.partition(".")[0]})
 
     @property
     def restores_workers(self) -> bool:

@@ -10,7 +10,7 @@ worker ..N --1--> proxy --2--> ORCHESTRATOR --3--> trajectory manager --4--> tra
 import logging
 from pathlib import Path
 
-from drl_cli.algos.base import load_algorithm
+from drl_cli.algos.lookup import load_algorithm
 from drl_cli.metrics.console import Console
 from drl_cli.replay.config import FifoConfig, SequencesConfig, UniformConfig
 from drl_cli.replay.frame_table import FrameTable, reference_schema

@@ -25,6 +25,7 @@ from drl_cli.runtime.restore import Checkpoint, restore
 from drl_cli.runtime.run_folder import summarise
 from drl_cli.types import EnvSpec, State
 from drl_cli.utils.log_file import LogFile
+from drl_cli.utils.outside import raised_by
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ def run(
             _train(orchestrator, session, signals)
             exit_code = signals.exit_code
         except BaseException as error:
-            exit_code = _on_error(error, orchestrator, session, signals, folder)
+            exit_code = _on_error(error, config, orchestrator, session, signals, folder)
         finally:
             signals.is_closing = True
             console.close()
@@ -101,14 +102,19 @@ def _train(orchestrator: Orchestrator, session: Session | None, signals: Signals
 
 
 def _on_error(
-    error: BaseException, orchestrator: Orchestrator | None, session: Session | None, signals: Signals, folder: Path
+    error: BaseException,
+    config: Config,
+    orchestrator: Orchestrator | None,
+    session: Session | None,
+    signals: Signals,
+    folder: Path,
 ) -> int:
     """Say what ended the run, and save what can be; returns the exit code."""
     exit_code = signals.exit_code
     if signals.has_raised:  # then it is Interrupted, or what a call of Ray's makes of that
         return exit_code
     lost = session.lost() if session and isinstance(error, RoleLost) else None
-    code = _report_error(RoleLost(lost) if lost else error, folder)
+    code = _report_error(RoleLost(lost) if lost else error, config, folder)
     if not (exit_code and isinstance(error, RoleLost)):  # else the signal ended the role, too
         exit_code = code
     if orchestrator is not None and not (lost or isinstance(error, Diverged)):
@@ -168,7 +174,7 @@ def _log_to(path: Path) -> Iterator[None]:
         file.close()
 
 
-def _report_error(error: BaseException, folder: Path) -> int:
+def _report_error(error: BaseException, config: Config, folder: Path) -> int:
     """error.txt has all of it, the user sees a line; returns the exit code."""
     try:
         (folder / "error.txt").write_text("".join(traceback.format_exception(error)))
@@ -181,8 +187,10 @@ def _report_error(error: BaseException, folder: Path) -> int:
         if isinstance(error, Diverged) and error.batch:
             _keep_batch(error.batch, folder / "diverged.safetensors")
         return error.exit_code
-    print(f"error: {type(error).__name__}: {error}\n  all of it: {folder / 'error.txt'}", file=sys.stderr)
-    return 7 if isinstance(error, MemoryError | OSError) else 1
+    users = None if isinstance(error, MemoryError) else raised_by(error, config.outside_modules)
+    what = f"{users} raised {type(error).__name__}" if users else type(error).__name__
+    print(f"error: {what}: {error}\n  all of it: {folder / 'error.txt'}", file=sys.stderr)
+    return 4 if users else 7 if isinstance(error, MemoryError | OSError) else 1
 
 
 def _keep_batch(batch: State, path: Path) -> None:

@@ -15,6 +15,7 @@ from drl_cli.runtime.config import Config
 from drl_cli.runtime.files.checkpoint import write_json
 from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
 from drl_cli.runtime.orchestrator.progress import Progress
+from drl_cli.utils.outside import source_file, source_hash
 
 log = logging.getLogger(__name__)
 
@@ -23,8 +24,8 @@ STATUS = {0: "done", 5: "diverged", 75: "interrupted", 130: "interrupted"}
 
 def make_folder(config: Config) -> Path:
     """A new run folder: <output_dir>/<env>/<algo>-<mode>/<time>-s<seed>."""
-    env = config.env.name.replace("/", "_").replace(":", "_")
-    parent = Path(config.output_dir).absolute() / env / f"{config.algo.name}-{config.mode}"
+    env, algo = (name.replace("/", "_").replace(":", "_") for name in (config.env.name, config.algo.name))
+    parent = Path(config.output_dir).absolute() / env / f"{algo}-{config.mode}"
     while True:
         stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
         folder = parent / f"{stamp}-s{config.seed}"
@@ -35,6 +36,12 @@ def make_folder(config: Config) -> Path:
         (folder / "workers").mkdir()
         (folder / "checkpoints").mkdir()
         return folder
+
+
+def code_hashes(config: Config) -> dict[str, str]:
+    """sha256 of the source file of each module from outside this package that the run names."""
+    files = {module: source_file(module) for module in config.outside_modules}
+    return {module: source_hash(file) for module, file in files.items() if file is not None}
 
 
 def resumed_record(record: dict[str, Any], command: list[str], env_steps: int, changes: list[str]) -> dict[str, Any]:
@@ -59,6 +66,7 @@ def run_record(config: Config, folder: Path, command: list[str]) -> dict[str, An
         "python": platform.python_version(),
         "versions": {name: version(name) for name in packages},
         "git_commit": _git_commit(),
+        "code": code_hashes(config),
         "cpus": os.cpu_count(),
     }
 

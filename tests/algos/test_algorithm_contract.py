@@ -13,7 +13,8 @@ import torch
 from omegaconf import OmegaConf
 
 from drl_cli.algos import base
-from drl_cli.algos.base import AlgoConfig, algorithms, load_algorithm, refusal
+from drl_cli.algos.base import AlgoConfig
+from drl_cli.algos.lookup import algorithms, load_algorithm, refusal
 from drl_cli.cli.settings import convert
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.replay.builders import RolloutBuilder

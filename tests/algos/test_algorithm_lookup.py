@@ -2,14 +2,14 @@
 
 import pytest
 
-from drl_cli.algos.base import algorithms, load_algorithm, refusal
+from drl_cli.algos.lookup import algorithms, load_algorithm, refusal
 from drl_cli.types import ActionSpec, Column, EnvSpec
 
 
 def test_unknown_names_are_refused_with_what_there_is():
     assert "sac" in algorithms()
     assert "base" not in algorithms()
-    with pytest.raises(ValueError, match=r"unknown algorithm 'sca'; available: .*sac"):
+    with pytest.raises(ValueError, match=r"unknown algorithm 'sca': .*; available: .*sac"):
         load_algorithm("sca")
 
 

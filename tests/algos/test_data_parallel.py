@@ -6,7 +6,7 @@ import torch
 from graphs import make_config
 from peers import on_group, peers
 
-from drl_cli.algos.base import load_algorithm
+from drl_cli.algos.lookup import load_algorithm
 from drl_cli.types import ActionSpec, Column, EnvSpec
 from drl_cli.utils.group import Context, Group
 

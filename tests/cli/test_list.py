@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from drl_cli.algos.base import algorithms, load_algorithm
+from drl_cli.algos.lookup import algorithms, load_algorithm
 from drl_cli.cli.check import options
 from drl_cli.cli.list import main
 

@@ -10,7 +10,7 @@ from counting import check_counter_sequences
 from graphs import COUNTER
 
 import drl_cli.algos
-from drl_cli.algos.base import load_algorithm
+from drl_cli.algos.lookup import load_algorithm
 from drl_cli.replay.sequences import mix
 from drl_cli.runtime.place.handles import get
 
@@ -32,7 +32,7 @@ def run_recall(run_graph, monkeypatch):
     monkeypatch.delitem(sys.modules, "drl_cli.algos.recall", raising=False)
 
     def change(config):
-        return dataclasses.replace(config, algo=load_algorithm("recall").Config("recall", 0.99, 1))
+        return dataclasses.replace(config, algo=load_algorithm("recall").Config(name="recall"))
 
     return lambda *overrides: run_graph(*OVERRIDES, *overrides, change=change)
 

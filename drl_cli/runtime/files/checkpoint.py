@@ -24,6 +24,8 @@ from drl_cli.types import Array, State
 
 MODEL = "model.safetensors"
 COUNTERS = "state.orchestrator.json"
+FORMAT = 2
+"""What a checkpoint's files hold, and by which names. Format 1 had no number yet."""
 
 
 def save_model(folder: Path, params_header: LoadParams, params: Array, extra: Mapping[str, float]) -> Path:
@@ -55,6 +57,7 @@ def finish(
     """Make a draft, whose files have these sha256 `sums`, a checkpoint: add the model and the manifest, rename it."""
     sums = {**sums, MODEL: write_arrays(draft / MODEL, {"policy": params})}
     manifest = {
+        "format": FORMAT,
         "version": params_header.version,
         "opt_steps": params_header.opt_steps,
         "env_steps": params_header.env_steps,
@@ -126,7 +129,7 @@ def load_model(folder: Path) -> tuple[Array, dict[str, Any]]:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:  # Any: json
-    """The manifest of a step folder; raises CheckpointError when there is none or it is not as it was written."""
+    """The manifest of a step folder; raises CheckpointError: there is none, another format, not as it was written."""
     path = folder / "manifest.json"
     try:
         manifest = json.loads(path.read_text())
@@ -134,9 +137,17 @@ def read_manifest(folder: Path) -> dict[str, Any]:  # Any: json
         raise CheckpointError(f"{path}: no readable checkpoint there ({error})") from error
     if not isinstance(manifest, dict) or not isinstance(manifest.get("sha256"), dict):
         raise CheckpointError(f"{path}: damaged, it does not list the checkpoint's files")
+    if problem := other_format(manifest):
+        raise CheckpointError(f"{folder}: {problem}")
     if manifest.pop("seal", None) != _seal(manifest):
         raise CheckpointError(f"{path}: damaged, it is not as it was written (its seal does not match)")
     return manifest
+
+
+def other_format(manifest: Mapping[str, Any]) -> str | None:
+    """Why a manifest's checkpoint can't be read, being of an older or newer format; None when it can."""
+    written = manifest.get("format", 1)
+    return None if written == FORMAT else f"it was written by format {written} of drl-cli, this one reads {FORMAT}"
 
 
 def read_json(folder: Path, name: str, manifest: Mapping[str, Any]) -> Any:

@@ -4,7 +4,7 @@ import importlib.util
 import os
 import sys
 import sysconfig
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,22 +111,21 @@ def unfit(answers: Mapping[Node, Answer | None], ours: Answer) -> list[str]:
     return problems
 
 
-def shipped_modules(env_id: str, max_mb: float = MAX_SHIPPED_MB) -> list[Path]:
-    """Files and packages that `module:Id` needs on the nodes: the module, and what it imported from beside it.
+def shipped_modules(modules: Sequence[str], max_mb: float = MAX_SHIPPED_MB) -> list[Path]:
+    """Files and packages that these modules need on the nodes: themselves, and what was imported from beside them.
 
     None for what is installed: that has to be installed on the nodes, too. Raises ValueError beyond `max_mb`.
     """
-    module = env_id.split(":", 1)[0].split(".", 1)[0] if ":" in env_id else ""
-    root = _location(module) if module and module != __package__.split(".", 1)[0] else None
-    if root is None:
-        return []
+    needed = {module.split(".", 1)[0] for module in modules}
+    folders = {path.parent for path in map(_location, needed) if path is not None}
     names = {name.split(".", 1)[0] for name in sys.modules} - {__package__.split(".", 1)[0], "__main__"}
-    found = {path for path in map(_location, names | {module}) if path is not None and path.parent == root.parent}
+    found = {path for path in map(_location, names | needed) if path is not None and path.parent in folders}
     for path in sorted(found):
         size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) / 2**20 if path.is_dir() else 0
         if size > max_mb:
             raise ValueError(
-                f"env: {env_id} needs {path} on the nodes; its {size:.0f} MB are too many to ship: install it there"
+                f"{', '.join(modules)}: {path} has to be on the nodes; its {size:.0f} MB are too many to ship: "
+                "install it there"
             )
     return sorted(found)
 

@@ -149,22 +149,23 @@ class RaySession:
 class Cluster:
     """A cluster that exists, joined: each of its `nodes` can run our roles. It is left running at the end.
 
-    Raises ClusterUnfit with all problems. The environment has been imported here, which says what it needs there.
+    `modules` are the user's, and have been imported here, which says what they need there. Raises ClusterUnfit with
+    all problems.
     """
 
-    def __init__(self, address: str, env: EnvConfig) -> None:
+    def __init__(self, address: str, env: EnvConfig, modules: Sequence[str]) -> None:
         if address != "auto" and (problem := unreachable(address)):
             raise ClusterUnfit([problem])
         try:
-            modules = shipped_modules(env.id)
+            files = shipped_modules(modules)
         except ValueError as error:
             raise ClusterUnfit([str(error)]) from error
         ours = Answer(platform.python_version(), version("ray"), drl_cli.__version__, None)
-        answers = self._join(address, env, modules)
+        answers = self._join(address, env, modules, files)
         lacking = {node for node, answer in answers.items() if answer is not None and answer.package is None}
         problems = unfit({node: answer for node, answer in answers.items() if node not in lacking}, ours)
         if lacking and not problems:  # they get ours
-            answers = self._join(address, env, [*modules, Path(drl_cli.__file__).parent])
+            answers = self._join(address, env, modules, [*files, Path(drl_cli.__file__).parent])
             problems = unfit(answers, ours)
         if problems or not answers:
             self.close()
@@ -188,7 +189,9 @@ class Cluster:
 
         ray.shutdown()
 
-    def _join(self, address: str, env: EnvConfig, modules: list[Path]) -> dict[Node, Answer | None]:
+    def _join(
+        self, address: str, env: EnvConfig, modules: Sequence[str], files: Sequence[Path]
+    ) -> dict[Node, Answer | None]:
         """Connect, with these files and packages for every process, and ask the nodes."""
         import ray
 
@@ -197,7 +200,7 @@ class Cluster:
         try:
             ray.init(
                 address=address,
-                runtime_env={"env_vars": process_variables(), "py_modules": [str(path) for path in modules]},
+                runtime_env={"env_vars": process_variables(), "py_modules": [str(path) for path in files]},
                 logging_level=logging.ERROR,
                 log_to_driver=False,
             )
@@ -209,7 +212,7 @@ class Cluster:
             for entry in sorted(ray.nodes(), key=lambda entry: str(entry["NodeID"]))
             if entry["Alive"] and entry["Resources"].get("CPU")
         ]
-        return _ask(nodes, env)
+        return _ask(nodes, env, modules)
 
 
 def _stand_apart() -> None:
@@ -253,13 +256,14 @@ def _have_ray_log() -> None:
     ray._private.worker.print_to_stdstream = lambda data, **_: log.info("%s", " ".join(data["lines"]))
 
 
-def _ask(nodes: Sequence[Node], env: EnvConfig) -> dict[Node, Answer | None]:
+def _ask(nodes: Sequence[Node], env: EnvConfig, modules: Sequence[str]) -> dict[Node, Answer | None]:
     """What each node says of itself; None from those that say nothing within a minute."""
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     def look(pickled: bytes) -> tuple[str, str, str | None, str | None]:  # local, so that it travels by value
         import platform
+        from importlib import import_module
         from importlib.metadata import version
 
         package, problem = None, None
@@ -270,6 +274,8 @@ def _ask(nodes: Sequence[Node], env: EnvConfig) -> dict[Node, Answer | None]:
             from drl_cli.envs.make import read_spec
 
             read_spec(pickle.loads(pickled))
+            for module in modules:
+                import_module(module)
         except Exception as error:
             problem = f"{type(error).__name__}: {error}"
         return platform.python_version(), version("ray"), package, problem

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from drl_cli.algos.base import Policy, load_algorithm
+from drl_cli.algos.base import Policy
+from drl_cli.algos.lookup import load_algorithm
 from drl_cli.runtime.config import Config
 from drl_cli.types import Array, Columns, EnvSpec, Last, Obs, State
 from drl_cli.utils.moments import RunningMoments

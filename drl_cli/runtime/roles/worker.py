@@ -5,7 +5,8 @@ import time
 
 import numpy as np
 
-from drl_cli.algos.base import Policy, load_algorithm
+from drl_cli.algos.base import Policy
+from drl_cli.algos.lookup import load_algorithm
 from drl_cli.envs.batch import EnvBatch
 from drl_cli.envs.config import EnvFault
 from drl_cli.envs.envpool_batch import EnvPoolBatch

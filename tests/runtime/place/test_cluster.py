@@ -121,19 +121,27 @@ def user_modules(tmp_path, monkeypatch):
 
 def test_a_module_travels_with_what_it_imports_from_beside_it(user_modules):
     __import__("lone_env")
-    assert shipped_modules("lone_env:My-v0") == [user_modules / "lone_env.py", user_modules / "lone_helper.py"]
+    assert shipped_modules(["lone_env"]) == [user_modules / "lone_env.py", user_modules / "lone_helper.py"]
 
 
 def test_a_package_travels_whole_unless_it_is_huge(user_modules):
     __import__("lone_package.envs")
-    assert shipped_modules("lone_package.envs:My-v0") == [user_modules / "lone_package"]
-    with pytest.raises(ValueError, match=r"lone_package.envs:My-v0 needs .*lone_package on the nodes; its 1 MB"):
-        shipped_modules("lone_package.envs:My-v0", max_mb=0.5)
+    assert shipped_modules(["lone_package.envs"]) == [user_modules / "lone_package"]
+    with pytest.raises(ValueError, match=r"lone_package.envs: .*lone_package has to be on the nodes; its 1 MB"):
+        shipped_modules(["lone_package.envs"], max_mb=0.5)
 
 
-@pytest.mark.parametrize("env_id", ["Pendulum-v1", "drl_cli.envs.probes:Counter-v0", "gymnasium.envs:Pendulum-v1"])
-def test_what_is_installed_does_not_travel(env_id):
-    assert shipped_modules(env_id) == []
+def test_what_is_installed_does_not_travel():
+    assert shipped_modules(["gymnasium.envs", "json"]) == []
+
+
+def test_modules_of_several_folders_travel_with_their_neighbours(user_modules, tmp_path_factory, monkeypatch):
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    (elsewhere / "lone_algo.py").write_text("")
+    monkeypatch.syspath_prepend(str(elsewhere))
+    __import__("lone_env")
+    wanted = [user_modules / "lone_env.py", user_modules / "lone_helper.py", elsewhere / "lone_algo.py"]
+    assert shipped_modules(["lone_algo", "lone_env"]) == sorted(wanted)
 
 
 def test_threads_that_the_user_has_set_stay(monkeypatch):

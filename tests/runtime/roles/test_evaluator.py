@@ -6,7 +6,7 @@ import pytest
 from graphs import make_config
 from gymnasium.spaces import Box
 
-from drl_cli.algos.base import load_algorithm
+from drl_cli.algos.lookup import load_algorithm
 from drl_cli.envs.make import read_spec
 from drl_cli.networks.mlp import split
 from drl_cli.runtime.roles.evaluator import Evaluator, Score

@@ -11,7 +11,7 @@ from graphs import COUNTER, TINY, make_config
 from gymnasium.spaces import Box
 
 import drl_cli.algos
-from drl_cli.algos.base import load_algorithm
+from drl_cli.algos.lookup import load_algorithm
 from drl_cli.envs.make import read_spec
 from drl_cli.runtime.errors import EnvironmentFailed
 from drl_cli.runtime.files.checkpoint import read_arrays, write_arrays
@@ -130,7 +130,7 @@ def test_a_recurrent_policy_goes_on(tmp_path, monkeypatch):
     folder = Path(__file__).parents[2] / "support" / "algos"
     monkeypatch.setattr(drl_cli.algos, "__path__", [*drl_cli.algos.__path__, str(folder)])
     config = make_config(*TINY, COUNTER, "worker.num=1", "worker.envs=3", "worker.block_rows=30", *SEQUENCES)
-    config = dataclasses.replace(config, algo=load_algorithm("recall").Config("recall", 0.99, 1))
+    config = dataclasses.replace(config, algo=load_algorithm("recall").Config(name="recall"))
     first, second = (Worker(config, read_spec(config.env), 0, 0) for _ in range(2))
     collect(first, 0, np.zeros(1, np.float32))
     assert first.policy.memory.any()

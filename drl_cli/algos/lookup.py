@@ -1,0 +1,132 @@
+"""Which algorithms there are, and which of them fits: ours, installed ones, and any module of the user's."""
+
+import importlib
+import pkgutil
+from importlib.metadata import entry_points
+from types import ModuleType
+from typing import Protocol, cast
+
+import drl_cli.algos
+from drl_cli.algos.base import AlgoConfig, Algorithm, Policy
+from drl_cli.replay.config import SAMPLERS
+from drl_cli.types import EnvSpec
+from drl_cli.utils.outside import NotFound, import_module
+
+ENTRY_POINTS = "drl_cli.algos"
+"""Group of entry points by which an installed package offers algorithms: name -> module."""
+
+HELPERS = ("base", "learner", "lookup", "policy", "rollout")  # files in our folder that are no algorithms
+
+ACTIONS = {"box": "continuous (Box)", "discrete": "discrete", "multidiscrete": "multi-discrete"}
+MODES = ("single", "sync", "async")
+CHOICES = {"ACTIONS": tuple(ACTIONS), "MODES": MODES, "TABLES": tuple(SAMPLERS)}
+DEFAULTS: dict[str, tuple[str, ...]] = {"MODES": MODES, "TABLES": ("uniform", "prioritized"), "EXPLORATION": ()}
+CLASSES = {
+    "Config": (AlgoConfig, "a frozen dataclass derived from drl_cli.algos.base.AlgoConfig"),
+    "Policy": (Policy, "a class derived from drl_cli.algos.base.Policy"),
+    "Algorithm": (Algorithm, "a class derived from drl_cli.algos.base.Algorithm"),
+}
+
+
+class NotAlgorithm(ValueError):
+    """A module that is no algorithm; the message names all that it lacks, with the form of each."""
+
+
+class AlgoModule(Protocol):
+    """The module of an algorithm: three classes, and constants that say where it can be used.
+
+    `ACTIONS`, the kinds of actions that it can give (`ActionSpec.kind`), has to be there. What else is missing has a
+    default: `MODES` are all; `TABLES`, the samplers of the replay that it learns from, are uniform and prioritized;
+    `EXPLORATION`, the names of the values that `Algorithm.exploration` gives, are none.
+    """
+
+    __doc__: str | None
+    ACTIONS: tuple[str, ...]
+    MODES: tuple[str, ...]
+    TABLES: tuple[str, ...]
+    EXPLORATION: tuple[str, ...]
+    Config: type[AlgoConfig]
+    Policy: type[Policy]
+    Algorithm: type[Algorithm]
+
+
+def algorithms() -> list[str]:
+    """Names of our algorithms."""
+    return sorted(m.name for m in pkgutil.iter_modules(drl_cli.algos.__path__) if m.name not in HELPERS)
+
+
+def installed() -> list[str]:
+    """Names of the algorithms that other installed packages offer; a name of ours is ours."""
+    return sorted({point.name for point in entry_points(group=ENTRY_POINTS)} - set(algorithms()))
+
+
+def module_path(name: str) -> str:
+    """The import path of an algorithm's module: ours, an installed one's, or else `name` itself."""
+    if name in algorithms():
+        return f"{drl_cli.algos.__name__}.{name}"
+    return next((point.module for point in entry_points(group=ENTRY_POINTS, name=name)), name)
+
+
+def load_algorithm(name: str) -> AlgoModule:
+    """The module of an algorithm.
+
+    Raises NotFound naming what there is, NotAlgorithm, and ModuleRaised where a user's module raised.
+    """
+    path = module_path(name)
+    if name in algorithms():
+        return cast(AlgoModule, importlib.import_module(path))
+    try:
+        module = import_module(path)
+    except NotFound as error:
+        known = ", ".join([*algorithms(), *installed()])
+        raise NotFound(f"unknown algorithm '{name}': {error}; available: {known}") from error
+    for constant, default in DEFAULTS.items():
+        vars(module).setdefault(constant, default)
+    if problems := _lacks(module):
+        raise NotAlgorithm(f"{name} ({module.__file__}) is no algorithm: {'; '.join(problems)}")
+    return cast(AlgoModule, module)
+
+
+def _lacks(module: ModuleType) -> list[str]:
+    """What has to be in an algorithm's module and is not there, or not in its form."""
+    problems = []
+    for name, (base, form) in CLASSES.items():
+        kind = getattr(module, name, None)
+        if not (isinstance(kind, type) and issubclass(kind, base)):
+            problems.append(f"it needs {name}, {form}")
+        elif base is AlgoConfig and "__dataclass_fields__" not in vars(kind):  # its annotations would be ignored
+            problems.append(f"{name} must be {form}: @dataclass(frozen=True) is missing")
+    for name in ("ACTIONS", *DEFAULTS):
+        value, choices = getattr(module, name, None), CHOICES.get(name)
+        form = f"a tuple of {', '.join(choices)}" if choices else "a tuple of names"
+        if value is None:
+            problems.append(f"it needs {name}, {form}")
+        elif not isinstance(value, tuple) or not all(one in choices if choices else one for one in value):
+            problems.append(f"{name} must be {form}, got {value!r}")
+    return problems
+
+
+def title(name: str) -> str:
+    """An algorithm's name as messages have it: SAC, my_pkg.my_algo."""
+    return name.upper() if name in algorithms() else name
+
+
+def refusal(name: str, spec: EnvSpec, mode: str, sampler: str) -> str | None:
+    """Why this algorithm can't run on this environment, in this mode or from this table; None when it can."""
+    module = load_algorithm(name)
+    if spec.action.kind not in module.ACTIONS:
+        wanted = ACTIONS[module.ACTIONS[0]]
+        fits = [other for other in algorithms() if spec.action.kind in load_algorithm(other).ACTIONS]
+        advice = (
+            f" For this: {' or '.join(f'algo={fit}' for fit in fits)}"
+            if fits
+            else " No algorithm here handles that yet."
+        )
+        article = "an" if wanted[0] in "aeiou" else "a"
+        return f"{title(name)} needs {article} {wanted} action space; {spec.id} has {spec.action.text}.{advice}"
+    if mode not in module.MODES:
+        return f"{title(name)} does not run in mode={mode}; it runs in {', '.join(module.MODES)}"
+    if sampler not in module.TABLES:
+        tables = " or ".join(f"replay={table}" for table in module.TABLES)
+        return f"{title(name)} can't learn from replay={sampler}; say {tables}"
+    return None

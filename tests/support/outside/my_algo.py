@@ -1,0 +1,27 @@
+"""DQN as a user might have it in a module of his own: no yaml, defaults in the Config, only one constant."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from drl_cli import Count, Fraction, Positive, Range
+from drl_cli.algos import dqn
+from drl_cli.algos.dqn import Algorithm, Policy
+
+__all__ = ["ACTIONS", "Algorithm", "Config", "Policy"]
+
+ACTIONS = ("discrete",)
+EXPLORATION = ("epsilon",)
+
+
+@dataclass(frozen=True)
+class Config(dqn.Config):
+    """Every option of DQN with a default, and one that nobody reads."""
+
+    lr: Positive = 1e-3
+    double: bool = True
+    loss: Literal["huber", "mse"] = "huber"
+    target_period: Count = 20
+    epsilon_start: Fraction = 1.0
+    epsilon_end: Fraction = 0.05
+    epsilon_steps: Count = 100
+    margin: Annotated[float, Range(most=2)] = 1.0
