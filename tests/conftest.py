@@ -9,8 +9,8 @@ import hypothesis
 import pytest
 from graphs import TINY, make_config
 
-hypothesis.settings.register_profile(  # a busy machine is no failure
-    "here", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+hypothesis.settings.register_profile(  # a busy machine is no failure, and equal code has equal examples
+    "here", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("here")
 
@@ -83,7 +83,7 @@ def build_graph(tmp_path, request):
         from drl_cli.runtime.orchestrator.progress import Progress
         from drl_cli.runtime.place.handles import RayRuntime
         from drl_cli.runtime.program import build
-        from drl_cli.runtime.restore import clean_up, open_checkpoint, restore
+        from drl_cli.runtime.restore import clean_up, first_incarnation, open_checkpoint, restore
 
         config = change(make_config(*TINY, *overrides))
         folder = run or tmp_path / f"run{len(list(tmp_path.iterdir()))}"
@@ -96,8 +96,9 @@ def build_graph(tmp_path, request):
             ray = RayRuntime(str(folder / "workers"), nodes=nodes)
         console = Console(io.StringIO(), "test", config.total_env_steps, None, 1e9)
         progress = Progress(config, time.time())
-        incarnation = checkpoint.state["incarnation"] + 1 if checkpoint else 0
-        graph = build(config, read_spec(config.env), folder, progress, console, ray=ray, incarnation=incarnation)
+        graph = build(
+            config, read_spec(config.env), folder, progress, console, ray=ray, incarnation=first_incarnation(checkpoint)
+        )
         if checkpoint:
             clean_up(folder, checkpoint)
             restore(checkpoint, config, graph)

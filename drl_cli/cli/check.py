@@ -3,9 +3,9 @@
 import dataclasses
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 import yaml
 
@@ -158,11 +158,8 @@ def check_value(key: str, value: str | None, is_sweep: bool, algo: type[AlgoConf
     """Error lines for a key that does not exist or a plain value of the wrong type or out of range."""
     keys = all_keys(algo)
     if key not in keys:
-        parent = key.rpartition(".")[0]
-        is_free = any(
-            key.startswith(f"{name}.") and not _is_group(kind) for name, kind in keys.items() if name in parent
-        )
-        return [] if is_free and "kwargs" in key else [unknown_key(key, algo)]
+        mappings = [name for name, kind in keys.items() if get_origin(kind) is Mapping]  # any key may be in one
+        return [] if key.startswith(tuple(f"{name}." for name in mappings)) else [unknown_key(key, algo)]
     if value is None or "{" in value or (is_sweep and re.search(r"[,(]", value)) or _is_group(keys[key]):
         return []
     try:

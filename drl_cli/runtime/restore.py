@@ -55,6 +55,11 @@ def open_checkpoint(folder: Path) -> Checkpoint:
     return Checkpoint(folder.resolve(), params_header, params, manifest, read_json(folder, COUNTERS, manifest))
 
 
+def first_incarnation(checkpoint: Checkpoint | None) -> int:
+    """The incarnation that workers begin with: above all that the run's workers had before the checkpoint."""
+    return int(checkpoint.state["incarnation"]) + 1 if checkpoint else 0
+
+
 def best_report(folder: Path) -> EvalReport:
     """The evaluation of the best model so far, from its manifest."""
     manifest = read_manifest(folder)

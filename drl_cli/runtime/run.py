@@ -21,7 +21,7 @@ from drl_cli.runtime.place.handles import RayRuntime
 from drl_cli.runtime.place.launch import Cluster, RaySession
 from drl_cli.runtime.place.signals import Interrupted, Signals, catch
 from drl_cli.runtime.program import build
-from drl_cli.runtime.restore import Checkpoint, restore
+from drl_cli.runtime.restore import Checkpoint, first_incarnation, restore
 from drl_cli.runtime.run_folder import summarise
 from drl_cli.types import EnvSpec, State
 from drl_cli.utils.log_file import LogFile
@@ -68,8 +68,9 @@ def run(
                 if config.mode != "single":
                     session.start()
             ray = _runtime(session, folder, signals) if session else None
-            incarnation = checkpoint.state["incarnation"] + 1 if checkpoint else 0
-            orchestrator = build(config, spec, folder, progress, console, ray=ray, incarnation=incarnation)
+            orchestrator = build(
+                config, spec, folder, progress, console, ray=ray, incarnation=first_incarnation(checkpoint)
+            )
             if isinstance(session, RaySession):
                 session.start()  # mode=single: not before training can begin, which it would slow down
             if checkpoint is not None:

@@ -145,6 +145,13 @@ def test_a_key_without_its_group_names_the_full_one():
         assert f".{key}?" in problem
 
 
+@pytest.mark.parametrize("key", ["algo.lr.x", "algo.lr.kwargs", "network.hidden.0", "seed.x", "env.id.kwargs.x"])
+def test_nothing_is_below_a_value(key):
+    (problem,) = problems_of(f"{key}=1")
+    assert problem.startswith(f"{key}: ")
+    assert "has no option" in problem
+
+
 @pytest.mark.parametrize("group", sorted(set(groups()) - {"env"}))
 def test_an_unknown_choice_of_a_group_lists_what_there_is(group):
     (problem,) = problems_of(f"{group}=nosuchchoice")

@@ -204,6 +204,8 @@ def test_a_score_that_the_confirming_episodes_do_not_bear_out_does_not_stop(buil
         ([[6.0, 6.0], [6.0, 6.0]], 4),  # above it, no doubt
         ([[6.0, 6.0], [0.0, 0.0]], 4),  # not borne out
         ([[0.0, 12.0], [0.0, 12.0], [6.0]], 5),  # in doubt to the end
+        ([[4.5, 7.5], [4.5, 7.5], [6.0]], 5),  # 1.3 standard errors above it are doubt
+        ([[5.2, 6.8], [5.2, 6.8]], 4),  # 2.5 are none
     ],
 )
 def test_confirming_goes_on_as_long_as_there_is_doubt(build_graph, returns, episodes):

@@ -45,6 +45,7 @@ def counters(graph):
         ("env=CartPole-v1", "algo=dqn", "replay.remover=random"),
         ("env=CartPole-v1", "algo=ppo", "trainer.batch_size=64", "algo.minibatch_size=32", "env.normalize_reward=true"),
         (COUNTER, "worker.num=2"),
+        (COUNTER, "replay.shards=3"),
     ],
 )
 def test_a_resumed_run_ends_with_the_weights_of_one_that_never_stopped(run_graph, build_graph, mode, args):
@@ -81,6 +82,17 @@ def test_the_curve_goes_on(run_graph):
     lines = [json.loads(line)["env_steps"] for line in (rest.folder / "metrics.jsonl").read_text().splitlines()]
     assert lines == sorted(lines)
     assert rest.progress.best.mean == once.progress.best.mean
+
+
+def test_wall_time_goes_on(run_graph):
+    def age(graph):
+        graph.progress.started -= 1000.0
+
+    half = run_graph(COUNTER, "mode=sync", "total_env_steps=512", started=age)
+    rest = run_graph(COUNTER, "mode=sync", "total_env_steps=1024", run=half.folder)
+    assert rest.progress.process_s() < 1000 < half.progress.wall_s() <= rest.progress.wall_s()
+    assert [float(row["wall_s"]) > 1000 for row in rows(rest)] == [True] * 2
+    assert rest.progress.summary(0.0, 0)["wall_s"] > 1000
 
 
 def test_what_a_run_recorded_after_its_checkpoint_is_taken_back(run_graph):

@@ -125,6 +125,20 @@ def test_every_worker_has_restarts_of_its_own():
         collect(pool)
 
 
+def test_every_replacement_has_an_incarnation_of_its_own():
+    born = []
+
+    def spawn(index, incarnation):
+        born.append((index, incarnation))
+        return Worker(header(index), ActorDied("signal 9"))
+
+    pool = WorkerPool("worker", 2, spawn, 3, incarnation=5)
+    for _ in range(6):
+        collect(pool)
+    assert born == [(index, incarnation) for incarnation in (5, 6, 7, 8) for index in (0, 1)]
+    assert [member.incarnation for member in pool.members] == [8, 8]
+
+
 def test_a_restart_is_said_when_it_has_handed_over(caplog):
     caplog.set_level("INFO")
     answers = {0: [header(0), ActorDied("signal 9")], 1: [ActorDied("signal 11")], 2: [header(0), header(0)]}

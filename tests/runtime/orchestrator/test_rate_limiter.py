@@ -208,3 +208,19 @@ def test_a_queue_may_wait_so_far_ahead(ahead, queued, under_way, rows, may_colle
     assert limiter.may_collect(rows) == may_collect
     assert limiter.may_sample(1) == (queued >= 16)
     assert QueueLimiter(16, ahead, True, under_way, queued).may_collect(rows)
+
+
+def test_the_state_has_what_landed_and_not_what_is_under_way():
+    limiter, queue = RateLimiter(0.5, 8, 1e9), QueueLimiter(16, 2)
+    for one in (limiter, queue):
+        one.issue_collect(32)
+        one.issue_collect(32)
+        one.land(32, 30)
+    limiter.issue_sample(3)
+    assert limiter.state() == {"landed": 30, "samples": 3}
+    assert queue.state() == {"queued": 30}
+    resumed, empty = RateLimiter(0.5, 8, 1e9), QueueLimiter(16, 2)
+    resumed.load_state(limiter.state())
+    empty.load_state(queue.state())
+    assert (resumed.inserts, resumed.landed, resumed.samples) == (30, 30, 3)
+    assert (empty.queued, empty.under_way) == (30, 0)

@@ -1,0 +1,68 @@
+"""HandOver: what counts as issued, taken and landed when collects come back with less than was asked for."""
+
+import time
+
+import numpy as np
+import pytest
+from graphs import TINY, make_config
+
+from drl_cli.runtime.edges.calls import Calls
+from drl_cli.runtime.edges.worker_pool import WorkerPool
+from drl_cli.runtime.messages import Block, InsertTransition, LoadParams
+from drl_cli.runtime.orchestrator.hand_over import HandOver
+from drl_cli.runtime.orchestrator.progress import Progress
+from drl_cli.runtime.orchestrator.rate_limiter import RateLimiter
+from drl_cli.runtime.place.handles import ActorDied, LocalRef
+
+ROWS = 8
+
+
+class Worker:
+    """Takes so many environment steps, for so many rows, in each collect; None: it dies."""
+
+    def __init__(self, taken):
+        self.taken = list(taken)
+
+    def call(self, method, *args, results=1):
+        taken = self.taken.pop(0)
+        if taken is None:
+            return [LocalRef(error=ActorDied("signal 9")) for _ in range(results)]
+        env_steps, rows = taken
+        return [LocalRef(InsertTransition((Block(0, 0, 0, rows, 0, env_steps, 0, 0),), (), 0.0)), LocalRef({})]
+
+
+class Replay:
+    """Takes everything."""
+
+    def insert(self, header, columns):
+        return LocalRef(header.rows)
+
+
+def hand_over(*taken):
+    """A hand-over of one worker after these collects of ROWS steps each."""
+    config, calls = make_config(*TINY), Calls(60.0)
+    pool = WorkerPool("worker", 1, lambda index, incarnation: Worker(taken[incarnation:]), 9)
+    made = HandOver(pool, Replay(), RateLimiter(0.5, 0, 1e9), Progress(config, time.time()), calls, ROWS, 0.0)
+    for _ in taken:
+        (member,) = pool.idle()
+        made.dispatch(member, LoadParams(0, 0, 0), LocalRef(np.zeros(1)))
+        calls.react((), 0.0, ())
+        made.flush()
+    calls.react((), 0.0, ())
+    return made
+
+
+@pytest.mark.parametrize(
+    ("taken", "env_steps", "rows"),
+    [
+        ([(8, 8), (8, 8)], 16, 16),
+        ([(5, 5), (8, 8)], 13, 13),  # an environment failed, or a proxy has gathered from some
+        ([(8, 6), (8, 9)], 16, 15),  # rows that are still open in the n-step builder
+        ([None, (8, 8)], 8, 8),
+    ],
+)
+def test_after_a_hand_over_issued_is_what_was_taken(taken, env_steps, rows):
+    made = hand_over(*taken)
+    assert made.issued == made.progress.env_steps == env_steps
+    assert made.limiter.inserts == made.limiter.landed == made.progress.inserts == rows
+    assert made.inserting == 0

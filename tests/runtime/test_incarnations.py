@@ -1,0 +1,51 @@
+"""Incarnations: no worker of a run has one that a worker of the same number had before, however it came to be."""
+
+import pytest
+from graphs import COUNTER, TINY, make_config
+
+from drl_cli.runtime.place.handles import LocalRuntime
+from drl_cli.runtime.program import make_pool, make_proxy
+
+RESTARTS = 3
+ARGS = (COUNTER, "mode=sync", "worker.num=2", f"worker.max_restarts={RESTARTS}")
+
+
+class Births(LocalRuntime):
+    """Builds nothing but proxies and notes the incarnation of every role."""
+
+    def __init__(self):
+        self.born = []
+
+    def spawn(self, role, factory, *args, gpus=0, node=None):
+        self.born.append((role, args[-1]))
+        return super().spawn(role, make_proxy if factory is make_proxy else lambda *args: None, *args)
+
+
+def births(incarnation, proxies):
+    """Roles and incarnations of a pool whose workers begin with this incarnation."""
+    runtime, config = Births(), make_config(*TINY, *ARGS, f"worker.proxies={proxies}")
+    make_pool(config, None, runtime, incarnation)
+    return runtime.born
+
+
+def test_workers_begin_with_the_incarnation_given():
+    assert births(0, 0) == [("worker 0", 0), ("worker 1", 0)]
+    assert births(5, 0) == [("worker 0", 5), ("worker 1", 5)]
+
+
+@pytest.mark.parametrize(("incarnation", "life"), [(0, 0), (1, 1), (4, 1), (5, 2), (8, 2)])
+def test_a_proxy_has_as_many_lives_as_its_workers_may_have_used_up(incarnation, life):
+    first = life * (RESTARTS + 1)
+    assert births(incarnation, 1) == [("proxy 0", life), ("worker 0", first), ("worker 1", first)]
+    assert first >= incarnation
+
+
+@pytest.mark.parametrize("proxies", [0, 1])
+@pytest.mark.parametrize("replaced", [0, 2])
+def test_a_run_that_goes_on_begins_above_all_incarnations_there_may_have_been(build_graph, proxies, replaced):
+    graph = build_graph(*ARGS, f"worker.proxies={proxies}")
+    graph.pool.members[0].incarnation = replaced
+    highest = (replaced + 1) * (RESTARTS + 1) - 1 if proxies else replaced  # each proxy's workers may be replaced, too
+    assert graph.state()["incarnation"] == highest
+    born = births(highest + 1, proxies)
+    assert [incarnation for role, incarnation in born if role == "worker 0"] == [highest + 1]
