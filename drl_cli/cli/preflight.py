@@ -13,6 +13,7 @@ import psutil
 from drl_cli.algos.base import Policy
 from drl_cli.algos.lookup import load_algorithm, refusal, title
 from drl_cli.cli.errors import MISSING, RESOURCES, USER_CODE, UsageError
+from drl_cli.cli.learning_checks import check_learning
 from drl_cli.cli.weights import check_weights, find_weights
 from drl_cli.envs.config import EnvError, MissingExtra
 from drl_cli.replay.config import FifoConfig, SequencesConfig, UniformConfig
@@ -64,6 +65,7 @@ def preflight(config: Config) -> EnvSpec:
     spec = environment_spec(config)
     if problem := refusal(config.algo.name, spec, config.mode, config.replay.sampler):
         raise UsageError(problem)
+    check_learning(config, spec)
     check_priorities(config)
     if config.env.normalize_obs and spec.obs.dtype == "uint8":
         raise UsageError(f"env.normalize_obs: {spec.id} gives images, which are scaled to [0, 1] anyway; say false")

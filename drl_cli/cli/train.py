@@ -118,6 +118,7 @@ def _sweep_job(overrides: list[str]) -> float:
 
 def train(plain: dict[str, Any]) -> dict[str, Any]:
     """Check the composed config, train, print the summary; returns it."""
+    from drl_cli.cli.learning_checks import described
     from drl_cli.cli.preflight import fill, join, preflight
     from drl_cli.runtime.place.cluster import share_cores
 
@@ -148,7 +149,8 @@ def train(plain: dict[str, Any]) -> dict[str, Any]:
         write_config(folder, dataclasses.replace(config, resume=None, from_config=None, confirm=False))
         write_json(folder / "run.json", record)
         title = f"{config.env.name} {config.algo.name} {config.mode} seed {config.seed}  ->  {_shown(folder)}"
-        print(title if resumed is None else f"{title}  from step {resumed.env_steps:,}", flush=True)
+        print(title if resumed is None else f"{title}  from step {resumed.env_steps:,}")
+        print(f"network: {described(config, spec)}", flush=True)
         checkpoint = resumed.checkpoint if resumed else None
         summary = run(config, spec, folder, record, process_start(), cluster=cluster, checkpoint=checkpoint)
     print(closing_text(summary, folder))

@@ -266,6 +266,7 @@ class Config:
     def steps_without_params(self) -> int:
         """Environment steps that may be taken before there are parameters: those at random, in mode=async.
 
-        None where every step needs them all the same: in its batch's log-probs, or for a first priority.
+        None where every step needs them all the same: in its log-probability, its memory, or for a first priority.
         """
-        return self.random_steps if self.mode == "async" and not (self.is_on_policy or self.worker_priorities) else 0
+        needs_params = self.is_on_policy or self.worker_priorities or self.network.memory != "none"
+        return self.random_steps if self.mode == "async" and not needs_params else 0
