@@ -19,14 +19,12 @@ from drl_cli.losses.value import double_q_target, half_square, huber, q_target
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import action_mask
 from drl_cli.networks.mlp import Shapes, mlp_shapes
-from drl_cli.types import Array, Columns, EnvSpec, Last, Obs, tree
-from drl_cli.utils.group import Context
+from drl_cli.types import ActionSpec, Array, Columns, EnvSpec, Last, Obs, tree
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Count, Fraction, Positive
 from drl_cli.utils.schedules import linear
 
 ACTIONS = ("discrete",)
-MODES = ("single", "sync", "async")
 TABLES = ("uniform", "prioritized", "sequences")
 EXPLORATION = ("epsilon",)
 
@@ -44,9 +42,9 @@ class Config(AlgoConfig):
     epsilon_steps: Count
 
 
-def q_shapes(network: NetworkConfig, spec: EnvSpec, features: int) -> Shapes:
+def q_shapes(network: NetworkConfig, action: ActionSpec, features: int) -> Shapes:
     """Features -> the value of each action."""
-    return mlp_shapes(features, network.hidden, spec.action.size, network.layer_norm)
+    return mlp_shapes(features, network.hidden, action.size, network.layer_norm)
 
 
 class Policy(NetworkPolicy):
@@ -56,9 +54,8 @@ class Policy(NetworkPolicy):
         super().__init__(config, network, spec, seed)
         self.epsilon = config.epsilon_start
 
-    @staticmethod
-    def heads(network: NetworkConfig, spec: EnvSpec, features: int) -> Shapes:
-        return q_shapes(network, spec, features)
+    def heads(self, features: int) -> Shapes:
+        return q_shapes(self.network, self.action, features)
 
     def explore(self, values: Mapping[str, float]) -> None:
         self.epsilon = values["epsilon"]
@@ -82,29 +79,25 @@ class Policy(NetworkPolicy):
 class Algorithm(NetworkAlgorithm):
     """The learner."""
 
-    def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None:
-        super().__init__(network, spec, seed, context)
+    def setup(self, config: Config, spec: EnvSpec) -> None:
         self.config = config
-        head = Head(q_shapes(network, spec, self.encoder.size))
+        head = Head(q_shapes(self.network, spec.action, self.encoder.size))
         self.online = self.build({"online": head}, policy=("online",), lr=config.lr)["online"]
-        self.target_encoder, self.target = self.target_of("online", self.online)
-        self.gradients = self.compiled(self._gradients)
+        self.target = self.target_of("online", self.online)
 
     def update(self, batch: Batch, counts: Counts) -> Update:
-        with torch.no_grad():
-            view, rows = self.see(batch), self.steps(batch)
-            rows["next_mask"] = action_mask(rows["next_obs"])
-            rows["target_next_obs"] = self.target_encoder(batch, self.context.burn_in, learns=False).next_obs
-            rows["next_obs"] = view.next_obs if self.config.double else None
-            rows["obs"], rows["drop"] = view.obs, self.masks(self.online, len(view.obs))
-            metrics, error_size, d_obs = self.gradients(rows)
-            view.backward(d_obs)
-            self.optimizer.step(metrics["q_loss"])
-            if (counts.opt_steps + 1) % self.config.target_period == 0:
-                self.follow(1.0)
+        view, rows = self.see(batch)
+        rows["next_mask"], rows["target_next_obs"] = action_mask(rows["next_obs"]), self.see_next(batch)
+        rows["next_obs"] = view.next_obs if self.config.double else None
+        rows["drop"] = self.masks(self.online, len(view.obs))
+        metrics, error_size, d_obs = self.gradients(rows)
+        view.backward(d_obs)
+        self.optimizer.step(metrics["q_loss"])
+        if (counts.opt_steps + 1) % self.config.target_period == 0:
+            self.follow(1.0)
         return Update(metrics, self.by_step(error_size, batch))
 
-    def _gradients(self, rows: Batch) -> "tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor | None]":
+    def gradients(self, rows: Batch) -> "tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor | None]":
         """Write the gradient of the loss; returns metrics, |TD error| `[N]` and d loss/d obs `[N, F]` (or None)."""
         action = rows["action"].unsqueeze(-1)
 

@@ -1,15 +1,16 @@
 """NetworkAlgorithm: algorithms whose networks are plain MLPs, the heads, behind one encoder."""
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from drl_cli.algos.base import Algorithm, Batch
+from drl_cli.algos.base import Algorithm, Batch, Counts, Update
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import Encoder, View, flat_steps
 from drl_cli.networks.mlp import MLP, Shapes, num_params
 from drl_cli.types import EnvSpec
-from drl_cli.utils.group import Context, Function
+from drl_cli.utils.group import Context
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.optimizer import Optimizer
 from drl_cli.utils.params import Params
@@ -25,12 +26,32 @@ class Head:
 
 
 class NetworkAlgorithm(Algorithm):
-    """Makes encoder, heads, their parameters and the optimizer; what is learned from them is the subclass's."""
+    """Makes encoder, heads, their parameters and the optimizer; what is learned from them is the subclass's.
 
-    def __init__(self, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None:
+    That builds its heads in `setup`, and writes their gradients in `gradients`, which is compiled where the run wants
+    it: a function of tensors alone, which draws no random numbers.
+    """
+
+    def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None:
         self.network, self.context = network, context
         self.seed, self.init = seed, torch.Generator().manual_seed(seed)
         self.encoder = Encoder(network, spec, self.init)
+        self.target_encoder = self.encoder
+        self.setup(config, spec)
+        if self.encoder.is_plain:  # else its modules are compiled, and this would be cut to pieces by autograd
+            self.gradients = context.compiled(self.gradients)  # type: ignore[method-assign]
+
+    @abstractmethod
+    def setup(self, config: Any, spec: EnvSpec) -> None:
+        """Build the heads, and whatever else the algorithm is made of."""
+
+    @abstractmethod
+    def gradients(self, rows: Batch) -> Any:
+        """Write the gradients of a step from its rows; noise and masks are among them."""
+
+    def learn(self, batch: Batch, counts: Counts) -> Update:
+        with torch.no_grad():
+            return super().learn(batch, counts)
 
     def build(
         self,
@@ -57,9 +78,10 @@ class NetworkAlgorithm(Algorithm):
                 heads[name].init(self.network.init, self.init, head.last)
         return heads
 
-    def target_of(self, name: str, head: MLP) -> tuple[Encoder, MLP]:
-        """Copies of the encoder and of a head, which follow theirs by `follow`."""
-        return self.encoder.target(self.params), head.on(self.params.target(name).part)
+    def target_of(self, name: str, head: MLP) -> MLP:
+        """A copy of a head; the target encoder comes with it, and both follow theirs by `follow`."""
+        self.target_encoder = self.encoder.target(self.params)
+        return head.on(self.params.target(name).part)
 
     def follow(self, tau: float) -> None:
         """Move all targets by the share `tau` of the way to what they are copies of."""
@@ -72,13 +94,14 @@ class NetworkAlgorithm(Algorithm):
             return ()
         return head.masks(self.context.rand(rows, head.dropout_size, self.drops), self.network.dropout)
 
-    def compiled(self, function: Function) -> Function:
-        """By torch.compile where the run wants it; with modules in front these are compiled, and not the function."""
-        return self.context.compiled(function) if self.encoder.is_plain else function
+    def see(self, batch: Batch) -> tuple[View, dict[str, Any]]:  # Any: as in Batch
+        """The features of a batch, through which the encoder learns, and its `steps` with features as `obs`."""
+        view = self.encoder(batch, self.context.burn_in)
+        return view, self.steps(batch) | {"obs": view.obs}
 
-    def see(self, batch: Batch) -> View:
-        """The features of a batch, which the encoder learns from."""
-        return self.encoder(batch, self.context.burn_in)
+    def see_next(self, batch: Batch) -> "torch.Tensor":
+        """The target encoder's features of the next observations."""
+        return self.target_encoder(batch, self.context.burn_in, learns=False).next_obs
 
     def steps(self, batch: Batch) -> dict[str, Any]:  # Any: as in Batch
         """The rows that are learned from: those of the batch, or the learned steps of its sequences.

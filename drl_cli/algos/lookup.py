@@ -73,10 +73,8 @@ def load_algorithm(name: str) -> AlgoModule:
     Raises NotFound naming what there is, NotAlgorithm, and ModuleRaised where a user's module raised.
     """
     path = module_path(name)
-    if name in algorithms():
-        return cast(AlgoModule, importlib.import_module(path))
     try:
-        module = import_module(path)
+        module = importlib.import_module(path) if name in algorithms() else import_module(path)
     except NotFound as error:
         known = ", ".join([*algorithms(), *installed()])
         raise NotFound(f"unknown algorithm '{name}': {error}; available: {known}") from error

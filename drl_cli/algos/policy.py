@@ -42,16 +42,15 @@ class NetworkPolicy(RandomActions):
         super().__init__(spec, seed)
         self.network = network
         self.encoder = ActingEncoder(network, spec)
-        self.shapes = self.heads(network, spec, self.encoder.width)
+        self.shapes = self.heads(self.encoder.width)
         self.params: list[Array] = []
 
     @staticmethod
     def extra_columns(config: Any, network: NetworkConfig, spec: EnvSpec) -> Schema:
         return memory_columns(network)
 
-    @staticmethod
     @abstractmethod
-    def heads(network: NetworkConfig, spec: EnvSpec, features: int) -> Shapes:
+    def heads(self, features: int) -> Shapes:
         """Shapes of the heads' parameters, for so many features."""
 
     def load(self, params: Array) -> None:

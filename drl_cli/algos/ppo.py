@@ -29,16 +29,13 @@ from drl_cli.losses.returns import gae
 from drl_cli.losses.value import half_square
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.mlp import Shapes, mlp_shapes
-from drl_cli.types import Array, Column, Columns, EnvSpec, Last, Obs, Schema
-from drl_cli.utils.group import Context
+from drl_cli.types import ActionSpec, Array, Column, Columns, EnvSpec, Last, Obs, Schema
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.optimizer import NotFinite
 from drl_cli.utils.ranges import Count, Fraction, NonNegative, Positive
 
 ACTIONS = ("box", "discrete", "multidiscrete")
-MODES = ("single", "sync", "async")
 TABLES = ("fifo-once",)
-EXPLORATION = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,14 +55,14 @@ class Config(AlgoConfig):
     target_kl: Positive | None
 
 
-def actor_shapes(network: NetworkConfig, spec: EnvSpec, features: int) -> Shapes:
+def policy_shapes(network: NetworkConfig, action: ActionSpec, features: int) -> Shapes:
     """Features -> mean of each action dimension (box), logit of each choice (discrete, multidiscrete)."""
-    return mlp_shapes(features, network.hidden, spec.action.size, network.layer_norm)
+    return mlp_shapes(features, network.hidden, action.size, network.layer_norm)
 
 
-def log_std_size(spec: EnvSpec) -> int:
+def log_std_size(action: ActionSpec) -> int:
     """Parameters that the policy has beside its network: a box action's log standard deviations, for all states."""
-    return spec.action.size if spec.action.kind == "box" else 0
+    return action.size if action.kind == "box" else 0
 
 
 class Policy(NetworkPolicy):
@@ -73,16 +70,15 @@ class Policy(NetworkPolicy):
 
     def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         super().__init__(config, network, spec, seed)
-        self.shapes = [*self.shapes, (log_std_size(spec),)]
+        self.shapes = [*self.shapes, (log_std_size(spec.action),)]
         self.log_std = np.zeros(0, np.float32)
 
     @staticmethod
     def extra_columns(config: Config, network: NetworkConfig, spec: EnvSpec) -> Schema:
         return {"log_prob": Column((), "float32"), **NetworkPolicy.extra_columns(config, network, spec)}
 
-    @staticmethod
-    def heads(network: NetworkConfig, spec: EnvSpec, features: int) -> Shapes:
-        return actor_shapes(network, spec, features)
+    def heads(self, features: int) -> Shapes:
+        return policy_shapes(self.network, self.action, features)
 
     def load(self, params: Array) -> None:
         super().load(params)
@@ -130,36 +126,33 @@ def choice_log_prob(logits: Array, action: Array, choices: tuple[int, ...]) -> A
 class Algorithm(NetworkAlgorithm):
     """The learner. Actor and critic share the encoder of images or sequences, and nothing else."""
 
-    def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None:
-        super().__init__(network, spec, seed, context)
-        self.config, self.action, features = config, spec.action, self.encoder.size
+    def setup(self, config: Config, spec: EnvSpec) -> None:
+        self.config, self.action, network = config, spec.action, self.network
         parts: dict[str, Head | int] = {
-            "actor": Head(actor_shapes(network, spec, features), last=0.01),
-            "log_std": log_std_size(spec),  # 0 at first
-            "critic": Head(mlp_shapes(features, network.hidden, 1, network.layer_norm)),
+            "actor": Head(policy_shapes(network, spec.action, self.encoder.size), last=0.01),
+            "log_std": log_std_size(spec.action),  # 0 at first
+            "critic": Head(mlp_shapes(self.encoder.size, network.hidden, 1, network.layer_norm)),
         }
-        heads = self.build(parts, policy=("actor", "log_std"), lr=config.lr)
-        self.actor, self.critic = heads["actor"], heads["critic"]
+        built = self.build(parts, policy=("actor", "log_std"), lr=config.lr)
+        self.actor, self.critic = built["actor"], built["critic"]
         self.log_std, self.d_log_std = self.params["log_std"].flat, self.params["log_std"].grad
-        self.shuffle = self.params.generator("shuffle", seed + 1, on_cpu=True)
-        self.gradients = self.compiled(self._gradients)
+        self.shuffle = self.params.generator("shuffle", self.seed + 1, on_cpu=True)
 
     def update(self, batch: Batch, counts: Counts) -> Update:
-        with torch.no_grad():
-            rollout = self._rollout(batch)
-            metrics: list[dict[str, torch.Tensor]] = []
-            skipped = 0
-            for _ in range(self.config.epochs):
-                steps = [self._step(minibatch) for minibatch in rollout.minibatches(self.shuffle)]
-                epoch = [step for step in steps if step]
-                metrics += epoch
-                skipped += len(steps) - len(epoch)
-                if self.config.target_kl is not None and epoch:
-                    self.context.group.mean_(kl := _mean(epoch, "approx_kl"))
-                    if kl > self.config.target_kl:
-                        break
-            means = {name: _mean(metrics, name) for name in metrics[0]} if metrics else {}
-            return Update(means, steps=len(metrics), skipped=skipped)
+        rollout = self._rollout(batch)
+        metrics: list[dict[str, torch.Tensor]] = []
+        skipped = 0
+        for _ in range(self.config.epochs):
+            steps = [self._step(minibatch) for minibatch in rollout.minibatches(self.shuffle)]
+            epoch = [step for step in steps if step]
+            metrics += epoch
+            skipped += len(steps) - len(epoch)
+            if self.config.target_kl is not None and epoch:
+                self.context.group.mean_(kl := _mean(epoch, "approx_kl"))
+                if kl > self.config.target_kl:
+                    break
+        means = {name: _mean(metrics, name) for name in metrics[0]} if metrics else {}
+        return Update(means, steps=len(metrics), skipped=skipped)
 
     def _rollout(self, batch: Batch) -> "Rollout":
         """What is learned from: the batch's rows with their advantages and returns."""
@@ -179,10 +172,7 @@ class Algorithm(NetworkAlgorithm):
 
     def _step(self, minibatch: Batch) -> "dict[str, torch.Tensor]":
         """One gradient update from a minibatch `[M, ...]`; no metrics where it was left out."""
-        rows, view = dict(minibatch), None
-        if not self.encoder.is_plain:
-            view, rows = self.see(minibatch), self.steps(minibatch)
-            rows["obs"] = view.obs
+        view, rows = (None, dict(minibatch)) if self.encoder.is_plain else self.see(minibatch)
         rows["drop"] = self.masks(self.critic, len(rows["target"]))
         metrics, d_obs = self.gradients(rows)
         if view is not None:
@@ -193,7 +183,7 @@ class Algorithm(NetworkAlgorithm):
             return {}
         return metrics
 
-    def _gradients(self, rows: Batch) -> "tuple[dict[str, torch.Tensor], torch.Tensor | None]":
+    def gradients(self, rows: Batch) -> "tuple[dict[str, torch.Tensor], torch.Tensor | None]":
         """Write the gradients of both losses; returns metrics and, where the encoder learns, their gradient for obs."""
         config, num = self.config, len(rows["obs"])
         learns, share = not self.encoder.is_plain, rows.get("real")

@@ -22,15 +22,12 @@ from drl_cli.losses.policy import (
 from drl_cli.losses.value import ensemble_mse, soft_target
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.mlp import Shapes, mlp_shapes
-from drl_cli.types import Array, Columns, EnvSpec, Last, Obs
-from drl_cli.utils.group import Context
+from drl_cli.types import ActionSpec, Array, Columns, EnvSpec, Last, Obs
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Fraction, Positive
 
 ACTIONS = ("box",)
-MODES = ("single", "sync", "async")
 TABLES = ("uniform", "prioritized", "sequences")
-EXPLORATION = ()
 
 
 @dataclass(frozen=True)
@@ -44,17 +41,16 @@ class Config(AlgoConfig):
     target_entropy: float | None
 
 
-def actor_shapes(network: NetworkConfig, spec: EnvSpec, features: int) -> Shapes:
+def actor_shapes(network: NetworkConfig, action: ActionSpec, features: int) -> Shapes:
     """Features -> mean and log standard deviation of each action dimension."""
-    return mlp_shapes(features, network.hidden, 2 * spec.action.size, network.layer_norm)
+    return mlp_shapes(features, network.hidden, 2 * action.size, network.layer_norm)
 
 
 class Policy(NetworkPolicy):
     """The tanh-Gaussian actor."""
 
-    @staticmethod
-    def heads(network: NetworkConfig, spec: EnvSpec, features: int) -> Shapes:
-        return actor_shapes(network, spec, features)
+    def heads(self, features: int) -> Shapes:
+        return actor_shapes(self.network, self.action, features)
 
     def act(self, obs: Obs, last: Last | None = None) -> Columns:
         out, memory = self.forward(obs, last)
@@ -71,42 +67,35 @@ class Policy(NetworkPolicy):
 class Algorithm(NetworkAlgorithm):
     """The learner. What the encoder of images or sequences learns, it learns from the critics."""
 
-    def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None:
-        super().__init__(network, spec, seed, context)
-        self.config, features = config, self.encoder.size
+    def setup(self, config: Config, spec: EnvSpec) -> None:
+        self.config, network, features = config, self.network, self.encoder.size
         self.target_entropy = -float(spec.action.size) if config.target_entropy is None else config.target_entropy
-        critics = Head(mlp_shapes(features + spec.action.size, network.hidden, 1, network.layer_norm), ensemble=2)
+        critics = mlp_shapes(features + spec.action.size, network.hidden, 1, network.layer_norm)
         parts: dict[str, Head | int] = {
-            "actor": Head(actor_shapes(network, spec, features)),
-            "critic": critics,
+            "actor": Head(actor_shapes(network, spec.action, features)),
+            "critic": Head(critics, ensemble=2),
             "log_alpha": 1,
         }
         heads = self.build(parts, policy=("actor",), lr=config.lr, lrs={"log_alpha": config.alpha_lr})
         self.actor, self.critic = heads["actor"], heads["critic"]
-        self.target_encoder, self.target = self.target_of("critic", self.critic)
+        self.target = self.target_of("critic", self.critic)
         self.log_alpha, self.d_log_alpha = self.params["log_alpha"].flat, self.params["log_alpha"].grad
         self.log_alpha.fill_(float(np.log(config.initial_alpha)))
-        self.noise = self.params.generator("noise", seed + 1)
-        self.gradients = self.compiled(self._gradients)
+        self.noise = self.params.generator("noise", self.seed + 1)
 
     def update(self, batch: Batch, counts: Counts) -> Update:
-        with torch.no_grad():
-            view, rows = self.see(batch), self.steps(batch)
-            rows["obs"], rows["next_obs"] = view.obs, view.next_obs
-            rows["target_next_obs"] = self.target_encoder(batch, self.context.burn_in, learns=False).next_obs
-            num, size = rows["action"].shape
-            rows["drop"] = self.masks(self.critic, 2 * num)
-            noise = self.context.randn(num, 2 * size, self.noise)
-            metrics, error_size, d_obs = self.gradients(rows, noise)
-            view.backward(d_obs)
-            self.optimizer.step(metrics["critic_loss"], metrics["actor_loss"])
-            self.follow(self.config.tau)
-        return Update(metrics, self.by_step(error_size, batch))
+        view, rows = self.see(batch)
+        rows["next_obs"], rows["target_next_obs"] = view.next_obs, self.see_next(batch)
+        num, size = rows["action"].shape
+        rows["drop"], rows["noise"] = self.masks(self.critic, 2 * num), self.context.randn(num, 2 * size, self.noise)
+        metrics, td_error, d_obs = self.gradients(rows)
+        view.backward(d_obs)
+        self.optimizer.step(metrics["critic_loss"], metrics["actor_loss"])
+        self.follow(self.config.tau)
+        return Update(metrics, self.by_step(td_error, batch))
 
-    def _gradients(
-        self, rows: Batch, noise: "torch.Tensor"
-    ) -> "tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor | None]":
-        """Write all gradients, given noise `[N, 2 A]` at obs and next_obs.
+    def gradients(self, rows: Batch) -> "tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor | None]":
+        """Write all gradients; the rows have `noise` `[N, 2 A]` at obs and next_obs.
 
         Returns metrics, |TD error| `[N]` and, where the encoder learns, d critic loss/d obs `[N, F]`.
         """
@@ -118,7 +107,7 @@ class Algorithm(NetworkAlgorithm):
         out, actor_trace = self.actor.forward(torch.cat([obs, next_obs]))
         mean, log_std = out[0].chunk(2, -1)
         log_std = log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
-        noise = torch.cat(noise.chunk(2, -1))
+        noise = torch.cat(rows["noise"].chunk(2, -1))
         (action, next_action), (log_prob, next_log_prob) = (x.chunk(2) for x in tanh_gaussian(mean, log_std, noise))
         inputs = torch.cat([torch.cat([obs, obs]), torch.cat([rows["action"], action])], -1)
         values, critic_trace = self.critic.forward(inputs, rows["drop"])
