@@ -156,7 +156,8 @@ def refusal(name: str, spec: EnvSpec, mode: str, sampler: str) -> str | None:
     """Why this algorithm can't run on this environment, in this mode or from this table; None when it can."""
     module = load_algorithm(name)
     if spec.action.kind not in module.ACTIONS:
-        wanted = {"box": "continuous (Box)", "discrete": "discrete"}[module.ACTIONS[0]]
+        names = {"box": "continuous (Box)", "discrete": "discrete", "multidiscrete": "multi-discrete"}
+        wanted = " or ".join(names[kind] for kind in module.ACTIONS)
         fits = [other for other in algorithms() if spec.action.kind in load_algorithm(other).ACTIONS]
         advice = (
             f" For this: {' or '.join(f'algo={fit}' for fit in fits)}"

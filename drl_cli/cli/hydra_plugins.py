@@ -33,6 +33,7 @@ class AnyEnv(ConfigSource):
             "normalize_obs": False,
             "normalize_reward": False,
             "backend": "gymnasium",
+            "wrappers": [],
         }
         return ConfigResult(
             provider=self.provider, path="anyenv://", config=OmegaConf.create(node), header={"package": None}

@@ -111,12 +111,17 @@ def unfit(answers: Mapping[Node, Answer | None], ours: Answer) -> list[str]:
     return problems
 
 
-def shipped_modules(env_id: str, max_mb: float = MAX_SHIPPED_MB) -> list[Path]:
-    """Files and packages that `module:Id` needs on the nodes: the module, and what it imported from beside it.
+def shipped_modules(*names: str, max_mb: float = MAX_SHIPPED_MB) -> list[Path]:
+    """Files and packages that environments and wrappers, `module:Name`, need on the nodes.
 
-    None for what is installed: that has to be installed on the nodes, too. Raises ValueError beyond `max_mb`.
+    Those are the modules, and what they imported from beside them; none for what is installed: that has to be
+    installed on the nodes, too. Raises ValueError beyond `max_mb`.
     """
-    module = env_id.split(":", 1)[0].split(".", 1)[0] if ":" in env_id else ""
+    return sorted({path for name in names for path in _shipped(name, max_mb)})
+
+
+def _shipped(name: str, max_mb: float) -> list[Path]:
+    module = name.split(":", 1)[0].split(".", 1)[0] if ":" in name else ""
     root = _location(module) if module and module != __package__.split(".", 1)[0] else None
     if root is None:
         return []
@@ -126,7 +131,7 @@ def shipped_modules(env_id: str, max_mb: float = MAX_SHIPPED_MB) -> list[Path]:
         size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) / 2**20 if path.is_dir() else 0
         if size > max_mb:
             raise ValueError(
-                f"env: {env_id} needs {path} on the nodes; its {size:.0f} MB are too many to ship: install it there"
+                f"env: {name} needs {path} on the nodes; its {size:.0f} MB are too many to ship: install it there"
             )
     return sorted(found)
 

@@ -156,7 +156,7 @@ class Cluster:
         if address != "auto" and (problem := unreachable(address)):
             raise ClusterUnfit([problem])
         try:
-            modules = shipped_modules(env.id)
+            modules = shipped_modules(env.id, *env.wrappers)
         except ValueError as error:
             raise ClusterUnfit([str(error)]) from error
         ours = Answer(platform.python_version(), version("ray"), drl_cli.__version__, None)

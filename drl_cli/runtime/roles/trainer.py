@@ -11,7 +11,7 @@ from drl_cli.runtime.messages import BatchTrainingData, LoadParams, TrainReport,
 from drl_cli.runtime.place.handles import node_address
 from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
 from drl_cli.runtime.roles.divergence import check_metrics, check_state
-from drl_cli.types import Array, Columns, State
+from drl_cli.types import Array, Columns, State, gathered
 from drl_cli.utils.group import Context, Group
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.products import make_products
@@ -68,7 +68,7 @@ class Trainer:
             self.normalizer.receive(header, is_on_policy="log_prob" in columns)
             batches = self.normalizer(batches)
         rows = zip(*(batch.unbind() for batch in batches.values()), strict=True)
-        updates = [self.algorithm.update(dict(zip(batches, batch, strict=True))) for batch in rows]
+        updates = [self.algorithm.update(gathered(dict(zip(batches, batch, strict=True)))) for batch in rows]
         means = self._means(updates, columns)
         num_updates = sum(update.steps for update in updates)
         self.opt_steps += num_updates
