@@ -1,8 +1,8 @@
 """The nouns that every part shares: what an environment is, what a column is. Imports nothing of ours."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,14 @@ class Column:
 
 
 Schema: TypeAlias = Mapping[str, Column]
+
+ObsSpec: TypeAlias = Column | Mapping[str, Column]
+"""What observations are made of: one column, or, of a Dict or Tuple space, the columns of its parts by path."""
+
+MASK = "action_mask"
+"""The part of an observation that says which choices are allowed now, bool `[n, action.size]`."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -64,17 +72,16 @@ class FrameStack:
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What an algorithm knows of an environment; `frame_stack` is how replay stores its images, if it has any."""
+    """What an algorithm knows of an environment.
+
+    `frame_stacks` is how replay stores images, by the path of each image part; `notes` are for the user to read.
+    """
 
     id: str
-    obs: Column
+    obs: ObsSpec
     action: ActionSpec
-    frame_stack: FrameStack | None = None
-
-    @property
-    def obs_size(self) -> int:
-        """Number of values in one observation."""
-        return int(np.prod(self.obs.shape))
+    frame_stacks: Mapping[str, FrameStack] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -117,11 +124,12 @@ class Episode:
 
 def transition_schema(spec: EnvSpec, extra: Schema | None = None) -> dict[str, Column]:
     """The columns of a transition row, plus what the policy adds (log-probability, state, ...)."""
+    parts = leaves(spec.obs)
     return {
-        "obs": spec.obs,
+        **{column_name("obs", path): column for path, column in parts.items()},
         "action": spec.action.column,
         "reward": Column((), "float32"),
-        "next_obs": spec.obs,
+        **{column_name("next_obs", path): column for path, column in parts.items()},
         "discount": Column((), "float32"),
         "terminated": Column((), "bool"),
         "truncated": Column((), "bool"),
@@ -139,9 +147,62 @@ def empty_columns(schema: Schema, rows: int) -> Columns:
     return {name: np.empty((rows, *column.shape), column.dtype) for name, column in schema.items()}
 
 
-def num_rows(columns: Columns) -> int:
-    """The common length of the columns."""
-    return len(next(iter(columns.values())))
+def num_rows(columns: Obs | Columns) -> int:
+    """The common length of the columns, or of the parts of an observation."""
+    return len(columns if isinstance(columns, np.ndarray) else next(iter(columns.values())))
+
+
+def leaves(obs: ObsSpec) -> dict[str, Column]:
+    """The parts of an observation by path; the only one of a plain space has the path ""."""
+    return {"": obs} if isinstance(obs, Column) else dict(obs)
+
+
+def column_name(name: str, path: str) -> str:
+    """The column that holds a part of `obs` or `next_obs`."""
+    return f"{name}.{path}" if path else name
+
+
+def flat_columns(name: str, obs: Obs) -> Columns:
+    """An observation's parts as columns: `obs`, or `obs.<path>` for each."""
+    if isinstance(obs, np.ndarray):
+        return {name: obs}
+    return {column_name(name, path): part for path, part in obs.items()}
+
+
+def tree(columns: Mapping[str, T], name: str) -> T | dict[str, T]:
+    """The inverse of `flat_columns`, of arrays or tensors: the column `name`, or the parts of a tree by path."""
+    if name in columns:
+        return columns[name]
+    return {key.removeprefix(f"{name}."): part for key, part in columns.items() if key.startswith(f"{name}.")}
+
+
+def gathered(columns: Mapping[str, Any]) -> dict[str, Any]:  # Any: arrays or tensors, and of a tree dicts of them
+    """Columns with `obs` and `next_obs` as an algorithm is given them: of a tree each is a dict of parts by path."""
+    if "obs" in columns:
+        return dict(columns)
+    rest = {key: column for key, column in columns.items() if not key.startswith(("obs.", "next_obs."))}
+    return {**rest, "obs": tree(columns, "obs"), "next_obs": tree(columns, "next_obs")}
+
+
+def map_parts(function: Callable[[Array], Array], obs: Obs) -> Obs:
+    """An observation with each of its parts changed."""
+    return function(obs) if isinstance(obs, np.ndarray) else {path: function(part) for path, part in obs.items()}
+
+
+def random_obs(spec: ObsSpec, rows: int, rng: np.random.Generator) -> Obs:
+    """Observations `[rows, ...]` of any values that fit, for measurements and tests; a mask allows everything."""
+    parts = {path: _random(path, column, (rows, *column.shape), rng) for path, column in leaves(spec).items()}
+    return tree(flat_columns("obs", parts), "obs")
+
+
+def _random(path: str, column: Column, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    if column.choices:
+        return rng.integers(np.reshape(column.choices, column.shape), size=shape).astype(column.dtype)
+    if column.dtype == "bool":
+        return np.ones(shape, np.bool_) if path == MASK else rng.random(shape) < 0.5
+    if column.dtype == "uint8":
+        return rng.integers(256, size=shape).astype(np.uint8)
+    return rng.standard_normal(shape, np.float32)
 
 
 def nested(name: str, state: State) -> State:
@@ -152,8 +213,3 @@ def nested(name: str, state: State) -> State:
 def within(state: State, name: str) -> State:
     """The inverse of `nested`."""
     return {key.removeprefix(f"{name}."): array for key, array in state.items() if key.startswith(f"{name}.")}
-
-
-def tree(columns: Mapping[str, Array], name: str) -> Obs:
-    """Observations from their columns: one column of that name, or the parts `<name>.<path>`."""
-    return columns[name] if name in columns else within(dict(columns), name)

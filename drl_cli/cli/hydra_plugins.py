@@ -84,6 +84,7 @@ def env_options(name: str) -> dict[str, object]:
         "normalize_obs": False,
         "normalize_reward": False,
         "backend": "gymnasium",
+        "wrappers": [],
     }
 
 

@@ -15,7 +15,7 @@ from drl_cli.algos.lookup import load_algorithm, refusal, title
 from drl_cli.cli.errors import MISSING, RESOURCES, USER_CODE, UsageError
 from drl_cli.cli.learning_checks import check_learning
 from drl_cli.cli.weights import check_weights, find_weights
-from drl_cli.envs.config import EnvError, MissingExtra
+from drl_cli.envs.config import EnvError, EnvFault, MissingExtra
 from drl_cli.replay.config import FifoConfig, SequencesConfig, UniformConfig
 from drl_cli.replay.frame_table import frame_bytes, reference_schema
 from drl_cli.replay.frames import make_codec
@@ -25,7 +25,7 @@ from drl_cli.runtime.errors import ClusterUnfit
 from drl_cli.runtime.orchestrator.rate_limiter import required_band
 from drl_cli.runtime.place.cluster import Node
 from drl_cli.runtime.roles.exploration import exploration_problems
-from drl_cli.types import EnvSpec
+from drl_cli.types import EnvSpec, leaves
 from drl_cli.utils.cores import num_cores
 
 if TYPE_CHECKING:  # importing it takes long
@@ -63,12 +63,17 @@ def preflight(config: Config) -> EnvSpec:
     if problems := [*pace_problems(config), *trainer_problems(config), *worker_problems(config)]:
         raise UsageError(problems)
     spec = environment_spec(config)
+    for note in spec.notes:
+        print(f"warning: {note}", file=sys.stderr)
     if problem := refusal(config.algo.name, spec, config.mode, config.replay.sampler):
         raise UsageError(problem)
     check_learning(config, spec)
     check_priorities(config)
-    if config.env.normalize_obs and spec.obs.dtype == "uint8":
-        raise UsageError(f"env.normalize_obs: {spec.id} gives images, which are scaled to [0, 1] anyway; say false")
+    if config.env.normalize_obs and all(column.dtype != "float32" for column in leaves(spec.obs).values()):
+        raise UsageError(
+            f"env.normalize_obs: {spec.id} gives no real numbers, only images, which are scaled to [0, 1] anyway, "
+            "choices or booleans; say false"
+        )
     check_weights(config, spec)
     check_device(config)
     check_compiler(config)
@@ -87,6 +92,8 @@ def environment_spec(config: Config, trains: bool = True) -> EnvSpec:
         raise UsageError(str(error), MISSING) from error
     except EnvError as error:
         raise UsageError(str(error)) from error
+    except EnvFault as error:
+        raise UsageError(str(error), USER_CODE) from error
     except Exception as error:
         raise UsageError(f"{config.env.id} raised {type(error).__name__}: {error}", USER_CODE) from error
 
@@ -251,8 +258,8 @@ def replay_bytes(config: Config, spec: EnvSpec) -> int:
 
     schema = row_schema(config, spec)
     shares = [share_of(config.replay, shard, config.num_shards) for shard in range(config.num_shards)]
-    stack = config.frame_stack(spec)
-    if stack is None or not isinstance(config.replay, UniformConfig):
-        return sum(table_bytes(share, schema) for share in shares)
-    frames = frame_bytes(schema, stack, config.replay.capacity, config.replay.compress)
-    return sum(table_bytes(share, reference_schema(schema, stack)) for share in shares) + frames
+    stackings = config.stackings(spec)
+    rows = sum(table_bytes(share, reference_schema(schema, stackings)) for share in shares)
+    if not isinstance(config.replay, UniformConfig):
+        return rows
+    return rows + frame_bytes(stackings, config.replay.capacity, config.replay.compress)

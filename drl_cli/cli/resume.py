@@ -31,7 +31,7 @@ FREE = (
 
 IMPOSSIBLE = (
     *("seed", "load_weights", "network", "algo.name", "env.name", "env.id", "env.kwargs", "env.frame_stack"),
-    *("env.normalize_obs", "env.normalize_reward", "replay.sampler", "replay.compress"),
+    *("env.normalize_obs", "env.normalize_reward", "env.wrappers", "replay.sampler", "replay.compress"),
     *("replay.seq_len", "replay.burn_in", "replay.overlap"),
 )
 """Keys that what was saved depends on. All others change what is learned from here on, and need confirm=true."""

@@ -18,6 +18,7 @@ from drl_cli.cli.runs import read_json
 from drl_cli.cli.settings import build, config_class, default_values, to_yaml_keys
 from drl_cli.cli.sweep import run_job
 from drl_cli.runtime.config import Config
+from drl_cli.types import leaves
 from drl_cli.utils.clock import process_start
 from drl_cli.utils.cores import num_cores
 
@@ -131,7 +132,8 @@ def train(plain: dict[str, Any]) -> dict[str, Any]:
     with users_errors(config.outside_modules):
         spec = preflight(config)
     if config.dry_run:
-        print(f"{config.env.name}: {spec.obs.shape} observations, {spec.action.text} actions; all checks passed")
+        shapes = [f"{path} {column.shape}".strip() for path, column in leaves(spec.obs).items()]
+        print(f"{config.env.name}: {', '.join(shapes)} observations, {spec.action.text} actions; all checks passed")
         return {"exit_code": DONE}
     from drl_cli.runtime.files.checkpoint import write_json
     from drl_cli.runtime.run import run

@@ -1,7 +1,6 @@
 """E environments stepped together: our own loop, so that no autoreset row exists and truncation is never lost."""
 
 import logging
-import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,9 +10,22 @@ import numpy as np
 
 from drl_cli.envs.config import EnvConfig, EnvFault
 from drl_cli.envs.episode import MAX_STEPS, Beginning, generator_state, set_generator
+from drl_cli.envs.faults import as_fault, because, is_surely_finite, not_finite
 from drl_cli.envs.hang import Hung
 from drl_cli.envs.make import Env
-from drl_cli.types import Array, EnvSpec, Episode, State, nested, within
+from drl_cli.envs.observations import Parts
+from drl_cli.types import (
+    Array,
+    Columns,
+    EnvSpec,
+    Episode,
+    Obs,
+    State,
+    flat_columns,
+    leaves,
+    nested,
+    within,
+)
 from drl_cli.utils.seeding import integers
 
 log = logging.getLogger(__name__)
@@ -27,10 +39,15 @@ class Step:
     """
 
     reward: Array
-    next_obs: Array
+    next_obs: Obs
     terminated: Array
     truncated: Array
     valid: Array
+
+    def columns(self) -> Columns:
+        """What a builder takes of it."""
+        rest = {"terminated": self.terminated, "truncated": self.truncated, "valid": self.valid}
+        return {"reward": self.reward, **flat_columns("next_obs", self.next_obs), **rest}
 
 
 class Finished:
@@ -54,21 +71,23 @@ class Finished:
 class EnvBatch(Finished):
     """Steps E environments and resets those whose episode ended; `obs` `[E, ...]` is what to act on next.
 
-    An environment that raises, hangs, or gives an observation or reward that is not finite or an observation of another
-    shape is made anew, with a new seed; the others do not notice. Over all of them that happens up to `max_rebuilds`
-    times, after that, or when one can't be made anew, EnvFault is raised.
+    An environment that raises, hangs, or gives an observation or reward that is not finite or an observation that is
+    not as its space says is made anew, with a new seed; the others do not notice. Over all of them that happens up to
+    `max_rebuilds` times, after that, or when one can't be made anew, EnvFault is raised.
 
     `begun` are the environments in which the last step began an episode. `calls` is odd while an environment is called.
     """
 
     def __init__(self, config: EnvConfig, spec: EnvSpec, seeds: Sequence[int], max_rebuilds: int = 0) -> None:
         super().__init__()
-        self.config, self.seeds, self.max_rebuilds = config, list(seeds), max_rebuilds
-        self.envs = [Env(config) for _ in seeds]
-        self.obs = np.zeros((len(seeds), *spec.obs.shape), spec.obs.dtype)
+        self.config, self.spec, self.seeds, self.max_rebuilds = config, spec, list(seeds), max_rebuilds
+        self.envs = [Env(config, spec) for _ in seeds]
+        parts = leaves(spec.obs)
+        self._parts = {path: np.zeros((len(seeds), *column.shape), column.dtype) for path, column in parts.items()}
+        self.obs: Obs = self._parts.get("", self._parts)
         self.begun: list[int] = []
         self.calls = 0
-        self._is_float = spec.obs.dtype != "uint8"
+        self._floats = [path for path, column in parts.items() if column.dtype == "float32"]
         self._returns = [0.0] * len(seeds)
         self._lengths = [0] * len(seeds)
         self._renewed = [0] * len(seeds)
@@ -85,20 +104,22 @@ class EnvBatch(Finished):
         size = len(self.envs)
         missed, self._missed = self._missed, []
         self._actions.append(actions)
-        step, faults = self._step_each(self.envs[0].to_env(actions), missed)
-        next_obs = step.next_obs
+        next_parts = {path: np.empty_like(part) for path, part in self._parts.items()}
+        step, faults = self._step_each(self.envs[0].to_env(actions), next_parts, missed)
         for i in missed:
-            self._void(step, i)
-        if not (is_surely_finite(step.reward) and (not self._is_float or is_surely_finite(next_obs))):
-            bad = {i: not_finite(next_obs[i], step.reward[i]) for i in range(size) if i not in faults}
+            self._void(step, next_parts, i)
+        floats = {path: next_parts[path] for path in self._floats}
+        if not (is_surely_finite(step.reward) and all(map(is_surely_finite, floats.values()))):
+            bad = {i: not_finite(floats, i, step.reward[i]) for i in range(size) if i not in faults}
             faults |= {i: EnvFault(cause) for i, cause in bad.items() if cause}
         for i in faults:
-            self._void(step, i)
-        self.obs[:] = next_obs
+            self._void(step, next_parts, i)
+        for path, part in next_parts.items():
+            self._parts[path][:] = part
         self._begin_episodes(step, faults)
         for i, fault in faults.items():
             if not np.isfinite(actions[i]).all():
-                fault = _because("the policy's action is not finite", fault)
+                fault = because("the policy's action is not finite", fault)
             self._rebuild(i, fault)
         self.begun += [i for i in (*faults, *missed) if i not in self.begun]
         if self.begun:
@@ -110,7 +131,7 @@ class EnvBatch(Finished):
         """All that `load_state` needs, to be taken when the episodes and faults so far have been."""
         actions = list(self._actions)[len(self._actions) - min(max(self._lengths), len(self._actions)) :]
         state = {
-            "obs": self.obs.copy(),
+            **{name: part.copy() for name, part in flat_columns("obs", self.obs).items()},
             "seeds": np.array(self.seeds),
             "returns": np.array(self._returns),
             "lengths": np.array(self._lengths),
@@ -140,7 +161,8 @@ class EnvBatch(Finished):
         self._rebuilds, self._first_fault = int(state["rebuilds"].item()), state["first_fault"].tobytes().decode()
         self._missed, self._actions = state["missed"].tolist(), deque(state.get("actions", ()), MAX_STEPS)
         self._beginnings = [Beginning.from_state(within(state, f"beginning.{i}")) for i in range(len(self.envs))]
-        self.obs[:] = state["obs"]
+        for name, part in flat_columns("obs", self.obs).items():
+            part[:] = state[name]
         lost = []
         for i in range(len(self.envs)):
             if cause := self._bring_back(i, state.get(f"rng.{i}")):
@@ -155,10 +177,13 @@ class EnvBatch(Finished):
         for env in self.envs:
             env.close()
 
-    def _step_each(self, actions: Sequence[Any], missed: Sequence[int]) -> tuple[Step, dict[int, EnvFault]]:
+    def _step_each(
+        self, actions: Sequence[Any], next_parts: Parts, missed: Sequence[int]
+    ) -> tuple[Step, dict[int, EnvFault]]:
         """One step of every environment that has not missed it, and what went wrong in which. Any: an action."""
-        size, shape = len(self.envs), self.obs.shape[1:]
-        next_obs = np.empty_like(self.obs)
+        size = len(self.envs)
+        plain = next_parts[""] if self.envs[0].read.is_plain else None
+        shape = None if plain is None else plain.shape[1:]
         rewards, terminated, truncated = [0.0] * size, [False] * size, [False] * size
         faults: dict[int, EnvFault] = {}
         for i, env in enumerate(self.envs):
@@ -166,10 +191,11 @@ class EnvBatch(Finished):
                 continue
             self.calls += 1
             try:
-                obs, reward, is_terminated, is_truncated, _ = env.raw.step(actions[i])
-                if getattr(obs, "shape", None) != shape:
-                    obs = self._shaped(obs)
-                next_obs[i] = obs
+                obs, reward, is_terminated, is_truncated, info = env.raw.step(actions[i])
+                if plain is not None and getattr(obs, "shape", None) == shape:
+                    plain[i] = obs  # without a detour, which costs as much as a step of a small environment
+                else:
+                    _write(env.read(obs, info), next_parts, i)
                 rewards[i] = reward = float(reward)
                 terminated[i], truncated[i] = bool(is_terminated), bool(is_truncated)
                 self._returns[i] += reward
@@ -177,8 +203,9 @@ class EnvBatch(Finished):
                 self.calls += 1
             except (Exception, Hung) as error:
                 self.calls += 1
-                faults[i] = _fault("step", error)
+                faults[i] = as_fault("step", error)
         ends = np.array(terminated), np.array(truncated)
+        next_obs = next_parts.get("", next_parts)
         return Step(np.array(rewards, np.float32), next_obs, *ends, np.ones(size, np.bool_)), faults
 
     def _begin_episodes(self, step: Step, faults: dict[int, EnvFault]) -> None:
@@ -195,12 +222,12 @@ class EnvBatch(Finished):
         self.calls += 1
         try:
             self._beginnings[i] = Beginning.of(self.envs[i], seed)
-            self.obs[i] = self._shaped(self.envs[i].reset(seed))
+            _write(self.envs[i].reset(seed), self._parts, i)
             self.calls += 1
         except (Exception, Hung) as error:
             self.calls += 1
-            return _fault("reset", error)
-        cause = not_finite(self.obs[i], 0.0) if self._is_float else None
+            return as_fault("reset", error)
+        cause = not_finite({path: self._parts[path] for path in self._floats}, i, 0.0)
         return EnvFault(cause) if cause else None
 
     def _rebuild(self, i: int, fault: EnvFault) -> None:
@@ -226,11 +253,11 @@ class EnvBatch(Finished):
         self._renewed[i] += 1
         self.calls += 1
         try:
-            self.envs[i] = Env(self.config)
+            self.envs[i] = Env(self.config, self.spec)
             self.calls += 1
         except (Exception, Hung) as error:
             self.calls += 1
-            raise EnvFault(f"env {i}: can't be made anew: {_fault('its constructor', error)}") from error
+            raise EnvFault(f"env {i}: can't be made anew: {as_fault('its constructor', error)}") from error
         (seed,) = integers(self.seeds[i], "env", 1, self._renewed[i])
         return self._reset(i, seed)
 
@@ -241,19 +268,22 @@ class EnvBatch(Finished):
         actions = [actions[i] for actions in self._actions][len(self._actions) - self._lengths[i] :]
         self.calls += 1
         try:
-            obs = self._shaped(self._beginnings[i].repeat(self.envs[i], actions)).astype(self.obs.dtype)
+            parts = self._beginnings[i].repeat(self.envs[i], actions)
+            same = [parts[path].astype(part.dtype).tobytes() == part[i].tobytes() for path, part in self._parts.items()]
             if rng is not None:
                 set_generator(self.envs[i], rng)
             self.calls += 1
         except (Exception, Hung) as error:
             self.calls += 1
-            return str(_fault("repeating it", error))
-        return None if obs.tobytes() == self.obs[i].tobytes() else "it is another one when it is repeated"
+            return str(as_fault("repeating it", error))
+        return None if all(same) else "it is another one when it is repeated"
 
-    def _void(self, step: Step, i: int) -> None:
+    def _void(self, step: Step, next_parts: Parts, i: int) -> None:
         """Have no step taken by an environment."""
         step.valid[i] = step.terminated[i] = step.truncated[i] = False
-        step.reward[i], step.next_obs[i] = 0.0, self.obs[i]
+        step.reward[i] = 0.0
+        for path, part in self._parts.items():
+            next_parts[path][i] = part[i]
 
     def _close(self, i: int) -> None:
         self.calls += 1
@@ -262,38 +292,10 @@ class EnvBatch(Finished):
             self.calls += 1
         except (Exception, Hung) as error:
             self.calls += 1
-            log.info("env %d: %s", i, _fault("close", error), exc_info=error)
-
-    def _shaped(self, obs: Array) -> Array:
-        """The observation as an array; raises EnvFault when it has another shape than the space says."""
-        obs = np.asarray(obs)
-        if obs.shape != self.obs.shape[1:]:
-            raise EnvFault(f"observation has shape {obs.shape}, expected {self.obs.shape[1:]}")
-        return obs
+            log.info("env %d: %s", i, as_fault("close", error), exc_info=error)
 
 
-def _fault(method: str, error: BaseException) -> EnvFault:
-    """Why a call of an environment's method failed, in one line."""
-    if isinstance(error, EnvFault):
-        return error
-    cause = str(error) if isinstance(error, Hung) else f"{method} raised {type(error).__name__}: {error}"
-    return _because(" ".join(cause.split()), error)
-
-
-def _because(text: str, error: BaseException) -> EnvFault:
-    fault = EnvFault(text)
-    fault.__cause__ = error
-    return fault
-
-
-def is_surely_finite(values: Array) -> bool:
-    """Whether the sum of their squares is finite: in one pass, where a look at each value takes several."""
-    return math.isfinite(np.vdot(values, values))
-
-
-def not_finite(obs: Array, reward: float) -> str | None:
-    """Which value is NaN or infinite, if one is."""
-    if not np.isfinite(reward):
-        return f"reward is {reward}"
-    bad = np.argwhere(~np.isfinite(obs))
-    return f"observation{bad[0].tolist()} is {obs[tuple(bad[0])]}" if len(bad) else None
+def _write(parts: Parts, into: Parts, i: int) -> None:
+    """Put an environment's observation into its row."""
+    for path, part in parts.items():
+        into[path][i] = part

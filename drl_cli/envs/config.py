@@ -11,7 +11,8 @@ from drl_cli.utils.ranges import Count, Positive
 class EnvConfig:
     """The environment, and what is done to it in training only: `max_episode_steps`, `reward_scale`, `backend`.
 
-    `normalize_obs` and `normalize_reward` are the trainer's and the policy's business; replay and scores stay raw.
+    `wrappers` belong to the environment itself, wherever it is played. `normalize_obs` and `normalize_reward` are the
+    trainer's and the policy's business; replay and scores stay raw.
     """
 
     name: str
@@ -23,6 +24,7 @@ class EnvConfig:
     normalize_obs: bool
     normalize_reward: bool
     backend: Literal["gymnasium", "envpool"] = "gymnasium"
+    wrappers: tuple[str, ...] = ()
 
     def for_evaluation(self) -> "EnvConfig":
         """The environment as it is."""

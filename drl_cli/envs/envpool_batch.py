@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from drl_cli.envs.actions import ActionMap
-from drl_cli.envs.batch import Finished, Step, is_surely_finite, not_finite
+from drl_cli.envs.batch import Finished, Step
 from drl_cli.envs.config import EnvConfig, EnvFault
 from drl_cli.envs.envpool_tasks import find_task, make_pool
-from drl_cli.types import Array, EnvSpec, Episode, State
+from drl_cli.envs.faults import is_surely_finite, not_finite
+from drl_cli.types import Array, Column, EnvSpec, Episode, State
 from drl_cli.utils.seeding import integers
 
 log = logging.getLogger(__name__)
@@ -33,9 +34,10 @@ class EnvPoolBatch(Finished):
         super().__init__()
         self.task, self.seeds, self.max_rebuilds = find_task(config), list(seeds), max_rebuilds
         self.to_env = ActionMap(self.task.action_space)
+        assert isinstance(spec.obs, Column)  # others are refused
         self.obs = np.zeros((len(seeds), *spec.obs.shape), spec.obs.dtype)
         self.begun: list[int] = []
-        self._is_float = spec.obs.dtype != "uint8"
+        self._is_float = spec.obs.dtype == "float32"
         self._returns, self._lengths = np.zeros(len(seeds)), np.zeros(len(seeds), np.int64)
         self._rebuilds, self._first_fault = 0, ""
         self._renewed, self._is_new = 0, False
@@ -49,16 +51,17 @@ class EnvPoolBatch(Finished):
         next_obs, reward, terminated, truncated, _ = self._call("step", given)
         self._returns += reward
         self._lengths += 1
+        next_obs = np.asarray(next_obs, self.obs.dtype)
         step = Step(
             np.asarray(reward, np.float32),
-            np.asarray(next_obs, self.obs.dtype),
+            next_obs,
             terminated,
             truncated | (self._lengths >= self.task.max_episode_steps),
             np.ones(len(actions), np.bool_),
         )
-        if not (is_surely_finite(step.reward) and (not self._is_float or is_surely_finite(step.next_obs))):
-            self._void_bad(step, actions)
-        self.obs = step.next_obs
+        if not (is_surely_finite(step.reward) and (not self._is_float or is_surely_finite(next_obs))):
+            self._void_bad(step, next_obs, actions)
+        self.obs = next_obs
         over = step.terminated | step.truncated
         ended = over.nonzero()[0].tolist()
         self.episodes += [Episode(i, float(self._returns[i]), int(self._lengths[i])) for i in ended]
@@ -110,7 +113,7 @@ class EnvPoolBatch(Finished):
         while ids:
             self.obs[ids] = self._call("reset", np.array(ids, np.int32))[0]
             self._returns[ids], self._lengths[ids] = 0.0, 0
-            causes = {i: not_finite(self.obs[i], 0.0) for i in ids} if self._is_float else {}
+            causes = {i: not_finite({"": self.obs}, i, 0.0) for i in ids} if self._is_float else {}
             ids = [i for i, cause in causes.items() if cause and self._count(i, EnvFault(cause))]
 
     def _no_step(self) -> Step:
@@ -119,12 +122,12 @@ class EnvPoolBatch(Finished):
         self._is_new, self.begun = False, list(range(len(self.seeds)))
         return Step(zeros, self.obs.copy(), none, none.copy(), none.copy())
 
-    def _void_bad(self, step: Step, actions: Array) -> None:
+    def _void_bad(self, step: Step, next_obs: Array, actions: Array) -> None:
         """Have no step taken by environments that gave a value that is not finite."""
         for i in range(len(actions)):
-            if cause := not_finite(step.next_obs[i], step.reward[i]):
+            if cause := not_finite({"": next_obs} if self._is_float else {}, i, step.reward[i]):
                 step.valid[i] = step.terminated[i] = step.truncated[i] = False
-                step.reward[i], step.next_obs[i] = 0.0, self.obs[i]
+                step.reward[i], next_obs[i] = 0.0, self.obs[i]
                 is_policys = not np.isfinite(actions[i]).all()
                 self._count(i, EnvFault("the policy's action is not finite" if is_policys else cause))
 

@@ -12,7 +12,7 @@ from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
 
 from drl_cli.envs.config import EnvConfig, EnvError, MissingExtra
-from drl_cli.types import Array
+from drl_cli.types import Array, Column, EnvSpec
 
 OURS = frozenset(
     {"num_envs", "batch_size", "num_threads", "max_num_players", "thread_affinity_offset", "base_path"}
@@ -74,9 +74,18 @@ def make_pool(task: Task, seeds: Sequence[int]) -> Any:  # Any: EnvPool has no t
     return pool
 
 
-def check_spaces(task: Task, env: "gymnasium.Env[Any, Any]") -> None:
-    """Raise EnvError where EnvPool's spaces are not Gymnasium's: evaluations would play something else."""
+def check_spaces(task: Task, env: "gymnasium.Env[Any, Any]", spec: EnvSpec) -> None:
+    """Raise EnvError where EnvPool's spaces are not Gymnasium's, since evaluations would play something else.
+
+    Also where the observations are no Box, or where there are action masks: only Gymnasium's are handled.
+    """
     obs, action = task.observation_space, task.action_space
+    strange = [] if isinstance(obs, spaces.Box) else [f"{type(obs).__name__} observations"]
+    strange += [] if isinstance(action, spaces.Box | spaces.Discrete) else [f"{type(action).__name__} actions"]
+    strange += ["action masks"] if isinstance(obs, spaces.Box) and not isinstance(spec.obs, Column) else []
+    if strange:
+        what = " and ".join(strange)
+        raise EnvError(f"env: {spec.id} has {what}, which are not handled with EnvPool; say env.backend=gymnasium")
     if env.observation_space.shape != obs.shape or (env.observation_space.dtype == np.uint8) != (obs.dtype == np.uint8):
         what, theirs, ours = "observations", obs, env.observation_space
     elif not _same_actions(env.action_space, action):

@@ -13,6 +13,7 @@ import numpy as np
 
 from drl_cli.envs.config import EnvFault
 from drl_cli.envs.make import Env
+from drl_cli.envs.observations import Parts
 from drl_cli.types import Array, State, nested, within
 from drl_cli.utils.seeding import rng_state, set_rng_state
 
@@ -45,7 +46,7 @@ class Beginning:
         seed = int(state["seed"].item()) if "seed" in state else None
         return cls(seed, state.get("rng"), within(state, "memory"))
 
-    def repeat(self, env: Env, actions: Iterable[Array]) -> Array:
+    def repeat(self, env: Env, actions: Iterable[Array]) -> Parts:
         """Begin the episode again and take these steps; returns the observation after them.
 
         Raises EnvFault when the episode ends on the way, and whatever the environment raises.
@@ -55,12 +56,12 @@ class Beginning:
             base.load_state(self.memory)
         if self.rng is not None:
             set_generator(env, self.rng)
-        obs = env.reset(self.seed)
+        parts = env.reset(self.seed)
         for action in actions:
-            obs, _, terminated, truncated = env.step(action)
+            parts, _, terminated, truncated = env.step(action)
             if terminated or truncated:
                 raise EnvFault("its episode ended earlier")
-        return obs
+        return parts
 
 
 def generator_state(env: Env) -> Array | None:

@@ -1,47 +1,78 @@
 """Whether an environment's images are stacks of frames, and how."""
 
-from collections.abc import Iterator
-from itertools import islice
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from drl_cli.types import Array, FrameStack
+from drl_cli.envs.actions import ActionMap
+from drl_cli.envs.config import EnvFault
+from drl_cli.envs.observations import ObsMap, Parts
+from drl_cli.types import MASK, Array, Column, EnvSpec, FrameStack, leaves
 
 STEPS, ENOUGH, LARGEST_K = 64, 8, 16
+Pair = tuple[Array, Array]
 
 
-def find_frame_stack(env: "gymnasium.Env[Any, Any]") -> FrameStack:
-    """The stack along the first or last axis in which each observation continues the one before; k = 1 without any.
+def find_frame_stacks(env: "gymnasium.Env[Any, Any]", spec: EnvSpec) -> dict[str, FrameStack]:
+    """Of each image part, by its path, the stack in which each observation continues the one before; k = 1 without any.
 
-    It is found by taking random steps. Memory is all that depends on it: replay shares only frames that are equal.
+    Along the first or last axis. It is found by taking random steps. Memory is all that depends on it: replay shares
+    only frames that are equal.
     """
-    shape = env.observation_space.shape
-    assert shape is not None
-    if len(shape) < 3:
-        return FrameStack(-1, 1)
-    pairs = list(islice(_changes(env), ENOUGH))
-    fits = bool(pairs) and all(obs.shape == shape for pair in pairs for obs in pair)
-    for axis in (-1, 0) if fits else ():
+    images = {path: column for path, column in leaves(spec.obs).items() if _is_image(column)}
+    pairs = _changes(env, spec, [path for path, column in images.items() if len(column.shape) > 2])
+    return {path: _find(column.shape, pairs.get(path, [])) for path, column in images.items()}
+
+
+def _is_image(column: Column) -> bool:
+    return column.dtype == "uint8" and len(column.shape) > 1
+
+
+def _find(shape: tuple[int, ...], pairs: Sequence[Pair]) -> FrameStack:
+    for axis in (-1, 0) if pairs else ():
         for k in range(min(LARGEST_K, shape[axis]), 1, -1):
             if shape[axis] % k == 0 and all(_continues(*pair, axis, k) for pair in pairs):
                 return FrameStack(axis, k)
     return FrameStack(-1, 1)
 
 
-def _changes(env: "gymnasium.Env[Any, Any]") -> Iterator[tuple[Array, Array]]:
-    """Observations that differ from the one before them in their episode, with it."""
+def _changes(env: "gymnasium.Env[Any, Any]", spec: EnvSpec, paths: Sequence[str]) -> Mapping[str, list[Pair]]:
+    """Of each of these parts, values that differ from the one before in their episode, with that one."""
+    read, to_env, rng = ObsMap(env.observation_space, spec), ActionMap(env.action_space), np.random.default_rng(0)
     env.action_space.seed(0)
-    obs, seed = None, 0
+    pairs: dict[str, list[Pair]] = defaultdict(list)
+    parts: Parts | None = None
+    seed = 0
     for _ in range(STEPS):
-        if obs is None:
-            obs, seed = np.array(env.reset(seed=seed)[0]), seed + 1
-        raw, _, terminated, truncated, _ = env.step(env.action_space.sample())
-        next_obs = np.array(raw)
-        if not np.array_equal(next_obs, obs):
-            yield obs, next_obs
-        obs = None if terminated or truncated else next_obs
+        if all(len(pairs[path]) >= ENOUGH for path in paths):
+            break
+        try:
+            if parts is None:
+                parts, seed = _copied(read(*env.reset(seed=seed))), seed + 1
+            action = _allowed(parts[MASK], spec, to_env, rng) if MASK in parts else env.action_space.sample()
+            obs, _, terminated, truncated, info = env.step(action)
+            next_parts = _copied(read(obs, info))
+        except EnvFault:  # the workers will say so, and go on if they may
+            return {}
+        for path in paths:
+            if len(pairs[path]) < ENOUGH and not np.array_equal(next_parts[path], parts[path]):
+                pairs[path].append((parts[path], next_parts[path]))
+        parts = None if terminated or truncated else next_parts
+    return pairs
+
+
+def _copied(parts: Parts) -> Parts:
+    return {path: part.copy() for path, part in parts.items()}
+
+
+def _allowed(mask: Array, spec: EnvSpec, to_env: ActionMap, rng: np.random.Generator) -> Any:  # Any: an action
+    """A random action of those allowed."""
+    masks = np.split(mask, np.cumsum(spec.action.choices[:-1]))
+    choices = np.array([rng.choice(np.flatnonzero(each)) for each in masks])
+    return to_env(choices.reshape(1, *spec.action.column.shape))[0]
 
 
 def _continues(obs: Array, next_obs: Array, axis: int, k: int) -> bool:

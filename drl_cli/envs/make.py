@@ -4,36 +4,40 @@ import importlib
 import importlib.util
 import re
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
-import numpy as np
-from gymnasium import spaces
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
-from drl_cli.envs.actions import ActionMap
+from drl_cli.envs.actions import ActionMap, action_spec, unbounded
 from drl_cli.envs.config import EnvConfig, EnvError, MissingExtra
 from drl_cli.envs.envpool_tasks import check_spaces, find_task, make_alone
-from drl_cli.envs.frame_stack import find_frame_stack
-from drl_cli.types import ActionSpec, Array, Column, EnvSpec
+from drl_cli.envs.frame_stack import find_frame_stacks
+from drl_cli.envs.observations import ObsMap, Parts, obs_spec
+from drl_cli.envs.wrap import wrap
+from drl_cli.types import Array, EnvSpec
 
 
 class Env:
-    """One environment, `raw`, and what makes its actions of the policy's; an observation may be its own array."""
+    """One environment, `raw`, what reads its observations and what makes its actions of the policy's.
 
-    def __init__(self, config: EnvConfig) -> None:
+    The parts of an observation may be the environment's own arrays.
+    """
+
+    def __init__(self, config: EnvConfig, spec: EnvSpec) -> None:
         self.raw = build(config)
         self.to_env = ActionMap(self.raw.action_space)
+        self.read = ObsMap(self.raw.observation_space, spec)
 
-    def reset(self, seed: int | None = None) -> Array:
+    def reset(self, seed: int | None = None) -> Parts:
         """Start an episode; the seed also fixes all later episodes of this environment."""
-        obs: Array = self.raw.reset(seed=seed)[0]
-        return obs
+        return self.read(*self.raw.reset(seed=seed))
 
-    def step(self, action: Array) -> tuple[Array, float, bool, bool]:
-        """Observation, reward, terminated, truncated for an action in [-1, 1] (or a choice from 0)."""
-        obs, reward, terminated, truncated, _ = self.raw.step(self.to_env(action[None])[0])
-        return obs, float(reward), terminated, truncated
+    def step(self, action: Array) -> tuple[Parts, float, bool, bool]:
+        """Observation, reward, terminated, truncated for an action in [-1, 1] (or choices from 0)."""
+        obs, reward, terminated, truncated, info = self.raw.step(self.to_env(action[None])[0])
+        return self.read(obs, info), float(reward), terminated, truncated
 
     def close(self) -> None:
         """Free what the environment holds."""
@@ -41,10 +45,15 @@ class Env:
 
 
 def build(config: EnvConfig) -> "gymnasium.Env[Any, Any]":
-    """One environment: Gymnasium's where it has the id, whatever `backend`, for workers alone use it; else EnvPool's.
+    """One environment in its wrappers, in training and in evaluation.
 
-    Raises MissingExtra or EnvError with one line that says what to do.
+    Gymnasium's where it has the id, whatever `backend`, for workers alone use it; else EnvPool's. Raises MissingExtra
+    or EnvError with one line that says what to do, EnvFault where a wrapper raises.
     """
+    return wrap(_make(config), config.wrappers)
+
+
+def _make(config: EnvConfig) -> "gymnasium.Env[Any, Any]":
     if config.backend == "envpool" and not exists(config.id):
         return make_alone(config)
     extra = {} if config.max_episode_steps is None else {"max_episode_steps": config.max_episode_steps}
@@ -107,31 +116,23 @@ def read_spec(config: EnvConfig, trains: bool = True) -> EnvSpec:
         except ImportError as error:
             raise EnvError(f"env: can't import {module!r}: {error}") from error
     task = find_task(config) if trains and config.backend == "envpool" else None
+    if task is not None and config.wrappers:
+        raise EnvError("env.wrappers: EnvPool's environments can't be wrapped; say env.backend=gymnasium")
     env = build(config)
     try:
+        action = action_spec(config.id, env.action_space)
+        info = env.reset(seed=0)[1] if action.kind != "box" else {}  # where masks are, the first reset shows one
+        spec = EnvSpec(config.id, obs_spec(config.id, env.observation_space, action, info), action)
         if task is not None:
-            check_spaces(task, env)
-        obs, action = _obs_column(config.id, env.observation_space), _action_spec(config.id, env)
-        is_image = obs.dtype == "uint8" and len(obs.shape) > 1
-        stack = find_frame_stack(env) if is_image and config.frame_stack == "auto" else None
-        return EnvSpec(config.id, obs, action, stack)
+            check_spaces(task, env, spec)
+        stacks = find_frame_stacks(env, spec) if config.frame_stack == "auto" else {}
+        return replace(spec, frame_stacks=stacks, notes=_notes(config.id, env))
     finally:
         env.close()
 
 
-def _obs_column(id: str, space: "gymnasium.Space[Any]") -> Column:
-    if not isinstance(space, spaces.Box):
-        raise EnvError(f"env: {id} has {space} observations; only Box is handled. Wrap it (FlattenObservation).")
-    dtype = "uint8" if space.dtype == np.uint8 else "float32"
-    return Column(tuple(space.shape), dtype)
-
-
-def _action_spec(id: str, env: "gymnasium.Env[Any, Any]") -> ActionSpec:
-    space = env.action_space
-    if isinstance(space, spaces.Box):
-        if not (np.isfinite(space.low).all() and np.isfinite(space.high).all()):
-            raise EnvError(f"env: {id} has unbounded actions {space}. Wrap it (RescaleAction, ClipAction).")
-        return ActionSpec("box", int(np.prod(space.shape)), f"Box{space.shape}")
-    if isinstance(space, spaces.Discrete):
-        return ActionSpec("discrete", int(space.n), f"Discrete({space.n})")
-    raise EnvError(f"env: {id} has {space} actions; only Box and Discrete are handled.")
+def _notes(id: str, env: "gymnasium.Env[Any, Any]") -> tuple[str, ...]:
+    if not (free := unbounded(env.action_space)):
+        return ()
+    text = "of its action has" if free == 1 else "of its actions have"
+    return (f"{id}: {free} dimension{'s' * (free > 1)} {text} no bounds; the policy's values go in as they are",)

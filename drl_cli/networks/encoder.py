@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.networks.inputs import MASK, Inputs
+from drl_cli.networks.inputs import Inputs
 from drl_cli.networks.memory import make_memory, state_size
 from drl_cli.networks.torsos import make_torso, torso_name
-from drl_cli.types import Array, Column, Columns, EnvSpec, Last, Obs, Schema
+from drl_cli.types import MASK, Array, Column, Columns, EnvSpec, Last, Obs, Schema
 from drl_cli.utils.group import Context
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.params import Params

@@ -2,25 +2,16 @@
 
 import math
 from collections.abc import Mapping
-from typing import TypeAlias
 
 import numpy as np
 
-from drl_cli.types import Array, Column, Obs
+from drl_cli.types import MASK, Array, Column, Obs, ObsSpec, leaves
 from drl_cli.utils.lazy import torch
-
-ObsSpec: TypeAlias = Column | Mapping[str, Column]
-MASK = "action_mask"
 
 
 def visible(obs: ObsSpec) -> ObsSpec:
     """What networks see of an observation: all but the mask of allowed actions, which is for policies and targets."""
     return obs if isinstance(obs, Column) else {path: part for path, part in obs.items() if path != MASK}
-
-
-def leaves(obs: ObsSpec) -> dict[str, Column]:
-    """The parts of an observation by path; the only one of a plain space has the path ""."""
-    return {"": obs} if isinstance(obs, Column) else dict(obs)
 
 
 def width(column: Column) -> int:

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 from drl_cli.networks.config import TORSOS, NetworkConfig
 from drl_cli.networks.images import IMPALA_SIDE, Image, Kind, image, is_large, num_features
-from drl_cli.networks.inputs import Inputs, leaves, visible
-from drl_cli.types import Column, EnvSpec
+from drl_cli.networks.inputs import Inputs, visible
+from drl_cli.types import Column, EnvSpec, leaves
 
 if TYPE_CHECKING:
     from torch import Generator, nn

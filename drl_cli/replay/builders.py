@@ -80,14 +80,13 @@ class NStepBuilder:
         length = length.ravel().take(first)
         last = first + (length - 1) * valid.shape[1]
         rows = {
-            name: column.take(first, 0)
+            name: column.take(last if name.partition(".")[0] == "next_obs" else first, 0)
             for name, column in steps.items()
-            if name not in ("reward", "next_obs", "terminated", "truncated", "valid")
+            if name not in ("reward", "terminated", "truncated", "valid")
         }
         terminated = steps["terminated"].take(last)
         rows |= {
             "reward": total.ravel().take(first),
-            "next_obs": steps["next_obs"].take(last, 0),
             "discount": np.where(terminated, 0.0, (self.gamma ** np.arange(self.n_step + 1))[length]).astype(
                 np.float32
             ),

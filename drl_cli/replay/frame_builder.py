@@ -1,13 +1,14 @@
 """From image observations to frames: around any builder of rows, in the worker."""
 
 from collections import deque
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 
 import numpy as np
 
 from drl_cli.replay.builders import Builder, Rate
-from drl_cli.replay.frames import IMAGES, Codec, Stacking
-from drl_cli.types import Array, Columns, State, nested, within
+from drl_cli.replay.frames import Codec, Stacking, image_columns
+from drl_cli.types import Array, Columns, State, column_name, nested, within
 
 FRAMES = ("frame_id", "frame_size", "frames")
 """Columns of a block besides its rows: ids and sizes [bytes] of their frames `[F]`, and the bytes of all on end.
@@ -15,16 +16,15 @@ FRAMES = ("frame_id", "frame_size", "frames")
 Such blocks are merged as all are, by concatenating each column.
 """
 
-BLACK = 0
-"""The id of the frame that is all zero, whoever has it."""
-
 
 class FrameBuilder:
     """Gives every frame an id, builds rows of ids, int64 `[rows, ..., k]`, and adds the frames of its rows to a block.
 
+    `stackings` are those of the image parts of observations, by path; all other columns stay as they are.
     A frame that an observation shares with the one before it, or with its own neighbour, is found by comparing their
     content, so whatever the environment does, the images of a row are exactly those it gave. Every block has all
-    frames of its rows; those that it shares with the worker's last block have the same ids there.
+    frames of its rows; those that it shares with the worker's last block have the same ids there. The ids 0, 1, ... are
+    of the frames that are all zero, whoever has them: one for each image part.
 
     `open_steps`: how many of the latest steps may be part of rows that are not complete yet.
     """
@@ -32,7 +32,7 @@ class FrameBuilder:
     def __init__(
         self,
         builder: Builder,
-        stacking: Stacking,
+        stackings: Mapping[str, Stacking],
         codec: Codec,
         worker: int,
         incarnation: int,
@@ -40,16 +40,22 @@ class FrameBuilder:
         rate: Rate | None = None,
     ) -> None:
         self.rate = rate
-        self.builder, self.stacking, self.codec = builder, stacking, codec
+        self.builder, self.codec = builder, codec
+        self.columns = image_columns(stackings)
+        self.parts = {path: _Part(stacking, black) for black, (path, stacking) in enumerate(stackings.items())}
         self._next_id = ((worker + 1) << 16 | incarnation) << 32
-        self._packed = {BLACK: codec.pack(np.zeros(stacking.size, np.uint8))}
+        self._black = {part.black: codec.pack(np.zeros(part.stacking.size, np.uint8)) for part in self.parts.values()}
+        self._packed = dict(self._black)
         self._open: deque[Array] = deque(maxlen=open_steps)
-        self._obs: Array | None = None
 
     def append(self, step: Columns) -> None:
         """Add one step of all environments `[E, ...]`; the arrays are kept, not copied."""
-        ids = {name: self._encode(step[name]) for name in IMAGES}
-        self._open.append(np.stack(list(ids.values())))
+        ids = {
+            name: part.encode(step[name], self._new)
+            for path, part in self.parts.items()
+            for name in (column_name("obs", path), column_name("next_obs", path))
+        }
+        self._open.append(np.concatenate([each.ravel() for each in ids.values()]))
         self.builder.append({**step, **ids})
 
     @property
@@ -60,15 +66,14 @@ class FrameBuilder:
     def take(self) -> Columns:
         """All rows that are complete now, and their frames; fresh arrays."""
         rows = self.builder.take()
-        ids = np.unique(np.concatenate([rows[name].ravel() for name in IMAGES]))
+        ids = np.unique(np.concatenate([rows[name].ravel() for name in self.columns]))
         packed = [self._packed[i] for i in ids.tolist()]
-        latest = np.concatenate([self._ids.ravel(), *(step.ravel() for step in self._open)])
-        self._packed = {i: self._packed[i] for i in {BLACK, *latest.tolist()}}
-        sizes = np.array([len(frame) for frame in packed], np.int32)
         if self.rate is not None:
-            frames = self.codec.unpack(packed, self.stacking.size)
-            images = {name: self._images(frames, np.searchsorted(ids, rows[name])) for name in IMAGES}
+            images = {name: self._images(stacking, rows[name]) for name, stacking in self.columns.items()}
             rows["priority"] = self.rate({**rows, **images})
+        latest = np.concatenate([*(part.ids.ravel() for part in self.parts.values()), *self._open])
+        self._packed = self._black | {i: self._packed[i] for i in set(latest.tolist())}
+        sizes = np.array([len(frame) for frame in packed], np.int32)
         return {**rows, "frame_id": ids, "frame_size": sizes, "frames": np.frombuffer(b"".join(packed), np.uint8)}
 
     def state(self) -> State:
@@ -79,8 +84,9 @@ class FrameBuilder:
             "frame_size": np.array([len(frame) for frame in packed]),
             "frames": np.frombuffer(b"".join(packed), np.uint8),
         }
-        if self._obs is not None:
-            state |= {"obs": self._obs.copy(), "ids": self._ids.copy()}
+        for path, part in self.parts.items():
+            if part.obs is not None:
+                state |= {column_name("obs", path): part.obs.copy(), column_name("ids", path): part.ids.copy()}
         if self._open:
             state["open"] = np.stack(self._open)
         return state | nested("builder", self.builder.state())
@@ -91,37 +97,19 @@ class FrameBuilder:
         slices = zip(state["frame_id"].tolist(), pairwise([0, *ends]), strict=True)
         self._packed = {i: frames[start:end] for i, (start, end) in slices}
         self._open = deque(state.get("open", ()), self._open.maxlen)
-        self._obs = state.get("obs")
-        if self._obs is not None:
-            self._frames, self._ids = self.stacking.split(self._obs), state["ids"].copy()
+        for path, part in self.parts.items():
+            if (name := column_name("obs", path)) in state:
+                part.load(state[name], state[column_name("ids", path)].copy())
         self.builder.load_state(within(state, "builder"))
 
-    def _images(self, frames: Array, indices: Array) -> Array:
-        """Images `[..., *shape]` of frames `[n, size]` by their indices `[..., k]`."""
-        flat = indices.reshape(-1, self.stacking.k)
-        images = np.empty((len(flat), *self.stacking.shape), np.uint8)
-        self.stacking.join([frames[index] for index in flat.T], images)
-        return images.reshape(*indices.shape[:-1], *self.stacking.shape)
-
-    def _encode(self, obs: Array) -> Array:
-        """The ids of the frames `[E, k]` of observations `[E, ...]` that follow those of the last call."""
-        if self._obs is None:  # as if all environments had been black before
-            self._obs = np.zeros_like(obs)
-            self._frames = self.stacking.split(self._obs)
-            self._ids = np.full(self._frames.shape[:2], BLACK)
-        changed = np.flatnonzero((obs != self._obs).reshape(len(obs), -1).any(1))
-        frames, last, last_ids = self.stacking.split(obs[changed]), self._frames[changed], self._ids[changed]
-        follows = (frames[:, :-1] == last[:, 1:]).all(-1)
-        repeats = (frames[:, 1:] == frames[:, :-1]).all(-1)
-        ids = np.empty(frames.shape[:2], np.int64)
-        for i, j in np.ndindex(ids.shape):
-            if j + 1 < ids.shape[1] and follows[i, j]:
-                ids[i, j] = last_ids[i, j + 1]
-            else:
-                ids[i, j] = ids[i, j - 1] if j > 0 and repeats[i, j - 1] else self._new(frames[i, j])
-        self._obs = obs
-        self._frames[changed], self._ids[changed] = frames, ids
-        return self._ids.copy()
+    def _images(self, stacking: Stacking, ids: Array) -> Array:
+        """Images `[..., *shape]` of the frames of these ids `[..., k]`."""
+        known, index = np.unique(ids, return_inverse=True)
+        frames = self.codec.unpack([self._packed[i] for i in known.tolist()], stacking.size)
+        flat = index.reshape(-1, stacking.k)
+        images = np.empty((len(flat), *stacking.shape), np.uint8)
+        stacking.join([frames[each] for each in flat.T], images)
+        return images.reshape(*ids.shape[:-1], *stacking.shape)
 
     def _new(self, frame: Array) -> int:
         self._next_id += 1
@@ -129,6 +117,39 @@ class FrameBuilder:
         return self._next_id
 
 
+class _Part:
+    """An image part of the observations of E environments: what it showed last, and the ids `[E, k]` of its frames."""
+
+    def __init__(self, stacking: Stacking, black: int) -> None:
+        self.stacking, self.black = stacking, black
+        self.obs: Array | None = None
+
+    def load(self, obs: Array, ids: Array) -> None:
+        """Go on from an observation `[E, ...]` whose frames have these ids."""
+        self.obs, self.ids, self._frames = obs, ids, self.stacking.split(obs)
+
+    def encode(self, obs: Array, new: Callable[[Array], int]) -> Array:
+        """The ids of the frames `[E, k]` of observations `[E, ...]` that follow those of the last call.
+
+        A frame that was not shown before gets a `new` one.
+        """
+        if self.obs is None:  # as if all environments had been black before
+            self.load(np.zeros_like(obs), np.full((len(obs), self.stacking.k), self.black))
+        changed = np.flatnonzero((obs != self.obs).reshape(len(obs), -1).any(1))
+        frames, last, last_ids = self.stacking.split(obs[changed]), self._frames[changed], self.ids[changed]
+        follows = (frames[:, :-1] == last[:, 1:]).all(-1)
+        repeats = (frames[:, 1:] == frames[:, :-1]).all(-1)
+        ids = np.empty(frames.shape[:2], np.int64)
+        for i, j in np.ndindex(ids.shape):
+            if j + 1 < ids.shape[1] and follows[i, j]:
+                ids[i, j] = last_ids[i, j + 1]
+            else:
+                ids[i, j] = ids[i, j - 1] if j > 0 and repeats[i, j - 1] else new(frames[i, j])
+        self.obs = obs
+        self._frames[changed], self.ids[changed] = frames, ids
+        return self.ids.copy()
+
+
 def worker_of(frame_id: int) -> int:
-    """Whose frame it is: 1 + the worker; 0 for `BLACK`."""
+    """Whose frame it is: 1 + the worker; 0 for those that are all zero."""
     return frame_id >> 48

@@ -10,9 +10,9 @@ import numpy as np
 
 from drl_cli.replay.base import Sampled, Table
 from drl_cli.replay.frame_builder import FRAMES, worker_of
-from drl_cli.replay.frames import IMAGES, Codec, Stacking, make_codec
+from drl_cli.replay.frames import Codec, Stacking, image_columns, make_codec
 from drl_cli.replay.store import RingStore
-from drl_cli.types import Array, Column, Columns, FrameStack, Schema, State, nested, within
+from drl_cli.types import Array, Column, Columns, Schema, State, nested, within
 
 CODEC = "frame_codec"
 """The name of the codec of saved frames."""
@@ -25,8 +25,10 @@ class FrameTable:
     frames where a worker's last block came to this table too; where it went to another shard, they are here again.
     """
 
-    def __init__(self, table: Table, stacking: Stacking, codec: Codec) -> None:
-        self.table, self.stacking, self.codec = table, stacking, codec
+    def __init__(self, table: Table, stackings: Mapping[str, Stacking], codec: Codec) -> None:
+        self.table, self.codec = table, codec
+        self.frame_size = sum(stacking.size for stacking in stackings.values())  # of one frame of each image part
+        self.images = image_columns(stackings)
         self._last: dict[int, dict[int, bytes]] = {}  # worker -> frames of its last block, by id
 
     def __len__(self) -> int:
@@ -58,7 +60,7 @@ class FrameTable:
     def nbytes(self) -> int:
         """Allocated bytes, those of the stored rows' frames included."""
         rows = self.table.contents()
-        frames = {id(frame): frame for name in IMAGES for frame in rows[name].flat}
+        frames = {id(frame): frame for name in self.images for frame in rows[name].flat}
         return self.table.nbytes + sum(map(sys.getsizeof, frames.values()))
 
     @property
@@ -68,8 +70,8 @@ class FrameTable:
 
     @property
     def row_nbytes(self) -> int:
-        """With one frame, as long as most rows share the others with their neighbours."""
-        return self.table.row_nbytes + (self.stacking.size // 2 if self.codec.name == "lz4" else self.stacking.size)
+        """With one frame of each image, as long as most rows share the others with their neighbours."""
+        return self.table.row_nbytes + (self.frame_size // 2 if self.codec.name == "lz4" else self.frame_size)
 
     def state(self) -> State:
         last = {i: frame for frames in self._last.values() for i, frame in frames.items()}
@@ -84,10 +86,10 @@ class FrameTable:
 
     def pack(self, rows: Columns) -> State:
         """The frames of the rows, each once, and which of them a row shows, int32 `[rows, ..., k]`."""
-        frames = {id(frame): frame for name in IMAGES for frame in rows[name].flat}
+        frames = {id(frame): frame for name in self.images for frame in rows[name].flat}
         index = {key: i for i, key in enumerate(frames)}
-        numbers = {name: [index[id(frame)] for frame in rows[name].flat] for name in IMAGES}
-        shown = {name: np.array(numbers[name], np.int32).reshape(rows[name].shape) for name in IMAGES}
+        numbers = {name: [index[id(frame)] for frame in rows[name].flat] for name in self.images}
+        shown = {name: np.array(numbers[name], np.int32).reshape(rows[name].shape) for name in self.images}
         return self.table.pack(rows) | shown | _on_end(list(frames.values())) | {CODEC: _text(self.codec.name)}
 
     def unpack(self, chunks: Iterable[State]) -> Iterator[Columns]:
@@ -100,13 +102,21 @@ class FrameTable:
                 )
             frames, codec = _apart(chunk), chunk[CODEC].tobytes().decode()
             if codec != self.codec.name:
-                frames = [self.codec.pack(frame) for frame in make_codec(codec).unpack(frames, self.stacking.size)]
+                frames = self._repacked(frames, chunk, make_codec(codec))
             references = np.array([known.setdefault(frame, frame) for frame in frames], object)
             rows = {name: column for name, column in chunk.items() if name not in (*FRAMES, CODEC)}
-            yield rows | {name: references[rows[name]] for name in IMAGES}
+            yield rows | {name: references[rows[name]] for name in self.images}
 
     def refill(self, rows: Columns) -> None:
         self.table.refill(rows)
+
+    def _repacked(self, frames: list[bytes], chunk: State, codec: Codec) -> list[bytes]:
+        """Frames that another codec packed."""
+        sizes = np.zeros(len(frames), np.int64)
+        for name, stacking in self.images.items():
+            sizes[chunk[name]] = stacking.size
+        pairs = zip(frames, sizes.tolist(), strict=True)
+        return [self.codec.pack(codec.unpack([frame], size)[0]) for frame, size in pairs]
 
     def _to_references(self, block: Columns) -> Columns:
         """Rows with references for ids, to a frame of the worker's last block where that has the same."""
@@ -120,20 +130,20 @@ class FrameTable:
         known = np.array(sorted(frames), np.int64)
         references = np.array([frames[i] for i in known.tolist()], object)
         rows = {name: column for name, column in block.items() if name not in FRAMES}
-        return rows | {name: references[np.searchsorted(known, rows[name])] for name in IMAGES}
+        return rows | {name: references[np.searchsorted(known, rows[name])] for name in self.images}
 
     def _to_images(self, rows: Columns) -> Columns:
-        return rows | {name: self._images(rows[name]) for name in IMAGES}
+        return rows | {name: self._images(stacking, rows[name]) for name, stacking in self.images.items()}
 
-    def _images(self, references: Array) -> Array:
+    def _images(self, stacking: Stacking, references: Array) -> Array:
         """Fresh contiguous uint8 images `[..., *shape]` of references `[..., k]`."""
-        flat = references.reshape(-1, self.stacking.k)
-        images = np.empty((len(flat), *self.stacking.shape), np.uint8)
+        flat = references.reshape(-1, stacking.k)
+        images = np.empty((len(flat), *stacking.shape), np.uint8)
         for start in range(0, len(flat), 32):  # in pieces that the processor's cache holds: three times as fast
             some = flat[start : start + 32].T
-            frames = [self.codec.unpack(packed.tolist(), self.stacking.size) for packed in some]
-            self.stacking.join(frames, images[start : start + 32])
-        return images.reshape(*references.shape[:-1], *self.stacking.shape)
+            frames = [self.codec.unpack(packed.tolist(), stacking.size) for packed in some]
+            stacking.join(frames, images[start : start + 32])
+        return images.reshape(*references.shape[:-1], *stacking.shape)
 
 
 def _on_end(frames: Sequence[bytes]) -> State:
@@ -152,16 +162,18 @@ def _text(text: str) -> Array:
     return np.frombuffer(text.encode(), np.uint8)
 
 
-def reference_schema(schema: Schema, stack: FrameStack) -> Schema:
+def reference_schema(schema: Schema, stackings: Mapping[str, Stacking]) -> Schema:
     """The columns of a row of the table that a FrameTable is put around."""
-    return {**schema, **dict.fromkeys(IMAGES, Column((stack.k,), "object"))}
+    references = {name: Column((stacking.k,), "object") for name, stacking in image_columns(stackings).items()}
+    return {**schema, **references}
 
 
-def frame_bytes(schema: Schema, stack: FrameStack, capacity: int, compress: str) -> int:
+def frame_bytes(stackings: Mapping[str, Stacking], capacity: int, compress: str) -> int:
     """Bytes of the frames of so many rows, with room for those that begin episodes of 16 steps or more.
 
-    Shorter ones take more. Compressed frames are counted as half their size.
+    Shorter ones take more. Compressed frames are counted as half their size. Each frame has 48 bytes besides: the
+    object's and the heap's header.
     """
-    size = Stacking(schema["obs"].shape, stack).size
-    held = (size if compress == "none" else size // 2) + 48  # besides its content: the object's and the heap's header
+    sizes = [stacking.size for stacking in stackings.values()]
+    held = sum((size if compress == "none" else size // 2) + 48 for size in sizes)
     return held * (capacity + capacity // 16)

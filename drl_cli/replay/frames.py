@@ -1,16 +1,13 @@
 """Frames of image observations: how a stack is made of them, and how one is kept as bytes, plain or compressed."""
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
-from drl_cli.types import Array, FrameStack
-
-IMAGES = ("obs", "next_obs")
-"""The columns that are images."""
+from drl_cli.types import Array, EnvSpec, FrameStack, column_name, leaves
 
 
 class Stacking:
@@ -34,6 +31,17 @@ class Stacking:
         parts = obs.reshape(len(obs), *self._parts)
         for j, frame in enumerate(frames):
             parts[:, :, j] = frame.reshape(len(frame), self._parts[0], self._parts[2])
+
+
+def make_stackings(spec: EnvSpec) -> dict[str, Stacking]:
+    """How the images of an environment's observations are taken apart, by the path of each image part."""
+    parts = leaves(spec.obs)
+    return {path: Stacking(parts[path].shape, stack) for path, stack in spec.frame_stacks.items()}
+
+
+def image_columns(stackings: Mapping[str, Stacking]) -> dict[str, Stacking]:
+    """The same by column: each image part is two."""
+    return {column_name(name, path): stackings[path] for name in ("obs", "next_obs") for path in stackings}
 
 
 class Codec(Protocol):

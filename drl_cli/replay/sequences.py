@@ -1,5 +1,7 @@
 """From environment steps to sequences, for recurrent algorithms."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from drl_cli.replay.builders import stacked, unstacked
@@ -95,7 +97,7 @@ class SequenceBuilder:
 
 def sequence_schema(schema: Schema, length: int) -> dict[str, Column]:
     """The columns of a sequence of `length` steps that have these columns each."""
-    columns = {name: Column((length, *column.shape), column.dtype) for name, column in schema.items()}
+    columns = {name: replace(column, shape=(length, *column.shape)) for name, column in schema.items()}
     state = {"state": schema["state"]} if "state" in schema else {}
     return {**columns, "mask": Column((length,), "bool"), **state}
 

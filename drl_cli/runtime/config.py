@@ -10,7 +10,8 @@ from drl_cli.algos.lookup import module_path
 from drl_cli.envs.config import EnvConfig
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.replay.config import PrioritizedConfig, ReplayConfig, SequencesConfig
-from drl_cli.types import EnvSpec, FrameStack
+from drl_cli.replay.frames import Stacking, make_stackings
+from drl_cli.types import EnvSpec
 from drl_cli.utils.optimizer_config import OptimizerConfig
 from drl_cli.utils.ranges import Count, Natural, NonNegative, Positive, Range
 
@@ -210,9 +211,9 @@ class Config:
         """Trajectory managers that share the replay's capacity; an on-policy queue keeps the order of time in one."""
         return 1 if self.is_on_policy else self.replay.shards or self.num_workers // 25 + 1
 
-    def frame_stack(self, spec: EnvSpec) -> FrameStack | None:
-        """How worker and replay take images apart into frames; None where rows hold observations as they are."""
-        return spec.frame_stack if self.replay.holds_frames else None
+    def stackings(self, spec: EnvSpec) -> dict[str, Stacking]:
+        """How worker and replay take images apart into frames; empty where rows hold observations as they are."""
+        return make_stackings(spec) if self.replay.holds_frames else {}
 
     @property
     def steps_per_collect(self) -> int:

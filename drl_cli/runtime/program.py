@@ -14,7 +14,7 @@ from drl_cli.algos.lookup import load_algorithm
 from drl_cli.metrics.console import Console
 from drl_cli.replay.config import FifoConfig, SequencesConfig, UniformConfig
 from drl_cli.replay.frame_table import FrameTable, reference_schema
-from drl_cli.replay.frames import Stacking, make_codec
+from drl_cli.replay.frames import make_codec
 from drl_cli.replay.tables import make_table, share_of
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.calls import START_S
@@ -135,12 +135,10 @@ def make_proxy(config: Config, spec: EnvSpec, runtime: Runtime, index: int, inca
 def make_replay(config: Config, spec: EnvSpec, shard: int) -> TrajectoryManager:
     """One shard of the replay table."""
     share, rng = share_of(config.replay, shard, config.num_shards), generator(config.seed, "replay", shard)
-    num_batches, schema, stack = config.batches_per_shard, row_schema(config, spec), config.frame_stack(spec)
-    if stack is None or not isinstance(share, UniformConfig):
-        table = make_table(share, schema, rng, num_batches)
-    else:
-        references = make_table(share, reference_schema(schema, stack), rng, num_batches)
-        table = FrameTable(references, Stacking(spec.obs.shape, stack), make_codec(share.compress))
+    num_batches, schema, stackings = config.batches_per_shard, row_schema(config, spec), config.stackings(spec)
+    table = make_table(share, reference_schema(schema, stackings), rng, num_batches)
+    if stackings and isinstance(share, UniformConfig):
+        table = FrameTable(table, stackings, make_codec(share.compress))
     return TrajectoryManager(table, shard, normalized(config, spec), config.num_shards)
 
 

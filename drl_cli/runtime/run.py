@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from drl_cli.metrics.console import Console
+from drl_cli.replay.store import row_bytes
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import Diverged, RoleLost, RunError
 from drl_cli.runtime.files.checkpoint import write_arrays
@@ -23,7 +24,7 @@ from drl_cli.runtime.place.signals import Interrupted, Signals, catch
 from drl_cli.runtime.program import build
 from drl_cli.runtime.restore import Checkpoint, first_incarnation, restore
 from drl_cli.runtime.run_folder import summarise
-from drl_cli.types import EnvSpec, State
+from drl_cli.types import EnvSpec, State, leaves
 from drl_cli.utils.log_file import LogFile
 from drl_cli.utils.outside import raised_by
 
@@ -34,8 +35,7 @@ Session: TypeAlias = RaySession | Cluster
 
 def object_store_mb(config: Config, spec: EnvSpec) -> int:
     """Megabytes for what is in flight: as configured, or 256, or four train calls' batches where these are more."""
-    obs = spec.obs_size * (1 if spec.obs.dtype == "uint8" else 4)
-    batches = 4 * config.updates_per_call * config.trainer.batch_size * 2 * obs // 2**20
+    batches = 4 * config.updates_per_call * config.trainer.batch_size * 2 * row_bytes(leaves(spec.obs)) // 2**20
     return config.ray.object_store_mb or max(256, batches)
 
 

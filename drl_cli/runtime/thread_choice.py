@@ -18,7 +18,7 @@ from drl_cli.runtime.messages import BatchTrainingData, Block, InsertTransition,
 from drl_cli.runtime.program import make_replay, make_trainer
 from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.runtime.roles.worker import make_builder
-from drl_cli.types import Array, Columns, EnvSpec, num_rows, sources
+from drl_cli.types import Array, Columns, EnvSpec, flat_columns, num_rows, random_obs, sources
 from drl_cli.utils.lazy import torch
 
 SECONDS = 0.8
@@ -102,14 +102,13 @@ def random_batch(config: Config, spec: EnvSpec, params: Array) -> tuple[BatchTra
     replay = make_replay(replace(config, replay=table), spec, 0)
     policy, rng = make_policy(config, spec, 0), np.random.default_rng(0)
     policy.load(params)
-    builder, shape, number = make_builder(config, spec, policy, 0, 0), (2, num, *spec.obs.shape), 0
+    builder, number = make_builder(config, spec, policy, 0, 0), 0
     while len(replay.table) < size:
-        is_image = spec.obs.dtype == "uint8"
-        obs = rng.integers(0, 256, shape, np.uint8) if is_image else rng.standard_normal(shape, np.float32)
-        obs, next_obs = obs.astype(spec.obs.dtype)
+        obs, next_obs = (random_obs(spec.obs, num, rng) for _ in range(2))
         reward, never = rng.standard_normal(num, np.float32), np.zeros(num, np.bool_)
-        step = {"obs": obs, **policy.random(obs), "reward": reward, "next_obs": next_obs, "source": sources(0, num)}
-        builder.append({**step, "terminated": never, "truncated": never, "valid": ~never})
+        step = {**flat_columns("obs", obs), **policy.random(obs), **flat_columns("next_obs", next_obs)}
+        step |= {"reward": reward, "source": sources(0, num), "terminated": never, "truncated": never, "valid": ~never}
+        builder.append(step)
         rows = builder.take()
         replay.insert(InsertTransition((Block(0, 0, number, num_rows(rows), 0, 0, 0, 0),), (), 0.0), rows)
         number += 1

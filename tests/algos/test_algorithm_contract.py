@@ -242,7 +242,7 @@ def test_state_round_trip(case):
         other.load_state({})
 
 
-LAYOUTS = [None, Layout((3, 2), False), Layout(None, True), Layout((3, 2), True)]
+LAYOUTS = [None, Layout({"": (3, 2)}, False), Layout({}, True), Layout({"": (3, 2)}, True)]
 
 
 def make_trainer(case, seed, layout, skips=False):
@@ -288,7 +288,7 @@ def test_a_trainer_goes_on_exactly_from_a_file(case, layout, tmp_path):
 
 
 def test_a_trainer_names_what_does_not_fit(case):
-    layout = Layout((3, 2), True)
+    layout = Layout({"": (3, 2)}, True)
     trainer = make_trainer(case, 0, layout)
     train(case, trainer, layout, 0, 2)
     before, state = trainer.state(), make_trainer(case, 1, layout).state()

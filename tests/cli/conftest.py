@@ -55,8 +55,33 @@ class Tiny(gymnasium.Env):
         return self.np_random.uniform(-1, 1, 3).astype(np.float32), reward, self.count >= 10, False, {}
 
 
+class Words(Tiny):
+    """One that speaks."""
+
+    observation_space = gymnasium.spaces.Text(5)
+
+
+class Twice(gymnasium.ObservationWrapper):
+    """A wrapper of a user."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.observation_space = Box(-2, 2, (6,), np.float32)
+
+    def observation(self, obs):
+        return np.concatenate([obs, 2 * obs])
+
+
+class Broken(gymnasium.Wrapper):
+    """Another one."""
+
+    def __init__(self, env):
+        raise RuntimeError("does not fit")
+
+
 for name in ("Tiny-v0", "space/Tiny-v0"):
     gymnasium.register(name, Tiny)
+gymnasium.register("Words-v0", Words)
 '''
 
 

@@ -11,6 +11,7 @@ from drl_cli.envs.batch import EnvBatch
 from drl_cli.envs.config import EnvConfig, EnvError
 from drl_cli.envs.envpool_batch import EnvPoolBatch
 from drl_cli.envs.make import read_spec
+from drl_cli.types import FrameStack
 
 LANDER = {"id": "LunarLander-v3", "continuous": True}
 SEEDS = (3, 4, 5, 6)
@@ -125,7 +126,7 @@ def test_images_and_their_frames():
     """An environment that only EnvPool has."""
     spec = read_spec(config("Pong-v5"))
     assert (spec.obs.shape, spec.obs.dtype, spec.action.text) == ((4, 84, 84), "uint8", "Discrete(6)")
-    assert (spec.frame_stack.axis, spec.frame_stack.k) == (0, 4)
+    assert spec.frame_stacks == {"": FrameStack(0, 4)}
     envs = batch(id="Pong-v5", seeds=(1, 2))
     rows = play(envs, 20, choices)
     assert all(step.next_obs.dtype == np.uint8 for _, step in rows)

@@ -16,6 +16,10 @@ def config(id, **kwargs):
     return EnvConfig("test", id, kwargs, None, 1.0, "none", False, False, "envpool")
 
 
+def make_env(id):
+    return Env(config(id), read_spec(config(id), trains=False))
+
+
 @pytest.fixture
 def library(monkeypatch):
     fake_envpool.install(monkeypatch)
@@ -54,20 +58,20 @@ def test_what_it_can_not_be_is_refused(library, id, kwargs, match):
 
 
 def test_evaluations_play_gymnasiums(library):
-    assert "Pool" not in str(Env(config("FakeCounter-v0")).raw)
-    assert "Pool" in str(Env(config("FakeOnly-v0")).raw)
+    assert "Pool" not in str(make_env("FakeCounter-v0").raw)
+    assert "Pool" in str(make_env("FakeOnly-v0").raw)
     read_spec(config("Pendulum-v1"), trains=False)
 
 
 def test_one_that_only_the_pool_has_is_evaluated_there(library):
-    env = Env(config("FakeOnly-v0"))
-    assert [env.reset(seed).tolist() for seed in (5, 6, 5)] == [[5, 0, 0], [6, 0, 0], [5, 0, 0]]
+    env = make_env("FakeOnly-v0")
+    assert [env.reset(seed)[""].tolist() for seed in (5, 6, 5)] == [[5, 0, 0], [6, 0, 0], [5, 0, 0]]
     steps = [env.raw.step(env.to_env(np.zeros((1, 1), np.float32))[0]) for _ in range(3)]
     assert [(obs.tolist(), *rest[:3]) for obs, *rest in steps][1:] == [
         ([5, 0, 2], 2.0, False, False),
         ([5, 0, 3], 3.0, True, False),
     ]
-    assert env.reset().tolist() == [5, 1, 0]
+    assert env.reset()[""].tolist() == [5, 1, 0]
 
 
 def test_without_it_the_extra_is_named(monkeypatch):
@@ -75,5 +79,5 @@ def test_without_it_the_extra_is_named(monkeypatch):
     with pytest.raises(MissingExtra, match=r"env.backend=envpool needs EnvPool:  pip install 'drl-cli\[envpool\]'"):
         read_spec(config("LunarLander-v3"))
     with pytest.raises(MissingExtra):
-        Env(config("Pong-v5"))
+        make_env("Pong-v5")
     read_spec(config("LunarLander-v3"), trains=False)  # what has been trained can be evaluated anywhere

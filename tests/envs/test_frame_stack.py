@@ -65,14 +65,14 @@ def spec(id="TestImages-v0", how="auto", **kwargs):
     ],
 )
 def test_stacks(kwargs, stack):
-    assert spec(**kwargs).frame_stack == stack
-    assert spec(how="none", **kwargs).frame_stack is None
+    assert spec(**kwargs).frame_stacks == ({} if stack is None else {"": stack})
+    assert spec(how="none", **kwargs).frame_stacks == {}
 
 
 @pytest.mark.parametrize(("axis", "shape"), [(0, (3, 12, 12)), (-1, (12, 12, 3))])
 def test_the_stack_of_the_probe(axis, shape):
     found = spec("drl_cli.envs.probes:Frames-v0", axis=axis, k=3, size=12)
-    assert (found.obs, found.frame_stack) == (Column(shape, "uint8"), FrameStack(axis, 3))
+    assert (found.obs, found.frame_stacks) == (Column(shape, "uint8"), {"": FrameStack(axis, 3)})
 
 
 def test_gymnasiums_own_stack():
@@ -81,7 +81,7 @@ def test_gymnasiums_own_stack():
         return gymnasium.wrappers.TransformObservation(env, lambda obs: obs[..., 0], Box(0, 255, (4, 12, 12), np.uint8))
 
     gymnasium.register("TestStacked-v0", make)
-    assert spec("TestStacked-v0").frame_stack == FrameStack(0, 4)
+    assert spec("TestStacked-v0").frame_stacks == {"": FrameStack(0, 4)}
 
 
 def test_frames_differ_and_come_again_with_the_seed():

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from images import ImageSteps, image_spec
+from images import IMAGES, ImageSteps, image_spec
 
 from drl_cli.replay.builders import NStepBuilder
 from drl_cli.replay.config import PrioritizedConfig, SequencesConfig, UniformConfig
 from drl_cli.replay.frame_builder import FrameBuilder
 from drl_cli.replay.frame_table import FrameTable, frame_bytes, reference_schema
-from drl_cli.replay.frames import IMAGES, Stacking, make_codec
+from drl_cli.replay.frames import Stacking, make_codec, make_stackings
 from drl_cli.replay.sequences import SequenceBuilder
 from drl_cli.replay.tables import make_table, table_bytes
 from drl_cli.types import Column, FrameStack, num_rows, transition_schema
@@ -27,8 +27,8 @@ class Pair:
         self.plain, inner = (
             SequenceBuilder(4, 2, 1, 0.9) if is_sequences else NStepBuilder(n_step, 0.9) for _ in range(2)
         )
-        stacking, open_steps = Stacking(spec.obs.shape, spec.frame_stack), 6 if is_sequences else n_step - 1
-        self.frames = FrameBuilder(inner, stacking, codec, worker, 0, open_steps)
+        stackings, open_steps = make_stackings(spec), 6 if is_sequences else n_step - 1
+        self.frames = FrameBuilder(inner, stackings, codec, worker, 0, open_steps)
 
     def collect(self, num_steps):
         """The block and the rows that it must give."""
@@ -51,9 +51,9 @@ def make_config(capacity, sampler="uniform", remover="oldest"):
 def make_tables(spec, codec, capacity, sampler="uniform", remover="oldest", seed=0):
     """A table of frames, and the plain table that it must equal."""
     config, schema = make_config(capacity, sampler, remover), transition_schema(spec)
-    inner = make_table(config, reference_schema(schema, spec.frame_stack), np.random.default_rng(seed), 100)
+    inner = make_table(config, reference_schema(schema, make_stackings(spec)), np.random.default_rng(seed), 100)
     plain = make_table(config, schema, np.random.default_rng(seed), 100)
-    return FrameTable(inner, Stacking(spec.obs.shape, spec.frame_stack), codec), plain
+    return FrameTable(inner, make_stackings(spec), codec), plain
 
 
 def merge(blocks):
@@ -163,7 +163,7 @@ def test_a_frame_is_held_once_and_let_go(compress, n_step):
 
 def test_an_episode_that_begins_with_copies_brings_one_frame():
     spec, codec = image_spec(0, 4), make_codec("none")
-    builder = FrameBuilder(NStepBuilder(1, 0.9), Stacking(spec.obs.shape, spec.frame_stack), codec, 0, 0, 0)
+    builder = FrameBuilder(NStepBuilder(1, 0.9), make_stackings(spec), codec, 0, 0, 0)
     for episode in range(10):
         first, then = (np.full((1, 3, 2), 1 + 2 * episode + i, np.uint8) for i in range(2))
         obs, next_obs = np.concatenate([first] * 4), np.concatenate([*[first] * 3, then])
@@ -213,8 +213,8 @@ def test_memory_is_counted(sampler):
     pair = Pair(spec, 3, codec, ImageSteps(spec, 4, np.random.default_rng(0), p_end=0.02, p_break=0.0))
     for _ in range(14):
         insert(tables, pair.collect(20))
-    foreseen = table_bytes(config, reference_schema(schema, spec.frame_stack)) + frame_bytes(
-        schema, spec.frame_stack, capacity, "none"
+    foreseen = table_bytes(config, reference_schema(schema, make_stackings(spec))) + frame_bytes(
+        make_stackings(spec), capacity, "none"
     )
     assert 0.9 * foreseen < tables[0].nbytes <= foreseen
     assert tables[1].nbytes == table_bytes(config, schema)
@@ -268,11 +268,11 @@ def test_sequences_of_frames_are_sequences_of_images(n):
     config = SequencesConfig("sequences", 400, 1, "oldest", "none", "max", 0.6, 0.4, 1e-6, 0.1, 5, n, 2, 0.9)
     steps = ImageSteps(spec, 3, np.random.default_rng(n), p_end=0.1)
     plain, inner = (SequenceBuilder(config.seq_len, config.burn_in, config.overlap, 0.9) for _ in range(2))
-    frames = FrameBuilder(inner, Stacking(spec.obs.shape, spec.frame_stack), codec, 0, 0, config.length)
+    frames = FrameBuilder(inner, make_stackings(spec), codec, 0, 0, config.length)
     schema = transition_schema(spec)
-    table = make_table(config, reference_schema(schema, spec.frame_stack), np.random.default_rng(0), 100)
+    table = make_table(config, reference_schema(schema, make_stackings(spec)), np.random.default_rng(0), 100)
     tables = (
-        FrameTable(table, Stacking(spec.obs.shape, spec.frame_stack), codec),
+        FrameTable(table, make_stackings(spec), codec),
         make_table(config, schema, np.random.default_rng(0), 100),
     )
     for length in (7, 1, 20, 13, 3):

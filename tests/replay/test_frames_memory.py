@@ -18,20 +18,20 @@ from drl_cli.replay.builders import NStepBuilder
 from drl_cli.replay.config import UniformConfig
 from drl_cli.replay.frame_builder import FrameBuilder
 from drl_cli.replay.frame_table import FrameTable, reference_schema
-from drl_cli.replay.frames import Stacking, make_codec
+from drl_cli.replay.frames import make_codec, make_stackings
 from drl_cli.replay.tables import make_table
 from drl_cli.types import transition_schema
 
 capacity, n_step, compress, num_steps, num_envs = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), 16
 config = EnvConfig("frames", "drl_cli.envs.probes:Frames-v0", {}, None, 1.0, "auto", False, False)
 spec, codec = read_spec(config), make_codec(compress)
-stacking = Stacking(spec.obs.shape, spec.frame_stack)
-builder = FrameBuilder(NStepBuilder(n_step, 0.99), stacking, codec, 0, 0, n_step - 1)
+stackings = make_stackings(spec)
+builder = FrameBuilder(NStepBuilder(n_step, 0.99), stackings, codec, 0, 0, n_step - 1)
 envs, action = EnvBatch(config, spec, range(num_envs)), np.zeros(num_envs, np.int64)
 before = psutil.Process().memory_info().rss
-schema = reference_schema(transition_schema(spec), spec.frame_stack)
+schema = reference_schema(transition_schema(spec), stackings)
 table = make_table(UniformConfig("uniform", capacity, 1, "oldest", "none"), schema, np.random.default_rng(0), 0)
-table = FrameTable(table, stacking, codec)
+table = FrameTable(table, stackings, codec)
 for step in range(1, num_steps // num_envs + 1):
     obs = envs.obs.copy()
     builder.append({"obs": obs, "action": action, **vars(envs.step(action))})

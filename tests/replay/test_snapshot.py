@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from images import IMAGES
 from replays import CONFIGS, Source, call, check_go_on_alike, check_same, clone, make
 
-from drl_cli.replay.frames import IMAGES, make_codec
+from drl_cli.replay.frames import make_codec
 from drl_cli.replay.snapshot import Snapshot, rows_per_chunk
 
 

@@ -41,7 +41,7 @@ def test_frames_compressed_and_plain_are_the_same_run(run_graph, args):
     for compress in ("none", "lz4"):
         graph = run_graph(*args, f"replay.compress={compress}")
         assert isinstance(table(graph), FrameTable)
-        assert table(graph).stacking.k == 4
+        assert table(graph).images["next_obs"].k == 4
         assert table(graph).nbytes < 0.4 * table(plain).nbytes
         expected, rows = contents(plain), contents(graph)
         assert len(rows["reward"]) == len(expected["reward"]) == 500

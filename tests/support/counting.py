@@ -1,6 +1,8 @@
-"""What the rows of the Counter probe must look like."""
+"""What the rows of the probes Counter and Tree must look like."""
 
 import numpy as np
+
+from drl_cli.envs.probes import stamp
 
 
 def check_counter_rows(rows, n_step, gamma, env_steps, may_miss=0, failed_after=None):
@@ -78,3 +80,20 @@ def _counter_sequences(num_steps, seq_len, overlap, base_length, spread):
             covered, start = min(length, start + seq_len), start + seq_len - overlap
         begun, episode = begun + length, episode + 1
     return rows, num_steps
+
+
+def check_tree(rows, is_real=...):
+    """All parts of Tree-v0's observations say in every real row who and when it is; returns the rows as Counter's."""
+    for name in ("obs", "next_obs"):
+        who, camera, step, choices, bits = (
+            rows[f"{name}.{path}"][is_real] for path in ("who", "camera", "inner.0", "inner.1", "inner.2")
+        )
+        assert (camera.dtype, step.dtype, choices.dtype, bits.dtype) == (np.uint8, np.int32, np.int32, np.bool_)
+        tag, episode, count = np.moveaxis(who.astype(np.int64), -1, 0)
+        before, newest = np.moveaxis(stamp(np.moveaxis(camera, -1, -3)), -2, 0)
+        np.testing.assert_array_equal(newest, who)
+        np.testing.assert_array_equal(before, np.stack([tag, episode, np.maximum(0, count - 1)], -1))
+        np.testing.assert_array_equal(step, count)
+        np.testing.assert_array_equal(choices, np.stack([tag % 1000, episode, count], -1))
+        np.testing.assert_array_equal(bits, count[..., None] >> np.arange(4) & 1)
+    return {**rows, "obs": rows["obs.who"], "next_obs": rows["next_obs.who"]}

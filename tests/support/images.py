@@ -5,13 +5,17 @@ import numpy as np
 from drl_cli.envs.probes import stamp
 from drl_cli.types import ActionSpec, Column, EnvSpec, FrameStack
 
+IMAGES = ("obs", "next_obs")
+"""The columns of images."""
 RESETS = ("copies", "black", "frames")
 
 
 def image_spec(axis, k, frame=(3, 2), channels=1):
     """Observations of k frames `frame` with this many channels along the first or last axis."""
     shape = (k * channels, *frame) if axis == 0 else (*frame, k * channels)
-    return EnvSpec("images", Column(shape, "uint8"), ActionSpec("discrete", 3, "Discrete(3)"), FrameStack(axis, k))
+    return EnvSpec(
+        "images", Column(shape, "uint8"), ActionSpec("discrete", 3, "Discrete(3)"), {"": FrameStack(axis, k)}
+    )
 
 
 class ImageSteps:
@@ -47,7 +51,7 @@ class ImageSteps:
         }
 
     def _reset(self):
-        k, frame = self.spec.frame_stack.k, self._frame()
+        k, frame = self.spec.frame_stacks[""].k, self._frame()
         how = RESETS[self.rng.integers(len(RESETS))]
         return {
             "copies": [frame] * k,
@@ -56,17 +60,17 @@ class ImageSteps:
         }[how]
 
     def _frame(self):
-        axis, shape = self.spec.frame_stack.axis, list(self.spec.obs.shape)
-        shape[axis] //= self.spec.frame_stack.k
+        axis, shape = self.spec.frame_stacks[""].axis, list(self.spec.obs.shape)
+        shape[axis] //= self.spec.frame_stacks[""].k
         return self.rng.integers(self.greys, size=shape).astype(np.uint8)
 
     def _image(self, stack):
-        return np.concatenate(stack, self.spec.frame_stack.axis)
+        return np.concatenate(stack, self.spec.frame_stacks[""].axis)
 
 
 def check_frames_rows(rows, spec, n_step, env_steps):
     """Rows of Frames-v0, in order of insertion for each environment: every frame of every stack says its step."""
-    axis, k = spec.frame_stack.axis, spec.frame_stack.k
+    axis, k = spec.frame_stacks[""].axis, spec.frame_stacks[""].k
     obs, next_obs = (stamp(np.moveaxis(rows[name], axis + (axis >= 0), 1)) for name in ("obs", "next_obs"))
     tags = np.unique(obs[:, -1, 0])
     total = 0

@@ -10,7 +10,7 @@ from drl_cli.replay.builders import NStepBuilder
 from drl_cli.replay.config import FifoConfig, PrioritizedConfig, SequencesConfig, UniformConfig
 from drl_cli.replay.frame_builder import FrameBuilder
 from drl_cli.replay.frame_table import FrameTable, reference_schema
-from drl_cli.replay.frames import Stacking, make_codec
+from drl_cli.replay.frames import make_codec, make_stackings
 from drl_cli.replay.tables import make_table
 from drl_cli.types import Column, transition_schema
 
@@ -37,8 +37,8 @@ def make(kind, seed=0, capacity=40):
     config, rng = replace(CONFIGS[kind], capacity=capacity), np.random.default_rng(seed)
     if not kind.startswith("frames"):
         return make_table(config, SCHEMA, rng, 50)
-    inner = make_table(config, reference_schema(transition_schema(SPEC), SPEC.frame_stack), rng, 50)
-    return FrameTable(inner, Stacking(SPEC.obs.shape, SPEC.frame_stack), make_codec(config.compress))
+    inner = make_table(config, reference_schema(transition_schema(SPEC), make_stackings(SPEC)), rng, 50)
+    return FrameTable(inner, make_stackings(SPEC), make_codec(config.compress))
 
 
 def clone(table):
@@ -53,9 +53,9 @@ class Source:
     def __init__(self, kind, seed=0, codec=None):
         self.kind, self.rng, self.rows = kind, np.random.default_rng(seed), 0
         if kind.startswith("frames"):
-            stacking, codec = Stacking(SPEC.obs.shape, SPEC.frame_stack), codec or make_codec(CONFIGS[kind].compress)
+            stackings, codec = make_stackings(SPEC), codec or make_codec(CONFIGS[kind].compress)
             self.steps = ImageSteps(SPEC, 1, self.rng, greys=4)
-            self.builder = FrameBuilder(NStepBuilder(1, 0.9), stacking, codec, 0, 0, 0)
+            self.builder = FrameBuilder(NStepBuilder(1, 0.9), stackings, codec, 0, 0, 0)
 
     def block(self, rows):
         """Columns, with versions of the transitions; a FrameBuilder needs a step, the others take 0 rows as well."""

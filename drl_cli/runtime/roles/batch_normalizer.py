@@ -6,7 +6,7 @@ import numpy as np
 
 from drl_cli.runtime.messages import BatchTrainingData
 from drl_cli.runtime.roles.normalization import Layout, Statistics, normalize
-from drl_cli.types import Array, State
+from drl_cli.types import Array, State, column_name
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.moments import RunningMoments
 
@@ -64,12 +64,12 @@ class BatchNormalizer:
         self.shards = {int(shard): RunningMoments.unpacked(state[f"shards.{shard}"]) for shard in shards}
 
     def __call__(self, batches: "dict[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
-        """The columns with `obs`, `next_obs` `[..., *shape]` and `reward` normalised; what was given stays raw."""
+        """The columns of `obs`, `next_obs` `[..., *shape]` and `reward` normalised; what was given stays raw."""
         changed = dict(batches)
-        for name in batches.keys() & {"obs", "next_obs"}:
-            if self.layout.obs is not None:
+        for path, both in self.statistics.obs.items():
+            for name in batches.keys() & {column_name("obs", path), column_name("next_obs", path)}:
                 raw = batches[name].float()
-                mean, scale = (torch.from_numpy(values.copy()).to(raw.device) for values in self.statistics.obs)
+                mean, scale = (torch.from_numpy(values.copy()).to(raw.device) for values in both)
                 changed[name] = normalize(raw, mean, scale, self.statistics.bound)
         if self.layout.reward and "reward" in batches:
             changed["reward"] = batches["reward"] / self.statistics.reward

@@ -7,7 +7,7 @@ import numpy as np
 from drl_cli.envs.make import Env
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.roles.normalization import make_policy
-from drl_cli.types import Array, EnvSpec, Last
+from drl_cli.types import Array, EnvSpec, Last, leaves
 
 
 @dataclass(frozen=True)
@@ -45,13 +45,15 @@ class Evaluator:
     def __init__(self, config: Config, spec: EnvSpec, seeds: list[int]) -> None:
         self.spec, self.seeds, self.max_steps = spec, seeds, config.manage.max_episode_steps
         self.policy = make_policy(config, spec, 0)
-        self.envs = [Env(config.env.for_evaluation()) for _ in seeds]
+        self.envs = [Env(config.env.for_evaluation(), spec) for _ in seeds]
 
     def evaluate(self, params: Array) -> Score:
         """One whole episode per seed; each counts once, however long the others take."""
         self.policy.load(params)
-        obs = np.stack([env.reset(seed) for env, seed in zip(self.envs, self.seeds, strict=True)])
-        obs = obs.astype(self.spec.obs.dtype, copy=False)
+        first = [env.reset(seed) for env, seed in zip(self.envs, self.seeds, strict=True)]
+        columns = leaves(self.spec.obs)
+        parts = {p: np.stack([each[p] for each in first]).astype(column.dtype) for p, column in columns.items()}
+        obs = parts.get("", parts)
         returns, lengths = np.zeros(len(self.envs)), np.zeros(len(self.envs), np.int64)
         running = np.arange(len(self.envs))
         last, rewards = Last.none(self.spec, len(self.envs)), np.zeros(len(self.envs), np.float32)
@@ -60,7 +62,9 @@ class Evaluator:
             actions = self.envs[0].to_env(chosen)
             still = np.ones(len(running), np.bool_)
             for k, i in enumerate(running):
-                obs[i], reward, terminated, truncated, _ = self.envs[i].raw.step(actions[i])
+                raw, reward, terminated, truncated, info = self.envs[i].raw.step(actions[i])
+                for path, part in self.envs[i].read(raw, info).items():
+                    parts[path][i] = part
                 rewards[i] = reward
                 returns[i] += reward
                 lengths[i] += 1

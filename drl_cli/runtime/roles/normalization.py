@@ -6,14 +6,14 @@ statistics travel at the end of the parameter vector: whoever acts with a versio
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from drl_cli.algos.base import Policy
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.runtime.config import Config
-from drl_cli.types import Array, Columns, EnvSpec, Last, Obs, State
+from drl_cli.types import Array, Columns, EnvSpec, Last, Obs, State, column_name, flat_columns, leaves, tree
 from drl_cli.utils.moments import RunningMoments
 
 if TYPE_CHECKING:
@@ -29,22 +29,26 @@ Values = TypeVar("Values", Array, "torch.Tensor")
 
 @dataclass(frozen=True)
 class Layout:
-    """What is normalised: observations of this shape (None: none), and rewards or not."""
+    """What is normalised: the parts of observations with these paths and shapes, and rewards or not."""
 
-    obs: tuple[int, ...] | None
+    obs: Mapping[str, tuple[int, ...]]
     reward: bool
+
+    @property
+    def sizes(self) -> list[int]:
+        """Number of values of each part."""
+        return [int(np.prod(shape)) for shape in self.obs.values()]
 
     @property
     def size(self) -> int:
         """Number of values that have statistics of their own; the reward is the last."""
-        return (0 if self.obs is None else int(np.prod(self.obs))) + self.reward
+        return sum(self.sizes) + self.reward
 
     def moments(self, columns: Columns) -> RunningMoments:
         """Of the rows of a block: `obs` (each `next_obs` is another row's, so it adds nothing) and `reward`."""
         is_real = columns.get("mask", slice(None))  # sequences are padded
-        parts = []
-        if self.obs is not None:
-            parts.append(columns["obs"][is_real].reshape(-1, int(np.prod(self.obs))))
+        names = [column_name("obs", path) for path in self.obs]
+        parts = [columns[name][is_real].reshape(-1, size) for name, size in zip(names, self.sizes, strict=True)]
         if self.reward:
             parts.append(columns["reward"][is_real].reshape(-1, 1))
         return RunningMoments.of(np.concatenate(parts, -1).astype(np.float64))
@@ -55,7 +59,8 @@ def normalized(config: Config, spec: EnvSpec) -> Layout | None:
     env = config.env
     if not (env.normalize_obs or env.normalize_reward):
         return None
-    return Layout(spec.obs.shape if env.normalize_obs else None, env.normalize_reward)
+    floats = {path: column.shape for path, column in leaves(spec.obs).items() if column.dtype == "float32"}
+    return Layout(floats if env.normalize_obs else {}, env.normalize_reward)
 
 
 @dataclass(frozen=True)
@@ -92,12 +97,12 @@ class Statistics:
         return RunningMoments(self.count, mean, self.count * np.square(std))
 
     @property
-    def obs(self) -> tuple[Array, Array]:
-        """What observations are shifted and divided by."""
-        assert self.layout.obs is not None
-        rows = slice(0, self.layout.size - self.layout.reward)
-        scale = np.sqrt(np.square(self.std[rows]) + np.float32(EPS)) if self.count else np.ones_like(self.std[rows])
-        return self.mean[rows].reshape(self.layout.obs), scale.reshape(self.layout.obs)
+    def obs(self) -> dict[str, tuple[Array, Array]]:
+        """What each part of an observation is shifted and divided by, by its path."""
+        scale = np.sqrt(np.square(self.std) + np.float32(EPS)) if self.count else np.ones_like(self.std)
+        ends = np.cumsum(self.layout.sizes)
+        parts = zip(self.layout.obs.items(), np.split(self.mean, ends), np.split(scale, ends), strict=False)
+        return {path: (mean.reshape(shape), scale.reshape(shape)) for (path, shape), mean, scale in parts}
 
     @property
     def reward(self) -> float:
@@ -121,11 +126,12 @@ class NormalizedPolicy(Policy):
 
     def __init__(self, policy: Policy, layout: Layout) -> None:
         self.policy, self.layout = policy, layout
-        self.statistics = Statistics.of(layout, RunningMoments.empty(layout.size))
+        self._use(Statistics.of(layout, RunningMoments.empty(layout.size)))
 
     def load(self, params: Array) -> None:
-        own, self.statistics = Statistics.split(self.layout, params)
+        own, statistics = Statistics.split(self.layout, params)
         self.policy.load(own)
+        self._use(statistics)
 
     def explore(self, values: Mapping[str, float]) -> None:
         self.policy.explore(values)
@@ -137,7 +143,7 @@ class NormalizedPolicy(Policy):
         return self.policy.random(self._normalized(obs), last)
 
     def priorities(self, rows: Columns) -> Array:
-        normal = {name: self._normalized(rows[name]) for name in ("obs", "next_obs")}
+        normal: dict[str, Any] = {name: self._normalized(rows[name]) for name in ("obs", "next_obs")}  # Any: Obs
         reward = rows["reward"] / np.float32(self.statistics.reward) if self.layout.reward else rows["reward"]
         return self.policy.priorities({**rows, **normal, "reward": reward})
 
@@ -150,11 +156,15 @@ class NormalizedPolicy(Policy):
     def load_state(self, state: State) -> None:
         self.policy.load_state(state)
 
-    def _normalized(self, obs: Obs) -> Array:
-        assert isinstance(obs, np.ndarray)
-        if self.layout.obs is None:
-            return obs
-        return normalize(obs.astype(np.float32, copy=False), *self.statistics.obs, self.statistics.bound)
+    def _use(self, statistics: Statistics) -> None:
+        self.statistics, self._parts = statistics, statistics.obs
+
+    def _normalized(self, obs: Obs) -> Obs:
+        parts, bound = flat_columns("obs", obs), self.statistics.bound
+        for path, (mean, scale) in self._parts.items():
+            name = column_name("obs", path)
+            parts[name] = normalize(parts[name].astype(np.float32, copy=False), mean, scale, bound)
+        return tree(parts, "obs")
 
 
 def make_policy(config: Config, spec: EnvSpec, seed: int) -> Policy:

@@ -12,7 +12,7 @@ from drl_cli.runtime.messages import BatchTrainingData, LoadParams, TrainReport,
 from drl_cli.runtime.place.handles import node_address
 from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
 from drl_cli.runtime.roles.divergence import check_metrics, check_state
-from drl_cli.types import Array, Columns, State
+from drl_cli.types import Array, Columns, State, gathered
 from drl_cli.utils.group import Context, PeerLost
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.params import Refused
@@ -59,7 +59,7 @@ class Trainer:
         rows = zip(*(batch.unbind() for batch in batches.values()), strict=True)
         updates, opt_steps = list[Update](), self.opt_steps
         for batch in rows:
-            update = self._learn(dict(zip(batches, batch, strict=True)), Counts(opt_steps, header.env_steps))
+            update = self._learn(gathered(dict(zip(batches, batch, strict=True))), Counts(opt_steps, header.env_steps))
             updates.append(update)
             opt_steps += update.steps
         means = self._means(updates, columns)

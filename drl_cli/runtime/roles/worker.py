@@ -14,7 +14,7 @@ from drl_cli.envs.hang import hang_limit
 from drl_cli.replay.builders import Builder, NStepBuilder, RatedBuilder, RolloutBuilder
 from drl_cli.replay.config import SequencesConfig, UniformConfig
 from drl_cli.replay.frame_builder import FrameBuilder
-from drl_cli.replay.frames import Stacking, make_codec
+from drl_cli.replay.frames import make_codec
 from drl_cli.replay.sequences import SequenceBuilder
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import EnvironmentFailed
@@ -29,6 +29,9 @@ from drl_cli.types import (
     Last,
     Schema,
     State,
+    flat_columns,
+    gathered,
+    map_parts,
     nested,
     sources,
     transition_schema,
@@ -112,11 +115,11 @@ class Worker:
 
     def _step(self, random_actions: bool) -> int:
         """Step all environments; returns how many of them took the step."""
-        obs = self.envs.obs.copy()
+        obs = map_parts(np.copy, self.envs.obs)
         choose = self.policy.random if random_actions else self.policy.act
         columns = choose(obs, self.last)
         step = self.envs.step(columns["action"])
-        self.builder.append({"obs": obs, **columns, **vars(step), "source": self.source})
+        self.builder.append({**flat_columns("obs", obs), **columns, **step.columns(), "source": self.source})
         self.last = Last.of(columns["action"], step.reward, self.envs.begun)
         return int(np.count_nonzero(step.valid))
 
@@ -166,11 +169,14 @@ def make_builder(config: Config, spec: EnvSpec, policy: Policy, index: int, inca
         builder, open_steps = RolloutBuilder(gamma, scale), 0
     else:
         builder, open_steps = NStepBuilder(config.algo.n_step, gamma, scale), config.algo.n_step - 1
-    stack, rate = config.frame_stack(spec), policy.priorities if config.worker_priorities else None
-    if stack is not None and isinstance(replay, UniformConfig):
-        stacking, codec = Stacking(spec.obs.shape, stack), make_codec(replay.compress)
-        return FrameBuilder(builder, stacking, codec, index, incarnation, open_steps, rate)
-    return RatedBuilder(builder, rate) if rate else builder
+
+    def rate(rows: Columns) -> Array:
+        return policy.priorities(gathered(rows))
+
+    stackings, given = config.stackings(spec), rate if config.worker_priorities else None
+    if stackings and isinstance(replay, UniformConfig):
+        return FrameBuilder(builder, stackings, make_codec(replay.compress), index, incarnation, open_steps, given)
+    return RatedBuilder(builder, given) if given else builder
 
 
 def row_schema(config: Config, spec: EnvSpec) -> Schema:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from images import IMAGES
 from replays import CONFIGS, SPEC, Source, check_go_on_alike, check_same, clone, make
 
-from drl_cli.replay.frames import IMAGES
 from drl_cli.runtime.edges.replay_shards import ReplayShards
 from drl_cli.runtime.errors import CheckpointError
 from drl_cli.runtime.files import replay_saver
@@ -267,7 +267,7 @@ def test_a_write_that_fails_can_be_aborted_and_the_run_goes_on(tmp_path):
 
 
 def test_moments_and_blocks_come_back(tmp_path):
-    layout = Layout((3,), False)
+    layout = Layout({"": (3,)}, False)
     run, resumed = (Run("uniform", layout=layout) for _ in range(2))
     run.insert(9, 9, 40)
     load(resumed.manager, complete(tmp_path / "step_1", run.manager))
@@ -292,7 +292,7 @@ def fill_shards(kind, num_shards, capacity, blocks, layout=None):
 @pytest.mark.parametrize(("saved", "capacity"), [(1, 100), (1, 30), (1, 40), (2, 40), (3, 7)])
 @pytest.mark.parametrize("num_shards", [1, 2])
 def test_other_shards_or_capacities_are_filled_anew(kind, saved, capacity, num_shards, tmp_path):
-    layout = Layout((3,), False)
+    layout = Layout({"": (3,)}, False)
     old = fill_shards(kind, saved, 40, 37, layout)
     folder = complete(tmp_path / "step_1", *(run.manager for run in old))
     new = [Run(kind, capacity, shard, num_shards, layout, seed=9) for shard in range(num_shards)]

@@ -20,7 +20,7 @@ from drl_cli.utils.moments import RunningMoments
 
 MODES = ("single", "sync", "async")
 BOTH = ("env.normalize_obs=true", "env.normalize_reward=true")
-LAYOUT = Layout((3, 2), True)
+LAYOUT = Layout({"": (3, 2)}, True)
 
 
 def rows(count, seed=0):
@@ -69,7 +69,7 @@ def test_padded_steps_of_sequences_do_not_count():
     np.testing.assert_allclose(ours.mean[:-1], columns["obs"][mask].astype(float).mean(0).ravel())
 
 
-@pytest.mark.parametrize("layout", [LAYOUT, Layout((3, 2), False), Layout(None, True)])
+@pytest.mark.parametrize("layout", [LAYOUT, Layout({"": (3, 2)}, False), Layout({}, True)])
 def test_they_travel_at_the_end_of_the_vector(layout):
     params, ours = np.arange(5, dtype=np.float32), statistics(layout=layout)
     vector = ours.join(params)

@@ -1,4 +1,4 @@
-"""Tiny environments that test the system: use them as `env=drl_cli.envs.probes:Counter-v0`."""
+"""Probes of the data path: their observations say who made them and when."""
 
 import time
 from pathlib import Path
@@ -6,14 +6,14 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
 
 from drl_cli.types import Array, State
 
 Info = dict[str, Any]
 
 
-class Counter(gymnasium.Env[Array, Array]):
+class Counter(gymnasium.Env[Any, Any]):
     """Every observation says who and when it is: [environment, episode, step]; the reward is the step's number.
 
     Episodes differ in length (by the episode's number), even ones terminate, odd ones are truncated. A row that is
@@ -51,85 +51,38 @@ class Counter(gymnasium.Env[Array, Array]):
         return np.array([self.tag, self.episode, self.count], np.float32)
 
 
-class Reach(gymnasium.Env[Array, Array]):
-    """One-step problem with a known answer: the best action is the observation, the reward -(a - o)^2."""
+class Tree(Counter):
+    """Counter's rules with observations of many parts, nested, each of which says who and when it is.
 
-    def __init__(self) -> None:
-        self.observation_space = Box(-0.8, 0.8, (1,), np.float32)
-        self.action_space = Box(-1.0, 1.0, (1,), np.float32)
-
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
-        super().reset(seed=seed)
-        self.goal = self.np_random.uniform(-0.8, 0.8, 1).astype(np.float32)
-        return self.goal.copy(), {}
-
-    def step(self, action: Array) -> tuple[Array, float, bool, bool, Info]:
-        reward = -float((action[0] - self.goal[0]) ** 2)
-        return self.goal.copy(), reward, True, False, {}
-
-
-class Scaled(Reach):
-    """Reach in unfortunate units: observations around 500, 1000 times as wide, rewards 1000 times as large."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.observation_space = Box(-300.0, 1300.0, (1,), np.float32)
-
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
-        obs, info = super().reset(seed=seed, options=options)
-        return 1000 * obs + 500, info
-
-    def step(self, action: Array) -> tuple[Array, float, bool, bool, Info]:
-        obs, reward, terminated, truncated, info = super().step(action)
-        return 1000 * obs + 500, 1000 * reward, terminated, truncated, info
-
-
-class Forever(gymnasium.Env[Array, Array]):
-    """Reward 1 at every step and only truncation: the value is 1 / (1 - gamma) if and only if truncation bootstraps."""
-
-    def __init__(self) -> None:
-        self.observation_space = Box(-1.0, 1.0, (1,), np.float32)
-        self.action_space = Box(-1.0, 1.0, (1,), np.float32)
-
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action: Array) -> tuple[Array, float, bool, bool, Info]:
-        return np.zeros(1, np.float32), 1.0, False, False, {}
-
-
-class Sleeper(gymnasium.Env[Array, Array]):
-    """Takes `step_s` per step without using the processor.
-
-    The first instance that steps, and so creates `slow_file` where one is named, takes `slow_factor` times as long.
+    `who` is Counter's observation; `camera` the newest two frames of 6 x 4 bytes (`stamp`), along the last axis; in the
+    Tuple `inner` there are the step (a Discrete that starts at -5), [environment mod 1000, episode, step] (choices) and
+    the step's lowest bits. Actions are a Dict of a Box and a Tuple of Boxes, or (`discrete`) of all kinds of choices;
+    one outside its space raises.
     """
 
-    def __init__(
-        self, step_s: float = 0.001, length: int = 100, slow_file: str = "", slow_factor: float = 10.0
-    ) -> None:
-        self.observation_space = Box(-1.0, 1.0, (2,), np.float32)
-        self.action_space = Box(-1.0, 1.0, (1,), np.float32)
-        self.length, self.count, self.step_s = length, 0, step_s
-        self.slow_file, self.slow_factor = slow_file, slow_factor
+    def __init__(self, base_length: int = 3, spread: int = 5, discrete: bool = False) -> None:
+        super().__init__(base_length, spread)
+        longest = base_length + spread
+        inner = (Discrete(longest, start=-5), MultiDiscrete([1000, 10**6, longest]), MultiBinary(4))
+        camera = Box(0, 255, (6, 4, 2), np.uint8)
+        self.observation_space = Dict(camera=camera, inner=Tuple(inner), who=self.observation_space)
+        boxes: Any = (Box(0.0, np.array([[1.0], [3.0]]), (2, 1), np.float64),)  # Any: spaces of any kind
+        choices: Any = (MultiDiscrete([3, 2], start=[1, 7]), MultiBinary(2))
+        move: Any = Discrete(4, start=-2) if discrete else Box(-2.0, 4.0, (1,), np.float32)
+        self.action_space = Dict(move=move, turn=Tuple(choices if discrete else boxes))
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
-        self.count = 0
-        return np.zeros(2, np.float32), {}
+    def _obs(self) -> Any:
+        camera = np.stack([self._frame(max(0, self.count - 1)), self._frame(self.count)], -1)
+        bits = np.array([self.count >> j & 1 for j in range(4)], np.int8)
+        choices = np.array([self.tag % 1000, self.episode, self.count])
+        inner = (np.int64(self.count - 5), choices, bits)
+        return {"camera": camera, "inner": inner, "who": super()._obs()}
 
-    def step(self, action: Array) -> tuple[Array, float, bool, bool, Info]:
-        if self.slow_file:
-            self._claim()
-        time.sleep(self.step_s)
-        self.count += 1
-        return np.zeros(2, np.float32), 0.0, False, self.count >= self.length, {}
-
-    def _claim(self) -> None:
-        try:
-            Path(self.slow_file).touch(exist_ok=False)
-            self.step_s *= self.slow_factor
-        except FileExistsError:
-            pass
-        self.slow_file = ""
+    def _frame(self, count: int) -> Array:
+        frame = np.zeros((6, 4), np.uint8)
+        frame.ravel()[:12] = np.array([self.tag, self.episode, count], np.int32).view(np.uint8)
+        frame[3:] = 255
+        return frame
 
 
 class Faulty(Counter):
@@ -178,22 +131,6 @@ class Faulty(Counter):
         except FileExistsError:
             return False
         return True
-
-
-class Choose(gymnasium.Env[Array, np.int64]):
-    """Discrete probe: the observation is one-hot, the rewarded choice is its index; choices start at 3."""
-
-    def __init__(self) -> None:
-        self.observation_space = Box(0.0, 1.0, (3,), np.float32)
-        self.action_space = Discrete(3, start=3)
-
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
-        super().reset(seed=seed)
-        self.goal = int(self.np_random.integers(3))
-        return np.eye(3, dtype=np.float32)[self.goal], {}
-
-    def step(self, action: np.int64) -> tuple[Array, float, bool, bool, Info]:
-        return np.eye(3, dtype=np.float32)[self.goal], float(action - 3 == self.goal), True, False, {}
 
 
 class Frames(gymnasium.Env[Array, np.int64]):
@@ -245,11 +182,3 @@ def stamp(frames: Array) -> Array:
     """Environment, episode and step `[..., 3]` of frames `[..., size, size]` of Frames-v0."""
     flat = np.ascontiguousarray(frames.reshape(*frames.shape[:-2], -1)[..., :12])
     return flat.view(np.int32)
-
-
-for _class in (Counter, Reach, Scaled, Forever, Sleeper, Faulty, Choose, Frames):
-    gymnasium.register(
-        f"{_class.__name__}-v0",
-        entry_point=f"drl_cli.envs.probes:{_class.__name__}",
-        max_episode_steps=50 if _class is Forever else None,
-    )

@@ -1,0 +1,42 @@
+"""What can be wrong with a step of an environment, in words."""
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from drl_cli.envs.config import EnvFault
+from drl_cli.envs.hang import Hung
+from drl_cli.envs.observations import at
+from drl_cli.types import Array
+
+
+def as_fault(method: str, error: BaseException) -> EnvFault:
+    """Why a call of an environment's method failed, in one line."""
+    if isinstance(error, EnvFault):
+        return error
+    cause = str(error) if isinstance(error, Hung) else f"{method} raised {type(error).__name__}: {error}"
+    return because(" ".join(cause.split()), error)
+
+
+def because(text: str, error: BaseException) -> EnvFault:
+    """A fault with its cause."""
+    fault = EnvFault(text)
+    fault.__cause__ = error
+    return fault
+
+
+def is_surely_finite(values: Array) -> bool:
+    """Whether the sum of their squares is finite: in one pass, where a look at each value takes several."""
+    return math.isfinite(np.vdot(values, values))
+
+
+def not_finite(floats: Mapping[str, Array], i: int, reward: float) -> str | None:
+    """Which value of environment i is NaN or infinite, if one is: of its reward, or these parts of observations."""
+    if not np.isfinite(reward):
+        return f"reward is {reward}"
+    for path, part in floats.items():
+        bad = np.argwhere(~np.isfinite(part[i]))
+        if len(bad):
+            return f"observation{at(path)}{bad[0].tolist() or ''} is {part[i][tuple(bad[0])]}"
+    return None

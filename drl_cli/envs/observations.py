@@ -1,0 +1,130 @@
+"""From an environment's own observations to arrays: the parts of Dict and Tuple spaces by path, choices from 0."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from drl_cli.envs.config import EnvError, EnvFault
+from drl_cli.envs.trees import Space, inner
+from drl_cli.types import MASK, ActionSpec, Array, Column, EnvSpec, ObsSpec, leaves
+
+Parts = dict[str, Array]
+"""One observation's parts by path; the only part of a plain space has the path ""."""
+
+
+def obs_spec(id: str, space: Space, action: ActionSpec, info: Mapping[str, Any]) -> ObsSpec:
+    """What observations are made of; `info` is what the first reset gave, which may hold a mask.
+
+    Raises EnvError naming the part that can't be handled.
+    """
+    columns = {path: _column(id, path, part) for path, part in walk(id, space)}
+    own, mask = columns.pop(MASK, None), Column((action.size,), "bool")
+    if own is not None and action.kind == "box":
+        raise EnvError(f"env: {id} has an {MASK} and {action.text} actions; masks are for choices. Rename or drop it.")
+    if own is not None and own.shape != mask.shape:
+        raise EnvError(f"env: {id} has an {MASK} of shape {own.shape}; {action.text} actions need {mask.shape}")
+    if own is None and (action.kind == "box" or MASK not in info):
+        return columns.get("", columns)
+    if not columns:
+        raise EnvError(f"env: {id} has no observations besides its {MASK}")
+    return {path or "obs": column for path, column in columns.items()} | {MASK: mask}
+
+
+def walk(id: str, space: Space, path: str = "") -> Iterator[tuple[str, Space]]:
+    """The spaces that are no Dict or Tuple within a space, with their paths; raises EnvError for a bad key."""
+    parts = inner(space)
+    if parts is None:
+        yield path, space
+        return
+    if not parts:
+        raise EnvError(f"env: {id} has {_place(path)} an empty {type(space).__name__}")
+    for key, part in parts.items():
+        if not str(key) or "." in str(key):
+            raise EnvError(f"env: {id} has the key {key!r} in its observations; keys must have a name without a dot")
+        yield from walk(id, part, f"{path}.{key}" if path else str(key))
+
+
+def _column(id: str, path: str, space: Space) -> Column:
+    if isinstance(space, spaces.Box):
+        kept = {np.dtype(np.uint8): "uint8", np.dtype(np.bool_): "bool"}
+        return Column(tuple(space.shape), kept.get(space.dtype, "float32"))
+    if isinstance(space, spaces.MultiBinary):
+        return Column(tuple(space.shape), "bool")
+    if isinstance(space, spaces.Discrete):
+        return Column((), "int32", (int(space.n),))
+    if isinstance(space, spaces.MultiDiscrete):
+        return Column(tuple(space.shape), "int32", tuple(space.nvec.ravel().tolist()))
+    raise EnvError(
+        f"env: {id} has {_place(path)} {space}, which is not handled; Box, Discrete, MultiDiscrete, MultiBinary, and "
+        "Dict and Tuple of these are. Wrap it: env.wrappers=[my_mod:MyWrapper]"
+    )
+
+
+def _place(path: str) -> str:
+    return f"in its observations, at {path!r}," if path else "observations of"
+
+
+class ObsMap:
+    """Observations of a space, with what `reset` or `step` told beside them, as arrays of the spec's shapes.
+
+    Choices count from 0. A mask that allows none of a component's choices counts as one that allows them all.
+    """
+
+    def __init__(self, space: Space, spec: EnvSpec) -> None:
+        self.columns = leaves(spec.obs)
+        own = dict(walk(spec.id, space))
+        self._space, self._choices = space, spec.action.choices
+        self._wants_info = MASK in self.columns and MASK not in own
+        self._root = "obs" if self._wants_info else ""  # the path of a plain space
+        self._starts = {path or self._root: part.start for path, part in own.items() if hasattr(part, "start")}
+        self.is_plain = isinstance(space, spaces.Box) and not self._wants_info
+
+    def __call__(self, obs: Any, info: Mapping[str, Any]) -> Parts:  # Any: whatever the space says
+        """The parts; raises EnvFault naming the one that is not as the space says."""
+        found: dict[str, Any] = {}
+        _collect(self._space, obs, "", found)
+        if self._wants_info:
+            if MASK not in info:
+                raise EnvFault(f"info has no {MASK}, and at the first reset it had one")
+            found = {path or self._root: part for path, part in found.items()} | {MASK: info[MASK]}
+        return {path: self._read(path, column, found[path]) for path, column in self.columns.items()}
+
+    def _read(self, path: str, column: Column, value: Any) -> Array:
+        if path == MASK and isinstance(value, tuple):  # one for each component
+            value = np.concatenate(value)
+        value = np.asarray(value)
+        if value.shape != column.shape:
+            raise EnvFault(f"observation{at(path)} has shape {value.shape}, expected {column.shape}")
+        if column.choices:
+            value = value - self._starts[path]
+            if not ((value >= 0) & (value < np.reshape(column.choices, column.shape))).all():
+                raise EnvFault(f"observation{at(path)} is outside its space")
+        return self._allowed(value) if path == MASK else value
+
+    def _allowed(self, mask: Array) -> Array:
+        mask = mask.astype(np.bool_)
+        for choices in np.split(mask, np.cumsum(self._choices[:-1])):  # views
+            choices |= not choices.any()
+        return mask
+
+
+def _collect(space: Space, obs: Any, path: str, found: dict[str, Any]) -> None:
+    """Put the parts of an observation into `found`, by path."""
+    parts = inner(space)
+    if parts is None:
+        found[path] = obs
+        return
+    for key, part in parts.items():
+        place = f"{path}.{key}" if path else str(key)
+        try:
+            value = obs[key]
+        except (KeyError, IndexError, TypeError) as error:
+            raise EnvFault(f"observation has no {place!r}") from error
+        _collect(part, value, place, found)
+
+
+def at(path: str) -> str:
+    """How a message names a part."""
+    return f" {path!r}" if path else ""

@@ -1,0 +1,20 @@
+"""Tiny environments that test the system: use them as `env=drl_cli.envs.probes:Counter-v0`."""
+
+import gymnasium
+
+from drl_cli.envs.probes.answers import Choose, Masked, Reach, Scaled, Switches
+from drl_cli.envs.probes.counters import Counter, Faulty, Frames, Tree, stamp
+from drl_cli.envs.probes.episodes import Cue, Forever, Sleeper
+from drl_cli.envs.probes.images import Both, BothReach, Patch, PatchReach
+
+__all__ = ["Counter", "Frames", "stamp"]
+
+for _class in (
+    *(Counter, Tree, Faulty, Frames, Reach, Scaled, Choose, Switches, Masked),
+    *(Patch, PatchReach, Both, BothReach, Forever, Cue, Sleeper),
+):
+    gymnasium.register(
+        f"{_class.__name__}-v0",
+        entry_point=f"drl_cli.envs.probes:{_class.__name__}",
+        max_episode_steps=50 if _class is Forever else None,
+    )

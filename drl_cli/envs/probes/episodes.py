@@ -1,0 +1,84 @@
+"""Probes of what happens in the course of time: truncation, memory, slowness."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+from drl_cli.types import Array
+
+Info = dict[str, Any]
+
+
+class Forever(gymnasium.Env[Array, Array]):
+    """Reward 1 at every step and only truncation: the value is 1 / (1 - gamma) if and only if truncation bootstraps."""
+
+    def __init__(self) -> None:
+        self.observation_space = Box(-1.0, 1.0, (1,), np.float32)
+        self.action_space = Box(-1.0, 1.0, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Array) -> tuple[Array, float, bool, bool, Info]:
+        return np.zeros(1, np.float32), 1.0, False, False, {}
+
+
+class Cue(gymnasium.Env[Array, np.int64]):
+    """Memory probe: a cue at the first step, then `delay` steps without it, at the last of which it is to be chosen.
+
+    Observations are [cue is 0, cue is 1, choose now]. The reward is 1 or 0, at the end: at best 1; 0.5 without memory.
+    """
+
+    def __init__(self, delay: int = 10) -> None:
+        self.observation_space = Box(0.0, 1.0, (3,), np.float32)
+        self.action_space = Discrete(2)
+        self.delay = delay
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
+        super().reset(seed=seed)
+        self.cue, self.count = int(self.np_random.integers(2)), 0
+        return np.array([self.cue == 0, self.cue == 1, self.delay == 0], np.float32), {}
+
+    def step(self, action: np.int64) -> tuple[Array, float, bool, bool, Info]:
+        is_last = self.count == self.delay
+        self.count += 1
+        obs = np.array([0, 0, self.count == self.delay], np.float32)
+        return obs, float(is_last and action == self.cue), is_last, False, {}
+
+
+class Sleeper(gymnasium.Env[Array, Array]):
+    """Takes `step_s` per step without using the processor.
+
+    The first instance that steps, and so creates `slow_file` where one is named, takes `slow_factor` times as long.
+    """
+
+    def __init__(
+        self, step_s: float = 0.001, length: int = 100, slow_file: str = "", slow_factor: float = 10.0
+    ) -> None:
+        self.observation_space = Box(-1.0, 1.0, (2,), np.float32)
+        self.action_space = Box(-1.0, 1.0, (1,), np.float32)
+        self.length, self.count, self.step_s = length, 0, step_s
+        self.slow_file, self.slow_factor = slow_file, slow_factor
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
+        self.count = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Array) -> tuple[Array, float, bool, bool, Info]:
+        if self.slow_file:
+            self._claim()
+        time.sleep(self.step_s)
+        self.count += 1
+        return np.zeros(2, np.float32), 0.0, False, self.count >= self.length, {}
+
+    def _claim(self) -> None:
+        try:
+            Path(self.slow_file).touch(exist_ok=False)
+            self.step_s *= self.slow_factor
+        except FileExistsError:
+            pass
+        self.slow_file = ""

@@ -1,0 +1,45 @@
+"""Gymnasium wrappers by import path, as `env.wrappers` names them."""
+
+import difflib
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium
+
+from drl_cli.envs.config import EnvError, EnvFault
+
+
+def wrap(env: "gymnasium.Env[Any, Any]", paths: Sequence[str]) -> "gymnasium.Env[Any, Any]":
+    """An environment in these wrappers, `module:Class` each, the first innermost.
+
+    Raises EnvError where one can't be found, EnvFault where it raises or gives something else.
+    """
+    for path in paths:
+        wrapper = _find(path)
+        try:
+            env = wrapper(env)
+        except Exception as error:
+            cause = " ".join(str(error).split())
+            raise EnvFault(f"env.wrappers: {path} raised {type(error).__name__}: {cause}") from error
+        if not isinstance(env, gymnasium.Env):
+            raise EnvFault(f"env.wrappers: {path} gave {type(env).__name__}, not a gymnasium.Env")
+    return env
+
+
+def _find(path: str) -> Callable[["gymnasium.Env[Any, Any]"], "gymnasium.Env[Any, Any]"]:
+    module_name, colon, name = path.partition(":")
+    if not (module_name and colon and name):
+        raise EnvError(f"env.wrappers: {path!r} is not of the form my_mod:MyWrapper")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise EnvError(f"env.wrappers: can't import {module_name!r}: {error}") from error
+    except Exception as error:
+        raise EnvFault(f"env.wrappers: importing {module_name!r} raised {type(error).__name__}: {error}") from error
+    found = getattr(module, name, None)
+    if not callable(found):
+        near = difflib.get_close_matches(name, [each for each in dir(module) if not each.startswith("_")], 1)
+        raise EnvError(f"env.wrappers: {module_name} has no {name!r}.{f' Did you mean {near[0]}?' if near else ''}")
+    wrapper: Callable[[gymnasium.Env[Any, Any]], gymnasium.Env[Any, Any]] = found
+    return wrapper

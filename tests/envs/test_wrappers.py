@@ -1,0 +1,109 @@
+"""Wrappers of the user's, by import path."""
+
+import re
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box
+
+from drl_cli.envs.batch import EnvBatch
+from drl_cli.envs.config import EnvConfig, EnvError, EnvFault
+from drl_cli.envs.make import build, read_spec
+from drl_cli.types import Column
+
+
+class Plus(gymnasium.ObservationWrapper):
+    """Adds one to every observation."""
+
+    def observation(self, obs):
+        return obs + 1
+
+
+class Times(gymnasium.ObservationWrapper):
+    """Doubles every observation, and gives it twice."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.observation_space = Box(-np.inf, np.inf, (6,), np.float32)
+
+    def observation(self, obs):
+        return np.concatenate([2 * obs, 2 * obs])
+
+
+class Raises(gymnasium.Wrapper):
+    def __init__(self, env):
+        raise KeyError("no\nkey")
+
+
+class Stuck(gymnasium.Wrapper):
+    def step(self, action):
+        raise RuntimeError("stuck")
+
+
+def nothing(env):
+    return None
+
+
+def config(*wrappers, backend="gymnasium", id="drl_cli.envs.probes:Counter-v0"):
+    return EnvConfig("test", id, {}, 4, 0.5, "auto", False, False, backend, wrappers)
+
+
+def named(*names):
+    return config(*(f"{__name__}:{name}" for name in names))
+
+
+@pytest.mark.parametrize(("names", "first"), [(("Plus", "Times"), 2.0), (("Times", "Plus"), 1.0)])
+@pytest.mark.parametrize("evaluates", [False, True])
+def test_the_first_is_the_innermost_in_training_and_evaluation(names, first, evaluates):
+    made = named(*names).for_evaluation() if evaluates else named(*names)
+    found = read_spec(made, trains=not evaluates)
+    assert found.obs == Column((6,), "float32")
+    envs = EnvBatch(made, found, [0])
+    assert envs.obs.tolist() == [[first] * 6]
+
+
+def test_gymnasiums_own():
+    made = config("gymnasium.wrappers:FlattenObservation", id="drl_cli.envs.probes:Tree-v0")
+    assert read_spec(made).obs == Column((6 * 4 * 2 + 8 + 1000 + 10**6 + 8 + 4 + 3,), "float32")
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("no_such_module:W", "env.wrappers: can't import 'no_such_module': No module named 'no_such_module'"),
+        (f"{__name__}:Pluss", f"env.wrappers: {__name__} has no 'Pluss'. Did you mean Plus?"),
+        (f"{__name__}:__doc__", f"env.wrappers: {__name__} has no '__doc__'."),
+        (
+            "gymnasium.wrappers.FlattenObservation",
+            "env.wrappers: 'gymnasium.wrappers.FlattenObservation' is not of the",
+        ),
+        ("module:", "env.wrappers: 'module:' is not of the form my_mod:MyWrapper"),
+    ],
+)
+def test_paths_that_are_wrong(path, said):
+    with pytest.raises(EnvError, match=f"^{re.escape(said)}"):
+        read_spec(config(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [("Raises", "raised KeyError: 'no\\nkey'"), ("nothing", "gave NoneType, not a gymnasium.Env")],
+)
+def test_wrappers_that_fail(name, said):
+    with pytest.raises(EnvFault, match=re.escape(f"env.wrappers: {__name__}:{name} {said}")):
+        build(named(name))
+
+
+def test_one_that_raises_later_is_a_fault_of_its_environment():
+    envs = EnvBatch(named("Stuck"), read_spec(named("Stuck")), [0], 0)
+    with pytest.raises(EnvFault, match="env 0: step raised RuntimeError: stuck"):
+        envs.step(np.zeros((1, 1), np.float32))
+
+
+def test_envpools_environments_can_not_be_wrapped(monkeypatch):
+    import fake_envpool
+
+    fake_envpool.install(monkeypatch)
+    with pytest.raises(EnvError, match=r"env.wrappers: EnvPool's environments can't be wrapped; say env.backend"):
+        read_spec(config(f"{__name__}:Plus", backend="envpool", id="FakeCounter-v0"))

@@ -1,0 +1,176 @@
+"""Observations of many parts through builders and tables: every part of every row is the environment's own."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from counting import check_counter_rows, check_counter_sequences, check_tree
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from images import ImageSteps, image_spec
+from replays import CONFIGS
+
+from drl_cli.envs.batch import EnvBatch
+from drl_cli.envs.config import EnvConfig
+from drl_cli.envs.make import read_spec
+from drl_cli.replay.builders import NStepBuilder, RatedBuilder, RolloutBuilder
+from drl_cli.replay.frame_builder import FrameBuilder
+from drl_cli.replay.frame_table import FrameTable, frame_bytes, reference_schema
+from drl_cli.replay.frames import make_codec, make_stackings
+from drl_cli.replay.sequences import SequenceBuilder
+from drl_cli.replay.tables import make_table, table_bytes
+from drl_cli.types import (
+    ActionSpec,
+    Column,
+    EnvSpec,
+    FrameStack,
+    flat_columns,
+    leaves,
+    map_parts,
+    num_rows,
+    transition_schema,
+)
+
+TREE = EnvConfig("tree", "drl_cli.envs.probes:Tree-v0", {}, None, 1.0, "auto", False, False)
+
+
+def make_rows(spec, builder, table, num_steps, block_steps):
+    """Rows of three environments' steps through a builder and a table."""
+    envs, action = EnvBatch(TREE, spec, [1, 2, 3]), np.zeros((3, spec.action.size), np.float32)
+    for step in range(1, num_steps + 1):
+        obs = map_parts(np.copy, envs.obs)
+        builder.append({**flat_columns("obs", obs), "action": action, **envs.step(action).columns()})
+        if step % block_steps == 0:
+            block = builder.take()
+            table.insert(block, np.zeros(num_rows({"r": block["reward"]}), np.int64))
+    return table.contents()
+
+
+@pytest.mark.parametrize("kind", ["uniform", "prioritized", "fifo-once"])
+@pytest.mark.parametrize("framed", [True, False])
+@pytest.mark.parametrize("n_step", [1, 4])
+def test_rows(kind, framed, n_step):
+    spec, config = read_spec(TREE), replace(CONFIGS[kind], capacity=400)
+    schema, stackings = transition_schema(spec), make_stackings(spec)
+    assert spec.frame_stacks == {"camera": FrameStack(-1, 2)}
+    builder = NStepBuilder(n_step, 0.9)
+    if kind == "fifo-once":
+        builder, framed, n_step = RolloutBuilder(0.9), False, 1
+        schema |= RolloutBuilder.extra_columns
+    table = make_table(config, reference_schema(schema, stackings if framed else {}), np.random.default_rng(0), 9)
+    if framed:
+        builder = FrameBuilder(builder, stackings, make_codec("none"), 0, 0, n_step - 1)
+        table = FrameTable(table, stackings, make_codec("none"))
+    rows = make_rows(spec, builder, table, 100, 10)
+    check_counter_rows(check_tree(rows), n_step, 0.9, 300)
+    assert rows.keys() >= {"obs.camera", "next_obs.inner.1"}
+    drawn = table.sample(3, 20, 0)
+    check_tree({name: column.reshape(60, *column.shape[2:]) for name, column in drawn.columns.items()})
+    if framed:  # each frame once: the plain table has four for every row
+        assert table.nbytes < table_bytes(config, reference_schema(schema, stackings)) + frame_bytes(
+            stackings, 400, "none"
+        )
+    rows["next_obs.inner.0"][7] += 1
+    with pytest.raises(AssertionError):
+        check_tree(rows)
+
+
+@pytest.mark.parametrize("framed", [True, False])
+def test_sequences(framed):
+    spec, config = read_spec(TREE), replace(CONFIGS["sequences"], capacity=400, seq_len=4, burn_in=2, overlap=1)
+    schema, stackings = transition_schema(spec), make_stackings(spec) if framed else {}
+    table = make_table(config, reference_schema(schema, stackings), np.random.default_rng(0), 9)
+    builder = SequenceBuilder(4, 2, 1, 0.99)
+    if framed:
+        builder = FrameBuilder(builder, stackings, make_codec("lz4"), 0, 0, 6)
+        table = FrameTable(table, stackings, make_codec("lz4"))
+    rows = make_rows(spec, builder, table, 100, 9)
+    check_counter_sequences(check_tree(rows, rows["mask"]), 3, 99, 4, 2, 1)
+    for path in leaves(spec.obs):
+        assert not rows[f"obs.{path}"][~rows["mask"]].any()
+
+
+SPECS = image_spec(-1, 3), image_spec(0, 2, (5, 4)), image_spec(-1, 1, (2, 2))
+BOTH = EnvSpec(
+    "both",
+    {"a": SPECS[0].obs, "b.0": SPECS[1].obs, "c": SPECS[2].obs, "v": Column((2,), "float32")},
+    ActionSpec("discrete", 3, "Discrete(3)"),
+    {path: spec.frame_stacks[""] for path, spec in zip(("a", "b.0", "c"), SPECS, strict=True)},
+)
+
+
+class Steps:
+    """Steps whose observations have three images, which begin, go on and break each for itself, and a vector."""
+
+    def __init__(self, num_envs, rng, greys):
+        self.parts = [ImageSteps(spec, num_envs, rng, greys=greys) for spec in SPECS]
+
+    def step(self):
+        steps = [part.step() for part in self.parts]
+        vectors = {f"{name}.v": self.parts[0].rng.random((len(steps[0]["action"]), 2), np.float32) for name in NAMES}
+        images = {f"{name}.{path}": each[name] for name in NAMES for path, each in zip("abc", steps, strict=True)}
+        return {key.replace(".b", ".b.0"): column for key, column in {**images, **vectors}.items()} | {
+            key: column for key, column in steps[0].items() if key not in NAMES
+        }
+
+
+NAMES = ("obs", "next_obs")
+
+
+def rate(rows):
+    """Priorities that depend on all parts."""
+    columns = [rows[f"{name}.{path}"] for name in NAMES for path in BOTH.obs]
+    return sum(column.sum(tuple(range(1, column.ndim)), np.float64) for column in columns)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    n_step=st.integers(1, 4),
+    num_envs=st.integers(1, 3),
+    blocks=st.lists(st.integers(1, 7), min_size=1, max_size=20),
+    greys=st.sampled_from([2, 256]),
+    compress=st.sampled_from(["none", "lz4"]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_several_images_are_as_those_of_a_plain_table(n_step, num_envs, blocks, greys, compress, seed):
+    """Through a saved builder and, with the other codec, a saved table, too."""
+    config, codec, stackings = replace(CONFIGS["prioritized"], capacity=50), make_codec(compress), make_stackings(BOTH)
+    other = make_codec("lz4" if compress == "none" else "none")
+    steps, plain_builder = (
+        Steps(num_envs, np.random.default_rng(seed), greys),
+        RatedBuilder(NStepBuilder(n_step, 0.9), rate),
+    )
+
+    def make_builder():
+        return FrameBuilder(NStepBuilder(n_step, 0.9), stackings, codec, 3, 0, n_step - 1, rate)
+
+    def tables(codec):
+        inner = make_table(config, reference_schema(schema, stackings), np.random.default_rng(0), 9)
+        return FrameTable(inner, stackings, codec)
+
+    builder, schema = make_builder(), transition_schema(BOTH)
+    framed, plain = tables(codec), make_table(config, schema, np.random.default_rng(0), 9)
+    for length in blocks:
+        for _ in range(length):
+            step = steps.step()
+            plain_builder.append({name: column.copy() for name, column in step.items()})
+            builder.append(step)
+        block, rows = builder.take(), plain_builder.take()
+        again = make_builder()
+        again.load_state({name: column.copy() for name, column in builder.state().items()})
+        builder = again
+        for table, columns in ((framed, block), (plain, rows)):
+            table.insert(columns, np.zeros(len(rows["reward"]), np.int64))
+        check_equal(framed.contents(), plain.contents())
+    np.testing.assert_array_equal(framed.table.sampler.tree.values, plain.sampler.tree.values)
+    loaded, stored = tables(other), framed.store.take(np.arange(len(framed)))
+    loaded.load_state(framed.state())
+    loaded.store.fill(loaded.unpack([framed.pack(stored)]))
+    check_equal(loaded.contents(), plain.contents())
+
+
+def check_equal(columns, expected):
+    assert columns.keys() == expected.keys()
+    for name, column in columns.items():
+        assert column.dtype == expected[name].dtype
+        np.testing.assert_array_equal(column, expected[name])

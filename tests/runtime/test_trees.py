@@ -1,0 +1,133 @@
+"""Observations of many parts through the whole graph, with an algorithm that looks at all of them."""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from counting import check_counter_rows, check_counter_sequences, check_tree
+from graphs import TINY, make_config
+
+import drl_cli.algos
+from drl_cli.algos.base import load_algorithm
+from drl_cli.envs.make import read_spec
+from drl_cli.replay.frame_table import FrameTable
+from drl_cli.runtime.files.checkpoint import read_arrays, write_arrays
+from drl_cli.runtime.messages import LoadParams
+from drl_cli.runtime.roles.evaluator import Evaluator
+from drl_cli.runtime.roles.worker import Worker
+from drl_cli.runtime.thread_choice import random_batch
+
+TREE = "env=drl_cli.envs.probes:Tree-v0"
+SEQUENCES = ("replay=sequences", "replay.seq_len=4", "replay.burn_in=4", "replay.overlap=1")
+REPLAYS = {
+    "uniform": ("replay=uniform",),
+    "lz4": ("replay=uniform", "replay.compress=lz4"),
+    "prioritized": ("replay=prioritized", "replay.initial_priority=worker"),
+    "sequences": SEQUENCES,
+    "on-policy": ("algo=ppo", "trainer.batch_size=128", "orchestrator.min_inserts=0"),
+}
+
+
+@pytest.fixture(autouse=True)
+def parts(monkeypatch):
+    """The algorithm of tests/support/algos."""
+    folder = Path(__file__).parents[1] / "support" / "algos"
+    monkeypatch.setattr(drl_cli.algos, "__path__", [*drl_cli.algos.__path__, str(folder)])
+    monkeypatch.delitem(sys.modules, "drl_cli.algos.parts", raising=False)
+
+
+def change(config):
+    return dataclasses.replace(config, algo=load_algorithm("parts").Config(name="parts", gamma=0.99, n_step=config.algo.n_step))
+
+
+@pytest.mark.parametrize("mode", ["single", "sync", "async"])
+@pytest.mark.parametrize("replay", ["uniform", "prioritized", "sequences", "on-policy"])
+def test_every_part_arrives(run_graph, mode, replay):
+    """In batches, which the algorithm compares; in replay; in evaluations, which return what their three steps give."""
+    graph = run_graph(
+        *(TREE, f"mode={mode}", *REPLAYS[replay], "worker.num=2", "total_env_steps=400", "env.normalize_obs=false"),
+        change=change,
+    )
+    algorithm = graph.trainers.trainers[0].role.algorithm
+    assert len(algorithm.errors) == graph.progress.opt_steps > 0
+    assert max(algorithm.errors) == 0
+    assert graph.progress.final_return == 6.0
+    table = graph.replay.shards[0].role.table
+    assert isinstance(table, FrameTable) == (replay != "on-policy")
+    rows = table.contents()
+    if replay == "sequences":
+        steps = graph.progress.env_steps // 8
+        check_counter_sequences(check_tree(rows, rows["mask"]), 8, steps, 4, 4, 1)
+    elif replay == "on-policy":
+        check_tree(rows)
+    else:
+        check_counter_rows(check_tree(rows), 1, 0.99, graph.progress.env_steps)
+    if replay == "prioritized":
+        store = table.store.take(np.arange(len(table)))
+        expected = (1.0 + store["obs.inner.0"] + table.table.sampler.config.eps) ** table.table.sampler.config.alpha
+        np.testing.assert_allclose(table.table.sampler.tree.values[: len(table)], expected)
+
+
+def make_worker(*overrides, index=0, incarnation=0):
+    config = change(make_config(*TINY, TREE, "worker.num=2", "worker.envs=3", "worker.block_rows=30", *overrides))
+    return Worker(config, read_spec(config.env), index, incarnation)
+
+
+def collect(worker, version):
+    header, columns = worker.collect(LoadParams(version, 0, 0), np.full(1, version, np.float32))
+    return (header.blocks, header.episodes, header.faults), columns
+
+
+@pytest.mark.parametrize("replay", REPLAYS)
+@pytest.mark.parametrize("discrete", [True, False])
+def test_a_worker_goes_on_bit_by_bit(tmp_path, replay, discrete):
+    overrides = (*REPLAYS[replay], f"+env.kwargs.discrete={discrete}")
+    first, second = make_worker(*overrides, incarnation=2), make_worker(*overrides)
+    for version in range(5):
+        collect(first, version)
+    sums = {"state": write_arrays(tmp_path / "state", first.state())}
+    second.load_state(read_arrays(tmp_path, "state", {"sha256": sums}))
+    for version in range(5, 9):
+        (head, rows), (same_head, same_rows) = collect(first, version), collect(second, version)
+        assert head == same_head
+        assert rows.keys() == same_rows.keys()
+        for name, column in rows.items():
+            assert (column.dtype, column.tobytes()) == (same_rows[name].dtype, same_rows[name].tobytes()), name
+    assert first.env_steps == 9 * 30
+
+
+def test_an_episode_that_another_part_tells_apart_begins_anew():
+    """Only a choice deep inside is another one when the episode is repeated."""
+    first, second = make_worker(), make_worker()
+    collect(first, 0)
+    state = first.state()
+    changed = state["envs.obs.inner.1"].copy()
+    changed[1, 0] += 1
+    lost = second.envs.load_state({
+        name.removeprefix("envs."): array for name, array in (state | {"envs.obs.inner.1": changed}).items()
+    })  # fmt: skip
+    assert lost == ["env 1: its episode can't be brought back (it is another one when it is repeated); it begins anew"]
+
+
+@pytest.mark.parametrize("discrete", [True, False])
+def test_evaluations(discrete):
+    config = change(make_config(*TINY, TREE, f"+env.kwargs.discrete={discrete}"))
+    score = Evaluator(config, read_spec(config.env), [4, 5]).evaluate(np.zeros(1, np.float32))
+    assert (score.returns.tolist(), score.lengths.tolist()) == ([6.0, 6.0], [3, 3])
+
+
+def test_a_random_batch_has_all_parts():
+    config = change(make_config(*TINY, TREE))
+    spec = read_spec(config.env)
+    _, columns = random_batch(config, spec, np.zeros(1, np.float32))
+    shapes = {name: (column.shape, column.dtype) for name, column in columns.items() if name.startswith("next_obs")}
+    assert shapes == {
+        "next_obs.camera": ((1, 16, 6, 4, 2), np.uint8),
+        "next_obs.inner.0": ((1, 16), np.int32),
+        "next_obs.inner.1": ((1, 16, 3), np.int32),
+        "next_obs.inner.2": ((1, 16, 4), np.bool_),
+        "next_obs.who": ((1, 16, 3), np.float32),
+    }
+    assert columns["next_obs.inner.1"].max((0, 1)).tolist() <= [999, 10**6 - 1, 7]
