@@ -137,23 +137,23 @@ class MLP:
 
         With `masks` the outputs of hidden layers are multiplied by them: dropout (Srivastava et al. 2014).
         """
-        outputs, trace = [], Trace([], [], [], masks)
+        outputs, trace, step = [], Trace([], [], [], masks), self.step
         for network, params in enumerate(self.networks):
             h, inputs = x, []
             norms: list[tuple[torch.Tensor, ...]] = []
             kept: list[torch.Tensor] = []
-            for i in range(0, len(params), self.step):
+            for i in range(0, len(params), step):
                 inputs.append(h)
                 h = self.products.linear(h, params[i], params[i + 1])
                 if i < len(params) - 2:
-                    if self.step == 4:
+                    if step == 4:
                         before = h
                         h, *moments = torch.native_layer_norm(h, h.shape[1:], params[i + 2], params[i + 3], NORM_EPS)
                         norms.append((before, *moments))
                     h = _activate_(h, self.activation)
                     if masks:
                         kept.append(h)
-                        h = h * masks[i // self.step][network]
+                        h = h * masks[i // step][network]
             outputs.append(h)
             trace.inputs.append(inputs)
             trace.norms.append(norms)
@@ -174,14 +174,15 @@ class MLP:
         other rows, from the input `first` on: SAC's actor loss wants those alone. A torso in front wants that of all
         rows, `[M, in - first]`: `to_inputs`.
         """
-        rows = d_out.shape[1]
+        rows, step = d_out.shape[1], self.step
         split = rows if to_weights is None else to_weights
         begin = 0 if to_inputs else split
         d_input = d_out.new_zeros(rows - begin, self.shapes[0][0] - first)
-        for network, (params, grads, d) in enumerate(zip(self.networks, self.grads, d_out, strict=True)):
-            for i in range(len(params) - 2, -1, -self.step):
-                layer = i // self.step
-                h = _first(trace.inputs[network][layer], rows)
+        parts = zip(self.networks, self.grads, trace.inputs, d_out, strict=True)
+        for network, (params, grads, inputs, d) in enumerate(parts):
+            for i in range(len(params) - 2, -1, -step):
+                layer = i // step
+                h = _first(inputs[layer], rows)
                 if split:
                     d_weights = _first(d, split)
                     self.products.weight_gradient(_first(h, split), d_weights, grads[i])
@@ -192,7 +193,7 @@ class MLP:
                         h = _first(trace.outputs[network][layer - 1], rows)
                         d = d * _first(trace.masks[layer - 1][network], rows)
                     d = _activate_backward_(d, h, self.activation)
-                    if self.step == 4:
+                    if step == 4:
                         norm = [_first(tensor, rows) for tensor in trace.norms[network][layer - 1]]
                         d = _norm_backward(d, norm, params[i - 2 : i], grads[i - 2 : i], split)
             if begin < rows:

@@ -27,6 +27,8 @@ ERRORS = [
     ("env=no_such_module:Env-v0", r"no environment 'no_such_module:Env-v0': .*no_such_module"),
     ("mode=asink", r"no mode option 'asink'\. Did you mean async\? +available: async, single, sync"),
     ("tuned=sac-Pendulum", r"no set of tuned values 'sac-Pendulum'\. Did you mean sac-Pendulum-v1\?"),
+    ("network.torso=cnnn", r"network\.torso: must be auto, mlp, cnn, resnet, multi, or a class of yours .*, got cnnn"),
+    ("network.dropout=1", r"network\.dropout: must be >= 0 and < 1, got 1"),
     ("worker=big", r"no worker option 'big'\. +available: default"),
     ("replay.alpha=0.5", r"replay\.alpha: only replay=prioritized and replay=sequences have this option"),
     ("replay=prioritised", r"no replay option 'prioritised'\. Did you mean prioritized\?"),
