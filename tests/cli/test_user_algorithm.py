@@ -261,6 +261,14 @@ def test_another_source_is_confirmed_or_refused(copied, outside_folder):
     assert what in record["resumed"][-1]["changes"]
 
 
+def test_modules_of_the_users_are_those_of_algorithm_network_environment_and_wrappers(composed):
+    config = build(composed("algo=my_pkg.my_algo", "env=CartPole-v1"))
+    network = SimpleNamespace(torso="my_pkg.my_net:Net")
+    env = SimpleNamespace(id="my_envs:CartPole-v1", wrappers=("my_wraps:Flat", "drl_cli.envs.probes:Counter"))
+    config = replace(config, network=network, env=env)
+    assert config.outside_modules == ["my_envs", "my_pkg.my_algo", "my_pkg.my_net", "my_wraps"]
+
+
 def test_the_environments_source_is_judged_too(composed, outside_folder, tmp_path):
     config = build(composed("env=my_pkg.my_net:Some-v0"))
     assert config.outside_modules == ["my_pkg.my_net"]
