@@ -99,7 +99,7 @@ def _lacks(module: ModuleType) -> list[str]:
         form = f"a tuple of {', '.join(choices)}" if choices else "a tuple of names"
         if value is None:
             problems.append(f"it needs {name}, {form}")
-        elif not isinstance(value, tuple) or not all(one in choices if choices else one for one in value):
+        elif not isinstance(value, tuple) or (choices and not (value and set(value) <= set(choices))):
             problems.append(f"{name} must be {form}, got {value!r}")
     return problems
 

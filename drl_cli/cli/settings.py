@@ -1,6 +1,7 @@
 """From a plain mapping (yaml) to frozen dataclasses: names, types and ranges checked, all problems at once."""
 
 import dataclasses
+import os
 import types
 import typing
 from collections.abc import Mapping
@@ -49,14 +50,16 @@ def unknown_algorithm(name: str) -> str:
     """The error line for an algorithm that does not exist."""
     known = [*algorithms(), *installed()]
     hint = did_you_mean(name, known, quote="'")
-    return f"unknown algorithm '{name}'.{hint}   available: {', '.join(known)}, or a module of yours (my_pkg.my_algo)"
+    return (
+        f"unknown algorithm '{name}'.{hint}   available: {', '.join(known)}, or a module to import from {os.getcwd()}"
+    )
 
 
 def unreadable_fields(kind: type[Any]) -> list[str]:
     """A line for each field of a config class whose type no value on a command line can have."""
     try:
         hints = fields(kind)
-    except (NameError, TypeError) as error:  # a type that is imported for type checkers only, or a misspelled one
+    except (NameError, TypeError, AttributeError, SyntaxError) as error:  # what a type in quotes can be
         return [f"the types of {kind.__name__} can't be read: {error}"]
     return [
         f"{kind.__name__}.{name} is {hint}; a field can be bool, int, float, str, Literal[...], tuple[X, ...], "

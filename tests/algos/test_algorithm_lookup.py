@@ -1,30 +1,125 @@
-"""Finding algorithms by name, and saying why one does not fit."""
+"""Finding algorithms by name or import path, and saying why one does not fit."""
+
+import sys
 
 import pytest
 
-from drl_cli.algos.lookup import algorithms, load_algorithm, refusal
+from drl_cli.algos.lookup import (
+    ENTRY_POINTS,
+    NotAlgorithm,
+    algorithms,
+    installed,
+    load_algorithm,
+    module_path,
+    refusal,
+    title,
+)
 from drl_cli.types import ActionSpec, Column, EnvSpec
+from drl_cli.utils.outside import ModuleRaised
+
+OBS = Column((3,), "float32")
+BOX = EnvSpec("Car-v0", OBS, ActionSpec("box", 2, "Box(2,)"))
+DISCRETE = EnvSpec("Cart-v1", OBS, ActionSpec("discrete", 4, "Discrete(4)"))
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Write a module that changes tests/support/outside/my_algo.py; gives its name."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def write_it(*lines):
+        (tmp_path / "their_algo.py").write_text("\n".join(["from outside.my_algo import *", *lines]))
+        return "their_algo"
+
+    yield write_it
+    for name in [name for name in sys.modules if name.startswith("their_")]:
+        del sys.modules[name]
 
 
 def test_unknown_names_are_refused_with_what_there_is():
-    assert "sac" in algorithms()
-    assert "base" not in algorithms()
+    assert {"dqn", "ppo", "sac"} <= set(algorithms())
+    assert not {"base", "lookup"} & set(algorithms())
     with pytest.raises(ValueError, match=r"unknown algorithm 'sca': .*; available: .*sac"):
         load_algorithm("sca")
 
 
 def test_refusal_says_why():
-    box, discrete = ActionSpec("box", 2, "Box(2,)"), ActionSpec("discrete", 4, "Discrete(4)")
-    obs = Column((3,), "float32")
-    assert refusal("sac", EnvSpec("Car-v0", obs, box), "async", "uniform") is None
-    line = refusal("sac", EnvSpec("Cart-v1", obs, discrete), "async", "uniform")
+    assert refusal("sac", BOX, "async", "uniform") is None
+    line = refusal("sac", DISCRETE, "async", "uniform")
     assert line == "SAC needs a continuous (Box) action space; Cart-v1 has Discrete(4). For this: algo=dqn or algo=ppo"
-    assert refusal("dqn", EnvSpec("Cart-v1", obs, discrete), "async", "uniform") is None
-    line = refusal("dqn", EnvSpec("Car-v0", obs, box), "async", "uniform")
+    assert refusal("dqn", DISCRETE, "async", "uniform") is None
+    line = refusal("dqn", BOX, "async", "uniform")
     assert line == "DQN needs a discrete action space; Car-v0 has Box(2,). For this: algo=ppo or algo=sac"
-    assert refusal("ppo", EnvSpec("Car-v0", obs, box), "async", "fifo-once") is None
-    line = refusal("ppo", EnvSpec("Car-v0", obs, box), "async", "uniform")
+    assert refusal("ppo", BOX, "async", "fifo-once") is None
+    line = refusal("ppo", BOX, "async", "uniform")
     assert line == "PPO can't learn from replay=uniform; say replay=fifo-once"
-    line = refusal("sac", EnvSpec("Car-v0", obs, box), "async", "fifo-once")
+    line = refusal("sac", BOX, "async", "fifo-once")
     assert line == "SAC can't learn from replay=fifo-once; say replay=uniform or replay=prioritized"
-    assert "does not run in mode=batch" in refusal("sac", EnvSpec("Car-v0", obs, box), "batch", "uniform")
+    assert "does not run in mode=batch" in refusal("sac", BOX, "batch", "uniform")
+
+
+def test_a_module_of_the_users_is_an_algorithm_with_defaults_for_what_it_does_not_say(write):
+    module = load_algorithm(write("del EXPLORATION"))
+    assert (module.ACTIONS, module.EXPLORATION) == (("discrete",), ())
+    assert module.MODES == ("single", "sync", "async")
+    assert module.TABLES == ("uniform", "prioritized")
+    assert refusal("their_algo", DISCRETE, "async", "prioritized") is None
+    line = refusal("their_algo", BOX, "async", "uniform")
+    assert line.startswith("their_algo needs a discrete action space; Car-v0 has Box(2,).")
+    assert title("their_algo") == "their_algo"
+    assert title("sac") == "SAC"
+
+
+def test_what_it_does_say_counts(write):
+    name = write("MODES = ('single',)", "TABLES = ('sequences',)", "EXPLORATION = ('epsilon',)")
+    assert load_algorithm(name).EXPLORATION == ("epsilon",)
+    assert refusal(name, DISCRETE, "sync", "sequences") == "their_algo does not run in mode=sync; it runs in single"
+    assert (
+        refusal(name, DISCRETE, "single", "uniform")
+        == "their_algo can't learn from replay=uniform; say replay=sequences"
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("del Config", r"it needs Config, a frozen dataclass derived from drl_cli\.algos\.base\.AlgoConfig"),
+        ("class Config: pass", "it needs Config, a frozen dataclass .*"),
+        ("class Config(Config): new: float = 1.0", r"Config must be .*: @dataclass\(frozen=True\) is missing"),
+        ("del Policy", r"it needs Policy, a class derived from drl_cli\.algos\.base\.Policy"),
+        ("Algorithm = None", "it needs Algorithm, a class with the methods of drl_cli.algos.base.Algorithm"),
+        ("del ACTIONS", "it needs ACTIONS, a tuple of box, discrete, multidiscrete"),
+        ("ACTIONS = 'discrete'", "ACTIONS must be a tuple of box, discrete, multidiscrete, got 'discrete'"),
+        ("ACTIONS = ('discret',)", r"ACTIONS must be .*, got \('discret',\)"),
+        ("ACTIONS = ()", r"ACTIONS must be .*, got \(\)"),
+        ("MODES = ('batch',)", r"MODES must be a tuple of single, sync, async, got \('batch',\)"),
+        ("TABLES = ['uniform']", r"TABLES must be a tuple of .*uniform.*, got \['uniform'\]"),
+        ("EXPLORATION = 'epsilon'", "EXPLORATION must be a tuple of names, got 'epsilon'"),
+    ],
+)
+def test_a_module_that_lacks_something_is_told_what_and_with_which_form(write, line, says):
+    with pytest.raises(NotAlgorithm, match=rf"^their_algo \(.*their_algo\.py\) is no algorithm: {says}$"):
+        load_algorithm(write(line))
+
+
+def test_all_that_it_lacks_at_once(write):
+    with pytest.raises(NotAlgorithm) as caught:
+        load_algorithm(write("del Config, Policy, Algorithm, ACTIONS"))
+    assert str(caught.value).count("; it needs") == 3
+
+
+def test_a_module_that_raises_says_its_own_error(write):
+    with pytest.raises(ModuleRaised, match=r"^their_algo raised KeyError: 'lost' \(their_algo\.py:2\)$"):
+        load_algorithm(write("{}['lost']"))
+
+
+def test_installed_packages_offer_algorithms_by_entry_points(write, tmp_path):
+    name = write()
+    (tmp_path / "theirs-1.0.dist-info").mkdir()
+    (tmp_path / "theirs-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    points = f"[{ENTRY_POINTS}]\ntheir-dqn = {name}\nsac = {name}\n"
+    (tmp_path / "theirs-1.0.dist-info" / "entry_points.txt").write_text(points)
+    assert installed() == ["their-dqn"]
+    assert load_algorithm("their-dqn").__name__ == name
+    assert module_path("sac") == "drl_cli.algos.sac"
+    assert module_path("my_pkg.my_algo") == "my_pkg.my_algo"

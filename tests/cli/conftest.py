@@ -1,11 +1,14 @@
 """For the tests of the commands: run one as a user does, and one small run that many tests read."""
 
 import os
+import shutil
 import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
+
+from drl_cli.cli.check import conf_dir
 
 TINY_RUN = (
     "debug.in_process=true",
@@ -142,9 +145,11 @@ def train_here(tmp_path, monkeypatch, composed, user_folder):
 
 @pytest.fixture(scope="session")
 def user_folder(tmp_path_factory):
-    """Where a user works: `user_envs.py` has an environment."""
+    """Where a user works: `user_envs.py` has an environment, `user_algo.py` an algorithm."""
     folder = tmp_path_factory.mktemp("user")
     (folder / "user_envs.py").write_text(USER_ENVS)
+    (folder / "user_algo.py").write_text("from drl_cli.algos.sac import ACTIONS, Algorithm, Config, Policy\n")
+    shutil.copy(conf_dir() / "algo" / "sac.yaml", folder / "user_algo.yaml")
     return folder
 
 

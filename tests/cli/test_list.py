@@ -29,6 +29,18 @@ def test_algos_with_their_actions_and_modes(answer):
         assert all(word in line for word in (*module.ACTIONS, *module.MODES))
 
 
+def test_installed_algorithms_are_listed_and_those_that_are_none_say_why(answer, tmp_path, monkeypatch):
+    (tmp_path / "theirs-1.0.dist-info").mkdir()
+    (tmp_path / "theirs-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    points = "[drl_cli.algos]\ntheir-dqn = outside.my_algo\ntheir-json = json\n"
+    (tmp_path / "theirs-1.0.dist-info" / "entry_points.txt").write_text(points)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    lines = {line.split()[0]: line for line in answer("algos")}
+    assert sorted(lines) == sorted([*algorithms(), "their-dqn", "their-json"])
+    assert "discrete actions; single, sync, async; DQN as a user might have it" in lines["their-dqn"]
+    assert "can't be used here: their-json (" in lines["their-json"]
+
+
 def test_envs_of_ours_and_of_gymnasium(answer):
     names = {line.split()[0] for line in answer("envs")}
     assert {*options("env"), "Pendulum-v1", "CartPole-v1"} <= names

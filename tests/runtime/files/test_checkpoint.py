@@ -41,6 +41,19 @@ def test_round_trip(tmp_path):
     assert names(tmp_path) == ["step_000200000"]
 
 
+@pytest.mark.parametrize(("form", "said"), [(None, 1), (3, 3)])
+def test_another_format_is_refused_by_name(tmp_path, form, said):
+    folder = save(tmp_path)
+    manifest = read_manifest(folder)
+    assert manifest["format"] == 2
+    del manifest["format"]
+    (folder / "manifest.json").write_text(json.dumps(manifest | ({"format": form} if form else {})))
+    with pytest.raises(
+        CheckpointError, match=rf"{folder}: it was written by format {said} of drl-cli, this one reads 2$"
+    ):
+        load_model(folder)
+
+
 def test_saving_again_replaces_and_leaves_no_drafts(tmp_path):
     save(tmp_path)
     folder = save(tmp_path, version=13, params=PARAMS + 1)

@@ -7,7 +7,7 @@ from drl_cli import Count, Fraction, Positive, Range
 from drl_cli.algos import dqn
 from drl_cli.algos.dqn import Algorithm, Policy
 
-__all__ = ["ACTIONS", "Algorithm", "Config", "Policy"]
+__all__ = ["ACTIONS", "EXPLORATION", "Algorithm", "Config", "Policy"]
 
 ACTIONS = ("discrete",)
 EXPLORATION = ("epsilon",)

@@ -1,0 +1,111 @@
+"""Code from outside the package: what is imported, what is said when it can't be, which file it is."""
+
+import hashlib
+import sys
+
+import pytest
+
+from drl_cli.utils.outside import (
+    ModuleRaised,
+    NotFound,
+    import_module,
+    import_object,
+    raised_by,
+    source_file,
+    source_hash,
+)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder of a user's, where one stands."""
+    files = {
+        "their_module.py": "class Net:\n    def fail(self):\n        raise RuntimeError('inside')\n",
+        "their_bug.py": "import math\n\nmath.sqrt(\n    -1)\n",
+        "their_typo.py": "def f(:\n",
+        "their_need.py": "import their_absent\n",
+        "their_script.py": "import sys\nsys.exit('done')\n",
+        "their_package/__init__.py": "",
+        "their_package/module.py": "X = 1\n",
+        "their_broken/__init__.py": "raise ValueError('two\\nlines')\n",
+        "their_broken/module.py": "",
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    for name in [name for name in sys.modules if name.startswith("their_")]:
+        del sys.modules[name]
+
+
+def test_a_module_and_what_is_in_it(folder):
+    assert import_module("their_package.module").X == 1
+    assert import_object("their_module:Net").__name__ == "Net"
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("their_absent", "there is no module 'their_absent' to import from {folder}"),
+        ("their_absent.module", "there is no module 'their_absent' to import from {folder}"),
+        ("their_package.absent", "there is no module 'their_package.absent' to import from {folder}"),
+        ("their_module.absent", "there is no module 'their_module.absent' to import from {folder}"),
+        ("their_module.py", "'their_module.py' is no import path; say their_module"),
+        ("./their_package/module.py", "'./their_package/module.py' is no import path; say their_package.module"),
+        ("a b", "'a b' is no import path"),
+        ("", "'' is no import path"),
+    ],
+)
+def test_a_module_that_is_not_there(folder, path, says):
+    with pytest.raises(NotFound) as caught:
+        import_module(path)
+    assert str(caught.value) == says.format(folder=folder)
+
+
+@pytest.mark.parametrize(
+    ("path", "says"),
+    [
+        ("their_bug", "their_bug raised ValueError: math domain error (their_bug.py:3)"),
+        ("their_typo", "their_typo raised SyntaxError: invalid syntax (their_typo.py, line 1)"),
+        ("their_need", "their_need raised ModuleNotFoundError: No module named 'their_absent' (their_need.py:1)"),
+        ("their_script", "their_script raised SystemExit: done (their_script.py:2)"),
+        ("their_broken.module", "their_broken.module raised ValueError: two lines (__init__.py:1)"),
+    ],
+)
+def test_a_module_that_raises(folder, path, says):
+    with pytest.raises(ModuleRaised) as caught:
+        import_module(path)
+    assert str(caught.value) == says
+
+
+def test_an_object_that_is_not_there_has_a_nearest(folder):
+    with pytest.raises(NotFound, match=r"^their_module has no 'Nett'\. Did you mean Net\?$"):
+        import_object("their_module:Nett")
+    with pytest.raises(NotFound, match=r"^their_module has no ''\.$"):
+        import_object("their_module")
+
+
+def test_the_file_of_a_module_and_its_hash(folder):
+    file = source_file("their_package.module")
+    assert file == folder / "their_package" / "module.py"
+    assert source_hash(file) == hashlib.sha256(b"X = 1\n").hexdigest()
+    assert source_file("their_absent") is None
+    assert source_file("their_broken.module") is None
+    assert source_file("sys") is None
+
+
+def test_whose_module_raised(folder):
+    net = import_object("their_module:Net")()
+    with pytest.raises(RuntimeError) as caught:
+        net.fail()
+    assert raised_by(caught.value, ["their_package.module", "their_module"]) == "their_module"
+    assert raised_by(caught.value, ["their_package.module", "their_absent"]) is None
+
+
+def test_whose_module_raised_in_another_process_is_in_the_text_of_its_error(folder):
+    import_module("their_module")
+    error = ValueError("lost")
+    error.__cause__ = RuntimeError(f'Traceback:\n  File "{folder}/their_module.py", line 3, in fail\n')
+    assert raised_by(error, ["their_module"]) == "their_module"
