@@ -35,6 +35,11 @@ class Member:
     lost: float | None = None
     hung: bool = False
 
+    @property
+    def is_back(self) -> bool:
+        """It was replaced, and has no parameters yet."""
+        return self.version < 0 and bool(self.causes)
+
 
 @dataclass(frozen=True)
 class Collected:

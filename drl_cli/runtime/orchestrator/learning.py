@@ -87,6 +87,15 @@ class Learning:
         self.publishing = True
         self.calls.expect(params_header, self.trainers.roles[0], lambda ref: self._on_published(ref, params))
 
+    def pull(self) -> Ref:
+        """The newest parameters for a worker that comes back: from the server, whatever became of `params`.
+
+        They are of the version of `params_header`: the server answers in order, and was sent that version before.
+        """
+        params_header, params = self.server.call("pull", results=2)
+        self.calls.expect(params_header, "parameter server", get)
+        return params
+
     def blame(self, error: Exception) -> RoleLost:
         """Which of the roles that miss one another is lost."""
         shards = {f"replay {i}": shard for i, shard in enumerate(self.replay.shards)}

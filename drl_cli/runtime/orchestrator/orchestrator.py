@@ -204,7 +204,8 @@ class Orchestrator:
 
     def _dispatch(self, member: Member) -> None:
         params_header = replace(self.learning.params_header, random_actions=self.pace.is_random())
-        self.hand_over.dispatch(member, params_header, self.learning.params)
+        comes_back = member.is_back and params_header.version >= 0
+        self.hand_over.dispatch(member, params_header, self.learning.pull() if comes_back else self.learning.params)
 
     # Waiting
 

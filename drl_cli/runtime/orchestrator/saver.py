@@ -82,7 +82,7 @@ class Saver:
         parts = (str(draft), params_header, params, counters, sums, tuple(states), *states.values())
         self.edges.manage.commit(parts, partial(self._on_saved, counters))
 
-    def _on_saved(self, counters: Mapping[str, Any], saved: str | OSError | None) -> None:
+    def _on_saved(self, counters: Mapping[str, Any], saved: str | Exception | None) -> None:
         """Manage's answer: the folder, or why there is none (None: manage died, and has been reported)."""
         self.busy = False
         if isinstance(saved, str):
