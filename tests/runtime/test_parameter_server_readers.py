@@ -16,14 +16,14 @@ OFTEN = ("orchestrator.sample_load_ratio=1", "checkpoint.period=100000")
 
 def watch(graph):
     """The versions that were newest whenever somebody pulled."""
-    call, pulled = graph.server.call, []
+    call, pulled = graph.learning.server.call, []
 
     def note(method, *args, results=1):
         if method == "pull":
             pulled.append(graph.learning.params_header.version)
         return call(method, *args, results=results)
 
-    graph.server.call = note
+    graph.learning.server.call = note
     return pulled
 
 
@@ -49,7 +49,7 @@ def test_a_replaced_worker_or_proxy_gets_the_servers_parameters_and_nobody_else_
         collect = handle.role.collect
 
         def note(params_header, params=None):
-            given.append((params_header.version, params is graph.server.role.params))
+            given.append((params_header.version, params is graph.learning.server.role.params))
             return collect(params_header, params)
 
         handle.role.collect = note
@@ -116,7 +116,7 @@ def saved_by_the_rescue(graph):
     at(graph, 500, lambda: os.kill(get(graph.trainers.trainers[0].ping()), signal.SIGKILL))
     with pytest.raises(RoleLost, match="trainer died"):
         graph.run()
-    newest, params = (get(ref) for ref in graph.server.call("pull", results=2))
+    newest, params = (get(ref) for ref in graph.learning.server.call("pull", results=2))
     yield newest.version, params.tobytes()
     graph.rescue()
     graph.close("failed")

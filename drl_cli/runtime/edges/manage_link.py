@@ -1,4 +1,4 @@
-"""ManageLink: the orchestrator's edge to manage. Nothing here waits, and no failure of manage stops training."""
+"""ManageLink: the orchestrator's edge to manage. Training never waits for manage, and no failure of manage stops it."""
 
 import logging
 import math
@@ -95,7 +95,7 @@ class ManageLink:
             self.evaluating = self.handle.call("evaluate", *self._running)
 
     def finish(self, params_header: LoadParams, params: Ref, timeout_s: float, is_over: Callable[[], bool]) -> None:
-        """Evaluate the last version, unless it has been; wait for all that is under way, as long as it is not over."""
+        """Evaluate the last version unless that was done, and wait for all that is under way, until `is_over()`."""
         self.drop_next()
         self._wait(timeout_s, is_over)
         if self.evaluated != params_header.version and not is_over():
@@ -114,11 +114,11 @@ class ManageLink:
         self._wait(timeout_s)
 
     def under_way(self) -> list[Ref]:
-        """Answers that are to come."""
+        """References to the answers that manage still owes."""
         return [ref for ref in (self.evaluating, *self._reports) if ref is not None]
 
     def _wait(self, timeout_s: float, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Until nothing is under way or it is over; gives up with a warning when nothing comes back for `timeout_s`."""
+        """Wait until nothing is under way or `is_over()`; gives up, with a warning, after `timeout_s` of silence."""
         heard = now()
         while not self.gave_up and not is_over():
             self.poll()
@@ -175,7 +175,7 @@ class ManageLink:
         return None
 
     def _warn(self, problem: str) -> None:
-        """Once in a row: a full disk fails every report in the same way."""
+        """Warn, but not of the same problem twice in a row: a full disk fails every report in the same way."""
         if problem != self._problem:
             log.warning("manage failed: %s", problem)
         self._problem = problem
