@@ -126,6 +126,12 @@ def run_graph(build_graph):
     yield run_it
     for graph in graphs:
         members = [member.handle for member in graph.pool.members]
-        for handle in (*members, *graph.trainers.trainers, *graph.replay.shards, graph.server, graph.manage.handle):
+        for handle in (
+            *members,
+            *graph.trainers.trainers,
+            *graph.replay.shards,
+            graph.learning.server,
+            graph.manage.handle,
+        ):
             if isinstance(handle, RayHandle):
                 handle.kill()

@@ -26,7 +26,10 @@ from drl_cli.utils.moments import RunningMoments
 
 @dataclass(frozen=True)
 class Block:
-    """Where the rows of one collect call come from; version -1 acted at random, without parameters."""
+    """Where the rows of one collect call come from.
+
+    `version` and `opt_steps` are of the parameters that acted; version -1 acted at random, without parameters.
+    """
 
     worker: int
     incarnation: int
@@ -40,9 +43,10 @@ class Block:
 
 @dataclass(frozen=True)
 class InsertTransition:
-    """Rows for replay. `env_steps` were taken for them; rows still open in the n-step builder come later.
+    """Header of rows for replay. `rows` are complete; `env_steps` were taken, of which some rows may come later.
 
-    `faults` says, a line each, which environments were made anew on the way and why; `notes`, which workers.
+    `faults` says, a line each, which environments were made anew and why. A proxy adds which of its workers were
+    replaced, in `restarts` and `notes`, and the messages within it, by route.
     """
 
     blocks: tuple[Block, ...]
@@ -105,7 +109,7 @@ class BatchTrainingData:
 class UpdatePriority:
     """New priorities for the rows of a BatchTrainingData, both `[num_batches, batch_size]`; of steps `[..., seq_len]`.
 
-    It is itself a second result: the orchestrator passes it on and never sees it.
+    It travels whole, as the second result of a train call: the orchestrator passes on the reference.
     """
 
     trainer: int
@@ -115,8 +119,10 @@ class UpdatePriority:
 
 @dataclass(frozen=True)
 class LoadParams:
-    """A parameter version, -1 while there is none; the vector goes along only to those who have an older one.
+    """Header of a parameter version, -1 while there is none; the vector is sent only to those who have an older one.
 
+    It came of `opt_steps` updates, and was asked for after `env_steps`. `random_actions`: the next collect is to act at
+    random.
     `exploration` are the values of the algorithm's exploration schedules at this version's env_steps.
     """
 

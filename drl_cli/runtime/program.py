@@ -86,7 +86,7 @@ def build(
             log.warning("%s; evaluations run in this process and training waits for them", error)
             return local.spawn("manage", Manage, *parts)
 
-    manage = ManageLink(spawn_manage, config.manage.max_restarts, config.orchestrator.stall_s)
+    manage = ManageLink(spawn_manage, server, config.manage.max_restarts, config.orchestrator.stall_s)
     edges = Edges(pool, replay, trainers, server, manage, share=edge.put)
     return Orchestrator(config, edges, make_limiter(config), progress, console, folder)
 

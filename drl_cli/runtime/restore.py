@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a run goes on from: a version, its parameters, the orchestrator's state, and the other roles' files."""
+    """What a run goes on from: a version, its parameters, the orchestrator's `state`, and the other roles' files."""
 
     folder: Path
     params_header: LoadParams
@@ -69,9 +69,9 @@ def best_report(folder: Path) -> EvalReport:
 
 
 def clean_up(run: Path, checkpoint: Checkpoint | None) -> None:
-    """Take back what a run wrote after its checkpoint: later records, checkpoints that were not finished.
+    """Remove what a run wrote after this checkpoint: later records, and checkpoints that were not finished.
 
-    A run without a checkpoint starts over, with nothing.
+    Without a checkpoint the run starts over: all records and checkpoints are removed.
     """
     cut_back(run, checkpoint.env_steps if checkpoint else -1)
     drop_drafts(run / "checkpoints")
@@ -92,13 +92,13 @@ def _on_loaded(graph: Orchestrator, shard: int, ref: Ref) -> None:
 def restore(checkpoint: Checkpoint, config: Config, graph: Orchestrator) -> None:
     """Have every role of a new graph go on from the checkpoint.
 
-    Workers take over their states where the run is the same and its workers stand still between rounds (mode=single
-    and sync without proxies); elsewhere they begin anew, with environments of seeds that were not used before.
+    Workers take over their states in mode=single, and in mode=sync without proxies, if their number and environments
+    are as they were. Otherwise they begin anew, and their environments with seeds that were not used before.
     """
     folder, manifest = checkpoint.folder, checkpoint.manifest
     state = read_arrays(folder, "state.trainer.safetensors", manifest)
-    for role, trainer in zip(graph.trainers.roles, graph.trainers.trainers, strict=True):
-        graph.calls.expect(trainer.call("load_state", state), role, get)
+    for role, ref in zip(graph.trainers.roles, graph.trainers.load_state(state), strict=True):
+        graph.calls.expect(ref, role, get)
     if checkpoint.has_replay:
         for i, shard in enumerate(graph.replay.shards):
             ref = shard.call("load", str(folder), manifest)

@@ -56,7 +56,7 @@ def test_version_0_is_exactly_what_was_saved(run_graph, tmp_path, kind, mode, pr
     )
     assert (graph.learning.params_header.version, graph.learning.params_header.opt_steps) == (0, 0)
     assert get(graph.learning.params).tobytes() == vector.tobytes()
-    assert graph.server.role.pull()[1].tobytes() == vector.tobytes()
+    assert graph.learning.server.role.pull()[1].tobytes() == vector.tobytes()
     model = safetensors.numpy.load_file(graph.folder / "checkpoints/last/model.safetensors")
     assert model["policy"].tobytes() == vector.tobytes()
 
@@ -66,7 +66,7 @@ def test_version_0_is_exactly_what_was_saved_on_ray(run_graph, tmp_path):
     folder, vector = saved(tmp_path, SAC)
     args = ("mode=async", f"load_weights={folder}", "orchestrator.min_inserts=2000", "total_env_steps=64")
     graph = run_graph(*SAC, *args, on_ray=True)
-    assert get(graph.server.call("pull", results=2)[1]).tobytes() == vector.tobytes()
+    assert get(graph.learning.server.call("pull", results=2)[1]).tobytes() == vector.tobytes()
 
 
 @KINDS

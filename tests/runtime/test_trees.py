@@ -39,7 +39,8 @@ def parts(monkeypatch):
 
 
 def change(config):
-    return dataclasses.replace(config, algo=load_algorithm("parts").Config(name="parts", gamma=0.99, n_step=config.algo.n_step))
+    algo = load_algorithm("parts").Config(name="parts", gamma=0.99, n_step=config.algo.n_step)
+    return dataclasses.replace(config, algo=algo)
 
 
 @pytest.mark.parametrize("mode", ["single", "sync", "async"])

@@ -1,4 +1,4 @@
-"""Calls: what the orchestrator has asked of the roles and not heard of yet, and the one place where it waits."""
+"""Calls: which answers the orchestrator waits for, and the one place where it waits."""
 
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -7,16 +7,17 @@ from drl_cli.runtime.errors import RoleLost
 from drl_cli.runtime.place.handles import ActorDied, Handle, ObjectLost, Ref, get, wait
 from drl_cli.utils.clock import now
 
-GRACE_S = 10.0  # a dead process is known to be dead by then
+GRACE_S = 10.0
+"""By then it is known of a process that died that it is dead."""
 START_S = 60.0
-"""What the first answer of a process may take longer than any other: it has to start and import first."""
+"""The first answer of a process may take this much longer than others: the process has to start and import first."""
 
 
 class Calls:
-    """Maps each reference to the role that owes it and to what is done with it.
+    """Maps the reference to each answer to the role that owes it and to the function that reacts to it.
 
-    `in_flight` counts them by kind of role. A role that owes an answer for `stall_s`, or its first for `START_S` more,
-    is lost: nobody waits for ever, and nobody has to guess for whom.
+    `in_flight` counts the references by kind of role. A role is lost that owes an answer for longer than `stall_s`, its
+    first answer for longer than `stall_s + START_S`.
     """
 
     def __init__(self, stall_s: float) -> None:
@@ -31,10 +32,11 @@ class Calls:
         self.in_flight[_kind(role)] += 1
 
     def react(self, others: Sequence[Ref], timeout_s: float, patient: Container[Ref]) -> None:
-        """React to all answers that are there; if there are none, wait for one, or one of `others`, or the time.
+        """React to all answers that are there; if there are none, wait until there is one.
 
-        Raises RoleLost when a role died, or stalls, but for those calls that others are `patient` with; ObjectLost when
-        what a role was called with is gone, whoever had it.
+        The wait also ends when one of the references in `others` is ready, or after `timeout_s`. Raises RoleLost when
+        a role died, or owes an answer for too long; calls in `patient` may take as long as they like. Raises ObjectLost
+        when an argument of a call is gone with the process or node that had it.
         """
         for ref in wait([*self.pending, *others], max(0.0, timeout_s)):
             if ref in self.pending:
@@ -60,12 +62,15 @@ class Calls:
 
 
 def _kind(role: str) -> str:
-    """Without its number."""
+    """A role's name without its number."""
     return role.rstrip(" 0123456789")
 
 
 def blame(roles: Mapping[str, Handle], error: Exception) -> RoleLost:
-    """What ended the run when one role misses another, or what it had: the one that died, or those that are silent."""
+    """Find out who is to blame for an error in one role that another may have caused.
+
+    Pings all: returns RoleLost naming the role that died, or else those that do not answer within GRACE_S.
+    """
     silent = {handle.ping(): role for role, handle in roles.items()}
     until = now() + GRACE_S
     while silent and (ready := wait(list(silent), max(0.0, until - now()))):

@@ -1,4 +1,4 @@
-"""ManageLink: the orchestrator's edge to manage. Nothing here waits, and no failure of manage stops training."""
+"""ManageLink: the orchestrator's edge to manage. Training never waits for manage, and no failure of manage stops it."""
 
 import logging
 import math
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from drl_cli.runtime.messages import EvalReport, LoadParams
-from drl_cli.runtime.place.handles import ActorDied, Handle, Ref, get, wait
+from drl_cli.runtime.place.handles import ActorDied, Handle, ObjectLost, Ref, get, wait
 from drl_cli.utils.clock import now
 
 log = logging.getLogger(__name__)
@@ -16,11 +16,14 @@ class ManageLink:
     """Sends reports and evaluations; at most one evaluation runs, and only the newest version waits for it.
 
     `spawn(wait)` gives a handle, or None while manage can't be started yet (mode=single trains while Ray starts);
-    with `wait` it blocks until it can.
+    with `wait` it blocks until it can. A manage that was restarted evaluates the newest version that the parameter
+    `server` has, and so does one whose version is gone with the process or node that had its parameters.
     """
 
-    def __init__(self, spawn: Callable[[bool], Handle | None], max_restarts: int, stall_s: float = math.inf) -> None:
-        self.spawn, self.max_restarts, self.stall_s = spawn, max_restarts, stall_s
+    def __init__(
+        self, spawn: Callable[[bool], Handle | None], server: Handle, max_restarts: int, stall_s: float = math.inf
+    ) -> None:
+        self.spawn, self.server, self.max_restarts, self.stall_s = spawn, server, max_restarts, stall_s
         self.handle: Handle | None = None
         self.evaluations: list[EvalReport] = []
         self.evaluated = -1
@@ -29,8 +32,8 @@ class ManageLink:
         self.gave_up = False
         self.evaluating: Ref = None
         self._until = math.inf  # when an evaluation has taken so long that it is said
-        self._running: tuple[LoadParams, Ref] | None = None
-        self._next: tuple[LoadParams, Ref] | None = None
+        self._running: tuple[LoadParams | Ref, Ref] | None = None
+        self._next: tuple[LoadParams | Ref, Ref] | None = None
         self._reports: dict[Ref, Callable[[Any], None]] = {}
         self._unsent: list[tuple[str, tuple[Any, ...], Callable[[Any], None]]] = []
         self._problem = ""
@@ -40,13 +43,18 @@ class ManageLink:
         """Record these scalars."""
         self._send("report", scalars, env_steps)
 
-    def commit(self, parts: Sequence[Any], on_done: Callable[[str | OSError | None], None]) -> None:
+    def commit(self, parts: Sequence[Any], on_done: Callable[[str | Exception | None], None]) -> None:
         """Make a checkpoint of these parts (Manage.commit); `on_done` gets its answer, None when manage died."""
         self._send("commit", *parts, on_done=on_done)
 
     def save(self, params_header: LoadParams, params: Ref) -> None:
-        """Save this version's model alone."""
-        self._send("save", params_header, params)
+        """Save this version's model alone, or where its parameters are gone, the newest that the server has."""
+
+        def on_done(answer: str | ObjectLost | None) -> None:
+            if isinstance(answer, ObjectLost):
+                self._send("save", *self._pull())
+
+        self._send("save", params_header, params, on_done=on_done)
 
     def evaluate(self, params_header: LoadParams, params: Ref) -> None:
         """Evaluate this version as soon as the running evaluation is done; an older one that waits is skipped."""
@@ -73,17 +81,21 @@ class ManageLink:
                 if report.problem:
                     self._warn(report.problem)
                 self.on_evaluation(report)
-        if self.evaluating is not None and now() > self._until and self._running is not None:
+            elif isinstance(report, ObjectLost) and self._running is not None:
+                if isinstance(self._running[0], LoadParams):
+                    self._next = self._next or self._pull()
+                else:  # what the server gave is gone, too
+                    self._warn(str(report))
+        if self.evaluating is not None and now() > self._until:
             self._until = math.inf
-            env_steps = self._running[0].env_steps
-            log.warning("the evaluation of step %d takes longer than %g s; training goes on", env_steps, self.stall_s)
+            log.warning("an evaluation takes longer than %g s; training goes on", self.stall_s)
         if self.evaluating is None and self._next is not None and self.handle is not None:
             self._running, self._next = self._next, None
             self._until = now() + self.stall_s
             self.evaluating = self.handle.call("evaluate", *self._running)
 
     def finish(self, params_header: LoadParams, params: Ref, timeout_s: float, is_over: Callable[[], bool]) -> None:
-        """Evaluate the last version, unless it has been; wait for all that is under way, as long as it is not over."""
+        """Evaluate the last version unless that was done, and wait for all that is under way, until `is_over()`."""
         self.drop_next()
         self._wait(timeout_s, is_over)
         if self.evaluated != params_header.version and not is_over():
@@ -102,11 +114,11 @@ class ManageLink:
         self._wait(timeout_s)
 
     def under_way(self) -> list[Ref]:
-        """Answers that are to come."""
+        """References to the answers that manage still owes."""
         return [ref for ref in (self.evaluating, *self._reports) if ref is not None]
 
     def _wait(self, timeout_s: float, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Until nothing is under way or it is over; gives up with a warning when nothing comes back for `timeout_s`."""
+        """Wait until nothing is under way or `is_over()`; gives up, with a warning, after `timeout_s` of silence."""
         heard = now()
         while not self.gave_up and not is_over():
             self.poll()
@@ -142,10 +154,20 @@ class ManageLink:
         assert self.handle is not None
         self._reports[self.handle.call(method, *args)] = on_done
 
+    def _pull(self) -> tuple[Ref, Ref]:
+        """The newest version that the server has: references to its header and its parameters."""
+        params_header, params = self.server.call("pull", results=2)
+        return params_header, params
+
     def _take(self, ref: Ref) -> Any:
-        """The result; a failure is reported once, and a dead manage is replaced."""
+        """The result, or ObjectLost where manage was called with something that is gone.
+
+        Another failure is reported once, and a dead manage is replaced.
+        """
         try:
             return get(ref)
+        except ObjectLost as error:
+            return error
         except ActorDied as error:
             self._replace(error)
         except Exception as error:
@@ -153,7 +175,7 @@ class ManageLink:
         return None
 
     def _warn(self, problem: str) -> None:
-        """Once in a row: a full disk fails every report in the same way."""
+        """Warn, but not of the same problem twice in a row: a full disk fails every report in the same way."""
         if problem != self._problem:
             log.warning("manage failed: %s", problem)
         self._problem = problem
@@ -161,7 +183,8 @@ class ManageLink:
     def _replace(self, error: ActorDied) -> None:
         waiting, self._reports = self._reports, {}
         self.evaluating = None
-        self._next, self._running = self._next or self._running, None
+        if self._next is not None or self._running is not None:
+            self._next, self._running = self._pull(), None
         self.restarts += 1
         if self.restarts > self.max_restarts:
             self.gave_up = True

@@ -29,7 +29,7 @@ class ReplayShards:
         return self.shards[shard].call("insert", header, columns)
 
     def sample(self, message: SampleBatch) -> tuple[int, list[Ref]]:
-        """The shard that is asked, and references to a header and its columns for each trainer in turn."""
+        """The number of the shard that is asked, and references to a header and columns for each trainer in turn."""
         shard = self._choose(sorted(self.filled))
         return shard, self.shards[shard].call("sample", message, results=2 * message.num_trainers)
 
@@ -38,11 +38,11 @@ class ReplayShards:
         return self.shards[shard].call("update_priorities", message)
 
     def state(self) -> State:
-        """The choice of shards that comes next, and which of them have rows; not the shards' own."""
+        """The generator that chooses shards, and which shards have rows; the shards save their own states."""
         return {"rng": rng_state(self.rng), "filled": np.array(sorted(self.filled), np.int64)}
 
     def load_state(self, state: State) -> None:
-        """Go on from `state()`; for shards that hold the rows they held then."""
+        """Go on from `state()`; the shards must hold the rows that they held then."""
         set_rng_state(self.rng, state["rng"])
         self.filled = {shard for shard in state["filled"].tolist() if shard < len(self.shards)}
 

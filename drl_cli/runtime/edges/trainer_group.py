@@ -2,19 +2,18 @@
 
 from collections.abc import Sequence
 
+from drl_cli.runtime.edges.calls import GRACE_S
 from drl_cli.runtime.errors import Diverged
 from drl_cli.runtime.place.handles import ActorDied, Handle, Ref, get, wait
 from drl_cli.types import State
 from drl_cli.utils.clock import now
 from drl_cli.utils.group import PeerLost
 
-GRACE_S = 10.0  # a dead process is known to be dead by then
-
 
 class TrainerGroup:
     """Each trainer gets its part of every batch; they average their gradients, so their parameters stay equal.
 
-    The first speaks for all: it publishes, and its report holds the means over all.
+    What is equal in all is asked of the first: parameters, state, and the report, whose metrics are means over all.
     """
 
     def __init__(self, trainers: Sequence[Handle]) -> None:
@@ -22,14 +21,14 @@ class TrainerGroup:
         self.roles = roles(len(trainers))
 
     def connect(self) -> list[Ref]:
-        """Bring several together, while the rest starts; a reference per trainer, to be watched."""
+        """Have several trainers meet, while other roles still start; returns a reference to each one's answer."""
         if len(self.trainers) == 1:
             return []
         address = self.trainers[0].call("listen")
         return [trainer.call("join", address) for trainer in self.trainers]
 
     def train(self, parts: Sequence[Ref]) -> tuple[list[Ref], list[Ref]]:
-        """Update on a header and columns for each trainer in turn; references to their reports and priorities."""
+        """Have all update on their `parts`, a header and columns for each; references to reports and priorities."""
         pairs = zip(self.trainers, parts[::2], parts[1::2], strict=True)
         calls = [trainer.call("train", header, columns, results=2) for trainer, header, columns in pairs]
         return [report for report, _ in calls], [priorities for _, priorities in calls]
@@ -40,15 +39,15 @@ class TrainerGroup:
         return params_header, params
 
     def state(self) -> Ref:
-        """A reference to what has to be saved to go on exactly: the first's, since all are equal."""
+        """A reference to what has to be saved to go on exactly."""
         return self.trainers[0].call("state")
 
     def load_state(self, state: Ref | State) -> list[Ref]:
-        """Have all go on from one state; a reference per trainer, to be watched."""
+        """Have all go on from one state; returns a reference to each one's answer."""
         return [trainer.call("load_state", state) for trainer in self.trainers]
 
     def at_fault(self, reports: Sequence[Ref], error: Diverged) -> Diverged:
-        """Of all trainers that diverged in one call, the one whose data was at fault; each saw its own part."""
+        """Of the errors of one train call, the one that names bad data; each trainer saw only its part of the batch."""
         silent, until = list(reports), now() + GRACE_S
         while not error.is_data and silent and (ready := wait(silent, max(0.0, until - now()))):
             silent = [ref for ref in silent if ref not in ready]

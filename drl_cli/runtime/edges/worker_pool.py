@@ -16,10 +16,12 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Member:
-    """One worker (or proxy) and what it is doing; `loaded`: parameters went along with its last call.
+    """One worker (or proxy) and what it is doing.
 
-    `collects` were begun in this incarnation, the last at `issued` [s]; an episode `ended` in the last. It was replaced
-    for these `causes`; from noticing one until it hands over again it is `lost`. One that `hung` has been killed.
+    `header` refers to the answer of its last collect, begun at `issued` [s]; `loaded` tells whether parameters went
+    along with that call, `version` is that of the last parameters that did. `collects` counts the calls to this
+    incarnation; an episode `ended` in the last that was finished. `causes` say why it was replaced, each time; `lost`
+    is when the last loss was noticed [s], None once it has handed over again. One that `hung` has been killed.
     """
 
     index: int
@@ -35,10 +37,18 @@ class Member:
     lost: float | None = None
     hung: bool = False
 
+    @property
+    def is_back(self) -> bool:
+        """It was replaced, and has no parameters yet."""
+        return self.version < 0 and bool(self.causes)
+
 
 @dataclass(frozen=True)
 class Collected:
-    """What came back from one member: the header and a reference to the columns; None when it died on the way."""
+    """What came back from one member: the header and a reference to the columns, both None when the member died.
+
+    `loaded` tells whether parameters went along with the call, `restarts` how often the member was replaced for it.
+    """
 
     member: int
     header: InsertTransition | None
@@ -96,10 +106,10 @@ class WorkerPool:
         return is_due and params_header.version > member.version
 
     def dispatch(self, member: Member, params_header: LoadParams, params: Ref) -> Ref:
-        """Start a collect; the parameters go along only if the member has older ones, and is to have these.
+        """Start a collect; the parameters go along only where `fetches` says so. Returns a reference to the columns.
 
-        The reference is to the columns: they are here before replay is asked to take them, so that a node that is lost
-        on their way does not hold up replay.
+        Waiting for the columns, not for the header, has them on this node before replay is asked to take them: a node
+        that is lost while they travel does not hold up replay.
         """
         member.loaded = self.fetches(member, params_header)
         args = (params_header, params) if member.loaded else (params_header,)
@@ -148,7 +158,7 @@ class WorkerPool:
         return min((self._deadline(member) for member in self.busy.values()), default=float("inf"))
 
     def kill_overdue(self, moment: float) -> None:
-        """End those that hang: what they owe then comes as a death. To be called when nothing is ready."""
+        """Kill members that hang; `finish` then finds them dead. To be called when no answer is ready."""
         for member in self.busy.values():
             if moment >= self._deadline(member):
                 member.hung = True
@@ -156,7 +166,7 @@ class WorkerPool:
                 member.handle.kill()
 
     def take_notes(self) -> list[str]:
-        """What was said of losses since the last take, for who is to hear of it elsewhere."""
+        """The warnings about lost members since the last take: a proxy hands them on, for the user to see."""
         notes, self.notes = self.notes, []
         return notes
 

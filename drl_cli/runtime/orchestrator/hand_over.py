@@ -1,4 +1,4 @@
-"""HandOver: from finished collects to rows in replay, and what the counters say of them."""
+"""HandOver: sends collects to workers and their rows to replay, and counts both."""
 
 import logging
 import math
@@ -49,11 +49,11 @@ class HandOver:
         self.arrived.append(self.pool.finish(ref))
 
     def is_due(self) -> bool:
-        """The window is over, or there is nobody left to wait for."""
+        """Whether something has arrived, and the window is over or nobody is busy any more."""
         return bool(self.arrived) and (now() >= self.ends or not self.pool.busy)
 
     def flush(self) -> None:
-        """Insert what has arrived."""
+        """Insert what has arrived into replay, and count it."""
         for done in sorted(self.arrived, key=lambda done: done.member):
             if done.header is None or done.columns is None:
                 self.progress.worker_restarts += done.restarts
@@ -74,7 +74,7 @@ class HandOver:
         self.arrived, self.ends = [], math.inf
 
     def _on_inserted(self, header: InsertTransition, ref: Ref) -> None:
-        """The block is in replay, or its bytes were lost on the way, with the node that had them."""
+        """The block is in replay; or its bytes were lost on the way with their node, then it is counted out again."""
         self.inserting -= 1
         try:
             get(ref)

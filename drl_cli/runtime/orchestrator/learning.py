@@ -1,4 +1,4 @@
-"""Learning: batches from replay to the trainers, priorities back, and the parameters that come of it to all."""
+"""Learning: has replay draw batches and trainers update on them, sends priorities back, and publishes parameters."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ from drl_cli.types import Array
 from drl_cli.utils.clock import now
 
 CALL_S = 0.2
-"""What a train call should take at most, where nobody said how many updates it makes: parameters follow calls."""
+"""What a train call should take at most, where trainer.updates_per_call is not given: it delays the next version."""
 
 
 class Learning:
@@ -45,12 +45,12 @@ class Learning:
         return self.progress.opt_steps > self.params_header.opt_steps
 
     def connect(self) -> None:
-        """Bring several trainers together."""
+        """Have several trainers meet."""
         for role, ref in zip(self.trainers.roles, self.trainers.connect(), strict=False):
             self.calls.expect(ref, role, get)
 
     def go_on(self, params_header: LoadParams, params: Array) -> None:
-        """Begin with this version."""
+        """Begin with this version, that of a checkpoint."""
         self.params_header, self.params = params_header, self.share(params)
         self._push(self.params)
 
@@ -83,20 +83,29 @@ class Learning:
             self.calls.expect(ref, role, on_report)
 
     def publish(self) -> None:
-        """Ask for the next version."""
+        """Have the trainers publish the next version."""
         params_header, params = self.trainers.publish(self.params_header.version + 1, self.progress.env_steps)
         self.publishing = True
         self.calls.expect(params_header, self.trainers.roles[0], lambda ref: self._on_published(ref, params))
 
+    def pull(self) -> Ref:
+        """The newest parameters for a worker that comes back: from the server, whatever became of `params`.
+
+        They are of the version of `params_header`: the server answers in order, and was sent that version before.
+        """
+        params_header, params = self.server.call("pull", results=2)
+        self.calls.expect(params_header, "parameter server", get)
+        return params
+
     def blame(self, error: Exception) -> RoleLost:
-        """Which of the roles that miss one another is lost."""
+        """Find out which trainer or replay shard is lost, after an error that another role reported."""
         shards = {f"replay {i}": shard for i, shard in enumerate(self.replay.shards)}
         return blame({**shards, **dict(zip(self.trainers.roles, self.trainers.trainers, strict=True))}, error)
 
     def _on_trained(self, ref: Ref, asked: int, shard: int, priorities: list[Ref]) -> None:
         report: TrainReport = get(ref)
         if self.config.replay.wants_priorities:
-            # Sent only now: replay answers in order, and would keep the next batch waiting for priorities to come.
+            # Not passed on as references before they are there: replay answers in order, and the next batch would wait.
             for part in priorities:
                 self.calls.expect(self.replay.update_priorities(shard, part), "replay", get)
                 self.progress.trace.add(5)
@@ -111,7 +120,7 @@ class Learning:
             self.publish()
 
     def _size_calls(self, report: TrainReport) -> None:
-        """Slow updates: fewer in a call. Where equal seeds give equal weights all calls stay as large as they are."""
+        """Where updates are slow, make fewer in a call; only in mode=async, where equal seeds need not repeat a run."""
         if self.config.mode == "async" and self.config.trainer.updates_per_call is None and report.num_batches:
             fitting = int(CALL_S * report.num_batches / max(1e-9, report.seconds))
             self.call_updates = max(1, min(self.config.updates_per_call, fitting))

@@ -1,4 +1,4 @@
-"""Orchestrator: starts, paces and stops everything. It has the only loop, and never touches an array."""
+"""Orchestrator: starts, paces and stops everything. It has the only loop, and sees headers and references only."""
 
 import logging
 import math
@@ -39,8 +39,7 @@ class Orchestrator:
         self, config: Config, edges: Edges, limiter: Limiter, progress: Progress, console: Console, folder: Path
     ) -> None:
         self.config, self.limiter, self.progress = config, limiter, progress
-        self.pool, self.replay, self.trainers, self.server = edges.pool, edges.replay, edges.trainers, edges.server
-        self.manage = edges.manage
+        self.pool, self.replay, self.trainers, self.manage = edges.pool, edges.replay, edges.trainers, edges.manage
         self.manage.on_evaluation = self._on_evaluation
         self.calls = Calls(config.orchestrator.stall_s)
         self.hand_over = HandOver(config, edges, limiter, progress, self.calls)
@@ -48,11 +47,11 @@ class Orchestrator:
         self.learning = Learning(config, edges, limiter, progress, self.calls)
         self.learning.on_published = self.reports.published
         self.pace = Pace(config, limiter, progress, self.hand_over, self.learning)
+        self.saver = Saver(config, edges, self.calls, folder / "checkpoints")
         self.stop_reason: str | None = None
         self.paused = self.interrupted = False
         self.deadline: float | None = None
         self.health: Callable[[], str | None] = lambda: None  # what is wrong with what the roles run on
-        self.saver = Saver(config, edges, self.calls, folder / "checkpoints")
 
     def run(self) -> None:
         """Train until a stop condition holds; the reason is in `stop_reason`."""
@@ -76,14 +75,14 @@ class Orchestrator:
         self.progress.end()
 
     def go_on(self, params_header: LoadParams, params: Array) -> None:
-        """Begin with these parameters and with the counters as they are now, those of a checkpoint."""
+        """Begin with these parameters, and with the counters that `progress` has loaded from the same checkpoint."""
         self.learning.go_on(params_header, params)
         self.reports.go_on(params_header.env_steps)
         self.hand_over.issued = self.progress.env_steps
         self.saver.go_on(self.progress.env_steps)
 
     def state(self) -> dict[str, Any]:
-        """What a resumed run needs of this role, as json; no train call may be under way."""
+        """What a resumed run needs of the orchestrator, as json; no train call may be under way."""
         return {
             "counts": {"version": self.learning.params_header.version, **self.progress.counts()},
             "progress": self.progress.state(),
@@ -107,7 +106,7 @@ class Orchestrator:
         self.manage.finish(*newest, self.config.orchestrator.stall_s, is_over=lambda: self.interrupted)
 
     def rescue(self) -> None:
-        """Save what there is when the run can't go on: a checkpoint, or at least the newest model."""
+        """Save a checkpoint when the run can't go on, or where a role for it is missing, at least the newest model."""
         if self.learning.params is None:
             return
         self.deadline = now() + RESCUE_S
@@ -142,7 +141,7 @@ class Orchestrator:
         self.paused = not self.paused
 
     def close(self, status: str) -> None:
-        """Stop every role; the last message that each gets."""
+        """Stop every role. Nobody is called after this."""
         self.manage.close(status, CLOSE_S)
         for member in self.pool.members:
             member.handle.call("close")
@@ -186,16 +185,20 @@ class Orchestrator:
         self._idle()
 
     def _is_settled(self) -> bool:
-        """Whether what was issued has been done, but for collects."""
+        """Whether all calls have been answered but collects."""
         return self.learning.is_idle and self.hand_over.inserting == 0
 
     def _last_incarnation(self) -> int:
-        """The highest that a worker has; behind a proxy each may have been restarted in the proxy's life."""
+        """The highest incarnation that a worker may have had.
+
+        A proxy's workers are restarted by the proxy, up to max_restarts times in each of the proxy's own incarnations.
+        """
         highest = max(member.incarnation for member in self.pool.members)
         lives = self.config.worker.max_restarts + 1 if self.config.num_proxies else 1
         return (highest + 1) * lives - 1
 
     def _settle(self) -> None:
+        """Hand over what has arrived, and wait for all calls but collects."""
         self.hand_over.flush()
         self._until(self._is_settled)
 
@@ -204,7 +207,8 @@ class Orchestrator:
 
     def _dispatch(self, member: Member) -> None:
         params_header = replace(self.learning.params_header, random_actions=self.pace.is_random())
-        self.hand_over.dispatch(member, params_header, self.learning.params)
+        comes_back = member.is_back and params_header.version >= 0
+        self.hand_over.dispatch(member, params_header, self.learning.pull() if comes_back else self.learning.params)
 
     # Waiting
 
@@ -217,7 +221,7 @@ class Orchestrator:
             self._idle()
 
     def _wait(self) -> None:
-        """React to all that is ready; wait for the first if nothing is, but not beyond what is due by the clock."""
+        """React to all answers that are there; wait for one if there are none, until something is due by the clock."""
         due = min(self.reports.next, self.hand_over.ends, self.pool.next_deadline(), self.deadline or math.inf)
         if problem := self.health():
             raise RoleLost(problem)

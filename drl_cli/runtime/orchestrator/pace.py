@@ -1,4 +1,4 @@
-"""Pace: which call may be made next, by the limiter, the parameters that there are, and the end of the run."""
+"""Pace: whether the next collect or train call may be made now."""
 
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.orchestrator.hand_over import HandOver
@@ -8,7 +8,10 @@ from drl_cli.runtime.orchestrator.rate_limiter import Limiter
 
 
 class Pace:
-    """It answers, and issues nothing. `prefetch` train calls may be in flight: the next batch is drawn meanwhile."""
+    """Asks the limiter, whether there are parameters, and how far the run is; makes no call itself.
+
+    Up to `prefetch` train calls may be under way, so that the next batch is drawn while the trainers still update.
+    """
 
     def __init__(
         self, config: Config, limiter: Limiter, progress: Progress, hand_over: HandOver, learning: Learning
@@ -27,9 +30,9 @@ class Pace:
         return updates if updates > 0 and self.limiter.may_sample(updates) else 0
 
     def may_collect(self) -> bool:
-        """Whether one more collect may start; on-policy not with parameters that are being replaced right now.
+        """Whether one more collect may start.
 
-        Workers begin at random while the trainer starts, which takes longer.
+        On-policy, not while a new version is under way. Before the first version, only as far as workers act at random.
         """
         issued = self.hand_over.issued
         if issued >= self.config.total_env_steps or (self.config.is_on_policy and self.learning.publishing):

@@ -22,7 +22,11 @@ log = logging.getLogger(__name__)
 
 
 class Progress:
-    """One meaning in every mode: env_steps over all workers, opt_steps = gradient updates, loads = versions."""
+    """The counters mean the same in every mode: env_steps are over all workers, opt_steps are gradient updates.
+
+    `inserts` are transitions that have landed in replay, `samples` batches drawn, `loads` versions published. Times
+    are in seconds; `started` is when the process began, since the epoch.
+    """
 
     def __init__(self, config: Config, started: float, trace_file: Path | None = None) -> None:
         self.config, self.started = config, started
@@ -66,7 +70,7 @@ class Progress:
         self.trace_file.write(json.dumps(line) + "\n")
 
     def collected(self, header: InsertTransition) -> None:
-        """A block has landed."""
+        """Count what a worker (or proxy) handed over."""
         if self.collect_started is None:
             self.collect_started = now() - header.collect_s
             self.start_up_s = self.process_s() - header.collect_s
@@ -86,7 +90,7 @@ class Progress:
             self.warm_env_steps = self.env_steps - excess - self._anew[0]
 
     def lost(self, header: InsertTransition) -> None:
-        """A block that was counted has not landed: what it held never was."""
+        """Count a block out again that was lost on its way to replay."""
         self.env_steps -= header.env_steps
         self.inserts -= header.rows
         self.num_episodes -= len(header.episodes)
@@ -94,7 +98,7 @@ class Progress:
             self._worker_steps[block.worker] -= block.last_env_step - block.first_env_step
 
     def trained(self, report: TrainReport, shard: int = 0) -> None:
-        """A train call is done, with batches from this shard."""
+        """Count a train call whose batches came from this shard."""
         self.opt_steps = report.opt_steps
         self.samples += report.num_batches
         self._replay[shard] = report.replay
@@ -131,7 +135,7 @@ class Progress:
         return self.opt_steps / (self.env_steps - self.warm_env_steps)
 
     def counts(self) -> dict[str, int]:
-        """How far the run is."""
+        """The counters that tell how far the run is."""
         names = ("env_steps", "opt_steps", "inserts", "samples", "loads", "num_episodes")
         return {name: getattr(self, name) for name in names}
 
@@ -186,7 +190,7 @@ class Progress:
         return min(1.0, worker_wait_s / worker_time), min(1.0, max(0.0, trainer))
 
     def report(self, worker_wait_s: float) -> dict[str, float]:
-        """All that has come together since the last report, by tag."""
+        """Scalars by tag: means and rates since the last report, counters since the beginning."""
         moment = now()
         since, before = self._last_report
         self._last_report = (moment, self.counts())

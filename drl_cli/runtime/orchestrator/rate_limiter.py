@@ -1,4 +1,4 @@
-"""Rate limiters: arithmetic that says which side may go on. They answer, and never wait."""
+"""Rate limiters: arithmetic that says whether workers or trainers may go on. They never wait."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,10 +31,10 @@ class Limiter(Protocol):
         """A train call of U batches is on its way."""
 
     def unserved(self, batches: int, dropped: int) -> None:
-        """Batches that a train call did not get, and transitions that were dropped instead of being served."""
+        """A train call was served so many batches less than it asked for, and `dropped` transitions were too old."""
 
     def state(self) -> dict[str, int]:
-        """What has landed and been served; collects under way are not in it, train calls must not be."""
+        """What has landed and been served. Collects under way are left out; no train call may be under way."""
 
     def load_state(self, state: Mapping[str, int]) -> None:
         """Go on from `state()`."""

@@ -1,4 +1,4 @@
-"""Reports: what is said of a run while it goes on, by the clock and with each evaluation, to manage and the console."""
+"""Reports: tells manage and the console how the run goes, by the clock, and has new versions evaluated."""
 
 from drl_cli.metrics.console import Console
 from drl_cli.runtime.config import Config
@@ -22,11 +22,11 @@ class Reports:
         self.next_eval = config.manage.eval_period
 
     def go_on(self, env_steps: int) -> None:
-        """The newest version is of these environment steps."""
+        """Have the next evaluation at the first multiple of eval_period after these environment steps."""
         self.next_eval = multiple_after(env_steps, self.config.manage.eval_period)
 
     def send(self, params_header: LoadParams) -> None:
-        """Report now."""
+        """Send a report now, and the next after logger.report_s."""
         self.next = now() + self.config.logger.report_s
         scalars = self.progress.report(self.worker_wait_s())
         exploration = average(self.config.worker.exploration, params_header.exploration, self.config.num_workers)

@@ -1,4 +1,4 @@
-"""Saver: the orchestrator's way to a checkpoint: asks each role for its part, has manage put them together."""
+"""Saver: makes checkpoints: asks each role for its part, and has manage put the parts together."""
 
 import logging
 import shutil
@@ -33,18 +33,18 @@ class Saver:
         self.failing: set[str] = set()
 
     def is_due(self, env_steps: int) -> bool:
-        """Whether it is time for one; the last is saved at the end anyway."""
+        """Whether it is time for a checkpoint; the last of a run is saved at the end, whatever this says."""
         return self.next <= env_steps < self.config.total_env_steps and not self.busy
 
     def go_on(self, env_steps: int) -> None:
-        """There is a checkpoint of these environment steps."""
+        """Have the next checkpoint at the first multiple of checkpoint.period after these environment steps."""
         self.next = multiple_after(env_steps, self.config.checkpoint.period)
 
     def begin(self, params_header: LoadParams, params: Ref, counters: Mapping[str, Any], workers: bool = True) -> None:
-        """Save this version, what the orchestrator counts, and every role as it is now.
+        """Save this version, the orchestrator's `counters`, and the state that every role has now.
 
-        Calls to a role are answered in order, so the roles may go on at once. Nothing happens when the last checkpoint
-        has the same counts.
+        Calls to a role are answered in order: later calls do not change what is saved. Nothing happens when the last
+        checkpoint has the same counts.
         """
         assert not self.busy
         self.go_on(counters["counts"]["env_steps"])
@@ -76,14 +76,14 @@ class Saver:
         states: Mapping[str, Ref],
         sums: Mapping[str, str],
     ) -> None:
-        """All parts are there."""
+        """All parts are there: have manage make a checkpoint of them."""
         if sums:
             self.failing.discard("replay")
         parts = (str(draft), params_header, params, counters, sums, tuple(states), *states.values())
         self.edges.manage.commit(parts, partial(self._on_saved, counters))
 
-    def _on_saved(self, counters: Mapping[str, Any], saved: str | OSError | None) -> None:
-        """Manage's answer: the folder, or why there is none (None: manage died, and has been reported)."""
+    def _on_saved(self, counters: Mapping[str, Any], saved: str | Exception | None) -> None:
+        """Manage answered with the checkpoint's folder or with what went wrong; None: manage died."""
         self.busy = False
         if isinstance(saved, str):
             self.last, self.saved = Path(saved), counters["counts"]
@@ -93,7 +93,7 @@ class Saver:
             self._warn("checkpoint", f"a checkpoint could not be saved: {saved or 'manage failed'}; {last}")
 
     def _warn(self, what: str, text: str) -> None:
-        """Once in a row: on a full disk it goes on all night."""
+        """Warn the first time in a row that something fails: on a full disk each checkpoint of a night does."""
         log.log(logging.INFO if what in self.failing else logging.WARNING, text)
         self.failing.add(what)
 
@@ -140,7 +140,7 @@ class _Parts:
         self._one_less()
 
     def _on_piece(self, shard: int, ref: Ref) -> None:
-        """The sums of all of a shard's files, or something else while there is more to write."""
+        """A shard answered: with the sums of all its files when it is done, else there is more to write."""
         try:
             answer = get(ref)
         except OSError as error:
@@ -166,6 +166,6 @@ class _Parts:
 
 
 def drop_drafts(root: Path) -> None:
-    """Remove what checkpoints that were never finished have left."""
+    """Remove the drafts of checkpoints that were never finished."""
     for path in root.glob(".step_*"):
         shutil.rmtree(path)

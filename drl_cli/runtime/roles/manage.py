@@ -37,7 +37,10 @@ EVAL_COLUMNS = (
 
 
 class Manage:
-    """`report` and `evaluate` may run at the same time, in two threads."""
+    """It evaluates in one thread and does all else in another, so that a report never waits for an evaluation.
+
+    `started` is when the run began, in seconds since the epoch, time before it was resumed included.
+    """
 
     def __init__(self, config: Config, spec: EnvSpec, folder: Path, started: float) -> None:
         self.config, self.spec, self.folder, self.started = config, spec, folder, started
@@ -112,13 +115,13 @@ class Manage:
         return str(folder)
 
     def save(self, params_header: LoadParams, params: Array) -> str:
-        """Save this version's model alone, to be looked at: a run can't be resumed from it; returns its folder."""
+        """Save this version's model alone, from which a run can't be resumed; returns its folder."""
         with self.lock:
             folder = free_folder(self.checkpoints, params_header.env_steps, params_header.version)
             return str(save_model(folder, params_header, params, {}))
 
     def close(self, status: str) -> None:
-        """Write what is left."""
+        """Close the files and environments; nothing is recorded after this."""
         with self.lock:
             for recorder in self.recorders:
                 recorder.close(status)
@@ -143,7 +146,7 @@ class Manage:
         return score
 
     def _play(self, part: int, params: Array) -> Score:
-        """The score over a part of all episodes that an evaluation may take, from their own seeds each time."""
+        """The score over one part of the episodes that an evaluation may take; equal parts have equal seeds."""
         manage = self.config.manage
         if part == len(self.evaluators):
             seeds = integers(self.config.seed, "evaluate", manage.eval_episodes + manage.confirm_episodes)

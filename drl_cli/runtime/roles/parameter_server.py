@@ -1,4 +1,4 @@
-"""ParameterServer: the newest versioned parameters, in a copy of its own."""
+"""ParameterServer: the newest versioned parameters, for those that come late or again."""
 
 from pathlib import Path
 
@@ -8,7 +8,11 @@ from drl_cli.types import Array
 
 
 class ParameterServer:
-    """A dead trainer does not invalidate what was pushed here."""
+    """It keeps a copy of what is pushed, so that nothing is lost with the trainer or with the trainer's node.
+
+    Workers normally get parameters along with `collect`, by a reference to what the trainer published. The server is
+    read for a replaced worker or proxy, for a restarted manage, and by the rescue, where that reference leads nowhere.
+    """
 
     def __init__(self) -> None:
         self.params_header: LoadParams | None = None

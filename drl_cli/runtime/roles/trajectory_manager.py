@@ -63,15 +63,25 @@ class TrajectoryManager:
         for trainer in range(message.num_trainers):
             mine = slice(trainer * size, (trainer + 1) * size)
             numbers = None if drawn.row_ids is None else drawn.row_ids[:, mine]
-            served = (trainer, drawn.num_batches, size, self.table.inserts, numbers, drawn.dropped, stats)
-            parts += [
-                BatchTrainingData(*served, message.version, message.env_steps, self.shard, self.moments, seconds),
-                drawn.columns if message.num_trainers == 1 else _part(drawn.columns, mine),
-            ]
+            header = BatchTrainingData(
+                trainer=trainer,
+                num_batches=drawn.num_batches,
+                batch_size=size,
+                inserts=self.table.inserts,
+                row_ids=numbers,
+                dropped=drawn.dropped,
+                stats=stats,
+                version=message.version,
+                env_steps=message.env_steps,
+                shard=self.shard,
+                moments=self.moments,
+                seconds=seconds,
+            )
+            parts += [header, drawn.columns if message.num_trainers == 1 else _part(drawn.columns, mine)]
         return tuple(parts)
 
     def update_priorities(self, message: UpdatePriority) -> None:
-        """Pass new priorities on."""
+        """Give rows new priorities."""
         self.table.update_priorities(message.row_ids, message.priorities)
 
     def contents(self) -> Columns:
@@ -122,7 +132,7 @@ class TrajectoryManager:
         return len(self.table)
 
     def _state(self) -> State:
-        """Everything besides the table."""
+        """What is saved besides the table: the last block of each worker, and the moments."""
         blocks = np.array([(*key, number) for key, number in self.last_block.items()], np.int64).reshape(-1, 3)
         return {"blocks": blocks} | ({} if self.moments is None else {"moments": self.moments.packed()})
 

@@ -1,6 +1,5 @@
 """WorkerProxy: the workers of one node behind one actor that looks like a single Worker."""
 
-import dataclasses
 import time
 
 import numpy as np
@@ -14,7 +13,7 @@ from drl_cli.types import Array, Columns
 class WorkerProxy:
     """Holds one copy of the parameters for its node and merges the blocks of its workers.
 
-    `window_s` is the gather window, None for a barrier (mode=sync).
+    A merged block is of the workers that are done within `window_s` of the first; None: of all of them (mode=sync).
     """
 
     def __init__(self, pool: WorkerPool, runtime: Runtime, window_s: float | None) -> None:
@@ -37,18 +36,18 @@ class WorkerProxy:
             results = [(done.header, done.columns) for done in gathered if done.header is not None]
         self.trace.add(1, len(results))
         headers = [header for header, _ in results]
-        merged = InsertTransition(
-            tuple(block for header in headers for block in header.blocks),
-            tuple(episode for header in headers for episode in header.episodes),
-            max(header.collect_s for header in headers),
-            self.pool.restarts - restarts,
-            self.trace.take(),
-            tuple(fault for header in headers for fault in header.faults),
-            tuple(self.pool.take_notes()),
-        )
         blocks = [get(columns) for _, columns in results]
         columns = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
-        return dataclasses.replace(merged, collect_s=time.perf_counter() - started), columns
+        merged = InsertTransition(
+            blocks=tuple(block for header in headers for block in header.blocks),
+            episodes=tuple(episode for header in headers for episode in header.episodes),
+            collect_s=time.perf_counter() - started,
+            restarts=self.pool.restarts - restarts,
+            routes=self.trace.take(),
+            faults=tuple(fault for header in headers for fault in header.faults),
+            notes=tuple(self.pool.take_notes()),
+        )
+        return merged, columns
 
     def close(self) -> None:
         """Stop the workers."""

@@ -1,0 +1,146 @@
+"""Who reads from the parameter server: those that come late or again, and the rescue when the trainer has died."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+from graphs import COUNTER
+
+from drl_cli.runtime.errors import RoleLost
+from drl_cli.runtime.files.checkpoint import load_model
+from drl_cli.runtime.place.handles import ActorDied, LocalRef, RayRuntime, get
+
+OFTEN = ("orchestrator.sample_load_ratio=1", "checkpoint.period=100000")
+
+
+def watch(graph):
+    """The versions that were newest whenever somebody pulled."""
+    call, pulled = graph.learning.server.call, []
+
+    def note(method, *args, results=1):
+        if method == "pull":
+            pulled.append(graph.learning.params_header.version)
+        return call(method, *args, results=results)
+
+    graph.learning.server.call = note
+    return pulled
+
+
+def at(graph, env_steps, act):
+    """Have `act` called once, when so many steps have been taken."""
+    collected, done = graph.progress.collected, []
+
+    def note(header):
+        collected(header)
+        if graph.progress.env_steps >= env_steps and not done:
+            done.append(act())
+
+    graph.progress.collected = note
+
+
+@pytest.mark.parametrize("proxies", [0, 2])
+def test_a_replaced_worker_or_proxy_gets_the_servers_parameters_and_nobody_else_does(build_graph, proxies):
+    graph = build_graph(COUNTER, "mode=async", "worker.num=2", f"worker.proxies={proxies}", *OFTEN)
+    pulled, spawn, given = watch(graph), graph.pool.spawn, []
+
+    def spawn_again(index, incarnation):
+        handle = spawn(index, incarnation)
+        collect = handle.role.collect
+
+        def note(params_header, params=None):
+            given.append((params_header.version, params is graph.learning.server.role.params))
+            return collect(params_header, params)
+
+        handle.role.collect = note
+        return handle
+
+    graph.pool.spawn = spawn_again
+    dead = graph.pool.members[1].handle
+    at(graph, 200, lambda: setattr(dead, "call", lambda *args, results: [LocalRef(error=ActorDied("signal 9"))] * 2))
+    graph.run()
+    assert graph.progress.worker_restarts == 1
+    assert given[0] == (pulled[0], True)
+    assert pulled[0] > 0
+    assert len(pulled) == 1
+    assert len(given) > 1
+    assert not any(from_server for _, from_server in given[1:])
+
+
+def test_workers_that_began_at_random_are_not_late(build_graph):
+    graph = build_graph(COUNTER, "mode=async", "worker.num=2", "worker.random_steps=300")
+    pulled = watch(graph)
+    graph.run()
+    assert pulled == []
+
+
+@pytest.mark.ray
+def test_a_worker_that_was_killed_acts_with_the_newest_version_again(build_graph):
+    graph = build_graph(COUNTER, "mode=async", "worker.num=2", "total_env_steps=3000", *OFTEN, on_ray=True)
+    published, headers, on_published = {}, [], graph.learning._on_published
+
+    def note_version(ref, params):
+        published[get(ref).version] = get(params).tobytes()
+        on_published(ref, params)
+
+    graph.learning._on_published = note_version
+    pulled = watch(graph)
+    victim = graph.pool.members[1]
+    at(graph, 1000, lambda: os.kill(get(victim.handle.ping()), signal.SIGKILL))
+    finish = graph.pool.finish
+
+    def note_header(ref):
+        done = finish(ref)
+        if done.header is not None and done.header.blocks[0].incarnation == 1:
+            headers.append((done.header, get(victim.handle.call("state"))["params"].tobytes()))
+        return done
+
+    graph.pool.finish = note_header
+    graph.run()
+    assert graph.progress.worker_restarts == 1
+    assert len(pulled) == 1
+    header, params = headers[0]
+    assert header.blocks[0].version == pulled[0] > 0
+    assert params == published[pulled[0]]
+
+
+class Far:
+    """A role on another node."""
+
+    def rows(self, count):
+        return np.ones(count)
+
+
+def saved_by_the_rescue(graph):
+    """Kill the trainer; returns what the server has and what the rescue saves, each a version and its parameters."""
+    at(graph, 500, lambda: os.kill(get(graph.trainers.trainers[0].ping()), signal.SIGKILL))
+    with pytest.raises(RoleLost, match="trainer died"):
+        graph.run()
+    newest, params = (get(ref) for ref in graph.learning.server.call("pull", results=2))
+    yield newest.version, params.tobytes()
+    graph.rescue()
+    graph.close("failed")
+    models = map(load_model, (graph.folder / "checkpoints").glob("step_*"))
+    yield max((manifest["version"], params.tobytes()) for params, manifest in models)
+
+
+@pytest.mark.ray
+def test_when_the_trainer_was_killed_the_newest_model_is_saved_bit_for_bit(build_graph):
+    graph = build_graph(COUNTER, "mode=async", "total_env_steps=100000", *OFTEN, on_ray=True)
+    newest, saved = saved_by_the_rescue(graph)
+    assert saved == newest
+    assert newest[0] > 0
+
+
+@pytest.mark.ray
+def test_parameters_that_went_with_their_node_are_saved_from_the_server(build_graph, ray_cluster, second_node, caplog):
+    graph = build_graph(COUNTER, "mode=async", "total_env_steps=100000", *OFTEN, on_ray=True)
+    rescue = saved_by_the_rescue(graph)
+    newest = next(rescue)
+    far = RayRuntime(str(graph.folder)).spawn("far", Far, node=second_node.node_id)
+    graph.learning.params = far.call("rows", 10**6)
+    get(far.ping())  # by now they are there, and only there
+    ray_cluster.remove_node(second_node, allow_graceful=False)
+    assert next(rescue) == newest
+    assert graph.manage.restarts == 0
+    assert "manage" not in caplog.text
