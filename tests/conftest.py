@@ -2,6 +2,7 @@
 
 import io
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -52,6 +53,23 @@ def second_node(ray_cluster):
     yield node
     if node in ray_cluster.worker_nodes:
         ray_cluster.remove_node(node)
+
+
+@pytest.fixture
+def alarms(monkeypatch):
+    """The timer of hang_limit stands still, so that no speed of the machine is a hang, and no hang takes any time.
+
+    It ticks `alarms(count)` times; whoever sleeps hangs.
+    """
+    from drl_cli.envs.hang import TICKS
+
+    def tick(count):
+        for _ in range(count):
+            signal.raise_signal(signal.SIGALRM)
+
+    monkeypatch.setattr(signal, "setitimer", lambda *args: (0.0, 0.0))
+    monkeypatch.setattr(time, "sleep", lambda seconds: tick(TICKS + 1))
+    return tick
 
 
 @pytest.fixture

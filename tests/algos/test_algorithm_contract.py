@@ -32,6 +32,8 @@ CPU = Context(torch.device("cpu"))
 CONF = Path(__file__).parents[2] / "conf" / "algo"
 NETWORK = NetworkConfig((16, 16), "relu", "uniform")
 ACTIONS = {"box": ActionSpec("box", 2, "Box(2,)"), "discrete": ActionSpec("discrete", 4, "Discrete(4)")}
+PRIORITIZED = {"sac", "dqn"}
+"""Those that give priorities, and weigh their rows."""
 CASES = [(name, kind) for name in algorithms() for kind in load_algorithm(name).ACTIONS]
 
 pytestmark = pytest.mark.parametrize(("name", "kind"), CASES, ids=["-".join(case) for case in CASES])
@@ -97,6 +99,7 @@ def test_module(name, kind, case):
     assert issubclass(case.module.Config, AlgoConfig)
     assert case.config.name == name
     assert set(get_type_hints(case.module.Config)) == {field.name for field in dataclasses.fields(case.config)}
+    assert ("prioritized" in case.module.TABLES) == (name in PRIORITIZED)
     assert refusal(name, case.spec, case.module.MODES[0], case.module.TABLES[0]) is None
 
 
@@ -178,7 +181,7 @@ def test_policy_is_seeded_and_greedy_is_deterministic(case):
     assert np.array_equal(first.greedy(obs), other.greedy(obs))
 
 
-def test_update(case):
+def test_update(name, case):
     algorithm, batch = case.algorithm(), case.batch()
     kept = {key: column.clone() for key, column in batch.items()}
     before = algorithm.state()
@@ -187,16 +190,17 @@ def test_update(case):
     assert not same(before, algorithm.state())
     assert update.metrics
     assert all(value.ndim == 0 and torch.isfinite(value) for value in update.metrics.values())
-    if update.priorities is not None:
+    assert (update.priorities is not None) == (name in PRIORITIZED)
+    if name in PRIORITIZED:
         assert update.priorities.shape == (16,)
         assert (update.priorities >= 0).all()
 
 
-def test_an_algorithm_with_priorities_weighs_its_rows(case):
+def test_an_algorithm_with_priorities_weighs_its_rows(name, case):
+    if name not in PRIORITIZED:
+        pytest.skip("gives no priorities")
     plain, ones, weighted = (case.algorithm() for _ in range(3))
     update = plain.update(case.batch())
-    if update.priorities is None:
-        pytest.skip("gives no priorities")
     ones.update(case.batch() | {"weight": torch.ones(16)})
     other = weighted.update(case.batch() | {"weight": torch.linspace(0.1, 1.0, 16)})
     assert same(plain.state(), ones.state())

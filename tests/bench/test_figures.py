@@ -1,23 +1,30 @@
 """Rates and their rounds."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from drl_cli.bench.figures import Figure, Rate, in_turn, middle, short, timed
 
 
-def test_work_is_done_at_least_once_and_its_things_are_counted():
+@pytest.fixture
+def work(monkeypatch):
+    """Does so many things in a quarter of a second of the clock, of which half is processor time."""
     calls = []
-    rate = timed(lambda: calls.append(1) or 7, seconds=0.0)
-    assert len(calls) == 1
-    assert rate.per_s > 0
-    assert timed(lambda: 0).per_s == 0
+    clock = SimpleNamespace(perf_counter=lambda: 0.25 * len(calls), process_time=lambda: 0.125 * len(calls))
+    monkeypatch.setattr("drl_cli.bench.figures.time", clock)
+    return lambda things: calls.append(things) or things
 
 
-def test_it_goes_on_for_the_time():
-    calls = []
-    rate = timed(lambda: calls.append(1) or 2, seconds=0.05)
-    assert len(calls) > 10
-    assert rate.per_s <= 2 * len(calls) / 0.05
+@pytest.mark.parametrize(("things", "rate"), [(7, Rate(28.0, 56.0)), (0, Rate(0.0, 0.0))])
+def test_work_is_done_at_least_once_and_its_things_are_counted(work, things, rate):
+    assert timed(lambda: work(things), seconds=0.0) == rate
+
+
+def test_it_goes_on_for_the_time(work):
+    done = []
+    assert timed(lambda: done.append(work(2)) or len(done), seconds=1.0) == Rate(1 + 2 + 3 + 4, 2 * (1 + 2 + 3 + 4))
+    assert len(done) == 4
 
 
 def test_all_have_their_turn_in_an_order_that_changes():

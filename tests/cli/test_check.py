@@ -3,7 +3,6 @@
 import importlib.util
 import os
 import re
-import resource
 import subprocess
 import sys
 
@@ -46,10 +45,12 @@ SPACE_ERROR = (
 
 
 def problems_of(*args):
-    with pytest.raises(UsageError) as caught:
+    """Error lines of a command line; none where it is right."""
+    try:
         check_command(read_command(args))
-    assert caught.value.exit_code == 2
-    return caught.value.problems
+    except UsageError as error:
+        return error.problems
+    return []
 
 
 def assert_one_error(done, code, pattern):
@@ -114,16 +115,22 @@ for args in {commands!r}:
 
 
 @pytest.mark.parametrize("arg", ["--help", "algo.lrr=1"])
-def test_answers_in_half_a_second_of_processor_time(drl, tmp_path, arg):
-    """In one of three tries; the wall clock would measure the other tests too."""
-
-    def seconds():
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        drl("train", arg, cwd=tmp_path)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-    assert any(seconds() < 0.5 for _ in range(3))
+def test_an_answer_imports_little(tmp_path, arg):
+    """What it imports is what it takes: 300 modules are a quarter of a second here, Hydra alone would be as much."""
+    script = f"""
+import sys
+from drl_cli.cli.train import main
+sys.argv = ["drl-train", {arg!r}]
+try:
+    main()
+finally:
+    heavy = {{"torch", "ray", "gymnasium", "hydra", "omegaconf"}} & set(sys.modules)
+    print("modules", len(sys.modules), *heavy)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    word, num_modules, *heavy = done.stdout.splitlines()[-1].split()
+    assert (word, heavy) == ("modules", [])
+    assert int(num_modules) < 400
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -203,15 +210,12 @@ def test_a_wrong_value_names_its_key_and_what_it_must_be(arg, says):
      "hydra.verbose=true", "network.hidden=[64,64]", "algo.lr=${algo.alpha_lr}"],
 )  # fmt: skip
 def test_a_right_argument_passes(arg):
-    check_command(read_command([arg]))
+    assert problems_of(arg) == []
 
 
 def test_a_sweep_checks_keys_and_choices_and_leaves_lists_of_values():
-    check_command(
-        read_command(
-            ["-m", "seed=0,1", "algo.lr=3e-4,1e-3", "env=Pendulum-v1,LunarLanderContinuous", "mode=sync,async"]
-        )
-    )
+    lists = ("seed=0,1", "algo.lr=3e-4,1e-3", "env=Pendulum-v1,LunarLanderContinuous", "mode=sync,async")
+    assert problems_of("-m", *lists) == []
     (problem,) = problems_of("-m", "algo.lrr=3e-4,1e-3")
     assert "algo.lr?" in problem
     (problem,) = problems_of("-m", "mode=sync,asink")
@@ -221,7 +225,7 @@ def test_a_sweep_checks_keys_and_choices_and_leaves_lists_of_values():
 def test_no_module_of_the_user_is_imported_to_see_whether_it_is_there(tmp_path, monkeypatch):
     (tmp_path / "module_with_effect.py").write_text("raise RuntimeError('imported')")
     monkeypatch.syspath_prepend(str(tmp_path))
-    check_command(read_command(["env=module_with_effect:Env-v0"]))
+    assert problems_of("env=module_with_effect:Env-v0") == []
     assert "module_with_effect" not in sys.modules
     assert os.listdir(tmp_path) == ["module_with_effect.py"]
 
@@ -235,7 +239,7 @@ def test_a_mistyped_environment_is_compared_with_all_there_are():
 
 @pytest.mark.parametrize("sampler", ["uniform", "prioritized", "sequences"])
 def test_shards_can_be_set_where_a_table_may_have_several(sampler):
-    check_command(read_command([f"replay={sampler}", "replay.shards=3"]))
+    assert problems_of(f"replay={sampler}", "replay.shards=3") == []
 
 
 def test_without_envpool_the_extra_is_named(drl, tmp_path):
@@ -247,7 +251,7 @@ def test_without_envpool_the_extra_is_named(drl, tmp_path):
 
 
 def test_ids_that_gymnasium_does_not_have_wait_for_envpool():
-    check_command(read_command(["env=Pong-v5", "env.backend=envpool"]))
+    assert problems_of("env=Pong-v5", "env.backend=envpool") == []
     (problem,) = problems_of("env=Pong-v5", "env.backend=gymnasium")
     assert problem.startswith("no environment 'Pong-v5'.")
     (problem,) = problems_of("env.backend=envpol")

@@ -144,7 +144,9 @@ def test_what_does_not_fit_is_refused_with_its_own_exit_code(config, user_folder
 
 def test_too_large_a_replay_names_a_size_that_fits(config):
     problem = refusal(config("replay.capacity=1e12"))[1][0]
-    preflight(config(f"replay.capacity={problem.rpartition(' ')[2]}"))
+    fits = float(problem.rpartition(" ")[2])
+    assert preflight(config(f"replay.capacity={fits:.0f}")).id == "Pendulum-v1"
+    assert refusal(config(f"replay.capacity={2 * fits:.0f}"))[1]
 
 
 IMAGES = ("env=drl_cli.envs.probes:Frames-v0", "algo=dqn")
@@ -318,4 +320,4 @@ def test_what_workers_may_not_do_is_refused_before_anything_starts(config, overr
 
 @pytest.mark.parametrize("fetch", ["collect", 2, "episode"])
 def test_fetch_policies_are_for_async(config, fetch):
-    preflight(config(f"worker.fetch={fetch}", "mode=async"))
+    assert preflight(config(f"worker.fetch={fetch}", "mode=async")).id == "Pendulum-v1"

@@ -12,7 +12,7 @@ from gymnasium.spaces import Box
 
 from drl_cli.envs.batch import EnvBatch
 from drl_cli.envs.config import EnvConfig, EnvFault
-from drl_cli.envs.hang import Hung, hang_limit
+from drl_cli.envs.hang import TICKS, Hung, hang_limit
 from drl_cli.envs.make import read_spec
 from drl_cli.types import Episode
 
@@ -81,7 +81,7 @@ def run(id, num_steps, **kwargs):
 
 
 @pytest.mark.parametrize("fault", SAID)
-def test_one_environment_is_made_anew_and_the_others_go_on(tmp_path, fault):
+def test_one_environment_is_made_anew_and_the_others_go_on(tmp_path, alarms, fault):
     envs, steps = run(FAULTY, 12, fault=fault, at=5, file=str(tmp_path / "once"))
     expected_envs, expected = run(COUNTER, 12)
     for (obs, step), (expected_obs, expected_step) in zip(steps, expected, strict=True):
@@ -242,19 +242,25 @@ def test_begun_are_those_whose_episode_has_just_begun(odd):
     assert begun == [[], [1], [], [0], [], [1]]
 
 
-def test_only_a_call_that_goes_on_hangs():
+def test_only_a_call_that_goes_on_hangs(alarms):
     """Time outside of calls and many short calls do not count; a call does, also after it was caught once."""
     calls = 0
     with hang_limit(0.08, lambda: calls):
-        time.sleep(0.2)
-        for _ in range(20):
+        alarms(3 * TICKS)
+        for _ in range(2 * TICKS):
             calls += 1
-            time.sleep(0.01)
+            alarms(1)
         for _ in range(2):
-            calls = 2 * calls + 1
-            with pytest.raises(Hung, match=r"hung for more than 0.08 s \(worker.step_timeout_s\)"):
-                time.sleep(30)
             calls += 1
+            alarms(TICKS)
+            with pytest.raises(Hung, match=r"hung for more than 0.08 s \(worker.step_timeout_s\)"):
+                alarms(1)
+            calls += 1
+
+
+def test_the_timer_finds_a_call_that_does_not_end():
+    with hang_limit(0.02, lambda: 1), pytest.raises(Hung):
+        time.sleep(60)
 
 
 def test_the_signal_and_its_timer_are_restored():

@@ -3,9 +3,9 @@
 import pytest
 
 from drl_cli.runtime.edges import calls
-from drl_cli.runtime.edges.calls import START_S, Calls
+from drl_cli.runtime.edges.calls import START_S, Calls, blame
 from drl_cli.runtime.errors import RoleLost
-from drl_cli.runtime.place.handles import LocalRef, get
+from drl_cli.runtime.place.handles import ActorDied, LocalRef, ObjectLost, get
 
 
 @pytest.fixture
@@ -45,3 +45,65 @@ def test_one_that_never_starts_is_lost_too(clock):
     clock.time += 5.1 + START_S
     with pytest.raises(RoleLost, match="replay"):
         asked.react([], 0.0, patient=())
+
+
+def test_calls_in_flight_are_counted_by_kind_of_role(clock):
+    asked, refs, seen = Calls(stall_s=5.0), [LocalRef(i) for i in range(4)], []
+    for role, ref in zip(("worker 0", "worker 12", "parameter server", "worker 0"), refs, strict=True):
+        asked.expect(ref, role, seen.append)
+    assert asked.in_flight == {"worker": 3, "parameter server": 1}
+    clock.answers = (refs[1], refs[2], LocalRef("of somebody else"))
+    asked.react([clock.answers[2]], 0.0, patient=())
+    assert seen == refs[1:3]
+    assert asked.in_flight == {"worker": 2, "parameter server": 0}
+    assert list(asked.pending) == [refs[0], refs[3]]
+
+
+def test_it_waits_as_long_as_it_is_told_and_not_into_the_past(monkeypatch):
+    asked, waited = Calls(stall_s=5.0), []
+    ref, other = LocalRef(1), LocalRef(2)
+    monkeypatch.setattr(calls, "wait", lambda refs, timeout_s: waited.append((refs, timeout_s)) or [])
+    asked.expect(ref, "worker 0", get)
+    asked.react([other], 0.25, patient=())
+    asked.react([], -3.0, patient=())
+    assert waited == [([ref, other], 0.25), ([ref], 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "says"),
+    [
+        (ActorDied("signal 9"), RoleLost, "replay 1 died: signal 9"),
+        (ObjectLost("node 10.0.0.7 is gone"), ObjectLost, "node 10.0.0.7 is gone"),
+        (KeyError("a bug of ours"), KeyError, "a bug of ours"),
+    ],
+)
+def test_what_a_role_failed_with_surfaces(clock, error, kind, says):
+    asked, ref = Calls(stall_s=5.0), LocalRef(error=error)
+    clock.answers = (ref,)
+    asked.expect(ref, "replay 1", get)
+    with pytest.raises(kind, match=says):
+        asked.react([], 0.0, patient=())
+
+
+class Role:
+    """Answers a ping: with its process, or with how it died."""
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def ping(self):
+        return self.answer
+
+
+def test_of_roles_that_miss_one_another_the_dead_one_is_blamed(monkeypatch):
+    alive, dead, silent = LocalRef(17), LocalRef(error=ActorDied("signal 9")), LocalRef(18)
+    roles = {"replay 0": Role(alive), "trainer 0": Role(dead), "trainer 1": Role(silent)}
+    ready, timeouts = [[alive], [dead]], []
+    monkeypatch.setattr(calls, "now", lambda: 100.0)
+    monkeypatch.setattr(
+        calls, "wait", lambda refs, timeout_s: timeouts.append(timeout_s) or (ready.pop(0) if ready else [])
+    )
+    assert str(blame(roles, KeyError("peer"))) == "trainer 0 died: signal 9"
+    ready.append([alive])
+    assert str(blame(roles, OSError("no peer"))) == "no peer; trainer 0 does not answer; trainer 1 does not answer"
+    assert set(timeouts) == {calls.GRACE_S}

@@ -193,7 +193,7 @@ def test_writing_into_a_folder_with_links_leaves_the_other_checkpoint_alone(tmp_
     """As when a shard is restarted during a save, and the save begun again."""
     run = Run("uniform")
     run.insert(40)
-    first = complete(tmp_path / "step_1", run.manager)
+    first, expected = complete(tmp_path / "step_1", run.manager), clone(run.table)
     run.insert(4)
     draft = make_draft(tmp_path / "step_2")
     run.manager.begin_save(str(draft), str(first))
@@ -202,7 +202,9 @@ def test_writing_into_a_folder_with_links_leaves_the_other_checkpoint_alone(tmp_
     other.manager.begin_save(str(draft), None)
     while other.manager.save_part() is None:
         pass
-    load(Run("uniform").manager, first)
+    read = Run("uniform")
+    assert load(read.manager, first) == 40
+    check_same([expected, read.table])
 
 
 @pytest.mark.parametrize("damage", ["flip", "truncate", "remove", "pickle"])

@@ -6,7 +6,7 @@ import pytest
 from graphs import COUNTER
 
 
-@pytest.mark.parametrize(("ratio", "apart"), [(6, 8), (8, 8), (12, 12)])
+@pytest.mark.parametrize(("ratio", "apart"), [(4, 8), (7, 8), (8, 8), (9, 16)])
 def test_a_version_follows_as_soon_as_its_updates_are_there(build_graph, ratio, apart):
     """Train calls make four updates each, and two of them are in flight."""
     calls = ("trainer.updates_per_call=4", f"orchestrator.sample_load_ratio={ratio}")

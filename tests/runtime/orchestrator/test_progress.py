@@ -1,11 +1,38 @@
-"""Progress: which evaluation counts as the best."""
+"""Progress: the counters, what they give by a clock that the tests set, and what a resumed run goes on from."""
 
-import time
+import json
+from types import SimpleNamespace
 
+import pytest
 from graphs import TINY, make_config
 
-from drl_cli.runtime.messages import EvalReport, LoadParams
+from drl_cli.runtime.messages import Block, EvalReport, InsertTransition, LoadParams, TrainReport
+from drl_cli.runtime.orchestrator import progress as module
 from drl_cli.runtime.orchestrator.progress import Progress
+from drl_cli.types import Episode
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time [s], 100 at first; it is also that of the process, which started at 95."""
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(module, "now", lambda: clock.now)
+    monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: clock.now))
+    return clock
+
+
+def make(*overrides, trace=None):
+    return Progress(make_config(*TINY, "mode=sync", "worker.num=2", *overrides), 95.0, trace)
+
+
+def header(steps, worker=0, first=0, opt_steps=0, rows=None, **options):
+    block = Block(worker, 0, 0, steps if rows is None else rows, first, first + steps, 0, opt_steps)
+    return InsertTransition((block,), options.pop("episodes", ()), options.pop("collect_s", 0.0), **options)
+
+
+def trained(opt_steps, updates, skipped=0, metrics=None, seconds=0.5, replay=None, sample_s=0.1):
+    made = updates - skipped
+    return TrainReport(opt_steps, made, skipped, metrics or {}, seconds, updates, 0, replay or {}, sample_s)
 
 
 def evaluated(progress, env_steps, mean):
@@ -14,7 +41,7 @@ def evaluated(progress, env_steps, mean):
 
 
 def test_the_best_evaluation_is_the_first_with_the_highest_mean():
-    progress = Progress(make_config(*TINY), time.time())
+    progress = make()
     for env_steps, mean in [(10, -5.0), (20, -5.0), (30, -6.0), (40, -4.0), (50, -4.0)]:
         assert not evaluated(progress, env_steps, mean)
     summary = progress.summary(0.0, 0)
@@ -22,6 +49,154 @@ def test_the_best_evaluation_is_the_first_with_the_highest_mean():
 
 
 def test_the_goal_is_reached_at_it_and_timed_once():
-    progress = Progress(make_config(*TINY, "stop.return=5"), time.time())
+    progress = make("stop.return=5")
     assert [evaluated(progress, *report) for report in [(10, 4.9), (20, 5.0), (30, 6.0)]] == [False, True, True]
-    assert progress.summary(0.0, 0)["time_to_return_env_steps"] == 20
+    summary = progress.summary(0.0, 0)
+    assert (summary["time_to_return_env_steps"], summary["time_to_return_s"]) == (20, 1.0)
+
+
+def test_rates_are_since_the_last_report(clock):
+    progress = make()
+    clock.now = 103.0
+    progress.collected(header(40, collect_s=2.0))
+    progress.trained(trained(10, 10, metrics={"loss": 2.0}))
+    progress.loads = 5
+    clock.now = 110.0
+    expected = {
+        "env_steps_per_s": 4.0,
+        "env_steps_per_s/worker_0": 4.0,
+        "opt_steps_per_s": 1.0,
+        "samples_per_s": 16.0,
+        "loads_per_s": 0.5,
+        "updates_per_env_step_window": 0.25,
+        "update_ms": 50.0,
+        "sample_ms": 10.0,
+        "wall_s": 15.0,
+        "opt_steps": 10,
+    }
+    report = progress.report(0.0)
+    assert {name: report[f"perf/{name}"] for name in expected} == pytest.approx(expected)
+    assert report["train/loss"] == 2.0
+    assert (report["replay/inserts"], report["replay/samples"]) == (40, 10)
+    progress.collected(header(20, worker=1, first=60))
+    clock.now = 114.0
+    report = progress.report(0.0)
+    rates = {name: value for name, value in report.items() if name.startswith("perf/env_steps_per_s")}
+    tag = "perf/env_steps_per_s"
+    assert rates == {tag: 5.0, f"{tag}/worker_0": 0.0, f"{tag}/worker_1": 5.0}
+    assert not {"train/loss", "perf/update_ms"} & report.keys()
+
+
+def test_metrics_are_means_over_updates():
+    progress = make()
+    progress.trained(trained(30, 30, metrics={"loss": 1.0}, seconds=0.3))
+    progress.trained(trained(40, 14, skipped=4, metrics={"loss": 5.0}, seconds=0.5))
+    report = progress.report(0.0)
+    assert report["train/loss"] == pytest.approx((30 * 1.0 + 10 * 5.0) / 40)
+    assert report["perf/update_ms"] == pytest.approx(1000 * 0.8 / 40)
+    assert report["train/skipped_updates"] == 4
+    assert progress.counts()["samples"] == 44
+
+
+def test_times_of_a_run_stand_still_when_it_has_ended(clock):
+    progress = make()
+    assert (progress.elapsed_s(), progress.wait_fracs(0.0)) == (0.0, (0.0, 0.0))
+    clock.now = 103.0
+    progress.collected(header(40, collect_s=2.0))
+    progress.train_started = 101.0
+    progress.trainer_idle.start(111.0)
+    clock.now = 121.0
+    progress.end()
+    clock.now = 300.0
+    progress.collected(header(20))
+    progress.trained(trained(10, 10))
+    summary = progress.summary(8.0, 3)
+    expected = {
+        "start_up_s": 8.0 - 2.0,
+        "env_steps_per_s": 60 / 20,
+        "opt_steps_per_s": 10 / 20,
+        "worker_wait_frac": 8 / (20 * 2),
+        "trainer_wait_frac": 0.5,
+        "wall_s": 205.0,
+        "evals_skipped": 3,
+    }
+    assert {name: summary[name] for name in expected} == pytest.approx(expected)
+    assert progress.report(8.0)["perf/trainer_wait_s"] == 10.0
+
+
+def test_the_lag_is_of_updates_since_the_version_that_acted():
+    progress = make()
+    progress.trained(trained(10, 10))
+    progress.collected(header(8, opt_steps=4))
+    progress.collected(header(8, opt_steps=10))
+    progress.collected(header(8, opt_steps=7))
+    summary = progress.summary(0.0, 0)
+    assert (summary["policy_lag_mean"], summary["policy_lag_max"]) == (3.0, 6)
+    assert progress.report(0.0)["async/policy_lag"] == 3.0
+
+
+def test_what_hand_overs_tell_is_counted(clock):
+    progress = make()
+    episodes = (Episode(0, 3.0, 10), Episode(1, 5.0, 20))
+    progress.collected(header(30, episodes=episodes, restarts=2, faults=("a", "b", "c"), rows=27))
+    progress.collected(header(10, worker=1, episodes=episodes[:1]))
+    summary = progress.summary(0.0, 0)
+    names = ("env_steps", "inserts", "episodes", "worker_restarts", "env_restarts")
+    assert [summary[name] for name in names] == [40, 37, 3, 2, 3]
+    clock.now = 110.0
+    progress.lost(header(10, worker=1, episodes=episodes[:1]))
+    assert [progress.summary(0.0, 0)[name] for name in names] == [30, 27, 2, 2, 3]
+    report = progress.report(0.0)
+    assert (report["rollout/return_mean"], report["rollout/length_mean"]) == pytest.approx((11 / 3, 40 / 3))
+    assert (report["rollout/episodes"], report["perf/env_steps_per_s/worker_1"]) == (2, 0.0)
+    assert "rollout/return_mean" not in progress.report(0.0)
+
+
+def test_the_ratio_counts_from_where_min_inserts_were_there():
+    progress = make()
+    progress.collected(header(60))
+    assert progress.updates_per_env_step() is None
+    progress.collected(header(4))
+    assert progress.updates_per_env_step() is None  # they pay for none yet
+    progress.collected(header(36))
+    progress.trained(trained(9, 9))
+    assert progress.updates_per_env_step() == 9 / 36
+
+
+@pytest.mark.parametrize(("has_replay", "paid"), [(True, 36 + 80), (False, 36 + 80 - 64)])
+def test_a_run_that_goes_on_counts_on(clock, has_replay, paid):
+    """Without the replay that belongs to it, no updates are made for the steps that fill it again."""
+    first, second = make(), make()
+    first.collected(header(100, restarts=1, faults=("a",)))
+    first.trained(trained(9, 10, skipped=1))
+    evaluated(first, 90, -5.0)
+    first.trace.add(2, 7)
+    second.load_state(json.loads(json.dumps(first.state())), has_replay)
+    assert second.state() == first.state() | {
+        "wall_s": first.wall_s() + second.process_s(),
+        "warm_env_steps": first.warm_env_steps if has_replay else None,
+    }
+    clock.now = 110.0
+    second.collected(header(80))
+    assert second.report(0.0)["perf/env_steps_per_s"] == 8.0
+    assert second.summary(0.0, 0)["env_steps_per_s"] == pytest.approx(80 / 1e-9)
+    assert second.updates_per_env_step() == 9 / paid
+
+
+def test_updates_that_were_left_out_are_said_once_in_a_report(caplog):
+    progress = make()
+    progress.trained(trained(8, 10, skipped=2))
+    progress.trained(trained(15, 10, skipped=3))
+    assert [text.split()[0] for text in caplog.messages] == ["2"]
+    progress.report(0.0)
+    progress.report(0.0)
+    assert [text.split()[0] for text in caplog.messages] == ["2", "5"]
+
+
+def test_messages_are_written_where_a_file_is_given(clock, tmp_path):
+    progress = make(trace=tmp_path / "trace.jsonl")
+    progress.collected(header(8))
+    progress.trace.add(7, member=1, version=4)
+    (line,) = (tmp_path / "trace.jsonl").read_text().splitlines()
+    assert json.loads(line) == {"wall_s": 5.0, "route": 7, "count": 1, "env_steps": 8, "member": 1, "version": 4}
+    assert make().trace_file is None

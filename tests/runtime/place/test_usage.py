@@ -30,13 +30,15 @@ def test_time_counts_by_role_and_stays_when_a_process_has_ended():
     first, other = child("ray::worker 97.collect"), child("/bin/gcs_server")
     total = usage.sample()
     once = usage.by_role()
+    used = psutil.Process(first.pid).cpu_times()
     end(first)
     second = child("ray::worker 97")
     usage.sample()
     twice = usage.by_role()
     end(second)
     end(other)
-    assert 0.2 <= once["worker 97"]["cpu_s"] < 1.0 <= once["worker 97"]["peak_rss_mb"]
+    assert 0.2 <= once["worker 97"]["cpu_s"] <= used.user + used.system
+    assert once["worker 97"]["peak_rss_mb"] >= 1
     assert once["ray"]["cpu_s"] >= 0.2
     assert total / 2**20 == pytest.approx(sum(role["peak_rss_mb"] for role in once.values()))
     assert once["worker 97"]["cpu_s"] + 0.2 <= twice["worker 97"]["cpu_s"]

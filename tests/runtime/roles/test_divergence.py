@@ -23,8 +23,15 @@ def ones(*shape):
 
 
 def test_finite_metrics_are_no_error():
-    check_metrics(["loss"], np.zeros((2, 1)), 10, {"reward": np.full((2, 3), np.nan)}, "")
-    check_state({"a": np.ones(3), "b": np.array(7), "c": np.zeros(0, np.float32)}, 10)
+    metrics, state = np.zeros((2, 1)), {"a": np.ones(3), "b": np.array(7), "c": np.zeros(0, np.float32)}
+    columns = {"reward": np.full((2, 3), np.nan)}
+    check_metrics(["loss"], metrics, 10, columns, "")
+    check_state(state, 10)
+    metrics[1, 0] = state["a"][1] = np.inf
+    with pytest.raises(Diverged, match="loss is infinite"):
+        check_metrics(["loss"], metrics, 10, columns, "")
+    with pytest.raises(Diverged, match="a is infinite"):
+        check_state(state, 10)
 
 
 @pytest.mark.parametrize(

@@ -149,6 +149,8 @@ def test_messages_that_ray_makes_read_only_are_welcome():
     manager = make_prioritized()
     manager.insert(message((0, 0, 0)), columns())
     header, _ = manager.sample(SampleBatch(2, 4))
-    priorities = np.ones((2, 4), np.float32)
+    priorities = np.full((2, 4), 3.0, np.float32)
     header.row_ids.flags.writeable = priorities.flags.writeable = False
     manager.update_priorities(UpdatePriority(0, header.row_ids, priorities))
+    rated = manager.table.sampler.tree.values[np.unique(header.row_ids)]
+    assert rated == pytest.approx(np.full(len(rated), 3.0), rel=1e-5)

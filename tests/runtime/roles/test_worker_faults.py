@@ -43,9 +43,9 @@ def faulty(fault, path):
 
 @pytest.mark.parametrize("table", TABLES)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_rows_are_exact_and_those_of_other_environments_as_without_it(tmp_path, fault, table):
+def test_rows_are_exact_and_those_of_other_environments_as_without_it(tmp_path, alarms, fault, table):
     """Environment 0 is the one that fails, once, in the third of six blocks."""
-    overrides = (*TABLES[table], "worker.step_timeout_s=0.2", "network.hidden=[4]")
+    overrides = (*TABLES[table], "network.hidden=[4]")
     worker, headers, blocks = collect(*faulty(fault, tmp_path / "once"), *overrides)
     _, _, expected = collect(COUNTER, *overrides)
     rows, expected = joined(blocks), joined(expected)
@@ -134,11 +134,9 @@ def test_a_fault_of_our_own_is_not_blamed_on_the_environment(monkeypatch):
 @pytest.mark.parametrize("mode", ["single", "sync"])
 @pytest.mark.parametrize("fault", ["raise", "nan_obs", "shape", "reset", "hang"])
 @pytest.mark.parametrize(("n_step", "proxies"), [(1, 0), (3, 1)])
-def test_runs_go_on_with_exact_rows_and_counts(run_graph, caplog, mode, fault, n_step, proxies):
-    """Every environment fails at its 40th step, and those that follow it at theirs; hangs only once."""
+def test_runs_go_on_with_exact_rows_and_counts(run_graph, alarms, caplog, mode, fault, n_step, proxies):
+    """Every environment fails at its 40th step, and those that follow it at theirs."""
     args = (FAULTY, f"+env.kwargs.fault={fault}", "+env.kwargs.at=40", "worker.max_restarts=100", "worker.num=2")
-    if fault == "hang":
-        args = (*args, "worker.step_timeout_s=0.1", "worker.envs=1")
     graph = run_graph(*args, f"mode={mode}", f"algo.n_step={n_step}", f"worker.proxies={proxies}")
     progress, rows = graph.progress, get(graph.replay.shards[0].call("contents"))
     members = [member.handle.role for member in graph.pool.members]

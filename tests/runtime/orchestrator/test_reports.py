@@ -1,0 +1,101 @@
+"""Reports: what is sent, and which versions are evaluated."""
+
+import time
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+from graphs import TINY, make_config
+
+from drl_cli.runtime.messages import EvalReport, LoadParams
+from drl_cli.runtime.orchestrator import reports as module
+from drl_cli.runtime.orchestrator.progress import Progress
+from drl_cli.runtime.orchestrator.reports import Reports
+
+
+class Sink:
+    """A manage and a console that note what they are given."""
+
+    def __init__(self):
+        self.reports, self.evaluated, self.said = [], [], []
+
+    def report(self, scalars, env_steps):
+        self.reports.append((scalars, env_steps))
+
+    def evaluate(self, load, params):
+        self.evaluated.append(load.env_steps)
+
+    def evaluation(self, statistics, env_steps, is_best):
+        self.said.append((statistics["mean"], env_steps, is_best))
+
+    def on_evaluation(self, react):
+        self.react = react
+
+
+@pytest.fixture
+def sink():
+    return Sink()
+
+
+@pytest.fixture
+def make(sink, monkeypatch):
+    """Reports at second 100; workers have waited 3 s at second 100, and a second more with each that passes."""
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(module, "now", lambda: clock.now)
+
+    def make_it(*overrides):
+        config = make_config(*TINY, "mode=async", "worker.num=2", "manage.eval_period=100", *overrides)
+        pool, calls = SimpleNamespace(wait_seconds=lambda moment: moment - 97.0), Counter(worker=2)
+        calls["parameter server"] = 1
+        made = Reports(
+            config, pool, Progress(config, time.time()), sink, sink, SimpleNamespace(in_flight=calls), stops.append
+        )
+        made.clock, made.stops = clock, stops
+        return made
+
+    stops = []
+    return make_it
+
+
+def test_a_report_goes_to_manage_and_the_console_and_the_next_is_due_later(make, sink):
+    made = make("logger.report_s=10")
+    assert made.next == 110.0
+    made.clock.now, made.progress.env_steps = 105.0, 77
+    made.send(LoadParams(1, 2, 3))
+    assert made.next == 115.0
+    (scalars, env_steps), again = sink.reports
+    assert again == (scalars, env_steps)
+    assert (env_steps, scalars["perf/worker_wait_s"]) == (77, 8.0)
+    in_flight = {name: value for name, value in scalars.items() if name.startswith("perf/calls_in_flight/")}
+    assert in_flight == {"perf/calls_in_flight/worker": 2.0, "perf/calls_in_flight/parameter_server": 1.0}
+    made.progress.ended = 104.0
+    assert made.worker_wait_s() == 7.0
+
+
+def test_exploration_is_averaged_over_the_workers(make, sink):
+    made = make("env=CartPole-v1", "algo=dqn", "worker.exploration=ladder")
+    made.send(LoadParams(1, 2, 3, exploration={"epsilon": 0.5}))
+    assert sink.reports[0][0]["rollout/epsilon"] == pytest.approx((0.5 + 0.5**8) / 2)
+
+
+def test_a_version_is_evaluated_when_it_is_time_and_the_last_is_left_to_the_end(make, sink):
+    made = make("total_env_steps=400")
+    for env_steps in (0, 99, 100, 120, 199, 250, 299, 310, 400, 450):
+        made.published(LoadParams(env_steps, env_steps, env_steps), None)
+    assert sink.evaluated == [100, 250, 310]
+
+
+def test_a_run_that_goes_on_evaluates_at_the_steps_of_one_that_never_stopped(make, sink):
+    made = make("total_env_steps=400")
+    made.go_on(210)
+    for env_steps in (220, 300, 399):
+        made.published(LoadParams(env_steps, env_steps, env_steps), None)
+    assert sink.evaluated == [300]
+
+
+@pytest.mark.parametrize(("mean", "stops"), [(4.0, []), (5.0, ["return"])])
+def test_an_evaluation_that_reaches_the_goal_ends_the_run(make, sink, mean, stops):
+    made = make("stop.return=5")
+    sink.react(EvalReport(LoadParams(1, 2, 30), 1.0, {"mean": mean}, 0, is_best=True))
+    assert made.stops == stops
+    assert sink.said == [(mean, 30, True)]
