@@ -15,11 +15,7 @@ import pytest
 import safetensors.numpy
 import yaml
 
-<<<<<<< HEAD
-from drl_cli.algos.lookup import algorithms, load_algorithm, refusal
-=======
-from drl_cli.algos.base import algorithms
->>>>>>> net
+from drl_cli.algos.lookup import algorithms
 from drl_cli.algos.sac import Config as SacConfig
 from drl_cli.cli.check import groups, options
 from drl_cli.cli.errors import UsageError
