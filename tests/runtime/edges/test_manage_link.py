@@ -2,12 +2,14 @@
 
 import math
 
+import numpy as np
 import pytest
 
 from drl_cli.runtime.edges import manage_link
 from drl_cli.runtime.edges.manage_link import ManageLink
 from drl_cli.runtime.messages import EvalReport, LoadParams
-from drl_cli.runtime.place.handles import ActorDied, LocalRef
+from drl_cli.runtime.place.handles import ActorDied, LocalHandle, LocalRef, get
+from drl_cli.runtime.roles.parameter_server import ParameterServer
 
 
 class Clock:
@@ -30,6 +32,7 @@ class Handle:
         self.clock, self.delay, self.answers, self.calls = clock, delay, answers, []
 
     def call(self, method, *args):
+        args = [get(arg) if isinstance(arg, LocalRef) else arg for arg in args]
         self.calls.append((method, *args))
         answer = self.answers.get(method)
         if method == "evaluate" and answer is None:
@@ -61,8 +64,8 @@ def clock(monkeypatch):
 
 def linked(*handles, max_restarts=1, stall_s=math.inf):
     """A link that gets these handles one after the other."""
-    left = list(handles)
-    return ManageLink(lambda wait: left.pop(0), max_restarts, stall_s)
+    left, server = list(handles), ParameterServer()
+    return ManageLink(lambda wait: left.pop(0), LocalHandle(server), max_restarts, stall_s)
 
 
 def pass_time(link, clock, seconds):
@@ -73,7 +76,7 @@ def pass_time(link, clock, seconds):
 def test_one_evaluation_at_a_time_and_then_the_newest(clock):
     handle, seen = Handle(clock), []
     link = linked(handle)
-    link.on_evaluation(seen.append)
+    link.on_evaluation = seen.append
     for version in (1, 2, 3):
         link.evaluate(load(version), None)
     assert (handle.evaluated, link.skipped, link.evaluated) == ([1], 1, -1)
@@ -137,6 +140,7 @@ def test_one_that_dies_is_replaced_and_evaluates_what_is_newest(clock, caplog, w
     link = linked(first, second)
     for version in (1, *waiting):
         link.evaluate(load(version), None)
+        link.server.role.push(load(version), np.zeros(1))  # a new manage takes the newest from there
     clock.now += 0.5
     link.commit((), done.append)  # its answer would come later
     clock.now += 0.6
@@ -169,7 +173,7 @@ def test_an_evaluation_that_takes_long_is_said_once(clock, caplog):
     assert caplog.messages == []
     for _ in range(3):
         pass_time(link, clock, 1.0)
-    assert caplog.messages == ["the evaluation of step 30 takes longer than 10 s; training goes on"]
+    assert caplog.messages == ["an evaluation takes longer than 10 s; training goes on"]
 
 
 def test_the_end_evaluates_the_last_version_once(clock):
