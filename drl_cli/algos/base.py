@@ -157,10 +157,9 @@ class Algorithm(ABC):
 
     def state(self) -> "dict[str, torch.Tensor]":
         """Everything that has to be saved to go on exactly."""
-        return self.params.state() | {f"optimizer.{name}": tensor for name, tensor in self.optimizer.state().items()}
+        return self.params.state() | self.optimizer.state()
 
     def load_state(self, state: "Mapping[str, torch.Tensor]") -> None:
         """Go on from `state()`; raises ValueError when names or shapes differ."""
         self.params.load_state(state)
-        prefix = "optimizer."
-        self.optimizer.load_state({k.removeprefix(prefix): t for k, t in state.items() if k.startswith(prefix)})
+        self.optimizer.load_state(state)

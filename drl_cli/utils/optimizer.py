@@ -138,7 +138,7 @@ class FusedAdam:
             )
 
     def state(self) -> "dict[str, torch.Tensor]":
-        return {"mean": self.mean, "square": self.square, "count": self.count}
+        return {"optimizer.mean": self.mean, "optimizer.square": self.square, "optimizer.count": self.count}
 
     def load_state(self, state: "Mapping[str, torch.Tensor]") -> None:
         load_tensors(self.state(), state)
@@ -182,15 +182,17 @@ class TorchOptim:
         state: dict[str, torch.Tensor] = {}
         for name, optimizer in self.optimizers.items():
             values = optimizer.state.get(self.flat[name], {})
-            state |= {f"{name}.{key}": value for key, value in values.items() if isinstance(value, torch.Tensor)}
+            tensors = {key: value for key, value in values.items() if isinstance(value, torch.Tensor)}
+            state |= {f"optimizer.{name}.{key}": value for key, value in tensors.items()}
         return state
 
     def load_state(self, state: "Mapping[str, torch.Tensor]") -> None:
         for name, optimizer in self.optimizers.items():
-            own = {key.removeprefix(f"{name}."): value for key, value in state.items() if key.startswith(f"{name}.")}
+            prefix = f"optimizer.{name}."
+            own = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
             for key, value in own.items():
                 if value.ndim and value.shape != self.flat[name].shape:
                     shapes = tuple(value.shape), tuple(self.flat[name].shape)
-                    raise ValueError(f"saved '{name}.{key}' has shape {shapes[0]}, needed is {shapes[1]}")
+                    raise ValueError(f"saved '{prefix}{key}' has shape {shapes[0]}, needed is {shapes[1]}")
             groups = optimizer.state_dict()["param_groups"]
             optimizer.load_state_dict({"state": {0: own} if own else {}, "param_groups": groups})

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from drl_cli.algos.base import Counts
 from drl_cli.algos.dqn import Algorithm, Config, Policy
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.types import ActionSpec, Column, EnvSpec
@@ -16,7 +17,7 @@ from drl_cli.utils.group import Context
 CPU = Context(torch.device("cpu"))
 SPEC = EnvSpec("x", Column((5,), "float32"), ActionSpec("discrete", 4, "Discrete(4)"))
 CONFIG = Config(
-    "dqn", 0.99, 1, lr=1e-3, double=True, loss="huber", target_period=3,
+    name="dqn", lr=1e-3, double=True, loss="huber", target_period=3,
     epsilon_start=0.9, epsilon_end=0.1, epsilon_steps=400,
 )  # fmt: skip
 
@@ -54,7 +55,7 @@ class Reference:
     def __init__(self, algorithm, activation):
         self.config, self.updates = algorithm.config, 0
         self.activation = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh, "elu": torch.nn.ELU}[activation]
-        self.online, self.target = (self.network(algorithm.state()[name].double()) for name in ("online", "target"))
+        self.online, self.target = (self.network(mlp.flat.double()) for mlp in (algorithm.online, algorithm.target))
         self.optimizer = torch.optim.Adam(self.online.parameters(), self.config.lr)
 
     def network(self, flat):
@@ -102,7 +103,7 @@ def test_updates_equal_an_independent_implementation(activation, double, loss, w
     start = algorithm.online.flat.clone()
     for i in range(7):
         batch = make_batch(i, weighted)
-        update = algorithm.update(batch)
+        update = algorithm.update(batch, Counts(i))
         metrics, priorities = reference.update(batch)
         assert update.metrics.keys() == metrics.keys()
         for name, value in metrics.items():
@@ -118,13 +119,13 @@ def test_double_chooses_with_the_online_network():
     for double in (True, False):
         algorithm = make(double=double)
         algorithm.target.flat.copy_(make(seed=1).online.flat)
-        updates.append(algorithm.update(make_batch(0)).priorities)
+        updates.append(algorithm.update(make_batch(0), Counts()).priorities)
     assert not torch.allclose(*updates)
 
 
 def test_equal_weights_scale_the_loss_and_leave_priorities_alone():
     batch = make_batch(0)
-    plain, halved = (make().update(batch | extra) for extra in ({}, {"weight": torch.full((32,), 0.5)}))
+    plain, halved = (make().update(batch | extra, Counts()) for extra in ({}, {"weight": torch.full((32,), 0.5)}))
     assert halved.metrics["q_loss"].item() == pytest.approx(0.5 * plain.metrics["q_loss"].item())
     assert torch.equal(plain.priorities, halved.priorities)
 
@@ -133,7 +134,7 @@ def test_target_is_a_copy_every_target_period_updates_across_a_resume():
     algorithm = make(target_period=4)
     copies = []
     for i in range(9):
-        algorithm.update(make_batch(i))
+        algorithm.update(make_batch(i), Counts(i))
         copies.append(torch.equal(algorithm.target.flat, algorithm.online.flat))
         resumed = make(seed=9, target_period=4)
         resumed.load_state(algorithm.state())
@@ -145,9 +146,9 @@ def test_wrong_states_are_refused():
     algorithm = make()
     state = algorithm.state()
     wider = EnvSpec("x", Column((6,), "float32"), SPEC.action)
-    with pytest.raises(ValueError, match=r"'online' has shape .* needed is"):
+    with pytest.raises(ValueError, match=r"'params' has shape .* needed is"):
         make(spec=wider).load_state(state)
-    for name in ("target", "updates", "optimizer.mean"):
+    for name in ("params", "target.online", "optimizer.mean"):
         with pytest.raises(ValueError, match=name):
             algorithm.load_state({key: value for key, value in state.items() if key != name})
 
@@ -188,7 +189,7 @@ def test_the_policy_rates_rows_as_the_learner_does_while_the_target_is_the_onlin
     algorithm, batch = make(activation, double=double), make_batch(3)
     rows = {name: column.numpy() for name, column in batch.items()}
     np.testing.assert_allclose(
-        make_policy(0, activation).priorities(rows), algorithm.update(batch).priorities, rtol=1e-4, atol=1e-6
+        make_policy(0, activation).priorities(rows), algorithm.update(batch, Counts()).priorities, rtol=1e-4, atol=1e-6
     )
 
 

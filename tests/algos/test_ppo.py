@@ -8,12 +8,15 @@ import pytest
 import torch
 from torch.distributions import Categorical, Normal
 
+from drl_cli.algos.base import Counts
 from drl_cli.algos.ppo import Algorithm, Config, Policy
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.types import ActionSpec, Column, EnvSpec
 from drl_cli.utils.group import Context, Group
+from drl_cli.utils.optimizer_config import OptimizerConfig
 
-CPU = Context(torch.device("cpu"))
+MAX_NORM = 0.3
+CPU = Context(torch.device("cpu"), optimizer=OptimizerConfig(max_norm=MAX_NORM))
 KINDS = ("box", "discrete")
 SPECS = {kind: EnvSpec("x", Column((5,), "float32"), ActionSpec(kind, 3, kind)) for kind in KINDS}
 CONFIG = Config(
@@ -25,9 +28,9 @@ CONFIG = Config(
     clip=0.2,
     epochs=3,
     minibatch_size=12,
+    seq_len=4,
     entropy_coef=0.02,
     value_coef=0.5,
-    max_grad_norm=0.3,
     normalize_advantage=True,
     target_kl=None,
 )
@@ -73,14 +76,14 @@ class Reference:
     """PPO as the paper has it, on float64 torch.nn modules; starts from an algorithm's parameters and shuffling."""
 
     def __init__(self, algorithm, kind, activation):
-        state = algorithm.state()
+        params = {name: algorithm.params[name].flat.clone() for name in ("actor", "critic", "log_std")}
         self.activation = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh, "elu": torch.nn.ELU}[activation]
         self.config, self.is_box = algorithm.config, kind == "box"
         self.shuffle = torch.Generator()
-        self.shuffle.set_state(state["shuffle"])
-        self.actor = self.network(state["actor"], (5, 16, 12, 3))
-        self.critic = self.network(state["critic"], (5, 16, 12, 1))
-        self.log_std = state["log_std"].double().requires_grad_()
+        self.shuffle.set_state(algorithm.state()["generator.shuffle"])
+        self.actor = self.network(params["actor"], (5, 16, 12, 3))
+        self.critic = self.network(params["critic"], (5, 16, 12, 1))
+        self.log_std = params["log_std"].double().requires_grad_()
         self.params = [*self.actor.parameters(), *self.critic.parameters(), *([self.log_std] if self.is_box else [])]
         self.optimizer = torch.optim.Adam(self.params, self.config.lr)
 
@@ -132,7 +135,7 @@ class Reference:
                 loss = policy_loss + config.value_coef * value_loss - config.entropy_coef * entropy.mean()
                 self.optimizer.zero_grad()
                 loss.backward()
-                torch.nn.utils.clip_grad_norm_(self.params, config.max_grad_norm)
+                torch.nn.utils.clip_grad_norm_(self.params, MAX_NORM)
                 self.optimizer.step()
                 kl = (ratio - 1 - ratio.log()).mean()
                 outside = ((ratio < 1 - config.clip) | (ratio > 1 + config.clip)).double().mean()
@@ -150,7 +153,7 @@ def test_updates_equal_an_independent_implementation(kind, activation, normalize
     reference = Reference(algorithm, kind, activation)
     start = algorithm.actor.flat.clone()
     for i in range(4):
-        update = algorithm.update(make_batch(kind, i))
+        update = algorithm.update(make_batch(kind, i), Counts())
         metrics, steps = reference.update(make_batch(kind, i))
         assert update.steps == steps == 3 * 4  # 40 rows in minibatches of 12, 12, 12 and 4
         assert update.metrics.keys() == metrics.keys()
@@ -168,40 +171,41 @@ def test_updates_equal_an_independent_implementation(kind, activation, normalize
 @pytest.mark.parametrize("kind", KINDS)
 def test_metrics_tell_how_far_the_policy_has_moved(kind):
     same, older = make(kind), make(kind, seed=1, clip=0.001)
-    first = same.update(make_batch(kind, 0)).metrics  # made by a policy of the same seed
+    first = same.update(make_batch(kind, 0), Counts()).metrics  # made by a policy of the same seed
     assert 0 <= first["approx_kl"] < 0.01
     assert first["clip_fraction"] < 0.1
-    moved = older.update(make_batch(kind, 0)).metrics
+    moved = older.update(make_batch(kind, 0), Counts()).metrics
     assert moved["approx_kl"] > 0
     assert moved["clip_fraction"] > 0.5
 
 
 def test_a_minibatch_is_shared_by_a_group_of_learners():
     network = NetworkConfig((16, 12), "tanh", "orthogonal")
-    half = Algorithm(CONFIG, network, SPECS["box"], 0, Context(torch.device("cpu"), Unheard(0, 2)))
-    assert half.update(make_batch("box", 0, rows=20)).steps == make().update(make_batch("box", 0)).steps == 12
+    half = Algorithm(CONFIG, network, SPECS["box"], 0, dataclasses.replace(CPU, group=Unheard(0, 2)))
+    steps = half.update(make_batch("box", 0, rows=20), Counts()).steps
+    assert steps == make().update(make_batch("box", 0), Counts()).steps == 12
 
 
 def test_a_policy_that_has_moved_too_far_ends_the_epochs():
     batch = make_batch("box", 0)
-    assert make(target_kl=1e-9).update(batch).steps == 4
-    assert make(target_kl=1e9).update(batch).steps == 12
+    assert make(target_kl=1e-9).update(batch, Counts()).steps == 4
+    assert make(target_kl=1e9).update(batch, Counts()).steps == 12
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_state_round_trip_is_exact(kind):
     algorithm, other = make(kind), make(kind, seed=99)
-    algorithm.update(make_batch(kind, 0))
+    algorithm.update(make_batch(kind, 0), Counts())
     state = algorithm.state()
     frozen = {name: tensor.clone() for name, tensor in state.items()}
-    algorithm.update(make_batch(kind, 1))
+    algorithm.update(make_batch(kind, 1), Counts())
     assert all(torch.equal(state[name], frozen[name]) for name in state)  # a copy, not a view
     other.load_state(state)
-    other.update(make_batch(kind, 1))
+    other.update(make_batch(kind, 1), Counts())
     ours, theirs = algorithm.state(), other.state()
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-    assert not torch.equal(ours["actor"], state["actor"])
+    assert not torch.equal(ours["params"], state["params"])
     for name in state:
         with pytest.raises(ValueError, match=name):
             other.load_state({key: tensor for key, tensor in state.items() if key != name})
@@ -253,8 +257,8 @@ def test_bytes_are_scaled():
     batch = make_batch("discrete", 0) | {"obs": torch.from_numpy(obs), "next_obs": torch.from_numpy(obs)}
     scaled = {name: batch[name].float() / 255 for name in ("obs", "next_obs")}
     as_bytes, as_floats = make("discrete", spec=spec), make("discrete")
-    as_bytes.update(batch)
-    as_floats.update(batch | scaled)
+    as_bytes.update(batch, Counts())
+    as_floats.update(batch | scaled, Counts())
     torch.testing.assert_close(as_bytes.actor.flat, as_floats.actor.flat, rtol=0, atol=1e-5)
     torch.testing.assert_close(as_bytes.critic.flat, as_floats.critic.flat, rtol=0, atol=1e-5)
     ours, theirs = (make_policy(make("discrete"), "discrete").act(x) for x in (obs, scaled["obs"].numpy()))

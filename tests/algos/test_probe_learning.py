@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from drl_cli.algos import dqn, ppo, sac
+from drl_cli.algos.base import Counts
 from drl_cli.envs.batch import EnvBatch
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.make import read_spec
@@ -14,6 +15,7 @@ from drl_cli.replay.samplers import Uniform
 from drl_cli.replay.store import RingStore
 from drl_cli.types import transition_schema
 from drl_cli.utils.group import Context
+from drl_cli.utils.optimizer_config import OptimizerConfig
 
 NETWORK = NetworkConfig((32, 32), "relu", "uniform")
 NUM_ENVS = 8
@@ -21,7 +23,7 @@ NUM_ENVS = 8
 
 def sac_config(n_step=1, **options):
     options = {"lr": 3e-3, "alpha_lr": 3e-3, "tau": 0.05, "initial_alpha": 0.1, "target_entropy": None} | options
-    return sac.Config("sac", 0.9, n_step, **options)
+    return sac.Config(name="sac", gamma=0.9, n_step=n_step, **options)
 
 
 def learn(module, config, probe, updates, max_episode_steps=None):
@@ -41,7 +43,8 @@ def learn(module, config, probe, updates, max_episode_steps=None):
         store.insert(builder.take())
         if step >= 20:
             rows = store.take(sampler.sample(len(store), 1, 64).slots[0])
-            algorithm.update({name: torch.from_numpy(column) for name, column in rows.items()})
+            batch = {name: torch.from_numpy(column) for name, column in rows.items()}
+            algorithm.learn(batch, Counts(step - 20, step * NUM_ENVS))
     policy.load(algorithm.policy_params())
     return algorithm, policy
 
@@ -69,7 +72,10 @@ def test_forever(n_step):
 @pytest.mark.parametrize("double", [True, False])
 def test_choose(double):
     """The best choice is the observation's index, worth 1, the others 0; choices are 3 to 5 to the environment."""
-    config = dqn.Config("dqn", 0.9, 1, 3e-3, double, "huber", 20, epsilon_start=1.0, epsilon_end=0.1, epsilon_steps=800)
+    config = dqn.Config(
+        name="dqn", gamma=0.9, lr=3e-3, double=double, loss="huber", target_period=20,
+        epsilon_start=1.0, epsilon_end=0.1, epsilon_steps=800,
+    )  # fmt: skip
     algorithm, policy = learn(dqn, config, "Choose", 200)
     assert policy.greedy(np.eye(3, dtype=np.float32)).tolist() == [0, 1, 2]
     q, _ = algorithm.online.forward(torch.eye(3))
@@ -79,15 +85,16 @@ def test_choose(double):
 
 def ppo_config(**options):
     defaults = {"lr": 1e-2, "gae_lambda": 0.9, "clip": 0.2, "epochs": 4, "minibatch_size": 64, "entropy_coef": 0.0}
-    defaults |= {"value_coef": 0.5, "max_grad_norm": 0.5, "normalize_advantage": True, "target_kl": None}
-    return ppo.Config("ppo", 0.9, 1, **defaults | options)
+    defaults |= {"value_coef": 0.5, "seq_len": 8, "normalize_advantage": True, "target_kl": None}
+    return ppo.Config(name="ppo", gamma=0.9, n_step=1, **defaults | options)
 
 
 def learn_on_policy(config, probe, updates, max_episode_steps=None, reward_scale=1.0):
     """Each update gets a rollout of 32 steps of 8 environments."""
     env = EnvConfig("probe", f"drl_cli.envs.probes:{probe}-v0", {}, max_episode_steps, 1.0, "none", False, False)
     spec = read_spec(env)
-    algorithm = ppo.Algorithm(config, NETWORK, spec, 0, Context(torch.device("cpu")))
+    context = Context(torch.device("cpu"), optimizer=OptimizerConfig(max_norm=0.5))
+    algorithm = ppo.Algorithm(config, NETWORK, spec, 0, context)
     policy, envs = ppo.Policy(config, NETWORK, spec, 0), EnvBatch(env, spec, range(NUM_ENVS))
     builder = RolloutBuilder(config.gamma, reward_scale)
     for _ in range(updates):
@@ -96,7 +103,7 @@ def learn_on_policy(config, probe, updates, max_episode_steps=None, reward_scale
             obs = envs.obs.copy()
             columns = policy.act(obs)
             builder.append({"obs": obs, **columns, **vars(envs.step(columns["action"]))})
-        algorithm.update({name: torch.from_numpy(column) for name, column in builder.take().items()})
+        algorithm.learn({name: torch.from_numpy(column) for name, column in builder.take().items()}, Counts())
     policy.load(algorithm.policy_params())
     return algorithm, policy
 

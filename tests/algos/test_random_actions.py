@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from graphs import make_config
 
-from drl_cli.algos.base import load_algorithm
+from drl_cli.algos.lookup import load_algorithm
 from drl_cli.envs.make import read_spec
 
 

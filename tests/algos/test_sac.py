@@ -1,5 +1,6 @@
 """SAC: whole updates against an independent implementation with autograd, torch.distributions and torch.optim."""
 
+import dataclasses
 from itertools import pairwise
 
 import numpy as np
@@ -9,6 +10,7 @@ from torch.distributions import Normal
 from torch.distributions.transforms import TanhTransform
 from torch.nn import functional
 
+from drl_cli.algos.base import Counts
 from drl_cli.algos.sac import Algorithm, Config, Policy
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.types import ActionSpec, Column, EnvSpec
@@ -16,7 +18,7 @@ from drl_cli.utils.group import Context
 
 CPU = Context(torch.device("cpu"))
 SPEC = EnvSpec("x", Column((5,), "float32"), ActionSpec("box", 3, "Box(3,)"))
-CONFIG = Config("sac", 0.99, 1, lr=1e-3, alpha_lr=2e-3, tau=0.01, initial_alpha=0.5, target_entropy=None)
+CONFIG = Config(name="sac", lr=1e-3, alpha_lr=2e-3, tau=0.01, initial_alpha=0.5, target_entropy=None)
 
 
 def make(activation="tanh", seed=0, spec=SPEC, config=CONFIG):
@@ -38,17 +40,18 @@ def make_batch(seed, rows=32):
 
 
 class Reference:
-    """SAC's three losses, all before any step, on float64 torch.nn modules; starts from an algorithm's state."""
+    """SAC's three losses, all before any step, on float64 torch.nn modules; starts from an algorithm's parameters and noise."""
 
     def __init__(self, algorithm, activation):
-        state = algorithm.state()
+        params = {name: algorithm.params[name].flat.clone() for name in ("actor", "critic", "log_alpha")}
+        params["target"] = algorithm.params.targets["critic"].flat.clone()
         self.activation = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh, "elu": torch.nn.ELU}[activation]
         self.noise = torch.Generator()
-        self.noise.set_state(state["noise"])
-        self.actor = self.network(state["actor"], (5, 16, 12, 6))
-        halves = [state[name].chunk(2) for name in ("critic", "target")]
+        self.noise.set_state(algorithm.state()["generator.noise"])
+        self.actor = self.network(params["actor"], (5, 16, 12, 6))
+        halves = [params[name].chunk(2) for name in ("critic", "target")]
         self.critics, self.targets = ([self.network(flat, (8, 16, 12, 1)) for flat in half] for half in halves)
-        self.log_alpha = state["log_alpha"].double().requires_grad_()
+        self.log_alpha = params["log_alpha"].double().requires_grad_()
         critic_params = [p for critic in self.critics for p in critic.parameters()]
         self.optimizers = (
             torch.optim.Adam(critic_params, CONFIG.lr),
@@ -128,7 +131,7 @@ def test_updates_equal_an_independent_implementation(activation, is_weighted):
         batch = make_batch(i)
         if is_weighted:
             batch["weight"] = torch.rand(32, generator=torch.Generator().manual_seed(i))
-        update = algorithm.update(batch)
+        update = algorithm.update(batch, Counts(i))
         metrics, priorities = reference.update(batch)
         assert update.metrics.keys() == metrics.keys()
         for name, value in metrics.items():
@@ -147,35 +150,35 @@ def test_updates_equal_an_independent_implementation(activation, is_weighted):
 def test_state_round_trip_is_exact():
     algorithm, other = make(), make(seed=99)
     for i in range(3):
-        algorithm.update(make_batch(i))
+        algorithm.update(make_batch(i), Counts(i))
     state = algorithm.state()
     frozen = {name: tensor.clone() for name, tensor in state.items()}
     for i in range(3, 8):
-        algorithm.update(make_batch(i))
+        algorithm.update(make_batch(i), Counts(i))
     assert all(torch.equal(state[name], frozen[name]) for name in state)  # a copy, not a view
     other.load_state(state)
     for i in range(3, 8):
-        other.update(make_batch(i))
+        other.update(make_batch(i), Counts(i))
     ours, theirs = algorithm.state(), other.state()
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-    assert not torch.equal(ours["actor"], state["actor"])
+    assert not torch.equal(ours["params"], state["params"])
 
 
 def test_wrong_shapes_are_refused():
     algorithm = make()
     state = algorithm.state()
     wider = EnvSpec("x", Column((6,), "float32"), SPEC.action)
-    with pytest.raises(ValueError, match=r"'actor' has shape .* needed is"):
+    with pytest.raises(ValueError, match=r"'params' has shape .* needed is"):
         make(spec=wider).load_state(state)
-    with pytest.raises(ValueError, match=r"'log_alpha' has shape"):
-        algorithm.load_state(state | {"log_alpha": torch.zeros(2)})
+    with pytest.raises(ValueError, match=r"'target.critic' has shape"):
+        algorithm.load_state(state | {"target.critic": torch.zeros(2)})
     policy = Policy(CONFIG, NetworkConfig((16, 12), "tanh", "uniform"), wider, 0)
     with pytest.raises(ValueError, match="parameter vector"):
         policy.load(algorithm.policy_params())
 
 
-@pytest.mark.parametrize("name", ["critic", "optimizer.mean", "optimizer.count", "noise"])
+@pytest.mark.parametrize("name", ["params", "target.critic", "optimizer.mean", "optimizer.count", "generator.noise"])
 def test_missing_names_are_refused(name):
     algorithm = make()
     state = algorithm.state()
@@ -199,5 +202,5 @@ def test_numpy_policy_equals_the_actor(activation):
 
 def test_target_entropy():
     assert make().target_entropy == -3.0
-    explicit = Config("sac", 0.99, 1, 1e-3, 1e-3, 0.01, 1.0, target_entropy=-0.5)
+    explicit = dataclasses.replace(CONFIG, target_entropy=-0.5)
     assert make(config=explicit).target_entropy == -0.5

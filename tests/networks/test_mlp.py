@@ -5,9 +5,10 @@ import pytest
 import torch
 
 from drl_cli.networks.mlp import MLP, mlp_numpy, mlp_shapes, num_params, split
-from drl_cli.utils.torch_ops import FlatParams
+from drl_cli.utils.group import Context
+from drl_cli.utils.params import Params
 
-CPU = torch.device("cpu")
+CPU = Context(torch.device("cpu"))
 ACTIVATIONS = ("relu", "tanh", "elu")
 
 
@@ -19,7 +20,7 @@ def float64():
 
 
 def build(shapes, activation="relu", ensemble=1):
-    return MLP(shapes, activation, FlatParams(CPU, all=num_params(shapes, ensemble))["all"], ensemble)
+    return MLP(shapes, activation, Params(CPU, all=num_params(shapes, ensemble))["all"], ensemble)
 
 
 def make(inputs=3, hidden=(5, 4), outputs=2, activation="relu", ensemble=1, how="uniform", seed=0, layer_norm=False):
@@ -75,10 +76,14 @@ def test_layout_is_weight_then_bias_layer_by_layer_network_by_network():
     assert out.tolist() == [[[40.0]], [[585.0]]]
 
 
-def test_a_copy_has_weights_and_gradients_of_its_own():
+def test_the_same_networks_on_another_part_have_its_weights_and_gradients():
     mlp = make(ensemble=2)
-    copy = mlp.copy()
-    assert torch.equal(copy.flat, mlp.flat)
+    part = Params(CPU, all=len(mlp.flat))["all"]
+    copy = mlp.on(part)
+    assert copy.flat is part.flat
+    assert copy.grad is part.grad
+    copy.flat.copy_(mlp.flat)
+    assert torch.equal(copy.forward(torch.ones(1, 3))[0], mlp.forward(torch.ones(1, 3))[0])
     x = torch.ones(1, 3)
     before = mlp.forward(x)[0]
     copy.flat.mul_(2.0)

@@ -12,6 +12,8 @@ import torch
 from drl_cli.algos import base
 from drl_cli.algos.base import AlgoConfig, Update
 from drl_cli.types import Column
+from drl_cli.utils.optimizer import Optimizer
+from drl_cli.utils.params import Params
 
 ACTIONS = ("box",)
 MODES = ("single", "sync", "async")
@@ -63,30 +65,22 @@ class Policy(base.Policy):
         self.memory = state["memory"].copy()
 
 
-class Algorithm:
+class Algorithm(base.Algorithm):
     """Priorities are the rewards of the learned steps, those of padding NaN; `errors` tell how far states are off."""
 
-    def __init__(self, config, network, spec, seed, context):
-        self.updates, self.errors = torch.zeros(1), []
+    policy_parts = ("updates",)
 
-    def update(self, batch):
+    def __init__(self, config, network, spec, seed, context):
+        self.params = Params(context, updates=1)
+        self.optimizer, self.errors = Optimizer(self.params, {"updates": 1.0}, context), []
+
+    def update(self, batch, counts):
         mask, state, error = batch["mask"].unsqueeze(-1), batch["state"], torch.zeros(())
         for t in range(mask.shape[1]):
             state = torch.where(mask[:, t], state / 2 + batch["obs"][:, t, 1:], state)
             error = torch.maximum(error, (mask[:, t] * (state - batch["seen"][:, t])).abs().max())
-        self.updates += 1
+        self.params.grad.fill_(-1.0)
+        self.optimizer.step(error)
         self.errors.append(float(error))
         priorities = torch.where(batch["mask"], batch["reward"], torch.nan)[:, mask.shape[1] // 2 :]
         return Update({"state_error": error}, priorities)
-
-    def policy_params(self):
-        return self.updates.numpy().copy()
-
-    def exploration(self, env_steps):
-        return {}
-
-    def state(self):
-        return {"updates": self.updates}
-
-    def load_state(self, state):
-        self.updates.copy_(state["updates"])
