@@ -30,7 +30,7 @@ from drl_cli.algos import dqn
 from my_pkg.my_algo import *
 """
 CONFIG = HEAD + "\n\n@dataclass(frozen=True, kw_only=True)\nclass Config(Config):\n    size: {}\n"
-CRASH = "class Algorithm(Algorithm):\n    def update(self, batch):\n        raise ValueError('no idea')\n"
+CRASH = "class Algorithm(Algorithm):\n    def update(self, *args):\n        raise ValueError('no idea')\n"
 WIDTH = "class Policy(Policy):\n    @staticmethod\n    def extra_columns(*args):\n        return 1 / 0\n"
 GREEDY = "class Policy(Policy):\n    def greedy(self, obs, last=None):\n        raise ValueError('no idea')\n"
 PREFERENCES = """# @package _global_
@@ -283,7 +283,9 @@ def test_the_environments_source_is_judged_too(composed, outside_folder, tmp_pat
 def test_what_the_algorithm_raises_is_its_own_error(composed, tiny, capsys, tmp_path):
     summary = train(composed(*tiny, "algo=my_crash", "env=CartPole-v1", f"output_dir={tmp_path}"))
     assert summary["exit_code"] == USER_CODE
-    assert "error: my_crash raised ValueError: no idea" in capsys.readouterr().err
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert "my_crash" in line
+    assert "raised ValueError: no idea" in line
     code, problems = refused(train, composed(*tiny, "algo=my_width", "env=CartPole-v1", f"output_dir={tmp_path}"))
     assert (code, problems) == (USER_CODE, ["my_width raised ZeroDivisionError: division by zero"])
 
