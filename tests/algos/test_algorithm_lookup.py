@@ -22,6 +22,11 @@ def test_refusal_says_why():
     assert refusal("dqn", EnvSpec("Cart-v1", obs, discrete), "async", "uniform") is None
     line = refusal("dqn", EnvSpec("Car-v0", obs, box), "async", "uniform")
     assert line == "DQN needs a discrete action space; Car-v0 has Box(2,). For this: algo=ppo or algo=sac"
+    several = ActionSpec("multidiscrete", 5, "MultiDiscrete([3 2])", (3, 2))
+    line = refusal("dqn", EnvSpec("Arm-v0", obs, several), "async", "uniform")
+    fits = [f"algo={name}" for name in algorithms() if "multidiscrete" in load_algorithm(name).ACTIONS]
+    advice = f"For this: {' or '.join(fits)}" if fits else "No algorithm here handles that yet."
+    assert line == f"DQN needs a discrete action space; Arm-v0 has MultiDiscrete([3 2]). {advice}"
     assert refusal("ppo", EnvSpec("Car-v0", obs, box), "async", "fifo-once") is None
     line = refusal("ppo", EnvSpec("Car-v0", obs, box), "async", "uniform")
     assert line == "PPO can't learn from replay=uniform; say replay=fifo-once"
