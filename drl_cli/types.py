@@ -180,8 +180,14 @@ def gathered(columns: Mapping[str, Any]) -> dict[str, Any]:  # Any: arrays or te
     """Columns with `obs` and `next_obs` as an algorithm is given them: of a tree each is a dict of parts by path."""
     if "obs" in columns:
         return dict(columns)
-    rest = {key: column for key, column in columns.items() if not key.startswith(("obs.", "next_obs."))}
-    return {**rest, "obs": tree(columns, "obs"), "next_obs": tree(columns, "next_obs")}
+    found: dict[str, Any] = {}
+    for key, column in columns.items():
+        name, _, path = key.partition(".")
+        if path and name in ("obs", "next_obs"):
+            found.setdefault(name, {})[path] = column
+        else:
+            found[key] = column
+    return found
 
 
 def map_parts(function: Callable[[Array], Array], obs: Obs) -> Obs:

@@ -1,5 +1,6 @@
 """From the policy's actions to the environment's own."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -64,38 +65,49 @@ class ActionMap:
 
     def __init__(self, space: Space) -> None:
         self._space = space
-        self._inner = {key: ActionMap(part) for key, part in (inner(space) or {}).items()}
-        self._ends = np.cumsum([_width(part) for part in (inner(space) or {}).values()])[:-1]
+        self._convert: Callable[[Array], Any] = self._to_array  # Any: whatever the environment takes
         if isinstance(space, spaces.Box):
             low, high = (bound.astype(np.float64).ravel() for bound in (space.low, space.high))
             is_free = ~(np.isfinite(low) & np.isfinite(high))
             self._free = (is_free, low, high) if is_free.any() else None
             self._low = np.where(is_free, 0.0, low)
             self._scale = np.where(is_free, 0.0, high - self._low) / 2
+            self._convert = self._to_box
         elif isinstance(space, spaces.Discrete):
             self._offset = int(space.start)
+            self._convert = self._to_choices
+        elif (parts := inner(space)) is not None:
+            self._parts = {key: ActionMap(part) for key, part in parts.items()}
+            self._ends = np.cumsum([_width(part) for part in parts.values()])[:-1]
+            self._convert = self._to_trees
 
-    def __call__(self, actions: Array) -> Any:  # Any: whatever the environment takes
+    def __call__(self, actions: Array) -> Any:
         """An action for each row: of a box an array `[n, ...]`, clipped to the space."""
-        space = self._space
-        if isinstance(space, spaces.Box):
-            return self._box(actions).astype(space.dtype).reshape(len(actions), *space.shape)
-        if isinstance(space, spaces.Discrete):
-            return (actions.reshape(len(actions)) + self._offset).tolist()
-        if isinstance(space, spaces.MultiDiscrete | spaces.MultiBinary):
-            values = actions.reshape(len(actions), *space.shape)
-            return (values + getattr(space, "start", 0)).astype(space.dtype)
-        shares = zip(self._inner.values(), np.split(actions, self._ends, -1), strict=True)
-        rows = list(zip(*(part(share) for part, share in shares), strict=True))
-        return [dict(zip(self._inner, row, strict=True)) for row in rows] if isinstance(space, spaces.Dict) else rows
+        return self._convert(actions)
 
-    def _box(self, actions: Array) -> Array:
+    def _to_box(self, actions: Array) -> Array:
         scaled = np.minimum(np.maximum(actions, -1.0), 1.0)  # unlike `clip` no slower for few values
         scaled = self._low + (scaled + 1.0) * self._scale
         if self._free is not None:
             is_free, low, high = self._free
             scaled = np.where(is_free, np.clip(actions, low, high), scaled)
-        return scaled
+        return scaled.astype(self._space.dtype).reshape(len(actions), *(self._space.shape or ()))
+
+    def _to_choices(self, actions: Array) -> list[int]:
+        choices: list[int] = (actions + self._offset).tolist()
+        return choices
+
+    def _to_array(self, actions: Array) -> Array:
+        values = actions.reshape(len(actions), *(self._space.shape or ())) + getattr(self._space, "start", 0)
+        return values.astype(self._space.dtype)
+
+    def _to_trees(self, actions: Array) -> list[Any]:
+        shares = zip(self._parts.values(), np.split(actions, self._ends, -1), strict=True)
+        given = [part(share[:, 0] if isinstance(part._space, spaces.Discrete) else share) for part, share in shares]
+        rows = list(zip(*given, strict=True))
+        return (
+            [dict(zip(self._parts, row, strict=True)) for row in rows] if isinstance(self._space, spaces.Dict) else rows
+        )
 
 
 def _width(space: Space) -> int:

@@ -45,9 +45,12 @@ class Step:
     valid: Array
 
     def columns(self) -> Columns:
-        """What a builder takes of it."""
-        rest = {"terminated": self.terminated, "truncated": self.truncated, "valid": self.valid}
-        return {"reward": self.reward, **flat_columns("next_obs", self.next_obs), **rest}
+        """What a builder takes of it: its fields, the parts of a tree apart."""
+        fields = vars(self)
+        if isinstance(self.next_obs, np.ndarray):
+            return fields
+        rest = {name: column for name, column in fields.items() if name != "next_obs"}
+        return {**rest, **flat_columns("next_obs", self.next_obs)}
 
 
 class Finished:
@@ -108,8 +111,8 @@ class EnvBatch(Finished):
         step, faults = self._step_each(self.envs[0].to_env(actions), next_parts, missed)
         for i in missed:
             self._void(step, next_parts, i)
-        floats = {path: next_parts[path] for path in self._floats}
-        if not (is_surely_finite(step.reward) and all(map(is_surely_finite, floats.values()))):
+        if not (is_surely_finite(step.reward) and all(is_surely_finite(next_parts[path]) for path in self._floats)):
+            floats = {path: next_parts[path] for path in self._floats}
             bad = {i: not_finite(floats, i, step.reward[i]) for i in range(size) if i not in faults}
             faults |= {i: EnvFault(cause) for i, cause in bad.items() if cause}
         for i in faults:

@@ -50,6 +50,9 @@ def test_refusal_says_why():
     assert refusal("dqn", DISCRETE, "async", "uniform") is None
     line = refusal("dqn", BOX, "async", "uniform")
     assert line == "DQN needs a discrete action space; Car-v0 has Box(2,). For this: algo=ppo or algo=sac"
+    several = EnvSpec("Arm-v0", BOX.obs, ActionSpec("multidiscrete", 5, "MultiDiscrete([3 2])", (3, 2)))
+    line = refusal("dqn", several, "async", "uniform")
+    assert line == "DQN needs a discrete action space; Arm-v0 has MultiDiscrete([3 2]). For this: algo=ppo"
     assert refusal("ppo", BOX, "async", "fifo-once") is None
     line = refusal("ppo", BOX, "async", "uniform")
     assert line == "PPO can't learn from replay=uniform; say replay=fifo-once"

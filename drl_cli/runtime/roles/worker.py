@@ -115,7 +115,7 @@ class Worker:
 
     def _step(self, random_actions: bool) -> int:
         """Step all environments; returns how many of them took the step."""
-        obs = map_parts(np.copy, self.envs.obs)
+        obs = map_parts(np.ndarray.copy, self.envs.obs)
         choose = self.policy.random if random_actions else self.policy.act
         columns = choose(obs, self.last)
         step = self.envs.step(columns["action"])

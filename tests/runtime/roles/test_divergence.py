@@ -47,6 +47,13 @@ def test_the_first_bad_metric_is_named(values, says):
     assert error.batch["reward"].shape == (3,)
 
 
+def test_a_part_of_an_observation_is_named():
+    obs, source = ones(4, 2), np.array([[0, 1, 2, 2**16]], np.int32)
+    obs[0, 2, 1] = np.nan
+    columns = {"obs.arm.angles": obs, "obs.camera": np.full((1, 4, 2), 255, np.uint8), "source": source}
+    assert str(diverged(**columns)).endswith("; first bad value: obs.arm.angles from worker 0 env 2")
+
+
 @pytest.mark.parametrize(
     ("at", "value", "says"),
     [

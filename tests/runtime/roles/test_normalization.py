@@ -15,7 +15,8 @@ from drl_cli.runtime.messages import BatchTrainingData
 from drl_cli.runtime.place.handles import get
 from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
 from drl_cli.runtime.roles.evaluator import Evaluator
-from drl_cli.runtime.roles.normalization import CLIP, Layout, NormalizedPolicy, Statistics, make_policy
+from drl_cli.runtime.roles.normalization import CLIP, Layout, NormalizedPolicy, Statistics, make_policy, normalized
+from drl_cli.types import tree
 from drl_cli.utils.moments import RunningMoments
 
 MODES = ("single", "sync", "async")
@@ -252,6 +253,35 @@ def test_reported_and_evaluated_rewards_are_raw(run_graph):
     for ours, theirs in zip(graph.manage.evaluations, plain.manage.evaluations, strict=True):
         assert ours.statistics == theirs.statistics
     assert weights(graph) != weights(plain)
+
+
+def test_of_a_tree_the_parts_of_real_numbers_are_normalised():
+    """By statistics of their own, to the same bits in policy and learner; choices, images and booleans stay."""
+    config = make_config("env=drl_cli.envs.probes:Tree-v0", *BOTH)
+    assert normalized(config, read_spec(config.env)) == Layout({"who": (3,)}, True)
+    layout, rng = Layout({"a.0": (3, 2), "b": (2,)}, True), np.random.default_rng(0)
+    names, columns = ("obs", "next_obs"), rows(200)
+    tall = {f"{name}.b": (1e4 * rng.standard_normal((200, 2)) - 7).astype(np.float32) for name in names}
+    rest = {f"{name}.c": rng.integers(256, size=(200, 4)).astype(np.uint8) for name in names}
+    block = {f"{name}.a.0": columns[name] for name in names} | tall | rest | {"reward": columns["reward"]}
+    moments = layout.moments(block)
+    expected = [block["obs.a.0"].reshape(200, 6), block["obs.b"], block["reward"][:, None]]
+    np.testing.assert_allclose(moments.mean, np.concatenate(expected, 1).astype(float).mean(0))
+    vector = Statistics.of(layout, moments).join(np.zeros(4, np.float32))
+    policy, learner = NormalizedPolicy(Identity(), layout), BatchNormalizer(layout)
+    policy.load(vector)
+    learner.load(vector)
+    batch = learner({name: torch.from_numpy(column) for name, column in block.items()})
+    for name in names:
+        obs = tree(block, name)
+        seen = policy.greedy(obs)
+        assert list(seen) == ["a.0", "b", "c"]
+        assert seen["c"] is obs["c"]
+        for path, part in seen.items():
+            assert part.tobytes() == batch[f"{name}.{path}"].numpy().tobytes()
+    np.testing.assert_allclose(batch["obs.b"].mean(0), 0, atol=1e-4)
+    np.testing.assert_allclose(batch["obs.b"].std(0, correction=0), 1, rtol=1e-4)
+    np.testing.assert_allclose(batch["obs.a.0"].std(0, correction=0), 1, rtol=1e-2)
 
 
 @pytest.mark.parametrize("mode", MODES)

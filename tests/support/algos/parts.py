@@ -74,7 +74,10 @@ class Algorithm:
             error += (obs["inner.2"].float() @ torch.tensor([1.0, 2.0, 4.0, 8.0]) - count).abs().max()
         self.updates += 1
         self.errors.append(float(error))
-        return Update({"error": error}, 1.0 + batch["obs"]["inner.0"].float())
+        priorities = 1.0 + batch["obs"]["inner.0"].float()  # of a sequence those of the second half
+        return Update(
+            {"error": error}, priorities if priorities.ndim == 1 else priorities[:, priorities.shape[1] // 2 :]
+        )
 
     def policy_params(self):
         return self.updates.numpy().copy()
