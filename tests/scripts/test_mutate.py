@@ -44,6 +44,14 @@ def test_what_no_test_notices_is_shown_until_one_does(tree):
     assert (code, lines[-1]) == (0, "3 of 3 noticed: 1.00")
 
 
+def test_tests_further_away_come_later_or_not_at_all(tree):
+    (tree / "tiny" / "outer.py").write_text("from tiny import small\n\nis_small = small.is_small\n")
+    outer = ENDS.replace("tiny.small", "tiny.outer").replace("9", "3").replace("(1)", "(2)")
+    (tree / "tests" / "test_outer.py").write_text(outer)
+    assert mutate(tree, "tiny", "--near")[1][-1] == "1 of 3 noticed: 0.33"
+    assert mutate(tree, "tiny")[1][-1] == "3 of 3 noticed: 1.00"
+
+
 def test_tests_that_fail_without_a_mutant_are_an_error(tree):
     (tree / "tests" / "test_small.py").write_text(ENDS.replace("9", "1"))
     done = subprocess.run([sys.executable, SCRIPT, "tiny"], cwd=tree, capture_output=True, text=True, timeout=240)

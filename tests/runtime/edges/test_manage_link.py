@@ -184,7 +184,24 @@ def test_the_end_evaluates_the_last_version_once(clock):
     link.finish(load(7), None, 5.0, is_over=lambda: False)
     assert (handle.evaluated, link.skipped) == ([7], 2)
     link.finish(load(7), None, 5.0, is_over=lambda: False)
-    assert (handle.evaluated, link.evaluated) == ([7], 7)
+    link.evaluate(load(8), None)
+    link.finish(load(8), None, 5.0, is_over=lambda: False)  # it is being evaluated
+    assert (handle.evaluated, link.evaluated) == ([7, 8], 8)
+
+
+def test_the_end_waits_until_manage_can_be_started(clock):
+    handle, asked = Handle(clock), []
+
+    def spawn(wait):
+        asked.append(wait)
+        assert len(asked) < 9
+        return handle if wait else None
+
+    link = ManageLink(spawn, 1)
+    link.evaluate(load(7), None)
+    assert (asked, link.handle) == ([False], None)
+    link.finish(load(7), None, 5.0, is_over=lambda: False)
+    assert (asked.count(True), handle.evaluated, link.evaluated) == (1, [7], 7)
 
 
 def test_the_end_waits_for_what_is_under_way_unless_it_is_over(clock):
