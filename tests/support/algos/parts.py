@@ -10,6 +10,8 @@ import torch
 
 from drl_cli.algos import base
 from drl_cli.algos.base import AlgoConfig, Update
+from drl_cli.utils.optimizer import Optimizer
+from drl_cli.utils.params import Params
 
 ACTIONS = ("box", "discrete", "multidiscrete")
 MODES = ("single", "sync", "async")
@@ -59,11 +61,16 @@ def check(obs):
     np.testing.assert_array_equal(obs["camera"][..., 8 // 4, 0, 1], obs["inner.0"])  # the third number of its stamp
 
 
-class Algorithm:
-    def __init__(self, config, network, spec, seed, context):
-        self.updates, self.errors = torch.zeros(1), []
+class Algorithm(base.Algorithm):
+    """Counts its updates, in its only parameter."""
 
-    def update(self, batch):
+    policy_parts = ("updates",)
+
+    def __init__(self, config, network, spec, seed, context):
+        self.params = Params(context, updates=1)
+        self.optimizer, self.errors = Optimizer(self.params, {"updates": 1.0}, context), []
+
+    def update(self, batch, counts):
         error = torch.zeros(())
         for name in ("obs", "next_obs"):
             obs = batch[name]
@@ -72,24 +79,10 @@ class Algorithm:
             count = obs["inner.0"].float()
             error += (obs["inner.1"][..., 2] - count).abs().max() + (obs["camera"][..., 2, 0, 1] - count).abs().max()
             error += (obs["inner.2"].float() @ torch.tensor([1.0, 2.0, 4.0, 8.0]) - count).abs().max()
-        self.updates += 1
+        self.params.grad.fill_(-1.0)
+        self.optimizer.step(error)
         self.errors.append(float(error))
         priorities = 1.0 + batch["obs"]["inner.0"].float()  # of a sequence those of the second half
         return Update(
             {"error": error}, priorities if priorities.ndim == 1 else priorities[:, priorities.shape[1] // 2 :]
         )
-
-    def policy_params(self):
-        return self.updates.numpy().copy()
-
-    def load_policy(self, params):
-        self.updates.copy_(torch.tensor(params))
-
-    def exploration(self, env_steps):
-        return {}
-
-    def state(self):
-        return {"updates": self.updates}
-
-    def load_state(self, state):
-        self.updates.copy_(state["updates"])
