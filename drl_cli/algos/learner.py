@@ -58,13 +58,8 @@ class NetworkAlgorithm(Algorithm):
         return heads
 
     def target_of(self, name: str, head: MLP) -> tuple[Encoder, MLP]:
-        """Copies of the encoder and of a head, which follow theirs by `follow`."""
+        """Copies of the encoder and of a head, which follow theirs by `Params.follow`."""
         return self.encoder.target(self.params), head.on(self.params.target(name).part)
-
-    def follow(self, tau: float) -> None:
-        """Move all targets by the share `tau` of the way to what they are copies of."""
-        for name, target in self.params.targets.items():
-            target.follow(self.params[name].flat, tau)
 
     def masks(self, head: MLP, rows: int) -> "Sequence[torch.Tensor]":
         """Dropout's masks for `head.forward` of so many rows; none where the run has no dropout."""

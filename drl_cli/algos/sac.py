@@ -100,7 +100,7 @@ class Algorithm(NetworkAlgorithm):
             metrics, error_size, d_obs = self.gradients(rows, noise)
             view.backward(d_obs)
             self.optimizer.step(metrics["critic_loss"], metrics["actor_loss"])
-            self.follow(self.config.tau)
+            self.params.follow(self.config.tau)
         return Update(metrics, self.by_step(error_size, batch))
 
     def _gradients(

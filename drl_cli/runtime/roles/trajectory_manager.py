@@ -70,9 +70,10 @@ class TrajectoryManager:
             ]
         return tuple(parts)
 
-    def update_priorities(self, message: UpdatePriority) -> None:
-        """Pass new priorities on."""
-        self.table.update_priorities(message.row_ids, message.priorities)
+    def update_priorities(self, message: UpdatePriority | None) -> None:
+        """Pass new priorities on; there are none of updates that were all skipped."""
+        if message is not None:
+            self.table.update_priorities(message.row_ids, message.priorities)
 
     def contents(self) -> Columns:
         """A copy of all stored rows, oldest first, `[rows, ...]`."""
