@@ -48,8 +48,8 @@ class Counts:
 class Update:
     """Result of learning from one batch: scalar tensors by name, new priorities `[B]` where replay wants them.
 
-    Priorities of sequences are `[B, seq_len]`, of the steps learned from. `steps` gradient updates were made, and the
-    metrics are theirs; `skipped` were left out, being not finite.
+    Not every update has to give every metric. Priorities of sequences are `[B, seq_len]`, of the steps learned from.
+    `steps` gradient updates were made, and the metrics are theirs; `skipped` were left out, being not finite.
     """
 
     metrics: Mapping[str, "torch.Tensor"]

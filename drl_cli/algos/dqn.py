@@ -94,7 +94,7 @@ class Algorithm(NetworkAlgorithm):
         view.backward(d_obs)
         self.optimizer.step(metrics["q_loss"])
         if (counts.opt_steps + 1) % self.config.target_period == 0:
-            self.follow(1.0)
+            self.params.follow(1.0)
         return Update(metrics, self.by_step(error_size, batch))
 
     def gradients(self, rows: Batch) -> "tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor | None]":

@@ -79,14 +79,9 @@ class NetworkAlgorithm(Algorithm):
         return heads
 
     def target_of(self, name: str, head: MLP) -> MLP:
-        """A copy of a head; the target encoder comes with it, and both follow theirs by `follow`."""
+        """A copy of a head; the target encoder comes with it, and both follow theirs by `Params.follow`."""
         self.target_encoder = self.encoder.target(self.params)
         return head.on(self.params.target(name).part)
-
-    def follow(self, tau: float) -> None:
-        """Move all targets by the share `tau` of the way to what they are copies of."""
-        for name, target in self.params.targets.items():
-            target.follow(self.params[name].flat, tau)
 
     def masks(self, head: MLP, rows: int) -> "Sequence[torch.Tensor]":
         """Dropout's masks for `head.forward` of so many rows; none where the run has no dropout."""

@@ -15,6 +15,7 @@ from drl_cli.types import Array, Columns, EnvSpec, Last, Obs, Schema, State
 from drl_cli.utils.group import Context
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.params import Params
+from drl_cli.utils.torch_ops import one_thread
 
 
 class RandomActions(Policy):
@@ -81,7 +82,7 @@ class TorchPolicy(RandomActions):
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         super().__init__(spec, seed)
-        torch.set_num_threads(1)
+        self.config = config
         self.modules = dict(self.build(config, network, spec))
         self.params = Params(Context(torch.device("cpu")), **self.modules)
         for module in self.modules.values():
@@ -96,7 +97,7 @@ class TorchPolicy(RandomActions):
     def choose(self, obs: "torch.Tensor | dict[str, torch.Tensor]") -> "torch.Tensor":
         """The best action for each observation `[E, ...]`."""
 
-    def explored(self, action: Array) -> Array:
+    def explored(self, action: Array, obs: Obs) -> Array:
         """What is done instead of the best action `[E, ...]` in order to explore; without more, the same."""
         return action
 
@@ -104,7 +105,7 @@ class TorchPolicy(RandomActions):
         self.params.load_vector(list(self.modules), params)
 
     def act(self, obs: Obs, last: Last | None = None) -> Columns:
-        return {"action": self.explored(self.greedy(obs, last))}
+        return {"action": self.explored(self.greedy(obs, last), obs)}
 
     def random(self, obs: Obs, last: Last | None = None) -> Columns:
         return {"action": self.draw(obs)}
@@ -113,7 +114,7 @@ class TorchPolicy(RandomActions):
         tensors = (
             {n: torch.from_numpy(part) for n, part in obs.items()} if isinstance(obs, dict) else torch.from_numpy(obs)
         )
-        with torch.no_grad():
+        with torch.no_grad(), one_thread():
             action: Array = self.choose(tensors).numpy()
         return action
 

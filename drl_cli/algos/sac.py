@@ -91,7 +91,7 @@ class Algorithm(NetworkAlgorithm):
         metrics, td_error, d_obs = self.gradients(rows)
         view.backward(d_obs)
         self.optimizer.step(metrics["critic_loss"], metrics["actor_loss"])
-        self.follow(self.config.tau)
+        self.params.follow(self.config.tau)
         return Update(metrics, self.by_step(td_error, batch))
 
     def gradients(self, rows: Batch) -> "tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor | None]":

@@ -15,6 +15,17 @@ from drl_cli.types import Column
 ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU}
 
 
+class Flat(nn.Module):
+    """Observations `[n, ...]` -> their values `[n, size]`, as `Inputs` has them; it has no parameters."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        super().__init__()
+        self.inputs, self.size = inputs, inputs.width
+
+    def forward(self, obs: Tensor | Mapping[str, Tensor]) -> Tensor:
+        return self.inputs.tensor(obs)
+
+
 class Convolution(nn.Module):
     """Images `[n, ...]` of one column -> features `[n, size]`, one for each channel and position."""
 

@@ -72,6 +72,19 @@ def make_torso(network: NetworkConfig, spec: EnvSpec, generator: "Generator") ->
         return modules.Multi(torsos, _others(spec)) if name == "multi" else torsos[""]
 
 
+def torso(network: NetworkConfig, spec: EnvSpec) -> "nn.Module":
+    """The torso for modules of a user's own: with its `size`, initialised from torch's own generator.
+
+    Where `make_torso` has none it only flattens. Raises ValueError as `make_torso` does.
+    """
+    import torch
+
+    from drl_cli.networks import modules  # it needs torch
+
+    made = make_torso(network, spec, torch.default_generator)
+    return modules.Flat(Inputs(spec.obs)) if made is None else made
+
+
 def _images(spec: EnvSpec) -> dict[str, Image]:
     """The parts that are images, by path."""
     found = {path: image(column) for path, column in leaves(visible(spec.obs)).items()}

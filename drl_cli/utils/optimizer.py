@@ -7,7 +7,7 @@ from typing import Protocol
 from drl_cli.utils.group import Context
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.optimizer_config import OPTIMIZERS, OptimizerConfig
-from drl_cli.utils.params import Params, load_tensors
+from drl_cli.utils.params import Params, load_tensors, trained
 
 
 class NotFinite(Exception):
@@ -53,10 +53,14 @@ class Optimizer:
             self.params[name].grad.zero_()
 
     def minimize(self, loss: "torch.Tensor", *parts: str) -> None:
-        """One step of these parts, or of all, down the gradient of a loss that autograd knows."""
+        """One step of these parts, or of all, down the gradient of a loss that autograd knows.
+
+        Only their gradients are computed, although the loss may depend on other parts too.
+        """
         self.params.collect()
-        self.zero_grad()  # of all: the loss's graph may reach into others
-        torch.autograd.backward(loss)
+        self.zero_grad(parts)
+        modules = [module for name, module in self.params.modules.items() if name in (parts or self._all)]
+        torch.autograd.backward(loss, inputs=[p for module in modules for _, p in trained(module)])
         self.step(loss.detach(), parts=parts)
 
     def step(self, *losses: "torch.Tensor", parts: Sequence[str] = ()) -> None:
@@ -74,17 +78,16 @@ class Optimizer:
             self.context.group.mean_(grad)
         if self.context.skips and not all(grad.isfinite().all() for grad in grads):
             raise NotFinite
-        self.norm = None
-        if self.config.max_norm is not None:
-            self.norm = torch.linalg.vector_norm(torch.stack([grad.norm() for grad in grads]))
-            if len(grads) == 1:
-                self.norm = grads[0].norm()
-            for grad in grads:
-                grad *= (self.config.max_norm / (self.norm + 1e-6)).clamp(max=1.0)
+        limit = self.config.max_norm
+        if limit is not None or self.context.skips:
+            self.norm = norm = _length(grads)
+            if limit is not None:
+                for grad in grads:
+                    grad *= (limit / (norm + 1e-6)).clamp(max=1.0)
         self.rule.step(names, self.factor)
 
     def metrics(self) -> "dict[str, float]":
-        """The learning rate of the first part, and the length of the last gradient before it was clipped."""
+        """The learning rate of the first part, and the length of the last step's gradient before it was clipped."""
         norm = self.params.grad.norm() if self.norm is None else self.norm
         return {"lr": next(iter(self.lrs.values())) * self.factor, "grad_norm": float(norm)}
 
@@ -100,6 +103,11 @@ class Optimizer:
         if names == self._all:
             return [self.params.grad]
         return [grad for name in names if len(grad := self.params[name].grad)]
+
+
+def _length(grads: "Sequence[torch.Tensor]") -> "torch.Tensor":
+    norms = torch.stack([torch.linalg.vector_norm(grad) for grad in grads])
+    return norms[0] if len(grads) == 1 else torch.linalg.vector_norm(norms)
 
 
 class FusedAdam:

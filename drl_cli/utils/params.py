@@ -4,6 +4,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +32,7 @@ class Params:
 
         params = Params(context, actor=Actor(), critic=Critic(), log_alpha=1)
         params["critic"].flat          # all of the critic's parameters, [size]
-        params.target("critic")        # a copy that learns nothing, saved and loaded with the rest
+        params.target("critic")        # a copy that learns nothing; called as the module is, saved with the rest
         params.generator("noise", 3)   # a random generator, likewise
 
     Parameters of a module that need no gradient, and its buffers, are kept apart: they are saved, they travel with the
@@ -61,9 +62,13 @@ class Params:
 
     def target(self, name: str) -> "Target":
         """A copy of a part with values of its own, those that the part has now."""
-        module = self.modules.get(name)
-        self.targets[name] = Target(self[name].flat, module, self.context)
+        self.targets[name] = Target(self[name].flat, self.modules.get(name), self.context)
         return self.targets[name]
+
+    def follow(self, tau: float) -> None:
+        """Move all targets by the share `tau` of the way to what they are copies of."""
+        for target in self.targets.values():
+            target.follow(tau)
 
     def generator(self, name: str, seed: int, on_cpu: bool = False) -> "torch.Generator":
         """A generator whose state is saved; on the learner's device, or on the CPU."""
@@ -98,7 +103,7 @@ class Params:
         load_vector(list(self._pieces(names)), vector)
         for name in names:
             if name in self.targets:
-                self.targets[name].copy(self[name].flat)
+                self.targets[name].copy()
 
     def state(self) -> "dict[str, torch.Tensor]":
         """Everything to go on from, copies on the CPU."""
@@ -146,9 +151,9 @@ class Params:
 class Target:
     """A copy of a part that learns nothing: its values `flat` `[size]`, as a `module` where the part is one."""
 
-    def __init__(self, flat: "torch.Tensor", module: "torch.nn.Module | None", context: Context) -> None:
-        self.flat = flat.clone()
-        self.source = module
+    def __init__(self, source: "torch.Tensor", module: "torch.nn.Module | None", context: Context) -> None:
+        self.flat = source.clone()
+        self._source, self._source_module = source, module
         self.module: torch.nn.Module | None = None
         self.frozen: list[tuple[str, torch.Tensor]] = []
         if module is not None:
@@ -165,14 +170,20 @@ class Target:
         """For networks that take a part; nobody reads the gradient."""
         return Part(self.flat, torch.zeros_like(self.flat))
 
-    def follow(self, flat: "torch.Tensor", tau: float) -> None:
-        """Move by the share `tau` of the way to these values; buffers become those of the source."""
-        self.flat.lerp_(flat, tau)
+    def __call__(self, *args: Any) -> "torch.Tensor":  # Any: whatever the module takes
+        """What the copied module gives."""
+        assert self.module is not None
+        out: torch.Tensor = self.module(*args)
+        return out
+
+    def follow(self, tau: float) -> None:
+        """Move by the share `tau` of the way to the part's values; buffers become those of its module."""
+        self.flat.lerp_(self._source, tau)
         self._copy_buffers()
 
-    def copy(self, flat: "torch.Tensor") -> None:
-        """Become these values."""
-        self.flat.copy_(flat)
+    def copy(self) -> None:
+        """Become what the part is now."""
+        self.flat.copy_(self._source)
         self._copy_buffers()
 
     def kept(self) -> "list[tuple[str, torch.Tensor]]":
@@ -180,8 +191,8 @@ class Target:
         return [] if self.module is None else [*self.frozen, *self.module.named_buffers()]
 
     def _copy_buffers(self) -> None:
-        if self.source is not None:
-            for (_, own), (_, theirs) in zip(self.kept(), kept(self.source), strict=True):
+        if self._source_module is not None:
+            for (_, own), (_, theirs) in zip(self.kept(), kept(self._source_module), strict=True):
                 own.copy_(theirs)
 
 

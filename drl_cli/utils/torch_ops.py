@@ -1,6 +1,24 @@
 """What torch needs of the process it learns in."""
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from drl_cli.utils.lazy import torch
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch uses one thread inside, and as many as before afterwards: a trainer may live in the same process."""
+    threads = torch.get_num_threads()
+    if threads == 1:
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def keep_freed_memory() -> None:

@@ -10,7 +10,7 @@ from counting import check_counter_rows, check_counter_sequences, check_tree
 from graphs import TINY, make_config
 
 import drl_cli.algos
-from drl_cli.algos.base import load_algorithm
+from drl_cli.algos.lookup import load_algorithm
 from drl_cli.envs.make import read_spec
 from drl_cli.replay.frame_table import FrameTable
 from drl_cli.runtime.files.checkpoint import read_arrays, write_arrays

@@ -69,18 +69,21 @@ def test_a_part_that_does_not_step_stays_as_it_is_and_has_its_own_count(name):
         assert optimizer.rule.count.tolist() == [6, 3]
 
 
-def test_minimize_clears_what_another_loss_left():
-    params, optimizer = make({"a": 1e-2, "b": 1e-2})
+def test_minimize_is_of_its_parts_alone():
     net = torch.nn.Linear(2, 1)
     context = Context(CPU)
     params = Params(context, actor=torch.nn.Linear(2, 2), critic=net)
     optimizer = Optimizer(params, {"actor": 1e-2, "critic": 1e-2}, context)
     x = torch.ones(3, 2)
-    optimizer.minimize(net(params.modules["actor"](x)).sum(), "actor")  # leaves a gradient in the critic
-    assert params["critic"].grad.any()
+    params.grad.fill_(9.0)
+    optimizer.minimize(net(params.modules["actor"](x)).sum(), "actor")  # a loss that depends on both
+    assert params["actor"].grad.abs().max() < 9.0
+    assert (params["critic"].grad == 9.0).all()
     optimizer.minimize(net(x).sum(), "critic")
     assert params["critic"].grad.tolist() == [3.0, 3.0, 3.0]
-    assert not params["actor"].grad.any()
+    optimizer.minimize(net(params.modules["actor"](x)).sum())
+    assert params["critic"].grad.any()
+    assert params["actor"].grad.any()
 
 
 @pytest.mark.parametrize("max_norm", [None, 30.0])

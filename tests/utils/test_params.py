@@ -87,10 +87,10 @@ def test_a_target_follows_buffers_and_frozen_layers_included():
     assert torch.equal(target.module(batch()), before)
     assert not any(p.requires_grad for p in target.module.parameters())
     old = target.flat.clone()
-    target.follow(params["net"].flat, 0.25)
+    params.follow(0.25)
     torch.testing.assert_close(target.flat, old + 0.25 * (params["net"].flat - old))
-    target.copy(params["net"].flat)
-    assert torch.equal(target.module(batch()), net(batch()))
+    target.copy()
+    assert torch.equal(target(batch()), net(batch()))
 
 
 def test_the_state_is_everything_and_comes_back(tmp_path):

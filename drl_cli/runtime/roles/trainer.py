@@ -139,28 +139,34 @@ class Trainer:
             )
 
     def _means(self, updates: Sequence[Update], columns: Columns) -> dict[str, float]:
-        """Metrics averaged over updates made and trainers, fetched at once; raises Diverged where one is not finite."""
-        made = [update for update in updates if update.steps]
-        if not made:
+        """Metrics averaged over the updates that give them and over trainers, fetched at once.
+
+        Raises Diverged where one is not finite.
+        """
+        names = list(dict.fromkeys(name for update in updates for name in update.metrics))
+        if not names:
             return {}
-        names = list(made[0].metrics)
-        nothing = dict.fromkeys(names, torch.zeros((), device=self.device))
-        rows = [update.metrics if update.steps else nothing for update in updates]
-        values = torch.stack([torch.stack([row[name] for name in names]) for row in rows])
+        nothing = torch.zeros((), device=self.device)
+        rows = [[update.metrics.get(name, nothing) for name in names] for update in updates]
+        values = torch.stack([torch.stack(row) for row in rows]).detach()
         self.group.mean_(values)
         values = values.cpu()
+        given = [sum(name in update.metrics for update in updates) for name in names]
         cause = "the batch was finite"
         if self.normalizer is not None and not np.isfinite(self.normalizer.statistics.mean).all():
             cause = "some observation or reward was not finite, and so nor is what all are normalised by"
         check_metrics(names, values.numpy(), self.opt_steps, columns, cause)
-        return dict(zip(names, (values.sum(0) / len(made)).tolist(), strict=True))
+        return dict(zip(names, (values.sum(0) / torch.tensor(given)).tolist(), strict=True))
 
 
-def _priorities(trainer: int, row_ids: Array, updates: Sequence[Update]) -> UpdatePriority:
-    given = [update.priorities for update in updates if update.priorities is not None]
-    if len(given) < len(updates):
+def _priorities(trainer: int, row_ids: Array, updates: Sequence[Update]) -> UpdatePriority | None:
+    """Those of the updates that were made; of skipped ones the rows keep theirs."""
+    if any(update.steps and update.priorities is None for update in updates):
         raise ValueError("replay=prioritized needs priorities, and this algorithm gives none; say replay=uniform")
-    return UpdatePriority(trainer, row_ids, torch.stack(given).cpu().numpy())
+    given = {i: update.priorities.detach() for i, update in enumerate(updates) if update.priorities is not None}
+    if not given:
+        return None
+    return UpdatePriority(trainer, row_ids[list(given)], torch.stack(list(given.values())).cpu().numpy())
 
 
 def _within(state: State, prefix: str) -> State:

@@ -80,9 +80,10 @@ class TrajectoryManager:
             parts += [header, drawn.columns if message.num_trainers == 1 else _part(drawn.columns, mine)]
         return tuple(parts)
 
-    def update_priorities(self, message: UpdatePriority) -> None:
-        """Give rows new priorities."""
-        self.table.update_priorities(message.row_ids, message.priorities)
+    def update_priorities(self, message: UpdatePriority | None) -> None:
+        """Give rows new priorities; there are none of updates that were all skipped."""
+        if message is not None:
+            self.table.update_priorities(message.row_ids, message.priorities)
 
     def contents(self) -> Columns:
         """A copy of all stored rows, oldest first, `[rows, ...]`."""

@@ -1,0 +1,150 @@
+"""docs/add-an-algorithm.md: its code is run from a folder of its own, as a reader would."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from drl_cli.testing import Case, check_algorithm, check_gradients, check_learning
+
+DOC = Path(__file__).parents[2] / "docs" / "add-an-algorithm.md"
+TINY = ("env=Pendulum-v1", "network.hidden=[16,16]")
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """Where my_td3.py is, which nothing but the document has made."""
+    (tmp_path / "my_td3.py").write_text(block("algorithm"))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_td3", raising=False)
+    yield tmp_path
+    sys.modules.pop("my_td3", None)
+
+
+def block(kind):
+    """The document's code, or its test."""
+    algorithm, test = re.findall(r"```python\n(.*?)```", DOC.read_text(), re.DOTALL)
+    return algorithm if kind == "algorithm" else test
+
+
+def change(folder, *pairs):
+    """The algorithm with some of its code replaced."""
+    text = (folder / "my_td3.py").read_text()
+    for old, new in pairs:
+        assert old in text
+        text = text.replace(old, new)
+    (folder / "my_td3.py").write_text(text)
+
+
+def test_its_own_test_passes(folder):
+    (folder / "test_it.py").write_text(block("test"))
+    scope = {}
+    exec(compile(block("test"), "test_it.py", "exec"), scope)
+    scope["test_my_td3"]()
+
+
+def test_it_is_about_sixty_lines():
+    assert sum(bool(line.strip()) for line in block("algorithm").splitlines()) < 70
+
+
+def test_it_learns_from_images_and_priorities(folder):
+    check_algorithm("my_td3", *TINY, "replay=prioritized")
+    case = Case("my_td3", *TINY)
+    case.spec = type(case.spec)("x", type(case.spec.obs)((36, 36, 3), "uint8"), case.spec.action)
+    algorithm = case.algorithm()
+    case.learn(algorithm, 0, 2, rows=4)
+    assert any(isinstance(layer, torch.nn.Conv2d) for layer in algorithm.critic.modules())
+    assert case.policy(0, algorithm).act(case.obs(2))["action"].shape == (2, 1)
+
+
+def test_gradients_against_finite_differences(folder):
+    case = Case("my_td3", *TINY)
+    algorithm, batch = case.algorithm(), case.batch()
+
+    def loss():
+        return algorithm.critic(batch["obs"], algorithm.actor(batch["obs"])).square().mean()
+
+    check_gradients(algorithm.params, loss)
+
+    def wrong():
+        loss().backward()
+        algorithm.params["actor"].grad.mul_(1.2)
+
+    with pytest.raises(AssertionError, match="the slope is"):
+        check_gradients(algorithm.params, loss, wrong)
+
+
+MISTAKES = {
+    "noise of each trainer's own": (
+        ("self.context.randn(*action.shape, self.noise)", "torch.randn(*action.shape, generator=self.noise)"),
+        "not equal to one with all rows",
+    ),
+    "noise that is not saved": (
+        ('self.params.generator("noise", seed)', "torch.Generator().manual_seed(seed)"),
+        "does not go on exactly",
+    ),
+    "a step of its own": (
+        (
+            'self.optimizer.minimize(critic_loss, "critic")',
+            "self.optimizer.zero_grad(), critic_loss.backward(), self.params.flat.sub_(0.01 * self.params.grad)",
+        ),
+        "two trainers drift apart",
+    ),
+    "a memory of its own": (
+        (
+            "        if counts.opt_steps % ",
+            '        self.calls = getattr(self, "calls", 0) + 1\n        if self.calls // 7 % ',
+        ),
+        "does not go on exactly",
+    ),
+    "weights ignored": (('batch.get("weight", 1.0) * ', ""), "ignores the weights"),
+    "actions out of bounds": ((".clip(-1, 1)", ".clip(-2, 2) * 9"), r"act: actions are in \[-1, 1\]"),
+    "no exploration": ((' * self.rng.standard_normal(action.shape, "float32")', ""), "does not explore"),
+    "actions of another type": (('"float32")).clip', '"float64")).clip'), "act: action is float64"),
+    "a sum over rows": (("error.square().sum(-1)).mean()", "error.square().sum(-1)).sum()"), "not equal to one"),
+    "a batch that is changed": (('target = batch["reward"]', 'target = batch["reward"].mul_(2)'), "changes its batch"),
+    "a policy of another part": (('policy_parts = ("actor",)', 'policy_parts = ("critic",)'), "the policy needs"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_are_found(folder, mistake):
+    pair, says = MISTAKES[mistake]
+    change(folder, pair)
+    with pytest.raises((AssertionError, ValueError), match=says):
+        check_algorithm("my_td3", *TINY)
+
+
+def test_what_does_not_learn_is_found(folder):
+    change(folder, ('metrics["actor_loss"] = actor_loss = -', 'metrics["actor_loss"] = actor_loss = '))
+    with pytest.raises(AssertionError, match="misses the goals"):
+        check_learning("my_td3", "algo.lr=3e-3", "algo.tau=0.05", "algo.gamma=0.9", updates=60)
+
+
+def test_layers_that_two_trainers_can_not_share_are_left_to_the_program(folder):
+    change(folder, ("(nn.Linear(*sizes), nn.ReLU())", "(nn.Linear(*sizes), nn.Dropout(0.0), nn.ReLU())"))
+    check_algorithm("my_td3", *TINY)
+
+
+@pytest.mark.parametrize("name", ["sac", "dqn", "ppo"])
+def test_ours_pass_too(name):
+    check_algorithm(name, "network.hidden=[16,16]")
+
+
+def test_nothing_needs_torch_before_it_is_used():
+    code = "import sys, drl_cli.api; assert not {'torch', 'gymnasium', 'ray', 'hydra'} & sys.modules.keys()"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.slow
+def test_the_command_trains_it(folder, start):
+    """A run, its evaluation and the end of another from the same checkpoint."""
+    args = ["env=Pendulum-v1", "algo=my_td3", "mode=single", "network.hidden=[16,16]", "total_env_steps=400"]
+    args += ["orchestrator.min_inserts=100", "trainer.batch_size=16", "manage.eval_episodes=1", "seed=3"]
+    run = start("drl_cli.cli.train", *args)
+    out = run.wait()
+    assert run.returncode == 0, out
