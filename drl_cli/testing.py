@@ -18,11 +18,23 @@ from drl_cli.algos.lookup import load_algorithm, refusal
 from drl_cli.cli.compose import compose
 from drl_cli.envs.batch import EnvBatch
 from drl_cli.envs.make import read_spec
-from drl_cli.networks.inputs import MASK, leaves
 from drl_cli.replay.builders import NStepBuilder, RolloutBuilder
 from drl_cli.replay.samplers import Uniform
 from drl_cli.replay.store import RingStore
-from drl_cli.types import Array, Column, Columns, Obs, Schema, transition_schema
+from drl_cli.types import (
+    MASK,
+    Array,
+    Column,
+    Columns,
+    Last,
+    Obs,
+    Schema,
+    flat_columns,
+    gathered,
+    leaves,
+    map_parts,
+    transition_schema,
+)
 from drl_cli.utils.group import Context, Group
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.params import Params, Refused
@@ -251,7 +263,7 @@ def check_gradients(
     """Raise AssertionError where `params.grad` is not the slope of `loss()`, by central differences in each part.
 
     `write` writes the gradients; by default `loss().backward()` does. Each direction, of length 1, has a random half
-    and one up the gradient; slopes may differ by `tolerance` times the length of the part's gradient, as all is float32.
+    and one up the gradient; slopes may differ by `tolerance` times the length of the part's gradient: all is float32.
     """
     params.grad.zero_()
     if write is None:
@@ -329,20 +341,23 @@ def _learned(case: Case, updates: int, num_envs: int) -> Policy:
     builder = RolloutBuilder(algo.gamma) if case.is_on_policy else NStepBuilder(algo.n_step, algo.gamma)
     store = RingStore(transition_schema(case.spec, case.extra), 10_000)
     steps, random_steps = (32, 0) if case.is_on_policy else (1, 20)
+    last = Last.none(case.spec, num_envs)
     for i in range(random_steps + updates):
         counts = Counts(max(0, i - random_steps), i * steps * num_envs)
         policy.load(algorithm.policy_params())
         policy.explore(algorithm.exploration(counts.env_steps))
         for _ in range(steps):
-            obs = envs.obs.copy()
-            columns = policy.random(obs) if i < random_steps else policy.act(obs)
-            builder.append({"obs": obs, **columns, **vars(envs.step(columns["action"]))})
+            obs = map_parts(np.ndarray.copy, envs.obs)
+            columns = policy.random(obs, last) if i < random_steps else policy.act(obs, last)
+            step = envs.step(columns["action"])
+            builder.append({**flat_columns("obs", obs), **columns, **step.columns()})
+            last = Last.of(columns["action"], step.reward, envs.begun)
         rows = builder.take()
         if not case.is_on_policy:
             store.insert(rows)
             rows = store.take(sampler.sample(len(store), 1, 64).slots[0])
         if i >= random_steps:
-            algorithm.learn(_tensors(rows), counts)
+            algorithm.learn(_tensors(gathered(rows)), counts)
     policy.load(algorithm.policy_params())
     return policy
 
