@@ -183,6 +183,13 @@ def test_a_run_that_goes_on_counts_on(clock, has_replay, paid):
     assert second.updates_per_env_step() == 9 / paid
 
 
+def test_the_most_memory_that_was_seen_counts():
+    progress, sizes = make(), iter([3, 5, 4])
+    progress.usage = SimpleNamespace(sample=lambda: next(sizes) * 2**20, by_role=dict)
+    assert [progress.report(0.0)["system/rss_mb"] for _ in range(2)] == [3.0, 5.0]
+    assert progress.summary(0.0, 0)["peak_rss_mb"] == 5.0
+
+
 def test_updates_that_were_left_out_are_said_once_in_a_report(caplog):
     progress = make()
     progress.trained(trained(8, 10, skipped=2))

@@ -210,6 +210,15 @@ def test_a_queue_may_wait_so_far_ahead(ahead, queued, under_way, rows, may_colle
     assert QueueLimiter(16, ahead, True, under_way, queued).may_collect(rows)
 
 
+def test_from_min_inserts_on_the_band_holds_and_updates_are_owed():
+    limiter = RateLimiter(1.0, 8, 2.0, inserts=8, landed=8)
+    assert limiter.may_collect(1)
+    assert not limiter.may_collect(4)
+    assert RateLimiter(1.0, 8, 2.0, inserts=7, landed=7).may_collect(4)
+    assert RateLimiter(1.0, 8, 2.0, inserts=12, landed=8).owed() == 4
+    assert RateLimiter(1.0, 8, 2.0, inserts=12, landed=7).owed() == 0
+
+
 def test_the_state_has_what_landed_and_not_what_is_under_way():
     limiter, queue = RateLimiter(0.5, 8, 1e9), QueueLimiter(16, 2)
     for one in (limiter, queue):
