@@ -170,5 +170,5 @@ def test_transition_schema():
     assert schema["next_obs"] == Column((4, 2), "uint8")
     assert schema["action"] == Column((3,), "float32")
     assert row_bytes(schema) == 8 + 12 + 4 + 8 + 4 + 1 + 1 + 4
-    assert spec.obs.shape == (8,)
+    assert spec.obs.shape == (4, 2)
     assert ActionSpec("discrete", 3, "Discrete(3)").column == Column((), "int64")
