@@ -172,7 +172,7 @@ def test_a_killed_manage_does_not_stop_training(build_graph, caplog):
     assert graph.progress.env_steps >= 1500
     assert graph.manage.restarts == 1
     assert "manage died" in caplog.text
-    assert graph.manage.evaluations[-1].load.version == graph.learning.load.version
+    assert graph.progress.last.load.version == graph.learning.load.version
 
 
 @pytest.mark.exhaustive

@@ -22,7 +22,6 @@ class ManageLink:
     def __init__(self, spawn: Callable[[bool], Handle | None], max_restarts: int, stall_s: float = math.inf) -> None:
         self.spawn, self.max_restarts, self.stall_s = spawn, max_restarts, stall_s
         self.handle: Handle | None = None
-        self.evaluations: list[EvalReport] = []
         self.evaluated = -1
         self.skipped = 0
         self.restarts = 0
@@ -72,7 +71,6 @@ class ManageLink:
             report = self._take(ref)
             if isinstance(report, EvalReport):
                 self._running = None
-                self.evaluations.append(report)
                 self.evaluated = report.load.version
                 if report.problem:
                     self._warn(report.problem)
