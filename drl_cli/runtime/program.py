@@ -172,6 +172,7 @@ def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights:
         config.trainer.on_nonfinite == "skip",
         config.trainer.products,
         config.trainer.compile,
+        config.measures_products,
     )
     if weights is not None:
         trainer.load_policy(weights)

@@ -39,6 +39,10 @@ class TrainerGroup:
         load, params = self.trainers[0].call("publish", version, env_steps, results=2)
         return load, params
 
+    def describe(self) -> Ref:
+        """A reference to what the first learns on: its device, threads and products."""
+        return self.trainers[0].call("describe")
+
     def state(self) -> Ref:
         """A reference to what has to be saved to go on exactly: the first's, since all are equal."""
         return self.trainers[0].call("state")

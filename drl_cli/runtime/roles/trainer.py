@@ -3,6 +3,7 @@
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +33,7 @@ class Trainer:
         skips: bool = False,
         products: str = "auto",
         compiles: bool = False,
+        measures: bool = False,
     ) -> None:
         torch.set_num_threads(threads)
         torch.set_float32_matmul_precision("highest")
@@ -39,7 +41,8 @@ class Trainer:
         warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
         keep_freed_memory()
         self.device, self.group = choose_device(device), group
-        context = Context(self.device, group, skips, make_products(products, precision, self.device), compiles)
+        self.products = make_products(products, precision, self.device, measures)
+        context = Context(self.device, group, skips, self.products, compiles)
         self.algorithm = build(context)
         self.normalizer = normalizer
         self.opt_steps = 0
@@ -52,6 +55,14 @@ class Trainer:
     def join(self, address: tuple[str, int]) -> None:
         """Meet the other trainers; raises PeerLost when they do not come."""
         self.group.join(*address, self.device)
+
+    def describe(self) -> dict[str, Any]:
+        """On what it learns, as json for run.json: what was found out or measured here."""
+        return {
+            "device": str(self.device),
+            "threads": torch.get_num_threads(),
+            "products": dict(self.products.chosen()),
+        }
 
     def load_policy(self, vector: Array) -> None:
         """Start from a published vector; raises ValueError naming both sizes when it does not fit."""
