@@ -93,6 +93,7 @@ def build_graph(tmp_path, request):
     """Make the graph of a command line, in process or (`on_ray=True`) on the session's cluster and these `nodes`.
 
     `change` makes another config of the one that is composed; with `run` it goes on with that folder's last checkpoint.
+    The graph's `evaluations` are all that were made.
     """
 
     def build_it(*overrides, on_ray=False, nodes=(), change=lambda config: config, run=None):
@@ -113,14 +114,15 @@ def build_graph(tmp_path, request):
             request.getfixturevalue("ray_cluster")
             ray = RayRuntime(str(folder / "workers"), nodes=nodes)
         console = Console(io.StringIO(), "test", config.total_env_steps, None, 1e9)
-        progress = Progress(config, time.time())
+        progress, evaluated, evaluations = Progress(config, time.time()), Progress.evaluated, []
+        progress.evaluated = lambda report: (evaluations.append(report), evaluated(progress, report))[1]
         graph = build(
             config, read_spec(config.env), folder, progress, console, ray=ray, incarnation=first_incarnation(checkpoint)
         )
         if checkpoint:
             clean_up(folder, checkpoint)
             restore(checkpoint, config, graph)
-        graph.folder = folder
+        graph.folder, graph.evaluations = folder, evaluations
         return graph
 
     return build_it

@@ -234,6 +234,15 @@ class Config:
         return self.trainer.updates_per_call or max(1, min(MOST_UPDATES[self.mode], paid))
 
     @property
+    def measures_products(self) -> bool:
+        """Whether trainer.products=auto may follow from a measurement: equal seeds need not give equal weights.
+
+        Several trainers go by the rule, too: they are to be alike. So does a compiled program, which is made only once.
+        """
+        is_exact = self.mode != "async" or self.trainer.num > 1 or self.debug.in_process
+        return not is_exact and not self.trainer.compile
+
+    @property
     def worker_priorities(self) -> bool:
         """Whether workers compute the first priorities of their rows."""
         return isinstance(self.replay, PrioritizedConfig) and self.replay.initial_priority == "worker"

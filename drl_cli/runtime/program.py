@@ -165,7 +165,7 @@ def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights:
         where,
         Group(rank, config.trainer.num, config.orchestrator.stall_s),
         skips=config.trainer.on_nonfinite == "skip",
-        products=make_products(config.trainer.products, config.precision, where),
+        products=make_products(config.trainer.products, config.precision, where, measures=config.measures_products),
         compiles=config.trainer.compile,
         optimizer=config.optimizer,
         total_env_steps=config.total_env_steps,

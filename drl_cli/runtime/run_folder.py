@@ -99,7 +99,8 @@ def summarise(
         summary[f"checkpoint_{name}"] = f"checkpoints/{os.readlink(link)}" if link.is_symlink() else None
     try:
         write_json(folder / "summary.json", summary)
-        write_json(folder / "run.json", record | {"status": status, "ended": now_text()})
+        facts = {"trainer": orchestrator.trainer_facts} if orchestrator and orchestrator.trainer_facts else {}
+        write_json(folder / "run.json", record | facts | {"status": status, "ended": now_text()})
     except (
         OSError
     ) as error:  # a full disk: what there is to say is printed, and the run's checkpoints are what they were

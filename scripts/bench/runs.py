@@ -36,11 +36,11 @@ def watch(overrides: list[str], seconds: float, is_warm: Callable[[list[Line]], 
             process = subprocess.Popen(command, stdout=file, stderr=file)
         try:
             usage = Usage(psutil.Process(process.pid))
-            while not is_warm(lines := _reports(folder)):
-                _nap(process, output)
+            while not is_warm(lines := reports(folder)):
+                nap(process, output)
             first, since, begun = lines[-1], time.perf_counter(), _cpu(usage)
-            while (last := _reports(folder)[-1])["perf/wall_s"] - first["perf/wall_s"] < seconds:
-                _nap(process, output)
+            while (last := reports(folder)[-1])["perf/wall_s"] - first["perf/wall_s"] < seconds:
+                nap(process, output)
             time.sleep(max(0.0, since + seconds - time.perf_counter()))  # reports may come late, and two at once
             looked_s = time.perf_counter() - since
             ended = _cpu(usage)
@@ -65,7 +65,7 @@ def watch(overrides: list[str], seconds: float, is_warm: Callable[[list[Line]], 
     }
 
 
-def _reports(folder: str) -> list[Line]:
+def reports(folder: str) -> list[Line]:
     """Those made so far, from the first with a step on."""
     found = list(Path(folder).glob("*/*/*/metrics.jsonl"))
     lines = [json.loads(line) for line in found[0].read_text().splitlines(True) if line.endswith("\n")] if found else []
@@ -77,7 +77,7 @@ def _cpu(usage: Usage) -> dict[str, float]:
     return {role: used["cpu_s"] for role, used in usage.by_role().items()}
 
 
-def _nap(process: subprocess.Popen, output: Path) -> None:
+def nap(process: subprocess.Popen, output: Path) -> None:
     """Until there may be something new; raises SystemExit with what the run said when it has ended."""
     if process.poll() is not None:
         raise SystemExit(output.read_text())

@@ -128,6 +128,9 @@ def test_run_json_says_who_when_and_with_what(small_run):
     assert run["host"]
     assert {"drl-cli", "torch", "ray", "gymnasium"} <= set(run["versions"])
     assert "git_commit" in run
+    assert run["trainer"]["device"] == "cpu"
+    assert run["trainer"]["threads"] == 1
+    assert run["trainer"]["products"]["library"] in ("torch", "onednn", "measured")
     assert run["started"] <= run["ended"]
 
 

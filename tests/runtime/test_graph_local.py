@@ -110,7 +110,7 @@ def test_no_update_before_min_inserts(run_graph, mode):
     assert graph.progress.env_steps == 256
     assert graph.progress.opt_steps == 0
     assert graph.progress.trace.counts[4] == 0
-    assert graph.manage.evaluations[-1].params_header.version == 0
+    assert graph.progress.last.params_header.version == 0
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -181,7 +181,7 @@ def test_stop_at_return(run_graph):
     assert graph.stop_reason == "return"
     assert graph.progress.env_steps < 1000
     assert graph.progress.time_to_return.mean >= 5
-    assert [report.statistics["episodes"] for report in graph.manage.evaluations] == [4, 4]  # 2, and 2 that confirm
+    assert [report.statistics["episodes"] for report in graph.evaluations] == [4, 4]  # 2, and 2 that confirm
 
 
 def test_a_score_that_the_confirming_episodes_do_not_bear_out_does_not_stop(build_graph):
@@ -220,12 +220,12 @@ def test_confirming_goes_on_as_long_as_there_is_doubt(build_graph, returns, epis
 def test_evaluations_are_logged_at_the_version_they_scored(run_graph):
     graph = run_graph(COUNTER, "mode=async", "manage.eval_period=128")
     lines = (graph.folder / "eval.csv").read_text().splitlines()
-    assert len(lines) == 1 + len(graph.manage.evaluations)
-    for line, report in zip(lines[1:], graph.manage.evaluations, strict=True):
+    assert len(lines) == 1 + len(graph.evaluations)
+    for line, report in zip(lines[1:], graph.evaluations, strict=True):
         env_steps, opt_steps, version = (int(value) for value in line.split(",")[:3])
         scored = report.params_header
         assert (env_steps, opt_steps, version) == (scored.env_steps, scored.opt_steps, scored.version)
-    assert graph.manage.evaluations[-1].params_header.opt_steps == graph.progress.opt_steps
+    assert graph.progress.last.params_header.opt_steps == graph.progress.opt_steps
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -276,7 +276,7 @@ def test_single_mode_trains_and_evaluates_though_ray_does_not_start(tmp_path, ca
     graph.run()
     graph.finish()
     assert graph.progress.env_steps == 512
-    assert graph.manage.evaluations[-1].params_header.opt_steps == graph.progress.opt_steps > 0
+    assert graph.progress.last.params_header.opt_steps == graph.progress.opt_steps > 0
     assert "Ray did not start: too slow; evaluations run in this process" in caplog.text
 
 

@@ -172,7 +172,7 @@ def test_a_killed_manage_does_not_stop_training(build_graph, caplog):
     assert graph.progress.env_steps >= 1500
     assert graph.manage.restarts == 1
     assert "manage died" in caplog.text
-    assert graph.manage.evaluations[-1].params_header.version == graph.learning.params_header.version
+    assert graph.progress.last.params_header.version == graph.learning.params_header.version
 
 
 @pytest.mark.exhaustive

@@ -25,7 +25,6 @@ class ManageLink:
     ) -> None:
         self.spawn, self.server, self.max_restarts, self.stall_s = spawn, server, max_restarts, stall_s
         self.handle: Handle | None = None
-        self.evaluations: list[EvalReport] = []
         self.evaluated = -1
         self.skipped = 0
         self.restarts = 0
@@ -76,7 +75,6 @@ class ManageLink:
             report = self._take(ref)
             if isinstance(report, EvalReport):
                 self._running = None
-                self.evaluations.append(report)
                 self.evaluated = report.params_header.version
                 if report.problem:
                     self._warn(report.problem)

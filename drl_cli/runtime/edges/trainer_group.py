@@ -38,6 +38,10 @@ class TrainerGroup:
         params_header, params = self.trainers[0].call("publish", version, env_steps, results=2)
         return params_header, params
 
+    def describe(self) -> Ref:
+        """A reference to what the first learns on: its device, threads and products."""
+        return self.trainers[0].call("describe")
+
     def state(self) -> Ref:
         """A reference to what has to be saved to go on exactly."""
         return self.trainers[0].call("state")

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.rate_limiter import Limiter
 from drl_cli.runtime.orchestrator.reports import Reports
 from drl_cli.runtime.orchestrator.saver import Saver
-from drl_cli.runtime.place.handles import ObjectLost
+from drl_cli.runtime.place.handles import ObjectLost, Ref, get
 from drl_cli.types import Array
 from drl_cli.utils.clock import now
 from drl_cli.utils.group import PeerLost
@@ -51,6 +51,7 @@ class Orchestrator:
         self.stop_reason: str | None = None
         self.paused = self.interrupted = False
         self.deadline: float | None = None
+        self.trainer_facts: Mapping[str, Any] | None = None  # for run.json; known when it has learned
         self.health: Callable[[], str | None] = lambda: None  # what is wrong with what the roles run on
 
     def run(self) -> None:
@@ -95,6 +96,8 @@ class Orchestrator:
     def finish(self) -> None:
         """Publish, save and evaluate the last weights; an interrupt spares the evaluation."""
         self._settle()
+        self.calls.expect(self.trainers.describe(), self.trainers.roles[0], self._on_described)
+        self._until(lambda: self.trainer_facts is not None)
         if self.learning.is_ahead:
             self.learning.publish()
             self._until(lambda: self.learning.is_idle)
@@ -196,6 +199,9 @@ class Orchestrator:
         highest = max(member.incarnation for member in self.pool.members)
         lives = self.config.worker.max_restarts + 1 if self.config.num_proxies else 1
         return (highest + 1) * lives - 1
+
+    def _on_described(self, ref: Ref) -> None:
+        self.trainer_facts = get(ref)
 
     def _settle(self) -> None:
         """Hand over what has arrived, and wait for all calls but collects."""

@@ -3,6 +3,7 @@
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +29,7 @@ class Trainer:
         # Batches from shared memory are read-only, and torch warns although nothing here writes to them.
         warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
         keep_freed_memory()
-        self.device, self.group = context.device, context.group
+        self.device, self.group, self.products = context.device, context.group, context.products
         self.algorithm = build(context)
         self.normalizer = normalizer
         self.opt_steps = self.calls = 0
@@ -41,6 +42,14 @@ class Trainer:
     def join(self, address: tuple[str, int]) -> None:
         """Meet the other trainers; raises PeerLost when they do not come."""
         self.group.join(*address, self.device)
+
+    def describe(self) -> dict[str, Any]:
+        """On what it learns, as json for run.json: what was found out or measured here."""
+        return {
+            "device": str(self.device),
+            "threads": torch.get_num_threads(),
+            "products": dict(self.products.chosen()),
+        }
 
     def load_policy(self, vector: Array) -> None:
         """Start from a published vector; raises ValueError naming both sizes when it does not fit."""

@@ -234,7 +234,7 @@ def test_every_worker_acts_by_the_statistics_of_its_version(build_graph, mode, p
 
 def test_evaluation_changes_no_statistics(run_graph):
     graph = run_graph(COUNTER, "mode=sync", "manage.eval_period=128", *BOTH)
-    assert len(graph.manage.evaluations) > 2
+    assert len(graph.evaluations) > 2
     assert managers(graph)[0].moments.count == graph.progress.inserts
     vector, config = get(graph.learning.params), graph.config
     kept, evaluator = vector.tobytes(), Evaluator(config, read_spec(config.env), [1, 2, 3])
@@ -250,7 +250,7 @@ def test_reported_and_evaluated_rewards_are_raw(run_graph):
     """The counter's return is 1 + 2 + ... + length, whatever the policy does."""
     graph = run_graph(COUNTER, "mode=sync", "manage.eval_period=128", *BOTH)
     plain = run_graph(COUNTER, "mode=sync", "manage.eval_period=128")
-    for ours, theirs in zip(graph.manage.evaluations, plain.manage.evaluations, strict=True):
+    for ours, theirs in zip(graph.evaluations, plain.evaluations, strict=True):
         assert ours.statistics == theirs.statistics
     assert weights(graph) != weights(plain)
 

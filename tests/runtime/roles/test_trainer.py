@@ -13,7 +13,7 @@ from drl_cli.runtime.messages import BatchTrainingData
 from drl_cli.runtime.place.handles import LocalHandle, LocalRef, get
 from drl_cli.runtime.program import make_trainer, make_trainers
 from drl_cli.runtime.roles.trainer import Trainer
-from drl_cli.utils import lazy
+from drl_cli.utils import lazy, products
 from drl_cli.utils.group import Group
 
 
@@ -173,3 +173,30 @@ def test_prioritized_replay_needs_an_algorithm_with_priorities():
     _, trainer = make(has_priorities=False)
     with pytest.raises(ValueError, match="replay=uniform"):
         trainer.train(BatchTrainingData(0, 2, 3, 99, np.zeros((2, 3), np.int64)), columns(True))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "may"),
+    [
+        (["mode=async"], True),
+        (["mode=sync"], False),
+        (["mode=single"], False),
+        (["mode=async", "trainer.num=2"], False),
+        (["mode=async", "trainer.compile=true"], False),
+        (["mode=async", "debug.in_process=true"], False),
+    ],
+)
+def test_products_are_measured_only_where_equal_seeds_need_not_give_equal_weights(overrides, may):
+    assert make_config(*overrides).measures_products is may
+
+
+@pytest.mark.parametrize(("mode", "library"), [("async", "measured"), ("sync", "onednn")])
+def test_a_run_knows_what_its_trainer_learned_on(run_graph, monkeypatch, mode, library):
+    """On a Zen 5, or so it seems: what was measured comes from the shapes of the run itself."""
+    monkeypatch.setattr(products, "_processor", lambda: "vendor_id : AuthenticAMD\ncpu family : 26\n")
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    graph = run_graph("env=Pendulum-v1", f"mode={mode}", "network.hidden=[64,64]", "trainer.batch_size=16")
+    facts = graph.trainer_facts
+    assert (facts["device"], facts["threads"], facts["products"]["library"]) == ("cpu", 1, library)
+    if mode == "async":
+        assert {"weight_gradient 16x64x64", "input_gradient 16x64x64"} <= set(facts["products"]["microseconds"])

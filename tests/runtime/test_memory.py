@@ -1,0 +1,69 @@
+"""Memory over days: what a run keeps of each call must not grow with the calls."""
+
+import gc
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from graphs import COUNTER
+
+from drl_cli.runtime.place.launch import RaySession
+
+ROUNDS = 2000
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_no_object_is_kept_of_a_round(build_graph, mode):
+    """Collects, inserts, updates, versions, reports, evaluations and checkpoints leave nothing behind."""
+    graph = build_graph(
+        COUNTER, f"mode={mode}", "worker.num=1", "worker.envs=2", "worker.block_rows=2", "replay.capacity=200",
+        "orchestrator.sample_insert_ratio=0.5", "orchestrator.sample_load_ratio=4", "manage.eval_period=20",
+        "checkpoint.period=1000", "checkpoint.replay=off", "logger.report_s=1e-9",
+        f"total_env_steps={2 * (ROUNDS + 1000)}",
+    )  # fmt: skip
+    graph.progress.usage.sample = lambda: 0  # looks at all processes; 5 ms each
+    graph.reports.console.line = lambda text: None
+    blocks, dispatch = {}, graph.pool.dispatch
+
+    def count(*args):
+        rounds = graph.progress.env_steps // 2
+        if rounds in (900, 900 + ROUNDS) and rounds not in blocks:
+            graph.evaluations.clear()  # the test's own
+            gc.collect()
+            blocks[rounds] = sys.getallocatedblocks()
+        return dispatch(*args)
+
+    graph.pool.dispatch = count
+    graph.run()
+    early, late = blocks.values()
+    assert graph.progress.loads > 300
+    assert late - early < ROUNDS / 4
+
+
+@pytest.fixture
+def variables_at_start(monkeypatch):
+    """What Ray's processes inherit from us, as it is when a session of our own starts with these set by the user."""
+
+    def of(**users):
+        monkeypatch.setattr(os, "environ", dict(os.environ) | users)
+        session, seen = RaySession(100), {}
+        monkeypatch.setattr(session, "_start", lambda: seen.update(os.environ))
+        session.wait()
+        session._end.set()
+        return seen
+
+    return of
+
+
+def test_ray_keeps_no_record_of_calls_unless_the_user_wants_it(variables_at_start):
+    assert variables_at_start()["RAY_task_events_report_interval_ms"] == "0"
+    assert variables_at_start(RAY_task_events_report_interval_ms="500")["RAY_task_events_report_interval_ms"] == "500"
+
+
+def test_the_installed_ray_has_the_setting():
+    """An unknown one would be ignored without a word, and gcs_server would grow by 3 KB a call."""
+    import ray
+
+    server = Path(ray.__file__).parent / "core/src/ray/gcs/gcs_server"
+    assert b"RAY_task_events_report_interval_ms" in server.read_bytes()
