@@ -40,7 +40,7 @@ def make_batch(seed, rows=32):
 
 
 class Reference:
-    """SAC's three losses, all before any step, on float64 torch.nn modules; starts from an algorithm's parameters and noise."""
+    """SAC's three losses, all before any step, on float64 torch.nn modules; starts from an algorithm as it is."""
 
     def __init__(self, algorithm, activation):
         params = {name: algorithm.params[name].flat.clone() for name in ("actor", "critic", "log_alpha")}

@@ -8,15 +8,15 @@ from graphs import TINY, make_config
 from drl_cli.algos.base import Algorithm, Update
 from drl_cli.envs.make import read_spec
 from drl_cli.runtime.edges.trainer_group import TrainerGroup
-from drl_cli.runtime.errors import Diverged
+from drl_cli.runtime.errors import AlgorithmFailed, AlgorithmRefused, Diverged
 from drl_cli.runtime.messages import BatchTrainingData
 from drl_cli.runtime.place.handles import LocalHandle, LocalRef, get
 from drl_cli.runtime.program import make_trainer, make_trainers
 from drl_cli.runtime.roles.trainer import Trainer
 from drl_cli.utils import lazy
-from drl_cli.utils.group import Context, Group
+from drl_cli.utils.group import Context, Group, PeerLost
 from drl_cli.utils.optimizer import Optimizer
-from drl_cli.utils.params import Params
+from drl_cli.utils.params import Params, Refused
 
 CPU = Context(torch.device("cpu"))
 
@@ -166,3 +166,31 @@ def test_prioritized_replay_needs_an_algorithm_with_priorities():
     _, trainer = make(has_priorities=False)
     with pytest.raises(ValueError, match="replay=uniform"):
         trainer.train(BatchTrainingData(0, 2, 3, 99, np.zeros((2, 3), np.int64)), columns(True))
+
+
+def raising(monkeypatch, error, module):
+    """A trainer whose algorithm, of this module, raises."""
+    fake, trainer = make()
+
+    def update(batch, counts):
+        raise error
+
+    monkeypatch.setattr(fake, "update", update)
+    monkeypatch.setattr(Fake, "__module__", module)
+    return trainer
+
+
+@pytest.mark.parametrize("module", ["drl_cli.algos.sac", "their.algo"])
+@pytest.mark.parametrize("error", [Refused("no, thanks"), PeerLost("gone"), MemoryError("full"), KeyError("x")])
+def test_what_an_update_raises_says_whose_fault_it_is(monkeypatch, error, module):
+    """Refused is for the user; what a user's algorithm raises is theirs; the rest goes on as it is."""
+    is_theirs = module == "their.algo" and isinstance(error, KeyError)
+    expected = AlgorithmRefused if isinstance(error, Refused) else AlgorithmFailed if is_theirs else type(error)
+    with pytest.raises(expected) as caught:
+        raising(monkeypatch, error, module).train(BatchTrainingData(0, 2, 3, 99), columns(False))
+    if expected is AlgorithmRefused:
+        assert str(caught.value) == "algo: no, thanks"
+    elif expected is AlgorithmFailed:
+        assert str(caught.value) == "algo=their.algo: update raised KeyError: 'x'"
+    else:
+        assert caught.value is error
