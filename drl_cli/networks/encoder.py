@@ -126,10 +126,10 @@ class Unrolled(View):
                 with torch.no_grad():
                     _, state = memory.unroll(inputs[:burn_in], state, begins[:burn_in])
             out, _ = memory.unroll(inputs[burn_in:], state, begins[burn_in:])  # [T + 1, B, H]
-            by_row = out.transpose(0, 1)
-            obs, next_obs = by_row[:, :-1].flatten(0, 1), by_row[:, 1:].flatten(0, 1)
-        self._out = obs if learns else None
-        self.obs, self._next_obs = obs.detach(), next_obs.detach()
+            learned = out[:-1].transpose(0, 1).flatten(0, 1)
+        self._out = learned if learns else None
+        self.obs = learned.detach()
+        self._next_obs = out[1:].detach().transpose(0, 1).flatten(0, 1)
 
     @property
     def next_obs(self) -> "torch.Tensor":

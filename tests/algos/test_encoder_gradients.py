@@ -67,7 +67,7 @@ def test_dqn(obs, memory, double, weighted):
     q = plain.head("online", features)[0].gather(-1, rows["action"].unsqueeze(-1)).squeeze(-1)
     loss = functional.smooth_l1_loss(q, y, reduction="none") * rows.get("weight", torch.ones(len(q)))
     loss.mean().backward()
-    update = algorithm.update(batch, Counts())
+    update = algorithm.learn(batch, Counts())
     assert float(update.metrics["q_loss"]) == pytest.approx(float(loss.mean().detach()), rel=1e-4)
     check(algorithm, plain, algorithm.params.slices)
 
@@ -108,7 +108,7 @@ def test_sac(obs, memory, weighted):
     (0.5 * log_prob - rated(plain, features.detach(), action).amin(0)).mean().backward()
     for p, grad in zip((p for network in plain.heads["critic"] for p in network), critic_grads, strict=True):
         p.grad = grad
-    algorithm.update(batch, Counts())
+    algorithm.learn(batch, Counts())
     check(algorithm, plain, ("actor", "critic", *algorithm.encoder.parts))
     alpha = -(log_prob.detach().mean() + algorithm.target_entropy)
     torch.testing.assert_close(algorithm.params["log_alpha"].grad, alpha.reshape(1), rtol=1e-4, atol=1e-5)
@@ -159,7 +159,7 @@ def test_ppo(obs, memory, kind):
     surrogate = torch.min(ratio * advantage, ratio.clamp(1 - config.clip, 1 + config.clip) * advantage)
     value_loss = config.value_coef * 0.5 * (value - target).square().mean()
     (value_loss - surrogate.mean() - config.entropy_coef * entropy.mean()).backward()
-    assert algorithm.update(batch, Counts()).steps == 1
+    assert algorithm.learn(batch, Counts()).steps == 1
     check(algorithm, plain, ("actor", "critic", *algorithm.encoder.parts))
     if kind == "box":
         torch.testing.assert_close(algorithm.params["log_std"].grad, log_std.grad, rtol=1e-4, atol=1e-6)
