@@ -117,7 +117,7 @@ def choice_log_prob(logits: Array, action: Array, choices: tuple[int, ...]) -> A
     """Log-probability `[E]` of actions under softmax(logits) of each choice, logits `[E, sum(choices)]`."""
     log_prob = np.zeros(len(logits), np.float32)
     parts = np.split(logits, np.cumsum(choices)[:-1], -1)
-    for one, a in zip(parts, action.reshape(len(logits), -1).T, strict=True):
+    for one, a in zip(parts, action.reshape(len(logits), len(choices)).T, strict=True):
         log_probs = one - np.logaddexp.reduce(one, -1, keepdims=True)
         log_prob += np.take_along_axis(log_probs, a[:, None], -1)[:, 0]
     return log_prob
@@ -209,13 +209,13 @@ class Algorithm(NetworkAlgorithm):
         d_value = (config.value_coef / num) * d_value.view(1, -1, 1)
         d_obs_too = self.critic.backward(value_trace, d_value, to_inputs=learns)
 
-        metrics = {
-            "policy_loss": policy_loss,
-            "value_loss": value_loss.mean(),
-            "entropy": entropy.mean(),
-            "approx_kl": (ratio - 1.0 - log_ratio).mean(),
-            "clip_fraction": ((ratio - 1.0).abs() > config.clip).float().mean(),
+        by_row = {
+            "entropy": entropy,
+            "approx_kl": ratio - 1.0 - log_ratio,
+            "clip_fraction": ((ratio - 1.0).abs() > config.clip).float(),
         }
+        means = {name: (x if share is None else share * x).mean() for name, x in by_row.items()}
+        metrics = {"policy_loss": policy_loss, "value_loss": value_loss.mean(), **means}
         return metrics, d_obs + d_obs_too if learns else None
 
     def _log_prob(self, out: "torch.Tensor", rows: Batch) -> "tuple[torch.Tensor, torch.Tensor]":

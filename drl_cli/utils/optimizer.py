@@ -190,17 +190,23 @@ class TorchOptim:
         state: dict[str, torch.Tensor] = {}
         for name, optimizer in self.optimizers.items():
             values = optimizer.state.get(self.flat[name], {})
-            tensors = {key: value for key, value in values.items() if isinstance(value, torch.Tensor)}
+            tensors = {key: values[key] for key in sorted(values) if isinstance(values[key], torch.Tensor)}
             state |= {f"optimizer.{name}.{key}": value for key, value in tensors.items()}
         return state
 
     def load_state(self, state: "Mapping[str, torch.Tensor]") -> None:
-        for name, optimizer in self.optimizers.items():
-            prefix = f"optimizer.{name}."
-            own = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
-            for key, value in own.items():
-                if value.ndim and value.shape != self.flat[name].shape:
-                    shapes = tuple(value.shape), tuple(self.flat[name].shape)
+        names = {key for key in state if key.startswith("optimizer.")}
+        saved: dict[str, dict[str, torch.Tensor]] = {}
+        for part, flat in self.flat.items():
+            prefix = f"optimizer.{part}."
+            saved[part] = {key.removeprefix(prefix): state[key] for key in sorted(names) if key.startswith(prefix)}
+            names -= {f"{prefix}{key}" for key in saved[part]}
+            for key, value in saved[part].items():
+                if value.ndim and value.shape != flat.shape:
+                    shapes = tuple(value.shape), tuple(flat.shape)
                     raise ValueError(f"saved '{prefix}{key}' has shape {shapes[0]}, needed is {shapes[1]}")
+        if names:
+            raise ValueError(f"saved '{min(names)}' is of another optimizer")
+        for part, optimizer in self.optimizers.items():
             groups = optimizer.state_dict()["param_groups"]
-            optimizer.load_state_dict({"state": {0: own} if own else {}, "param_groups": groups})
+            optimizer.load_state_dict({"state": {0: saved[part]} if saved[part] else {}, "param_groups": groups})

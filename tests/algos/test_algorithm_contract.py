@@ -13,7 +13,7 @@ import torch
 from omegaconf import OmegaConf
 
 from drl_cli.algos import base
-from drl_cli.algos.base import AlgoConfig
+from drl_cli.algos.base import AlgoConfig, Counts
 from drl_cli.algos.lookup import algorithms, load_algorithm, refusal
 from drl_cli.cli.settings import convert
 from drl_cli.networks.config import NetworkConfig
@@ -25,13 +25,18 @@ from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
 from drl_cli.runtime.roles.normalization import Layout
 from drl_cli.runtime.roles.trainer import Trainer
 from drl_cli.types import ActionSpec, Column, EnvSpec, transition_schema
-from drl_cli.utils.group import Context, Group
+from drl_cli.utils.group import Context
 from drl_cli.utils.moments import RunningMoments
+from drl_cli.utils.optimizer_config import OptimizerConfig
 
 CPU = Context(torch.device("cpu"))
 CONF = Path(__file__).parents[2] / "conf" / "algo"
 NETWORK = NetworkConfig((16, 16), "relu", "uniform")
-ACTIONS = {"box": ActionSpec("box", 2, "Box(2,)"), "discrete": ActionSpec("discrete", 4, "Discrete(4)")}
+ACTIONS = {
+    "box": ActionSpec("box", 2, "Box(2,)"),
+    "discrete": ActionSpec("discrete", 4, "Discrete(4)"),
+    "multidiscrete": ActionSpec("multidiscrete", 7, "MultiDiscrete([4 3])", (4, 3)),
+}
 PRIORITIZED = {"sac", "dqn"}
 """Those that give priorities, and weigh their rows."""
 CASES = [(name, kind) for name in algorithms() for kind in load_algorithm(name).ACTIONS]
@@ -144,7 +149,7 @@ def test_actions(case, rows):
             assert np.abs(action).max() <= (np.inf if "log_prob" in columns and columns is acted else 1.0)
         else:
             assert action.min() >= 0
-            assert action.max() < case.spec.action.size
+            assert (action < case.spec.action.choices).all() if action.ndim > 1 else action.max() < 4
 
 
 def test_exploration_values_fit_the_policy(case):
@@ -166,7 +171,8 @@ def test_random_covers_the_action_space(case):
         assert action.max() > 0.95
         assert np.abs(action.mean(0)).max() < 0.1
     else:
-        assert np.bincount(action, minlength=case.spec.action.size).min() > 350
+        for one, num in zip(action.reshape(2000, -1).T, case.spec.action.choices, strict=True):
+            assert np.bincount(one, minlength=num).min() > 350
 
 
 def test_policy_is_seeded_and_greedy_is_deterministic(case):
@@ -185,7 +191,7 @@ def test_update(name, case):
     algorithm, batch = case.algorithm(), case.batch()
     kept = {key: column.clone() for key, column in batch.items()}
     before = algorithm.state()
-    update = algorithm.update(batch)
+    update = algorithm.learn(batch, Counts())
     assert same(batch, kept)
     assert not same(before, algorithm.state())
     assert update.metrics
@@ -200,9 +206,9 @@ def test_an_algorithm_with_priorities_weighs_its_rows(name, case):
     if name not in PRIORITIZED:
         pytest.skip("gives no priorities")
     plain, ones, weighted = (case.algorithm() for _ in range(3))
-    update = plain.update(case.batch())
-    ones.update(case.batch() | {"weight": torch.ones(16)})
-    other = weighted.update(case.batch() | {"weight": torch.linspace(0.1, 1.0, 16)})
+    update = plain.learn(case.batch(), Counts())
+    ones.learn(case.batch() | {"weight": torch.ones(16)}, Counts())
+    other = weighted.learn(case.batch() | {"weight": torch.linspace(0.1, 1.0, 16)}, Counts())
     assert same(plain.state(), ones.state())
     assert not same(plain.state(), weighted.state())
     assert torch.equal(update.priorities, other.priorities)  # the error itself, unweighted
@@ -211,8 +217,8 @@ def test_an_algorithm_with_priorities_weighs_its_rows(name, case):
 def test_equal_seeds_give_equal_updates(case):
     first, again, other = (case.algorithm(seed) for seed in (3, 3, 4))
     for i in range(5):
-        ours, theirs = first.update(case.batch(i)), again.update(case.batch(i))
-        other.update(case.batch(i))
+        ours, theirs = (one.learn(case.batch(i), Counts(i)) for one in (first, again))
+        other.learn(case.batch(i), Counts(i))
         assert same(ours.metrics, theirs.metrics)
     assert same(first.state(), again.state())
     assert not np.array_equal(first.policy_params(), other.policy_params())
@@ -225,7 +231,7 @@ def test_images_are_scaled(case):
     params = []
     for obs, next_obs in (images, scaled):
         algorithm = case.algorithm()
-        algorithm.update(batch | {"obs": torch.from_numpy(obs), "next_obs": torch.from_numpy(next_obs)})
+        algorithm.learn(batch | {"obs": torch.from_numpy(obs), "next_obs": torch.from_numpy(next_obs)}, Counts())
         params.append(algorithm.policy_params())
     np.testing.assert_array_equal(*params)
     np.testing.assert_array_equal(case.policy().greedy(images[0]), case.policy().greedy(scaled[0]))
@@ -236,11 +242,11 @@ def test_images_are_scaled(case):
 def test_state_round_trip(case):
     algorithm, other = case.algorithm(), case.algorithm(seed=9)
     for i in range(3):
-        algorithm.update(case.batch(i))
+        algorithm.learn(case.batch(i), Counts(i))
     other.load_state(algorithm.state())
     for i in range(3, 8):
-        algorithm.update(case.batch(i))
-        other.update(case.batch(i))
+        algorithm.learn(case.batch(i), Counts(i))
+        other.learn(case.batch(i), Counts(i))
     assert same(algorithm.state(), other.state())
     with pytest.raises(ValueError, match="saved"):
         other.load_state({})
@@ -249,10 +255,10 @@ def test_state_round_trip(case):
 LAYOUTS = [None, Layout({"": (3, 2)}, False), Layout({}, True), Layout({"": (3, 2)}, True)]
 
 
-def make_trainer(case, seed, layout, skips=False):
+def make_trainer(case, seed, layout, skips=False, optimizer="adam"):
     normalizer = None if layout is None else BatchNormalizer(layout)
     build = lambda context: case.algorithm(seed, context)  # noqa: E731
-    return Trainer(build, "cpu", "float32", 1, Group(), normalizer, skips)
+    return Trainer(build, Context(torch.device("cpu"), skips=skips, optimizer=OptimizerConfig(optimizer)), normalizer)
 
 
 def train(case, trainer, layout, first, last):
@@ -266,9 +272,13 @@ def train(case, trainer, layout, first, last):
         trainer.train(BatchTrainingData(0, 1, 16, 99, version=version, shard=shard, moments=moments), columns)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS, ids=["raw", "obs", "reward", "both"])
-def test_a_trainer_goes_on_exactly_from_a_file(case, layout, tmp_path):
-    trainer, other = make_trainer(case, 0, layout), make_trainer(case, 9, layout)
+@pytest.mark.parametrize(
+    ("layout", "optimizer"),
+    [*((layout, "adam") for layout in LAYOUTS), (None, "rmsprop"), (None, "sgd")],
+    ids=["raw", "obs", "reward", "both", "rmsprop", "sgd"],
+)
+def test_a_trainer_goes_on_exactly_from_a_file(case, layout, optimizer, tmp_path):
+    trainer, other = (make_trainer(case, seed, layout, optimizer=optimizer) for seed in (0, 9))
     if layout is not None:
         trainer.normalizer.before = RunningMoments.of(np.random.default_rng(3).standard_normal((7, layout.size)))
     train(case, trainer, layout, 0, 4)
@@ -358,7 +368,7 @@ def test_an_update_that_is_not_finite_can_be_skipped(case, value):
     assert (report.num_updates, report.skipped, report.metrics) == (0, one, {})
     assert skipping.opt_steps == one
     changed = {key for key, array in skipping.state().items() if not np.array_equal(array, before[key])}
-    assert changed <= {"algorithm.noise", "algorithm.shuffle"}  # what was drawn for it is gone
+    assert changed <= {"algorithm.generator.noise", "algorithm.generator.shuffle"}  # what was drawn for it is gone
     report, _ = clean.train(BatchTrainingData(0, 3, 16, 99), columns)
     assert (report.num_updates, report.skipped) == (2 * one, one)
     assert report.metrics
@@ -368,15 +378,15 @@ def test_an_update_that_is_not_finite_can_be_skipped(case, value):
 def test_load_policy_is_the_inverse_of_policy_params(case):
     saved, algorithm = case.algorithm(), case.algorithm(seed=9)
     for i in range(3):
-        saved.update(case.batch(i))
+        saved.learn(case.batch(i), Counts(i))
     params = saved.policy_params()
     params.flags.writeable = False
     fresh = algorithm.state()
     algorithm.load_policy(params)
     assert algorithm.policy_params().tobytes() == params.tobytes() != case.algorithm(seed=9).policy_params().tobytes()
     changed = {key for key, tensor in algorithm.state().items() if not torch.equal(tensor, fresh[key])}
-    assert not {key for key in changed if "." in key}  # the optimizers start fresh
-    algorithm.update(case.batch())  # and has not written into what was given
+    assert changed <= {"params", *(f"target.{part}" for part in algorithm.params.targets)}  # the optimizer starts fresh
+    algorithm.learn(case.batch(), Counts())  # and has not written into what was given
     for wrong in (params[:-1], np.append(params, params[:1])):
         with pytest.raises(ValueError, match=rf"{wrong.size}.*{params.size}"):
             algorithm.load_policy(wrong)
@@ -386,7 +396,7 @@ def test_params_are_a_copy(case):
     algorithm = case.algorithm()
     params = algorithm.policy_params()
     kept = params.copy()
-    algorithm.update(case.batch())
+    algorithm.learn(case.batch(), Counts())
     assert np.array_equal(params, kept)
     params[:] = 0
     assert algorithm.policy_params().any()
@@ -405,7 +415,7 @@ def test_compiled_updates_equal_plain_ones(name, kind):
     case = Case(name, kind)
     algorithms = [case.algorithm(context=Context(torch.device("cpu"), compiles=compiles)) for compiles in (False, True)]
     for seed in range(3):
-        plain, compiled = (algorithm.update(case.batch(seed, rows=64)) for algorithm in algorithms)
+        plain, compiled = (algorithm.learn(case.batch(seed, rows=64), Counts(seed)) for algorithm in algorithms)
         for metric, value in plain.metrics.items():
             torch.testing.assert_close(compiled.metrics[metric], value, rtol=1e-4, atol=1e-5)
     plain, compiled = (algorithm.state() for algorithm in algorithms)

@@ -103,7 +103,7 @@ def test_updates_equal_an_independent_implementation(activation, double, loss, w
     start = algorithm.online.flat.clone()
     for i in range(7):
         batch = make_batch(i, weighted)
-        update = algorithm.update(batch, Counts(i))
+        update = algorithm.learn(batch, Counts(i))
         metrics, priorities = reference.update(batch)
         assert update.metrics.keys() == metrics.keys()
         for name, value in metrics.items():
@@ -119,13 +119,13 @@ def test_double_chooses_with_the_online_network():
     for double in (True, False):
         algorithm = make(double=double)
         algorithm.target.flat.copy_(make(seed=1).online.flat)
-        updates.append(algorithm.update(make_batch(0), Counts()).priorities)
+        updates.append(algorithm.learn(make_batch(0), Counts()).priorities)
     assert not torch.allclose(*updates)
 
 
 def test_equal_weights_scale_the_loss_and_leave_priorities_alone():
     batch = make_batch(0)
-    plain, halved = (make().update(batch | extra, Counts()) for extra in ({}, {"weight": torch.full((32,), 0.5)}))
+    plain, halved = (make().learn(batch | extra, Counts()) for extra in ({}, {"weight": torch.full((32,), 0.5)}))
     assert halved.metrics["q_loss"].item() == pytest.approx(0.5 * plain.metrics["q_loss"].item())
     assert torch.equal(plain.priorities, halved.priorities)
 
@@ -134,7 +134,7 @@ def test_target_is_a_copy_every_target_period_updates_across_a_resume():
     algorithm = make(target_period=4)
     copies = []
     for i in range(9):
-        algorithm.update(make_batch(i), Counts(i))
+        algorithm.learn(make_batch(i), Counts(i))
         copies.append(torch.equal(algorithm.target.flat, algorithm.online.flat))
         resumed = make(seed=9, target_period=4)
         resumed.load_state(algorithm.state())
@@ -189,7 +189,7 @@ def test_the_policy_rates_rows_as_the_learner_does_while_the_target_is_the_onlin
     algorithm, batch = make(activation, double=double), make_batch(3)
     rows = {name: column.numpy() for name, column in batch.items()}
     np.testing.assert_allclose(
-        make_policy(0, activation).priorities(rows), algorithm.update(batch, Counts()).priorities, rtol=1e-4, atol=1e-6
+        make_policy(0, activation).priorities(rows), algorithm.learn(batch, Counts()).priorities, rtol=1e-4, atol=1e-6
     )
 
 

@@ -153,7 +153,7 @@ def test_updates_equal_an_independent_implementation(kind, activation, normalize
     reference = Reference(algorithm, kind, activation)
     start = algorithm.actor.flat.clone()
     for i in range(4):
-        update = algorithm.update(make_batch(kind, i), Counts())
+        update = algorithm.learn(make_batch(kind, i), Counts())
         metrics, steps = reference.update(make_batch(kind, i))
         assert update.steps == steps == 3 * 4  # 40 rows in minibatches of 12, 12, 12 and 4
         assert update.metrics.keys() == metrics.keys()
@@ -171,10 +171,10 @@ def test_updates_equal_an_independent_implementation(kind, activation, normalize
 @pytest.mark.parametrize("kind", KINDS)
 def test_metrics_tell_how_far_the_policy_has_moved(kind):
     same, older = make(kind), make(kind, seed=1, clip=0.001)
-    first = same.update(make_batch(kind, 0), Counts()).metrics  # made by a policy of the same seed
+    first = same.learn(make_batch(kind, 0), Counts()).metrics  # made by a policy of the same seed
     assert 0 <= first["approx_kl"] < 0.01
     assert first["clip_fraction"] < 0.1
-    moved = older.update(make_batch(kind, 0), Counts()).metrics
+    moved = older.learn(make_batch(kind, 0), Counts()).metrics
     assert moved["approx_kl"] > 0
     assert moved["clip_fraction"] > 0.5
 
@@ -182,26 +182,26 @@ def test_metrics_tell_how_far_the_policy_has_moved(kind):
 def test_a_minibatch_is_shared_by_a_group_of_learners():
     network = NetworkConfig((16, 12), "tanh", "orthogonal")
     half = Algorithm(CONFIG, network, SPECS["box"], 0, dataclasses.replace(CPU, group=Unheard(0, 2)))
-    steps = half.update(make_batch("box", 0, rows=20), Counts()).steps
-    assert steps == make().update(make_batch("box", 0), Counts()).steps == 12
+    steps = half.learn(make_batch("box", 0, rows=20), Counts()).steps
+    assert steps == make().learn(make_batch("box", 0), Counts()).steps == 12
 
 
 def test_a_policy_that_has_moved_too_far_ends_the_epochs():
     batch = make_batch("box", 0)
-    assert make(target_kl=1e-9).update(batch, Counts()).steps == 4
-    assert make(target_kl=1e9).update(batch, Counts()).steps == 12
+    assert make(target_kl=1e-9).learn(batch, Counts()).steps == 4
+    assert make(target_kl=1e9).learn(batch, Counts()).steps == 12
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_state_round_trip_is_exact(kind):
     algorithm, other = make(kind), make(kind, seed=99)
-    algorithm.update(make_batch(kind, 0), Counts())
+    algorithm.learn(make_batch(kind, 0), Counts())
     state = algorithm.state()
     frozen = {name: tensor.clone() for name, tensor in state.items()}
-    algorithm.update(make_batch(kind, 1), Counts())
+    algorithm.learn(make_batch(kind, 1), Counts())
     assert all(torch.equal(state[name], frozen[name]) for name in state)  # a copy, not a view
     other.load_state(state)
-    other.update(make_batch(kind, 1), Counts())
+    other.learn(make_batch(kind, 1), Counts())
     ours, theirs = algorithm.state(), other.state()
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
@@ -257,8 +257,8 @@ def test_bytes_are_scaled():
     batch = make_batch("discrete", 0) | {"obs": torch.from_numpy(obs), "next_obs": torch.from_numpy(obs)}
     scaled = {name: batch[name].float() / 255 for name in ("obs", "next_obs")}
     as_bytes, as_floats = make("discrete", spec=spec), make("discrete")
-    as_bytes.update(batch, Counts())
-    as_floats.update(batch | scaled, Counts())
+    as_bytes.learn(batch, Counts())
+    as_floats.learn(batch | scaled, Counts())
     torch.testing.assert_close(as_bytes.actor.flat, as_floats.actor.flat, rtol=0, atol=1e-5)
     torch.testing.assert_close(as_bytes.critic.flat, as_floats.critic.flat, rtol=0, atol=1e-5)
     ours, theirs = (make_policy(make("discrete"), "discrete").act(x) for x in (obs, scaled["obs"].numpy()))

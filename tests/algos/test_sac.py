@@ -131,7 +131,7 @@ def test_updates_equal_an_independent_implementation(activation, is_weighted):
         batch = make_batch(i)
         if is_weighted:
             batch["weight"] = torch.rand(32, generator=torch.Generator().manual_seed(i))
-        update = algorithm.update(batch, Counts(i))
+        update = algorithm.learn(batch, Counts(i))
         metrics, priorities = reference.update(batch)
         assert update.metrics.keys() == metrics.keys()
         for name, value in metrics.items():
@@ -150,15 +150,15 @@ def test_updates_equal_an_independent_implementation(activation, is_weighted):
 def test_state_round_trip_is_exact():
     algorithm, other = make(), make(seed=99)
     for i in range(3):
-        algorithm.update(make_batch(i), Counts(i))
+        algorithm.learn(make_batch(i), Counts(i))
     state = algorithm.state()
     frozen = {name: tensor.clone() for name, tensor in state.items()}
     for i in range(3, 8):
-        algorithm.update(make_batch(i), Counts(i))
+        algorithm.learn(make_batch(i), Counts(i))
     assert all(torch.equal(state[name], frozen[name]) for name in state)  # a copy, not a view
     other.load_state(state)
     for i in range(3, 8):
-        other.update(make_batch(i), Counts(i))
+        other.learn(make_batch(i), Counts(i))
     ours, theirs = algorithm.state(), other.state()
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)

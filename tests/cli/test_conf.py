@@ -162,6 +162,10 @@ def options_read():
         short = {name: name for name in parts}
         # An algorithm's own file, the environments' and the samplers' take their part under the name `config`.
         short["config"] = {"algos": "algo", "envs": "env", "replay": "replay"}.get(path.parent.name, "")
+        if path.stem in ("optimizer", "optimizer_config"):
+            short["config"] = "optimizer"
+        if path.stem == "optimizer_config":  # the group's own methods
+            short["self"] = "optimizer"
         for node in ast.walk(tree):
             if isinstance(node, ast.Assign):
                 for target in node.targets:

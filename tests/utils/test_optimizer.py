@@ -119,6 +119,9 @@ def test_the_state_comes_back(name, steps):
         key = next(key for key, tensor in saved.items() if tensor.ndim)
         with pytest.raises(ValueError, match=r"has shape \(1,\)"):
             other.load_state(saved | {key: torch.zeros(1)})
+        if name not in ("adam", "adamw"):
+            with pytest.raises(ValueError, match=r"'optimizer\.mean' is of another optimizer"):
+                other.load_state(saved | {"optimizer.mean": torch.zeros(3)})
 
 
 def test_the_learning_rate_follows_the_environment_steps():

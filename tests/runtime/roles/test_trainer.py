@@ -5,46 +5,40 @@ import pytest
 import torch
 from graphs import TINY, make_config
 
-from drl_cli.algos.base import Update
+from drl_cli.algos.base import Algorithm, Update
 from drl_cli.envs.make import read_spec
 from drl_cli.runtime.edges.trainer_group import TrainerGroup
-from drl_cli.runtime.errors import Diverged
+from drl_cli.runtime.errors import AlgorithmFailed, AlgorithmRefused, Diverged
 from drl_cli.runtime.messages import BatchTrainingData
 from drl_cli.runtime.place.handles import LocalHandle, LocalRef, get
 from drl_cli.runtime.program import make_trainer, make_trainers
 from drl_cli.runtime.roles.trainer import Trainer
 from drl_cli.utils import lazy, products
-from drl_cli.utils.group import Group
+from drl_cli.utils.group import Context, Group, PeerLost
+from drl_cli.utils.optimizer import Optimizer
+from drl_cli.utils.params import Params, Refused
+
+CPU = Context(torch.device("cpu"))
 
 
-class Fake:
-    """Its priorities are the rewards; it notes what it is given. Its parameters are in `params`."""
+class Fake(Algorithm):
+    """Its priorities are the rewards; it notes what it is given. Its two parameters are never changed."""
 
-    params = np.zeros(2, np.float32)
+    policy_parts = ("values",)
 
-    def __init__(self, has_priorities=True):
+    def __init__(self, context, has_priorities=True):
+        self.params = Params(context, values=2)
+        self.optimizer = Optimizer(self.params, {"values": 0.5}, context)
         self.has_priorities, self.batches = has_priorities, []
 
-    def update(self, batch):
+    def update(self, batch, counts):
         self.batches.append(batch)
         return Update({"loss": batch["reward"].mean()}, batch["reward"] if self.has_priorities else None)
 
-    def policy_params(self):
-        return self.params
 
-    def exploration(self, env_steps):
-        return {}
-
-    def state(self):
-        return {"params": torch.from_numpy(self.params)}
-
-    def load_state(self, state):
-        self.params = state["params"].numpy()
-
-
-def make(**options):
-    fake = Fake(**options)
-    return fake, Trainer(lambda context: fake, "cpu", "float32", 1, Group())
+def make(context=CPU, **options):
+    trainer = Trainer(lambda context: Fake(context, **options), context)
+    return trainer.algorithm, trainer
 
 
 class Recorder:
@@ -91,7 +85,7 @@ def test_gradients_are_compiled_where_the_run_wants_that(monkeypatch, env, algo,
     monkeypatch.setattr(lazy.torch, "compile", note)
     config = make_config(f"env={env}", f"algo={algo}", *TINY, f"trainer.compile={str(compiles).lower()}")
     make_trainer(config, read_spec(config.env), "cpu", 0)
-    assert compiled == (["_gradients"] if compiles else [])
+    assert compiled == (["gradients"] if compiles else [])
 
 
 class Doubled(Group):
@@ -102,31 +96,30 @@ class Doubled(Group):
 
 
 def test_metrics_are_means_over_the_group():
-    trainer = Trainer(lambda context: Fake(), "cpu", "float32", 1, Doubled())
+    _, trainer = make(Context(torch.device("cpu"), Doubled()))
     report, _ = trainer.train(BatchTrainingData(0, 2, 3, 99), columns(False))
-    assert report.metrics == {"loss": 5.0}
+    assert report.metrics == {"loss": 5.0, "lr": 0.5, "grad_norm": 0.0}
 
 
 def test_parameters_that_are_not_finite_are_neither_published_nor_saved():
     fake, trainer = make()
     trainer.train(BatchTrainingData(0, 2, 3, 99), columns(False))
-    fake.params = np.array([1.0, -np.inf], np.float32)
+    fake.params.flat.copy_(torch.tensor([1.0, -torch.inf]))
     with pytest.raises(Diverged, match=r"^training diverged at update 2: a parameter of the policy is infinite$"):
         trainer.publish(1, 10)
-    fake.params = np.array([1.0, np.nan], np.float32)
+    fake.params.flat[1] = torch.nan
     with pytest.raises(Diverged, match=r"^training diverged at update 2: algorithm\.params is NaN$"):
         trainer.state()
 
 
 def test_the_first_trainers_state_is_for_all():
-    fakes = [Fake() for _ in range(3)]
-    fakes[0].params = np.arange(2, dtype=np.float32)
-    trainers = [Trainer(lambda context, fake=fake: fake, "cpu", "float32", 1, Group()) for fake in fakes]
+    fakes, trainers = zip(*(make() for _ in range(3)), strict=True)
+    fakes[0].params.flat[1] = 1.0
     group = TrainerGroup([LocalHandle(trainer) for trainer in trainers])
     trainers[0].opt_steps = 7
     for ref in group.load_state(group.state()):
         get(ref)
-    assert [fake.params.tolist() for fake in fakes] == [[0.0, 1.0]] * 3
+    assert [fake.params.flat.tolist() for fake in fakes] == [[0.0, 1.0]] * 3
     assert [trainer.opt_steps for trainer in trainers] == [7] * 3
 
 
@@ -154,7 +147,7 @@ def test_priorities_come_with_the_numbers_of_their_rows():
     fake, trainer = make()
     row_ids = np.array([[5, 6, 7], [9, 9, 2**40]])
     report, update = trainer.train(BatchTrainingData(3, 2, 3, 99, row_ids), columns(True))
-    assert (report.opt_steps, report.num_updates, report.metrics) == (2, 2, {"loss": 2.5})
+    assert (report.opt_steps, report.num_updates, report.metrics) == (2, 2, {"loss": 2.5, "lr": 0.5, "grad_norm": 0.0})
     assert update.trainer == 3
     assert update.row_ids.tolist() == row_ids.tolist()
     assert update.priorities.tolist() == [[0, 1, 2], [3, 4, 5]]
@@ -200,3 +193,31 @@ def test_a_run_knows_what_its_trainer_learned_on(run_graph, monkeypatch, mode, l
     assert (facts["device"], facts["threads"], facts["products"]["library"]) == ("cpu", 1, library)
     if mode == "async":
         assert {"weight_gradient 16x64x64", "input_gradient 16x64x64"} <= set(facts["products"]["microseconds"])
+
+
+def raising(monkeypatch, error, module):
+    """A trainer whose algorithm, of this module, raises."""
+    fake, trainer = make()
+
+    def update(batch, counts):
+        raise error
+
+    monkeypatch.setattr(fake, "update", update)
+    monkeypatch.setattr(Fake, "__module__", module)
+    return trainer
+
+
+@pytest.mark.parametrize("module", ["drl_cli.algos.sac", "their.algo"])
+@pytest.mark.parametrize("error", [Refused("no, thanks"), PeerLost("gone"), MemoryError("full"), KeyError("x")])
+def test_what_an_update_raises_says_whose_fault_it_is(monkeypatch, error, module):
+    """Refused is for the user; what a user's algorithm raises is theirs; the rest goes on as it is."""
+    is_theirs = module == "their.algo" and isinstance(error, KeyError)
+    expected = AlgorithmRefused if isinstance(error, Refused) else AlgorithmFailed if is_theirs else type(error)
+    with pytest.raises(expected) as caught:
+        raising(monkeypatch, error, module).train(BatchTrainingData(0, 2, 3, 99), columns(False))
+    if expected is AlgorithmRefused:
+        assert str(caught.value) == "algo: no, thanks"
+    elif expected is AlgorithmFailed:
+        assert str(caught.value) == "algo=their.algo: update raised KeyError: 'x'"
+    else:
+        assert caught.value is error

@@ -1,0 +1,183 @@
+"""Every algorithm on images, Dict observations, with a memory and with action masks: learned from, saved, acted on."""
+
+import numpy as np
+import pytest
+import torch
+from learners import CASES, LENGTH, LOOKS, TREE, Learner, mapped
+
+from drl_cli.algos.base import Counts
+from drl_cli.types import Column, Last
+
+ALL = pytest.mark.parametrize(("name", "kind"), CASES, ids=["-".join(case) for case in CASES])
+MASKED = [case for case in CASES if case[1] != "box"]
+
+
+@pytest.fixture(params=LOOKS)
+def look(request):
+    return LOOKS[request.param]
+
+
+def same(ours, theirs):
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[key], theirs[key]) for key in ours)
+
+
+def flat(batch, prefix=""):
+    """The tensors of a batch by path."""
+    if not isinstance(batch, dict):
+        return {prefix: batch}
+    return {path: x for name, part in batch.items() for path, x in flat(part, f"{prefix}/{name}").items()}
+
+
+@ALL
+def test_an_update_changes_every_part_and_not_the_batch(name, kind, look):
+    learner = Learner(name, kind, *look)
+    algorithm = learner.algorithm()
+    batch = learner.batch(algorithm)
+    kept, before = mapped(batch, torch.clone), algorithm.params.flat.clone()
+    modules = {part: [p.detach().clone() for p in m.parameters()] for part, m in algorithm.encoder.parts.items()}
+    assert modules
+    update = algorithm.learn(batch, Counts())
+    assert same(flat(batch), flat(kept))
+    assert all(value.ndim == 0 and torch.isfinite(value) for value in update.metrics.values())
+    for part, where in algorithm.params.slices.items():
+        if where.start < where.stop:
+            assert not torch.equal(algorithm.params[part].flat, before[where]), part
+    for part, module in algorithm.encoder.parts.items():
+        for (key, parameter), old in zip(module.named_parameters(), modules[part], strict=True):
+            assert not torch.equal(parameter, old), f"{part}.{key}"
+    if update.priorities is not None:
+        steps = (LENGTH - learner.context.burn_in,) if learner.has_memory else ()
+        assert update.priorities.shape == (8, *steps)
+
+
+@ALL
+def test_the_state_round_trip_is_exact(name, kind, look):
+    learner = Learner(name, kind, *look)
+    algorithm, other = learner.algorithm(), learner.algorithm(seed=9)
+    batches = [learner.batch(algorithm, seed) for seed in range(4)]
+    for i in range(2):
+        algorithm.learn(batches[i], Counts(i))
+    other.load_state(algorithm.state())
+    assert same(algorithm.state(), other.state())
+    for i in range(2, 4):
+        for one in (algorithm, other):
+            one.learn(batches[i], Counts(i))
+    assert same(algorithm.state(), other.state())
+
+
+@ALL
+def test_the_policy_is_the_learners_network_step_by_step(name, kind, look):
+    """Also after episodes have begun in some of the environments."""
+    learner = Learner(name, kind, *look)
+    algorithm = learner.algorithm()
+    algorithm.learn(learner.batch(algorithm), Counts())
+    policy, rng, encoder = learner.policy(algorithm), np.random.default_rng(3), algorithm.encoder
+    head = algorithm.online if name == "dqn" else algorithm.actor
+    memory = torch.zeros(4, encoder.memory.state_size) if learner.has_memory else None
+    begins = np.array([True] * 4)
+    for t in range(4):
+        obs = learner.obs(4, rng)
+        last = Last(np.zeros((4, *learner.action.column.shape)), np.zeros(4, np.float32), begins)
+        out, columns = policy.forward(obs, last)
+        with torch.no_grad():
+            features = encoder.features(mapped(obs, torch.from_numpy))
+            if memory is not None:
+                memory[torch.from_numpy(begins)] = 0.0
+                np.testing.assert_allclose(columns["state"], memory, rtol=1e-5, atol=1e-5)
+                features, memory = encoder.memory.step(features, memory)
+            np.testing.assert_allclose(out, head.forward(features)[0][0], rtol=1e-5, atol=1e-5, err_msg=f"step {t}")
+        begins = np.arange(4) == t
+    assert columns.keys() == ({"state"} if learner.has_memory else set())
+
+
+@pytest.mark.parametrize("kind", ["box", "discrete", "multidiscrete"])
+def test_ppos_own_policy_has_ratio_1(kind, look):
+    """What the policy recorded is what the learner's chunks, encoder and memory give again."""
+    learner = Learner("ppo", kind, *look, epochs=1, minibatch_size=1000, seq_len=4)
+    algorithm = learner.algorithm()
+    algorithm.actor.init("uniform", torch.Generator().manual_seed(3))  # a last layer of full size
+    update = algorithm.learn(learner.batch(algorithm), Counts())
+    assert update.steps == 1
+    assert abs(float(update.metrics["approx_kl"])) < 1e-6
+    assert float(update.metrics["clip_fraction"]) == 0.0
+
+
+def masked(name, kind, obs=None, **options):
+    size = {"discrete": 4, "multidiscrete": 7}[kind]
+    parts = {"obs": Column((4,), "float32")} if obs is None else obs
+    return Learner(name, kind, {**parts, "action_mask": Column((size,), "bool")}, **options)
+
+
+def is_allowed(learner, action, mask):
+    """Of each component of actions whether the mask allows it, bool `[n, k]`."""
+    begins = np.cumsum([0, *learner.action.choices[:-1]])
+    return np.take_along_axis(mask, action.reshape(len(mask), -1) + begins, 1)
+
+
+@pytest.mark.parametrize("memory", ["none", "lstm"])
+@pytest.mark.parametrize("obs", [None, TREE], ids=["vector", "tree"])
+@pytest.mark.parametrize(("name", "kind"), MASKED)
+def test_only_allowed_actions_are_taken_and_all_of_them_are(name, kind, obs, memory):
+    learner = masked(name, kind, obs, memory=memory)
+    policy, one = learner.policy(learner.algorithm()), learner.obs(1, np.random.default_rng(1))
+    rows = 300
+    obs = mapped(one, lambda x: np.repeat(x, rows, 0))
+    last, mask = Last.none(learner.spec, rows), obs["action_mask"]
+    assert not mask.all()
+    for values in ({"epsilon": 1.0}, {"epsilon": 0.3}, {"epsilon": 0.0}):
+        policy.explore(values)
+        for action in (policy.act(obs, last)["action"], policy.greedy(obs, last)):
+            assert is_allowed(learner, action, mask).all()
+    action = policy.random(obs, last)["action"]
+    assert is_allowed(learner, action, mask).all()
+    begins = np.cumsum([0, *learner.action.choices[:-1]])
+    taken = np.unique(action.reshape(rows, -1) + begins)
+    assert taken.tolist() == np.nonzero(mask[0])[0].tolist()
+
+
+@pytest.mark.parametrize("memory", ["none", "lstm"])
+@pytest.mark.parametrize("double", [True, False])
+def test_dqns_targets_use_allowed_actions_only(double, memory):
+    """Of the actions that are not allowed next both networks think the world."""
+    learner = masked("dqn", "discrete", memory=memory, double=double, loss="mse")
+    algorithm = learner.algorithm()
+    batch = learner.batch(algorithm)
+    for key in ("obs", "next_obs"):
+        batch[key]["action_mask"][...] = torch.tensor([True, False, True, False])
+    batch["action"] = 2 * (batch["action"] // 2)
+    for network in (algorithm.online, algorithm.target):
+        network.networks[0][-1][1::2] = 1e4
+    with torch.no_grad():
+        priorities = algorithm.learn(batch, Counts()).priorities
+    assert priorities.max() < 100
+    if memory == "none":
+        fresh = learner.algorithm()
+        policy = learner.policy(fresh)
+        rows = {f"{key}.{path}": x.numpy() for key in ("obs", "next_obs") for path, x in batch[key].items()}
+        rows |= {key: batch[key].numpy() for key in ("action", "reward", "discount")}
+        np.testing.assert_allclose(policy.priorities(rows), fresh.learn(batch, Counts()).priorities, rtol=1e-4)
+
+
+@pytest.mark.parametrize("memory", ["none", "gru"])
+@pytest.mark.parametrize("kind", ["discrete", "multidiscrete"])
+def test_ppo_learns_nothing_of_actions_that_are_not_allowed(kind, memory):
+    learner = masked("ppo", kind, memory=memory, epochs=1, minibatch_size=1000, seq_len=4, entropy_coef=0.1)
+    forbidden = torch.zeros(learner.action.size, dtype=torch.bool)
+    forbidden[1], forbidden[-1] = True, True
+    original = learner.obs
+
+    def obs(rows, rng):
+        drawn = original(rows, rng)
+        drawn["action_mask"][...] = ~forbidden.numpy()
+        return drawn
+
+    learner.obs = obs
+    algorithm = learner.algorithm()
+    update = algorithm.learn(learner.batch(algorithm), Counts())
+    assert abs(float(update.metrics["approx_kl"])) < 1e-6
+    weight, bias = algorithm.actor.grads[0][-2:]
+    assert not bias[forbidden].any()
+    assert not weight[:, forbidden].any()
+    assert bias[~forbidden].all()
+    counts = [2] if kind == "discrete" else [3, 2]
+    assert float(update.metrics["entropy"]) <= np.log(np.prod(counts)) + 1e-5

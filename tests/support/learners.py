@@ -1,0 +1,201 @@
+"""Algorithms on observations of every look, with batches as a trainer gives them, for tests."""
+
+import copy
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import torch
+from omegaconf import OmegaConf
+
+from drl_cli.algos.lookup import algorithms, load_algorithm
+from drl_cli.cli.settings import convert
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.types import ActionSpec, Column, EnvSpec, Last
+from drl_cli.utils.group import Context
+
+CONF = Path(__file__).parents[2] / "conf" / "algo"
+CPU = Context(torch.device("cpu"))
+ACTIONS = {
+    "box": ActionSpec("box", 2, "Box(2,)"),
+    "discrete": ActionSpec("discrete", 4, "Discrete(4)"),
+    "multidiscrete": ActionSpec("multidiscrete", 7, "MultiDiscrete([4 3])", (4, 3)),
+}
+IMAGE, VECTOR = Column((12, 12, 3), "uint8"), Column((3, 2), "float32")
+TREE = {"camera": IMAGE, "arm.angles": Column((3,), "float32"), "gear": Column((), "int32", (5,))}
+LOOKS = {
+    "image": (IMAGE, "none"),
+    "tree": (TREE, "none"),
+    "memory": (VECTOR, "lstm"),
+    "tree-memory": (TREE, "gru"),
+}
+CASES = [(name, kind) for name in algorithms() for kind in load_algorithm(name).ACTIONS]
+BURN_IN, LENGTH = 2, 6
+
+
+class Learner:
+    """An algorithm's module with its own yaml, an observation and, where the look says so, a memory."""
+
+    def __init__(self, name, kind, obs, memory="none", **options):
+        self.module, self.action = load_algorithm(name), ACTIONS[kind]
+        self.spec = EnvSpec("x", obs, self.action)
+        self.network = NetworkConfig((16, 12), "tanh", "uniform", memory=memory, memory_size=5)
+        node = OmegaConf.to_container(OmegaConf.load(CONF / f"{name}.yaml"))
+        problems = []
+        config = convert(node.get("algo", node), self.module.Config, "algo", problems, self.module.Config)
+        assert not problems
+        self.config = dataclasses.replace(config, **options)
+        self.is_rollout, self.has_memory = "fifo-once" in self.module.TABLES, memory != "none"
+        self.context = dataclasses.replace(CPU, burn_in=0 if self.is_rollout or not self.has_memory else BURN_IN)
+
+    def algorithm(self, seed=0):
+        return self.module.Algorithm(self.config, self.network, self.spec, seed, self.context)
+
+    def policy(self, algorithm, seed=0):
+        policy = self.module.Policy(self.config, self.network, self.spec, seed)
+        policy.load(algorithm.policy_params())
+        return policy
+
+    def obs(self, rows, rng):
+        """Random observations `[rows, ...]`; of a mask about half is allowed, and of each choice at least one."""
+        if isinstance(self.spec.obs, Column):
+            return values(self.spec.obs, rows, rng)
+        obs = {path: values(column, rows, rng) for path, column in self.spec.obs.items()}
+        if "action_mask" in obs:
+            begin = 0
+            for num in self.action.choices:
+                obs["action_mask"][np.arange(rows), begin + rng.integers(num, size=rows)] = True
+                begin += num
+        return obs
+
+    def rollout(self, algorithm, seed=0, envs=3, steps=10):
+        """Rows `[envs * steps]`, environment by environment, made by the algorithm's own policy."""
+        rng, policy = np.random.default_rng(seed), self.policy(algorithm, seed)
+        last, rows, obs = Last.none(self.spec, envs), [], self.obs(envs, rng)
+        for t in range(steps):
+            columns = policy.act(obs, last)
+            ended, next_obs = rng.random(envs) < 0.2, self.obs(envs, rng)
+            reward = rng.standard_normal(envs).astype(np.float32)
+            columns |= {"obs": obs, "next_obs": next_obs, "reward": reward, "terminated": ended}
+            columns |= {"discount": np.where(ended, 0, 0.9).astype(np.float32), "truncated": np.zeros_like(ended)}
+            rows.append(columns | {"cut": ended | (t == steps - 1)})
+            last = Last.of(columns["action"], reward, list(np.nonzero(ended)[0]))
+            obs = self._begun(next_obs, ended, rng)
+        return stacked(rows)
+
+    def _begun(self, obs, ended, rng):
+        """Where an episode has ended another observation."""
+        fresh = self.obs(len(ended), rng)
+        if not isinstance(obs, dict):
+            return np.where(ended.reshape(-1, *[1] * (obs.ndim - 1)), fresh, obs)
+        return {n: np.where(ended.reshape(-1, *[1] * (x.ndim - 1)), fresh[n], x) for n, x in obs.items()}
+
+    def batch(self, algorithm, seed=0, size=8):
+        """What one update learns from: rows, a rollout or, for a memory, sequences of `LENGTH` with their states."""
+        if self.is_rollout:
+            return self.rollout(algorithm, seed)
+        rows = stacked([self._row(algorithm, seed, size * (LENGTH if self.has_memory else 1))])
+        if not self.has_memory:
+            return rows
+        batch = mapped(rows, lambda x: x.unflatten(0, (size, LENGTH)))
+        mask = torch.ones(size, LENGTH, dtype=torch.bool)
+        mask[0, :1], mask[1, :3], mask[2, 4:] = False, False, False  # two begin in it, one ends
+        batch["next_obs"] = followed(batch["obs"], batch["next_obs"])
+        batch = mapped(batch, lambda x: x * mask.view(size, LENGTH, *[1] * (x.ndim - 2)).to(x.dtype))
+        state = torch.randn(size, algorithm.encoder.memory.state_size, generator=torch.Generator().manual_seed(seed))
+        state[:2] = 0.0
+        return batch | {"mask": mask, "state": state / 2}
+
+    def _row(self, algorithm, seed, rows):
+        rng, policy = np.random.default_rng(seed), self.policy(algorithm, seed)
+        obs = self.obs(rows, rng)
+        columns = policy.random(obs, Last.none(self.spec, rows))
+        ended = rng.random(rows) < 0.2
+        reward = 2 * rng.standard_normal(rows).astype(np.float32)
+        columns = {"action": columns["action"], "obs": obs, "next_obs": self.obs(rows, rng), "reward": reward}
+        columns |= {"terminated": ended, "truncated": np.zeros_like(ended)}
+        return columns | {"discount": np.where(ended, 0, 0.9).astype(np.float32)}
+
+
+def values(column, rows, rng):
+    shape = (rows, *column.shape)
+    if column.choices:
+        return rng.integers(column.choices[0], size=shape).astype(np.int32)
+    if column.dtype == "uint8":
+        return rng.integers(256, size=shape).astype(np.uint8)
+    return rng.random(shape) < 0.4 if column.dtype == "bool" else rng.standard_normal(shape).astype(np.float32)
+
+
+def mapped(batch, function):
+    """All tensors of a batch, those of observations included, changed by a function."""
+    if not isinstance(batch, dict):
+        return function(batch)
+    return {name: mapped(x, function) for name, x in batch.items()}
+
+
+def stacked(steps):
+    """Columns `[E, ...]` of T steps as tensors `[E * T, ...]`, environment by environment."""
+    first = steps[0]
+    if isinstance(first, dict):
+        return {name: stacked([step[name] for step in steps]) for name in first}
+    return torch.from_numpy(np.stack(steps, 1)).flatten(0, 1)
+
+
+def followed(obs, next_obs):
+    """Next observations of sequences `[B, L, ...]`: the following step's, and the last one's own."""
+    if isinstance(obs, dict):
+        return {name: followed(obs[name], next_obs[name]) for name in obs}
+    return torch.cat([obs[:, 1:], next_obs[:, -1:]], 1)
+
+
+def taken(column, index):
+    return mapped(column, lambda x: x[index])
+
+
+class Plain:
+    """Encoder and heads of an algorithm as they are now, row by row in ordinary autograd."""
+
+    def __init__(self, encoder, **heads):
+        self.inputs = encoder.inputs
+        self.torso, self.memory = copy.deepcopy(encoder.torso), copy.deepcopy(encoder.memory)
+        for module in filter(None, (self.torso, self.memory)):
+            module.requires_grad_(True)
+            for parameter in module.parameters():
+                parameter.grad = None
+        self.heads = {
+            name: [[p.clone().requires_grad_() for p in network] for network in mlp.networks]
+            for name, mlp in heads.items()
+        }
+
+    def features(self, obs):
+        return self.inputs.tensor(obs) if self.torso is None else self.torso(obs)
+
+    def unrolled(self, obs, next_obs, state, burn_in=0):
+        """Features `[T, F]` of one chunk's steps `[burn_in + T, ...]` and of their next observations, one at a time."""
+        now, then = [], []
+        for t in range(len(next(iter(obs.values())) if isinstance(obs, dict) else obs)):
+            with torch.set_grad_enabled(t >= burn_in):
+                out, state = self.memory.step(self.features(taken(obs, slice(t, t + 1))), state)
+            if t >= burn_in:
+                now.append(out)
+                then.append(self.memory.step(self.features(taken(next_obs, slice(t, t + 1))), state)[0])
+        return torch.cat(now), torch.cat(then)
+
+    def head(self, name, x):
+        """`[networks, N, out]`."""
+        return torch.stack([chain(network, x) for network in self.heads[name]])
+
+    def grads(self, part):
+        """Flat, in the order of the algorithm's own."""
+        if part in self.heads:
+            parameters = [p for network in self.heads[part] for p in network]
+        else:
+            parameters = list(getattr(self, part).parameters())
+        return torch.cat([p.grad.flatten() for p in parameters])
+
+
+def chain(network, x):
+    for i in range(0, len(network), 2):
+        x = x @ network[i] + network[i + 1]
+        x = torch.tanh(x) if i < len(network) - 2 else x
+    return x
