@@ -90,7 +90,7 @@ def test_wall_time_goes_on(run_graph):
 
     half = run_graph(COUNTER, "mode=sync", "total_env_steps=512", started=age)
     rest = run_graph(COUNTER, "mode=sync", "total_env_steps=1024", run=half.folder)
-    assert rest.progress.process_s() < 1000 < half.progress.wall_s() <= rest.progress.wall_s()
+    assert rest.progress.process_s() < 1000 < rest.progress.wall_s()
     assert [float(row["wall_s"]) > 1000 for row in rows(rest)] == [True] * 2
     assert rest.progress.summary(0.0, 0)["wall_s"] > 1000
 

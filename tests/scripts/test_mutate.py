@@ -71,6 +71,8 @@ class Limit:
         if not (value >= 0 and value is not None):
             log.info("below %d", 0)
             return False
+        if not value:
+            return None
         for i in sorted(value, reverse=strict):
             if i + self.most in value:
                 continue
@@ -90,6 +92,8 @@ CHANGED = """
         if not (value >= 0 and value is None):
             return None
             return True
+        if not not value:
+        if value:
         for i in sorted(value):
             if not i + self.most in value:
             if i + self.most not in value:
@@ -108,6 +112,7 @@ def test_the_mutants_of_a_module(tree):
     (tree / "tiny" / "small.py").write_text(SOURCE)
     code, lines = mutate(tree, "tiny/small.py", "--list")
     assert code == 0
+    assert "" not in lines  # what would change nothing is no mutant
     assert [line[1:] for line in lines if line.startswith("+ ")] == CHANGED.splitlines()[1:]
     _, drawn = mutate(tree, "tiny/small.py", "--list", "--sample", "5", "--seed", "3")
     assert drawn == mutate(tree, "tiny/small.py", "--list", "--sample", "5", "--seed", "3")[1]
