@@ -83,6 +83,8 @@ class ObsMap:
 
     def __call__(self, obs: Any, info: Mapping[str, Any]) -> Parts:  # Any: whatever the space says
         """The parts; raises EnvFault naming the one that is not as the space says."""
+        if self.is_plain:  # a small environment is reset every few steps
+            return {"": self._read("", self.columns[""], obs)}
         found: dict[str, Any] = {}
         _collect(self._space, obs, "", found)
         if self._wants_info:

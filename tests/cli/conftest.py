@@ -64,6 +64,12 @@ class Words(Tiny):
     observation_space = gymnasium.spaces.Text(5)
 
 
+class Free(Tiny):
+    """One that takes any action."""
+
+    action_space = Box(-np.inf, np.inf, (1,), np.float32)
+
+
 class Twice(gymnasium.ObservationWrapper):
     """A wrapper of a user."""
 
@@ -85,6 +91,7 @@ class Broken(gymnasium.Wrapper):
 for name in ("Tiny-v0", "space/Tiny-v0"):
     gymnasium.register(name, Tiny)
 gymnasium.register("Words-v0", Words)
+gymnasium.register("Free-v0", Free)
 '''
 
 

@@ -168,6 +168,23 @@ def test_the_memory_of_images_is_that_of_their_frames(config, overrides, least, 
     assert least < frames < most
 
 
+def test_the_memory_of_trees_is_that_of_their_columns_and_frames(config):
+    made = config("env=drl_cli.envs.probes:Tree-v0", "replay.capacity=100000")
+    spec = environment_spec(made)
+    columns = 2 * (4 + 3 * 4 + 4 + 3 * 4 + 2 * 8) + 3 * 4 + 4 + 4 + 1 + 1 + 4  # the camera's are two references
+    frames = (6 * 4 + 48) * 17 / 16
+    assert replay_bytes(made, spec) / 100_000 == pytest.approx(columns + frames)
+    both = config("env=drl_cli.envs.probes:BothReach-v0", "trainer.batch_size=256", "trainer.updates_per_call=16")
+    assert object_store_mb(both, environment_spec(both)) == 4 * 16 * 256 * 2 * (84 * 84 * 4 + 4) // 2**20
+
+
+def test_actions_without_bounds_are_said_once(config, user_folder, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(user_folder))
+    preflight(config("env=user_envs:Free-v0"))
+    said = "user_envs:Free-v0: 1 dimension of its action has no bounds; the policy's values go in as they are"
+    assert capsys.readouterr().err == f"warning: {said}\n"
+
+
 def test_the_object_store_has_room_for_batches_of_images(config):
     small, large = config(), config(*IMAGES, "trainer.batch_size=256", "trainer.updates_per_call=16")
     assert object_store_mb(small, preflight(small)) == 256
@@ -310,6 +327,7 @@ def test_a_table_that_the_algorithm_can_not_learn_from_is_refused(config, overri
         (("worker.exploration=[{lr: 1e-3}]", "env=CartPole-v1", "algo=dqn"), ("'lr'", "dqn has: epsilon")),
         (("worker.exploration=[{hidden: 32}]", "env=CartPole-v1", "algo=dqn"), ("'hidden'", "may differ")),
         (("env=CarRacing-v3", "env.normalize_obs=true"), ("env.normalize_obs", "images")),
+        (("env=Taxi-v4", "algo=dqn", "env.normalize_obs=true"), ("env.normalize_obs", "choices")),
     ],
 )
 def test_what_workers_may_not_do_is_refused_before_anything_starts(config, overrides, parts):

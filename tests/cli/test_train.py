@@ -356,6 +356,12 @@ def test_a_bad_end_leaves_one_line_and_a_complete_folder(train_here, capsys, fai
     assert_complete(folder, status, code)
 
 
+def test_wrappers_are_there_in_training_and_in_evaluations(train_here):
+    summary, folder = train_here("env=user_envs:Tiny-v0", "env.wrappers=[user_envs:Twice]")
+    assert (summary["exit_code"], summary["final_return"] is None) == (0, False)
+    assert "user_envs:Twice" in (folder / "config.yaml").read_text()
+
+
 def test_divergence_says_at_which_update_and_of_what(train_here, capsys):
     _, folder = train_here("env=user_envs:Tiny-v0", "+env.kwargs.fail=reward")
     said, where = capsys.readouterr().err.splitlines()
