@@ -136,12 +136,13 @@ class Algorithm(ABC):
         self.optimizer.schedule(counts.env_steps)
         if not self.optimizer.context.skips:
             return self.update(batch, counts)
-        tensors = self.params.tensors() | self.optimizer.rule.state()
+        tensors, optimizer = self.params.tensors(), self.optimizer.state()
         before = {name: tensor.clone() for name, tensor in tensors.items()}
         try:
             return self.update(batch, counts)
         except NotFinite:
             load_tensors(tensors, before)
+            self.optimizer.load_state(optimizer)
             return Update({}, steps=0, skipped=1)
 
     def policy_params(self) -> Array:
