@@ -251,7 +251,7 @@ def check_gradients(
     """Raise AssertionError where `params.grad` is not the slope of `loss()`, by central differences in each part.
 
     `write` writes the gradients; by default `loss().backward()` does. Each direction, of length 1, has a random half
-    and one up the gradient; slopes may differ by `tolerance` times the length of the part's gradient, as all is float32.
+    and one up the gradient; slopes may differ by `tolerance` times the length of the part's gradient, in float32.
     """
     params.grad.zero_()
     if write is None:
@@ -272,7 +272,9 @@ def check_gradients(
             ends.append(float(loss().detach()))
         part.copy_(flat)
         slope, told = (ends[0] - ends[1]) / (2 * eps), float(grad @ step)
-        assert abs(slope - told) <= tolerance * length, f"{name}: the slope is {slope:.6g}, the gradient says {told:.6g}"
+        assert abs(slope - told) <= tolerance * length, (
+            f"{name}: the slope is {slope:.6g}, the gradient says {told:.6g}"
+        )
 
 
 class Together(Group):

@@ -1,16 +1,21 @@
 """docs/add-an-algorithm.md: its code is run from a folder of its own, as a reader would."""
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from graphs import weights
 
 from drl_cli.testing import Case, check_algorithm, check_gradients, check_learning
 
 DOC = Path(__file__).parents[2] / "docs" / "add-an-algorithm.md"
+SHORT = ("network.hidden=[16,16]", "total_env_steps=512", "orchestrator.min_inserts=64", "worker.envs=4")
+SHORT += ("trainer.batch_size=16", "manage.eval_episodes=1", "manage.confirm_episodes=0", "worker.block_rows=32")
 TINY = ("env=Pendulum-v1", "network.hidden=[16,16]")
 
 
@@ -140,11 +145,43 @@ def test_nothing_needs_torch_before_it_is_used():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.parametrize("mode", ["single", "sync"])
+def test_a_resumed_run_is_one_that_never_stopped(folder, run_graph, mode):
+    args = ("env=Pendulum-v1", "algo=my_td3", f"mode={mode}", "worker.num=2" if mode == "sync" else "worker.num=1")
+    whole = run_graph(*args, "total_env_steps=512")
+    half = run_graph(*args, "total_env_steps=256")
+    before = weights(half)
+    resumed = run_graph(*args, "total_env_steps=512", run=half.folder)
+    assert weights(resumed) == weights(whole) != before
+    ours, theirs = (graph.trainers.trainers[0].call("state").value for graph in (resumed, whole))
+    assert ours.keys() == theirs.keys()
+    assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_bf16_and_skip_need_no_line_of_it(folder, run_graph):
+    args = ("env=Pendulum-v1", "algo=my_td3", "mode=single", "total_env_steps=256")
+    plain, rounded, skips = (
+        weights(run_graph(*args, *more)) for more in ((), ("precision=bf16",), ("trainer.on_nonfinite=skip",))
+    )
+    assert plain == skips
+    assert plain != rounded
+
+
+def test_a_wrong_option_is_answered_as_for_ours(folder, start):
+    run = start("env=Pendulum-v1", "algo=my_td3", "algo.lrr=1")
+    assert run.wait() == 2
+    assert run.err.strip() == "error: algo.lrr: my_td3 has no option 'lrr'. Did you mean algo.lr?"
+
+
 @pytest.mark.slow
-def test_the_command_trains_it(folder, start):
-    """A run, its evaluation and the end of another from the same checkpoint."""
-    args = ["env=Pendulum-v1", "algo=my_td3", "mode=single", "network.hidden=[16,16]", "total_env_steps=400"]
-    args += ["orchestrator.min_inserts=100", "trainer.batch_size=16", "manage.eval_episodes=1", "seed=3"]
-    run = start("drl_cli.cli.train", *args)
-    out = run.wait()
-    assert run.returncode == 0, out
+def test_compiled_it_trains_from_the_command_line(folder, start):
+    run = start("env=Pendulum-v1", "algo=my_td3", "mode=single", "trainer.compile=true", *SHORT)
+    assert run.wait(240.0) == 0, run.err
+    summary = json.loads((run.folder / "summary.json").read_text())
+    assert summary["opt_steps"] > 50
+
+
+@pytest.mark.slow
+def test_two_trainers_share_its_batches_from_the_command_line(folder, start):
+    run = start("env=Pendulum-v1", "algo=my_td3", "mode=sync", "worker.num=1", "trainer.num=2", *SHORT)
+    assert run.wait(240.0) == 0, run.err
