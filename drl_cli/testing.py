@@ -251,7 +251,7 @@ def check_gradients(
     """Raise AssertionError where `params.grad` is not the slope of `loss()`, by central differences in each part.
 
     `write` writes the gradients; by default `loss().backward()` does. Each direction, of length 1, has a random half
-    and one up the gradient; slopes may differ by `tolerance` times the length of the part's gradient, in float32.
+    and one up the gradient; slopes may differ by `tolerance` times the length of the part's gradient: all is float32.
     """
     params.grad.zero_()
     if write is None:

@@ -142,7 +142,7 @@ class Algorithm(ABC):
             return self.update(batch, counts)
         except NotFinite:
             load_tensors(self.params.tensors(), params)
-            self.optimizer.load_state(moments)
+            self.optimizer.rule.load_state(moments)
             return Update({}, steps=0, skipped=1)
 
     def policy_params(self) -> Array:
