@@ -13,6 +13,7 @@ import psutil
 from drl_cli.algos.base import Policy
 from drl_cli.algos.lookup import load_algorithm, refusal, title
 from drl_cli.cli.errors import MISSING, RESOURCES, USER_CODE, UsageError
+from drl_cli.cli.trial import try_algorithm
 from drl_cli.cli.weights import check_weights, find_weights
 from drl_cli.envs.config import EnvError, MissingExtra
 from drl_cli.replay.config import FifoConfig, SequencesConfig, UniformConfig
@@ -72,6 +73,7 @@ def preflight(config: Config) -> EnvSpec:
     check_compiler(config)
     check_compression(config)
     check_resources(config, spec)
+    try_algorithm(config, spec)
     return spec
 
 

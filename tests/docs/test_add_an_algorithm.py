@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from graphs import weights
+from graphs import make_config, weights
 
+from drl_cli.cli.errors import UsageError
+from drl_cli.cli.preflight import preflight
 from drl_cli.testing import Case, check_algorithm, check_gradients, check_learning
 
 DOC = Path(__file__).parents[2] / "docs" / "add-an-algorithm.md"
@@ -171,6 +173,46 @@ def test_a_wrong_option_is_answered_as_for_ours(folder, start):
     run = start("env=Pendulum-v1", "algo=my_td3", "algo.lrr=1")
     assert run.wait() == 2
     assert run.err.strip() == "error: algo.lrr: my_td3 has no option 'lrr'. Did you mean algo.lr?"
+
+
+REFUSALS = {
+    "layers of several trainers": (
+        ("nn.ReLU())]", "nn.Dropout(0.1), nn.ReLU())]"),
+        ("mode=sync", "worker.num=1", "trainer.num=2"),
+        r"my_td3: actor\.mlp\.1 is a Dropout, .* say trainer\.num=1",
+    ),
+    "another dtype": (
+        (
+            "self.actor, self.critic = Actor(network, spec), ",
+            "self.actor, self.critic = Actor(network, spec).double(), ",
+        ),
+        (),
+        r"my_td3: parameter actor\.mlp\.0\.weight is torch\.float64",
+    ),
+    "a torso that does not fit": (None, ("network=cnn",), r"my_td3: network\.torso=cnn needs an image"),
+    "a memory": (None, ("network.memory=lstm",), r"network\.memory=lstm: the policy of my_td3 has no memory"),
+    "a policy of another part": (
+        ('policy_parts = ("actor",)', 'policy_parts = ("critic",)'),
+        (),
+        "my_td3: Policy.load does not take policy_params: .* the policy needs",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSALS)
+def test_what_can_not_run_is_refused_before_the_start(folder, what):
+    pair, args, says = REFUSALS[what]
+    change(folder, *([pair] if pair else []))
+    config = make_config("env=Pendulum-v1", "algo=my_td3", *args)
+    with pytest.raises(UsageError, match=says):
+        preflight(config)
+
+
+def test_a_trial_leaves_torchs_generator_as_it_was(folder):
+    torch.manual_seed(3)
+    expected = torch.get_rng_state()
+    preflight(make_config(*TINY, "algo=my_td3"))
+    assert torch.equal(torch.get_rng_state(), expected)
 
 
 @pytest.mark.slow
