@@ -136,13 +136,13 @@ class Algorithm(ABC):
         self.optimizer.schedule(counts.env_steps)
         if not self.optimizer.context.skips:
             return self.update(batch, counts)
-        tensors, optimizer = self.params.tensors(), self.optimizer.state()
-        before = {name: tensor.clone() for name, tensor in tensors.items()}
+        params = {name: tensor.clone() for name, tensor in self.params.tensors().items()}
+        moments = {name: tensor.clone() for name, tensor in self.optimizer.rule.state().items()}
         try:
             return self.update(batch, counts)
         except NotFinite:
-            load_tensors(tensors, before)
-            self.optimizer.load_state(optimizer)
+            load_tensors(self.params.tensors(), params)
+            self.optimizer.rule.load_state(moments)
             return Update({}, steps=0, skipped=1)
 
     def policy_params(self) -> Array:
