@@ -7,7 +7,7 @@ an `EnvSpec` and batches of columns; it does not log, save, read configs or know
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -36,8 +36,7 @@ class AlgoConfig:
     n_step: Count = 1
 
 
-@dataclass(frozen=True)
-class Counts:
+class Counts(NamedTuple):
     """How far the run is: gradient updates made before this one, environment steps over all workers."""
 
     opt_steps: int = 0
