@@ -106,8 +106,11 @@ class Optimizer:
 
 
 def _length(grads: "Sequence[torch.Tensor]") -> "torch.Tensor":
-    norms = torch.stack([torch.linalg.vector_norm(grad) for grad in grads])
-    return norms[0] if len(grads) == 1 else torch.linalg.vector_norm(norms)
+    norms: list[torch.Tensor] = [torch.linalg.vector_norm(grad) for grad in grads]
+    if len(norms) == 1:
+        return norms[0]
+    norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return norm
 
 
 class FusedAdam:
