@@ -176,10 +176,10 @@ def tree(columns: Mapping[str, T], name: str) -> T | dict[str, T]:
     return {key.removeprefix(f"{name}."): part for key, part in columns.items() if key.startswith(f"{name}.")}
 
 
-def gathered(columns: Mapping[str, Any]) -> dict[str, Any]:  # Any: arrays or tensors, and of a tree dicts of them
+def gathered(columns: dict[str, Any]) -> dict[str, Any]:  # Any: arrays or tensors, and of a tree dicts of them
     """Columns with `obs` and `next_obs` as an algorithm is given them: of a tree each is a dict of parts by path."""
     if "obs" in columns:
-        return dict(columns)
+        return columns
     found: dict[str, Any] = {}
     for key, column in columns.items():
         name, _, path = key.partition(".")

@@ -7,7 +7,7 @@ an `EnvSpec` and batches of columns; it does not log, save, read configs or know
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -36,8 +36,7 @@ class AlgoConfig:
     n_step: Count = 1
 
 
-@dataclass(frozen=True)
-class Counts:
+class Counts(NamedTuple):
     """How far the run is: gradient updates made before this one, environment steps over all workers."""
 
     opt_steps: int = 0
@@ -136,12 +135,13 @@ class Algorithm(ABC):
         self.optimizer.schedule(counts.env_steps)
         if not self.optimizer.context.skips:
             return self.update(batch, counts)
-        tensors = self.params.tensors() | self.optimizer.rule.state()
-        before = {name: tensor.clone() for name, tensor in tensors.items()}
+        params = {name: tensor.clone() for name, tensor in self.params.tensors().items()}
+        moments = {name: tensor.clone() for name, tensor in self.optimizer.rule.state().items()}
         try:
             return self.update(batch, counts)
         except NotFinite:
-            load_tensors(tensors, before)
+            load_tensors(self.params.tensors(), params)
+            self.optimizer.rule.load_state(moments)
             return Update({}, steps=0, skipped=1)
 
     def policy_params(self) -> Array:

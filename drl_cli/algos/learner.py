@@ -37,6 +37,7 @@ class NetworkAlgorithm(Algorithm):
         self.seed, self.init = seed, torch.Generator().manual_seed(seed)
         self.encoder = Encoder(network, spec, self.init)
         self.target_encoder = self.encoder
+        self.no_grad = torch.no_grad()  # one for all updates: making it costs as much as a small product
         self.setup(config, spec)
         if self.encoder.is_plain:  # else its modules are compiled, and this would be cut to pieces by autograd
             self.gradients = context.compiled(self.gradients)  # type: ignore[method-assign]
@@ -50,7 +51,7 @@ class NetworkAlgorithm(Algorithm):
         """Write the gradients of a step from its rows; noise and masks are among them."""
 
     def learn(self, batch: Batch, counts: Counts) -> Update:
-        with torch.no_grad():
+        with self.no_grad:
             return super().learn(batch, counts)
 
     def build(
@@ -83,19 +84,23 @@ class NetworkAlgorithm(Algorithm):
         self.target_encoder = self.encoder.target(self.params)
         return head.on(self.params.target(name).part)
 
-    def masks(self, head: MLP, rows: int) -> "Sequence[torch.Tensor]":
-        """Dropout's masks for `head.forward` of so many rows; none where the run has no dropout."""
+    def masks(self, head: MLP, rows: "torch.Tensor", times: int = 1) -> "Sequence[torch.Tensor]":
+        """Dropout's masks for `head.forward` of so many times these rows; none where the run has no dropout."""
         if not self.network.dropout:
             return ()
-        return head.masks(self.context.rand(rows, head.dropout_size, self.drops), self.network.dropout)
+        uniform = self.context.rand(times * len(rows), head.dropout_size, self.drops)
+        return head.masks(uniform, self.network.dropout)
 
     def see(self, batch: Batch) -> tuple[View, dict[str, Any]]:  # Any: as in Batch
         """The features of a batch, through which the encoder learns, and its `steps` with features as `obs`."""
-        view = self.encoder(batch, self.context.burn_in)
-        return view, self.steps(batch) | {"obs": view.obs}
+        view, rows = self.encoder(batch, self.context.burn_in), self.steps(batch)
+        rows["obs"] = view.obs
+        return view, rows
 
-    def see_next(self, batch: Batch) -> "torch.Tensor":
-        """The target encoder's features of the next observations."""
+    def see_next(self, batch: Batch, view: View) -> "torch.Tensor":
+        """The target encoder's features of the next observations, given the view by the encoder itself."""
+        if self.encoder.is_plain:
+            return view.next_obs
         return self.target_encoder(batch, self.context.burn_in, learns=False).next_obs
 
     def steps(self, batch: Batch) -> dict[str, Any]:  # Any: as in Batch

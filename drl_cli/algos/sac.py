@@ -85,9 +85,12 @@ class Algorithm(NetworkAlgorithm):
 
     def update(self, batch: Batch, counts: Counts) -> Update:
         view, rows = self.see(batch)
-        rows["next_obs"], rows["target_next_obs"] = view.next_obs, self.see_next(batch)
+        rows["next_obs"], rows["target_next_obs"] = view.next_obs, self.see_next(batch, view)
         num, size = rows["action"].shape
-        rows["drop"], rows["noise"] = self.masks(self.critic, 2 * num), self.context.randn(num, 2 * size, self.noise)
+        rows["drop"], rows["noise"] = (
+            self.masks(self.critic, view.obs, 2),
+            self.context.randn(num, 2 * size, self.noise),
+        )
         metrics, td_error, d_obs = self.gradients(rows)
         view.backward(d_obs)
         self.optimizer.step(metrics["critic_loss"], metrics["actor_loss"])

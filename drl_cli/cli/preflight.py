@@ -14,6 +14,7 @@ from drl_cli.algos.base import Policy
 from drl_cli.algos.lookup import load_algorithm, refusal, title
 from drl_cli.cli.errors import MISSING, RESOURCES, USER_CODE, UsageError
 from drl_cli.cli.learning_checks import check_learning
+from drl_cli.cli.trial import try_algorithm
 from drl_cli.cli.weights import check_weights, find_weights
 from drl_cli.envs.config import EnvError, EnvFault, MissingExtra
 from drl_cli.replay.config import FifoConfig, SequencesConfig, UniformConfig
@@ -79,6 +80,7 @@ def preflight(config: Config) -> EnvSpec:
     check_compiler(config)
     check_compression(config)
     check_resources(config, spec)
+    try_algorithm(config, spec)
     return spec
 
 

@@ -56,7 +56,7 @@ class Encoder:
     def __call__(self, batch: Batch, burn_in: int = 0, learns: bool = True) -> "View":
         """What it sees in a batch `[B, ...]`, or in sequences `[B, burn_in + T, ...]`, which have a column `mask`."""
         if "mask" not in batch:
-            return Rows(self, batch, learns)
+            return Flat(self, batch) if self.is_plain else Rows(self, batch, learns)
         if self.memory is None:
             return Rows(self, flat_steps(batch, burn_in), learns)
         return Unrolled(self, self.memory, batch, burn_in, learns)
@@ -79,6 +79,17 @@ class View:
 
     def backward(self, d_obs: "torch.Tensor | None") -> None:
         """Write the gradients of the encoder's parts, given d loss/d obs; nothing where it has none."""
+
+
+class Flat(View):
+    """Of rows where there is nothing to learn: they are but flattened."""
+
+    def __init__(self, encoder: Encoder, batch: Batch) -> None:
+        self.obs, self._next_obs = encoder.inputs.tensor(batch["obs"]), encoder.inputs.tensor(batch["next_obs"])
+
+    @property
+    def next_obs(self) -> "torch.Tensor":
+        return self._next_obs
 
 
 class Rows(View):

@@ -44,6 +44,8 @@ class Inputs:
 
 def flatten(obs: "torch.Tensor") -> "torch.Tensor":
     """Observations `[B, ...]` as float32 `[B, in]`; bytes come to lie in [0, 1]."""
+    if obs.ndim == 2 and obs.dtype == torch.float32:
+        return obs
     x = obs.flatten(1).float()
     return x.mul_(1 / 255) if obs.dtype == torch.uint8 else x
 

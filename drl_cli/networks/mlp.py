@@ -64,7 +64,7 @@ def mlp_numpy(params: Sequence[Array], x: Array, activation: str) -> Array:
     return x
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Trace:
     """What `MLP.backward` needs of a forward pass, for each network.
 
@@ -139,25 +139,25 @@ class MLP:
         """
         outputs, trace, step = [], Trace([], [], [], masks), self.step
         for network, params in enumerate(self.networks):
-            h, inputs = x, []
-            norms: list[tuple[torch.Tensor, ...]] = []
-            kept: list[torch.Tensor] = []
+            h, last = x, len(params) - 2
+            inputs: list[torch.Tensor] = []
+            trace.inputs.append(inputs)
+            if masks or step == 4:
+                trace.norms.append([])
+                trace.outputs.append([])
             for i in range(0, len(params), step):
                 inputs.append(h)
                 h = self.products.linear(h, params[i], params[i + 1])
-                if i < len(params) - 2:
+                if i < last:
                     if step == 4:
                         before = h
                         h, *moments = torch.native_layer_norm(h, h.shape[1:], params[i + 2], params[i + 3], NORM_EPS)
-                        norms.append((before, *moments))
+                        trace.norms[network].append((before, *moments))
                     h = _activate_(h, self.activation)
                     if masks:
-                        kept.append(h)
+                        trace.outputs[network].append(h)
                         h = h * masks[i // step][network]
             outputs.append(h)
-            trace.inputs.append(inputs)
-            trace.norms.append(norms)
-            trace.outputs.append(kept)
         return torch.stack(outputs) if self.ensemble > 1 else outputs[0].unsqueeze(0), trace
 
     def backward(

@@ -7,6 +7,7 @@ from drl_cli.networks.config import TORSOS, NetworkConfig
 from drl_cli.networks.images import IMPALA_SIDE, Image, Kind, image, is_large, num_features
 from drl_cli.networks.inputs import Inputs, visible
 from drl_cli.types import Column, EnvSpec, leaves
+from drl_cli.utils.params import Refused
 
 if TYPE_CHECKING:
     from torch import Generator, nn
@@ -75,13 +76,16 @@ def make_torso(network: NetworkConfig, spec: EnvSpec, generator: "Generator") ->
 def torso(network: NetworkConfig, spec: EnvSpec) -> "nn.Module":
     """The torso for modules of a user's own: with its `size`, initialised from torch's own generator.
 
-    Where `make_torso` has none it only flattens. Raises ValueError as `make_torso` does.
+    Where `make_torso` has none it only flattens. Raises Refused where `make_torso` raises ValueError.
     """
     import torch
 
     from drl_cli.networks import modules  # it needs torch
 
-    made = make_torso(network, spec, torch.default_generator)
+    try:
+        made = make_torso(network, spec, torch.default_generator)
+    except ValueError as error:
+        raise Refused(str(error)) from error
     return modules.Flat(Inputs(spec.obs)) if made is None else made
 
 

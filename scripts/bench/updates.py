@@ -1,6 +1,7 @@
 """Gradient updates per second, ours and the peers': what drawing the batches from a full replay costs is counted in.
 
     python scripts/bench/updates.py --peers PEERS_VENV [--case sac] [--threads 1] [--set trainer.threads=2 ...]
+    python scripts/bench/updates.py --before CHECKOUT      # against another commit of ours, checked out there
 
 The unit is one gradient update with its batch: ours is `TrajectoryManager.sample` and `Trainer.train`;
 stable-baselines3 and SBX run their own `train()` on their own filled buffers. Figures are updates per second of the
@@ -144,6 +145,7 @@ def fill(buffer: Any, case: Case) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", type=Path, help="virtual environment of the peers; none: ours alone")
+    parser.add_argument("--before", type=Path, help="a checkout of another commit of ours, to compare with")
     parser.add_argument("--case", choices=CASES, action="append", help="several may be given; all")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=7)
@@ -160,11 +162,16 @@ def main() -> None:
         serve(timed(train, args.seconds))
         return
     sides = ["ours", *(args.only or SIDES[1:])] if args.peers else ["ours"]
+    here = Path(__file__).resolve().parents[2]
     for name in args.case or CASES:
         own = [Path(__file__), "--case", name, "--threads", str(args.threads), "--seconds", str(args.seconds)]
         own += [part for value in args.set for part in ("--set", value)]
         pythons = {side: sys.executable if side == "ours" else peer_python(args.peers) for side in sides}
         commands = {side: [python, *own, "--side", side] for side, python in pythons.items()}
+        if args.before:
+            for side, tree in (("ours", here), ("before", args.before.resolve())):
+                script = [tree / "scripts/bench/updates.py", *own[1:], "--side", "ours"]
+                commands[side] = ["env", f"PYTHONPATH={tree}", sys.executable, *script]
         print(f"\n{CASES[name].name}, {args.threads} thread{'s' if args.threads > 1 else ''}\n", flush=True)
         print(table(alternate(commands, args.rounds, args.threads)), flush=True)
 

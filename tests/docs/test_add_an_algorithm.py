@@ -1,16 +1,23 @@
 """docs/add-an-algorithm.md: its code is run from a folder of its own, as a reader would."""
 
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from graphs import make_config, weights
 
+from drl_cli.cli.errors import UsageError
+from drl_cli.cli.preflight import preflight
 from drl_cli.testing import Case, check_algorithm, check_gradients, check_learning
 
 DOC = Path(__file__).parents[2] / "docs" / "add-an-algorithm.md"
+SHORT = ("network.hidden=[16,16]", "total_env_steps=512", "orchestrator.min_inserts=64", "worker.envs=4")
+SHORT += ("trainer.batch_size=16", "manage.eval_episodes=1", "manage.confirm_episodes=0", "worker.block_rows=32")
 TINY = ("env=Pendulum-v1", "network.hidden=[16,16]")
 
 
@@ -140,11 +147,83 @@ def test_nothing_needs_torch_before_it_is_used():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.parametrize("mode", ["single", "sync"])
+def test_a_resumed_run_is_one_that_never_stopped(folder, run_graph, mode):
+    args = ("env=Pendulum-v1", "algo=my_td3", f"mode={mode}", "worker.num=2" if mode == "sync" else "worker.num=1")
+    whole = run_graph(*args, "total_env_steps=512")
+    half = run_graph(*args, "total_env_steps=256")
+    before = weights(half)
+    resumed = run_graph(*args, "total_env_steps=512", run=half.folder)
+    assert weights(resumed) == weights(whole) != before
+    ours, theirs = (graph.trainers.trainers[0].call("state").value for graph in (resumed, whole))
+    assert ours.keys() == theirs.keys()
+    assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
+
+
+def test_bf16_and_skip_need_no_line_of_it(folder, run_graph):
+    args = ("env=Pendulum-v1", "algo=my_td3", "mode=single", "total_env_steps=256")
+    plain, rounded, skips = (
+        weights(run_graph(*args, *more)) for more in ((), ("precision=bf16",), ("trainer.on_nonfinite=skip",))
+    )
+    assert plain == skips
+    assert plain != rounded
+
+
+def test_a_wrong_option_is_answered_as_for_ours(folder, start):
+    run = start("env=Pendulum-v1", "algo=my_td3", "algo.lrr=1")
+    assert run.wait() == 2
+    assert run.err.strip() == "error: algo.lrr: my_td3 has no option 'lrr'. Did you mean algo.lr?"
+
+
+REFUSALS = {
+    "layers of several trainers": (
+        ("nn.ReLU())]", "nn.Dropout(0.1), nn.ReLU())]"),
+        ("mode=sync", "worker.num=1", "trainer.num=2"),
+        r"my_td3: actor\.mlp\.1 is a Dropout, .* say trainer\.num=1",
+    ),
+    "another dtype": (
+        (
+            "self.actor, self.critic = Actor(network, spec), ",
+            "self.actor, self.critic = Actor(network, spec).double(), ",
+        ),
+        (),
+        r"my_td3: parameter actor\.mlp\.0\.weight is torch\.float64",
+    ),
+    "a torso that does not fit": (None, ("network=cnn",), r"my_td3: network\.torso=cnn needs an image"),
+    "a memory": (None, ("network.memory=lstm",), r"network\.memory=lstm: the policy of my_td3 has no memory"),
+    "a policy of another part": (
+        ('policy_parts = ("actor",)', 'policy_parts = ("critic",)'),
+        (),
+        "my_td3: Policy.load does not take policy_params: .* the policy needs",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", REFUSALS)
+def test_what_can_not_run_is_refused_before_the_start(folder, what):
+    pair, args, says = REFUSALS[what]
+    change(folder, *([pair] if pair else []))
+    config = make_config("env=Pendulum-v1", "algo=my_td3", *args)
+    with pytest.raises(UsageError, match=says):
+        preflight(config)
+
+
+def test_a_trial_leaves_torchs_generator_as_it_was(folder):
+    torch.manual_seed(3)
+    expected = torch.get_rng_state()
+    preflight(make_config(*TINY, "algo=my_td3"))
+    assert torch.equal(torch.get_rng_state(), expected)
+
+
 @pytest.mark.slow
-def test_the_command_trains_it(folder, start):
-    """A run, its evaluation and the end of another from the same checkpoint."""
-    args = ["env=Pendulum-v1", "algo=my_td3", "mode=single", "network.hidden=[16,16]", "total_env_steps=400"]
-    args += ["orchestrator.min_inserts=100", "trainer.batch_size=16", "manage.eval_episodes=1", "seed=3"]
-    run = start("drl_cli.cli.train", *args)
-    out = run.wait()
-    assert run.returncode == 0, out
+def test_compiled_it_trains_from_the_command_line(folder, start):
+    run = start("env=Pendulum-v1", "algo=my_td3", "mode=single", "trainer.compile=true", *SHORT)
+    assert run.wait(240.0) == 0, run.err
+    summary = json.loads((run.folder / "summary.json").read_text())
+    assert summary["opt_steps"] > 50
+
+
+@pytest.mark.slow
+def test_two_trainers_share_its_batches_from_the_command_line(folder, start):
+    run = start("env=Pendulum-v1", "algo=my_td3", "mode=sync", "worker.num=1", "trainer.num=2", *SHORT)
+    assert run.wait(240.0) == 0, run.err

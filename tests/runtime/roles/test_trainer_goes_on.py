@@ -5,11 +5,16 @@ import pytest
 import torch
 from graphs import COUNTER, TINY, make_config
 
+from drl_cli.algos.base import Algorithm, Update
 from drl_cli.envs.make import read_spec
 from drl_cli.runtime.messages import BatchTrainingData, SampleBatch
 from drl_cli.runtime.place.handles import get
 from drl_cli.runtime.program import make_trainer
+from drl_cli.runtime.roles.trainer import Trainer
 from drl_cli.types import num_rows
+from drl_cli.utils.group import Context
+from drl_cli.utils.optimizer import Optimizer
+from drl_cli.utils.params import Params
 
 NORMALIZED = ("env.normalize_obs=true", "env.normalize_reward=true")
 
@@ -85,3 +90,41 @@ def test_metrics_are_means_over_the_updates_that_were_made(batches, skipped):
     assert (other.num_updates, other.skipped) == (1, skipped)
     assert other.metrics == pytest.approx(report.metrics)
     assert any(abs(value) > 1e-3 for value in report.metrics.values())
+
+
+class Now(Algorithm):
+    """Gives a loss with its graph, and every second time one more metric."""
+
+    def __init__(self, context):
+        net = torch.nn.Linear(3, 1)
+        self.params = Params(context, net=net)
+        self.optimizer = Optimizer(self.params, {"net": 1e-3}, context)
+        self.net = net
+
+    def update(self, batch, counts):
+        loss = self.net(batch["obs"]).mean()
+        self.optimizer.minimize(loss)
+        return Update({"loss": loss} | ({"rare": torch.tensor(4.0)} if counts.opt_steps % 2 else {}))
+
+
+def test_a_metric_is_averaged_over_the_updates_that_give_it():
+    one = Trainer(Now, Context(torch.device("cpu")))
+    report, _ = one.train(BatchTrainingData(0, 4, 2, 99), {"obs": np.ones((4, 2, 3), np.float32)})
+    assert report.metrics["rare"] == 4.0
+    report, _ = one.train(BatchTrainingData(0, 1, 2, 99), {"obs": np.ones((1, 2, 3), np.float32)})
+    assert "rare" not in report.metrics
+
+
+def test_rows_of_skipped_updates_keep_their_priorities(batches):
+    (_, columns), *_ = batches()
+    one = trainer("trainer.on_nonfinite=skip")
+    columns = {name: column.copy() for name, column in columns.items()}
+    columns["reward"][0] = np.inf
+    row_ids = np.arange(columns["reward"].size).reshape(columns["reward"].shape)
+    report, priorities = one.train(BatchTrainingData(0, 2, 16, 99, row_ids), columns)
+    assert (report.num_updates, report.skipped) == (1, 1)
+    assert priorities.row_ids.tolist() == row_ids[1:].tolist()
+    assert priorities.priorities.shape == (1, 16)
+    columns["reward"][1] = np.inf
+    _, priorities = one.train(BatchTrainingData(0, 2, 16, 99, row_ids), columns)
+    assert priorities is None
