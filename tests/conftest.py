@@ -104,7 +104,7 @@ def build_graph(tmp_path, request):
         from drl_cli.runtime.program import build
         from drl_cli.runtime.restore import clean_up, first_incarnation, open_checkpoint, restore
 
-        config = change(make_config(*TINY, *overrides))
+        config = change(make_config(*TINY, f"debug.in_process={not on_ray}", *overrides))
         folder = run or tmp_path / f"run{len(list(tmp_path.iterdir()))}"
         (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
         (folder / "workers").mkdir(exist_ok=True)

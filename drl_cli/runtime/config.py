@@ -234,13 +234,17 @@ class Config:
         return self.trainer.updates_per_call or max(1, min(MOST_UPDATES[self.mode], paid))
 
     @property
+    def is_repeatable(self) -> bool:
+        """Whether equal seeds have to give equal weights, so that nothing may follow from a measurement of time."""
+        return self.mode != "async" or self.debug.in_process
+
+    @property
     def measures_products(self) -> bool:
-        """Whether trainer.products=auto may follow from a measurement: equal seeds need not give equal weights.
+        """Whether trainer.products=auto may follow from a measurement.
 
         Several trainers go by the rule, too: they are to be alike. So does a compiled program, which is made only once.
         """
-        is_exact = self.mode != "async" or self.trainer.num > 1 or self.debug.in_process
-        return not is_exact and not self.trainer.compile
+        return not (self.is_repeatable or self.trainer.num > 1 or self.trainer.compile)
 
     @property
     def worker_priorities(self) -> bool:

@@ -18,7 +18,7 @@ from drl_cli.runtime.messages import BatchTrainingData, Block, InsertTransition,
 from drl_cli.runtime.program import make_replay, make_trainer
 from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.runtime.roles.worker import make_builder
-from drl_cli.types import Array, Columns, EnvSpec, flat_columns, num_rows, random_obs, sources
+from drl_cli.types import Array, Columns, EnvSpec, Last, flat_columns, num_rows, random_obs, sources
 from drl_cli.utils.lazy import torch
 
 SECONDS = 0.8
@@ -34,7 +34,7 @@ def choose_threads(config: Config, spec: EnvSpec, cores: int) -> tuple[Config, M
     if config.trainer.threads != "auto":
         return config, {}
     free, seconds = free_cores(config, cores), dict[int, float]()
-    if config.mode != "async" or free == 1:
+    if config.is_repeatable or free == 1:
         threads = by_rule(config.trainer.batch_size // config.trainer.num, config.network.hidden, free)
     else:
         with ProcessPoolExecutor(1, get_context("spawn")) as other:  # without torch in this process
@@ -102,11 +102,11 @@ def random_batch(config: Config, spec: EnvSpec, params: Array) -> tuple[BatchTra
     replay = make_replay(replace(config, replay=table), spec, 0)
     policy, rng = make_policy(config, spec, 0), np.random.default_rng(0)
     policy.load(params)
-    builder, number = make_builder(config, spec, policy, 0, 0), 0
+    builder, number, last = make_builder(config, spec, policy, 0, 0), 0, Last.none(spec, num)
     while len(replay.table) < size:
         obs, next_obs = (random_obs(spec.obs, num, rng) for _ in range(2))
         reward, never = rng.standard_normal(num, np.float32), np.zeros(num, np.bool_)
-        step = {**flat_columns("obs", obs), **policy.random(obs), **flat_columns("next_obs", next_obs)}
+        step = {**flat_columns("obs", obs), **policy.random(obs, last), **flat_columns("next_obs", next_obs)}
         step |= {"reward": reward, "source": sources(0, num), "terminated": never, "truncated": never, "valid": ~never}
         builder.append(step)
         rows = builder.take()

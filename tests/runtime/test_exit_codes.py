@@ -23,7 +23,7 @@ from drl_cli.runtime.errors import CheckpointError, Diverged, EnvironmentFailed,
     ],
 )
 def test_the_exit_code_tells_the_kind_of_end(tmp_path, monkeypatch, capsys, error, code):
-    def build(*args):
+    def build(*args, **options):
         raise error
 
     monkeypatch.setattr(run_module, "build", build)

@@ -74,9 +74,9 @@ def test_the_fewest_that_more_do_not_beat_by_a_tenth(seconds, threads):
     assert fewest(seconds) == threads
 
 
-@pytest.mark.parametrize("mode", ["single", "sync"])
+@pytest.mark.parametrize("mode", [["mode=single"], ["mode=sync"], ["mode=async", "debug.in_process=true"]])
 def test_where_equal_seeds_give_equal_weights_nothing_is_measured(mode):
-    config = make_config(*TINY, *AUTO, f"mode={mode}", "network.hidden=[512,512]", "trainer.batch_size=512")
+    config = make_config(*TINY, *AUTO, *mode, "network.hidden=[512,512]", "trainer.batch_size=512")
     chosen, seconds = choose_threads(config, read_spec(config.env), 16)
     assert (chosen.num_threads, seconds) == (2, {})
 
@@ -108,8 +108,9 @@ def test_async_measures_in_a_process_of_its_own():
         (CHOOSE, "algo=dqn", "replay=prioritized", "replay.initial_priority=worker"),
         (COUNTER, "algo=ppo"),
         (FRAMES, "algo=dqn", "+env.kwargs.size=12"),
+        (CHOOSE, "algo=dqn", "network=lstm", "network.memory_size=6", "replay=sequences"),
     ],
-    ids=["n-step, normalized", "prioritized", "rated", "ppo", "images"],
+    ids=["n-step, normalized", "prioritized", "rated", "ppo", "images", "memory"],
 )
 def test_an_update_like_the_runs_own_is_measured(overrides):
     config = make_config(*TINY, *overrides)

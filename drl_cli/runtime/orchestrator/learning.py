@@ -120,10 +120,11 @@ class Learning:
             self.publish()
 
     def _size_calls(self, report: TrainReport) -> None:
-        """Where updates are slow, make fewer in a call; only in mode=async, where equal seeds need not repeat a run."""
-        if self.config.mode == "async" and self.config.trainer.updates_per_call is None and report.num_batches:
+        """Where updates are slow, make fewer in a call, unless equal seeds have to repeat the run."""
+        config = self.config
+        if not config.is_repeatable and config.trainer.updates_per_call is None and report.num_batches:
             fitting = int(CALL_S * report.num_batches / max(1e-9, report.seconds))
-            self.call_updates = max(1, min(self.config.updates_per_call, fitting))
+            self.call_updates = max(1, min(config.updates_per_call, fitting))
 
     def _on_published(self, ref: Ref, params: Ref) -> None:
         self.params_header = get(ref)

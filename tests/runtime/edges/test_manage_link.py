@@ -198,7 +198,7 @@ def test_the_end_waits_until_manage_can_be_started(clock):
         assert len(asked) < 9
         return handle if wait else None
 
-    link = ManageLink(spawn, 1)
+    link = ManageLink(spawn, LocalHandle(ParameterServer()), 1)
     link.evaluate(load(7), None)
     assert (asked, link.handle) == ([False], None)
     link.finish(load(7), None, 5.0, is_over=lambda: False)

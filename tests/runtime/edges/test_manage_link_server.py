@@ -48,8 +48,12 @@ def server():
 
 
 def linked(server, *handles, max_restarts=3):
+    """A link that gets these handles one after the other; `seen` are the reports of its evaluations."""
     handles = list(handles)
-    return ManageLink(lambda wait: handles.pop(0), server, max_restarts)
+    link = ManageLink(lambda wait: handles.pop(0), server, max_restarts)
+    link.seen = []
+    link.on_evaluation = link.seen.append
+    return link
 
 
 def test_a_restarted_manage_evaluates_the_newest_version_that_the_server_has(server):
@@ -59,7 +63,7 @@ def test_a_restarted_manage_evaluates_the_newest_version_that_the_server_has(ser
     for _ in range(2):
         link.poll()
     assert manage.evaluated == [(5, [5.0, 5.0])]
-    assert [report.params_header for report in link.evaluations] == [version(5)]
+    assert [report.params_header for report in link.seen] == [version(5)]
     assert (link.restarts, link.evaluated) == (1, 5)
 
 
@@ -90,7 +94,7 @@ def test_where_the_servers_are_gone_too_it_is_said_and_not_tried_again(caplog):
     server.call = lambda method, results: [GONE, GONE]
     link = linked(server, LocalHandle(Manage()))
     link.finish(version(6), GONE, math.inf, is_over=lambda: False)
-    assert link.evaluations == []
+    assert link.seen == []
     assert caplog.messages == ["manage failed: node 10.0.0.7 is gone"]
 
 

@@ -9,6 +9,7 @@ from graphs import TINY, make_config
 from drl_cli.runtime.edges.calls import Calls
 from drl_cli.runtime.edges.worker_pool import WorkerPool
 from drl_cli.runtime.messages import Block, InsertTransition, LoadParams
+from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.hand_over import HandOver
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.rate_limiter import RateLimiter
@@ -40,9 +41,11 @@ class Replay:
 
 def hand_over(*taken):
     """A hand-over of one worker after these collects of ROWS steps each."""
-    config, calls = make_config(*TINY), Calls(60.0)
+    config, calls = make_config(*TINY, "worker.num=1", f"worker.block_rows={ROWS}"), Calls(60.0)
     pool = WorkerPool("worker", 1, lambda index, incarnation: Worker(taken[incarnation:]), 9)
-    made = HandOver(pool, Replay(), RateLimiter(0.5, 0, 1e9), Progress(config, time.time()), calls, ROWS, 0.0)
+    edges = Edges(pool, Replay(), trainers=None, server=None, manage=None, share=None)
+    made = HandOver(config, edges, RateLimiter(0.5, 0, 1e9), Progress(config, time.time()), calls)
+    assert made.rows == ROWS
     for _ in taken:
         (member,) = pool.idle()
         made.dispatch(member, LoadParams(0, 0, 0), LocalRef(np.zeros(1)))

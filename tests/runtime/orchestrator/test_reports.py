@@ -5,10 +5,11 @@ from collections import Counter
 from types import SimpleNamespace
 
 import pytest
-from graphs import TINY, make_config
+from graphs import COUNTER, TINY, make_config
 
 from drl_cli.runtime.messages import EvalReport, LoadParams
 from drl_cli.runtime.orchestrator import reports as module
+from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.reports import Reports
 
@@ -28,9 +29,6 @@ class Sink:
     def evaluation(self, statistics, env_steps, is_best):
         self.said.append((statistics["mean"], env_steps, is_best))
 
-    def on_evaluation(self, react):
-        self.react = react
-
 
 @pytest.fixture
 def sink():
@@ -47,13 +45,11 @@ def make(sink, monkeypatch):
         config = make_config(*TINY, "mode=async", "worker.num=2", "manage.eval_period=100", *overrides)
         pool, calls = SimpleNamespace(wait_seconds=lambda moment: moment - 97.0), Counter(worker=2)
         calls["parameter server"] = 1
-        made = Reports(
-            config, pool, Progress(config, time.time()), sink, sink, SimpleNamespace(in_flight=calls), stops.append
-        )
-        made.clock, made.stops = clock, stops
+        edges = Edges(pool, replay=None, trainers=None, server=None, manage=sink, share=None)
+        made = Reports(config, edges, Progress(config, time.time()), sink, SimpleNamespace(in_flight=calls))
+        made.clock = clock
         return made
 
-    stops = []
     return make_it
 
 
@@ -93,9 +89,10 @@ def test_a_run_that_goes_on_evaluates_at_the_steps_of_one_that_never_stopped(mak
     assert sink.evaluated == [300]
 
 
-@pytest.mark.parametrize(("mean", "stops"), [(4.0, []), (5.0, ["return"])])
-def test_an_evaluation_that_reaches_the_goal_ends_the_run(make, sink, mean, stops):
-    made = make("stop.return=5")
-    sink.react(EvalReport(LoadParams(1, 2, 30), 1.0, {"mean": mean}, 0, is_best=True))
-    assert made.stops == stops
+@pytest.mark.parametrize(("mean", "reason"), [(4.0, None), (5.0, "return")])
+def test_an_evaluation_that_reaches_the_goal_ends_the_run(build_graph, sink, monkeypatch, mean, reason):
+    graph = build_graph(COUNTER, "stop.return=5")
+    monkeypatch.setattr(graph.reports, "console", sink)
+    graph.manage.on_evaluation(EvalReport(LoadParams(1, 2, 30), 1.0, {"mean": mean}, 0, is_best=True))
+    assert graph.stop_reason == reason
     assert sink.said == [(mean, 30, True)]

@@ -188,7 +188,8 @@ def test_a_run_knows_what_its_trainer_learned_on(run_graph, monkeypatch, mode, l
     """On a Zen 5, or so it seems: what was measured comes from the shapes of the run itself."""
     monkeypatch.setattr(products, "_processor", lambda: "vendor_id : AuthenticAMD\ncpu family : 26\n")
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
-    graph = run_graph("env=Pendulum-v1", f"mode={mode}", "network.hidden=[64,64]", "trainer.batch_size=16")
+    args = ("env=Pendulum-v1", f"mode={mode}", "network.hidden=[64,64]", "trainer.batch_size=16")
+    graph = run_graph(*args, "debug.in_process=false")
     facts = graph.trainer_facts
     assert (facts["device"], facts["threads"], facts["products"]["library"]) == ("cpu", 1, library)
     if mode == "async":

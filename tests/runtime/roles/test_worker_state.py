@@ -1,6 +1,7 @@
 """A worker's state through a file: another worker goes on with it, bit by bit."""
 
 import dataclasses
+import math
 import random
 from pathlib import Path
 
@@ -55,17 +56,10 @@ def make_worker(*overrides, index=0, incarnation=0):
 
 def vector(worker, seed):
     """Parameters of the right size."""
-    config, spec = worker.config, read_spec(worker.config.env)
-    module = load_algorithm(config.algo.name)
-    if config.algo.name == "ppo":
-        shapes = [*module.actor_shapes(config.network, spec), (module.log_std_size(spec),)]
-    else:
-        shapes = (
-            module.q_shapes(config.network, spec)
-            if config.algo.name == "dqn"
-            else module.actor_shapes(config.network, spec)
-        )
-    size = sum(int(np.prod(shape)) for shape in shapes)
+    policy = worker.policy
+    encoder = policy.encoder.params  # None for plain vectors
+    size = sum(math.prod(shape) for shape in policy.shapes)
+    size += 0 if encoder is None else len(encoder.vector(list(encoder.slices)))
     return np.random.default_rng(seed).normal(0, 0.3, size).astype(np.float32)
 
 
@@ -100,6 +94,7 @@ def check_equal(ours, theirs):
         ("env=CartPole-v1", "algo=dqn", "replay=prioritized", "replay.initial_priority=worker"),
         ("env=CartPole-v1", "algo=ppo"),
         (COUNTER, "algo.n_step=5"),
+        (COUNTER, "network=lstm", "algo=ppo", "network.memory_size=6"),
         (COUNTER, *SEQUENCES),
         (FAULTY, "+env.kwargs.at=13", "worker.max_restarts=100", "algo.n_step=5"),
         (FAULTY, "+env.kwargs.at=null", "worker.max_restarts=100"),
