@@ -174,10 +174,17 @@ def _within(state: State, prefix: str) -> State:
 
 
 def _misfits(own: State, saved: State) -> list[str]:
-    """What is missing, unknown or of another shape or type; shards may come and go."""
+    """What is missing, unknown or of another shape or type; shards may come and go.
+
+    What an optimizer remembers may be there from its first step on; it looks at that itself.
+    """
     texts = [{name: f"{array.dtype}{list(array.shape)}" for name, array in state.items()} for state in (own, saved)]
     ours, theirs = ({name: text for name, text in one.items() if ".shards." not in name} for one in texts)
-    names = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
+    names = sorted(
+        name
+        for name in ours.keys() | theirs.keys()
+        if ours.get(name) != theirs.get(name) and not (name not in ours and name.startswith("algorithm.optimizer."))
+    )
     return [f"{name} is {theirs.get(name, 'missing')}, needed is {ours.get(name, 'nothing')}" for name in names]
 
 
