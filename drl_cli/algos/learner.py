@@ -83,11 +83,19 @@ class NetworkAlgorithm(Algorithm):
         self.target_encoder = self.encoder.target(self.params)
         return head.on(self.params.target(name).part)
 
-    def masks(self, head: MLP, rows: int) -> "Sequence[torch.Tensor]":
-        """Dropout's masks for `head.forward` of so many rows; none where the run has no dropout."""
+    def masks(self, head: MLP, rows: int, is_mine: "torch.Tensor | None" = None) -> "Sequence[torch.Tensor]":
+        """Dropout's masks for `head.forward` of so many rows; none where the run has no dropout.
+
+        Every trainer has so many rows, or those that `is_mine`, bool `[all rows]`, says of a minibatch that they share.
+        """
         if not self.network.dropout:
             return ()
-        return head.masks(self.context.rand(rows, head.dropout_size, self.drops), self.network.dropout)
+        size, device = head.dropout_size, self.context.device
+        if is_mine is None:
+            noise = self.context.rand(rows, size, self.drops)
+        else:
+            noise = torch.rand(len(is_mine), size, generator=self.drops, device=device)[is_mine.to(device)]
+        return head.masks(noise, self.network.dropout)
 
     def see(self, batch: Batch) -> tuple[View, dict[str, Any]]:  # Any: as in Batch
         """The features of a batch, through which the encoder learns, and its `steps` with features as `obs`."""
