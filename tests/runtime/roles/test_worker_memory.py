@@ -1,11 +1,10 @@
 """A worker's policy with a memory: every row against its whole episode, computed at once by the learner's network."""
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
 from graphs import TINY, make_config
-from gymnasium.spaces import Box, Discrete
+from walks import Walk, check_states, unrolled
 
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.envs.make import read_spec
@@ -19,35 +18,11 @@ SEQUENCES = ("replay=sequences", "replay.seq_len=4", "replay.burn_in=1", "replay
 ROLLOUTS = ("trainer.batch_size=64", "algo.minibatch_size=32")
 
 
-class Walk(gymnasium.Env):
-    """No observation is seen twice; episodes take 5 to 9 steps; the step `fails_at` of its life raises."""
-
-    def __init__(self, box=False, fails_at=0):
-        self.observation_space = Box(-np.inf, np.inf, (2,), np.float32)
-        self.action_space = Box(-1, 1, (2,), np.float32) if box else Discrete(3)
-        self.fails_at, self.life = fails_at, 0
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.left = int(self.np_random.integers(5, 10))
-        return self.np_random.normal(0, 1, 2).astype(np.float32), {}
-
-    def step(self, action):
-        self.left, self.life = self.left - 1, self.life + 1
-        if self.life == self.fails_at:
-            raise RuntimeError("it fell")
-        obs = self.np_random.normal(0, 1, 2).astype(np.float32)
-        return obs, float(np.sum(action)), self.left == 0, False, {}
-
-
-gymnasium.register("TestWalk-v0", Walk)
-
-
 class Case:
     """A run's config, a worker of it, and the learner whose parameters that has."""
 
     def __init__(self, *overrides):
-        args = ("env=TestWalk-v0", "network.memory_size=6", "worker.num=1", "worker.envs=3", "worker.block_rows=9")
+        args = ("env=walks:Walk-v0", "network.memory_size=6", "worker.num=1", "worker.envs=3", "worker.block_rows=9")
         self.config = config = make_config(*TINY, *args, *overrides)
         self.spec = read_spec(config.env)
         self.module = load_algorithm(config.algo.name)
@@ -57,16 +32,6 @@ class Case:
 
     def worker(self):
         return Worker(self.config, self.spec, 0, 0)
-
-    def unrolled(self, obs):
-        """Memory's state before each step of an episode `[T, S]`, and what the memory gives then `[T, H]`."""
-        memory = self.learner.encoder.memory
-        with torch.no_grad():
-            x = self.learner.encoder.features(torch.from_numpy(obs)).unsqueeze(1)
-            nothing, begins = torch.zeros(1, memory.state_size), torch.zeros(len(x), 1, dtype=torch.bool)
-            out, _ = memory.unroll(x, nothing, begins)
-            states = [nothing] + [memory.unroll(x[:t], nothing, begins[:t])[1] for t in range(1, len(x))]
-        return torch.cat(states).numpy(), out[:, 0]
 
 
 def collect(worker, blocks, params=None, random_actions=False):
@@ -81,45 +46,6 @@ def collect(worker, blocks, params=None, random_actions=False):
 
 def joined(*parts):
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-def episodes(obs, next_obs):
-    """Whole episodes `[T, ...]` from steps `[N, ...]` in any order: one step's next observation is the next one's."""
-    after = {o.tobytes(): n for o, n in zip(obs, next_obs, strict=True)}
-    inner = {n.tobytes() for n in next_obs}
-    found = []
-    for first in {o.tobytes(): o for o in obs if o.tobytes() not in inner}.values():
-        episode, here = [], first
-        while here.tobytes() in after:
-            episode.append(here)
-            here = after[here.tobytes()]
-        found.append(np.stack(episode))
-    return found
-
-
-def steps(rows):
-    """Obs and next_obs `[N, ...]` of the rows' real steps."""
-    if "mask" not in rows:
-        return rows["obs"], rows["next_obs"]
-    return rows["obs"][rows["mask"]], rows["next_obs"][rows["mask"]]
-
-
-def check_states(case, rows, least):
-    """Each row's state is that before its first real step; returns what the memory gave by observation."""
-    states, outs = {}, {}
-    found = episodes(*steps(rows))
-    assert len(found) >= least
-    assert max(len(episode) for episode in found) > 3
-    for episode in found:
-        for obs, state, out in zip(episode, *case.unrolled(episode), strict=True):
-            states[obs.tobytes()], outs[obs.tobytes()] = state, out
-    first = rows["mask"].argmax(1) if "mask" in rows else None
-    obs = rows["obs"] if first is None else rows["obs"][np.arange(len(first)), first]
-    expected = np.stack([states[one.tobytes()] for one in obs])
-    np.testing.assert_allclose(rows["state"], expected, rtol=1e-5, atol=1e-6)
-    assert (rows["state"] == 0).all(1).any()
-    assert rows["state"].any(1).any()
-    return outs
 
 
 CASES = pytest.mark.parametrize("network", ["lstm", "gru"])
@@ -140,7 +66,7 @@ def test_rollouts_are_what_whole_episodes_give(network, fails_at, box):
     worker = case.worker()
     warm_up = collect(worker, 5, case.params, random_actions=True)
     acted = collect(worker, 12)
-    outs = check_states(case, joined(warm_up, acted), least=20)
+    outs = check_states(case.learner.encoder, joined(warm_up, acted), least=20)
     np.testing.assert_allclose(warm_up["log_prob"], 2 * np.log(1 / 2) if box else np.log(1 / 3), rtol=1e-6)
     out = torch.stack([outs[obs.tobytes()] for obs in acted["obs"]])
     with torch.no_grad():
@@ -160,7 +86,7 @@ def test_sequences_begin_with_the_state_that_whole_episodes_give(network, fails_
     case = Case("algo=dqn", f"network={network}", *SEQUENCES, *more)
     worker = case.worker()
     warm_up = collect(worker, 45 // block_rows + 1, case.params, random_actions=True)
-    check_states(case, joined(warm_up, collect(worker, 120 // block_rows)), least=15)
+    check_states(case.learner.encoder, joined(warm_up, collect(worker, 120 // block_rows)), least=15)
 
 
 def test_an_evaluator_plays_what_whole_episodes_give_again_and_again():
@@ -176,7 +102,7 @@ def test_an_evaluator_plays_what_whole_episodes_give_again_and_again():
         while not done:
             obs, _, done, _, _ = env.step(0)
             episode.append(obs)
-        _, out = case.unrolled(np.stack(episode[:-1]))
+        _, out = unrolled(case.learner.encoder, np.stack(episode[:-1]))
         with torch.no_grad():
             expected.append(float(case.learner.actor.forward(out)[0][0].argmax(-1).sum()))
     assert len(set(expected)) > 1
