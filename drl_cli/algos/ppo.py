@@ -173,7 +173,7 @@ class Algorithm(NetworkAlgorithm):
     def _step(self, minibatch: dict[str, Any]) -> "dict[str, torch.Tensor]":  # Any: as in Batch
         """One gradient update from a minibatch `[M, ...]`; no metrics where it was left out."""
         view, rows = (None, minibatch) if self.encoder.is_plain else self.see(minibatch)
-        rows["drop"] = self.masks(self.critic, rows["target"])
+        rows["drop"] = self.masks(self.critic, rows["target"], is_mine=rows.pop("is_mine", None))
         metrics, d_obs = self.gradients(rows)
         if view is not None:
             view.backward(d_obs)
