@@ -212,9 +212,9 @@ class Algorithm(NetworkAlgorithm):
         metrics = {
             "policy_loss": policy_loss,
             "value_loss": value_loss.mean(),
-            "entropy": entropy.mean(),
-            "approx_kl": (ratio - 1.0 - log_ratio).mean(),
-            "clip_fraction": ((ratio - 1.0).abs() > config.clip).float().mean(),
+            "entropy": _over(entropy, share),
+            "approx_kl": _over(ratio - 1.0 - log_ratio, share),
+            "clip_fraction": _over(((ratio - 1.0).abs() > config.clip).float(), share),
         }
         return metrics, d_obs + d_obs_too if learns else None
 
@@ -239,6 +239,11 @@ class Algorithm(NetworkAlgorithm):
         if self.action.kind == "discrete":
             return categorical_backward(logits, rows["action"], d_log_prob, d_entropy)
         return multi_categorical_backward(logits, rows["action"], self.action.choices, d_log_prob, d_entropy)
+
+
+def _over(values: "torch.Tensor", share: "torch.Tensor | None") -> "torch.Tensor":
+    """The mean of values `[M]` over the rows that are no padding."""
+    return values.mean() if share is None else (share * values).mean()
 
 
 def _mean(metrics: "list[dict[str, torch.Tensor]]", name: str) -> "torch.Tensor":
