@@ -224,4 +224,5 @@ class TorchOptim:
 
 def _memory(optimizer: "torch.optim.Optimizer", value: "torch.Tensor") -> "dict[str, torch.Tensor]":
     """What an optimizer of torch remembers of one of its values."""
-    return {key: one for key, one in optimizer.state.get(value, {}).items() if isinstance(one, torch.Tensor)}
+    memory = optimizer.state.get(value, {})
+    return {key: memory[key] for key in sorted(memory) if isinstance(memory[key], torch.Tensor)}

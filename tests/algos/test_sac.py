@@ -169,7 +169,7 @@ def test_wrong_shapes_are_refused():
     algorithm = make()
     state = algorithm.state()
     wider = EnvSpec("x", Column((6,), "float32"), SPEC.action)
-    with pytest.raises(ValueError, match=r"'params' has shape .* needed is"):
+    with pytest.raises(ValueError, match=r"has shape .* needed is"):
         make(spec=wider).load_state(state)
     with pytest.raises(ValueError, match=r"'target.critic' has shape"):
         algorithm.load_state(state | {"target.critic": torch.zeros(2)})
