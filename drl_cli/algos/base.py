@@ -161,5 +161,5 @@ class Algorithm(ABC):
 
     def load_state(self, state: "Mapping[str, torch.Tensor]") -> None:
         """Go on from `state()`; raises ValueError when names or shapes differ."""
-        self.params.load_state(state)
         self.optimizer.load_state(state)
+        self.params.load_state(state)

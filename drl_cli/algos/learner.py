@@ -84,11 +84,20 @@ class NetworkAlgorithm(Algorithm):
         self.target_encoder = self.encoder.target(self.params)
         return head.on(self.params.target(name).part)
 
-    def masks(self, head: MLP, rows: "torch.Tensor", times: int = 1) -> "Sequence[torch.Tensor]":
-        """Dropout's masks for `head.forward` of so many times these rows; none where the run has no dropout."""
+    def masks(
+        self, head: MLP, rows: "torch.Tensor", times: int = 1, is_mine: "torch.Tensor | None" = None
+    ) -> "Sequence[torch.Tensor]":
+        """Dropout's masks for `head.forward` of so many times these rows; none where the run has no dropout.
+
+        Every trainer has as many rows, or those that `is_mine`, bool `[all rows]`, says of a minibatch that they share.
+        """
         if not self.network.dropout:
             return ()
-        uniform = self.context.rand(times * len(rows), head.dropout_size, self.drops)
+        size, device = head.dropout_size, self.context.device
+        if is_mine is None:
+            uniform = self.context.rand(times * len(rows), size, self.drops)
+        else:
+            uniform = torch.rand(len(is_mine), size, generator=self.drops, device=device)[is_mine.to(device)]
         return head.masks(uniform, self.network.dropout)
 
     def see(self, batch: Batch) -> tuple[View, dict[str, Any]]:  # Any: as in Batch

@@ -6,7 +6,7 @@ log-probability comes with the batch: that corrects for a rollout that is a few 
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -170,10 +170,10 @@ class Algorithm(NetworkAlgorithm):
         rollout.rows["advantage"] = advantage
         return rollout
 
-    def _step(self, minibatch: Batch) -> "dict[str, torch.Tensor]":
+    def _step(self, minibatch: dict[str, Any]) -> "dict[str, torch.Tensor]":  # Any: as in Batch
         """One gradient update from a minibatch `[M, ...]`; no metrics where it was left out."""
-        view, rows = (None, dict(minibatch)) if self.encoder.is_plain else self.see(minibatch)
-        rows["drop"] = self.masks(self.critic, rows["target"])
+        view, rows = (None, minibatch) if self.encoder.is_plain else self.see(minibatch)
+        rows["drop"] = self.masks(self.critic, rows["target"], is_mine=rows.pop("is_mine", None))
         metrics, d_obs = self.gradients(rows)
         if view is not None:
             view.backward(d_obs)

@@ -80,15 +80,17 @@ class Rollout:
                 yield from (_take(self.rows, part) for part in torch.split(order, size))
 
     def _shared(self, parts: "tuple[torch.Tensor, ...]") -> Iterator[dict[str, Any]]:  # Any: as in Batch
-        """Of minibatches drawn from all trainers' rows those of this one, weighted for the mean over the trainers."""
-        first = self.group.rank * self.num
+        """Of minibatches drawn from all trainers' rows those of this one, weighted for the mean over the trainers.
+
+        `is_mine`, bool `[all rows]` of the minibatch, says which they are; one that weighs nothing where none is.
+        """
+        first, device = self.group.rank * self.num, self.rows["action"].device
         for part in parts:
-            mine = part[(part >= first) & (part < first + self.num)] - first
-            share = len(mine) * self.group.size / len(part)
-            rows = _take(
-                self.rows, (mine if len(mine) else torch.zeros(1, dtype=torch.int64)).to(self.rows["action"].device)
-            )
-            yield rows | {"real": torch.full((len(rows["action"]),), share, device=rows["action"].device)}
+            is_mine = (part >= first) & (part < first + self.num)
+            share = int(is_mine.sum()) * self.group.size / len(part)
+            is_mine[0] |= share == 0
+            rows = _take(self.rows, ((part[is_mine] - first) % self.num).to(device))
+            yield rows | {"real": torch.full((len(rows["action"]),), share, device=device), "is_mine": is_mine}
 
     def _chunks(self, which: Any) -> dict[str, Any]:  # Any: indices or a slice; as in Batch
         index = self.index[which]

@@ -30,7 +30,17 @@ FREE = (
 """Keys (or groups) that may change at will: where and how fast things run, when they stop, what is written."""
 
 IMPOSSIBLE = (
-    *("seed", "load_weights", "network", "algo.name", "env.name", "env.id", "env.kwargs", "env.frame_stack"),
+    *(
+        "seed",
+        "load_weights",
+        "network",
+        "optimizer.name",
+        "algo.name",
+        "env.name",
+        "env.id",
+        "env.kwargs",
+        "env.frame_stack",
+    ),
     *("env.normalize_obs", "env.normalize_reward", "env.wrappers", "replay.sampler", "replay.compress"),
     *("replay.seq_len", "replay.burn_in", "replay.overlap"),
 )

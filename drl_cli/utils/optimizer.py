@@ -106,8 +106,11 @@ class Optimizer:
 
 
 def _length(grads: "Sequence[torch.Tensor]") -> "torch.Tensor":
-    norms = torch.stack([torch.linalg.vector_norm(grad) for grad in grads])
-    return norms[0] if len(grads) == 1 else torch.linalg.vector_norm(norms)
+    norms: list[torch.Tensor] = [torch.linalg.vector_norm(grad) for grad in grads]
+    if len(norms) == 1:
+        return norms[0]
+    norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
+    return norm
 
 
 class FusedAdam:
@@ -167,17 +170,17 @@ class TorchOptim:
     """Any other class of torch.optim: one of them for each part."""
 
     def __init__(self, params: Params, lrs: Mapping[str, float], config: OptimizerConfig) -> None:
-        self.lrs, kind = lrs, getattr(torch.optim, OPTIMIZERS[config.name])
-        options = dict(config.kwargs)
-        if "weight_decay" in inspect.signature(kind).parameters:
-            options["weight_decay"] = config.weight_decay
+        self.lrs, self.name, self.kind = lrs, config.name, getattr(torch.optim, OPTIMIZERS[config.name])
+        self.options = dict(config.kwargs)
+        if "weight_decay" in inspect.signature(self.kind).parameters:
+            self.options["weight_decay"] = config.weight_decay
         self.optimizers, self.flat = {}, {}
         for name, lr in lrs.items():
             part = params[name]
             if len(part.flat):
                 part.flat.grad = part.grad
                 self.flat[name] = part.flat
-                self.optimizers[name] = kind([part.flat], lr=lr, **options)
+                self.optimizers[name] = self.kind([part.flat], lr=lr, **self.options)
 
     def step(self, names: Sequence[str], factor: float) -> None:
         for name in names:
@@ -187,26 +190,38 @@ class TorchOptim:
 
     def state(self) -> "dict[str, torch.Tensor]":
         """Nothing of a part before its first step."""
-        state: dict[str, torch.Tensor] = {}
-        for name, optimizer in self.optimizers.items():
-            values = optimizer.state.get(self.flat[name], {})
-            tensors = {key: values[key] for key in sorted(values) if isinstance(values[key], torch.Tensor)}
-            state |= {f"optimizer.{name}.{key}": value for key, value in tensors.items()}
-        return state
+        parts = self.optimizers.items()
+        return {f"optimizer.{n}.{key}": value for n, one in parts for key, value in _memory(one, self.flat[n]).items()}
 
     def load_state(self, state: "Mapping[str, torch.Tensor]") -> None:
-        names = {key for key in state if key.startswith("optimizer.")}
-        saved: dict[str, dict[str, torch.Tensor]] = {}
-        for part, flat in self.flat.items():
-            prefix = f"optimizer.{part}."
-            saved[part] = {key.removeprefix(prefix): state[key] for key in sorted(names) if key.startswith(prefix)}
-            names -= {f"{prefix}{key}" for key in saved[part]}
-            for key, value in saved[part].items():
-                if value.ndim and value.shape != flat.shape:
-                    shapes = tuple(value.shape), tuple(flat.shape)
+        known, loaded = self._names(), dict[str, dict[str, torch.Tensor]]()
+        for name in self.optimizers:
+            prefix = f"optimizer.{name}."
+            own = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
+            if own and own.keys() != known:
+                has = ", ".join(f"'{prefix}{key}'" for key in sorted(own))
+                raise ValueError(f"saved are {has}; {self.name} has {', '.join(sorted(known)) or 'nothing to save'}")
+            for key, value in own.items():
+                if value.ndim and value.shape != self.flat[name].shape:
+                    shapes = tuple(value.shape), tuple(self.flat[name].shape)
                     raise ValueError(f"saved '{prefix}{key}' has shape {shapes[0]}, needed is {shapes[1]}")
-        if names:
-            raise ValueError(f"saved '{min(names)}' is of another optimizer")
-        for part, optimizer in self.optimizers.items():
-            groups = optimizer.state_dict()["param_groups"]
-            optimizer.load_state_dict({"state": {0: saved[part]} if saved[part] else {}, "param_groups": groups})
+            loaded[name] = own
+        strange = [key for key in state if key.startswith("optimizer.") and key.split(".")[1] not in self.optimizers]
+        if strange:
+            raise ValueError(f"saved '{min(strange)}' is of another optimizer")
+        for name, own in loaded.items():
+            groups = self.optimizers[name].state_dict()["param_groups"]
+            self.optimizers[name].load_state_dict({"state": {0: own} if own else {}, "param_groups": groups})
+
+    def _names(self) -> set[str]:
+        """What it remembers of a part from the first step on, as a step of one value shows."""
+        value = torch.zeros(1)
+        value.grad = torch.zeros(1)
+        optimizer = self.kind([value], lr=1.0, **self.options)
+        optimizer.step()
+        return set(_memory(optimizer, value))
+
+
+def _memory(optimizer: "torch.optim.Optimizer", value: "torch.Tensor") -> "dict[str, torch.Tensor]":
+    """What an optimizer of torch remembers of one of its values."""
+    return {key: one for key, one in optimizer.state.get(value, {}).items() if isinstance(one, torch.Tensor)}

@@ -193,6 +193,23 @@ def test_a_policy_that_has_moved_too_far_ends_the_epochs():
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_padding_counts_in_no_metric_and_no_gradient(kind):
+    """approx_kl among them, by which `target_kl` ends the epochs."""
+    algorithm, batch = make(kind), make_batch(kind, 3)
+    rows = {name: batch[name] for name in ("obs", "action", "log_prob")} | {
+        "advantage": batch["reward"],
+        "target": batch["reward"],
+    }
+    expected, _ = algorithm.gradients({name: column[:30] for name, column in rows.items()} | {"drop": ()})
+    grad = algorithm.params.grad.clone()
+    real = torch.cat([torch.full((30,), 4 / 3), torch.zeros(10)])
+    rows["log_prob"][30:] -= 1.0
+    metrics, _ = algorithm.gradients(rows | {"real": real, "drop": ()})
+    torch.testing.assert_close(metrics, expected)
+    torch.testing.assert_close(algorithm.params.grad, grad)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_state_round_trip_is_exact(kind):
     algorithm, other = make(kind), make(kind, seed=99)
     algorithm.learn(make_batch(kind, 0), Counts())

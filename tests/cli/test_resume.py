@@ -64,6 +64,7 @@ def test_it_goes_on_in_the_same_folder(run, drl, tmp_path):
         (["algo.lr=1e-4"], CHECKPOINT, ": changes what is learned from here on; say confirm"),
         (["seed=4"], CHECKPOINT, "seed=4 (was 3): what was saved depends on it; from_config=RUN starts a new run"),
         (["network.hidden=[8]", "confirm=true"], CHECKPOINT, "network.hidden=[8]"),
+        (["optimizer.name=sgd", "confirm=true"], CHECKPOINT, "optimizer.name=sgd (was adam): what was saved depends"),
         (["algo=dqn"], USAGE, "algo=dqn chooses another group of options"),
         (["algo.lrr=1"], USAGE, "Did you mean algo.lr?"),
         (["-m", "algo.lr=1,2"], USAGE, "leave -m out"),

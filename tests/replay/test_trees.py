@@ -1,10 +1,13 @@
 """Observations of many parts through builders and tables: every part of every row is the environment's own."""
 
+import sys
 from dataclasses import replace
 
+import gymnasium
 import numpy as np
 import pytest
 from counting import check_counter_rows, check_counter_sequences, check_tree
+from gymnasium.spaces import Box, Dict
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from images import ImageSteps, image_spec
@@ -73,6 +76,48 @@ def test_rows(kind, framed, n_step):
     rows["next_obs.inner.0"][7] += 1
     with pytest.raises(AssertionError):
         check_tree(rows)
+
+
+class Beside(gymnasium.ObservationWrapper):
+    """Images, and a vector beside them."""
+
+    def __init__(self, env):
+        super().__init__(env)
+        self.observation_space = Dict(image=env.observation_space, vector=Box(-1.0, 1.0, (3,), np.float32))
+
+    def observation(self, image):
+        return {"image": image, "vector": np.zeros(3, np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("probe", "wrappers", "stack", "per_episode"),
+    [
+        ("Frames", (f"{__name__}:Beside",), FrameStack(-1, 4), 1),  # each step brings one frame, each reset one more
+        ("Both", (), FrameStack(-1, 1), 0),  # what is seen after the only step is what was seen before it
+    ],
+)
+def test_a_transition_of_image_and_vector_takes_one_frame(probe, wrappers, stack, per_episode):
+    config = replace(TREE, id=f"drl_cli.envs.probes:{probe}-v0", wrappers=wrappers)
+    spec, steps, num_envs = read_spec(config), 250, 4
+    schema, stackings, replay = transition_schema(spec), make_stackings(spec), replace(CONFIGS["uniform"], capacity=800)
+    assert spec.frame_stacks == {"image": stack}
+    references = reference_schema(schema, stackings)
+    table = FrameTable(make_table(replay, references, np.random.default_rng(0), 0), stackings, make_codec("none"))
+    builder = FrameBuilder(NStepBuilder(1, 0.9), stackings, make_codec("none"), 0, 0, 0)
+    envs, action = EnvBatch(config, spec, range(num_envs)), np.zeros(num_envs, np.int64)
+    for step in range(1, steps + 1):
+        obs = map_parts(np.copy, envs.obs)
+        builder.append({**flat_columns("obs", obs), "action": action, **envs.step(action).columns()})
+        if step % 10 == 0:
+            table.insert(builder.take(), np.zeros(10 * num_envs, np.int64))
+    ended = table.store.columns["terminated"] | table.store.columns["truncated"]
+    oldest = num_envs * stack.k  # of each environment's oldest row, which shares its first frames with none before it
+    frames, size = len(table) + per_episode * (ended.sum() + oldest), 84 * 84 * 4 // stack.k
+    assert len(table) == 800
+    assert table.nbytes == table.table.nbytes + frames * (size + sys.getsizeof(b""))
+    assert table.table.nbytes == table_bytes(replay, references)
+    assert table.nbytes / 800 < 1.08 * size
+    assert size < table.row_nbytes < 1.02 * size
 
 
 @pytest.mark.parametrize("framed", [True, False])

@@ -10,6 +10,14 @@ from drl_cli.runtime.errors import CheckpointError
 from drl_cli.runtime.restore import open_checkpoint
 
 EVERY = ("checkpoint.period=256", "manage.eval_period=256")
+PROBES = "drl_cli.envs.probes"
+CUE = f"env={PROBES}:Cue-v0"
+FRAMES = (f"env={PROBES}:Frames-v0", "+env.kwargs.size=12")
+IMAGE = ("+env.kwargs.size=24",)
+ROLLOUTS = ("trainer.batch_size=64", "algo.minibatch_size=32")
+MEMORY = ("network.memory_size=8",)
+SEQUENCES = ("replay=sequences", "replay.seq_len=4", "replay.burn_in=3", "replay.overlap=1")
+SCHEDULE = ("optimizer.schedule=linear", "optimizer.warmup_steps=300", "optimizer.max_norm=0.5")
 
 
 def rows(graph):
@@ -43,9 +51,23 @@ def counters(graph):
         ("env=Pendulum-v1", "algo.n_step=3", "replay=prioritized", "env.normalize_obs=true"),
         ("env=LunarLanderContinuous", "algo.n_step=5"),
         ("env=CartPole-v1", "algo=dqn", "replay.remover=random"),
-        ("env=CartPole-v1", "algo=ppo", "trainer.batch_size=64", "algo.minibatch_size=32", "env.normalize_reward=true"),
+        ("env=CartPole-v1", "algo=ppo", *ROLLOUTS, "env.normalize_reward=true"),
         (COUNTER, "worker.num=2"),
         (COUNTER, "replay.shards=3"),
+        (*FRAMES, "algo=dqn"),
+        pytest.param((*FRAMES, "algo=dqn", "replay=prioritized", "network=resnet"), marks=pytest.mark.slow),
+        (f"env={PROBES}:PatchReach-v0", *IMAGE),
+        pytest.param((f"env={PROBES}:BothReach-v0", *IMAGE), marks=pytest.mark.slow),
+        pytest.param((f"env={PROBES}:Both-v0", "algo=ppo", *ROLLOUTS, *IMAGE), marks=pytest.mark.slow),
+        (CUE, "algo=dqn", "network=lstm", *MEMORY, *SEQUENCES),
+        (CUE, "algo=ppo", "network=lstm", *MEMORY, *ROLLOUTS, "algo.seq_len=5"),
+        pytest.param(("env=Pendulum-v1", "network=gru", *MEMORY, *SEQUENCES), marks=pytest.mark.slow),
+        pytest.param((*FRAMES, "algo=dqn", "network=gru", *MEMORY, *SEQUENCES), marks=pytest.mark.slow),
+        ("env=Pendulum-v1", "optimizer=rmsprop", *SCHEDULE),
+        ("env=CartPole-v1", "algo=dqn", "optimizer=sgd", *SCHEDULE),
+        ("env=CartPole-v1", "algo=ppo", *ROLLOUTS, "optimizer=adamw", *SCHEDULE),
+        ("env=Pendulum-v1", "network.layer_norm=true", "network.dropout=0.1"),
+        ("env=CartPole-v1", "algo=outside.my_algo"),
     ],
 )
 def test_a_resumed_run_ends_with_the_weights_of_one_that_never_stopped(run_graph, build_graph, mode, args):

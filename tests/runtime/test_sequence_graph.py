@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from counting import check_counter_sequences
 from graphs import COUNTER
+from walks import check_states
 
 import drl_cli.algos
 from drl_cli.algos.lookup import load_algorithm
@@ -97,3 +98,37 @@ def test_states_priorities_and_pace_are_exact(run_recall, mode, initial, remover
         is_exact = np.isclose(values, expected, rtol=1e-5)
         assert is_exact.all() if initial == "worker" else is_exact.mean() > 0.3
         assert (is_exact | (values > expected)).all()  # not drawn yet: the largest of the time
+
+
+def frozen(num_workers):
+    """DQN with an LSTM whose parameters stay as they are: its learning rate is too small to change any."""
+    memory = ("algo=dqn", "network=lstm", "network.memory_size=6", "algo.lr=1e-30", f"worker.num={num_workers}")
+    return ("env=walks:Walk-v0", *OVERRIDES[1:5], *memory, "total_env_steps=1200")
+
+
+@pytest.mark.parametrize("mode", ["single", "sync", "async"])
+def test_states_in_replay_are_those_of_whole_episodes(run_graph, mode):
+    graph = run_graph(*frozen(1 if mode == "single" else 2), f"mode={mode}", "orchestrator.sample_insert_ratio=0.1")
+    assert graph.progress.opt_steps > 50
+    encoder = graph.trainers.trainers[0].role.algorithm.encoder
+    check_states(encoder, get(graph.replay.shards[0].call("contents")), least=100)
+
+
+@pytest.mark.ray
+def test_states_in_replay_are_right_although_a_worker_was_killed(build_graph):
+    args = (*frozen(2), "mode=async", "seed=3", "orchestrator.sample_insert_ratio=0.1")
+    graph, killed = build_graph(*args, on_ray=True), []
+    collected = graph.progress.collected
+
+    def kill_once(header):
+        collected(header)
+        if graph.progress.env_steps > 400 and not killed:
+            killed.append(graph.pool.members[1].handle)
+            killed[0].kill()
+
+    graph.progress.collected = kill_once
+    graph.run()
+    graph.finish()
+    assert graph.progress.worker_restarts == 1
+    encoder = build_graph(*args).trainers.trainers[0].role.algorithm.encoder
+    check_states(encoder, get(graph.replay.shards[0].call("contents")), least=100)

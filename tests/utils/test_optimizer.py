@@ -124,6 +124,22 @@ def test_the_state_comes_back(name, steps):
                 other.load_state(saved | {"optimizer.mean": torch.zeros(3)})
 
 
+@pytest.mark.parametrize(
+    ("name", "saved", "text"),
+    [
+        ("sgd", "optimizer.a.square_avg", "saved are 'optimizer.a.square_avg'; sgd has momentum_buffer"),
+        ("rmsprop", "optimizer.a.square_avg", "rmsprop has square_avg, step"),
+        ("adam", "optimizer.a.momentum_buffer", "has no 'optimizer.mean'"),
+    ],
+)
+def test_what_another_optimizer_saved_is_refused(name, saved, text):
+    params, optimizer = make({"a": 1e-2}, name=name, kwargs={"momentum": 0.9} if name == "sgd" else {})
+    before = optimizer.state()
+    with pytest.raises(ValueError, match=text):
+        optimizer.load_state({saved: torch.zeros(len(params.flat))})
+    assert optimizer.state().keys() == before.keys()
+
+
 def test_the_learning_rate_follows_the_environment_steps():
     config = OptimizerConfig(schedule="linear", warmup_steps=10, end=0.1)
     factors = [config.factor(step, 110) for step in (0, 9, 10, 60, 110, 1000)]

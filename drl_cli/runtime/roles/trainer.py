@@ -185,13 +185,15 @@ def _within(state: State, prefix: str) -> State:
 def _misfits(own: State, saved: State) -> list[str]:
     """What is missing, unknown or of another shape or type; shards may come and go.
 
-    An optimizer that has nothing before its first step checks by itself what was saved of it.
+    What an optimizer remembers may be there from its first step on; it looks at that itself.
     """
-    if not any(name.startswith("algorithm.optimizer.") for name in own):
-        saved = {name: array for name, array in saved.items() if not name.startswith("algorithm.optimizer.")}
     texts = [{name: f"{array.dtype}{list(array.shape)}" for name, array in state.items()} for state in (own, saved)]
     ours, theirs = ({name: text for name, text in one.items() if ".shards." not in name} for one in texts)
-    names = sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name))
+    names = sorted(
+        name
+        for name in ours.keys() | theirs.keys()
+        if ours.get(name) != theirs.get(name) and not (name not in ours and name.startswith("algorithm.optimizer."))
+    )
     return [f"{name} is {theirs.get(name, 'missing')}, needed is {ours.get(name, 'nothing')}" for name in names]
 
 

@@ -36,7 +36,11 @@ def trainer(*overrides):
     return make_trainer(config, read_spec(config.env), "cpu", 0)
 
 
-@pytest.mark.parametrize("overrides", [(), NORMALIZED], ids=["raw", "normalized"])
+@pytest.mark.parametrize(
+    "overrides",
+    [(), NORMALIZED, ("optimizer=sgd", "optimizer.max_norm=0.5"), ("optimizer=rmsprop",)],
+    ids=["raw", "normalized", "sgd", "rmsprop"],
+)
 def test_another_trainer_goes_on_from_a_state_to_the_last_bit(batches, overrides):
     first, second, *rest = batches(*overrides)
     one, other = trainer("seed=1", *overrides), trainer("seed=2", *overrides)

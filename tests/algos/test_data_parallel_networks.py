@@ -1,0 +1,121 @@
+"""Two learners with half of the rows each go where one with all rows goes: images, memories, rollouts, dropout."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from graphs import make_config
+from peers import on_group, peers
+
+from drl_cli.algos.base import Counts
+from drl_cli.algos.lookup import load_algorithm
+from drl_cli.types import ActionSpec, Column, EnvSpec, flat_columns, gathered, random_obs
+from drl_cli.utils.group import Context, Group
+
+BOX, DISCRETE = ActionSpec("box", 2, "Box(2,)"), ActionSpec("discrete", 3, "Discrete(3)")
+VECTOR, IMAGE = Column((6,), "float32"), Column((12, 12, 2), "uint8")
+TREE = {"camera": IMAGE, "joints": VECTOR}
+UPDATES, BURN_IN, STEPS = 8, 2, 5
+
+
+@dataclass(frozen=True)
+class Case:
+    """An algorithm, what it sees and does, how many rows or sequences it gets in an update, and overrides."""
+
+    algo: str
+    obs: object
+    action: ActionSpec
+    rows: int = 32
+    overrides: tuple = ()
+    sequences: bool = False
+
+    @property
+    def spec(self):
+        return EnvSpec("x", self.obs, self.action)
+
+    def batch(self, seed):
+        """Columns `[rows, ...]`, of sequences `[rows, BURN_IN + STEPS, ...]` with padding in front and behind."""
+        rng, length = np.random.default_rng(seed), BURN_IN + STEPS if self.sequences else 1
+        num = self.rows * length
+        is_box = self.action is BOX
+        action = rng.uniform(-1, 1, (num, 2)).astype(np.float32) if is_box else rng.integers(3, size=num)
+        columns = {
+            **flat_columns("obs", random_obs(self.obs, num, rng)),
+            **flat_columns("next_obs", random_obs(self.obs, num, rng)),
+            "action": action,
+            "reward": rng.standard_normal(num, np.float32),
+            "discount": np.where(rng.random(num) < 0.2, 0, 0.99).astype(np.float32),
+        }
+        if self.algo == "ppo":
+            columns["log_prob"] = rng.normal(-1.1, 0.1, num).astype(np.float32)
+            columns["cut"] = rng.random(num) < 0.2
+            columns["cut"][num // 2 - 1] = columns["cut"][-1] = True
+        if self.sequences:
+            columns = {name: column.reshape(self.rows, length, *column.shape[1:]) for name, column in columns.items()}
+            first = rng.integers(BURN_IN + 1, size=self.rows)
+            end = rng.integers(BURN_IN + 1, length + 1, size=self.rows)
+            end[: self.rows // 2] = BURN_IN + 1  # the first learner has fewer real steps
+            step = np.arange(length)
+            columns["mask"] = (step >= first[:, None]) & (step < end[:, None])
+            columns["state"] = rng.normal(0, 0.3, (self.rows, 2 * 6)).astype(np.float32)
+            columns["weight"] = rng.uniform(0.1, 1, self.rows).astype(np.float32)
+        return columns
+
+
+CASES = {
+    "dqn-cnn": Case("dqn", IMAGE, DISCRETE),
+    "sac-cnn": Case("sac", IMAGE, BOX),
+    "dqn-lstm": Case("dqn", VECTOR, DISCRETE, 16, ("network=lstm", "network.memory_size=6"), True),
+    "sac-lstm": Case("sac", VECTOR, BOX, 16, ("network=lstm", "network.memory_size=6"), True),
+    "dqn-sequences": Case("dqn", TREE, DISCRETE, 16, (), True),
+    "dqn-dropout": Case("dqn", VECTOR, DISCRETE, overrides=("network.dropout=0.3",)),
+    "sac-sgd": Case("sac", VECTOR, BOX, overrides=("algo.lr=0.1", "optimizer=sgd", "optimizer.max_norm=0.5")),
+    "ppo": Case("ppo", VECTOR, DISCRETE),
+    "ppo-box": Case("ppo", VECTOR, BOX),
+    "ppo-cnn": Case("ppo", TREE, DISCRETE),
+    "ppo-dropout": Case("ppo", VECTOR, DISCRETE, overrides=("network.dropout=0.3",)),
+}
+
+
+def learn(group, name):
+    """The state after some updates on this rank's share of the rows, and all priorities."""
+    case = CASES[name]
+    more = ("algo.minibatch_size=5", "algo.epochs=2") if case.algo == "ppo" else ()
+    config = make_config(f"algo={case.algo}", "env=CartPole-v1", "network.hidden=[16,16]", *more, *case.overrides)
+    context = Context(torch.device("cpu"), group, optimizer=config.optimizer, burn_in=BURN_IN if case.sequences else 0)
+    algorithm = load_algorithm(case.algo).Algorithm(config.algo, config.network, case.spec, 1, context)
+    priorities = []
+    for i in range(UPDATES):
+        share = {key: np.split(column, group.size)[group.rank] for key, column in case.batch(i).items()}
+        batch = gathered({key: torch.from_numpy(column) for key, column in share.items()})
+        priorities.append(algorithm.learn(batch, Counts(i, i)).priorities)
+    state = {key: tensor.numpy() for key, tensor in algorithm.state().items()}
+    return state, None if priorities[0] is None else np.stack([one.numpy() for one in priorities])
+
+
+class Unheard(Group):
+    """Takes its rows, but nobody's gradients."""
+
+    def mean_(self, tensor):
+        pass
+
+
+@pytest.fixture(scope="module")
+def pair():
+    with peers(2) as ranks:
+        yield ranks
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_two_equal_one(pair, name):
+    one, priorities = learn(Group(), name)
+    (first, upper), (second, lower) = (call.result() for call in [rank.submit(on_group, learn, name) for rank in pair])
+    assert first.keys() == one.keys()
+    for key in one:
+        np.testing.assert_array_equal(first[key], second[key], err_msg=key)
+        np.testing.assert_allclose(first[key], one[key], rtol=1e-3, atol=2e-5, err_msg=key)
+    if priorities is not None:
+        np.testing.assert_allclose(np.concatenate([upper, lower], 1), priorities, rtol=1e-3, atol=1e-4)
+    alone, _ = learn(Unheard(0, 2), name)
+    assert np.abs(alone["params"] - one["params"]).max() > 1e-3

@@ -1,0 +1,133 @@
+"""A worker's policy with a memory: every row against its whole episode, computed at once by the learner's network."""
+
+import numpy as np
+import pytest
+import torch
+from graphs import TINY, make_config
+from walks import Walk, check_states, unrolled
+
+from drl_cli.algos.lookup import load_algorithm
+from drl_cli.envs.make import read_spec
+from drl_cli.runtime.files.checkpoint import read_arrays, write_arrays
+from drl_cli.runtime.messages import LoadParams
+from drl_cli.runtime.roles.evaluator import Evaluator
+from drl_cli.runtime.roles.worker import Worker
+from drl_cli.utils.group import Context
+
+SEQUENCES = ("replay=sequences", "replay.seq_len=4", "replay.burn_in=1", "replay.overlap=1")
+ROLLOUTS = ("trainer.batch_size=64", "algo.minibatch_size=32")
+
+
+class Case:
+    """A run's config, a worker of it, and the learner whose parameters that has."""
+
+    def __init__(self, *overrides):
+        args = ("env=walks:Walk-v0", "network.memory_size=6", "worker.num=1", "worker.envs=3", "worker.block_rows=9")
+        self.config = config = make_config(*TINY, *args, *overrides)
+        self.spec = read_spec(config.env)
+        self.module = load_algorithm(config.algo.name)
+        context = Context(torch.device("cpu"))
+        self.learner = self.module.Algorithm(config.algo, config.network, self.spec, 5, context)
+        self.params = self.learner.policy_params()
+
+    def worker(self):
+        return Worker(self.config, self.spec, 0, 0)
+
+
+def collect(worker, blocks, params=None, random_actions=False):
+    """The rows of so many blocks; `params` come with the first."""
+    version, exploration = 0, {"epsilon": 0.3}
+    parts = []
+    for block in range(blocks):
+        header = LoadParams(version, 0, 0, exploration=exploration, random_actions=random_actions)
+        parts.append(worker.collect(header, params if block == 0 else None)[1])
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+def joined(*parts):
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+
+CASES = pytest.mark.parametrize("network", ["lstm", "gru"])
+FAULTS = pytest.mark.parametrize("fails_at", [0, 7, 12])
+
+
+@CASES
+@FAULTS
+@pytest.mark.parametrize("box", [False, True])
+def test_rollouts_are_what_whole_episodes_give(network, fails_at, box):
+    """Three steps of each environment in a block: random ones first, then by the policy."""
+    case = Case(
+        *("algo=ppo", f"network={network}", *ROLLOUTS, f"+env.kwargs.box={box}", f"+env.kwargs.fails_at={fails_at}"),
+        "worker.max_restarts=100",
+    )
+    case.learner.params["log_std"].flat.fill_(-0.5)
+    case.params = case.learner.policy_params()
+    worker = case.worker()
+    warm_up = collect(worker, 5, case.params, random_actions=True)
+    acted = collect(worker, 12)
+    outs = check_states(case.learner.encoder, joined(warm_up, acted), least=20)
+    np.testing.assert_allclose(warm_up["log_prob"], 2 * np.log(1 / 2) if box else np.log(1 / 3), rtol=1e-6)
+    out = torch.stack([outs[obs.tobytes()] for obs in acted["obs"]])
+    with torch.no_grad():
+        given, action = case.learner.actor.forward(out)[0][0], torch.from_numpy(acted["action"])
+    if box:
+        log_prob = torch.distributions.Normal(given, float(np.exp(-0.5))).log_prob(action).sum(-1)
+    else:
+        log_prob = torch.distributions.Categorical(logits=given).log_prob(action)
+    np.testing.assert_allclose(acted["log_prob"], log_prob, rtol=1e-4, atol=1e-5)
+
+
+@CASES
+@FAULTS
+@pytest.mark.parametrize("block_rows", [3, 9, 60])
+def test_sequences_begin_with_the_state_that_whole_episodes_give(network, fails_at, block_rows):
+    more = (f"worker.block_rows={block_rows}", f"+env.kwargs.fails_at={fails_at}", "worker.max_restarts=100")
+    case = Case("algo=dqn", f"network={network}", *SEQUENCES, *more)
+    worker = case.worker()
+    warm_up = collect(worker, 45 // block_rows + 1, case.params, random_actions=True)
+    check_states(case.learner.encoder, joined(warm_up, collect(worker, 120 // block_rows)), least=15)
+
+
+def test_an_evaluator_plays_what_whole_episodes_give_again_and_again():
+    """The reward is the action, and no memory of the episodes before is left."""
+    case = Case("algo=ppo", "network=lstm", *ROLLOUTS)
+    case.learner.params.flat.normal_(0, 1, generator=torch.Generator().manual_seed(0))
+    case.params = case.learner.policy_params()
+    seeds = [11, 12, 13, 14]
+    expected = []
+    for seed in seeds:
+        env, done = Walk(), False
+        episode = [env.reset(seed=seed)[0]]
+        while not done:
+            obs, _, done, _, _ = env.step(0)
+            episode.append(obs)
+        _, out = unrolled(case.learner.encoder, np.stack(episode[:-1]))
+        with torch.no_grad():
+            expected.append(float(case.learner.actor.forward(out)[0][0].argmax(-1).sum()))
+    assert len(set(expected)) > 1
+    evaluator = Evaluator(case.config, case.spec, seeds)
+    for _ in range(2):
+        assert evaluator.evaluate(case.params).returns.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("algo=ppo", "network=lstm", *ROLLOUTS),
+        ("algo=ppo", "network=gru", *ROLLOUTS, "env.normalize_obs=true"),
+        ("algo=dqn", "network=lstm", *SEQUENCES),
+    ],
+)
+@pytest.mark.parametrize("blocks", [1, 4])
+def test_another_worker_goes_on_in_the_middle_of_an_episode(tmp_path, overrides, blocks):
+    case = Case(*overrides)
+    first, second = case.worker(), case.worker()
+    statistics = np.zeros(2 * 2 + 1, np.float32) if "env.normalize_obs=true" in overrides else np.zeros(0, np.float32)
+    collect(first, blocks, np.concatenate([case.params, statistics]))
+    sums = {"state": write_arrays(tmp_path / "state", first.state())}
+    second.load_state(read_arrays(tmp_path, "state", {"sha256": sums}))
+    ours, theirs = (collect(worker, 6) for worker in (first, second))
+    assert ours["state"].any()
+    for name, column in ours.items():
+        assert column.tobytes() == theirs[name].tobytes(), name
