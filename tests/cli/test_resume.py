@@ -183,6 +183,7 @@ def test_a_run_that_is_not_there_is_said(tmp_path, monkeypatch):
     assert named_run(read_command(["resume=null"])) is None
 
 
+@pytest.mark.slow
 def test_threads_that_were_chosen_stay(drl, tiny, tmp_path):
     args = ("mode=single", "worker.envs=16", "network.hidden=[128,128]", "trainer.batch_size=8192")
     done = drl("train", "env=Pendulum-v1", *tiny, *args, "trainer.threads=auto", "total_env_steps=48", cwd=tmp_path)

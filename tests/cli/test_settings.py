@@ -79,7 +79,7 @@ def test_every_key_is_needed(composed, key):
     if key == "algo" or key == "algo.name":
         assert "unknown algorithm" in problems[0]
     else:
-        assert problems == [f"{key}: is missing"]
+        assert problems == [f"{key}: is missing, say {key}=..."]
 
 
 @pytest.mark.parametrize("group", sorted(set(GROUPS) - {"algo"}))

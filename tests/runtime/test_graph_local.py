@@ -45,7 +45,7 @@ def test_sync_with_and_without_proxies_give_equal_weights(run_graph, proxies):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("ratio", [0.05, 0.3, 1.0])
+@pytest.mark.parametrize("ratio", [0.05, 0.3, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_counters_mean_the_same_in_every_mode(run_graph, mode, ratio):
     graph = run_graph(
         COUNTER, f"mode={mode}", "worker.num=2", "total_env_steps=2000", f"orchestrator.sample_insert_ratio={ratio}"

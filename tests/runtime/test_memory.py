@@ -13,6 +13,7 @@ from drl_cli.runtime.place.launch import RaySession
 ROUNDS = 2000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["async", "sync"])
 def test_no_object_is_kept_of_a_round(build_graph, mode):
     """Collects, inserts, updates, versions, reports, evaluations and checkpoints leave nothing behind."""

@@ -96,6 +96,7 @@ def test_a_chain_of_checkpoints_goes_on_exactly(kind, tmp_path):
         previous = folder
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(
     kind=st.sampled_from(sorted(CONFIGS)),

@@ -12,7 +12,7 @@ from drl_cli.runtime.place.handles import get
 
 FRAMES = (
     *("env=drl_cli.envs.probes:Frames-v0", "algo=dqn", "+env.kwargs.size=12", "worker.num=2"),
-    *("replay.capacity=500", "network.hidden=[8]", "algo.n_step=3", "total_env_steps=768"),
+    *("replay.capacity=500", "network=mlp", "network.hidden=[8]", "algo.n_step=3", "total_env_steps=768"),
 )
 
 
