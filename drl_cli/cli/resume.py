@@ -30,19 +30,9 @@ FREE = (
 """Keys (or groups) that may change at will: where and how fast things run, when they stop, what is written."""
 
 IMPOSSIBLE = (
-    *(
-        "seed",
-        "load_weights",
-        "network",
-        "optimizer.name",
-        "algo.name",
-        "env.name",
-        "env.id",
-        "env.kwargs",
-        "env.frame_stack",
-    ),
-    *("env.normalize_obs", "env.normalize_reward", "env.wrappers", "replay.sampler", "replay.compress"),
-    *("replay.seq_len", "replay.burn_in", "replay.overlap"),
+    *("seed", "load_weights", "network", "optimizer.name", "optimizer.kwargs", "algo.name", "env.name", "env.id"),
+    *("env.kwargs", "env.frame_stack", "env.normalize_obs", "env.normalize_reward", "env.wrappers"),
+    *("replay.sampler", "replay.compress", "replay.seq_len", "replay.burn_in", "replay.overlap"),
 )
 """Keys that what was saved depends on. All others change what is learned from here on, and need confirm=true."""
 

@@ -1,5 +1,6 @@
 """kill -9 of everything, again and again, and of each role alone."""
 
+import hashlib
 import random
 import re
 import signal
@@ -21,6 +22,11 @@ OFTEN = (
     "manage.eval_period=600",
     "orchestrator.sample_insert_ratio=2",
     "logger.report_s=0.2",
+)
+CNN = ("env=drl_cli.envs.probes:Frames-v0", "+env.kwargs.size=12", "algo=dqn")
+LSTM = (
+    *("env=drl_cli.envs.probes:Cue-v0", "algo=dqn", "network=lstm", "network.memory_size=8", "replay=sequences"),
+    *("replay.seq_len=6", "replay.burn_in=3", "replay.overlap=2"),
 )
 
 
@@ -52,6 +58,28 @@ def test_whenever_a_run_is_killed_it_goes_on_from_its_last_checkpoint(start, mod
     run.until(lambda: run.saved > step + 2 * PERIOD)
     run.send(signal.SIGTERM)
     assert run.wait() == 75, run.err
+    check_checkpoints(run.folder)
+    check_curves(run.folder)
+
+
+def weights(run):
+    """sha256 of the last model."""
+    return hashlib.sha256((run.folder / "checkpoints/last/model.safetensors").read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("kind", [CNN, pytest.param(LSTM, marks=EXHAUSTIVE)], ids=["cnn", "lstm"])
+def test_a_killed_sync_run_ends_with_the_weights_of_one_that_was_never_killed(start, tmp_path, kind):
+    args = (*OFTEN, *kind, "mode=sync", "orchestrator.sample_insert_ratio=0.25", "total_env_steps=2400")
+    (tmp_path / "once").mkdir()
+    once = start(*args, "debug.in_process=true", cwd=tmp_path / "once")
+    assert once.wait() == 0, once.err
+    run = start(*args)
+    run.until(lambda: run.saved >= PERIOD)
+    assert killed(run, 0.1) < 2400
+    run, step = resumed(start)
+    assert PERIOD <= step < 2400
+    assert run.wait() == 0, run.err
+    assert weights(run) == weights(once)
     check_checkpoints(run.folder)
     check_curves(run.folder)
 
@@ -90,6 +118,7 @@ def test_without_this_role_a_run_ends_soon_and_can_be_resumed(start, role, mode,
         pytest.param("manage", "async", (), f"manage {RESTARTED}/3", marks=EXHAUSTIVE),
         pytest.param("manage", "sync", (), f"manage {RESTARTED}/3", marks=EXHAUSTIVE),
         pytest.param("manage", "single", (), f"manage {RESTARTED}/3", marks=EXHAUSTIVE),
+        ("worker-0", "async", LSTM, rf"worker 0 {RESTARTED}/10 in \d+\.\d s"),
         pytest.param("worker-0", "sync", (), rf"worker 0 {RESTARTED}/10 in \d+\.\d s", marks=EXHAUSTIVE),
         pytest.param(
             "worker-0",

@@ -33,7 +33,9 @@ def test_every_key_has_a_verdict_and_every_verdict_a_key(composed):
         assert key in keys, key
     assert verdict("total_env_steps") == verdict("stop.return") == verdict("mode") == "free"
     assert verdict("algo.lr") == verdict("replay.capacity") == verdict("orchestrator.sample_insert_ratio") == "careful"
-    assert verdict("env.kwargs.gravity") == verdict("network.hidden") == verdict("seed") == "impossible"
+    assert verdict("optimizer.weight_decay") == "careful"
+    for key in ("env.kwargs.gravity", "network.hidden", "seed", "optimizer.name", "optimizer.kwargs.momentum"):
+        assert verdict(key) == "impossible", key
     assert {verdict(f"replay.{name}") for name in ("seq_len", "sampler")} == {"impossible"}
     assert len(SAMPLERS) == 4
 

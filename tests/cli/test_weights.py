@@ -1,5 +1,6 @@
 """load_weights on the command line: what it may name, and what is refused before anything starts."""
 
+import json
 import shutil
 
 import pytest
@@ -118,10 +119,28 @@ def test_the_command_starts_from_it_and_says_no_before_ray_starts(small_run, drl
     assert len(list(tmp_path.glob("outputs/*/*/*"))) == 1
 
 
-def test_a_normalised_run_is_evaluated_with_its_statistics(drl, tiny, tmp_path):
-    args = ("env=Pendulum-v1", *tiny, "env.normalize_obs=true", "env.normalize_reward=true")
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("env=Pendulum-v1", "env.normalize_obs=true", "env.normalize_reward=true"),
+        ("env=drl_cli.envs.probes:Both-v0", "+env.kwargs.size=24", "algo=dqn"),
+        (
+            *("env=drl_cli.envs.probes:Cue-v0", "algo=dqn", "network=lstm", "network.memory_size=8"),
+            *("replay=sequences", "replay.seq_len=6", "replay.burn_in=3", "replay.overlap=2"),
+        ),
+    ],
+    ids=["normalised", "cnn", "lstm"],
+)
+def test_a_run_is_evaluated_as_it_was_and_another_starts_from_it(drl, tiny, tmp_path, args):
+    """With its statistics, its torso, or a memory that begins anew in each episode."""
+    args = (*args, *tiny, "manage.confirm_episodes=0")
     assert drl("train", *args, cwd=tmp_path).returncode == 0
-    done = drl("eval", "episodes=2", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    returns = []
+    for _ in range(2):
+        done = drl("eval", "episodes=8", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        (path,) = tmp_path.glob("outputs/*/*/*/eval.json")
+        returns.append(json.loads(path.read_text())["returns"])
+    assert returns[0] == returns[1]
     again = drl("train", *args, "load_weights=latest", cwd=tmp_path)
     assert again.returncode == 0, again.stderr

@@ -17,7 +17,13 @@ SAC = (COUNTER, "network.hidden=[16,16]")
 DQN = ("env=drl_cli.envs.probes:Choose-v0", "algo=dqn", "network.hidden=[16,16]")
 NORMALIZED = ("env.normalize_obs=true", "env.normalize_reward=true")
 PPO = (COUNTER, "algo=ppo", "network.hidden=[16,16]")
-KINDS = pytest.mark.parametrize("kind", [SAC, DQN, PPO, (*SAC, *NORMALIZED)], ids=["sac", "dqn", "ppo", "normalized"])
+CNN = ("env=drl_cli.envs.probes:Frames-v0", "+env.kwargs.size=12", "algo=dqn", "network.hidden=[16,16]")
+LSTM = (*DQN, "network=lstm", "network.memory_size=8", "replay=sequences", "replay.seq_len=6", "replay.overlap=2")
+KINDS = pytest.mark.parametrize(
+    "kind",
+    [SAC, DQN, PPO, (*SAC, *NORMALIZED), CNN, LSTM],
+    ids=["sac", "dqn", "ppo", "normalized", "cnn", "lstm"],
+)
 
 
 def saved(folder, kind, seed=50):

@@ -150,8 +150,9 @@ def test_without_the_replay_it_is_filled_anew_and_no_updates_are_made_up_for(run
     assert rest.progress.updates_per_env_step() == pytest.approx(0.25, rel=0.02)
 
 
-def test_a_checkpoint_whose_file_was_changed_is_refused_by_name(run_graph):
-    half = run_graph(COUNTER, "mode=sync", "total_env_steps=512")
+@pytest.mark.parametrize("args", [(COUNTER,), (CUE, "algo=dqn", "network=lstm", *MEMORY, *SEQUENCES)])
+def test_a_checkpoint_whose_file_was_changed_is_refused_by_name(run_graph, args):
+    half = run_graph(*args, "mode=sync", "total_env_steps=512")
     last = half.folder / "checkpoints" / "last"
     files = sorted(path.name for path in last.iterdir())
     assert {"manifest.json", "model.safetensors", "state.orchestrator.json", "state.trainer.safetensors"} < set(files)
@@ -160,7 +161,7 @@ def test_a_checkpoint_whose_file_was_changed_is_refused_by_name(run_graph):
         for damaged in (content[:-3], content[: len(content) // 2] + b"\x80" + content[len(content) // 2 + 1 :]):
             (last / name).write_bytes(damaged)
             with pytest.raises(CheckpointError, match=name):
-                run_graph(COUNTER, "mode=sync", "total_env_steps=1024", run=half.folder)
+                run_graph(*args, "mode=sync", "total_env_steps=1024", run=half.folder)
         (last / name).write_bytes(content)
     assert open_checkpoint(last).env_steps == 512
 
