@@ -83,6 +83,20 @@ def test_a_resumed_run_ends_with_the_weights_of_one_that_never_stopped(run_graph
     assert counters(rest) == counters(once)
 
 
+@pytest.mark.ray
+@pytest.mark.exhaustive
+def test_several_trainers_go_on_as_if_they_had_never_stopped(run_graph, build_graph):
+    """Also the generators of those whose state is not saved: all have drawn the same."""
+    kind = ("env=CartPole-v1", "algo=ppo", *ROLLOUTS, "network.dropout=0.1", "optimizer=sgd")
+    args = ("mode=sync", "seed=3", "trainer.num=2", *kind, "total_env_steps=768")
+    once = run_graph(*args, on_ray=True)
+    half = interrupted(build_graph(*args, "checkpoint.period=300", on_ray=True))
+    assert weights(half) != weights(once)
+    rest = run_graph(*args, run=half.folder, on_ray=True)
+    assert weights(rest) == weights(once)
+    assert counters(rest) == counters(once)
+
+
 @pytest.mark.parametrize("mode", ["single", "sync"])
 def test_two_halves_are_a_whole(run_graph, mode):
     args = (f"mode={mode}", "env=Pendulum-v1", "seed=3")
