@@ -89,7 +89,7 @@ class Algorithm(NetworkAlgorithm):
         view, rows = self.see(batch)
         rows["next_mask"], rows["target_next_obs"] = action_mask(rows["next_obs"]), self.see_next(batch)
         rows["next_obs"] = view.next_obs if self.config.double else None
-        rows["drop"] = self.masks(self.online, len(view.obs))
+        rows["drop"] = self.masks(self.online, len(rows["obs"]))
         metrics, error_size, d_obs = self.gradients(rows)
         view.backward(d_obs)
         self.optimizer.step(metrics["q_loss"])

@@ -70,7 +70,10 @@ class Encoder:
 class View:
     """Features `[N, size]` of the N learned steps of a batch: `obs`, and `next_obs`, from which nothing is learned."""
 
-    obs: "torch.Tensor"
+    @property
+    def obs(self) -> "torch.Tensor":
+        """Those of the observations."""
+        raise NotImplementedError
 
     @property
     def next_obs(self) -> "torch.Tensor":
@@ -82,24 +85,26 @@ class View:
 
 
 class Rows(View):
-    """Of rows that have nothing to do with one another."""
+    """Of rows that have nothing to do with one another. What nobody learns from is made when it is asked for."""
 
     def __init__(self, encoder: Encoder, batch: Batch, learns: bool) -> None:
         self.encoder, self.batch = encoder, batch
         self._out: torch.Tensor | None = None
-        if encoder.is_plain or not learns:
-            with torch.no_grad():
-                self.obs = encoder.features(batch["obs"])
-            return
-        with torch.enable_grad():
-            self._out = encoder.features(batch["obs"])
-        self.obs = self._out.detach()
+        if learns and not encoder.is_plain:
+            with torch.enable_grad():
+                self._out = encoder.features(batch["obs"])
+
+    @property
+    def obs(self) -> "torch.Tensor":
+        return self._features("obs") if self._out is None else self._out.detach()
 
     @property
     def next_obs(self) -> "torch.Tensor":
-        """Made when it is asked for."""
+        return self._features("next_obs")
+
+    def _features(self, name: str) -> "torch.Tensor":
         with torch.no_grad():
-            return self.encoder.features(self.batch["next_obs"])
+            return self.encoder.features(self.batch[name])
 
     def backward(self, d_obs: "torch.Tensor | None") -> None:
         if self._out is not None:
@@ -128,8 +133,12 @@ class Unrolled(View):
             out, _ = memory.unroll(inputs[burn_in:], state, begins[burn_in:])  # [T + 1, B, H]
             learned = out[:-1].transpose(0, 1).flatten(0, 1)
         self._out = learned if learns else None
-        self.obs = learned.detach()
+        self._obs = learned.detach()
         self._next_obs = out[1:].detach().transpose(0, 1).flatten(0, 1)
+
+    @property
+    def obs(self) -> "torch.Tensor":
+        return self._obs
 
     @property
     def next_obs(self) -> "torch.Tensor":
