@@ -17,6 +17,7 @@ from drl_cli.types import MASK, Array, Column, Columns, EnvSpec, Last, Obs, Sche
 from drl_cli.utils.group import Context
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.params import Params
+from drl_cli.utils.torch_ops import one_thread
 
 if TYPE_CHECKING:
     from drl_cli.networks.recurrent import Memory
@@ -70,7 +71,10 @@ class Encoder:
 class View:
     """Features `[N, size]` of the N learned steps of a batch: `obs`, and `next_obs`, from which nothing is learned."""
 
-    obs: "torch.Tensor"
+    @property
+    def obs(self) -> "torch.Tensor":
+        """Those of the observations."""
+        raise NotImplementedError
 
     @property
     def next_obs(self) -> "torch.Tensor":
@@ -85,7 +89,11 @@ class Flat(View):
     """Of rows where there is nothing to learn: they are but flattened."""
 
     def __init__(self, encoder: Encoder, batch: Batch) -> None:
-        self.obs, self._next_obs = encoder.inputs.tensor(batch["obs"]), encoder.inputs.tensor(batch["next_obs"])
+        self._obs, self._next_obs = encoder.inputs.tensor(batch["obs"]), encoder.inputs.tensor(batch["next_obs"])
+
+    @property
+    def obs(self) -> "torch.Tensor":
+        return self._obs
 
     @property
     def next_obs(self) -> "torch.Tensor":
@@ -93,24 +101,26 @@ class Flat(View):
 
 
 class Rows(View):
-    """Of rows that have nothing to do with one another."""
+    """Of rows that have nothing to do with one another. What nobody learns from is made when it is asked for."""
 
     def __init__(self, encoder: Encoder, batch: Batch, learns: bool) -> None:
         self.encoder, self.batch = encoder, batch
         self._out: torch.Tensor | None = None
-        if encoder.is_plain or not learns:
-            with torch.no_grad():
-                self.obs = encoder.features(batch["obs"])
-            return
-        with torch.enable_grad():
-            self._out = encoder.features(batch["obs"])
-        self.obs = self._out.detach()
+        if learns and not encoder.is_plain:
+            with torch.enable_grad():
+                self._out = encoder.features(batch["obs"])
+
+    @property
+    def obs(self) -> "torch.Tensor":
+        return self._features("obs") if self._out is None else self._out.detach()
 
     @property
     def next_obs(self) -> "torch.Tensor":
-        """Made when it is asked for."""
+        return self._features("next_obs")
+
+    def _features(self, name: str) -> "torch.Tensor":
         with torch.no_grad():
-            return self.encoder.features(self.batch["next_obs"])
+            return self.encoder.features(self.batch[name])
 
     def backward(self, d_obs: "torch.Tensor | None") -> None:
         if self._out is not None:
@@ -139,8 +149,12 @@ class Unrolled(View):
             out, _ = memory.unroll(inputs[burn_in:], state, begins[burn_in:])  # [T + 1, B, H]
             learned = out[:-1].transpose(0, 1).flatten(0, 1)
         self._out = learned if learns else None
-        self.obs = learned.detach()
+        self._obs = learned.detach()
         self._next_obs = out[1:].detach().transpose(0, 1).flatten(0, 1)
+
+    @property
+    def obs(self) -> "torch.Tensor":
+        return self._obs
 
     @property
     def next_obs(self) -> "torch.Tensor":
@@ -213,7 +227,6 @@ class ActingEncoder:
         self.memory: Array | None = None
         self._learner: Encoder | None = None
         if network.memory != "none" or torso_name(network, spec) is not None:
-            torch.set_num_threads(1)
             self._learner = Encoder(network, spec, torch.Generator().manual_seed(0))
             self.width = self._learner.size
             self.params = Params(Context(torch.device("cpu")), **self._learner.parts)
@@ -233,7 +246,7 @@ class ActingEncoder:
         """Features `[E, width]` of observations, and the columns that the memory adds to these rows."""
         if self._learner is None:
             return self.inputs.array(obs), {}
-        with torch.no_grad():
+        with torch.no_grad(), one_thread():
             x = self._learner.features(_tensors(obs))
             if self._learner.memory is None:
                 return x.numpy(), {}

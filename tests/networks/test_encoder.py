@@ -1,0 +1,25 @@
+"""Encoders: how often observations go through a torso."""
+
+from collections import Counter
+
+import pytest
+
+from drl_cli.testing import Case
+
+
+@pytest.mark.parametrize(
+    ("algo", "probe", "online"),
+    [
+        (("dqn", "algo.double=true"), "Patch", 2),  # obs and next_obs
+        (("dqn", "algo.double=false"), "Patch", 1),
+        (("sac",), "PatchReach", 2),
+    ],
+)
+def test_no_image_goes_through_a_torso_for_nothing(algo, probe, online):
+    """The target encoder sees next observations alone; convolutions take most of an update's time."""
+    case = Case(*algo, f"env=drl_cli.envs.probes:{probe}-v0", "+env.kwargs.size=36", "network.hidden=[8]")
+    algorithm, calls = case.algorithm(), Counter()
+    for name, encoder in (("online", algorithm.encoder), ("target", algorithm.target_encoder)):
+        encoder.torso.register_forward_hook(lambda *args, name=name: calls.update([name]))
+    case.learn(algorithm, 0, 1)
+    assert calls == {"online": online, "target": 1}
