@@ -1,0 +1,15 @@
+"""What every algorithm has to do, checked for a module of yours as for ours; plain asserts, with pytest or without.
+
+    def test_my_algorithm():
+        check_algorithm("my_algo", "env=Pendulum-v1")
+        check_learning("my_algo", "algo.lr=3e-3", updates=600)
+
+Names and overrides are those of drl-train's command line.
+"""
+
+from drl_cli.testing.case import Case
+from drl_cli.testing.contract import check_algorithm
+from drl_cli.testing.gradients import check_gradients
+from drl_cli.testing.learning import check_learning
+
+__all__ = ["Case", "check_algorithm", "check_gradients", "check_learning"]

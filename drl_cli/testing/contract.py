@@ -1,0 +1,171 @@
+"""What the program needs of every algorithm."""
+
+import numpy as np
+
+from drl_cli.algos.base import Counts
+from drl_cli.algos.lookup import refusal
+from drl_cli.testing.case import ROWS, Case, close, equal, rows_of, tensors
+from drl_cli.testing.together import Together
+from drl_cli.types import (
+    Array,
+    Column,
+    Columns,
+)
+from drl_cli.utils.group import Context
+from drl_cli.utils.lazy import torch
+from drl_cli.utils.params import Refused
+
+
+def check_algorithm(name: str, *overrides: str) -> None:
+    """Raise AssertionError saying what an algorithm does not do that the program needs of it.
+
+    That is: parameters that fit the policy, actions of the environment's form, equal seeds equal results, a state that
+    goes on to the last bit, two learners that are equal to one with all their rows, a skipped update that changes
+    nothing. Layers that two learners can't share are no failure: the program refuses them by name.
+    """
+    case = Case(name, *overrides)
+    problem = refusal(name, case.spec, case.module.MODES[0], case.module.TABLES[0])
+    assert problem is None, problem
+    for check in (check_parameters, check_actions, check_update, check_resume, check_learners, check_skip):
+        check(case)
+
+
+def check_parameters(case: Case) -> None:
+    """`policy_params` is what the policy loads, and `load_policy` its inverse."""
+    algorithm, other = case.algorithm(0), case.algorithm(1)
+    params = algorithm.policy_params()
+    _check_column("policy_params", params, Column((), "float32"), len(params))
+    policy = case.policy()
+    for wrong in (params[:-1], np.append(params, params[:1])):
+        try:
+            policy.load(wrong)
+        except ValueError:
+            continue
+        raise AssertionError(f"Policy.load takes {len(wrong)} parameters; policy_params gives {len(params)}")
+    params.flags.writeable = False
+    policy.load(params)
+    other.load_policy(params)
+    assert np.array_equal(other.policy_params(), params), "load_policy is not the inverse of policy_params"
+    algorithm.learn(case.batch(), Counts())
+    assert not np.array_equal(algorithm.policy_params(), params), "an update changes nothing that the policy uses"
+    assert np.array_equal(other.policy_params(), params), "two algorithms share parameters"
+
+
+def check_actions(case: Case) -> None:
+    """Actions have the environment's form; they follow from the seed, and the best ones from the observation alone."""
+    policy, again, other = (case.policy(seed) for seed in (1, 1, 2))
+    for rows in (1, 7, 50):
+        obs, column = case.obs(rows), case.spec.action.column
+        for how in ("act", "random"):
+            drawn, same, another = (getattr(one, how)(obs) for one in (policy, again, other))
+            assert drawn.keys() == {"action", *case.extra}, f"{how} gives {sorted(drawn)}"
+            for key, values in drawn.items():
+                _check_column(f"{how}: {key}", values, column if key == "action" else case.extra[key], rows)
+            assert np.array_equal(drawn["action"], same["action"]), f"{how} does not follow from the seed"
+            differ = rows < 50 or not np.array_equal(drawn["action"], another["action"])
+            assert differ, f"{how} gives the same for two seeds: the policy does not explore by its own rng"
+            _check_bounds(how, drawn, case)
+        best = policy.greedy(obs)
+        _check_column("greedy", best, column, rows)
+        assert np.array_equal(best, other.greedy(obs)), "greedy depends on the seed"
+        assert equal(tensors({"obs": obs}), tensors({"obs": case.obs(rows)})), "the policy changes its observations"
+    other.load_state(policy.state())
+    ours, theirs = (one.act(case.obs(7))["action"] for one in (policy, other))
+    assert np.array_equal(ours, theirs), "Policy.state does not hold all that acting depends on"
+
+
+def check_update(case: Case) -> None:
+    """An update learns, leaves its batch as it is, and gives finite numbers; weights and priorities fit each other."""
+    algorithm, batch = case.algorithm(), case.batch()
+    before = algorithm.state()
+    update = algorithm.learn(batch, Counts())
+    assert equal(batch, case.batch()), "update changes its batch"
+    assert not equal(before, algorithm.state()), "update changes nothing"
+    for name, value in update.metrics.items():
+        assert getattr(value, "shape", None) == (), f"metric {name} has to be a scalar tensor, got {value!r}"
+        assert torch.isfinite(value), f"metric {name} is {float(value)}"
+    if update.priorities is None:
+        return
+    assert update.priorities.shape == (ROWS,), f"priorities have shape {list(update.priorities.shape)}, not [{ROWS}]"
+    assert (update.priorities >= 0).all(), "priorities have to be 0 or more"
+    ones, weighted = case.algorithm(), case.algorithm()
+    ones.learn(case.batch() | {"weight": torch.ones(ROWS)}, Counts())
+    weighted.learn(case.batch() | {"weight": torch.linspace(0.1, 1.0, ROWS)}, Counts())
+    assert close(ones.state(), algorithm.state()), "weights of 1 are not the same as no weights"
+    assert not equal(weighted.state(), algorithm.state()), "it gives priorities, and ignores the weights"
+
+
+def check_resume(case: Case) -> None:
+    """Equal seeds give equal updates, and a loaded state goes on to the last bit."""
+    one, same, other = case.algorithm(3), case.algorithm(3), case.algorithm(4)
+    case.learn(one, 0, 5)
+    random = torch.get_rng_state()
+    torch.manual_seed(3)
+    same = case.algorithm(3)
+    case.learn(same, 0, 5)
+    assert equal(one.state(), same.state()), "equal seeds give unequal updates"
+    assert not np.array_equal(one.policy_params(), other.policy_params()), "all seeds begin with the same parameters"
+    state = {name: tensor.clone() for name, tensor in one.state().items()}
+    torch.set_rng_state(random)
+    case.learn(one, 5, 10)
+    other.load_state(state)
+    torch.set_rng_state(random)
+    case.learn(other, 5, 10)
+    differ = [name for name, tensor in one.state().items() if not torch.equal(tensor, other.state()[name])]
+    assert not differ, (
+        f"a resumed run does not go on exactly: {', '.join(differ)}; all that it remembers has to be saved"
+    )
+
+
+def check_learners(case: Case, updates: int = 20) -> None:
+    """Two learners with half of the rows each stay equal to one another, and to one with all rows."""
+    groups = Together.pair()
+    try:
+        pair = [case.algorithm(0, Context(torch.device("cpu"), group)) for group in groups]
+    except Refused:
+        return
+    alone = case.algorithm(0)
+    batches = [case.batch(i, 2 * ROWS) for i in range(updates)]
+
+    def learn(rank: int) -> None:
+        for i, batch in enumerate(batches):
+            pair[rank].learn(rows_of(batch, slice(rank * ROWS, (rank + 1) * ROWS)), Counts(i, 10 * i))
+
+    for i, batch in enumerate(batches):
+        alone.learn(batch, Counts(i, 10 * i))
+    groups[0].run(learn)
+    first, second, one = (algorithm.state() for algorithm in (*pair, alone))
+    for name, tensor in one.items():
+        assert torch.equal(first[name], second[name]), f"two trainers drift apart: {name}; see trainer.num in the docs"
+        error = float((first[name].float() - tensor.float()).abs().max()) if tensor.numel() else 0.0
+        close = torch.allclose(first[name].float(), tensor.float(), rtol=1e-3, atol=1e-4)
+        assert close, f"two trainers are not equal to one with all rows: {name} differs by {error:.3g}"
+
+
+def check_skip(case: Case) -> None:
+    """With trainer.on_nonfinite=skip an update of a batch that is not finite changes nothing."""
+    algorithm = case.algorithm(0, Context(torch.device("cpu"), skips=True))
+    case.learn(algorithm, 0, 3)
+    before = algorithm.params.state() | algorithm.optimizer.state()
+    batch = case.batch(3)
+    batch["reward"][3] = np.inf
+    update = algorithm.learn(batch, Counts(3, 30))
+    assert (update.steps, update.skipped > 0) == (0, True), "an infinite reward was learned from"
+    after = algorithm.params.state() | algorithm.optimizer.state()
+    changed = [n for n, tensor in before.items() if not torch.equal(tensor, after[n]) and "generator." not in n]
+    assert not changed, f"a skipped update changed {', '.join(changed)}"
+
+
+def _check_column(what: str, values: Array, column: Column, rows: int) -> None:
+    given, needed = f"{values.dtype}{list(values.shape)}", f"{column.dtype}{[rows, *column.shape]}"
+    assert given == needed, f"{what} is {given}, needed is {needed}"
+
+
+def _check_bounds(how: str, columns: Columns, case: Case) -> None:
+    action, spec = columns["action"], case.spec.action
+    if spec.kind == "box":  # a sample of an unbounded density is clipped by the environment
+        most = np.inf if how == "act" and "log_prob" in columns else 1.0
+        assert np.abs(action).max() <= most, f"{how}: actions are in [-1, 1], got {float(np.abs(action).max())}"
+    else:
+        allowed = (action >= 0) & (action < np.array(spec.choices if action.ndim > 1 else spec.size))
+        assert allowed.all(), f"{how}: choices count from 0 and are below {spec.choices}"
