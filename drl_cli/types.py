@@ -42,13 +42,15 @@ class ActionSpec:
     """What a policy may output. Box actions live in [-1, 1]; the environment's edge rescales them.
 
     `size` is the number of dimensions (box), of choices (discrete), or of choices of all components (multidiscrete);
-    `choices` are those of each component, `(size,)` for discrete. `text` is the space as messages name it.
+    `choices` are those of each component, `(size,)` for discrete. `text` is the space as messages name it. Where a
+    box `is_free`, not all its dimensions have both bounds, and those take the policy's values as they are.
     """
 
     kind: Literal["box", "discrete", "multidiscrete"]
     size: int
     text: str
     choices: tuple[int, ...] = ()
+    is_free: bool = False
 
     def __post_init__(self) -> None:
         if self.kind == "discrete":

@@ -106,11 +106,9 @@ class Policy(NetworkPolicy):
 
     def greedy(self, obs: Obs, last: Last | None = None) -> Array:
         out, _ = self.forward(obs, last)
-        return (
-            np.clip(out, -1.0, 1.0)
-            if self.action.kind == "box"
-            else best_choices(allowed(out, obs), self.action.choices)
-        )
+        if self.action.kind == "box":
+            return out if self.action.is_free else np.clip(out, -1.0, 1.0)
+        return best_choices(allowed(out, obs), self.action.choices)
 
 
 def choice_log_prob(logits: Array, action: Array, choices: tuple[int, ...]) -> Array:

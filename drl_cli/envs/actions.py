@@ -20,7 +20,7 @@ def action_spec(id: str, space: Space) -> ActionSpec:
     """
     parts = _leaves(space)
     if parts and all(isinstance(part, spaces.Box) for part in parts):
-        return ActionSpec("box", _width(space), _text(space))
+        return ActionSpec("box", _width(space), _text(space), is_free=unbounded(space) > 0)
     if isinstance(space, spaces.Discrete):
         return ActionSpec("discrete", int(space.n), _text(space))
     if parts and all(isinstance(part, CHOICES) for part in parts):

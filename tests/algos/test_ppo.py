@@ -268,6 +268,17 @@ def test_greedy_is_the_mean_within_the_bounds_or_the_likeliest_choice():
             assert torch.equal(greedy, out.argmax(-1))
 
 
+def test_greedy_actions_without_bounds_are_not_cut():
+    free = EnvSpec("x", SPECS["box"].obs, ActionSpec("box", 3, "box", is_free=True))
+    algorithm, obs = make("box", spec=free), 3 * np.ones((1, 5), np.float32)
+    algorithm.actor.init("orthogonal", torch.Generator().manual_seed(3))
+    algorithm.actor.networks[0][-1][:] = 4.0
+    policy = Policy(CONFIG, NetworkConfig((16, 12), "tanh", "orthogonal"), free, 0)
+    policy.load(algorithm.policy_params())
+    assert policy.greedy(obs).max() > 2.0
+    assert make_policy(algorithm, "box").greedy(obs).max() == 1.0
+
+
 def test_bytes_are_scaled():
     spec = EnvSpec("x", Column((5,), "uint8"), SPECS["discrete"].action)
     obs = np.random.default_rng(0).integers(0, 256, (40, 5), dtype=np.uint8)

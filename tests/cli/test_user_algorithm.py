@@ -25,7 +25,7 @@ from drl_cli.runtime.run_folder import make_folder
 ALGO = Path(__file__).parents[1] / "support" / "outside" / "my_algo.py"
 HEAD = """from dataclasses import dataclass
 
-from drl_cli import Count
+from drl_cli.api import Count
 from drl_cli.algos import dqn
 from my_pkg.my_algo import *
 """

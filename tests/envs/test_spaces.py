@@ -194,7 +194,7 @@ def test_dimensions_without_bounds_take_actions_as_they_are():
     low, high = np.array([-np.inf, 0.0, -1.0, -4.0]), np.array([np.inf, np.inf, 1.0, 4.0])
     space = Box(low, high, dtype=np.float64)
     found = spec(action=space)
-    assert found.action == ActionSpec("box", 4, "Box(4,)")
+    assert found.action == ActionSpec("box", 4, "Box(4,)", is_free=True)
     said = "TestAny-v0: 2 dimensions of its actions have no bounds; the policy's values go in as they are"
     assert found.notes == (said,)
     env = Env(config(action=space), found)
