@@ -91,6 +91,11 @@ def read_command(args: Sequence[str]) -> CommandLine:
     return CommandLine(flags, overrides, file, bool({"-m", "--multirun"} & set(flags)))
 
 
+def with_free_keys(overrides: Sequence[str]) -> list[str]:
+    """Overrides as Hydra takes them: keys below env.kwargs and optimizer.kwargs need not be in any yaml."""
+    return [f"++{arg}" if arg.startswith(("env.kwargs.", "optimizer.kwargs.")) else arg for arg in overrides]
+
+
 def check_command(command: CommandLine) -> None:
     """Raise UsageError with every wrong group, key and plain value on the command line.
 

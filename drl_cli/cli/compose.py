@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from drl_cli.algos.base import AlgoConfig
-from drl_cli.cli.check import conf_dir
+from drl_cli.cli.check import conf_dir, with_free_keys
 from drl_cli.cli.errors import UsageError
 from drl_cli.cli.settings import build, unknown_key
 from drl_cli.runtime.config import Config
@@ -28,7 +28,7 @@ def compose(overrides: Sequence[str], file: Path | None = None) -> Config:
     path = (file or conf_dir() / "train.yaml").absolute()
     try:
         with hydra.initialize_config_dir(str(path.parent), version_base="1.3"):
-            plain = OmegaConf.to_container(hydra.compose(path.stem, overrides=list(overrides)), resolve=True)
+            plain = OmegaConf.to_container(hydra.compose(path.stem, overrides=with_free_keys(overrides)), resolve=True)
     except (HydraException, OmegaConfBaseException) as error:
         raise UsageError(brief(error)) from error
     assert isinstance(plain, dict)

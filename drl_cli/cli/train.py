@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from drl_cli.cli.check import algorithm_yaml, check_command, conf_dir, groups, options, read_command
+from drl_cli.cli.check import algorithm_yaml, check_command, conf_dir, groups, options, read_command, with_free_keys
 from drl_cli.cli.compose import brief
 from drl_cli.cli.errors import DONE, INTERRUPTED, SWEEP, TERMINATED, UsageError, fail, report, users_errors
 from drl_cli.cli.resume import claimed, named_run, resume, with_config_of
@@ -53,7 +53,7 @@ def main() -> None:
             if folder := named_run(command):
                 command = with_config_of(folder, command)
             check_command(command)
-            _run_hydra([*command.flags, *OURS, *command.overrides])
+            _run_hydra([*command.flags, *OURS, *with_free_keys(command.overrides)])
     except UsageError as error:
         fail(error)
     except KeyboardInterrupt:

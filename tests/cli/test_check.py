@@ -9,7 +9,8 @@ import sys
 import pytest
 
 from drl_cli.algos.sac import Config as SacConfig
-from drl_cli.cli.check import check_command, groups, options, read_command
+from drl_cli.cli.check import check_command, groups, options, read_command, with_free_keys
+from drl_cli.cli.compose import compose
 from drl_cli.cli.errors import UsageError
 from drl_cli.cli.settings import all_keys
 
@@ -256,3 +257,10 @@ def test_ids_that_gymnasium_does_not_have_wait_for_envpool():
     assert problem.startswith("no environment 'Pong-v5'.")
     (problem,) = problems_of("env.backend=envpol")
     assert problem == "env.backend: 'envpol' is not one of gymnasium, envpool"
+
+
+def test_keys_of_mappings_that_take_any_need_no_plus():
+    config = compose(["env=Pendulum-v1", "env.kwargs.g=5.0", "optimizer=sgd", "optimizer.kwargs.momentum=0.5"])
+    assert config.env.kwargs == {"g": 5.0}
+    assert config.optimizer.kwargs == {"momentum": 0.5}
+    assert with_free_keys(["+env.kwargs.g=1", "algo.lr=1"]) == ["+env.kwargs.g=1", "algo.lr=1"]
