@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -86,8 +86,7 @@ class EnvSpec:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Last:
+class Last(NamedTuple):
     """What the step before gave each environment: `action` `[E, ...]`, unscaled `reward` `[E]`.
 
     Both are 0 where an episode `begins`, bool `[E]`.

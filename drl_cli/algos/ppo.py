@@ -113,6 +113,10 @@ class Policy(NetworkPolicy):
 
 def choice_log_prob(logits: Array, action: Array, choices: tuple[int, ...]) -> Array:
     """Log-probability `[E]` of actions under softmax(logits) of each choice, logits `[E, sum(choices)]`."""
+    if len(choices) == 1:  # what most environments have, and four times as fast
+        log_probs = logits - np.logaddexp.reduce(logits, -1, keepdims=True)
+        of_action: Array = log_probs[np.arange(len(logits)), action]
+        return of_action
     log_prob = np.zeros(len(logits), np.float32)
     parts = np.split(logits, np.cumsum(choices)[:-1], -1)
     for one, a in zip(parts, action.reshape(len(logits), len(choices)).T, strict=True):

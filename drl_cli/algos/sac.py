@@ -54,7 +54,7 @@ class Policy(NetworkPolicy):
 
     def act(self, obs: Obs, last: Last | None = None) -> Columns:
         out, memory = self.forward(obs, last)
-        mean, log_std = np.split(out, 2, -1)
+        mean, log_std = out[:, : self.action.size], out[:, self.action.size :]  # np.split takes ten times as long
         noise = self.rng.standard_normal(mean.shape, dtype=np.float32)
         std = np.exp(np.minimum(np.maximum(log_std, LOG_STD_MIN), LOG_STD_MAX))
         return {"action": np.tanh(mean + std * noise), **memory}

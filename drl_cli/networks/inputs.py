@@ -53,6 +53,8 @@ def flatten(obs: "torch.Tensor") -> "torch.Tensor":
 def flatten_numpy(obs: Obs) -> Array:
     """The same in numpy."""
     assert isinstance(obs, np.ndarray)
+    if obs.ndim == 2 and obs.dtype == np.float32:
+        return obs
     x = obs.reshape(len(obs), math.prod(obs.shape[1:])).astype(np.float32, copy=False)
     return x * np.float32(1 / 255) if obs.dtype == np.uint8 else x
 

@@ -115,9 +115,9 @@ class Worker:
 
     def _step(self, random_actions: bool) -> int:
         """Step all environments; returns how many of them took the step."""
-        obs = map_parts(np.ndarray.copy, self.envs.obs)
-        choose = self.policy.random if random_actions else self.policy.act
-        columns = choose(obs, self.last)
+        seen = self.envs.obs
+        obs = seen.copy() if isinstance(seen, np.ndarray) else map_parts(np.ndarray.copy, seen)
+        columns = self.policy.random(obs, self.last) if random_actions else self.policy.act(obs, self.last)
         step = self.envs.step(columns["action"])
         self.builder.append({**flat_columns("obs", obs), **columns, **step.columns(), "source": self.source})
         self.last = Last.of(columns["action"], step.reward, self.envs.begun)
@@ -130,7 +130,7 @@ class Worker:
             held = self.held
             state |= {"held": np.array([held.version, held.opt_steps, held.env_steps]), "params": self.params.copy()}
         state |= nested("policy", self.policy.state()) | nested("builder", self.builder.state())
-        state |= nested("last", vars(self.last))
+        state |= nested("last", self.last._asdict())
         return state | nested("envs", self.envs.state()) | nested("globals", globals_state())
 
     def load_state(self, state: State) -> None:
