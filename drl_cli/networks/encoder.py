@@ -71,15 +71,18 @@ class Encoder:
 class View:
     """Features `[N, size]` of the N learned steps of a batch: `obs`, and `next_obs`, from which nothing is learned."""
 
+    _obs: "torch.Tensor"
+    _next_obs: "torch.Tensor"
+
     @property
     def obs(self) -> "torch.Tensor":
         """Those of the observations."""
-        raise NotImplementedError
+        return self._obs
 
     @property
     def next_obs(self) -> "torch.Tensor":
         """Those of the next observations."""
-        raise NotImplementedError
+        return self._next_obs
 
     def backward(self, d_obs: "torch.Tensor | None") -> None:
         """Write the gradients of the encoder's parts, given d loss/d obs; nothing where it has none."""
@@ -90,14 +93,6 @@ class Flat(View):
 
     def __init__(self, encoder: Encoder, batch: Batch) -> None:
         self._obs, self._next_obs = encoder.inputs.tensor(batch["obs"]), encoder.inputs.tensor(batch["next_obs"])
-
-    @property
-    def obs(self) -> "torch.Tensor":
-        return self._obs
-
-    @property
-    def next_obs(self) -> "torch.Tensor":
-        return self._next_obs
 
 
 class Rows(View):
@@ -151,14 +146,6 @@ class Unrolled(View):
         self._out = learned if learns else None
         self._obs = learned.detach()
         self._next_obs = out[1:].detach().transpose(0, 1).flatten(0, 1)
-
-    @property
-    def obs(self) -> "torch.Tensor":
-        return self._obs
-
-    @property
-    def next_obs(self) -> "torch.Tensor":
-        return self._next_obs
 
     def backward(self, d_obs: "torch.Tensor | None") -> None:
         if self._out is not None:

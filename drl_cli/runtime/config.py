@@ -182,7 +182,7 @@ class Config:
     @property
     def outside_modules(self) -> list[str]:
         """Modules from outside this package that the run names: of its algorithm, network, environment and wrappers."""
-        objects = (getattr(self.network, "torso", ""), self.env.id, *getattr(self.env, "wrappers", ()))
+        objects = (self.network.torso, self.env.id, *self.env.wrappers)
         modules = [module_path(self.algo.name), *(path.partition(":")[0] for path in objects if path and ":" in path)]
         return sorted({module for module in modules if module.partition(".")[0] != __name__.partition(".")[0]})
 
