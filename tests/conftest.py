@@ -8,6 +8,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from go_on import GoOn
 from graphs import TINY, make_config
 
 hypothesis.settings.register_profile(  # a busy machine is no failure, and equal code has equal examples
@@ -17,6 +18,15 @@ hypothesis.settings.load_profile("here")
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
+
+
+def pytest_addoption(parser):
+    parser.addoption("--go-on", action="store_true", help="leave out what has passed before and has not changed")
+
+
+def pytest_configure(config):
+    if config.getoption("--go-on"):
+        config.pluginmanager.register(GoOn(config.rootpath))
 
 
 @pytest.fixture(scope="session")

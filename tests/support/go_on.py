@@ -1,0 +1,59 @@
+"""Pytest plugin of `--go-on`: leaves out what has passed before, with the same code, data, packages and test file."""
+
+import hashlib
+import sys
+from functools import cache
+from importlib.metadata import distributions
+from pathlib import Path
+
+import pytest
+
+SHARED = ("drl_cli", "conf", "docs", "scripts", "tests/support", "pyproject.toml", "README.md")
+KEPT = 20_000
+
+
+class GoOn:
+    """`file` has a line for each test that passed: a digest of what it rests on, and its name."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.file = root, root / ".check" / "passed"
+        lines = self.file.read_text().splitlines()[-KEPT:] if self.file.exists() else []
+        self.passed = set(lines)
+        self.failed: set[str] = set()
+        self.left_out = 0
+        shared = [path for name in SHARED for path in _files(root / name)]
+        self.shared = _digest(root, [*shared, *root.glob("tests/**/conftest.py")])
+        self.shared += "".join(sorted(f"{package.name}{package.version}" for package in distributions())) + sys.version
+        self.line = cache(self._line)
+
+    def pytest_collection_modifyitems(self, config, items) -> None:
+        before = [item for item in items if self.line(item.nodeid) in self.passed]
+        self.left_out = len(before)
+        if before:
+            config.hook.pytest_deselected(items=before)
+            items[:] = [item for item in items if self.line(item.nodeid) not in self.passed]
+
+    def pytest_runtest_logreport(self, report) -> None:
+        if report.failed:
+            self.failed.add(report.nodeid)
+        elif report.when == "teardown" and report.nodeid not in self.failed:
+            self.file.parent.mkdir(exist_ok=True)
+            with self.file.open("a") as file:
+                print(self.line(report.nodeid), file=file)
+
+    def pytest_sessionfinish(self, session, exitstatus) -> None:
+        if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and self.left_out:  # all have passed before
+            session.exitstatus = pytest.ExitCode.OK
+
+    def _line(self, name: str) -> str:
+        file = name.partition("::")[0]
+        return f"{hashlib.sha256((self.shared + _digest(self.root, [self.root / file])).encode()).hexdigest()} {name}"
+
+
+def _files(path: Path) -> list[Path]:
+    return [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file() and file.suffix != ".pyc"]
+
+
+def _digest(root: Path, files: list[Path]) -> str:
+    parts = (str(file.relative_to(root)).encode() + b"\0" + file.read_bytes() for file in sorted(files))
+    return hashlib.sha256(b"\0".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
