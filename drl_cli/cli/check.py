@@ -111,6 +111,8 @@ def check_command(command: CommandLine) -> None:
         key, value = match["key"], match["value"] or ""
         if key.startswith("hydra"):
             continue
+        if command.is_sweep and "(" in value:  # choice(...), range(...): each job is checked by itself
+            continue
         if key in groups() and match["sign"] is None:
             if command.config_file is None and not (key == "env" and is_pool):  # EnvPool's ids take seconds to import
                 for name in value.split(",") if command.is_sweep else [value]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # importing it takes long
 FREE = (
     *("mode", "device", "total_env_steps", "stop", "output_dir"),
     *("worker.num", "worker.proxies", "worker.envs", "worker.block_rows", "worker.fetch", "worker.step_timeout_s"),
-    *("worker.max_restarts", "replay.shards", "manage", "checkpoint", "logger", "ray", "debug"),
+    *("worker.max_restarts", "replay.shards", "manage", "checkpoint", "logger", "ray", "sweep", "debug"),
     *("trainer.num", "trainer.updates_per_call", "trainer.threads", "trainer.products", "trainer.compile"),
     *("trainer.on_nonfinite", "orchestrator.band", "orchestrator.gather_window_s", "orchestrator.stall_s"),
     "orchestrator.sample_load_ratio",
@@ -88,8 +88,8 @@ def named_run(command: CommandLine) -> Path | None:
     ((key, value),) = named.items()
     if command.config_file is not None:
         raise UsageError(f"{key} brings the run's config: leave --config-path and --config-name out")
-    if key == "resume" and command.is_sweep:
-        raise UsageError("resume goes on with one run: leave -m out (from_config can be swept)")
+    if key == "resume" and command.is_sweep:  # a sweep goes on
+        return None
     for name in values.keys() & set(groups()) - {"mode"}:
         raise UsageError(f"{key}: {name}={values[name]} chooses another group of options; here single keys can be set")
     folder, checkpoint = find_checkpoint(value.strip("'\""), values.get("output_dir") or "outputs")

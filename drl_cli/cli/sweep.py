@@ -1,47 +1,177 @@
-"""A job of a sweep: a process of its own, which gets the signals that the sweep gets."""
+"""`drl-train -m`: all jobs are composed and checked, then run side by side; `-m resume=SWEEP` runs those not done."""
 
-import signal
-import subprocess
+import shlex
 import sys
-from collections.abc import Mapping, Sequence
-from types import FrameType
+from collections.abc import Sequence
+from pathlib import Path
 
-from drl_cli.runtime.place.signals import EXIT_CODES
+import psutil
 
+from drl_cli.cli.check import OVERRIDE, CommandLine, check_command, read_command
+from drl_cli.cli.errors import DONE, SWEEP, UsageError
+from drl_cli.cli.grid import jobs as grid
+from drl_cli.runtime.config import Config
+from drl_cli.sweeps.job import Job
+from drl_cli.sweeps.launcher import Launcher, slots
+from drl_cli.sweeps.sweep import FILE, Sweep
+from drl_cli.sweeps.table import View
+from drl_cli.utils.cores import cores
 
-class _Forward:
-    """Passes signals on to a job, those that came before it was there too."""
-
-    def __init__(self) -> None:
-        self.received: list[signal.Signals] = []
-        self.job: subprocess.Popen[bytes] | None = None
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        self.received.append(signal.Signals(number))
-        if self.job is not None:
-            self.job.send_signal(number)
-
-    def to(self, job: "subprocess.Popen[bytes]") -> None:
-        """From now on."""
-        self.job = job
-        for number in self.received:
-            job.send_signal(number)
+OF_THE_SWEEP = ("resume", "dry_run", "sweep.jobs")
+"""Keys that say what to do with all jobs, and are of none."""
+PROCESS_BYTES = 300 * 2**20
+"""Memory of each process of a job, without its rows."""
 
 
-def run_job(command: Sequence[str], env: Mapping[str, str]) -> int:
-    """Run it to its end; returns its exit code.
+def run_sweep(command: CommandLine) -> int:
+    """The command with -m; returns the exit code. Raises UsageError with what is wrong with any job."""
+    ours, rest = _of_the_sweep(command.overrides)
+    flags = [flag for flag in command.flags if flag not in ("-m", "--multirun")]
+    output_dir = next((arg.partition("=")[2] for arg in rest if arg.startswith("output_dir=")), "outputs").strip("'\"")
+    is_new = "resume" not in ours
+    sweep = Sweep(Path(), flags, []) if is_new else Sweep.open(find_sweep(ours["resume"].strip("'\""), output_dir))
+    if is_new or any(not arg.startswith("output_dir=") for arg in rest):
+        sweep.add(grid(rest))
+    if is_new and len(sweep.jobs) == 1:
+        raise UsageError("-m sweeps over several values, as in seed=0,1 or algo.lr=3e-4,1e-3; for one run leave -m out")
+    jobs = [job for job in sweep.jobs if not job.is_done]
+    most = [f"sweep.jobs={ours['sweep.jobs']}"] if "sweep.jobs" in ours else []
+    configs = check_jobs(jobs, sweep.flags, most)
+    if ours.get("dry_run", "false").lower() == "true":
+        print(f"{len(jobs)} jobs; all checks passed")
+        return DONE
+    if is_new:
+        sweep.make_folder(output_dir)
+    if jobs:
+        run_jobs(sweep, jobs, configs)
+    return close(sweep)
 
-    SIGINT and SIGTERM are for the job, which saves what it has; then the sweep ends, too: SystemExit with the code of
-    the first. The job has a process group of its own, so that a terminal's Ctrl-C comes to it once.
+
+def _of_the_sweep(overrides: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """What is of the sweep as a whole, by key, and the rest."""
+    matches = [(arg, OVERRIDE.fullmatch(arg)) for arg in overrides]
+    ours = {match["key"]: match["value"] or "" for _, match in matches if match and match["key"] in OF_THE_SWEEP}
+    return ours, [arg for arg, match in matches if not (match and match["key"] in OF_THE_SWEEP)]
+
+
+def find_sweep(name: str, output_dir: str) -> Path:
+    """The newest sweep that is meant: a path, `latest`, or the start of its folder's name; raises UsageError."""
+    if (Path(name) / FILE).is_file():
+        return Path(name).resolve()
+    found = sorted(path.parent for path in (Path(output_dir) / "multirun").glob(f"*/{FILE}"))
+    meant = [path for path in found if name == "latest" or path.name.startswith(name)]
+    if not meant:
+        there = f"; there is: {', '.join(path.name for path in found[-5:])}" if found else ""
+        raise UsageError(f"resume: no sweep '{name}' in {Path(output_dir).absolute() / 'multirun'}{there}")
+    return meant[-1].resolve()
+
+
+def check_jobs(jobs: Sequence[Job], flags: Sequence[str], more: Sequence[str]) -> list[Config]:
+    """The config of each job that can run now; raises UsageError with the problems of all of them, each said once.
+
+    Of jobs that differ in nothing but the seed the first is tried. What a file that may still come would mend is a
+    warning: the job will say so itself, and can be run again.
     """
-    forward = _Forward()
-    before = {number: signal.signal(number, forward) for number in EXIT_CODES}
+    from drl_cli.cli.compose import compose
+    from drl_cli.cli.errors import users_errors
+    from drl_cli.cli.preflight import preflight
+
+    file = read_command(flags).config_file
+    configs: list[Config] = []
+    problems: dict[str, list[int]] = {}
+    tried: set[str] = set()
+    codes: list[int] = []
+    for job in jobs:
+        try:
+            check_command(CommandLine([], job.overrides, file, is_sweep=False))
+            config = compose([*job.overrides, *more], file)
+            key = repr(config).replace(f"seed={config.seed}", "", 1)
+            if key not in tried:
+                with users_errors(config.outside_modules):
+                    preflight(config)
+            tried.add(key)
+            configs.append(config)
+        except UsageError as error:
+            if _wants_a_file(error):
+                print(f"warning: job {job.number} will fail: {error}", file=sys.stderr)
+                continue
+            codes.append(error.exit_code)
+            for problem in error.problems:
+                problems.setdefault(problem, []).append(job.number)
+    if problems:
+        lines = [f"{problem}{_in_jobs(numbers, len(jobs))}" for problem, numbers in problems.items()]
+        raise UsageError(lines, min(codes))
+    return configs
+
+
+def _wants_a_file(error: BaseException | None) -> bool:
+    """Whether a missing file is what it comes from."""
+    while error is not None:
+        if isinstance(error, FileNotFoundError):
+            return True
+        error = error.__cause__
+    return False
+
+
+def _in_jobs(numbers: Sequence[int], count: int) -> str:
+    if len(numbers) == count:
+        return ""
+    return f"   (job {', '.join(map(str, numbers[:5]))}{', ...' if len(numbers) > 5 else ''} of {count})"
+
+
+def run_jobs(sweep: Sweep, jobs: Sequence[Job], configs: Sequence[Config]) -> None:
+    """As many at once as there is room for."""
+    places, most = room(configs)
+    if most > len(places):
+        print(f"sweep.jobs={most}: this machine holds {len(places)} at once; more would be slower, not faster")
+    at_once = min(len(places), len(jobs))
+    print(f"sweep of {len(sweep.jobs)} jobs, {len(jobs)} to run, {at_once} at once  ->  {sweep.folder}", flush=True)
+    view, launcher = View(sweep, sys.stdout), Launcher(sweep, places, sweep.flags)
+    launcher.changed, launcher.tick = view.changed, view.tick
     try:
-        with subprocess.Popen(command, env=env, process_group=0) as job:
-            forward.to(job)
-        if forward.received:
-            sys.exit(EXIT_CODES[forward.received[0]])
+        launcher.run(jobs)
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    return job.returncode
+        view.close()
+
+
+def room(configs: Sequence[Config]) -> tuple[list[set[int]], int]:
+    """The processors of each place for a job, an empty set for all of them; and how many places were asked for."""
+    if not configs:
+        return [set()], 0
+    config, need, memory = configs[0], max(map(processors, configs)), max(map(memory_needed, configs))
+    most = 0 if config.sweep.jobs == "auto" else config.sweep.jobs
+    return slots(cores(), need, psutil.virtual_memory().available, memory, most or None), most
+
+
+def processors(config: Config) -> int:
+    """What a job keeps busy."""
+    threads = config.trainer.threads if isinstance(config.trainer.threads, int) else 1
+    return threads if config.mode == "single" else config.num_workers + config.trainer.num * threads
+
+
+def memory_needed(config: Config) -> int:
+    """Bytes: its processes, Ray's, and replay."""
+    from drl_cli.cli.preflight import environment_spec, replay_bytes
+
+    roles = 5 if config.mode == "single" else 6 + config.num_workers
+    return roles * PROCESS_BYTES + replay_bytes(config, environment_spec(config))
+
+
+def close(sweep: Sweep) -> int:
+    """Say what is left to do; the exit code."""
+    left = [job for job in sweep.jobs if not job.is_done]
+    print(f"{len(sweep.jobs) - len(left)} of {len(sweep.jobs)} jobs done; {sweep.folder / 'sweep.csv'}")
+    if not left:
+        return DONE
+    for job in left:
+        differs = " ".join(f"{key}={value}" for key, value in job.differs.items())
+        print(f"error: job {job.number} {job.status}: {differs}{_reason(sweep.log(job))}", file=sys.stderr)
+    print(f"next: drl-train -m resume={shlex.quote(str(sweep.folder))}", file=sys.stderr)
+    return SWEEP
+
+
+def _reason(log: Path) -> str:
+    """The last error that a job printed."""
+    lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
+    return f": {errors[-1]}" if errors else f"; see {log}"

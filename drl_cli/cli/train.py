@@ -1,8 +1,6 @@
 """drl-train: compose the config with Hydra, check it, train."""
 
 import dataclasses
-import json
-import math
 import os
 import signal
 import sys
@@ -12,23 +10,19 @@ from typing import Any
 
 from drl_cli.cli.check import algorithm_yaml, check_command, conf_dir, groups, options, read_command, with_free_keys
 from drl_cli.cli.compose import brief
-from drl_cli.cli.errors import DONE, INTERRUPTED, SWEEP, TERMINATED, UsageError, fail, report, users_errors
+from drl_cli.cli.errors import DONE, INTERRUPTED, TERMINATED, UsageError, fail, report, users_errors
 from drl_cli.cli.resume import claimed, named_run, resume, with_config_of
-from drl_cli.cli.runs import read_json
 from drl_cli.cli.settings import build, config_class, default_values, to_yaml_keys
-from drl_cli.cli.sweep import run_job
+from drl_cli.cli.sweep import run_sweep
 from drl_cli.runtime.config import Config
+from drl_cli.sweeps.launcher import begin_job, end_with_sweep
 from drl_cli.types import leaves
 from drl_cli.utils.clock import process_start
 from drl_cli.utils.cores import num_cores
 
-RESULT_FILE = "DRL_RESULT_FILE"
-"""Environment variable: where a job of a sweep leaves the path of its summary for the sweep."""
-
 OURS = (
     *("hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null"),
     *("hydra.run.dir=.", "hydra.job.chdir=false"),
-    "hydra.sweep.dir=${output_dir}/multirun/${now:%Y%m%d-%H%M%S-%f}",
 )
 """What we tell Hydra: run folders and logs are ours."""
 
@@ -42,6 +36,7 @@ def main() -> None:
     args = sys.argv[1:]
     sys.path.insert(0, os.getcwd())
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # until there is something to save
+    end_with_sweep()
     try:
         if {"--help", "-h"} & set(args):
             print("\n".join([help_text(), *(line for arg in args for line in algorithm_help(arg))]))
@@ -53,16 +48,14 @@ def main() -> None:
             if folder := named_run(command):
                 command = with_config_of(folder, command)
             check_command(command)
+            if command.is_sweep:
+                sys.exit(run_sweep(command))
             _run_hydra([*command.flags, *OURS, *with_free_keys(command.overrides)])
     except UsageError as error:
         fail(error)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
-    failed = [code for code in exit_codes if code != DONE]
-    if len(exit_codes) > 1 and failed:
-        print(f"error: {len(failed)} of {len(exit_codes)} jobs failed", file=sys.stderr)
-        sys.exit(SWEEP)
-    sys.exit(failed[0] if failed else DONE)
+    sys.exit(exit_codes[0] if exit_codes else DONE)
 
 
 def _run_hydra(args: Sequence[str]) -> None:
@@ -81,40 +74,18 @@ def _run_hydra(args: Sequence[str]) -> None:
         raise UsageError(brief(error)) from error
 
 
-def _job(node: Any) -> float | None:
-    """One run: the objective (best evaluation return) for sweepers. Any: Hydra's DictConfig."""
-    from hydra.core.hydra_config import HydraConfig
-    from hydra.types import RunMode
+def _job(node: Any) -> None:
+    """One run. Any: Hydra's DictConfig."""
     from omegaconf import OmegaConf
 
-    hydra_config = HydraConfig.get()
-    if hydra_config.mode == RunMode.MULTIRUN:
-        return _sweep_job(list(hydra_config.overrides.task))
     plain = OmegaConf.to_container(node, resolve=True)
     assert isinstance(plain, dict)
     try:
         summary = train({str(key): value for key, value in plain.items()})
     except UsageError as error:  # reported here: Hydra would put lines of its own around it
         exit_codes.append(report(error))
-        return None
-    exit_codes.append(int(summary["exit_code"]))
-    best = summary.get("best_return")
-    return None if best is None else float(best)
-
-
-def _sweep_job(overrides: list[str]) -> float:
-    """A run in a process of its own: what it leaves behind or breaks does not touch the next one."""
-    print(f"[job {len(exit_codes)}] {' '.join(overrides)}", flush=True)
-    result = Path(os.environ.get("TMPDIR", "/tmp")) / f"drl-{os.getpid()}-{len(exit_codes)}.json"
-    flags = [flag for flag in read_command(typed).flags if flag not in ("-m", "--multirun")]
-    command = [sys.executable, "-m", "drl_cli.cli.train", *flags, *overrides]
-    try:
-        code = run_job(command, os.environ | {RESULT_FILE: str(result)})
-        exit_codes.append(code if code >= 0 else 1)
-        best = read_json(result).get("best_return")
-    finally:
-        result.unlink(missing_ok=True)
-    return math.nan if best is None else float(best)
+    else:
+        exit_codes.append(int(summary["exit_code"]))
 
 
 def train(plain: dict[str, Any]) -> dict[str, Any]:
@@ -147,6 +118,7 @@ def train(plain: dict[str, Any]) -> dict[str, Any]:
         print(f"trainer.threads=auto is {config.num_threads}: milliseconds of an update by threads are {measured}")
     folder, command = resumed.folder if resumed else make_folder(config), ["drl-train", *typed]
     with claimed(folder):
+        begin_job(folder)
         record = resumed.begin(command) if resumed else run_record(config, folder, command)
         write_config(folder, dataclasses.replace(config, resume=None, from_config=None, confirm=False))
         write_json(folder / "run.json", record)
@@ -156,8 +128,6 @@ def train(plain: dict[str, Any]) -> dict[str, Any]:
         checkpoint = resumed.checkpoint if resumed else None
         summary = run(config, spec, folder, record, process_start(), cluster=cluster, checkpoint=checkpoint)
     print(closing_text(summary, folder))
-    if RESULT_FILE in os.environ:
-        Path(os.environ[RESULT_FILE]).write_text(json.dumps(summary))
     return summary
 
 
@@ -196,11 +166,12 @@ def _shown(folder: Path) -> str:
 def help_text() -> str:
     """Usage, groups and top-level keys."""
     lines = [
-        "drl-train [key=value ...]        train; -m sweeps over comma-separated values",
+        "drl-train [key=value ...]        train; -m sweeps over comma-separated values, side by side",
         "",
         "  drl-train env=LunarLanderContinuous algo=sac mode=async stop.return=200",
         "  drl-train env=Pendulum-v1 mode=single seed=1 total_env_steps=15000",
         "  drl-train -m seed=0,1 algo.lr=3e-4,1e-3",
+        "  drl-train -m resume=latest                 what is left of that sweep",
         "",
         "groups (group=option; any key in them: group.key=value)",
         *[f"  {group:<13} {', '.join(options(group))}" for group in groups()],

@@ -111,6 +111,13 @@ class RayConfig:
 
 
 @dataclass(frozen=True)
+class SweepConfig:
+    """The jobs of a sweep."""
+
+    jobs: Literal["auto"] | Count
+
+
+@dataclass(frozen=True)
 class DebugConfig:
     """For looking inside."""
 
@@ -146,6 +153,7 @@ class Config:
     checkpoint: CheckpointConfig
     logger: LoggerConfig
     ray: RayConfig
+    sweep: SweepConfig
     debug: DebugConfig
 
     @property

@@ -69,7 +69,7 @@ def test_it_goes_on_in_the_same_folder(run, drl, tmp_path):
         (["optimizer.name=sgd", "confirm=true"], CHECKPOINT, "optimizer.name=sgd (was adam): what was saved depends"),
         (["algo=dqn"], USAGE, "algo=dqn chooses another group of options"),
         (["algo.lrr=1"], USAGE, "Did you mean algo.lr?"),
-        (["-m", "algo.lr=1,2"], USAGE, "leave -m out"),
+        (["-m"], USAGE, "resume: no sweep 'latest'"),
         (["from_config=latest"], USAGE, "say one of them"),
     ],
 )

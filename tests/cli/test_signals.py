@@ -104,16 +104,3 @@ def test_a_second_signal_does_not_wait_for_anything(start):
     check_end(run, signal.SIGINT)
     assert run.status == "interrupted"
     assert open_checkpoint(run.folder / "checkpoints" / "last").env_steps >= saved
-
-
-@pytest.mark.parametrize(
-    ("number", "group"), [(signal.SIGINT, True), pytest.param(signal.SIGTERM, False, marks=EXHAUSTIVE)]
-)
-def test_a_signal_ends_a_sweep_and_its_job(start, number, group):
-    run = start(*SMALL, "-m", "seed=0,1", "mode=single", "debug.in_process=true")
-    run.until_said("eval at")
-    run.send(number, group)
-    check_end(run, number)
-    assert run.status == "interrupted"  # of the only job that was begun
-    assert open_checkpoint(run.folder / "checkpoints" / "last").env_steps > 0
-    assert "interrupted: best return" in run.out

@@ -413,37 +413,6 @@ def test_a_signal_ends_a_run_with_its_model_saved(interrupted, number, code):
     assert last["opt_steps"] == summary["opt_steps"] > 0
 
 
-# Sweeps
-
-
-@pytest.mark.slow
-def test_a_sweep_makes_a_complete_folder_per_job(drl, tiny, tmp_path):
-    done = drl("train", "-m", "seed=0,1", "algo.lr=3e-4,1e-3", "env=Pendulum-v1", *tiny, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    folders = list(tmp_path.glob("outputs/Pendulum-v1/sac-async/*"))
-    assert sorted((assert_complete(f)["seed"], read_config(f).algo.lr) for f in folders) == [
-        (0, 3e-4), (0, 1e-3), (1, 3e-4), (1, 1e-3)
-    ]  # fmt: skip
-    assert len({digest(f / "checkpoints/last/model.safetensors") for f in folders}) == 4
-
-
-@pytest.mark.slow
-def test_a_sweep_goes_on_after_a_failed_job_and_exits_10(drl, tiny, tmp_path):
-    done = drl("train", "env=Pendulum-v1", "algo.lr=-1,1e-3", *tiny, "-m", cwd=tmp_path)
-    assert done.returncode == 10, done.stderr
-    assert "algo.lr: must be > 0" in done.stderr
-    assert "1 of 2 jobs failed" in done.stderr
-    (folder,) = tmp_path.glob("outputs/Pendulum-v1/sac-async/*")
-    assert_complete(folder)
-
-
-def test_a_wrong_key_ends_a_sweep_before_its_first_job(drl, tmp_path):
-    done = drl("train", "-m", "seed=0,1", "algo.lrr=1,2", cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert list(tmp_path.iterdir()) == []
-
-
 # Help
 
 

@@ -1,0 +1,146 @@
+"""Launcher: the processes of a sweep's jobs, each on processors of its own."""
+
+import ctypes
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+from drl_cli.runtime.place.signals import EXIT_CODES
+from drl_cli.sweeps.job import Job, is_locked
+from drl_cli.sweeps.sweep import Sweep
+
+JOB_FILE = "DRL_JOB_FILE"
+"""Environment variable: where a job writes which run it is, before it trains."""
+
+POLL_S = 0.1
+PR_SET_PDEATHSIG = 1  # of Linux's prctl: which signal comes when the parent ends
+
+
+class Launcher:
+    """Runs jobs side by side, one in each of `slots`: sets of processors, an empty one for a job that may use all.
+
+    The first SIGINT or SIGTERM goes to all jobs, which save what they have; a second one ends them at once. A job has a
+    process group of its own, so that a terminal's Ctrl-C comes to it once.
+    """
+
+    def __init__(self, sweep: Sweep, slots: Sequence[set[int]], flags: Sequence[str]) -> None:
+        self.sweep, self.free, self.flags = sweep, list(slots), list(flags)
+        self.running: dict[Job, tuple[subprocess.Popen[bytes], set[int]]] = {}
+        self.received: list[signal.Signals] = []
+        self.changed: Callable[[Job], None] = lambda job: None
+        self.tick: Callable[[], None] = lambda: None
+
+    def run(self, jobs: Sequence[Job]) -> None:
+        """All of them to their ends, in order; raises SystemExit with the code of a signal that came."""
+        waiting = list(jobs)
+        with self._signals():
+            while self.running or (waiting and not self.received):
+                while self.free and not self.received and (job := _next(waiting)):
+                    waiting.remove(job)
+                    self._start(job)
+                time.sleep(POLL_S)
+                for job in [job for job, (process, _) in self.running.items() if process.poll() is not None]:
+                    self._ended(job)
+                self.tick()
+        if self.received:
+            sys.exit(EXIT_CODES[self.received[0]])
+
+    def _start(self, job: Job) -> None:
+        """In a free slot, unless it has ended since it was last looked at."""
+        job.look(self.sweep.file(job))
+        if job.is_done:
+            self._save(job)
+            return
+        slot = self.free.pop(0)
+        arguments = [*self.flags, *job.arguments()]
+        with self.sweep.log(job).open("ab") as log, _on(slot):
+            process = subprocess.Popen(
+                [sys.executable, "-m", "drl_cli.cli.train", *arguments],
+                env=os.environ | {JOB_FILE: str(self.sweep.file(job))},
+                process_group=0,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        job.is_running, job.exit_code = True, None
+        self.running[job] = process, slot
+        self._save(job)
+
+    def _ended(self, job: Job) -> None:
+        process, slot = self.running.pop(job)
+        self.free.append(slot)
+        job.is_running, job.exit_code = False, process.returncode
+        job.look(self.sweep.file(job))
+        job.exit_code = process.returncode
+        self._save(job)
+
+    def _save(self, job: Job) -> None:
+        self.sweep.save()
+        self.changed(job)
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        before = {number: signal.signal(number, self._forward) for number in EXIT_CODES}
+        try:
+            yield
+        finally:
+            for process, _ in self.running.values():  # only where this raised
+                process.kill()
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def _forward(self, number: int, frame: FrameType | None) -> None:
+        self.received.append(signal.Signals(number))
+        for process, _ in self.running.values():
+            with suppress(ProcessLookupError):
+                process.send_signal(number)
+
+
+def _next(waiting: Sequence[Job]) -> Job | None:
+    """The first whose run nobody trains: the processes of a sweep that was killed end by themselves."""
+    return next((job for job in waiting if job.run is None or not is_locked(job.run)), None)
+
+
+def end_with_sweep() -> None:
+    """In a job: a sweep that is killed takes its jobs along, which save what they have."""
+    if JOB_FILE in os.environ and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def begin_job(folder: Path) -> None:
+    """In a job: this is its run."""
+    if (file := os.environ.get(JOB_FILE)) is not None:
+        Path(file).write_text(json.dumps({"run": str(folder)}))
+
+
+@contextmanager
+def _on(processors: set[int]) -> Iterator[None]:
+    """What is started inside runs on these alone."""
+    if not processors or not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, processors)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def slots(processors: Sequence[int], need: int, memory: int, job_bytes: int, most: int | None) -> list[set[int]]:
+    """The sets of processors for jobs that need `need` of them and so many bytes of free memory each.
+
+    More jobs than processors hold would be slower than one after the other. One job alone may use all: an empty set.
+    """
+    count = max(1, min(len(processors) // max(1, need), memory // max(1, job_bytes), most or len(processors)))
+    if count == 1:
+        return [set()]
+    share = len(processors) // count
+    return [set(processors[i * share : (i + 1) * share]) for i in range(count)]
