@@ -13,45 +13,66 @@ from drl_cli.cli.grid import jobs as grid
 from drl_cli.runtime.config import Config
 from drl_cli.sweeps.job import Job
 from drl_cli.sweeps.launcher import Launcher, slots
+from drl_cli.sweeps.search import Search
+from drl_cli.sweeps.study import FILE as STUDY
 from drl_cli.sweeps.sweep import FILE, Sweep
 from drl_cli.sweeps.table import View
 from drl_cli.utils.cores import cores
 
-OF_THE_SWEEP = ("resume", "dry_run", "sweep.jobs")
-"""Keys that say what to do with all jobs, and are of none."""
+OF_THE_SWEEP = ("resume", "dry_run", "sweep", "hpo")
+"""Keys and groups that say what to do with all jobs, and are of none."""
 PROCESS_BYTES = 300 * 2**20
 """Memory of each process of a job, without its rows."""
 
 
 def run_sweep(command: CommandLine) -> int:
     """The command with -m; returns the exit code. Raises UsageError with what is wrong with any job."""
-    ours, rest = _of_the_sweep(command.overrides)
+    from drl_cli.cli.search import is_search, new_search, resumed_search
+
+    ours, rest = of_the_sweep(command.overrides)
     flags = [flag for flag in command.flags if flag not in ("-m", "--multirun")]
     output_dir = next((arg.partition("=")[2] for arg in rest if arg.startswith("output_dir=")), "outputs").strip("'\"")
-    is_new = "resume" not in ours
-    sweep = Sweep(Path(), flags, []) if is_new else Sweep.open(find_sweep(ours["resume"].strip("'\""), output_dir))
-    if is_new or any(not arg.startswith("output_dir=") for arg in rest):
+    is_dry = ours.get("dry_run", "false").lower() == "true"
+    if "resume" not in ours:
+        sweep = Sweep(Path(), flags)
+        if is_search(command.overrides):
+            return new_search(sweep, command.overrides, output_dir, is_dry)
         sweep.add(grid(rest))
-    if is_new and len(sweep.jobs) == 1:
-        raise UsageError("-m sweeps over several values, as in seed=0,1 or algo.lr=3e-4,1e-3; for one run leave -m out")
+        if len(sweep.jobs) == 1:
+            raise UsageError(
+                "-m sweeps over several values, as in seed=0,1 or algo.lr=1e-4,1e-3; for one run leave -m out"
+            )
+    else:
+        sweep = Sweep.open(find_sweep(ours["resume"].strip("'\""), output_dir))
+        more = [arg for arg in rest if not arg.startswith("output_dir=")]
+        if (sweep.folder / STUDY).is_file():
+            if more:
+                raise UsageError(f"resume: a search goes on with its own keys, and hpo.trials: leave {more[0]} out")
+            return resumed_search(sweep, int(ours["hpo.trials"]) if "hpo.trials" in ours else None)
+        if more:
+            sweep.add(grid(rest))
     jobs = [job for job in sweep.jobs if not job.is_done]
-    most = [f"sweep.jobs={ours['sweep.jobs']}"] if "sweep.jobs" in ours else []
-    configs = check_jobs(jobs, sweep.flags, most)
-    if ours.get("dry_run", "false").lower() == "true":
+    configs = check_jobs(jobs, sweep.flags, [f"{key}={ours[key]}" for key in ours if key.startswith("sweep.")])
+    if is_dry:
         print(f"{len(jobs)} jobs; all checks passed")
         return DONE
-    if is_new:
+    if "resume" not in ours:
         sweep.make_folder(output_dir)
     if jobs:
         run_jobs(sweep, jobs, configs)
     return close(sweep)
 
 
-def _of_the_sweep(overrides: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+def of_the_sweep(overrides: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """What is of the sweep as a whole, by key, and the rest."""
-    matches = [(arg, OVERRIDE.fullmatch(arg)) for arg in overrides]
-    ours = {match["key"]: match["value"] or "" for _, match in matches if match and match["key"] in OF_THE_SWEEP}
-    return ours, [arg for arg, match in matches if not (match and match["key"] in OF_THE_SWEEP)]
+    ours, rest = {}, []
+    for arg in overrides:
+        match = OVERRIDE.fullmatch(arg)
+        if match and (match["key"] in OF_THE_SWEEP or match["key"].startswith(("sweep.", "hpo."))):
+            ours[match["key"]] = match["value"] or ""
+        else:
+            rest.append(arg)
+    return ours, rest
 
 
 def find_sweep(name: str, output_dir: str) -> Path:
@@ -119,17 +140,23 @@ def _in_jobs(numbers: Sequence[int], count: int) -> str:
     return f"   (job {', '.join(map(str, numbers[:5]))}{', ...' if len(numbers) > 5 else ''} of {count})"
 
 
-def run_jobs(sweep: Sweep, jobs: Sequence[Job], configs: Sequence[Config]) -> None:
-    """As many at once as there is room for."""
+def run_jobs(sweep: Sweep, jobs: Sequence[Job], configs: Sequence[Config], search: Search | None = None) -> None:
+    """As many at once as there is room for; with a search the jobs of its next trials, too."""
     places, most = room(configs)
     if most > len(places):
         print(f"sweep.jobs={most}: this machine holds {len(places)} at once; more would be slower, not faster")
-    at_once = min(len(places), len(jobs))
-    print(f"sweep of {len(sweep.jobs)} jobs, {len(jobs)} to run, {at_once} at once  ->  {sweep.folder}", flush=True)
-    view, launcher = View(sweep, sys.stdout), Launcher(sweep, places, sweep.flags)
-    launcher.changed, launcher.tick = view.changed, view.tick
+    if search is None:
+        at_once = min(len(places), len(jobs))
+        print(f"{len(jobs)} of {len(sweep.jobs)} jobs to run, {at_once} at once  ->  {sweep.folder}", flush=True)
+    expected = search.study.hpo.trials * search.study.hpo.seeds if search else 0
+    view, launcher = View(sweep, sys.stdout, expected), Launcher(sweep, places, sweep.flags)
+    launcher.changed, launcher.tick = [view.changed], [view.tick]
+    if search is not None:
+        launcher.changed.append(search.ended)
+        launcher.tick.append(search.look)
+        search.stop = launcher.stop
     try:
-        launcher.run(jobs)
+        launcher.run(jobs, search.more if search else list)
     finally:
         view.close()
 

@@ -12,6 +12,7 @@ from drl_cli.cli.check import algorithm_yaml, check_command, conf_dir, groups, o
 from drl_cli.cli.compose import brief
 from drl_cli.cli.errors import DONE, INTERRUPTED, TERMINATED, UsageError, fail, report, users_errors
 from drl_cli.cli.resume import claimed, named_run, resume, with_config_of
+from drl_cli.cli.search import is_search
 from drl_cli.cli.settings import build, config_class, default_values, to_yaml_keys
 from drl_cli.cli.sweep import run_sweep
 from drl_cli.runtime.config import Config
@@ -48,6 +49,8 @@ def main() -> None:
             if folder := named_run(command):
                 command = with_config_of(folder, command)
             check_command(command)
+            if is_search(command.overrides) and not command.is_sweep:
+                raise UsageError("hpo searches over many runs: say -m, and what to search: drl-train -m hpo=tpe ...")
             if command.is_sweep:
                 sys.exit(run_sweep(command))
             _run_hydra([*command.flags, *OURS, *with_free_keys(command.overrides)])

@@ -118,6 +118,18 @@ class SweepConfig:
 
 
 @dataclass(frozen=True)
+class HpoConfig:
+    """A search for values that learn better."""
+
+    sampler: Literal["none", "random", "tpe", "gp", "cma"]
+    trials: Count
+    seeds: Count
+    evaluations: Count
+    pruner: Literal["none", "median", "halving"]
+    fresh_seeds: Natural
+
+
+@dataclass(frozen=True)
 class DebugConfig:
     """For looking inside."""
 
@@ -154,6 +166,7 @@ class Config:
     logger: LoggerConfig
     ray: RayConfig
     sweep: SweepConfig
+    hpo: HpoConfig
     debug: DebugConfig
 
     @property

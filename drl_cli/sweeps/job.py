@@ -94,12 +94,20 @@ def last_line(path: Path) -> dict[str, Any]:
     return {}
 
 
+def returns(path: Path) -> list[float]:
+    """The mean return of each evaluation in an eval.csv, in order; of a file that is being written, of whole lines."""
+    return [float(row["mean"]) for row in _rows(path)]
+
+
 def evaluations(path: Path) -> tuple[float | None, float | None, float | None]:
-    """Best and last mean return, and the seconds at which that was."""
+    """Best and last mean return, and the seconds at which the last was."""
+    rows = _rows(path)
+    means = [float(row["mean"]) for row in rows]
+    return (max(means), means[-1], float(rows[-1]["wall_s"])) if rows else (None, None, None)
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
     with suppress(OSError):
         header, *lines = [line.split(",") for line in path.read_text().splitlines()] or [[]]
-        rows = [dict(zip(header, line, strict=True)) for line in lines if len(line) == len(header)]
-        if rows:
-            means = [float(row["mean"]) for row in rows]
-            return max(means), means[-1], float(rows[-1]["wall_s"])
-    return None, None, None
+        return [dict(zip(header, line, strict=True)) for line in lines if len(line) == len(header) and line[-1]]
+    return []

@@ -26,6 +26,8 @@ PR_SET_PDEATHSIG = 1  # of Linux's prctl: which signal comes when the parent end
 class Launcher:
     """Runs jobs side by side, one in each of `slots`: sets of processors, an empty one for a job that may use all.
 
+    `changed` are told of each job that starts or ends, `tick` are called several times a second.
+
     The first SIGINT or SIGTERM goes to all jobs, which save what they have; a second one ends them at once. A job has a
     process group of its own, so that a terminal's Ctrl-C comes to it once.
     """
@@ -34,23 +36,37 @@ class Launcher:
         self.sweep, self.free, self.flags = sweep, list(slots), list(flags)
         self.running: dict[Job, tuple[subprocess.Popen[bytes], set[int]]] = {}
         self.received: list[signal.Signals] = []
-        self.changed: Callable[[Job], None] = lambda job: None
-        self.tick: Callable[[], None] = lambda: None
+        self.changed: list[Callable[[Job], None]] = []
+        self.tick: list[Callable[[], None]] = []
 
-    def run(self, jobs: Sequence[Job]) -> None:
-        """All of them to their ends, in order; raises SystemExit with the code of a signal that came."""
+    def run(self, jobs: Sequence[Job], more: Callable[[], Sequence[Job]] = list) -> None:
+        """All of them to their ends, in order, then what `more` gives while it gives any.
+
+        Raises SystemExit with the code of a signal that came.
+        """
         waiting = list(jobs)
         with self._signals():
-            while self.running or (waiting and not self.received):
-                while self.free and not self.received and (job := _next(waiting)):
+            while True:
+                while self.free and not self.received:
+                    waiting += [] if waiting else more()
+                    if (job := _next(waiting)) is None:
+                        break
                     waiting.remove(job)
                     self._start(job)
+                if not self.running and (self.received or not waiting):
+                    break
                 time.sleep(POLL_S)
                 for job in [job for job, (process, _) in self.running.items() if process.poll() is not None]:
                     self._ended(job)
-                self.tick()
+                for look in self.tick:
+                    look()
         if self.received:
             sys.exit(EXIT_CODES[self.received[0]])
+
+    def stop(self, job: Job) -> None:
+        """End a job softly, where it runs."""
+        if job in self.running:
+            self.running[job][0].terminate()
 
     def _start(self, job: Job) -> None:
         """In a free slot, unless it has ended since it was last looked at."""
@@ -83,7 +99,8 @@ class Launcher:
 
     def _save(self, job: Job) -> None:
         self.sweep.save()
-        self.changed(job)
+        for react in self.changed:
+            react(job)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:

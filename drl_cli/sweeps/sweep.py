@@ -23,8 +23,9 @@ class Sweep:
     that a sweep of which every process was killed can go on.
     """
 
-    def __init__(self, folder: Path, flags: Sequence[str], jobs: list[Job]) -> None:
-        self.folder, self.flags, self.jobs = folder, list(flags), jobs
+    def __init__(self, folder: Path, flags: Sequence[str]) -> None:
+        self.folder, self.flags = folder, list(flags)
+        self.jobs: list[Job] = []
 
     @classmethod
     def open(cls, folder: Path) -> "Sweep":
@@ -32,11 +33,9 @@ class Sweep:
         content = read_json(folder / FILE)
         if "jobs" not in content:
             raise ValueError(f"{folder} is no sweep: it has no readable {FILE}")
-        jobs = named([job["overrides"] for job in content["jobs"]])
-        for job, known in zip(jobs, content["jobs"], strict=True):
+        sweep = cls(folder, content["flags"])
+        for job, known in zip(sweep.add([job["overrides"] for job in content["jobs"]]), content["jobs"], strict=True):
             job.exit_code, job.run = known["exit_code"], Path(known["run"]) if known["run"] else None
-        sweep = cls(folder, content["flags"], jobs)
-        for job in jobs:
             job.look(sweep.file(job))
         return sweep
 
@@ -50,14 +49,19 @@ class Sweep:
                 break
         self.save()
 
-    def add(self, jobs: Sequence[Sequence[str]]) -> None:
+    def add(self, jobs: Sequence[Sequence[str]]) -> list[Job]:
         """Those of these jobs that it does not have yet: a job is known by its overrides, in whatever order."""
-        all_jobs = {frozenset(job.overrides): job.overrides for job in self.jobs}
-        for overrides in jobs:
-            all_jobs.setdefault(frozenset(overrides), list(overrides))
-        before, self.jobs = self.jobs, named(list(all_jobs.values()))
-        for old, job in zip(before, self.jobs, strict=False):
-            job.exit_code, job.run = old.exit_code, old.run
+        known = {frozenset(job.overrides) for job in self.jobs}
+        new = {frozenset(overrides): list(overrides) for overrides in jobs}
+        added = [
+            Job(number, overrides, {})
+            for number, overrides in enumerate(
+                (overrides for key, overrides in new.items() if key not in known), len(self.jobs) + 1
+            )
+        ]
+        self.jobs += added
+        tell_apart(self.jobs)
+        return added
 
     def file(self, job: Job) -> Path:
         """Where the job says which run it is."""
@@ -74,9 +78,9 @@ class Sweep:
             for job in self.jobs
         ]
         content = json.dumps({"flags": self.flags, "jobs": jobs}, indent=1)
-        with _whole(self.folder / FILE) as path:
+        with whole(self.folder / FILE) as path:
             path.write_text(content)
-        with _whole(self.folder / "sweep.csv") as path, path.open("w", newline="") as file:
+        with whole(self.folder / "sweep.csv") as path, path.open("w", newline="") as file:
             keys = list(dict.fromkeys(key for job in self.jobs for key in job.differs))
             writer = csv.writer(file)
             writer.writerow(["job", *keys, *COLUMNS])
@@ -87,18 +91,16 @@ class Sweep:
 
 
 @contextmanager
-def _whole(path: Path) -> Iterator[Path]:
-    """Where to write what takes the place of `path` in the end."""
+def whole(path: Path) -> Iterator[Path]:
+    """Where to write what takes the place of `path` in the end: nobody ever finds a part of it."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     yield draft
     os.replace(draft, path)
 
 
-def named(jobs: Sequence[Sequence[str]]) -> list[Job]:
-    """Jobs of these overrides, numbered from 1."""
-    pairs = [dict(override.partition("=")[::2] for override in overrides) for overrides in jobs]
+def tell_apart(jobs: Sequence[Job]) -> None:
+    """Set what differs: the overrides that not all of these jobs have."""
+    pairs = [dict(override.partition("=")[::2] for override in job.overrides) for job in jobs]
     shared = {key for key in pairs[0] if all(pair.get(key) == pairs[0][key] for pair in pairs)} if pairs else set()
-    return [
-        Job(number, list(overrides), {key: value for key, value in pair.items() if key not in shared})
-        for number, (overrides, pair) in enumerate(zip(jobs, pairs, strict=True), 1)
-    ]
+    for job, pair in zip(jobs, pairs, strict=True):
+        job.differs = {key: value for key, value in pair.items() if key not in shared}

@@ -14,10 +14,10 @@ STYLES = {"done": "green", "running": "cyan", "failed": "red", "diverged": "red"
 
 
 class View:
-    """Of a sweep on a stream; `close` leaves the last table there."""
+    """Of a sweep on a stream, of which so many jobs are expected; `close` leaves the last table there."""
 
-    def __init__(self, sweep: Sweep, stream: TextIO) -> None:
-        self.sweep, self.stream, self._next = sweep, stream, 0.0
+    def __init__(self, sweep: Sweep, stream: TextIO, count: int = 0) -> None:
+        self.sweep, self.stream, self.count, self._next = sweep, stream, count, 0.0
         self.live: Any = None  # rich's Live, on a terminal
         if stream.isatty():
             from rich.console import Console
@@ -29,7 +29,7 @@ class View:
     def changed(self, job: Job) -> None:
         """A job has started or ended."""
         if self.live is None:
-            print(line(job, len(self.sweep.jobs)), file=self.stream, flush=True)
+            print(line(job, max(self.count, len(self.sweep.jobs))), file=self.stream, flush=True)
         self._next = 0.0
 
     def tick(self) -> None:

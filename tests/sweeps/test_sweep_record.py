@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from drl_cli.sweeps.job import Job, evaluations, last_line
+from drl_cli.sweeps.job import Job, evaluations, last_line, returns
 from drl_cli.sweeps.launcher import slots
-from drl_cli.sweeps.sweep import Sweep, named
+from drl_cli.sweeps.sweep import Sweep
 
 GRID = [["env=A", "seed=0", "algo.lr=1"], ["env=A", "seed=1", "algo.lr=1"], ["env=A", "seed=0", "algo.lr=2"]]
 
@@ -16,7 +16,7 @@ GRID = [["env=A", "seed=0", "algo.lr=1"], ["env=A", "seed=1", "algo.lr=1"], ["en
 @pytest.fixture
 def sweep(tmp_path):
     """Three jobs in a folder of their own."""
-    made = Sweep(tmp_path, ["--config-name", "train"], [])
+    made = Sweep(tmp_path, ["--config-name", "train"])
     made.add(GRID)
     made.make_folder(str(tmp_path))
     return made
@@ -34,8 +34,8 @@ def run_folder(sweep, job, exit_code=None, **files):
     return run
 
 
-def test_jobs_are_numbered_from_one_and_differ_in_what_is_not_in_all_of_them():
-    assert [(job.number, job.differs) for job in named(GRID)] == [
+def test_jobs_are_numbered_from_one_and_differ_in_what_is_not_in_all_of_them(sweep):
+    assert [(job.number, job.differs) for job in sweep.jobs] == [
         (1, {"seed": "0", "algo.lr": "1"}), (2, {"seed": "1", "algo.lr": "1"}), (3, {"seed": "0", "algo.lr": "2"})
     ]  # fmt: skip
 
@@ -48,7 +48,8 @@ def test_a_new_sweep_is_on_disk_before_a_job_starts(sweep):
 
 def test_a_job_is_known_by_its_overrides_in_any_order(sweep):
     sweep.jobs[1].exit_code = 4
-    sweep.add([["seed=1", "algo.lr=1", "env=A"], ["env=A", "seed=2", "algo.lr=1"]])
+    (new,) = sweep.add([["seed=1", "algo.lr=1", "env=A"], ["env=A", "seed=2", "algo.lr=1"]])
+    assert new is sweep.jobs[3]
     assert [job.overrides for job in sweep.jobs] == [*GRID, ["env=A", "seed=2", "algo.lr=1"]]
     assert [job.exit_code for job in sweep.jobs] == [None, 4, None, None]
 
@@ -112,6 +113,7 @@ def test_how_far_a_job_is_while_it_runs(sweep):
     reports = '{"env_steps": 310}\n{"env_steps": 350, "x'
     job = sweep.jobs[0]
     job.run = run_folder(sweep, job, **{"eval.csv": scores, "metrics.jsonl": reports})
+    assert returns(job.run / "eval.csv") == [-7, -3, -5]
     assert job.progress() == {"env_steps": 310, "wall_s": 4.0, "best_return": -3.0, "final_return": -5.0}
 
 

@@ -1,0 +1,173 @@
+"""`drl-train -m hpo=...`: trials that Optuna proposes, then the best beside the defaults on fresh seeds."""
+
+import shlex
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from drl_cli.cli.errors import DONE, MISSING, SWEEP, UsageError
+from drl_cli.cli.grid import space as space_of
+from drl_cli.cli.sweep import check_jobs, of_the_sweep, run_jobs
+from drl_cli.runtime.config import Config
+from drl_cli.sweeps.job import Job
+from drl_cli.sweeps.search import Search
+from drl_cli.sweeps.space import Choice, corners, typed
+from drl_cli.sweeps.study import Study
+from drl_cli.sweeps.sweep import Sweep, whole
+
+
+def is_search(overrides: Sequence[str]) -> bool:
+    """Whether a command line asks for one."""
+    return any(arg.startswith("hpo=") and arg != "hpo=none" for arg in overrides)
+
+
+def new_search(sweep: Sweep, overrides: Sequence[str], output_dir: str, is_dry: bool) -> int:
+    """Check the corners of the space, then search; returns the exit code. Raises UsageError."""
+    need_optuna()
+    ours, rest = of_the_sweep(overrides)
+    fixed, space = space_of(rest)
+    if not space:
+        raise UsageError("hpo: nothing to search: say for example 'algo.lr=tag(log,interval(1e-4,3e-3))'")
+    if "seed" in space:
+        raise UsageError("seed: a search has seeds of its own: hpo.seeds=3 runs each trial with three")
+    seed = next((int(arg.removeprefix("seed=")) for arg in fixed if arg.startswith("seed=")), 0)
+    fixed = [arg for arg in fixed if not arg.startswith("seed=")]
+    of_all = [f"{key}={value}" for key, value in ours.items() if key not in ("resume", "dry_run")]
+    points = [Job(number, [*fixed, *point], {}) for number, point in enumerate(corners(space), 1)]
+    configs = check_jobs(points, sweep.flags, of_all)
+    config = configs[0]
+    hpo = config.hpo
+    if hpo.sampler == "cma" and all(isinstance(domain, Choice) for domain in space.values()):
+        raise UsageError("hpo=cma searches numbers, and there are only choices: say hpo=tpe")
+    if is_dry:
+        print(f"{hpo.trials} trials over {', '.join(space)}; all checks passed at {len(points)} points")
+        return DONE
+    sweep.make_folder(output_dir)
+    study = Study(sweep.folder, space, fixed, hpo, seed)
+    study.save()
+    return search(sweep, study, configs)
+
+
+def resumed_search(sweep: Sweep, trials: int | None) -> int:
+    """Go on with the study in this folder, to so many trials where that is said; returns the exit code."""
+    need_optuna()
+    study = Study.open(sweep.folder, trials)
+    points = [Job(number, [*study.fixed, *point], {}) for number, point in enumerate(corners(study.space), 1)]
+    return search(sweep, study, check_jobs(points, sweep.flags, []))
+
+
+def need_optuna() -> None:
+    """Raise UsageError (exit 3) where it is not installed."""
+    from importlib.util import find_spec
+
+    if find_spec("optuna") is None:
+        raise UsageError("hpo needs Optuna:  pip install 'drl-cli[hpo]'", MISSING)
+
+
+def search(sweep: Sweep, study: Study, configs: Sequence[Config]) -> int:
+    """All trials that are left, the runs on fresh seeds, and what comes of it."""
+    made = Search(sweep, study)
+    print(f"search by {study.hpo.sampler}: {len(study.trials)} of {study.hpo.trials} trials begun  ->  {sweep.folder}")
+    run_jobs(sweep, made.left(), configs, made)
+    best = study.best
+    if best is not None:
+        fresh = [job for trial in (best, None) for job in made.fresh(trial)]
+        sweep.save()
+        run_jobs(sweep, [job for job in fresh if not job.is_done], configs)
+    return close(made)
+
+
+def close(made: Search) -> int:
+    """Say and write what was found; the exit code: 0 when all trials have ended and one of them was done."""
+    study, folder = made.study, made.study.folder
+    counts = {state: sum(trial.state == state for trial in study.trials) for state in ("done", "pruned", "failed")}
+    print(f"{len(study.trials)} trials: {', '.join(f'{count} {state}' for state, count in counts.items())}")
+    running = [trial for trial in study.trials if trial.state == "running"]
+    best = study.best
+    if best is None or running:
+        print(
+            f"error: {len(running)} trials have not ended" if running else "error: no trial was done", file=sys.stderr
+        )
+        print(f"next: drl-train -m resume={shlex.quote(str(folder))}", file=sys.stderr)
+        return SWEEP
+    print(f"best: {' '.join(typed(best.values))}   objective {best.objective:.1f}")
+    lines = {"best": _fresh(made, made.fresh(best)), "defaults": _fresh(made, made.fresh(None))}
+    for name, line in lines.items():
+        if study.hpo.fresh_seeds:
+            print(f"{name} on {study.hpo.fresh_seeds} fresh seeds: {line}")
+    for key, share in study.importances().items():
+        print(f"importance of {key}: {share:.2f}")
+    write_best(folder / "best_overrides.yaml", typed(best.values))
+    write_trials(study, folder / "trials.csv")
+    draw(study, folder / "search.png")
+    print(f"next: drl-train {' '.join(map(shlex.quote, [*study.fixed, *typed(best.values)]))}")
+    print(f"      or copy {folder / 'best_overrides.yaml'} to conf/tuned/<name>.yaml and say tuned=<name>")
+    return DONE
+
+
+def _fresh(made: Search, jobs: Sequence[Job]) -> str:
+    values = [value for job in jobs if (value := made.objective(job)) is not None]
+    if not values:
+        return "none was done"
+    spread = f" +- {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.1f}{spread}" + ("" if len(values) == len(jobs) else f" ({len(values)} done)")
+
+
+def write_best(path: Path, overrides: Sequence[str]) -> None:
+    """The values in the format of conf/tuned."""
+    import yaml
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    tree: dict[str, Any] = {}
+    groups: list[str] = []
+    from drl_cli.cli.check import groups as all_groups
+
+    for parsed in OverridesParser.create().parse_overrides(list(overrides)):
+        *parents, name = parsed.key_or_group.split(".")
+        if not parents and name in all_groups():
+            groups.append(f"{name}={parsed.value()}")
+            continue
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[name] = parsed.value()
+    with whole(path) as draft:
+        notes = [f"# and on the command line: {' '.join(groups)}\n"] if groups else []
+        draft.write_text("".join(["# @package _global_\n", *notes, yaml.safe_dump(tree, sort_keys=False)]))
+
+
+def write_trials(study: Study, path: Path) -> None:
+    """A row for each trial."""
+    import csv
+
+    with whole(path) as draft, draft.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["trial", *study.space, "state", "objective", "jobs"])
+        for number, trial in enumerate(study.trials):
+            jobs = " ".join(map(str, trial.jobs))
+            writer.writerow([number, *(trial.values[key] for key in study.space), trial.state, trial.objective, jobs])
+
+
+def draw(study: Study, path: Path) -> None:
+    """The history and the importances, where matplotlib is installed."""
+    from importlib.util import find_spec
+
+    if find_spec("matplotlib") is None:
+        return
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.5), layout="constrained")
+    history, shares = figure.subplots(1, 2)
+    done = [(i, t.objective) for i, t in enumerate(study.trials) if t.state == "done" and t.objective is not None]
+    numbers, values = [i for i, _ in done], [value for _, value in done]
+    history.plot(numbers, values, "o", ms=4, label="objective")
+    history.step(numbers, [max(values[: i + 1]) for i in range(len(values))], where="post", label="best so far")
+    history.set(xlabel="trial", ylabel="return")
+    history.legend()
+    found: Mapping[str, float] = study.importances()
+    shares.barh(list(found), list(found.values()))
+    shares.set(xlabel="importance", xlim=(0, 1))
+    FigureCanvasAgg(figure).print_figure(path, dpi=120)
