@@ -162,11 +162,16 @@ def run_jobs(sweep: Sweep, jobs: Sequence[Job], configs: Sequence[Config], searc
 
 
 def room(configs: Sequence[Config]) -> tuple[list[set[int]], int]:
-    """The processors of each place for a job, an empty set for all of them; and how many places were asked for."""
+    """The processors of each place for a job, an empty set for all of them; and how many places were asked for.
+
+    On a cluster there are as many places as were asked for: what it holds is its owner's to say.
+    """
     if not configs:
         return [set()], 0
     config, need, memory = configs[0], max(map(processors, configs)), max(map(memory_needed, configs))
     most = 0 if config.sweep.jobs == "auto" else config.sweep.jobs
+    if config.ray.address and config.mode != "single":  # the processors are elsewhere
+        return [set()] * max(1, most), most
     return slots(cores(), need, psutil.virtual_memory().available, memory, most or None), most
 
 

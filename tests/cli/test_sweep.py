@@ -6,11 +6,15 @@ import os
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 from processes import SMALL
 
+from drl_cli.cli import sweep as cli_sweep
 from drl_cli.cli.check import check_command, read_command
+from drl_cli.cli.compose import compose
 from drl_cli.cli.errors import UsageError
 from drl_cli.cli.sweep import run_sweep
 from drl_cli.sweeps import launcher
@@ -246,3 +250,33 @@ def test_jobs_have_processors_of_their_own(start, here):
         sweep.send(signal.SIGINT)
         time.sleep(0.2)
     assert sweep.wait() == 130
+
+
+@pytest.mark.parametrize(
+    ("args", "places", "asked"),
+    [
+        (["mode=single"], [{0}, {1}, {2}, {3}], 0),
+        (["mode=single", "sweep.jobs=2"], [{0, 1}, {2, 3}], 2),
+        (["mode=single", "sweep.jobs=9"], [{0}, {1}, {2}, {3}], 9),
+        (["mode=single", "trainer.threads=2"], [{0, 1}, {2, 3}], 0),
+        (["mode=async", "worker.num=1"], [{0, 1}, {2, 3}], 0),
+        (["mode=async", "worker.num=1", "trainer.num=2"], [set()], 0),
+        (["mode=sync", "worker.num=3"], [set()], 0),
+        (["mode=async", "worker.num=1", "ray.address=a:1"], [set()], 0),
+        (["mode=async", "worker.num=3", "ray.address=a:1", "sweep.jobs=2"], [set(), set()], 2),
+    ],
+)
+def test_how_many_trainings_this_machine_holds(args, places, asked, monkeypatch):
+    monkeypatch.setattr(cli_sweep, "cores", lambda: [0, 1, 2, 3])
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=2**40))
+    config = compose(["env=Pendulum-v1", *args])
+    assert cli_sweep.room([config, config]) == (places, asked)
+
+
+def test_no_more_jobs_than_memory_holds(monkeypatch):
+    monkeypatch.setattr(cli_sweep, "cores", lambda: [0, 1, 2, 3])
+    config = compose(["env=Pendulum-v1", "mode=single"])
+    need = cli_sweep.memory_needed(config)
+    assert 2**30 < need < 3 * 2**30
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=3 * need))
+    assert len(cli_sweep.room([config])[0]) == 3
