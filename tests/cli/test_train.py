@@ -226,7 +226,7 @@ def test_the_output_names_the_folder_and_the_next_commands(small_run):
     assert small_run.done.stderr == ""
     folder = str(small_run.folder.relative_to(small_run.cwd))
     assert f"drl-eval run={folder}" in out
-    assert f"tensorboard --logdir {folder}" in out
+    assert f"tensorboard --logdir {folder.parent}\n" in out
     assert out.count("eval at step") == len(eval_rows(small_run.folder))
 
 
