@@ -19,7 +19,7 @@ from drl_cli.utils.outside import import_object
 class Score:
     """Undiscounted, unscaled returns and lengths `[episodes]`; `cut` episodes reached manage.max_episode_steps.
 
-    `infos` are the numbers that the environment gave at the end of episodes, a mapping for each that had any.
+    `infos` are the numbers that the environment gave at the end of each episode; none where they are not known.
     """
 
     returns: Array
@@ -122,7 +122,7 @@ class Evaluator:
             last = Last.of(chosen, rewards, ())
             if len(running) == 0:
                 break
-        return Score(returns, lengths, len(running), tuple(info for info in infos if info))
+        return Score(returns, lengths, len(running), tuple(infos))
 
     def close(self) -> None:
         """Close the environments."""

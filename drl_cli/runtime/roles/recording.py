@@ -17,7 +17,7 @@ from drl_cli.utils.outside import import_object
 
 log = logging.getLogger(__name__)
 
-CLOSE_S = 5.0
+CLOSE_S = 8.0  # less than the orchestrator waits for the end of manage
 EVAL_COLUMNS = (
     *("env_steps", "opt_steps", "version", "wall_s"),
     *("mean", "std", "min", "max", "median", "episodes", "length_mean"),
