@@ -19,6 +19,8 @@ def check_recording(config: Config) -> None:
         if value != "none" and source_file(package) is None:
             line = f"logger.{package}={value} needs a package that is not installed:  pip install 'drl-cli[{package}]'"
             raise UsageError(line, MISSING)
+    if (uri := config.logger.mlflow) not in ("none", "offline", "databricks") and "://" not in uri:
+        raise UsageError(f"logger.mlflow: must be none, offline or a tracking server's URI (http://...), got {uri}")
     own = [("logger.recorders", path, RECORDER) for path in config.logger.recorders]
     own += [("manage.evaluator", path, EVALUATOR) for path in [config.manage.evaluator] if path is not None]
     problems: list[str] = []

@@ -89,6 +89,16 @@ def test_a_package_that_is_missing_is_an_extra(package, value, monkeypatch):
     check_recording(compose([*TELLING, f"logger.{package}=none"]))
 
 
+@pytest.mark.parametrize("value", ["true", "Offline", "localhost:5000"])
+def test_what_is_no_place_for_mlflow_is_refused(value, monkeypatch):
+    monkeypatch.setattr("drl_cli.cli.recording_checks.source_file", lambda module: module)
+    code, (line,) = refusal(check_recording, compose([*TELLING, f"logger.mlflow='{value}'"]))
+    assert code == USAGE
+    assert line == f"logger.mlflow: must be none, offline or a tracking server's URI (http://...), got {value}"
+    for place in ("http://host:5000", "databricks", "offline"):
+        check_recording(compose([*TELLING, f"logger.mlflow='{place}'"]))
+
+
 def test_a_folder_that_wandb_left_here_is_not_its_package(tmp_path, monkeypatch):
     (tmp_path / "wandb").mkdir()
     monkeypatch.syspath_prepend(tmp_path)

@@ -7,6 +7,7 @@ from fake_services import install_mlflow
 
 from drl_cli.metrics.mlflow import Mlflow
 from drl_cli.metrics.recorders import RunInfo
+from drl_cli.utils.locks import lock
 
 SERVER = "http://somewhere:5000"
 
@@ -44,6 +45,21 @@ def test_runs_are_in_one_database_beside_them(mlflow, make, tmp_path):
     }
     assert [run.info.run_name for run in runs.values()] == ["name of a", "name of b"]
     assert [run.tags["drl.run"] for run in runs.values()] == ["a", "b"]
+
+
+def test_two_that_begin_at_once_do_not_both_make_the_database(mlflow, make, tmp_path, monkeypatch):
+    taken = []
+
+    def create(*args):
+        with pytest.raises(BlockingIOError):
+            lock(tmp_path / ".mlflow.db.lock")
+        taken.append(args)
+        return "1"
+
+    monkeypatch.setattr("fake_services.FakeClient.create_experiment", lambda self, *args: create(*args))
+    make()
+    assert len(taken) == 1
+    lock(tmp_path / ".mlflow.db.lock").close()
 
 
 def test_a_server_keeps_its_own_artifacts(mlflow, make):

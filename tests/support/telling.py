@@ -1,5 +1,7 @@
 """An environment that says much in its info, and can draw itself; recorders and an evaluator of a user."""
 
+import threading
+
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box
@@ -19,6 +21,7 @@ class Telling(gymnasium.Env):
 
     def __init__(self, level=0, draws="picture", render_mode=None, width=2):
         self.level, self.draws, self.render_mode, self.episode, self.is_even = level, draws, render_mode, 0, False
+        self.is_closed = False
         self.observation_space = Box(-1, 1, (width,), np.float32)
 
     def reset(self, *, seed=None, options=None):
@@ -45,6 +48,9 @@ class Telling(gymnasium.Env):
             raise RuntimeError("no display")
         noise = np.random.default_rng(self.count).integers(0, 255, (100, 300, 3))
         return (noise if self.draws == "noise" else np.full((100, 300, 3), 50 * self.count)).astype(np.uint8)
+
+    def close(self):
+        self.is_closed = True
 
 
 gymnasium.register("Telling-v0", Telling)
@@ -76,6 +82,15 @@ class Failing(Own):
 
     def record(self, scalars, env_steps):
         raise RuntimeError("the server is gone")
+
+
+class Hanging(Own):
+    """One that takes long."""
+
+    released = threading.Event()
+
+    def record(self, scalars, env_steps):
+        self.released.wait(60.0)
 
 
 class Unmade:

@@ -5,12 +5,14 @@ import json
 
 import numpy as np
 import pytest
+import telling
 from fake_services import install_mlflow, install_wandb
 from graphs import TINY, make_config
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from drl_cli.envs.make import read_spec
 from drl_cli.runtime.messages import LoadParams
+from drl_cli.runtime.roles import recording
 from drl_cli.runtime.roles.evaluator import Evaluator, make_evaluator
 from drl_cli.runtime.roles.manage import Manage
 from drl_cli.runtime.roles.recording import describe
@@ -85,6 +87,12 @@ def test_what_the_environment_says_reaches_every_record(make):
     assert told["eval/return_mean"] == [(100, 4.0), (200, 4.0)]  # ours, not the environment's
 
 
+def test_an_episode_that_is_cut_says_nothing(make):
+    manage = make("manage.max_episode_steps=3")
+    (report,) = evaluate(manage, 100)
+    assert (report.cut, report.info) == (2, {})
+
+
 def test_the_evaluations_environment_may_be_another_than_the_trainings(make):
     manage = make("+env.kwargs.level=1", "+manage.env_kwargs.level=2", "+env.kwargs.draws=nothing")
     env = make_evaluator(manage.config, manage.spec, [0]).envs[0].raw.unwrapped
@@ -124,6 +132,30 @@ def test_a_recorder_that_fails_is_said_once_and_all_else_is_recorded(make, kind)
     assert len((manage.folder / "metrics.jsonl").read_text().splitlines()) == 3
     assert (manage.folder / "own.txt").read_text().splitlines()[-1] == "done"
     assert scalars(manage)["perf/x"] == [(1, 1.0), (2, 1.0), (3, 1.0)]
+
+
+def test_a_full_disk_is_no_matter_to_recorders_beside_our_files(make, monkeypatch):
+    manage = make("logger.recorders=[telling:Own]")
+
+    def full(*args):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(manage.recording.lines, "record", full)
+    with pytest.raises(OSError, match="no space"):
+        manage.report({"perf/x": 1.0}, 50)
+    manage.close("done")
+    assert "50 perf/x" in (manage.folder / "own.txt").read_text()
+
+
+def test_a_recorder_that_hangs_at_the_end_leaves_our_files_complete(make, monkeypatch):
+    monkeypatch.setattr(recording, "CLOSE_S", 0.0)
+    manage = make("logger.recorders=[telling:Hanging]")
+    manage.report({"perf/x": 1.0}, 50)
+    (said,) = manage.close("done")
+    telling.Hanging.released.set()
+    assert said.startswith("telling:Hanging is still busy at the end")
+    assert scalars(manage)["perf/x"] == [(50, 1.0)]
+    assert manage.recording.lines.file.closed
 
 
 def test_wandb_and_mlflow_get_the_same_when_they_are_asked_for(make, monkeypatch):
@@ -185,6 +217,8 @@ def test_the_film_is_of_the_first_episode_of_an_evaluation(make):
     (seed, *_) = manage.evaluators[0].seeds
     assert manage.camera.evaluator.seeds == [seed]
     assert manage.camera.env.unwrapped.count == 4  # to its end
+    manage.close("done")
+    assert manage.camera.env.unwrapped.is_closed
     from PIL import Image
 
     with Image.open(manage.folder / "videos" / "eval_000000010.gif") as image:
