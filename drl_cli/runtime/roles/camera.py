@@ -1,5 +1,6 @@
 """Camera: films one greedy episode of a version."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from drl_cli.metrics.film import Film
@@ -14,7 +15,9 @@ class Camera:
     """Has an environment of its own, which draws; its episode begins as the first one of an evaluation does."""
 
     def __init__(self, config: Config, spec: EnvSpec, seed: int, folder: Path) -> None:
-        self.evaluator, self.folder = Evaluator(config, spec, [seed], render_mode="rgb_array"), folder
+        drawing = {**config.manage.env_kwargs, "render_mode": "rgb_array"}
+        config = replace(config, manage=replace(config.manage, env_kwargs=drawing))
+        self.evaluator, self.folder = Evaluator(config, spec, [seed]), folder
         self.env = self.evaluator.envs[0].raw
 
     def film(self, params: Array, env_steps: int) -> Path:

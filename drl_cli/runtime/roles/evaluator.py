@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -78,16 +78,12 @@ def make_evaluator(config: Config, spec: EnvSpec, seeds: list[int]) -> Scorer:
 
 
 class Evaluator:
-    """Episode i always starts from `seeds[i]`, so equal weights give equal scores.
+    """Episode i always starts from `seeds[i]`, so equal weights give equal scores."""
 
-    The environments are the run's as they are, with manage.env_kwargs, and with these `kwargs` in their place.
-    """
-
-    def __init__(self, config: Config, spec: EnvSpec, seeds: list[int], **kwargs: Any) -> None:  # Any: as env.kwargs
+    def __init__(self, config: Config, spec: EnvSpec, seeds: list[int]) -> None:
         self.spec, self.seeds, self.max_steps = spec, seeds, config.manage.max_episode_steps
         self.policy = make_policy(config, spec, 0)
-        env = config.env.for_evaluation({**config.manage.env_kwargs, **kwargs})
-        self.envs = [Env(env, spec) for _ in seeds]
+        self.envs = [Env(config.env.for_evaluation(config.manage.env_kwargs), spec) for _ in seeds]
 
     def evaluate(self, params: Array, watch: Callable[[], None] = lambda: None) -> Score:
         """One whole episode per seed; each counts once, however long the others take.
