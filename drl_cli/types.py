@@ -116,11 +116,12 @@ class Last(NamedTuple):
 
 @dataclass(frozen=True)
 class Episode:
-    """A finished episode: undiscounted, unscaled return and number of steps."""
+    """A finished episode: undiscounted, unscaled return, number of steps, and the numbers in its last step's info."""
 
     env: int
     ret: float
     length: int
+    info: Mapping[str, float] = field(default_factory=dict)
 
 
 def transition_schema(spec: EnvSpec, extra: Schema | None = None) -> dict[str, Column]:

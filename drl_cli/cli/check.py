@@ -92,8 +92,9 @@ def read_command(args: Sequence[str]) -> CommandLine:
 
 
 def with_free_keys(overrides: Sequence[str]) -> list[str]:
-    """Overrides as Hydra takes them: keys below env.kwargs and optimizer.kwargs need not be in any yaml."""
-    return [f"++{arg}" if arg.startswith(("env.kwargs.", "optimizer.kwargs.")) else arg for arg in overrides]
+    """Overrides as Hydra takes them: keys in these mappings need not be in any yaml."""
+    free = re.compile(r"(env\.kwargs|optimizer\.kwargs|manage\.env_kwargs)[.=]")
+    return [f"++{arg}" if free.match(arg) else arg for arg in overrides]
 
 
 def check_command(command: CommandLine) -> None:

@@ -14,6 +14,7 @@ from drl_cli.algos.base import Policy
 from drl_cli.algos.lookup import load_algorithm, refusal, title
 from drl_cli.cli.errors import MISSING, RESOURCES, USER_CODE, UsageError
 from drl_cli.cli.learning_checks import check_learning
+from drl_cli.cli.recording_checks import check_recording
 from drl_cli.cli.trial import try_algorithm
 from drl_cli.cli.weights import check_weights, find_weights
 from drl_cli.envs.config import EnvError, EnvFault, MissingExtra
@@ -70,6 +71,8 @@ def preflight(config: Config) -> EnvSpec:
         raise UsageError(problem)
     check_learning(config, spec)
     check_priorities(config)
+    check_recording(config)
+    check_evaluation(config, spec)
     if config.env.normalize_obs and all(column.dtype != "float32" for column in leaves(spec.obs).values()):
         raise UsageError(
             f"env.normalize_obs: {spec.id} gives no real numbers, only images, which are scaled to [0, 1] anyway, "
@@ -98,6 +101,21 @@ def environment_spec(config: Config, trains: bool = True) -> EnvSpec:
         raise UsageError(str(error), USER_CODE) from error
     except Exception as error:
         raise UsageError(f"{config.env.id} raised {type(error).__name__}: {error}", USER_CODE) from error
+
+
+def check_evaluation(config: Config, spec: EnvSpec) -> None:
+    """Raise when the environment of evaluations can't be made, or a policy of the training's can't play it."""
+    if not config.manage.env_kwargs:
+        return
+    env = config.env.for_evaluation(config.manage.env_kwargs)
+    try:
+        theirs = environment_spec(dataclasses.replace(config, env=env), trains=False)
+    except UsageError as error:
+        problems = [f"manage.env_kwargs={dict(config.manage.env_kwargs)}: {problem}" for problem in error.problems]
+        raise UsageError(problems, error.exit_code) from error
+    if (theirs.obs, theirs.action) != (spec.obs, spec.action):
+        what = "observations" if theirs.obs != spec.obs else "actions"
+        raise UsageError(f"manage.env_kwargs: with them the environment has other {what} than in training")
 
 
 def pace_problems(config: Config) -> list[str]:

@@ -216,7 +216,7 @@ def changed_code(folder: Path, config: Config) -> list[Change]:
     A module that is not there any more, or was not named then, is no change of its source.
     """
     recorded = read_json(folder / "run.json").get("code", {})
-    files = {module: file for module in config.outside_modules if (file := source_file(module)) is not None}
+    files = {module: file for module in config.learning_modules if (file := source_file(module)) is not None}
     hashes = [(str(file), recorded.get(module), source_hash(file)) for module, file in files.items()]
     return [CodeChange(file, old, new) for file, old, new in hashes if old not in (None, new)]
 

@@ -158,7 +158,7 @@ def closing_text(summary: dict[str, Any], folder: Path) -> str:
     if summary["status"] != "done" and summary.get("checkpoint_last"):
         commands += [f"drl-train resume={_shown(folder)}"]
     if summary.get("checkpoint_best"):
-        commands += [f"drl-eval run={_shown(folder)} episodes=100", f"tensorboard --logdir {_shown(folder)}"]
+        commands += [f"drl-eval run={_shown(folder)} episodes=100", f"tensorboard --logdir {_shown(folder.parent)}"]
     return "\n".join([*lines, *(f"{'      ' if i else 'next: '}{command}" for i, command in enumerate(commands))])
 
 

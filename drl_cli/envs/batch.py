@@ -10,6 +10,7 @@ import numpy as np
 
 from drl_cli.envs.config import EnvConfig, EnvFault
 from drl_cli.envs.episode import MAX_STEPS, Beginning, generator_state, set_generator
+from drl_cli.envs.episode_info import numbers
 from drl_cli.envs.faults import as_fault, because, is_surely_finite, not_finite
 from drl_cli.envs.hang import Hung
 from drl_cli.envs.make import Env
@@ -93,6 +94,7 @@ class EnvBatch(Finished):
         self._floats = [path for path, column in parts.items() if column.dtype == "float32"]
         self._returns = [0.0] * len(seeds)
         self._lengths = [0] * len(seeds)
+        self._infos: list[Any] = [None] * len(seeds)  # of the last step; Any: what environments give
         self._renewed = [0] * len(seeds)
         self._rebuilds, self._first_fault = 0, ""
         self._beginnings = [Beginning(seed, None, {}) for seed in self.seeds]
@@ -188,17 +190,18 @@ class EnvBatch(Finished):
         plain = next_parts[""] if self.envs[0].read.is_plain else None
         shape = None if plain is None else plain.shape[1:]
         rewards, terminated, truncated = [0.0] * size, [False] * size, [False] * size
+        infos = self._infos
         faults: dict[int, EnvFault] = {}
         for i, env in enumerate(self.envs):
             if i in missed:
                 continue
             self.calls += 1
             try:
-                obs, reward, is_terminated, is_truncated, info = env.raw.step(actions[i])
+                obs, reward, is_terminated, is_truncated, infos[i] = env.raw.step(actions[i])
                 if plain is not None and getattr(obs, "shape", None) == shape:
                     plain[i] = obs  # without a detour, which costs as much as a step of a small environment
                 else:
-                    _write(env.read(obs, info), next_parts, i)
+                    _write(env.read(obs, infos[i]), next_parts, i)
                 rewards[i] = reward = float(reward)
                 terminated[i], truncated[i] = bool(is_terminated), bool(is_truncated)
                 self._returns[i] += reward
@@ -215,7 +218,7 @@ class EnvBatch(Finished):
         """Reset where an episode ended; where that fails it is added to `faults`."""
         self.begun = (step.terminated | step.truncated).nonzero()[0].tolist()
         for i in self.begun:
-            self.episodes.append(Episode(i, self._returns[i], self._lengths[i]))
+            self.episodes.append(Episode(i, self._returns[i], self._lengths[i], numbers(self._infos[i])))
             if fault := self._reset(i):
                 faults[i] = fault
 

@@ -26,9 +26,9 @@ class EnvConfig:
     backend: Literal["gymnasium", "envpool"] = "gymnasium"
     wrappers: tuple[str, ...] = ()
 
-    def for_evaluation(self) -> "EnvConfig":
-        """The environment as it is."""
-        return replace(self, max_episode_steps=None, reward_scale=1.0)
+    def for_evaluation(self, kwargs: Mapping[str, Any] | None = None) -> "EnvConfig":  # Any: as in `kwargs`
+        """The environment as it is, with these `kwargs` beside its own or in their place."""
+        return replace(self, max_episode_steps=None, reward_scale=1.0, kwargs={**self.kwargs, **(kwargs or {})})
 
 
 class MissingExtra(Exception):

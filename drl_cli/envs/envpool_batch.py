@@ -9,7 +9,8 @@ import numpy as np
 from drl_cli.envs.actions import ActionMap
 from drl_cli.envs.batch import Finished, Step
 from drl_cli.envs.config import EnvConfig, EnvFault
-from drl_cli.envs.envpool_tasks import find_task, make_pool
+from drl_cli.envs.envpool_tasks import find_task, info_of, make_pool
+from drl_cli.envs.episode_info import numbers
 from drl_cli.envs.faults import is_surely_finite, not_finite
 from drl_cli.types import Array, Column, EnvSpec, Episode, State
 from drl_cli.utils.seeding import integers
@@ -48,7 +49,7 @@ class EnvPoolBatch(Finished):
         if self._is_new:
             return self._no_step()
         given = np.asarray(self.to_env(actions))
-        next_obs, reward, terminated, truncated, _ = self._call("step", given)
+        next_obs, reward, terminated, truncated, info = self._call("step", given)
         self._returns += reward
         self._lengths += 1
         next_obs = np.asarray(next_obs, self.obs.dtype)
@@ -64,7 +65,10 @@ class EnvPoolBatch(Finished):
         self.obs = next_obs
         over = step.terminated | step.truncated
         ended = over.nonzero()[0].tolist()
-        self.episodes += [Episode(i, float(self._returns[i]), int(self._lengths[i])) for i in ended]
+        self.episodes += [
+            Episode(i, float(self._returns[i]), int(self._lengths[i]), numbers(info_of(info, i, len(actions))))
+            for i in ended
+        ]
         self.begun = ended if step.valid.all() else (over | ~step.valid).nonzero()[0].tolist()
         if self.begun:
             self._reset(self.begun)

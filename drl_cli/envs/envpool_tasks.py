@@ -74,6 +74,11 @@ def make_pool(task: Task, seeds: Sequence[int]) -> Any:  # Any: EnvPool has no t
     return pool
 
 
+def info_of(info: Mapping[str, Any], i: int, size: int) -> dict[str, Any]:  # Any: arrays, and mappings of arrays
+    """What a pool of this size says of one of its environments."""
+    return {name: column[i] for name, column in info.items() if np.shape(column)[:1] == (size,)}
+
+
 def check_spaces(task: Task, env: "gymnasium.Env[Any, Any]", spec: EnvSpec) -> None:
     """Raise EnvError where EnvPool's spaces are not Gymnasium's, since evaluations would play something else.
 
@@ -113,8 +118,8 @@ class PoolEnv(gymnasium.Env[Array, Any]):
         return obs, {}
 
     def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        obs, reward, terminated, truncated, _ = self.pool.step(np.asarray(action)[None])
-        return obs[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), {}
+        obs, reward, terminated, truncated, info = self.pool.step(np.asarray(action)[None])
+        return obs[0], float(reward[0]), bool(terminated[0]), bool(truncated[0]), info_of(info, 0, 1)
 
 
 def make_alone(config: EnvConfig) -> "gymnasium.Env[Any, Any]":

@@ -18,6 +18,9 @@ def cut_back(folder: Path, env_steps: int) -> None:
     _rewrite(folder / "eval.csv", partial(_rows, env_steps=env_steps))
     for path in folder.glob("events.out.tfevents.*"):
         _rewrite(path, partial(_events, env_steps=env_steps))
+    for path in folder.glob("videos/eval_*.gif"):
+        if int(path.stem.removeprefix("eval_")) > env_steps:
+            path.unlink()
 
 
 def _rewrite(path: Path, keep: Callable[[bytes], Iterator[bytes]]) -> None:

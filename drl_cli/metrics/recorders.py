@@ -1,27 +1,52 @@
-"""Recorders: where reports and scores are written. Each appends to its own file in the run's folder."""
+"""Recorders: where reports and scores are written. What every one of them is, and the two plain files."""
 
 import csv
 import json
 import math
 import os
-import socket
-import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol, TypeAlias
 
-BUFFER_BYTES = 1 << 20  # more than any event: one is never written in part by a disk that has room for a part
-Value = float | int | str | bool | None
+Value: TypeAlias = float | int | str | bool | None
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """The run that is recorded.
+
+    `id` is the name of its `folder` and stays the same when the run is resumed; `name` is for people. `hparams` are the
+    config's values by key, `project` is what logger.project says.
+    """
+
+    id: str
+    name: str
+    folder: Path
+    project: str
+    hparams: Mapping[str, Value]
 
 
 class Recorder(Protocol):
-    """Takes scalars by tag at a number of environment steps."""
+    """Takes scalars by tag at a number of environment steps: reports, and evaluations (`eval/...`) as they come.
+
+    The env_steps of an evaluation may lie before those of the last report: a version is evaluated while training goes
+    on. A recorder of the user's is made of a RunInfo (logger.recorders).
+    """
 
     def record(self, scalars: Mapping[str, float], env_steps: int) -> None:
         """Write these scalars."""
 
     def close(self, status: str) -> None:
         """Write what is left; `status` is the run's end (done, failed, ...)."""
+
+
+class VideoRecorder(Recorder, Protocol):
+    """One that takes videos, too."""
+
+    def video(self, tag: str, path: Path, env_steps: int) -> None:
+        """Write this animated GIF."""
 
 
 class JsonLines:
@@ -39,68 +64,58 @@ class JsonLines:
 
 
 class Csv:
-    """eval.csv: one line per evaluation, the header only when the file is new."""
+    """eval.csv: one line per evaluation. These `columns` come first and are in every line.
 
-    def __init__(self, path: Path, columns: tuple[str, ...]) -> None:
-        is_new = not path.exists() or path.stat().st_size == 0
-        self.columns = columns
-        self.file = path.open("a", newline="", buffering=1)
-        self.writer = csv.writer(self.file)
-        if is_new:
-            self.writer.writerow(columns)
+    A name that a line brings along beside them gets a column at the end from then on, which is empty in the lines
+    before, and where it is missing later. So no column ever moves, in a file that goes on neither.
+    """
 
-    def write(self, row: Mapping[str, float]) -> None:
-        """One line; raises KeyError when a column is missing."""
-        self.writer.writerow([row[column] for column in self.columns])
+    def __init__(self, path: Path, columns: Sequence[str]) -> None:
+        self.path, self.fixed, self.columns = path, tuple(columns), list(columns)
+        if path.exists() and path.stat().st_size:
+            with path.open(newline="") as file:
+                self.columns = next(csv.reader(file))
+        else:
+            self._rewrite([])
+        self._open()
+
+    def write(self, row: Mapping[str, float], more: Mapping[str, float] | None = None) -> None:
+        """One line, and what there is `more`; raises KeyError when one of the columns that come first is missing."""
+        values = {**(more or {}), **{column: row[column] for column in self.fixed}}
+        if new := [name for name in values if name not in self.columns]:
+            self._widen(new)
+        self.writer.writerow([values.get(column, "") for column in self.columns])
 
     def close(self) -> None:
         """Close the file."""
         self.file.close()
 
+    def _widen(self, names: Sequence[str]) -> None:
+        with self.path.open(newline="") as file:
+            _, *rows = csv.reader(file)
+        before = self.columns
+        self.columns = [*before, *names]
+        try:
+            self._rewrite(rows)
+        except OSError:  # the file is as it was
+            self.columns = before
+            raise
+        self.file.close()
+        self._open()
 
-class TensorBoard:
-    """events.out.tfevents.*: scalars over environment steps, hyperparameters in the same run.
+    def _rewrite(self, rows: Sequence[Sequence[str]]) -> None:
+        """The file in one piece: the columns, and these rows, the cells that they lack empty."""
+        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
+        width = len(self.columns)
+        try:
+            with draft.open("w", newline="") as file:
+                csv.writer(file).writerows([self.columns, *([*row, *[""] * (width - len(row))] for row in rows)])
+            os.replace(draft, self.path)
+        except OSError:
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
+            raise
 
-    Written as they come: TensorBoard's own writer has a thread, which does not live through a full disk.
-    """
-
-    def __init__(self, folder: Path, hparams: Mapping[str, Value]) -> None:
-        from tensorboard.compat.proto import event_pb2, summary_pb2
-        from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
-        from tensorboard.summary.writer.record_writer import RecordWriter
-
-        self._event, self._summary = event_pb2.Event, summary_pb2.Summary
-        self._api, self._metadata, self._plugin = api_pb2, metadata, plugin_data_pb2
-        name = f"events.out.tfevents.{time.time_ns() / 1e9:.6f}.{socket.gethostname()}.{os.getpid()}"
-        self._writer = RecordWriter((folder / name).open("xb", buffering=BUFFER_BYTES))
-        self._add(self._event(wall_time=time.time(), file_version="brain.Event:2"))
-        start = plugin_data_pb2.SessionStartInfo(start_time_secs=time.time())
-        for name, value in hparams.items():
-            if isinstance(value, bool):
-                start.hparams[name].bool_value = value
-            elif isinstance(value, int | float):
-                start.hparams[name].number_value = value
-            else:
-                start.hparams[name].string_value = str(value)
-        self._hparams(metadata.SESSION_START_INFO_TAG, plugin_data_pb2.HParamsPluginData(session_start_info=start))
-
-    def record(self, scalars: Mapping[str, float], env_steps: int) -> None:
-        values = [self._summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
-        self._write(self._summary(value=values), env_steps)
-
-    def close(self, status: str) -> None:
-        code = self._api.STATUS_SUCCESS if status == "done" else self._api.STATUS_FAILURE
-        end = self._plugin.SessionEndInfo(status=code, end_time_secs=time.time())
-        self._hparams(self._metadata.SESSION_END_INFO_TAG, self._plugin.HParamsPluginData(session_end_info=end))
-        self._writer.close()
-
-    def _hparams(self, tag: str, data: object) -> None:
-        value = self._summary.Value(tag=tag, metadata=self._metadata.create_summary_metadata(data))
-        self._write(self._summary(value=[value]), 0)
-
-    def _write(self, summary: object, env_steps: int) -> None:
-        self._add(self._event(wall_time=time.time(), step=env_steps, summary=summary))
-
-    def _add(self, event: Any) -> None:
-        self._writer.write(event.SerializeToString())
-        self._writer.flush()
+    def _open(self) -> None:
+        self.file = self.path.open("a", newline="", buffering=1)
+        self.writer = csv.writer(self.file)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.algos.lookup import module_path
@@ -13,7 +13,7 @@ from drl_cli.replay.config import PrioritizedConfig, ReplayConfig, SequencesConf
 from drl_cli.replay.frames import Stacking, make_stackings
 from drl_cli.types import EnvSpec
 from drl_cli.utils.optimizer_config import OptimizerConfig
-from drl_cli.utils.ranges import Count, Natural, NonNegative, Positive, Range
+from drl_cli.utils.ranges import Count, ImportPath, Natural, NonNegative, Positive, Range
 
 Mode = Literal["single", "sync", "async"]
 Fetch: TypeAlias = Literal["collect", "episode"] | Count
@@ -82,6 +82,9 @@ class ManageConfig:
     confirm_episodes: Natural
     max_episode_steps: Count
     max_restarts: Natural
+    env_kwargs: Mapping[str, Any]  # Any: whatever the environment's constructor takes
+    evaluator: ImportPath | None
+    video_period: Natural
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,10 @@ class LoggerConfig:
     report_s: Positive
     console_s: Positive
     tensorboard: bool
+    wandb: Literal["none", "offline", "online"]
+    mlflow: str
+    project: str
+    recorders: tuple[ImportPath, ...]
 
 
 @dataclass(frozen=True)
@@ -201,11 +208,16 @@ class Config:
         return max(self.worker.envs, min(MOST_ROWS[self.mode], int(paying)))
 
     @property
+    def learning_modules(self) -> list[str]:
+        """Modules from outside this package that learning depends on: of algorithm, network, environment, wrappers."""
+        paths = (self.network.torso, self.env.id, *self.env.wrappers)
+        return _outside(module_path(self.algo.name), *(path for path in paths if path and ":" in path))
+
+    @property
     def outside_modules(self) -> list[str]:
-        """Modules from outside this package that the run names: of its algorithm, network, environment and wrappers."""
-        objects = (self.network.torso, self.env.id, *self.env.wrappers)
-        modules = [module_path(self.algo.name), *(path.partition(":")[0] for path in objects if path and ":" in path)]
-        return sorted({module for module in modules if module.partition(".")[0] != __name__.partition(".")[0]})
+        """All modules from outside this package that the run names: those, and of its evaluator and recorders."""
+        paths = (self.manage.evaluator, *self.logger.recorders)
+        return _outside(*self.learning_modules, *(path for path in paths if path))
 
     @property
     def restores_workers(self) -> bool:
@@ -305,3 +317,9 @@ class Config:
         """
         needs_params = self.is_on_policy or self.worker_priorities or self.network.memory != "none"
         return self.random_steps if self.mode == "async" and not needs_params else 0
+
+
+def _outside(*paths: str) -> list[str]:
+    """The modules of these paths, `module` or `module:Name`, that are not of this package."""
+    modules = {path.partition(":")[0] for path in paths}
+    return sorted(module for module in modules if module.partition(".")[0] != __name__.partition(".")[0])

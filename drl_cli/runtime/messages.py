@@ -156,7 +156,7 @@ class TrainReport:
 class EvalReport:
     """One evaluation: what was evaluated, when it ended (the run's seconds), how it scored.
 
-    `problem`: why it could not be written down, or its model not saved.
+    `problem`: why it could not be written down, or its model not saved. `info`: means of what the environment says.
     """
 
     params_header: LoadParams
@@ -165,6 +165,7 @@ class EvalReport:
     cut: int
     is_best: bool
     problem: str | None = None
+    info: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def mean(self) -> float:

@@ -17,7 +17,7 @@ from drl_cli.runtime.messages import EvalReport, LoadParams
 from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
 from drl_cli.runtime.orchestrator.saver import drop_drafts
 from drl_cli.runtime.place.handles import Ref, get
-from drl_cli.runtime.roles.manage import EVAL_COLUMNS
+from drl_cli.runtime.roles.recording import EVAL_COLUMNS
 from drl_cli.types import Array
 
 log = logging.getLogger(__name__)

@@ -42,11 +42,14 @@ class NameOrClass:
         return value in self.names or re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", value) is not None
 
     def __str__(self) -> str:
-        return f"{', '.join(self.names)}, or a class of yours as my_pkg.my_mod:Class"
+        return ", or ".join(
+            [*([", ".join(self.names)] if self.names else []), "a class of yours as my_pkg.my_mod:Class"]
+        )
 
 
 Count: TypeAlias = Annotated[int, Range(least=1)]
 Natural: TypeAlias = Annotated[int, Range(least=0)]
 Positive: TypeAlias = Annotated[float, Range(above=0)]
 NonNegative: TypeAlias = Annotated[float, Range(least=0)]
+ImportPath: TypeAlias = Annotated[str, NameOrClass(())]
 Fraction: TypeAlias = Annotated[float, Range(least=0, most=1)]

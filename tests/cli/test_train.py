@@ -85,7 +85,7 @@ def events(small_run):
         for value in event.summary.value:
             if value.metadata.plugin_data.plugin_name == "hparams":
                 hparams[value.tag] = HParamsPluginData.FromString(value.metadata.plugin_data.content)
-            else:
+            elif value.metadata.plugin_data.plugin_name != "custom_scalars":
                 scalars.append((value.tag, event.step, value.simple_value))
     return scalars, hparams
 
@@ -216,7 +216,7 @@ def test_hyperparameters_have_the_names_that_the_user_types(events):
         f"replay.{name}" for kind in SAMPLERS.values() for name in fields(kind).keys() - fields(UniformConfig)
     }
     keys = all_keys(SacConfig).keys() - of_other_tables
-    kwargs = ("env.kwargs", "optimizer.kwargs")  # these have only what the user gave
+    kwargs = ("env.kwargs", "optimizer.kwargs", "manage.env_kwargs")  # these have only what the user gave
     parents = {key.rpartition(".")[0] for key in keys} | set(kwargs)
     assert set(keys) - parents == {name for name in values if not name.startswith(kwargs)}
 
@@ -226,7 +226,7 @@ def test_the_output_names_the_folder_and_the_next_commands(small_run):
     assert small_run.done.stderr == ""
     folder = str(small_run.folder.relative_to(small_run.cwd))
     assert f"drl-eval run={folder}" in out
-    assert f"tensorboard --logdir {folder}" in out
+    assert f"tensorboard --logdir {os.path.dirname(folder)}\n" in out
     assert out.count("eval at step") == len(eval_rows(small_run.folder))
 
 

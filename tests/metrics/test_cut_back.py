@@ -6,7 +6,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from drl_cli.metrics.cut_back import cut_back
-from drl_cli.metrics.recorders import Csv, JsonLines, TensorBoard
+from drl_cli.metrics.recorders import Csv, JsonLines, RunInfo
+from drl_cli.metrics.tensorboard import TensorBoard
 
 
 @pytest.fixture
@@ -15,7 +16,7 @@ def run(tmp_path):
     lines, scores, board = (
         JsonLines(tmp_path / "metrics.jsonl"),
         Csv(tmp_path / "eval.csv", ("env_steps", "mean")),
-        TensorBoard(tmp_path, {"lr": 1.0}),
+        TensorBoard(RunInfo("id", "name", tmp_path, "project", {"lr": 1.0})),
     )
     for step in range(10, 101, 10):
         lines.record({"perf/x": float(step)}, step)
@@ -69,6 +70,15 @@ def test_what_was_not_written_to_its_end_goes(run, cut):
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"env_steps": 100}\n')
     assert steps(run)[0][-1] == 100
+
+
+def test_videos_of_later_evaluations_go(tmp_path):
+    names = ["eval_000000010.gif", "eval_000000020.gif", "eval_1000000000.gif", "best.gif"]
+    (tmp_path / "videos").mkdir()
+    for name in names:
+        (tmp_path / "videos" / name).touch()
+    cut_back(tmp_path, 10)
+    assert sorted(path.name for path in (tmp_path / "videos").iterdir()) == ["best.gif", "eval_000000010.gif"]
 
 
 def test_an_empty_run_has_nothing_to_take_back(tmp_path):

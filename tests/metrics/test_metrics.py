@@ -11,7 +11,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from drl_cli.metrics.aggregation import Means, spread
 from drl_cli.metrics.console import Console, bottleneck
-from drl_cli.metrics.recorders import Csv, JsonLines, TensorBoard
+from drl_cli.metrics.recorders import Csv, JsonLines, RunInfo
+from drl_cli.metrics.tensorboard import TensorBoard
 
 SCALARS = {
     "rollout/return_mean": -12.34,
@@ -71,7 +72,8 @@ def test_csv_has_one_header(tmp_path):
 def test_tensorboard_is_readable(tmp_path, status, code):
     from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
 
-    board = TensorBoard(tmp_path, {"lr": 0.5, "layers": 2, "flag": True, "name": "x", "none": None})
+    hparams = {"lr": 0.5, "layers": 2, "flag": True, "name": "x", "none": None}
+    board = TensorBoard(RunInfo("id", "name", tmp_path, "project", hparams))
     board.record({"a/b": 1.5, "c": 2.0}, 1000)
     board.record({"a/b": math.nan}, 3_000_000_000)
     board.close(status)

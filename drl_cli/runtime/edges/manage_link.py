@@ -40,7 +40,7 @@ class ManageLink:
 
     def report(self, scalars: Mapping[str, float], env_steps: int) -> None:
         """Record these scalars."""
-        self._send("report", scalars, env_steps)
+        self._send("report", scalars, env_steps, on_done=_say)
 
     def commit(self, parts: Sequence[Any], on_done: Callable[[str | Exception | None], None]) -> None:
         """Make a checkpoint of these parts (Manage.commit); `on_done` gets its answer, None when manage died."""
@@ -108,7 +108,7 @@ class ManageLink:
     def close(self, status: str, timeout_s: float) -> None:
         """Let manage write what is left; a running evaluation is not waited for."""
         self.evaluating = None
-        self._send("close", status)
+        self._send("close", status, on_done=_say)
         self._wait(timeout_s)
 
     def under_way(self) -> list[Ref]:
@@ -192,3 +192,9 @@ class ManageLink:
             log.warning("manage died (%s), restarted %d/%d", error, self.restarts, self.max_restarts)
         for react in waiting.values():
             react(None)
+
+
+def _say(problems: list[str] | None) -> None:
+    """Warn of what manage could not record; it says each problem once."""
+    for problem in problems or []:
+        log.warning("%s", problem)

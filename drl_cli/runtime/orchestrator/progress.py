@@ -80,6 +80,8 @@ class Progress:
         self.env_restarts += len(header.faults)
         self.num_episodes += len(header.episodes)
         self._episodes.extend((episode.ret, episode.length) for episode in header.episodes)
+        for episode in header.episodes:
+            self._means.add({f"rollout/{name}": value for name, value in episode.info.items()})
         for block in header.blocks:
             lag = self.opt_steps - block.opt_steps
             self._lags = [self._lags[0] + lag, self._lags[1] + 1, max(self._lags[2], lag)]
@@ -201,10 +203,10 @@ class Progress:
         episodes, self._episodes = list(self._episodes), deque()
         ratio = self.updates_per_env_step()
         return {
+            **self._means.take(),
             **spread("rollout/return", (ret for ret, _ in episodes)),
             **spread("rollout/length", (length for _, length in episodes)),
             "rollout/episodes": self.num_episodes,
-            **self._means.take(),
             "train/skipped_updates": self.skipped_updates,
             "perf/env_steps_per_s": gone["env_steps"] / elapsed,
             **self._worker_rates(elapsed),

@@ -1,26 +1,43 @@
 """Evaluator: plays one fixed version greedily on environments of its own, all episodes at once."""
 
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
+from drl_cli.envs.episode_info import numbers
 from drl_cli.envs.make import Env
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.types import Array, EnvSpec, Last, leaves
+from drl_cli.utils.outside import import_object
 
 
 @dataclass(frozen=True)
 class Score:
-    """Undiscounted, unscaled returns and lengths `[episodes]`; `cut` episodes reached manage.max_episode_steps."""
+    """Undiscounted, unscaled returns and lengths `[episodes]`; `cut` episodes reached manage.max_episode_steps.
+
+    `infos` are the numbers that the environment gave at the end of each episode; none where they are not known.
+    """
 
     returns: Array
     lengths: Array
     cut: int
+    infos: tuple[Mapping[str, float], ...] = ()
 
     def __add__(self, other: "Score") -> "Score":
         returns, lengths = (self.returns, other.returns), (self.lengths, other.lengths)
-        return Score(np.concatenate(returns), np.concatenate(lengths), self.cut + other.cut)
+        infos = self.infos + other.infos
+        return Score(np.concatenate(returns), np.concatenate(lengths), self.cut + other.cut, infos)
+
+    def info(self) -> dict[str, float]:
+        """The mean of each number in `infos`, over the episodes that gave it."""
+        values: dict[str, list[float]] = defaultdict(list)
+        for name, value in (pair for info in self.infos for pair in info.items()):
+            values[name].append(value)
+        return {name: float(np.mean(each)) for name, each in values.items()}
 
     def standard_error(self) -> float:
         """Of the mean return."""
@@ -39,16 +56,40 @@ class Score:
         }
 
 
+class Scorer(Protocol):
+    """What scores a version: the Evaluator, or a class of the user's in its place (manage.evaluator).
+
+    It is made of a Config, an EnvSpec and a list of seeds, one for each episode.
+    """
+
+    def evaluate(self, params: Array) -> Score:
+        """The score of these parameters, a vector that the policy of `make_policy(config, spec, 0)` loads."""
+
+    def close(self) -> None:
+        """Close the environments."""
+
+
+def make_evaluator(config: Config, spec: EnvSpec, seeds: list[int]) -> Scorer:
+    """The evaluator of this run, ours or the user's."""
+    if config.manage.evaluator is None:
+        return Evaluator(config, spec, seeds)
+    scorer: Scorer = import_object(config.manage.evaluator)(config, spec, seeds)
+    return scorer
+
+
 class Evaluator:
     """Episode i always starts from `seeds[i]`, so equal weights give equal scores."""
 
     def __init__(self, config: Config, spec: EnvSpec, seeds: list[int]) -> None:
         self.spec, self.seeds, self.max_steps = spec, seeds, config.manage.max_episode_steps
         self.policy = make_policy(config, spec, 0)
-        self.envs = [Env(config.env.for_evaluation(), spec) for _ in seeds]
+        self.envs = [Env(config.env.for_evaluation(config.manage.env_kwargs), spec) for _ in seeds]
 
-    def evaluate(self, params: Array) -> Score:
-        """One whole episode per seed; each counts once, however long the others take."""
+    def evaluate(self, params: Array, watch: Callable[[], None] = lambda: None) -> Score:
+        """One whole episode per seed; each counts once, however long the others take.
+
+        `watch` is called when the episodes have begun, and after each step of those that still go on.
+        """
         self.policy.load(params)
         first = [env.reset(seed) for env, seed in zip(self.envs, self.seeds, strict=True)]
         columns = leaves(self.spec.obs)
@@ -57,6 +98,8 @@ class Evaluator:
         returns, lengths = np.zeros(len(self.envs)), np.zeros(len(self.envs), np.int64)
         running = np.arange(len(self.envs))
         last, rewards = Last.none(self.spec, len(self.envs)), np.zeros(len(self.envs), np.float32)
+        infos: list[Mapping[str, float]] = [{} for _ in self.envs]
+        watch()
         for _ in range(self.max_steps):
             chosen = self.policy.greedy(obs, last)
             actions = self.envs[0].to_env(chosen)
@@ -68,12 +111,14 @@ class Evaluator:
                 rewards[i] = reward
                 returns[i] += reward
                 lengths[i] += 1
-                still[k] = not (terminated or truncated)
+                if terminated or truncated:
+                    still[k], infos[i] = False, numbers(info)
+            watch()
             running = running[still]
             last = Last.of(chosen, rewards, ())
             if len(running) == 0:
                 break
-        return Score(returns, lengths, len(running))
+        return Score(returns, lengths, len(running), tuple(infos))
 
     def close(self) -> None:
         """Close the environments."""

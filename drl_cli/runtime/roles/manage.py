@@ -1,7 +1,7 @@
 """Manage: its own process, which evaluates, records and keeps the model files."""
 
-import dataclasses
 import errno
+import logging
 import shutil
 import threading
 import time
@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from drl_cli.metrics.recorders import Csv, JsonLines, Recorder, TensorBoard, Value
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.files.checkpoint import (
     COUNTERS,
@@ -23,17 +22,17 @@ from drl_cli.runtime.files.checkpoint import (
     write_json,
 )
 from drl_cli.runtime.messages import EvalReport, LoadParams
-from drl_cli.runtime.roles.evaluator import Evaluator, Score
+from drl_cli.runtime.roles.camera import Camera
+from drl_cli.runtime.roles.evaluator import Score, Scorer, make_evaluator
+from drl_cli.runtime.roles.recording import Recording
 from drl_cli.types import Array, EnvSpec, State
 from drl_cli.utils.locks import lock
 from drl_cli.utils.seeding import integers
 
+log = logging.getLogger(__name__)
+
 MANAGE_LOCK = ".manage.lock"
 """A file in the run's folder that is locked as long as such a process may write there."""
-EVAL_COLUMNS = (
-    *("env_steps", "opt_steps", "version", "wall_s"),
-    *("mean", "std", "min", "max", "median", "episodes", "length_mean"),
-)
 
 
 class Manage:
@@ -45,47 +44,42 @@ class Manage:
     def __init__(self, config: Config, spec: EnvSpec, folder: Path, started: float) -> None:
         self.config, self.spec, self.folder, self.started = config, spec, folder, started
         self.checkpoints = folder / "checkpoints"
-        self.recorders: list[Recorder] = [JsonLines(folder / "metrics.jsonl")]
-        if config.logger.tensorboard:
-            self.recorders.append(TensorBoard(folder, hyperparameters(config)))
-        self.scores = Csv(folder / "eval.csv", EVAL_COLUMNS)
-        self.evaluators: list[Evaluator] = []
+        self.recording = Recording(config, folder)
+        self.evaluators: list[Scorer] = []
+        self.camera: Camera | None = None
+        self.until_film = config.manage.video_period and 1
         self.lock = threading.Lock()
         self.claim = lock(folder / MANAGE_LOCK, shared=True)
         self.best = float("-inf")
         if (self.checkpoints / "best").exists():
             self.best = float(read_manifest(self.checkpoints / "best")["mean"])
 
-    def report(self, scalars: Mapping[str, float], env_steps: int) -> None:
-        """Write one report of the orchestrator."""
+    def report(self, scalars: Mapping[str, float], env_steps: int) -> list[str]:
+        """Write one report of the orchestrator; returns what went wrong since the last, a line each."""
         with self.lock:
-            for recorder in self.recorders:
-                recorder.record(scalars, env_steps)
+            self.recording.report(scalars, env_steps)
+            return self.recording.take_problems()
 
     def evaluate(self, params_header: LoadParams, params: Array) -> EvalReport:
         """Score this version, write it down at its env steps, and save it if it is the best so far."""
         score = self._score(params)
-        statistics = score.statistics()
+        statistics, info = score.statistics(), score.info()
         wall_s = time.time() - self.started
-        row = {**dataclasses.asdict(params_header), "wall_s": round(wall_s, 3), **statistics}
-        tags = {f"eval/return_{name}": statistics[name] for name in ("mean", "std", "min", "max", "median")}
-        tags |= {"eval/length_mean": statistics["length_mean"], "eval/episodes_cut": score.cut}
-        tags |= {
-            "eval/opt_steps": params_header.opt_steps,
-            "eval/version": params_header.version,
-            "eval/wall_s": wall_s,
+        row = {
+            **{name: getattr(params_header, name) for name in ("env_steps", "opt_steps", "version")},
+            "wall_s": round(wall_s, 3),
+            **statistics,
         }
         is_best, problem = statistics["mean"] > self.best, None
         with self.lock:
             try:
-                self.scores.write(row)
-                for recorder in self.recorders[1:]:
-                    recorder.record(tags, params_header.env_steps)
+                self.recording.evaluation(row, info, score.cut)
                 if is_best:
                     self._save_best(params_header, params, {**statistics, "wall_s": wall_s, "cut": score.cut})
             except OSError as error:
                 problem = f"{type(error).__name__}: {error}"
-        return EvalReport(params_header, wall_s, statistics, score.cut, is_best, problem)
+        self._film(params_header, params)
+        return EvalReport(params_header, wall_s, statistics, score.cut, is_best, problem, info)
 
     def commit(
         self,
@@ -120,14 +114,16 @@ class Manage:
             folder = free_folder(self.checkpoints, params_header.env_steps, params_header.version)
             return str(save_model(folder, params_header, params, {}))
 
-    def close(self, status: str) -> None:
-        """Close the files and environments; nothing is recorded after this."""
+    def close(self, status: str) -> list[str]:
+        """Close the files and environments; nothing is recorded after this. Returns what went wrong, as a report."""
         with self.lock:
-            for recorder in self.recorders:
-                recorder.close(status)
-            self.scores.close()
+            self.recording.close(status)
+            problems = self.recording.take_problems()
         for evaluator in self.evaluators:
             evaluator.close()
+        if self.camera is not None:
+            self.camera.close()
+        return problems
 
     def _score(self, params: Array) -> Score:
         """The score over eval_episodes; one that reaches stop.return is extended by up to confirm_episodes others.
@@ -151,8 +147,28 @@ class Manage:
         if part == len(self.evaluators):
             seeds = integers(self.config.seed, "evaluate", manage.eval_episodes + manage.confirm_episodes)
             first = part * manage.eval_episodes
-            self.evaluators.append(Evaluator(self.config, self.spec, seeds[first : first + manage.eval_episodes]))
+            self.evaluators.append(make_evaluator(self.config, self.spec, seeds[first : first + manage.eval_episodes]))
         return self.evaluators[part].evaluate(params)
+
+    def _film(self, params_header: LoadParams, params: Array) -> None:
+        """Film a greedy episode when it is its turn; where that fails, none is tried again."""
+        self.until_film -= 1
+        if self.until_film != 0:
+            return
+        self.until_film = self.config.manage.video_period
+        try:
+            if self.camera is None:
+                (seed,) = integers(self.config.seed, "evaluate", 1)
+                self.camera = Camera(self.config, self.spec, seed, self.folder / "videos")
+            path = self.camera.film(params, params_header.env_steps)
+            with self.lock:
+                self.recording.video(path, params_header.env_steps)
+        except Exception as error:
+            self.until_film = 0
+            log.info("no video", exc_info=True)
+            with self.lock:
+                text = " ".join(str(error).split())
+                self.recording.warn(f"manage.video_period: no video is made: {type(error).__name__}: {text}")
 
     def _save_best(self, params_header: LoadParams, params: Array, statistics: Mapping[str, float]) -> None:
         folder = free_folder(self.checkpoints, params_header.env_steps, params_header.version, "-best")
@@ -180,18 +196,3 @@ class Manage:
         sums[COUNTERS] = write_json(draft / COUNTERS, counters)
         folder = free_folder(self.checkpoints, counters["counts"]["env_steps"], params_header.version)
         return finish(draft, folder, params_header, params, sums, {})
-
-
-def hyperparameters(config: Config) -> dict[str, Value]:
-    """The config as flat names, for TensorBoard's hparams tab."""
-    flat: dict[str, Value] = {}
-
-    def walk(prefix: str, node: Mapping[str, object]) -> None:
-        for name, value in node.items():
-            if isinstance(value, Mapping):
-                walk(f"{prefix}{name}.", value)
-            else:
-                flat[prefix + name.rstrip("_")] = value if isinstance(value, bool | int | float) else str(value)
-
-    walk("", dataclasses.asdict(config))
-    return flat

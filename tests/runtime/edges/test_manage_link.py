@@ -233,3 +233,15 @@ def test_closing_waits_for_reports_and_for_no_evaluation(clock):
     link.close("done", 5.0)
     assert handle.calls[-1] == ("close", "done")
     assert (link.under_way(), link.gave_up, clock.now) == ([], False, 1.0)
+
+
+def test_what_could_not_be_recorded_is_said(clock, caplog):
+    handle = Handle(clock, report=["wandb is gone"], close=["mlflow is still busy"])
+    link = linked(handle)
+    link.report({}, 10)
+    link.report({}, 20)
+    pass_time(link, clock, 1.0)
+    assert [record.getMessage() for record in caplog.records] == ["wandb is gone"] * 2  # manage says each problem once
+    caplog.clear()
+    link.close("done", 10.0)
+    assert [record.getMessage() for record in caplog.records] == ["mlflow is still busy"]

@@ -152,6 +152,22 @@ def test_what_hand_overs_tell_is_counted(clock):
     assert "rollout/return_mean" not in progress.report(0.0)
 
 
+def test_what_environments_say_is_averaged_over_the_episodes_that_said_it(clock):
+    progress = make()
+    said = (
+        {"success": 1.0, "cost": 4.0},
+        {"success": 0.0},
+        {},
+        {"success": 0.0, "return_mean": 99.0, "episodes": 99.0},
+    )
+    progress.collected(header(30, episodes=[Episode(0, 3.0, 10, info) for info in said[:2]]))
+    progress.collected(header(10, episodes=[Episode(0, 3.0, 10, info) for info in said[2:]]))
+    report = progress.report(0.0)
+    assert (report["rollout/success"], report["rollout/cost"]) == pytest.approx((1 / 3, 4.0))
+    assert (report["rollout/return_mean"], report["rollout/episodes"]) == (3.0, 4)  # a name of ours is ours
+    assert not {"rollout/success", "rollout/cost"} & progress.report(0.0).keys()
+
+
 def test_the_ratio_counts_from_where_min_inserts_were_there():
     progress = make()
     progress.collected(header(60))

@@ -95,3 +95,10 @@ def test_statistics():
     assert score.statistics() == pytest.approx(
         {"mean": 3.0, "std": 2.160246899, "min": 1.0, "max": 6.0, "median": 2.0, "episodes": 3, "length_mean": 30.0}
     )
+
+
+def test_what_environments_say_is_averaged_over_the_episodes_that_said_it():
+    first = Score(np.ones(2), np.ones(2), 0, ({"success": 1.0, "lap_time": 3.0}, {"success": 0.0}))
+    second = Score(np.ones(2), np.ones(2), 0, ({"success": 0.0}, {}))
+    assert (first + second).info() == pytest.approx({"success": 1 / 3, "lap_time": 3.0})
+    assert Score(np.ones(1), np.ones(1), 0).info() == {}

@@ -1,0 +1,76 @@
+"""MLflow, an extra: one run of its own for each of ours, whose id is kept in the run's folder."""
+
+import json
+import math
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from drl_cli.metrics.recorders import RunInfo
+from drl_cli.utils.locks import lock
+
+STATUS = {"done": "FINISHED", "interrupted": "KILLED"}
+MOST_PARAMS = 100  # in one call, and so many characters in one value
+MOST_CHARACTERS = 500
+DATABASE = "mlflow.db"
+START_S = 60.0  # that the database takes at most until it has its tables
+
+
+class Mlflow:
+    """Writes to a tracking server, or, at `uri` "offline", to the database mlflow.db beside all runs (in output_dir).
+
+    Steps are environment steps. Numbers that are not finite are left out.
+    """
+
+    def __init__(self, run: RunInfo, uri: str) -> None:
+        import mlflow
+        from mlflow.entities import Metric, Param
+
+        self._metric: Any = Metric
+        if uri == "offline":
+            root = run.folder.parents[2]
+            with lock(root / f".{DATABASE}.lock", timeout_s=START_S):  # two jobs would both make its tables
+                self._begin(mlflow, f"sqlite:///{root / DATABASE}", run, (root / "mlartifacts").as_uri())
+        else:
+            self._begin(mlflow, uri, run, None)
+        if self._is_new:
+            params = [Param(_name(key), str(value)[:MOST_CHARACTERS]) for key, value in run.hparams.items()]
+            for first in range(0, len(params), MOST_PARAMS):
+                self._client.log_batch(self._id, params=params[first : first + MOST_PARAMS])
+
+    def record(self, scalars: Mapping[str, float], env_steps: int) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        finite = {tag: float(value) for tag, value in scalars.items() if math.isfinite(value)}
+        metrics = [self._metric(_name(tag), value, now_ms, env_steps) for tag, value in finite.items()]
+        self._client.log_batch(self._id, metrics=metrics)
+
+    def video(self, tag: str, path: Path, env_steps: int) -> None:
+        self._client.log_artifact(self._id, str(path), "videos")
+
+    def close(self, status: str) -> None:
+        self._client.set_terminated(self._id, STATUS.get(status, "FAILED"))
+
+    def _begin(self, mlflow: Any, uri: str, run: RunInfo, artifacts: str | None) -> None:
+        """Go on with the run whose id is kept, or, where none is or it is at another place, make one."""
+        self._client: Any = mlflow.MlflowClient(tracking_uri=uri)
+        note = run.folder / "mlflow.json"
+        kept = json.loads(note.read_text()) if note.exists() else {}
+        self._is_new = kept.get("tracking_uri") != uri
+        if not self._is_new:
+            self._id: str = kept["run_id"]
+            self._client.update_run(self._id, status="RUNNING")
+            return
+        experiment = self._client.get_experiment_by_name(run.project)
+        place = experiment.experiment_id if experiment else self._client.create_experiment(run.project, artifacts)
+        made = self._client.create_run(
+            place, run_name=run.name, tags={"drl.run": run.id, "drl.folder": str(run.folder)}
+        )
+        self._id = made.info.run_id
+        note.write_text(json.dumps({"run_id": self._id, "tracking_uri": uri}))
+
+
+def _name(key: str) -> str:
+    """A key or tag of the letters that MLflow takes."""
+    return re.sub(r"[^\w\-. /]", "_", key)

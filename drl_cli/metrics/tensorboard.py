@@ -1,0 +1,106 @@
+"""TensorBoard: the run's event file, and what its page shows first."""
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from drl_cli.metrics.film import size_of
+from drl_cli.metrics.recorders import RunInfo
+
+BUFFER_BYTES = 1 << 20  # more than any event: one is never written in part by a disk that has room for a part
+
+LAYOUT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+    "score": {
+        "return: evaluation and training": ("eval/return_mean", "rollout/return_mean"),
+        "evaluation: mean, lowest, highest": ("eval/return_mean", "eval/return_min", "eval/return_max"),
+        "episode length": ("eval/length_mean", "rollout/length_mean"),
+        "what the environment says": (r"eval/(?!return_|length_|episodes_cut|opt_steps|version|wall_s).*",),
+    },
+    "learning": {
+        "losses": (r"train/.*loss.*",),
+        "policy lag [updates]": ("async/policy_lag",),
+        "updates per environment step": ("perf/updates_per_env_step",),
+    },
+    "speed": {
+        "per second: environment steps, updates": ("perf/env_steps_per_s", "perf/opt_steps_per_s"),
+        "share of time spent waiting": ("perf/worker_wait_frac", "perf/trainer_wait_frac"),
+        "memory [MB]": ("system/rss_mb",),
+    },
+}
+"""The charts of the custom scalars tab, by category; a tag is a regular expression there."""
+
+
+class TensorBoard:
+    """events.out.tfevents.*: scalars over environment steps, hyperparameters, layout and videos in the same run.
+
+    Written as they come: TensorBoard's own writer has a thread, which does not live through a full disk.
+    """
+
+    def __init__(self, run: RunInfo) -> None:
+        from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, types_pb2
+        from tensorboard.plugins.custom_scalar import layout_pb2
+        from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self._event, self._summary = event_pb2.Event, summary_pb2.Summary
+        self._api, self._metadata, self._plugin = api_pb2, metadata, plugin_data_pb2
+        name = f"events.out.tfevents.{time.time_ns() / 1e9:.6f}.{socket.gethostname()}.{os.getpid()}"
+        self._writer = RecordWriter((run.folder / name).open("xb", buffering=BUFFER_BYTES))
+        self._add(self._event(wall_time=time.time(), file_version="brain.Event:2"))
+        start = plugin_data_pb2.SessionStartInfo(start_time_secs=time.time())
+        for name, value in run.hparams.items():
+            if isinstance(value, bool):
+                start.hparams[name].bool_value = value
+            elif isinstance(value, int | float):
+                start.hparams[name].number_value = value
+            else:
+                start.hparams[name].string_value = str(value)
+        self._hparams(metadata.SESSION_START_INFO_TAG, plugin_data_pb2.HParamsPluginData(session_start_info=start))
+        content = tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING, string_val=[_layout(layout_pb2)])
+        plugin = summary_pb2.SummaryMetadata.PluginData(plugin_name="custom_scalars")
+        about = summary_pb2.SummaryMetadata(plugin_data=plugin)
+        value = self._summary.Value(tag="custom_scalars__config__", metadata=about, tensor=content)
+        self._write(self._summary(value=[value]), 0)
+
+    def record(self, scalars: Mapping[str, float], env_steps: int) -> None:
+        values = [self._summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
+        self._write(self._summary(value=values), env_steps)
+
+    def video(self, tag: str, path: Path, env_steps: int) -> None:
+        content = path.read_bytes()
+        width, height = size_of(content)
+        image = self._summary.Image(width=width, height=height, colorspace=3, encoded_image_string=content)
+        self._write(self._summary(value=[self._summary.Value(tag=tag, image=image)]), env_steps)
+
+    def close(self, status: str) -> None:
+        code = self._api.STATUS_SUCCESS if status == "done" else self._api.STATUS_FAILURE
+        end = self._plugin.SessionEndInfo(status=code, end_time_secs=time.time())
+        self._hparams(self._metadata.SESSION_END_INFO_TAG, self._plugin.HParamsPluginData(session_end_info=end))
+        self._writer.close()
+
+    def _hparams(self, tag: str, data: object) -> None:
+        value = self._summary.Value(tag=tag, metadata=self._metadata.create_summary_metadata(data))
+        self._write(self._summary(value=[value]), 0)
+
+    def _write(self, summary: object, env_steps: int) -> None:
+        self._add(self._event(wall_time=time.time(), step=env_steps, summary=summary))
+
+    def _add(self, event: Any) -> None:
+        self._writer.write(event.SerializeToString())
+        self._writer.flush()
+
+
+def _layout(proto: Any) -> bytes:  # Any: TensorBoard's generated module has no types
+    """LAYOUT as the custom scalars tab reads it."""
+    categories = [
+        proto.Category(
+            title=category,
+            chart=[proto.Chart(title=title, multiline={"tag": tags}) for title, tags in charts.items()],
+        )
+        for category, charts in LAYOUT.items()
+    ]
+    content: bytes = proto.Layout(category=categories).SerializeToString()
+    return content

@@ -1,0 +1,34 @@
+"""Camera: films one greedy episode of a version."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from drl_cli.metrics.film import Film
+from drl_cli.runtime.config import Config
+from drl_cli.runtime.roles.evaluator import Evaluator
+from drl_cli.types import Array, EnvSpec
+
+FPS = 30.0  # where an environment does not say how many
+
+
+class Camera:
+    """Has an environment of its own, which draws; its episode begins as the first one of an evaluation does."""
+
+    def __init__(self, config: Config, spec: EnvSpec, seed: int, folder: Path) -> None:
+        drawing = {**config.manage.env_kwargs, "render_mode": "rgb_array"}
+        config = replace(config, manage=replace(config.manage, env_kwargs=drawing))
+        self.evaluator, self.folder = Evaluator(config, spec, [seed]), folder
+        self.env = self.evaluator.envs[0].raw
+
+    def film(self, params: Array, env_steps: int) -> Path:
+        """An animated GIF; raises what the environment raises, ValueError where it draws nothing."""
+        film = Film(float(self.env.metadata.get("render_fps") or FPS))
+        self.evaluator.evaluate(params, watch=lambda: film.step(self.env.render))
+        self.folder.mkdir(exist_ok=True)
+        path = self.folder / f"eval_{env_steps:09d}.gif"
+        path.write_bytes(film.gif())
+        return path
+
+    def close(self) -> None:
+        """Close the environment."""
+        self.evaluator.close()

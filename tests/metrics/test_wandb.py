@@ -1,0 +1,52 @@
+"""Weights & Biases, by a fake of its module."""
+
+from pathlib import Path
+
+import pytest
+from fake_services import install_wandb
+
+from drl_cli.metrics.recorders import RunInfo
+from drl_cli.metrics.wandb import Wandb
+
+RUN = RunInfo(
+    "20260101-000000-000000-s3", "Pendulum-v1 sac-single s3", Path("/runs/x"), "mine", {"lr": 1.0, "name": "x"}
+)
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    return install_wandb(monkeypatch)
+
+
+@pytest.mark.parametrize("mode", ["offline", "online"])
+def test_a_run_is_described(wandb, mode):
+    Wandb(RUN, mode)
+    (run,) = wandb.runs
+    assert (run.mode, run.dir, run.project, run.id, run.name) == (mode, "/runs/x", "mine", RUN.id, RUN.name)
+    assert (run.config, run.resume) == ({"lr": 1.0, "name": "x"}, "allow")
+
+
+def test_scalars_are_over_env_steps_which_may_go_back(wandb):
+    recorder = Wandb(RUN, "offline")
+    recorder.record({"a": 1.0}, 200)
+    recorder.record({"eval/b": 2.0}, 100)
+    recorder.video("eval/video", Path("x.gif"), 100)
+    (run,) = wandb.runs
+    assert run.metrics == {"env_steps": None, "*": "env_steps"}
+    assert run.logged == [
+        {"a": 1.0, "env_steps": 200},
+        {"eval/b": 2.0, "env_steps": 100},
+        {"eval/video": "video x.gif gif", "env_steps": 100},
+    ]
+
+
+@pytest.mark.parametrize(("status", "code"), [("done", 0), ("failed", 1), ("interrupted", 1)])
+def test_the_end_is_told(wandb, status, code):
+    Wandb(RUN, "offline").close(status)
+    assert wandb.runs[0].exit_code == code
+
+
+def test_a_resumed_run_is_the_same(wandb):
+    for _ in range(2):
+        Wandb(RUN, "offline").close("done")
+    assert len({run.id for run in wandb.runs}) == 1

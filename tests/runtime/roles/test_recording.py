@@ -1,0 +1,255 @@
+"""Recording: what an evaluation leaves where, and that recorders beside our own files never harm a run."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+import telling
+from fake_services import install_mlflow, install_wandb
+from graphs import TINY, make_config
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from drl_cli.envs.make import read_spec
+from drl_cli.runtime.messages import LoadParams
+from drl_cli.runtime.roles import recording
+from drl_cli.runtime.roles.evaluator import Evaluator, make_evaluator
+from drl_cli.runtime.roles.manage import Manage
+from drl_cli.runtime.roles.recording import describe
+from drl_cli.utils.seeding import integers
+
+TELLING = ("env=telling:Telling-v0", "logger.tensorboard=true", "seed=5")
+
+
+@pytest.fixture
+def make(tmp_path):
+    """A manage of the run in tmp_path, which may be made again, and parameters for it."""
+
+    def make_it(*overrides):
+        config = make_config(*TINY, *TELLING, *overrides)
+        folder = tmp_path / "env" / "sac-async" / "id"
+        (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+        return Manage(config, read_spec(config.env), folder, 0.0)
+
+    return make_it
+
+
+def params_of(manage):
+    from drl_cli.algos.lookup import load_algorithm
+    from drl_cli.utils.group import Context
+    from drl_cli.utils.lazy import torch
+
+    config = manage.config
+    algorithm = load_algorithm(config.algo.name).Algorithm
+    return algorithm(config.algo, config.network, manage.spec, 0, Context(torch.device("cpu"))).policy_params()
+
+
+def evaluate(manage, *env_steps):
+    return [manage.evaluate(LoadParams(step, step, step), params_of(manage)) for step in env_steps]
+
+
+def scalars(manage):
+    events = EventAccumulator(str(manage.folder)).Reload()
+    return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
+def test_what_the_environment_says_reaches_every_record(make):
+    manage = make("+manage.env_kwargs.level=4", "manage.eval_episodes=4")
+    first, second = evaluate(manage, 100, 200)
+    manage.close("done")
+    even = np.mean([seed % 2 == 0 for seed in integers(5, "evaluate", 4)])
+    assert 0 < even < 1
+    assert first.info == {"success": even, "cost": 4.0, "level": 4.0, "return_mean": 9.0, "mean": 7.0}
+    assert second.info["lap_time"] == 2.5  # of each environment's second episode
+    rows = list(csv.DictReader((manage.folder / "eval.csv").open()))
+    assert list(rows[0])[:11] == (
+        [
+            "env_steps",
+            "opt_steps",
+            "version",
+            "wall_s",
+            "mean",
+            "std",
+            "min",
+            "max",
+            "median",
+            "episodes",
+            "length_mean",
+        ]
+    )
+    assert [(row["mean"], row["cost"], row["level"], row["lap_time"]) for row in rows] == [
+        ("4.0", "4.0", "4.0", ""),
+        ("4.0", "4.0", "4.0", "2.5"),
+    ]
+    told = scalars(manage)
+    assert told["eval/success"] == [(100, even), (200, even)]
+    assert told["eval/lap_time"] == [(200, 2.5)]
+    assert told["eval/return_mean"] == [(100, 4.0), (200, 4.0)]  # ours, not the environment's
+
+
+def test_an_episode_that_is_cut_says_nothing(make):
+    manage = make("manage.max_episode_steps=3")
+    (report,) = evaluate(manage, 100)
+    assert (report.cut, report.info) == (2, {})
+
+
+def test_the_evaluations_environment_may_be_another_than_the_trainings(make):
+    manage = make("+env.kwargs.level=1", "+manage.env_kwargs.level=2", "+env.kwargs.draws=nothing")
+    env = make_evaluator(manage.config, manage.spec, [0]).envs[0].raw.unwrapped
+    assert (env.level, env.draws) == (2, "nothing")
+
+
+def test_a_users_evaluator_scores_and_takes_part_in_confirming(make):
+    manage = make("manage.evaluator=telling:Generous", "stop.return=1004")
+    (report,) = evaluate(manage, 100)
+    assert report.mean == 1004.0
+    assert report.statistics["episodes"] == 4  # two that reached the goal, and two that confirm it
+    assert [type(evaluator).__name__ for evaluator in manage.evaluators] == ["Generous"] * 2
+    assert isinstance(make_evaluator(make().config, manage.spec, [0]), Evaluator)
+
+
+def test_a_users_recorder_gets_reports_evaluations_and_videos(make):
+    manage = make("logger.recorders=[telling:Own]", "manage.video_period=1", "logger.project=mine")
+    assert manage.report({"perf/x": 1.0}, 50) == []
+    evaluate(manage, 40)
+    assert manage.close("done") == []
+    first, second, third, *rest = (manage.folder / "own.txt").read_text().splitlines()
+    assert first == "telling:Telling-v0 sac-async s5 mine 5"
+    assert second == "50 perf/x"
+    assert third.startswith("40 eval/success eval/cost")
+    assert rest == ["eval/video eval_000000040.gif", "done"]
+
+
+@pytest.mark.parametrize("kind", ["Failing", "Unmade"])
+def test_a_recorder_that_fails_is_said_once_and_all_else_is_recorded(make, kind):
+    manage = make(f"logger.recorders=[telling:{kind},telling:Own]")
+    said = [problem for step in range(1, 4) for problem in manage.report({"perf/x": 1.0}, step)]
+    (report,) = evaluate(manage, 4)
+    said += manage.close("done")
+    assert report.problem is None
+    assert len(said) == 1
+    assert said[0].startswith(f"telling:{kind} ")
+    assert len((manage.folder / "metrics.jsonl").read_text().splitlines()) == 3
+    assert (manage.folder / "own.txt").read_text().splitlines()[-1] == "done"
+    assert scalars(manage)["perf/x"] == [(1, 1.0), (2, 1.0), (3, 1.0)]
+
+
+def test_a_full_disk_is_no_matter_to_recorders_beside_our_files(make, monkeypatch):
+    manage = make("logger.recorders=[telling:Own]")
+
+    def full(*args):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(manage.recording.lines, "record", full)
+    with pytest.raises(OSError, match="no space"):
+        manage.report({"perf/x": 1.0}, 50)
+    manage.close("done")
+    assert "50 perf/x" in (manage.folder / "own.txt").read_text()
+
+
+def test_a_recorder_that_hangs_at_the_end_leaves_our_files_complete(make, monkeypatch):
+    monkeypatch.setattr(recording, "CLOSE_S", 0.0)
+    manage = make("logger.recorders=[telling:Hanging]")
+    manage.report({"perf/x": 1.0}, 50)
+    (said,) = manage.close("done")
+    telling.Hanging.released.set()
+    assert said.startswith("telling:Hanging is still busy at the end")
+    assert scalars(manage)["perf/x"] == [(50, 1.0)]
+    assert manage.recording.lines.file.closed
+
+
+def test_wandb_and_mlflow_get_the_same_when_they_are_asked_for(make, monkeypatch):
+    wandb, mlflow = install_wandb(monkeypatch), install_mlflow(monkeypatch)
+    manage = make("logger.wandb=offline", "logger.mlflow=offline")
+    manage.report({"perf/x": 1.0}, 50)
+    evaluate(manage, 40)
+    assert manage.close("failed") == []
+    (run,) = wandb.runs
+    assert (run.id, run.config["seed"], run.exit_code) == ("id", 5, 1)
+    assert [(line["env_steps"], line.get("perf/x"), line.get("eval/return_mean")) for line in run.logged] == [
+        (50, 1.0, None),
+        (40, None, 4.0),
+    ]
+    ((_, runs),) = mlflow.stores.values()
+    (theirs,) = runs.values()
+    assert ("perf/x", 1.0, 50) in theirs.metrics
+    assert ("eval/return_mean", 4.0, 40) in theirs.metrics
+    assert theirs.info.status == "FAILED"
+
+
+def test_by_default_nobody_else_is_told(make, monkeypatch):
+    wandb, mlflow = install_wandb(monkeypatch), install_mlflow(monkeypatch)
+    manage = make()
+    manage.report({"perf/x": 1.0}, 50)
+    manage.close("done")
+    assert not wandb.runs
+    assert not mlflow.stores
+    assert json.loads((manage.folder / "metrics.jsonl").read_text()) == {"env_steps": 50, "perf/x": 1.0}
+
+
+def test_a_run_is_described_by_its_folder(make):
+    manage = make()
+    run = describe(manage.config, manage.folder)
+    assert (run.id, run.folder, run.name) == ("id", manage.folder, "telling:Telling-v0 sac-async s5")
+    assert run.hparams["algo.lr"] == manage.config.algo.lr
+    assert run.hparams["stop.return"] == "None"
+
+
+def videos(manage):
+    events = EventAccumulator(str(manage.folder), size_guidance={"images": 0}).Reload()
+    return [event.step for event in events.Images("eval/video")] if "eval/video" in events.Tags()["images"] else []
+
+
+def test_every_nth_evaluation_is_filmed_from_the_first_on(make):
+    manage = make("manage.video_period=2")
+    evaluate(manage, 10, 20, 30, 40)
+    manage.close("done")
+    assert videos(manage) == [10, 30]
+    assert sorted(path.name for path in (manage.folder / "videos").iterdir()) == [
+        "eval_000000010.gif",
+        "eval_000000030.gif",
+    ]
+
+
+def test_the_film_is_of_the_first_episode_of_an_evaluation(make):
+    manage = make("manage.video_period=1")
+    evaluate(manage, 10)
+    (seed, *_) = manage.evaluators[0].seeds
+    assert manage.camera.evaluator.seeds == [seed]
+    assert manage.camera.env.unwrapped.count == 4  # to its end
+    manage.close("done")
+    assert manage.camera.env.unwrapped.is_closed
+    from PIL import Image
+
+    with Image.open(manage.folder / "videos" / "eval_000000010.gif") as image:
+        assert (image.n_frames, image.info["duration"], image.size) == (5, 100, (240, 80))
+
+
+def test_without_being_asked_for_nothing_is_filmed(make):
+    manage = make()
+    evaluate(manage, 10)
+    assert manage.camera is None
+    assert not (manage.folder / "videos").exists()
+
+
+@pytest.mark.parametrize(
+    ("draws", "cause"), [("nothing", "ValueError: render() gives NoneType"), ("fails", "RuntimeError: no display")]
+)
+def test_where_it_can_not_be_filmed_that_is_said_once_and_evaluations_go_on(make, draws, cause):
+    manage = make("manage.video_period=1", f"+env.kwargs.draws={draws}")
+    reports = evaluate(manage, 10, 20)
+    said = manage.report({}, 30)
+    assert len(said) == 1
+    assert said[0].startswith(f"manage.video_period: no video is made: {cause}")
+    assert manage.report({}, 40) == []
+    assert [report.mean for report in reports] == [4.0, 4.0]
+    manage.close("done")
+    assert videos(manage) == []
+
+
+def test_an_environment_that_takes_no_render_mode_is_said(make):
+    manage = make("manage.video_period=1", "env=drl_cli.envs.probes:Counter-v0")
+    evaluate(manage, 10)
+    (said,) = manage.report({}, 30)
+    assert "no video is made" in said
+    assert "render_mode" in said
