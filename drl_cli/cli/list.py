@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable
 
 from drl_cli.algos.lookup import NotAlgorithm, algorithms, installed, load_algorithm
+from drl_cli.cli import keys
 from drl_cli.cli.check import conf_dir, options
 from drl_cli.cli.errors import UsageError, did_you_mean, fail
 from drl_cli.cli.resume import is_claimed
@@ -19,6 +20,12 @@ def main() -> None:
         "modes": _modes,
         "runs": _runs,
     }
+    if sys.argv[1:2] == ["keys"]:
+        try:
+            print("\n".join(keys.answer(sys.argv[2:])))
+        except UsageError as error:
+            fail(error)
+        return
     names = [arg for arg in sys.argv[1:] if not arg.startswith("-")]
     if {"--help", "-h"} & set(sys.argv[1:]) or not names:
         print(f"drl-list {' | '.join(topics)}   what there is, and what fits together")

@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from drl_cli.cli.check import algorithm_yaml, check_command, conf_dir, groups, options, read_command, with_free_keys
+from drl_cli.cli.check import check_command, conf_dir, groups, options, read_command, with_free_keys
 from drl_cli.cli.compose import brief
 from drl_cli.cli.errors import DONE, INTERRUPTED, TERMINATED, UsageError, fail, report, users_errors
+from drl_cli.cli.keys import sections, text
 from drl_cli.cli.resume import claimed, named_run, resume, with_config_of
 from drl_cli.cli.search import is_search
-from drl_cli.cli.settings import build, config_class, default_values, to_yaml_keys
+from drl_cli.cli.settings import build, to_yaml_keys
 from drl_cli.cli.sweep import run_sweep
 from drl_cli.runtime.config import Config
 from drl_cli.sweeps.launcher import begin_job, end_with_sweep
@@ -40,7 +41,7 @@ def main() -> None:
     end_with_sweep()
     try:
         if {"--help", "-h"} & set(args):
-            print("\n".join([help_text(), *(line for arg in args for line in algorithm_help(arg))]))
+            print("\n".join(help_lines([arg for arg in args if arg not in ("--help", "-h")])))
             return
         if {"-sc", "--shell-completion"} & set(args):
             _run_hydra(args)
@@ -181,7 +182,8 @@ def help_text() -> str:
         "",
         "env also takes any Gymnasium id, or module:Id for an environment of your own; algo an installed algorithm",
         "or a module of your own (my_pkg.my_algo); network a class of your own (my_pkg.my_net:Class).",
-        "algo=... --help has the options of that algorithm.",
+        "--help GROUP has type, range, default and meaning of its keys; also --help algo.sac, --help algo.lr.",
+        "drl-list keys has those of all.",
         "",
         "keys",
         *[f"  {line}" for line in (conf_dir() / "train.yaml").read_text().split("\n\n")[1].splitlines()],
@@ -192,16 +194,12 @@ def help_text() -> str:
     return "\n".join(lines)
 
 
-def algorithm_help(arg: str) -> list[str]:
-    """What an algorithm's yaml says, or the defaults of its Config where it has none; raises UsageError."""
-    key, _, name = arg.partition("=")
-    if key != "algo":
-        return []
-    kind, file = config_class(name), algorithm_yaml(name)
-    if file is not None:
-        return ["", f"algo={name}: {file}", *file.read_text().splitlines()]
-    lines = [f"  algo.{option}: {value}" for option, value in default_values(kind).items() if option != "name"]
-    return ["", f"algo={name}: no yaml, defaults of its Config", *lines]
+def help_lines(args: Sequence[str]) -> list[str]:
+    """The help, or that of the groups and keys that are named, then the options of `algo=...`; raises UsageError."""
+    words = read_command(args).overrides
+    topics, algos = [word for word in words if "=" not in word], [word for word in words if word.startswith("algo=")]
+    lines = text(sections(topics)) if topics else help_text().splitlines()
+    return [*lines, "", *text(sections(algos))] if algos else lines
 
 
 if __name__ == "__main__":
