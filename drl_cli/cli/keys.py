@@ -205,12 +205,12 @@ def _alternatives(kind: Any) -> list[str]:
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return [f"{{name: {type_text(args[1])}}}"]
     names = {bool: ["true", "false"], str: ["text"], types.NoneType: ["null"], Any: ["value"]}
-    return names.get(kind) or [kind.__name__]
+    return names.get(kind) or [str(kind.__name__)]
 
 
 def _plain(value: Any) -> str:
     """A default of a dataclass as yaml has it. Any: of any field."""
-    return yaml.safe_dump(value, default_flow_style=True).removesuffix("...\n").strip()
+    return str(yaml.safe_dump(value, default_flow_style=True)).removesuffix("...\n").strip()
 
 
 def text(found: Sequence[Section]) -> list[str]:

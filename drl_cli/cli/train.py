@@ -52,6 +52,8 @@ def main() -> None:
             check_command(command)
             if is_search(command.overrides) and not command.is_sweep:
                 raise UsageError("hpo searches over many runs: say -m, and what to search: drl-train -m hpo=tpe ...")
+            if command.is_sweep and "explain=true" in command.overrides:
+                raise UsageError("explain=true explains one run: leave -m and the lists of values out")
             if command.is_sweep:
                 sys.exit(run_sweep(command))
             _run_hydra([*command.flags, *OURS, *with_free_keys(command.overrides)])
@@ -82,18 +84,22 @@ def _job(node: Any) -> None:
     """One run. Any: Hydra's DictConfig."""
     from omegaconf import OmegaConf
 
-    plain = OmegaConf.to_container(node, resolve=True)
-    assert isinstance(plain, dict)
+    from drl_cli.cli.explain import explanation, tuned_line
+
+    plain: Any = OmegaConf.to_container(node, resolve=True)
     try:
-        summary = train({str(key): value for key, value in plain.items()})
+        if plain["explain"]:
+            print("\n".join(explanation(plain)))
+            return
+        summary = train(plain, tuned_line(plain))
     except UsageError as error:  # reported here: Hydra would put lines of its own around it
         exit_codes.append(report(error))
     else:
         exit_codes.append(int(summary["exit_code"]))
 
 
-def train(plain: dict[str, Any]) -> dict[str, Any]:
-    """Check the composed config, train, print the summary; returns it."""
+def train(plain: dict[str, Any], note: str | None = None) -> dict[str, Any]:
+    """Check the composed config, train, print the summary; returns it. The `note` is a line of the run's header."""
     from drl_cli.cli.learning_checks import described
     from drl_cli.cli.preflight import fill, join, preflight
     from drl_cli.runtime.place.cluster import share_cores
@@ -128,6 +134,8 @@ def train(plain: dict[str, Any]) -> dict[str, Any]:
         write_json(folder / "run.json", record)
         title = f"{config.env.name} {config.algo.name} {config.mode} seed {config.seed}  ->  {_shown(folder)}"
         print(title if resumed is None else f"{title}  from step {resumed.env_steps:,}")
+        if note is not None:
+            print(note)
         print(f"network: {described(config, spec)}", flush=True)
         checkpoint = resumed.checkpoint if resumed else None
         summary = run(config, spec, folder, record, process_start(), cluster=cluster, checkpoint=checkpoint)
