@@ -4,7 +4,7 @@ import sys
 from collections.abc import Callable
 
 from drl_cli.algos.lookup import NotAlgorithm, algorithms, installed, load_algorithm
-from drl_cli.cli import keys
+from drl_cli.cli import keys, list_envs
 from drl_cli.cli.check import conf_dir, options
 from drl_cli.cli.errors import UsageError, did_you_mean, fail
 from drl_cli.cli.resume import is_claimed
@@ -16,7 +16,7 @@ def main() -> None:
     """The command."""
     topics: dict[str, Callable[[], list[str]]] = {
         "algos": _algos,
-        "envs": _envs,
+        "envs": lambda: list_envs.answer([]),
         "modes": _modes,
         "runs": _runs,
     }
@@ -47,14 +47,6 @@ def _algos() -> list[str]:
         title = next(iter((module.__doc__ or "").splitlines()), "")
         lines.append(f"{name:<8} {'/'.join(module.ACTIONS)} actions; {', '.join(module.MODES)}; {title}")
     return lines
-
-
-def _envs() -> list[str]:
-    from drl_cli.envs.make import registered
-
-    named = [f"{name}  (conf/env)" for name in options("env")]
-    tuned = [f"{name}  (tuned)" for name in options("tuned") if name != "none"]
-    return [*named, *tuned, *registered()]
 
 
 def _modes() -> list[str]:
