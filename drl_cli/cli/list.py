@@ -14,12 +14,6 @@ from drl_cli.utils.outside import ModuleRaised, NotFound
 
 def main() -> None:
     """The command."""
-    topics: dict[str, Callable[[], list[str]]] = {
-        "algos": _algos,
-        "envs": lambda: list_envs.answer([]),
-        "modes": _modes,
-        "runs": _runs,
-    }
     if sys.argv[1:2] == ["keys"]:
         try:
             print("\n".join(keys.answer(sys.argv[2:])))
@@ -28,12 +22,12 @@ def main() -> None:
         return
     names = [arg for arg in sys.argv[1:] if not arg.startswith("-")]
     if {"--help", "-h"} & set(sys.argv[1:]) or not names:
-        print(f"drl-list {' | '.join(topics)}   what there is, and what fits together")
+        print(f"drl-list {' | '.join(TOPICS)}   what there is, and what fits together")
         return
     for name in names:
-        if name not in topics:
-            fail(UsageError(f"no list '{name}'.{did_you_mean(name, topics)}   lists: {', '.join(topics)}"))
-        print("\n".join(topics[name]()))
+        if name not in TOPICS:
+            fail(UsageError(f"no list '{name}'.{did_you_mean(name, TOPICS)}   lists: {', '.join(TOPICS)}"))
+        print("\n".join(TOPICS[name]()))
 
 
 def _algos() -> list[str]:
@@ -68,6 +62,15 @@ def _runs() -> list[str]:
             status = "killed"
         lines.append(f"{folder.name}  {folder.parent.parent.name} {folder.parent.name}  {status}  best {score}")
     return lines
+
+
+TOPICS: dict[str, Callable[[], list[str]]] = {
+    "algos": _algos,
+    "envs": lambda: list_envs.answer([]),
+    "modes": _modes,
+    "runs": _runs,
+    "keys": lambda: keys.answer([]),
+}
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from drl_cli.cli.check import check_command, conf_dir, groups, options, read_command, with_free_keys
+from drl_cli.cli.complete import shell_completion
 from drl_cli.cli.compose import brief
 from drl_cli.cli.errors import DONE, INTERRUPTED, TERMINATED, UsageError, fail, report, users_errors
 from drl_cli.cli.keys import sections, text
@@ -44,7 +45,11 @@ def main() -> None:
             print("\n".join(help_lines([arg for arg in args if arg not in ("--help", "-h")])))
             return
         if {"-sc", "--shell-completion"} & set(args):
-            _run_hydra(args)
+            words = shell_completion(args[-1], os.environ.get("COMP_LINE", "drl-train "))
+            if words is None:
+                _run_hydra(args)
+            else:
+                print("\n".join(words))
         else:
             command = read_command(args)
             if folder := named_run(command):
