@@ -14,6 +14,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from drl_cli.cli.check import OVERRIDE, algorithm_yaml, conf_dir
+from drl_cli.cli.keys import LOADER
 from drl_cli.cli.preflight import fill
 from drl_cli.cli.settings import build, to_yaml_keys
 from drl_cli.runtime.config import Config
@@ -113,7 +114,7 @@ def tuned_line(plain: Mapping[str, Any]) -> str | None:
     file = _file(f"tuned/{option}")
     if file is None:
         return None
-    values, have = dict(_leaves(_read(file))), dict(_leaves(plain))
+    values, have = dict(_leaves(OmegaConf.to_container(OmegaConf.load(file)))), dict(_leaves(plain))
     holding = sum(have.get(key) == value for key, value in values.items())
     return f"tuned {option}: {holding} value{'s' * (holding > 1)}" if holding else None
 
@@ -144,8 +145,8 @@ def _file_layers(path: str, package: str) -> Iterator[Layer]:
         file = algorithm_yaml(option) if group == "algo" else None
     if file is None:
         return
-    node = _read(file)
-    chosen = [entry for entry in _defaults(file) if isinstance(entry, dict)]
+    node = yaml.load(file.read_text(), LOADER) or {}
+    chosen = [entry for entry in node.pop("defaults", []) if isinstance(entry, dict)]
     choices = {str(key).split()[-1].lstrip("/"): str(value) for entry in chosen for key, value in entry.items()}
     if not file.is_relative_to(conf_dir()):
         name = RUN if (file.parent / "run.json").is_file() else YOURS
@@ -161,18 +162,8 @@ def _typed(overrides: Sequence[str], groups: Container[str]) -> Layer:
     return Layer(TYPED, "", {key: value for key, value in typed.items() if key not in groups}, choices)
 
 
-def _read(file: Path) -> dict[str, Any]:
-    node = OmegaConf.to_container(OmegaConf.load(file), resolve=False)
-    return {str(key): value for key, value in node.items() if key != "defaults"} if isinstance(node, dict) else {}
-
-
-def _defaults(file: Path) -> list[Any]:
-    node = yaml.safe_load(file.read_text())
-    return list(node.get("defaults", [])) if isinstance(node, dict) else []
-
-
-def _leaves(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted key -> value; a mapping that takes any key is a value."""
+def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted key -> value of nested mappings; a mapping that takes any key is a value."""
     for name, value in node.items():
         if isinstance(value, Mapping) and name != "kwargs":
             yield from _leaves(value, f"{prefix}{name}.")

@@ -80,7 +80,7 @@ def test_the_layer_of_a_value(explained):
         "replay.capacity": ("100000", "tuned", "conf/tuned/sac-Pendulum-v1.yaml"),
         "algo.gamma": ("0.99", "algo", "conf/algo/sac.yaml"),
         "algo.alpha_lr": ("0.001", "tuned", "conf/tuned/sac-Pendulum-v1.yaml"),
-        "algo.lr": ("0.01", "command line", "was 0.001 (tuned, conf/tuned/sac-Pendulum-v1.yaml)"),
+        "algo.lr": ("0.01", "command line", "was 1e-3 (tuned, conf/tuned/sac-Pendulum-v1.yaml)"),
         "worker.envs": ("3", "command line", "was 8 (tuned, conf/tuned/sac-Pendulum-v1.yaml)"),
         "network.hidden": ("[128,128]", "tuned", "conf/tuned/sac-Pendulum-v1.yaml"),
         "env.id": ("Pendulum-v1", "default", "env=Pendulum-v1"),
