@@ -16,10 +16,10 @@ from omegaconf import OmegaConf
 from drl_cli.cli.check import OVERRIDE, algorithm_yaml, conf_dir
 from drl_cli.cli.keys import LOADER
 from drl_cli.cli.preflight import fill
-from drl_cli.cli.settings import build, to_yaml_keys
+from drl_cli.cli.settings import to_yaml_keys
 from drl_cli.runtime.config import Config
 
-GROUP_LAYERS = ("mode", "algo", "tuned", "experiment", "hpo")
+GROUP_LAYERS = ("mode", "algo", "tuned", "experiment")
 """Groups whose files are layers of their own; what the files of the others say is the layer `default`."""
 
 YOURS, RUN, TYPED = "your yaml", "run", "command line"
@@ -57,12 +57,9 @@ class Setting:
         return "=" if self.key.endswith("=") else self.key.rpartition(".")[0]
 
 
-def explanation(plain: dict[str, Any]) -> list[str]:
-    """Lines for a composed config, within its Hydra job: groups apart, columns two spaces or more apart.
-
-    Raises UsageError where the config is wrong.
-    """
-    config, layers = build(plain), job_layers()
+def explanation(config: Config) -> list[str]:
+    """Lines for a config, within the Hydra job that composed it: groups apart, columns two spaces or more apart."""
+    layers = job_layers()
     rows = [*chosen_options(layers, _choices()), *settings(config, layers)]
     cells = [(row.key, row.value, row.layer) for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]

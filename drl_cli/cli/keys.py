@@ -23,7 +23,7 @@ from drl_cli.replay.config import SAMPLERS
 from drl_cli.utils.ranges import NameOrClass
 
 TOP = "top level"
-OVERLAYS = ("tuned", "experiment", "hpo")  # they give values to keys that are explained where they are declared
+OVERLAYS = ("tuned", "experiment")  # they give values to keys that are explained where they are declared
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C, where there is one, is four times as fast
 NARROWEST = 30  # columns of a terminal that a meaning is wrapped to; below, the terminal does as it likes
 

@@ -89,13 +89,10 @@ def _job(node: Any) -> None:
     """One run. Any: Hydra's DictConfig."""
     from omegaconf import OmegaConf
 
-    from drl_cli.cli.explain import explanation, tuned_line
+    from drl_cli.cli.explain import tuned_line
 
     plain: Any = OmegaConf.to_container(node, resolve=True)
     try:
-        if plain["explain"]:
-            print("\n".join(explanation(plain)))
-            return
         summary = train(plain, tuned_line(plain))
     except UsageError as error:  # reported here: Hydra would put lines of its own around it
         exit_codes.append(report(error))
@@ -110,6 +107,11 @@ def train(plain: dict[str, Any], note: str | None = None) -> dict[str, Any]:
     from drl_cli.runtime.place.cluster import share_cores
 
     config = build(plain)
+    if config.explain:
+        from drl_cli.cli.explain import explanation
+
+        print("\n".join(explanation(config)))
+        return {"exit_code": DONE}
     resumed = resume(config, typed) if config.resume is not None else None
     config = resumed.config if resumed else config
     share_cores(config.mode)
