@@ -164,6 +164,14 @@ def test_frames_without_a_display(monkeypatch):
     assert "NoSuch" in check.text
 
 
+def test_mujoco_is_rendered_where_it_is_installed(monkeypatch):
+    monkeypatch.setattr(doctor, "render", lambda id, advice: (id, advice))
+    monkeypatch.setattr(doctor, "version_of", lambda package: None)
+    assert [id for id, _ in doctor.rendering()] == ["CartPole-v1"]
+    monkeypatch.setattr(doctor, "version_of", lambda package: {"mujoco": "3.0"}.get(package))
+    assert [id for id, _ in doctor.rendering()] == ["CartPole-v1", "InvertedPendulum-v5"]
+
+
 def test_extras_are_those_of_the_package(installed, monkeypatch):
     lines = [
         *("Provides-Extra: dev", "Provides-Extra: fast", "Provides-Extra: views", "Provides-Extra: old"),

@@ -114,6 +114,8 @@ def test_null_and_auto_say_what_they_are_here(explained):
         "was null (default, conf/worker/default.yaml)",
     )
     assert "here" not in explained("ray.address=auto")["worker.num"][2]
+    weights = explained("load_weights=not/there")  # that they are not there is said when it is trained
+    assert weights["worker.random_steps"][2].endswith("; here 0")
 
 
 def test_a_yaml_of_the_users_is_a_layer_between_tuned_and_typed(explained, job, own_yaml, monkeypatch):

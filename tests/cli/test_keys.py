@@ -193,3 +193,17 @@ def test_help_of_a_wrong_group_is_one_line(drl, tmp_path):
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: no group or key 'wroker'. Did you mean worker?")
+
+
+def test_keys_and_completion_import_little():
+    """What they import is what they take, and a tab is pressed often."""
+    script = """
+import sys
+from drl_cli.cli.complete import completions
+from drl_cli.cli.keys import answer
+answer([])
+completions("drl-train worker.")
+print(*{"torch", "ray", "gymnasium", "hydra", "omegaconf", "rich"} & set(sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
