@@ -20,10 +20,10 @@ from drl_cli.cli.errors import UsageError, did_you_mean
 from drl_cli.cli.options import parse
 from drl_cli.cli.settings import all_keys, config_class, default_values, fields
 from drl_cli.replay.config import SAMPLERS
+from drl_cli.runtime.config import Config
 from drl_cli.utils.ranges import NameOrClass
 
 TOP = "top level"
-OVERLAYS = ("tuned", "experiment")  # they give values to keys that are explained where they are declared
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C, where there is one, is four times as fast
 NARROWEST = 30  # columns of a terminal that a meaning is wrapped to; below, the terminal does as it likes
 
@@ -66,8 +66,12 @@ def sections(topics: Sequence[str]) -> list[Section]:
     """All of them, or those of groups, options (`algo.sac`, `algo=sac`) and single keys; raises UsageError."""
     if topics:
         return [section for topic in topics for section in find(topic)]
-    shown = [group for group in groups() if group not in OVERLAYS]
-    return [top_level(), *(section for group in shown for section in group_sections(group))]
+    return [top_level(), *(section for group in groups() if not is_overlay(group) for section in group_sections(group))]
+
+
+def is_overlay(group: str) -> bool:
+    """Whether its options give values to keys of other groups, which explain them: tuned, and groups of the user's."""
+    return group not in fields(Config)
 
 
 def find(topic: str) -> list[Section]:
@@ -77,7 +81,7 @@ def find(topic: str) -> list[Section]:
         return group_sections(topic)
     if group in groups() and option in options(group):
         return [option_section(group, option)]
-    every = [top_level(), *(section for name in groups() if name not in OVERLAYS for section in group_sections(name))]
+    every = sections([])
     if kept := [section for section in (_only(section, topic) for section in every) if section.keys]:
         return kept
     if topic.startswith("algo="):  # a module of the user's
@@ -105,7 +109,7 @@ def group_sections(group: str) -> list[Section]:
     Of algorithms, and of sets of values such as `tuned`, each is shown in full.
     """
     names = options(group)
-    if group == "algo" or group in OVERLAYS:
+    if group == "algo" or is_overlay(group):
         return [option_section(group, name) for name in names]
     first = default(group)
     base = option_section(group, first)
@@ -120,8 +124,7 @@ def _difference(section: Section, base: Section) -> Section:
 
 def option_section(group: str, name: str) -> Section:
     """One option of a group with all its keys, those of other groups that it sets, too; raises UsageError."""
-    types, entries, about = _types(group, name), dict[str, tuple[str, str]](), "no yaml, the defaults of its Config"
-    file = algorithm_yaml(name) if group == "algo" else conf_dir() / group / f"{name}.yaml"
+    file, entries, about = _file(group, name), dict[str, tuple[str, str]](), "no yaml, the defaults of its Config"
     if group == "algo" and name not in options("algo"):
         defaults = default_values(config_class(name)) | {"name": name}
         entries = {f"algo.{key}": (_plain(value), "") for key, value in defaults.items()}
@@ -130,17 +133,24 @@ def option_section(group: str, name: str) -> Section:
             entries, about = entries | _whole(file, group), _about(file)
         except yaml.YAMLError as error:
             raise UsageError(f"{file}: not readable: {' '.join(str(error).split())}") from error
-    return Section(f"{group}={name}", about, tuple(_keys(entries, types)))
+    values = {key: value for key, (value, _) in entries.items()}
+    algo = values.get("algo.name", name) if name in options("algo") else name
+    return Section(
+        f"{group}={name}", about, tuple(_keys(entries, _types(group, algo, values.get("replay.sampler", ""))))
+    )
 
 
-def _types(group: str, name: str) -> dict[str, Any]:
-    """Dotted key -> type of all keys that an option may set."""
-    if group in OVERLAYS:
-        return {key: kind for algo in algorithms() for key, kind in all_keys(config_class(algo)).items()}
-    types = all_keys(config_class(name) if group == "algo" else AlgoConfig)
-    if group == "replay":
-        types |= {f"replay.{key}": kind for key, kind in fields(SAMPLERS[name]).items()}
-    return types
+def _types(group: str, algo: str, sampler: str) -> dict[str, Any]:
+    """Dotted key -> type of all keys that an option may set, with this algorithm and sampler where it is of theirs."""
+    if is_overlay(group):
+        return {key: kind for name in algorithms() for key, kind in all_keys(config_class(name)).items()}
+    types = all_keys(config_class(algo) if group == "algo" else AlgoConfig)
+    table = fields(SAMPLERS[sampler]) if group == "replay" and sampler in SAMPLERS else {}
+    return types | {f"replay.{key}": kind for key, kind in table.items()}
+
+
+def _file(group: str, name: str) -> Path | None:
+    return algorithm_yaml(name) if group == "algo" else conf_dir() / group / f"{name}.yaml"
 
 
 def read(file: Path) -> dict[str, tuple[str, str]]:
@@ -164,7 +174,8 @@ def _whole(file: Path, group: str) -> dict[str, tuple[str, str]]:
     """What an option's file has, with the files of its group that it builds on; under full names."""
     node = yaml.safe_load(file.read_text()) or {}
     bases = [name for name in node.get("defaults", []) if isinstance(name, str) and name != "_self_"]
-    entries = {key: entry for name in bases for key, entry in _whole(file.parent / f"{name}.yaml", group).items()}
+    files = [base for name in bases if (base := _file(group, name)) is not None]
+    entries = {key: entry for base in files for key, entry in _whole(base, group).items()}
     chosen = [entry for entry in node.get("defaults", []) if isinstance(entry, dict)]
     for key, value in (pair for entry in chosen for pair in entry.items()):
         entries[key.removeprefix("override /")] = (str(value), "the option of this group that it takes by default")
