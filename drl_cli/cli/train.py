@@ -205,6 +205,7 @@ def help_text() -> str:
         "  stop.return, stop.wall_s",
         "",
         f"All values and what they mean: {conf_dir()}",
+        'Tab completion in bash: eval "$(drl-train -sc install=bash)"',
     ]
     return "\n".join(lines)
 
