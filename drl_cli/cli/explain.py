@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from drl_cli.cli.check import OVERRIDE, algorithm_yaml, conf_dir
 from drl_cli.cli.keys import LOADER
 from drl_cli.cli.preflight import fill
-from drl_cli.cli.settings import to_yaml_keys
+from drl_cli.cli.settings import all_keys, to_yaml_keys
 from drl_cli.runtime.config import Config
 
 GROUP_LAYERS = ("mode", "algo", "tuned", "experiment")
@@ -82,7 +82,8 @@ def chosen_options(layers: Sequence[Layer], choices: Mapping[str, str]) -> Itera
 def settings(config: Config, layers: Sequence[Layer]) -> Iterator[Setting]:
     """Every key."""
     derived = _derived(config)
-    for key, value in _leaves(to_yaml_keys(config)):
+    ends = {key for key, kind in all_keys(type(config.algo)).items() if not dataclasses.is_dataclass(kind)}
+    for key, value in _leaves(to_yaml_keys(config), ends):
         setting = [layer for layer in layers if layer.sets(key)]
         source = setting[-1].source + (f"; here {_shown(derived[key])}" if key in derived else "")
         if len(setting) > 1 and setting[-1].name == TYPED and key in setting[-2].values:
@@ -148,7 +149,7 @@ def _file_layers(path: str, package: str) -> Iterator[Layer]:
     if not file.is_relative_to(conf_dir()):
         name = RUN if (file.parent / "run.json").is_file() else YOURS
     source = f"conf/{file.relative_to(conf_dir())}" if name not in (RUN, YOURS) else os.path.relpath(file)
-    yield Layer(name, source, dict(_leaves(node, f"{package}." if package else "")), choices)
+    yield Layer(name, source, dict(_leaves(node, prefix=f"{package}." if package else "")), choices)
 
 
 def _typed(overrides: Sequence[str], groups: Container[str]) -> Layer:
@@ -159,11 +160,11 @@ def _typed(overrides: Sequence[str], groups: Container[str]) -> Layer:
     return Layer(TYPED, "", {key: value for key, value in typed.items() if key not in groups}, choices)
 
 
-def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted key -> value of nested mappings; a mapping that takes any key is a value."""
+def _leaves(node: Any, ends: Container[str] = (), prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted key -> value of nested mappings; one that is empty, or whose key is in `ends`, is a value."""
     for name, value in node.items():
-        if isinstance(value, Mapping) and name != "kwargs":
-            yield from _leaves(value, f"{prefix}{name}.")
+        if isinstance(value, Mapping) and value and prefix + name not in ends:
+            yield from _leaves(value, ends, f"{prefix}{name}.")
         else:
             yield prefix + name, value
 

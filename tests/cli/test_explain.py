@@ -71,7 +71,7 @@ def test_every_key_is_there_once_with_the_layer_that_set_it(explained):
 
 def test_the_layer_of_a_value(explained):
     typed = ["env=Pendulum-v1", "mode=sync", "replay=prioritized", "algo.lr=1e-2", "worker.envs=3", "+env.kwargs.g=5"]
-    rows = explained(*typed, "logger.tensorboard=false")
+    rows = explained(*typed, "logger.tensorboard=false", "+optimizer.kwargs.betas=[0.5,0.9]")
     wanted = {
         "seed": ("0", "default", "conf/train.yaml"),
         "stop.return": ("null", "default", "conf/train.yaml"),
@@ -86,6 +86,7 @@ def test_the_layer_of_a_value(explained):
         "env.id": ("Pendulum-v1", "default", "env=Pendulum-v1"),
         "env.reward_scale": ("0.1", "tuned", "conf/tuned/sac-Pendulum-v1.yaml"),
         "env.kwargs": ("{g:5}", "command line", ""),
+        "optimizer.kwargs": ("{betas:[0.5,0.9]}", "command line", "was {} (default, conf/optimizer/adam.yaml)"),
         "logger.tensorboard": ("false", "command line", "was true (default, conf/logger/default.yaml)"),
         "replay=": ("prioritized", "command line", ""),
         "env=": ("Pendulum-v1", "command line", ""),
