@@ -42,7 +42,7 @@ def commands():
     for path in (ROOT / "README.md", *(ROOT / "docs" / page for page in PAGES)):
         text = re.sub(r"\\\n\s*", " ", path.read_text())
         for line in re.findall(r"^(?:    |\$ )?drl-train ((?:-m |[\w.]+=|'[\w.]+=).*)$", text, re.MULTILINE):
-            words = shlex.split(line.split("  #")[0], comments=True)
+            words = shlex.split(line.split("  #")[0].split(" | ")[0], comments=True)
             found.append((path.name, [word for word in words if word != "&"]))
     return found
 

@@ -3,7 +3,7 @@
 from drl_cli.algos.lookup import load_algorithm, title
 from drl_cli.algos.policy import NetworkPolicy
 from drl_cli.cli.errors import UsageError
-from drl_cli.networks.torsos import describe
+from drl_cli.networks.torsos import describe, torso_name
 from drl_cli.replay.config import SequencesConfig
 from drl_cli.runtime.config import Config
 from drl_cli.types import EnvSpec
@@ -29,8 +29,11 @@ def uses_network(config: Config) -> bool:
 
 
 def described(config: Config, spec: EnvSpec) -> str:
-    """The network in a line: what the observation goes through."""
-    return describe(config.network, spec) if uses_network(config) else f"that of {title(config.algo.name)}"
+    """The network in a line: what the observation goes through, and which torso `auto` is."""
+    if not uses_network(config):
+        return f"that of {title(config.algo.name)}"
+    chosen = f"auto is {torso_name(config.network, spec) or 'mlp'}: " if config.network.torso == "auto" else ""
+    return chosen + describe(config.network, spec)
 
 
 def memory_problems(config: Config) -> list[str]:

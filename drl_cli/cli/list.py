@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable
 
 from drl_cli.algos.lookup import NotAlgorithm, algorithms, installed, load_algorithm
+from drl_cli.cli import keys, list_envs
 from drl_cli.cli.check import conf_dir, options
 from drl_cli.cli.errors import UsageError, did_you_mean, fail
 from drl_cli.cli.resume import is_claimed
@@ -13,20 +14,20 @@ from drl_cli.utils.outside import ModuleRaised, NotFound
 
 def main() -> None:
     """The command."""
-    topics: dict[str, Callable[[], list[str]]] = {
-        "algos": _algos,
-        "envs": _envs,
-        "modes": _modes,
-        "runs": _runs,
-    }
+    if sys.argv[1:2] == ["keys"]:
+        try:
+            print("\n".join(keys.answer(sys.argv[2:])))
+        except UsageError as error:
+            fail(error)
+        return
     names = [arg for arg in sys.argv[1:] if not arg.startswith("-")]
     if {"--help", "-h"} & set(sys.argv[1:]) or not names:
-        print(f"drl-list {' | '.join(topics)}   what there is, and what fits together")
+        print(f"drl-list {' | '.join(TOPICS)}   what there is, and what fits together")
         return
     for name in names:
-        if name not in topics:
-            fail(UsageError(f"no list '{name}'.{did_you_mean(name, topics)}   lists: {', '.join(topics)}"))
-        print("\n".join(topics[name]()))
+        if name not in TOPICS:
+            fail(UsageError(f"no list '{name}'.{did_you_mean(name, TOPICS)}   lists: {', '.join(TOPICS)}"))
+        print("\n".join(TOPICS[name]()))
 
 
 def _algos() -> list[str]:
@@ -40,14 +41,6 @@ def _algos() -> list[str]:
         title = next(iter((module.__doc__ or "").splitlines()), "")
         lines.append(f"{name:<8} {'/'.join(module.ACTIONS)} actions; {', '.join(module.MODES)}; {title}")
     return lines
-
-
-def _envs() -> list[str]:
-    from drl_cli.envs.make import registered
-
-    named = [f"{name}  (conf/env)" for name in options("env")]
-    tuned = [f"{name}  (tuned)" for name in options("tuned") if name != "none"]
-    return [*named, *tuned, *registered()]
 
 
 def _modes() -> list[str]:
@@ -69,6 +62,15 @@ def _runs() -> list[str]:
             status = "killed"
         lines.append(f"{folder.name}  {folder.parent.parent.name} {folder.parent.name}  {status}  best {score}")
     return lines
+
+
+TOPICS: dict[str, Callable[[], list[str]]] = {
+    "algos": _algos,
+    "envs": lambda: list_envs.answer([]),
+    "modes": _modes,
+    "runs": _runs,
+    "keys": lambda: keys.answer([]),
+}
 
 
 if __name__ == "__main__":

@@ -36,7 +36,7 @@ IMPOSSIBLE = (
 )
 """Keys that what was saved depends on. All others change what is learned from here on, and need confirm=true."""
 
-COMMAND = ("resume", "from_config", "confirm", "dry_run")
+COMMAND = ("resume", "from_config", "confirm", "dry_run", "explain")
 """Keys that say what to do with a run, and are not of it."""
 
 ORPHAN_S = 30.0  # that a process lives on whose main process was killed

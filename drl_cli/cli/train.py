@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from drl_cli.cli.check import algorithm_yaml, check_command, conf_dir, groups, options, read_command, with_free_keys
+from drl_cli.cli.check import check_command, conf_dir, groups, options, read_command, with_free_keys
+from drl_cli.cli.complete import shell_completion
 from drl_cli.cli.compose import brief
 from drl_cli.cli.errors import DONE, INTERRUPTED, TERMINATED, UsageError, fail, report, users_errors
+from drl_cli.cli.keys import sections, text
 from drl_cli.cli.resume import claimed, named_run, resume, with_config_of
 from drl_cli.cli.search import is_search
-from drl_cli.cli.settings import build, config_class, default_values, to_yaml_keys
+from drl_cli.cli.settings import build, to_yaml_keys
 from drl_cli.cli.sweep import run_sweep
 from drl_cli.runtime.config import Config
 from drl_cli.sweeps.launcher import begin_job, end_with_sweep
@@ -40,10 +42,14 @@ def main() -> None:
     end_with_sweep()
     try:
         if {"--help", "-h"} & set(args):
-            print("\n".join([help_text(), *(line for arg in args for line in algorithm_help(arg))]))
+            print("\n".join(help_lines([arg for arg in args if arg not in ("--help", "-h")])))
             return
         if {"-sc", "--shell-completion"} & set(args):
-            _run_hydra(args)
+            words = shell_completion(args[-1], os.environ.get("COMP_LINE", "drl-train "))
+            if words is None:
+                _run_hydra(args)
+            else:
+                print("\n".join(words))
         else:
             command = read_command(args)
             if folder := named_run(command):
@@ -51,6 +57,8 @@ def main() -> None:
             check_command(command)
             if is_search(command.overrides) and not command.is_sweep:
                 raise UsageError("hpo searches over many runs: say -m, and what to search: drl-train -m hpo=tpe ...")
+            if command.is_sweep and "explain=true" in command.overrides:
+                raise UsageError("explain=true explains one run: leave -m and the lists of values out")
             if command.is_sweep:
                 sys.exit(run_sweep(command))
             _run_hydra([*command.flags, *OURS, *with_free_keys(command.overrides)])
@@ -81,23 +89,29 @@ def _job(node: Any) -> None:
     """One run. Any: Hydra's DictConfig."""
     from omegaconf import OmegaConf
 
-    plain = OmegaConf.to_container(node, resolve=True)
-    assert isinstance(plain, dict)
+    from drl_cli.cli.explain import tuned_line
+
+    plain: Any = OmegaConf.to_container(node, resolve=True)
     try:
-        summary = train({str(key): value for key, value in plain.items()})
+        summary = train(plain, tuned_line(plain))
     except UsageError as error:  # reported here: Hydra would put lines of its own around it
         exit_codes.append(report(error))
     else:
         exit_codes.append(int(summary["exit_code"]))
 
 
-def train(plain: dict[str, Any]) -> dict[str, Any]:
-    """Check the composed config, train, print the summary; returns it."""
+def train(plain: dict[str, Any], note: str | None = None) -> dict[str, Any]:
+    """Check the composed config, train, print the summary; returns it. The `note` is a line of the run's header."""
     from drl_cli.cli.learning_checks import described
     from drl_cli.cli.preflight import fill, join, preflight
     from drl_cli.runtime.place.cluster import share_cores
 
     config = build(plain)
+    if config.explain:
+        from drl_cli.cli.explain import explanation
+
+        print("\n".join(explanation(config)))
+        return {"exit_code": DONE}
     resumed = resume(config, typed) if config.resume is not None else None
     config = resumed.config if resumed else config
     share_cores(config.mode)
@@ -127,6 +141,8 @@ def train(plain: dict[str, Any]) -> dict[str, Any]:
         write_json(folder / "run.json", record)
         title = f"{config.env.name} {config.algo.name} {config.mode} seed {config.seed}  ->  {_shown(folder)}"
         print(title if resumed is None else f"{title}  from step {resumed.env_steps:,}")
+        if note is not None:
+            print(note)
         print(f"network: {described(config, spec)}", flush=True)
         checkpoint = resumed.checkpoint if resumed else None
         summary = run(config, spec, folder, record, process_start(), cluster=cluster, checkpoint=checkpoint)
@@ -181,27 +197,25 @@ def help_text() -> str:
         "",
         "env also takes any Gymnasium id, or module:Id for an environment of your own; algo an installed algorithm",
         "or a module of your own (my_pkg.my_algo); network a class of your own (my_pkg.my_net:Class).",
-        "algo=... --help has the options of that algorithm.",
+        "--help GROUP has type, range, default and meaning of its keys; also --help algo.sac, --help algo.lr.",
+        "drl-list keys has those of all.",
         "",
         "keys",
         *[f"  {line}" for line in (conf_dir() / "train.yaml").read_text().split("\n\n")[1].splitlines()],
         "  stop.return, stop.wall_s",
         "",
         f"All values and what they mean: {conf_dir()}",
+        'Tab completion in bash: eval "$(drl-train -sc install=bash)"',
     ]
     return "\n".join(lines)
 
 
-def algorithm_help(arg: str) -> list[str]:
-    """What an algorithm's yaml says, or the defaults of its Config where it has none; raises UsageError."""
-    key, _, name = arg.partition("=")
-    if key != "algo":
-        return []
-    kind, file = config_class(name), algorithm_yaml(name)
-    if file is not None:
-        return ["", f"algo={name}: {file}", *file.read_text().splitlines()]
-    lines = [f"  algo.{option}: {value}" for option, value in default_values(kind).items() if option != "name"]
-    return ["", f"algo={name}: no yaml, defaults of its Config", *lines]
+def help_lines(args: Sequence[str]) -> list[str]:
+    """The help, or that of the groups and keys that are named, then the options of `algo=...`; raises UsageError."""
+    words = read_command(args).overrides
+    topics, algos = [word for word in words if "=" not in word], [word for word in words if word.startswith("algo=")]
+    lines = text(sections(topics)) if topics else help_text().splitlines()
+    return [*lines, "", *text(sections(algos))] if algos else lines
 
 
 if __name__ == "__main__":

@@ -161,6 +161,7 @@ class Config:
     from_config: str | None
     confirm: bool
     dry_run: bool
+    explain: bool
     stop: StopConfig
     orchestrator: OrchestratorConfig
     worker: WorkerConfig

@@ -71,6 +71,7 @@ def test_a_run_to_resume_is_refused(small_run):
         (("env=CartPole-v1",), 2, "SAC needs a continuous (Box) action space"),
         (("replay.capacity=10",), 2, "replay.capacity=10 is below"),
         (("ray.address=auto",), 2, "ray.address: drl-bench measures this machine"),
+        (("explain=true",), 2, "explain: drl-bench measures; drl-train explain=true says"),
         (("env=user_envs:Tiny-v0", "+env.kwargs.fail=init"), 4, "no room"),
         (("env=user_envs:Tiny-v0", "+env.kwargs.fail=step", "parts=[collect]"), 4, "the arm fell off"),
     ],

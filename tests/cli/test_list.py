@@ -5,7 +5,6 @@ import sys
 import pytest
 
 from drl_cli.algos.lookup import algorithms, load_algorithm
-from drl_cli.cli.check import options
 from drl_cli.cli.list import main
 
 
@@ -39,11 +38,6 @@ def test_installed_algorithms_are_listed_and_those_that_are_none_say_why(answer,
     assert sorted(lines) == sorted([*algorithms(), "their-dqn", "their-json"])
     assert "discrete actions; single, sync, async; DQN as a user might have it" in lines["their-dqn"]
     assert "can't be used here: their-json (" in lines["their-json"]
-
-
-def test_envs_of_ours_and_of_gymnasium(answer):
-    names = {line.split()[0] for line in answer("envs")}
-    assert {*options("env"), "Pendulum-v1", "CartPole-v1"} <= names
 
 
 def test_modes_with_what_they_are(answer):

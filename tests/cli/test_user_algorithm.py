@@ -17,8 +17,8 @@ from drl_cli.cli.eval import Options, evaluate
 from drl_cli.cli.preflight import fill, preflight
 from drl_cli.cli.resume import changed_code, named_run, resume, with_config_of
 from drl_cli.cli.runs import read_config, read_json
-from drl_cli.cli.settings import build
-from drl_cli.cli.train import algorithm_help, train
+from drl_cli.cli.settings import build, config_class, fields
+from drl_cli.cli.train import help_lines, help_text, train
 from drl_cli.runtime.files.checkpoint import write_json
 from drl_cli.runtime.run_folder import make_folder
 
@@ -210,12 +210,16 @@ def test_a_network_of_the_users_is_a_torso_of_the_default_network(composed):
 
 
 def test_help_has_the_options_of_an_algorithm():
-    lines = algorithm_help("algo=my_pkg.my_algo")
-    assert "  algo.target_period: 20" in lines
-    assert "lr: 2e-3" in algorithm_help("algo=my_yaml")
-    assert any(line.startswith("tau: ") for line in algorithm_help("algo=sac"))
-    assert algorithm_help("env=CartPole-v1") == []
-    assert refused(algorithm_help, "algo=my_bug")[0] == USER_CODE
+    def defaults(algo):
+        return {line.split()[0]: line for line in help_lines([f"algo={algo}"]) if line.startswith("  algo.")}
+
+    assert defaults("my_pkg.my_algo")["algo.target_period"].split()[1:] == ["int", ">=", "1", "20"]
+    assert "2e-3" in defaults("my_yaml")["algo.lr"]
+    assert defaults("my_yaml").keys() == {f"algo.{name}" for name in fields(config_class("my_yaml"))}
+    assert "algo.tau" in defaults("sac")
+    assert help_lines(["env=CartPole-v1"]) == help_text().splitlines()
+    assert refused(help_lines, ["algo=my_bug"])[0] == USER_CODE
+    assert "my_cut.yaml: not readable: " in refused(help_lines, ["algo=my_cut"])[1][0]
 
 
 def test_a_run_says_of_which_code_it_is(own_run, outside_folder):

@@ -1,0 +1,170 @@
+"""Tab completion: the bash function of all commands, and the words that it asks for; without Hydra, to be fast.
+
+`eval "$(drl-train -sc install=bash)"` in ~/.bashrc turns it on.
+"""
+
+import dataclasses
+import importlib
+import types
+from collections.abc import Iterable, Sequence
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from drl_cli.algos.base import AlgoConfig
+from drl_cli.algos.lookup import algorithms, installed
+from drl_cli.cli.check import OVERRIDE, PLAIN_FLAGS, VALUE_FLAGS, default, groups, options, read_command
+from drl_cli.cli.errors import UsageError
+from drl_cli.cli.runs import all_runs
+from drl_cli.cli.settings import all_keys, config_class, fields
+from drl_cli.utils.ranges import NameOrClass
+
+INSTALL = """_drl_complete() {{
+    local line="${{COMP_LINE:0:COMP_POINT}}" query=drl-train reply
+    [[ $1 == */* ]] && query="${{1%/*}}/drl-train"
+    local word="${{line##*[[:space:]]}}"
+    COMPREPLY=()
+    while IFS= read -r reply; do
+        COMPREPLY+=("${{reply#"${{word%"$2"}}"}}")
+    done < <(COMP_LINE="$line" "$query" -sc query=bash 2>/dev/null)
+    [[ ${{#COMPREPLY[@]}} == 1 && ${{COMPREPLY[0]}} == *[=.:/,] ]] && compopt -o nospace 2>/dev/null
+    return 0
+}}
+complete -o default -F _drl_complete {commands}"""
+"""Bash breaks words at = and : as well, and wants what follows the break ($2) alone; a last = or . gets no space."""
+
+RUNS = ("run", "runs", "resume", "from_config", "load_weights")
+"""Keys whose values are runs."""
+
+
+def shell_completion(what: str, line: str) -> list[str] | None:
+    """What `drl-train -sc WHAT` prints; None where it is left to Hydra (other shells); raises UsageError."""
+    if what == "install=bash":
+        return INSTALL.format(commands=" ".join(commands())).splitlines()
+    if what == "uninstall=bash":
+        return [f"complete -r {' '.join(commands())}", "unset -f _drl_complete"]
+    if what == "query=bash":
+        return completions(line)
+    if what.partition("=")[2] in ("zsh", "fish"):
+        return None
+    raise UsageError(f'-sc {what}: say install=bash, or uninstall=bash, as in eval "$(drl-train -sc install=bash)"')
+
+
+def commands() -> list[str]:
+    """Names of our commands."""
+    try:
+        points = distribution("drl-cli").entry_points
+    except PackageNotFoundError:
+        return ["drl-train"]
+    return sorted(point.name for point in points if point.group == "console_scripts")
+
+
+def completions(line: str) -> list[str]:
+    """The words that the last one of a command line can become."""
+    command, *words = line.split()
+    word = words.pop() if words and not line[-1].isspace() else ""
+    name = Path(command).name.removeprefix("drl-")
+    if name == "train" or name == "bench":
+        found = _train(words, word)
+    elif name == "list":
+        found = _list(words)
+    else:
+        found = _options(name, word)
+    return sorted({each for each in found if each.startswith(word)})
+
+
+def _train(words: Sequence[str], word: str) -> Iterable[str]:
+    if words and words[-1] in VALUE_FLAGS:  # a file: left to the shell
+        return []
+    if word.startswith("-"):
+        return ["--help", *PLAIN_FLAGS, *VALUE_FLAGS]
+    is_help = bool({"--help", "-h"} & set(words))
+    try:
+        overrides = read_command([each for each in words if each not in ("--help", "-h")]).overrides
+    except UsageError:  # it will be said when the command is run
+        overrides = []
+    keys = _keys(overrides)
+    if is_help:
+        return _topics(keys)
+    match = OVERRIDE.fullmatch(word)
+    sign = (match and match["sign"]) or ""
+    if match is None or match["value"] is None:
+        return [sign + name for name in _names(keys, word.removeprefix(sign))]
+    given, before = f"{sign}{match['key']}=", match["value"].rpartition(",")
+    return [given + before[0] + before[1] + value for value in _values(match["key"], keys)]
+
+
+def _keys(overrides: Sequence[str]) -> dict[str, Any]:
+    """Dotted key -> type, of the algorithm that was typed."""
+    named = [arg.removeprefix("algo=").split(",")[0] for arg in overrides if arg.startswith("algo=")]
+    try:
+        return all_keys(config_class(named[-1] if named else default("algo")))
+    except UsageError:
+        return all_keys(AlgoConfig)
+
+
+def _names(keys: dict[str, Any], word: str) -> Iterable[str]:
+    """Groups to choose from, groups to go into, and keys of the group that the word is in."""
+    group = word.rpartition(".")[0]
+    choices = [] if group else [f"{name}=" for name in groups() if options(name) != ["default"]]
+    inside = {name: kind for name, kind in keys.items() if name.rpartition(".")[0] == group}
+    return [*choices, *(f"{name}." if _is_group(kind) else f"{name}=" for name, kind in inside.items())]
+
+
+def _values(key: str, keys: dict[str, Any]) -> Iterable[str]:
+    found = [*options(key), *choices(keys.get(key))] if key in groups() else choices(keys.get(key))
+    if key == "env":
+        from drl_cli.envs.make import registered
+
+        found += registered()
+    if key == "algo":
+        found += [*algorithms(), *installed()]
+    return found + _runs() if key in RUNS else found
+
+
+def choices(kind: Any) -> list[str]:
+    """The words that a value of this type can be. Any: a type hint."""
+    origin, args = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return [word for arm in args for word in choices(arm)]
+    if origin is Annotated:
+        return list(args[1].names) if isinstance(args[1], NameOrClass) else choices(args[0])
+    if origin is Literal:
+        return [str(choice) for choice in args]
+    return {bool: ["true", "false"], types.NoneType: ["null"]}.get(kind, [])
+
+
+def _is_group(kind: Any) -> bool:
+    return dataclasses.is_dataclass(kind)
+
+
+def _topics(keys: dict[str, Any]) -> list[str]:
+    """What `drl-list keys` and `--help` take."""
+    chosen = [f"{group}={option}" for group in groups() for option in options(group)]
+    return [*groups(), *chosen, *(name for name, kind in keys.items() if not _is_group(kind))]
+
+
+def _list(words: Sequence[str]) -> list[str]:
+    from drl_cli.cli.list import TOPICS
+
+    if not words:
+        return [*TOPICS, "--help"]
+    return [*_topics(_keys(words)), "format=markdown"] if words[0] == "keys" else []
+
+
+def _options(command: str, word: str) -> list[str]:
+    """Keys of a command with options of its own, or the values of one."""
+    try:
+        kinds = fields(importlib.import_module(f"drl_cli.cli.{command}").Options)
+    except (ImportError, AttributeError):  # it has none
+        return []
+    key, equals, _ = word.partition("=")
+    if not equals:
+        return ["--help", *(f"{name}=" for name in kinds)]
+    values = _runs() if key in RUNS else ["best", "last"] if key == "checkpoint" else choices(kinds.get(key))
+    return [f"{key}={value}" for value in values]
+
+
+def _runs() -> list[str]:
+    """The newest run and, by their folders, those below the usual one."""
+    return ["latest", *map(str, all_runs("outputs"))]

@@ -1,0 +1,272 @@
+"""drl-doctor: whether this machine has what training needs; a line per check, and what to do where it has not."""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import psutil
+
+from drl_cli import __version__
+from drl_cli.cli.errors import DONE, INTERRUPTED, MISSING, RESOURCES, UsageError, fail
+from drl_cli.cli.extras import extras, missing, version_of
+from drl_cli.cli.options import parse, usage
+from drl_cli.runtime.errors import RoleLost
+from drl_cli.utils.cores import num_cores
+
+if TYPE_CHECKING:  # importing it takes long
+    from drl_cli.runtime.place.launch import RaySession
+
+GIB = 2**30
+STORE_MB = 256  # of a run's own Ray session, unless its images need more
+RAY_S = 60.0  # after which Ray is said not to start
+CGROUP = Path("/sys/fs/cgroup")
+RENDER = """
+from drl_cli.envs.config import EnvConfig
+from drl_cli.envs.make import build
+env = build(EnvConfig("", "{id}", {{"render_mode": "rgb_array"}}, None, 1.0, "none", False, False))
+env.reset(seed=0)
+print(*env.render().shape, sep="x")
+"""
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of drl-doctor."""
+
+    ray: bool = field(default=True, metadata={"help": "start Ray to see whether it does; takes most of the time"})
+    output_dir: str = field(default="outputs", metadata={"help": "where the runs will be"})
+
+
+@dataclass(frozen=True)
+class Check:
+    """What one check found. `skip`: nothing that has to be here; `exit_code` is that of a `fail`."""
+
+    status: Literal["ok", "skip", "warn", "fail"]
+    name: str
+    text: str
+    advice: str = ""
+    exit_code: int = MISSING
+
+    def __str__(self) -> str:
+        return f"{self.status:<4}  {self.name:<10}  {self.text}{f'; {self.advice}' if self.advice else ''}"
+
+
+def main() -> None:
+    """The command; exits with 0, or with the code of the first check that failed."""
+    if {"--help", "-h"} & set(sys.argv[1:]):
+        print(usage("drl-doctor", Options, "check this machine: what is here, what is missing, what to do"))
+        return
+    try:
+        options = parse(sys.argv[1:], Options)
+        sys.exit(examine(options))
+    except UsageError as error:
+        fail(error)
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
+
+def examine(options: Options) -> int:
+    """Print all checks and what they amount to; returns the exit code."""
+    session = _begin_ray() if options.ray and version_of("ray") else None
+    found = []
+    for check in checks(options, session):
+        print(check, flush=True)
+        found.append(check)
+    failed = [check for check in found if check.status == "fail"]
+    warned = sum(check.status == "warn" for check in found)
+    verdict = f"{len(failed)} failed" if failed else "all that is needed is here"
+    print(f"{verdict}{f', {warned} warned' if warned else ''}")
+    exit_code = failed[0].exit_code if failed else DONE
+    if session is not None and session.is_stuck:
+        session.leave(exit_code)
+    return exit_code
+
+
+def checks(options: Options, session: "RaySession | None") -> Iterator[Check]:
+    """In the order in which they are shown; Ray, which starts meanwhile, is the last."""
+    yield packages()
+    yield processors()
+    yield threads()
+    yield memory()
+    yield shared_memory()
+    yield disk("runs", options.output_dir)
+    yield disk("temporary", os.environ.get("TMPDIR", "/tmp"))
+    yield gpu()
+    yield compiler()
+    yield from rendering()
+    yield from optional()
+    yield ray(session, options.ray)
+
+
+def packages() -> Check:
+    """Python and what the core needs of other packages."""
+    if version_of("drl-cli") is None:
+        return Check("warn", "packages", "drl-cli is not installed, only found in a folder", "pip install -e .")
+    if lacking := missing("drl-cli"):
+        return Check("fail", "packages", f"missing: {', '.join(lacking)}", f"pip install {' '.join(lacking)}")
+    shown = ", ".join(f"{name} {version_of(name)}" for name in ("torch", "ray", "gymnasium"))
+    return Check("ok", "packages", f"drl-cli {__version__}, Python {platform.python_version()}, {shown}")
+
+
+def processors() -> Check:
+    """How many there are for this process, and whether others use them."""
+    cores, load, quota = num_cores(), os.getloadavg()[0], cpu_quota()
+    text = f"{cores} for this process, load {load:.1f}"
+    if quota is not None and quota < cores:
+        return Check("warn", "processors", f"{text}, but this container gets {quota:g}", f"say worker.num={int(quota)}")
+    if load > cores / 2:
+        return Check("warn", "processors", text, "other programs are using them: runs and measurements are slower")
+    return Check("ok", "processors", text)
+
+
+def cpu_quota() -> float | None:
+    """Processors that a container's limit leaves; None without a limit."""
+    words = _content(CGROUP / "cpu.max").split()
+    return int(words[0]) / int(words[1]) if len(words) == 2 and words[0] != "max" else None
+
+
+def threads() -> Check:
+    """Threads of each process by the environment: more than one makes workers disturb each other."""
+    number = os.environ.get("OMP_NUM_THREADS", "1")
+    text = f"OMP_NUM_THREADS={number}: of each process"
+    if number != "1":
+        return Check("warn", "threads", text, "unset it, and say trainer.threads=... where the trainer is to have more")
+    return Check("ok", "threads", text)
+
+
+def memory() -> Check:
+    """What is free, also by a container's limit."""
+    free = psutil.virtual_memory().available
+    limit, used = (_content(CGROUP / f"memory.{name}").strip() for name in ("max", "current"))
+    if limit.isdigit() and used.isdigit():
+        free = min(free, int(limit) - int(used))
+    text = f"{free / GIB:.1f} GiB free"
+    if free < GIB:
+        return Check("fail", "memory", text, "a run takes 1 GiB at least: end other programs", RESOURCES)
+    if free < 4 * GIB:
+        return Check("warn", "memory", text, "say a small replay.capacity and few worker.num")
+    return Check("ok", "memory", text)
+
+
+def shared_memory() -> Check:
+    """/dev/shm, where Ray's store is; with too little, Ray puts it on the disk."""
+    if not Path("/dev/shm").is_dir():
+        return Check("skip", "/dev/shm", "not on this system")
+    free = shutil.disk_usage("/dev/shm").free / 2**20
+    text = f"{free:,.0f} MB free"
+    if free < 1.1 * STORE_MB:
+        advice = "Ray's store goes to the disk: docker run --shm-size=1g, or ray.object_store_mb=80"
+        return Check("warn", "/dev/shm", text, advice)
+    return Check("ok", "/dev/shm", text)
+
+
+def disk(what: str, folder: str) -> Check:
+    """Whether a folder can be written, and how much is free there."""
+    root = Path(folder).absolute()
+    existing = next(path for path in (root, *root.parents) if path.exists())
+    option = "output_dir=..." if what == "runs" else "TMPDIR=..."
+    if not (existing.is_dir() and os.access(existing, os.W_OK)):
+        return Check("fail", "disk", f"{what}: can't write to {existing}", f"say another {option}", RESOURCES)
+    free = shutil.disk_usage(existing).free / GIB
+    text = f"{what}: {free:,.1f} GiB free at {existing}"
+    if free < 0.05:
+        return Check("fail", "disk", text, f"make room, or say another {option}", RESOURCES)
+    return Check("warn", "disk", text, "checkpoints with replay may fill it") if free < 2 else Check("ok", "disk", text)
+
+
+def gpu() -> Check:
+    """What torch finds, and whether there is a driver that it can't use."""
+    if version_of("torch") is None:
+        return Check("skip", "gpu", "no torch to ask")
+    import torch
+
+    if torch.cuda.is_available():
+        names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+        return Check("ok", "gpu", f"{', '.join(names)}; CUDA {torch.version.cuda}")
+    text = f"torch {torch.__version__} finds no CUDA device"
+    if Path("/proc/driver/nvidia/version").exists():
+        advice = "there is an NVIDIA driver: install a CUDA build of torch (https://pytorch.org/get-started/locally)"
+        return Check("warn", "gpu", text, advice)
+    return Check("skip", "gpu", f"{text}: the trainer runs on processors")
+
+
+def compiler() -> Check:
+    """For trainer.compile=true."""
+    name = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
+    if shutil.which(name) is None:
+        return Check("skip", "compiler", f"no {name}: trainer.compile=true needs one", "install it, or set CXX")
+    return Check("ok", "compiler", name)
+
+
+def rendering() -> Iterator[Check]:
+    """Frames without a display, in a process of their own, which a driver may kill."""
+    yield render("CartPole-v1", "")
+    if version_of("mujoco"):
+        yield render("InvertedPendulum-v5", "set MUJOCO_GL=egl, or osmesa")
+
+
+def render(id: str, advice: str) -> Check:
+    """One frame of an environment."""
+    command = [sys.executable, "-c", RENDER.format(id=id)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    except subprocess.TimeoutExpired:
+        return Check("warn", "rendering", f"{id}: no frame within 30 s", advice)
+    if done.returncode:
+        says = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        return Check("warn", "rendering", f"{id}: {says}", advice)
+    return Check("ok", "rendering", f"{id}: frames of {done.stdout.strip()} without a display")
+
+
+def optional() -> Iterator[Check]:
+    """The extras."""
+    for name in extras():
+        if missing("drl-cli", name):
+            yield Check("skip", "extra", f"{name}: not installed", f"pip install 'drl-cli[{name}]'")
+        else:
+            yield Check("ok", "extra", name)
+
+
+def _begin_ray() -> "RaySession":
+    from drl_cli.runtime.place.launch import RaySession
+
+    session = RaySession(80)
+    session.start()
+    return session
+
+
+def ray(session: "RaySession | None", is_wanted: bool) -> Check:
+    """Whether a session of our own starts, which `session` is about to; it is ended."""
+    if session is None:
+        return Check("skip", "ray", "not installed" if is_wanted else "not started, as ray=false says")
+    started = time.monotonic()
+    while not session.is_up() and time.monotonic() - started < RAY_S:
+        time.sleep(0.05)
+    if not session.is_up():
+        session.is_stuck = True
+        return Check("fail", "ray", f"not there after {RAY_S:.0f} s", "its logs are in /tmp/ray/session_latest/logs")
+    try:
+        session.wait()
+    except RoleLost as error:
+        return Check("fail", "ray", " ".join(str(error).split()), "its logs are in /tmp/ray/session_latest/logs")
+    finally:
+        session.close()
+    return Check("ok", "ray", f"{version_of('ray')} starts")
+
+
+def _content(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError:
+        return ""
+
+
+if __name__ == "__main__":
+    main()

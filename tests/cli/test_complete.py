@@ -1,0 +1,142 @@
+"""Tab completion: what a line can become, and a real bash that is sent tabs."""
+
+import os
+import pty
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from drl_cli.cli.check import groups, options
+from drl_cli.cli.complete import choices, commands, completions, shell_completion
+from drl_cli.cli.errors import UsageError
+from drl_cli.runtime.config import Config, Fetch
+
+BASH = shutil.which("bash")
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("drl-train mode=", {"mode=async", "mode=single", "mode=sync"}),
+        ("drl-train seed=3 mode=s", {"mode=single", "mode=sync"}),
+        ("drl-train device=", {"device=auto", "device=cpu", "device=cuda"}),
+        ("drl-train dry_run=", {"dry_run=false", "dry_run=true"}),
+        ("drl-train worker.n", {"worker.num="}),
+        ("drl-train +worker.nu", {"+worker.num="}),
+        ("drl-train network.torso=m", {"network.torso=mlp", "network.torso=multi"}),
+        ("drl-train worker.fetch=", {"worker.fetch=collect", "worker.fetch=episode"}),
+        ("drl-train ch", {"checkpoint."}),
+        ("drl-train op", {"optimizer.", "optimizer="}),
+        ("drl-train st", {"stop."}),
+        ("drl-train stop.", {"stop.return=", "stop.wall_s="}),
+        ("drl-train algo=dqn algo.d", {"algo.double="}),
+        ("drl-train algo=ppo algo.d", set()),
+        ("drl-train algo=nothing algo.ga", {"algo.gamma="}),
+        ("drl-train -m mode=single,as", {"mode=single,async"}),
+        ("drl-train --config-d", {"--config-dir"}),
+        ("drl-train --config-dir ", set()),
+        ("drl-train --help tra", None),
+        ("drl-train env=LunarLanderC", {"env=LunarLanderContinuous", "env=LunarLanderContinuous-v3"}),
+        ("drl-train algo.lr=", set()),
+        ("drl-train --nonsense mode=sy", {"mode=sync"}),
+        ("drl-bench mode=sy", {"mode=sync"}),
+        ("/opt/bin/drl-train mode=sy", {"mode=sync"}),
+        ("drl-list mo", {"modes"}),
+        ("drl-list keys work", None),
+        ("drl-list modes ", set()),
+        ("drl-eval ch", {"checkpoint="}),
+        ("drl-eval checkpoint=", {"checkpoint=best", "checkpoint=last"}),
+        ("drl-doctor ray=", {"ray=false", "ray=true"}),
+        ("drl-nothing x", set()),
+        ("drl-train", None),
+    ],
+)
+def test_what_a_line_can_become(line, found):
+    words = completions(line)
+    if found is not None:
+        assert set(words) == found
+    assert words == sorted(words)
+    assert all(word.startswith(line.split()[-1]) for word in words if not line.endswith(" ") and " " in line)
+
+
+def test_an_empty_word_offers_groups_and_keys():
+    words = set(completions("drl-train "))
+    assert {f"{name}=" for name in groups() if options(name) != ["default"]} <= words
+    assert {name.removesuffix(".").removesuffix("=") for name in words} == {*Config.__dataclass_fields__, "tuned"}
+
+
+@pytest.mark.parametrize("line", ["drl-train --help ", "drl-list keys "])
+def test_topics_are_groups_options_and_keys(line):
+    assert {"worker", "algo=sac", "worker.num", "stop.return"} <= set(completions(line))
+
+
+def test_runs_of_this_folder(small_run, monkeypatch):
+    monkeypatch.chdir(small_run.cwd)
+    folder = str(small_run.folder.relative_to(small_run.cwd))
+    for key in ("drl-train resume", "drl-train from_config", "drl-eval run"):
+        assert {word.partition("=")[2] for word in completions(f"{key}=")} >= {"latest", folder}
+
+
+def test_the_words_of_a_type():
+    assert choices(Fetch) == ["collect", "episode"]
+    assert choices(str | None) == ["null"]
+    assert choices(int) == []
+
+
+def test_every_command_is_completed_and_can_be_taken_back():
+    assert {"drl-train", "drl-eval", "drl-list", "drl-bench"} <= set(commands())
+    assert shell_completion("install=bash", "")[-1] == f"complete -o default -F _drl_complete {' '.join(commands())}"
+    assert shell_completion("uninstall=bash", "")[0] == f"complete -r {' '.join(commands())}"
+    assert shell_completion("install=fish", "") is None
+    with pytest.raises(UsageError, match="say install=bash"):
+        shell_completion("-sc", "")
+
+
+@pytest.fixture
+def typed(tmp_path):
+    """What a bash with our completion shows when it is sent some keys; drl-train in it says what it got."""
+    script = f'#!{BASH}\nif [ "$1" = -sc ]; then exec {sys.executable} -m drl_cli.cli.train "$@"; fi\necho "GOT:$*:"\n'
+    (tmp_path / "drl-train").write_text(script)
+    (tmp_path / "drl-train").chmod(0o755)
+
+    def send(keys):
+        main, child = pty.openpty()
+        env = os.environ | {
+            "PATH": f"{tmp_path}:{os.environ['PATH']}",
+            "PS1": "$ ",
+            "TERM": "dumb",
+            "INPUTRC": "/dev/null",
+        }
+        begin = 'eval "$(drl-train -sc install=bash)"\n'
+        command = [BASH, "--norc", "--noprofile", "-i"]
+        with subprocess.Popen(command, stdin=child, stdout=child, stderr=child, env=env, start_new_session=True):
+            os.close(child)
+            os.write(main, f"{begin}{keys}exit\n".encode())
+            shown = b""
+            while chunk := _read(main):
+                shown += chunk
+        os.close(main)
+        return shown.decode()
+
+    return send
+
+
+def _read(main):
+    try:
+        return os.read(main, 4096)
+    except OSError:  # the other end is closed
+        return b""
+
+
+@pytest.mark.skipif(BASH is None, reason="there is no bash")
+def test_a_bash_completes_what_is_typed(typed):
+    keys = "drl-train algo=d\talgo.targ\t7 env=my_mod:My-v0 mode=asy\tnetwork.torso=mu\t\n"
+    assert "GOT:algo=dqn algo.target_period=7 env=my_mod:My-v0 mode=async network.torso=multi:" in typed(keys)
+
+
+@pytest.mark.skipif(BASH is None, reason="there is no bash")
+def test_a_bash_lists_what_is_possible(typed):
+    shown = typed("drl-train algo=\t\t\n./drl-tr\tmode=single,sy\t\n").split("GOT:")[0]
+    assert {"dqn", "ppo", "sac"} <= set(shown.split())

@@ -1,0 +1,266 @@
+"""drl-doctor: each check on a machine that has what it looks for, and on one that has not."""
+
+import shutil
+import sys
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from drl_cli.cli import doctor, extras
+from drl_cli.cli.doctor import Check, Options, examine
+from drl_cli.cli.errors import DONE, MISSING, RESOURCES
+from drl_cli.runtime.errors import RoleLost
+
+GIB = 2**30
+
+
+class Session:
+    """A Ray session that comes up, or not."""
+
+    def __init__(self, is_there=True, error=None):
+        self.is_there, self.error, self.is_stuck, self.is_closed = is_there, error, False, False
+
+    def is_up(self):
+        return self.is_there
+
+    def wait(self):
+        if self.error:
+            raise self.error
+
+    def close(self):
+        self.is_closed = True
+
+    def leave(self, code):
+        sys.exit(code)
+
+
+@pytest.fixture
+def cgroup(tmp_path, monkeypatch):
+    """A container's limits, as files."""
+    monkeypatch.setattr(doctor, "CGROUP", tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def free(monkeypatch):
+    """Have so much free on every disk."""
+    return lambda size: monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=size))
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """Packages that are installed for the test: name -> lines of metadata."""
+
+    def install(**packages):
+        for name, lines in packages.items():
+            folder = tmp_path / f"{name}-1.0.dist-info"
+            folder.mkdir()
+            head = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"
+            (folder / "METADATA").write_text(head + "".join(f"{line}\n" for line in lines))
+        monkeypatch.syspath_prepend(str(tmp_path))
+
+    return install
+
+
+def test_packages_with_their_versions():
+    check = doctor.packages()
+    assert check.status == "ok"
+    assert all(word in check.text for word in ("drl-cli ", "Python 3.", "torch 2.", "ray 2.", "gymnasium 1."))
+
+
+def test_a_package_that_is_missing_fails_with_its_pip_line(monkeypatch):
+    monkeypatch.setattr(doctor, "missing", lambda package, extra="": ["ray", "rich"])
+    assert doctor.packages() == Check("fail", "packages", "missing: ray, rich", "pip install ray rich", MISSING)
+
+
+def test_a_checkout_that_is_not_installed_is_a_warning(monkeypatch):
+    monkeypatch.setattr(doctor, "version_of", lambda package: None)
+    assert doctor.packages().status == "warn"
+    assert doctor.gpu().status == "skip"
+
+
+def test_processors_that_others_use_or_a_container_may_not(monkeypatch, cgroup):
+    monkeypatch.setattr(doctor, "num_cores", lambda: 8)
+    monkeypatch.setattr("os.getloadavg", lambda: (0.5, 0, 0))
+    assert str(doctor.processors()) == "ok    processors  8 for this process, load 0.5"
+    (cgroup / "cpu.max").write_text("max 100000\n")
+    assert doctor.processors().status == "ok"
+    (cgroup / "cpu.max").write_text("250000 100000\n")
+    assert (doctor.processors().status, doctor.processors().advice) == ("warn", "say worker.num=2")
+    (cgroup / "cpu.max").write_text("1600000 100000\n")
+    assert doctor.processors().status == "ok"
+    monkeypatch.setattr("os.getloadavg", lambda: (5.0, 0, 0))
+    assert (doctor.processors().status, "other programs" in doctor.processors().advice) == ("warn", True)
+
+
+@pytest.mark.parametrize(("number", "status"), [("1", "ok"), ("8", "warn")])
+def test_threads_of_each_process(monkeypatch, number, status):
+    monkeypatch.setenv("OMP_NUM_THREADS", number)
+    assert doctor.threads().status == status
+    assert f"OMP_NUM_THREADS={number}" in doctor.threads().text
+
+
+@pytest.mark.parametrize(("gib", "status"), [(16, "ok"), (2, "warn"), (0.5, "fail")])
+def test_memory_of_the_machine_and_of_a_container(monkeypatch, cgroup, gib, status):
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=int(gib * GIB)))
+    assert (doctor.memory().status, doctor.memory().exit_code == RESOURCES) == (status, status == "fail")
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=64 * GIB))
+    (cgroup / "memory.max").write_text("max\n")
+    assert doctor.memory().status == "ok"
+    (cgroup / "memory.max").write_text(f"{20 * GIB}\n")
+    (cgroup / "memory.current").write_text(f"{int((20 - gib) * GIB)}\n")
+    assert doctor.memory().status == status
+
+
+def test_a_small_shared_memory_is_a_warning(free):
+    free(64 * 2**20)
+    assert (doctor.shared_memory().status, "--shm-size" in doctor.shared_memory().advice) == ("warn", True)
+    free(GIB)
+    assert doctor.shared_memory() == Check("ok", "/dev/shm", "1,024 MB free")
+
+
+@pytest.mark.parametrize(("gib", "status"), [(10, "ok"), (1, "warn"), (0.01, "fail")])
+def test_disk_that_is_full(free, tmp_path, gib, status):
+    free(gib * GIB)
+    check = doctor.disk("runs", str(tmp_path / "not" / "there"))
+    assert (check.status, str(tmp_path) in check.text) == (status, True)
+    assert status != "fail" or (check.exit_code, "output_dir" in check.advice) == (RESOURCES, True)
+
+
+def test_a_folder_that_can_not_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    check = doctor.disk("runs", str(tmp_path / "file" / "outputs"))
+    assert (check.status, check.exit_code) == ("fail", RESOURCES)
+    assert "TMPDIR" in doctor.disk("temporary", str(tmp_path / "file")).advice
+
+
+def test_gpus_by_name_and_a_driver_that_torch_can_not_use(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr("pathlib.Path.exists", lambda path: False)
+    assert doctor.gpu().status == "skip"
+    monkeypatch.setattr("pathlib.Path.exists", lambda path: str(path) == "/proc/driver/nvidia/version")
+    assert (doctor.gpu().status, "CUDA build" in doctor.gpu().advice) == ("warn", True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: f"H{index}")
+    assert (doctor.gpu().status, doctor.gpu().text.split(";")[0]) == ("ok", "H0, H1")
+
+
+def test_a_compiler(monkeypatch):
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert (doctor.compiler().status, "trainer.compile" in doctor.compiler().text) == ("skip", True)
+    monkeypatch.setenv("CXX", sys.executable)
+    assert doctor.compiler().status == "ok"
+
+
+def test_frames_without_a_display(monkeypatch):
+    monkeypatch.delenv("DISPLAY", raising=False)
+    assert str(doctor.render("CartPole-v1", "")).endswith("CartPole-v1: frames of 400x600x3 without a display")
+    check = doctor.render("NoSuch-v1", "do this")
+    assert (check.status, check.advice) == ("warn", "do this")
+    assert "NoSuch" in check.text
+
+
+def test_mujoco_is_rendered_where_it_is_installed(monkeypatch):
+    monkeypatch.setattr(doctor, "render", lambda id, advice: (id, advice))
+    monkeypatch.setattr(doctor, "version_of", lambda package: None)
+    assert [id for id, _ in doctor.rendering()] == ["CartPole-v1"]
+    monkeypatch.setattr(doctor, "version_of", lambda package: {"mujoco": "3.0"}.get(package))
+    assert [id for id, _ in doctor.rendering()] == ["CartPole-v1", "InvertedPendulum-v5"]
+
+
+def test_extras_are_those_of_the_package(installed, monkeypatch):
+    lines = [
+        *("Provides-Extra: dev", "Provides-Extra: fast", "Provides-Extra: views", "Provides-Extra: old"),
+        *("Requires-Dist: here>=1", "Requires-Dist: pytest; extra == 'dev'", "Requires-Dist: here; extra == 'fast'"),
+        "Requires-Dist: here[deep]; extra == 'views'",
+        "Requires-Dist: gone; python_version < '3' and extra == 'old'",
+    ]
+    installed(ours=lines, here=["Provides-Extra: deep", "Requires-Dist: absent; extra == 'deep'"])
+    assert extras.extras("ours") == ["fast", "views", "old"]
+    assert {name: extras.missing("ours", name) for name in ("", "fast", "views", "old")} == {
+        "": [],
+        "fast": [],
+        "views": ["absent"],
+        "old": [],
+    }
+    assert (extras.version_of("here"), extras.version_of("absent"), extras.extras("absent")) == ("1.0", None, [])
+    monkeypatch.setattr(doctor, "extras", lambda: ["fast", "views"])
+    monkeypatch.setattr(doctor, "missing", lambda package, name: extras.missing("ours", name))
+    assert list(map(str, doctor.optional())) == [
+        "ok    extra       fast",
+        "skip  extra       views: not installed; pip install 'drl-cli[views]'",
+    ]
+
+
+def test_every_extra_of_ours_is_known_by_its_packages():
+    """A name of an extra that no requirement has would always count as installed."""
+    for name in extras.extras():
+        assert extras._requirements("drl-cli", name), name
+
+
+def test_ray_that_starts_or_not(monkeypatch):
+    assert doctor.ray(None, False).status == "skip"
+    session = Session()
+    assert doctor.ray(session, True).status == "ok"
+    assert session.is_closed
+    session = Session(error=RoleLost("Ray did not start:\n no port"))
+    check = doctor.ray(session, True)
+    assert (check.status, check.text, check.exit_code) == ("fail", "Ray did not start: no port", MISSING)
+    assert session.is_closed
+    monkeypatch.setattr(doctor, "RAY_S", 0.0)
+    session = Session(is_there=False)
+    assert (doctor.ray(session, True).status, session.is_stuck) == ("fail", True)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "code", "verdict"),
+    [
+        (("ok", "skip"), DONE, "all that is needed is here"),
+        (("ok", "warn"), DONE, "all that is needed is here, 1 warned"),
+        (("warn", "fail", "fail"), RESOURCES, "2 failed, 1 warned"),
+    ],
+)
+def test_the_exit_code_is_that_of_the_first_failure(monkeypatch, capsys, statuses, code, verdict):
+    codes = iter((RESOURCES, MISSING))
+    found = [Check(status, "x", "y", exit_code=next(codes) if status == "fail" else 0) for status in statuses]
+    monkeypatch.setattr(doctor, "checks", lambda options, session: found)
+    assert examine(Options(ray=False)) == code
+    assert capsys.readouterr().out.splitlines() == [*map(str, found), verdict]
+
+
+def test_a_ray_that_is_stuck_does_not_keep_the_command_from_ending(monkeypatch):
+    session = Session()
+    session.is_stuck = True
+    monkeypatch.setattr(doctor, "_begin_ray", lambda: session)
+    monkeypatch.setattr(doctor, "checks", lambda options, session: [Check("fail", "ray", "")])
+    with pytest.raises(SystemExit) as caught:
+        examine(Options())
+    assert caught.value.code == MISSING
+
+
+def test_the_command_without_ray(drl, tmp_path):
+    done = drl("doctor", "ray=false", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert all(line.split()[0] in ("ok", "skip", "warn") for line in lines[:-1])
+    assert lines[-2] == "skip  ray         not started, as ray=false says"
+    assert lines[-1].startswith("all that is needed is here")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_and_a_wrong_option(drl, tmp_path):
+    assert "drl-doctor [key=value ...]" in drl("doctor", "--help", cwd=tmp_path).stdout
+    done = drl("doctor", "rya=false", cwd=tmp_path)
+    assert (done.returncode, done.stderr.startswith("error: rya: no such option. Did you mean ray?")) == (2, True)
+
+
+@pytest.mark.ray
+def test_the_command_starts_ray_and_leaves_nothing_running(drl, tmp_path):
+    done = drl("doctor", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.splitlines()[-2].startswith("ok    ray ")
+    assert not [process for process in psutil.process_iter(["cwd"]) if process.info["cwd"] == str(tmp_path)]
