@@ -97,14 +97,22 @@ def test_equal_seeds_give_equal_weights_and_torchs_own_generator_stays(kind, ini
     assert not torch.equal(first["cell.weight_hh_l0"], other["cell.weight_hh_l0"])
 
 
-def test_orthogonal_weights_and_no_bias():
+def test_orthogonal_weights_and_no_bias_but_that_of_the_forget_gate():
     state = make("lstm", init="orthogonal").state_dict()
     hidden = state["cell.weight_hh_l0"]
     torch.testing.assert_close(hidden.t() @ hidden, torch.eye(5), atol=1e-5, rtol=0)
     assert not state["cell.bias_hh_l0"].any()
-    assert not state["cell.bias_ih_l0"].any()
+    assert state["cell.bias_ih_l0"].tolist() == [0.0] * 5 + [1.0] * 5 + [0.0] * 10
 
 
 def test_the_state_is_as_wide_as_the_config_says():
     assert [state_size(network(memory=kind, memory_size=5)) for kind in ("none", "gru", "lstm")] == [0, 5, 10]
     assert [make(kind).state_size for kind in ("gru", "lstm")] == [5, 10]
+
+
+@pytest.mark.parametrize("init", ["uniform", "orthogonal"])
+def test_the_forget_gate_of_an_lstm_begins_open(init):
+    """Its bias is 1 larger than those of the other gates, of which torch's order is input, forget, cell, output."""
+    config = network(memory="lstm", memory_size=64, init=init)
+    bias = make_memory(config, 3, torch.Generator().manual_seed(0)).cell.bias_ih_l0.detach().view(4, 64).mean(1)
+    assert bias.tolist() == pytest.approx([0.0, 1.0, 0.0, 0.0], abs=0.05)
