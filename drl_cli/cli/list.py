@@ -1,35 +1,32 @@
-"""drl-list: algorithms, environments, modes and runs, and what fits together."""
+"""drl-list TOPIC: what there is, and what fits together. One function per topic; each gets the words after its name."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from drl_cli.algos.lookup import NotAlgorithm, algorithms, installed, load_algorithm
-from drl_cli.cli.check import conf_dir, options
 from drl_cli.cli.errors import UsageError, did_you_mean, fail
-from drl_cli.cli.resume import is_claimed
-from drl_cli.cli.runs import all_runs, read_json
-from drl_cli.utils.outside import ModuleRaised, NotFound
 
 
 def main() -> None:
     """The command."""
-    topics: dict[str, Callable[[], list[str]]] = {
-        "algos": _algos,
-        "envs": _envs,
-        "modes": _modes,
-        "runs": _runs,
-    }
-    names = [arg for arg in sys.argv[1:] if not arg.startswith("-")]
-    if {"--help", "-h"} & set(sys.argv[1:]) or not names:
-        print(f"drl-list {' | '.join(topics)}   what there is, and what fits together")
+    words = sys.argv[1:]
+    if not words or words[0] in ("--help", "-h"):
+        print(f"drl-list {' | '.join(TOPICS)}   what there is, and what fits together")
         return
-    for name in names:
-        if name not in topics:
-            fail(UsageError(f"no list '{name}'.{did_you_mean(name, topics)}   lists: {', '.join(topics)}"))
-        print("\n".join(topics[name]()))
+    topic, *args = words
+    try:
+        if topic not in TOPICS:
+            raise UsageError(f"no list '{topic}'.{did_you_mean(topic, TOPICS)}   lists: {', '.join(TOPICS)}")
+        print("\n".join(TOPICS[topic](args)))
+    except UsageError as error:
+        fail(error)
 
 
-def _algos() -> list[str]:
+def algos(args: Sequence[str]) -> list[str]:
+    """Algorithms with their action spaces and modes."""
+    from drl_cli.algos.lookup import NotAlgorithm, algorithms, installed, load_algorithm
+    from drl_cli.utils.outside import ModuleRaised, NotFound
+
+    no_options("algos", args)
     lines = []
     for name in [*algorithms(), *installed()]:
         try:
@@ -42,15 +39,22 @@ def _algos() -> list[str]:
     return lines
 
 
-def _envs() -> list[str]:
+def envs(args: Sequence[str]) -> list[str]:
+    """Environments that have a yaml, tuned values, and every id that Gymnasium knows."""
+    from drl_cli.cli.check import options
     from drl_cli.envs.make import registered
 
+    no_options("envs", args)
     named = [f"{name}  (conf/env)" for name in options("env")]
     tuned = [f"{name}  (tuned)" for name in options("tuned") if name != "none"]
     return [*named, *tuned, *registered()]
 
 
-def _modes() -> list[str]:
+def modes(args: Sequence[str]) -> list[str]:
+    """Modes, and what each is for."""
+    from drl_cli.cli.check import conf_dir, options
+
+    no_options("modes", args)
     lines = []
     for name in options("mode"):
         comment = (conf_dir() / "mode" / f"{name}.yaml").read_text().splitlines()[1]
@@ -58,17 +62,20 @@ def _modes() -> list[str]:
     return lines
 
 
-def _runs() -> list[str]:
-    lines = []
-    for folder in all_runs("outputs"):
-        run, summary = read_json(folder / "run.json"), read_json(folder / "summary.json")
-        best = summary.get("best_return")
-        score = "-" if best is None else f"{best:.1f}"
-        status = run.get("status")
-        if status == "running" and not is_claimed(folder):
-            status = "killed"
-        lines.append(f"{folder.name}  {folder.parent.parent.name} {folder.parent.name}  {status}  best {score}")
-    return lines
+def runs(args: Sequence[str]) -> list[str]:
+    """Runs, newest first."""
+    from drl_cli.cli.list_runs import run_lines
+
+    return run_lines(args)
+
+
+TOPICS: dict[str, Callable[[Sequence[str]], list[str]]] = {"algos": algos, "envs": envs, "modes": modes, "runs": runs}
+
+
+def no_options(topic: str, args: Sequence[str]) -> None:
+    """Raise UsageError where a topic that takes no options got some."""
+    if args:
+        raise UsageError(f"drl-list {topic} takes no options, got {' '.join(args)}")
 
 
 if __name__ == "__main__":

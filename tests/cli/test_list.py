@@ -74,3 +74,8 @@ def test_an_unknown_list_is_an_error(drl, tmp_path):
     done = drl("list", "algo", cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("error: no list 'algo'. Did you mean algos?")
+
+
+def test_a_list_without_options_refuses_them(drl, tmp_path):
+    done = drl("list", "modes", "env=CartPole", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, "error: drl-list modes takes no options, got env=CartPole\n")
