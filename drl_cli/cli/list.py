@@ -69,7 +69,20 @@ def runs(args: Sequence[str]) -> list[str]:
     return run_lines(args)
 
 
-TOPICS: dict[str, Callable[[Sequence[str]], list[str]]] = {"algos": algos, "envs": envs, "modes": modes, "runs": runs}
+def sweeps(args: Sequence[str]) -> list[str]:
+    """Sweeps, newest first."""
+    from drl_cli.cli.list_runs import sweep_lines
+
+    return sweep_lines(args)
+
+
+TOPICS: dict[str, Callable[[Sequence[str]], list[str]]] = {
+    "algos": algos,
+    "envs": envs,
+    "modes": modes,
+    "runs": runs,
+    "sweeps": sweeps,
+}
 
 
 def no_options(topic: str, args: Sequence[str]) -> None:
