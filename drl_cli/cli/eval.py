@@ -111,8 +111,7 @@ def evaluate(folder: Path, options: Options, kwargs: Mapping[str, Any]) -> dict[
     """Evaluate one run, print what was found, and keep it in its folder; returns it. Raises UsageError."""
     checkpoint = find_step(folder, options.checkpoint)
     check_format(checkpoint)
-    config = read_config(folder)
-    config = dataclasses.replace(config, env=dataclasses.replace(config.env, kwargs={**config.env.kwargs, **kwargs}))
+    config = with_arguments(read_config(folder), kwargs)
     seeds = integers(config.seed, "confirm", options.episodes, index=options.seed)
     score, manifest = play(config, checkpoint, seeds, options.stochastic)
     low, high = interval([score.returns], mean)
@@ -127,6 +126,7 @@ def evaluate(folder: Path, options: Options, kwargs: Mapping[str, Any]) -> dict[
         **statistics,
         "mean_interval_95": None if math.isnan(low) else [float(low), float(high)],
         "cut": score.cut,
+        "info": score.info(),
         "returns": [float(value) for value in score.returns],
     }
     print("\n".join(result_lines(folder.name, result, statistics, config.manage.max_episode_steps)), flush=True)
@@ -138,6 +138,16 @@ def evaluate(folder: Path, options: Options, kwargs: Mapping[str, Any]) -> dict[
         raise UsageError(f"{folder}: the result can't be written: {error}", RESOURCES) from error
     print(f"kept in {path.name}")
     return result
+
+
+def with_arguments(config: Config, kwargs: Mapping[str, Any]) -> Config:
+    """The config with these arguments of the environment, whatever the run had, for training or for evaluation."""
+    env, manage = config.env, config.manage
+    return dataclasses.replace(
+        config,
+        env=dataclasses.replace(env, kwargs={**env.kwargs, **kwargs}),
+        manage=dataclasses.replace(manage, env_kwargs={**manage.env_kwargs, **kwargs}),
+    )
 
 
 def play(config: Config, checkpoint: Path, seeds: list[int], stochastic: bool) -> "tuple[Score, dict[str, Any]]":
@@ -175,6 +185,8 @@ def result_lines(name: str, result: Mapping[str, Any], statistics: Mapping[str, 
     texts["mean"] = between(statistics["mean"], low, high)
     lines = [f"{name}  {result['checkpoint']}  ({result['opt_steps']} updates, {how})"]
     lines.append("  ".join(f"{key} {value}" for key, value in texts.items()))
+    if result["info"]:
+        lines.append("  ".join(f"{key} {value:.4g}" for key, value in result["info"].items()))
     if result["cut"]:
         lines.append(f"{result['cut']} episodes were cut at {most} steps")
     return lines

@@ -13,7 +13,7 @@ SHORT = {"env": "env.name", "algo": "algo.name"}
 
 NOT_COMPARED = (
     *("seed", "output_dir", "resume", "from_config", "confirm", "dry_run", "explain"),
-    *("logger", "checkpoint", "console", "debug", "sweep", "hpo"),
+    *("logger", "checkpoint", "console", "debug", "sweep", "hpo", "manage.video_period"),
 )
 """Keys and groups that say where a run is, how it was started, and what it writes."""
 

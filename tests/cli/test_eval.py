@@ -227,13 +227,23 @@ def test_arguments_of_the_environment(ask, copied):
     assert changed["returns"] != plain["returns"]
     assert ask("episodes=2", "+env.kwargs.g=1e1")[3]["returns"] == plain["returns"]  # what it is by default
     config = yaml.safe_load((copied / "config.yaml").read_text())
-    config["env"]["kwargs"] = {"g": 2.5}
-    (copied / "config.yaml").write_text(yaml.safe_dump(config))
-    assert ask("episodes=2")[3]["returns"] == changed["returns"]
-    assert ask("episodes=2", "env.kwargs.g=10")[3]["returns"] == plain["returns"]
+    for group, key in (("env", "kwargs"), ("manage", "env_kwargs")):  # of the run, and of its evaluations alone
+        other = config | {group: config[group] | {key: {"g": 2.5}}}
+        (copied / "config.yaml").write_text(yaml.safe_dump(other))
+        assert ask("episodes=2")[3]["returns"] == changed["returns"]
+        assert ask("episodes=2", "env.kwargs.g=10")[3]["returns"] == plain["returns"]
     _, (line,), code, _ = ask("env.kwargs.gg=2")
     assert code != 0
     assert "gg" in line
+
+
+def test_what_the_environment_says_is_shown_and_kept(ask, copied):
+    config = yaml.safe_load((copied / "config.yaml").read_text())
+    config["env"] |= {"id": "telling:Telling-v0", "kwargs": {"width": 3, "level": 2}}
+    (copied / "config.yaml").write_text(yaml.safe_dump(config))
+    lines, _, _, result = ask("episodes=2", "env.kwargs.level=5")
+    assert (result["mean"], result["info"]["cost"], result["info"]["level"]) == (4.0, 4.0, 5.0)
+    assert "cost 4  level 5" in lines[2]
 
 
 @pytest.mark.parametrize("arg", ["env.kwargs.g", "env.kwargs.=3", "env.kwargs.g=[1", "env.kwargs.g="])
