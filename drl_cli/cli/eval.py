@@ -1,65 +1,168 @@
-"""drl-eval: greedy evaluation of a run's saved policy on fresh episode seeds; table and eval.json."""
+"""drl-eval: plays runs' saved policies on fresh episode seeds; a table, and eval.json in each run's folder."""
 
+import dataclasses
+import math
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import yaml
 
 from drl_cli.algos.lookup import module_path
-from drl_cli.cli.errors import BELOW, CHECKPOINT, USER_CODE, UsageError, fail
+from drl_cli.cli.errors import BELOW, CHECKPOINT, INTERRUPTED, RESOURCES, USER_CODE, UsageError, fail
 from drl_cli.cli.options import parse, usage
 from drl_cli.cli.preflight import environment_spec
-from drl_cli.cli.runs import check_format, find_run, read_config
+from drl_cli.cli.runs import check_format, find_run, find_runs, find_step, read_config
+from drl_cli.results.comparison import estimate
+from drl_cli.results.groups import grouped
+from drl_cli.results.run import Run
+from drl_cli.results.statistics import interval, mean
+from drl_cli.results.table import between, number, table
 from drl_cli.runtime.config import Config
 from drl_cli.utils.outside import raised_by
 from drl_cli.utils.ranges import Count, Natural
 from drl_cli.utils.seeding import integers
 
+if TYPE_CHECKING:  # importing it takes long
+    from drl_cli.runtime.roles.evaluator import Score
+
+KWARGS = "env.kwargs."
+
 
 @dataclass(frozen=True)
 class Options:
-    """Options of drl-eval."""
+    """Options of drl-eval, beside env.kwargs.X=...: arguments of the environment other than the run's."""
 
     run: str = field(default="latest", metadata={"help": "a path, latest, a glob or the start of a run id"})
+    runs: tuple[str, ...] | None = field(
+        default=None, metadata={"help": "[GLOB,...]: several runs, as drl-compare takes them"}
+    )
     episodes: Count = field(default=20, metadata={"help": "episodes, each with its own seed, all at once"})
-    checkpoint: str = field(default="best", metadata={"help": "best, last or a step folder's name"})
+    checkpoint: str = field(default="best", metadata={"help": "best, last, a number of env steps or a folder's name"})
     seed: Natural = field(default=0, metadata={"help": "another seed, other episodes; none is one of training's"})
-    min_return: float | None = field(default=None, metadata={"help": "exit 9 when the mean is below it"})
+    stochastic: bool = field(default=False, metadata={"help": "explore as in training, instead of the best actions"})
+    min_return: float | None = field(default=None, metadata={"help": "exit 9 when the mean of a run is below it"})
     output_dir: str = field(default="outputs", metadata={"help": "where the runs are"})
 
 
 def main() -> None:
     """The command."""
-    if {"--help", "-h"} & set(sys.argv[1:]):
-        print(usage("drl-eval", Options, "evaluate a run's saved policy greedily on fresh episode seeds"))
+    args = sys.argv[1:]
+    if {"--help", "-h"} & set(args):
+        print(help_text())
         return
     sys.path.insert(0, "")
     try:
-        options = parse(sys.argv[1:], Options, positional="run")
-        mean = evaluate(options)
+        options, kwargs = read(args)
+        evaluate_all(options, kwargs)
     except UsageError as error:
         fail(error)
-    if options.min_return is not None and mean < options.min_return:
-        fail(UsageError(f"mean return {mean:.1f} is below min_return={options.min_return:g}", BELOW))
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
 
 
-def evaluate(options: Options) -> float:
-    """Evaluate, print and write eval.json; returns the mean return."""
-    folder = find_run(options.run, options.output_dir)
-    checkpoint = folder / "checkpoints" / options.checkpoint
+def read(args: Sequence[str]) -> tuple[Options, dict[str, Any]]:
+    """The options, and the environment's arguments; raises UsageError."""
+    own = [arg for arg in args if not arg.lstrip("+").startswith(KWARGS)]
+    bare = [arg for arg in own if "=" not in arg]
+    options = parse(own, Options, positional="run" if len(bare) < 2 else "runs")
+    if options.runs is not None and any(arg.startswith("run=") for arg in own):
+        raise UsageError("run names one run, runs several: say one of them")
+    return options, dict(map(environment_argument, (arg for arg in args if arg not in own)))
+
+
+def environment_argument(arg: str) -> tuple[str, Any]:
+    """Name and value of `env.kwargs.X=...`; raises UsageError."""
+    name, _, text = arg.lstrip("+").removeprefix(KWARGS).partition("=")
+    try:
+        if name and text:
+            return name, _read(text)
+    except yaml.YAMLError:
+        pass  # said below
+    raise UsageError(f"{arg}: say {KWARGS}NAME=value")
+
+
+def evaluate_all(options: Options, kwargs: Mapping[str, Any]) -> None:
+    """Evaluate, print and write; a run that can't be evaluated does not keep the others from it. Raises UsageError."""
+    one, several, root = options.run, options.runs, options.output_dir
+    folders = [find_run(one, root)] if several is None else find_runs(several, root)
+    results: dict[Path, dict[str, Any]] = {}
+    errors: list[UsageError] = []
+    for folder in folders:
+        try:
+            results[folder] = evaluate(folder, options, kwargs)
+        except UsageError as error:
+            errors.append(error)
+    if len(results) > 1:
+        print("\n".join([results_table(results), *over_runs(results)]))
+    for folder, result in results.items():
+        if options.min_return is not None and result["mean"] < options.min_return:
+            name = f"{folder.name}: " if len(folders) > 1 else ""
+            line = f"{name}mean return {result['mean']:.1f} is below min_return={options.min_return:g}"
+            errors.append(UsageError(line, BELOW))
+    if errors:
+        raise UsageError([line for error in errors for line in error.problems], errors[0].exit_code)
+
+
+def evaluate(folder: Path, options: Options, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Evaluate one run, print what was found, and keep it in its folder; returns it. Raises UsageError."""
+    checkpoint = find_step(folder, options.checkpoint)
     check_format(checkpoint)
-    config = read_config(folder)
+    config = with_arguments(read_config(folder), kwargs)
+    seeds = integers(config.seed, "confirm", options.episodes, index=options.seed)
+    score, manifest = play(config, checkpoint, seeds, options.stochastic)
+    low, high = interval([score.returns], mean)
+    statistics = score.statistics()
+    result = {
+        "run": str(folder),
+        "checkpoint": checkpoint.name,
+        "opt_steps": manifest["opt_steps"],
+        "stochastic": options.stochastic,
+        "env_kwargs": dict(kwargs),
+        "seeds": seeds,
+        **statistics,
+        "mean_interval_95": None if math.isnan(low) else [float(low), float(high)],
+        "cut": score.cut,
+        "info": score.info(),
+        "returns": [float(value) for value in score.returns],
+    }
+    print("\n".join(result_lines(folder.name, result, statistics, config.manage.max_episode_steps)), flush=True)
+    from drl_cli.results.evaluations import keep
+
+    try:
+        path = keep(folder, result)
+    except OSError as error:
+        raise UsageError(f"{folder}: the result can't be written: {error}", RESOURCES) from error
+    print(f"kept in {path.name}")
+    return result
+
+
+def with_arguments(config: Config, kwargs: Mapping[str, Any]) -> Config:
+    """The config with these arguments of the environment, whatever the run had, for training or for evaluation."""
+    env, manage = config.env, config.manage
+    return dataclasses.replace(
+        config,
+        env=dataclasses.replace(env, kwargs={**env.kwargs, **kwargs}),
+        manage=dataclasses.replace(manage, env_kwargs={**manage.env_kwargs, **kwargs}),
+    )
+
+
+def play(config: Config, checkpoint: Path, seeds: list[int], stochastic: bool) -> "tuple[Score, dict[str, Any]]":
+    """The score of a checkpoint's policy on these episodes, and the checkpoint's manifest; raises UsageError."""
     from drl_cli.runtime.errors import CheckpointError
-    from drl_cli.runtime.files.checkpoint import load_model, write_json
+    from drl_cli.runtime.files.checkpoint import load_model
     from drl_cli.runtime.roles.evaluator import Evaluator
 
     try:
         params, manifest = load_model(checkpoint)
     except CheckpointError as error:
         raise UsageError(str(error), CHECKPOINT) from error
-    seeds = integers(config.seed, "confirm", options.episodes, index=options.seed)
     spec = environment_spec(config, trains=False)
     try:
-        evaluator = Evaluator(config, spec, seeds)
+        evaluator = Evaluator(config, spec, seeds, manifest["exploration"] if stochastic else None)
     except Exception as error:
         raise UsageError(_blame(config, error), USER_CODE) from error
     try:
@@ -71,20 +174,65 @@ def evaluate(options: Options) -> float:
     except Exception as error:
         raise UsageError(_blame(config, error), USER_CODE) from error
     evaluator.close()
-    statistics = score.statistics()
-    print(f"{folder.name}  {checkpoint.resolve().name}  ({manifest['opt_steps']} updates)")
-    print("  ".join(f"{name} {value:.1f}" for name, value in statistics.items()))
-    if score.cut:
-        print(f"{score.cut} episodes were cut at {config.manage.max_episode_steps} steps")
-    result = {
-        "run": str(folder),
-        "checkpoint": Path(checkpoint).resolve().name,
-        "seeds": seeds,
-        **statistics,
-        "returns": [float(value) for value in score.returns],
-    }
-    write_json(folder / "eval.json", result)
-    return statistics["mean"]
+    return score, manifest
+
+
+def result_lines(name: str, result: Mapping[str, Any], statistics: Mapping[str, float], most: int) -> list[str]:
+    """A run's result in words."""
+    how = "stochastic" if result["stochastic"] else "greedy"
+    low, high = result["mean_interval_95"] or (math.nan, math.nan)
+    texts = {key: f"{value}" if isinstance(value, int) else f"{value:.1f}" for key, value in statistics.items()}
+    texts["mean"] = between(statistics["mean"], low, high)
+    lines = [f"{name}  {result['checkpoint']}  ({result['opt_steps']} updates, {how})"]
+    lines.append("  ".join(f"{key} {value}" for key, value in texts.items()))
+    if result["info"]:
+        lines.append("  ".join(f"{key} {value:.4g}" for key, value in result["info"].items()))
+    if result["cut"]:
+        lines.append(f"{result['cut']} episodes were cut at {most} steps")
+    return lines
+
+
+def results_table(results: Mapping[Path, Mapping[str, Any]]) -> str:
+    """A line per run."""
+    names = ("std", "min", "median", "max", "length_mean")
+    rows = []
+    for folder, result in results.items():
+        ends = result["mean_interval_95"] or (math.nan, math.nan)
+        scores = [between(result["mean"], *ends), *(number(result[name], ".1f") for name in names)]
+        rows.append([folder.name, result["checkpoint"], str(result["episodes"]), *scores])
+    head = ("run", "checkpoint", "episodes", "mean [95%]", *names)
+    return table(head, rows, sys.stdout, left=("run", "checkpoint"))
+
+
+def over_runs(results: Mapping[Path, Mapping[str, Any]]) -> list[str]:
+    """A line per group of runs that differ in nothing but their seed."""
+    lines = []
+    for group in grouped(map(Run, results)):
+        if (num := len(group.runs)) > 1:
+            means = np.array([results[run.folder]["mean"] for run in group.runs])
+            lines.append(f"{group.env} {group.label}: IQM over {num} runs {between(*estimate(means))}")
+    return lines
+
+
+def help_text() -> str:
+    """Usage."""
+    lines = [
+        usage("drl-eval", Options, "play a run's saved policy on fresh episode seeds"),
+        "",
+        "  drl-eval run=latest episodes=100 min_return=200",
+        "  drl-eval runs=[outputs/CartPole-v1/*] checkpoint=last stochastic=true",
+        "  drl-eval latest env.kwargs.gravity=-5",
+    ]
+    return "\n".join(lines)
+
+
+def _read(text: str) -> Any:
+    """As Hydra reads it: a number also where yaml leaves it as text (1e-3)."""
+    value = yaml.safe_load(text)
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
 def _blame(config: Config, error: Exception) -> str:

@@ -1,36 +1,32 @@
-"""drl-list: algorithms, environments, modes and runs, and what fits together."""
+"""drl-list TOPIC: what there is, and what fits together. One function per topic; each gets the words after its name."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from drl_cli.algos.lookup import NotAlgorithm, algorithms, installed, load_algorithm
-from drl_cli.cli import keys, list_envs
-from drl_cli.cli.check import conf_dir, options
 from drl_cli.cli.errors import UsageError, did_you_mean, fail
-from drl_cli.cli.resume import is_claimed
-from drl_cli.cli.runs import all_runs, read_json
-from drl_cli.utils.outside import ModuleRaised, NotFound
 
 
 def main() -> None:
     """The command."""
-    if sys.argv[1:2] == ["keys"]:
-        try:
-            print("\n".join(keys.answer(sys.argv[2:])))
-        except UsageError as error:
-            fail(error)
-        return
-    names = [arg for arg in sys.argv[1:] if not arg.startswith("-")]
-    if {"--help", "-h"} & set(sys.argv[1:]) or not names:
+    words = sys.argv[1:]
+    if not words or words[0] in ("--help", "-h"):
         print(f"drl-list {' | '.join(TOPICS)}   what there is, and what fits together")
         return
-    for name in names:
-        if name not in TOPICS:
-            fail(UsageError(f"no list '{name}'.{did_you_mean(name, TOPICS)}   lists: {', '.join(TOPICS)}"))
-        print("\n".join(TOPICS[name]()))
+    topic, *args = words
+    try:
+        if topic not in TOPICS:
+            raise UsageError(f"no list '{topic}'.{did_you_mean(topic, TOPICS)}   lists: {', '.join(TOPICS)}")
+        print("\n".join(TOPICS[topic](args)))
+    except UsageError as error:
+        fail(error)
 
 
-def _algos() -> list[str]:
+def algos(args: Sequence[str]) -> list[str]:
+    """Algorithms with their action spaces and modes."""
+    from drl_cli.algos.lookup import NotAlgorithm, algorithms, installed, load_algorithm
+    from drl_cli.utils.outside import ModuleRaised, NotFound
+
+    no_options("algos", args)
     lines = []
     for name in [*algorithms(), *installed()]:
         try:
@@ -43,7 +39,25 @@ def _algos() -> list[str]:
     return lines
 
 
-def _modes() -> list[str]:
+def envs(args: Sequence[str]) -> list[str]:
+    """Environments, and which of them run here."""
+    from drl_cli.cli import list_envs
+
+    return list_envs.answer(args)
+
+
+def keys(args: Sequence[str]) -> list[str]:
+    """Keys of the config: type, default, range, meaning."""
+    from drl_cli.cli import keys
+
+    return keys.answer(args)
+
+
+def modes(args: Sequence[str]) -> list[str]:
+    """Modes, and what each is for."""
+    from drl_cli.cli.check import conf_dir, options
+
+    no_options("modes", args)
     lines = []
     for name in options("mode"):
         comment = (conf_dir() / "mode" / f"{name}.yaml").read_text().splitlines()[1]
@@ -51,26 +65,34 @@ def _modes() -> list[str]:
     return lines
 
 
-def _runs() -> list[str]:
-    lines = []
-    for folder in all_runs("outputs"):
-        run, summary = read_json(folder / "run.json"), read_json(folder / "summary.json")
-        best = summary.get("best_return")
-        score = "-" if best is None else f"{best:.1f}"
-        status = run.get("status")
-        if status == "running" and not is_claimed(folder):
-            status = "killed"
-        lines.append(f"{folder.name}  {folder.parent.parent.name} {folder.parent.name}  {status}  best {score}")
-    return lines
+def runs(args: Sequence[str]) -> list[str]:
+    """Runs, newest first."""
+    from drl_cli.cli.list_runs import run_lines
+
+    return run_lines(args)
 
 
-TOPICS: dict[str, Callable[[], list[str]]] = {
-    "algos": _algos,
-    "envs": lambda: list_envs.answer([]),
-    "modes": _modes,
-    "runs": _runs,
-    "keys": lambda: keys.answer([]),
+def sweeps(args: Sequence[str]) -> list[str]:
+    """Sweeps, newest first."""
+    from drl_cli.cli.list_runs import sweep_lines
+
+    return sweep_lines(args)
+
+
+TOPICS: dict[str, Callable[[Sequence[str]], list[str]]] = {
+    "algos": algos,
+    "envs": envs,
+    "modes": modes,
+    "keys": keys,
+    "runs": runs,
+    "sweeps": sweeps,
 }
+
+
+def no_options(topic: str, args: Sequence[str]) -> None:
+    """Raise UsageError where a topic that takes no options got some."""
+    if args:
+        raise UsageError(f"drl-list {topic} takes no options, got {' '.join(args)}")
 
 
 if __name__ == "__main__":

@@ -14,8 +14,11 @@ T = TypeVar("T")
 
 
 def parse(args: Sequence[str], kind: type[T], positional: str | None = None) -> T:
-    """An instance of `kind` from `key=value` arguments; a bare word is the value of `positional`."""
-    hints, values, problems = fields(kind), {}, []
+    """An instance of `kind` from `key=value` arguments; a bare word is the value of `positional`.
+
+    Of a list of texts each bare word is an item; brackets and quotes around its items may be left out.
+    """
+    hints, values, problems = fields(kind), dict[str, Any](), list[str]()
     for arg in args:
         key, equals, text = arg.partition("=")
         if not equals and positional:
@@ -23,8 +26,12 @@ def parse(args: Sequence[str], kind: type[T], positional: str | None = None) -> 
         if key not in hints:
             problems.append(f"{key}: no such option.{did_you_mean(key, hints)}   options: {', '.join(hints)}")
             continue
+        if hints[key] in (tuple[str, ...], tuple[str, ...] | None):
+            values[key] = (*(values.get(key, ()) if not equals else ()), *_items(text))
+            continue
         try:
-            value: Any = text if hints[key] in (str, str | None) else yaml.safe_load(text)
+            is_text = hints[key] is str or (hints[key] == str | None and text != "null")
+            value: Any = text if is_text else yaml.safe_load(text)
         except yaml.YAMLError:
             problems.append(f"{key}: can't read {text!r}")
             continue
@@ -40,10 +47,17 @@ def parse(args: Sequence[str], kind: type[T], positional: str | None = None) -> 
     return kind(**values)
 
 
+def _items(text: str) -> list[str]:
+    """The items of a list of texts. Not read as yaml, where `*` begins an alias."""
+    inner = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    return [item.strip(" '\"") for item in inner.split(",") if item.strip()]
+
+
 def usage(command: str, kind: type[Any], what: str) -> str:
     """Help text: the command, what it does, its options with their defaults."""
     lines = [f"{command} [key=value ...]   {what}", ""]
     for field in dataclasses.fields(kind):
-        default = "" if field.default is dataclasses.MISSING else f" (default {field.default})"
+        is_empty = field.default is dataclasses.MISSING or field.default == ()
+        default = "" if is_empty else f" (default {field.default})"
         lines.append(f"  {field.name:<12} {field.metadata.get('help', '')}{default}")
     return "\n".join(lines)

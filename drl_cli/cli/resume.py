@@ -1,7 +1,7 @@
 """`resume=RUN` and `from_config=RUN`: which run that is, and which keys may differ from it."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +11,7 @@ from drl_cli.cli.check import OVERRIDE, CommandLine, groups
 from drl_cli.cli.errors import CHECKPOINT, UsageError
 from drl_cli.cli.runs import check_format, find_run, read_config, read_json
 from drl_cli.cli.settings import to_yaml_keys
+from drl_cli.results.run import RUN_LOCK, flat
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import CheckpointError
 from drl_cli.utils.locks import lock
@@ -39,6 +40,7 @@ IMPOSSIBLE = (
 COMMAND = ("resume", "from_config", "confirm", "dry_run", "explain")
 """Keys that say what to do with a run, and are not of it."""
 
+LOOKED_S = 0.5  # more than others take to see whether a run goes on
 ORPHAN_S = 30.0  # that a process lives on whose main process was killed
 
 Verdict = Literal["free", "careful", "impossible"]
@@ -179,7 +181,7 @@ def claimed(folder: Path) -> Iterator[None]:
     from drl_cli.runtime.roles.manage import MANAGE_LOCK
 
     try:
-        claim = lock(folder / ".lock")
+        claim = lock(folder / RUN_LOCK, timeout_s=LOOKED_S)
     except BlockingIOError as error:
         pid = read_json(folder / "run.json").get("pid")
         raise UsageError(f"resume: {folder.name} is being trained right now (process {pid})") from error
@@ -194,18 +196,9 @@ def claimed(folder: Path) -> Iterator[None]:
         yield
 
 
-def is_claimed(folder: Path) -> bool:
-    """Whether a process trains in this folder now."""
-    try:
-        with claimed(folder):
-            return False
-    except UsageError:
-        return True
-
-
 def changed_keys(old: Config, config: Config) -> list[Change]:
     """Keys whose values differ, but for those of the command itself."""
-    before, after = _flat(to_yaml_keys(old)), _flat(to_yaml_keys(config))
+    before, after = flat(to_yaml_keys(old)), flat(to_yaml_keys(config))
     keys = [key for key in {**before, **after} if before.get(key) != after.get(key) and key not in COMMAND]
     return [Change(key, before.get(key), after.get(key)) for key in keys]
 
@@ -254,13 +247,6 @@ def _others(path: Path) -> str:
         other.parent for other in path.parent.glob("step_*/state.orchestrator.json") if other.parent.name != damaged
     )
     return f"; to go on from an older one: resume={others[-1]}" if others else ""
-
-
-def _flat(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in node.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
-    return flat
 
 
 def _shown(value: Any) -> str:

@@ -1,7 +1,8 @@
 """Finding runs: by path, `latest`, a glob or the start of a run id."""
 
 import glob
-import json
+import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,11 @@ import yaml
 
 from drl_cli.cli.errors import CHECKPOINT, UsageError
 from drl_cli.cli.settings import build
+from drl_cli.results.run import read_json as read_json
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.files.checkpoint import other_format
+from drl_cli.sweeps.sweep import FILE as SWEEP_FILE
+from drl_cli.sweeps.sweep import Sweep
 
 
 def all_runs(output_dir: str) -> list[Path]:
@@ -33,6 +37,36 @@ def find_run(run: str, output_dir: str) -> Path:
     if not found:
         raise UsageError(f"no run '{run}' in {Path(output_dir).absolute()} ({len(runs)} runs there)")
     return found[-1].resolve()
+
+
+def find_step(folder: Path, name: str) -> Path:
+    """The step folder that `best`, `last`, a number of env steps or a folder's name means.
+
+    Raises UsageError (exit 8) with those that exist.
+    """
+    root = folder / "checkpoints"
+    steps = sorted(path for path in root.glob("step_*") if path.is_dir())
+    links = [link for link in ("best", "last") if (root / link).is_dir()]
+    if name in links:
+        return (root / name).resolve()
+    for path in steps:
+        if path.name == name or _env_steps(path) == _whole(name):
+            return path
+    there = f"there are {', '.join([*links, *(path.name for path in steps)])}" if steps else "there is none yet"
+    raise UsageError(f"checkpoint={name}: no such checkpoint in {root}; {there}", CHECKPOINT)
+
+
+def _env_steps(checkpoint: Path) -> int | None:
+    found = re.match(r"step_(\d+)", checkpoint.name)
+    return int(found[1]) if found else None
+
+
+def _whole(text: str) -> int | float:
+    """The whole number that is meant (200000, 200_000, 2e5), or NaN."""
+    try:
+        return int(float(text))
+    except (ValueError, OverflowError):
+        return math.nan
 
 
 def read_config(folder: Path) -> Config:
@@ -57,10 +91,29 @@ def check_format(checkpoint: Path) -> None:
         raise UsageError(f"{checkpoint}: {problem}", CHECKPOINT)
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A json file of a run; empty when it is not there (yet) or cut off."""
-    try:
-        content: dict[str, Any] = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    return content
+def find_runs(patterns: Sequence[str], output_dir: str) -> list[Path]:
+    """Every run that one of the patterns means, oldest first; raises UsageError for a pattern that means none.
+
+    A pattern is what `find_run` takes, or a folder of runs; globs and folders are looked for here and in output_dir.
+    """
+    if not patterns:
+        raise UsageError("runs: names no run")
+    runs, found, problems = all_runs(output_dir), set[Path](), list[str]()
+    for pattern in patterns:
+        places = [Path(root, match) for root in (".", output_dir) for match in glob.glob(pattern, root_dir=root)]
+        matches = {run for place in places for run in _runs_in(place)}
+        matches |= set(runs[-1:] if pattern == "latest" else (run for run in runs if run.name.startswith(pattern)))
+        if not matches:
+            problems.append(f"no run '{pattern}' in {Path(output_dir).absolute()} ({len(runs)} runs there)")
+        found |= {run.resolve() for run in matches}
+    if problems:
+        raise UsageError(problems)
+    return sorted(found, key=lambda path: (path.name, path))
+
+
+def _runs_in(folder: Path) -> list[Path]:
+    """The folder itself where it is a run, those of a sweep's folder, or those below it, as deep as run folders are."""
+    if (folder / SWEEP_FILE).is_file():
+        return [job.run for job in Sweep.open(folder).jobs if job.run is not None and (job.run / "run.json").is_file()]
+    depths = ("run.json", "*/run.json", "*/*/run.json", "*/*/*/run.json")
+    return next((found for depth in depths if (found := [path.parent for path in folder.glob(depth)])), [])

@@ -20,7 +20,7 @@ class Memory(nn.Module):
             orthogonal_(self.cell, 1.0)
         if self.is_lstm:  # a forget gate that begins open keeps what is many steps old (Jozefowicz et al. 2015)
             with torch.no_grad():
-                self.cell.bias_ih_l0[self.size : 2 * self.size] += 1.0
+                dict(self.cell.named_parameters())["bias_ih_l0"][self.size : 2 * self.size] += 1.0
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """One step: x `[n, F]`, state `[n, S]` before it -> what is remembered `[n, size]`, state after it."""

@@ -12,9 +12,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
+from drl_cli.results.run import RUN_LOCK
 from drl_cli.runtime.place.signals import EXIT_CODES
-from drl_cli.sweeps.job import Job, is_locked
+from drl_cli.sweeps.job import Job
 from drl_cli.sweeps.sweep import Sweep
+from drl_cli.utils.locks import is_locked
 
 JOB_FILE = "DRL_JOB_FILE"
 """Environment variable: where a job writes which run it is, before it trains."""
@@ -122,7 +124,7 @@ class Launcher:
 
 def _next(waiting: Sequence[Job]) -> Job | None:
     """The first whose run nobody trains: the processes of a sweep that was killed end by themselves."""
-    return next((job for job in waiting if job.run is None or not is_locked(job.run)), None)
+    return next((job for job in waiting if job.run is None or not is_locked(job.run / RUN_LOCK)), None)
 
 
 def end_with_sweep() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from drl_cli.sweeps.job import Job, returns
+from drl_cli.sweeps.job import Job
 from drl_cli.sweeps.space import typed
 from drl_cli.sweeps.study import Study, Trial
 from drl_cli.sweeps.sweep import Sweep
@@ -70,7 +70,7 @@ class Search:
 
     def objective(self, job: Job) -> float | None:
         """The mean return of a job's last evaluations."""
-        found = returns(job.run / "eval.csv")[-self.study.hpo.evaluations :] if job.run else []
+        found = job.returns[-self.study.hpo.evaluations :]
         return float(np.mean(found)) if found else None
 
     def _jobs(self, trial: Trial) -> list[Job]:
@@ -87,7 +87,7 @@ class Search:
 
     def _curve(self, jobs: list[Job]) -> list[float]:
         """The mean over a trial's runs of their returns at each evaluation that all have made."""
-        curves = [returns(job.run / "eval.csv") if job.run else [] for job in jobs]
+        curves = [job.returns for job in jobs]
         return [float(np.mean(values)) for values in zip(*curves, strict=False)]
 
     def _end_if_over(self, trial: Trial) -> None:

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from drl_cli.results.run import read_json
 from drl_cli.runtime.config import HpoConfig
-from drl_cli.sweeps.job import read_json
 from drl_cli.sweeps.space import Choice, Interval, Space, Value
 from drl_cli.sweeps.sweep import whole
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from drl_cli.sweeps.job import Job, read_json
+from drl_cli.results.run import read_json
+from drl_cli.sweeps.job import Job
 
 FILE = "sweep.json"
 COLUMNS = ("status", "exit_code", "best_return", "final_return", "env_steps", "wall_s", "run")

@@ -24,3 +24,15 @@ def lock(path: Path, shared: bool = False, timeout_s: float = 0.0) -> TextIO:
             time.sleep(POLL_S)
         else:
             return file
+
+
+def is_locked(path: Path) -> bool:
+    """Whether a process has a file locked for itself alone; no file is not locked."""
+    try:
+        with path.open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False

@@ -67,3 +67,36 @@ def test_usage_lists_every_option_with_help_and_default():
     assert [line.split()[0] for line in lines] == ["run", "episodes", "min_return", "fast"]
     assert "how many (default 20)" in lines[1]
     assert "default" not in lines[0]
+
+
+@dataclass(frozen=True)
+class Lists:
+    runs: tuple[str, ...] = field(default=(), metadata={"help": "which"})
+    png: str | None = "x.png"
+
+
+@pytest.mark.parametrize(
+    ("args", "runs"),
+    [
+        (["runs=[*a*,b/c*]"], ("*a*", "b/c*")),
+        (["runs=['a b', \"c\"]"], ("a b", "c")),
+        (["runs=a"], ("a",)),
+        (["runs=a,b"], ("a", "b")),
+        (["runs=[[ab]*,c]"], ("[ab]*", "c")),
+        (["a", "b*", "[c,d]"], ("a", "b*", "c", "d")),
+        (["runs=[]"], ()),
+        ([], ()),
+    ],
+)
+def test_a_list_of_texts_takes_globs_and_bare_words(args, runs):
+    assert parse(args, Lists, "runs").runs == runs
+
+
+def test_null_is_no_text_where_there_may_be_none():
+    assert parse(["png=null"], Lists).png is None
+    assert parse(["png=null.png"], Lists).png == "null.png"
+    assert parse(["run=null"], Options).run == "null"
+
+
+def test_usage_does_not_show_an_empty_default():
+    assert "default" not in usage("drl-x", Lists, "").splitlines()[2]

@@ -12,10 +12,12 @@ import yaml
 
 from drl_cli.cli.check import read_command
 from drl_cli.cli.errors import CHECKPOINT, USAGE, UsageError
-from drl_cli.cli.resume import COMMAND, FREE, IMPOSSIBLE, claimed, is_claimed, named_run, verdict
+from drl_cli.cli.resume import COMMAND, FREE, IMPOSSIBLE, claimed, named_run, verdict
 from drl_cli.cli.settings import all_keys, build
 from drl_cli.replay.config import SAMPLERS
+from drl_cli.results.run import RUN_LOCK
 from drl_cli.runtime.restore import clean_up, open_checkpoint
+from drl_cli.utils.locks import is_locked
 
 
 @pytest.fixture
@@ -156,8 +158,8 @@ def test_one_process_at_a_time(run):
     with claimed(run), pytest.raises(UsageError, match="is being trained right now"), claimed(run):
         pass
     with claimed(run):
-        assert is_claimed(run)
-    assert not is_claimed(run)
+        assert is_locked(run / RUN_LOCK)
+    assert not is_locked(run / RUN_LOCK)
 
 
 def test_the_manage_process_of_a_killed_run_is_waited_for(run, tmp_path):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from drl_cli.cli.errors import UsageError
-from drl_cli.cli.runs import all_runs, find_run, read_config, read_json
+from drl_cli.cli.runs import all_runs, find_run, find_runs, read_config, read_json
 
 IDS = ("20260101-100000-000000-s0", "20260102-100000-000000-s1", "20260102-120000-000000-s0")
 
@@ -87,3 +87,29 @@ def test_json_that_is_missing_or_cut_off_is_empty(tmp_path):
     assert read_json(path) == {}
     path.write_text('{"id": "a"}')
     assert read_json(path) == {"id": "a"}
+
+
+@pytest.mark.parametrize(
+    ("patterns", "found"),
+    [
+        (["latest"], [2]),
+        (["2026"], [0, 1, 2]),
+        (["20260102"], [1, 2]),
+        (["{outputs}"], [0, 1, 2]),
+        (["{outputs}/Zebra"], [0]),
+        (["{outputs}/Middle/sac-async"], [1]),
+        (["{outputs}/*/*/*-s0"], [0, 2]),
+        (["Zebra/*/*"], [0]),
+        (["[ZA]*"], [0, 2]),
+        (["{outputs}/Zebra/sac-async/20260101-100000-000000-s0", "latest", "20260101"], [0, 2]),
+    ],
+)
+def test_all_runs_that_patterns_mean_each_once(outputs, patterns, found):
+    runs = find_runs([pattern.format(outputs=outputs) for pattern in patterns], str(outputs))
+    assert [run.name for run in runs] == [IDS[i] for i in found]
+
+
+def test_each_pattern_without_runs_is_named(outputs):
+    with pytest.raises(UsageError, match="no run") as caught:
+        find_runs(["nope", "latest", "multirun"], str(outputs))
+    assert ["'nope'" in caught.value.problems[0], "'multirun'" in caught.value.problems[1]] == [True, True]

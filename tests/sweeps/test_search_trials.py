@@ -39,7 +39,9 @@ def play(search, job, returns, exit_code=0):
     """A job that has run: the returns of its evaluations, and how it ended (None: it has not)."""
     run = search.sweep.folder / f"run{job.number}"
     run.mkdir(exist_ok=True)
-    (run / "eval.csv").write_text("\n".join(["mean,wall_s", *(f"{value},1" for value in returns)]) + "\n")
+    (run / "eval.csv").write_text(
+        "\n".join(["mean,wall_s,env_steps", *(f"{v},1,{i}" for i, v in enumerate(returns))]) + "\n"
+    )
     search.sweep.file(job).write_text(json.dumps({"run": str(run)}))
     if exit_code is not None:
         (run / "summary.json").write_text(json.dumps({"exit_code": exit_code}))

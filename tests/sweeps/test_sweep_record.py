@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from drl_cli.sweeps.job import Job, evaluations, last_line, returns
+from drl_cli.sweeps.job import Job
 from drl_cli.sweeps.launcher import slots
 from drl_cli.sweeps.sweep import Sweep
 
@@ -113,14 +113,13 @@ def test_how_far_a_job_is_while_it_runs(sweep):
     reports = '{"env_steps": 310}\n{"env_steps": 350, "x'
     job = sweep.jobs[0]
     job.run = run_folder(sweep, job, **{"eval.csv": scores, "metrics.jsonl": reports})
-    assert returns(job.run / "eval.csv") == [-7, -3, -5]
+    assert job.returns == [-7, -3, -5]
     assert job.progress() == {"env_steps": 310, "wall_s": 4.0, "best_return": -3.0, "final_return": -5.0}
 
 
 def test_nothing_is_known_of_files_that_are_not_there(tmp_path):
-    assert last_line(tmp_path / "metrics.jsonl") == {}
-    assert evaluations(tmp_path / "eval.csv") == (None, None, None)
-    assert set(Job(1, [], {}).progress().values()) == {None}
+    for job in (Job(1, [], {}), Job(1, [], {}, run=tmp_path)):
+        assert (set(job.progress().values()), job.returns) == ({None}, [])
 
 
 @pytest.mark.parametrize(

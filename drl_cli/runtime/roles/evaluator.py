@@ -78,11 +78,19 @@ def make_evaluator(config: Config, spec: EnvSpec, seeds: list[int]) -> Scorer:
 
 
 class Evaluator:
-    """Episode i always starts from `seeds[i]`, so equal weights give equal scores."""
+    """Episode i always starts from `seeds[i]`, so equal weights give equal scores.
 
-    def __init__(self, config: Config, spec: EnvSpec, seeds: list[int]) -> None:
+    With exploration values the policy explores by them, as a worker does, instead of choosing the best actions.
+    """
+
+    def __init__(
+        self, config: Config, spec: EnvSpec, seeds: list[int], exploration: Mapping[str, float] | None = None
+    ) -> None:
         self.spec, self.seeds, self.max_steps = spec, seeds, config.manage.max_episode_steps
-        self.policy = make_policy(config, spec, 0)
+        self.policy = make_policy(config, spec, 0 if exploration is None else seeds[0])
+        self.explores = exploration is not None
+        if exploration is not None:
+            self.policy.explore(exploration)
         self.envs = [Env(config.env.for_evaluation(config.manage.env_kwargs), spec) for _ in seeds]
 
     def evaluate(self, params: Array, watch: Callable[[], None] = lambda: None) -> Score:
@@ -101,7 +109,7 @@ class Evaluator:
         infos: list[Mapping[str, float]] = [{} for _ in self.envs]
         watch()
         for _ in range(self.max_steps):
-            chosen = self.policy.greedy(obs, last)
+            chosen = self.policy.act(obs, last)["action"] if self.explores else self.policy.greedy(obs, last)
             actions = self.envs[0].to_env(chosen)
             still = np.ones(len(running), np.bool_)
             for k, i in enumerate(running):

@@ -102,3 +102,16 @@ def test_what_environments_say_is_averaged_over_the_episodes_that_said_it():
     second = Score(np.ones(2), np.ones(2), 0, ({"success": 0.0}, {}))
     assert (first + second).info() == pytest.approx({"success": 1 / 3, "lap_time": 3.0})
     assert Score(np.ones(1), np.ones(1), 0).info() == {}
+
+
+def test_with_exploration_values_it_acts_as_a_worker_does():
+    config = make_config("env=CartPole-v1", "algo=dqn", "network.hidden=[8]")
+    spec = read_spec(config.env)
+    module = load_algorithm("dqn")
+    params = module.Algorithm(config.algo, config.network, spec, 0, Context(torch.device("cpu"))).policy_params()
+    greedy, never, always = (Evaluator(config, spec, [1, 2, 3], e) for e in (None, {"epsilon": 0.0}, {"epsilon": 1.0}))
+    scores = [evaluator.evaluate(params).lengths.tolist() for evaluator in (greedy, never, always)]
+    assert scores[0] == scores[1] != scores[2]
+    assert Evaluator(config, spec, [1, 2, 3], {"epsilon": 1.0}).evaluate(params).lengths.tolist() == scores[2]
+    evaluator = Evaluator(config, spec, [4, 2, 3], {"epsilon": 1.0})
+    assert evaluator.evaluate(params).lengths.tolist()[1:] != scores[2][1:]

@@ -1,0 +1,175 @@
+"""drl-compare: returns of runs over environment steps and seconds, grouped by what differs in their configs."""
+
+import csv
+import math
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from drl_cli.cli.errors import MISSING, RESOURCES, UsageError, did_you_mean, fail
+from drl_cli.cli.options import parse, usage
+from drl_cli.cli.runs import find_runs
+from drl_cli.results.comparison import Comparison, compare, over_environments
+from drl_cli.results.groups import Group, grouped, name_of, pooled_keys, unshown_keys
+from drl_cli.results.run import Run
+from drl_cli.results.table import between, number, table
+
+NOT_DRAWN = "needs matplotlib, which is not installed:  pip install 'drl-cli[plot]'"
+FORMATS = (".png", ".pdf", ".svg")
+MOST_NAMED = 12
+FEW_SEEDS = 5
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of drl-compare."""
+
+    runs: tuple[str, ...] = field(metadata={"help": "[GLOB,...]: runs, folders of runs, globs, starts of run ids"})
+    threshold: float | None = field(default=None, metadata={"help": "time to this return; null: the runs' stop.return"})
+    by: tuple[str, ...] = field(default=(), metadata={"help": "[KEY,...]: group by these keys alone, and by env"})
+    png: str | None = field(default="compare.png", metadata={"help": "the figure (.png, .pdf, .svg); null: none"})
+    csv: str | None = field(default="compare.csv", metadata={"help": "the curves; null: none"})
+    output_dir: str = field(default="outputs", metadata={"help": "where the runs are"})
+
+
+def main() -> None:
+    """The command."""
+    args = sys.argv[1:]
+    if not args or {"--help", "-h"} & set(args):
+        print(help_text())
+        return
+    try:
+        run(parse(args, Options, positional="runs"), is_png_asked=any(arg.startswith("png=") for arg in args))
+    except UsageError as error:
+        fail(error)
+
+
+def run(options: Options, is_png_asked: bool) -> None:
+    """Print the table, write the curves and the figure; raises UsageError.
+
+    A figure that nobody asked for by name is left out with a word where matplotlib is missing.
+    """
+    if options.png is not None and Path(options.png).suffix not in FORMATS:
+        raise UsageError(f"png: must end in {', '.join(FORMATS)}, got {options.png}")
+    groups = chosen_groups(options)
+    comparisons = [compare(group, options.threshold) for group in groups]
+    print("\n".join([comparison_table(comparisons), *environments_table(comparisons), *notes(comparisons)]))
+    try:
+        if options.csv is not None:
+            write_csv(Path(options.csv), comparisons)
+            print(f"curves: {options.csv}")
+        if options.png is not None:
+            from drl_cli.results.figure import draw
+
+            draw(comparisons, Path(options.png))
+            print(f"figure: {options.png}")
+    except ModuleNotFoundError as error:
+        if error.name != "matplotlib":
+            raise
+        if is_png_asked:
+            raise UsageError(f"png={options.png} {NOT_DRAWN}", MISSING) from error
+        print(f"figure: {options.png} was not drawn, it {NOT_DRAWN}")
+    except OSError as error:
+        raise UsageError(f"can't be written: {error}", RESOURCES) from error
+
+
+def chosen_groups(options: Options) -> list[Group]:
+    """The runs in groups, without those that have no evaluation yet; raises UsageError where none is left."""
+    runs = [Run(path) for path in find_runs(options.runs, options.output_dir)]
+    for one in runs:
+        if not len(one.curve):
+            print(f"warning: {one.id} ({one.status}) has no evaluation yet and is left out", file=sys.stderr)
+    runs = [one for one in runs if len(one.curve)]
+    if not runs:
+        raise UsageError("none of these runs has an evaluation yet")
+    known = {key for one in runs for key in one.config}
+    unknown = [key for key in options.by if name_of(key) not in known]
+    if unknown:
+        names = [*known, "env", "algo"]
+        raise UsageError([f"by: no run has a key '{key}'.{did_you_mean(key, names)}" for key in unknown])
+    return grouped(runs, options.by)
+
+
+def comparison_table(comparisons: Sequence[Comparison]) -> str:
+    """A line per group."""
+    has_envs = len({one.group.env for one in comparisons}) > 1
+    head = ["runs of", "seeds", "env steps", "seconds", "final IQM [95%]", "goal", "reached", "steps to", "seconds to"]
+    rows = []
+    for one in comparisons:
+        row = [one.group.label, str(len(one.group.runs)), number(one.env_steps), number(one.wall_s)]
+        row.append(between(*one.final))
+        if one.threshold is None:
+            row += ["-"] * 4
+        else:
+            row += [f"{one.threshold:g}", f"{one.num_reached}/{len(one.group.runs)}"]
+            row += [number(one.steps_to), number(one.seconds_to)]
+        rows.append([*([one.group.env] if has_envs else []), *row])
+    if all(one.threshold is None for one in comparisons):
+        head, rows = head[:-4], [row[:-4] for row in rows]
+    head = ["env", *head] if has_envs else head
+    return table(head, rows, sys.stdout, left=("env", "runs of"))
+
+
+def environments_table(comparisons: Sequence[Comparison]) -> list[str]:
+    """A line per label that is in every environment, where there are several."""
+    if not (found := over_environments(comparisons)):
+        return []
+    runs = Counter[str]()
+    for one in comparisons:
+        runs[one.group.label] += len(one.group.runs)
+    rows = [[label, str(runs[label]), between(*score, form=".2f")] for label, score in found.items()]
+    head = ("over all environments", "runs", "scaled final IQM [95%]")
+    return ["", table(head, rows, sys.stdout, left=head[:1]), ""]
+
+
+def notes(comparisons: Sequence[Comparison]) -> list[str]:
+    """What a reader of the table has to know of these numbers."""
+    groups = [one.group for one in comparisons]
+    lines = []
+    if keys := pooled_keys(groups):
+        lines.append(f"runs of one line differ in more than their seed: {_named(keys)}")
+    if keys := unshown_keys(groups):
+        lines.append(f"the algorithms' runs differ in these, too: {_named(keys)}")
+    if small := [group for group in groups if len(group.runs) < FEW_SEEDS]:
+        least = min(len(group.runs) for group in small)
+        lines.append(f"{least} seed{'s' * (least > 1)} in the smallest group: intervals of few seeds are too narrow")
+    for one in comparisons:
+        lines += [f"{one.group.label}: {line}" for line in one.remarks()]
+    return lines
+
+
+def write_csv(path: Path, comparisons: Sequence[Comparison]) -> None:
+    """A line per group, axis and point of its curve."""
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(("env", "group", "axis", "x", "iqm", "low", "high", "seeds", "held"))
+        for one in comparisons:
+            for axis, curve in one.curves.items():
+                for x, *values in zip(curve.x, curve.iqm, curve.low, curve.high, strict=True):
+                    numbers = ["" if math.isnan(value) else float(value) for value in values]
+                    held = str(bool(x > curve.held_from)).lower()
+                    writer.writerow(
+                        (one.group.env, one.group.label, axis, float(x), *numbers, len(one.group.runs), held)
+                    )
+
+
+def help_text() -> str:
+    """Usage."""
+    lines = [
+        usage("drl-compare", Options, "compare runs: table, figure and csv of returns over env steps and seconds"),
+        "",
+        "  drl-compare runs=[outputs/CartPole-v1/dqn-*,outputs/CartPole-v1/ppo-*] threshold=475",
+        "  drl-compare outputs/Pendulum-v1 by=[algo.lr] csv=null",
+    ]
+    return "\n".join(lines)
+
+
+def _named(keys: Sequence[str]) -> str:
+    more = len(keys) - MOST_NAMED
+    return ", ".join(keys[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""Statistics of a few noisy scores: the interquartile mean and stratified bootstrap intervals.
+
+Agarwal et al. 2021, Deep Reinforcement Learning at the Edge of the Statistical Precipice.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from drl_cli.types import Array
+
+CONFIDENCE = 0.95
+RESAMPLES = 2000
+MOST_VALUES = 1 << 22  # that are drawn at once: 32 MB
+
+
+class Interval(NamedTuple):
+    """Ends of confidence intervals `[...]`; NaN where there is only one score to go by."""
+
+    low: Array
+    high: Array
+
+
+def iqm(scores: Array, axis: int = 0) -> Array:
+    """Interquartile mean: of the scores `[n, ...]` a quarter (rounded down) is left out at either end.
+
+    With fewer than four scores that is the mean.
+    """
+    num = scores.shape[axis]
+    middle = np.arange(num // 4, num - num // 4)
+    means: Array = np.sort(scores, axis).take(middle, axis).mean(axis)
+    return means
+
+
+def mean(scores: Array, axis: int = 0) -> Array:
+    """The mean."""
+    means: Array = scores.mean(axis)
+    return means
+
+
+def interval(strata: Sequence[Array], statistic: Callable[[Array, int], Array]) -> Interval:
+    """The 95% percentile bootstrap interval of a statistic over all scores, `[n_i, ...]` in stratum i.
+
+    Scores are drawn again with replacement within each stratum (a task, or a run), as many as it has. Equal scores
+    give equal intervals: the draws are always the same.
+    """
+    rng, shape = np.random.default_rng(0), strata[0].shape[1:]
+    if min(len(scores) for scores in strata) < 2:
+        return Interval(np.full(shape, np.nan), np.full(shape, np.nan))
+    at_once = max(1, MOST_VALUES // max(1, sum(scores.size for scores in strata)))
+    values = []
+    for first in range(0, RESAMPLES, at_once):
+        num = min(at_once, RESAMPLES - first)
+        drawn = [scores[rng.integers(len(scores), size=(num, len(scores)))] for scores in strata]
+        values.append(statistic(np.concatenate(drawn, 1), 1))
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(np.concatenate(values), (tail, 1 - tail), axis=0)
+    return Interval(low, high)

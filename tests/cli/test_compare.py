@@ -1,0 +1,234 @@
+"""drl-compare on folders as runs leave them."""
+
+import csv
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from run_folders import make_run
+
+from drl_cli.cli.compare import main
+
+
+@pytest.fixture
+def outputs(tmp_path, monkeypatch):
+    """Three seeds each of two learning rates; one seed of the second never gets to 100."""
+    monkeypatch.chdir(tmp_path)
+    root = tmp_path / "outputs"
+    for seed in range(3):
+        fast = [(100, 1.0, 10.0 * seed), (200, 2.0, 100.0 + seed), (300, 3.0, 90.0)]
+        make_run(root, f"20260101-a{seed}", fast, algo__lr=0.1, seed=seed)
+        slow = [(150, 4.0, 1.0 * seed), (300, 8.0, 99.0 + seed)]
+        make_run(root, f"20260101-b{seed}", slow, algo__lr=0.2, seed=seed)
+    return root
+
+
+@pytest.fixture
+def compare(monkeypatch, capsys):
+    """What `drl-compare ...` prints, and how it ends."""
+
+    def ask(*args):
+        monkeypatch.setattr(sys, "argv", ["drl-compare", *map(str, args)])
+        code = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code
+        captured = capsys.readouterr()
+        return captured.out.splitlines(), captured.err, code
+
+    return ask
+
+
+def rows_of(lines):
+    """The cells of the table's lines, by the columns' names."""
+    head, *rows = [re.split(r"\s{2,}", line) for line in lines if not re.match(r"\d seeds? in|curves:|figure:", line)]
+    return [dict(zip(head, row, strict=True)) for row in rows]
+
+
+def points(path="compare.csv"):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_table(outputs, compare):
+    lines, err, code = compare("runs=[outputs]", "threshold=100", "png=null", "csv=null")
+    assert (err, code) == ("", 0)
+    fast, slow = rows_of(lines)
+    assert (fast["runs of"], fast["seeds"], fast["env steps"], fast["seconds"]) == ("algo.lr=0.1", "3", "300", "3")
+    assert fast["final IQM [95%]"] == "90.0 [90.0, 90.0]"
+    assert [fast[name] for name in ("goal", "reached", "steps to", "seconds to")] == ["100", "3/3", "200", "2"]
+    assert slow["final IQM [95%]"] == "100.0 [99.0, 101.0]"
+    assert [slow[name] for name in ("reached", "steps to", "seconds to")] == ["2/3", "300", "8"]
+    assert "3 seeds in the smallest group: intervals of few seeds are too narrow" in lines
+    assert [path.name for path in Path().iterdir()] == ["outputs"]
+
+
+def test_where_most_seeds_do_not_reach_the_threshold_there_is_no_median(outputs, compare):
+    _, slow = rows_of(compare("outputs", "threshold=101", "png=null", "csv=null")[0])
+    assert [slow[name] for name in ("reached", "steps to", "seconds to")] == ["1/3", "-", "-"]
+
+
+def test_without_a_threshold_it_is_the_runs_own_goal(outputs, compare):
+    lines = compare("outputs", "png=null", "csv=null")[0]
+    assert "reached" not in lines[0]
+    make_run(outputs, "20260102-s0", [(50, 1.0, 3.0), (60, 2.0, 7.0)], env__name="Goal", stop__return=5.0)
+    _, *rows = compare("outputs", "png=null", "csv=null")[0]
+    (goal,) = [row for row in rows if row.startswith("Goal")]
+    assert goal.split()[-4:] == ["5", "1/1", "60", "2"]
+    assert [row.split()[-4:] for row in rows if row.startswith("Pole")] == [["-"] * 4] * 2
+
+
+def test_csv_has_both_axes_of_every_group(outputs, compare):
+    lines, _, _ = compare("outputs", "png=null")
+    assert "curves: compare.csv" in lines
+    rows = points()
+    assert {(row["group"], row["axis"]) for row in rows} == {
+        (f"algo.lr={lr}", axis) for lr in (0.1, 0.2) for axis in ("env_steps", "wall_s")
+    }
+    fast = [row for row in rows if row["group"] == "algo.lr=0.1" and row["axis"] == "env_steps"]
+    assert [float(row["x"]) for row in fast] == [100, 200, 300]
+    assert [float(row["iqm"]) for row in fast] == [10, 101, 90]
+    assert [float(row["low"]) for row in fast] == [0, 100, 90]
+    assert [float(row["high"]) for row in fast] == [20, 102, 90]
+    assert {(row["env"], row["seeds"], row["held"]) for row in rows} == {("Pole", "3", "false")}
+    seconds = [row for row in rows if row["group"] == "algo.lr=0.2" and row["axis"] == "wall_s"]
+    assert [float(row["x"]) for row in seconds] == [4, 8]
+
+
+def test_one_seed_has_no_interval(outputs, compare):
+    lines, _, _ = compare("runs=latest", "png=null")
+    assert rows_of(lines)[0]["final IQM [95%]"] == "101.0"
+    assert {(row["low"], row["high"]) for row in points()} == {("", "")}
+    assert "1 seed in the smallest group" in "".join(lines)
+
+
+def test_a_run_that_is_done_is_held(tmp_path, monkeypatch, compare):
+    monkeypatch.chdir(tmp_path)
+    make_run(tmp_path / "outputs", "s0", [(10, 1.0, 0.0), (20, 2.0, 8.0)], stop__return=8.0)
+    make_run(tmp_path / "outputs", "s1", [(10, 1.0, 2.0), (40, 4.0, 4.0)], stop__return=8.0, seed=1)
+    lines, _, _ = compare("outputs", "png=null")
+    steps = [row for row in points() if row["axis"] == "env_steps"]
+    assert [(row["x"], row["iqm"], row["held"]) for row in steps] == [
+        ("10.0", "1.0", "false"),
+        ("20.0", "5.0", "false"),
+        ("40.0", "6.0", "true"),
+    ]
+    assert "its curve ends" not in "".join(lines)
+
+
+def test_a_run_that_ended_early_ends_the_curve_and_is_named(outputs, compare):
+    make_run(outputs, "20260103-s3", [(100, 1.0, 5.0)], algo__lr=0.1, seed=3, status="failed")
+    lines, _, _ = compare("outputs", "png=null")
+    assert "algo.lr=0.1: its curve ends at 100 of 300 env steps, with 20260103-s3 (failed)" in lines
+    steps = [row["x"] for row in points() if row["axis"] == "env_steps" and row["group"] == "algo.lr=0.1"]
+    assert steps == ["100.0"]
+
+
+def test_a_run_without_an_evaluation_is_left_out_and_named(outputs, compare):
+    make_run(outputs, "20260103-s3", algo__lr=0.1, seed=3, status="running")
+    lines, err, code = compare("outputs", "png=null", "csv=null")
+    assert (err, code) == ("warning: 20260103-s3 (killed) has no evaluation yet and is left out\n", 0)
+    assert rows_of(lines)[0]["seeds"] == "3"
+
+
+def test_over_all_environments(outputs, compare):
+    assert "over all" not in "".join(compare("outputs", "png=null", "csv=null")[0])
+    for seed, lr in ((0, 0.1), (1, 0.2), (2, 0.2)):
+        evals = [(100, 1.0, -10.0), (200, 1.0, -9.0 + seed)]
+        make_run(outputs, f"20260103-s{seed}", evals, env__name="Goal", algo__lr=lr, seed=seed)
+    lines, _, _ = compare("outputs", "png=null", "csv=null")
+    at = next(i for i, line in enumerate(lines) if line.startswith("over all environments"))
+    first, second = [re.split(r"\s{2,}", line) for line in lines[at + 1 : at + 3]]
+    assert first == ["algo.lr=0.1", "4", "0.88"]  # 1/3 on Goal, 90/102 thrice on Pole; no interval with one seed
+    assert second == ["algo.lr=0.2", "5", "0.98 [0.87, 0.99]"]
+
+
+def test_equal_seeds_are_named(outputs, compare):
+    make_run(outputs, "20260103-s2", [(100, 1.0, 5.0)], algo__lr=0.1, seed=2)
+    lines, _, _ = compare("outputs", "png=null", "csv=null")
+    assert [line for line in lines if "seed 2" in line] == [
+        "algo.lr=0.1: several runs have seed 2: they may be no independent ones"
+    ]
+
+
+def test_by_pools_and_says_so(outputs, compare):
+    lines, _, _ = compare("outputs", "by=[mode]", "png=null", "csv=null")
+    assert "runs of one line differ in more than their seed: algo.lr" in lines
+    assert lines[1].split()[:2] == ["mode=single", "6"]
+    assert not any(word in "".join(lines) for word in ("smallest group", "several runs have seed"))
+
+
+def test_what_differs_between_algorithms_is_named(outputs, compare):
+    make_run(outputs, "20260103-s0", [(100, 1.0, 5.0)], algo__name="ppo", replay__sampler="fifo-once")
+    lines, _, _ = compare("outputs", "png=null", "csv=null")
+    assert "the algorithms' runs differ in these, too: replay.sampler" in lines
+
+
+def test_figure(outputs, compare):
+    make_run(outputs, "20260103-s0", [(100, 1.0, 5.0)], env__name="Other")
+    for name in ("compare.png", "curves.svg"):
+        lines, err, code = compare("outputs", "threshold=50", "csv=null", f"png={name}")
+        assert (err, code) == ("", 0)
+        assert f"figure: {name}" in lines
+    assert Path("compare.png").read_bytes().startswith(b"\x89PNG")
+    drawn = Path("curves.svg").read_text()
+    for text in (
+        "algo.lr=0.1 (3 seeds)",
+        "algo.lr=0.2 (3 seeds)",
+        "algo=dqn mode=single (1 seed)",
+        "environment steps",
+        "wall-clock seconds",
+    ):
+        assert f"<!-- {text}" in drawn
+
+
+@pytest.mark.parametrize("asked", [[], ["png=x.png"]])
+def test_without_matplotlib_table_and_csv_are_there_all_the_same(outputs, compare, monkeypatch, asked):
+    monkeypatch.delitem(sys.modules, "drl_cli.results.figure", raising=False)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    lines, err, code = compare("outputs", *asked)
+    assert lines[1].startswith("algo.lr=0.1")
+    assert points()
+    if asked:
+        assert (err, code) == (
+            "error: png=x.png needs matplotlib, which is not installed:  pip install 'drl-cli[plot]'\n",
+            3,
+        )
+    else:
+        assert (err, code) == ("", 0)
+        assert lines[-1].startswith("figure: compare.png was not drawn, it needs matplotlib")
+
+
+@pytest.mark.parametrize(
+    ("args", "said", "code"),
+    [
+        (["runs=[nope,neither*]"], "no run 'nope' in ", 2),
+        (["outputs", "by=[algo.lrr]"], "by: no run has a key 'algo.lrr'. Did you mean algo.lr?", 2),
+        (["outputs", "threshold=high"], "threshold: must be a number", 2),
+        (["runs="], "runs: names no run", 2),
+        (["threshold=1"], "runs: is missing, say runs=...", 2),
+        (["outputs", "csv=no/where.csv", "png=null"], "can't be written: ", 7),
+        (["outputs", "png=x.xyz"], "png: must end in .png, .pdf, .svg, got x.xyz", 2),
+        (["outputs", "png=no/where.png", "csv=null"], "can't be written: ", 7),
+    ],
+)
+def test_what_can_not_be_done(outputs, compare, args, said, code):
+    _, err, ended = compare(*args)
+    assert (err.startswith(f"error: {said}"), ended) == (True, code), err
+    assert len(err.splitlines()) == (2 if "neither" in args[0] else 1)
+
+
+def test_runs_without_any_evaluation(tmp_path, monkeypatch, compare):
+    monkeypatch.chdir(tmp_path)
+    make_run(tmp_path / "outputs", "s0")
+    _, err, code = compare("latest")
+    assert (err.splitlines()[-1], code) == ("error: none of these runs has an evaluation yet", 2)
+
+
+@pytest.mark.parametrize("args", [[], ["--help"]])
+def test_help(compare, args):
+    lines, _, code = compare(*args)
+    assert code == 0
+    assert [line.split()[0] for line in lines[2:8]] == ["runs", "threshold", "by", "png", "csv", "output_dir"]

@@ -1,0 +1,208 @@
+"""drl-list runs: which, in which order, with what beside them."""
+
+import os
+import re
+import shutil
+import sys
+
+import pytest
+from run_folders import make_run
+
+from drl_cli.cli.list import main
+from drl_cli.cli.runs import find_runs
+from drl_cli.results.run import RUN_LOCK
+from drl_cli.sweeps.sweep import Sweep
+from drl_cli.utils.locks import lock
+
+
+@pytest.fixture
+def outputs(tmp_path, monkeypatch):
+    """Runs in ./outputs: two dqn seeds, one with another learning rate, a ppo that was killed, one of another env."""
+    monkeypatch.chdir(tmp_path)
+    root = tmp_path / "outputs"
+    done = [(10, 1.0, 5.0), (20, 2.0, 4.0)]
+    make_run(root, "20260101-s0", done, summary={"env_steps": 1200, "wall_s": 30.0})
+    make_run(root, "20260102-s1", [(10, 1.0, 7.0)], seed=1, summary={"env_steps": 900, "wall_s": 60.0})
+    make_run(root, "20260103-s0", [(10, 1.0, -3.0)], algo__lr=0.5, summary={"env_steps": 10})
+    make_run(root, "20260104-s0", [(10, 1.0, 9.5)], status="running", algo__name="ppo")
+    make_run(root, "20260105-s0", status="failed", env__name="Lander", env__kwargs={"g": 5})
+    return root
+
+
+@pytest.fixture
+def answer(monkeypatch, capsys):
+    """The lines that `drl-list ...` prints."""
+
+    def ask(*args):
+        monkeypatch.setattr(sys, "argv", ["drl-list", *args])
+        main()
+        return capsys.readouterr().out.splitlines()
+
+    return ask
+
+
+def days(lines):
+    """Which runs, by their days in January."""
+    return [int(line[6:8]) for line in lines[1:] if line.startswith("2026")]
+
+
+def problem(answer, capsys, *args):
+    with pytest.raises(SystemExit) as caught:
+        answer(*args)
+    assert caught.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_newest_first_with_all_that_is_known(outputs, answer):
+    head, *lines = answer("runs")
+    assert re.split(r"\s{2,}", head) == [
+        *("run", "env", "algo", "mode", "status", "env steps", "seconds", "best", "final", "differs in"),
+    ]
+    assert days([head, *lines]) == [5, 4, 3, 2, 1]
+    values = [line.split() for line in lines]
+    assert values[4][1:] == ["Pole", "dqn", "single", "done", "1,200", "30", "5.0", "4.0", "algo.lr=0.001"]
+    assert values[3][5:9] == ["900", "60", "7.0", "7.0"]
+    assert values[1][1:5] == ["Pole", "ppo", "single", "killed"]
+    assert values[0][4:] == ["failed", "0", "0", "-", "-", "env.kwargs.g=5", "algo.lr=0.001"]
+
+
+def test_a_run_that_goes_on_is_running(outputs, answer):
+    with lock(next(outputs.glob("*/ppo-*/*")) / RUN_LOCK):
+        assert " running " in "".join(answer("runs", "algo=ppo"))
+
+
+@pytest.mark.parametrize(
+    ("conditions", "found"),
+    [
+        (["env=Pole"], [4, 3, 2, 1]),
+        (["env=Po"], [4, 3, 2, 1]),
+        (["env=*der"], [5]),
+        (["env=Lander,Pole", "algo=ppo"], [4]),
+        (["status=done"], [3, 2, 1]),
+        (["status=done,killed", "seed=0"], [4, 3, 1]),
+        (["algo.lr=0.5"], [3]),
+        (["algo.lr=5e-1"], [3]),
+        (["seed=1"], [2]),
+        (["stop.return=null", "seed=1"], [2]),
+        (["env.kwargs.g=5"], [5]),
+        (["seed=word"], []),
+    ],
+)
+def test_filters(outputs, answer, conditions, found):
+    assert days(answer("runs", *conditions)) == found
+
+
+@pytest.mark.parametrize(
+    ("sort", "found"), [("best", [4, 2, 1, 3]), ("final", [4, 2, 1, 3]), ("steps", [1, 2, 3]), ("seconds", [2, 1])]
+)
+def test_sorted_the_most_first(outputs, answer, sort, found):
+    assert days(answer("runs", "env=Pole", f"sort={sort}"))[: len(found)] == found
+
+
+def test_a_run_without_evaluation_comes_last(outputs, answer):
+    assert days(answer("runs", "sort=best"))[-1] == 5
+
+
+def test_limit_says_what_is_left_out(outputs, answer):
+    lines = answer("runs", "limit=2")
+    assert days(lines) == [5, 4]
+    assert lines[-1] == "3 more: limit=5"
+    assert "more" not in "".join(answer("runs", "limit=5"))
+
+
+def test_means_over_seeds(outputs, answer):
+    head, *lines = answer("runs", "seeds=mean", "env=Pole")
+    rows = {line.split("  ")[1].strip(): line.split() for line in lines}
+    assert head.split()[:4] == ["env", "runs", "of", "seeds"]
+    assert rows["algo=dqn algo.lr=0.001"][3:] == ["2", "2", "1,050", "45", "6.0", "5.5"]
+    assert [line.split()[1:3] for line in lines] == [
+        ["algo=ppo", "1"],
+        ["algo=dqn", "algo.lr=0.5"],
+        ["algo=dqn", "algo.lr=0.001"],
+    ]
+
+
+def test_means_sorted_and_limited(outputs, answer):
+    lines = answer("runs", "seeds=mean", "sort=best", "limit=2")
+    assert [line.split()[1] for line in lines[1:3]] == ["algo=ppo", "algo=dqn"]
+    assert "algo.lr=0.001" in lines[2]
+    assert lines[-1] == "2 more"
+
+
+def test_a_seed_without_evaluations_is_in_no_mean(outputs, answer):
+    make_run(outputs, "20260106-s2", seed=2, status="interrupted", summary={"env_steps": 0, "wall_s": 0})
+    (line,) = [
+        line for line in answer("runs", "seeds=mean") if "algo.lr=0.001" in line and "dqn" in line and "Pole" in line
+    ]
+    assert line.split()[3:] == ["3", "2", "700", "30", "6.0", "5.5"]
+
+
+def test_a_group_without_evaluations_has_no_means(outputs, answer):
+    assert answer("runs", "seeds=mean", "env=Lander")[1].split()[-2:] == ["-", "-"]
+
+
+def test_runs_of_another_folder(outputs, answer, tmp_path, monkeypatch):
+    os.rename(outputs, tmp_path / "elsewhere")
+    assert answer("runs") == [""]
+    assert len(days(answer("runs", "output_dir=elsewhere"))) == 5
+
+
+@pytest.mark.parametrize("args", [[], ["seeds=mean"]])
+def test_no_runs_is_no_error(tmp_path, monkeypatch, answer, args):
+    monkeypatch.chdir(tmp_path)
+    assert "".join(answer("runs", *args)) == ""
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["envv=Pole"], "envv: no run has this key. Did you mean env?"),
+        (["limitt=3"], "limitt: no run has this key. Did you mean limit?"),
+        (["sort=worst"], "sort: 'worst' is not one of newest, best, final, steps, seconds"),
+        (["limit=0"], "limit: must be"),
+        (["done"], "'done': say key=value"),
+    ],
+)
+def test_what_can_not_be_asked_for(outputs, answer, capsys, args, said):
+    assert problem(answer, capsys, "runs", *args).startswith(f"error: {said}")
+
+
+def test_help(outputs, answer):
+    text = "\n".join(answer("runs", "--help"))
+    assert all(word in text for word in ("sort", "limit", "seeds", "output_dir", "status=done"))
+
+
+@pytest.fixture
+def swept(outputs):
+    """Two sweeps: the newer one over seeds and learning rates, whose first job failed and whose last never began."""
+    newer, older = (Sweep(outputs / "multirun" / name, []) for name in ("20260201", "20260131"))
+    newer.add([["env=Pole", f"algo.lr={lr}", f"seed={seed}"] for lr in (0.1, 0.2) for seed in (0, 1)])
+    for job, exit_code in zip(newer.jobs[:3], (1, 0, 0), strict=True):
+        evals = [(10, 1.0, 2.5 * job.number)] if exit_code == 0 else ()
+        job.exit_code, job.run = exit_code, make_run(outputs, f"20260201-s{job.number}", evals, seed=job.number)
+    older.add([["env=Pole"]])
+    for sweep in (newer, older):
+        sweep.folder.mkdir(parents=True)
+        sweep.save()
+    return outputs
+
+
+def test_sweeps_newest_first(swept, answer):
+    head, *lines = [re.split(r"\s{2,}", line) for line in answer("sweeps")]
+    assert head == ["sweep", "env", "algo", "jobs", "done", "best", "best run", "over"]
+    assert lines == [
+        ["20260201", "Pole", "dqn", "4", "2", "7.5", "20260201-s3", "algo.lr, seed"],
+        ["20260131", "-", "-", "1", "0", "-", "-"],
+    ]
+    assert answer("sweeps", "limit=1")[1:] == [answer("sweeps")[1], "1 more"]
+
+
+def test_no_sweeps(outputs, answer):
+    assert answer("sweeps") == [""]
+    assert "limit" in "".join(answer("sweeps", "--help"))
+
+
+def test_the_runs_of_a_sweep(swept):
+    shutil.rmtree(next(swept.glob("*/*/20260201-s2")))
+    names = [path.name for path in find_runs(["multirun/20260201"], "outputs")]
+    assert names == ["20260201-s1", "20260201-s3"]

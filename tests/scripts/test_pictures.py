@@ -1,0 +1,53 @@
+"""scripts/pictures: which pictures are drawn, and where to. What they show takes minutes, and is drawn by hand."""
+
+import importlib.machinery
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "pictures"
+
+
+@pytest.fixture
+def pictures(monkeypatch):
+    """The script as a module, and `typed`, the commands it ran; each leaves a file behind, named after the command."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    loader = importlib.machinery.SourceFileLoader("pictures", str(SCRIPT))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("pictures", loader))
+    loader.exec_module(module)
+    module.typed = []
+
+    def run(command, *args, cwd):
+        module.typed.append((command, *args))
+        (cwd / f"{command}.png").write_text(command)
+
+    monkeypatch.setattr(module, "drl", run)
+    return module
+
+
+def test_the_comparison_is_of_runs_made_for_it(pictures, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["pictures", "compare", "--to", str(tmp_path / "new")])
+    pictures.main()
+    assert [command for command, *_ in pictures.typed] == ["train", "compare"]
+    assert {path.name: path.read_text() for path in (tmp_path / "new").iterdir()} == {"compare.png": "compare"}
+
+
+def test_its_commands_are_right(pictures, tmp_path):
+    from drl_cli.cli.check import check_command, read_command
+    from drl_cli.cli.compare import Options
+    from drl_cli.cli.options import parse
+
+    pictures.compare(tmp_path)
+    (_, *train), (_, *compare) = pictures.typed
+    check_command(read_command(train))
+    parse(compare, Options, positional="runs")
+
+
+def test_a_picture_that_there_is_not(pictures, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["pictures", "nope"])
+    with pytest.raises(SystemExit) as caught:
+        pictures.main()
+    assert caught.value.code == 2
+    assert "no picture nope; there are compare" in capsys.readouterr().err
