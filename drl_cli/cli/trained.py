@@ -1,0 +1,71 @@
+"""The trained policy of a run, for the commands that act with one."""
+
+import dataclasses
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from drl_cli.cli.errors import CHECKPOINT, UsageError
+from drl_cli.cli.preflight import environment_spec
+from drl_cli.cli.runs import check_format, find_run, read_config
+from drl_cli.runtime.config import Config
+from drl_cli.runtime.errors import CheckpointError
+from drl_cli.runtime.files.checkpoint import load_model
+from drl_cli.types import Array, EnvSpec
+
+if TYPE_CHECKING:  # it brings gymnasium
+    from drl_cli.deploy.policy import TrainedPolicy
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a checkpoint holds of a policy, and what it was trained for; `checkpoint` is the step folder itself."""
+
+    run: Path
+    checkpoint: Path
+    config: Config
+    spec: EnvSpec
+    params: Array
+    manifest: dict[str, Any]
+
+    def policy(self) -> "TrainedPolicy":
+        """The policy; raises UsageError (exit 8) where the parameters do not fit the run's config."""
+        from drl_cli.deploy.policy import TrainedPolicy
+
+        try:
+            return TrainedPolicy(self.config, self.spec, self.params, self.checkpoint, self.manifest)
+        except ValueError as error:
+            raise UsageError(f"{self.checkpoint}: does not fit the run's config: {error}", CHECKPOINT) from error
+
+
+def open_trained(run: str, checkpoint: str = "best", output_dir: str = "outputs") -> Trained:
+    """The checkpoint of a run, its environment's spaces read anew; raises UsageError."""
+    folder = find_run(run, output_dir)
+    step = find_step(folder, checkpoint)
+    check_format(step)
+    config = read_config(folder)
+    try:
+        params, manifest = load_model(step)
+    except CheckpointError as error:
+        raise UsageError(str(error), CHECKPOINT) from error
+    plain = dataclasses.replace(config, env=dataclasses.replace(config.env, frame_stack="none"))  # for replay alone
+    return Trained(folder, step, config, environment_spec(plain, trains=False), params, manifest)
+
+
+def find_step(folder: Path, name: str) -> Path:
+    """The step folder that `best`, `last`, a number of env steps or a folder's name means; raises UsageError."""
+    root = folder / "checkpoints"
+    steps = all_steps(folder)
+    named = [path for path in steps if re.fullmatch(rf"step_0*{name}(-best)?", path.name)] if name.isdigit() else []
+    found = named[0] if named else root / name
+    if not found.is_dir() or found.parent != root:
+        there = [link for link in ("best", "last") if (root / link).is_dir()] + [path.name for path in steps]
+        text = f"there is: {', '.join(there)}" if there else "there is none yet"
+        raise UsageError(f"checkpoint={name}: no such checkpoint in {root}; {text}", CHECKPOINT)
+    return found.resolve()
+
+
+def all_steps(folder: Path) -> list[Path]:
+    """The step folders of a run in the order of their env steps."""
+    return sorted(path for path in (folder / "checkpoints").glob("step_*") if path.is_dir())
