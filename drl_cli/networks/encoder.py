@@ -239,7 +239,7 @@ class ActingEncoder:
             if self.learner.memory is None:
                 return x.numpy(), {}
             assert last is not None, "a policy with memory has to be told what the last step gave"
-            if self.memory is None:
+            if self.memory is None or (len(self.memory) != len(x) and last.begins.all()):
                 self.memory = np.zeros((len(x), self.learner.memory.state_size), np.float32)
             before = np.where(last.begins[:, None], np.float32(0), self.memory)
             out, after = self.learner.memory.step(x, torch.from_numpy(before))
