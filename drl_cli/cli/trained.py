@@ -29,6 +29,11 @@ class Trained:
     params: Array
     manifest: dict[str, Any]
 
+    def at(self, checkpoint: Path) -> "Trained":
+        """The same of another step folder; raises UsageError (exit 8) where it can't be read."""
+        params, manifest = _read(checkpoint)
+        return dataclasses.replace(self, checkpoint=checkpoint, params=params, manifest=manifest)
+
     def policy(self) -> "TrainedPolicy":
         """The policy; raises UsageError (exit 8) where the parameters do not fit the run's config."""
         from drl_cli.deploy.policy import TrainedPolicy
@@ -45,12 +50,16 @@ def open_trained(run: str, checkpoint: str = "best", output_dir: str = "outputs"
     step = find_step(folder, checkpoint)
     check_format(step)
     config = read_config(folder)
-    try:
-        params, manifest = load_model(step)
-    except CheckpointError as error:
-        raise UsageError(str(error), CHECKPOINT) from error
+    params, manifest = _read(step)
     plain = dataclasses.replace(config, env=dataclasses.replace(config.env, frame_stack="none"))  # for replay alone
     return Trained(folder, step, config, environment_spec(plain, trains=False), params, manifest)
+
+
+def _read(checkpoint: Path) -> tuple[Array, dict[str, Any]]:
+    try:
+        return load_model(checkpoint)
+    except CheckpointError as error:
+        raise UsageError(str(error), CHECKPOINT) from error
 
 
 def find_step(folder: Path, name: str) -> Path:

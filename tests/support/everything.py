@@ -1,5 +1,7 @@
 """An environment with every kind of space at once: `env=everything:Everything-v0`."""
 
+from typing import ClassVar
+
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
@@ -11,7 +13,7 @@ class Everything(gymnasium.Env):
     `discrete`: choices of all kinds instead of boxes; `masked`: info says which of them are allowed.
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012  # as Gymnasium has it
+    metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 10}
 
     def __init__(self, discrete=False, masked=False, render_mode=None):
         self.masked, self.render_mode = masked, render_mode
