@@ -7,7 +7,7 @@ from pathlib import Path
 from drl_cli.deploy.episodes import Game
 from drl_cli.deploy.policy import TrainedPolicy
 from drl_cli.deploy.video import Video
-from drl_cli.envs.frames import frame, frames_per_second, rendering
+from drl_cli.envs.frames import CantRender, frame, frames_per_second, rendering
 from drl_cli.types import MASK
 
 HOLD_S = 1.0
@@ -36,15 +36,21 @@ def record(
 
     Raises CantRender, MissingExtra, EnvFault and VideoFailed, and leaves no file then.
     """
-    games = [
-        Game(rendering(policy.config.env), policy.spec, seed) for policy, seed in zip(policies, seeds, strict=True)
-    ]
-    played = []
-    with Video(path, fps or frames_per_second(games[0].raw)) as video:
-        for policy, title, game in zip(policies, titles, games, strict=True):
+    game, played = _game(policies[0], seeds[0]), []
+    with Video(path, fps or frames_per_second(game.raw)) as video:
+        for i, (policy, title) in enumerate(zip(policies, titles, strict=True)):
+            game = _game(policy, seeds[i]) if i else game
             played.append(_record_one(policy, title, game, video, max_steps))
             game.close()
     return played
+
+
+def _game(policy: TrainedPolicy, seed: int) -> Game:
+    config = policy.config.env
+    try:
+        return Game(rendering(config), policy.spec, seed)
+    except TypeError as error:  # its constructor does not take the argument
+        raise CantRender(f"{config.id} can't be made with render_mode=rgb_array: {error}") from error
 
 
 def _record_one(policy: TrainedPolicy, title: str, game: Game, video: Video, max_steps: int) -> Played:
