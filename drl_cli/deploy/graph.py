@@ -66,15 +66,7 @@ class Graph(nn.Module):
 
 
 def _chooser(policy: Policy) -> "_Head | _Modules":
-    kind = type(policy)
-    if isinstance(policy, TorchPolicy) and kind.greedy is TorchPolicy.greedy:
-        return _Modules(policy)
-    if is_known(policy):
-        return _Head(policy)
-    raise ValueError(
-        f"{kind.__module__}.{kind.__name__} has its own greedy(), which can't be exported: derive it from TorchPolicy "
-        "(docs/add-an-algorithm.md), or use it from Python by drl_cli.load"
-    )
+    return _Head(policy) if is_known(policy) else _Modules(traceable(policy))
 
 
 def is_known(policy: Policy) -> TypeGuard[NetworkPolicy]:
@@ -82,6 +74,17 @@ def is_known(policy: Policy) -> TypeGuard[NetworkPolicy]:
     if not isinstance(policy, NetworkPolicy):
         return False
     return type(policy).greedy is NetworkPolicy.greedy and type(policy).forward is NetworkPolicy.forward
+
+
+def traceable(policy: Policy) -> TorchPolicy:
+    """The policy, if its best action is that of TorchPolicy; else raises ValueError."""
+    kind = type(policy)
+    if isinstance(policy, TorchPolicy) and kind.greedy is TorchPolicy.greedy:
+        return policy
+    raise ValueError(
+        f"{kind.__module__}.{kind.__name__} has its own greedy(), which can't be exported: derive it from TorchPolicy "
+        "(docs/add-an-algorithm.md), or use it from Python by drl_cli.load"
+    )
 
 
 class _Modules(nn.Module):

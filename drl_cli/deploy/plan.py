@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from drl_cli.algos.base import Policy
-from drl_cli.deploy.graph import head_params, is_known
+from drl_cli.deploy.graph import head_params, is_known, traceable
 from drl_cli.envs.units import Units
 from drl_cli.networks.modules import Convolution, Multi, Residual
 from drl_cli.runtime.roles.normalization import NormalizedPolicy
@@ -26,8 +26,7 @@ def plan(policy: Policy, spec: EnvSpec, units: Units) -> tuple[dict[str, Any], S
             arrays |= {f"{names[path]}.mean": mean, f"{names[path]}.scale": scale}
         policy = policy.policy
     if not is_known(policy):
-        kind = type(policy)
-        raise ValueError(f"{kind.__module__}.{kind.__name__} is not made of layers that format=numpy knows")
+        raise ValueError(_unknown(type(traceable(policy))))
     learner, head = policy.encoder.learner, head_params(policy)
     arrays |= {f"head.{i}": array for i, array in enumerate(head)}
     torso = learner.torso if learner else None
@@ -59,7 +58,7 @@ def _torsos(torso: nn.Module | None, arrays: State) -> tuple[dict[str, dict[str,
 
 def _convolution(name: str, torso: nn.Module, arrays: State) -> dict[str, Any]:
     if not isinstance(torso, Convolution):
-        raise ValueError(f"the torso {type(torso).__name__} is not made of layers that format=numpy knows")
+        raise ValueError(_unknown(type(torso)))
     shape, axes = torso.image.layout
     sides = [torso.image.height, torso.image.width]
     return {"shape": shape, "axes": axes, "sides": sides, "layers": _layers(name, torso.layers, arrays)}
@@ -80,6 +79,10 @@ def _layers(name: str, layers: nn.Module, arrays: State) -> list[Any]:
         else:
             found.append([ACTIVATIONS[type(layer)]])
     return found
+
+
+def _unknown(kind: type[Any]) -> str:
+    return f"{kind.__module__}.{kind.__name__} is made of modules that numpy has not; say format=onnx or format=torch"
 
 
 def _array(tensor: torch.Tensor) -> Array:

@@ -100,7 +100,7 @@ def test_train_gives_the_summary_and_load_its_policy(here, tiny, capsys):
 
 
 def test_train_raises_where_the_command_exits(here, tiny):
-    with pytest.raises(drl_cli.UsageError, match="Did you mean algo.lr") as caught:
+    with pytest.raises(drl_cli.UsageError, match=r"Did you mean algo\.lr") as caught:
         drl_cli.train(["algo.lrr=1", "worker.envs=-2"])
     assert len(caught.value.problems) == 2
     with pytest.raises(drl_cli.UsageError, match="SAC needs a continuous"):

@@ -63,7 +63,7 @@ class Screen:
 
 def test_pictures_that_are_none():
     for picture in (None, [np.zeros((2, 2, 3))], np.zeros((2, 2)), np.zeros((2, 2, 4)), NotImplementedError()):
-        with pytest.raises(CantRender, match="Some-v0.*rgb_array"):
+        with pytest.raises(CantRender, match=r"Some-v0.*rgb_array"):
             frame("Some-v0", Screen(picture))
     with pytest.raises(EnvFault, match="render raised KeyError"):
         frame("Some-v0", Screen(KeyError("x")))
