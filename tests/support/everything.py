@@ -69,5 +69,17 @@ class Free(Stacked):
     action_space = Box(np.array([-np.inf, -0.1, -1.0]), np.array([np.inf, np.inf, 2.0]), (3,), np.float64)
 
 
-for name, kind in {"Everything": Everything, "Stacked": Stacked, "Free": Free}.items():
+class Drawn(Free):
+    """Spaces as those of a user's Tiny; it raises when it is drawn."""
+
+    action_space = Box(-1, 1, (1,), np.float32)
+
+    def __init__(self, render_mode=None):
+        self.render_mode = render_mode
+
+    def render(self):
+        raise ValueError("no brush")
+
+
+for name, kind in {"Drawn": Drawn, "Everything": Everything, "Stacked": Stacked, "Free": Free}.items():
     gymnasium.register(f"{name}-v0", kind)
