@@ -36,12 +36,12 @@ def test_a_video_of_the_first_episode_of_drl_eval(copied, drl, tmp_path):
 
 
 def test_evolution_has_one_episode_of_each_checkpoint_in_order(copied):
-    *lines, path = play(Options(run=str(copied), evolution=True, format="gif", max_steps=3))
+    *lines, path = play(Options(run=str(copied), evolution=True, format="gif", max_steps=40))
     steps = [int(re.search(r"sac  ([\d,]+) env", line)[1].replace(",", "")) for line in lines]
     manifests = [json.loads(path.read_text()) for path in (copied / "checkpoints").glob("step_*/manifest.json")]
     assert steps == sorted({manifest["env_steps"] for manifest in manifests})
     assert len(steps) > 1
-    assert all("3 steps, cut there" in line for line in lines)
+    assert all("40 steps, cut there" in line for line in lines)
     assert len({line.split("return")[1] for line in lines}) > 1  # other weights
     assert path.endswith("videos/evolution-seed0.gif")
     with pytest.raises(UsageError, match="leave episodes out"):
