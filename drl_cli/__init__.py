@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 
-def load(run: str = "latest", checkpoint: str = "best", output_dir: str = "outputs") -> "TrainedPolicy":
+def load(run: str = "latest", checkpoint: str | int = "best", output_dir: str = "outputs") -> "TrainedPolicy":
     """The trained policy of a run: `policy(obs)` gives the best action, both in the environment's own units.
 
     `run` is a path, `latest`, a glob or the start of a run id below output_dir, `checkpoint` is best, last, a number of
@@ -20,7 +20,7 @@ def load(run: str = "latest", checkpoint: str = "best", output_dir: str = "outpu
     """
     from drl_cli.cli.trained import open_trained
 
-    return open_trained(run, checkpoint, output_dir).policy()
+    return open_trained(run, str(checkpoint), output_dir).policy()
 
 
 def train(overrides: Sequence[str]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from drl_cli.cli.errors import BUG, MISSING, USER_CODE, UsageError, fail, users_errors
+from drl_cli.cli.errors import BUG, MISSING, RESOURCES, USER_CODE, UsageError, fail, users_errors
 from drl_cli.cli.options import parse, usage
 from drl_cli.cli.trained import open_trained
 from drl_cli.envs.config import EnvFault
@@ -64,6 +64,8 @@ def export(options: Options) -> list[str]:
             raise UsageError(f"format={options.format}: {error}") from error
         except NotTheSame as error:
             raise UsageError(f"format={options.format}: the exported policy is not the run's: {error}", BUG) from error
+        except OSError as error:
+            raise UsageError(f"{trained.run / 'export'}: {error}", RESOURCES) from error
         except EnvFault as error:
             raise UsageError(f"{trained.config.env.id}: {error}", USER_CODE) from error
     return [
