@@ -49,22 +49,22 @@ class Parity:
 
 def compare(trained: TrainedPolicy, exported: Policy, episodes: int) -> Parity:
     """Play both on the same episodes."""
-    difference = _Difference(trained, exported)
+    beside = _Beside(trained, exported)
     config, parts = trained.config, (trained.config, trained.spec, trained.units)
     seeds = integers(config.seed, "confirm", episodes)
-    returns = play_together(trained, *parts, seeds, difference)
-    while difference.observations < LEAST_OBSERVATIONS:
-        more = integers(config.seed, "confirm", episodes, index=1 + difference.observations)
+    returns = play_together(trained, *parts, seeds, beside)
+    while beside.observations < LEAST_OBSERVATIONS:
+        more = integers(config.seed, "confirm", episodes, index=1 + beside.observations)
         exported.reset()
-        play_together(trained, *parts, more, difference)
+        play_together(trained, *parts, more, beside)
     own = play_together(exported, *parts, seeds)
     error = math.sqrt((returns.var() + own.var()) / episodes)
     return Parity(
-        difference.observations, difference.largest, TOLERANCE, episodes, returns.mean(), own.mean(), error
+        beside.observations, beside.largest, TOLERANCE, episodes, returns.mean(), own.mean(), error
     )  # fmt: skip
 
 
-class _Difference:
+class _Beside:
     """Has the exported policy act beside the trained one."""
 
     def __init__(self, trained: TrainedPolicy, exported: Policy) -> None:
@@ -79,11 +79,11 @@ class _Difference:
         for part in self.outputs:
             theirs, ours = at(actions, part.path)[running], at(own, part.path)[running]
             own_values = [next(each)[running] for _ in part.choices] if values is not None else []
-            self.largest = max(self.largest, _difference(part, theirs, ours, own_values))
+            self.largest = float(np.maximum(self.largest, difference(part, theirs, ours, own_values)))  # NaN stays
         self.observations += int(running.sum())
 
 
-def _difference(part: Part, theirs: Array, ours: Array, values: list[Array]) -> float:
+def difference(part: Part, theirs: Array, ours: Array, values: list[Array]) -> float:
     """The largest; of choices by how much less the other one is worth, and infinite where that is not known."""
     if not part.choices:
         low, high = bounds(vars(part))

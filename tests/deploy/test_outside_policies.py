@@ -78,5 +78,8 @@ def test_a_policy_with_a_memory_of_its_own_is_told_what_the_last_step_gave(make)
     assert trained(obs).tolist() == [3, 3]  # choices start at 3
     assert trained(obs).tolist() == [4, 4]
     assert trained(obs, reward=[0.0, 2.0]).tolist() == [3, 5]  # 2 steps, action 1, and reward: 3 and 5 of 3
+    trained.reset([False, True])
+    assert trained(obs, reward=[1.0, 1.0]).tolist() == [3, 3]  # 3 steps, action 0 and reward 1 are 4 of 3; and anew
     trained.reset([True, False])
-    assert trained(obs, reward=[1.0, 1.0]).tolist() == [3, 3]  # anew, and 3 + 2 + 1
+    trained.reset([False, True])
+    assert trained(obs, reward=[1.0, 1.0]).tolist() == [3, 3]
