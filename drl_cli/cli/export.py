@@ -59,7 +59,7 @@ def export(options: Options) -> list[str]:
 
     with users_errors(trained.config.outside_modules):
         try:
-            folder, parity = write(policy, trained.params, options.format, options.episodes)
+            folder, parity = write(policy, options.format, options.episodes)
         except CantExport as error:
             raise UsageError(f"format={options.format}: {error}") from error
         except NotTheSame as error:

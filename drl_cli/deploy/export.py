@@ -13,9 +13,8 @@ from typing import Any, Literal
 
 from drl_cli.deploy import standalone
 from drl_cli.deploy.check import Parity, compare
-from drl_cli.deploy.policy import TrainedPolicy, loaded
+from drl_cli.deploy.policy import TrainedPolicy
 from drl_cli.runtime.files.checkpoint import make_draft, write_arrays, write_json
-from drl_cli.types import Array
 
 Format = Literal["onnx", "torch", "numpy"]
 FILES: dict[Format, str] = {"onnx": "policy.onnx", "torch": "policy.pt2", "numpy": "policy.safetensors"}
@@ -29,7 +28,7 @@ class NotTheSame(Exception):
     """An exported policy that does something else; the message says how far it is off."""
 
 
-def export(trained: TrainedPolicy, params: Array, format: Format, episodes: int) -> tuple[Path, Parity]:
+def export(trained: TrainedPolicy, format: Format, episodes: int) -> tuple[Path, Parity]:
     """Write the policy to RUN/export/<format>-<checkpoint>/, replacing what is there; returns the folder.
 
     Nothing is left when it is not the same policy. Raises CantExport and NotTheSame.
@@ -39,7 +38,7 @@ def export(trained: TrainedPolicy, params: Array, format: Format, episodes: int)
     try:
         spec = {"format": format, "file": FILES[format], **_about(trained), **trained.signature}
         try:
-            spec |= (_write_numpy if format == "numpy" else _write_graph)(trained, params, format, draft)
+            spec |= (_write_numpy if format == "numpy" else _write_graph)(trained, format, draft)
         except ValueError as error:
             raise CantExport(str(error)) from error
         write_json(draft / "spec.json", spec)
@@ -75,20 +74,20 @@ def _about(trained: TrainedPolicy) -> dict[str, Any]:
     }
 
 
-def _write_numpy(trained: TrainedPolicy, params: Array, format: Format, folder: Path) -> dict[str, Any]:
+def _write_numpy(trained: TrainedPolicy, format: Format, folder: Path) -> dict[str, Any]:
     from drl_cli.deploy.plan import plan
 
-    network, arrays = plan(loaded(trained.config, trained.spec, params), trained.spec, trained.units)
+    network, arrays = plan(trained.fresh(), trained.spec, trained.units)
     write_arrays(folder / FILES[format], {name: array.astype("float32") for name, array in arrays.items()})
     return {"network": network, "values": trained.spec.action.size if network["choices"] else None}
 
 
-def _write_graph(trained: TrainedPolicy, params: Array, format: Format, folder: Path) -> dict[str, Any]:
+def _write_graph(trained: TrainedPolicy, format: Format, folder: Path) -> dict[str, Any]:
     import torch
 
     from drl_cli.deploy.graph import Graph, example
 
-    graph = Graph(loaded(trained.config, trained.spec, params), trained.spec, trained.units).eval()
+    graph = Graph(trained.fresh(), trained.spec, trained.units).eval()
     inputs = tuple(example(trained.units, graph))
     batch = torch.export.Dim("batch")
     shapes = (tuple({0: batch} for _ in inputs),)

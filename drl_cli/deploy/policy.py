@@ -24,16 +24,22 @@ class TrainedPolicy(Caller):
     def __init__(
         self, config: Config, spec: EnvSpec, params: Array, checkpoint: Path, manifest: Mapping[str, Any]
     ) -> None:
-        self.config, self.spec, self.manifest = config, spec, manifest
+        self.config, self.spec, self.params, self.manifest = config, spec, params, manifest
         self.run, self.checkpoint = checkpoint.parents[1], checkpoint
         self.units = Units(config.env.for_evaluation(), spec)
         size = state_size(config.network)
         super().__init__(self.units.signature() | {"state": {"size": size} if size else None, "values": None})
-        self.policy = loaded(config, spec, params)
+        self.policy = self.fresh()
         self._action = Last.none(spec, 0).action
 
     def __repr__(self) -> str:
         return f"<policy of {self.config.algo.name} for {self.config.env.name}: {self.checkpoint}>"
+
+    def fresh(self) -> Policy:
+        """One more policy as the algorithm has it, with these parameters; raises ValueError when they do not fit."""
+        policy = make_policy(self.config, self.spec, 0)
+        policy.load(self.params)
+        return policy
 
     def act(self, inputs: list[Array], begins: Array, reward: Array) -> list[Array]:
         parts = {}
@@ -48,13 +54,6 @@ class TrainedPolicy(Caller):
         self._action = self.policy.greedy(parts.get("", parts), last)
         rows = self.units.to_env(self._action)
         return [np.stack([at(row, part.path) for row in rows]).astype(part.dtype) for part in self.units.outputs]
-
-
-def loaded(config: Config, spec: EnvSpec, params: Array) -> Policy:
-    """The policy with these parameters; raises ValueError when they are of another size."""
-    policy = make_policy(config, spec, 0)
-    policy.load(params)
-    return policy
 
 
 def at(action: Any, path: Sequence[str | int]) -> Any:  # Any: an action, or a batch of them, as its space says

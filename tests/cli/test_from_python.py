@@ -54,7 +54,7 @@ def test_checkpoints_by_name_number_and_link(small_run):
     best = drl_cli.load(folder.name[:15], output_dir=str(small_run.cwd / "outputs"))
     assert best.checkpoint == (folder / "checkpoints" / "best").resolve()
     assert not np.array_equal(best(np.ones(3)), last(np.ones(3)))
-    for wrong in ("16", "first", "../checkpoints/last", "step_1"):
+    for wrong in ("16", "60", "first", "../checkpoints/last", "step_1"):
         with pytest.raises(drl_cli.UsageError, match=r"there is: best, last, step_0") as caught:
             drl_cli.load(str(folder), wrong)
         assert caught.value.exit_code == 8

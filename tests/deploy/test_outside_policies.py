@@ -16,7 +16,7 @@ from drl_cli.envs.make import read_spec
 
 @pytest.fixture
 def make(tmp_path, monkeypatch):
-    """The policy of a run whose policy class is this, and its parameters."""
+    """The policy of a run whose policy class is this."""
 
     def make_it(kind, env="drl_cli.envs.probes:Choose-v0"):
         config = make_config(*SMALL, f"env={env}", "algo=dqn")
@@ -26,16 +26,16 @@ def make(tmp_path, monkeypatch):
         size = len(own.params.vector(["net"])) if hasattr(own.params, "vector") else sum(map(np.prod, own.shapes))
         params = np.random.default_rng(0).standard_normal(int(size)).astype(np.float32)
         folder = tmp_path / "checkpoints" / "step_1"
-        return TrainedPolicy(config, spec, params, folder, {"env_steps": 1, "opt_steps": 1}), params
+        return TrainedPolicy(config, spec, params, folder, {"env_steps": 1, "opt_steps": 1})
 
     return make_it
 
 
 @pytest.mark.parametrize("env", ["drl_cli.envs.probes:Choose-v0", "everything:Stacked-v0"])
 def test_the_graph_of_a_torch_policy(make, env):
-    trained, params = make(torch_policies.Chooses, env)
+    trained = make(torch_policies.Chooses, env)
     obs, _ = observations(trained, 30)
-    graph = Graph(module.loaded(trained.config, trained.spec, params), trained.spec, trained.units).eval()
+    graph = Graph(trained.fresh(), trained.spec, trained.units).eval()
     with torch.no_grad():
         (action,) = graph(torch.from_numpy(obs))
     actions = trained(obs)
@@ -45,12 +45,12 @@ def test_the_graph_of_a_torch_policy(make, env):
 
 @pytest.mark.slow
 def test_a_torch_policy_is_exported_by_torch_and_onnx(make):
-    trained, params = make(torch_policies.Chooses)
+    trained = make(torch_policies.Chooses)
     for format in ("torch", "onnx"):
-        _, parity = export(trained, params, format, 20)
+        _, parity = export(trained, format, 20)
         assert parity.largest_difference == 0
     with pytest.raises(CantExport, match=r"torch.export can't trace its modules .*x\.shape\[0\]"):
-        export(*make(torch_policies.Fixed), "torch", 20)
+        export(make(torch_policies.Fixed), "torch", 20)
 
 
 @pytest.mark.parametrize(
@@ -63,9 +63,9 @@ def test_a_torch_policy_is_exported_by_torch_and_onnx(make):
     ],
 )
 def test_what_can_not_be_exported_leaves_nothing(make, kind, format, words, tmp_path):
-    trained, params = make(kind)
+    trained = make(kind)
     with pytest.raises(CantExport, match=words):
-        export(trained, params, format, 20)
+        export(trained, format, 20)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
     assert trained(np.eye(3)[1]) in (3, 4, 5)
 
@@ -73,13 +73,13 @@ def test_what_can_not_be_exported_leaves_nothing(make, kind, format, words, tmp_
 def test_a_policy_with_a_memory_of_its_own_is_told_what_the_last_step_gave(make):
     kind = type("Memory", (torch_policies.Memory,), {"params": None, "shapes": [(1,)], "load": lambda *args: None})
     kind.__abstractmethods__ = frozenset()
-    trained, _ = make(kind)
+    trained = make(kind)
     obs = np.zeros((2, 3))
     assert trained(obs).tolist() == [3, 3]  # choices start at 3
     assert trained(obs).tolist() == [4, 4]
     assert trained(obs, reward=[0.0, 2.0]).tolist() == [3, 5]  # 2 steps, action 1, and reward: 3 and 5 of 3
     trained.reset([False, True])
-    assert trained(obs, reward=[1.0, 1.0]).tolist() == [3, 3]  # 3 steps, action 0 and reward 1 are 4 of 3; and anew
+    assert trained(obs, reward=[1.0, 1.0]).tolist() == [4, 3]  # 3 steps, action 0 and reward 1 are 4 of 3; and anew
     trained.reset([True, False])
     trained.reset([False, True])
     assert trained(obs, reward=[1.0, 1.0]).tolist() == [3, 3]

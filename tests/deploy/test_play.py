@@ -16,7 +16,7 @@ PROBE = "env=drl_cli.envs.probes"
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory):
     overrides = ("env=everything:Everything-v0", "algo=ppo", "+env.kwargs.discrete=true", "+env.kwargs.masked=true")
-    return make_policy(tmp_path_factory.mktemp("run"), *overrides, "network.memory=lstm")[0]
+    return make_policy(tmp_path_factory.mktemp("run"), *overrides, "network.memory=lstm")
 
 
 def test_returns_and_steps_are_those_of_an_evaluation(policy, tmp_path):
@@ -43,7 +43,7 @@ def test_an_episode_is_cut_where_asked(policy, tmp_path):
 
 
 def test_an_environment_without_pictures_says_so_and_leaves_no_file(tmp_path):
-    policy, _ = make_policy(tmp_path, "env=everything:Stacked-v0", "algo=dqn")
+    policy = make_policy(tmp_path, "env=everything:Stacked-v0", "algo=dqn")
     with pytest.raises(CantRender, match=r"Stacked-v0.*rgb_array"):
         record([policy], [""], [0], tmp_path / "a.gif", 4, None)
     assert list(tmp_path.iterdir()) == []

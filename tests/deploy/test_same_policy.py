@@ -8,11 +8,13 @@ import torch
 from policies import make_policy, observations, row
 
 from drl_cli.deploy import check
+from drl_cli.deploy.episodes import play_together
 from drl_cli.deploy.export import FILES, _about, _write_numpy
 from drl_cli.deploy.graph import Graph
-from drl_cli.deploy.policy import at, loaded
+from drl_cli.deploy.policy import at
 from drl_cli.deploy.standalone import Policy
 from drl_cli.runtime.files.checkpoint import write_json
+from drl_cli.runtime.roles.evaluator import Evaluator
 
 PROBE = "env=drl_cli.envs.probes"
 CASES = {
@@ -46,11 +48,11 @@ MEMORY = ("ppo-tree-masked", "ppo-lstm")
 def case(request, tmp_path_factory):
     """The trained policy, the one that runs the torch graph, and the one in numpy."""
     tmp_path = tmp_path_factory.mktemp("run")
-    trained, params = make_policy(tmp_path, *CASES[request.param])
+    trained = make_policy(tmp_path, *CASES[request.param])
     spec = {"format": "numpy", "file": FILES["numpy"], **_about(trained), **trained.signature}
-    write_json(tmp_path / "spec.json", spec | _write_numpy(trained, params, "numpy", tmp_path))
+    write_json(tmp_path / "spec.json", spec | _write_numpy(trained, "numpy", tmp_path))
     in_numpy, in_torch = Policy(tmp_path), Policy(tmp_path)
-    graph = Graph(loaded(trained.config, trained.spec, params), trained.spec, trained.units).eval()
+    graph = Graph(trained.fresh(), trained.spec, trained.units).eval()
 
     def run(inputs):
         with torch.no_grad():
@@ -158,6 +160,38 @@ def test_the_state_of_a_memory_goes_on_and_begins_anew(case):
 def trained_state(trained):
     policy = getattr(trained.policy, "policy", trained.policy)
     return policy.encoder.memory
+
+
+@pytest.mark.parametrize("case", ["dqn-frames", "dqn-masked-part", "ppo-tree-masked"], indirect=True)
+def test_episodes_are_those_of_an_evaluation(case):
+    trained, *_ = started(case)
+    seeds = [3, 4, 5, 6]
+    expected = Evaluator(trained.config, trained.spec, seeds).evaluate(trained.params).returns
+    trained(*observations(trained, 2))  # it remembers others
+    returns = play_together(trained, trained.config, trained.spec, trained.units, seeds)
+    np.testing.assert_allclose(returns, expected, rtol=1e-6)
+    assert len(np.unique(expected)) > 1
+
+
+@pytest.mark.parametrize("case", ["ppo-tree-masked"], indirect=True)
+def test_observations_outside_their_space(case):
+    for policy in started(case):
+        obs, masks = observations(policy if policy is case[0] else case[0], 3)
+        step, pair, bits = obs["inner"]
+        for wrong, words in (
+            ({**obs, "inner": (step + 4, pair, bits)}, r"obs\.inner\.0 is outside"),
+            ({**obs, "inner": (step - 4, pair, bits)}, r"obs\.inner\.0 is outside"),
+            ({**obs, "inner": (step, pair + np.array([0, 2]), bits)}, r"obs\.inner\.1 is outside"),
+            ({**obs, "camera": obs["camera"] / 255}, r"obs\.camera is float64, expected uint8"),
+            ({**obs, "who": obs["who"][:2]}, r"obs\.who has shape \(2, 2\), expected \(2,\)"),
+            ({"camera": obs["camera"], "inner": obs["inner"]}, "no part 'who'"),
+            ({**obs, "inner": (step, pair)}, r"no part 'inner\.2'"),
+        ):
+            with pytest.raises(ValueError, match=words):
+                policy(wrong, masks)
+        with pytest.raises(ValueError, match="action_mask has shape"):
+            policy(obs, masks[:, :5])
+        policy(obs, masks)
 
 
 @pytest.mark.parametrize("case", ["sac-tree", *MEMORY], indirect=True)

@@ -59,7 +59,7 @@ class Stacked(gymnasium.Env):
         return self.observation_space.sample(), {}
 
     def step(self, action):
-        return self.observation_space.sample(), float(np.sum(action)), self.np_random.random() < 0.2, False, {}
+        return self.observation_space.sample(), 1.0 + float(np.sum(action)), self.np_random.random() < 0.2, False, {}
 
 
 class Free(Stacked):

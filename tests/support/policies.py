@@ -25,12 +25,11 @@ def some_params(config, spec, noise=0.05):
 
 
 def make_policy(folder, *overrides):
-    """The policy of a run in this folder, and its parameter vector."""
+    """The policy of a run in this folder."""
     config = make_config(*SMALL, *overrides)
     spec = read_spec(config.env)
-    params = some_params(config, spec)
     manifest = {"env_steps": 100, "opt_steps": 10}
-    return TrainedPolicy(config, spec, params, folder / "checkpoints" / "step_000000100", manifest), params
+    return TrainedPolicy(config, spec, some_params(config, spec), folder / "checkpoints" / "step_000000100", manifest)
 
 
 def observations(policy, num, seed=0):
