@@ -102,7 +102,11 @@ def _suffix(format: str) -> str:
 def _stages(trained: Trained) -> list[Trained]:
     """The run's checkpoints in order of their env steps, one for each number of them."""
     stages = [trained.at(step) for step in all_steps(trained.run)]
-    return list({stage.manifest["env_steps"]: stage for stage in reversed(stages)}.values())[::-1]
+    return sorted({stage.manifest["env_steps"]: stage for stage in stages}.values(), key=_env_steps)
+
+
+def _env_steps(stage: Trained) -> int:
+    return int(stage.manifest["env_steps"])
 
 
 def _name(options: Options, trained: Trained) -> str:

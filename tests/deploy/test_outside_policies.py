@@ -82,4 +82,4 @@ def test_a_policy_with_a_memory_of_its_own_is_told_what_the_last_step_gave(make)
     assert trained(obs, reward=[1.0, 1.0]).tolist() == [4, 3]  # 3 steps, action 0 and reward 1 are 4 of 3; and anew
     trained.reset([True, False])
     trained.reset([False, True])
-    assert trained(obs, reward=[1.0, 1.0]).tolist() == [3, 3]
+    assert trained(obs, reward=[2.0, 2.0]).tolist() == [3, 3]
