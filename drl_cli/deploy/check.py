@@ -50,14 +50,14 @@ class Parity:
 def compare(trained: TrainedPolicy, exported: Policy, episodes: int) -> Parity:
     """Play both on the same episodes."""
     beside = _Beside(trained, exported)
-    config, parts = trained.config, (trained.config, trained.spec, trained.units)
+    config = trained.config
     seeds = integers(config.seed, "confirm", episodes)
-    returns = play_together(trained, *parts, seeds, beside)
+    returns = play_together(trained, trained, seeds, beside)
     while beside.observations < LEAST_OBSERVATIONS:
         more = integers(config.seed, "confirm", episodes, index=1 + beside.observations)
         exported.reset()
-        play_together(trained, *parts, more, beside)
-    own = play_together(exported, *parts, seeds)
+        play_together(trained, trained, more, beside)
+    own = play_together(exported, trained, seeds)
     error = math.sqrt((returns.var() + own.var()) / episodes)
     return Parity(
         beside.observations, beside.largest, TOLERANCE, episodes, returns.mean(), own.mean(), error

@@ -46,11 +46,10 @@ def record(
 
 
 def _game(policy: TrainedPolicy, seed: int) -> Game:
-    config = policy.config.env
     try:
-        return Game(rendering(config), policy.spec, seed)
+        return Game(rendering(policy.env), policy.spec, seed)
     except TypeError as error:  # its constructor does not take the argument
-        raise CantRender(f"{config.id} can't be made with render_mode=rgb_array: {error}") from error
+        raise CantRender(f"{policy.env.id} can't be made with render_mode=rgb_array: {error}") from error
 
 
 def _record_one(policy: TrainedPolicy, title: str, game: Game, video: Video, max_steps: int) -> Played:

@@ -19,6 +19,7 @@ class TrainedPolicy(Caller):
     """The policy of a checkpoint: `policy(obs)` gives the best action. Torch is imported only where it needs it.
 
     `run` and `checkpoint` are folders; `manifest` says how far it was trained, and how it scored if it was the best.
+    `env` is the environment as evaluations have it.
     """
 
     def __init__(
@@ -26,7 +27,8 @@ class TrainedPolicy(Caller):
     ) -> None:
         self.config, self.spec, self.params, self.manifest = config, spec, params, manifest
         self.run, self.checkpoint = checkpoint.parents[1], checkpoint
-        self.units = Units(config.env.for_evaluation(), spec)
+        self.env = config.env.for_evaluation(config.manage.env_kwargs)
+        self.units = Units(self.env, spec)
         size = state_size(config.network)
         super().__init__(self.units.signature() | {"state": {"size": size} if size else None, "values": None})
         self.policy = self.fresh()

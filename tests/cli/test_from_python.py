@@ -38,7 +38,7 @@ def test_a_loaded_policy_plays_as_drl_eval_has_it(small_run):
     policy = drl_cli.load(str(small_run.folder))
     config, spec = policy.config, policy.spec
     seeds = integers(config.seed, "confirm", 3)
-    returns = play_together(policy, config, spec, policy.units, seeds)
+    returns = play_together(policy, policy, seeds)
     expected = Evaluator(config, spec, seeds).evaluate(load_model(policy.checkpoint)[0])
     np.testing.assert_allclose(returns, expected.returns, rtol=1e-6)
 

@@ -22,7 +22,7 @@ def policy(tmp_path_factory):
 def test_returns_and_steps_are_those_of_an_evaluation(policy, tmp_path):
     path = tmp_path / "a.gif"
     played = record([policy] * 3, ["one", "two", "three"], [5, 6, 7], path, 100, None)
-    returns = play_together(policy, policy.config, policy.spec, policy.units, [5, 6, 7])
+    returns = play_together(policy, policy, [5, 6, 7])
     assert [episode.ret for episode in played] == returns.tolist()
     assert len({*returns}) > 1
     assert [(episode.title, episode.steps, episode.was_cut) for episode in played] == [
@@ -35,6 +35,14 @@ def test_returns_and_steps_are_those_of_an_evaluation(policy, tmp_path):
             image.seek(i)
             total += image.info["duration"]
         assert total == 3 * (13 + 10) * 100  # every step of each episode, then its last frame for a second
+
+
+def test_the_environment_is_as_evaluations_have_it(tmp_path):
+    overrides = ("env=everything:Everything-v0", "algo=sac", "+manage.env_kwargs.bonus=100")
+    policy = make_policy(tmp_path, *overrides)
+    (episode,) = record([policy], [""], [5], tmp_path / "a.gif", 100, None)
+    assert episode.ret > 1000
+    assert play_together(policy, policy, [5]).tolist() == [episode.ret]
 
 
 def test_an_episode_is_cut_where_asked(policy, tmp_path):

@@ -172,7 +172,7 @@ def test_episodes_are_those_of_an_evaluation(case):
     seeds = [3, 4, 5, 6]
     expected = Evaluator(trained.config, trained.spec, seeds).evaluate(trained.params).returns
     trained(*observations(trained, 2))  # it remembers others
-    returns = play_together(trained, trained.config, trained.spec, trained.units, seeds)
+    returns = play_together(trained, trained, seeds)
     np.testing.assert_allclose(returns, expected, rtol=1e-6)
     assert len(np.unique(expected)) > 1
 

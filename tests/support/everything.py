@@ -10,13 +10,14 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 class Everything(gymnasium.Env):
     """Observations and actions are trees; the reward follows from the actions, episodes have 12 steps.
 
-    `discrete`: choices of all kinds instead of boxes; `masked`: info says which of them are allowed.
+    `discrete`: choices of all kinds instead of boxes; `masked`: info says which of them are allowed. A step gives
+    `bonus` more.
     """
 
     metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 10}
 
-    def __init__(self, discrete=False, masked=False, render_mode=None):
-        self.masked, self.render_mode = masked, render_mode
+    def __init__(self, discrete=False, masked=False, bonus=0.0, render_mode=None):
+        self.masked, self.bonus, self.render_mode = masked, bonus, render_mode
         inner = Tuple((Discrete(4, start=-2), MultiDiscrete([3, 2], start=[0, 5]), MultiBinary(3)))
         who = Box(-np.inf, np.array([1.0, np.inf]), (2,), np.float64)
         self.observation_space = Dict(camera=Box(0, 255, (9, 8, 2), np.uint8), inner=inner, who=who)
@@ -35,7 +36,7 @@ class Everything(gymnasium.Env):
     def step(self, action):
         assert self.action_space.contains(action), action
         self.count += 1
-        reward = float(np.sum(action["move"])) + sum(float(np.sum(part)) for part in action["turn"])
+        reward = self.bonus + float(np.sum(action["move"])) + sum(float(np.sum(part)) for part in action["turn"])
         obs, info = self._obs()
         return obs, reward, self.count == 12, False, info
 
