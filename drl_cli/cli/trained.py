@@ -1,14 +1,13 @@
 """The trained policy of a run, for the commands that act with one."""
 
 import dataclasses
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drl_cli.cli.errors import CHECKPOINT, UsageError
 from drl_cli.cli.preflight import environment_spec
-from drl_cli.cli.runs import check_format, find_run, read_config
+from drl_cli.cli.runs import check_format, find_run, find_step, read_config
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import CheckpointError
 from drl_cli.runtime.files.checkpoint import load_model
@@ -60,19 +59,6 @@ def _read(checkpoint: Path) -> tuple[Array, dict[str, Any]]:
         return load_model(checkpoint)
     except CheckpointError as error:
         raise UsageError(str(error), CHECKPOINT) from error
-
-
-def find_step(folder: Path, name: str) -> Path:
-    """The step folder that `best`, `last`, a number of env steps or a folder's name means; raises UsageError."""
-    root = folder / "checkpoints"
-    steps = all_steps(folder)
-    named = [path for path in steps if re.fullmatch(rf"step_0*{name}(-best)?", path.name)] if name.isdigit() else []
-    found = named[0] if named else root / name
-    if not found.is_dir() or found.parent != root:
-        there = [link for link in ("best", "last") if (root / link).is_dir()] + [path.name for path in steps]
-        text = f"there is: {', '.join(there)}" if there else "there is none yet"
-        raise UsageError(f"checkpoint={name}: no such checkpoint in {root}; {text}", CHECKPOINT)
-    return found.resolve()
 
 
 def all_steps(folder: Path) -> list[Path]:

@@ -31,7 +31,7 @@ def test_a_video_of_the_first_episode_of_drl_eval(copied, drl, tmp_path):
     assert path.endswith(f"videos/{best}-seed0.webp")
     with Image.open(tmp_path / path) as image:
         assert image.n_frames > 100
-    mean = evaluate(EvalOptions(run=str(copied), episodes=1))
+    mean = evaluate(copied, EvalOptions(episodes=1), {})["mean"]
     assert re.fullmatch(rf"sac  [\d,]+ env steps: return {mean:.1f}, 200 steps", line)
 
 

@@ -39,8 +39,7 @@ def run(request, tmp_path_factory):
     root = tmp_path_factory.mktemp(request.param)
     summary = drl_cli.train([*RUNS[request.param], f"output_dir={root}"])
     (folder,) = root.glob(f"*/*/{summary['run_id']}")
-    evaluate(EvalOptions(run=str(folder), episodes=20, checkpoint="last"))
-    return folder, json.loads((folder / "eval.json").read_text())
+    return folder, evaluate(folder, EvalOptions(episodes=20, checkpoint="last"), {})
 
 
 @pytest.mark.parametrize("format", ["numpy", "torch", "onnx"])
