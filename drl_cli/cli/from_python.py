@@ -34,6 +34,8 @@ def train(overrides: Sequence[str]) -> dict[str, Any]:
         command = with_config_of(folder, command)
     check_command(command)
     plain = mapping(command.overrides, command.config_file)
+    if plain.get("explain"):
+        raise UsageError("explain=true prints where values come from, and does not train: say it to drl-train")
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
     try:
         summary = train_composed(plain, args=list(overrides), started=started)
