@@ -71,10 +71,6 @@ class Policy(NetworkPolicy):
         error: Array = np.abs(rows["reward"] + rows["discount"] * next_value - q)
         return error
 
-    def greedy(self, obs: Obs, last: Last | None = None) -> Array:
-        action: Array = allowed(self.forward(obs, last)[0], obs).argmax(-1)
-        return action
-
 
 class Algorithm(NetworkAlgorithm):
     """The learner."""

@@ -37,7 +37,13 @@ class RandomActions(Policy):
 
 
 class NetworkPolicy(RandomActions):
-    """Heads that are plain MLPs, in numpy, on the features of an encoder: `shapes` are theirs, one after the other."""
+    """Heads that are plain MLPs, in numpy, on the features of an encoder: `shapes` are theirs, one after the other.
+
+    The best choice has the head's largest output. The best action of a box is the head's first outputs, or their tanh
+    where the policy `is_squashed`.
+    """
+
+    is_squashed = False
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         super().__init__(spec, seed)
@@ -61,6 +67,15 @@ class NetworkPolicy(RandomActions):
         """What the MLP gives for observations `[E, ...]`, and the columns of the encoder's memory."""
         features, columns = self.encoder(obs, last)
         return mlp_numpy(self.params, features, self.network.activation), columns
+
+    def greedy(self, obs: Obs, last: Last | None = None) -> Array:
+        out, _ = self.forward(obs, last)
+        if self.action.kind != "box":
+            return best_choices(allowed(out, obs), self.action.choices)
+        action = out[:, : self.action.size]
+        if self.is_squashed:
+            return np.tanh(action)
+        return action if self.action.is_free else np.clip(action, -1.0, 1.0)
 
     def random(self, obs: Obs, last: Last | None = None) -> Columns:
         return {"action": self.draw(obs), **self.encoder(obs, last)[1]}

@@ -12,7 +12,7 @@ import numpy as np
 
 from drl_cli.algos.base import AlgoConfig, Batch, Counts, Update
 from drl_cli.algos.learner import Head, NetworkAlgorithm
-from drl_cli.algos.policy import NetworkPolicy, allowed, best_choices, sample_choices
+from drl_cli.algos.policy import NetworkPolicy, allowed, sample_choices
 from drl_cli.algos.rollout import Rollout
 from drl_cli.losses.policy import (
     LOG_2PI,
@@ -103,12 +103,6 @@ class Policy(NetworkPolicy):
             none = np.zeros((len(action), self.action.size), np.float32)
             log_prob = choice_log_prob(allowed(none, obs), action, self.action.choices)
         return {**columns, "log_prob": log_prob}
-
-    def greedy(self, obs: Obs, last: Last | None = None) -> Array:
-        out, _ = self.forward(obs, last)
-        if self.action.kind == "box":
-            return out if self.action.is_free else np.clip(out, -1.0, 1.0)
-        return best_choices(allowed(out, obs), self.action.choices)
 
 
 def choice_log_prob(logits: Array, action: Array, choices: tuple[int, ...]) -> Array:

@@ -22,7 +22,7 @@ from drl_cli.losses.policy import (
 from drl_cli.losses.value import ensemble_mse, soft_target
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.mlp import Shapes, mlp_shapes
-from drl_cli.types import ActionSpec, Array, Columns, EnvSpec, Last, Obs
+from drl_cli.types import ActionSpec, Columns, EnvSpec, Last, Obs
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Fraction, Positive
 
@@ -49,6 +49,8 @@ def actor_shapes(network: NetworkConfig, action: ActionSpec, features: int) -> S
 class Policy(NetworkPolicy):
     """The tanh-Gaussian actor."""
 
+    is_squashed = True
+
     def heads(self, features: int) -> Shapes:
         return actor_shapes(self.network, self.action, features)
 
@@ -58,10 +60,6 @@ class Policy(NetworkPolicy):
         noise = self.rng.standard_normal(mean.shape, dtype=np.float32)
         std = np.exp(np.minimum(np.maximum(log_std, LOG_STD_MIN), LOG_STD_MAX))
         return {"action": np.tanh(mean + std * noise), **memory}
-
-    def greedy(self, obs: Obs, last: Last | None = None) -> Array:
-        action: Array = np.tanh(self.forward(obs, last)[0][:, : self.action.size])
-        return action
 
 
 class Algorithm(NetworkAlgorithm):

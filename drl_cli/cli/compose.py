@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.cli.check import conf_dir, with_free_keys
@@ -16,13 +17,19 @@ def compose(overrides: Sequence[str], file: Path | None = None) -> Config:
 
     Raises UsageError.
     """
+    from drl_cli.cli.preflight import fill
+
+    return fill(build(mapping(overrides, file)))
+
+
+def mapping(overrides: Sequence[str], file: Path | None = None) -> dict[str, Any]:
+    """What Hydra composes, as plain values that nothing has checked yet; raises UsageError."""
     import hydra
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     from drl_cli.cli.hydra_plugins import register
-    from drl_cli.cli.preflight import fill
 
     register()
     path = (file or conf_dir() / "train.yaml").absolute()
@@ -32,7 +39,7 @@ def compose(overrides: Sequence[str], file: Path | None = None) -> Config:
     except (HydraException, OmegaConfBaseException) as error:
         raise UsageError(brief(error)) from error
     assert isinstance(plain, dict)
-    return fill(build({str(key): value for key, value in plain.items()}))
+    return {str(key): value for key, value in plain.items()}
 
 
 def brief(error: Exception) -> str:

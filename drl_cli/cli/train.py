@@ -100,19 +100,28 @@ def _job(node: Any) -> None:
         exit_codes.append(int(summary["exit_code"]))
 
 
-def train(plain: dict[str, Any], note: str | None = None) -> dict[str, Any]:
-    """Check the composed config, train, print the summary; returns it. The `note` is a line of the run's header."""
+def train(
+    plain: dict[str, Any],
+    note: str | None = None,
+    args: Sequence[str] | None = None,
+    started: float | None = None,
+) -> dict[str, Any]:
+    """Check the composed config, train, print the summary; returns it. The `note` is a line of the run's header.
+
+    From Python, `args` are given instead of the command line, and `started` [s since the epoch] instead of when the
+    process began.
+    """
     from drl_cli.cli.learning_checks import described
     from drl_cli.cli.preflight import fill, join, preflight
     from drl_cli.runtime.place.cluster import share_cores
 
-    config = build(plain)
+    config, args = build(plain), typed if args is None else args
     if config.explain:
         from drl_cli.cli.explain import explanation
 
         print("\n".join(explanation(config)))
         return {"exit_code": DONE}
-    resumed = resume(config, typed) if config.resume is not None else None
+    resumed = resume(config, args) if config.resume is not None else None
     config = resumed.config if resumed else config
     share_cores(config.mode)
     cluster = join(config) if config.ray.address and not config.debug.in_process else None
@@ -133,7 +142,7 @@ def train(plain: dict[str, Any], note: str | None = None) -> dict[str, Any]:
     if seconds:
         measured = ", ".join(f"{threads}: {1000 * each:.3g}" for threads, each in seconds.items())
         print(f"trainer.threads=auto is {config.num_threads}: milliseconds of an update by threads are {measured}")
-    folder, command = resumed.folder if resumed else make_folder(config), ["drl-train", *typed]
+    folder, command = resumed.folder if resumed else make_folder(config), ["drl-train", *args]
     with claimed(folder):
         begin_job(folder)
         record = resumed.begin(command) if resumed else run_record(config, folder, command)
@@ -145,7 +154,8 @@ def train(plain: dict[str, Any], note: str | None = None) -> dict[str, Any]:
             print(note)
         print(f"network: {described(config, spec)}", flush=True)
         checkpoint = resumed.checkpoint if resumed else None
-        summary = run(config, spec, folder, record, process_start(), cluster=cluster, checkpoint=checkpoint)
+        began = process_start() if started is None else started
+        summary = run(config, spec, folder, record, began, cluster=cluster, checkpoint=checkpoint)
     print(closing_text(summary, folder))
     return summary
 
