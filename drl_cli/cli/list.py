@@ -55,7 +55,7 @@ def keys(args: Sequence[str]) -> list[str]:
 
 def modes(args: Sequence[str]) -> list[str]:
     """Modes, and what each is for."""
-    from drl_cli.cli.check import conf_dir, options
+    from drl_cli.cli.conf import conf_dir, options
 
     no_options("modes", args)
     lines = []
