@@ -16,7 +16,17 @@ from drl_cli.cli.check import check_command
 from drl_cli.cli.command_line import CommandLine, read_command
 from drl_cli.cli.compose import compose
 from drl_cli.cli.conf import groups
-from drl_cli.cli.errors import INTERRUPTED, RESOURCES, TERMINATED, USAGE, UsageError, fail, nearest, users_errors
+from drl_cli.cli.errors import (
+    INTERRUPTED,
+    RESOURCES,
+    TERMINATED,
+    USAGE,
+    UsageError,
+    fail,
+    nearest,
+    outlive_closed_pipe,
+    users_errors,
+)
 from drl_cli.cli.options import parse, usage
 from drl_cli.cli.resume import named_run, with_config_of
 from drl_cli.cli.settings import fields
@@ -46,6 +56,7 @@ class Options:
 
 def main() -> None:
     """The command."""
+    outlive_closed_pipe()
     if {"--help", "-h"} & set(sys.argv[1:]):
         print(help_text())
         return
