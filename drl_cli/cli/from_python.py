@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from drl_cli.cli.check import check_command, read_command
+from drl_cli.cli.check import check_command
+from drl_cli.cli.command_line import read_command
 from drl_cli.cli.compose import mapping
 from drl_cli.cli.errors import DONE, INTERRUPTED, UsageError
 from drl_cli.cli.resume import named_run, with_config_of
