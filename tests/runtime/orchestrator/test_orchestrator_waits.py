@@ -1,0 +1,167 @@
+"""Orchestrator: how long it waits, what ends it, and what it saves when a role is lost."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from graphs import COUNTER
+
+from drl_cli.runtime.errors import RoleLost
+from drl_cli.runtime.files.checkpoint import load_model, read_manifest
+from drl_cli.runtime.messages import LoadParams
+from drl_cli.runtime.orchestrator import orchestrator as module
+from drl_cli.runtime.orchestrator.orchestrator import CLOSE_S, RESCUE_S
+from drl_cli.runtime.place.handles import ActorDied, LocalRef, ObjectLost
+from drl_cli.utils.group import PeerLost
+
+
+@pytest.fixture
+def still(build_graph, monkeypatch):
+    """A graph at second 100 that has not begun; its waits are noted, and no answer comes."""
+    graph, clock = build_graph(COUNTER, "mode=async", "stop.wall_s=30"), SimpleNamespace(now=100.0)
+    graph.manage.poll()
+    monkeypatch.setattr(module, "now", lambda: clock.now)
+    graph.clock, graph.waits, graph.overdue = clock, [], []
+    graph.calls.react = lambda others, timeout_s, patient: graph.waits.append((others, timeout_s, patient))
+    graph.pool.kill_overdue = graph.overdue.append
+    graph.reports.next, graph.pool.next_deadline = 160.0, lambda: 170.0
+    return graph
+
+
+def test_it_waits_until_the_next_thing_is_due(still):
+    still.manage.under_way = lambda: ["an evaluation"]
+    still._wait()
+    still.pool.next_deadline = lambda: 130.0
+    still._wait()
+    still.hand_over.ends = 100.5
+    still._wait()
+    still.clock.now, still.deadline = 100.25, 100.375
+    still._wait()
+    assert [timeout_s for _, timeout_s, _ in still.waits] == [60.0, 30.0, 0.5, 0.125]
+    assert all(others == ["an evaluation"] and patient is still.pool.busy for others, _, patient in still.waits)
+    assert still.overdue == [100.0, 100.0, 100.0, 100.25]
+
+
+def test_a_rescue_has_its_time_and_no_more(still):
+    still.deadline = 100.0
+    still._wait()
+    still.clock.now = 100.1
+    with pytest.raises(RoleLost, match=f"no checkpoint within {RESCUE_S:g} s"):
+        still._wait()
+
+
+def test_what_is_wrong_with_ray_ends_the_run(still):
+    still.health = lambda: "Ray's raylet died, and all roles with it"
+    with pytest.raises(RoleLost, match="Ray's raylet died"):
+        still._wait()
+    assert still.waits == []
+
+
+@pytest.mark.parametrize("error", [PeerLost("no peer"), ObjectLost("a batch is gone")])
+def test_whose_absence_another_role_reports_is_found_out(still, error):
+    def react(*args, **options):
+        raise error
+
+    still.calls.react = react
+    still.learning.blame = lambda why: RoleLost(f"replay 0 died ({why})")
+    with pytest.raises(RoleLost, match=rf"replay 0 died \({error}\)") as caught:
+        still._wait()
+    assert caught.value.__cause__ is error
+
+
+def test_reports_and_the_wall_clock_are_looked_at(still):
+    sent, process_s = [], iter([29.0, 30.0, 31.0])
+    still.progress.process_s = lambda: next(process_s)
+    still.reports.send = sent.append
+    still.clock.now = 159.9
+    still._housekeeping()
+    assert (sent, still.stop_reason) == ([], None)
+    still.clock.now = 160.0
+    still._housekeeping()
+    assert (sent, still.stop_reason) == ([still.learning.params_header], "wall_s")
+
+
+def test_it_is_paused_and_stopped_from_outside(still):
+    seen = [still.paused]
+    for change in (still.pause, still.pause, still.resume, still.toggle_pause, still.toggle_pause):
+        change()
+        seen.append(still.paused)
+    assert seen == [False, True, True, False, True, False]
+    assert (still.stop_reason, still.interrupted) == (None, False)
+    still.interrupt()
+    still.stop("return")
+    assert (still.stop_reason, still.interrupted) == ("signal", True)  # the first reason counts
+
+
+def test_the_end_closes_every_role(build_graph):
+    graph, closed = build_graph(COUNTER, "mode=sync", "worker.num=2"), []
+    graph.manage.close = lambda *args: closed.append(args)
+    for member in graph.pool.members:
+        member.handle.role.close = lambda index=member.index: closed.append(index)
+    graph.close("done")
+    assert closed == [("done", CLOSE_S), 0, 1]
+
+
+def test_a_run_goes_on_from_its_counters(build_graph):
+    graph = build_graph(COUNTER, "mode=async", "checkpoint.period=100", "manage.eval_period=100")
+    graph.progress.load_state(graph.progress.state() | {"env_steps": 260}, has_replay=True)
+    params = graph.trainers.trainers[0].role.algorithm.policy_params()
+    graph.go_on(LoadParams(7, 40, 250), params)
+    assert (graph.hand_over.issued, graph.saver.next) == (260, 300)
+    assert graph.learning.params_header == LoadParams(7, 40, 250)
+    assert graph.learning.server.role.params_header == LoadParams(7, 40, 250)
+    evaluated = []
+    graph.manage.evaluate = lambda header, params: evaluated.append(header.env_steps)
+    for env_steps in (299, 300):
+        graph.reports.published(LoadParams(env_steps, 50, env_steps), None)
+    assert evaluated == [300]
+    counts = graph.state()["counts"]
+    assert (counts["version"], counts["env_steps"]) == (7, 260)
+    assert set(graph.state()) == {"counts", "progress", "limiter", "shards", "incarnation", "workers"}
+    json.dumps(graph.state())
+
+
+def stopped(build_graph, *overrides):
+    """A graph that has made updates and is then stopped, as if a role had been lost."""
+    graph = build_graph(COUNTER, "mode=sync", "worker.num=2", "checkpoint.period=10000", *overrides)
+    collected = graph.progress.collected
+
+    def note(header):
+        collected(header)
+        if graph.progress.env_steps >= 256:
+            graph.stop("lost")
+
+    graph.progress.collected = note
+    graph.run()
+    assert graph.stop_reason == "lost"
+    return graph
+
+
+def test_a_rescue_saves_everything_but_the_workers(build_graph, monkeypatch):
+    graph = stopped(build_graph)
+    monkeypatch.setattr(module, "now", lambda: 500.0)
+    graph.rescue()
+    assert graph.deadline == 500.0 + RESCUE_S
+    graph.close("failed")
+    manifest = read_manifest(graph.folder / "checkpoints" / "last")
+    assert manifest["env_steps"] == graph.learning.params_header.env_steps == 256
+    parts = {name.removeprefix("state.").partition(".")[0] for name in manifest["sha256"]} - {"model"}
+    assert parts == {"orchestrator", "trainer", "replay-0"}
+
+
+def test_without_the_trainer_a_rescue_saves_the_newest_model(build_graph):
+    graph = stopped(build_graph)
+    graph.trainers.trainers[0].call = lambda *args, **options: LocalRef(error=ActorDied("signal 9"))
+    graph.rescue()
+    graph.close("failed")
+    params, manifest = load_model(max((graph.folder / "checkpoints").glob("step_*")))
+    newest = graph.learning.server.role
+    assert manifest["version"] == newest.params_header.version > 0
+    assert params.tobytes() == newest.params.tobytes()
+
+
+def test_before_the_first_version_there_is_nothing_to_rescue(build_graph):
+    graph = build_graph(COUNTER, "mode=async")
+    graph.rescue()
+    assert graph.deadline is None
+    assert not list((graph.folder / "checkpoints").iterdir())
