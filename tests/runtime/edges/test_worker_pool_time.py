@@ -10,7 +10,6 @@ from drl_cli.runtime.messages import Block, InsertTransition, LoadParams
 from drl_cli.runtime.place.handles import ActorDied, LocalRef
 from drl_cli.types import Episode
 
-
 TICK = 0.001
 """Seconds that the shortest wait takes."""
 
