@@ -165,3 +165,45 @@ def test_before_the_first_version_there_is_nothing_to_rescue(build_graph):
     graph.rescue()
     assert graph.deadline is None
     assert not list((graph.folder / "checkpoints").iterdir())
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_the_end_publishes_reports_saves_and_evaluates_the_last_weights(build_graph, mode):
+    graph, finished, sent = build_graph(COUNTER, f"mode={mode}", "total_env_steps=300"), [], []
+    graph.run()
+    graph.manage.finish = lambda *args, is_over: finished.append((args, is_over))
+    send = graph.reports.send
+    graph.reports.send = lambda header: (sent.append(header), send(header))
+    assert graph.trainer_facts is None
+    graph.finish()
+    newest = graph.learning.params_header
+    assert newest.opt_steps == graph.progress.opt_steps > 0
+    assert sent == [newest]
+    ((args, is_over),) = finished
+    assert args == (newest, graph.learning.params, graph.config.orchestrator.stall_s)
+    assert not is_over()
+    graph.interrupt()
+    assert is_over()
+    assert graph.trainer_facts["device"] == "cpu"
+    assert not graph.saver.busy
+    saved = read_manifest(graph.folder / "checkpoints" / "last")
+    assert (saved["version"], saved["opt_steps"]) == (newest.version, newest.opt_steps)
+    assert any("worker" in name for name in saved["sha256"]) == graph.config.restores_workers
+
+
+def test_in_sync_every_update_that_is_paid_for_is_made_and_checkpoints_come_in_time(build_graph):
+    args = ("orchestrator.min_inserts=1", "orchestrator.sample_insert_ratio=0.03125", "worker.block_rows=32")
+    graph = build_graph(COUNTER, "mode=sync", *args, "checkpoint.period=96", "checkpoint.keep_last=99")
+    seen, housekeeping = [], graph._housekeeping
+
+    def note():
+        if not graph.calls.pending and not graph.hand_over.arrived:
+            seen.append((graph.progress.env_steps, graph.limiter.owed()))
+        housekeeping()
+
+    graph._housekeeping = note
+    graph.run()
+    assert {owed for steps, owed in seen if steps == graph.hand_over.issued} == {0}
+    assert graph.progress.opt_steps == 15  # one for each hand-over after the first
+    steps = [int(path.name[5:14]) for path in sorted((graph.folder / "checkpoints").glob("step_*[0-9]"))]
+    assert steps == [32, 96, 192, 288, 384, 480]
