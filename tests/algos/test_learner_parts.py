@@ -11,6 +11,7 @@ from drl_cli.algos.base import AlgoConfig, Counts
 from drl_cli.networks.mlp import mlp_shapes
 from drl_cli.utils.group import Context, Group
 from drl_cli.utils.optimizer import NotFinite
+from drl_cli.utils.params import Params
 
 ALL = pytest.mark.parametrize(("name", "kind"), CASES, ids=["-".join(case) for case in CASES])
 STREAMS = {"sac": {"noise": 11, "dropout": 12}, "dqn": {"dropout": 12}, "ppo": {"shuffle": 11, "dropout": 12}}
@@ -37,6 +38,19 @@ def test_random_streams_are_seeded_each_on_its_own(name, kind):
     assert algorithm.init.initial_seed() == 10
     plain, _ = make(name, kind)
     assert plain.params.generators.keys() == STREAMS[name].keys() - {"dropout"}
+
+
+def test_what_is_shuffled_is_shuffled_on_the_cpu_and_noise_is_drawn_on_the_device(monkeypatch):
+    made, generator = [], Params.generator
+
+    def note(self, name, seed, on_cpu=False):
+        made.append((name, on_cpu))
+        return generator(self, name, seed, on_cpu)
+
+    monkeypatch.setattr(Params, "generator", note)
+    for name, kind in (("ppo", "box"), ("sac", "box")):
+        make(name, kind, dropout=0.5)
+    assert sorted(made) == [("dropout", False), ("dropout", False), ("noise", False), ("shuffle", True)]
 
 
 @ALL
