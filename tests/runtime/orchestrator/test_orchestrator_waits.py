@@ -69,6 +69,21 @@ def test_whose_absence_another_role_reports_is_found_out(still, error):
     assert caught.value.__cause__ is error
 
 
+def test_only_one_that_comes_back_gets_what_the_server_has(still):
+    given, (member, *_) = [], still.pool.members
+    still.hand_over.dispatch = lambda member, header, params: given.append((header, params))
+    still.learning.pull, still.learning.params = lambda: "the server's", "the newest"
+    random = iter([True, False, False, False])
+    still.pace.is_random = lambda: next(random)
+    for version, lost in ((-1, False), (-1, True), (4, False), (4, True)):
+        still.learning.params_header, member.version = LoadParams(version, 5, 6), -1
+        member.causes = ["died"] * lost
+        still._dispatch(member)
+    assert [params for _, params in given] == ["the newest", "the newest", "the newest", "the server's"]
+    assert [header.random_actions for header, _ in given] == [True, False, False, False]
+    assert [header.version for header, _ in given] == [-1, -1, 4, 4]
+
+
 def test_reports_and_the_wall_clock_are_looked_at(still):
     sent, process_s = [], iter([29.0, 30.0, 31.0])
     still.progress.process_s = lambda: next(process_s)
