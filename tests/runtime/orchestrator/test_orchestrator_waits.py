@@ -108,6 +108,15 @@ def test_it_is_paused_and_stopped_from_outside(still):
     assert (still.stop_reason, still.interrupted) == ("signal", True)  # the first reason counts
 
 
+def test_an_evaluation_is_said_and_may_be_the_goal(still):
+    said = []
+    still.progress.evaluated, still.reports.evaluated = lambda report: report == "good", said.append
+    still.manage.on_evaluation("bad")
+    assert (said, still.stop_reason) == (["bad"], None)
+    still.manage.on_evaluation("good")
+    assert (said, still.stop_reason) == (["bad", "good"], "return")
+
+
 def test_the_end_closes_every_role(build_graph):
     graph, closed = build_graph(COUNTER, "mode=sync", "worker.num=2"), []
     graph.manage.close = lambda *args: closed.append(args)
