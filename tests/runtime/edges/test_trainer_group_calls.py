@@ -56,6 +56,18 @@ def test_names():
     assert roles(3) == ["trainer 0", "trainer 1", "trainer 2"]
 
 
+def test_the_others_have_a_grace_and_no_more(monkeypatch):
+    refs, moments, asked = [LocalRef() for _ in range(3)], iter([50.0, 51.0, 99.0]), []
+    monkeypatch.setattr(trainer_group, "now", lambda: next(moments))
+    monkeypatch.setattr(
+        trainer_group,
+        "wait",
+        lambda silent, timeout_s: asked.append(timeout_s) or (refs[:1] if len(silent) > 2 else []),
+    )
+    assert TrainerGroup([Trainer()] * 3).at_fault(refs, LOSS) is LOSS
+    assert asked == [GRACE_S - 1.0, 0.0]
+
+
 LOSS, DATA, OTHER = Diverged("loss is NaN"), Diverged("reward of worker 2", {}, is_data=True), Diverged("loss too")
 
 

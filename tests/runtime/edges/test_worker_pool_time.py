@@ -158,6 +158,20 @@ def test_a_restart_takes_until_it_has_handed_over_again(clock):
     assert pool.take_notes() == ["worker 10 died (killed), restarted 1/1 in 7.0 s"]
 
 
+def test_a_new_member_has_nothing_and_does_not_come_back(clock):
+    pool = make(clock, [1.0])
+    (member,) = pool.members
+    assert (member.incarnation, member.version, member.collects, member.loaded, member.is_back) == (
+        0,
+        -1,
+        0,
+        False,
+        False,
+    )
+    assert not pool.fetches(member, LoadParams(-1, 0, 0))
+    assert pool.fetches(member, LoadParams(0, 0, 0))
+
+
 @pytest.mark.parametrize(
     ("fetch", "version", "collects", "ended", "newest", "goes"),
     [

@@ -14,7 +14,7 @@ from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.hand_over import HandOver
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.rate_limiter import RateLimiter
-from drl_cli.runtime.place.handles import ActorDied, LocalRef
+from drl_cli.runtime.place.handles import ActorDied, LocalRef, ObjectLost
 
 ROWS = 8
 
@@ -77,6 +77,16 @@ def test_what_arrived_with_a_dead_worker_is_handed_over_and_counted():
     assert (counts[1], counts[2], counts[3], counts[8]) == (2, 2, 2, 2)
     calls.react((), 0.0, ())
     assert made.inserting == 0
+
+
+def test_a_block_that_is_lost_on_its_way_is_counted_out_again(caplog):
+    made = hand_over((8, 7))
+    lost, header = [], InsertTransition((Block(0, 0, 0, 7, 0, 8, 0, 0),), (), 0.0)
+    made.progress.lost, made.inserting = lost.append, 1
+    made._on_inserted(header, LocalRef(error=ObjectLost("node 10.0.0.7 is gone")))
+    assert lost == [header]
+    assert (made.issued, made.inserting, made.limiter.inserts, made.limiter.landed) == (0, 0, 0, 0)
+    assert caplog.messages == ["a block of 7 transitions was lost on its way to replay (node 10.0.0.7 is gone)"]
 
 
 def test_a_window_begins_with_what_arrives_first(monkeypatch):

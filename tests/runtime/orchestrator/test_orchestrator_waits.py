@@ -108,6 +108,33 @@ def test_it_is_paused_and_stopped_from_outside(still):
     assert (still.stop_reason, still.interrupted) == ("signal", True)  # the first reason counts
 
 
+@pytest.mark.parametrize(
+    ("is_due", "is_settled", "saved", "trained"),
+    [(False, True, 0, [4, 2]), (True, False, 0, []), (True, True, 1, [4, 2])],
+)
+def test_before_a_checkpoint_no_train_call_is_made(still, is_due, is_settled, saved, trained):
+    calls, updates = [], iter([4, 2, 0])
+    still.saver.is_due, still._is_settled = lambda env_steps: is_due, lambda: is_settled
+    still._save = lambda: calls.append("saved")
+    still.pace.updates, still.learning.train = lambda: next(updates), calls.append
+    still.pace.may_collect, still._idle = lambda: False, lambda: None
+    still.calls.pending["a call"] = None
+    still._step_async()
+    assert calls == ["saved"] * saved + trained
+
+
+def test_those_that_waited_longest_collect_first_as_far_as_there_is_room(still):
+    members = [SimpleNamespace(index=i, issued=issued) for i, issued in enumerate([30.0, 10.0, 20.0, 40.0])]
+    asked, room = [], iter([True, True, True, False])
+    still.pool.idle = lambda: members
+    still.hand_over.arrived.append(SimpleNamespace(member=2))  # it is to be handed over first
+    still.hand_over.is_due, still.pace.updates = lambda: False, lambda: 0
+    still.pace.may_collect, still._idle = lambda: next(room), lambda: None
+    still._dispatch = lambda member: asked.append(member.index)
+    still._step_async()
+    assert asked == [1, 0]
+
+
 def test_an_evaluation_is_said_and_may_be_the_goal(still):
     said = []
     still.progress.evaluated, still.reports.evaluated = lambda report: report == "good", said.append
@@ -165,6 +192,7 @@ def test_a_rescue_saves_everything_but_the_workers(build_graph, monkeypatch):
     graph = stopped(build_graph)
     monkeypatch.setattr(module, "now", lambda: 500.0)
     graph.rescue()
+    assert not graph.saver.busy
     assert graph.deadline == 500.0 + RESCUE_S
     graph.close("failed")
     manifest = read_manifest(graph.folder / "checkpoints" / "last")

@@ -237,3 +237,12 @@ def test_reports_have_the_ratio_and_a_single_blocks_lag():
     one.trained(trained(9, 9))
     one.collected(header(8, opt_steps=3))
     assert (one.summary(0.0, 0)["policy_lag_mean"], one.summary(0.0, 0)["policy_lag_max"]) == (6.0, 6)
+
+
+def test_waiting_is_a_share_of_however_short_a_time(clock):
+    progress = make()
+    progress.collected(header(8))
+    progress.train_started = 100.0
+    clock.now = 100.5
+    progress.trainer_idle.start(100.25)
+    assert progress.wait_fracs(0.25) == (0.25 / (0.5 * 2), 0.5)
