@@ -27,6 +27,7 @@ def make(name, kind, dropout=0.0, context=CPU, seed=10, **options):
 def test_a_config_of_a_users_has_values_for_what_every_algorithm_has():
     config = AlgoConfig(name="theirs")
     assert (config.gamma, config.n_step) == (0.99, 1)
+    assert Counts() == (0, 0)
 
 
 @ALL
@@ -187,6 +188,24 @@ def test_an_update_steps_by_all_that_was_written_unless_a_loss_is_not_finite():
     moved = algorithm.params["online"].flat.clone()
     algorithm.step(None, None, torch.tensor(1.0))
     assert not torch.equal(algorithm.params["online"].flat, moved)
+
+
+@pytest.mark.parametrize("look", ["image", "memory"])
+def test_a_target_sees_next_observations_alone_and_without_autograd(look):
+    learner = Learner("dqn", "discrete", *LOOKS[look])
+    algorithm = learner.algorithm()
+    batch, grads = learner.batch(algorithm), []
+    features = algorithm.target_encoder.features
+
+    def noted(obs):
+        grads.append(torch.is_grad_enabled())
+        return features(obs)
+
+    algorithm.target_encoder.features = noted
+    view, _ = algorithm.see(batch)
+    seen = algorithm.see_next(batch, view)
+    torch.testing.assert_close(seen, view.next_obs)  # it is a copy still
+    assert grads == [False] * (1 if look == "image" else 2)
 
 
 def test_a_target_is_a_copy_with_an_encoder_of_its_own():

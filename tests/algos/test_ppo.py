@@ -190,6 +190,8 @@ def test_a_policy_that_has_moved_too_far_ends_the_epochs():
     batch = make_batch("box", 0)
     assert make(target_kl=1e-9).learn(batch, Counts()).steps == 4
     assert make(target_kl=1e9).learn(batch, Counts()).steps == 12
+    moved = make(epochs=1).learn(batch, Counts()).metrics["approx_kl"].item()
+    assert make(epochs=2, target_kl=moved).learn(batch, Counts()).steps == 8  # that far is not too far
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -8,9 +8,8 @@ import pytest
 from replays import CONFIGS, Source, make
 
 from drl_cli.runtime.files import replay_saver
-from drl_cli.runtime.files.replay_files import file_name, refill
+from drl_cli.runtime.files.replay_files import file_name
 from drl_cli.runtime.files.replay_saver import MARGIN_BYTES, ReplaySaver
-from drl_cli.types import num_rows
 
 EXTRA = {}
 
@@ -24,11 +23,6 @@ def filled(kind="uniform", *counts):
 
 def saver(*counts, kind="uniform", chunk_bytes=128):
     return ReplaySaver(filled(kind, *counts), 2, chunk_bytes)
-
-
-def test_names():
-    assert file_name(3) == "state.replay-3.safetensors"
-    assert file_name(3, 7) == "state.replay-3.00007.safetensors"
 
 
 @pytest.mark.parametrize(("seconds", "per_part"), [(0.01, 5), (0.02, 3), (0.05, 1), (0.06, 1)])
@@ -128,20 +122,3 @@ def test_a_table_fits_one_of_its_kind_and_capacity(kind):
     assert not ReplaySaver(make(kind, capacity=41)).fits(state)
     other = "fifo-once" if kind != "fifo-once" else "uniform"
     assert not ReplaySaver(make(other)).fits(state)
-
-
-@pytest.mark.parametrize("num_shards", [1, 2, 3])
-def test_shards_share_what_was_saved_and_none_of_it_comes_twice(tmp_path, monkeypatch, num_shards):
-    made = ReplaySaver(filled("uniform", 20, 20, 13), 0, 128)
-    monkeypatch.setattr(replay_saver, "now", lambda: 0.0)
-    made.begin(tmp_path, None, EXTRA)
-    state, manifest = made._save.state, {"sha256": made.part()}
-    taken = []
-    for shard in range(num_shards):
-        table = make("uniform")
-        refill(table, shard, num_shards, tmp_path, manifest, [state])
-        rows = table.contents()["id"].tolist()
-        assert rows == sorted(rows)  # oldest first
-        assert abs(num_rows(table.contents()) - 40 / num_shards) <= 11
-        taken += rows
-    assert sorted(taken) == list(range(13, 53))

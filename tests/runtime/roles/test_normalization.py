@@ -98,7 +98,7 @@ def test_actor_and_learner_normalise_by_identical_values():
     assert policy.act(columns["obs"])["action"].tobytes() == batch["obs"].numpy().tobytes()
     wanted = (columns["obs"][1:] - ours.mean[:6].reshape(3, 2)) / np.sqrt(ours.std[:6].reshape(3, 2) ** 2 + 1e-8)
     np.testing.assert_allclose(batch["obs"][1:], np.clip(wanted, -10, 10), rtol=1e-5, atol=1e-5)
-    assert batch["obs"][0].abs().max() == CLIP
+    assert batch["obs"][0].abs().max() == CLIP == 10.0
     np.testing.assert_allclose(batch["reward"], columns["reward"] / ours.std[-1], rtol=1e-6)  # and no shift
     assert batch["discount"].tolist() == columns["discount"].tolist()
 
