@@ -7,7 +7,7 @@ import pytest
 import torch
 from learners import CASES, CPU, LOOKS, VECTOR, Learner
 
-from drl_cli.algos.base import AlgoConfig, Counts
+from drl_cli.algos.base import Counts
 from drl_cli.networks.mlp import mlp_shapes
 from drl_cli.utils.group import Context, Group
 from drl_cli.utils.optimizer import NotFinite
@@ -22,12 +22,6 @@ def make(name, kind, dropout=0.0, context=CPU, seed=10, **options):
     learner.network = dataclasses.replace(learner.network, dropout=dropout)
     learner.context = context
     return learner.algorithm(seed), learner
-
-
-def test_a_config_of_a_users_has_values_for_what_every_algorithm_has():
-    config = AlgoConfig(name="theirs")
-    assert (config.gamma, config.n_step) == (0.99, 1)
-    assert Counts() == (0, 0)
 
 
 @ALL
