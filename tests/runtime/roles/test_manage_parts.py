@@ -1,4 +1,4 @@
-"""Manage: what it records, what it claims, and how a checkpoint is put together or refused."""
+"""Manage: what it claims, and how a checkpoint is put together or refused."""
 
 import errno
 import json
@@ -12,7 +12,8 @@ from graphs import COUNTER, TINY, make_config
 from drl_cli.envs.make import read_spec
 from drl_cli.runtime.files.checkpoint import make_draft, read_arrays, read_manifest
 from drl_cli.runtime.messages import LoadParams
-from drl_cli.runtime.roles.manage import MANAGE_LOCK, Manage, hyperparameters
+from drl_cli.runtime.roles.manage import MANAGE_LOCK, Manage
+from drl_cli.runtime.roles.recording import hyperparameters
 from drl_cli.utils.locks import lock
 
 PARAMS = np.arange(3, dtype=np.float32)
@@ -78,24 +79,6 @@ def test_a_model_alone_is_saved_beside_what_is_there(manage):
     folders = [manage.save(header, PARAMS) for _ in range(2)]
     assert folders == [str(manage.checkpoints / name) for name in ("step_000000064", "step_000000064-v5")]
     assert read_manifest(manage.checkpoints / "step_000000064-v5")["version"] == 5
-
-
-@pytest.mark.parametrize("tensorboard", [True, False])
-def test_recorders_are_those_of_the_config(tmp_path, tensorboard):
-    config = make_config(*TINY, COUNTER, f"logger.tensorboard={tensorboard}")
-    made = Manage(config, read_spec(config.env), tmp_path, 0.0)
-    assert [type(recorder).__name__ for recorder in made.recorders] == ["JsonLines", *["TensorBoard"] * tensorboard]
-    assert made.best == float("-inf")
-    closed, notes = [], []
-    made.recorders[0].record = lambda *args: notes.append(args)
-    for recorder in made.recorders:
-        recorder.close = closed.append
-    made.report({"a": 1.0}, 7)
-    made.evaluators.append(SimpleNamespace(close=lambda: closed.append("evaluator")))
-    made.close("done")
-    assert notes == [({"a": 1.0}, 7)]
-    assert closed == [*["done"] * len(made.recorders), "evaluator"]
-    made.claim.close()
 
 
 def test_hyperparameters_are_the_configs_values_by_name():
