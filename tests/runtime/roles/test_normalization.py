@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -79,6 +80,14 @@ def test_they_travel_at_the_end_of_the_vector(layout):
     assert own.tobytes() == params.tobytes()
     assert theirs.join(own).tobytes() == vector.tobytes()
     assert theirs.count == 500
+
+
+def test_before_it_has_any_a_policy_sees_what_is_there():
+    seen = []
+    policy = SimpleNamespace(random=lambda obs, last: seen.append(obs))
+    obs = np.array([[300.0, -7.0]], np.float32)
+    NormalizedPolicy(policy, Layout({"": (2,)}, True)).random(obs)
+    np.testing.assert_array_equal(seen[0], obs)
 
 
 def test_a_vector_without_them_is_refused():

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from drl_cli.algos.base import Algorithm, Update
+from drl_cli.runtime.messages import BatchTrainingData
 from drl_cli.runtime.roles import trainer as module
 from drl_cli.runtime.roles.trainer import Trainer, choose_device
 from drl_cli.utils.group import Context, Group
@@ -79,3 +80,11 @@ def test_devices(monkeypatch, has_cuda):
     else:
         with pytest.raises(ValueError, match="torch finds no CUDA device"):
             choose_device("cuda")
+
+
+def test_a_train_call_says_how_long_it_took(monkeypatch):
+    moments = iter([100.0, 103.5])
+    monkeypatch.setattr(module.time, "perf_counter", lambda: next(moments))
+    trainer = Trainer(Small, Context(torch.device("cpu")))
+    report, priorities = trainer.train(BatchTrainingData(0, 1, 3, 99), {"reward": np.zeros((1, 3), np.float32)})
+    assert (report.seconds, report.opt_steps, report.num_updates, priorities) == (3.5, 1, 1, None)
