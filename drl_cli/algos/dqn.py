@@ -11,17 +11,16 @@ from typing import Literal
 
 import numpy as np
 
-from drl_cli.algos.base import AlgoConfig, Batch, Counts, Update
-from drl_cli.algos.learner import Head, NetworkAlgorithm
+from drl_cli.algos.base import Batch, Counts, Update
+from drl_cli.algos.learner import LearnerConfig, NetworkAlgorithm
 from drl_cli.algos.policy import NetworkPolicy, allowed
 from drl_cli.losses.policy import permitted
 from drl_cli.losses.value import double_q_target, half_square, huber, q_target
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import action_mask
-from drl_cli.networks.mlp import Shapes, mlp_shapes
-from drl_cli.types import ActionSpec, Array, Columns, EnvSpec, Last, Obs, tree
+from drl_cli.types import Array, Columns, EnvSpec, Last, Obs, tree
 from drl_cli.utils.lazy import torch
-from drl_cli.utils.ranges import Count, Fraction, Positive
+from drl_cli.utils.ranges import Count, Fraction
 from drl_cli.utils.schedules import linear
 
 ACTIONS = ("discrete",)
@@ -30,10 +29,9 @@ EXPLORATION = ("epsilon",)
 
 
 @dataclass(frozen=True)
-class Config(AlgoConfig):
+class Config(LearnerConfig):
     """Options of DQN."""
 
-    lr: Positive
     double: bool
     loss: Literal["huber", "mse"]
     target_period: Count
@@ -42,20 +40,12 @@ class Config(AlgoConfig):
     epsilon_steps: Count
 
 
-def q_shapes(network: NetworkConfig, action: ActionSpec, features: int) -> Shapes:
-    """Features -> the value of each action."""
-    return mlp_shapes(features, network.hidden, action.size, network.layer_norm)
-
-
 class Policy(NetworkPolicy):
     """Epsilon-greedy on the Q network."""
 
     def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         super().__init__(config, network, spec, seed)
         self.epsilon = config.epsilon_start
-
-    def heads(self, features: int) -> Shapes:
-        return q_shapes(self.network, self.action, features)
 
     def explore(self, values: Mapping[str, float]) -> None:
         self.epsilon = values["epsilon"]
@@ -77,33 +67,23 @@ class Algorithm(NetworkAlgorithm):
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
         self.config = config
-        head = Head(q_shapes(self.network, spec.action, self.encoder.size))
+        head = self.head(spec.action.size)
         self.online = self.build({"online": head}, policy=("online",), lr=config.lr)["online"]
         self.target = self.target_of("online", self.online)
 
     def update(self, batch: Batch, counts: Counts) -> Update:
-        view, rows = self.see(batch)
+        view, rows = self.see(batch, self.online)
         rows["next_mask"], rows["target_next_obs"] = action_mask(rows["next_obs"]), self.see_next(batch, view)
         rows["next_obs"] = view.next_obs if self.config.double else None
-        rows["drop"] = self.masks(self.online, view.obs)
         metrics, error_size, d_obs = self.gradients(rows)
-        view.backward(d_obs)
-        self.optimizer.step(metrics["q_loss"])
+        self.step(view, d_obs, metrics["q_loss"])
         if (counts.opt_steps + 1) % self.config.target_period == 0:
             self.params.follow(1.0)
         return Update(metrics, self.by_step(error_size, batch))
 
     def gradients(self, rows: Batch) -> "tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor | None]":
         """Write the gradient of the loss; returns metrics, |TD error| `[N]` and d loss/d obs `[N, F]` (or None)."""
-        action = rows["action"].unsqueeze(-1)
-
-        next_q = permitted(self.target.forward(rows["target_next_obs"])[0][0], rows["next_mask"])
-        if self.config.double:
-            next_online = permitted(self.online.forward(rows["next_obs"])[0][0], rows["next_mask"])
-            target = double_q_target(rows["reward"], rows["discount"], next_q, next_online)
-        else:
-            target = q_target(rows["reward"], rows["discount"], next_q)
-
+        action, target = rows["action"].unsqueeze(-1), self.targets(rows)
         values, trace = self.online.forward(rows["obs"], rows["drop"])
         q = values[0].gather(-1, action).squeeze(-1)
         error = q - target
@@ -113,6 +93,14 @@ class Algorithm(NetworkAlgorithm):
         d_q = torch.zeros_like(values[0]).scatter_(-1, action, (slope / len(slope)).unsqueeze(-1))
         d_obs = self.online.backward(trace, d_q.unsqueeze(0), to_inputs=not self.encoder.is_plain)
         return {"q_loss": loss.mean(), "q_mean": q.mean()}, error.abs(), d_obs
+
+    def targets(self, rows: Batch) -> "torch.Tensor":
+        """What the value of each row's action should be `[N]`."""
+        next_q = permitted(self.target.forward(rows["target_next_obs"])[0][0], rows["next_mask"])
+        if not self.config.double:
+            return q_target(rows["reward"], rows["discount"], next_q)
+        next_online = permitted(self.online.forward(rows["next_obs"])[0][0], rows["next_mask"])
+        return double_q_target(rows["reward"], rows["discount"], next_q, next_online)
 
     def exploration(self, env_steps: int) -> Mapping[str, float]:
         config = self.config

@@ -5,15 +5,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from drl_cli.algos.base import Algorithm, Batch, Counts, Update
+from drl_cli.algos.base import AlgoConfig, Algorithm, Batch, Counts, Update
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import Encoder, View, flat_steps
-from drl_cli.networks.mlp import MLP, Shapes, num_params
+from drl_cli.networks.mlp import MLP, Shapes, mlp_shapes, num_params
 from drl_cli.types import EnvSpec
 from drl_cli.utils.group import Context
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.optimizer import Optimizer
 from drl_cli.utils.params import Params
+from drl_cli.utils.ranges import Positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerConfig(AlgoConfig):
+    """What the Config of every NetworkAlgorithm has."""
+
+    lr: Positive
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,11 @@ class NetworkAlgorithm(Algorithm):
     def learn(self, batch: Batch, counts: Counts) -> Update:
         with self.no_grad:
             return super().learn(batch, counts)
+
+    def head(self, outputs: int, inputs: int = 0, ensemble: int = 1, last: float = 1.0) -> Head:
+        """A head on the encoder's features, and on so many `inputs` besides."""
+        shapes = mlp_shapes(self.encoder.size + inputs, self.network.hidden, outputs, self.network.layer_norm)
+        return Head(shapes, ensemble, last)
 
     def build(
         self,
@@ -100,10 +113,17 @@ class NetworkAlgorithm(Algorithm):
             uniform = torch.rand(len(is_mine), size, generator=self.drops, device=device)[is_mine.to(device)]
         return head.masks(uniform, self.network.dropout)
 
-    def see(self, batch: Batch) -> tuple[View, dict[str, Any]]:  # Any: as in Batch
-        """The features of a batch, through which the encoder learns, and its `steps` with features as `obs`."""
+    def see(
+        self, batch: Batch, head: MLP | None = None, times: int = 1
+    ) -> tuple[View, dict[str, Any]]:  # Any: as in Batch
+        """The features of a batch, through which the encoder learns, and its `steps` with features as `obs`.
+
+        For a head that learns from so many times these rows, its `masks` are with them as `drop`.
+        """
         view, rows = self.encoder(batch, self.context.burn_in), self.steps(batch)
         rows["obs"] = view.obs
+        if head is not None:
+            rows["drop"] = self.masks(head, view.obs, times)
         return view, rows
 
     def see_next(self, batch: Batch, view: View) -> "torch.Tensor":
@@ -111,6 +131,15 @@ class NetworkAlgorithm(Algorithm):
         if self.encoder.is_plain:
             return view.next_obs
         return self.target_encoder(batch, self.context.burn_in, learns=False).next_obs
+
+    def step(self, view: View | None, d_obs: "torch.Tensor | None", *losses: "torch.Tensor") -> None:
+        """Change the parameters by the gradients that are written, and by what the view's encoder makes of `d_obs`.
+
+        Raises NotFinite where one of the losses is not.
+        """
+        if view is not None:
+            view.backward(d_obs)
+        self.optimizer.step(*losses)
 
     def steps(self, batch: Batch) -> dict[str, Any]:  # Any: as in Batch
         """The rows that are learned from: those of the batch, or the learned steps of its sequences.
