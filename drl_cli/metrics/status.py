@@ -93,7 +93,9 @@ class Status:
         return f"{self.awaits}{count}" if self.awaits else ""
 
     def evaluated(self, env_steps: int, mean: float) -> "Status":
-        """The status with one more evaluation."""
+        """The status with one more evaluation, unless its mean is not finite."""
+        if not math.isfinite(mean):
+            return self
         best = self.best if self.best is not None and self.best[1] >= mean else (env_steps, mean)
         return dataclasses.replace(self, scores=(*self.scores, (env_steps, mean))[-MOST_SCORES:], best=best)
 

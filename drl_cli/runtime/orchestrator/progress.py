@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import logging
+import math
 import os
 import time
 from collections import Counter, deque
@@ -143,7 +144,8 @@ class Progress:
     def evaluated(self, report: EvalReport) -> bool:
         """An evaluation is done; returns whether it reached stop.return."""
         self.last = report
-        self.scores.append((report.params_header.env_steps, report.mean))
+        if math.isfinite(report.mean):
+            self.scores.append((report.params_header.env_steps, report.mean))
         if self.best is None or report.mean > self.best.mean:
             self.best = report
         goal = self.config.stop.return_

@@ -1,5 +1,6 @@
 """Standing: what a run's status says of it, from its counters."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,8 +33,8 @@ def standing(config: Config, progress: Progress, recent: Recent, scalars: Mappin
     what, done, needed = awaited(config, progress)
     returns, lengths = zip(*progress.latest, strict=True) if progress.latest else ((), ())
     best = progress.best
-    losses = {tag.removeprefix("train/"): value for tag, value in scalars.items() if tag.startswith("train/")}
-    losses.pop("skipped_updates")
+    trained = {tag.removeprefix("train/"): value for tag, value in scalars.items() if tag.startswith("train/")}
+    losses = {name: value for name, value in trained.items() if name != "skipped_updates" and math.isfinite(value)}
     fields = {
         "started": progress.started - progress.wall_before_s,
         "awaits": what,

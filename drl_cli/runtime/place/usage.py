@@ -31,14 +31,11 @@ class Usage:
         self._uses: dict[Key, ProcessUse] = {}
         self._present: dict[Key, ProcessUse] = {}  # that may be running
         self._seen: set[tuple[str, int]] = set()
-        self._before: dict[Key, float] = {}
-        self._looked: tuple[float, float] = (0.0, 0.0)
+        self._looks: list[tuple[float, dict[Key, float]]] = []  # the last two: when, and the seconds used by then
         self._peak: dict[str, int] = {}
 
     def sample(self) -> int:
         """Look; returns the bytes that all have in memory together, shared pages counted each time."""
-        self._before = {key: use.cpu_s for key, use in self._uses.items()}
-        self._looked = (self._looked[1], time.monotonic())
         self._present = {key: use for key, use in self._present.items() if key[:2] not in self._seen}
         self._seen = set()
         for process in (self.main, *self.main.children(recursive=True)):
@@ -49,6 +46,7 @@ class Usage:
                 continue
             self._seen.add((use.host, use.pid))
             self._note(use)
+        self._looks = [*self._looks[-1:], (time.monotonic(), {key: use.cpu_s for key, use in self._uses.items()})]
         rss: dict[str, int] = {}
         for use in self._present.values():
             rss[use.role] = rss.get(use.role, 0) + use.rss
@@ -76,15 +74,15 @@ class Usage:
 
         Processors are those between the last two looks; they are missing after the first.
         """
-        before, looked = self._looked
         table: dict[str, dict[str, float]] = {}
         for key, use in sorted(self._present.items(), key=lambda item: item[1].role):
             kind = table.setdefault(use.role.rstrip(" 0123456789"), {"processes": 0, "rss_mb": 0.0})
             kind["processes"] += 1
             kind["rss_mb"] += use.rss / 2**20
-            if before:
-                used = max(0.0, use.cpu_s - self._before.get(key, 0.0))
-                kind["cores"] = kind.get("cores", 0.0) + used / (looked - before)
+            if len(self._looks) == 2:
+                (since, before), (until, after) = self._looks
+                used = after.get(key, 0.0) - before.get(key, after.get(key, 0.0))
+                kind["cores"] = kind.get("cores", 0.0) + max(0.0, used) / (until - since)
         return table
 
     def role(self, process: psutil.Process) -> str:
