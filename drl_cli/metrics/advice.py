@@ -21,7 +21,7 @@ def bottleneck(status: Status) -> str:
     if worker > WAITS and trainer > WAITS:
         return (
             f"both sides wait for each other (workers {worker:.0%}, trainer {trainer:.0%}): raise worker.block_rows, "
-            "so that there are fewer calls; policies then are a little older"
+            f"so that there are fewer calls; policies are then older, {CHANGES} a little"
         )
     if worker > WAITS:
         return f"the trainer: workers wait {worker:.0%} of their time. {_faster_updates(status)}"
@@ -59,10 +59,11 @@ def _faster_updates(status: Status) -> str:
 
 def _faster_steps(status: Status) -> str:
     share = status.worker_time
+    pieces = f" (shorter pieces of more episodes: {CHANGES})" if status.is_on_policy else ""
     if share.get("policy", 0.0) > share.get("environment", 0.0):
-        what = "They spend it on the policy: raise worker.envs, which act together"
+        what = f"They spend it on the policy: raise worker.envs, which act together{pieces}"
     elif has_free_cores(status):
-        what = f"Raise worker.num above {status.workers}: not all of the {status.cpus} processors are busy"
+        what = f"Raise worker.num above {status.workers}: not all of the {status.cpus} processors are busy{pieces}"
     else:
         what = f"All {status.cpus} processors are busy: env.backend=envpool, or ray.address=... for more machines"
     if status.is_on_policy or status.ratio_asked is None:

@@ -207,7 +207,7 @@ def begun(start, tmp_path):
         watching = Run(tmp_path, "latest", "period_s=1", command="watch")
         return run, watching
 
-    yield begin
+    return begin
 
 
 @pytest.mark.ray

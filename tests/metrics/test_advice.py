@@ -18,26 +18,34 @@ def make(worker=0.1, trainer=0.1, update=None, environment=None, **fields):
     )
 
 
+TRAINER = {"worker": 0.45, "update": 0.8}
+"""Workers wait for the trainer, which updates."""
+
+
 @pytest.mark.parametrize(
     ("status", "begin", "has", "has_not"),
     [
         (make(), "both sides are busy", [], [CHANGES]),
         (make(worker=0.2, trainer=0.2), "both sides are busy", [], []),
-        (make(worker=0.45, update=0.8), "the trainer: workers wait 45%", ["compile", f"below 0.5 makes fewer updates ({CHANGES})"], ["worker.num"]),
-        (make(worker=0.45, update=0.8, cpu_percent=99.0), "the trainer", ["worker.num=2 leaves it more"], []),
-        (make(worker=0.45, update=0.8, cpu_percent=99.0, workers=1), "the trainer", [], ["worker.num"]),
-        (make(worker=0.45, update=0.8, compiles=True), "the trainer", [], ["compile"]),
-        (make(worker=0.45, update=0.8, ratio_asked=None), "the trainer", ["compile"], [CHANGES]),
+        (make(worker=0.4, trainer=0.5), "both sides wait for each other (workers 40%, trainer 50%)",
+         ["worker.block_rows", CHANGES], []),
+        (make(**TRAINER), "the trainer: workers wait 45%", ["compile", f"below 0.5 makes fewer updates ({CHANGES})"],
+         ["worker.num"]),
+        (make(**TRAINER, cpu_percent=99.0), "the trainer", ["worker.num=2 leaves it more"], []),
+        (make(**TRAINER, cpu_percent=99.0, workers=1), "the trainer", [], ["worker.num"]),
+        (make(**TRAINER, compiles=True), "the trainer", [], ["compile"]),
+        (make(**TRAINER, ratio_asked=None), "the trainer", ["compile"], [CHANGES]),
+        (make(**TRAINER, is_on_policy=True), "the trainer", [f"algo.epochs ({CHANGES})"], []),
         (make(worker=0.45, update=0.1), "the trainer", ["replay.shards"], [CHANGES]),
-        (make(worker=0.45, update=0.8, is_on_policy=True), "the trainer", [f"algo.epochs ({CHANGES})"], []),
         (make(trainer=0.6), "the workers: the trainer waits 60%", ["worker.num above 3", f"steps ({CHANGES})"], []),
-        (make(trainer=0.6, cpu_percent=97.0), "the workers", ["All 4 processors are busy: env.backend"], ["worker.num"]),
-        (make(trainer=0.6, cpu_percent=None), "the workers", ["All 4 processors"], []),
+        (make(trainer=0.6, cpu_percent=97.0), "the workers", ["All 4 processors are busy"], ["worker.num"]),
+        (make(trainer=0.6, cpu_percent=None), "the workers", ["All 4 processors are busy"], []),
         (make(trainer=0.6, environment=0.1), "the workers", ["worker.envs"], ["worker.num"]),
-        (make(trainer=0.6, is_on_policy=True), "the workers", ["worker.num"], [CHANGES]),
-        (make(worker=0.4, trainer=0.5), "both sides wait for each other (workers 40%, trainer 50%)", ["worker.block_rows"], []),
+        (make(trainer=0.6, is_on_policy=True), "the workers", ["worker.num", f"episodes: {CHANGES}"], ["insert_ratio"]),
+        (make(trainer=0.6, ratio_asked=None), "the workers", ["worker.num"], [CHANGES]),
         (make(worker=0.8, mode="single", update=0.7), "updates take 80% of the time", ["compile"], ["worker.num"]),
-        (make(worker=0.2, mode="single"), "collecting takes 80% of the time", [f"mode=async does both at once: policies are then older, {CHANGES}"], ["worker.num"]),
+        (make(worker=0.2, mode="single"), "collecting takes 80% of the time", [f"policies are then older, {CHANGES}"],
+         ["worker.num"]),
         (make(worker=0.2, mode="sync"), "collecting takes 80%", ["worker.num above 3", "mode=async"], []),
     ],
 )  # fmt: skip
