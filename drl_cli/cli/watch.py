@@ -89,16 +89,24 @@ def how_it_ended(folder: Path, run: Mapping[str, Any], silent_s: float, stale_s:
     """
     if run.get("status") == "running":
         here = run.get("host") == socket.gethostname()
-        held = is_locked(folder / RUN_LOCK) if here else None
+        held = _is_held(folder / RUN_LOCK) if here else None
         if held or (held is None and silent_s < stale_s):
             return None
         run = read_json(folder / "run.json")  # it may have ended just now
         if run.get("status") == "running":
-            gone = "its process is gone" if here else f"there was no report for {clock(silent_s)}"
+            gone = "its process is gone" if held is False else f"there was no report for {clock(silent_s)}"
             why = f"nobody writes any more: {gone} (process {run.get('pid')} on {run.get('host')})"
             return {"status": "killed", "exit_code": LOST, "why": why}
     summary = read_json(folder / "summary.json")
     return {"status": run.get("status", "failed"), "exit_code": LOST, **summary}
+
+
+def _is_held(path: Path) -> bool | None:
+    """Whether a process has this lock; None where that can't be known."""
+    try:
+        return is_locked(path)
+    except OSError:  # a file of somebody else's, or a file system without locks
+        return None
 
 
 class Shown:
