@@ -1,6 +1,7 @@
 """The console: shows how a run goes as `console=` says, and keeps its status in the run's folder for drl-watch."""
 
 import json
+import math
 import os
 import socket
 import threading
@@ -139,7 +140,7 @@ class Quiet:
 
     def __init__(self, out: TextIO, period_s: float) -> None:
         self.out, self.period_s = out, period_s
-        self.printed = time.monotonic()
+        self.reported = -math.inf  # when the last report was shown [s]
 
     def line(self, text: str) -> None:
         """Nothing here, and so all that a display does not do."""
@@ -153,21 +154,23 @@ class Quiet:
 
     def print(self, text: str) -> None:
         """One line, at once."""
-        self.printed = time.monotonic()
         with suppress(OSError):  # it goes to a file on a disk that is full
             print(text, file=self.out, flush=True)
 
-    def is_due(self, period_s: float) -> bool:
-        """Whether nothing was printed for so long."""
-        return time.monotonic() - self.printed >= period_s
+    def is_due(self, status: Status) -> bool:
+        """Whether it is time to show a report, of a run that has begun to collect; it is then taken as shown."""
+        if status.state == "starting" or time.monotonic() - self.reported < self.period_s:
+            return False
+        self.reported = time.monotonic()
+        return True
 
 
 class Plain(Quiet):
-    """Lines of text: every `period_s`, at each evaluation, and of what a run waits for."""
+    """Lines of text: from the first steps on every `period_s`, at each evaluation, and of what a run waits for."""
 
     def __init__(self, out: TextIO, period_s: float) -> None:
         super().__init__(out, period_s)
-        self.said = ""
+        self.said, self.said_at = "", -math.inf
 
     def line(self, text: str) -> None:
         self.print(text)
@@ -181,11 +184,13 @@ class Plain(Quiet):
         """Nothing before the run has a title: there may be an error to say first."""
         if not status.title:
             return
-        if status.awaits != self.said or (status.state == "starting" and self.is_due(AWAITS_S)):
+        is_long_ago = time.monotonic() - self.said_at >= AWAITS_S
+        if status.awaits != self.said or (status.state == "starting" and is_long_ago):
             self._say(status)
 
     def report(self, status: Status) -> None:
-        if self.is_due(self.period_s):
+        if self.is_due(status):
+            self.said = status.awaits
             self.print(report_line(status))
 
     def evaluation(self, status: Status, statistics: Mapping[str, float], env_steps: int, is_best: bool) -> None:
@@ -195,7 +200,7 @@ class Plain(Quiet):
         self.print(text)
 
     def _say(self, status: Status) -> None:
-        self.said = status.awaits
+        self.said, self.said_at = status.awaits, time.monotonic()
         if status.awaits:
             self.print(awaits_line(status, time.time() - status.started))
 
@@ -211,7 +216,7 @@ class Json(Quiet):
             self._put("awaits", {"what": status.awaits, "wall_s": round(status.wall_s, 3)})
 
     def report(self, status: Status) -> None:
-        if self.is_due(self.period_s):
+        if self.is_due(status):
             self._put("status", status.json())
 
     def evaluation(self, status: Status, statistics: Mapping[str, float], env_steps: int, is_best: bool) -> None:

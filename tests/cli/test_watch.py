@@ -17,6 +17,7 @@ from drl_cli.cli import watch as module
 from drl_cli.cli.errors import LOST, USAGE
 from drl_cli.cli.resume import RUN_LOCK, claimed
 from drl_cli.cli.watch import Options, how_it_ended, watch
+from drl_cli.metrics import console
 from drl_cli.metrics.status import Status
 from drl_cli.utils.locks import is_locked, lock
 
@@ -64,7 +65,8 @@ def run(tmp_path):
 def watched(run, monkeypatch, capsys, script, **options):
     """The exit code, and the lines that were printed."""
     monkeypatch.setattr(module, "time", script)
-    code = watch(run.folder, Options(**{"console": "plain", "period_s": 1e-9, **options}))
+    monkeypatch.setattr(console, "time", script)
+    code = watch(run.folder, Options(**{"console": "plain", "period_s": 0.0, **options}))
     return code, capsys.readouterr().out.splitlines()
 
 
@@ -88,10 +90,13 @@ def test_a_run_is_followed_to_its_end_which_is_ours(run, monkeypatch, capsys, st
 def test_before_the_first_report_and_before_the_first_step(run, monkeypatch, capsys):
     starting = replace(Status(title="x", started=990.0), awaits="Ray", written=1000.0)
     with claimed(run.folder):
-        script = Script(lambda: run.report(starting), lambda: None, lambda: run.end("done", 0))
+        script = Script(lambda: run.report(starting), *[lambda: None] * 3, lambda: run.end("done", 0))
         _, lines = watched(run, monkeypatch, capsys, script)
-    assert "waiting for its first report" in lines[1]
-    assert "waiting for Ray" in "".join(lines[2:])
+    assert lines[1:4] == [  # again after 5 s, as the run says it itself
+        "  0:00:00  waiting for its first report",
+        "  0:00:12  waiting for Ray",
+        "  0:00:18  waiting for Ray",
+    ]
 
 
 def test_json_is_one_object_a_line(run, monkeypatch, capsys):
@@ -225,8 +230,9 @@ def test_a_run_in_the_background_is_watched_from_its_first_second_to_its_end(beg
     run, watching = begun("total_env_steps=3000")
     assert run.wait() == 0, run.err
     assert watching.wait(30) == 0, watching.err
-    waits = re.findall(r"waiting for (\D+)", watching.out)
-    assert "Ray\n" in waits or "the trainer and the workers\n" in "".join(waits)
+    first = re.findall(r"waiting for (.*)", watching.out)[0]
+    assert first in ("its first report", "what threads are worth here (trainer.threads=auto)", "Ray")
+    assert "waiting for the first steps of the workers" in watching.out
     assert re.search(r"\d\.\d%  step .*train return", watching.out)
     assert "  eval  return " in watching.out
     assert watching.out.splitlines()[-5].startswith("done: best return ")

@@ -64,6 +64,14 @@ def test_plain_says_of_a_running_run_only_what_takes_long(clock):
     assert said() == ["  0:00:12  waiting for the last evaluation"]
 
 
+def test_plain_says_once_what_a_report_has_said(clock):
+    console, said = make("plain", period_s=1.0)
+    console.report(**RUNNING | {"awaits": "warm-up", "done": 5, "needed": 9})
+    console.display.tick(console.status)
+    (line,) = said()
+    assert "waiting for warm-up 5/9" in line
+
+
 def test_plain_says_nothing_before_the_run_has_a_title(clock):
     console = Console("plain", out := io.StringIO(), 90.0)
     with console:
@@ -74,12 +82,13 @@ def test_plain_says_nothing_before_the_run_has_a_title(clock):
 
 def test_plain_reports_every_period_and_at_each_evaluation(clock):
     console, said = make("plain", period_s=30.0)
+    console.report(state="starting")
     for clock.now in (101.0, 129.0, 131.0, 140.0, 160.0, 161.5):
         console.report(**RUNNING)
-    assert [line[:9] for line in said()] == ["  0:00:41", "  0:01:11"]
+    assert [line[:9] for line in said()] == ["  0:00:11", "  0:00:41", "  0:01:11"]
     assert "train return       3.0" in said()[0]
     console.evaluation(SCORE, 400, is_best=True)
-    assert "eval  return     201.5  +- 3.2" in said()[2]
+    assert "eval  return     201.5  +- 3.2" in said()[3]
     assert (console.status.scores, console.status.best) == (((400, 201.5),), (400, 201.5))
 
 
@@ -88,18 +97,17 @@ def test_json_is_one_object_a_line(clock):
     console.awaits("Ray")
     console.awaits("")
     console.line("network: mlp")
-    console.report(**RUNNING)
-    clock.now = 131.0
     console.report(**RUNNING | {"left_s": float("nan")})
+    clock.now = 129.0
+    console.report(**RUNNING)
     console.evaluation(SCORE, 400, is_best=True)
     console.end({"status": "done", "exit_code": 0}, "done: best return 3.0\nnext: drl-eval")
     events = [json.loads(line) for line in said()]
     assert events[0] == {"event": "awaits", "what": "Ray", "wall_s": 10.0}
     assert events[1] == {"event": "note", "text": "network: mlp"}
     assert [event["event"] for event in events[2:]] == ["status", "evaluation", "end"]
-    assert Status.of(events[2]) == Status(
-        **{**vars(console.status), "state": "running", "scores": (), "best": None, "left_s": None}
-    )
+    then = {"state": "running", "scores": (), "best": None, "written": 100.0, "wall_s": 10.0, "left_s": None}
+    assert Status.of(events[2]) == Status(**{**vars(console.status), **then})
     assert events[3] == {"event": "evaluation", "env_steps": 400, "is_best": True, **SCORE}
     assert events[4] == {"event": "end", "status": "done", "exit_code": 0}
 
