@@ -3,6 +3,7 @@
 import re
 import socket
 import time
+from collections import deque
 from collections.abc import Iterable
 
 import psutil
@@ -11,6 +12,8 @@ from drl_cli.runtime.messages import ProcessUse
 
 ROLE = re.compile(r"ray::((?:worker|proxy|replay|trainer|parameter server|manage)(?: \d+)?)(?:\.|$)")
 """Ray titles the process of a role so, from when the role is built; with the method's name while a call runs."""
+LOOKS = 11
+"""Looks over which the processors of a role are averaged: ten reports of a run."""
 TELL_S = 1.0
 """Seconds between two times that a role says what its process has used."""
 
@@ -31,7 +34,7 @@ class Usage:
         self._uses: dict[Key, ProcessUse] = {}
         self._present: dict[Key, ProcessUse] = {}  # that may be running
         self._seen: set[tuple[str, int]] = set()
-        self._looks: list[tuple[float, dict[Key, float]]] = []  # the last two: when, and the seconds used by then
+        self._looks: deque[tuple[float, dict[Key, float]]] = deque(maxlen=LOOKS)  # when, and the seconds used by then
         self._peak: dict[str, int] = {}
 
     def sample(self) -> int:
@@ -46,7 +49,7 @@ class Usage:
                 continue
             self._seen.add((use.host, use.pid))
             self._note(use)
-        self._looks = [*self._looks[-1:], (time.monotonic(), {key: use.cpu_s for key, use in self._uses.items()})]
+        self._looks.append((time.monotonic(), {key: use.cpu_s for key, use in self._present.items()}))
         rss: dict[str, int] = {}
         for use in self._present.values():
             rss[use.role] = rss.get(use.role, 0) + use.rss
@@ -72,17 +75,17 @@ class Usage:
     def now(self) -> dict[str, dict[str, float]]:
         """By kind of role: how many processes there are, the processors that they use, their megabytes.
 
-        Processors are those between the last two looks; they are missing after the first.
+        Processors are those over the last LOOKS looks; they are missing after the first.
         """
         table: dict[str, dict[str, float]] = {}
         for key, use in sorted(self._present.items(), key=lambda item: item[1].role):
             kind = table.setdefault(use.role.rstrip(" 0123456789"), {"processes": 0, "rss_mb": 0.0})
             kind["processes"] += 1
             kind["rss_mb"] += use.rss / 2**20
-            if len(self._looks) == 2:
-                (since, before), (until, after) = self._looks
-                used = after.get(key, 0.0) - before.get(key, after.get(key, 0.0))
-                kind["cores"] = kind.get("cores", 0.0) + max(0.0, used) / (until - since)
+            seen = [(moment, used[key]) for moment, used in self._looks if key in used]
+            if len(seen) > 1:
+                (since, before), (until, after) = seen[0], seen[-1]
+                kind["cores"] = kind.get("cores", 0.0) + (after - before) / (until - since)
         return table
 
     def role(self, process: psutil.Process) -> str:

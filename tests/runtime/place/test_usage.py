@@ -101,8 +101,8 @@ def test_what_is_seen_is_not_told_again():
     end(process)
 
 
-def test_processors_are_those_since_the_last_look(monkeypatch):
-    clock = iter([100.0, 104.0])
+def test_processors_are_those_over_the_last_looks(monkeypatch):
+    clock = iter([100.0, 104.0, *range(200, 211)])
     monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
     usage = Usage()
     usage.tell([told("worker 0", 7, 2.0, 90), told("worker 1", 8, 1.0, 90)])
@@ -112,6 +112,9 @@ def test_processors_are_those_since_the_last_look(monkeypatch):
     usage.sample()
     assert usage.now()["worker"] == {"processes": 2, "rss_mb": 180.0, "cores": 0.75}
     assert 0 <= usage.now()["main"]["cores"] < 3
+    for _ in range(module.LOOKS):
+        usage.sample()
+    assert usage.now()["worker"]["cores"] == 0.0  # what they used is long ago
 
 
 def test_a_role_tells_of_itself_now_and_then(monkeypatch):
