@@ -4,8 +4,10 @@ from drl_cli.metrics.status import Status
 
 WAITS = 0.2
 """A side that waits for a larger share of its time than this waits for the other."""
-FREE_PERCENT = 85.0
-"""Below this load of the machine there are processors to use."""
+FREE, FULL = 0.85, 0.95
+"""Below the first load of the machine there are processors to use, above the second there are none."""
+OWN = 0.7
+"""Of a full machine a run has at least this share, or other programs hold it up."""
 CHANGES = "this changes what is learned"
 
 
@@ -15,7 +17,9 @@ def bottleneck(status: Status) -> str:
     if status.awaits or worker is None:
         return ""
     if trainer is None:
-        return "" if status.state == "starting" else "the first update is still to come"
+        return "the trainer: no update has ended lately" if status.opt_steps else "the first update is still to come"
+    if (load := _load(status)) is not None and load > FULL and (own := _own_cores(status)) < OWN * status.cpus:
+        return f"other programs: all {status.cpus} processors are busy, and this run has {own:.1f} of them"
     if status.mode != "async":
         return _in_turns(status)
     if worker > WAITS and trainer > WAITS:
@@ -72,5 +76,14 @@ def _faster_steps(status: Status) -> str:
 
 
 def has_free_cores(status: Status) -> bool:
-    """Whether the machine has processors that nobody uses; unknown counts as none."""
-    return status.cpus > 1 and status.cpu_percent is not None and status.cpu_percent < FREE_PERCENT
+    """Whether there are processors that this run may use and nobody does; unknown counts as none."""
+    load = _load(status)
+    return status.cpus > 1 and load is not None and load < FREE and _own_cores(status) < FREE * status.cpus
+
+
+def _load(status: Status) -> float | None:
+    return None if status.cpu_percent is None else status.cpu_percent / 100
+
+
+def _own_cores(status: Status) -> float:
+    return sum(role.get("cores", 0.0) for role in status.roles.values())

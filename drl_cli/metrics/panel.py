@@ -134,7 +134,7 @@ def _processors(status: Status) -> list[str]:
 
 def _role(name: str, role: Mapping[str, float]) -> str:
     count = int(role.get("processes", 1))
-    return f"{count} {name}s" if count > 1 else name
+    return f"{name} x{count}" if count > 1 else name
 
 
 def _size(mb: float) -> str:

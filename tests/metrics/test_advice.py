@@ -11,6 +11,7 @@ def make(worker=0.1, trainer=0.1, update=None, environment=None, **fields):
     environment = (1 - worker) / 2 if environment is None else environment
     update = (1 - trainer) / 2 if update is None else update
     usual = {"cpus": 4, "cpu_percent": 50.0, "ratio_asked": 0.5, "state": "running", "workers": 3}
+    usual["roles"] = {"worker": {"cores": 2.0}, "trainer": {"cores": 0.9}, "manage": {}}
     return Status(
         **{**usual, **fields},
         worker_time={"environment": environment, "policy": 1 - worker - environment, "waiting": worker},
@@ -43,6 +44,9 @@ TRAINER = {"worker": 0.45, "update": 0.8}
         (make(trainer=0.6, environment=0.1), "the workers", ["worker.envs"], ["worker.num"]),
         (make(trainer=0.6, is_on_policy=True), "the workers", ["worker.num", f"episodes: {CHANGES}"], ["insert_ratio"]),
         (make(trainer=0.6, ratio_asked=None), "the workers", ["worker.num"], [CHANGES]),
+        (make(trainer=0.6, roles={"worker": {"cores": 3.5}}), "the workers", ["All 4 processors"], ["worker.num"]),
+        (make(**TRAINER, cpu_percent=99.0, roles={"worker": {"cores": 1.5}, "trainer": {"cores": 1.2}}),
+         "other programs: all 4 processors are busy, and this run has 2.7 of them", [], ["trainer.compile"]),
         (make(worker=0.8, mode="single", update=0.7), "updates take 80% of the time", ["compile"], ["worker.num"]),
         (make(worker=0.2, mode="single"), "collecting takes 80% of the time", [f"policies are then older, {CHANGES}"],
          ["worker.num"]),
@@ -61,3 +65,5 @@ def test_nothing_is_said_of_what_is_not_known():
     assert bottleneck(Status(state="running")) == ""
     assert bottleneck(make(awaits="warm-up", worker=0.9)) == ""
     assert bottleneck(Status(state="running", worker_time={"waiting": 0.9})) == "the first update is still to come"
+    slow = Status(state="running", worker_time={"waiting": 0.9}, opt_steps=3)
+    assert bottleneck(slow) == "the trainer: no update has ended lately"

@@ -49,8 +49,8 @@ def test_every_row_says_what_the_status_says():
         "workers": "environment 52%   policy 21%   rows 7%   waiting 20%",
         "trainer": "batch 3%   update 90%   waiting 7%",
         "losses": "critic_loss 0.123   actor_loss -12.3",
-        "memory": "main 210 MB   3 workers 1.3 GB   trainer 400 MB   replay holds 12,288 of 200,000",
-        "processors": "main 0.04   3 workers 2.90   trainer 0.97   60% of 8 busy",
+        "memory": "main 210 MB   worker x3 1.3 GB   trainer 400 MB   replay holds 12,288 of 200,000",
+        "processors": "main 0.04   worker x3 2.90   trainer 0.97   60% of 8 busy",
         "bottleneck": "both sides are busy: only more processors make it faster",
         "elapsed": "0:00:35   left at most 0:03:58   1,403 updates",
     }
