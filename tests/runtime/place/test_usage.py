@@ -133,6 +133,16 @@ def test_a_process_that_is_no_roles_own_tells_nothing():
     assert OwnUse().take() == ()
 
 
+def test_all_roles_of_a_graph_are_heard(build_graph, monkeypatch):
+    """A worker, a replay shard, the trainer, the parameter server and manage."""
+    graph, heard = build_graph(COUNTER, "mode=async", "logger.report_s=1e-9"), set()
+    monkeypatch.setattr(OwnUse, "take", lambda self: (id(self),))
+    graph.progress.usage.tell = heard.update
+    graph.manage.on_uses = heard.update
+    graph.run()
+    assert len(heard) == 5
+
+
 def test_a_run_in_one_process(run_graph):
     processes = run_graph(COUNTER, "mode=async").progress.summary(0.0, 0)["processes"]
     assert processes["main"]["cpu_s"] > 0
