@@ -22,7 +22,7 @@ def closing_text(summary: Mapping[str, Any], folder: Path) -> str:
         commands.append(f"drl-train resume={run}")
     if summary.get("checkpoint_best"):
         commands += [f"drl-eval run={run} episodes=100", f"drl-play run={run}", f"drl-export run={run}"]
-        commands.append(f"tensorboard --logdir {run}")
+        commands.append(f"tensorboard --logdir {shown(folder.parent)}")
     return "\n".join([*lines, *(f"{'      ' if i else 'next: '}{command}" for i, command in enumerate(commands))])
 
 

@@ -228,7 +228,7 @@ def test_the_output_names_the_folder_and_the_next_commands(small_run):
     assert f"drl-eval run={folder}" in out
     assert f"drl-play run={folder}" in out
     assert f"drl-export run={folder}" in out
-    assert f"tensorboard --logdir {folder.parent}\n" in out
+    assert f"tensorboard --logdir {os.path.dirname(folder)}\n" in out
     assert out.count("  eval  return ") == len(eval_rows(small_run.folder))
     assert "nan" not in out
 

@@ -25,6 +25,9 @@ class Sink:
     def report(self, scalars, env_steps):
         self.reports.append((scalars, env_steps))
 
+    def used(self, tell):
+        tell([ProcessUse("manage", "elsewhere", 7, 1.0, 2.5, 2**20)])
+
     def evaluate(self, load, params):
         self.evaluated.append(load.env_steps)
 
@@ -91,9 +94,9 @@ def test_the_state_says_what_a_run_is_at(make):
     assert status() == ("ending", "the last checkpoint")
 
 
-def test_what_manage_and_others_have_used_is_told(make, sink):
+def test_what_manage_has_used_is_asked_with_each_report(make):
     made = make()
-    sink.on_uses([ProcessUse("manage", "elsewhere", 7, 1.0, 2.5, 2**20)])
+    made.send(LoadParams(1, 2, 3))
     assert made.progress.usage.by_role()["manage"]["cpu_s"] == 2.5
 
 

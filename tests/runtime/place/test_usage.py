@@ -138,7 +138,6 @@ def test_all_roles_of_a_graph_are_heard(build_graph, monkeypatch):
     graph, heard = build_graph(COUNTER, "mode=async", "logger.report_s=1e-9"), set()
     monkeypatch.setattr(OwnUse, "take", lambda self: (id(self),))
     graph.progress.usage.tell = heard.update
-    graph.manage.on_uses = heard.update
     graph.run()
     assert len(heard) == 5
 
