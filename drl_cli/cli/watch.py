@@ -12,11 +12,11 @@ from typing import Any, Literal
 from drl_cli.cli.closing import closing_text, shown
 from drl_cli.cli.errors import INTERRUPTED, LOST, TERMINATED, UsageError, fail
 from drl_cli.cli.options import parse, usage
-from drl_cli.cli.resume import RUN_LOCK
 from drl_cli.cli.runs import find_run, read_json
 from drl_cli.metrics.console import TICK_S, Display, make_display
 from drl_cli.metrics.status import Status
 from drl_cli.metrics.text import clock
+from drl_cli.results.run import RUN_LOCK
 from drl_cli.utils.locks import is_locked
 from drl_cli.utils.ranges import Positive
 

@@ -15,10 +15,11 @@ from processes import SMALL, Run
 
 from drl_cli.cli import watch as module
 from drl_cli.cli.errors import LOST, USAGE
-from drl_cli.cli.resume import RUN_LOCK, claimed
+from drl_cli.cli.resume import claimed
 from drl_cli.cli.watch import Options, how_it_ended, watch
 from drl_cli.metrics import console
 from drl_cli.metrics.status import Status
+from drl_cli.results.run import RUN_LOCK
 from drl_cli.utils.locks import is_locked, lock
 
 STATUS = Status(
