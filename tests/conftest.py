@@ -123,7 +123,7 @@ def build_graph(tmp_path, request):
         if on_ray:
             request.getfixturevalue("ray_cluster")
             ray = RayRuntime(str(folder / "workers"), nodes=nodes)
-        console = Console(io.StringIO(), "test", config.total_env_steps, None, 1e9)
+        console = Console("quiet", io.StringIO(), time.time())
         progress, evaluated, evaluations = Progress(config, time.time()), Progress.evaluated, []
         progress.evaluated = lambda report: (evaluations.append(report), evaluated(progress, report))[1]
         graph = build(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from drl_cli.cli.errors import MISSING, RESOURCES, USER_CODE, UsageError, fail, users_errors
+from drl_cli.cli.errors import MISSING, RESOURCES, USER_CODE, UsageError, fail, outlive_closed_pipe, users_errors
 from drl_cli.cli.options import parse, usage
 from drl_cli.cli.trained import Trained, all_steps, open_trained
 from drl_cli.envs.config import EnvError, EnvFault, MissingExtra
@@ -36,6 +36,7 @@ class Options:
 
 def main() -> None:
     """The command."""
+    outlive_closed_pipe()
     if {"--help", "-h"} & set(sys.argv[1:]):
         print(usage("drl-play", Options, "record a video of how a run's policy acts"))
         return

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from drl_cli.cli.check import check_command
+from drl_cli.cli.closing import closing_text, shown
 from drl_cli.cli.command_line import flags_for_hydra, read_command, with_free_keys
 from drl_cli.cli.complete import shell_completion
 from drl_cli.cli.compose import brief
@@ -29,9 +31,10 @@ from drl_cli.cli.resume import claimed, named_run, resume, with_config_of
 from drl_cli.cli.search import is_search
 from drl_cli.cli.settings import build, to_yaml_keys
 from drl_cli.cli.sweep import run_sweep
+from drl_cli.metrics.console import Console, announce, erase
 from drl_cli.runtime.config import Config
 from drl_cli.sweeps.launcher import begin_job, end_with_sweep
-from drl_cli.types import leaves
+from drl_cli.types import EnvSpec, leaves
 from drl_cli.utils.clock import process_start
 from drl_cli.utils.cores import num_cores
 
@@ -77,8 +80,11 @@ def main() -> None:
                 raise UsageError("explain=true explains one run: leave -m and the lists of values out")
             if command.is_sweep:
                 sys.exit(run_sweep(command))
+            if console_kind(args) == "auto":
+                announce(sys.stdout, "reading the config")
             _run_hydra([*flags_for_hydra(command.flags), *OURS, *with_free_keys(command.overrides)])
     except UsageError as error:
+        erase(sys.stdout)
         fail(error)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
@@ -122,31 +128,46 @@ def _job(node: Any) -> None:
         exit_codes.append(int(summary["exit_code"]))
 
 
+def console_kind(args: Sequence[str]) -> str:
+    """What `console=` says on a command line."""
+    return next((arg.removeprefix("console=") for arg in reversed(args) if arg.startswith("console=")), "auto")
+
+
 def train(
     plain: dict[str, Any],
     note: str | None = None,
     args: Sequence[str] | None = None,
     started: float | None = None,
 ) -> dict[str, Any]:
-    """Check the composed config, train, print the summary; returns it. The `note` is a line of the run's header.
+    """Check the composed config, train, show how it goes and ends; returns the summary.
 
-    From Python, `args` are given instead of the command line, and `started` [s since the epoch] instead of when the
-    process began.
+    The `note` is a line of the run's header. From Python, `args` are given instead of the command line, and `started`
+    [s since the epoch] instead of when the process began.
     """
-    from drl_cli.cli.learning_checks import described
-    from drl_cli.cli.preflight import fill, join, preflight
-    from drl_cli.runtime.place.cluster import share_cores
-
+    erase(sys.stdout)
     config, args = build(plain), typed if args is None else args
     if config.explain:
         from drl_cli.cli.explain import explanation
 
         print("\n".join(explanation(config)))
         return {"exit_code": DONE}
+    kind = "quiet" if config.dry_run else config.console
+    began = process_start() if started is None else started
+    with Console(kind, sys.stdout, began, config.logger.console_s) as console:
+        return _train(config, console, note, args, began)
+
+
+def _train(config: Config, console: Console, note: str | None, args: Sequence[str], began: float) -> dict[str, Any]:
+    from drl_cli.cli.preflight import fill, join, preflight
+    from drl_cli.runtime.place.cluster import share_cores
+
     resumed = resume(config, args) if config.resume is not None else None
     config = resumed.config if resumed else config
     share_cores(config.mode)
-    cluster = join(config) if config.ray.address and not config.debug.in_process else None
+    cluster = None
+    if config.ray.address and not config.debug.in_process:
+        console.awaits(f"the cluster at {config.ray.address}")
+        cluster = join(config)
     config = fill(config, cluster.nodes if cluster else ())
     with users_errors(config.outside_modules):
         spec = preflight(config)
@@ -154,64 +175,61 @@ def train(
         shapes = [f"{path} {column.shape}".strip() for path, column in leaves(spec.obs).items()]
         print(f"{config.env.name}: {', '.join(shapes)} observations, {spec.action.text} actions; all checks passed")
         return {"exit_code": DONE}
+    from drl_cli.cli.learning_checks import described
     from drl_cli.runtime.files.checkpoint import write_json
     from drl_cli.runtime.run import run
     from drl_cli.runtime.run_folder import make_folder, run_record
-    from drl_cli.runtime.thread_choice import choose_threads
 
-    with users_errors(config.outside_modules):
-        config, seconds = choose_threads(config, spec, num_cores())
-    if seconds:
-        measured = ", ".join(f"{threads}: {1000 * each:.3g}" for threads, each in seconds.items())
-        print(f"trainer.threads=auto is {config.num_threads}: milliseconds of an update by threads are {measured}")
     folder, command = resumed.folder if resumed else make_folder(config), ["drl-train", *args]
     with claimed(folder):
         begin_job(folder)
         record = resumed.begin(command) if resumed else run_record(config, folder, command)
-        write_config(folder, dataclasses.replace(config, resume=None, from_config=None, confirm=False))
+        write_config(folder, config)
         write_json(folder / "run.json", record)
-        title = f"{config.env.name} {config.algo.name} {config.mode} seed {config.seed}  ->  {_shown(folder)}"
-        print(title if resumed is None else f"{title}  from step {resumed.env_steps:,}")
-        if note is not None:
-            print(note)
-        print(f"network: {described(config, spec)}", flush=True)
+        title = f"{config.env.name} {config.algo.name} {config.mode} seed {config.seed}"
+        console.folder = folder
+        console.update(run_id=folder.name, title=title, awaits="")
+        try:
+            config = _with_threads(config, spec, console)
+        except BaseException:
+            if resumed is None:  # it has not begun
+                shutil.rmtree(folder)
+            raise
+        write_config(folder, config)
+        start = f"  from step {resumed.env_steps:,}" if resumed else ""
+        for line in (f"{title}  ->  {shown(folder)}{start}", note, f"network: {described(config, spec)}"):
+            if line is not None:
+                console.line(line)
         checkpoint = resumed.checkpoint if resumed else None
-        began = process_start() if started is None else started
-        summary = run(config, spec, folder, record, began, cluster=cluster, checkpoint=checkpoint)
-    print(closing_text(summary, folder))
+        summary = run(config, spec, folder, record, began, console, cluster=cluster, checkpoint=checkpoint)
+    console.end(summary, closing_text(summary, folder))
     return summary
 
 
+def _with_threads(config: Config, spec: EnvSpec, console: Console) -> Config:
+    """The config with a number for `trainer.threads=auto`."""
+    from drl_cli.runtime.thread_choice import choose_threads
+
+    if config.trainer.threads == "auto":
+        console.update(awaits="what threads are worth here (trainer.threads=auto)")
+    with users_errors(config.outside_modules):
+        config, seconds = choose_threads(config, spec, num_cores())
+    if seconds:
+        measured = ", ".join(f"{threads}: {1000 * each:.3g}" for threads, each in seconds.items())
+        console.line(
+            f"trainer.threads=auto is {config.num_threads}: milliseconds of an update by threads are {measured}"
+        )
+    return config
+
+
 def write_config(folder: Path, config: Config) -> None:
-    """config.yaml, in one piece."""
+    """config.yaml, in one piece, without what says how it came about."""
     from omegaconf import OmegaConf
 
+    config = dataclasses.replace(config, resume=None, from_config=None, confirm=False)
     draft = folder / f".config.yaml.{os.getpid()}"
     OmegaConf.save(OmegaConf.create(to_yaml_keys(config)), draft)
     os.replace(draft, folder / "config.yaml")
-
-
-def closing_text(summary: dict[str, Any], folder: Path) -> str:
-    """The end of a run, and what to type next."""
-
-    def number(key: str, form: str) -> str:
-        value = summary.get(key)
-        return "-" if value is None else format(value, form)
-
-    lines = [
-        f"{summary['status']}: best return {number('best_return', '.1f')}, last {number('final_return', '.1f')}, "
-        f"{number('env_steps', ',')} env steps, {number('opt_steps', ',')} updates, {number('wall_s', '.0f')} s"
-    ]
-    commands = []
-    if summary["status"] != "done" and summary.get("checkpoint_last"):
-        commands += [f"drl-train resume={_shown(folder)}"]
-    if summary.get("checkpoint_best"):
-        commands += [f"drl-eval run={_shown(folder)} episodes=100", f"tensorboard --logdir {_shown(folder.parent)}"]
-    return "\n".join([*lines, *(f"{'      ' if i else 'next: '}{command}" for i, command in enumerate(commands))])
-
-
-def _shown(folder: Path) -> str:
-    return os.path.relpath(folder) if folder.is_relative_to(Path.cwd()) else str(folder)
 
 
 def versions() -> str:

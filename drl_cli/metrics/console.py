@@ -1,101 +1,229 @@
-"""The console: one line per report and evaluation, or one live table on a terminal."""
+"""The console: shows how a run goes as `console=` says, and keeps its status in the run's folder for drl-watch."""
 
+import json
+import math
+import os
+import socket
+import threading
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, TextIO
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, Protocol, TextIO
+
+from drl_cli.metrics.status import Status, finite
+from drl_cli.metrics.text import awaits_line, evaluation_line, report_line
+
+Kind = Literal["auto", "plain", "json", "quiet"]
+
+TICK_S = 2.0
+"""Seconds between two looks at the panel's clock."""
+AWAITS_S = 5.0
+"""While a run starts, plain text says at least this often [s] what is waited for."""
+
+
+class Display(Protocol):
+    """One way to show a run; lines are of text that stands for itself."""
+
+    def line(self, text: str) -> None: ...
+    def awaits(self, status: Status) -> None: ...
+    def report(self, status: Status) -> None: ...
+    def evaluation(self, status: Status, statistics: Mapping[str, float], env_steps: int, is_best: bool) -> None: ...
+    def tick(self, status: Status) -> None: ...
+    def end(self, status: Status, summary: Mapping[str, Any], text: str) -> None: ...
+    def close(self) -> None: ...
 
 
 class Console:
-    """`title` names the run; `total` are its environment steps, `target` is stop.return."""
+    """Holds the newest status; a context, in which a thread has the display follow the clock.
 
-    def __init__(self, out: TextIO, title: str, total: int, target: float | None, period_s: float) -> None:
-        self.out, self.title, self.total, self.target, self.period_s = out, title, total, target, period_s
-        self.started = self.printed = time.monotonic()
-        self.best: float | None = None
-        self.score: str = "-"
-        self.live: Any = None  # rich.live.Live, imported only on a terminal
-        if out.isatty():
-            from rich.live import Live
+    `started` is when the run's process began [s since the epoch], `period_s` the seconds between two reports as text.
+    """
 
-            self.live = Live(auto_refresh=False, transient=True)
-            self.live.start()
+    def __init__(self, kind: Kind, out: TextIO, started: float, period_s: float = 30.0) -> None:
+        self.status = Status(started=started, written=started, host=socket.gethostname(), pid=os.getpid())
+        self.folder: Path | None = None
+        self.display = make_display(kind, out, period_s)
+        self._lock, self._over = threading.RLock(), threading.Event()
 
-    def report(self, scalars: Mapping[str, float], env_steps: int) -> None:
-        """Show the newest numbers: on a terminal at once, else every `period_s`."""
-        if self.live is not None:
-            self.live.update(self._table(scalars, env_steps), refresh=True)
-        elif time.monotonic() - self.printed >= self.period_s:
-            self.printed = time.monotonic()
-            self.line(
-                f"step {env_steps:,}/{self.total:,}  eta {self._eta(env_steps)}  "
-                f"return {scalars.get('rollout/return_mean', float('nan')):.1f}  "
-                f"{scalars['perf/env_steps_per_s']:.0f} env/s  {scalars['perf/opt_steps_per_s']:.0f} updates/s  "
-                f"ratio {scalars['perf/updates_per_env_step']:.3g}  {bottleneck(scalars)}"
-            )
+    def __enter__(self) -> "Console":
+        self.update(awaits="the environment")
+        self.display.tick(self.status)
+        threading.Thread(target=self._follow, name="console", daemon=True).start()
+        return self
 
-    def evaluation(self, statistics: Mapping[str, float], env_steps: int, is_best: bool) -> None:
-        """One line per evaluation."""
-        mean = statistics["mean"]
-        self.best = mean if self.best is None else max(self.best, mean)
-        target = "" if self.target is None else f"  target {self.target:g}"
-        self.score = f"{mean:.1f} at step {env_steps:,}  best {self.best:.1f}{target}"
-        star = "  (best)" if is_best else ""
-        self.line(
-            f"eval at step {env_steps:,}: return {mean:.1f} +- {statistics['std']:.1f} "
-            f"[{statistics['min']:.1f}, {statistics['max']:.1f}] over {statistics['episodes']:.0f} episodes{star}"
-        )
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def line(self, text: str) -> None:
-        """Print a line, above the table where there is one."""
-        if self.live is not None:
-            self.live.console.print(text, highlight=False)
-        else:
-            with suppress(OSError):  # it goes to a file on a disk that is full
-                print(text, file=self.out, flush=True)
+        """Say something that is not a part of the status."""
+        with self._lock:
+            self.display.line(text)
+
+    def update(self, **fields: Any) -> None:  # Any: a Status's fields
+        """Change the status; it is shown with what comes next."""
+        with self._lock:
+            changed, moment = replace(self.status, **fields), time.time()
+            self.status = replace(changed, written=moment, wall_s=moment - changed.started)
+            if self.folder is not None:
+                with suppress(OSError):  # a disk that is full: who watches sees an older status, the run goes on
+                    self.status.write(self.folder)
+
+    def awaits(self, what: str) -> None:
+        """Say what the run waits for now, "" for nothing."""
+        with self._lock:
+            self.update(awaits=what, done=None, needed=None)
+            self.display.awaits(self.status)
+
+    def report(self, **fields: Any) -> None:
+        """Change the status and show it."""
+        with self._lock:
+            self.update(**fields)
+            self.display.report(self.status)
+
+    def evaluation(self, statistics: Mapping[str, float], env_steps: int, is_best: bool) -> None:
+        """Show what an evaluation of the version of these environment steps found."""
+        with self._lock:
+            evaluated = self.status.evaluated(env_steps, statistics["mean"])
+            self.update(scores=evaluated.scores, best=evaluated.best)
+            self.display.evaluation(self.status, statistics, env_steps, is_best)
+
+    def end(self, summary: Mapping[str, Any], text: str) -> None:
+        """Show how the run ended; `text` is for people."""
+        with self._lock:
+            self.update(state=str(summary["status"]), awaits="", done=None, needed=None)
+            self.display.tick(self.status)
+            self.close()
+            self.display.end(self.status, summary, text)
 
     def close(self) -> None:
         """Give the terminal back."""
-        if self.live is not None:
-            self.live.stop()
-            self.live = None
+        with self._lock:
+            self._over.set()
+            self.display.close()
 
-    def _eta(self, env_steps: int) -> str:
-        elapsed = time.monotonic() - self.started
-        seconds = int(max(0.0, elapsed * (self.total - env_steps) / env_steps)) if env_steps else 0
-        return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
-
-    def _table(self, scalars: Mapping[str, float], env_steps: int) -> Any:
-        from rich.table import Table
-
-        table = Table(title=self.title, show_header=False, title_justify="left")
-        table.add_row("progress", f"{env_steps:,} / {self.total:,} env steps   eta {self._eta(env_steps)}")
-        table.add_row("evaluation", self.score)
-        speed = ("env_steps_per_s", "opt_steps_per_s", "updates_per_env_step")
-        env, opt, ratio = (scalars[f"perf/{name}"] for name in speed)
-        table.add_row("speed", f"{env:.0f} env/s   {opt:.0f} updates/s   ratio {ratio:.3g}")
-        worker, trainer = scalars["perf/worker_wait_frac"], scalars["perf/trainer_wait_frac"]
-        lag = scalars.get("async/policy_lag", 0.0)
-        table.add_row("waits", f"policy lag {lag:.0f} updates   worker {worker:.0%}   trainer {trainer:.0%}")
-        losses = [f"{tag[6:]} {value:.3g}" for tag, value in scalars.items() if tag.startswith("train/")]
-        table.add_row("training", "   ".join(losses) or "-")
-        size = scalars["replay/size"]
-        table.add_row(
-            "machine",
-            f"{scalars['system/rss_mb']:.0f} MB   cpu {scalars['system/cpu_percent']:.0f}%   replay {size:,.0f}",
-        )
-        table.add_row("bottleneck", bottleneck(scalars))
-        return table
+    def _follow(self) -> None:
+        while not self._over.wait(TICK_S):
+            with self._lock:
+                self.display.tick(self.status)
 
 
-def bottleneck(scalars: Mapping[str, float]) -> str:
-    """Who waits for whom, and what to change."""
-    worker, trainer = scalars["perf/worker_wait_frac"], scalars["perf/trainer_wait_frac"]
-    if worker > 0.2 and worker > trainer:
-        if not scalars["perf/opt_steps"]:
-            return "workers wait for the trainer's first updates"
-        ratio = "orchestrator.sample_insert_ratio (on-policy: algo.epochs)"
-        return f"workers wait for the trainer: lower {ratio} or trainer.batch_size"
-    if trainer > 0.2:
-        return "the trainer waits for the workers: raise worker.num or worker.envs"
-    return "both sides are busy"
+def make_display(kind: Kind, out: TextIO, period_s: float) -> Display:
+    """`auto` is the panel on a terminal that can move its cursor, elsewhere plain lines."""
+    if kind == "auto" and is_terminal(out):
+        from drl_cli.metrics.live import Live  # rich is imported only here
+
+        return Live(out)
+    return {"json": Json, "quiet": Quiet}.get(kind, Plain)(out, period_s)
+
+
+def is_terminal(out: TextIO) -> bool:
+    """Whether a panel can be drawn there."""
+    return out.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
+
+
+def announce(out: TextIO, what: str) -> None:
+    """On a terminal say at once what is done, until there is something to show; `erase` takes it back."""
+    if is_terminal(out):
+        print(f"{what} ...", end="\r", file=out, flush=True)
+
+
+def erase(out: TextIO) -> None:
+    """Take back what was announced."""
+    if is_terminal(out):
+        print("\x1b[2K", end="", file=out, flush=True)
+
+
+class Quiet:
+    """Shows nothing; warnings and errors go to stderr by other ways."""
+
+    def __init__(self, out: TextIO, period_s: float) -> None:
+        self.out, self.period_s = out, period_s
+        self.reported = -math.inf  # when the last report was shown [s]
+
+    def line(self, text: str) -> None:
+        """Nothing here, and so all that a display does not do."""
+
+    def awaits(self, status: Status) -> None: ...
+    def report(self, status: Status) -> None: ...
+    def evaluation(self, status: Status, statistics: Mapping[str, float], env_steps: int, is_best: bool) -> None: ...
+    def tick(self, status: Status) -> None: ...
+    def end(self, status: Status, summary: Mapping[str, Any], text: str) -> None: ...
+    def close(self) -> None: ...
+
+    def print(self, text: str) -> None:
+        """One line, at once."""
+        with suppress(OSError):  # it goes to a file on a disk that is full
+            print(text, file=self.out, flush=True)
+
+    def is_due(self, status: Status) -> bool:
+        """Whether it is time to show a report, of a run that has begun to collect; it is then taken as shown."""
+        if status.state == "starting" or time.monotonic() - self.reported < self.period_s:
+            return False
+        self.reported = time.monotonic()
+        return True
+
+
+class Plain(Quiet):
+    """Lines of text: from the first steps on every `period_s`, at each evaluation, and of what a run waits for."""
+
+    def __init__(self, out: TextIO, period_s: float) -> None:
+        super().__init__(out, period_s)
+        self.said, self.said_at = "", -math.inf
+
+    def line(self, text: str) -> None:
+        self.print(text)
+
+    def awaits(self, status: Status) -> None:
+        """At once while the run starts; later only what takes long, by `tick`."""
+        if status.state == "starting":
+            self._say(status)
+
+    def tick(self, status: Status) -> None:
+        """Nothing before the run has a title: there may be an error to say first."""
+        if not status.title:
+            return
+        is_long_ago = time.monotonic() - self.said_at >= AWAITS_S
+        if status.awaits != self.said or (status.state == "starting" and is_long_ago):
+            self._say(status)
+
+    def report(self, status: Status) -> None:
+        if self.is_due(status):
+            self.said = status.awaits
+            self.print(report_line(status))
+
+    def evaluation(self, status: Status, statistics: Mapping[str, float], env_steps: int, is_best: bool) -> None:
+        self.print(evaluation_line(status, statistics, env_steps, is_best))
+
+    def end(self, status: Status, summary: Mapping[str, Any], text: str) -> None:
+        self.print(text)
+
+    def _say(self, status: Status) -> None:
+        self.said, self.said_at = status.awaits, time.monotonic()
+        if status.awaits:
+            self.print(awaits_line(status, time.time() - status.started))
+
+
+class Json(Quiet):
+    """What Plain says, one object a line; `event` says what it is."""
+
+    def line(self, text: str) -> None:
+        self._put("note", {"text": text})
+
+    def awaits(self, status: Status) -> None:
+        if status.awaits:
+            self._put("awaits", {"what": status.awaits, "wall_s": round(status.wall_s, 3)})
+
+    def report(self, status: Status) -> None:
+        if self.is_due(status):
+            self._put("status", status.json())
+
+    def evaluation(self, status: Status, statistics: Mapping[str, float], env_steps: int, is_best: bool) -> None:
+        self._put("evaluation", {"env_steps": env_steps, "is_best": is_best, **statistics})
+
+    def end(self, status: Status, summary: Mapping[str, Any], text: str) -> None:
+        self._put("end", summary)
+
+    def _put(self, event: str, fields: Mapping[str, Any]) -> None:
+        self.print(json.dumps({"event": event, **finite(fields)}))

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.algos.lookup import module_path
 from drl_cli.envs.config import EnvConfig
+from drl_cli.metrics.console import Kind
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.replay.config import PrioritizedConfig, ReplayConfig, SequencesConfig
 from drl_cli.replay.frames import Stacking, make_stackings
@@ -162,6 +163,7 @@ class Config:
     confirm: bool
     dry_run: bool
     explain: bool
+    console: Kind
     stop: StopConfig
     orchestrator: OrchestratorConfig
     worker: WorkerConfig

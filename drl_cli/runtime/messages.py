@@ -42,9 +42,23 @@ class Block:
 
 
 @dataclass(frozen=True)
+class ProcessUse:
+    """What a process of a role has used since it `began`: processor seconds; and its memory now, in bytes."""
+
+    role: str
+    host: str
+    pid: int
+    began: float
+    cpu_s: float
+    rss: int
+
+
+@dataclass(frozen=True)
 class InsertTransition:
     """Header of rows for replay. `rows` are complete; `env_steps` were taken, of which some rows may come later.
 
+    The workers were at work for `work_s` seconds, summed over them; `env_s` of these went into environments, `policy_s`
+    into the policy. `uses` says what processes have used, where it is time to.
     `faults` says, a line each, which environments were made anew and why. A proxy adds which of its workers were
     replaced, in `restarts` and `notes`, and the messages within it, by route.
     """
@@ -56,6 +70,10 @@ class InsertTransition:
     routes: Mapping[int, int] = field(default_factory=dict)
     faults: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    work_s: float = 0.0
+    env_s: float = 0.0
+    policy_s: float = 0.0
+    uses: tuple[ProcessUse, ...] = ()
 
     @property
     def rows(self) -> int:
@@ -88,7 +106,7 @@ class BatchTrainingData:
     `row_ids` `[num_batches, batch_size]` are the numbers of the rows, where the table wants their priorities;
     `dropped` transitions were too old to be served; `stats` is what the table has to report. `version` and `env_steps`
     are the request's; `moments` are those of all rows that came into this `shard`, where the trainer normalises by
-    them. `seconds` is what drawing took.
+    them. `seconds` is what drawing took, `uses` as in InsertTransition.
     """
 
     trainer: int
@@ -103,6 +121,7 @@ class BatchTrainingData:
     shard: int = 0
     moments: RunningMoments | None = field(default=None, compare=False)
     seconds: float = field(default=0.0, compare=False)
+    uses: tuple[ProcessUse, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -138,7 +157,8 @@ class TrainReport:
     """What one train call did: metrics are means over its updates.
 
     `skipped` more were left out, being not finite. `num_batches` were served, `dropped` transitions were not, being
-    too old, and `sample_s` went into drawing; `replay` is the table's own report.
+    too old, and `sample_s` went into drawing; `replay` is the table's own report. Of the `seconds`, `batch_s` went into
+    making the batches ready. `uses` as in InsertTransition, the replay shard's included.
     """
 
     opt_steps: int
@@ -150,6 +170,8 @@ class TrainReport:
     dropped: int
     replay: Mapping[str, float]
     sample_s: float
+    batch_s: float = 0.0
+    uses: tuple[ProcessUse, ...] = ()
 
 
 @dataclass(frozen=True)

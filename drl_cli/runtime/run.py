@@ -45,19 +45,17 @@ def run(
     folder: Path,
     record: dict[str, Any],
     started: float,
+    console: Console,
     *,
     cluster: Cluster | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> dict[str, Any]:
     """Train in a prepared run folder, from the checkpoint where one is given; returns the summary.
 
-    `record` is what run.json says of the run, `started` when its process began [s since the epoch]. No exception leaves
-    this function but a bug of its own: what ended the run is in the summary's exit code.
+    `record` is what run.json says of the run, `started` when its process began [s since the epoch]; the `console` shows
+    all but the end. No exception leaves this function but a bug of its own: what ended the run is in the summary's exit
+    code.
     """
-    console = Console(
-        sys.stdout, f"{config.env.name} {config.algo.name} {config.mode}", config.total_env_steps,
-        config.stop.return_, config.logger.console_s,
-    )  # fmt: skip
     progress = Progress(config, started, folder / "trace.jsonl" if config.debug.trace else None)
     session: Session | None = cluster
     orchestrator: Orchestrator | None = None
@@ -67,10 +65,12 @@ def run(
                 session = RaySession(object_store_mb(config, spec))
                 if config.mode != "single":
                     session.start()
+                    console.awaits("Ray")
             ray = _runtime(session, folder, signals) if session else None
             orchestrator = build(
                 config, spec, folder, progress, console, ray=ray, incarnation=first_incarnation(checkpoint)
             )
+            console.awaits("the trainer and the workers")
             if isinstance(session, RaySession):
                 session.start()  # mode=single: not before training can begin, which it would slow down
             if checkpoint is not None:
@@ -81,7 +81,6 @@ def run(
             exit_code = _on_error(error, config, orchestrator, session, signals, folder)
         finally:
             signals.is_closing = True
-            console.close()
         summary = summarise(config, folder, record, progress, orchestrator, exit_code)
         _close(orchestrator, session, str(summary["status"]), exit_code)
     return summary

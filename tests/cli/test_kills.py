@@ -138,7 +138,7 @@ def test_without_this_role_a_run_ends_soon_and_can_be_resumed(start, role, mode,
 )
 def test_this_role_is_restarted_and_the_run_is_done(start, role, mode, args, says):
     run = start(*SMALL, f"mode={mode}", "total_env_steps=8000", *args)
-    run.until_said("eval at")
+    run.until_said("eval  return")
     run.kill(role)
     assert run.wait() == 0, run.err
     first, *others = run.err.splitlines()

@@ -31,7 +31,7 @@ PHASES = {
     "training": ((), lambda run: run.saved >= 400),
     "evaluating": (
         (*SLOW_EVALUATION, "manage.eval_period=100"),
-        lambda run: run.saved >= 400 and "eval at" not in run.out,
+        lambda run: run.saved >= 400 and "eval  return" not in run.out,
     ),
     "saving": (
         ("checkpoint.period=1",),

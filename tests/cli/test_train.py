@@ -226,8 +226,11 @@ def test_the_output_names_the_folder_and_the_next_commands(small_run):
     assert small_run.done.stderr == ""
     folder = str(small_run.folder.relative_to(small_run.cwd))
     assert f"drl-eval run={folder}" in out
+    assert f"drl-play run={folder}" in out
+    assert f"drl-export run={folder}" in out
     assert f"tensorboard --logdir {os.path.dirname(folder)}\n" in out
-    assert out.count("eval at step") == len(eval_rows(small_run.folder))
+    assert out.count("  eval  return ") == len(eval_rows(small_run.folder))
+    assert "nan" not in out
 
 
 # The same run again
@@ -401,7 +404,7 @@ def interrupted(tmp_path_factory, tiny):
         )
     ended = {}
     for number, (cwd, process) in runs.items():
-        seen = next((line for line in process.stdout if line.startswith("eval at step")), None)
+        seen = next((line for line in process.stdout if "  eval  return " in line), None)
         assert seen, "the run ended before its first evaluation"
         os.kill(process.pid, number)
         out, _ = process.communicate(timeout=120)

@@ -1,11 +1,13 @@
 """What ends a run, and the exit code that says so."""
 
+import io
 import time
 
 import pytest
 from graphs import COUNTER, TINY, make_config
 
 from drl_cli.envs.make import read_spec
+from drl_cli.metrics.console import Console
 from drl_cli.runtime import run as run_module
 from drl_cli.runtime.errors import CheckpointError, Diverged, EnvironmentFailed, RoleLost
 
@@ -27,9 +29,10 @@ def test_the_exit_code_tells_the_kind_of_end(tmp_path, monkeypatch, capsys, erro
         raise error
 
     monkeypatch.setattr(run_module, "build", build)
+    console = Console("quiet", io.StringIO(), time.time())
     config = make_config(*TINY, COUNTER, "mode=single", "debug.in_process=true")
     (tmp_path / "checkpoints").mkdir()
-    summary = run_module.run(config, read_spec(config.env), tmp_path, {"id": "test"}, time.time())
+    summary = run_module.run(config, read_spec(config.env), tmp_path, {"id": "test"}, time.time(), console)
     assert summary["exit_code"] == code
     assert capsys.readouterr().err.startswith("error: ")
     assert type(error).__name__ in (tmp_path / "error.txt").read_text()

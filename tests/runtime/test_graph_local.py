@@ -270,7 +270,7 @@ def test_single_mode_trains_and_evaluates_though_ray_does_not_start(tmp_path, ca
 
     config = make_config(*TINY, COUNTER, "mode=single")
     (tmp_path / "checkpoints").mkdir()
-    console = Console(io.StringIO(), "test", config.total_env_steps, None, 1e9)
+    console = Console("quiet", io.StringIO(), 0.0)
     runtime = RayRuntime(str(tmp_path), no_ray)
     graph = build(config, read_spec(config.env), tmp_path, Progress(config, 0.0), console, ray=runtime)
     graph.run()

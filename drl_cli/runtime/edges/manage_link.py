@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from drl_cli.runtime.messages import EvalReport, LoadParams
+from drl_cli.runtime.messages import EvalReport, LoadParams, ProcessUse
 from drl_cli.runtime.place.handles import ActorDied, Handle, ObjectLost, Ref, get, wait
 from drl_cli.utils.clock import now
 
@@ -41,6 +41,10 @@ class ManageLink:
     def report(self, scalars: Mapping[str, float], env_steps: int) -> None:
         """Record these scalars."""
         self._send("report", scalars, env_steps, on_done=_say)
+
+    def used(self, tell: Callable[[Sequence[ProcessUse]], None]) -> None:
+        """Have `tell` called with what manage's process has used."""
+        self._send("used", on_done=lambda uses: tell(uses or ()))
 
     def commit(self, parts: Sequence[Any], on_done: Callable[[str | Exception | None], None]) -> None:
         """Make a checkpoint of these parts (Manage.commit); `on_done` gets its answer, None when manage died."""

@@ -73,7 +73,7 @@ class Learning:
 
         def on_report(ref: Ref) -> None:
             try:
-                get(ref)
+                self.progress.usage.tell(get(ref).uses)
             except Diverged as error:
                 raise self.trainers.at_fault(reports, error) from error
             missing.remove(ref)
@@ -136,4 +136,5 @@ class Learning:
         self.on_published(self.params_header, self.params)
 
     def _push(self, params: Ref) -> None:
-        self.calls.expect(self.server.call("push", self.params_header, params), "parameter server", get)
+        ref = self.server.call("push", self.params_header, params)
+        self.calls.expect(ref, "parameter server", lambda ref: self.progress.usage.tell(get(ref)))

@@ -97,6 +97,7 @@ class Orchestrator:
 
     def finish(self) -> None:
         """Publish, save and evaluate the last weights; an interrupt spares the evaluation."""
+        self.reports.ending("the last checkpoint")
         self._settle()
         self.calls.expect(self.trainers.describe(), self.trainers.roles[0], self._on_described)
         self._until(lambda: self.trainer_facts is not None)
@@ -108,6 +109,7 @@ class Orchestrator:
         self._save()
         self._until(lambda: not self.saver.busy)
         newest = self.learning.params_header, self.learning.params
+        self.reports.ending("the last evaluation")
         self.manage.finish(*newest, self.config.orchestrator.stall_s, is_over=lambda: self.interrupted)
 
     def rescue(self) -> None:
@@ -115,6 +117,7 @@ class Orchestrator:
         if self.learning.params is None:
             return
         self.deadline = now() + RESCUE_S
+        self.reports.ending("what can be saved")
         try:
             self._settle()
             self._until(lambda: not self.saver.busy)
@@ -253,7 +256,7 @@ class Orchestrator:
     def _housekeeping(self) -> None:
         self.manage.poll()
         if now() >= self.reports.next:
-            self.reports.send(self.learning.params_header)
+            self.reports.send(self.learning.params_header, "paused" if self.paused else "running")
         if self.config.stop.wall_s is not None and self.progress.process_s() >= self.config.stop.wall_s:
             self.stop("wall_s")
 

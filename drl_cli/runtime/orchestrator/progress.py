@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import logging
+import math
 import os
 import time
 from collections import Counter, deque
@@ -13,19 +14,25 @@ from typing import Any
 import psutil
 
 from drl_cli.metrics.aggregation import Means, over_shards, spread
+from drl_cli.metrics.status import MOST_SCORES
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.messages import EvalReport, InsertTransition, Trace, TrainReport
+from drl_cli.runtime.orchestrator.recent import Totals
 from drl_cli.runtime.place.usage import Usage
 from drl_cli.utils.clock import Waiting, now
 
 log = logging.getLogger(__name__)
+
+LATEST = 100
+"""Episodes of training over which a return is shown: between two reports there may be none."""
 
 
 class Progress:
     """The counters mean the same in every mode: env_steps are over all workers, opt_steps are gradient updates.
 
     `inserts` are transitions that have landed in replay, `samples` batches drawn, `loads` versions published. Times
-    are in seconds; `started` is when the process began, since the epoch.
+    are in seconds; `started` is when the process began, since the epoch. `latest` are the returns and lengths of the
+    last episodes of training, `scores` the env_steps and mean returns of the last evaluations.
     """
 
     def __init__(self, config: Config, started: float, trace_file: Path | None = None) -> None:
@@ -40,6 +47,9 @@ class Progress:
         self.time_to_return: EvalReport | None = None
         self.best: EvalReport | None = None
         self.last: EvalReport | None = None
+        self.latest: deque[tuple[float, int]] = deque(maxlen=LATEST)
+        self.scores: deque[tuple[int, float]] = deque(maxlen=MOST_SCORES)
+        self.work_s = self.env_s = self.policy_s = self.update_s = 0.0  # of workers and trainer, in this process
         self.peak_rss_mb = 0.0
         self.usage = Usage()
         self.trainer_idle = Waiting()
@@ -52,7 +62,8 @@ class Progress:
         self._skipped_said = 0
         self._replay: dict[int, Mapping[str, float]] = {}
         self._worker_steps: Counter[int] = Counter()  # since the last report
-        self._last_report = (now(), self.counts())
+        self._began = now()
+        self._last_report = (self._began, self.counts())
         self._first = (0, 0)  # env_steps and opt_steps of the run before this process
         self._anew = (0.0, 0)  # env_steps that paid for updates, and inserts, before replay was last empty
 
@@ -79,17 +90,27 @@ class Progress:
         self.worker_restarts += header.restarts
         self.env_restarts += len(header.faults)
         self.num_episodes += len(header.episodes)
-        self._episodes.extend((episode.ret, episode.length) for episode in header.episodes)
+        ended = [(episode.ret, episode.length) for episode in header.episodes]
+        self._episodes.extend(ended)
+        self.latest.extend(ended)
         for episode in header.episodes:
             self._means.add({f"rollout/{name}": value for name, value in episode.info.items()})
+        self.work_s += header.work_s
+        self.env_s += header.env_s
+        self.policy_s += header.policy_s
+        self.usage.tell(header.uses)
         for block in header.blocks:
             lag = self.opt_steps - block.opt_steps
             self._lags = [self._lags[0] + lag, self._lags[1] + 1, max(self._lags[2], lag)]
             self._means.add({"async/policy_lag": lag})
             self._worker_steps[block.worker] += block.last_env_step - block.first_env_step
-        excess = self.inserts - self._anew[1] - self.config.orchestrator.min_inserts
-        if self.warm_env_steps is None and excess >= 0:
-            self.warm_env_steps = self.env_steps - excess - self._anew[0]
+        missing = self.missing_inserts()
+        if self.warm_env_steps is None and missing <= 0:
+            self.warm_env_steps = self.env_steps + missing - self._anew[0]
+
+    def missing_inserts(self) -> int:
+        """Transitions that have to land until min_inserts have; negative beyond that."""
+        return self.config.orchestrator.min_inserts - (self.inserts - self._anew[1])
 
     def lost(self, header: InsertTransition) -> None:
         """Count a block out again that was lost on its way to replay."""
@@ -105,6 +126,7 @@ class Progress:
         self.samples += report.num_batches
         self._replay[shard] = report.replay
         self.skipped_updates += report.skipped
+        self.update_s += report.seconds - report.batch_s
         if self._skipped_said == 0:
             self._say_skipped()
         if report.num_batches:
@@ -122,6 +144,8 @@ class Progress:
     def evaluated(self, report: EvalReport) -> bool:
         """An evaluation is done; returns whether it reached stop.return."""
         self.last = report
+        if math.isfinite(report.mean):
+            self.scores.append((report.params_header.env_steps, report.mean))
         if self.best is None or report.mean > self.best.mean:
             self.best = report
         goal = self.config.stop.return_
@@ -153,6 +177,7 @@ class Progress:
             "wall_s": self.wall_s(),
             "peak_rss_mb": self.peak_rss_mb,
             "messages": {str(route): count for route, count in self.trace.counts.items()},
+            "scores": list(self.scores),
             **{name: report and dataclasses.asdict(report) for name, report in reports.items()},
         }
 
@@ -162,6 +187,7 @@ class Progress:
         for name in (*self.counts(), *others):
             setattr(self, name, state[name])
         self.wall_before_s = state["wall_s"]
+        self.scores.extend((env_steps, mean) for env_steps, mean in state.get("scores", ()))
         for name in ("time_to_return", "best", "last"):
             setattr(self, name, state[name] and EvalReport.of(state[name]))
         self.trace.counts.update({int(route): count for route, count in state["messages"].items()})
@@ -190,6 +216,13 @@ class Progress:
         if self.train_started is not None:
             trainer = self.trainer_idle.seconds(moment) / max(1e-9, moment - self.train_started)
         return min(1.0, worker_wait_s / worker_time), min(1.0, max(0.0, trainer))
+
+    def totals(self, worker_wait_s: float) -> Totals:
+        """What was done and waited for until now; before its first update the trainer waited."""
+        moment = self.ended or now()
+        trainer_wait = self.trainer_idle.seconds(moment) + (self.train_started or moment) - self._began
+        counts, work = (self.env_steps, self.opt_steps), (self.work_s, self.env_s, self.policy_s)
+        return Totals(moment, *counts, worker_wait_s, *work, trainer_wait, self.update_s)
 
     def report(self, worker_wait_s: float) -> dict[str, float]:
         """Scalars by tag: means and rates since the last report, counters since the beginning."""

@@ -21,7 +21,8 @@ from drl_cli.runtime.files.checkpoint import (
     write_arrays,
     write_json,
 )
-from drl_cli.runtime.messages import EvalReport, LoadParams
+from drl_cli.runtime.messages import EvalReport, LoadParams, ProcessUse
+from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.runtime.roles.camera import Camera
 from drl_cli.runtime.roles.evaluator import Score, Scorer, make_evaluator
 from drl_cli.runtime.roles.recording import Recording
@@ -50,6 +51,7 @@ class Manage:
         self.until_film = config.manage.video_period and 1
         self.lock = threading.Lock()
         self.claim = lock(folder / MANAGE_LOCK, shared=True)
+        self.use = OwnUse()
         self.best = float("-inf")
         if (self.checkpoints / "best").exists():
             self.best = float(read_manifest(self.checkpoints / "best")["mean"])
@@ -59,6 +61,10 @@ class Manage:
         with self.lock:
             self.recording.report(scalars, env_steps)
             return self.recording.take_problems()
+
+    def used(self) -> tuple[ProcessUse, ...]:
+        """What this process has used, where it is time to say so."""
+        return self.use.take()
 
     def evaluate(self, params_header: LoadParams, params: Array) -> EvalReport:
         """Score this version, write it down at its env steps, and save it if it is the best so far."""

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from drl_cli.runtime.files.checkpoint import load_model, save_model
-from drl_cli.runtime.messages import LoadParams
+from drl_cli.runtime.messages import LoadParams, ProcessUse
+from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.types import Array
 
 
@@ -17,12 +18,13 @@ class ParameterServer:
     def __init__(self) -> None:
         self.params_header: LoadParams | None = None
         self.params: Array | None = None
+        self.use = OwnUse()
 
-    def push(self, params_header: LoadParams, params: Array) -> int:
-        """Keep a newer version, ignore an older one; returns the version held."""
+    def push(self, params_header: LoadParams, params: Array) -> tuple[ProcessUse, ...]:
+        """Keep a newer version, ignore an older one; returns what its process has used, where it is time to."""
         if self.params_header is None or params_header.version > self.params_header.version:
             self.params_header, self.params = params_header, params.copy()
-        return self.params_header.version
+        return self.use.take()
 
     def pull(self) -> tuple[LoadParams, Array]:
         """The newest version; raises ValueError before the first push."""

@@ -11,6 +11,7 @@ from drl_cli.algos.base import Algorithm, Counts, Update
 from drl_cli.runtime.errors import AlgorithmFailed, AlgorithmRefused
 from drl_cli.runtime.messages import BatchTrainingData, LoadParams, TrainReport, UpdatePriority
 from drl_cli.runtime.place.handles import node_address
+from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
 from drl_cli.runtime.roles.divergence import check_metrics, check_state
 from drl_cli.types import Array, Columns, State, gathered
@@ -33,6 +34,7 @@ class Trainer:
         self.algorithm = build(context)
         self.normalizer = normalizer
         self.opt_steps = self.calls = 0
+        self.use = OwnUse()
 
     def listen(self) -> tuple[str, int]:
         """Where the other trainers find this one."""
@@ -66,6 +68,7 @@ class Trainer:
             self.normalizer.receive(header, is_on_policy="log_prob" in columns)
             batches = self.normalizer(batches)
         rows = zip(*(batch.unbind() for batch in batches.values()), strict=True)
+        batch_s = time.perf_counter() - started
         updates, opt_steps = list[Update](), self.opt_steps
         for batch in rows:
             update = self._learn(gathered(dict(zip(batches, batch, strict=True))), Counts(opt_steps, header.env_steps))
@@ -80,7 +83,8 @@ class Trainer:
         seconds = time.perf_counter() - started
         served = (header.num_batches, header.dropped, header.stats, header.seconds)
         skipped = sum(update.skipped for update in updates)
-        return TrainReport(self.opt_steps, num_updates, skipped, means, seconds, *served), priorities
+        uses = (*header.uses, *self.use.take())
+        return TrainReport(self.opt_steps, num_updates, skipped, means, seconds, *served, batch_s, uses), priorities
 
     def _to_device(self, column: Array) -> "torch.Tensor":
         tensor = torch.from_numpy(column)

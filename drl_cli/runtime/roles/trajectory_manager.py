@@ -12,6 +12,7 @@ from drl_cli.replay.base import Table
 from drl_cli.runtime.files.replay_files import read_states, refill
 from drl_cli.runtime.files.replay_saver import CHUNK_BYTES, ReplaySaver
 from drl_cli.runtime.messages import BatchTrainingData, InsertTransition, SampleBatch, UpdatePriority
+from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.runtime.roles.normalization import Layout
 from drl_cli.types import Columns, State
 from drl_cli.utils.moments import RunningMoments
@@ -35,6 +36,7 @@ class TrajectoryManager:
         self.saver = ReplaySaver(table, shard, chunk_bytes)
         self.moments = None if layout is None else RunningMoments.empty(layout.size)
         self.last_block: dict[tuple[int, int], int] = {}
+        self.use = OwnUse()
 
     def insert(self, message: InsertTransition, columns: Columns) -> int:
         """Copy the rows in; returns the inserts so far. Raises ValueError for a block that came before."""
@@ -55,6 +57,7 @@ class TrajectoryManager:
         """
         started = time.perf_counter()
         drawn = self.table.sample(message.num_batches, message.batch_size, message.version)
+        uses = self.use.take()
         size, stats = message.batch_size // message.num_trainers, dict(self.table.stats())
         if self.moments is not None:
             stats["normalizer_count"] = self.moments.count
@@ -76,6 +79,7 @@ class TrajectoryManager:
                 shard=self.shard,
                 moments=self.moments,
                 seconds=seconds,
+                uses=uses,
             )
             parts += [header, drawn.columns if message.num_trainers == 1 else _part(drawn.columns, mine)]
         return tuple(parts)

@@ -19,6 +19,7 @@ from drl_cli.replay.sequences import SequenceBuilder
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import EnvironmentFailed
 from drl_cli.runtime.messages import Block, InsertTransition, LoadParams
+from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.runtime.roles.exploration import describe, personal
 from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.types import (
@@ -70,6 +71,8 @@ class Worker:
         self.params: Array | None = None
         self.blocks = 0
         self.env_steps = 0
+        self.env_s = self.policy_s = 0.0
+        self.use = OwnUse()
         if config.worker.exploration is not None:
             log.info("worker %d explores by %s", index, describe(config.worker.exploration, index, config.num_workers))
 
@@ -81,6 +84,7 @@ class Worker:
         `[rows, ...]`.
         """
         started = time.perf_counter()
+        self.env_s = self.policy_s = 0.0
         if params is not None:
             self.policy.load(params)
             self.held, self.params = params_header, params
@@ -110,15 +114,28 @@ class Worker:
         )
         self.blocks += 1
         seconds = time.perf_counter() - started
-        faults = tuple(f"worker {self.index} {fault}" for fault in self.envs.take_faults())
-        return InsertTransition((block,), self.envs.take_episodes(), seconds, faults=faults), columns
+        header = InsertTransition(
+            (block,),
+            self.envs.take_episodes(),
+            seconds,
+            faults=tuple(f"worker {self.index} {fault}" for fault in self.envs.take_faults()),
+            work_s=seconds,
+            env_s=self.env_s,
+            policy_s=self.policy_s,
+            uses=self.use.take(),
+        )
+        return header, columns
 
     def _step(self, random_actions: bool) -> int:
         """Step all environments; returns how many of them took the step."""
         seen = self.envs.obs
         obs = seen.copy() if isinstance(seen, np.ndarray) else map_parts(np.ndarray.copy, seen)
+        begun = time.perf_counter()
         columns = self.policy.random(obs, self.last) if random_actions else self.policy.act(obs, self.last)
+        acted = time.perf_counter()
         step = self.envs.step(columns["action"])
+        self.env_s += time.perf_counter() - acted
+        self.policy_s += acted - begun
         self.builder.append({**flat_columns("obs", obs), **columns, **step.columns(), "source": self.source})
         self.last = Last.of(columns["action"], step.reward, self.envs.begun)
         return int(np.count_nonzero(step.valid))

@@ -7,6 +7,7 @@ import numpy as np
 from drl_cli.runtime.edges.worker_pool import WorkerPool
 from drl_cli.runtime.messages import InsertTransition, LoadParams, Trace
 from drl_cli.runtime.place.handles import Ref, Runtime, get
+from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.types import Array, Columns
 
 
@@ -20,6 +21,7 @@ class WorkerProxy:
         self.pool, self.runtime, self.window_s = pool, runtime, window_s
         self.params: Ref = None
         self.trace = Trace()
+        self.use = OwnUse()
 
     def collect(self, params_header: LoadParams, params: Array | None = None) -> tuple[InsertTransition, Columns]:
         """Start every idle worker and return the merged block of those that are done within the window."""
@@ -46,6 +48,10 @@ class WorkerProxy:
             routes=self.trace.take(),
             faults=tuple(fault for header in headers for fault in header.faults),
             notes=tuple(self.pool.take_notes()),
+            work_s=sum(header.work_s for header in headers),
+            env_s=sum(header.env_s for header in headers),
+            policy_s=sum(header.policy_s for header in headers),
+            uses=(*self.use.take(), *(use for header in headers for use in header.uses)),
         )
         return merged, columns
 

@@ -1,5 +1,6 @@
 """Reports: what is sent, and which versions are evaluated."""
 
+import io
 import time
 from collections import Counter
 from types import SimpleNamespace
@@ -7,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 from graphs import COUNTER, TINY, make_config
 
-from drl_cli.runtime.messages import EvalReport, LoadParams
+from drl_cli.metrics.console import Console
+from drl_cli.runtime.messages import Block, EvalReport, InsertTransition, LoadParams, ProcessUse
 from drl_cli.runtime.orchestrator import reports as module
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.progress import Progress
@@ -15,19 +17,19 @@ from drl_cli.runtime.orchestrator.reports import Reports
 
 
 class Sink:
-    """A manage and a console that note what they are given."""
+    """A manage that notes what it is given."""
 
     def __init__(self):
-        self.reports, self.evaluated, self.said = [], [], []
+        self.reports, self.evaluated = [], []
 
     def report(self, scalars, env_steps):
         self.reports.append((scalars, env_steps))
 
+    def used(self, tell):
+        tell([ProcessUse("manage", "elsewhere", 7, 1.0, 2.5, 2**20)])
+
     def evaluate(self, load, params):
         self.evaluated.append(load.env_steps)
-
-    def evaluation(self, statistics, env_steps, is_best):
-        self.said.append((statistics["mean"], env_steps, is_best))
 
 
 @pytest.fixture
@@ -46,7 +48,8 @@ def make(sink, monkeypatch):
         pool, calls = SimpleNamespace(wait_seconds=lambda moment: moment - 97.0), Counter(worker=2)
         calls["parameter server"] = 1
         edges = Edges(pool, replay=None, trainers=None, server=None, manage=sink, share=None)
-        made = Reports(config, edges, Progress(config, time.time()), sink, SimpleNamespace(in_flight=calls))
+        console = Console("quiet", io.StringIO(), time.time())
+        made = Reports(config, edges, Progress(config, time.time()), console, SimpleNamespace(in_flight=calls))
         made.clock = clock
         return made
 
@@ -59,13 +62,42 @@ def test_a_report_goes_to_manage_and_the_console_and_the_next_is_due_later(make,
     made.clock.now, made.progress.env_steps = 105.0, 77
     made.send(LoadParams(1, 2, 3))
     assert made.next == 115.0
-    (scalars, env_steps), again = sink.reports
-    assert again == (scalars, env_steps)
+    ((scalars, env_steps),) = sink.reports
+    assert made.console.status.env_steps == 77
     assert (env_steps, scalars["perf/worker_wait_s"]) == (77, 8.0)
     in_flight = {name: value for name, value in scalars.items() if name.startswith("perf/calls_in_flight/")}
     assert in_flight == {"perf/calls_in_flight/worker": 2.0, "perf/calls_in_flight/parameter_server": 1.0}
     made.progress.ended = 104.0
     assert made.worker_wait_s() == 7.0
+
+
+def test_the_state_says_what_a_run_is_at(make):
+    made = make("orchestrator.min_inserts=64", "stop.return=5")
+
+    def status():
+        return made.console.status.state, made.console.status.awaited
+
+    made.send(LoadParams(1, 2, 3))
+    assert status() == ("starting", "the first steps of the workers")
+    made.progress.collected(InsertTransition((Block(0, 0, 0, 40, 0, 40, 0, 0),), (), 0.0))
+    made.send(LoadParams(1, 2, 3))
+    assert status() == ("running", "warm-up 40/64")
+    made.progress.collected(InsertTransition((Block(0, 0, 1, 40, 40, 80, 0, 0),), (), 0.0))
+    made.send(LoadParams(1, 2, 3), "paused")
+    assert status() == ("paused", "the first update")
+    made.progress.train_started = 3.0
+    made.send(LoadParams(1, 2, 3))
+    assert status() == ("running", "")
+    assert (made.console.status.goal, made.console.status.workers) == (5.0, 2)
+    made.ending("the last checkpoint")
+    made.send(LoadParams(1, 2, 3))
+    assert status() == ("ending", "the last checkpoint")
+
+
+def test_what_manage_has_used_is_asked_with_each_report(make):
+    made = make()
+    made.send(LoadParams(1, 2, 3))
+    assert made.progress.usage.by_role()["manage"]["cpu_s"] == 2.5
 
 
 def test_exploration_is_averaged_over_the_workers(make, sink):
@@ -90,9 +122,10 @@ def test_a_run_that_goes_on_evaluates_at_the_steps_of_one_that_never_stopped(mak
 
 
 @pytest.mark.parametrize(("mean", "reason"), [(4.0, None), (5.0, "return")])
-def test_an_evaluation_that_reaches_the_goal_ends_the_run(build_graph, sink, monkeypatch, mean, reason):
-    graph = build_graph(COUNTER, "stop.return=5")
-    monkeypatch.setattr(graph.reports, "console", sink)
+def test_an_evaluation_that_reaches_the_goal_ends_the_run(build_graph, monkeypatch, mean, reason):
+    graph, said = build_graph(COUNTER, "stop.return=5"), []
+    display = SimpleNamespace(evaluation=lambda status, *score: said.append((status.best, *score)))
+    monkeypatch.setattr(graph.reports.console, "display", display)
     graph.manage.on_evaluation(EvalReport(LoadParams(1, 2, 30), 1.0, {"mean": mean}, 0, is_best=True))
     assert graph.stop_reason == reason
-    assert sink.said == [(mean, 30, True)]
+    assert said == [((30, mean), {"mean": mean}, 30, True)]

@@ -7,7 +7,9 @@ import psutil
 import pytest
 from graphs import COUNTER
 
-from drl_cli.runtime.place.usage import Usage
+from drl_cli.runtime.messages import ProcessUse
+from drl_cli.runtime.place import usage as module
+from drl_cli.runtime.place.usage import OwnUse, Usage
 
 BURN = "import time; until = time.process_time() + 0.2\nwhile time.process_time() < until: pass\nprint(flush=True)\n"
 
@@ -63,6 +65,83 @@ def test_roles_are_told_by_titles(title, role):
     end(process)
 
 
+def told(role, pid, cpu_s, mb, host="elsewhere", began=1.0):
+    return ProcessUse(role, host, pid, began, cpu_s, mb * 2**20)
+
+
+def test_what_roles_elsewhere_tell_counts_too():
+    usage = Usage()
+    usage.tell([told("worker 3", 7, 2.0, 90), told("proxy 0", 8, 0.5, 40)])
+    first = usage.sample()
+    usage.tell([told("worker 3", 7, 5.0, 70)])
+    second = usage.sample()
+    table = usage.by_role()
+    assert table["worker 3"] == {"cpu_s": 5.0, "peak_rss_mb": 90.0}
+    assert table["proxy 0"] == {"cpu_s": 0.5, "peak_rss_mb": 40.0}
+    main = psutil.Process().memory_info().rss / 2**20
+    assert [first / 2**20, second / 2**20] == pytest.approx([main + 130, main + 110], rel=0.2)
+
+
+def test_a_role_that_was_restarted_elsewhere_is_there_once_and_has_used_both_times():
+    usage = Usage()
+    usage.tell([told("worker 3", 7, 2.0, 90)])
+    usage.sample()
+    usage.tell([told("worker 3", 7, 1.0, 50, began=2.0)])  # the same number, another process
+    usage.sample()
+    assert usage.by_role()["worker 3"] == {"cpu_s": 3.0, "peak_rss_mb": 90.0}
+    assert (usage.now()["worker"]["processes"], usage.now()["worker"]["rss_mb"]) == (1, 50.0)
+
+
+def test_what_is_seen_is_not_told_again():
+    usage, process = Usage(), child("ray::worker 98")
+    usage.sample()
+    seen = usage.by_role()["worker 98"]
+    usage.tell([told("worker 98", process.pid, 1e6, 1000, host=usage.host)])
+    assert usage.by_role()["worker 98"] == seen
+    end(process)
+
+
+def test_processors_are_those_over_the_last_looks(monkeypatch):
+    clock = iter([100.0, 104.0, *range(200, 211)])
+    monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
+    usage = Usage()
+    usage.tell([told("worker 0", 7, 2.0, 90), told("worker 1", 8, 1.0, 90)])
+    usage.sample()
+    assert "cores" not in usage.now()["worker"]
+    usage.tell([told("worker 0", 7, 4.0, 90), told("worker 1", 8, 2.0, 90)])
+    usage.sample()
+    assert usage.now()["worker"] == {"processes": 2, "rss_mb": 180.0, "cores": 0.75}
+    assert 0 <= usage.now()["main"]["cores"] < 3
+    for _ in range(module.LOOKS):
+        usage.sample()
+    assert usage.now()["worker"]["cores"] == 0.0  # what they used is long ago
+
+
+def test_a_role_tells_of_itself_now_and_then(monkeypatch):
+    clock = iter([100.0, 100.9, 101.1])
+    monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(module, "role_of", lambda process: "worker 5")
+    own = OwnUse()
+    (use,), nothing, (again,) = own.take(), own.take(), own.take()
+    process = psutil.Process()
+    assert (use.role, use.pid, use.began, nothing) == ("worker 5", process.pid, process.create_time(), ())
+    assert 0 < use.cpu_s <= again.cpu_s <= process.cpu_times().user + process.cpu_times().system
+    assert use.rss == pytest.approx(process.memory_info().rss, rel=0.2)
+
+
+def test_a_process_that_is_no_roles_own_tells_nothing():
+    assert OwnUse().take() == ()
+
+
+def test_all_roles_of_a_graph_are_heard(build_graph, monkeypatch):
+    """A worker, a replay shard, the trainer, the parameter server and manage."""
+    graph, heard = build_graph(COUNTER, "mode=async", "logger.report_s=1e-9"), set()
+    monkeypatch.setattr(OwnUse, "take", lambda self: (id(self),))
+    graph.progress.usage.tell = heard.update
+    graph.run()
+    assert len(heard) == 5
+
+
 def test_a_run_in_one_process(run_graph):
     processes = run_graph(COUNTER, "mode=async").progress.summary(0.0, 0)["processes"]
     assert processes["main"]["cpu_s"] > 0
@@ -77,3 +156,19 @@ def test_the_roles_of_a_run_on_ray(run_graph):
     roles = {"main", "proxy 0", "worker 0", "worker 1", "trainer", "parameter server", "manage", "ray"} | shards
     assert roles <= set(processes)
     assert all(processes[role]["cpu_s"] > 0 and processes[role]["peak_rss_mb"] > 10 for role in roles)
+
+
+@pytest.mark.ray
+def test_the_roles_of_a_run_on_a_cluster(run_graph, monkeypatch, second_node, ray_cluster):
+    """None of them is a child of the process that trains: it sees itself alone, and is told of the others."""
+    nodes = [ray_cluster.head_node.node_id, second_node.node_id]
+    monkeypatch.setattr(psutil.Process, "children", lambda self, recursive=False: [])
+    args = ("mode=async", "worker.num=2", "worker.proxies=2", "logger.report_s=0.2", "total_env_steps=4000")
+    graph = run_graph("env=Pendulum-v1", *args, on_ray=True, nodes=nodes)
+    processes = graph.progress.summary(0.0, 0)["processes"]
+    roles = {"main", "proxy 0", "proxy 1", "worker 0", "worker 1", "trainer", "replay 0", "parameter server", "manage"}
+    assert set(processes) == roles
+    assert all(processes[role]["cpu_s"] > 0 and processes[role]["peak_rss_mb"] > 10 for role in roles)
+    shown = graph.reports.console.status.roles
+    assert (shown["worker"]["processes"], shown["proxy"]["processes"]) == (2, 2)
+    assert shown["worker"]["cores"] > 0

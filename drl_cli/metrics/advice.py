@@ -1,0 +1,89 @@
+"""Advice: which part of a run the others wait for, and what to change; says when that changes what is learned."""
+
+from drl_cli.metrics.status import Status
+
+WAITS = 0.2
+"""A side that waits for a larger share of its time than this waits for the other."""
+FREE, FULL = 0.85, 0.95
+"""Below the first load of the machine there are processors to use, above the second there are none."""
+OWN = 0.7
+"""Of a full machine a run has at least this share, or other programs hold it up."""
+CHANGES = "this changes what is learned"
+
+
+def bottleneck(status: Status) -> str:
+    """One line; empty while nothing is known."""
+    worker, trainer = status.worker_time.get("waiting"), status.trainer_time.get("waiting")
+    if status.awaits or worker is None:
+        return ""
+    if trainer is None:
+        return "the trainer: no update has ended lately" if status.opt_steps else "the first update is still to come"
+    if (load := _load(status)) is not None and load > FULL and (own := _own_cores(status)) < OWN * status.cpus:
+        return f"other programs: all {status.cpus} processors are busy, and this run has {own:.1f} of them"
+    if status.mode != "async":
+        return _in_turns(status)
+    if worker > WAITS and trainer > WAITS:
+        return (
+            f"both sides wait for each other (workers {worker:.0%}, trainer {trainer:.0%}): raise worker.block_rows, "
+            f"so that there are fewer calls; policies are then older, {CHANGES} a little"
+        )
+    if worker > WAITS:
+        return f"the trainer: workers wait {worker:.0%} of their time. {_faster_updates(status)}"
+    if trainer > WAITS:
+        return f"the workers: the trainer waits {trainer:.0%} of its time. {_faster_steps(status)}"
+    return "both sides are busy: only more processors make it faster"
+
+
+def _in_turns(status: Status) -> str:
+    """mode=single and sync: one side stands still while the other works, by design."""
+    collects = 1.0 - status.worker_time["waiting"]
+    if collects < 0.5:
+        return f"updates take {1 - collects:.0%} of the time, in turns with collecting. {_faster_updates(status)}"
+    workers = "" if status.mode == "single" else f" {_faster_steps(status)}."
+    return (
+        f"collecting takes {collects:.0%} of the time, in turns with updates.{workers} mode=async does both at once: "
+        f"policies are then older, {CHANGES}"
+    )
+
+
+def _faster_updates(status: Status) -> str:
+    share = status.trainer_time
+    if share.get("batch", 0.0) > share.get("update", 0.0):
+        return "It waits for its batches: raise replay.shards or trainer.updates_per_call"
+    if status.is_on_policy:
+        return f"Fewer updates: lower algo.epochs ({CHANGES})"
+    ways = [] if status.compiles else ["trainer.compile=true makes updates faster"]
+    if status.workers > 1 and not has_free_cores(status) and status.mode == "async":
+        ways.insert(0, f"worker.num={status.workers - 1} leaves it more of the processors")
+    if status.ratio_asked is not None:
+        fewer = f"orchestrator.sample_insert_ratio below {status.ratio_asked:g} makes fewer updates"
+        ways.append(f"{fewer} ({CHANGES})")
+    return "; ".join(ways)
+
+
+def _faster_steps(status: Status) -> str:
+    share = status.worker_time
+    pieces = f" (shorter pieces of more episodes: {CHANGES})" if status.is_on_policy else ""
+    if share.get("policy", 0.0) > share.get("environment", 0.0):
+        what = f"They spend it on the policy: raise worker.envs, which act together{pieces}"
+    elif has_free_cores(status):
+        what = f"Raise worker.num above {status.workers}: not all of the {status.cpus} processors are busy{pieces}"
+    else:
+        what = f"All {status.cpus} processors are busy: env.backend=envpool, or ray.address=... for more machines"
+    if status.is_on_policy or status.ratio_asked is None:
+        return what
+    return f"{what}; or raise orchestrator.sample_insert_ratio: more updates of the same steps ({CHANGES})"
+
+
+def has_free_cores(status: Status) -> bool:
+    """Whether there are processors that this run may use and nobody does; unknown counts as none."""
+    load = _load(status)
+    return status.cpus > 1 and load is not None and load < FREE and _own_cores(status) < FREE * status.cpus
+
+
+def _load(status: Status) -> float | None:
+    return None if status.cpu_percent is None else status.cpu_percent / 100
+
+
+def _own_cores(status: Status) -> float:
+    return sum(role.get("cores", 0.0) for role in status.roles.values())

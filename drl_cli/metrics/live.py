@@ -1,0 +1,53 @@
+"""Live: the panel that stays at the bottom of a terminal; what is said besides goes above it."""
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any, TextIO
+
+import rich.live
+from rich.console import Console, RenderableType
+
+from drl_cli.metrics.panel import panel
+from drl_cli.metrics.status import Status
+
+
+class Live:
+    """Draws the newest status at every tick and whenever what is waited for changes. The last one stays."""
+
+    def __init__(self, out: TextIO) -> None:
+        self.status = Status(started=time.time())
+        self.console = Console(file=out)
+        self.live = rich.live.Live(
+            console=self.console,
+            auto_refresh=False,
+            get_renderable=self._render,
+            redirect_stderr=sys.stderr.isatty(),  # else warnings would not be where the user has sent stderr
+        )
+        self.live.start()
+
+    def line(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False)
+
+    def awaits(self, status: Status) -> None:
+        self.tick(status)
+
+    def report(self, status: Status) -> None:
+        self.status = status
+
+    def evaluation(self, status: Status, statistics: Mapping[str, float], env_steps: int, is_best: bool) -> None:
+        self.status = status
+
+    def tick(self, status: Status) -> None:
+        self.status = status
+        self.live.refresh()
+
+    def end(self, status: Status, summary: Mapping[str, Any], text: str) -> None:
+        self.line(text)
+
+    def close(self) -> None:
+        self.live.transient = not self.status.title  # the run did not even begin
+        self.live.stop()
+
+    def _render(self) -> RenderableType:
+        return panel(self.status, time.time())

@@ -1,0 +1,141 @@
+"""The panel: a status as a rich renderable, for the run's own terminal and for drl-watch."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from drl_cli.metrics.advice import bottleneck
+from drl_cli.metrics.status import Status
+from drl_cli.metrics.text import clock, left_text, number, ratio_text
+
+COLORS = {
+    "done": "green",
+    "failed": "red",
+    "diverged": "red",
+    "killed": "red",
+    "interrupted": "yellow",
+    "paused": "yellow",
+}
+MOST_LOSSES = 8
+MOST_BARS = 24
+BARS, ASCII_BARS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588", "_.-=+*#@"
+
+
+def panel(status: Status, moment: float) -> RenderableType:
+    """The status as it is seen at this moment [s since the epoch]."""
+    rows = Table.grid(padding=(0, 2), expand=True)
+    rows.add_column(style="dim", no_wrap=True)
+    rows.add_column(ratio=1)
+    for name, value in _rows(status):
+        rows.add_row(name, value)
+    parts: list[RenderableType] = [_head(status, status.age_s(moment)), rows]
+    if status.note:
+        parts.append(Text(status.note, style="bold yellow"))
+    color = COLORS.get(status.state, "cyan")
+    state = Text(status.state, style=color)
+    return Panel(Group(*parts), title=Text(status.title), subtitle=state, title_align="left", subtitle_align="right")
+
+
+class Items:
+    """Short texts, as many in a line as fit; at the end `values` as a row of bars from the least to the greatest."""
+
+    def __init__(self, items: Sequence[str], values: Sequence[float] = ()) -> None:
+        self.items, self.values = items, values[-MOST_BARS:]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        bars = [sparkline(self.values, ASCII_BARS if options.ascii_only else BARS)] if len(self.values) > 1 else []
+        line = ""
+        for item in (*self.items, *bars):
+            longer = f"{line}   {item}" if line else item
+            if line and len(longer) > options.max_width:
+                yield Text(line)
+                longer = item
+            line = longer
+        yield Text(line or "-")
+
+
+def sparkline(values: Sequence[float], levels: str) -> str:
+    """One of the levels for each value."""
+    low, high = min(values), max(values)
+    scale = (len(levels) - 1) / (high - low) if high > low else 0.0
+    return "".join(levels[round(scale * (value - low))] for value in values)
+
+
+def _head(status: Status, wall_s: float) -> RenderableType:
+    """The bar with percent and steps, and the clock."""
+    bar = Table.grid(padding=(0, 2), expand=True)
+    bar.add_column(ratio=1)
+    bar.add_column(no_wrap=True)
+    steps = f"{status.share:6.1%}   {status.env_steps:,} / {status.total_env_steps:,} env steps"
+    bar.add_row(ProgressBar(total=1.0, completed=status.share), steps)
+    left = "" if status.awaits or status.is_over else f"   {left_text(status)}"
+    return Group(bar, Text(f"elapsed {clock(wall_s)}{left}   {status.opt_steps:,} updates"))
+
+
+def _rows(status: Status) -> Iterator[tuple[str, RenderableType]]:
+    if status.awaits:
+        yield "waiting for", Text(status.awaited, style="bold")
+    if not status.env_steps:
+        return
+    yield "training", Items(_training(status))
+    yield "evaluation", Items(_evaluation(status), [mean for _, mean in status.scores])
+    yield "speed", Items(_speed(status))
+    yield "workers", Items(_shares(status.worker_time))
+    yield "trainer", Items(_shares(status.trainer_time))
+    losses = [f"{name} {value:.3g}" for name, value in status.losses.items()]
+    more = [f"and {len(losses) - MOST_LOSSES} more"] if len(losses) > MOST_LOSSES else []
+    yield "losses", Items([*losses[:MOST_LOSSES], *more])
+    yield "memory", Items(_memory(status))
+    yield "processors", Items(_processors(status))
+    if advice := bottleneck(status):
+        yield "bottleneck", Text(advice, style="bold")
+
+
+def _training(status: Status) -> list[str]:
+    if status.train_return is None:
+        return ["no episode has ended yet"]
+    values = [f"return {status.train_return:.1f}", f"length {number(status.train_length)}"]
+    return [*values, f"mean of the last {status.train_episodes} of {status.episodes:,} episodes"]
+
+
+def _evaluation(status: Status) -> list[str]:
+    target = [] if status.goal is None else [f"target {status.goal:g}"]
+    if not status.scores:
+        return ["none yet", *target]
+    env_steps, mean = status.scores[-1]
+    best = [] if status.best is None else [f"best {status.best[1]:.1f} at {status.best[0]:,}"]
+    return [f"return {mean:.1f} at step {env_steps:,}", *best, *target]
+
+
+def _speed(status: Status) -> list[str]:
+    rates = [f"{number(status.env_steps_per_s)} env/s", f"{number(status.opt_steps_per_s)} updates/s"]
+    lag = [] if status.policy_lag is None else [f"policy lag {status.policy_lag:.0f} updates"]
+    return [*rates, f"ratio {ratio_text(status)}", *lag]
+
+
+def _shares(shares: Mapping[str, float]) -> list[str]:
+    return [f"{name} {share:.0%}" for name, share in shares.items()]
+
+
+def _memory(status: Status) -> list[str]:
+    used = [f"{_role(name, role)} {_size(role['rss_mb'])}" for name, role in status.roles.items()]
+    return [*used, f"replay holds {status.replay_size:,} of {status.replay_capacity:,}"]
+
+
+def _processors(status: Status) -> list[str]:
+    used = [f"{_role(name, role)} {role['cores']:.2f}" for name, role in status.roles.items() if "cores" in role]
+    busy = [] if status.cpu_percent is None else [f"{status.cpu_percent:.0f}% of {status.cpus} busy"]
+    return [*used, *busy]
+
+
+def _role(name: str, role: Mapping[str, float]) -> str:
+    count = int(role.get("processes", 1))
+    return f"{name} x{count}" if count > 1 else name
+
+
+def _size(mb: float) -> str:
+    return f"{mb / 1024:.1f} GB" if mb >= 1000 else f"{mb:.0f} MB"

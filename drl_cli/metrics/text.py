@@ -1,0 +1,67 @@
+"""Lines of text that say how a run goes, where there is no panel; ASCII only."""
+
+from collections.abc import Mapping
+
+from drl_cli.metrics.status import Status
+
+
+def clock(seconds: float | None) -> str:
+    """Hours, minutes and seconds as 0:03:58; - where they are not known."""
+    if seconds is None:
+        return "-"
+    whole = max(0, int(seconds))
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+
+
+def number(value: float | None, form: str = ",.0f") -> str:
+    """A number in this format, - where it is not known."""
+    return "-" if value is None else format(value, form)
+
+
+def ratio_text(status: Status) -> str:
+    """The ratio held, of the ratio asked: 0.483 of 0.5."""
+    asked = "" if status.ratio_asked is None else f" of {status.ratio_asked:g}"
+    return f"{number(status.ratio, '.3g')}{asked}"
+
+
+def left_text(status: Status) -> str:
+    """The time that is left; where an evaluation may end the run before, the most."""
+    at_most = "at most " if status.goal is not None and status.left_s is not None else ""
+    return f"left {at_most}{clock(status.left_s)}"
+
+
+def awaits_line(status: Status, wall_s: float) -> str:
+    """What is waited for."""
+    return f"{clock(wall_s):>9}  waiting for {status.awaited}"
+
+
+def report_line(status: Status) -> str:
+    """How training goes; columns are aligned from one line to the next."""
+    if status.awaits:
+        return f"{_begin(status, status.env_steps)}  waiting for {status.awaited}  {_speed(status)}"
+    return (
+        f"{_begin(status, status.env_steps)}  train return {number(status.train_return, '.1f'):>9}  "
+        f"length {number(status.train_length):>6}  {_speed(status)}  ratio {ratio_text(status)}  "
+        f"lag {number(status.policy_lag):>4}  {left_text(status)}"
+    )
+
+
+def evaluation_line(status: Status, statistics: Mapping[str, float], env_steps: int, is_best: bool) -> str:
+    """What an evaluation found, as far as it is known beyond the mean; `status` has it already."""
+    best = "" if status.best is None else f"  best {status.best[1]:.1f}"
+    target = "" if status.goal is None else f"  target {status.goal:g}"
+    spread = ""
+    if "std" in statistics:
+        low_high = f"[{statistics['min']:.1f}, {statistics['max']:.1f}]"
+        spread = f"  +- {statistics['std']:.1f} {low_high} over {statistics['episodes']:.0f} episodes"
+    mark = "  (new best)" if is_best else ""
+    return f"{_begin(status, env_steps)}  eval  return {statistics['mean']:>9.1f}{spread}{best}{target}{mark}"
+
+
+def _begin(status: Status, env_steps: int) -> str:
+    share = min(1.0, env_steps / max(1, status.total_env_steps))
+    return f"{clock(status.wall_s):>9}  {share:>6.1%}  step {env_steps:>{len(f'{status.total_env_steps:,}')},}"
+
+
+def _speed(status: Status) -> str:
+    return f"{number(status.env_steps_per_s):>6} env/s  {number(status.opt_steps_per_s):>6} updates/s"

@@ -1,0 +1,253 @@
+"""drl-watch: from a run's files alone, what is shown of it, how it ended, and when nobody writes any more."""
+
+import io
+import json
+import os
+import re
+import signal
+import socket
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from processes import SMALL, Run
+
+from drl_cli.cli import watch as module
+from drl_cli.cli.errors import LOST, USAGE
+from drl_cli.cli.resume import claimed
+from drl_cli.cli.watch import Options, how_it_ended, watch
+from drl_cli.metrics import console
+from drl_cli.metrics.status import Status
+from drl_cli.results.run import RUN_LOCK
+from drl_cli.utils.locks import is_locked, lock
+
+STATUS = Status(
+    title="Pendulum-v1 sac async seed 0", state="running", started=1.0, written=2.0, wall_s=61.0, env_steps=500,
+    total_env_steps=1000, train_return=3.0, scores=((100, 1.0), (200, 2.0)), best=(200, 2.0),
+)  # fmt: skip
+
+
+class Script:
+    """What happens to a run, step by step, whenever who watches it sleeps; `now` is both clocks [s]."""
+
+    def __init__(self, *steps):
+        self.steps, self.now = list(steps), 1000.0
+
+    def sleep(self, seconds):
+        self.now += seconds
+        assert self.steps, "it is not over, and nothing happens any more"
+        self.steps.pop(0)()
+
+    def monotonic(self):
+        return self.now
+
+    time = monotonic
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A run's folder, and functions that change what is in it."""
+    folder = tmp_path / "20260101-s0"
+    folder.mkdir()
+
+    def record(**fields):
+        (folder / "run.json").write_text(json.dumps({"status": "running", "pid": 42, **fields}))
+
+    def end(status, code):
+        summary = {"status": status, "exit_code": code, "best_return": 2.0, "env_steps": 1000, "checkpoint_best": "x"}
+        (folder / "summary.json").write_text(json.dumps(summary))
+        record(host=socket.gethostname(), status=status)
+
+    record(host=socket.gethostname())
+    return SimpleNamespace(folder=folder, record=record, end=end, report=lambda s: s.write(folder))
+
+
+def watched(run, monkeypatch, capsys, script, **options):
+    """The exit code, and the lines that were printed."""
+    monkeypatch.setattr(module, "time", script)
+    monkeypatch.setattr(console, "time", script)
+    code = watch(run.folder, Options(**{"console": "plain", "period_s": 0.0, **options}))
+    return code, capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize(("status", "code"), [("done", 0), ("failed", 4), ("interrupted", 75)])
+def test_a_run_is_followed_to_its_end_which_is_ours(run, monkeypatch, capsys, status, code):
+    run.report(STATUS)
+    newer = replace(STATUS, written=3.0, env_steps=700).evaluated(600, 5.0)
+    with claimed(run.folder):
+        script = Script(lambda: run.report(newer), lambda: run.end(status, code))
+        exit_code, lines = watched(run, monkeypatch, capsys, script)
+    assert exit_code == code
+    assert lines[0].startswith("Pendulum-v1 sac async seed 0  ->  ")
+    assert "50.0%  step   500  train return       3.0" in lines[1]
+    assert "60.0%  step   600  eval  return       5.0  best 5.0  (new best)" in lines[2]
+    assert "step   700" in lines[3]
+    assert lines[4].startswith(f"{status}: best return 2.0")
+    assert any(line.startswith("next: ") or "drl-eval" in line for line in lines[5:])
+    assert sum("eval  return" in line for line in lines) == 1  # not those that were made before
+
+
+def test_before_the_first_report_and_before_the_first_step(run, monkeypatch, capsys):
+    starting = replace(Status(title="x", started=990.0), awaits="Ray", written=1000.0)
+    with claimed(run.folder):
+        script = Script(lambda: run.report(starting), *[lambda: None] * 3, lambda: run.end("done", 0))
+        _, lines = watched(run, monkeypatch, capsys, script)
+    assert lines[1:4] == [  # again after 5 s, as the run says it itself
+        "  0:00:00  waiting for its first report",
+        "  0:00:12  waiting for Ray",
+        "  0:00:18  waiting for Ray",
+    ]
+
+
+def test_json_is_one_object_a_line(run, monkeypatch, capsys):
+    run.report(STATUS)
+    with claimed(run.folder):
+        newer = replace(STATUS, written=3.0).evaluated(600, 5.0)
+        script = Script(lambda: run.report(newer), lambda: run.end("done", 0))
+        _, lines = watched(run, monkeypatch, capsys, script, console="json")
+    events = [json.loads(line) for line in lines]
+    assert [event["event"] for event in events] == ["note", "status", "evaluation", "status", "end"]
+    assert events[-1]["best_return"] == 2.0
+
+
+def test_a_killed_run_is_said_at_once_where_its_lock_is(run, monkeypatch, capsys):
+    run.report(STATUS)
+    with lock(run.folder / RUN_LOCK) as held:
+        code, lines = watched(run, monkeypatch, capsys, Script(lambda: None, held.close))
+    assert code == LOST
+    assert lines[-2] == (
+        f"nobody writes any more: its process is gone (process 42 on {socket.gethostname()}); "
+        "its last report was of step 500, 0:01:01 after its start"
+    )
+    assert lines[-1].startswith("next: drl-train resume=")
+
+
+def test_a_run_that_is_alive_may_be_silent_as_long_as_it_likes(run, monkeypatch, capsys):
+    run.report(STATUS)
+    with claimed(run.folder):
+        script = Script(*[lambda: None] * 200, lambda: run.end("done", 0))
+        code, _ = watched(run, monkeypatch, capsys, script)
+    assert code == 0
+
+
+def test_of_a_run_elsewhere_the_reports_tell(run, monkeypatch, capsys):
+    """Its lock says nothing here; as long as reports come it lives."""
+    run.record(host="elsewhere")
+    run.report(STATUS)
+    alive = [lambda i=i: run.report(replace(STATUS, written=3.0 + i)) for i in range(40)]
+    script = Script(*alive, *[lambda: None] * 40)
+    code, lines = watched(run, monkeypatch, capsys, script, stale_s=20.0)
+    assert code == LOST
+    assert not [step for step in script.steps if step in alive]
+    assert len(script.steps) == 40 - 10  # a look every 2 s
+    assert "nobody writes any more: there was no report for 0:00:20 (process 42 on elsewhere)" in lines[-2]
+
+
+def test_an_end_that_comes_while_we_look_is_no_kill(run):
+    was = json.loads((run.folder / "run.json").read_text())
+    run.end("done", 0)
+    (run.folder / RUN_LOCK).touch()
+    assert how_it_ended(run.folder, was, 0.0, 60.0)["status"] == "done"
+
+
+def test_silence_is_in_the_panel(run, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    out = io.StringIO()
+    out.isatty = lambda: True
+    monkeypatch.setattr(sys, "stdout", out)
+    run.report(STATUS)
+    with lock(run.folder / RUN_LOCK) as held:
+        monkeypatch.setattr(module, "time", Script(*[lambda: None] * 9, held.close))
+        assert watch(run.folder, Options()) == LOST
+    text = re.sub(r"\x1b\[[?\d;]*\w", "", out.getvalue())
+    assert "no report for 0:00:12" in text
+    assert "no report for 0:00:08" not in text
+    assert "killed" in text[text.rindex("bottleneck" if "bottleneck" in text else "processors") :]
+
+
+def test_a_lock_that_can_not_be_looked_at_leaves_the_reports(run, monkeypatch, capsys):
+    def refuse(path):
+        raise PermissionError(path)
+
+    monkeypatch.setattr(module, "is_locked", refuse)
+    run.report(STATUS)
+    code, lines = watched(run, monkeypatch, capsys, Script(*[lambda: None] * 40))
+    assert code == LOST
+    assert "there was no report for 0:01:00" in lines[-2]
+
+
+def test_to_look_at_a_lock_does_not_take_it(tmp_path):
+    path = tmp_path / "lock"
+    assert not is_locked(path)
+    with lock(path):
+        assert is_locked(path)
+    assert not is_locked(path)
+    lock(path).close()
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "says"),
+    [
+        (["nope"], USAGE, "error: no run 'nope'"),
+        (["runn=latest"], USAGE, "error: runn: no such option. Did you mean run?"),
+        (["console=loud"], USAGE, "error: console: 'loud' is not one of auto, plain, json"),
+        (["stale_s=0"], USAGE, "error: stale_s: must be > 0, got 0"),
+    ],
+)
+def test_what_is_wrong_is_one_line(drl, tmp_path, args, code, says):
+    done = drl("watch", *args, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (code, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(says)
+
+
+def test_a_run_that_is_done_is_shown_as_it_ended(drl, small_run):
+    done = drl("watch", cwd=small_run.cwd)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[1].startswith("done: best return ")
+    status = Status.read(small_run.folder)
+    assert (status.state, status.env_steps, status.total_env_steps) == ("done", 160, 160)
+    assert status.run_id == small_run.folder.name
+
+
+@pytest.fixture
+def begun(start, tmp_path):
+    """A run in the background, and a drl-watch that began as soon as its folder was there."""
+
+    def begin(*args):
+        run = start(*SMALL, "mode=async", "logger.report_s=0.5", *args)
+        run.until(lambda: any(run.cwd.glob("outputs/*/*/*/run.json")))
+        watching = Run(tmp_path, "latest", "period_s=1", command="watch")
+        return run, watching
+
+    return begin
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_run_in_the_background_is_watched_from_its_first_second_to_its_end(begun):
+    run, watching = begun("total_env_steps=3000")
+    assert run.wait() == 0, run.err
+    assert watching.wait(30) == 0, watching.err
+    first = re.findall(r"waiting for (.*)", watching.out)[0]
+    assert first in ("its first report", "what threads are worth here (trainer.threads=auto)", "Ray")
+    assert "waiting for the first steps of the workers" in watching.out
+    assert re.search(r"\d\.\d%  step .*train return", watching.out)
+    assert "  eval  return " in watching.out
+    assert watching.out.splitlines()[-5].startswith("done: best return ")
+    assert "nan" not in watching.out
+    assert watching.err == ""
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+def test_a_run_that_is_killed_is_said_to_be(begun):
+    run, watching = begun()
+    run.until(lambda: run.saved >= 400 and "train return" in watching.out)
+    os.kill(run.process.pid, signal.SIGKILL)
+    run.wait()
+    assert watching.wait(30) == LOST, watching.err
+    assert "nobody writes any more: its process is gone" in watching.out
+    assert watching.out.splitlines()[-1].startswith("next: drl-train resume=outputs/")

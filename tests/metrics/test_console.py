@@ -1,0 +1,202 @@
+"""The console: what each kind prints and when, and the status that it leaves in the run's folder."""
+
+import io
+import json
+import re
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from drl_cli.metrics import console as module
+from drl_cli.metrics.console import Console, announce, erase, make_display
+from drl_cli.metrics.status import Status
+
+SCORE = {"mean": 201.5, "std": 3.25, "min": 195.0, "max": 205.0, "episodes": 10}
+RUNNING = {"state": "running", "awaits": "", "env_steps": 500, "total_env_steps": 1000, "train_return": 3.0}
+
+
+class Terminal(io.StringIO):
+    """What was printed on a terminal."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Both clocks, 100 s at first."""
+    clock = SimpleNamespace(now=100.0)
+    fake = SimpleNamespace(time=lambda: clock.now, monotonic=lambda: clock.now)
+    monkeypatch.setattr(module, "time", fake)
+    return clock
+
+
+def make(kind, out=None, **options):
+    out = out or io.StringIO()
+    console = Console(kind, out, 90.0, **options)
+    console.update(title="Pendulum-v1 sac async seed 0")
+    return console, lambda: out.getvalue().splitlines()
+
+
+def test_plain_says_at_once_what_a_start_waits_for_and_repeats_it(clock):
+    console, said = make("plain")
+    console.awaits("Ray")
+    assert said() == ["  0:00:10  waiting for Ray"]
+    for second in range(1, 8):
+        clock.now = 100.0 + second
+        console.display.tick(console.status)
+    assert said()[1:] == ["  0:00:15  waiting for Ray"]
+    console.awaits("")
+    console.display.tick(console.status)
+    assert len(said()) == 2
+
+
+def test_plain_says_of_a_running_run_only_what_takes_long(clock):
+    console, said = make("plain")
+    console.update(**RUNNING)
+    console.awaits("the last checkpoint")
+    console.awaits("the last evaluation")
+    assert said() == []
+    for _ in range(9):
+        clock.now += 2.0
+        console.display.tick(console.status)
+    assert said() == ["  0:00:12  waiting for the last evaluation"]
+
+
+def test_plain_says_once_what_a_report_has_said(clock):
+    console, said = make("plain", period_s=1.0)
+    console.report(**RUNNING | {"awaits": "warm-up", "done": 5, "needed": 9})
+    console.display.tick(console.status)
+    (line,) = said()
+    assert "waiting for warm-up 5/9" in line
+
+
+def test_plain_says_nothing_before_the_run_has_a_title(clock):
+    console = Console("plain", out := io.StringIO(), 90.0)
+    with console:
+        clock.now = 200.0
+        console.display.tick(console.status)
+    assert (console.status.awaits, out.getvalue()) == ("the environment", "")
+
+
+def test_plain_reports_every_period_and_at_each_evaluation(clock):
+    console, said = make("plain", period_s=30.0)
+    console.report(state="starting")
+    for clock.now in (101.0, 129.0, 131.0, 140.0, 160.0, 161.5):
+        console.report(**RUNNING)
+    assert [line[:9] for line in said()] == ["  0:00:11", "  0:00:41", "  0:01:11"]
+    assert "train return       3.0" in said()[0]
+    console.evaluation(SCORE, 400, is_best=True)
+    assert "eval  return     201.5  +- 3.2" in said()[3]
+    assert (console.status.scores, console.status.best) == (((400, 201.5),), (400, 201.5))
+
+
+def test_json_is_one_object_a_line(clock):
+    console, said = make("json", period_s=30.0)
+    console.awaits("Ray")
+    console.awaits("")
+    console.line("network: mlp")
+    console.report(**RUNNING | {"left_s": float("nan")})
+    clock.now = 129.0
+    console.report(**RUNNING)
+    console.evaluation(SCORE, 400, is_best=True)
+    console.end({"status": "done", "exit_code": 0}, "done: best return 3.0\nnext: drl-eval")
+    events = [json.loads(line) for line in said()]
+    assert events[0] == {"event": "awaits", "what": "Ray", "wall_s": 10.0}
+    assert events[1] == {"event": "note", "text": "network: mlp"}
+    assert [event["event"] for event in events[2:]] == ["status", "evaluation", "end"]
+    then = {"state": "running", "scores": (), "best": None, "written": 100.0, "wall_s": 10.0, "left_s": None}
+    assert Status.of(events[2]) == Status(**{**vars(console.status), **then})
+    assert events[3] == {"event": "evaluation", "env_steps": 400, "is_best": True, **SCORE}
+    assert events[4] == {"event": "end", "status": "done", "exit_code": 0}
+
+
+@pytest.mark.parametrize("kind", ["quiet", "plain", "json"])
+def test_no_kind_but_auto_draws_on_a_terminal(clock, kind):
+    console, said = make(kind, Terminal())
+    with console:
+        console.awaits("Ray")
+        console.report(**RUNNING)
+        console.evaluation(SCORE, 400, is_best=False)
+        console.line("a note")
+        console.end({"status": "done"}, "done")
+    assert "\x1b" not in "".join(said())
+    assert bool(said()) == (kind != "quiet")
+
+
+def test_auto_is_a_panel_on_a_terminal_alone(clock, monkeypatch):
+    for name, value in {"TERM": "xterm", "COLUMNS": "100", "NO_COLOR": "1"}.items():
+        monkeypatch.setenv(name, value)
+    console, _ = make("auto", out := Terminal())
+
+    def said():
+        return re.sub(r"\x1b\[[?\d;]*\w", "", out.getvalue())
+
+    with console:
+        console.awaits("Ray")
+        assert "waiting for  Ray" in said()
+        console.line("[a] note")
+        console.report(**RUNNING)
+        console.display.tick(console.status)
+        assert "50.0%   500 / 1,000 env steps" in said()
+        console.end({"status": "diverged"}, "the end")
+    assert "[a] note" in said()
+    assert "diverged" in said()[-600:]  # the last panel stays
+    assert said().endswith("the end\n")
+    assert "eval" not in type(make("auto")[0].display).__module__
+    monkeypatch.setenv("TERM", "dumb")
+    assert type(make_display("auto", Terminal(), 30.0)) is type(make_display("plain", Terminal(), 30.0))
+    assert type(make_display("auto", io.StringIO(), 30.0)) is type(make_display("plain", Terminal(), 30.0))
+
+
+def test_a_panel_of_a_run_that_did_not_begin_goes_away(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    out = Terminal()
+    with Console("auto", out, time.time()):
+        assert "the environment" in out.getvalue()
+    assert out.getvalue().endswith("\x1b[2K")
+
+
+def test_the_panel_follows_the_clock_by_itself(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(module, "TICK_S", 0.01)
+    ticks, console = [], make("auto", Terminal())[0]
+    console.display.tick = lambda status: ticks.append(status)
+    with console:
+        end = time.monotonic() + 20
+        while len(ticks) < 3 and time.monotonic() < end:
+            time.sleep(0.01)
+    assert len(ticks) >= 3
+
+
+def test_the_newest_status_is_in_the_runs_folder(clock, tmp_path):
+    console, _ = make("quiet")
+    console.folder = tmp_path
+    for change in (
+        lambda: console.awaits("Ray"),
+        lambda: console.report(**RUNNING),
+        lambda: console.evaluation(SCORE, 400, is_best=True),
+        lambda: console.end({"status": "done"}, ""),
+    ):
+        clock.now += 1.0
+        change()
+        assert Status.read(tmp_path) == console.status
+        assert (console.status.written, console.status.wall_s) == (clock.now, clock.now - 90.0)
+    assert (console.status.state, console.status.awaits) == ("done", "")
+
+
+def test_a_folder_that_takes_no_file_is_not_the_runs_end(tmp_path):
+    console, _ = make("quiet")
+    console.folder = tmp_path / "nowhere"
+    console.awaits("Ray")
+    assert console.status.awaits == "Ray"
+
+
+def test_what_is_announced_on_a_terminal_is_taken_back(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    out, file = Terminal(), io.StringIO()
+    for place in (out, file):
+        announce(place, "reading the config")
+        erase(place)
+    assert (out.getvalue(), file.getvalue()) == ("reading the config ...\r\x1b[2K", "")

@@ -1,0 +1,155 @@
+"""The panel and the lines of text: pure functions of a status, whatever of it is known."""
+
+import dataclasses
+import io
+
+import pytest
+from rich.console import Console
+
+from drl_cli.metrics.panel import BARS, MOST_BARS, panel, sparkline
+from drl_cli.metrics.status import Status
+from drl_cli.metrics.text import awaits_line, clock, evaluation_line, report_line
+
+STATUS = Status(
+    title="LunarLanderContinuous sac async seed 0", state="running", started=100.0, written=134.0, wall_s=34.0,
+    left_s=238.0, env_steps=12_288, total_env_steps=100_000, opt_steps=1403, episodes=204, train_return=-182.34,
+    train_length=112.4, train_episodes=100, scores=((5000, -300.0), (10_000, 201.5)), best=(10_000, 201.5), goal=240.0,
+    env_steps_per_s=812.4, opt_steps_per_s=101.6, ratio=0.4832, ratio_asked=0.5, policy_lag=12.4,
+    worker_time={"environment": 0.52, "policy": 0.21, "rows": 0.07, "waiting": 0.2},
+    trainer_time={"batch": 0.03, "update": 0.9, "waiting": 0.07}, losses={"critic_loss": 0.1234, "actor_loss": -12.3},
+    roles={
+        "main": {"processes": 1, "cores": 0.04, "rss_mb": 210.0},
+        "worker": {"processes": 3, "cores": 2.9, "rss_mb": 1310.0},
+        "trainer": {"processes": 1, "cores": 0.97, "rss_mb": 400.0},
+    },
+    cpu_percent=60.0, cpus=8, replay_size=12_288, replay_capacity=200_000, workers=3,
+)  # fmt: skip
+SCORE = {"mean": 201.5, "std": 3.25, "min": 195.0, "max": 205.0, "episodes": 10}
+
+
+def drawn(status, moment=135.0, width=110, encoding="utf-8"):
+    """The panel's lines on a terminal of this width."""
+    raw = io.BytesIO()
+    out = io.TextIOWrapper(raw, encoding=encoding, write_through=True)
+    Console(file=out, width=width, force_terminal=False, legacy_windows=False).print(panel(status, moment))
+    return raw.getvalue().decode(encoding).splitlines()
+
+
+def row(status, name, **options):
+    """What the panel says in the row of this name."""
+    (line,) = [line for line in drawn(status, **options) if line.strip("│| ").startswith(name)]
+    return line.strip("│| ").removeprefix(name).strip()
+
+
+def test_every_row_says_what_the_status_says():
+    rows = {
+        "training": "return -182.3   length 112   mean of the last 100 of 204 episodes",
+        "evaluation": "return 201.5 at step 10,000   best 201.5 at 10,000   target 240   ▁█",
+        "speed": "812 env/s   102 updates/s   ratio 0.483 of 0.5   policy lag 12 updates",
+        "workers": "environment 52%   policy 21%   rows 7%   waiting 20%",
+        "trainer": "batch 3%   update 90%   waiting 7%",
+        "losses": "critic_loss 0.123   actor_loss -12.3",
+        "memory": "main 210 MB   worker x3 1.3 GB   trainer 400 MB   replay holds 12,288 of 200,000",
+        "processors": "main 0.04   worker x3 2.90   trainer 0.97   60% of 8 busy",
+        "bottleneck": "both sides are busy: only more processors make it faster",
+        "elapsed": "0:00:35   left at most 0:03:58   1,403 updates",
+    }
+    assert {name: row(STATUS, name) for name in rows} == rows
+    lines = drawn(STATUS)
+    assert "LunarLanderContinuous sac async seed 0" in lines[0]
+    assert "12.3%   12,288 / 100,000 env steps" in lines[1]
+    assert 6 <= lines[1].count("━") <= 12  # an eighth of the bar
+    assert "running" in lines[-1]
+
+
+def test_nothing_but_what_is_awaited_is_known_at_first():
+    lines = drawn(Status(title="x", awaits="warm-up", done=640, needed=1000, started=100.0), moment=103.2)
+    assert len(lines) == 5
+    assert "elapsed 0:00:03   0 updates" in lines[2]
+    assert lines[3].strip("│ ") == "waiting for  warm-up 640/1,000"
+    assert "starting" in lines[-1]
+
+
+@pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(Status)])
+def test_each_field_may_be_missing(field):
+    empty = {f.name: getattr(Status(), f.name) for f in dataclasses.fields(Status)}[field]
+    text = "\n".join(drawn(dataclasses.replace(STATUS, **{field: empty})))
+    line = report_line(dataclasses.replace(STATUS, **{field: empty}))
+    assert "nan" not in text + line
+    assert "None" not in text + line
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 200])
+def test_it_fits_its_terminal_and_items_are_not_torn(width):
+    lines = drawn(STATUS, width=width)
+    assert {len(line) for line in lines} == {width}
+    if width > 40:
+        assert any("policy lag 12 updates" in line for line in lines)
+        assert any("replay holds 12,288 of 200,000" in line for line in lines)
+
+
+def test_a_terminal_that_knows_ascii_alone_gets_no_more():
+    assert row(STATUS, "evaluation", encoding="ascii").endswith("target 240   _@")
+
+
+def test_no_color_is_respected(monkeypatch):
+    def codes(**env):
+        for name, value in env.items():
+            monkeypatch.setenv(name, value)
+        out = io.StringIO()
+        Console(file=out, force_terminal=True, width=100, color_system="standard").print(panel(STATUS, 135.0))
+        return [part.partition("m")[0] for part in out.getvalue().split("\x1b[")[1:]]
+
+    assert any(code.startswith(("3", "9")) for code in codes())
+    assert not any(code.startswith(("3", "9")) for code in codes(NO_COLOR="1"))
+
+
+def test_a_run_that_is_over_stands_still_and_says_how_it_ended():
+    lines = drawn(dataclasses.replace(STATUS, state="killed", note="nobody writes any more"), moment=1e6)
+    assert "elapsed 0:00:34   1,403 updates" in lines[2]
+    assert "nobody writes any more" in lines[-2]
+    assert "killed" in lines[-1]
+
+
+def test_a_sparkline_goes_from_the_least_to_the_greatest():
+    assert sparkline([0.0, 5.0, 10.0, 7.5], "abc") == "abcc"
+    assert sparkline([3.0, 3.0], "abc") == "aa"
+    many = dataclasses.replace(STATUS, scores=tuple((i, float(i)) for i in range(60)))
+    assert sum(letter in BARS for letter in row(many, "evaluation")) == MOST_BARS
+
+
+def test_many_losses_are_counted():
+    many = dataclasses.replace(STATUS, losses={f"loss{i}": 1.0 for i in range(11)})
+    assert row(many, "losses").endswith("loss7 1   and 3 more")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0:00:00"), (59.9, "0:00:59"), (3661, "1:01:01"), (100 * 3600, "100:00:00"), (None, "-")]
+)
+def test_clock(seconds, text):
+    assert clock(seconds) == text
+
+
+def test_lines_are_aligned_and_tell_training_from_evaluation():
+    reports = [
+        report_line(STATUS),
+        report_line(dataclasses.replace(STATUS, train_return=12.0, env_steps=99, env_steps_per_s=None, wall_s=40_000)),
+    ]
+    assert reports[0] == (
+        "  0:00:34   12.3%  step  12,288  train return    -182.3  length    112     812 env/s     102 updates/s  "
+        "ratio 0.483 of 0.5  lag   12  left at most 0:03:58"
+    )
+    assert len({line.index("train return") for line in reports}) == len({line.index("env/s") for line in reports}) == 1
+    score = evaluation_line(STATUS, SCORE, 10_000, is_best=True)
+    assert score == (
+        "  0:00:34   10.0%  step  10,000  eval  return     201.5  +- 3.2 [195.0, 205.0] over 10 episodes  "
+        "best 201.5  target 240  (new best)"
+    )
+    assert score.index("201.5") + 5 == reports[0].index("-182.3") + 6  # the returns end in one column
+    assert evaluation_line(STATUS, {"mean": 1.0}, 10_000, is_best=False).endswith("1.0  best 201.5  target 240")
+
+
+def test_lines_say_what_is_awaited():
+    assert awaits_line(Status(awaits="Ray"), 2.9) == "  0:00:02  waiting for Ray"
+    warm = dataclasses.replace(STATUS, awaits="warm-up", done=640, needed=1000)
+    assert "waiting for warm-up 640/1,000     812 env/s" in report_line(warm)

@@ -1,0 +1,81 @@
+"""Status: what it keeps, and that it comes back from its file as it was."""
+
+import json
+import math
+
+import pytest
+
+from drl_cli.metrics.status import MOST_SCORES, STATUS_FILE, Status
+
+FULL = Status(
+    run_id="x-s0",
+    title="Pendulum-v1 sac async seed 0",
+    state="running",
+    started=100.0,
+    written=134.0,
+    wall_s=34.0,
+    left_s=238.0,
+    env_steps=12_288,
+    total_env_steps=100_000,
+    opt_steps=1403,
+    scores=((1000, -300.0), (2000, 20.0)),
+    best=(2000, 20.0),
+    worker_time={"environment": 0.5, "waiting": 0.5},
+    losses={"critic_loss": 0.1},
+    roles={"worker": {"processes": 2, "cores": 1.5, "rss_mb": 200.0}},
+)
+
+
+def test_it_comes_back_from_its_file_as_it_was(tmp_path):
+    FULL.write(tmp_path)
+    assert Status.read(tmp_path) == FULL
+    assert [path.name for path in tmp_path.iterdir()] == [STATUS_FILE]
+
+
+def test_what_is_not_finite_is_not_known(tmp_path):
+    broken = FULL.evaluated(3000, math.nan)
+    Status.write(Status.of({**vars(broken), "losses": {"a": math.inf, "b": 1.0}, "left_s": math.nan}), tmp_path)
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    json.loads((tmp_path / STATUS_FILE).read_text(), parse_constant=refuse)
+    read = Status.read(tmp_path)
+    assert (read.losses, read.left_s, read.scores) == ({"b": 1.0}, None, FULL.scores)
+    assert read.best == FULL.best
+
+
+def test_a_file_of_another_version_is_read_as_far_as_it_goes(tmp_path):
+    assert Status.read(tmp_path) is None
+    (tmp_path / STATUS_FILE).write_text('{"title": "x", "hopes": 3}')
+    assert Status.read(tmp_path) == Status(title="x")
+    for text in ("", "{", "3"):
+        (tmp_path / STATUS_FILE).write_text(text)
+        assert Status.read(tmp_path) is None
+
+
+def test_evaluations_are_kept_the_newest_and_the_first_best():
+    status = Status()
+    for i in range(MOST_SCORES + 5):
+        status = status.evaluated(i, float(min(i, 50)))
+    assert len(status.scores) == MOST_SCORES
+    assert status.scores[-1] == (MOST_SCORES + 4, 50.0)
+    assert status.best == (50, 50.0)
+
+
+def test_the_age_goes_on_until_the_run_is_over():
+    assert FULL.age_s(150.0) == 50.0
+    over = Status(**{**vars(FULL), "state": "done"})
+    assert over.age_s(1e9) == 34.0
+    assert (FULL.is_over, over.is_over) == (False, True)
+
+
+@pytest.mark.parametrize(("steps", "share"), [(0, 0.0), (50, 0.5), (120, 1.0)])
+def test_a_last_hand_over_does_not_make_it_more_than_all(steps, share):
+    assert Status(env_steps=steps, total_env_steps=100).share == share
+
+
+def test_what_is_awaited_comes_with_its_count():
+    assert Status().awaited == ""
+    assert Status(awaits="Ray").awaited == "Ray"
+    assert Status(awaits="warm-up", done=640, needed=1000).awaited == "warm-up 640/1,000"
