@@ -99,7 +99,7 @@ def test_train_gives_the_summary_and_load_its_policy(here, tiny, capsys):
     assert (again["run_id"], again["env_steps"]) == (summary["run_id"], 208)
 
 
-def test_train_raises_where_the_command_exits(here, tiny):
+def test_train_raises_where_the_command_exits(here, tiny, monkeypatch):
     with pytest.raises(drl_cli.UsageError, match=r"Did you mean algo\.lr") as caught:
         drl_cli.train(["algo.lrr=1", "worker.envs=-2"])
     assert len(caught.value.problems) == 2
@@ -110,6 +110,7 @@ def test_train_raises_where_the_command_exits(here, tiny):
             drl_cli.train([flag, "seed=0,1"])
     with pytest.raises(drl_cli.UsageError, match="say it to drl-train"):
         drl_cli.train(["explain=true"])
+    monkeypatch.setattr("drl_cli.cli.preflight.try_environment", lambda config, spec: None)  # its fault is found later
     with pytest.raises(drl_cli.RunFailed, match="the arm fell off") as failed:
         drl_cli.train(["env=user_envs:Tiny-v0", "env.kwargs.fail=step", "worker.max_restarts=0", "mode=single", *tiny])
     assert failed.value.exit_code == failed.value.summary["exit_code"] == 4

@@ -235,8 +235,8 @@ def test_a_run_of_ours_names_no_code(small_run):
 
 
 def test_later_commands_need_nothing_but_the_run(own_run, copied, composed, tiny):
-    mean = evaluate(Options(run=str(copied), episodes=2))
-    assert json.loads((copied / "eval.json").read_text())["mean"] == mean
+    result = evaluate(copied, Options(episodes=2), {})
+    assert json.loads((copied / "eval.json").read_text())["mean"] == result["mean"]
     config = fill(build(composed(*tiny, "algo=my_pkg.my_algo", "env=CartPole-v1", f"load_weights='{copied}'")))
     preflight(config)
     options, command = read([f"from_config={copied}", "seconds=1", "algo.lr=1e-4"])
@@ -298,7 +298,7 @@ def test_what_the_algorithm_raises_is_its_own_error(composed, tiny, capsys, tmp_
 def test_what_the_policy_raises_in_an_evaluation_is_its_own_error(copied):
     config = (copied / "config.yaml").read_text()
     (copied / "config.yaml").write_text(config.replace("my_pkg.my_algo", "my_greedy"))
-    code, problems = refused(evaluate, Options(run=str(copied)))
+    code, problems = refused(evaluate, copied, Options(), {})
     assert (code, problems) == (USER_CODE, ["my_greedy raised ValueError: no idea"])
 
 
@@ -325,7 +325,7 @@ def test_a_checkpoint_of_another_format_is_refused_by_name(copied, composed, tin
         weights = build(composed(*tiny, "algo=my_pkg.my_algo", "env=CartPole-v1", f"load_weights='{copied}'"))
         for call, *args in (
             (named_run, read_command([f"resume={copied}"])),
-            (evaluate, Options(run=str(copied))),
+            (evaluate, copied, Options(), {}),
             (lambda config: preflight(fill(config)), weights),
         ):
             code, (problem,) = refused(call, *args)

@@ -5,7 +5,8 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from drl_cli.cli.check import check_command, read_command
+from drl_cli.cli.check import check_command
+from drl_cli.cli.command_line import read_command
 from drl_cli.metrics.status import Status
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "pictures"

@@ -49,7 +49,7 @@ class Made:
         self.trainers = Noted(train=(self.reports, self.priorities), publish=self.published, connect=[])
         self.trainers.roles = ["trainer"] if num == 1 else [f"trainer {i}" for i in range(num)]
         self.trainers.trainers = [f"handle {i}" for i in range(num)]
-        self.server, self.limiter = Noted(call=LocalRef()), Noted()
+        self.server, self.limiter = Noted(call=LocalRef(())), Noted()
         edges = Edges(None, self.replay, self.trainers, self.server, None, share=lambda ref: ("shared", ref))
         self.progress, self.calls = Progress(config, time.time()), Calls(60.0)
         self.progress.env_steps = 77
@@ -226,8 +226,8 @@ def test_every_shard_and_trainer_may_be_to_blame(monkeypatch):
 def test_train_calls_are_as_long_as_one_version_may_wait(overrides, report_s, updates):
     ratio = ("orchestrator.sample_insert_ratio=1", "worker.block_rows=64", "debug.in_process=false")
     made = Made(*ratio, *overrides, reports=[report(16, seconds=report_s, num_batches=16)])
-    first = 5 if overrides and "updates" in overrides[0] else 32
-    assert made.learning.call_updates == made.learning.config.updates_per_call == first
+    assert made.learning.config.updates_per_call == (5 if "trainer.updates_per_call=5" in overrides else 32)
+    assert made.learning.call_updates == (made.learning.config.updates_per_call if overrides else 1)
     made.learning.train(16)
     made.react()
     assert made.learning.call_updates == updates

@@ -87,13 +87,13 @@ def test_only_one_that_comes_back_gets_what_the_server_has(still):
 def test_reports_and_the_wall_clock_are_looked_at(still):
     sent, process_s = [], iter([29.0, 30.0, 31.0])
     still.progress.process_s = lambda: next(process_s)
-    still.reports.send = sent.append
+    still.reports.send = lambda *args: sent.append(args)
     still.clock.now = 159.9
     still._housekeeping()
     assert (sent, still.stop_reason) == ([], None)
     still.clock.now = 160.0
     still._housekeeping()
-    assert (sent, still.stop_reason) == ([still.learning.params_header], "wall_s")
+    assert (sent, still.stop_reason) == ([(still.learning.params_header, "running")], "wall_s")
 
 
 def test_it_is_paused_and_stopped_from_outside(still):
