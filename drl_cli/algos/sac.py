@@ -85,7 +85,7 @@ class Algorithm(NetworkAlgorithm):
 
     def update(self, batch: Batch, counts: Counts) -> Update:
         view, rows = self.see(batch)
-        rows["next_obs"], rows["target_next_obs"] = view.next_obs, self.see_next(batch, view)
+        rows["next_obs"], rows["target_next_obs"] = view.next_obs, self.see_target(batch, view).next_obs
         num, size = rows["action"].shape
         rows["drop"], rows["noise"] = (
             self.masks(self.critic, view.obs, 2),
