@@ -55,6 +55,11 @@ class Config(AlgoConfig):
     munchausen_floor: Annotated[float, Range(most=0)] = -1.0
     temperature: NonNegative = 0.0
 
+    @property
+    def outputs(self) -> int:
+        """Numbers that the network gives for each action."""
+        return 1
+
 
 class Policy(NetworkPolicy):
     """Epsilon-greedy or Boltzmann on the values of the Q network, or greedy on those of a network with drawn noise."""
@@ -111,16 +116,13 @@ class Policy(NetworkPolicy):
 class Algorithm(NetworkAlgorithm):
     """The learner."""
 
-    atoms = 1
-    """Numbers that the network gives for each action."""
-
     def setup(self, config: Config, spec: EnvSpec) -> None:
-        self.config = config
+        self.config, self.atoms = config, config.outputs
         if config.munchausen and not config.soft_temperature:
             raise Refused(
                 "algo.munchausen needs a softmax policy; say algo.soft_temperature=0.03 (Vieillard et al. 2020)"
             )
-        shape = q_shape(config, self.network, spec.action, self.encoder.size, self.atoms)
+        shape = q_shape(config, self.network, spec.action, self.encoder.size)
         # Half of a dueling network's last weights count for each output, so that they begin larger.
         head = Head(shape.shapes, last=2**0.5 if config.dueling else 1.0)
         sigma = {"sigma": num_params(shape.shapes)} if config.noisy else {}
@@ -222,6 +224,6 @@ class Algorithm(NetworkAlgorithm):
         return values | ({"temperature": config.temperature} if config.temperature else {})
 
 
-def q_shape(config: Config, network: NetworkConfig, action: ActionSpec, features: int, atoms: int = 1) -> QShape:
+def q_shape(config: Config, network: NetworkConfig, action: ActionSpec, features: int) -> QShape:
     """The Q network that the options ask for."""
-    return QShape(network, features, action.size, atoms, config.dueling, config.noisy)
+    return QShape(network, features, action.size, config.outputs, config.dueling, config.noisy)

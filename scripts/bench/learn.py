@@ -39,8 +39,7 @@ Written by scripts/bench/learn.py from scripts/bench/learn.yaml; do not edit. A 
 are `old` were made by other code, config or packages than the checkout's (fingerprint: code.config.packages). Seconds
 are of a machine that others used too.
 
-| row | environment | threshold | passed | return: median (quartiles): by seed | env steps: median: by seed | seconds \
-| fingerprint |"""
+| row | environment | threshold | passed | best return: median (quartiles) | env steps to it | seconds | made by |"""
 
 Row = dict[str, Any]
 Records = dict[str, dict[str, Row]]  # row -> seed -> record
@@ -102,7 +101,7 @@ def play(row: Row, common: list[str], seed: int) -> Row:
             raise SystemExit(f"exit code {done.returncode} of {' '.join(command)}\n{done.stdout}{done.stderr}")
         summary = json.loads(next(Path(folder).glob("*/*/*/summary.json")).read_text())
     return {
-        "return": round(summary["final_return"], 1),
+        "return": round(summary["best_return"], 1),
         "env_steps": summary["time_to_return_env_steps"],
         "seconds": summary["time_to_return_s"] and round(summary["time_to_return_s"]),
     }
