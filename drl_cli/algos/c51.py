@@ -10,7 +10,7 @@ from typing import Annotated
 
 import numpy as np
 
-from drl_cli.algos import distributional, dqn
+from drl_cli.algos import dqn
 from drl_cli.losses.distributional import cross_entropy, project, project_numpy, softmax_numpy
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.types import Array, Columns, EnvSpec, tree
@@ -63,8 +63,8 @@ class Policy(dqn.Policy):
         return np.maximum(divergence, 0.0)
 
 
-class Algorithm(distributional.Algorithm):
-    """The learner."""
+class Algorithm(dqn.Algorithm):
+    """The learner. Distributions are `[N, A, K]`, and of one action `[N, K]`."""
 
     def setup(self, config: dqn.Config, spec: EnvSpec) -> None:
         assert isinstance(config, Config)
@@ -78,6 +78,19 @@ class Algorithm(distributional.Algorithm):
 
     def expected(self, distribution: "torch.Tensor") -> "torch.Tensor":
         return distribution @ self.support
+
+    def of_action(self, values: "torch.Tensor", action: "torch.Tensor") -> "torch.Tensor":
+        values = values.view(len(action), -1, self.atoms)
+        return values.gather(1, action.unsqueeze(-1).expand(-1, -1, self.atoms)).squeeze(1)
+
+    def to_action(self, values: "torch.Tensor", action: "torch.Tensor", slope: "torch.Tensor") -> "torch.Tensor":
+        d_values = torch.zeros_like(values).view(len(action), -1, self.atoms)
+        d_values.scatter_(1, action.unsqueeze(-1).expand(-1, -1, self.atoms), slope.unsqueeze(1))
+        return d_values.flatten(1)
+
+    def mean_over(self, values: "torch.Tensor", probs: "torch.Tensor") -> "torch.Tensor":
+        """The mixture of the actions' distributions."""
+        return (probs.unsqueeze(-1) * values).sum(1)
 
     def errors(
         self, q: "torch.Tensor", reward: "torch.Tensor", discount: "torch.Tensor", next_q: "torch.Tensor"

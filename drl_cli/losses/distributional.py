@@ -42,24 +42,6 @@ def cross_entropy(logits: "torch.Tensor", probs: "torch.Tensor") -> "tuple[torch
     return loss, log_probs.exp() - probs, loss + torch.xlogy(probs, probs).sum(-1)
 
 
-def quantile_huber(
-    quantiles: "torch.Tensor", target: "torch.Tensor", fraction: "torch.Tensor", kappa: float
-) -> "tuple[torch.Tensor, torch.Tensor]":
-    """Quantile regression (QR-DQN, Dabney et al. 2018a, eq. 10): the loss `[B]` and its derivative `[B, K]`.
-
-    quantiles `[B, K]` at the fractions `[K]` or `[B, K]`, target `[B, M]` samples or quantiles. With the error
-    u = target_j - quantile_i the loss is sum_i mean_j |fraction_i - [u < 0]| huber_kappa(u) / kappa; kappa 0: |u|.
-    """
-    error = target.unsqueeze(1) - quantiles.unsqueeze(2)  # [B, K, M]
-    side = (fraction.unsqueeze(-1) - (error < 0).to(error.dtype)).abs()
-    if kappa > 0:
-        slope = error.clamp(-kappa, kappa)
-        size, slope = slope * (error - 0.5 * slope) / kappa, slope / kappa
-    else:
-        size, slope = error.abs(), error.sign()
-    return (side * size).mean(2).sum(1), -(side * slope).mean(2)
-
-
 def softmax_numpy(logits: Any) -> Any:  # Any: arrays of any shape
     """Softmax over the last axis."""
     powers = np.exp(logits - logits.max(-1, keepdims=True))

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drl_cli.losses.distributional import cross_entropy, project, project_numpy, quantile_huber, softmax_numpy
+from drl_cli.losses.distributional import cross_entropy, project, project_numpy, softmax_numpy
 
 SUPPORT = torch.tensor([-1.0, 0.0, 1.0])
 
@@ -84,32 +84,6 @@ def test_cross_entropy_literals_and_gradient():
     assert divergence.tolist() == pytest.approx([float(loss[0]) - math.log(2), math.log(2)])
     loss.sum().backward()
     torch.testing.assert_close(slope, logits.grad)
-
-
-@pytest.mark.parametrize("kappa", [0.0, 1.0, 0.3])
-def test_quantile_huber_equals_brute_force(kappa):
-    rng = torch.Generator().manual_seed(0)
-    quantiles = torch.randn(3, 4, generator=rng, dtype=torch.float64, requires_grad=True)
-    target = 2 * torch.randn(3, 5, generator=rng, dtype=torch.float64)
-    fraction = (torch.arange(4, dtype=torch.float64) + 0.5) / 4
-    loss, slope = quantile_huber(quantiles, target, fraction, kappa)
-    for row in range(3):
-        expected = 0.0
-        for i in range(4):
-            for j in range(5):
-                u = float(target[row, j] - quantiles[row, i].detach())
-                huber = u * u / 2 if abs(u) <= kappa else kappa * (abs(u) - kappa / 2)
-                size = huber / kappa if kappa else abs(u)
-                expected += abs(float(fraction[i]) - (u < 0)) * size / 5
-        assert float(loss[row]) == pytest.approx(expected)
-    loss.sum().backward()
-    torch.testing.assert_close(slope, quantiles.grad)
-
-
-def test_a_quantile_that_is_too_low_is_pulled_up_by_its_fraction():
-    """One quantile at 0.9 below its target is pulled up nine times as hard as one above is pulled down."""
-    _, slope = quantile_huber(torch.zeros(2, 1), torch.tensor([[9.0], [-9.0]]), torch.tensor([0.9]), 1.0)
-    assert slope.flatten().tolist() == pytest.approx([-0.9, 0.1])
 
 
 def test_softmax_numpy():

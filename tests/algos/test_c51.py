@@ -1,4 +1,4 @@
-"""C51 and QR-DQN: whole gradients against autograd, the policy's means and priorities, learning, refusals."""
+"""C51: whole gradients against autograd, the policy's means and priorities, learning, refusals."""
 
 import dataclasses
 
@@ -8,7 +8,7 @@ import torch
 from confs import algo_node
 from torch.nn import functional
 
-from drl_cli.algos import c51, qr_dqn
+from drl_cli.algos import c51
 from drl_cli.algos.base import Counts
 from drl_cli.cli.settings import convert
 from drl_cli.losses.distributional import project
@@ -21,20 +21,18 @@ from drl_cli.utils.params import Refused
 CPU = Context(torch.device("cpu"))
 SPEC = EnvSpec("x", Column((5,), "float32"), ActionSpec("discrete", 3, "Discrete(3)"))
 NETWORK = NetworkConfig((12,), "tanh", "uniform")
-SMALL = {c51: {"atoms": 7, "v_min": -3.0, "v_max": 3.0}, qr_dqn: {"quantiles": 6}}
-NAMES = {c51: "c51", qr_dqn: "qr_dqn"}
-
-both = pytest.mark.parametrize("module", [c51, qr_dqn], ids=["c51", "qr_dqn"])
+SMALL = {"atoms": 7, "v_min": -3.0, "v_max": 3.0}
+SUPPORT = torch.linspace(-3, 3, 7)
 
 
-def make(module, seed=0, **options):
-    config = convert(algo_node(NAMES[module]), module.Config, "algo", [], module.Config)
-    config = dataclasses.replace(config, **SMALL[module] | options)
-    return module.Algorithm(config, NETWORK, SPEC, seed, CPU)
+def make(seed=0, **options):
+    config = convert(algo_node("c51"), c51.Config, "algo", [], c51.Config)
+    config = dataclasses.replace(config, **SMALL | options)
+    return c51.Algorithm(config, NETWORK, SPEC, seed, CPU)
 
 
-def make_policy(module, algorithm):
-    policy = module.Policy(algorithm.config, NETWORK, SPEC, 0)
+def make_policy(algorithm):
+    policy = c51.Policy(algorithm.config, NETWORK, SPEC, 0)
     policy.load(algorithm.policy_params())
     return policy
 
@@ -67,7 +65,6 @@ def network(flat, obs, atoms, dueling):
     return value + advantage - advantage.mean(1, keepdim=True)
 
 
-@both
 @pytest.mark.parametrize(
     "options",
     [
@@ -77,9 +74,9 @@ def network(flat, obs, atoms, dueling):
     ],
     ids=str,
 )
-def test_gradients_equal_autograd(module, options):
-    algorithm, rows = make(module, **options), torch.arange(32)
-    algorithm.target.mlp.flat.copy_(make(module, seed=1, **options).online.mlp.flat)
+def test_gradients_equal_autograd(options):
+    algorithm, rows = make(**options), torch.arange(32)
+    algorithm.target.mlp.flat.copy_(make(seed=1, **options).online.mlp.flat)
     atoms, batch = algorithm.config.outputs, make_batch()
     online = algorithm.params.flat.clone().requires_grad_()
 
@@ -87,13 +84,11 @@ def test_gradients_equal_autograd(module, options):
         return network(flat, obs, atoms, algorithm.config.dueling)
 
     def mean(out):
-        if module is c51:
-            return out.softmax(-1) @ torch.linspace(-3, 3, atoms)
-        return out.mean(-1)
+        return out.softmax(-1) @ SUPPORT
 
     with torch.no_grad():
         target, reward = read(algorithm.target.mlp.flat, batch["next_obs"]), batch["reward"]
-        law = target.softmax(-1) if module is c51 else target
+        law = target.softmax(-1)
         chooser = mean(read(online, batch["next_obs"])) if options["double"] else mean(target)
         if "munchausen" in options:
             pi = functional.softmax(chooser / 0.3, -1)
@@ -104,17 +99,9 @@ def test_gradients_equal_autograd(module, options):
         else:
             law = law[rows, chooser.argmax(-1)]
     out = read(online, batch["obs"])[rows, batch["action"]]
-    if module is c51:
-        target = project(law, reward, batch["discount"], torch.linspace(-3, 3, atoms))
-        loss = functional.cross_entropy(out, target, reduction="none")
-        error = functional.kl_div(out.log_softmax(-1), target, reduction="none").sum(-1)
-    else:
-        target = reward[:, None] + batch["discount"][:, None] * law
-        u = target[:, None, :] - out[:, :, None]
-        fraction = (torch.arange(atoms) + 0.5) / atoms
-        huber = functional.huber_loss(u, torch.zeros_like(u), reduction="none")
-        loss = ((fraction[:, None] - (u.detach() < 0).float()).abs() * huber).mean(2).sum(1)
-        error = (out.mean(-1) - target.mean(-1)).abs()
+    target = project(law, reward, batch["discount"], SUPPORT)
+    loss = functional.cross_entropy(out, target, reduction="none")
+    error = functional.kl_div(out.log_softmax(-1), target, reduction="none").sum(-1)
     loss = (batch["weight"] * loss).mean()
     loss.backward()
     update = algorithm.learn(batch, Counts())
@@ -123,11 +110,10 @@ def test_gradients_equal_autograd(module, options):
     torch.testing.assert_close(algorithm.params.grad, online.grad, rtol=1e-3, atol=1e-6)
 
 
-@both
 @pytest.mark.parametrize("dueling", [True, False])
-def test_the_policy_acts_by_the_means_and_rates_rows_as_the_learner_does(module, dueling):
-    algorithm, batch = make(module, dueling=dueling, double=False), make_batch()
-    policy = make_policy(module, algorithm)
+def test_the_policy_acts_by_the_means_and_rates_rows_as_the_learner_does(dueling):
+    algorithm, batch = make(dueling=dueling, double=False), make_batch()
+    policy = make_policy(algorithm)
     with torch.no_grad():
         out = algorithm.online.forward(batch["obs"])[0]
         means = algorithm.expected(algorithm.distribution(out))
@@ -138,21 +124,19 @@ def test_the_policy_acts_by_the_means_and_rates_rows_as_the_learner_does(module,
     np.testing.assert_allclose(policy.priorities(rows), expected, rtol=1e-3, atol=1e-5)
 
 
-@both
-def test_all_options_together_keep_the_contract(module):
+def test_all_options_together_keep_the_contract():
     options = ("dueling=true", "noisy=true", "soft_temperature=0.1", "munchausen=0.9", "tau=0.1")
-    check_algorithm(NAMES[module], *(f"algo.{one}" for one in options), "network.hidden=[16,16]")
+    check_algorithm("c51", *(f"algo.{one}" for one in options), "network.hidden=[16,16]")
 
 
 FAST = ("algo.gamma=0.9", "algo.lr=3e-3", "algo.target_period=20", "algo.epsilon_end=0.1", "algo.epsilon_steps=800")
 
 
 @pytest.mark.parametrize("options", [(), ("algo.dueling=true", "algo.noisy=true")], ids=["plain", "dueling noisy"])
-@pytest.mark.parametrize(("name", "own"), [("c51", ("algo.v_min=-1", "algo.v_max=2")), ("qr_dqn", ())])
-def test_it_learns(name, own, options):
-    check_learning(name, *FAST, *own, *options, updates=250)
+def test_it_learns(options):
+    check_learning("c51", *FAST, "algo.v_min=-1", "algo.v_max=2", *options, updates=250)
 
 
 def test_a_support_has_to_begin_below_its_end():
     with pytest.raises(Refused, match=r"algo\.v_min=5 has to be below algo\.v_max=3"):
-        make(c51, v_min=5.0)
+        make(v_min=5.0)
