@@ -72,7 +72,7 @@ def test_the_policy_is_the_learners_network_step_by_step(name, kind, look):
     algorithm = learner.algorithm()
     algorithm.learn(learner.batch(algorithm), Counts())
     policy, rng, encoder = learner.policy(algorithm), np.random.default_rng(3), algorithm.encoder
-    head = algorithm.online.mlp if name == "dqn" else algorithm.actor
+    head = algorithm.online.mlp if name in ("dqn", "c51") else algorithm.actor
     memory = torch.zeros(4, encoder.memory.state_size) if learner.has_memory else None
     begins = np.array([True] * 4)
     for t in range(4):

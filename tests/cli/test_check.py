@@ -41,7 +41,7 @@ ERRORS = [
 ]
 
 SPACE_ERROR = (
-    r"SAC needs a continuous \(Box\) action space; CartPole-v1 has Discrete\(2\)\. For this: algo=dqn or algo=ppo$"
+    r"SAC needs a continuous \(Box\) action space; CartPole-v1 has Discrete\(2\)\. For this: algo=c51 or algo=dqn or algo=ppo$"
 )
 
 
