@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from drl_cli.cli.check import check_command, read_command
+from drl_cli.cli.check import check_command
+from drl_cli.cli.command_line import read_command
 from drl_cli.cli.compose import compose
 from drl_cli.cli.grid import space as space_of
 from drl_cli.sweeps.space import corners

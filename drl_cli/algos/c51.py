@@ -13,7 +13,7 @@ import numpy as np
 from drl_cli.algos import dqn
 from drl_cli.losses.distributional import cross_entropy, project, project_numpy, softmax_numpy
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.types import Array, Columns, EnvSpec, tree
+from drl_cli.types import Array, Columns, EnvSpec, Last, Obs, tree
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.params import Refused
 from drl_cli.utils.ranges import Range
@@ -48,6 +48,11 @@ class Policy(dqn.Policy):
         probs: Array = softmax_numpy(out.reshape(-1, self.action.size, len(self.support)))
         return probs
 
+    def forward(self, obs: Obs, last: Last | None) -> tuple[Array, Columns]:
+        """The values of the actions, in place of the logits."""
+        logits, memory = super().forward(obs, last)
+        return self.expected(logits), memory
+
     def expected(self, out: Array) -> Array:
         mean: Array = self.distribution(out) @ self.support
         return mean
@@ -55,8 +60,8 @@ class Policy(dqn.Policy):
     def priorities(self, rows: Columns) -> Array:
         every = np.arange(len(rows["action"]))
         next_obs = tree(rows, "next_obs")
-        next_probs = self.distribution(self.forward(next_obs, None)[0])[every, self.greedy(next_obs)]
-        probs = self.distribution(self.forward(tree(rows, "obs"), None)[0])[every, rows["action"]]
+        next_probs = self.distribution(super().forward(next_obs, None)[0])[every, self.greedy(next_obs)]
+        probs = self.distribution(super().forward(tree(rows, "obs"), None)[0])[every, rows["action"]]
         target = project_numpy(next_probs, rows["reward"], rows["discount"], self.support)
         tiny = np.finfo(np.float32).tiny  # 0 log 0 is 0
         divergence: Array = (target * np.log(np.maximum(target, tiny) / np.maximum(probs, tiny))).sum(-1)

@@ -17,18 +17,18 @@ from typing import Annotated, Literal
 
 import numpy as np
 
-from drl_cli.algos.base import AlgoConfig, Batch, Counts, Update
-from drl_cli.algos.learner import Head, NetworkAlgorithm
+from drl_cli.algos.base import Batch, Counts, Update
+from drl_cli.algos.learner import Head, LearnerConfig, NetworkAlgorithm
 from drl_cli.algos.policy import NetworkPolicy, allowed, sample_choices
 from drl_cli.losses.policy import permitted
 from drl_cli.losses.value import half_square, huber, scaled_log_policy, softmax_policy
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.networks.mlp import Shapes, num_params
+from drl_cli.networks.mlp import num_params
 from drl_cli.networks.q_network import ActingQNetwork, QNetwork, QShape
 from drl_cli.types import ActionSpec, Array, Columns, EnvSpec, Last, Obs, tree
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.params import Refused
-from drl_cli.utils.ranges import Count, Fraction, NonNegative, Positive, Range
+from drl_cli.utils.ranges import Count, Fraction, NonNegative, Range
 from drl_cli.utils.schedules import linear
 
 ACTIONS = ("discrete",)
@@ -37,10 +37,9 @@ EXPLORATION = ("epsilon", "temperature")
 
 
 @dataclass(frozen=True)
-class Config(AlgoConfig):
+class Config(LearnerConfig):
     """Options of DQN."""
 
-    lr: Positive
     double: bool
     loss: Literal["huber", "mse"]
     target_period: Count
@@ -65,32 +64,30 @@ class Policy(NetworkPolicy):
     """Epsilon-greedy or Boltzmann on the values of the Q network, or greedy on those of a network with drawn noise."""
 
     def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
-        self.config = config
         super().__init__(config, network, spec, seed)
-        self.epsilon, self.temperature = config.epsilon_start, config.temperature
-
-    def heads(self, features: int) -> Shapes:
-        self.q = ActingQNetwork(q_shape(self.config, self.network, self.action, features))
-        return self.q.shapes
+        self.config, self.epsilon, self.temperature = config, config.epsilon_start, config.temperature
+        self.q = ActingQNetwork(q_shape(config, network, self.action, self.encoder.width))
+        self.shapes = self.q.shapes
 
     def load(self, params: Array) -> None:
         super().load(params)
         self.q.params = self.params
+        self.params = self.q.means()
 
     def explore(self, values: Mapping[str, float]) -> None:
         self.epsilon, self.temperature = values["epsilon"], values.get("temperature", 0.0)
-
-    def forward(self, obs: Obs, last: Last | None, noise: np.random.Generator | None = None) -> tuple[Array, Columns]:
-        features, memory = self.encoder(obs, last)
-        return self.q(features, noise), memory
 
     def expected(self, out: Array) -> Array:
         """The values of the actions `[E, A]`, given what the network says of them."""
         return out
 
     def act(self, obs: Obs, last: Last | None = None) -> Columns:
-        out, memory = self.forward(obs, last, self.rng)
-        values = allowed(self.expected(out), obs)
+        if self.config.noisy:
+            features, memory = self.encoder(obs, last)
+            values = self.expected(self.q(features, self.rng))
+        else:
+            values, memory = self.forward(obs, last)
+        values = allowed(values, obs)
         is_random = self.rng.random(len(values)) < self.epsilon
         if self.temperature:
             best = sample_choices(values / self.temperature, self.action.choices, self.rng)
@@ -99,18 +96,10 @@ class Policy(NetworkPolicy):
         return {"action": np.where(is_random, self.draw(obs), best), **memory}
 
     def priorities(self, rows: Columns) -> Array:
-        next_value = allowed(self.values(next_obs := tree(rows, "next_obs")), next_obs).max(-1)
-        q = np.take_along_axis(self.values(tree(rows, "obs")), rows["action"][:, None], 1)[:, 0]
+        next_value = allowed(self.forward(next_obs := tree(rows, "next_obs"), None)[0], next_obs).max(-1)
+        q = np.take_along_axis(self.forward(tree(rows, "obs"), None)[0], rows["action"][:, None], 1)[:, 0]
         error: Array = np.abs(rows["reward"] + rows["discount"] * next_value - q)
         return error
-
-    def values(self, obs: Obs, last: Last | None = None) -> Array:
-        """The values of the actions `[E, A]`, without noise."""
-        return self.expected(self.forward(obs, last)[0])
-
-    def greedy(self, obs: Obs, last: Last | None = None) -> Array:
-        action: Array = allowed(self.values(obs, last), obs).argmax(-1)
-        return action
 
 
 class Algorithm(NetworkAlgorithm):
@@ -139,18 +128,16 @@ class Algorithm(NetworkAlgorithm):
 
     def update(self, batch: Batch, counts: Counts) -> Update:
         config = self.config
-        view, rows = self.see(batch)
+        view, rows = self.see(batch, self.online.mlp)
         target_view = self.see_target(batch, view)
         rows["target_next_obs"] = target_view.next_obs
         rows["target_obs"] = target_view.obs if config.munchausen else None
         rows["next_obs"] = view.next_obs if config.double else None
-        rows["drop"] = self.masks(self.online.mlp, view.obs)
         if config.noisy:
             size, device = (3, self.online.shape.noise_size), self.context.device
             rows["noise"] = torch.randn(size, generator=self.noise, device=device)  # the same for all trainers
         metrics, error_size, d_obs = self.gradients(rows)
-        view.backward(d_obs)
-        self.optimizer.step(metrics["q_loss"])
+        self.step(view, d_obs, metrics["q_loss"])
         if (counts.opt_steps + 1) % config.target_period == 0:
             self.params.follow(config.tau)
         return Update(metrics, self.by_step(error_size, batch))

@@ -5,15 +5,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from drl_cli.algos.base import Algorithm, Batch, Counts, Update
+from drl_cli.algos.base import AlgoConfig, Algorithm, Batch, Counts, Update
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import Encoder, View, action_mask, flat_steps
-from drl_cli.networks.mlp import MLP, Shapes, num_params
+from drl_cli.networks.mlp import MLP, Shapes, mlp_shapes, num_params
 from drl_cli.types import EnvSpec
 from drl_cli.utils.group import Context
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.optimizer import Optimizer
 from drl_cli.utils.params import Params
+from drl_cli.utils.ranges import Positive
+
+
+@dataclass(frozen=True, kw_only=True)
+class LearnerConfig(AlgoConfig):
+    """What the Config of every NetworkAlgorithm has."""
+
+    lr: Positive
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,11 @@ class NetworkAlgorithm(Algorithm):
     def learn(self, batch: Batch, counts: Counts) -> Update:
         with self.no_grad:
             return super().learn(batch, counts)
+
+    def head(self, outputs: int, inputs: int = 0, ensemble: int = 1, last: float = 1.0) -> Head:
+        """A head on the encoder's features, and on so many `inputs` besides."""
+        shapes = mlp_shapes(self.encoder.size + inputs, self.network.hidden, outputs, self.network.layer_norm)
+        return Head(shapes, ensemble, last)
 
     def build(
         self,
@@ -100,19 +113,33 @@ class NetworkAlgorithm(Algorithm):
             uniform = torch.rand(len(is_mine), size, generator=self.drops, device=device)[is_mine.to(device)]
         return head.masks(uniform, self.network.dropout)
 
-    def see(self, batch: Batch) -> tuple[View, dict[str, Any]]:  # Any: as in Batch
+    def see(
+        self, batch: Batch, head: MLP | None = None, times: int = 1
+    ) -> tuple[View, dict[str, Any]]:  # Any: as in Batch
         """The features of a batch, through which the encoder learns, and its `steps` with features as `obs`.
 
-        The steps' columns `mask_now` and `mask_next` say which actions are allowed; None without such masks.
+        For a head that learns from so many times these rows, its `masks` are with them as `drop`.
+        The columns `mask_now` and `mask_next` say which actions are allowed; None without such masks.
         """
         view, rows = self.encoder(batch, self.context.burn_in), self.steps(batch)
         rows["mask_now"], rows["mask_next"] = action_mask(rows["obs"]), action_mask(rows["next_obs"])
         rows["obs"] = view.obs
+        if head is not None:
+            rows["drop"] = self.masks(head, view.obs, times)
         return view, rows
 
     def see_target(self, batch: Batch, view: View) -> View:
         """What the target encoder sees in a batch, given the view by the encoder itself."""
         return view if self.encoder.is_plain else self.target_encoder(batch, self.context.burn_in, learns=False)
+
+    def step(self, view: View | None, d_obs: "torch.Tensor | None", *losses: "torch.Tensor") -> None:
+        """Change the parameters by the gradients that are written, and by what the view's encoder makes of `d_obs`.
+
+        Raises NotFinite where one of the losses is not.
+        """
+        if view is not None:
+            view.backward(d_obs)
+        self.optimizer.step(*losses)
 
     def steps(self, batch: Batch) -> dict[str, Any]:  # Any: as in Batch
         """The rows that are learned from: those of the batch, or the learned steps of its sequences.

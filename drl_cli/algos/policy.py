@@ -10,7 +10,7 @@ from drl_cli.algos.base import Policy
 from drl_cli.losses.policy import FORBIDDEN
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import ActingEncoder, action_mask, memory_columns
-from drl_cli.networks.mlp import Shapes, mlp_numpy, split
+from drl_cli.networks.mlp import mlp_numpy, mlp_shapes, split
 from drl_cli.types import Array, Columns, EnvSpec, Last, Obs, Schema, State
 from drl_cli.utils.group import Context
 from drl_cli.utils.lazy import torch
@@ -37,22 +37,27 @@ class RandomActions(Policy):
 
 
 class NetworkPolicy(RandomActions):
-    """Heads that are plain MLPs, in numpy, on the features of an encoder: `shapes` are theirs, one after the other."""
+    """A head that is a plain MLP, in numpy, on the features of an encoder: `shapes` are those of its parameters.
+
+    The best choice has the head's largest output. The best action of a box is the head's first outputs, or their tanh
+    where the policy `is_squashed`.
+    """
+
+    is_squashed = False
+    outputs = 1
+    """Of the head, for each action (discrete) or action dimension (box)."""
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         super().__init__(spec, seed)
         self.network = network
         self.encoder = ActingEncoder(network, spec)
-        self.shapes = self.heads(self.encoder.width)
+        size = self.outputs * spec.action.size
+        self.shapes = mlp_shapes(self.encoder.width, network.hidden, size, network.layer_norm)
         self.params: list[Array] = []
 
     @staticmethod
     def extra_columns(config: Any, network: NetworkConfig, spec: EnvSpec) -> Schema:
         return memory_columns(network)
-
-    @abstractmethod
-    def heads(self, features: int) -> Shapes:
-        """Shapes of the heads' parameters, for so many features."""
 
     def load(self, params: Array) -> None:
         self.params = split(self.encoder.load(params), self.shapes)
@@ -61,6 +66,15 @@ class NetworkPolicy(RandomActions):
         """What the MLP gives for observations `[E, ...]`, and the columns of the encoder's memory."""
         features, columns = self.encoder(obs, last)
         return mlp_numpy(self.params, features, self.network.activation), columns
+
+    def greedy(self, obs: Obs, last: Last | None = None) -> Array:
+        out, _ = self.forward(obs, last)
+        if self.action.kind != "box":
+            return best_choices(allowed(out, obs), self.action.choices)
+        action = out[:, : self.action.size]
+        if self.is_squashed:
+            return np.tanh(action)
+        return action if self.action.is_free else np.clip(action, -1.0, 1.0)
 
     def random(self, obs: Obs, last: Last | None = None) -> Columns:
         return {"action": self.draw(obs), **self.encoder(obs, last)[1]}

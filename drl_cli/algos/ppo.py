@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from drl_cli.algos.base import AlgoConfig, Batch, Counts, Update
-from drl_cli.algos.learner import Head, NetworkAlgorithm
-from drl_cli.algos.policy import NetworkPolicy, allowed, best_choices, sample_choices
+from drl_cli.algos.base import Batch, Counts, Update
+from drl_cli.algos.learner import Head, LearnerConfig, NetworkAlgorithm
+from drl_cli.algos.policy import NetworkPolicy, allowed, sample_choices
 from drl_cli.algos.rollout import Rollout
 from drl_cli.losses.policy import (
     LOG_2PI,
@@ -28,7 +28,6 @@ from drl_cli.losses.policy import (
 from drl_cli.losses.returns import gae
 from drl_cli.losses.value import half_square
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.networks.mlp import Shapes, mlp_shapes
 from drl_cli.types import ActionSpec, Array, Column, Columns, EnvSpec, Last, Obs, Schema
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.optimizer import NotFinite
@@ -39,11 +38,10 @@ TABLES = ("fifo-once",)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config(AlgoConfig):
+class Config(LearnerConfig):
     """Options of PPO."""
 
     n_step: Literal[1]
-    lr: Positive
     gae_lambda: Fraction
     clip: Positive
     epochs: Count
@@ -55,18 +53,16 @@ class Config(AlgoConfig):
     target_kl: Positive | None
 
 
-def policy_shapes(network: NetworkConfig, action: ActionSpec, features: int) -> Shapes:
-    """Features -> mean of each action dimension (box), logit of each choice (discrete, multidiscrete)."""
-    return mlp_shapes(features, network.hidden, action.size, network.layer_norm)
-
-
 def log_std_size(action: ActionSpec) -> int:
     """Parameters that the policy has beside its network: a box action's log standard deviations, for all states."""
     return action.size if action.kind == "box" else 0
 
 
 class Policy(NetworkPolicy):
-    """The actor: a Gaussian, whose samples the environment clips to [-1, 1], or a softmax over each choice."""
+    """The actor: a Gaussian, whose samples the environment clips to [-1, 1], or a softmax over each choice.
+
+    Its head gives the mean of each action dimension, or the logit of each choice.
+    """
 
     def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         super().__init__(config, network, spec, seed)
@@ -76,9 +72,6 @@ class Policy(NetworkPolicy):
     @staticmethod
     def extra_columns(config: Config, network: NetworkConfig, spec: EnvSpec) -> Schema:
         return {"log_prob": Column((), "float32"), **NetworkPolicy.extra_columns(config, network, spec)}
-
-    def heads(self, features: int) -> Shapes:
-        return policy_shapes(self.network, self.action, features)
 
     def load(self, params: Array) -> None:
         super().load(params)
@@ -98,17 +91,9 @@ class Policy(NetworkPolicy):
         columns = super().random(obs, last)
         action = columns["action"]
         if self.action.kind == "box":
-            log_prob = np.full(len(action), -self.action.size * np.log(2.0), np.float32)
-        else:
-            none = np.zeros((len(action), self.action.size), np.float32)
-            log_prob = choice_log_prob(allowed(none, obs), action, self.action.choices)
-        return {**columns, "log_prob": log_prob}
-
-    def greedy(self, obs: Obs, last: Last | None = None) -> Array:
-        out, _ = self.forward(obs, last)
-        if self.action.kind == "box":
-            return out if self.action.is_free else np.clip(out, -1.0, 1.0)
-        return best_choices(allowed(out, obs), self.action.choices)
+            return {**columns, "log_prob": np.full(len(action), -self.action.size * np.log(2.0), np.float32)}
+        none = np.zeros((len(action), self.action.size), np.float32)
+        return {**columns, "log_prob": choice_log_prob(allowed(none, obs), action, self.action.choices)}
 
 
 def choice_log_prob(logits: Array, action: Array, choices: tuple[int, ...]) -> Array:
@@ -129,11 +114,11 @@ class Algorithm(NetworkAlgorithm):
     """The learner. Actor and critic share the encoder of images or sequences, and nothing else."""
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
-        self.config, self.action, network = config, spec.action, self.network
+        self.config, self.action = config, spec.action
         parts: dict[str, Head | int] = {
-            "actor": Head(policy_shapes(network, spec.action, self.encoder.size), last=0.01),
+            "actor": self.head(spec.action.size, last=0.01),
             "log_std": log_std_size(spec.action),  # 0 at first
-            "critic": Head(mlp_shapes(self.encoder.size, network.hidden, 1, network.layer_norm)),
+            "critic": self.head(1),
         }
         built = self.build(parts, policy=("actor", "log_std"), lr=config.lr)
         self.actor, self.critic = built["actor"], built["critic"]
@@ -177,10 +162,8 @@ class Algorithm(NetworkAlgorithm):
         view, rows = (None, minibatch) if self.encoder.is_plain else self.see(minibatch)
         rows["drop"] = self.masks(self.critic, rows["target"], is_mine=rows.pop("is_mine", None))
         metrics, d_obs = self.gradients(rows)
-        if view is not None:
-            view.backward(d_obs)
         try:
-            self.optimizer.step(metrics["policy_loss"], metrics["value_loss"])
+            self.step(view, d_obs, metrics["policy_loss"], metrics["value_loss"])
         except NotFinite:
             return {}
         return metrics

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from drl_cli.algos.base import AlgoConfig, Batch, Counts, Update
-from drl_cli.algos.learner import Head, NetworkAlgorithm
+from drl_cli.algos.base import Batch, Counts, Update
+from drl_cli.algos.learner import Head, LearnerConfig, NetworkAlgorithm
 from drl_cli.algos.policy import NetworkPolicy
 from drl_cli.losses.policy import (
     LOG_STD_MAX,
@@ -20,9 +20,7 @@ from drl_cli.losses.policy import (
     temperature_gradient,
 )
 from drl_cli.losses.value import ensemble_mse, soft_target
-from drl_cli.networks.config import NetworkConfig
-from drl_cli.networks.mlp import Shapes, mlp_shapes
-from drl_cli.types import ActionSpec, Array, Columns, EnvSpec, Last, Obs
+from drl_cli.types import Columns, EnvSpec, Last, Obs
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Fraction, Positive
 
@@ -31,26 +29,20 @@ TABLES = ("uniform", "prioritized", "sequences")
 
 
 @dataclass(frozen=True)
-class Config(AlgoConfig):
+class Config(LearnerConfig):
     """Options of SAC."""
 
-    lr: Positive
     alpha_lr: Positive
     tau: Fraction
     initial_alpha: Positive
     target_entropy: float | None
 
 
-def actor_shapes(network: NetworkConfig, action: ActionSpec, features: int) -> Shapes:
-    """Features -> mean and log standard deviation of each action dimension."""
-    return mlp_shapes(features, network.hidden, 2 * action.size, network.layer_norm)
-
-
 class Policy(NetworkPolicy):
     """The tanh-Gaussian actor."""
 
-    def heads(self, features: int) -> Shapes:
-        return actor_shapes(self.network, self.action, features)
+    is_squashed = True
+    outputs = 2  # mean and log standard deviation
 
     def act(self, obs: Obs, last: Last | None = None) -> Columns:
         out, memory = self.forward(obs, last)
@@ -59,21 +51,16 @@ class Policy(NetworkPolicy):
         std = np.exp(np.minimum(np.maximum(log_std, LOG_STD_MIN), LOG_STD_MAX))
         return {"action": np.tanh(mean + std * noise), **memory}
 
-    def greedy(self, obs: Obs, last: Last | None = None) -> Array:
-        action: Array = np.tanh(self.forward(obs, last)[0][:, : self.action.size])
-        return action
-
 
 class Algorithm(NetworkAlgorithm):
     """The learner. What the encoder of images or sequences learns, it learns from the critics."""
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
-        self.config, network, features = config, self.network, self.encoder.size
-        self.target_entropy = -float(spec.action.size) if config.target_entropy is None else config.target_entropy
-        critics = mlp_shapes(features + spec.action.size, network.hidden, 1, network.layer_norm)
+        self.config, size = config, spec.action.size
+        self.target_entropy = -float(size) if config.target_entropy is None else config.target_entropy
         parts: dict[str, Head | int] = {
-            "actor": Head(actor_shapes(network, spec.action, features)),
-            "critic": Head(critics, ensemble=2),
+            "actor": self.head(Policy.outputs * size),
+            "critic": self.head(1, inputs=size, ensemble=2),
             "log_alpha": 1,
         }
         heads = self.build(parts, policy=("actor",), lr=config.lr, lrs={"log_alpha": config.alpha_lr})
@@ -84,16 +71,12 @@ class Algorithm(NetworkAlgorithm):
         self.noise = self.params.generator("noise", self.seed + 1)
 
     def update(self, batch: Batch, counts: Counts) -> Update:
-        view, rows = self.see(batch)
+        view, rows = self.see(batch, self.critic, times=2)
         rows["next_obs"], rows["target_next_obs"] = view.next_obs, self.see_target(batch, view).next_obs
         num, size = rows["action"].shape
-        rows["drop"], rows["noise"] = (
-            self.masks(self.critic, view.obs, 2),
-            self.context.randn(num, 2 * size, self.noise),
-        )
+        rows["noise"] = self.context.randn(num, 2 * size, self.noise)
         metrics, td_error, d_obs = self.gradients(rows)
-        view.backward(d_obs)
-        self.optimizer.step(metrics["critic_loss"], metrics["actor_loss"])
+        self.step(view, d_obs, metrics["critic_loss"], metrics["actor_loss"])
         self.params.follow(self.config.tau)
         return Update(metrics, self.by_step(td_error, batch))
 

@@ -12,9 +12,21 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from drl_cli.algos.lookup import refusal
 from drl_cli.bench.overrides import overridden
-from drl_cli.cli.check import CommandLine, check_command, groups, read_command
+from drl_cli.cli.check import check_command
+from drl_cli.cli.command_line import CommandLine, read_command
 from drl_cli.cli.compose import compose
-from drl_cli.cli.errors import INTERRUPTED, RESOURCES, TERMINATED, USAGE, UsageError, fail, nearest, users_errors
+from drl_cli.cli.conf import groups
+from drl_cli.cli.errors import (
+    INTERRUPTED,
+    RESOURCES,
+    TERMINATED,
+    USAGE,
+    UsageError,
+    fail,
+    nearest,
+    outlive_closed_pipe,
+    users_errors,
+)
 from drl_cli.cli.options import parse, usage
 from drl_cli.cli.resume import named_run, with_config_of
 from drl_cli.cli.settings import fields
@@ -44,6 +56,7 @@ class Options:
 
 def main() -> None:
     """The command."""
+    outlive_closed_pipe()
     if {"--help", "-h"} & set(sys.argv[1:]):
         print(help_text())
         return

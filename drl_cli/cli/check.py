@@ -1,142 +1,105 @@
 """Checks a drl-train command line before Hydra is even imported, so that a typo is answered at once."""
 
 import dataclasses
-import os
 import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, get_origin
 
 import yaml
 
 from drl_cli.algos.base import AlgoConfig
-from drl_cli.algos.lookup import module_path
-from drl_cli.cli.errors import USAGE, USER_CODE, UsageError, did_you_mean, nearest
+from drl_cli.cli.command_line import OVERRIDE, TEXTS, CommandLine
+from drl_cli.cli.conf import conf_dir, default, groups, option_file, options, unreadable
+from drl_cli.cli.env_names import check_env
+from drl_cli.cli.errors import USER_CODE, UsageError, did_you_mean
+from drl_cli.cli.hydra_grammar import is_sweep, parts, unquoted
+from drl_cli.cli.own_yaml import algorithm_of, check_file
 from drl_cli.cli.settings import all_keys, config_class, convert, unknown_key
-from drl_cli.utils.outside import ModuleRaised, NotFound, import_object, source_file
+from drl_cli.cli.words import bare_words, said
+from drl_cli.utils.optimizer_config import OPTIMIZERS
+from drl_cli.utils.outside import ModuleRaised, NotFound, import_object
 
-OVERRIDE = re.compile(r"(?P<sign>\+\+|\+|~)?(?P<key>[\w./@-]+)(=(?P<value>.*))?", re.DOTALL)
-CONFIG_PATH = ("--config-path", "-cp", "--config-dir", "-cd")
-VALUE_FLAGS = {
-    **dict.fromkeys(("--config-path", "-cp"), "config-path"),
-    **dict.fromkeys(("--config-name", "-cn"), "config-name"),
-    **dict.fromkeys(("--config-dir", "-cd"), "config-dir"),
-    **dict.fromkeys(("--cfg", "-c"), "cfg"),
-    **dict.fromkeys(("--package", "-p"), "package"),
+OF_HYDRA = ("hydra.searchpath", "hydra.job.env_set")
+"""Hydra's own settings that have an effect here."""
+INSTEAD = {
+    **dict.fromkeys(("hydra.run.dir", "hydra.sweep.dir"), "output_dir=DIR"),
+    **dict.fromkeys(("hydra/launcher", "hydra.launcher.n_jobs"), "sweep.jobs=2"),
+    **dict.fromkeys(("hydra/sweeper", "hydra.sweeper.n_trials"), "-m with a=1,2 or choice(...)"),
+    "hydra.verbose": "DRL_DEBUG=1",
 }
-PLAIN_FLAGS = ("-m", "--multirun", "-r", "--run", "--resolve", "-i", "--info", "--version")
-
-
-def conf_dir() -> Path:
-    """The yaml files: beside the package in a checkout, inside it in a wheel."""
-    package = Path(__file__).parents[1]
-    inside = package / "conf"
-    return inside if inside.is_dir() else package.parent / "conf"
-
-
-def algorithm_yaml(name: str) -> Path | None:
-    """The yaml of an algorithm: ours in conf; of a user's module conf/algo/<module>.yaml or <module>.yaml beside it."""
-    ours, path = conf_dir() / "algo" / f"{name}.yaml", module_path(name)
-    source, file = source_file(path), f"{path.rpartition('.')[2]}.yaml"
-    places = [source.parent / "conf" / "algo" / file, source.parent / file] if source is not None else []
-    return next((place for place in [ours, *places] if place.is_file()), None)
-
-
-def options(group: str) -> list[str]:
-    """Names of the yaml files in a group."""
-    return sorted(path.stem for path in (conf_dir() / group).glob("*.yaml"))
-
-
-def groups() -> list[str]:
-    """Names of the folders in conf."""
-    return sorted(path.name for path in conf_dir().iterdir() if path.is_dir())
-
-
-@dataclasses.dataclass(frozen=True)
-class CommandLine:
-    """Hydra's flags, with their values, apart from the overrides."""
-
-    flags: list[str]
-    overrides: list[str]
-    config_file: Path | None
-    is_sweep: bool
-
-
-def read_command(args: Sequence[str]) -> CommandLine:
-    """Split a command line; raises UsageError for a flag that does not exist. Paths become absolute."""
-    flags: list[str] = []
-    overrides: list[str] = []
-    named: dict[str, str] = {}
-    rest = list(args)
-    while rest:
-        arg = rest.pop(0)
-        flag, equals, value = arg.partition("=")
-        if not arg.startswith("-"):
-            overrides.append(arg)
-        elif flag in VALUE_FLAGS:
-            value = value if equals else rest.pop(0) if rest else ""
-            if flag in CONFIG_PATH:  # meant from where the user stands; Hydra would take it from where our file is
-                value = os.path.abspath(value)
-            named[VALUE_FLAGS[flag]] = value
-            flags += [flag, value]
-        elif arg in PLAIN_FLAGS:
-            flags.append(arg)
-        else:
-            raise UsageError(f"no flag '{arg}'.{did_you_mean(arg, [*PLAIN_FLAGS, *VALUE_FLAGS])}   try --help")
-    file = None
-    if "config-path" in named:
-        file = Path(named["config-path"]) / f"{named.get('config-name', 'train').removesuffix('.yaml')}.yaml"
-        if not file.is_file():
-            raise UsageError(f"--config-path: there is no {file}")
-    return CommandLine(flags, overrides, file, bool({"-m", "--multirun"} & set(flags)))
-
-
-def with_free_keys(overrides: Sequence[str]) -> list[str]:
-    """Overrides as Hydra takes them: keys in these mappings need not be in any yaml."""
-    free = re.compile(r"(env\.kwargs|optimizer\.kwargs|manage\.env_kwargs)[.=]")
-    return [f"++{arg}" if free.match(arg) else arg for arg in overrides]
+"""What has the effect that others of them would have."""
+MAIN_KEY = {"stop": "return", "worker": "num", "replay": "capacity", "network": "hidden", "checkpoint": "period"}
+"""What a number for a whole group is probably meant for."""
 
 
 def check_command(command: CommandLine) -> None:
     """Raise UsageError with every wrong group, key and plain value on the command line.
 
-    The exit code is 4 where nothing is wrong but that a user's module raised.
+    The exit code is the least of theirs: 4, say, where nothing is wrong but that a user's module raised.
     """
-    matches = [(arg, OVERRIDE.fullmatch(arg)) for arg in command.overrides]
-    problems = [f"'{arg}' is not of the form key=value" for arg, match in matches if match is None]
+    overrides, problems = bare_words(command.overrides)
+    matches = [(arg, OVERRIDE.fullmatch(arg)) for arg in overrides]
+    problems += [f"'{arg}' is not of the form key=value" for arg, match in matches if match is None]
     values = [match for _, match in matches if match is not None]
-    raised: list[str] = []
-    algo = _algorithm(command)
-    is_pool = any(match["key"] == "env.backend" and match["value"] == "envpool" for match in values)
+    algo = _algorithm(command, values)
+    found = [UsageError(problems)] if problems else []
     for match in values:
-        key, value = match["key"], match["value"] or ""
-        if key.startswith("hydra"):
-            continue
-        if command.is_sweep and "(" in value:  # choice(...), range(...): each job is checked by itself
-            continue
-        if key in groups() and match["sign"] is None:
-            if command.config_file is None and not (key == "env" and is_pool):  # EnvPool's ids take seconds to import
-                for name in value.split(",") if command.is_sweep else [value]:
-                    try:
-                        check_option(key, _unquoted(name))
-                    except UsageError as error:
-                        (raised if error.exit_code == USER_CODE else problems).extend(error.problems)
-        elif algo is not None or not key.startswith("algo."):
-            problems += check_value(key, match["value"], command.is_sweep, algo or config_class(default("algo")))
-    if problems or raised:
-        raise UsageError([*problems, *raised], USAGE if problems else USER_CODE)
+        try:
+            if lines := check_override(match, command, algo, values):
+                raise UsageError(lines)
+        except UsageError as error:
+            found.append(error)
+    if found:
+        found.sort(key=lambda error: error.exit_code == USER_CODE)
+        raise UsageError([line for error in found for line in error.problems], min(error.exit_code for error in found))
 
 
-def check_option(group: str, name: str) -> None:
-    """Raise UsageError for a group's option that does not exist, or a user's module that raises (exit 4)."""
+def check_override(
+    match: re.Match[str], command: CommandLine, algo: type[AlgoConfig] | None, all_of_them: list[re.Match[str]]
+) -> list[str]:
+    """What is wrong with one of them, a line each; raises UsageError where that has an exit code of its own."""
+    sign, key, value = match["sign"], match["key"], match["value"] or ""
+    if key.startswith("hydra"):
+        instead = f"; say {INSTEAD[key]}" if key in INSTEAD else ""
+        return [] if key.startswith(OF_HYDRA) else [f"{key}: this setting of the config system has no effect{instead}"]
+    if is_sweep(value) and not command.is_sweep:
+        if str(all_keys(algo or AlgoConfig).get(key)).startswith("tuple"):
+            return [f"{key}: a list needs brackets: {key}=[{value}]"]
+        return [f"{key}={value}: several values are a sweep, which needs -m: drl-train -m {key}={value}"]
+    if key in groups():
+        if sign == "~":
+            return [f"~{key}: a group can't be left out; say {key}=OPTION"]
+        has_groups = command.config_file is None or "defaults:" in command.config_file.read_text()
+        is_pool = any(other["key"] == "env.backend" and other["value"] == "envpool" for other in all_of_them)
+        if not has_groups or (key == "env" and is_pool):  # EnvPool's ids take seconds to import
+            return []
+        if command.is_sweep and "(" in value:  # choice(...), glob(...): each job is checked by itself
+            return []
+        names = parts(value) if command.is_sweep else [value]
+        return [line for name in names for line in check_option(key, unquoted(name), algo)]
+    if algo is None and key.startswith("algo."):
+        return []  # the line about the algorithm says enough
+    keys = algo or config_class(default("algo"))
+    if sign == "+" and key in all_keys(keys):
+        return [f"+{key}: this key is there already, so say {key}={value}"]
+    return check_value(key, match["value"], command.is_sweep, keys)
+
+
+def check_option(group: str, name: str, algo: type[AlgoConfig] | None = None) -> list[str]:
+    """What is wrong in the user's own yaml of a group's option, a line each.
+
+    Raises UsageError for an option that does not exist, or a user's module that raises (exit 4).
+    """
     known = options(group)
     if name in known:
-        return
+        file = option_file(group, name)
+        if file is None or file.is_relative_to(conf_dir()):
+            return _of_another_algorithm(name, algo) if group == "tuned" else []
+        return check_file(file, group, algo)
     if group == "algo":
         config_class(name)
     elif group == "env":
-        if line := unknown_env(name):
-            raise UsageError(line)
+        check_env(name, known)
     elif group == "network" and ":" in name:
         try:
             import_object(name)
@@ -146,20 +109,21 @@ def check_option(group: str, name: str) -> None:
             raise UsageError(str(error), USER_CODE) from error
     else:
         kind = {"tuned": "set of tuned values"}.get(group, f"{group} option")
-        raise UsageError(f"no {kind} '{name}'.{did_you_mean(name, known)}   available: {', '.join(known)}")
+        hint = did_you_mean(name, known)
+        if group == "optimizer" and name.lower() in OPTIMIZERS.keys() - set(known):
+            hint = f" Say optimizer.name={name.lower()}."
+        if not hint and group in MAIN_KEY and re.fullmatch(r"[\d.e]+|\[[\d, ]*\]", name):
+            hint = f" Did you mean {said(f'{group}.{MAIN_KEY[group]}', name)}?"
+        raise UsageError(f"no {kind} '{name}'.{hint}   available: {', '.join(known)}")
+    return []
 
 
-def unknown_env(name: str) -> str | None:
-    """The error line for an environment that neither we, nor Gymnasium, nor a named module has; None when it exists."""
-    from drl_cli.envs.make import exists, registered
-
-    if exists(name):
-        return None
-    if ":" in name:
-        return f"no environment '{name}': there is no module '{name.split(':')[0]}' to import"
-    ours, all_ids = options("env"), registered()
-    best = nearest(name, [*ours, *all_ids])
-    return f"no environment '{name}'.{did_you_mean(name, ours if best and best[0] in ours else all_ids, 2)}"
+def _of_another_algorithm(tuned: str, algo: type[AlgoConfig] | None) -> list[str]:
+    """A line where a set of tuned values is for another algorithm than the run's."""
+    owner, name = tuned.partition("-")[0], algo.__module__.rpartition(".")[2] if algo is not None else ""
+    if algo is None or owner == name or owner not in options("algo"):
+        return []
+    return [f"tuned={tuned} is of algo={owner}, and this run has algo={name}; say algo={owner}, or tuned=none"]
 
 
 def check_value(key: str, value: str | None, is_sweep: bool, algo: type[AlgoConfig]) -> list[str]:
@@ -167,41 +131,36 @@ def check_value(key: str, value: str | None, is_sweep: bool, algo: type[AlgoConf
     keys = all_keys(algo)
     if key not in keys:
         mappings = [name for name, kind in keys.items() if get_origin(kind) is Mapping]  # any key may be in one
-        return [] if key.startswith(tuple(f"{name}." for name in mappings)) else [unknown_key(key, algo)]
-    if value is None or "{" in value or (is_sweep and re.search(r"[,(]", value)) or _is_group(keys[key]):
+        return [] if key.startswith(tuple(f"{name}." for name in mappings)) else [unknown_key(key, algo, value)]
+    if value is None or "{" in value or (is_sweep and re.search(r"[,(]", value)):  # each job is checked by itself
         return []
+    if dataclasses.is_dataclass(keys[key]):
+        main = f"{key}.{MAIN_KEY[key]}={value}" if key in MAIN_KEY else f"{key}.KEY=VALUE"
+        return [f"{key}: is a group of options; say {main}"]
     try:
         parsed: Any = yaml.safe_load(value)
     except yaml.YAMLError:
         return []  # Hydra's own grammar; it says what is wrong
+    if key in TEXTS and isinstance(parsed, int):  # the start of a run's id
+        return []
     problems: list[str] = []
     convert(parsed, keys[key], key, problems, algo)
     return problems
 
 
-def _is_group(kind: Any) -> bool:
-    return dataclasses.is_dataclass(kind)
-
-
-def _algorithm(command: CommandLine) -> type[AlgoConfig] | None:
+def _algorithm(command: CommandLine, values: list[re.Match[str]]) -> type[AlgoConfig] | None:
     """Config of the algorithm that the command line, the repeated run's config or the defaults name; None: no such."""
     name = default("algo")
-    if named := [arg.removeprefix("algo=") for arg in command.overrides if arg.startswith("algo=")]:
-        name = _unquoted(named[0].split(",")[0])
+    if named := [match["value"] or "" for match in values if match["key"] == "algo"]:
+        name = algorithm_of(unquoted(parts(named[0])[0]))
     elif command.config_file is not None:
-        node = yaml.safe_load(command.config_file.read_text())
-        name = str(node.get("algo", {}).get("name")) if isinstance(node, dict) else ""
+        try:
+            node = yaml.safe_load(command.config_file.read_text())
+        except yaml.YAMLError as error:
+            raise UsageError(unreadable(command.config_file, error)) from error
+        algo = node.get("algo") if isinstance(node, dict) else None
+        name = str(algo.get("name")) if isinstance(algo, dict) else name
     try:
         return config_class(name)
     except UsageError:  # said where the option is checked, or the config is built
         return None
-
-
-def default(group: str) -> str:
-    """The option of a group that train.yaml takes."""
-    defaults = yaml.safe_load((conf_dir() / "train.yaml").read_text())["defaults"]
-    return next(str(entry[group]) for entry in defaults if isinstance(entry, dict) and group in entry)
-
-
-def _unquoted(value: str) -> str:
-    return value.strip("'\" ")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from drl_cli.cli.errors import MISSING, RESOURCES, UsageError, did_you_mean, fail
+from drl_cli.cli.errors import MISSING, RESOURCES, UsageError, did_you_mean, fail, outlive_closed_pipe
 from drl_cli.cli.options import parse, usage
 from drl_cli.cli.runs import find_runs
 from drl_cli.results.comparison import Comparison, compare, over_environments
@@ -36,6 +36,7 @@ class Options:
 
 def main() -> None:
     """The command."""
+    outlive_closed_pipe()
     args = sys.argv[1:]
     if not args or {"--help", "-h"} & set(args):
         print(help_text())

@@ -3,10 +3,15 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from drl_cli.algos.base import AlgoConfig
-from drl_cli.cli.check import conf_dir, with_free_keys
+from drl_cli.cli.command_line import with_free_keys
+from drl_cli.cli.conf import conf_dir, unreadable
 from drl_cli.cli.errors import UsageError
+from drl_cli.cli.hydra_grammar import is_open
 from drl_cli.cli.settings import build, unknown_key
 from drl_cli.runtime.config import Config
 
@@ -16,29 +21,60 @@ def compose(overrides: Sequence[str], file: Path | None = None) -> Config:
 
     Raises UsageError.
     """
+    from drl_cli.cli.preflight import fill
+
+    return fill(build(mapping(overrides, file)))
+
+
+def mapping(overrides: Sequence[str], file: Path | None = None) -> dict[str, Any]:
+    """What Hydra composes, as plain values that nothing has checked yet; raises UsageError."""
     import hydra
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
     from drl_cli.cli.hydra_plugins import register
-    from drl_cli.cli.preflight import fill
 
     register()
     path = (file or conf_dir() / "train.yaml").absolute()
     try:
         with hydra.initialize_config_dir(str(path.parent), version_base="1.3"):
             plain = OmegaConf.to_container(hydra.compose(path.stem, overrides=with_free_keys(overrides)), resolve=True)
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
         raise UsageError(brief(error)) from error
     assert isinstance(plain, dict)
-    return fill(build({str(key): value for key, value in plain.items()}))
+    return {str(key): value for key, value in plain.items()}
 
 
 def brief(error: Exception) -> str:
-    """What Hydra found wrong, in a line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    absent = re.match(r"Could not override '(replay\..+?)'", lines[0])
-    if absent:
+    """What Hydra, or a file that it read, has found wrong, in a line of ours."""
+    if isinstance(error, yaml.YAMLError):
+        return unreadable(getattr(getattr(error, "problem_mark", None), "name", "a yaml option"), error)
+    text = str(error)
+    if override := getattr(error, "override", None):
+        hint = "a quote or a bracket is not closed" if is_open(override) else "a value with such signs needs quotes"
+        return f"{override}: can't be read: {hint}, as in 'key=\"a b\"'"
+    if absent := re.match(r"Could not override '(replay\..+?)'", text):
         return unknown_key(absent[1], AlgoConfig)
-    return "; ".join(lines[:3])
+    for pattern, line in _SAID.items():
+        if match := re.search(pattern, text):
+            groups = {name: value or "" for name, value in match.groupdict().items()}
+            return line.format(**groups, key=getattr(error, "full_key", None) or "a value").replace("''", "the config")
+    return " ".join(text.split("\n\n")[0].split())
+
+
+_SAID = {
+    r"In '(?P<file>.*?)': Could not find '(?P<what>.*?)'": "{file}: there is no {what}",
+    r"Could not find '(?P<what>.*?)'": "there is no {what}",
+    r"Could not override '(?P<what>.*?)'": "{what}: there is no such key or group to change",
+    r"Could not delete(?: from config)?.*?'(?P<what>.*?)'": "{what}: there is no such key to leave out",
+    r"Could not append to config.*already at '(?P<what>.*?)'": "{what}: this key is there already; leave the plus out",
+    r"Multiple values for (?P<what>[^\s.]+)": "{what}: is given twice",
+    r"Interpolation key '(?P<what>.*?)' not found": "{key}: there is no key {what} to take the value of",
+    r"Unsupported interpolation type (?P<what>\S+)": "{key}: there is no resolver {what}",
+    r"Error resolving interpolation '(?P<what>.*?)'": "{what}: can't be filled in: a group that it names is missing",
+    r"Key '(?P<what>.*?)' is not in struct": "{key}: no such key",
+    r"Error merging override (?P<what>\S+?)=": "{what}: can't have this value",
+    r"(?P<what>InterpolationLoop|recursive interpolation|RecursionError)": "{key}: is the value of itself",
+}
+"""What Hydra and its config library say, and how it is said here."""

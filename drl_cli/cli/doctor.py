@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 import psutil
 
 from drl_cli import __version__
-from drl_cli.cli.errors import DONE, INTERRUPTED, MISSING, RESOURCES, UsageError, fail
+from drl_cli.cli.errors import DONE, INTERRUPTED, MISSING, RESOURCES, UsageError, fail, outlive_closed_pipe
 from drl_cli.cli.extras import extras, missing, version_of
 from drl_cli.cli.options import parse, usage
 from drl_cli.runtime.errors import RoleLost
@@ -60,6 +60,7 @@ class Check:
 
 def main() -> None:
     """The command; exits with 0, or with the code of the first check that failed."""
+    outlive_closed_pipe()
     if {"--help", "-h"} & set(sys.argv[1:]):
         print(usage("drl-doctor", Options, "check this machine: what is here, what is missing, what to do"))
         return

@@ -1,12 +1,13 @@
 """Errors of a command: one to four lines, all problems at once, and an exit code."""
 
+import atexit
 import difflib
 import os
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import NoReturn
+from contextlib import contextmanager, suppress
+from typing import Any, NoReturn, TextIO, cast
 
 from drl_cli.utils.outside import raised_by
 
@@ -46,15 +47,58 @@ def report(error: UsageError) -> int:
     return error.exit_code
 
 
+class _Outlives:
+    """A stream that goes on, to nowhere, when what reads it has closed it, as `head` does."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except BrokenPipeError:
+            return self._leave()
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except BrokenPipeError:
+            self._leave()
+
+    def end(self) -> None:
+        """The last flush, at the process's end, when a test may have closed it."""
+        with suppress(ValueError):
+            self.flush()
+
+    def _leave(self) -> int:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, self._stream.fileno())
+        os.close(nowhere)
+        return 0
+
+    def __getattr__(self, name: str) -> Any:  # whatever a stream has
+        return getattr(self._stream, name)
+
+
+def outlive_closed_pipe() -> None:
+    """From now on the command goes on where nobody reads its output any more: its run, above all, and its exit code."""
+    if not isinstance(sys.stdout, _Outlives):
+        stream = _Outlives(sys.stdout)
+        sys.stdout = cast(TextIO, stream)  # it has all that a stream has
+        atexit.register(stream.end)
+
+
 def fail(error: UsageError) -> NoReturn:
     """Print the problems and exit."""
     sys.exit(report(error))
 
 
 def nearest(word: str, known: Iterable[str], count: int = 1) -> list[str]:
-    """The known words most like this one, best first; case does not matter."""
+    """The known words most like this one, best first; case does not matter, nor, in a short one, the letters' order."""
     lower = {name.lower(): name for name in known}
-    return [lower[found] for found in difflib.get_close_matches(word.lower(), list(lower), count, 0.6)]
+    found = difflib.get_close_matches(word.lower(), list(lower), count, 0.6)
+    found = found or [name for name in lower if sorted(name) == sorted(word.lower())]
+    return [lower[name] for name in found]
 
 
 def did_you_mean(word: str, known: Iterable[str], count: int = 1, quote: str = "") -> str:

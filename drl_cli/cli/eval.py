@@ -12,7 +12,16 @@ import numpy as np
 import yaml
 
 from drl_cli.algos.lookup import module_path
-from drl_cli.cli.errors import BELOW, CHECKPOINT, INTERRUPTED, RESOURCES, USER_CODE, UsageError, fail
+from drl_cli.cli.errors import (
+    BELOW,
+    CHECKPOINT,
+    INTERRUPTED,
+    RESOURCES,
+    USER_CODE,
+    UsageError,
+    fail,
+    outlive_closed_pipe,
+)
 from drl_cli.cli.options import parse, usage
 from drl_cli.cli.preflight import environment_spec
 from drl_cli.cli.runs import check_format, find_run, find_runs, find_step, read_config
@@ -50,6 +59,7 @@ class Options:
 
 def main() -> None:
     """The command."""
+    outlive_closed_pipe()
     args = sys.argv[1:]
     if {"--help", "-h"} & set(args):
         print(help_text())

@@ -5,7 +5,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from drl_cli.cli.check import OVERRIDE, groups, options, with_free_keys
+from drl_cli.cli.command_line import OVERRIDE, with_free_keys
+from drl_cli.cli.conf import groups, options
 from drl_cli.cli.errors import UsageError
 from drl_cli.sweeps.space import Choice, Interval
 

@@ -4,7 +4,7 @@
 """
 
 import yaml
-from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.config_search_path import ConfigSearchPath, SearchPathQuery
 from hydra.core.object_type import ObjectType
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from drl_cli.algos.lookup import load_algorithm
-from drl_cli.cli.check import algorithm_yaml, conf_dir, default
+from drl_cli.cli.conf import algorithm_yaml, conf_dir, default, own_dirs
 from drl_cli.cli.settings import default_values
 
 GLOBAL = "_global_"  # the package of a yaml that says what it prefers of other groups
@@ -59,10 +59,13 @@ class Outside(ConfigSource):
 
 
 class OutsidePath(SearchPathPlugin):
-    """Puts Outside behind the conf folder."""
+    """Puts the user's folders before the main one, conf behind it where that is another, and Outside last."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Append; a file in conf comes first."""
+        """A file in one of the user's folders comes first."""
+        for folder in reversed(own_dirs):
+            search_path.prepend("own", f"file://{folder}", SearchPathQuery(provider="main"))
+        search_path.append("conf", f"file://{conf_dir()}")
         search_path.append("drl-cli", "outside://")
 
 

@@ -15,7 +15,7 @@ import yaml
 
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.algos.lookup import algorithms
-from drl_cli.cli.check import algorithm_yaml, conf_dir, default, groups, options
+from drl_cli.cli.conf import algorithm_yaml, conf_dir, default, groups, options
 from drl_cli.cli.errors import UsageError, did_you_mean
 from drl_cli.cli.options import parse
 from drl_cli.cli.settings import all_keys, config_class, default_values, fields

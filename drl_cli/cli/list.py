@@ -3,11 +3,12 @@
 import sys
 from collections.abc import Callable, Sequence
 
-from drl_cli.cli.errors import UsageError, did_you_mean, fail
+from drl_cli.cli.errors import UsageError, did_you_mean, fail, outlive_closed_pipe
 
 
 def main() -> None:
     """The command."""
+    outlive_closed_pipe()
     words = sys.argv[1:]
     if not words or words[0] in ("--help", "-h"):
         print(f"drl-list {' | '.join(TOPICS)}   what there is, and what fits together")
@@ -55,7 +56,7 @@ def keys(args: Sequence[str]) -> list[str]:
 
 def modes(args: Sequence[str]) -> list[str]:
     """Modes, and what each is for."""
-    from drl_cli.cli.check import conf_dir, options
+    from drl_cli.cli.conf import conf_dir, options
 
     no_options("modes", args)
     lines = []

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import yaml
 
-from drl_cli.cli.check import conf_dir, options
+from drl_cli.cli.conf import conf_dir, options
 from drl_cli.cli.errors import UsageError
 
 

@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,12 +16,13 @@ from drl_cli.algos.lookup import load_algorithm, refusal, title
 from drl_cli.cli.errors import MISSING, RESOURCES, USER_CODE, UsageError
 from drl_cli.cli.learning_checks import check_learning
 from drl_cli.cli.recording_checks import check_recording
-from drl_cli.cli.trial import try_algorithm
+from drl_cli.cli.trial import try_algorithm, update_seconds
 from drl_cli.cli.weights import check_weights, find_weights
 from drl_cli.envs.config import EnvError, EnvFault, MissingExtra
 from drl_cli.replay.config import FifoConfig, SequencesConfig, UniformConfig
 from drl_cli.replay.frame_table import frame_bytes, reference_schema
 from drl_cli.replay.frames import make_codec
+from drl_cli.replay.store import row_bytes
 from drl_cli.replay.tables import share_of, table_bytes
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import ClusterUnfit
@@ -29,6 +31,15 @@ from drl_cli.runtime.place.cluster import Node
 from drl_cli.runtime.roles.exploration import exploration_problems
 from drl_cli.types import EnvSpec, leaves
 from drl_cli.utils.cores import num_cores
+
+LARGE_BATCH = 2**16
+"""Rows of a batch from which on an update is timed before every run."""
+SLOW_S = 2.0
+"""An update that takes longer is worth a warning."""
+NETWORK_COPIES = 8
+"""Of its parameters, at least: gradients, what Adam remembers, a critic or its target, what is published."""
+WORKER_BYTES = 60 * 2**20
+"""Of a worker's process, at least."""
 
 if TYPE_CHECKING:  # importing it takes long
     from drl_cli.runtime.place.launch import Cluster
@@ -83,8 +94,33 @@ def preflight(config: Config) -> EnvSpec:
     check_compiler(config)
     check_compression(config)
     check_resources(config, spec)
+    try_environment(config, spec)
     try_algorithm(config, spec)
+    if config.dry_run or config.trainer.batch_size > LARGE_BATCH:
+        warn_of_slow_updates(config, spec)
     return spec
+
+
+def try_environment(config: Config, spec: EnvSpec) -> None:
+    """Take some steps; raises UsageError (exit 4) where the environment can't, and warns of what is odd."""
+    from drl_cli.envs.trial import try_env
+
+    num, seconds = (min(2, config.worker.envs), 5.0) if config.dry_run else (1, 0.3)
+    try:
+        notes = try_env(config.env, spec, num=num, seconds=seconds, timeout_s=config.worker.step_timeout_s)
+    except EnvFault as error:
+        raise UsageError(f"{config.env.id}: {error}", USER_CODE) from error
+    for note in notes:
+        print(f"warning: {note}", file=sys.stderr)
+
+
+def warn_of_slow_updates(config: Config, spec: EnvSpec) -> None:
+    """Make an update, and say how long one takes where that is long: Ctrl-C waits for it."""
+    seconds = update_seconds(config, spec)
+    if seconds > SLOW_S:
+        size = config.trainer.batch_size
+        line = f"one update of trainer.batch_size={size} takes about {seconds:.2g} s here; a smaller batch is quicker"
+        print(f"warning: {line}", file=sys.stderr)
 
 
 def environment_spec(config: Config, trains: bool = True) -> EnvSpec:
@@ -151,11 +187,34 @@ def pace_problems(config: Config) -> list[str]:
         problems.append(f"replay.capacity={replay.capacity}{of} is below one hand-over of {rows} transitions")
     if config.is_on_policy:
         return problems
+    problems += learning_problems(config)
     needed = required_band(pace.sample_insert_ratio, rows, config.updates_per_call)
     if pace.band is not None and pace.band < needed and config.mode == "async":
         problems.append(
             f"orchestrator.band={pace.band:g} is below {needed:g} = sample_insert_ratio {pace.sample_insert_ratio:g} "
             f"x {rows} rows per hand-over + {config.updates_per_call} updates per call: both sides would wait for ever"
+        )
+    return problems
+
+
+def learning_problems(config: Config) -> list[str]:
+    """Settings with which a run would end before its first update, or draw batches that it has not the rows for."""
+    problems, pace, steps, size = [], config.orchestrator, config.total_env_steps, config.trainer.batch_size
+    for name, most in (("replay.capacity", config.replay.capacity), ("total_env_steps", steps)):
+        if size > most:
+            problems.append(
+                f"trainer.batch_size={size} is above {name}={most}: a batch would hold every row many times"
+            )
+    if config.load_weights is None and pace.min_inserts >= steps:
+        problems.append(
+            f"orchestrator.min_inserts={pace.min_inserts} is not below total_env_steps={steps}: "
+            "no update would ever be made"
+        )
+    elif config.load_weights is None and config.num_updates < 1:
+        problems.append(
+            f"orchestrator.sample_insert_ratio={pace.sample_insert_ratio:g} x the transitions after "
+            f"orchestrator.min_inserts={pace.min_inserts} is below 1 at total_env_steps={steps}: "
+            "no update would ever be made"
         )
     return problems
 
@@ -264,12 +323,35 @@ def check_resources(config: Config, spec: EnvSpec) -> None:
             f"{free / 2**30:.1f} GiB of memory are free; lower it to {fits}",
             RESOURCES,
         )
+    check_processes(config, spec, free)
     root = Path(config.output_dir).absolute()
     existing = next(path for path in (root, *root.parents) if path.exists())
     if not (existing.is_dir() and os.access(existing, os.W_OK)):
         raise UsageError(f"output_dir: can't write to {existing}", RESOURCES)
     if shutil.disk_usage(existing).free < 50 * 2**20:
         raise UsageError(f"output_dir: less than 50 MB are free at {existing}", RESOURCES)
+
+
+def check_processes(config: Config, spec: EnvSpec, free: int) -> None:
+    """Raise when the workers, the batches under way or the network can't fit in memory."""
+    if config.mode != "single" and not config.debug.in_process and config.ray.address is None:
+        if (needed := config.num_workers * WORKER_BYTES) > free:
+            raise _too_large(
+                f"worker.num={config.num_workers}", needed, free, f"lower it to {free // WORKER_BYTES // 2}"
+            )
+        if config.ray.object_store_mb is not None and (needed := config.ray.object_store_mb * 2**20) > free:
+            raise _too_large(f"ray.object_store_mb={config.ray.object_store_mb}", needed, free, "leave it out")
+        rows = config.updates_per_call * config.trainer.batch_size
+        if (needed := 2 * rows * row_bytes(leaves(spec.obs))) > free:
+            raise _too_large(f"trainer.batch_size={config.trainer.batch_size}", needed, free, "lower it")
+    hidden = config.network.hidden
+    if (needed := NETWORK_COPIES * 4 * sum(a * b for a, b in pairwise(hidden))) > free:
+        raise _too_large(f"network.hidden={list(hidden)}", needed, free, "lower it")
+
+
+def _too_large(setting: str, needed: int, free: int, advice: str) -> UsageError:
+    line = f"{setting} needs {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB of memory are free; {advice}"
+    return UsageError(line, RESOURCES)
 
 
 def replay_bytes(config: Config, spec: EnvSpec) -> int:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from drl_cli.cli.check import OVERRIDE, CommandLine, groups
+from drl_cli.cli.command_line import OVERRIDE, CommandLine
+from drl_cli.cli.conf import groups
 from drl_cli.cli.errors import CHECKPOINT, UsageError
+from drl_cli.cli.hydra_grammar import unquoted
 from drl_cli.cli.runs import check_format, find_run, read_config, read_json
 from drl_cli.cli.settings import to_yaml_keys
 from drl_cli.results.run import RUN_LOCK, flat
@@ -94,7 +96,7 @@ def named_run(command: CommandLine) -> Path | None:
         return None
     for name in values.keys() & set(groups()) - {"mode"}:
         raise UsageError(f"{key}: {name}={values[name]} chooses another group of options; here single keys can be set")
-    folder, checkpoint = find_checkpoint(value.strip("'\""), values.get("output_dir") or "outputs")
+    folder, checkpoint = find_checkpoint(unquoted(value), unquoted(values.get("output_dir") or "outputs"))
     if key == "resume":
         check_format(checkpoint)
     read_config(folder)  # nothing but our own options is in it
@@ -106,6 +108,10 @@ def find_checkpoint(run: str, output_dir: str) -> tuple[Path, Path]:
     path = Path(run)
     if path.resolve().parent.name == "checkpoints" and (path / "manifest.json").is_file():
         return path.resolve().parents[1], path.resolve()
+    if path.parent.name == "checkpoints" and (path.parents[1] / "run.json").is_file():
+        there = sorted(other.parent.name for other in path.parent.glob("*/manifest.json"))
+        names = f"there is: {', '.join(there)}" if there else "there is none"
+        raise UsageError(f"no checkpoint '{path.name}' in {path.parent}; {names}", CHECKPOINT)
     folder = find_run(run, output_dir)
     return folder, folder / "checkpoints" / "last"
 

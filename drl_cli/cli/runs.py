@@ -17,6 +17,9 @@ from drl_cli.runtime.files.checkpoint import other_format
 from drl_cli.sweeps.sweep import FILE as SWEEP_FILE
 from drl_cli.sweeps.sweep import Sweep
 
+SHOWN = 5
+"""Of many runs, how many a message names."""
+
 
 def all_runs(output_dir: str) -> list[Path]:
     """Run folders below output_dir, oldest first."""
@@ -24,7 +27,10 @@ def all_runs(output_dir: str) -> list[Path]:
 
 
 def find_run(run: str, output_dir: str) -> Path:
-    """The newest run that RUN means; raises UsageError when there is none."""
+    """The run that RUN means, the newest of a glob's; raises UsageError when there is none.
+
+    The start of an id that several runs have is refused, with them.
+    """
     path = Path(run)
     if (path / "run.json").is_file():
         return path.resolve()
@@ -33,9 +39,13 @@ def find_run(run: str, output_dir: str) -> Path:
         found: Sequence[Path] = runs
     else:
         named = [Path(match) for match in glob.glob(run) if (Path(match) / "run.json").is_file()]
-        found = sorted([*(path for path in runs if path.name.startswith(run)), *named], key=lambda path: path.name)
+        found = [path for path in runs if path.name.startswith(run)]
+        if len(found) > 1:
+            shown = ", ".join(path.name for path in reversed(found[-SHOWN:]))
+            raise UsageError(f"'{run}' begins the ids of {len(found)} runs: {shown}{', ...' * (len(found) > SHOWN)}")
+        found = sorted([*found, *named], key=lambda path: path.name)
     if not found:
-        raise UsageError(f"no run '{run}' in {Path(output_dir).absolute()} ({len(runs)} runs there)")
+        raise UsageError(_no_run(path, runs, output_dir))
     return found[-1].resolve()
 
 
@@ -67,6 +77,18 @@ def _whole(text: str) -> int | float:
         return int(float(text))
     except (ValueError, OverflowError):
         return math.nan
+
+
+def _no_run(path: Path, runs: Sequence[Path], output_dir: str) -> str:
+    """What a path is instead of a run, or what there is instead of it."""
+    if path.is_file():
+        return f"{path} is a file; a run is the folder in which run.json is"
+    if path.is_dir() and path.resolve() != Path(output_dir).resolve():
+        below = sorted((found.parent for found in path.glob("**/run.json")), key=lambda found: found.name)
+        there = f"; the newest of {len(below)} runs below it is {below[-1]}" if below else ""
+        return f"{path} is no run: it has no run.json{there}"
+    newest = f", the newest is {runs[-1].name}" if runs else ""
+    return f"no run '{path}' in {Path(output_dir).absolute()} ({len(runs)} runs there{newest})"
 
 
 def read_config(folder: Path) -> Config:

@@ -122,7 +122,7 @@ def write_best(path: Path, overrides: Sequence[str]) -> None:
 
     tree: dict[str, Any] = {}
     groups: list[str] = []
-    from drl_cli.cli.check import groups as all_groups
+    from drl_cli.cli.conf import groups as all_groups
 
     for parsed in OverridesParser.create().parse_overrides(list(overrides)):
         *parents, name = parsed.key_or_group.split(".")

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.algos.lookup import NotAlgorithm, algorithms, installed, load_algorithm
 from drl_cli.cli.errors import USER_CODE, UsageError, did_you_mean, nearest
+from drl_cli.cli.synonyms import note, synonym
 from drl_cli.replay.config import SAMPLERS, ReplayConfig
 from drl_cli.runtime.config import Config
 from drl_cli.utils.outside import ModuleRaised, NotFound
@@ -116,7 +117,8 @@ def convert(value: Any, kind: Any, path: str, problems: list[str], algo: type[Al
         if isinstance(value, list | tuple):
             (item, _) = get_args(kind)
             return tuple(convert(v, item, f"{path}[{i}]", problems, algo) for i, v in enumerate(value))
-        problems.append(f"{path}: must be a list, got {value!r}")
+        hint = f"; say {path}=[{value}]" if isinstance(value, int | float) else ""
+        problems.append(f"{path}: must be a list, got {value!r}{hint}")
         return None
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         return _dataclass(value, kind, path, problems, algo)
@@ -235,24 +237,46 @@ def own_options(kind: type[ReplayConfig]) -> set[str]:
     return fields(kind).keys() - fields(ReplayConfig).keys()
 
 
-def unknown_key(path: str, algo: type[AlgoConfig]) -> str:
-    """The error line for a key that does not exist, with the nearest one that does."""
+def unknown_key(path: str, algo: type[AlgoConfig], value: str | None = None) -> str:
+    """The error line for a key that does not exist, with the nearest one that does, or the one that other tools mean.
+
+    `value` is what was given for it, where that is known.
+    """
     keys = all_keys(algo)
     group, _, name = path.rpartition(".")
+    if group in algorithms() and f"algo.{name}" in keys and group == load_name(algo):
+        return f"{path}: no such group of options. Did you mean algo.{name}?"
     if group == "replay" and (owners := [sampler for sampler, kind in SAMPLERS.items() if name in own_options(kind)]):
         return f"{path}: only replay={' and replay='.join(owners)} {'has' if len(owners) == 1 else 'have'} this option"
     siblings = {key.rpartition(".")[2] for key in keys if key.rpartition(".")[0] == group}
-    found = nearest(name, siblings)
+    found = [] if synonym(name, keys) or note(name) else nearest(name, siblings)
     hint = f" Did you mean {group + '.' if group else ''}{found[0]}?" if found else ""
     if not hint:
         same_name = [key for key in keys if key.rpartition(".")[2] == name]
         close = nearest(name, {key.rpartition(".")[2] for key in keys})
         found = same_name or [key for key in keys if close and key.rpartition(".")[2] == close[0]]
+        other = synonym(name, keys)
+        if other is not None:
+            found = [_with_value(other, keys, value)]
         hint = f" Did you mean {', '.join(found[:3])}?" if found else ""
+        if not same_name and not other and (advice := note(name)):
+            hint = f" For that: {advice}"
+        elif same_name and _is_list(keys[same_name[0]]):
+            hint = f" Did you mean {_with_value(same_name[0], keys, value)}?"
     if not group:
         return f"{name}: no such option at the top level.{hint}"
     owner = load_name(algo) if group == "algo" else group
     return f"{path}: {owner} has no option '{name}'.{hint}"
+
+
+def _with_value(key: str, keys: Mapping[str, Any], value: str | None) -> str:
+    """The key, with the value where it was none: a number for a list."""
+    is_bare = value and _is_list(keys.get(key)) and not value.startswith("[")
+    return f"{key}=[{value}]" if is_bare else key
+
+
+def _is_list(kind: Any) -> bool:
+    return get_origin(kind) is tuple
 
 
 def load_name(algo: type[AlgoConfig]) -> str:

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import psutil
 
-from drl_cli.cli.check import OVERRIDE, CommandLine, check_command, read_command
+from drl_cli.cli.check import check_command
+from drl_cli.cli.command_line import OVERRIDE, CommandLine, read_command
+from drl_cli.cli.conf import SEARCH_PATH
 from drl_cli.cli.errors import DONE, SWEEP, UsageError
 from drl_cli.cli.grid import jobs as grid
 from drl_cli.runtime.config import Config
@@ -30,13 +32,15 @@ def run_sweep(command: CommandLine) -> int:
     from drl_cli.cli.search import is_search, new_search, resumed_search
 
     ours, rest = of_the_sweep(command.overrides)
-    flags = [flag for flag in command.flags if flag not in ("-m", "--multirun")]
+    folders = [arg for arg in rest if arg.lstrip("+").startswith(f"{SEARCH_PATH}=")]
+    flags = [*(flag for flag in command.flags if flag not in ("-m", "--multirun")), *folders]
+    rest = [arg for arg in rest if arg not in folders]
     output_dir = next((arg.partition("=")[2] for arg in rest if arg.startswith("output_dir=")), "outputs").strip("'\"")
     is_dry = ours.get("dry_run", "false").lower() == "true"
     if "resume" not in ours:
         sweep = Sweep(Path(), flags)
         if is_search(command.overrides):
-            return new_search(sweep, command.overrides, output_dir, is_dry)
+            return new_search(sweep, [arg for arg in command.overrides if arg not in folders], output_dir, is_dry)
         sweep.add(grid(rest))
         if len(sweep.jobs) == 1:
             raise UsageError(

@@ -5,13 +5,25 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from drl_cli.cli.check import check_command, conf_dir, groups, options, read_command, with_free_keys
+from drl_cli.cli.check import check_command
+from drl_cli.cli.command_line import flags_for_hydra, read_command, with_free_keys
 from drl_cli.cli.complete import shell_completion
 from drl_cli.cli.compose import brief
-from drl_cli.cli.errors import DONE, INTERRUPTED, TERMINATED, UsageError, fail, report, users_errors
+from drl_cli.cli.conf import conf_dir, groups, options
+from drl_cli.cli.errors import (
+    DONE,
+    INTERRUPTED,
+    TERMINATED,
+    UsageError,
+    fail,
+    outlive_closed_pipe,
+    report,
+    users_errors,
+)
 from drl_cli.cli.keys import sections, text
 from drl_cli.cli.resume import claimed, named_run, resume, with_config_of
 from drl_cli.cli.search import is_search
@@ -38,6 +50,7 @@ def main() -> None:
     """The command; exits with the code of the user's guide."""
     args = sys.argv[1:]
     sys.path.insert(0, os.getcwd())
+    outlive_closed_pipe()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # until there is something to save
     end_with_sweep()
     try:
@@ -52,6 +65,9 @@ def main() -> None:
                 print("\n".join(words))
         else:
             command = read_command(args)
+            if "--version" in command.flags:
+                print(versions())
+                return
             if folder := named_run(command):
                 command = with_config_of(folder, command)
             check_command(command)
@@ -61,7 +77,7 @@ def main() -> None:
                 raise UsageError("explain=true explains one run: leave -m and the lists of values out")
             if command.is_sweep:
                 sys.exit(run_sweep(command))
-            _run_hydra([*command.flags, *OURS, *with_free_keys(command.overrides)])
+            _run_hydra([*flags_for_hydra(command.flags), *OURS, *with_free_keys(command.overrides)])
     except UsageError as error:
         fail(error)
     except KeyboardInterrupt:
@@ -73,6 +89,7 @@ def _run_hydra(args: Sequence[str]) -> None:
     import hydra
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
 
     from drl_cli.cli.hydra_plugins import register
 
@@ -81,17 +98,22 @@ def _run_hydra(args: Sequence[str]) -> None:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # its exceptions come to us, who print one line
     try:
         hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="train")(_job)()
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise UsageError(brief(error)) from error
 
 
 def _job(node: Any) -> None:
     """One run. Any: Hydra's DictConfig."""
     from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
 
     from drl_cli.cli.explain import tuned_line
 
-    plain: Any = OmegaConf.to_container(node, resolve=True)
+    try:
+        plain: Any = OmegaConf.to_container(node, resolve=True)
+    except OmegaConfBaseException as error:
+        exit_codes.append(report(UsageError(brief(error))))
+        return
     try:
         summary = train(plain, tuned_line(plain))
     except UsageError as error:  # reported here: Hydra would put lines of its own around it
@@ -100,19 +122,28 @@ def _job(node: Any) -> None:
         exit_codes.append(int(summary["exit_code"]))
 
 
-def train(plain: dict[str, Any], note: str | None = None) -> dict[str, Any]:
-    """Check the composed config, train, print the summary; returns it. The `note` is a line of the run's header."""
+def train(
+    plain: dict[str, Any],
+    note: str | None = None,
+    args: Sequence[str] | None = None,
+    started: float | None = None,
+) -> dict[str, Any]:
+    """Check the composed config, train, print the summary; returns it. The `note` is a line of the run's header.
+
+    From Python, `args` are given instead of the command line, and `started` [s since the epoch] instead of when the
+    process began.
+    """
     from drl_cli.cli.learning_checks import described
     from drl_cli.cli.preflight import fill, join, preflight
     from drl_cli.runtime.place.cluster import share_cores
 
-    config = build(plain)
+    config, args = build(plain), typed if args is None else args
     if config.explain:
         from drl_cli.cli.explain import explanation
 
         print("\n".join(explanation(config)))
         return {"exit_code": DONE}
-    resumed = resume(config, typed) if config.resume is not None else None
+    resumed = resume(config, args) if config.resume is not None else None
     config = resumed.config if resumed else config
     share_cores(config.mode)
     cluster = join(config) if config.ray.address and not config.debug.in_process else None
@@ -133,7 +164,7 @@ def train(plain: dict[str, Any], note: str | None = None) -> dict[str, Any]:
     if seconds:
         measured = ", ".join(f"{threads}: {1000 * each:.3g}" for threads, each in seconds.items())
         print(f"trainer.threads=auto is {config.num_threads}: milliseconds of an update by threads are {measured}")
-    folder, command = resumed.folder if resumed else make_folder(config), ["drl-train", *typed]
+    folder, command = resumed.folder if resumed else make_folder(config), ["drl-train", *args]
     with claimed(folder):
         begin_job(folder)
         record = resumed.begin(command) if resumed else run_record(config, folder, command)
@@ -145,7 +176,8 @@ def train(plain: dict[str, Any], note: str | None = None) -> dict[str, Any]:
             print(note)
         print(f"network: {described(config, spec)}", flush=True)
         checkpoint = resumed.checkpoint if resumed else None
-        summary = run(config, spec, folder, record, process_start(), cluster=cluster, checkpoint=checkpoint)
+        began = process_start() if started is None else started
+        summary = run(config, spec, folder, record, began, cluster=cluster, checkpoint=checkpoint)
     print(closing_text(summary, folder))
     return summary
 
@@ -180,6 +212,13 @@ def closing_text(summary: dict[str, Any], folder: Path) -> str:
 
 def _shown(folder: Path) -> str:
     return os.path.relpath(folder) if folder.is_relative_to(Path.cwd()) else str(folder)
+
+
+def versions() -> str:
+    """Of this package and of those that matter for what it does."""
+    names = ("torch", "ray", "gymnasium", "numpy", "hydra-core")
+    python = ".".join(map(str, sys.version_info[:3]))
+    return f"drl-cli {version('drl-cli')}  (Python {python}, {', '.join(f'{name} {version(name)}' for name in names)})"
 
 
 def help_text() -> str:

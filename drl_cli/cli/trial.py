@@ -1,16 +1,54 @@
-"""An algorithm of the user's, made once before anything starts: what it refuses, or does not fit, is said at once."""
+"""An algorithm, tried before anything starts: what it refuses, or does not fit, is said at once."""
+
+import dataclasses
+import time
 
 from drl_cli.algos.lookup import algorithms, load_algorithm
-from drl_cli.cli.errors import USER_CODE, UsageError
+from drl_cli.cli.errors import RESOURCES, USER_CODE, UsageError
 from drl_cli.runtime.config import Config
+from drl_cli.runtime.errors import RunError
 from drl_cli.types import EnvSpec
 from drl_cli.utils.group import Context, Group
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.params import Refused
 
+MOST_ROWS = 4096
+"""Of the batch that is tried; a larger one takes so many times longer."""
+
+
+def update_seconds(config: Config, spec: EnvSpec) -> float:
+    """Make one update on random rows, with one thread; returns what one of the run's takes, about [s].
+
+    Raises UsageError with the exit code that the run would have ended with.
+    """
+    from drl_cli.runtime.program import make_trainer
+    from drl_cli.runtime.thread_choice import alone, random_batch
+
+    config = dataclasses.replace(alone(config, threads=1), load_weights=None)
+    rows = min(config.trainer.batch_size, MOST_ROWS)
+    scale = config.trainer.batch_size / rows
+    config = dataclasses.replace(config, trainer=dataclasses.replace(config.trainer, batch_size=rows))
+    try:
+        trainer = make_trainer(config, spec, config.device, 0)
+        _, params = trainer.publish(0, 0)
+        header, columns = random_batch(config, spec, params)
+        started = time.perf_counter()
+        trainer.train(header, columns)
+        return (time.perf_counter() - started) * scale
+    except RunError as error:
+        raise UsageError(str(error), error.exit_code) from error
+    except RuntimeError as error:
+        if "memory" not in str(error):
+            raise
+        raise UsageError(f"an update of this size does not fit in memory: {_first_line(error)}", RESOURCES) from error
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "")
+
 
 def try_algorithm(config: Config, spec: EnvSpec) -> None:
-    """Make the learner and the policy, and give one the other's parameters; raises UsageError."""
+    """Of the user's own: make the learner and the policy, and give one the other's parameters; raises UsageError."""
     name, memory = config.algo.name, config.network.memory
     if name in algorithms():
         return

@@ -1,6 +1,9 @@
 """`load_weights=PATH`: which checkpoint that is, and whether this run's policy can take it; before anything starts."""
 
+import sys
 from pathlib import Path
+
+import yaml
 
 from drl_cli.cli.errors import CHECKPOINT, UsageError
 from drl_cli.cli.runs import find_run
@@ -31,10 +34,18 @@ def find_weights(path: str, output_dir: str) -> Path:
 
 
 def check_weights(config: Config, spec: EnvSpec) -> None:
-    """Raise UsageError (exit 8) when the file is damaged or its policy has another size than this run's."""
+    """Raise UsageError (exit 8) when the file is damaged, or its policy is another algorithm's or of another size.
+
+    Where it fits and is of another environment, that is said.
+    """
     if config.load_weights is None:
         return
     folder = Path(config.load_weights)
+    algo, env = _saved_with(folder)
+    if algo not in (None, config.algo.name):
+        line = f"load_weights: {folder} is of algo={algo}, and this run has algo={config.algo.name}"
+        raise UsageError(line, CHECKPOINT)
+    is_other = env not in (None, config.env.id)
     try:
         params, _ = load_model(folder)
         make_policy(config, spec, 0).load(params)
@@ -42,7 +53,19 @@ def check_weights(config: Config, spec: EnvSpec) -> None:
         raise UsageError(f"load_weights: {error}", CHECKPOINT) from error
     except ValueError as error:
         advice = "env, algo, network and env.normalize_* must be as where it was saved"
-        raise UsageError(f"load_weights: {folder}: {error}; {advice}", CHECKPOINT) from error
+        whose = f" is of {env}, and this run has {config.env.id}" if is_other else ""
+        raise UsageError(f"load_weights: {folder}{whose}: {error}; {advice}", CHECKPOINT) from error
+    if is_other:
+        print(f"warning: load_weights: {folder} is of {env}; it fits {config.env.id}, too", file=sys.stderr)
+
+
+def _saved_with(checkpoint: Path) -> tuple[str | None, str | None]:
+    """The algorithm and the environment's id of its run; None where there is no such run any more."""
+    try:
+        node = yaml.safe_load((checkpoint.parents[1] / "config.yaml").read_text())
+        return node["algo"]["name"], node["env"]["id"]
+    except (OSError, yaml.YAMLError, KeyError, TypeError, IndexError):
+        return None, None
 
 
 def _there(checkpoints: Path) -> str:

@@ -31,6 +31,9 @@ from drl_cli.utils.seeding import integers
 
 log = logging.getLogger(__name__)
 
+SAME = 3
+"""Environments in place of one another that fail alike before any has taken a step: the next one would, too."""
+
 
 @dataclass(frozen=True)
 class Step:
@@ -77,7 +80,8 @@ class EnvBatch(Finished):
 
     An environment that raises, hangs, or gives an observation or reward that is not finite or an observation that is
     not as its space says is made anew, with a new seed; the others do not notice. Over all of them that happens up to
-    `max_rebuilds` times, after that, or when one can't be made anew, EnvFault is raised.
+    `max_rebuilds` times, after that, or when one can't be made anew, EnvFault is raised. It is raised at once where
+    none of them can take its first step.
 
     `begun` are the environments in which the last step began an episode. `calls` is odd while an environment is called.
     """
@@ -97,6 +101,8 @@ class EnvBatch(Finished):
         self._infos: list[Any] = [None] * len(seeds)  # of the last step; Any: what environments give
         self._renewed = [0] * len(seeds)
         self._rebuilds, self._first_fault = 0, ""
+        self._has_stepped = False  # any of them, ever
+        self._stillborn: list[str] = []  # the faults in a row of one that has never stepped
         self._beginnings = [Beginning(seed, None, {}) for seed in self.seeds]
         self._actions: deque[Array] = deque(maxlen=MAX_STEPS)  # of the running episodes, at least
         self._missed: list[int] = []
@@ -117,6 +123,10 @@ class EnvBatch(Finished):
             floats = {path: next_parts[path] for path in self._floats}
             bad = {i: not_finite(floats, i, step.reward[i]) for i in range(size) if i not in faults}
             faults |= {i: EnvFault(cause) for i, cause in bad.items() if cause}
+        if len(faults) + len(missed) < size:
+            self._has_stepped = True
+        elif not self._has_stepped and len(faults) == size > 1:
+            raise EnvFault(f"env 0: {faults[0]}, as in all environments at their first step") from faults[0].__cause__
         for i in faults:
             self._void(step, next_parts, i)
         for path, part in next_parts.items():
@@ -242,6 +252,7 @@ class EnvBatch(Finished):
         while found is not None:
             log.info("env %d: %s", i, found, exc_info=found.__cause__)
             line = f"env {i}: {found}"
+            self._check_stillborn(line, found)
             first = self._first_fault = self._first_fault or line
             if self._rebuilds >= self.max_rebuilds:
                 before = "" if first == line else f"; the first fault was in {first}"
@@ -252,6 +263,15 @@ class EnvBatch(Finished):
             self.faults.append(
                 f"{line}; environment rebuilt {self._rebuilds}/{self.max_rebuilds} (worker.max_restarts)"
             )
+
+    def _check_stillborn(self, line: str, fault: EnvFault) -> None:
+        """Raise EnvFault where the same has gone wrong at the first reset or step of one made anew again and again."""
+        if self._has_stepped or (self._stillborn and self._stillborn[0] != line):
+            self._stillborn.clear()
+        if not self._has_stepped:
+            self._stillborn.append(line)
+        if len(self._stillborn) == SAME:
+            raise EnvFault(f"{line}, each of the {SAME} times that it was made") from fault.__cause__
 
     def _renew(self, i: int) -> EnvFault | None:
         """Replace an environment by a new one with a new seed, and reset that; returns why the reset failed."""

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +17,20 @@ def as_fault(method: str, error: BaseException) -> EnvFault:
     if isinstance(error, EnvFault):
         return error
     cause = str(error) if isinstance(error, Hung) else f"{method} raised {type(error).__name__}: {error}"
+    if method == "step" and isinstance(error, ValueError) and "values to unpack (expected 5" in cause:
+        few = "few" if "not enough" in cause else "many"
+        cause = f"step gave too {few} values; Gymnasium's gives observation, reward, terminated, truncated, info"
+    elif method == "reset" and isinstance(error, TypeError) and "unexpected keyword argument" in cause:
+        cause += "; Gymnasium's is reset(self, *, seed=None, options=None)"
     return because(" ".join(cause.split()), error)
+
+
+def reset_result(result: Any) -> tuple[Any, Any]:  # Any: whatever an environment's reset gave
+    """Observation and info; raises EnvFault where it is not these two."""
+    if isinstance(result, tuple) and len(result) == 2:
+        return result
+    kind = f"{len(result)} values" if isinstance(result, tuple) else f"an observation alone ({type(result).__name__})"
+    raise EnvFault(f"reset gave {kind}; Gymnasium's gives observation, info")
 
 
 def because(text: str, error: BaseException) -> EnvFault:

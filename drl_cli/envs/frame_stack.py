@@ -52,7 +52,7 @@ def _changes(env: "gymnasium.Env[Any, Any]", spec: EnvSpec, paths: Sequence[str]
         try:
             if parts is None:
                 parts, seed = _copied(read(*env.reset(seed=seed))), seed + 1
-            action = _allowed(parts[MASK], spec, to_env, rng) if MASK in parts else env.action_space.sample()
+            action = allowed_action(parts[MASK], spec, to_env, rng) if MASK in parts else env.action_space.sample()
             obs, _, terminated, truncated, info = env.step(action)
             next_parts = _copied(read(obs, info))
         except EnvFault:  # the workers will say so, and go on if they may
@@ -68,7 +68,7 @@ def _copied(parts: Parts) -> Parts:
     return {path: part.copy() for path, part in parts.items()}
 
 
-def _allowed(mask: Array, spec: EnvSpec, to_env: ActionMap, rng: np.random.Generator) -> Any:  # Any: an action
+def allowed_action(mask: Array, spec: EnvSpec, to_env: ActionMap, rng: np.random.Generator) -> Any:  # Any: an action
     """A random action of those allowed."""
     masks = np.split(mask, np.cumsum(spec.action.choices[:-1]))
     choices = np.array([rng.choice(np.flatnonzero(each)) for each in masks])

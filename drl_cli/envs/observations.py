@@ -77,8 +77,8 @@ class ObsMap:
         own = dict(walk(spec.id, space))
         self._space, self._choices = space, spec.action.choices
         self._wants_info = MASK in self.columns and MASK not in own
-        self._root = "obs" if self._wants_info else ""  # the path of a plain space
-        self._starts = {path or self._root: part.start for path, part in own.items() if hasattr(part, "start")}
+        self.root = "obs" if self._wants_info else ""  # the path of a plain space
+        self._starts = {path or self.root: part.start for path, part in own.items() if hasattr(part, "start")}
         self.is_plain = isinstance(space, spaces.Box) and not self._wants_info
 
     def __call__(self, obs: Any, info: Mapping[str, Any]) -> Parts:  # Any: whatever the space says
@@ -90,7 +90,7 @@ class ObsMap:
         if self._wants_info:
             if MASK not in info:
                 raise EnvFault(f"info has no {MASK}, and at the first reset it had one")
-            found = {path or self._root: part for path, part in found.items()} | {MASK: info[MASK]}
+            found = {path or self.root: part for path, part in found.items()} | {MASK: info[MASK]}
         return {path: self._read(path, column, found[path]) for path, column in self.columns.items()}
 
     def _read(self, path: str, column: Column, value: Any) -> Array:

@@ -204,7 +204,8 @@ def _at(column: Any, rows: "torch.Tensor", step: "torch.Tensor") -> Any:  # Any:
 class ActingEncoder:
     """Where a policy acts: numpy in and out; torch, on one thread, only where there is a torso or a memory.
 
-    `width` are its features; its memory is that of the environments it is called for, one row each.
+    `width` are its features; its memory is that of the environments it is called for, one row each. `learner` is the
+    encoder in torch, where there is one.
     """
 
     def __init__(self, network: NetworkConfig, spec: EnvSpec) -> None:
@@ -212,12 +213,12 @@ class ActingEncoder:
         self.params: Params | None = None
         self.width = self.inputs.width
         self.memory: Array | None = None
-        self._learner: Encoder | None = None
+        self.learner: Encoder | None = None
         if network.memory != "none" or torso_name(network, spec) is not None:
-            self._learner = Encoder(network, spec, torch.Generator().manual_seed(0))
-            self.width = self._learner.size
-            self.params = Params(Context(torch.device("cpu")), **self._learner.parts)
-            for module in self._learner.parts.values():
+            self.learner = Encoder(network, spec, torch.Generator().manual_seed(0))
+            self.width = self.learner.size
+            self.params = Params(Context(torch.device("cpu")), **self.learner.parts)
+            for module in self.learner.parts.values():
                 module.eval()
 
     def load(self, params: Array) -> Array:
@@ -231,17 +232,17 @@ class ActingEncoder:
 
     def __call__(self, obs: Obs, last: Last | None) -> tuple[Array, Columns]:
         """Features `[E, width]` of observations, and the columns that the memory adds to these rows."""
-        if self._learner is None:
+        if self.learner is None:
             return self.inputs.array(obs), {}
         with torch.no_grad(), one_thread():
-            x = self._learner.features(_tensors(obs))
-            if self._learner.memory is None:
+            x = self.learner.features(_tensors(obs))
+            if self.learner.memory is None:
                 return x.numpy(), {}
             assert last is not None, "a policy with memory has to be told what the last step gave"
-            if self.memory is None:
-                self.memory = np.zeros((len(x), self._learner.memory.state_size), np.float32)
+            if self.memory is None or (len(self.memory) != len(x) and last.begins.all()):
+                self.memory = np.zeros((len(x), self.learner.memory.state_size), np.float32)
             before = np.where(last.begins[:, None], np.float32(0), self.memory)
-            out, after = self._learner.memory.step(x, torch.from_numpy(before))
+            out, after = self.learner.memory.step(x, torch.from_numpy(before))
             self.memory = after.numpy()
             return out.numpy(), {"state": before}
 

@@ -37,6 +37,13 @@ class Image:
     def __str__(self) -> str:
         return f"{self.height}x{self.width}x{self.frames * self.channels}"
 
+    @property
+    def layout(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The axes behind the row's in an observation; and the order, rows first, in which the sides are the last."""
+        if self.channels_first:
+            return (self.frames, self.channels, self.height, self.width), (0, 1, 2, 3, 4)
+        return (self.frames, self.height, self.width, self.channels), (0, 1, 4, 2, 3)
+
 
 def image(column: Column) -> Image | None:
     """The image that an observation or part of one is, if it is one: three axes, or two of bytes or booleans."""

@@ -76,5 +76,5 @@ def _tensor(obs: "torch.Tensor", column: Column) -> "torch.Tensor":
     if not column.choices:
         return flatten(obs)
     starts = torch.from_numpy(_starts(column)).to(obs.device)
-    one_hot = torch.zeros(len(obs), width(column), device=obs.device)
+    one_hot = torch.zeros(obs.shape[0], width(column), device=obs.device)  # len() would fix an exported batch's size
     return one_hot.scatter_(1, obs.reshape(len(obs), -1) + starts, 1.0)

@@ -41,11 +41,8 @@ class Convolution(nn.Module):
 
     def pixels(self, obs: Tensor) -> Tensor:
         """`[n, channels, height, width]` in the precision of the weights; bytes come to lie in [0, 1]."""
-        image, rows = self.image, obs.shape[0]
-        axes = (0, 1, 2, 3, 4) if image.channels_first else (0, 1, 4, 2, 3)
-        sides = (image.height, image.width)
-        shape = (image.channels, *sides) if image.channels_first else (*sides, image.channels)
-        x = obs.reshape(rows, image.frames, *shape).permute(axes).reshape(rows, -1, *sides)
+        rows, (shape, axes) = obs.shape[0], self.image.layout
+        x = obs.reshape(rows, *shape).permute(axes).reshape(rows, -1, self.image.height, self.image.width)
         x = x.to(next(self.parameters()).dtype, memory_format=torch.channels_last)
         return x.mul_(1 / 255) if obs.dtype == torch.uint8 else x
 

@@ -144,13 +144,18 @@ class ActingQNetwork:
         if shape.noisy:
             self.noise = [np.zeros(each, np.float32) for each in shape.shapes]
 
-    def __call__(self, features: Array, rng: np.random.Generator | None = None) -> Array:
-        """`[E, features] -> [E, actions * atoms]`; with `rng` the noise of all weights is drawn, once for all rows."""
+    def means(self) -> list[Array]:
+        """The mean weights as one plain MLP: a dueling network's last layer gives the joined values, being linear."""
         params = self.params[: len(self.shape.shapes)]
-        if rng is not None and self.shape.noisy:
-            fill_noise(self.noise, rng.standard_normal(self.shape.noise_size, np.float32))
-            sigmas = self.params[len(params) :]
-            params = [m + s * n for m, s, n in zip(params, sigmas, self.noise, strict=True)]
-        out = mlp_numpy(params, features, self.activation)
+        if self.shape.dueling:
+            params[-2:] = self.shape.joined(params[-2]), self.shape.joined(params[-1][None])[0]
+        return params
+
+    def __call__(self, features: Array, rng: np.random.Generator) -> Array:
+        """`[E, features] -> [E, actions * atoms]` of noisy weights, drawn once for all rows."""
+        num = len(self.shape.shapes)
+        fill_noise(self.noise, rng.standard_normal(self.shape.noise_size, np.float32))
+        pairs = zip(self.params[:num], self.params[num:], self.noise, strict=True)
+        out = mlp_numpy([mean + sigma * noise for mean, sigma, noise in pairs], features, self.activation)
         values: Array = self.shape.joined(out) if self.shape.dueling else out
         return values

@@ -1,12 +1,12 @@
 """What stands between an observation and the hidden layers: chosen by the observation unless the config names it."""
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from drl_cli.networks.config import TORSOS, NetworkConfig
 from drl_cli.networks.images import IMPALA_SIDE, Image, Kind, image, is_large, num_features
 from drl_cli.networks.inputs import Inputs, visible
 from drl_cli.types import Column, EnvSpec, leaves
+from drl_cli.utils.outside import NotFound, import_object
 from drl_cli.utils.params import Refused
 
 if TYPE_CHECKING:
@@ -66,7 +66,11 @@ def make_torso(network: NetworkConfig, spec: EnvSpec, generator: "Generator") ->
 
     with modules.seeded(generator):
         if name not in TORSOS:
-            torso = modules.users(_imported(name)(parts, network), name)
+            try:
+                theirs = import_object(name)
+            except NotFound as error:
+                raise ValueError(f"network.torso={name}: {error}") from error
+            torso = modules.users(theirs(parts, network), name)
             return torso if parts is spec.obs or isinstance(parts, Column) else modules.Unmasked(torso, list(parts))
         columns = leaves(parts)
         torsos = {path: modules.convolution(_kind(network), columns[path], network) for path in _images(spec)}
@@ -115,13 +119,3 @@ def _misfit(network: NetworkConfig, spec: EnvSpec, needed: str, fits: str) -> st
     parts = leaves(visible(spec.obs)).items()
     given = ", ".join(f"{path} {column.dtype} {list(column.shape)}".lstrip() for path, column in parts)
     return f"network.torso={network.torso} needs {needed}; {spec.id} gives {given}. For this: network.torso={fits}"
-
-
-def _imported(path: str) -> Any:  # Any: whatever stands at that place
-    module, _, name = path.partition(":")
-    try:
-        return getattr(importlib.import_module(module), name)
-    except ModuleNotFoundError as error:
-        raise ValueError(f"network.torso={path}: there is no module '{error.name}' to import") from error
-    except AttributeError as error:
-        raise ValueError(f"network.torso={path}: {module} has no '{name}'") from error

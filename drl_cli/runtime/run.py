@@ -98,6 +98,7 @@ def _train(orchestrator: Orchestrator, session: Session | None, signals: Signals
     if session is not None:
         orchestrator.health = session.lost
     signals.soft, signals.toggle = orchestrator.interrupt, orchestrator.toggle_pause
+    signals.is_updating = lambda: orchestrator.learning.training > 0
     orchestrator.run()
     orchestrator.finish()
 

@@ -31,7 +31,7 @@ def ours(num: int, steps: int, backend: str, is_bare: bool) -> Callable[[], Figu
     """The worker goes on with its episodes; the bare loop's side has a worker of its own to repeat them from."""
     import numpy as np
 
-    from drl_cli.algos.sac import actor_shapes
+    from drl_cli.algos.sac import Policy
     from drl_cli.bench.collect import Collecting
     from drl_cli.cli.compose import compose
     from drl_cli.envs.make import read_spec
@@ -43,7 +43,7 @@ def ours(num: int, steps: int, backend: str, is_bare: bool) -> Callable[[], Figu
         f"worker.envs={num}", f"env.backend={backend}",
     ])  # fmt: skip
     spec = read_spec(config.env)
-    size = num_params(actor_shapes(config.network, spec))
+    size = num_params(Policy(config.algo, config.network, spec, 0).shapes)
     params = (np.random.default_rng(0).standard_normal(size) / 16).astype(np.float32)
     both = Collecting(config, spec, LoadParams(0, 0, 0), params)
     both.by_bare_loop()

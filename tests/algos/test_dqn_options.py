@@ -236,7 +236,7 @@ def test_the_dueling_policy_in_numpy_equals_the_network():
     algorithm = make(dueling=True)
     obs = np.random.default_rng(0).standard_normal((64, 5)).astype(np.float32)
     expected = q_values(torch.from_numpy(obs), algorithm.params["online"].flat, True)
-    np.testing.assert_allclose(make_policy(algorithm).values(obs), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(make_policy(algorithm).forward(obs, None)[0], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_boltzmann_draws_by_the_softmax_of_the_values():
@@ -244,7 +244,7 @@ def test_boltzmann_draws_by_the_softmax_of_the_values():
     policy, obs = make_policy(algorithm), np.zeros((40_000, 5), np.float32)
     assert algorithm.exploration(10) == {"epsilon": 0.0, "temperature": 0.1}
     share = np.bincount(policy.act(obs)["action"], minlength=4) / len(obs)
-    expected = torch.softmax(torch.from_numpy(policy.values(obs[:1])[0]) / 0.1, -1)
+    expected = torch.softmax(torch.from_numpy(policy.forward(obs[:1], None)[0][0]) / 0.1, -1)
     np.testing.assert_allclose(share, expected, atol=0.01)
     policy.explore({"epsilon": 0.0})
     assert len(np.unique(policy.act(obs)["action"])) == 1

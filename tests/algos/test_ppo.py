@@ -9,7 +9,7 @@ import torch
 from torch.distributions import Categorical, Normal
 
 from drl_cli.algos.base import Counts
-from drl_cli.algos.ppo import Algorithm, Config, Policy
+from drl_cli.algos.ppo import Algorithm, Config, Policy, choice_log_prob
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.types import ActionSpec, Column, EnvSpec
 from drl_cli.utils.group import Context, Group
@@ -190,6 +190,8 @@ def test_a_policy_that_has_moved_too_far_ends_the_epochs():
     batch = make_batch("box", 0)
     assert make(target_kl=1e-9).learn(batch, Counts()).steps == 4
     assert make(target_kl=1e9).learn(batch, Counts()).steps == 12
+    moved = make(epochs=1).learn(batch, Counts()).metrics["approx_kl"].item()
+    assert make(epochs=2, target_kl=moved).learn(batch, Counts()).steps == 8  # that far is not too far
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -242,6 +244,18 @@ def test_the_log_probability_that_is_recorded_is_that_of_the_action(kind, activa
     np.testing.assert_allclose(columns["log_prob"], log_prob.detach(), rtol=1e-4, atol=1e-4)
     if kind == "box":
         assert (np.abs(columns["action"]) > 1).any()  # unbounded here, clipped by the environment
+
+
+@pytest.mark.parametrize("choices", [(5,), (2, 3), (1, 2, 2)])
+def test_the_log_probability_of_choices_is_the_sum_over_them(choices):
+    rng = np.random.default_rng(0)
+    logits = 3 * rng.standard_normal((40, 5)).astype(np.float32)
+    action = np.stack([rng.integers(num, size=40) for num in choices], 1)
+    parts = torch.split(torch.from_numpy(logits), list(choices), 1)
+    expected = sum(Categorical(logits=part).log_prob(torch.from_numpy(action[:, i])) for i, part in enumerate(parts))
+    got = choice_log_prob(logits, action if len(choices) > 1 else action[:, 0], choices)
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_choices_are_drawn_with_their_probabilities():

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from drl_cli.cli.check import conf_dir
+from drl_cli.cli.conf import conf_dir
 
 TINY_RUN = (
     "debug.in_process=true",
@@ -124,7 +124,7 @@ def composed():
     from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
 
-    from drl_cli.cli.check import conf_dir
+    from drl_cli.cli.conf import conf_dir
     from drl_cli.cli.hydra_plugins import register
 
     def compose_it(*overrides):

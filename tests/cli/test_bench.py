@@ -46,7 +46,7 @@ def test_a_mistyped_key_belongs_to_those_that_it_is_like(key, own):
         ("algo.lrr=1", "algo.lrr: sac has no option 'lrr'. Did you mean algo.lr?"),
         ("env=LunarLaner", "no environment 'LunarLaner'. Did you mean LunarLander, LunarLanderContinuous?"),
         ("-m", "drl-bench measures one run"),
-        ("--config-name=x", "drl-bench measures one run"),
+        ("--config-name=x", "--config-name: say by --config-path"),
         ("json=no/such/folder.json", "json=no/such/folder.json: there is no folder"),
         ("from_config=nope", "no run 'nope'"),
     ],

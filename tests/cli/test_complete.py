@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from drl_cli.cli.check import groups, options
 from drl_cli.cli.complete import choices, commands, completions, shell_completion
+from drl_cli.cli.conf import groups, options
 from drl_cli.cli.errors import UsageError
 from drl_cli.runtime.config import Config, Fetch
 

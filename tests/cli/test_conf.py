@@ -15,7 +15,7 @@ from confs import algo_node
 
 import drl_cli
 from drl_cli.algos.lookup import algorithms, load_algorithm
-from drl_cli.cli.check import conf_dir, groups, options
+from drl_cli.cli.conf import conf_dir, groups, options
 from drl_cli.cli.settings import all_keys, build, fields
 from drl_cli.replay.config import SAMPLERS
 from drl_cli.runtime.config import Config

@@ -8,7 +8,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 
 from drl_cli.algos.sac import Config as SacConfig
-from drl_cli.cli.check import conf_dir
+from drl_cli.cli.conf import conf_dir
 from drl_cli.cli.errors import UsageError
 from drl_cli.cli.explain import explanation, tuned_line
 from drl_cli.cli.hydra_plugins import register

@@ -12,7 +12,7 @@ import yaml
 import drl_cli
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.algos.lookup import algorithms, load_algorithm
-from drl_cli.cli.check import conf_dir, groups
+from drl_cli.cli.conf import conf_dir, groups
 from drl_cli.cli.errors import UsageError
 from drl_cli.cli.keys import LOADER, answer, find, is_overlay, read, sections, text, type_text
 from drl_cli.cli.settings import all_keys

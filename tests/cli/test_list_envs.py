@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from drl_cli.cli.check import options
+from drl_cli.cli.conf import options
 from drl_cli.cli.errors import UsageError
 from drl_cli.cli.list_envs import answer
 from drl_cli.envs import catalog

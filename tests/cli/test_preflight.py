@@ -59,7 +59,9 @@ def test_all_problems_of_the_pace_at_once(config):
 
 
 def test_a_replay_below_one_hand_over_is_refused(config):
-    code, problems = refusal(config("replay.capacity=200", "orchestrator.min_inserts=100", "worker.block_rows=256"))
+    code, problems = refusal(
+        config("replay.capacity=200", "orchestrator.min_inserts=100", "worker.block_rows=256", "trainer.batch_size=64")
+    )
     assert (code, len(problems)) == (USAGE, 1)
     assert "one hand-over of 256" in problems[0]
 

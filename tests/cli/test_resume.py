@@ -10,7 +10,7 @@ import threading
 import pytest
 import yaml
 
-from drl_cli.cli.check import read_command
+from drl_cli.cli.command_line import read_command
 from drl_cli.cli.errors import CHECKPOINT, USAGE, UsageError
 from drl_cli.cli.resume import COMMAND, FREE, IMPOSSIBLE, claimed, named_run, verdict
 from drl_cli.cli.settings import all_keys, build

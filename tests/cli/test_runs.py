@@ -32,7 +32,6 @@ def test_all_runs_oldest_first(outputs):
         ("latest", IDS[2]),
         (IDS[0], IDS[0]),
         ("20260101", IDS[0]),
-        ("20260102", IDS[2]),
         ("20260102-10", IDS[1]),
         ("{outputs}/Zebra/*/*", IDS[0]),
         ("{outputs}/*/*/*", IDS[2]),
@@ -51,6 +50,19 @@ def test_a_path_needs_no_output_dir(outputs, tmp_path):
 
 def test_a_glob_reaches_runs_outside_output_dir(outputs, tmp_path):
     assert find_run(f"{outputs}/Zebra/*/*", str(tmp_path / "elsewhere")).name == IDS[0]
+
+
+def test_the_start_of_several_ids_is_refused_with_them(outputs):
+    with pytest.raises(UsageError, match="'20260102' begins the ids of 2 runs: ") as caught:
+        find_run("20260102", str(outputs))
+    assert caught.value.problems[0].endswith(f"{IDS[2]}, {IDS[1]}")
+
+
+def test_what_is_no_run_says_what_it_lacks(outputs):
+    with pytest.raises(UsageError, match=r"Ant is no run: it has no run\.json; the newest of 1 runs below it is .*Ant"):
+        find_run(str(outputs / "Ant"), str(outputs))
+    with pytest.raises(UsageError, match=r"run\.json is a file; a run is the folder"):
+        find_run(str(outputs / "Ant" / "sac-async" / IDS[2] / "run.json"), str(outputs))
 
 
 @pytest.mark.parametrize("run", ["nope", "2027", "/nowhere/*", "multirun"])

@@ -8,7 +8,8 @@ import pytest
 
 pytest.importorskip("optuna")
 
-from drl_cli.cli.check import check_command, read_command
+from drl_cli.cli.check import check_command
+from drl_cli.cli.command_line import read_command
 from drl_cli.cli.errors import UsageError
 from drl_cli.cli.grid import space
 from drl_cli.cli.search import write_best

@@ -1,12 +1,14 @@
 """SIGINT and SIGTERM in every phase of a run and in every mode: what is saved, the exit code, and nothing left."""
 
 import os
+import shutil
 import signal
 
 import psutil
 import pytest
 from processes import SMALL
 
+from drl_cli.cli.conf import conf_dir
 from drl_cli.runtime.restore import open_checkpoint
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
@@ -91,6 +93,34 @@ def test_a_signal_before_there_is_a_run_leaves_nothing(start, tmp_path, number):
     run.send(number, group=True)
     check_end(run, number)
     assert not (tmp_path / "outputs").exists()
+
+
+SLOW_ALGORITHM = """
+import time
+from pathlib import Path
+
+from drl_cli.algos import sac
+from drl_cli.algos.sac import ACTIONS, Config, Policy
+
+
+class Algorithm(sac.Algorithm):
+    def learn(self, batch, counts):
+        Path("updating").touch()
+        time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("mode", ["single", pytest.param("sync", marks=EXHAUSTIVE), "async"])
+def test_one_signal_ends_an_update_that_takes_minutes(start, tmp_path, mode):
+    (tmp_path / "slow_algo.py").write_text(SLOW_ALGORITHM)
+    shutil.copy(conf_dir() / "algo" / "sac.yaml", tmp_path / "slow_algo.yaml")
+    run = start(*SMALL, f"mode={mode}", "algo=slow_algo")
+    run.until((tmp_path / "updating").exists)
+    run.send(signal.SIGINT)
+    assert run.wait(60) == CODES[signal.SIGINT], run.err
+    assert "ended within an update" in run.err
+    assert run.left() == []
+    assert run.status == "interrupted"
 
 
 def test_a_second_signal_does_not_wait_for_anything(start):

@@ -13,7 +13,8 @@ import pytest
 from processes import SMALL
 
 from drl_cli.cli import sweep as cli_sweep
-from drl_cli.cli.check import check_command, read_command
+from drl_cli.cli.check import check_command
+from drl_cli.cli.command_line import read_command
 from drl_cli.cli.compose import compose
 from drl_cli.cli.errors import UsageError
 from drl_cli.cli.sweep import run_sweep

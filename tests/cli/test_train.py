@@ -17,7 +17,7 @@ import yaml
 
 from drl_cli.algos.lookup import algorithms
 from drl_cli.algos.sac import Config as SacConfig
-from drl_cli.cli.check import groups, options
+from drl_cli.cli.conf import groups, options
 from drl_cli.cli.errors import UsageError
 from drl_cli.cli.runs import read_config
 from drl_cli.cli.settings import all_keys, build, fields
@@ -339,6 +339,13 @@ def test_stop_wall_s_ends_the_run(train_here):
     assert summary["env_steps"] < 5000
 
 
+@pytest.fixture
+def untried(monkeypatch):
+    """Environments are not tried before the run, so that what is wrong with them is found in it."""
+    monkeypatch.setattr("drl_cli.cli.preflight.try_environment", lambda config, spec: None)
+
+
+@pytest.mark.usefixtures("untried")
 @pytest.mark.parametrize(
     ("fail", "code", "status", "says"),
     [
@@ -374,6 +381,7 @@ def test_divergence_says_at_which_update_and_of_what(train_here, capsys):
     np.testing.assert_array_equal(batch["reward"], np.float32(1e30))
 
 
+@pytest.mark.usefixtures("untried")
 def test_drl_debug_shows_the_traceback(train_here, capsys, monkeypatch):
     monkeypatch.setenv("DRL_DEBUG", "1")
     train_here("env=user_envs:Tiny-v0", "+env.kwargs.fail=step")

@@ -11,7 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from drl_cli.cli.bench import read
-from drl_cli.cli.check import check_command, read_command
+from drl_cli.cli.check import check_command
+from drl_cli.cli.command_line import read_command
 from drl_cli.cli.errors import CHECKPOINT, USAGE, USER_CODE, UsageError
 from drl_cli.cli.eval import Options, evaluate
 from drl_cli.cli.preflight import fill, preflight

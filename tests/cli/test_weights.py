@@ -75,6 +75,16 @@ def test_another_size_is_exit_8_and_names_both(copied, check):
     assert "env.normalize_*" in problem
 
 
+def test_another_environment_that_it_fits_is_named(copied, check, user_folder, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(user_folder))
+    check("latest", "network.hidden=[16,16]", "env=user_envs:Tiny-v0")
+    said = f"warning: load_weights: {(copied / 'checkpoints' / 'best').resolve()} is of Pendulum-v1; "
+    assert capsys.readouterr().err == f"{said}it fits user_envs:Tiny-v0, too\n"
+    code, problem = refusal(check, "latest", "network.hidden=[8]", "env=user_envs:Tiny-v0")
+    assert code == CHECKPOINT
+    assert "is of Pendulum-v1, and this run has user_envs:Tiny-v0: " in problem
+
+
 def test_a_tampered_model_is_exit_8(copied, check):
     model = copied / "checkpoints" / "best" / "model.safetensors"
     content = bytearray(model.read_bytes())

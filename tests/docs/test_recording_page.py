@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from fake_services import install_mlflow, install_wandb
 
-from drl_cli.cli.check import check_command, read_command, with_free_keys
+from drl_cli.cli.check import check_command
+from drl_cli.cli.command_line import read_command, with_free_keys
 from drl_cli.cli.train import train
 from drl_cli.runtime.roles.recording import EVAL_COLUMNS
 
@@ -34,7 +35,7 @@ def folders(tmp_path_factory):
     from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
 
-    from drl_cli.cli.check import conf_dir
+    from drl_cli.cli.conf import conf_dir
     from drl_cli.cli.hydra_plugins import register
 
     here, found = tmp_path_factory.mktemp("reader"), {}

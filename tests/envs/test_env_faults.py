@@ -174,6 +174,55 @@ def test_resets_that_fail_are_tried_again_within_the_budget(odd):
     )
 
 
+def test_what_none_can_do_at_the_first_step_is_the_end_at_once(odd):
+    def act(env, method):
+        if method == "step":
+            raise ValueError("no arm")
+
+    envs = odd(act)
+    said = "env 0: step raised ValueError: no arm, as in all environments at their first step"
+    with pytest.raises(EnvFault, match=said) as caught:
+        envs.step(np.zeros((2, 1), np.float32))
+    assert isinstance(caught.value.__cause__, ValueError)
+    assert (Odd.lives, envs.take_faults()) == (2, ())
+
+
+def test_when_one_has_stepped_the_others_are_made_anew(odd):
+    steps = []
+
+    def act(env, method):
+        if method == "step":
+            steps.append(env.life)
+            if env.life == 1 or len(steps) > 2:
+                raise ValueError("no arm")
+
+    envs = odd(act, 3)
+    envs.step(np.zeros((2, 1), np.float32))
+    envs.step(np.zeros((2, 1), np.float32))  # now both of them fail
+    assert len(envs.take_faults()) == 3
+
+
+@pytest.mark.parametrize("method", ["reset", "step"])
+def test_the_same_at_the_beginning_of_three_in_a_row_is_the_end(odd, method):
+    spare = odd(lambda env, method: None, 9)
+
+    def act(env, called):
+        if called == method:
+            raise ValueError("no arm")
+
+    Odd.act = staticmethod(act)
+    Odd.lives = 0
+
+    def run():
+        envs = EnvBatch(spare.config, spare.spec, (1,), 9)
+        for _ in range(3):
+            envs.step(np.zeros((1, 1), np.float32))
+
+    with pytest.raises(EnvFault, match=f"env 0: {method} raised ValueError: no arm, each of the 3 times that it was"):
+        run()
+    assert Odd.lives == 3
+
+
 def test_a_close_that_raises_does_no_harm(odd):
     def act(env, method):
         if method == "close" or (method == "step" and env.life == 1):

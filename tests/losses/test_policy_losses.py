@@ -1,14 +1,20 @@
 """Policy losses: literal numbers from plain math, every gradient against autograd."""
 
+import math
+
 import pytest
 import torch
 
 from drl_cli.losses.policy import (
+    FORBIDDEN,
     categorical,
     categorical_backward,
     clipped_surrogate,
     gaussian,
     gaussian_backward,
+    multi_categorical,
+    multi_categorical_backward,
+    permitted,
     soft_policy_loss,
     tanh_gaussian,
     tanh_gaussian_backward,
@@ -83,6 +89,16 @@ def test_soft_policy_loss_gradients_equal_autograd():
     torch.testing.assert_close(d_log_prob, log_prob.grad)
 
 
+def test_weights_of_rows_in_the_actor_and_temperature_losses():
+    # Weights 1/2 and 3/2 of (-1.1, -2.7): (-0.55 - 4.05) / 2; the shares of the mean are 1/4 and 3/4.
+    weight, log_prob = doubles(0.5, 1.5), doubles(-0.5, 1.5)
+    loss, d_q, d_log_prob = soft_policy_loss(doubles([1, 4], [2, 3]), log_prob, doubles(0.2), weight)
+    assert loss.item() == pytest.approx(-2.3)
+    assert d_q.tolist() == [[-0.25, 0.0], [0.0, -0.75]]
+    assert d_log_prob.tolist() == pytest.approx([0.05, 0.15])
+    assert temperature_gradient(log_prob, -2.0, weight).item() == pytest.approx(-((-0.25 + 2.25) / 2 - 2.0))
+
+
 def test_temperature_gradient():
     log_prob, log_alpha = doubles(0.25, 0.75), doubles(0.3, grad=True)
     assert temperature_gradient(log_prob, -2.0).item() == pytest.approx(1.5)  # -(0.5 - 2): too random, alpha falls
@@ -111,6 +127,30 @@ def test_categorical_backward_equals_autograd():
     torch.testing.assert_close(entropy, distribution.entropy().detach())
     (distribution.log_prob(action) * d_log_prob + distribution.entropy() * d_entropy).sum().backward()
     torch.testing.assert_close(categorical_backward(logits.detach(), action, d_log_prob, d_entropy), logits.grad)
+
+
+def test_several_choices_are_independent():
+    logits, choices, action = (3 * randn(12, 9, 9)).requires_grad_(), (4, 2, 3), torch.arange(27).view(9, 3) % 2
+    d_log_prob, d_entropy = randn(13, 9), randn(14, 9)
+    each = [torch.distributions.Categorical(logits=logits[:, a:b]) for a, b in ((0, 4), (4, 6), (6, 9))]
+    log_prob = sum(one.log_prob(action[:, i]) for i, one in enumerate(each))
+    entropy = sum(one.entropy() for one in each)
+    got_log_prob, got_entropy = multi_categorical(logits.detach(), action, choices)
+    torch.testing.assert_close(got_log_prob, log_prob.detach())
+    torch.testing.assert_close(got_entropy, entropy.detach())
+    (log_prob * d_log_prob + entropy * d_entropy).sum().backward()
+    d_logits = multi_categorical_backward(logits.detach(), action, choices, d_log_prob, d_entropy)
+    torch.testing.assert_close(d_logits, logits.grad)
+
+
+def test_a_mask_leaves_what_it_allows():
+    values, mask = doubles([1, -2, 3], [0, 5, 6]), torch.tensor([[True, False, True], [False, True, True]])
+    assert permitted(values, None) is values
+    assert permitted(values, mask).tolist() == [[1, FORBIDDEN, 3], [FORBIDDEN, 5, 6]]
+    log_prob, entropy = categorical(permitted(values, mask), torch.tensor([0, 0]))
+    assert log_prob.tolist() == pytest.approx([-math.log(1 + math.e**2), FORBIDDEN - 6 - math.log(1 + 1 / math.e)])
+    assert torch.isfinite(entropy).all()  # none of it is 0 * inf
+    assert FORBIDDEN < -1e6  # no value of a network is as small
 
 
 def test_gaussian_literals():

@@ -39,8 +39,34 @@ def interrupted(graph):
     return graph
 
 
+def cut(graph):
+    """Run until the first train call, as if a signal came then and updates took long."""
+    train = graph.learning.train
+
+    def train_and_stop(updates):
+        train(updates)
+        graph.interrupt()
+        graph.ends = 0.0
+
+    graph.learning.train = train_and_stop
+    graph.run()
+    graph.finish()
+    return graph
+
+
 def counters(graph):
     return graph.progress.counts() | {"limiter": graph.limiter.state(), "ratio": graph.progress.updates_per_env_step()}
+
+
+def test_updates_that_a_signal_left_out_are_made_first_when_the_run_goes_on(run_graph, build_graph):
+    args = (COUNTER, "mode=sync", "worker.num=2", "orchestrator.sample_insert_ratio=1", "trainer.updates_per_call=4")
+    whole = run_graph(*args)
+    part = cut(build_graph(*args))
+    assert part.progress.opt_steps == 4  # of all that the rows pay for
+    assert part.limiter.owed() > 0
+    rest = run_graph(*args, run=part.folder)
+    assert weights(rest) == weights(whole)
+    assert rest.progress.opt_steps == whole.progress.opt_steps
 
 
 @pytest.mark.parametrize("mode", ["single", "sync"])

@@ -54,6 +54,32 @@ def test_tests_further_away_come_later_or_not_at_all(tree):
     assert mutate(tree, "tiny")[1][-1] == "3 of 3 noticed: 1.00"
 
 
+TWO = """
+def one():
+    return 1
+
+
+class Two:
+    number = 2
+
+    def two(self):
+        return self.number
+"""
+
+
+@pytest.mark.slow
+def test_only_tests_that_call_what_was_changed_are_run(tree):
+    (tree / "tiny" / "small.py").write_text(TWO)
+    ran = "\n    with open('ran', 'a') as file:\n        file.write('{0} ')\n    assert small.{1}\n"
+    tests = f"from tiny import small\ndef test_a():{ran.format('one', 'one()')}"
+    tests += f"def test_b():{ran.format('two', 'Two().two()')}".replace("'ran'", repr(str(tree / "ran")))
+    (tree / "tests" / "test_small.py").write_text(tests.replace("'ran'", repr(str(tree / "ran"))))
+    _, lines = mutate(tree, "tiny")
+    assert [line.split()[-1] for line in lines[:4]] == ["noticed", "lived", "lived", "noticed"]
+    calls = ["one two", "one", "one", "one two", "two"]  # without a mutant, and the number is in no function
+    assert (tree / "ran").read_text().split() == " ".join(calls).split()
+
+
 def test_tests_that_fail_without_a_mutant_are_an_error(tree):
     (tree / "tests" / "test_small.py").write_text(ENDS.replace("9", "1"))
     done = subprocess.run([sys.executable, SCRIPT, "tiny"], cwd=tree, capture_output=True, text=True, timeout=240)
@@ -67,6 +93,7 @@ SOURCE = '''"""Text is left alone: 1 < 2."""
 
 class Limit:
     most: int = 10
+    far = 1e9
 
     def passes(self, value, strict=True):
         """Whether 1 < 2."""
@@ -85,6 +112,7 @@ class Limit:
 '''
 CHANGED = """
     most: int = 11
+    far = 2000000000.0
     def passes(self, value, strict=False):
         if not not (value >= 0 and value is not None):
         if value >= 0 and value is not None:

@@ -35,7 +35,8 @@ def test_the_comparison_is_of_runs_made_for_it(pictures, tmp_path, monkeypatch):
 
 
 def test_its_commands_are_right(pictures, tmp_path):
-    from drl_cli.cli.check import check_command, read_command
+    from drl_cli.cli.check import check_command
+    from drl_cli.cli.command_line import read_command
     from drl_cli.cli.compare import Options
     from drl_cli.cli.options import parse
 

@@ -23,7 +23,7 @@ def make_config(*overrides):
     from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
 
-    from drl_cli.cli.check import conf_dir
+    from drl_cli.cli.conf import conf_dir
     from drl_cli.cli.hydra_plugins import register
     from drl_cli.cli.preflight import fill
     from drl_cli.cli.settings import build

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from drl_cli.utils import params as module
 from drl_cli.utils.group import Context, Group
 from drl_cli.utils.params import Params, Refused, load_tensors
 from drl_cli.utils.products import BFloat16
@@ -173,3 +174,23 @@ def test_tensors_are_loaded_in_place():
     load_tensors(own, {"a": torch.full((3,), 2.0), "b": torch.ones(())})
     assert own["a"] is kept
     assert kept.tolist() == [2.0, 2.0, 2.0]
+
+
+def test_generators_are_made_where_they_draw(monkeypatch):
+    params, made, generator = Params(Context(torch.device("cpu")), a=3), [], torch.Generator
+
+    def note(device):
+        made.append(str(device))
+        return generator()
+
+    monkeypatch.setattr(module.torch, "Generator", note)
+    params.device = "cuda:1"
+    seeds = [params.generator("noise", 7).initial_seed(), params.generator("shuffle", 8, on_cpu=True).initial_seed()]
+    assert made == ["cuda:1", "cpu"]
+    assert seeds == [7, 8]
+    assert params.generators.keys() == {"noise", "shuffle"}
+
+
+def test_a_value_belongs_to_the_part_that_it_is_in():
+    params = Params(Context(torch.device("cpu")), a=3, none=0, b=2)
+    assert [params.part_of(index) for index in range(5)] == ["a", "a", "a", "b", "b"]

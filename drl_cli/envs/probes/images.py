@@ -17,7 +17,7 @@ PATCH = 12
 class Patch(gymnasium.Env[Array, np.int64]):
     """Which quadrant of an image, `[size, size, 4]`, has the bright patch: upper left 0, upper right 1, lower 2 and 3.
 
-    The reward is 1 or 0: at best 1; 0.25 for a network that averages over positions.
+    The reward is 1 or 0: at best 1; 0.25 for a network that averages over positions of convolutions without borders.
     """
 
     def __init__(self, size: int = 84) -> None:
@@ -39,7 +39,8 @@ class Patch(gymnasium.Env[Array, np.int64]):
 class PatchReach(gymnasium.Env[Array, Array]):
     """Where in an image, `[size, size, 4]`, the bright patch is: [down, right], each in [-1, 1].
 
-    The reward is minus the squared distance: at best 0; about -2/3 for a network that averages over positions.
+    The reward is minus the squared distance: at best 0; about -2/3 for a network that averages over positions of
+    convolutions without borders.
     """
 
     def __init__(self, size: int = 84) -> None:

@@ -26,7 +26,7 @@ class Member:
 
     index: int
     handle: Handle
-    incarnation: int = 0
+    incarnation: int
     version: int = -1
     header: Ref | None = None
     loaded: bool = False

@@ -32,7 +32,8 @@ class Learning:
         self.params: Ref = None
         self.training = 0
         self.publishing = False
-        self.call_updates = config.updates_per_call
+        self.is_sized = not config.is_repeatable and config.trainer.updates_per_call is None
+        self.call_updates = 1 if self.is_sized else config.updates_per_call  # nobody knows yet how long one takes
 
     @property
     def is_idle(self) -> bool:
@@ -63,11 +64,11 @@ class Learning:
         size, num = self.config.trainer.batch_size, self.config.trainer.num
         message = SampleBatch(updates, size, version, num, self.progress.env_steps)
         shard, parts = self.replay.sample(message)
+        self.training += 1  # before the call: in process it takes all its time here
         reports, priorities = self.trainers.train(parts)
         self.progress.trace.add(3)
         self.progress.trace.add(4, len(reports))
         self.limiter.issue_sample(updates)
-        self.training += 1
         missing = set(reports)
 
         def on_report(ref: Ref) -> None:
@@ -121,10 +122,9 @@ class Learning:
 
     def _size_calls(self, report: TrainReport) -> None:
         """Where updates are slow, make fewer in a call, unless equal seeds have to repeat the run."""
-        config = self.config
-        if not config.is_repeatable and config.trainer.updates_per_call is None and report.num_batches:
+        if self.is_sized and report.num_batches:
             fitting = int(CALL_S * report.num_batches / max(1e-9, report.seconds))
-            self.call_updates = max(1, min(config.updates_per_call, fitting))
+            self.call_updates = max(1, min(self.config.updates_per_call, fitting))
 
     def _on_published(self, ref: Ref, params: Ref) -> None:
         self.params_header = get(ref)

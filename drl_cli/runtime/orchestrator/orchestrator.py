@@ -28,6 +28,7 @@ from drl_cli.utils.group import PeerLost
 
 log = logging.getLogger(__name__)
 
+UPDATES_S = 3.0  # for the updates that are due when a signal comes
 RESCUE_S = 15.0  # for a last checkpoint when a role is lost
 CLOSE_S = 10.0  # for manage to write what is left
 
@@ -51,6 +52,7 @@ class Orchestrator:
         self.stop_reason: str | None = None
         self.paused = self.interrupted = False
         self.deadline: float | None = None
+        self.ends = math.inf  # when no more train call is begun
         self.trainer_facts: Mapping[str, Any] | None = None  # for run.json; known when it has learned
         self.health: Callable[[], str | None] = lambda: None  # what is wrong with what the roles run on
 
@@ -129,6 +131,7 @@ class Orchestrator:
     def interrupt(self) -> None:
         """End as soon as all is saved."""
         self.interrupted = True
+        self.ends = now() + UPDATES_S
         self.stop("signal")
 
     def pause(self) -> None:
@@ -152,20 +155,27 @@ class Orchestrator:
     # One step of the loop, by mode
 
     def _step_sync(self) -> None:
-        """All workers collect with version k; barrier; the updates that are due; publish k + 1."""
+        """All workers collect with version k; barrier; the updates that are due; publish k + 1.
+
+        Updates that a signal has kept from being made, since they take long, are made first when the run goes on.
+        """
+        self._update_and_publish()
         for member in self.pool.idle():
             self._dispatch(member)
         self._until(lambda: not self.pool.busy)
         self.hand_over.flush()
-        while (owed := self.limiter.owed()) > 0:
+        self._update_and_publish()
+        if self.saver.is_due(self.progress.env_steps):
+            self._save()
+        self._housekeeping()
+
+    def _update_and_publish(self) -> None:
+        while (owed := self.limiter.owed()) > 0 and now() < self.ends:
             self.learning.train(min(owed, self.config.updates_per_call))
             self._until(lambda: self.learning.training == 0)
         if self.learning.is_ahead:
             self.learning.publish()
         self._until(lambda: self.learning.is_idle)
-        if self.saver.is_due(self.progress.env_steps):
-            self._save()
-        self._housekeeping()
 
     def _step_async(self) -> None:
         """Keep every worker and two train calls going, as far as the limiter allows; react to what is ready."""

@@ -1,9 +1,14 @@
 """SIGINT and SIGTERM: the first ends a run softly, the second at once; SIGUSR1 pauses it and lets it go on."""
 
+import logging
+import os
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+log = logging.getLogger(__name__)
 
 EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 75}
 
@@ -12,10 +17,18 @@ class Interrupted(BaseException):
     """A signal came while there was nothing to save, or a second one."""
 
 
+PATIENCE_S = 10.0
+"""For an update that goes on when the first signal comes; then it counts as a second one."""
+
+
 class Signals:
-    """`soft`, once it is set, ends the run with its checkpoint saved; what comes while it is cleaned up is ignored."""
+    """`soft`, once it is set, ends the run with its checkpoint saved; what comes while it is cleaned up is ignored.
+
+    `is_updating` tells whether the trainers have not answered yet.
+    """
 
     def __init__(self) -> None:
+        self.is_updating: Callable[[], bool] = lambda: False
         self.soft: Callable[[], None] | None = None
         self.toggle: Callable[[], None] | None = None
         self.received: list[int] = []
@@ -42,6 +55,15 @@ class Signals:
             self.has_raised = True
             raise Interrupted
         self.soft()
+        timer = threading.Timer(PATIENCE_S, self._insist, (number,))
+        timer.daemon = True
+        timer.start()
+
+    def _insist(self, number: int) -> None:
+        """The signal once more, where an update still goes on; from a thread, since that may keep the main one."""
+        if self.is_updating() and not self.is_closing:
+            log.warning("ended within an update that takes more than %g s; the last checkpoint is kept", PATIENCE_S)
+            os.kill(os.getpid(), number)
 
     def on_pause(self, number: int, frame: FrameType | None) -> None:
         """SIGUSR1."""

@@ -123,6 +123,7 @@ class Manage:
             evaluator.close()
         if self.camera is not None:
             self.camera.close()
+        self.claim.close()  # a program that trains goes on, and may resume this run
         return problems
 
     def _score(self, params: Array) -> Score:

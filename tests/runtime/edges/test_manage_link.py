@@ -152,6 +152,17 @@ def test_one_that_dies_is_replaced_and_evaluates_what_is_newest(clock, caplog, w
     assert link.evaluated == again[0]
 
 
+def test_one_that_dies_after_an_evaluation_has_nothing_to_evaluate_again(clock):
+    first, second = Handle(clock, report=ActorDied("signal 9")), Handle(clock)
+    link = linked(first, second)
+    link.evaluate(load(1), None)
+    link.server.role.push(load(1), np.zeros(1))
+    pass_time(link, clock, 1.0)
+    link.report({}, 1)
+    pass_time(link, clock, 1.0)
+    assert (link.handle, link.evaluated, second.calls) == (second, 1, [])
+
+
 def test_one_that_dies_too_often_is_given_up_and_training_goes_on(clock, caplog):
     died, done = ActorDied("signal 9"), []
     link = linked(*[Handle(clock, 0.0, report=died) for _ in range(2)])

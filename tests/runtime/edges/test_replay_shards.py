@@ -66,6 +66,16 @@ def test_only_shards_with_rows_are_sampled():
         assert get(header).inserts == tables(shards)[shard].inserts
 
 
+def test_a_run_with_fewer_shards_goes_on_with_those_that_are_left():
+    shards, fewer = make(), make(num=2)
+    for number in range(60):
+        insert(shards, number)
+    assert shards.filled == {0, 1, 2}
+    fewer.load_state(shards.state())
+    assert fewer.filled == {0, 1}
+    assert fewer.rng.random() == shards.rng.random()
+
+
 def test_priorities_go_back_to_the_shard_of_their_batch():
     shards = make(PRIORITIZED)
     for number in range(60):

@@ -9,11 +9,12 @@ from graphs import TINY, make_config
 from drl_cli.runtime.edges.calls import Calls
 from drl_cli.runtime.edges.worker_pool import WorkerPool
 from drl_cli.runtime.messages import Block, InsertTransition, LoadParams
+from drl_cli.runtime.orchestrator import hand_over as hand_over_module
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.hand_over import HandOver
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.rate_limiter import RateLimiter
-from drl_cli.runtime.place.handles import ActorDied, LocalRef
+from drl_cli.runtime.place.handles import ActorDied, LocalRef, ObjectLost
 
 ROWS = 8
 
@@ -53,6 +54,58 @@ def hand_over(*taken):
         made.flush()
     calls.react((), 0.0, ())
     return made
+
+
+def test_what_arrived_with_a_dead_worker_is_handed_over_and_counted():
+    config, calls = make_config(*TINY, "worker.num=3", f"worker.block_rows={ROWS}", "mode=sync"), Calls(60.0)
+    taken = [[(8, 8)], [None], [(8, 7)]]
+    pool = WorkerPool("worker", 3, lambda index, incarnation: Worker(taken[index][incarnation:]), 9)
+    edges = Edges(pool, Replay(), trainers=None, server=None, manage=None, share=None)
+    made = HandOver(config, edges, RateLimiter(0.5, 0, 1e9), Progress(config, time.time()), calls)
+    for member in reversed(pool.idle()):
+        made.dispatch(member, LoadParams(4, 0, 0), LocalRef(np.zeros(1)))
+    assert (made.issued, made.limiter.inserts, made.is_due()) == (24, 24, False)
+    assert made.progress.trace.counts[7] == 3
+    calls.react((), 0.0, ())
+    assert [done.member for done in made.arrived] == [2, 1, 0]
+    assert made.is_due()
+    made.flush()
+    assert (made.issued, made.inserting, made.arrived, made.is_due()) == (16, 2, [], False)
+    assert (made.limiter.inserts, made.limiter.landed) == (15, 15)
+    assert made.progress.worker_restarts == 1
+    counts = made.progress.trace.counts
+    assert (counts[1], counts[2], counts[3], counts[8]) == (2, 2, 2, 2)
+    calls.react((), 0.0, ())
+    assert made.inserting == 0
+
+
+def test_a_block_that_is_lost_on_its_way_is_counted_out_again(caplog):
+    made = hand_over((8, 7))
+    lost, header = [], InsertTransition((Block(0, 0, 0, 7, 0, 8, 0, 0),), (), 0.0)
+    made.progress.lost, made.inserting = lost.append, 1
+    made._on_inserted(header, LocalRef(error=ObjectLost("node 10.0.0.7 is gone")))
+    assert lost == [header]
+    assert (made.issued, made.inserting, made.limiter.inserts, made.limiter.landed) == (0, 0, 0, 0)
+    assert caplog.messages == ["a block of 7 transitions was lost on its way to replay (node 10.0.0.7 is gone)"]
+
+
+def test_a_window_begins_with_what_arrives_first(monkeypatch):
+    moment = [100.0]
+    monkeypatch.setattr(hand_over_module, "now", lambda: moment[0])
+    config, calls = make_config(*TINY, "worker.num=2", "mode=async", "orchestrator.gather_window_s=0.5"), Calls(60.0)
+    pool = WorkerPool("worker", 2, lambda index, incarnation: Worker([(8, 8), (8, 8)]), 9)
+    made = HandOver(config, Edges(pool, Replay(), *[None] * 4), RateLimiter(0.5, 0, 1e9), Progress(config, 0.0), calls)
+    refs = [pool.dispatch(member, LoadParams(0, 0, 0), LocalRef()) for member in pool.idle()]
+    assert made.ends == float("inf")
+    made._on_collected(refs[0])
+    moment[0] = 100.4
+    assert (made.ends, made.is_due()) == (100.5, False)
+    moment[0] = 100.5
+    assert made.is_due()
+    made._on_collected(refs[1])
+    assert made.ends == 100.5
+    made.flush()
+    assert made.ends == float("inf")
 
 
 @pytest.mark.parametrize(

@@ -223,3 +223,26 @@ def test_messages_are_written_where_a_file_is_given(clock, tmp_path):
     (line,) = (tmp_path / "trace.jsonl").read_text().splitlines()
     assert json.loads(line) == {"wall_s": 5.0, "route": 7, "count": 1, "env_steps": 8, "member": 1, "version": 4}
     assert make().trace_file is None
+
+
+def test_reports_have_the_ratio_and_a_single_blocks_lag():
+    progress = make()
+    progress.collected(header(64))
+    assert progress.report(0.0)["perf/updates_per_env_step"] == 0.0
+    progress.trained(trained(9, 9))
+    progress.collected(header(36, opt_steps=3))
+    assert progress.report(0.0)["perf/updates_per_env_step"] == 9 / 36
+    one = make()
+    assert one.summary(0.0, 0)["policy_lag_mean"] == 0.0
+    one.trained(trained(9, 9))
+    one.collected(header(8, opt_steps=3))
+    assert (one.summary(0.0, 0)["policy_lag_mean"], one.summary(0.0, 0)["policy_lag_max"]) == (6.0, 6)
+
+
+def test_waiting_is_a_share_of_however_short_a_time(clock):
+    progress = make()
+    progress.collected(header(8))
+    progress.train_started = 100.0
+    clock.now = 100.5
+    progress.trainer_idle.start(100.25)
+    assert progress.wait_fracs(0.25) == (0.25 / (0.5 * 2), 0.5)

@@ -233,3 +233,13 @@ def test_the_state_has_what_landed_and_not_what_is_under_way():
     empty.load_state(queue.state())
     assert (resumed.inserts, resumed.landed, resumed.samples) == (30, 30, 3)
     assert (empty.queued, empty.under_way) == (30, 0)
+
+
+def test_one_transition_is_enough_where_none_is_asked_for():
+    limiter = RateLimiter(1.0, 0, 10.0)
+    assert not limiter.may_sample(1)
+    assert limiter.may_collect(1)
+    limiter.issue_collect(1)
+    limiter.land(1, 1)
+    assert limiter.may_sample(1)
+    assert limiter.owed() == 1

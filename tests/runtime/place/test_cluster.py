@@ -54,6 +54,8 @@ def test_why_ray_could_not_join_is_one_line():
     versions = RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.9.0\n    Python: 3.10.1")
     said = "ray.address=host:1: Version mismatch: The cluster was started with: Ray: 2.9.0 Python: 3.10.1"
     assert why_not_joined("host:1", versions) == said
+    assert why_not_joined("auto", RuntimeError("too old")) == "ray.address=auto: too old"
+    assert why_not_joined("host:1", ConnectionError("closed")) == "ray.address=host:1: closed"
 
 
 @pytest.fixture

@@ -90,6 +90,45 @@ def test_wrong_parameters_are_refused():
     assert len(split(params, policy.shapes)) == 4
 
 
+def test_a_policy_is_told_what_the_step_before_gave():
+    evaluator, params, policy = make(seeds=(2, 0))  # three steps and one
+    told, greedy = [], policy.greedy
+
+    def note(obs, last):
+        told.append(last._replace(reward=last.reward.copy()))
+        return greedy(obs)
+
+    evaluator.policy.greedy = note
+    score = evaluator.evaluate(params)
+    assert score.lengths.tolist() == [3, 1]
+    assert [last.begins.tolist() for last in told] == [[True, True], [False, False], [False, False]]
+    assert not told[0].action.any()
+    assert not told[0].reward.any()
+    for last, obs in zip(told[1:], ([2, 0], [2, 1]), strict=True):
+        action = greedy(np.array([obs], np.float32))
+        np.testing.assert_allclose(last.action[0], action[0], rtol=1e-6)
+        assert last.reward[0] == pytest.approx(float(action[0, 0]), rel=1e-6)
+    assert score.returns[0] == pytest.approx(
+        sum(last.reward[0] for last in told[1:]) + greedy(np.array([[2, 2]], np.float32))[0, 0]
+    )
+
+
+def test_scores_add_up():
+    one, other = Score(np.array([1.0, 3.0]), np.array([10, 20]), 1), Score(np.array([5.0]), np.array([30]), 2)
+    both = one + other
+    assert (both.returns.tolist(), both.lengths.tolist(), both.cut) == ([1.0, 3.0, 5.0], [10, 20, 30], 3)
+    assert one.standard_error() == pytest.approx(1 / 2**0.5)
+
+
+def test_environments_are_closed():
+    evaluator, *_ = make(seeds=(0, 1))
+    closed = []
+    for i, env in enumerate(evaluator.envs):
+        env.close = lambda i=i: closed.append(i)
+    evaluator.close()
+    assert closed == [0, 1]
+
+
 def test_statistics():
     score = Score(np.array([1.0, 2.0, 6.0]), np.array([10, 20, 60]), 0)
     assert score.statistics() == pytest.approx(

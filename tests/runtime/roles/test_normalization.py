@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -81,6 +82,14 @@ def test_they_travel_at_the_end_of_the_vector(layout):
     assert theirs.count == 500
 
 
+def test_before_it_has_any_a_policy_sees_what_is_there():
+    seen = []
+    policy = SimpleNamespace(random=lambda obs, last: seen.append(obs))
+    obs = np.array([[300.0, -7.0]], np.float32)
+    NormalizedPolicy(policy, Layout({"": (2,)}, True)).random(obs)
+    np.testing.assert_array_equal(seen[0], obs)
+
+
 def test_a_vector_without_them_is_refused():
     with pytest.raises(ValueError, match=r"\(3,\).*\(15,\)"):
         Statistics.split(LAYOUT, np.zeros(3, np.float32))
@@ -98,7 +107,7 @@ def test_actor_and_learner_normalise_by_identical_values():
     assert policy.act(columns["obs"])["action"].tobytes() == batch["obs"].numpy().tobytes()
     wanted = (columns["obs"][1:] - ours.mean[:6].reshape(3, 2)) / np.sqrt(ours.std[:6].reshape(3, 2) ** 2 + 1e-8)
     np.testing.assert_allclose(batch["obs"][1:], np.clip(wanted, -10, 10), rtol=1e-5, atol=1e-5)
-    assert batch["obs"][0].abs().max() == CLIP
+    assert batch["obs"][0].abs().max() == CLIP == 10.0
     np.testing.assert_allclose(batch["reward"], columns["reward"] / ours.std[-1], rtol=1e-6)  # and no shift
     assert batch["discount"].tolist() == columns["discount"].tolist()
 

@@ -8,6 +8,7 @@ from drl_cli.replay.samplers import Prioritized, Uniform
 from drl_cli.replay.store import RingStore
 from drl_cli.replay.tables import ReplayTable
 from drl_cli.runtime.messages import BatchTrainingData, Block, InsertTransition, SampleBatch, UpdatePriority
+from drl_cli.runtime.roles import trajectory_manager as module
 from drl_cli.runtime.roles.trajectory_manager import TrajectoryManager
 from drl_cli.types import Column
 
@@ -43,6 +44,17 @@ def test_insert_counts_and_sample_fits_the_message():
     assert header == BatchTrainingData(0, 50, 16, 12)
     assert batch["id"].shape == (50, 16)
     assert set(np.unique(batch["id"])) == set(range(2, 12))  # 0 and 1 were overwritten
+
+
+def test_a_header_says_where_a_batch_comes_from_and_how_long_it_took(monkeypatch):
+    moments = iter([100.0, 103.0])
+    monkeypatch.setattr(module.time, "perf_counter", lambda: next(moments))
+    manager = make()
+    assert (manager.shard, manager.layout, manager.num_shards, manager.moments) == (0, None, 1, None)
+    manager.insert(message((0, 0, 0)), columns())
+    header, _ = manager.sample(SampleBatch(2, 4, version=3, env_steps=77))
+    assert (header.seconds, header.version, header.env_steps, header.shard) == (3.0, 3, 77, 0)
+    assert (header.dropped, dict(header.stats), header.moments) == (0, {}, None)
 
 
 def test_samples_only_rows_that_are_there_and_by_seed():

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from drl_cli.runtime.roles.exploration import average, exploration_problems, personal
+from drl_cli.runtime.roles.exploration import average, describe, exploration_problems, personal
 
 
 def ladder(value, num):
@@ -34,6 +34,18 @@ def test_a_list_is_taken_in_turn_and_leaves_the_rest_to_the_schedule():
         {"epsilon": 0.9, "sigma": 0.05},
         {"epsilon": 0.4, "sigma": 0.8},
     ]
+
+
+@pytest.mark.parametrize(
+    ("setting", "texts"),
+    [
+        (None, ["the schedule"] * 3),
+        ("ladder", ["value ** 1", "value ** 4.5", "value ** 8"]),
+        (({"epsilon": 0.4}, {}), ["{'epsilon': 0.4}", "{}", "{'epsilon': 0.4}"]),
+    ],
+)
+def test_what_is_said_of_each_worker(setting, texts):
+    assert [describe(setting, index, 3) for index in range(3)] == texts
 
 
 def test_the_average_over_the_workers():

@@ -1,0 +1,83 @@
+"""drl-export: the trained policy as a file for elsewhere, checked against the run's."""
+
+import importlib.util
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from drl_cli.cli.errors import BUG, MISSING, RESOURCES, USER_CODE, UsageError, fail, users_errors
+from drl_cli.cli.options import parse, usage
+from drl_cli.cli.trained import open_trained
+from drl_cli.envs.config import EnvFault
+from drl_cli.utils.ranges import Count
+
+WHAT = {
+    "onnx": "ONNX, for any runtime",
+    "torch": "torch.export",
+    "numpy": "arrays, run by numpy alone",
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of drl-export."""
+
+    run: str = field(default="latest", metadata={"help": "a path, latest, a glob or the start of a run id"})
+    format: Literal["onnx", "torch", "numpy"] = field(
+        default="numpy", metadata={"help": "; ".join(f"{name}: {what}" for name, what in WHAT.items())}
+    )
+    checkpoint: str = field(default="best", metadata={"help": "best, last, a number of env steps or a folder's name"})
+    episodes: Count = field(default=20, metadata={"help": "episodes in which it is compared with the run's policy"})
+    output_dir: str = field(default="outputs", metadata={"help": "where the runs are"})
+
+
+def main() -> None:
+    """The command."""
+    if {"--help", "-h"} & set(sys.argv[1:]):
+        print(
+            usage("drl-export", Options, "write a run's policy for use without drl-cli, normalisation and units inside")
+        )
+        return
+    sys.path.insert(0, "")
+    try:
+        print("\n".join(export(parse(sys.argv[1:], Options, positional="run"))))
+    except UsageError as error:
+        fail(error)
+
+
+def export(options: Options) -> list[str]:
+    """Write the policy and compare; returns what there is to say. Raises UsageError."""
+    if options.format == "onnx" and any(
+        importlib.util.find_spec(name) is None for name in ("onnxscript", "onnxruntime")
+    ):
+        raise UsageError("format=onnx needs packages that are not installed:  pip install 'drl-cli[onnx]'", MISSING)
+    trained = open_trained(options.run, options.checkpoint, options.output_dir)
+    policy = trained.policy()
+    from drl_cli.deploy.export import CantExport, NotTheSame
+    from drl_cli.deploy.export import export as write
+
+    with users_errors(trained.config.outside_modules):
+        try:
+            folder, parity = write(policy, options.format, options.episodes)
+        except CantExport as error:
+            raise UsageError(f"format={options.format}: {error}") from error
+        except NotTheSame as error:
+            raise UsageError(f"format={options.format}: the exported policy is not the run's: {error}", BUG) from error
+        except OSError as error:
+            raise UsageError(f"{trained.run / 'export'}: {error}", RESOURCES) from error
+        except EnvFault as error:
+            raise UsageError(f"{trained.config.env.id}: {error}", USER_CODE) from error
+    return [
+        f"{trained.run.name}  {trained.checkpoint.name}  ->  {_shown(folder)}",
+        f"{parity.observations:,} observations: actions differ by at most {parity.largest_difference:.1g}; "
+        f"{parity.episodes} episodes: return {parity.return_exported:.1f}, the run's {parity.return_trained:.1f}",
+    ]
+
+
+def _shown(folder: Path) -> Path:
+    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""drl-train as a function: the same checks, and exceptions where the command exits."""
+
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from drl_cli.cli.check import check_command
+from drl_cli.cli.command_line import read_command
+from drl_cli.cli.compose import mapping
+from drl_cli.cli.errors import DONE, INTERRUPTED, UsageError
+from drl_cli.cli.resume import named_run, with_config_of
+from drl_cli.cli.train import train as train_composed
+
+
+class RunFailed(Exception):
+    """A run that did not end well; `summary` is what there is of it, `exit_code` that of drl-train."""
+
+    def __init__(self, summary: dict[str, Any], reason: str) -> None:
+        self.summary, self.exit_code = summary, int(summary["exit_code"])
+        super().__init__(f"run {summary['run_id']} {summary['status']} (exit code {self.exit_code}){reason}")
+
+
+def train(overrides: Sequence[str]) -> dict[str, Any]:
+    """As drl_cli.train."""
+    started = time.time()
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError("drl_cli.train takes signals, so it has to be called in the main thread")
+    command = read_command(list(overrides))
+    if command.flags:
+        raise UsageError(f"{command.flags[0]}: drl_cli.train takes key=value alone; for all else there is drl-train")
+    if folder := named_run(command):
+        command = with_config_of(folder, command)
+    check_command(command)
+    plain = mapping(command.overrides, command.config_file)
+    if plain.get("explain"):
+        raise UsageError("explain=true prints where values come from, and does not train: say it to drl-train")
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
+    try:
+        summary = train_composed(plain, args=list(overrides), started=started)
+    finally:
+        for number, handler in handlers.items():  # a command leaves them ignored when it was interrupted
+            signal.signal(number, handler)
+    if summary["exit_code"] == INTERRUPTED:
+        raise KeyboardInterrupt
+    if summary["exit_code"] != DONE:
+        raise RunFailed(summary, _reason(summary, str(plain["output_dir"])))
+    return summary
+
+
+def _reason(summary: dict[str, Any], output_dir: str) -> str:
+    """The last line of the run's error.txt, where it has one."""
+    for path in Path(output_dir).glob(f"*/*/{summary['run_id']}/error.txt"):
+        return f": {path.read_text().strip().splitlines()[-1]}"
+    return ""

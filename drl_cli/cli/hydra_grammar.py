@@ -1,0 +1,48 @@
+"""The little of Hydra's grammar for values that a command line needs before Hydra: lists of values, quotes, escapes."""
+
+import re
+
+FUNCTION = re.compile(r"(choice|range|interval|glob|shuffle|sort|tag)\(.*\)", re.DOTALL)
+"""What Hydra makes several values of."""
+OPEN, CLOSE = "([{", ")]}"
+
+
+def parts(value: str) -> list[str]:
+    """The values of a sweep, `a,b`; commas in quotes and brackets part nothing."""
+    found, depth, quote, escaped = [""], 0, "", False
+    for letter in value:
+        if escaped or letter == "\\":
+            escaped = not escaped
+        elif quote:
+            quote = "" if letter == quote else quote
+        elif letter in "'\"":
+            quote = letter
+        elif letter in OPEN:
+            depth += 1
+        elif letter in CLOSE:
+            depth -= 1
+        elif letter == "," and depth == 0:
+            found.append("")
+            continue
+        found[-1] += letter
+    return found
+
+
+def is_sweep(value: str) -> bool:
+    """Whether it stands for several values."""
+    return len(parts(value)) > 1 or FUNCTION.fullmatch(value) is not None
+
+
+def is_open(value: str) -> bool:
+    """Whether a quote or a bracket in it is not closed, or none was opened that is closed."""
+    plain = re.sub(r"\\.|'(\\.|[^'\\])*'|\"(\\.|[^\"\\])*\"", "", value)
+    return any(plain.count(one) != plain.count(other) for one, other in zip(OPEN, CLOSE, strict=True)) or bool(
+        set("'\"") & set(plain)
+    )
+
+
+def unquoted(value: str) -> str:
+    """A plain value without its quotes, or without the backslashes that Hydra puts into what it hands on."""
+    if value[:1] in ("'", '"') and value[-1:] == value[0]:
+        return value[1:-1].replace(f"\\{value[0]}", value[0])
+    return re.sub(r"\\([\\()\[\]{}:=, \t])", r"\1", value)

@@ -1,0 +1,1 @@
+"""What acts with a trained policy: loading it, exporting it, and recording how it plays."""

@@ -1,0 +1,127 @@
+"""Writes a trained policy for use without drl-cli, by ONNX, torch.export or numpy, and sees that it is the same."""
+
+import io
+import logging
+import os
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+from drl_cli.deploy import standalone
+from drl_cli.deploy.check import Parity, compare
+from drl_cli.deploy.policy import TrainedPolicy
+from drl_cli.runtime.files.checkpoint import make_draft, write_arrays, write_json
+
+Format = Literal["onnx", "torch", "numpy"]
+FILES: dict[Format, str] = {"onnx": "policy.onnx", "torch": "policy.pt2", "numpy": "policy.safetensors"}
+
+
+class CantExport(Exception):
+    """A policy that this format can't hold; the message is for the user."""
+
+
+class NotTheSame(Exception):
+    """An exported policy that does something else; the message says how far it is off."""
+
+
+def export(trained: TrainedPolicy, format: Format, episodes: int) -> tuple[Path, Parity]:
+    """Write the policy to RUN/export/<format>-<checkpoint>/, replacing what is there; returns the folder.
+
+    Nothing is left when it is not the same policy. Raises CantExport and NotTheSame.
+    """
+    folder = trained.run / "export" / f"{format}-{trained.checkpoint.name}"
+    draft = make_draft(folder)
+    try:
+        spec = {"format": format, "file": FILES[format], **_about(trained), **trained.signature}
+        try:
+            spec |= (_write_numpy if format == "numpy" else _write_graph)(trained, format, draft)
+        except ValueError as error:
+            raise CantExport(str(error)) from error
+        write_json(draft / "spec.json", spec)
+        shutil.copyfile(standalone.__file__, draft / "policy.py")
+        parity = compare(trained, standalone.Policy(draft), episodes)
+        if problem := parity.problem():
+            raise NotTheSame(problem)
+        write_json(draft / "spec.json", spec | {"parity": parity.numbers()})
+        shutil.rmtree(folder, ignore_errors=True)
+        os.replace(draft, folder)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return folder, parity
+
+
+def _about(trained: TrainedPolicy) -> dict[str, Any]:
+    config, manifest = trained.config, trained.manifest
+    return {
+        "run": trained.run.name,
+        "checkpoint": trained.checkpoint.name,
+        "env": config.env.id,
+        "env_kwargs": dict(config.env.kwargs),
+        "algo": config.algo.name,
+        **{name: manifest[name] for name in ("env_steps", "opt_steps")},
+        "drl_cli": version("drl-cli"),
+        "meaning": {
+            "shape": "every array has a first axis, of the batch: [n, *shape]",
+            "inputs": "observations as the environment gives them, in this order; then `state`, if there is one",
+            "outputs": "actions as the environment takes them, in this order; then `values`, then `state`, if any",
+            "values": "what each choice is worth to the network (Q values, logits), [n, values]",
+            "state": "float32 [n, size]; zeros when an episode begins, afterwards what the last step gave",
+        },
+    }
+
+
+def _write_numpy(trained: TrainedPolicy, format: Format, folder: Path) -> dict[str, Any]:
+    from drl_cli.deploy.plan import plan
+
+    network, arrays = plan(trained.fresh(), trained.spec, trained.units)
+    write_arrays(folder / FILES[format], {name: array.astype("float32") for name, array in arrays.items()})
+    return {"network": network, "values": trained.spec.action.size if network["choices"] else None}
+
+
+def _write_graph(trained: TrainedPolicy, format: Format, folder: Path) -> dict[str, Any]:
+    import torch
+
+    from drl_cli.deploy.graph import Graph, example
+
+    graph = Graph(trained.fresh(), trained.spec, trained.units).eval()
+    inputs = tuple(example(trained.units, graph))
+    batch = torch.export.Dim("batch")
+    shapes = (tuple({0: batch} for _ in inputs),)
+    state = ["state"] if graph.state_size else []
+    values = ["values"] if graph.gives_values else []
+    names = [part.name for part in trained.units.inputs] + state
+    outputs = [part.name for part in trained.units.outputs] + values + [f"next_{name}" for name in state]
+    with torch.no_grad(), _quiet():
+        try:
+            program = torch.export.export(graph, inputs, dynamic_shapes=shapes)
+        except Exception as error:  # whatever its modules do that can't be traced
+            text = str(error).strip().splitlines()[0]
+            advice = "a batch of any size must pass through it: x.shape[0], not len(x)"
+            raise CantExport(f"torch.export can't trace its modules ({text}); {advice}") from error
+        if format == "torch":
+            torch.export.save(program, folder / FILES[format])
+        else:
+            onnx = torch.onnx.export(
+                program, inputs, dynamo=True, input_names=names, output_names=outputs, verbose=False
+            )  # fmt: skip
+            assert onnx is not None
+            onnx.save(folder / FILES[format])
+    return {"values": trained.spec.action.size if values else None, "names": {"inputs": names, "outputs": outputs}}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what torch's exporters say of their own progress and of packages that nobody needs here."""
+    logger = logging.getLogger("torch")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)

@@ -1,0 +1,209 @@
+"""The whole way from the environment's observations to its actions as one torch module, to be exported."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeGuard
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from drl_cli.algos.base import Policy
+from drl_cli.algos.policy import NetworkPolicy, TorchPolicy
+from drl_cli.deploy.standalone import FORBIDDEN, bounds
+from drl_cli.envs.units import Part, Units
+from drl_cli.networks.mlp import NORM_EPS
+from drl_cli.networks.modules import ACTIVATIONS
+from drl_cli.runtime.roles.normalization import NormalizedPolicy, Statistics
+from drl_cli.types import MASK, ActionSpec, Array, EnvSpec, leaves
+
+
+class Graph(nn.Module):
+    """Takes the inputs of `units` in order `[n, ...]`, then, if the policy has a memory, its state `[n, state_size]`.
+
+    Gives the outputs of `units`, then, where actions are choices, the value of each `[n, choices]` if the policy has
+    such, then the state. The policy that was given can't be used or loaded afterwards. Raises ValueError for one that
+    acts in a way of its own.
+    """
+
+    def __init__(self, policy: Policy, spec: EnvSpec, units: Units) -> None:
+        super().__init__()
+        self.columns, self.units, self.action = leaves(spec.obs), units, spec.action
+        self.normalize = _Normalize(policy.statistics) if isinstance(policy, NormalizedPolicy) else None
+        self.choose = _chooser(policy.policy if isinstance(policy, NormalizedPolicy) else policy)
+        self.to_env = _ToBox(units.outputs) if spec.action.kind == "box" else _ToChoices(units.outputs, spec.action)
+        for parameter in self.parameters():  # those of the policy are pieces of one large tensor
+            parameter.data = parameter.data.clone()
+
+    @property
+    def state_size(self) -> int:
+        """0 without a memory."""
+        return self.choose.state_size
+
+    @property
+    def gives_values(self) -> bool:
+        """Whether values of choices are among the outputs."""
+        return self.action.kind != "box" and isinstance(self.choose, _Head)
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """As the class says."""
+        state = inputs[-1] if self.state_size else None
+        parts = zip(self.columns.items(), self.units.inputs, inputs, strict=False)
+        obs = {path: self._seen(path, part, tensor, column.dtype) for (path, column), part, tensor in parts}
+        if self.normalize is not None:
+            obs = self.normalize(obs)
+        raw, state = self.choose(obs.get("", obs), state)
+        if self.gives_values:
+            raw = raw if MASK not in obs else torch.where(obs[MASK], raw, FORBIDDEN)
+        actions = self.to_env(raw, self.gives_values)
+        return (*actions, *([raw] if self.gives_values else []), *([] if state is None else [state]))
+
+    def _seen(self, path: str, part: Part, tensor: Tensor, dtype: str) -> Tensor:
+        """A part of an observation as policies are trained on it."""
+        if path == MASK:
+            masks = torch.split(tensor, list(self.action.choices), 1)
+            return torch.cat([mask | ~mask.any(1, keepdim=True) for mask in masks], 1)
+        return (tensor - torch.tensor(part.start) if part.choices else tensor).to(getattr(torch, dtype))
+
+
+def _chooser(policy: Policy) -> "_Head | _Modules":
+    return _Head(policy) if is_known(policy) else _Modules(traceable(policy))
+
+
+def is_known(policy: Policy) -> TypeGuard[NetworkPolicy]:
+    """Whether a policy's best action is that of NetworkPolicy."""
+    if not isinstance(policy, NetworkPolicy):
+        return False
+    return type(policy).greedy is NetworkPolicy.greedy and type(policy).forward is NetworkPolicy.forward
+
+
+def traceable(policy: Policy) -> TorchPolicy:
+    """The policy, if its best action is that of TorchPolicy; else raises ValueError."""
+    kind = type(policy)
+    if isinstance(policy, TorchPolicy) and kind.greedy is TorchPolicy.greedy:
+        return policy
+    raise ValueError(
+        f"{kind.__module__}.{kind.__name__} has its own greedy(), which can't be exported: derive it from TorchPolicy "
+        "(docs/add-an-algorithm.md), or use it from Python by drl_cli.load"
+    )
+
+
+class _Modules(nn.Module):
+    """A TorchPolicy's own modules, by its `choose`."""
+
+    state_size = 0
+
+    def __init__(self, policy: TorchPolicy) -> None:
+        super().__init__()
+        self.policy, self.parts = policy, nn.ModuleDict(policy.modules)
+
+    def forward(self, obs: Any, state: Tensor | None) -> tuple[Tensor, Tensor | None]:  # Any: a tensor or a dict
+        return self.policy.choose(obs), state
+
+
+class _Head(nn.Module):
+    """A NetworkPolicy: its encoder's modules, and its head."""
+
+    def __init__(self, policy: NetworkPolicy) -> None:
+        super().__init__()
+        self.inputs, self.learner = policy.encoder.inputs, policy.encoder.learner
+        self.parts = nn.ModuleDict(self.learner.parts if self.learner else {})
+        memory = self.learner.memory if self.learner else None
+        self.state_size = memory.state_size if memory else 0
+        params = head_params(policy)
+        self.params = nn.ParameterList(nn.Parameter(torch.from_numpy(array.copy())) for array in params)
+        self.step = 4 if policy.network.layer_norm else 2
+        self.activation = ACTIVATIONS[policy.network.activation]()
+        self.is_squashed = policy.action.kind == "box" and policy.is_squashed
+
+    def forward(self, obs: Any, state: Tensor | None) -> tuple[Tensor, Tensor | None]:  # Any: as above
+        x = self.inputs.tensor(obs) if self.learner is None else self.learner.features(obs)
+        if state is not None:
+            assert self.learner is not None
+            assert self.learner.memory is not None
+            x, state = self.learner.memory.step(x, state)
+        params, last = list(self.params), len(self.params) - 2
+        for i in range(0, last + 1, self.step):
+            x = x @ params[i] + params[i + 1]
+            if i < last:
+                if self.step == 4:
+                    x = nn.functional.layer_norm(x, x.shape[1:], params[i + 2], params[i + 3], NORM_EPS)
+                x = self.activation(x)
+        return torch.tanh(x) if self.is_squashed else x, state
+
+
+def head_params(policy: NetworkPolicy) -> list[Array]:
+    """The head's parameters, the last layer's for the best action alone (SAC's standard deviations are left out)."""
+    *params, weight, bias = policy.params
+    size = policy.action.size
+    return [*params, weight[:, :size], bias[:size]]
+
+
+class _Normalize(nn.Module):
+    """Parts by path, those with statistics normalised by them."""
+
+    def __init__(self, statistics: Statistics) -> None:
+        super().__init__()
+        self.bound, self.paths = statistics.bound, list(statistics.obs)
+        for i, (mean, scale) in enumerate(statistics.obs.values()):
+            self.register_buffer(f"mean{i}", torch.from_numpy(mean.copy()))
+            self.register_buffer(f"scale{i}", torch.from_numpy(scale.copy()))
+
+    def forward(self, obs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        changed = dict(obs)
+        for i, path in enumerate(self.paths):
+            mean, scale = self.get_buffer(f"mean{i}"), self.get_buffer(f"scale{i}")
+            changed[path] = ((obs[path] - mean) / scale).clamp(-self.bound, self.bound)
+        return changed
+
+
+class _ToBox(nn.Module):
+    """As `standalone.box_actions`, in float64 as the environment's edge has it."""
+
+    def __init__(self, outputs: Sequence[Part]) -> None:
+        super().__init__()
+        self.outputs, self.sizes = outputs, [int(np.prod(part.shape)) for part in outputs]
+        limits = [bounds(vars(part)) for part in outputs]
+        low, high = (np.concatenate(each) for each in zip(*limits, strict=True))
+        is_free = ~(np.isfinite(low) & np.isfinite(high))
+        first, last = (np.where(is_free, 0.0, bound) for bound in (low, high))
+        self.has_free = bool(is_free.any())
+        tensors = {"low": low, "high": high, "is_free": is_free, "first": first, "half_range": (last - first) / 2}
+        for name, array in tensors.items():
+            self.register_buffer(name, torch.from_numpy(array))
+
+    def forward(self, raw: Tensor, are_values: bool) -> list[Tensor]:
+        raw, buffers = raw.double(), dict(self.named_buffers())
+        scaled = buffers["first"] + (raw.clamp(-1.0, 1.0) + 1.0) * buffers["half_range"]
+        if self.has_free:
+            free = torch.clamp(raw, buffers["low"], buffers["high"])
+            scaled = torch.where(buffers["is_free"], free, scaled)
+        parts = zip(self.outputs, torch.split(scaled, self.sizes, 1), strict=True)
+        return [each.to(getattr(torch, part.dtype)).reshape(-1, *part.shape) for part, each in parts]
+
+
+class _ToChoices(nn.Module):
+    """The best of each choice by its values, or choices from 0 that a policy made itself, as the environment's."""
+
+    def __init__(self, outputs: Sequence[Part], action: ActionSpec) -> None:
+        super().__init__()
+        self.outputs, self.choices = outputs, list(action.choices)
+
+    def forward(self, raw: Tensor, are_values: bool) -> list[Tensor]:
+        if are_values:
+            raw = torch.stack([values.argmax(1) for values in torch.split(raw, self.choices, 1)], 1)
+        widths = [len(part.choices) for part in self.outputs]
+        parts = zip(self.outputs, torch.split(raw.reshape(-1, sum(widths)), widths, 1), strict=True)
+        return [
+            (each.reshape(-1, *part.shape) + torch.tensor(part.start)).to(getattr(torch, part.dtype))
+            for part, each in parts
+        ]
+
+
+def example(units: Units, graph: Graph, rows: int = 2) -> list[Tensor]:
+    """Inputs to trace the graph with: the least of each space, a mask that allows everything, an empty state."""
+    tensors = []
+    for part in units.inputs:
+        shape, dtype = (rows, *part.shape), getattr(torch, part.dtype)
+        fill = torch.tensor(part.start) if part.choices else torch.tensor(part.name == MASK)
+        tensors.append(torch.zeros(shape, dtype=dtype) + fill.to(dtype))
+    return [*tensors, torch.zeros(rows, graph.state_size)] if graph.state_size else tensors

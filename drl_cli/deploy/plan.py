@@ -1,0 +1,90 @@
+"""What standalone.Network computes, as plain values, and the arrays that it takes: of policies made of known layers."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from drl_cli.algos.base import Policy
+from drl_cli.deploy.graph import head_params, is_known, traceable
+from drl_cli.envs.units import Units
+from drl_cli.networks.modules import Convolution, Multi, Residual
+from drl_cli.runtime.roles.normalization import NormalizedPolicy
+from drl_cli.types import MASK, Array, EnvSpec, State, leaves
+
+ACTIVATIONS = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.ELU: "elu"}
+
+
+def plan(policy: Policy, spec: EnvSpec, units: Units) -> tuple[dict[str, Any], State]:
+    """The plan and the arrays by name; raises ValueError where a layer is not one that numpy has here."""
+    names = {path: part.name for path, part in zip(leaves(spec.obs), units.inputs, strict=True)}
+    arrays: State = {}
+    bound = None
+    if isinstance(policy, NormalizedPolicy):
+        bound = policy.statistics.bound if policy.statistics.count else None
+        for path, (mean, scale) in policy.statistics.obs.items() if bound else ():
+            arrays |= {f"{names[path]}.mean": mean, f"{names[path]}.scale": scale}
+        policy = policy.policy
+    if not is_known(policy):
+        raise ValueError(_unknown(type(traceable(policy))))
+    learner, head = policy.encoder.learner, head_params(policy)
+    arrays |= {f"head.{i}": array for i, array in enumerate(head)}
+    torso = learner.torso if learner else None
+    torsos, seen = _torsos(torso, arrays)
+    memory = policy.network.memory
+    if learner and learner.memory:
+        (weights,) = learner.memory.cell.all_weights
+        arrays |= {f"memory.{i}": _array(weight) for i, weight in enumerate(weights)}
+    return {
+        "bound": bound,
+        "torsos": [torso | {"input": names[path]} for path, torso in torsos.items()],
+        "flat": [name for path, name in names.items() if path != MASK and path not in seen],
+        "memory": None if memory == "none" else memory,
+        "head": len(head),
+        "activation": policy.network.activation,
+        "layer_norm": policy.network.layer_norm,
+        "is_squashed": policy.is_squashed,
+        "choices": list(spec.action.choices),
+    }, arrays
+
+
+def _torsos(torso: nn.Module | None, arrays: State) -> tuple[dict[str, dict[str, Any]], set[str]]:
+    """What each image goes through, by its path; and the paths that need nothing more."""
+    if torso is None:
+        return {}, set()
+    each = dict(zip(torso.paths, torso.torsos, strict=True)) if isinstance(torso, Multi) else {"": torso}
+    return {path: _convolution(f"torso.{i}", one, arrays) for i, (path, one) in enumerate(each.items())}, set(each)
+
+
+def _convolution(name: str, torso: nn.Module, arrays: State) -> dict[str, Any]:
+    if not isinstance(torso, Convolution):
+        raise ValueError(_unknown(type(torso)))
+    shape, axes = torso.image.layout
+    sides = [torso.image.height, torso.image.width]
+    return {"shape": shape, "axes": axes, "sides": sides, "layers": _layers(name, torso.layers, arrays)}
+
+
+def _layers(name: str, layers: nn.Module, arrays: State) -> list[Any]:
+    found: list[Any] = []
+    for key, layer in layers.named_children():
+        path = f"{name}.{key}"
+        if isinstance(layer, nn.Conv2d):
+            assert layer.bias is not None
+            arrays |= {f"{path}.weight": _array(layer.weight), f"{path}.bias": _array(layer.bias)}
+            found.append(["conv", path, layer.stride[0], layer.padding[0]])
+        elif isinstance(layer, nn.MaxPool2d):
+            found.append(["pool", layer.kernel_size, layer.stride, layer.padding])
+        elif isinstance(layer, Residual):
+            found.append(["residual", _layers(path, layer.layers, arrays)])
+        else:
+            found.append([ACTIVATIONS[type(layer)]])
+    return found
+
+
+def _unknown(kind: type[Any]) -> str:
+    return f"{kind.__module__}.{kind.__name__} is made of modules that numpy has not; say format=onnx or format=torch"
+
+
+def _array(tensor: torch.Tensor) -> Array:
+    array: Array = tensor.detach().numpy().copy()
+    return array

@@ -1,0 +1,348 @@
+"""A trained policy by itself: `Policy(folder)` takes observations and gives actions, as the environment has them.
+
+This file needs numpy and nothing of drl-cli: drl-export puts a copy, policy.py, beside the weights and spec.json. With
+a network in ONNX it also needs onnxruntime, with one of torch.export torch.
+
+    policy = Policy("export/numpy-step_000200000")
+    action = policy(obs)                   # one observation, or a batch of them: actions `[n, ...]`
+    policy.reset()                         # an episode begins; only policies with memory care
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+FORBIDDEN = -1e9
+"""The value of choices that a mask does not allow."""
+NORM_EPS = 1e-5
+"""What layer norm adds to a variance."""
+
+
+class Caller:
+    """From observations to actions: reads them by the `signature`, and knows where episodes begin.
+
+    Subclasses say what to do in `act`. Any, in this class: what the environment's spaces say.
+    """
+
+    def __init__(self, signature: Mapping[str, Any]) -> None:
+        self.signature = signature
+        self._begins: Array | None = None
+
+    def __call__(self, obs: Any, action_mask: Any = None, reward: Any = None) -> Any:
+        """The best action for an observation; for a batch, as a vector environment gives it, a batch of actions.
+
+        `action_mask` says which actions are allowed, where the environment tells in `info["action_mask"]`. `reward` is
+        what the last step gave; only a policy from outside drl-cli may want it. Raises ValueError naming the part of an
+        observation that is not as the environment's space says.
+        """
+        inputs, lead = self._read(obs, action_mask)
+        num = lead[0] if lead else 1
+        if self._begins is None or len(self._begins) != num:
+            if self._begins is not None and self.signature["state"]:
+                before = len(self._begins)
+                raise ValueError(f"this policy remembers {before} episodes, and was given {num}: call reset() before")
+            self._begins = np.ones(num, np.bool_)
+        actions = self.act(inputs, self._begins, np.zeros(num) if reward is None else np.reshape(reward, num))
+        self._begins = np.zeros(num, np.bool_)
+        return _tree(self.signature["actions"], iter(actions if lead else [_first(action) for action in actions]))
+
+    def reset(self, ended: Any = None) -> None:
+        """Episodes begin with the next call: all, or of a batch those where `ended`, bool `[n]`."""
+        if ended is None or self._begins is None:
+            self._begins = None
+        else:
+            self._begins = self._begins | np.reshape(ended, self._begins.shape).astype(np.bool_)
+
+    def act(self, inputs: list[Array], begins: Array, reward: Array) -> list[Array]:
+        """The arrays `[n, ...]` of the signature's outputs for those of its inputs; `begins`, `reward` are `[n]`."""
+        raise NotImplementedError
+
+    def _read(self, obs: Any, action_mask: Any) -> tuple[list[Array], tuple[int, ...]]:
+        """The inputs `[n, ...]`; and `(n,)` if they were a batch, `()` if they were one observation."""
+        arrays, lead = [], None
+        for part in self.signature["inputs"]:
+            value = _at(obs, action_mask, part)
+            shape = tuple(part["shape"])
+            extra = value.shape[: value.ndim - len(shape)]
+            lead = extra if lead is None else lead
+            if len(extra) > 1 or value.shape != (*lead, *shape):
+                expected = f"{shape}, or (n, {', '.join(map(str, shape))}) for a batch"
+                raise ValueError(f"{part['name']} has shape {value.shape}, expected {expected}")
+            arrays.append(_checked(part, value).reshape(-1, *shape))
+        assert lead is not None
+        return arrays, lead
+
+
+class Policy(Caller):
+    """The policy in a folder that drl-export made.
+
+    `values` are those of each choice `[n, choices]` in the last call, where actions are choices: what the network
+    thinks of them (Q values), or their logits.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        spec = json.loads((Path(folder) / "spec.json").read_text())
+        super().__init__(spec)
+        makers: dict[str, Callable[..., Callable[[Sequence[Array]], list[Array]]]]
+        makers = {"numpy": Network, "onnx": _Onnx, "torch": _Torch}
+        self._run = makers[spec["format"]](spec, Path(folder) / spec["file"])
+        self._state: Array = np.zeros((0, 0), np.float32)
+        self.values: Array | None = None
+
+    def act(self, inputs: list[Array], begins: Array, reward: Array) -> list[Array]:
+        state = self.signature["state"]
+        if state:
+            before = self._state if len(self._state) == len(begins) else np.zeros((len(begins), state["size"]))
+            inputs = [*inputs, np.where(begins[:, None], 0, before).astype(np.float32)]
+        outputs = self._run(inputs)
+        if state:
+            self._state = outputs.pop()
+        if self.signature["values"]:
+            self.values = outputs.pop()
+        return outputs
+
+
+class _Onnx:
+    def __init__(self, spec: Mapping[str, Any], file: Path) -> None:
+        import onnxruntime
+
+        self.session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+        self.names = [given.name for given in self.session.get_inputs()]
+
+    def __call__(self, inputs: Sequence[Array]) -> list[Array]:
+        return list(self.session.run(None, dict(zip(self.names, inputs, strict=True))))
+
+
+class _Torch:
+    def __init__(self, spec: Mapping[str, Any], file: Path) -> None:
+        import torch
+
+        self.torch, self.module = torch, torch.export.load(file).module()
+
+    def __call__(self, inputs: Sequence[Array]) -> list[Array]:
+        with self.torch.no_grad():
+            outputs = self.module(*(self.torch.from_numpy(np.ascontiguousarray(array)) for array in inputs))
+        return [output.numpy() for output in outputs]
+
+
+class Network:
+    """The network in numpy: from the inputs, with the state behind them, to outputs, values of choices and state."""
+
+    def __init__(self, spec: Mapping[str, Any], file: Path) -> None:
+        self.spec, self.plan, self.weights = spec, spec["network"], read_safetensors(file)
+
+    def __call__(self, inputs: Sequence[Array]) -> list[Array]:
+        parts = {part["name"]: part for part in self.spec["inputs"]}
+        given = dict(zip(parts, inputs, strict=False))
+        mask = given.pop("action_mask", None)
+        seen = {name: self._normalized(name, from_zero(parts[name], array)) for name, array in given.items()}
+        features = [self._torso(torso, seen[torso["input"]]) for torso in self.plan["torsos"]]
+        features += [_flat(parts[name], seen[name]) for name in self.plan["flat"]]
+        x, state = np.concatenate(features, 1), []
+        if self.plan["memory"]:
+            x, after = self._remember(x, inputs[-1])
+            state = [after]
+        x = self._head(x)
+        if not self.plan["choices"]:
+            raw = np.tanh(x) if self.plan["is_squashed"] else x
+            return [*box_actions(self.spec["outputs"], raw), *state]
+        values = x if mask is None else np.where(some_allowed(mask, self.plan["choices"]), x, np.float32(FORBIDDEN))
+        return [*chosen(self.spec["outputs"], values), values, *state]
+
+    def _normalized(self, name: str, x: Array) -> Array:
+        if f"{name}.mean" not in self.weights:
+            return x
+        bound, mean, scale = self.plan["bound"], self.weights[f"{name}.mean"], self.weights[f"{name}.scale"]
+        return np.clip((x.astype(np.float32) - mean) / scale, -bound, bound)
+
+    def _torso(self, torso: Mapping[str, Any], obs: Array) -> Array:
+        n, (height, width) = len(obs), torso["sides"]
+        x = obs.reshape(n, *torso["shape"]).transpose(torso["axes"]).reshape(n, -1, height, width).astype(np.float32)
+        x = x * np.float32(1 / 255) if obs.dtype == np.uint8 else x
+        return self._layers(torso["layers"], x).reshape(n, -1)
+
+    def _layers(self, layers: Sequence[Any], x: Array) -> Array:
+        for kind, *options in layers:
+            if kind == "conv":
+                name, stride, padding = options
+                x = convolved(x, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"], stride, padding)
+            elif kind == "pool":
+                size, stride, padding = options
+                x = _windows(x, size, stride, padding, -np.inf).max((-2, -1))
+            elif kind == "residual":
+                x = x + self._layers(options[0], x)
+            else:
+                x = activated(x, kind)
+        return x
+
+    def _remember(self, x: Array, state: Array) -> tuple[Array, Array]:
+        """One step of an LSTM or a GRU: the output and the state after it."""
+        w_in, w_state, b_in, b_state = (self.weights[f"memory.{i}"] for i in range(4))
+        h, c = np.split(state, 2, 1) if self.plan["memory"] == "lstm" else (state, state)
+        a, b = x @ w_in.T + b_in, h @ w_state.T + b_state
+        if self.plan["memory"] == "lstm":
+            i, f, g, o = np.split(a + b, 4, 1)
+            c = _sigmoid(f) * c + _sigmoid(i) * np.tanh(g)
+            h = _sigmoid(o) * np.tanh(c)
+            return h, np.concatenate([h, c], 1)
+        (r_a, z_a, n_a), (r_b, z_b, n_b) = np.split(a, 3, 1), np.split(b, 3, 1)
+        z, n = _sigmoid(z_a + z_b), np.tanh(n_a + _sigmoid(r_a + r_b) * n_b)
+        h = (1 - z) * n + z * h
+        return h, h
+
+    def _head(self, x: Array) -> Array:
+        step = 4 if self.plan["layer_norm"] else 2
+        last = self.plan["head"] - 2
+        for i in range(0, last + 1, step):
+            x = x @ self.weights[f"head.{i}"] + self.weights[f"head.{i + 1}"]
+            if i < last:
+                if step == 4:
+                    x = x - x.mean(1, keepdims=True)
+                    x = x / np.sqrt((x * x).mean(1, keepdims=True) + np.float32(NORM_EPS))
+                    x = x * self.weights[f"head.{i + 2}"] + self.weights[f"head.{i + 3}"]
+                x = activated(x, self.plan["activation"])
+        return x
+
+
+def box_actions(outputs: Sequence[Mapping[str, Any]], raw: Array) -> list[Array]:
+    """Values `[n, dimensions]` in [-1, 1] as the environment's actions: low + (a + 1) / 2 (high - low), part by part.
+
+    A dimension that has not both bounds takes the value as it is, clipped to the one it may have.
+    """
+    sizes = [int(np.prod(part["shape"])) for part in outputs]
+    actions = []
+    for part, values in zip(outputs, np.split(raw, np.cumsum(sizes)[:-1], 1), strict=True):
+        low, high = bounds(part)
+        is_free = ~(np.isfinite(low) & np.isfinite(high))
+        first, last = (np.where(is_free, 0.0, bound) for bound in (low, high))
+        scaled = first + (np.clip(values, -1.0, 1.0) + 1.0) * ((last - first) / 2)
+        scaled = np.where(is_free, np.clip(values, low, high), scaled)
+        actions.append(scaled.astype(part["dtype"]).reshape(len(raw), *part["shape"]))
+    return actions
+
+
+def bounds(part: Mapping[str, Any]) -> tuple[Array, Array]:
+    """Lowest and highest of each value of a part `[size]`, infinite where there is no bound."""
+    size = int(np.prod(part["shape"]))
+    low, high = (np.array(part[name], np.float64) for name in ("low", "high"))  # None becomes NaN
+    low, high = np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high)
+    return np.broadcast_to(low.reshape(-1), size), np.broadcast_to(high.reshape(-1), size)
+
+
+def chosen(outputs: Sequence[Mapping[str, Any]], values: Array) -> list[Array]:
+    """The best of each choice, of values `[n, choices of all]`, as the environment's actions, part by part."""
+    ends, actions = np.cumsum([n for part in outputs for n in part["choices"]]), []
+    best = np.stack([part.argmax(1) for part in np.split(values, ends[:-1], 1)], 1)
+    for part, choices in zip(
+        outputs, np.split(best, np.cumsum([len(p["choices"]) for p in outputs])[:-1], 1), strict=True
+    ):
+        action = choices.reshape(len(values), *part["shape"]) + np.array(part["start"])
+        actions.append(action.astype(part["dtype"]))
+    return actions
+
+
+def convolved(x: Array, weight: Array, bias: Array, stride: int, padding: int) -> Array:
+    """A 2D convolution: x `[n, in, height, width]`, weight `[out, in, size, size]`."""
+    windows = _windows(x, weight.shape[-1], stride, padding, 0.0)
+    out: Array = np.tensordot(windows, weight, axes=((1, 4, 5), (1, 2, 3)))
+    return (out + bias).transpose(0, 3, 1, 2)
+
+
+def _windows(x: Array, size: int, stride: int, padding: int, fill: float) -> Array:
+    """`[n, channels, height, width, size, size]`."""
+    padded = np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)), constant_values=fill)
+    return np.lib.stride_tricks.sliding_window_view(padded, (size, size), (2, 3))[:, :, ::stride, ::stride]
+
+
+def activated(x: Array, kind: str) -> Array:
+    """relu, tanh or elu."""
+    if kind == "relu":
+        return np.maximum(x, 0)
+    return np.tanh(x) if kind == "tanh" else np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
+
+
+def read_safetensors(path: Path) -> dict[str, Array]:
+    """The float32 arrays of a safetensors file, by name."""
+    content = path.read_bytes()
+    start = 8 + int.from_bytes(content[:8], "little")
+    header = json.loads(content[8:start])
+    header.pop("__metadata__", None)
+    slices = {name: (entry["shape"], *entry["data_offsets"]) for name, entry in header.items()}
+    return {
+        name: np.frombuffer(content[start + first : start + last], "<f4").reshape(shape)
+        for name, (shape, first, last) in slices.items()
+    }
+
+
+def _at(obs: Any, action_mask: Any, part: Mapping[str, Any]) -> Array:
+    """The value of an input: in the tree of observations, or the mask that comes beside it."""
+    if part["name"] == "action_mask" and not part["path"]:
+        if action_mask is None:
+            raise ValueError(
+                "this environment says in info which actions are allowed: policy(obs, info['action_mask'])"
+            )
+        obs = action_mask
+    for key in part["path"]:
+        try:
+            obs = obs[key]
+        except (KeyError, IndexError, TypeError) as error:
+            raise ValueError(f"the observation has no part {'.'.join(map(str, part['path']))!r}") from error
+    if part["name"] == "action_mask" and isinstance(obs, tuple):  # one for each component
+        return np.concatenate([np.asarray(each) for each in obs], -1)
+    return np.asarray(obs)
+
+
+def _checked(part: Mapping[str, Any], value: Array) -> Array:
+    """The value in the input's dtype; raises ValueError where it is not of the space."""
+    if value.dtype.kind not in "buif" or (part["dtype"] == "uint8" and value.dtype.kind == "f"):
+        raise ValueError(f"{part['name']} is {value.dtype}, expected {part['dtype']}")
+    if part["choices"]:
+        least = np.array(part["start"])
+        if not ((value >= least) & (value < least + np.reshape(part["choices"], part["shape"]))).all():
+            raise ValueError(f"{part['name']} is outside its space: {value.tolist()}")
+    return value.astype(part["dtype"])
+
+
+def from_zero(part: Mapping[str, Any], value: Array) -> Array:
+    """Choices counted from 0."""
+    return value - np.array(part["start"]) if part["choices"] else value
+
+
+def _flat(part: Mapping[str, Any], x: Array) -> Array:
+    """An input as float32 `[n, width]`: choices one-hot, bytes in [0, 1]."""
+    if part["choices"]:
+        one_hot = np.zeros((len(x), sum(part["choices"])), np.float32)
+        starts = np.cumsum([0, *part["choices"][:-1]])
+        np.put_along_axis(one_hot, x.reshape(len(x), -1) + starts, 1.0, 1)
+        return one_hot
+    flat: Array = x.reshape(len(x), -1).astype(np.float32)
+    return flat * np.float32(1 / 255) if x.dtype == np.uint8 else flat
+
+
+def some_allowed(mask: Array, choices: Sequence[int]) -> Array:
+    """A mask that allows none of a component's choices counts as one that allows them all."""
+    parts = np.split(mask, np.cumsum(choices)[:-1], 1)
+    return np.concatenate([part | ~part.any(1, keepdims=True) for part in parts], 1)
+
+
+def _sigmoid(x: Array) -> Array:
+    half: Array = 0.5 + 0.5 * np.tanh(0.5 * x)
+    return half
+
+
+def _tree(tree: Any, actions: Iterator[Any]) -> Any:
+    """Actions as the environment's space nests them."""
+    if tree is None:
+        return next(actions)
+    if isinstance(tree, Mapping):
+        return {key: _tree(inner, actions) for key, inner in tree.items()}
+    return tuple(_tree(inner, actions) for inner in tree)
+
+
+def _first(action: Array) -> Any:
+    return action[0].item() if action.ndim == 1 and action.dtype.kind in "iu" else action[0]

@@ -1,0 +1,154 @@
+"""Videos of frames with a line of text: mp4 by ffmpeg where there is one, else an animated WebP or GIF by Pillow."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from drl_cli.types import Array
+
+Format = Literal["mp4", "webp", "gif"]
+
+LEAST_HEIGHT = 240
+"""Pixels; smaller frames are enlarged by a whole number, so that pixels stay squares and text can be read."""
+MOST_WIDTH, MOST_FPS = 320, 25.0
+"""Of animated images, which are held in memory until the end and compress badly."""
+
+
+class VideoFailed(Exception):
+    """A video that could not be written; the message says why."""
+
+
+class Encoder(Protocol):
+    """Takes frames `[height, width, 3]` of one size."""
+
+    def write(self, frame: Array) -> None: ...
+    def close(self) -> None: ...
+
+
+class Video:
+    """A file that is there once the block ends without an exception."""
+
+    def __init__(self, path: Path, fps: float) -> None:
+        self.path, self.fps = path, fps
+        self._draft = path.with_name(f".{os.getpid()}.{path.name}")
+        self._encoder: Encoder | None = None
+
+    def __enter__(self) -> "Video":
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        return self
+
+    def write(self, frame: Array, lines: list[str]) -> None:
+        """One more frame, bytes `[height, width, 3]`, with these lines in its upper left corner."""
+        picture = captioned(frame, lines)
+        if self._encoder is None:
+            make = Mp4 if self.path.suffix == ".mp4" else Animation
+            self._encoder = make(self._draft, picture.shape[1], picture.shape[0], self.fps)
+        self._encoder.write(picture)
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        try:
+            if self._encoder is not None:
+                self._encoder.close()
+            if kind is None:
+                os.replace(self._draft, self.path)
+        finally:
+            self._draft.unlink(missing_ok=True)
+
+
+class Mp4:
+    """By ffmpeg, H.264."""
+
+    def __init__(self, path: Path, width: int, height: int, fps: float) -> None:
+        ffmpeg = find_ffmpeg()
+        assert ffmpeg is not None
+        given = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", f"{fps:g}", "-i", "-"]
+        even = ["-vf", "pad=ceil(iw/2)*2:ceil(ih/2)*2", "-pix_fmt", "yuv420p", "-crf", "23", "-movflags", "+faststart"]
+        self.size = (height, width, 3)
+        self.process = subprocess.Popen(
+            [ffmpeg, "-y", "-loglevel", "error", *given, "-an", *even, str(path)],
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def write(self, frame: Array) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(fitted(frame, self.size).tobytes())
+        except BrokenPipeError:
+            self.close()
+
+    def close(self) -> None:
+        _, errors = self.process.communicate()
+        if self.process.returncode:
+            raise VideoFailed(f"ffmpeg: {errors.decode().strip() or f'exit code {self.process.returncode}'}")
+
+
+class Animation:
+    """By Pillow: WebP or GIF, as the suffix says, at most MOST_WIDTH wide and with MOST_FPS frames per second."""
+
+    def __init__(self, path: Path, width: int, height: int, fps: float) -> None:
+        self.path, self.every = path, int(np.ceil(fps / MOST_FPS))
+        shrink = max(1.0, width / MOST_WIDTH)
+        self.size = (round(height / shrink), round(width / shrink), 3)
+        self.duration_ms, self.count = round(1000 * self.every / fps), 0
+        self.frames: list[Any] = []  # Any: Pillow's images
+
+    def write(self, frame: Array) -> None:
+        from PIL import Image
+
+        if self.count % self.every == 0:
+            self.frames.append(Image.fromarray(fitted(frame, self.size)))
+        self.count += 1
+
+    def close(self) -> None:
+        if self.frames:
+            first, *rest = self.frames
+            first.save(self.path, save_all=True, append_images=rest, duration=self.duration_ms, loop=0, quality=80)
+
+
+def find_ffmpeg() -> str | None:
+    """The program: on the path, or as the package imageio-ffmpeg brings it; None where there is none."""
+    if found := shutil.which("ffmpeg"):
+        return found
+    try:
+        import imageio_ffmpeg
+
+        return str(imageio_ffmpeg.get_ffmpeg_exe())
+    except (ImportError, RuntimeError):  # it has none for this machine
+        return None
+
+
+def best_format() -> Format:
+    """mp4 where ffmpeg is, else what Pillow has; raises ModuleNotFoundError without it."""
+    from PIL import features
+
+    return "mp4" if find_ffmpeg() else "webp" if features.check("webp") else "gif"
+
+
+def captioned(frame: Array, lines: list[str]) -> Array:
+    """A copy, enlarged if it is small, with white lines of text on a dark ground in the upper left corner."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    times = -(-LEAST_HEIGHT // frame.shape[0]) if frame.shape[0] < LEAST_HEIGHT else 1
+    picture = Image.fromarray(frame.repeat(times, 0).repeat(times, 1))
+    if lines:
+        size, text = max(11, picture.height // 28), "\n".join(lines)
+        draw, font = ImageDraw.Draw(picture, "RGBA"), ImageFont.load_default(size)
+        box = draw.multiline_textbbox((size // 2, size // 3), text, font=font)
+        draw.rectangle((0, 0, box[2] + size // 2, box[3] + size // 3), fill=(0, 0, 0, 150))
+        draw.multiline_text((size // 2, size // 3), text, font=font, fill=(255, 255, 255, 255))
+    return np.asarray(picture)
+
+
+def fitted(frame: Array, size: tuple[int, ...]) -> Array:
+    """The frame in this size `[height, width, 3]`, which that of the first one was."""
+    if frame.shape == size:
+        return frame
+    from PIL import Image
+
+    return np.asarray(Image.fromarray(frame).resize((size[1], size[0])))

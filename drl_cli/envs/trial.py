@@ -1,0 +1,135 @@
+"""An environment, tried before a run starts: what would end the run in its first steps is said at once."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from drl_cli.envs.config import EnvConfig, EnvFault
+from drl_cli.envs.faults import as_fault, not_finite, reset_result
+from drl_cli.envs.frame_stack import allowed_action
+from drl_cli.envs.hang import Hung, hang_limit
+from drl_cli.envs.make import Env
+from drl_cli.envs.observations import Parts, at
+from drl_cli.types import MASK, Array, EnvSpec, leaves
+
+STEPS = 200
+TRIES = 3
+
+
+def try_env(config: EnvConfig, spec: EnvSpec, *, num: int, seconds: float, timeout_s: float) -> list[str]:
+    """Step `num` environments at once, at random, STEPS times or for so many seconds; returns what is worth a warning.
+
+    Raises EnvFault where something goes wrong in each of TRIES tries, with other seeds: workers make an environment
+    anew that goes wrong once.
+    """
+    faults: list[EnvFault] = []
+    for i in range(TRIES):
+        trial = Trial(config, spec, i)
+        try:
+            with hang_limit(timeout_s, lambda trial=trial: trial.calls):  # type: ignore[misc]  # mypy: no type for it
+                trial.run(num, seconds)
+        except (Exception, Hung, SystemExit) as error:
+            faults.append(as_fault(trial.method, error))
+            if isinstance(error, Hung):
+                break
+            continue
+        finally:
+            trial.close()
+        again = "where that happens in the run, the environment is made anew (worker.max_restarts)"
+        return sorted(trial.notes) + [f"{config.id}: {fault}, in a trial; {again}" for fault in faults]
+    raise EnvFault(f"{faults[0]}{trial.when}") from faults[0].__cause__
+
+
+class Trial:
+    """Steps some environments as a worker does, and looks at all that they give.
+
+    `method` is what was called last; `calls` is odd while an environment is called.
+    """
+
+    def __init__(self, config: EnvConfig, spec: EnvSpec, seed: int) -> None:
+        self.config, self.spec, self.seed = config, spec, seed
+        self.envs: list[Env] = []
+        self.columns = leaves(spec.obs)
+        self.rng = np.random.default_rng(seed)
+        self.notes: set[str] = set()
+        self.method, self.calls, self.steps = "its constructor", 0, 0
+
+    @property
+    def when(self) -> str:
+        """At which step it went wrong, for a message; nothing where it was the first."""
+        return f", at step {self.steps} of a trial with random actions" if self.steps > 1 else ""
+
+    def run(self, num: int, seconds: float) -> None:
+        """Raises whatever an environment raises, or EnvFault."""
+        ends = time.monotonic() + seconds
+        for _ in range(num):
+            self.calls += 1
+            self.envs.append(Env(self.config, self.spec))
+            self.calls += 1
+        parts = [self._reset(env, self.seed + i) for i, env in enumerate(self.envs)]
+        while self.steps < STEPS and (self.steps < 2 or time.monotonic() < ends):
+            self.steps += 1
+            for i, env in enumerate(self.envs):
+                parts[i], has_ended = self._step(env, parts[i])
+                if has_ended:
+                    parts[i] = self._reset(env)
+        for env in self.envs:
+            self._reset(env)
+
+    def close(self) -> None:
+        """Close them; what that raises says the worker's log."""
+        for env in self.envs:
+            try:
+                env.close()
+            except Exception as error:
+                self.notes.add(f"{self.config.id}: {as_fault('close', error)}")
+
+    def _reset(self, env: Env, seed: int | None = None) -> Parts:
+        self.method, self.calls = "reset", self.calls + 1
+        result = env.raw.reset(seed=seed)
+        self.calls += 1
+        obs, info = reset_result(result)
+        return self._look(env, obs, 0.0, info)
+
+    def _step(self, env: Env, parts: Parts) -> tuple[Parts, bool]:
+        action = self._action(env, parts)
+        self.method, self.calls = "step", self.calls + 1
+        result: Any = env.raw.step(action)  # Any: Gymnasium's types are what is to be seen
+        obs, reward, terminated, truncated, info = result
+        self.calls += 1
+        for name, value in (("terminated", terminated), ("truncated", truncated)):
+            if isinstance(value, str | Mapping) or value is None or np.size(value) != 1:
+                raise EnvFault(f"step gave {value!r} as {name}, which must be true or false")
+        if reward is None or isinstance(reward, str) or np.size(reward) != 1:
+            raise EnvFault(f"step gave {reward!r} as reward, which must be a number")
+        return self._look(env, obs, float(reward), info), bool(terminated or truncated)
+
+    def _action(self, env: Env, parts: Parts) -> Any:  # Any: whatever the environment takes
+        action = self.spec.action
+        if action.kind != "box":
+            mask = parts.get(MASK, np.ones(action.size, np.bool_))
+            return allowed_action(mask, self.spec, env.to_env, self.rng)
+        return env.to_env(self.rng.uniform(-1, 1, (1, action.size)).astype(np.float32))[0]
+
+    def _look(self, env: Env, obs: Any, reward: float, info: Any) -> Parts:  # Any: whatever the environment gave
+        if not isinstance(info, Mapping):
+            raise EnvFault(f"{self.method} gave {type(info).__name__} as info, which must be a dict")
+        parts = env.read(obs, info)
+        id, floats = self.config.id, dict[str, Array]()
+        for path, column in self.columns.items():
+            value = parts[path]
+            if column.dtype == "float32":
+                floats[path] = value.astype(np.float32)[None]
+                space_dtype = getattr(env.raw.observation_space, "dtype", None)
+                if value.dtype != np.float32 and space_dtype == np.float32 and isinstance(obs, np.ndarray):
+                    self.notes.add(f"{id}: observations are {value.dtype} and the space says float32; they are cast")
+            elif not np.array_equal(value.astype(column.dtype), value):
+                kind = f"{column.dtype}, its space's type"
+                raise EnvFault(f"observation{at(path)} of {value.dtype} has values that {kind}, does not have")
+        if not isinstance(obs, np.ndarray | Mapping | tuple) and np.ndim(obs):
+            self.notes.add(f"{id}: observations are {type(obs).__name__}s, not arrays; converting them takes time")
+        if cause := not_finite(floats, 0, reward):
+            raise EnvFault(cause)
+        return parts

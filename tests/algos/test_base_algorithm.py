@@ -1,0 +1,83 @@
+"""Algorithm: what is left of an update that is not finite, and what it remembers, publishes and begins with."""
+
+import pytest
+import torch
+
+from drl_cli.algos.base import AlgoConfig, Algorithm, Counts, Update
+from drl_cli.utils.group import Context
+from drl_cli.utils.optimizer import Optimizer
+from drl_cli.utils.optimizer_config import OptimizerConfig
+from drl_cli.utils.params import Params
+
+
+class Pair(Algorithm):
+    """Steps one part down its values, then the other down the batch's."""
+
+    policy_parts = ("first",)
+
+    def __init__(self, context):
+        self.modules = [torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)]
+        self.params = Params(context, first=self.modules[0], second=self.modules[1])
+        self.target = self.params.target("first")
+        self.optimizer = Optimizer(self.params, {"first": 1e-2, "second": 1e-2}, context)
+
+    def update(self, batch, counts):
+        first, second = self.modules
+        self.optimizer.minimize(first(torch.ones(3, 2)).sum(), "first")
+        self.params.follow(0.5)
+        self.optimizer.minimize(second(batch["obs"]).sum(), "second")
+        return Update({})
+
+
+@pytest.mark.parametrize("updates", [0, 2])
+@pytest.mark.parametrize("name", ["adam", "rmsprop", "adagrad"])
+def test_a_second_step_that_is_not_finite_takes_the_first_one_back(name, updates):
+    algorithm = Pair(Context(torch.device("cpu"), skips=True, optimizer=OptimizerConfig(name)))
+    good, bad = {"obs": torch.ones(3, 2)}, {"obs": torch.full((3, 2), torch.inf)}
+    for _ in range(updates):
+        assert algorithm.learn(good, Counts()).steps == 1
+    before = algorithm.state()
+    update = algorithm.learn(bad, Counts())
+    assert (update.steps, update.skipped) == (0, 1)
+    after = algorithm.state()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+    algorithm.learn(good, Counts())
+    assert not torch.equal(algorithm.state()["params"], before["params"])
+
+
+def test_it_explores_by_nothing_and_acts_with_its_policys_parts_alone():
+    algorithm, other = Pair(Context(torch.device("cpu"))), Pair(Context(torch.device("cpu")))
+    assert algorithm.exploration(1000) == {}
+    params = algorithm.policy_params()
+    assert params.tolist() == algorithm.params["first"].flat.tolist()
+    second = other.params["second"].flat.clone()
+    other.load_policy(params)
+    assert other.policy_params().tolist() == params.tolist()
+    assert torch.equal(other.target.flat, algorithm.params["first"].flat)
+    assert torch.equal(other.params["second"].flat, second)
+
+
+def test_the_state_is_of_parameters_and_optimizer():
+    algorithm, other = Pair(Context(torch.device("cpu"))), Pair(Context(torch.device("cpu")))
+    algorithm.learn({"obs": torch.ones(3, 2)}, Counts())
+    state = algorithm.state()
+    assert state.keys() == algorithm.params.state().keys() | algorithm.optimizer.state().keys()
+    other.load_state(state)
+    assert all(torch.equal(state[name], tensor) for name, tensor in other.state().items())
+    assert torch.equal(other.params.flat, algorithm.params.flat)
+
+
+def test_rates_are_those_of_the_environment_steps():
+    config = OptimizerConfig(schedule="linear")
+    algorithm = Pair(Context(torch.device("cpu"), optimizer=config, total_env_steps=100))
+    algorithm.learn({"obs": torch.ones(3, 2)}, Counts(opt_steps=3, env_steps=75))
+    assert algorithm.optimizer.metrics()["lr"] == pytest.approx(0.25e-2)
+
+
+def test_what_every_config_count_and_update_begins_with():
+    config = AlgoConfig(name="theirs")
+    assert (config.gamma, config.n_step) == (0.99, 1)
+    assert Counts() == (0, 0)
+    update = Update({})
+    assert (update.priorities, update.steps, update.skipped) == (None, 1, 0)

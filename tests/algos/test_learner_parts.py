@@ -1,0 +1,215 @@
+"""What algorithms with heads have alike: their parts, rates, random streams, masks, and the rows they learn from."""
+
+import dataclasses
+from itertools import combinations
+
+import pytest
+import torch
+from learners import CASES, CPU, LOOKS, VECTOR, Learner
+
+from drl_cli.algos.base import Counts
+from drl_cli.networks.mlp import mlp_shapes
+from drl_cli.utils.group import Context, Group
+from drl_cli.utils.optimizer import NotFinite
+from drl_cli.utils.params import Params
+
+ALL = pytest.mark.parametrize(("name", "kind"), CASES, ids=["-".join(case) for case in CASES])
+STREAMS = {"sac": {"noise": 11, "dropout": 12}, "dqn": {"dropout": 12}, "ppo": {"shuffle": 11, "dropout": 12}}
+
+
+def make(name, kind, dropout=0.0, context=CPU, seed=10, **options):
+    learner = Learner(name, kind, VECTOR, **options)
+    learner.network = dataclasses.replace(learner.network, dropout=dropout)
+    learner.context = context
+    return learner.algorithm(seed), learner
+
+
+@ALL
+def test_random_streams_are_seeded_each_on_its_own(name, kind):
+    """With the seed they also tell a run's numbers, which stay what they are from version to version."""
+    algorithm, _ = make(name, kind, dropout=0.5)
+    streams = algorithm.params.generators
+    assert {stream: generator.initial_seed() for stream, generator in streams.items()} == STREAMS[name]
+    assert algorithm.init.initial_seed() == 10
+    plain, _ = make(name, kind)
+    assert plain.params.generators.keys() == STREAMS[name].keys() - {"dropout"}
+
+
+def test_what_is_shuffled_is_shuffled_on_the_cpu_and_noise_is_drawn_on_the_device(monkeypatch):
+    made, generator = [], Params.generator
+
+    def note(self, name, seed, on_cpu=False):
+        made.append((name, on_cpu))
+        return generator(self, name, seed, on_cpu)
+
+    monkeypatch.setattr(Params, "generator", note)
+    for name, kind in (("ppo", "box"), ("sac", "box")):
+        make(name, kind, dropout=0.5)
+    assert sorted(made) == [("dropout", False), ("dropout", False), ("noise", False), ("shuffle", True)]
+
+
+@ALL
+def test_gradients_are_compiled_only_where_no_module_is(name, kind):
+    compiled = []
+
+    @dataclasses.dataclass(frozen=True)
+    class Compiling(Context):
+        def compiled(self, function):
+            compiled.append(function.__name__)
+            return function
+
+    context = Compiling(torch.device("cpu"))
+    make(name, kind, context=context)
+    assert compiled == ["gradients"]
+    learner = Learner(name, kind, *LOOKS["image"])
+    learner.context = context
+    learner.algorithm()
+    assert compiled == ["gradients"]
+
+
+@ALL
+def test_heads_are_on_the_features_and_what_comes_besides(name, kind):
+    algorithm, _ = make(name, kind)
+    head = algorithm.head(5, inputs=3, ensemble=2, last=0.5)
+    assert head.shapes == mlp_shapes(algorithm.encoder.size + 3, (16, 12), 5, False)
+    assert (head.ensemble, head.last) == (2, 0.5)
+    plain = algorithm.head(1)
+    assert plain.shapes == mlp_shapes(6, (16, 12), 1, False)
+    assert (plain.ensemble, plain.last) == (1, 1.0)
+
+
+def test_parts_learn_with_their_rates_and_the_policy_has_its_own():
+    algorithm, _ = make("sac", "box", lr=1e-3, alpha_lr=5e-2)
+    assert algorithm.policy_parts == ("actor",)
+    before = {part: algorithm.params[part].flat.clone() for part in ("actor", "critic", "log_alpha")}
+    algorithm.params.grad.fill_(1.0)
+    algorithm.optimizer.step()
+    moved = {part: (algorithm.params[part].flat - old).abs().max().item() for part, old in before.items()}
+    assert moved == pytest.approx({"actor": 1e-3, "critic": 1e-3, "log_alpha": 5e-2}, rel=1e-3)
+    image = Learner("sac", "box", *LOOKS["image"]).algorithm()
+    assert image.policy_parts == ("torso", "actor")
+
+
+def test_ppo_begins_near_zero_and_the_others_do_not():
+    sizes = {}
+    for name, kind, part in (("ppo", "box", "actor"), ("ppo", "box", "critic"), ("sac", "box", "actor")):
+        algorithm, _ = make(name, kind)
+        sizes[name, part] = getattr(algorithm, part).networks[0][-2].abs().max().item()
+    assert sizes["ppo", "actor"] < 0.01 < 0.1 < sizes["ppo", "critic"]
+    assert sizes["sac", "actor"] > 0.1
+    assert not make("ppo", "box")[0].log_std.any()
+
+
+@pytest.mark.parametrize(("name", "kind", "times"), [("sac", "box", 2), ("dqn", "discrete", 1)])
+def test_dropouts_masks_are_for_all_rows_that_a_head_sees(name, kind, times):
+    algorithm, learner = make(name, kind, dropout=0.25)
+    head = algorithm.critic if name == "sac" else algorithm.online
+    view, rows = algorithm.see(learner.batch(algorithm), head, times)
+    assert [tuple(mask.shape) for mask in rows["drop"]] == [(head.ensemble, times * 8, width) for width in (16, 12)]
+    assert {round(value, 6) for mask in rows["drop"] for value in mask.unique().tolist()} == {0.0, round(4 / 3, 6)}
+    assert rows["obs"] is view.obs
+    assert "drop" not in algorithm.see(learner.batch(algorithm))[1]
+    plain, _ = make(name, kind)
+    head = plain.critic if name == "sac" else plain.online
+    assert plain.see(learner.batch(plain), head)[1]["drop"] == ()
+
+
+def test_of_a_shared_minibatch_each_has_the_masks_of_its_rows():
+    is_mine = torch.tensor([True, False, True, True, False])
+    algorithm, _ = make("ppo", "box", dropout=0.25)
+    again, _ = make("ppo", "box", dropout=0.25)
+    mine = algorithm.masks(algorithm.critic, torch.zeros(3, 6), is_mine=is_mine)
+    everybodys = again.masks(again.critic, torch.zeros(5, 6))
+    for own, whole in zip(mine, everybodys, strict=True):
+        assert torch.equal(own, whole[:, is_mine])
+
+
+def test_updates_are_made_without_autograd():
+    algorithm, learner = make("dqn", "discrete")
+    seen, update = [], algorithm.update
+    algorithm.update = lambda *args: (seen.append(torch.is_grad_enabled()), update(*args))[1]
+    given = algorithm.learn(learner.batch(algorithm), Counts())
+    assert seen == [False]
+    assert given.steps == 1
+    assert torch.is_grad_enabled()
+
+
+class Halves(Group):
+    """One of two, whose mean with the other is half of its own."""
+
+    def mean_(self, tensor):
+        tensor.div_(2)
+
+
+@pytest.mark.parametrize(("group", "share"), [(Group(), 1.0), (Halves(0, 2), 2.0)])
+@pytest.mark.parametrize("is_weighted", [False, True])
+def test_of_sequences_the_real_steps_count_and_by_their_mean(group, share, is_weighted):
+    learner = Learner("dqn", "discrete", *LOOKS["memory"])
+    learner.context = dataclasses.replace(learner.context, group=group)
+    algorithm = learner.algorithm()
+    batch = learner.batch(algorithm)
+    if is_weighted:
+        batch["weight"] = torch.linspace(0.5, 1.0, 8)
+    real = batch["mask"][:, 2:].float().flatten()
+    weight = real * batch["weight"].repeat_interleave(4) if is_weighted else real
+    rows = algorithm.steps(batch)
+    torch.testing.assert_close(rows["real"], share * real / real.mean())
+    torch.testing.assert_close(rows["weight"], share * weight / real.mean())
+    assert torch.equal(rows["reward"], batch["reward"][:, 2:].flatten())
+    values = torch.arange(32.0)
+    assert torch.equal(algorithm.by_step(values, batch), values.view(8, 4))
+    plain, other = make("dqn", "discrete")
+    batch = other.batch(plain)
+    assert plain.by_step(values, batch) is values
+    assert plain.steps(batch) == batch
+    assert plain.steps(batch) is not batch
+
+
+def test_an_update_steps_by_all_that_was_written_unless_a_loss_is_not_finite():
+    learner = Learner("dqn", "discrete", *LOOKS["image"])
+    learner.context = dataclasses.replace(learner.context, skips=True)
+    algorithm = learner.algorithm()
+    batch, before = learner.batch(algorithm), algorithm.params.flat.clone()
+    view, rows = algorithm.see(batch)
+    algorithm.params.grad.zero_()
+    with pytest.raises(NotFinite):
+        algorithm.step(view, torch.ones_like(rows["obs"]), torch.tensor(1.0), torch.tensor(float("nan")))
+    assert torch.equal(algorithm.params.flat, before)
+    view, rows = algorithm.see(batch)
+    algorithm.step(view, torch.ones_like(rows["obs"]), torch.tensor(1.0))
+    assert not torch.equal(algorithm.params["torso"].flat, before[algorithm.params.slices["torso"]])
+    algorithm.params.grad.fill_(1.0)
+    moved = algorithm.params["online"].flat.clone()
+    algorithm.step(None, None, torch.tensor(1.0))
+    assert not torch.equal(algorithm.params["online"].flat, moved)
+
+
+@pytest.mark.parametrize("look", ["image", "memory"])
+def test_a_target_sees_next_observations_alone_and_without_autograd(look):
+    learner = Learner("dqn", "discrete", *LOOKS[look])
+    algorithm = learner.algorithm()
+    batch, grads = learner.batch(algorithm), []
+    features = algorithm.target_encoder.features
+
+    def noted(obs):
+        grads.append(torch.is_grad_enabled())
+        return features(obs)
+
+    algorithm.target_encoder.features = noted
+    view, _ = algorithm.see(batch)
+    seen = algorithm.see_target(batch, view).next_obs
+    torch.testing.assert_close(seen, view.next_obs)  # it is a copy still
+    assert grads == [False] * (1 if look == "image" else 2)
+
+
+def test_a_target_is_a_copy_with_an_encoder_of_its_own():
+    algorithm = Learner("dqn", "discrete", *LOOKS["image"]).algorithm()
+    assert algorithm.target_encoder is not algorithm.encoder
+    assert torch.equal(algorithm.target.mlp.flat, algorithm.online.mlp.flat)
+    pointers = [mlp.flat.data_ptr() for mlp in (algorithm.online.mlp, algorithm.target.mlp)]
+    pointers += [next(e.torso.parameters()).data_ptr() for e in (algorithm.encoder, algorithm.target_encoder)]
+    assert all(a != b for a, b in combinations(pointers, 2))
+    plain, learner = make("dqn", "discrete")
+    batch = learner.batch(plain)
+    view, _ = plain.see(batch)
+    assert plain.see_target(batch, view) is view

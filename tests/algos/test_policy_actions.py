@@ -1,0 +1,159 @@
+"""Actions of policies: drawn, masked, chosen; and modules of torch that act."""
+
+import numpy as np
+import pytest
+import torch
+from frequencies import check_frequencies
+from learners import ACTIONS, LOOKS, VECTOR, Learner
+
+from drl_cli.algos.policy import (
+    RandomActions,
+    TorchPolicy,
+    allowed,
+    best_choices,
+    num_observations,
+    sample_choices,
+)
+from drl_cli.losses.policy import FORBIDDEN
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.types import Column, EnvSpec, Last
+
+NETWORK = NetworkConfig((4,), "relu", "uniform")
+MASK = np.array([[True, False, True, True, False, True, True]])
+
+
+class Drawing(RandomActions):
+    """Draws and does nothing else."""
+
+    def load(self, params): ...
+
+    def act(self, obs, last=None): ...
+
+    def random(self, obs, last=None): ...
+
+    def greedy(self, obs, last=None): ...
+
+
+def drawing(kind, seed=0):
+    return Drawing(EnvSpec("x", VECTOR, ACTIONS[kind]), seed)
+
+
+def test_what_is_drawn_is_uniform_over_the_space():
+    obs = np.zeros((40_000, 3), np.float32)
+    box = drawing("box").draw(obs)
+    assert (box.dtype, box.shape) == (np.float32, (40_000, 2))
+    for low in np.linspace(-1, 0.5, 4):
+        assert ((box >= low) & (box < low + 0.5)).mean() == pytest.approx(0.25, abs=0.01)
+    one = drawing("discrete").draw(obs)
+    assert (one.dtype, one.shape) == (np.int64, (40_000,))
+    check_frequencies(one, np.full(4, 1 / 4))
+    several = drawing("multidiscrete").draw(obs)
+    assert (several.dtype, several.shape) == (np.int64, (40_000, 2))
+    check_frequencies(several[:, 0], np.full(4, 1 / 4))
+    check_frequencies(several[:, 1], np.full(3, 1 / 3))
+    assert np.array_equal(one, np.random.default_rng(0).integers(4, size=40_000))
+    assert not np.array_equal(one, drawing("discrete", 1).draw(obs))
+
+
+def test_what_is_drawn_under_a_mask_is_uniform_over_what_it_allows():
+    obs = {"camera": np.zeros((40_000, 3)), "action_mask": np.repeat(MASK[:, :4], 40_000, 0)}
+    check_frequencies(drawing("discrete").draw(obs), np.array([1, 0, 1, 1]) / 3)
+    obs["action_mask"] = np.repeat(MASK, 40_000, 0)
+    several = drawing("multidiscrete").draw(obs)
+    check_frequencies(several[:, 0], np.array([1, 0, 1, 1]) / 3)
+    check_frequencies(several[:, 1], np.array([0, 1, 1]) / 2)
+
+
+def test_observations_are_counted_by_any_of_their_parts():
+    assert num_observations(np.zeros((5, 2))) == 5
+    assert num_observations({"a": np.zeros((3, 9)), "b": np.zeros(3)}) == 3
+
+
+def test_values_that_a_mask_forbids():
+    values = np.arange(7, dtype=np.float32)[None]
+    assert allowed(values, np.zeros((1, 3))) is values
+    got = allowed(values, {"action_mask": MASK})
+    assert got.dtype == np.float32
+    assert got[0].tolist() == [0, np.float32(FORBIDDEN), 2, 3, np.float32(FORBIDDEN), 5, 6]
+
+
+@pytest.mark.parametrize("choices", [(), (7,)])
+def test_the_best_of_one_choice_and_of_several(choices):
+    values = np.random.default_rng(0).standard_normal((50, 7))
+    assert np.array_equal(best_choices(values, choices), values.argmax(1))
+    for several in ((4, 3), (2, 2, 3), (1, 6)):
+        best, ends = best_choices(values, several), np.cumsum([0, *several])
+        assert best.shape == (50, len(several))
+        for i in range(len(several)):
+            assert np.array_equal(best[:, i], values[:, ends[i] : ends[i + 1]].argmax(1))
+
+
+def test_choices_are_sampled_by_softmax_and_independent():
+    logits = np.log(np.array([1.0, 2.0, 5.0, 3.0, 1.0]))
+    drawn = sample_choices(np.tile(logits, (80_000, 1)) + 7.0, (3, 2), np.random.default_rng(0))
+    check_frequencies(drawn[:, 0], np.array([1, 2, 5]) / 8)
+    check_frequencies(drawn[:, 1], np.array([3, 1]) / 4)
+    check_frequencies(2 * drawn[:, 0] + drawn[:, 1], np.outer([1, 2, 5], [3, 1]).ravel() / 32)
+
+
+class Net(TorchPolicy):
+    """A linear layer and a dropout that must not act."""
+
+    @staticmethod
+    def build(config, network, spec):
+        return {"first": torch.nn.Linear(3, 2), "second": torch.nn.Dropout(0.9)}
+
+    def choose(self, obs):
+        self.seen = obs, torch.is_grad_enabled(), torch.get_num_threads()
+        x = obs["x"] if isinstance(obs, dict) else obs
+        return self.modules["second"](self.modules["first"](x)).clamp(-1, 1)
+
+
+def test_a_policy_of_modules_acts_on_one_thread_without_autograd():
+    policy = Net("config", NETWORK, EnvSpec("x", Column((3,), "float32"), ACTIONS["box"]), 0)
+    params = np.linspace(-1, 1, 8, dtype=np.float32)
+    policy.load(params)
+    assert policy.config == "config"
+    layer = policy.modules["first"]
+    assert np.array_equal(torch.cat([layer.weight.flatten(), layer.bias]).detach().numpy(), params)
+    obs, threads = np.random.default_rng(0).standard_normal((5, 3)).astype(np.float32), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        greedy = policy.greedy(obs)
+        assert policy.seen[1:] == (False, 1)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+    expected = np.clip(obs @ params[:6].reshape(2, 3).T + params[6:], -1, 1)
+    np.testing.assert_allclose(greedy, expected, rtol=1e-5, atol=1e-6)
+    assert np.array_equal(policy.greedy({"x": obs}), greedy)
+    assert isinstance(policy.seen[0]["x"], torch.Tensor)
+    assert np.array_equal(policy.act(obs)["action"], greedy)
+    policy.explored = lambda action, seen: action + len(seen)
+    assert np.array_equal(policy.act(obs)["action"], greedy + 5)
+    assert policy.random(obs).keys() == policy.act(obs).keys() == {"action"}
+    again = Net("config", NETWORK, EnvSpec("x", Column((3,), "float32"), ACTIONS["box"]), 0)
+    assert np.array_equal(again.random(obs)["action"], np.random.default_rng(0).uniform(-1, 1, (5, 2)).astype("f4"))
+
+
+@pytest.mark.parametrize("method", ["act", "random"])
+def test_a_memory_is_part_of_the_state_and_of_each_row(method):
+    learner = Learner("sac", "box", *LOOKS["memory"])
+    policy, rng = learner.policy(learner.algorithm()), np.random.default_rng(0)
+    obs, begins = learner.obs(3, rng), Last.none(learner.spec, 3)
+    assert policy.state().keys() == {"rng"}
+    first = getattr(policy, method)(obs, begins)
+    assert not first["state"].any()
+    goes_on = begins._replace(begins=np.zeros(3, bool))
+    state = policy.state()
+    second = getattr(policy, method)(obs, goes_on)
+    assert np.array_equal(second["state"], state["memory"])
+    assert state["memory"].any()
+    other = learner.policy(learner.algorithm(), seed=9)
+    other.load_state(state)
+    state["memory"][:] = 7.0
+    again = getattr(other, method)(obs, goes_on)
+    assert again.keys() == second.keys() == {"action", "state"}
+    assert all(np.array_equal(again[name], second[name]) for name in again)
+    other.load_state({"rng": state["rng"]})
+    assert not getattr(other, method)(obs, goes_on)["state"].any()

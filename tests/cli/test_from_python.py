@@ -1,0 +1,152 @@
+"""drl_cli.load and drl_cli.train."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import drl_cli
+from drl_cli.deploy.episodes import play_together
+from drl_cli.runtime.files.checkpoint import load_model
+from drl_cli.runtime.roles.evaluator import Evaluator
+from drl_cli.utils.seeding import integers
+
+FRESH = """
+import sys
+import drl_cli
+assert set(sys.modules).isdisjoint({"numpy", "gymnasium", "torch", "hydra"}), "importing drl_cli imports more"
+policy = drl_cli.load()
+import numpy as np
+print(policy(np.array([1, 0, 0.5])).tolist(), policy(np.zeros((4, 3), np.float32)).shape)
+assert set(sys.modules).isdisjoint({"torch", "ray", "hydra", "tensorboard"}), "an MLP needs numpy alone"
+"""
+
+
+def test_load_in_a_fresh_interpreter_without_torch(small_run):
+    done = subprocess.run([sys.executable, "-c", FRESH], cwd=small_run.cwd, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    policy = drl_cli.load(str(small_run.folder))
+    assert done.stdout == f"{policy(np.array([1, 0, 0.5])).tolist()} (4, 1)\n"
+
+
+def test_a_loaded_policy_plays_as_drl_eval_has_it(small_run):
+    policy = drl_cli.load(str(small_run.folder))
+    config, spec = policy.config, policy.spec
+    seeds = integers(config.seed, "confirm", 3)
+    returns = play_together(policy, policy, seeds)
+    expected = Evaluator(config, spec, seeds).evaluate(load_model(policy.checkpoint)[0])
+    np.testing.assert_allclose(returns, expected.returns, rtol=1e-6)
+
+
+def test_checkpoints_by_name_number_and_link(small_run):
+    folder = small_run.folder
+    last = drl_cli.load(str(folder), checkpoint="last")
+    assert last.checkpoint == (folder / "checkpoints" / "last").resolve()
+    assert last.run == folder.resolve()
+    assert last.manifest["env_steps"] == 160
+    assert drl_cli.load(str(folder), 160).checkpoint == last.checkpoint
+    assert drl_cli.load(str(folder), last.checkpoint.name).checkpoint == last.checkpoint
+    best = drl_cli.load(folder.name[:15], output_dir=str(small_run.cwd / "outputs"))
+    assert best.checkpoint == (folder / "checkpoints" / "best").resolve()
+    assert not np.array_equal(best(np.ones(3)), last(np.ones(3)))
+    for wrong in ("16", "60", "first", "../checkpoints/last", "step_1"):
+        with pytest.raises(drl_cli.UsageError, match=r"there are best, last, step_0") as caught:
+            drl_cli.load(str(folder), wrong)
+        assert caught.value.exit_code == 8
+    with pytest.raises(drl_cli.UsageError, match="no run 'nope'"):
+        drl_cli.load("nope")
+
+
+@pytest.mark.parametrize(
+    ("obs", "words"),
+    [
+        (np.zeros(4), r"obs has shape \(4,\), expected \(3,\), or \(n, 3\)"),
+        (np.zeros((2, 2, 3)), "obs has shape"),
+        (np.array(["a", "b", "c"]), "obs is <U1, expected float32"),
+        ({"obs": np.zeros(3)}, "obs has shape"),
+        (None, "obs has shape"),
+    ],
+)
+def test_an_observation_of_another_space(small_run, obs, words):
+    policy = drl_cli.load(str(small_run.folder))
+    with pytest.raises(ValueError, match=words):
+        policy(obs)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, user_folder):
+    monkeypatch.syspath_prepend(str(user_folder))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_train_gives_the_summary_and_load_its_policy(here, tiny, capsys):
+    started, handler = time.time(), signal.getsignal(signal.SIGINT)
+    overrides = ["env=Pendulum-v1", "mode=single", *tiny]
+    summary = drl_cli.train(overrides)
+    policy = drl_cli.load(summary["run_id"])
+    assert json.loads((policy.run / "summary.json").read_text()) == summary
+    assert (summary["status"], summary["env_steps"]) == ("done", 160)
+    assert summary["wall_s"] <= time.time() - started
+    assert json.loads((policy.run / "run.json").read_text())["command"] == ["drl-train", *overrides]
+    assert signal.getsignal(signal.SIGINT) is handler
+    again = drl_cli.train([f"resume={policy.run}", "total_env_steps=200"])
+    assert (again["run_id"], again["env_steps"]) == (summary["run_id"], 208)
+
+
+def test_train_raises_where_the_command_exits(here, tiny):
+    with pytest.raises(drl_cli.UsageError, match=r"Did you mean algo\.lr") as caught:
+        drl_cli.train(["algo.lrr=1", "worker.envs=-2"])
+    assert len(caught.value.problems) == 2
+    with pytest.raises(drl_cli.UsageError, match="SAC needs a continuous"):
+        drl_cli.train(["env=CartPole-v1", "algo=sac"])
+    for flag in ("-m", "--cfg=job"):
+        with pytest.raises(drl_cli.UsageError, match="key=value alone"):
+            drl_cli.train([flag, "seed=0,1"])
+    with pytest.raises(drl_cli.UsageError, match="say it to drl-train"):
+        drl_cli.train(["explain=true"])
+    with pytest.raises(drl_cli.RunFailed, match="the arm fell off") as failed:
+        drl_cli.train(["env=user_envs:Tiny-v0", "env.kwargs.fail=step", "worker.max_restarts=0", "mode=single", *tiny])
+    assert failed.value.exit_code == failed.value.summary["exit_code"] == 4
+    assert drl_cli.train(["env=Pendulum-v1", "dry_run=true"]) == {"exit_code": 0}
+
+
+def test_ctrl_c_is_a_keyboard_interrupt_and_the_next_one_too(here, tiny, monkeypatch):
+    from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
+
+    run = Orchestrator.run
+
+    def interrupted(self):
+        signal.raise_signal(signal.SIGINT)
+        run(self)
+
+    monkeypatch.setattr(Orchestrator, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        drl_cli.train(["env=Pendulum-v1", "mode=single", *tiny])
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_train_in_another_thread_is_refused():
+    errors = []
+
+    def call():
+        try:
+            drl_cli.train([])
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    thread.join()
+    assert "main thread" in errors[0]
+
+
+def test_there_is_nothing_else():
+    with pytest.raises(AttributeError, match="lod"):
+        _ = drl_cli.lod

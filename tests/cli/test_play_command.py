@@ -1,0 +1,90 @@
+"""drl-play."""
+
+import json
+import re
+import shutil
+
+import pytest
+from PIL import Image
+
+from drl_cli.cli import play as command
+from drl_cli.cli.errors import UsageError
+from drl_cli.cli.eval import Options as EvalOptions
+from drl_cli.cli.eval import evaluate
+from drl_cli.cli.play import Options, play
+from drl_cli.deploy import video
+
+
+@pytest.fixture
+def copied(small_run, tmp_path):
+    """A copy of the small run."""
+    folder = tmp_path / "outputs" / "Pendulum-v1" / "sac-async" / small_run.folder.name
+    shutil.copytree(small_run.folder, folder, symlinks=True)
+    return folder
+
+
+def test_a_video_of_the_first_episode_of_drl_eval(copied, drl, tmp_path):
+    done = drl("play", "format=webp", "max_steps=200", cwd=tmp_path, SDL_VIDEODRIVER="dummy")
+    assert (done.returncode, done.stderr) == (0, "")
+    line, path = done.stdout.splitlines()
+    best = (copied / "checkpoints" / "best").readlink().name
+    assert path.endswith(f"videos/{best}-seed0.webp")
+    with Image.open(tmp_path / path) as image:
+        assert image.n_frames > 100
+    mean = evaluate(copied, EvalOptions(episodes=1), {})["mean"]
+    assert re.fullmatch(rf"sac  [\d,]+ env steps: return {mean:.1f}, 200 steps", line)
+
+
+def test_evolution_has_one_episode_of_each_checkpoint_in_order(copied):
+    *lines, path = play(Options(run=str(copied), evolution=True, format="gif", max_steps=40))
+    steps = [int(re.search(r"sac  ([\d,]+) env", line)[1].replace(",", "")) for line in lines]
+    manifests = [json.loads(path.read_text()) for path in (copied / "checkpoints").glob("step_*/manifest.json")]
+    assert steps == sorted({manifest["env_steps"] for manifest in manifests})
+    assert len(steps) > 1
+    assert all("40 steps, cut there" in line for line in lines)
+    assert len({line.split("return")[1] for line in lines}) > 1  # other weights
+    assert path.endswith("videos/evolution-seed0.gif")
+    with pytest.raises(UsageError, match="leave episodes out"):
+        play(Options(run=str(copied), evolution=True, episodes=2))
+
+
+def test_episodes_and_seeds_have_names_of_their_own(copied):
+    first = play(Options(run=str(copied), episodes=2, format="gif", max_steps=2))
+    second = play(Options(run=str(copied), seed=1, checkpoint="last", format="gif", max_steps=2))
+    other = play(Options(run=str(copied), seed=1, format="gif", max_steps=2))
+    assert len(first) == 3
+    assert len({first[0], first[1], other[0]}) == 3
+    last = (copied / "checkpoints" / "last").readlink().name
+    assert (first[-1].endswith("-seed0-2episodes.gif"), second[-1].endswith(f"{last}-seed1.gif")) == (True, True)
+
+
+def test_what_is_missing_is_exit_3(monkeypatch):
+    monkeypatch.setattr(video, "find_ffmpeg", lambda: None)
+    with pytest.raises(UsageError, match=r"ffmpeg.*drl-cli\[video\]") as caught:
+        play(Options(run="nope", format="mp4"))
+    assert caught.value.exit_code == 3
+    monkeypatch.setitem(__import__("sys").modules, "PIL", None)
+    with pytest.raises(UsageError, match=r"Pillow.*drl-cli\[video\]") as caught:
+        play(Options(run="nope"))
+    assert caught.value.exit_code == 3
+
+
+def test_an_environment_that_can_not_be_drawn_is_exit_2_and_one_that_raises_exit_4(train_here):
+    _, folder = train_here("env=user_envs:Tiny-v0", "mode=single")
+    with pytest.raises(UsageError, match=r"user_envs:Tiny-v0 can't be made with render_mode=rgb_array") as caught:
+        play(Options(run=str(folder)))
+    assert caught.value.exit_code == 2
+    config = (folder / "config.yaml").read_text()
+    (folder / "config.yaml").write_text(config.replace("user_envs:Tiny-v0", "everything:Drawn-v0"))
+    with pytest.raises(UsageError, match=r"everything:Drawn-v0: render raised ValueError: no brush") as caught:
+        play(Options(run=str(folder), format="gif"))
+    assert caught.value.exit_code == 4
+    assert not list((folder / "videos").glob("*"))
+
+
+def test_help_lists_the_options_and_needs_no_pillow(drl, tmp_path):
+    done = drl("play", "--help", cwd=tmp_path)
+    names = [line.split()[0] for line in done.stdout.splitlines()[2:]]
+    expected = ["run", "episodes", "checkpoint", "evolution", "seed", "format", "fps", "max_steps", "output_dir"]
+    assert (done.returncode, names) == (0, expected)
+    assert command.HEADLESS["SDL_VIDEODRIVER"] == "dummy"

@@ -1,0 +1,85 @@
+"""Policies from outside the package: what can be exported is, and what can't is refused by a line that says why."""
+
+import numpy as np
+import pytest
+import torch
+from graphs import make_config
+from outside import torch_policies
+from policies import SMALL, observations
+
+from drl_cli.deploy import policy as module
+from drl_cli.deploy.export import CantExport, export
+from drl_cli.deploy.graph import Graph
+from drl_cli.deploy.policy import TrainedPolicy
+from drl_cli.envs.make import read_spec
+
+
+@pytest.fixture
+def make(tmp_path, monkeypatch):
+    """The policy of a run whose policy class is this."""
+
+    def make_it(kind, env="drl_cli.envs.probes:Choose-v0"):
+        config = make_config(*SMALL, f"env={env}", "algo=dqn")
+        spec = read_spec(config.env)
+        monkeypatch.setattr(module, "make_policy", lambda *args: kind(config.algo, config.network, spec, 0))
+        own = kind(config.algo, config.network, spec, 0)
+        size = len(own.params.vector(["net"])) if hasattr(own.params, "vector") else sum(map(np.prod, own.shapes))
+        params = np.random.default_rng(0).standard_normal(int(size)).astype(np.float32)
+        folder = tmp_path / "checkpoints" / "step_1"
+        return TrainedPolicy(config, spec, params, folder, {"env_steps": 1, "opt_steps": 1})
+
+    return make_it
+
+
+@pytest.mark.parametrize("env", ["drl_cli.envs.probes:Choose-v0", "everything:Stacked-v0"])
+def test_the_graph_of_a_torch_policy(make, env):
+    trained = make(torch_policies.Chooses, env)
+    obs, _ = observations(trained, 30)
+    graph = Graph(trained.fresh(), trained.spec, trained.units).eval()
+    with torch.no_grad():
+        (action,) = graph(torch.from_numpy(obs))
+    actions = trained(obs)
+    assert np.array_equal(action.numpy(), actions)
+    assert len(np.unique(actions)) > 1
+
+
+@pytest.mark.slow
+def test_a_torch_policy_is_exported_by_torch_and_onnx(make):
+    trained = make(torch_policies.Chooses)
+    for format in ("torch", "onnx"):
+        _, parity = export(trained, format, 20)
+        assert parity.largest_difference == 0
+    with pytest.raises(CantExport, match=r"torch.export can't trace its modules .*x\.shape\[0\]"):
+        export(make(torch_policies.Fixed), "torch", 20)
+
+
+@pytest.mark.parametrize(
+    ("kind", "format", "words"),
+    [
+        (torch_policies.Chooses, "numpy", "Chooses is made of modules that numpy has not; say format=onnx or"),
+        (torch_policies.Own, "numpy", r"Own has its own greedy\(\).* drl_cli.load"),
+        (torch_policies.Own, "torch", r"Own has its own greedy\(\).* drl_cli.load"),
+        (torch_policies.Own, "onnx", r"Own has its own greedy\(\).* drl_cli.load"),
+    ],
+)
+def test_what_can_not_be_exported_leaves_nothing(make, kind, format, words, tmp_path):
+    trained = make(kind)
+    with pytest.raises(CantExport, match=words):
+        export(trained, format, 20)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert trained(np.eye(3)[1]) in (3, 4, 5)
+
+
+def test_a_policy_with_a_memory_of_its_own_is_told_what_the_last_step_gave(make):
+    kind = type("Memory", (torch_policies.Memory,), {"params": None, "shapes": [(1,)], "load": lambda *args: None})
+    kind.__abstractmethods__ = frozenset()
+    trained = make(kind)
+    obs = np.zeros((2, 3))
+    assert trained(obs).tolist() == [3, 3]  # choices start at 3
+    assert trained(obs).tolist() == [4, 4]
+    assert trained(obs, reward=[0.0, 2.0]).tolist() == [3, 5]  # 2 steps, action 1, and reward: 3 and 5 of 3
+    trained.reset([False, True])
+    assert trained(obs, reward=[1.0, 1.0]).tolist() == [4, 3]  # 3 steps, action 0 and reward 1 are 4 of 3; and anew
+    trained.reset([True, False])
+    trained.reset([False, True])
+    assert trained(obs, reward=[2.0, 2.0]).tolist() == [3, 3]

@@ -1,0 +1,79 @@
+"""Episodes that are recorded are those that are played."""
+
+import numpy as np
+import pytest
+from PIL import Image
+from policies import make_policy
+
+from drl_cli.deploy.episodes import play_together
+from drl_cli.deploy.play import record
+from drl_cli.envs.config import EnvFault
+from drl_cli.envs.frames import CantRender, frame, frames_per_second
+
+PROBE = "env=drl_cli.envs.probes"
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory):
+    overrides = ("env=everything:Everything-v0", "algo=ppo", "+env.kwargs.discrete=true", "+env.kwargs.masked=true")
+    return make_policy(tmp_path_factory.mktemp("run"), *overrides, "network.memory=lstm")
+
+
+def test_returns_and_steps_are_those_of_an_evaluation(policy, tmp_path):
+    path = tmp_path / "a.gif"
+    played = record([policy] * 3, ["one", "two", "three"], [5, 6, 7], path, 100, None)
+    returns = play_together(policy, policy, [5, 6, 7])
+    assert [episode.ret for episode in played] == returns.tolist()
+    assert len({*returns}) > 1
+    assert [(episode.title, episode.steps, episode.was_cut) for episode in played] == [
+        ("one", 12, False), ("two", 12, False), ("three", 12, False),
+    ]  # fmt: skip
+    with Image.open(path) as image:
+        assert image.info["duration"] == 100  # 10 frames per second, as the environment says
+        total = 0
+        for i in range(image.n_frames):  # equal frames are joined
+            image.seek(i)
+            total += image.info["duration"]
+        assert total == 3 * (13 + 10) * 100  # every step of each episode, then its last frame for a second
+
+
+def test_the_environment_is_as_evaluations_have_it(tmp_path):
+    overrides = ("env=everything:Everything-v0", "algo=sac", "+manage.env_kwargs.bonus=100")
+    policy = make_policy(tmp_path, *overrides)
+    (episode,) = record([policy], [""], [5], tmp_path / "a.gif", 100, None)
+    assert episode.ret > 1000
+    assert play_together(policy, policy, [5]).tolist() == [episode.ret]
+
+
+def test_an_episode_is_cut_where_asked(policy, tmp_path):
+    (episode,) = record([policy], [""], [5], tmp_path / "a.gif", 4, 50.0)
+    assert (episode.steps, episode.was_cut) == (4, True)
+
+
+def test_an_environment_without_pictures_says_so_and_leaves_no_file(tmp_path):
+    policy = make_policy(tmp_path, "env=everything:Stacked-v0", "algo=dqn")
+    with pytest.raises(CantRender, match=r"Stacked-v0.*rgb_array"):
+        record([policy], [""], [0], tmp_path / "a.gif", 4, None)
+    assert list(tmp_path.iterdir()) == []
+
+
+class Screen:
+    metadata = None
+
+    def __init__(self, picture):
+        self.picture = picture
+
+    def render(self):
+        if isinstance(self.picture, Exception):
+            raise self.picture
+        return self.picture
+
+
+def test_pictures_that_are_none():
+    for picture in (None, [np.zeros((2, 2, 3))], np.zeros((2, 2)), np.zeros((2, 2, 4)), NotImplementedError()):
+        with pytest.raises(CantRender, match=r"Some-v0.*rgb_array"):
+            frame("Some-v0", Screen(picture))
+    with pytest.raises(EnvFault, match="render raised KeyError"):
+        frame("Some-v0", Screen(KeyError("x")))
+    assert frame("Some-v0", Screen(np.zeros((2, 2, 3)))).dtype == np.uint8
+    assert frames_per_second(Screen(None)) == 30.0

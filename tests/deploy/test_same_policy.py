@@ -1,0 +1,209 @@
+"""A trained policy, the torch graph that is exported, and the standalone numpy policy do the same."""
+
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+import torch
+from policies import make_policy, observations, row
+
+from drl_cli.deploy import check
+from drl_cli.deploy.episodes import play_together
+from drl_cli.deploy.export import FILES, _about, _write_numpy
+from drl_cli.deploy.graph import Graph
+from drl_cli.deploy.policy import at
+from drl_cli.deploy.standalone import Policy
+from drl_cli.runtime.files.checkpoint import write_json
+from drl_cli.runtime.roles.evaluator import Evaluator
+from drl_cli.types import Last, random_obs
+
+PROBE = "env=drl_cli.envs.probes"
+CASES = {
+    "sac": ("env=Pendulum-v1", "algo=sac"),
+    "sac-normalized": (f"{PROBE}:Scaled-v0", "algo=sac", "env.normalize_obs=true", "network.layer_norm=true"),
+    "sac-free": ("env=everything:Free-v0", "algo=sac", "network.activation=elu"),
+    "sac-tree": ("env=everything:Everything-v0", "algo=sac", "env.normalize_obs=true"),
+    "dqn": ("env=CartPole-v1", "algo=dqn", "network.activation=tanh"),
+    "dqn-start": (f"{PROBE}:Choose-v0", "algo=dqn"),
+    "dqn-cnn": (f"{PROBE}:Patch-v0", "algo=dqn"),
+    "dqn-frames": ("env=everything:Stacked-v0", "algo=dqn", "network.channels=0.25"),
+    "dqn-resnet": ("env=everything:Stacked-v0", "algo=dqn", "network=resnet", "network.channels=0.25"),
+    "dqn-flat-image": ("env=everything:Stacked-v0", "algo=dqn", "network=mlp"),
+    "dqn-masked": (f"{PROBE}:Masked-v0", "algo=dqn"),
+    "dqn-masked-part": (f"{PROBE}:Masked-v0", "algo=dqn", "+env.kwargs.part=true"),
+    "ppo-free": ("env=everything:Free-v0", "algo=ppo"),
+    "ppo-choices": (f"{PROBE}:Switches-v0", "algo=ppo"),
+    "ppo-tree-masked": (
+        *("env=everything:Everything-v0", "algo=ppo"),
+        *("+env.kwargs.discrete=true", "+env.kwargs.masked=true", "network.memory=gru"),
+    ),
+    "ppo-lstm": (f"{PROBE}:Cue-v0", "algo=ppo", "network=lstm", "env.normalize_obs=true"),
+}
+
+
+MASKED = ("dqn-masked", "ppo-tree-masked")
+MEMORY = ("ppo-tree-masked", "ppo-lstm")
+
+
+@pytest.fixture(scope="module", params=CASES)
+def case(request, tmp_path_factory):
+    """The trained policy, the one that runs the torch graph, and the one in numpy."""
+    tmp_path = tmp_path_factory.mktemp("run")
+    trained = make_policy(tmp_path, *CASES[request.param])
+    spec = {"format": "numpy", "file": FILES["numpy"], **_about(trained), **trained.signature}
+    write_json(tmp_path / "spec.json", spec | _write_numpy(trained, "numpy", tmp_path))
+    in_numpy, in_torch = Policy(tmp_path), Policy(tmp_path)
+    graph = Graph(trained.fresh(), trained.spec, trained.units).eval()
+
+    def run(inputs):
+        with torch.no_grad():
+            return [output.numpy() for output in graph(*map(torch.from_numpy, inputs))]
+
+    in_torch._run = run
+    return trained, in_torch, in_numpy
+
+
+def started(case):
+    for policy in case:
+        policy.reset()
+    return case
+
+
+@contextmanager
+def recorded(trained):
+    """What the network gives, in a list."""
+    policy, given = getattr(trained.policy, "policy", trained.policy), []
+    forward = policy.forward
+
+    def record(obs, last):
+        out = forward(obs, last)
+        given.append(out[0][:, : trained.spec.action.size])
+        return out
+
+    policy.forward = record
+    yield given
+    del policy.forward
+
+
+def assert_same(trained, ours, theirs):
+    for part in trained.units.outputs:
+        one, other = at(ours, part.path), at(theirs, part.path)
+        assert np.asarray(one).dtype == np.asarray(other).dtype
+        if part.choices:
+            np.testing.assert_array_equal(one, other)
+        else:
+            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_batches_of_real_observations(case):
+    trained, *exported = started(case)
+    obs, masks = observations(trained, 40)
+    with recorded(trained) as given:
+        actions = trained(obs, masks)
+    for policy in exported:
+        assert_same(trained, policy(obs, masks), actions)
+        if trained.spec.action.kind != "box":
+            allowed = policy.values > -1e8
+            np.testing.assert_allclose(policy.values[allowed], given[0][allowed], rtol=1e-5, atol=1e-5)
+            assert allowed.all() == all(part.name != "action_mask" for part in trained.units.inputs)
+    assert np.ptp(given[0], axis=0).min() > 1e-3  # else nothing was compared
+
+
+def test_an_action_of_one_observation_is_the_environments_own(case):
+    obs, masks = observations(case[0], 5)
+    for policy in case:
+        policy.reset()
+        batch = policy(obs, masks)
+        policy.reset()
+        mask = None if masks is None else masks[3]
+        one = policy(row(obs, 3), mask)
+        assert case[0].units.actions.contains(one), one
+        assert_same(case[0], one, row(batch, 3))
+
+
+@pytest.mark.parametrize("case", MASKED, indirect=True)
+def test_a_mask_forbids_and_one_that_forbids_all_allows_all(case):
+    trained, *exported = started(case)
+    obs, masks = observations(trained, 30)
+    free = trained(obs, np.ones_like(masks))
+    trained.reset()
+    assert_same(trained, trained(obs, np.zeros_like(masks)), free)
+    for policy in exported:
+        assert_same(trained, policy(obs, np.zeros_like(masks)), free)
+    with pytest.raises(ValueError, match="action_mask"):
+        trained(obs)
+
+
+@pytest.mark.parametrize("case", MEMORY, indirect=True)
+def test_the_state_of_a_memory_goes_on_and_begins_anew(case):
+    trained, *exported = started(case)
+    steps = [observations(trained, 6, seed) for seed in range(5)]
+    ended = np.array([False, True, False, False, True, False])
+    for i, (obs, masks) in enumerate(steps):
+        if i == 3:
+            for policy in case:
+                policy.reset(ended)
+        actions = trained(obs, masks)
+        for policy in exported:
+            assert_same(trained, policy(obs, masks), actions)
+            np.testing.assert_allclose(policy._state, trained_state(trained), rtol=1e-4, atol=1e-5)
+    before = trained_state(trained)
+    trained.reset()
+    for obs, masks in steps[3:]:
+        trained(obs, masks)
+    after = trained_state(trained)
+    np.testing.assert_allclose(after[ended], before[ended], rtol=1e-5, atol=1e-6)
+    assert (np.abs(after - before)[~ended] > 1e-5).any(1).all()
+    with pytest.raises(ValueError, match="remembers 6 episodes"):
+        trained(*observations(trained, 2))
+    obs, last = random_obs(trained.spec.obs, 2, np.random.default_rng(0)), Last.none(trained.spec, 2)
+    with pytest.raises(ValueError, match="broadcast"):  # in the middle of episodes there can't be fewer
+        trained.policy.greedy(obs, last._replace(begins=np.array([True, False])))
+
+
+def trained_state(trained):
+    policy = getattr(trained.policy, "policy", trained.policy)
+    return policy.encoder.memory
+
+
+@pytest.mark.parametrize("case", ["dqn-frames", "dqn-masked-part", "ppo-tree-masked"], indirect=True)
+def test_episodes_are_those_of_an_evaluation(case):
+    trained, *_ = started(case)
+    seeds = [3, 4, 5, 6]
+    expected = Evaluator(trained.config, trained.spec, seeds).evaluate(trained.params).returns
+    trained(*observations(trained, 2))  # it remembers others
+    returns = play_together(trained, trained, seeds)
+    np.testing.assert_allclose(returns, expected, rtol=1e-6)
+    assert len(np.unique(expected)) > 1
+
+
+@pytest.mark.parametrize("case", ["ppo-tree-masked"], indirect=True)
+def test_observations_outside_their_space(case):
+    for policy in started(case):
+        obs, masks = observations(policy if policy is case[0] else case[0], 3)
+        step, pair, bits = obs["inner"]
+        for wrong, words in (
+            ({**obs, "inner": (step + 4, pair, bits)}, r"obs\.inner\.0 is outside"),
+            ({**obs, "inner": (step - 4, pair, bits)}, r"obs\.inner\.0 is outside"),
+            ({**obs, "inner": (step, pair + np.array([0, 2]), bits)}, r"obs\.inner\.1 is outside"),
+            ({**obs, "camera": obs["camera"] / 255}, r"obs\.camera is float64, expected uint8"),
+            ({**obs, "who": obs["who"][:2]}, r"obs\.who has shape \(2, 2\), expected \(2,\)"),
+            ({"camera": obs["camera"], "inner": obs["inner"]}, "no part 'who'"),
+            ({**obs, "inner": (step, pair)}, r"no part 'inner\.2'"),
+        ):
+            with pytest.raises(ValueError, match=words):
+                policy(wrong, masks)
+        with pytest.raises(ValueError, match="action_mask has shape"):
+            policy(obs, masks[:, :5])
+        policy(obs, masks)
+
+
+@pytest.mark.parametrize("case", ["sac-tree", *MEMORY], indirect=True)
+def test_episodes_played_by_the_exported_policy(case, monkeypatch):
+    monkeypatch.setattr(check, "LEAST_OBSERVATIONS", 100)
+    trained, _, in_numpy = started(case)
+    parity = check.compare(trained, in_numpy, 4)
+    assert 100 <= parity.observations < 150
+    assert parity.problem() is None
+    assert parity.return_trained == pytest.approx(parity.return_exported, rel=1e-4, abs=1e-4)
+    assert parity.standard_error > 0

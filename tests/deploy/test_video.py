@@ -1,0 +1,85 @@
+"""Frames become files that open again."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from drl_cli.deploy import video
+from drl_cli.deploy.video import Video, VideoFailed, best_format, captioned, find_ffmpeg
+
+
+def frames(num, height=300, width=400):
+    return [np.full((height, width, 3), 5 * i % 256, np.uint8) for i in range(num)]
+
+
+def write(path, fps, pictures):
+    with Video(path, fps) as one:
+        for frame in pictures:
+            one.write(frame, [])
+
+
+@pytest.mark.parametrize("suffix", ["webp", "gif"])
+def test_an_animation_has_its_frames_at_most_25_a_second_and_320_wide(tmp_path, suffix):
+    path = tmp_path / "new" / f"a.{suffix}"
+    write(path, 50.0, frames(20))
+    with Image.open(path) as image:
+        assert (image.n_frames, image.size) == (10, (320, 240))
+        image.seek(9)
+        image.load()
+        assert image.info["duration"] in (40, 9 * 40 + 40)  # of each frame; in all of them, as WebP has it
+        assert abs(np.asarray(image.convert("RGB")).mean() - 90) < 3
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_mp4_by_ffmpeg_with_odd_sides(tmp_path):
+    imageio = pytest.importorskip("imageio_ffmpeg")
+    path = tmp_path / "a.mp4"
+    write(path, 20.0, [*frames(9, 301, 251), *frames(1, 100, 100)])  # the last one has another size
+    reader = imageio.read_frames(str(path))
+    meta = next(reader)
+    assert (meta["size"], meta["fps"], meta["codec"]) == ((252, 302), 20.0, "h264")
+    assert len(list(reader)) == 10
+
+
+def test_what_ffmpeg_says_is_told_and_no_file_is_left(tmp_path):
+    if find_ffmpeg() is None:
+        pytest.skip("no ffmpeg here")
+    with pytest.raises(VideoFailed, match="ffmpeg"):
+        write(tmp_path / "a.mp4", 0.0, frames(200))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_exception_leaves_no_file(tmp_path):
+    with pytest.raises(AttributeError):
+        write(tmp_path / "a.gif", 20.0, [*frames(1), None])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_captions_cover_the_upper_left_corner_and_nothing_else():
+    frame = np.full((400, 600, 3), 200, np.uint8)
+    picture = captioned(frame, ["sac", "return 12.5"])
+    changed = (picture != frame).any(-1)
+    assert changed[:30, :50].any()
+    assert not changed[80:].any()
+    assert not changed[:, 300:].any()
+    assert picture.max() > 250  # white text
+    other = captioned(frame, ["sac", "return 13.5"])
+    assert (other != picture).any()
+    assert (frame == 200).all()
+    assert np.array_equal(captioned(frame, []), frame)
+
+
+def test_small_frames_are_enlarged_by_a_whole_number():
+    frame = np.arange(84 * 60 * 3, dtype=np.uint32).astype(np.uint8).reshape(84, 60, 3)
+    picture = captioned(frame, [])
+    assert picture.shape == (252, 180, 3)
+    assert np.array_equal(picture[::3, ::3], frame)
+
+
+def test_without_ffmpeg_it_is_an_animated_image(monkeypatch):
+    monkeypatch.setattr(video, "find_ffmpeg", lambda: "/bin/ffmpeg")
+    assert best_format() == "mp4"
+    monkeypatch.setattr(video, "find_ffmpeg", lambda: None)
+    assert best_format() == "webp"
+    monkeypatch.setattr("PIL.features.check", lambda feature: False)
+    assert best_format() == "gif"

@@ -1,0 +1,237 @@
+"""Learning: which calls one train call and one version are made of, what is counted of them, and when."""
+
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from graphs import COUNTER, TINY, make_config
+
+from drl_cli.runtime.edges.calls import Calls
+from drl_cli.runtime.errors import Diverged
+from drl_cli.runtime.messages import LoadParams, SampleBatch, TrainReport
+from drl_cli.runtime.orchestrator import learning as module
+from drl_cli.runtime.orchestrator.edges import Edges
+from drl_cli.runtime.orchestrator.learning import CALL_S, Learning
+from drl_cli.runtime.orchestrator.progress import Progress
+from drl_cli.runtime.place.handles import LocalRef
+
+
+class Noted:
+    """Every call, with its name; what is answered is told by `answers`."""
+
+    def __init__(self, **answers):
+        self.answers, self.calls = answers, []
+
+    def __getattr__(self, name):
+        def call(*args, **options):
+            self.calls.append((name, *args, *options.values()))
+            return self.answers.get(name)
+
+        return call
+
+
+def report(opt_steps, num_updates=4, skipped=0, seconds=1.0, num_batches=4, dropped=0):
+    return TrainReport(opt_steps, num_updates, skipped, {}, seconds, num_batches, dropped, {}, 0.0)
+
+
+class Made:
+    """Learning with everything around it noted; answers come when `react` is called."""
+
+    def __init__(self, *overrides, num=1, reports=None, mode="async"):
+        options = (*TINY, COUNTER, f"mode={mode}", f"trainer.num={num}", "orchestrator.sample_load_ratio=8")
+        config = make_config(*options, *overrides)
+        self.reports = [LocalRef(value) for value in reports or [report(4)] * num]
+        self.priorities = [LocalRef(f"priorities {i}") for i in range(num)]
+        self.published = LocalRef(LoadParams(3, 8, 80)), LocalRef("params 3")
+        self.replay = Noted(sample=(1, "parts"), update_priorities=LocalRef())
+        self.replay.shards = ["shard 0", "shard 1"]
+        self.trainers = Noted(train=(self.reports, self.priorities), publish=self.published, connect=[])
+        self.trainers.roles = ["trainer"] if num == 1 else [f"trainer {i}" for i in range(num)]
+        self.trainers.trainers = [f"handle {i}" for i in range(num)]
+        self.server, self.limiter = Noted(call=LocalRef()), Noted()
+        edges = Edges(None, self.replay, self.trainers, self.server, None, share=lambda ref: ("shared", ref))
+        self.progress, self.calls = Progress(config, time.time()), Calls(60.0)
+        self.progress.env_steps = 77
+        self.learning = Learning(config, edges, self.limiter, self.progress, self.calls)
+        self.learning.params_header = LoadParams(2, 0, 20)
+
+    def react(self):
+        while self.calls.pending:
+            self.calls.react((), 0.0, ())
+
+    @property
+    def trace(self):
+        return {route: count for route, count in self.progress.trace.counts.items() if count}
+
+
+def test_a_train_call_asks_one_shard_for_all_trainers():
+    made = Made("replay=prioritized", num=2)
+    assert made.learning.is_idle
+    made.learning.train(5)
+    assert made.replay.calls == [("sample", SampleBatch(5, 16, 2, 2, 77))]
+    assert made.trainers.calls == [("train", "parts")]
+    assert made.limiter.calls == [("issue_sample", 5)]
+    assert made.trace == {3: 1, 4: 2}
+    assert (made.learning.training, made.learning.is_idle, made.learning.is_ahead) == (1, False, False)
+    assert [role for role, *_ in made.calls.pending.values()] == ["trainer 0", "trainer 1"]
+    made.react()
+    assert made.replay.calls[1:] == [("update_priorities", 1, ref) for ref in made.priorities]
+    assert made.trace == {3: 1, 4: 2, 5: 2}
+    assert made.limiter.calls[1:] == [("unserved", 1, 0)]  # four of the five were there
+    assert (made.learning.training, made.learning.is_idle, made.learning.is_ahead) == (0, True, True)
+    assert (made.progress.opt_steps, made.progress.samples) == (4, 4)
+
+
+def test_without_priorities_none_go_back_and_what_replay_dropped_is_told():
+    made = Made(reports=[report(3, num_updates=2, skipped=1, num_batches=3, dropped=6)])
+    made.learning.train(4)
+    made.react()
+    assert len(made.replay.calls) == 1
+    assert 5 not in made.trace
+    assert made.limiter.calls[1:] == [("unserved", 1, 6)]
+
+
+def test_a_report_counts_when_all_trainers_have_answered():
+    made = Made(num=2)
+    made.learning.train(4)
+    first = next(iter(made.calls.pending))
+    made.calls.pending.pop(first)[1](first)
+    assert (made.learning.training, made.progress.opt_steps) == (1, 0)
+    made.react()
+    assert (made.learning.training, made.progress.opt_steps) == (0, 4)
+
+
+def test_an_error_of_one_trainer_is_that_of_who_has_the_bad_data():
+    made = Made()
+    error, worse = Diverged("loss is NaN"), Diverged("reward of worker 2")
+    made.reports[0].error = error
+    made.trainers.answers["at_fault"] = worse
+    made.learning.train(4)
+    with pytest.raises(Diverged, match="reward of worker 2") as caught:
+        made.react()
+    assert caught.value.__cause__ is error
+    assert made.trainers.calls[-1] == ("at_fault", made.reports, error)
+
+
+def test_a_batch_is_of_the_version_that_is_on_its_way():
+    made = Made()
+    made.learning.publish()
+    made.learning.train(4)
+    assert made.replay.calls == [("sample", SampleBatch(4, 16, 3, 1, 77))]
+
+
+def test_the_trainer_is_idle_while_no_call_is_under_way(monkeypatch):
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(module, "now", lambda: clock.now)
+    made = Made()
+    idle = made.progress.trainer_idle
+    for seconds, expected in ((1.0, 0.0), (4.0, 3.0)):
+        clock.now += seconds - 1.0
+        made.learning.train(4)
+        clock.now += 0.5
+        made.trainers.answers["train"] = [LocalRef(report(4))], [LocalRef()]
+        made.learning.train(4)
+        assert idle.seconds(clock.now) == expected
+        clock.now += 0.5
+        made.react()
+        assert idle.seconds(clock.now) == expected
+    assert made.progress.train_started == 100.0
+
+
+@pytest.mark.parametrize(
+    ("mode", "opt_steps", "publishes"), [("async", 8, True), ("async", 7, False), ("sync", 8, False)]
+)
+def test_a_version_is_due_after_so_many_updates_and_only_where_nobody_waits(mode, opt_steps, publishes):
+    made = Made(mode=mode, reports=[report(opt_steps)])
+    made.learning.train(4)
+    made.calls.react((), 0.0, ())
+    assert made.learning.publishing == publishes
+    assert [call for call in made.trainers.calls if call[0] == "publish"] == [("publish", 3, 77)] * publishes
+    assert made.learning.is_idle != publishes
+
+
+def test_one_version_at_a_time():
+    made = Made(reports=[report(100)])
+    made.learning.publishing = True
+    made.learning.train(4)
+    made.react()
+    assert [call[0] for call in made.trainers.calls] == ["train"]
+
+
+def test_a_version_goes_to_the_server_and_is_told():
+    made, told = Made(), []
+    made.learning.on_published = lambda *args: told.append(args)
+    made.learning.publish()
+    assert made.trainers.calls == [("publish", 3, 77)]
+    assert [role for role, *_ in made.calls.pending.values()] == ["trainer"]
+    made.react()
+    header, params = made.published[0].value, made.published[1]
+    assert (made.learning.params_header, made.learning.params) == (header, ("shared", params))
+    assert made.server.calls == [("call", "push", header, params)]
+    assert told == [(header, ("shared", params))]
+    assert (made.progress.loads, made.trace) == (1, {6: 1})
+    assert not made.learning.publishing
+
+
+def test_a_run_that_goes_on_begins_with_its_version():
+    made, params = Made(), np.ones(2)
+    made.learning.go_on(LoadParams(9, 90, 900), params)
+    assert made.learning.params_header == LoadParams(9, 90, 900)
+    assert made.learning.params == ("shared", params)
+    assert made.server.calls == [("call", "push", LoadParams(9, 90, 900), ("shared", params))]
+    assert made.trainers.calls == []
+    assert made.learning.is_ahead is False
+
+
+def test_a_worker_that_comes_back_gets_what_the_server_has():
+    made, header, params = Made(), LocalRef(LoadParams(2, 0, 0)), LocalRef("theirs")
+    made.server.answers["call"] = header, params
+    assert made.learning.pull() is params
+    assert made.server.calls == [("call", "pull", 2)]
+    assert made.calls.pending[header][0] == "parameter server"
+
+
+def test_trainers_meet_under_their_names():
+    made, refs = Made(num=2), [LocalRef(), LocalRef()]
+    made.trainers.answers["connect"] = refs
+    made.learning.connect()
+    assert {ref: role for ref, (role, *_) in made.calls.pending.items()} == dict(
+        zip(refs, made.trainers.roles, strict=True)
+    )
+    alone = Made()
+    alone.learning.connect()
+    assert alone.calls.pending == {}
+
+
+def test_every_shard_and_trainer_may_be_to_blame(monkeypatch):
+    made, asked, error = Made(num=2), [], KeyError("peer")
+    monkeypatch.setattr(module, "blame", lambda *args: asked.append(args))
+    made.learning.blame(error)
+    roles = {"replay 0": "shard 0", "replay 1": "shard 1", "trainer 0": "handle 0", "trainer 1": "handle 1"}
+    assert asked == [(roles, error)]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "report_s", "updates"),
+    [
+        ((), CALL_S * 2, 8),  # sixteen took twice as long as they may
+        ((), CALL_S / 10, 32),  # never more than a hand-over pays for
+        ((), CALL_S * 100, 1),
+        ((), 0.0, 32),
+        (("trainer.updates_per_call=5",), CALL_S * 100, 5),
+        (("debug.in_process=true",), CALL_S * 100, 32),
+    ],
+)
+def test_train_calls_are_as_long_as_one_version_may_wait(overrides, report_s, updates):
+    ratio = ("orchestrator.sample_insert_ratio=1", "worker.block_rows=64", "debug.in_process=false")
+    made = Made(*ratio, *overrides, reports=[report(16, seconds=report_s, num_batches=16)])
+    first = 5 if overrides and "updates" in overrides[0] else 32
+    assert made.learning.call_updates == made.learning.config.updates_per_call == first
+    made.learning.train(16)
+    made.react()
+    assert made.learning.call_updates == updates
+    made.reports[0].value = report(16, num_updates=0, seconds=9.0, num_batches=0)
+    made.learning.train(16)
+    made.react()
+    assert made.learning.call_updates == updates  # nothing can be told from no batch

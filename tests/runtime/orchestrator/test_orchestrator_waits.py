@@ -1,0 +1,261 @@
+"""Orchestrator: how long it waits, what ends it, and what it saves when a role is lost."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from graphs import COUNTER
+
+from drl_cli.runtime.errors import RoleLost
+from drl_cli.runtime.files.checkpoint import load_model, read_manifest
+from drl_cli.runtime.messages import LoadParams
+from drl_cli.runtime.orchestrator import orchestrator as module
+from drl_cli.runtime.orchestrator.orchestrator import CLOSE_S, RESCUE_S
+from drl_cli.runtime.place.handles import ActorDied, LocalRef, ObjectLost
+from drl_cli.utils.group import PeerLost
+
+
+@pytest.fixture
+def still(build_graph, monkeypatch):
+    """A graph at second 100 that has not begun; its waits are noted, and no answer comes."""
+    graph, clock = build_graph(COUNTER, "mode=async", "stop.wall_s=30"), SimpleNamespace(now=100.0)
+    graph.manage.poll()
+    monkeypatch.setattr(module, "now", lambda: clock.now)
+    graph.clock, graph.waits, graph.overdue = clock, [], []
+    graph.calls.react = lambda others, timeout_s, patient: graph.waits.append((others, timeout_s, patient))
+    graph.pool.kill_overdue = graph.overdue.append
+    graph.reports.next, graph.pool.next_deadline = 160.0, lambda: 170.0
+    return graph
+
+
+def test_it_waits_until_the_next_thing_is_due(still):
+    still.manage.under_way = lambda: ["an evaluation"]
+    still._wait()
+    still.pool.next_deadline = lambda: 130.0
+    still._wait()
+    still.hand_over.ends = 100.5
+    still._wait()
+    still.clock.now, still.deadline = 100.25, 100.375
+    still._wait()
+    assert [timeout_s for _, timeout_s, _ in still.waits] == [60.0, 30.0, 0.5, 0.125]
+    assert all(others == ["an evaluation"] and patient is still.pool.busy for others, _, patient in still.waits)
+    assert still.overdue == [100.0, 100.0, 100.0, 100.25]
+
+
+def test_a_rescue_has_its_time_and_no_more(still):
+    still.deadline = 100.0
+    still._wait()
+    still.clock.now = 100.1
+    with pytest.raises(RoleLost, match=f"no checkpoint within {RESCUE_S:g} s"):
+        still._wait()
+
+
+def test_what_is_wrong_with_ray_ends_the_run(still):
+    still.health = lambda: "Ray's raylet died, and all roles with it"
+    with pytest.raises(RoleLost, match="Ray's raylet died"):
+        still._wait()
+    assert still.waits == []
+
+
+@pytest.mark.parametrize("error", [PeerLost("no peer"), ObjectLost("a batch is gone")])
+def test_whose_absence_another_role_reports_is_found_out(still, error):
+    def react(*args, **options):
+        raise error
+
+    still.calls.react = react
+    still.learning.blame = lambda why: RoleLost(f"replay 0 died ({why})")
+    with pytest.raises(RoleLost, match=rf"replay 0 died \({error}\)") as caught:
+        still._wait()
+    assert caught.value.__cause__ is error
+
+
+def test_only_one_that_comes_back_gets_what_the_server_has(still):
+    given, (member, *_) = [], still.pool.members
+    still.hand_over.dispatch = lambda member, header, params: given.append((header, params))
+    still.learning.pull, still.learning.params = lambda: "the server's", "the newest"
+    random = iter([True, False, False, False])
+    still.pace.is_random = lambda: next(random)
+    for version, lost in ((-1, False), (-1, True), (4, False), (4, True)):
+        still.learning.params_header, member.version = LoadParams(version, 5, 6), -1
+        member.causes = ["died"] * lost
+        still._dispatch(member)
+    assert [params for _, params in given] == ["the newest", "the newest", "the newest", "the server's"]
+    assert [header.random_actions for header, _ in given] == [True, False, False, False]
+    assert [header.version for header, _ in given] == [-1, -1, 4, 4]
+
+
+def test_reports_and_the_wall_clock_are_looked_at(still):
+    sent, process_s = [], iter([29.0, 30.0, 31.0])
+    still.progress.process_s = lambda: next(process_s)
+    still.reports.send = sent.append
+    still.clock.now = 159.9
+    still._housekeeping()
+    assert (sent, still.stop_reason) == ([], None)
+    still.clock.now = 160.0
+    still._housekeeping()
+    assert (sent, still.stop_reason) == ([still.learning.params_header], "wall_s")
+
+
+def test_it_is_paused_and_stopped_from_outside(still):
+    seen = [still.paused]
+    for change in (still.pause, still.pause, still.resume, still.toggle_pause, still.toggle_pause):
+        change()
+        seen.append(still.paused)
+    assert seen == [False, True, True, False, True, False]
+    assert (still.stop_reason, still.interrupted) == (None, False)
+    still.interrupt()
+    still.stop("return")
+    assert (still.stop_reason, still.interrupted) == ("signal", True)  # the first reason counts
+
+
+@pytest.mark.parametrize(
+    ("is_due", "is_settled", "saved", "trained"),
+    [(False, True, 0, [4, 2]), (True, False, 0, []), (True, True, 1, [4, 2])],
+)
+def test_before_a_checkpoint_no_train_call_is_made(still, is_due, is_settled, saved, trained):
+    calls, updates = [], iter([4, 2, 0])
+    still.saver.is_due, still._is_settled = lambda env_steps: is_due, lambda: is_settled
+    still._save = lambda: calls.append("saved")
+    still.pace.updates, still.learning.train = lambda: next(updates), calls.append
+    still.pace.may_collect, still._idle = lambda: False, lambda: None
+    still.calls.pending["a call"] = None
+    still._step_async()
+    assert calls == ["saved"] * saved + trained
+
+
+def test_those_that_waited_longest_collect_first_as_far_as_there_is_room(still):
+    members = [SimpleNamespace(index=i, issued=issued) for i, issued in enumerate([30.0, 10.0, 20.0, 40.0])]
+    asked, room = [], iter([True, True, True, False])
+    still.pool.idle = lambda: members
+    still.hand_over.arrived.append(SimpleNamespace(member=2))  # it is to be handed over first
+    still.hand_over.is_due, still.pace.updates = lambda: False, lambda: 0
+    still.pace.may_collect, still._idle = lambda: next(room), lambda: None
+    still._dispatch = lambda member: asked.append(member.index)
+    still._step_async()
+    assert asked == [1, 0]
+
+
+def test_an_evaluation_is_said_and_may_be_the_goal(still):
+    said = []
+    still.progress.evaluated, still.reports.evaluated = lambda report: report == "good", said.append
+    still.manage.on_evaluation("bad")
+    assert (said, still.stop_reason) == (["bad"], None)
+    still.manage.on_evaluation("good")
+    assert (said, still.stop_reason) == (["bad", "good"], "return")
+
+
+def test_the_end_closes_every_role(build_graph):
+    graph, closed = build_graph(COUNTER, "mode=sync", "worker.num=2"), []
+    graph.manage.close = lambda *args: closed.append(args)
+    for member in graph.pool.members:
+        member.handle.role.close = lambda index=member.index: closed.append(index)
+    graph.close("done")
+    assert closed == [("done", CLOSE_S), 0, 1]
+
+
+def test_a_run_goes_on_from_its_counters(build_graph):
+    graph = build_graph(COUNTER, "mode=async", "checkpoint.period=100", "manage.eval_period=100")
+    graph.progress.load_state(graph.progress.state() | {"env_steps": 260}, has_replay=True)
+    params = graph.trainers.trainers[0].role.algorithm.policy_params()
+    graph.go_on(LoadParams(7, 40, 250), params)
+    assert (graph.hand_over.issued, graph.saver.next) == (260, 300)
+    assert graph.learning.params_header == LoadParams(7, 40, 250)
+    assert graph.learning.server.role.params_header == LoadParams(7, 40, 250)
+    evaluated = []
+    graph.manage.evaluate = lambda header, params: evaluated.append(header.env_steps)
+    for env_steps in (299, 300):
+        graph.reports.published(LoadParams(env_steps, 50, env_steps), None)
+    assert evaluated == [300]
+    counts = graph.state()["counts"]
+    assert (counts["version"], counts["env_steps"]) == (7, 260)
+    assert set(graph.state()) == {"counts", "progress", "limiter", "shards", "incarnation", "workers"}
+    json.dumps(graph.state())
+
+
+def stopped(build_graph, *overrides):
+    """A graph that has made updates and is then stopped, as if a role had been lost."""
+    graph = build_graph(COUNTER, "mode=sync", "worker.num=2", "checkpoint.period=10000", *overrides)
+    collected = graph.progress.collected
+
+    def note(header):
+        collected(header)
+        if graph.progress.env_steps >= 256:
+            graph.stop("lost")
+
+    graph.progress.collected = note
+    graph.run()
+    assert graph.stop_reason == "lost"
+    return graph
+
+
+def test_a_rescue_saves_everything_but_the_workers(build_graph, monkeypatch):
+    graph = stopped(build_graph)
+    monkeypatch.setattr(module, "now", lambda: 500.0)
+    graph.rescue()
+    assert not graph.saver.busy
+    assert graph.deadline == 500.0 + RESCUE_S
+    graph.close("failed")
+    manifest = read_manifest(graph.folder / "checkpoints" / "last")
+    assert manifest["env_steps"] == graph.learning.params_header.env_steps == 256
+    parts = {name.removeprefix("state.").partition(".")[0] for name in manifest["sha256"]} - {"model"}
+    assert parts == {"orchestrator", "trainer", "replay-0"}
+
+
+def test_without_the_trainer_a_rescue_saves_the_newest_model(build_graph):
+    graph = stopped(build_graph)
+    graph.trainers.trainers[0].call = lambda *args, **options: LocalRef(error=ActorDied("signal 9"))
+    graph.rescue()
+    graph.close("failed")
+    params, manifest = load_model(max((graph.folder / "checkpoints").glob("step_*")))
+    newest = graph.learning.server.role
+    assert manifest["version"] == newest.params_header.version > 0
+    assert params.tobytes() == newest.params.tobytes()
+
+
+def test_before_the_first_version_there_is_nothing_to_rescue(build_graph):
+    graph = build_graph(COUNTER, "mode=async")
+    graph.rescue()
+    assert graph.deadline is None
+    assert not list((graph.folder / "checkpoints").iterdir())
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_the_end_publishes_reports_saves_and_evaluates_the_last_weights(build_graph, mode):
+    graph, finished, sent = build_graph(COUNTER, f"mode={mode}", "total_env_steps=300"), [], []
+    graph.run()
+    graph.manage.finish = lambda *args, is_over: finished.append((args, is_over))
+    send = graph.reports.send
+    graph.reports.send = lambda header: (sent.append(header), send(header))
+    assert graph.trainer_facts is None
+    graph.finish()
+    newest = graph.learning.params_header
+    assert newest.opt_steps == graph.progress.opt_steps > 0
+    assert sent == [newest]
+    ((args, is_over),) = finished
+    assert args == (newest, graph.learning.params, graph.config.orchestrator.stall_s)
+    assert not is_over()
+    graph.interrupt()
+    assert is_over()
+    assert graph.trainer_facts["device"] == "cpu"
+    assert not graph.saver.busy
+    saved = read_manifest(graph.folder / "checkpoints" / "last")
+    assert (saved["version"], saved["opt_steps"]) == (newest.version, newest.opt_steps)
+    assert any("worker" in name for name in saved["sha256"]) == graph.config.restores_workers
+
+
+def test_in_sync_every_update_that_is_paid_for_is_made_and_checkpoints_come_in_time(build_graph):
+    args = ("orchestrator.min_inserts=1", "orchestrator.sample_insert_ratio=0.03125", "worker.block_rows=32")
+    graph = build_graph(COUNTER, "mode=sync", *args, "checkpoint.period=96", "checkpoint.keep_last=99")
+    seen, housekeeping = [], graph._housekeeping
+
+    def note():
+        if not graph.calls.pending and not graph.hand_over.arrived:
+            seen.append((graph.progress.env_steps, graph.limiter.owed()))
+        housekeeping()
+
+    graph._housekeeping = note
+    graph.run()
+    assert {owed for steps, owed in seen if steps == graph.hand_over.issued} == {0}
+    assert graph.progress.opt_steps == 15  # one for each hand-over after the first
+    steps = [int(path.name[5:14]) for path in sorted((graph.folder / "checkpoints").glob("step_*[0-9]"))]
+    assert steps == [32, 96, 192, 288, 384, 480]

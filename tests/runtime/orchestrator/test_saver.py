@@ -1,0 +1,205 @@
+"""Saver: which states a checkpoint is put together from, and what a failure of one of them costs."""
+
+import errno
+from types import SimpleNamespace
+
+import pytest
+from graphs import COUNTER, TINY, make_config
+
+from drl_cli.runtime.edges.calls import Calls
+from drl_cli.runtime.errors import RoleLost
+from drl_cli.runtime.messages import LoadParams
+from drl_cli.runtime.orchestrator import saver as module
+from drl_cli.runtime.orchestrator.edges import Edges
+from drl_cli.runtime.orchestrator.saver import Saver, drop_drafts
+from drl_cli.runtime.place.handles import ActorDied, LocalRef
+
+
+class Role:
+    """Answers its calls with what comes next in its list of answers to the method, errors among them."""
+
+    def __init__(self, **answers):
+        self.answers, self.calls = answers, []
+
+    def call(self, method, *args):
+        self.calls.append((method, *args))
+        answer = self.answers[method].pop(0)
+        return LocalRef(error=answer) if isinstance(answer, Exception) else LocalRef(answer)
+
+
+class Manage:
+    """Notes the commits, and answers when it is told to."""
+
+    def __init__(self):
+        self.commits, self.answer = [], None
+
+    def commit(self, parts, on_done):
+        self.commits.append(parts)
+        self.answer = on_done
+
+
+class Made:
+    """A saver, the roles around it, and what it calls."""
+
+    def __init__(self, root, *overrides, shards=({},), workers=("w0", "w1"), trainer="t"):
+        config = make_config(*TINY, COUNTER, "mode=sync", "checkpoint.period=100", *overrides)
+        self.members = [SimpleNamespace(index=5 + i, handle=Role(state=[w] * 9)) for i, w in enumerate(workers)]
+        self.shards = [Role(**{"begin_save": [], "save_part": [], "abort_save": [0] * 9, **shard}) for shard in shards]
+        self.manage, self.calls, self.root = Manage(), Calls(60.0), root
+        answer = LocalRef(error=trainer) if isinstance(trainer, Exception) else LocalRef(trainer)
+        edges = Edges(
+            SimpleNamespace(members=self.members),
+            SimpleNamespace(shards=self.shards),
+            SimpleNamespace(state=lambda: answer),
+            *(None, self.manage, None),
+        )
+        self.saver = Saver(config, edges, self.calls, root)
+
+    def begin(self, env_steps, version=3, **options):
+        self.counters = {"counts": {"env_steps": env_steps}, "more": 1}
+        self.saver.begin(LoadParams(version, 1, env_steps), "params", self.counters, **options)
+        while self.calls.pending:
+            self.calls.react((), 0.0, ())
+
+    def committed(self):
+        """Names of the states, and the sums, of the last commit."""
+        _, _, _, _, sums, names, *states = self.manage.commits[-1]
+        assert len(names) == len(states)
+        return dict(zip(names, (ref.value for ref in states), strict=True)), sums
+
+
+def test_all_parts_are_put_together(tmp_path):
+    shards = [{"begin_save": [400], "save_part": [None, {"b": "2", "c": "3"}]}, {"begin_save": [{"a": "1"}]}]
+    made = Made(tmp_path, shards=shards)
+    made.begin(200)
+    draft, params_header, params, counters, _, names, *_ = made.manage.commits[0]
+    assert (params_header, params, counters) == (LoadParams(3, 1, 200), "params", made.counters)
+    assert names == ("trainer", "worker 5", "worker 6")
+    assert made.committed() == ({"trainer": "t", "worker 5": "w0", "worker 6": "w1"}, {"a": "1", "b": "2", "c": "3"})
+    assert "step_000000200" in draft
+    assert [shard.calls[0] for shard in made.shards] == [("begin_save", draft, None)] * 2
+    assert [shard.calls[1:] for shard in made.shards] == [[("save_part",)] * 2, []]
+    assert made.saver.busy
+    made.manage.answer(str(tmp_path / "step_000000200"))
+    assert (made.saver.busy, made.saver.last) == (False, tmp_path / "step_000000200")
+    for shard in made.shards:
+        shard.answers["begin_save"].append({"d": "4"})
+    made.begin(300, workers=False)
+    assert made.committed()[0] == {"trainer": "t"}
+    assert made.shards[0].calls[-1] == ("begin_save", made.manage.commits[1][0], str(tmp_path / "step_000000200"))
+
+
+def test_what_is_saved_already_is_not_saved_again(tmp_path):
+    made = Made(tmp_path, shards=[{"begin_save": [{}, {}, {}]}])
+    made.begin(0)
+    made.manage.answer("folder")
+    made.begin(0)
+    assert (len(made.manage.commits), made.saver.busy) == (1, False)
+    made.begin(40)
+    made.manage.answer(None)  # manage died: it is not saved
+    made.begin(40)
+    assert len(made.manage.commits) == 3
+
+
+@pytest.mark.parametrize("overrides", [("checkpoint.replay=off",), ("mode=async",)], ids=lambda overrides: overrides[0])
+def test_what_a_run_does_not_restore_is_not_asked_for(tmp_path, overrides):
+    made = Made(tmp_path, *overrides, shards=[{"begin_save": [{"a": "1"}]}])
+    made.begin(0)
+    states, sums = made.committed()
+    assert set(states) == {"trainer"} | ({"worker 5", "worker 6"} if made.saver.config.restores_workers else set())
+    assert sums == ({} if overrides[0].startswith("checkpoint") else {"a": "1"})
+
+
+def test_it_is_due_at_every_period_and_not_at_the_end(tmp_path):
+    made = Made(tmp_path, shards=[{"begin_save": [{}] * 9}])
+    due = lambda: [steps for steps in range(0, 640, 20) if made.saver.is_due(steps)]  # noqa: E731
+    assert due() == list(range(0, 512, 20))
+    made.begin(0)
+    assert due() == []  # one is under way
+    made.manage.answer("folder")
+    assert due() == list(range(100, 512, 20))
+    made.begin(130)
+    made.manage.answer("folder")
+    assert due()[0] == 200
+    made.saver.go_on(300)
+    assert due()[0] == 400
+    assert not made.saver.is_due(512)
+
+
+def test_a_dead_worker_costs_the_workers_states_and_a_dead_trainer_the_run(tmp_path):
+    made = Made(tmp_path, workers=("w0", ActorDied("signal 9"), "w2"), shards=[{"begin_save": [{"a": "1"}]}])
+    made.begin(0)
+    assert made.committed() == ({"trainer": "t"}, {"a": "1"})
+    with pytest.raises(RoleLost, match="trainer died: signal 9"):
+        Made(tmp_path, trainer=ActorDied("signal 9"), shards=[{"begin_save": [{}]}]).begin(0)
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_shard_without_room_costs_the_replay_and_is_said_once_in_a_row(tmp_path, caplog):
+    caplog.set_level("INFO")
+    shards = [
+        {"begin_save": [4, {}, 4, 4], "save_part": [{"a": "1"}, FULL, {"b": "2"}]},
+        {"begin_save": [FULL, 1, 1, 1]},
+    ]
+    shards[1]["save_part"] = [FULL, FULL, {"c": "3"}]
+    made = Made(tmp_path, shards=shards)
+    original, drafts = module.make_draft, []
+
+    def make_draft(folder):
+        drafts.append(original(folder))
+        (drafts[-1] / "state.replay-0.safetensors").touch()
+        (drafts[-1] / "state.trainer.safetensors").touch()
+        return drafts[-1]
+
+    module.make_draft = make_draft
+    try:
+        for env_steps in (0, 100, 200, 300):
+            made.begin(env_steps)
+            made.manage.answer("folder")
+    finally:
+        module.make_draft = original
+    assert [parts[4] for parts in made.manage.commits] == [{}, {}, {}, {"b": "2", "c": "3"}]
+    assert [parts[5] for parts in made.manage.commits] == [("trainer", "worker 5", "worker 6")] * 4
+    assert [[path.name for path in sorted(draft.iterdir())] for draft in drafts] == [
+        *[["state.trainer.safetensors"]] * 3,
+        ["state.replay-0.safetensors", "state.trainer.safetensors"],
+    ]
+    assert [shard.calls.count(("abort_save",)) for shard in made.shards] == [3, 3]
+    levels = [record.levelname for record in caplog.records if "the replay is left out" in record.message]
+    assert levels == ["WARNING", "INFO", "INFO"]
+    made.shards[0].answers["begin_save"].append(FULL)
+    made.shards[1].answers["begin_save"].append({})
+    made.begin(400)
+    assert caplog.records[-1].levelname == "WARNING"  # once it went well
+
+
+def test_a_checkpoint_that_fails_names_the_last_good_one(tmp_path, caplog, monkeypatch):
+    caplog.set_level("INFO")
+    made = Made(tmp_path, shards=[{"begin_save": [{}] * 9}])
+
+    def no_room(folder):
+        raise FULL
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "make_draft", no_room)
+        made.begin(0)
+    assert caplog.messages == [f"a checkpoint could not be saved: {FULL}; there is none"]
+    assert (made.saver.busy, made.manage.commits, made.saver.next) == (False, [], 100)
+    made.begin(100)
+    made.manage.answer(None)
+    assert caplog.messages[1:] == ["a checkpoint could not be saved: manage failed; there is none"]
+    made.begin(200)
+    made.manage.answer(str(tmp_path / "step_000000200"))
+    made.begin(300)
+    made.manage.answer(OSError("broken disk"))
+    assert caplog.messages[2:] == ["a checkpoint could not be saved: broken disk; the last good one is step_000000200"]
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO", "WARNING"]
+
+
+def test_drafts_that_were_left_are_removed(tmp_path):
+    for name in (".step_000000100.77", "step_000000100", ".other"):
+        (tmp_path / name / "inside").mkdir(parents=True)
+    drop_drafts(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".other", "step_000000100"]

@@ -1,0 +1,277 @@
+"""Handles: what Ray is asked for a role, and what its answers and failures become; Ray itself is a fake."""
+
+import logging
+import os
+import pickle
+import time
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import fake_ray
+import numpy as np
+import pytest
+from fake_ray import ObjectRef
+
+from drl_cli.runtime.errors import NodeGone
+from drl_cli.runtime.place import handles
+from drl_cli.runtime.place.handles import (
+    INLINE_BYTES,
+    ActorDied,
+    ActorUnavailable,
+    Host,
+    LocalRef,
+    LocalRuntime,
+    ObjectLost,
+    RayHandle,
+    RayRuntime,
+    get,
+    is_ref,
+    node_address,
+    wait,
+)
+
+
+@pytest.fixture
+def ray(monkeypatch):
+    fake = fake_ray.install(monkeypatch)
+    monkeypatch.setattr(handles, "ray", fake)
+    return fake
+
+
+class Role:
+    """Adds, or fails."""
+
+    def __init__(self, *args):
+        self.args = args
+        if "fails" in args:
+            raise ValueError("it can't be built")
+
+    def add(self, a, b=1):
+        return a + b
+
+    def both(self, a):
+        return a, -a
+
+    def fail(self, *args):
+        raise KeyError("lost")
+
+
+# In this process
+
+
+def test_a_role_here_answers_by_references_and_fails_when_they_are_looked_at():
+    handle = LocalRuntime().spawn("role", Role, 3, gpus=1, node="elsewhere")
+    assert handle.role.args == (3,)
+    assert get(handle.call("add", 1, LocalRef(2))) == 3
+    assert [get(ref) for ref in handle.call("both", 4, results=2)] == [4, -4]
+    with pytest.raises(KeyError, match="lost"):
+        get(handle.call("fail"))
+    refs = handle.call("fail", results=3)
+    assert [type(ref.error) for ref in refs] == [KeyError] * 3
+    with pytest.raises(OSError, match="gone before"):
+        get(handle.call("add", LocalRef(error=OSError("gone before"))))
+    assert get(handle.ping()) == os.getpid()
+    handle.kill()
+    assert handle.role is None
+    assert (LocalRuntime().gpus(), LocalRuntime().nodes) == (0, ())
+
+
+def test_a_value_here_is_put_once():
+    ref = LocalRuntime().put("value")
+    assert (ref.value, LocalRuntime().put(ref)) == ("value", ref)
+    assert [is_ref(ref), is_ref("value")] == [True, False]
+
+
+# On Ray
+
+
+def test_calls_of_a_role_in_a_process_of_its_own(ray):
+    made, calls = [], []
+
+    def options(**given):
+        made.append(given)
+        return SimpleNamespace(remote=lambda *args: calls.append(args))
+
+    ping = SimpleNamespace(remote=lambda: "its process")
+    actor = SimpleNamespace(call=SimpleNamespace(options=options), ping=ping)
+    handle, there = RayHandle(actor), ObjectRef("there")
+    handle.call("train", LocalRef(5), there, "value", results=2)
+    handle.call("evaluate", 1)
+    assert made == [{"num_returns": 2}, {"num_returns": 1, "concurrency_group": "evaluate"}]
+    assert calls == [("train", 5, there, "value"), ("evaluate", 1)]
+    assert handle.ping() == "its process"
+    handle.kill()
+    assert ray.calls == [("kill", actor)]
+    assert is_ref(there)
+
+
+def entry(name, alive=True):
+    return {"NodeID": name, "Alive": alive, "NodeManagerAddress": f"10.0.0.{len(name)}"}
+
+
+def test_roles_are_spread_as_they_are_asked_for(ray):
+    readied = []
+    runtime = RayRuntime("/logs", lambda: readied.append(1), nodes=["far"])
+    ray.entries = [entry("far"), entry("gonenode1", alive=False)]
+    handles = [
+        runtime.spawn("worker 3", Role, 1, 2),
+        runtime.spawn("trainer", Role, gpus=1),
+        runtime.spawn("proxy 0", Role, node="far"),
+        runtime.spawn("manage", Role),
+    ]
+    assert (len(readied), runtime.nodes) == (4, ["far"])
+    assert [handle.actor.args for handle in handles] == [args for _, _, args in ray.asked]
+    assert [args for _, _, args in ray.asked] == [
+        ("/logs/worker-3.log", Role, 1, 2),
+        ("/logs/trainer.log", Role),
+        ("/logs/proxy-0.log", Role),
+        ("/logs/manage.log", Role),
+    ]
+    hosts, given = zip(*((host, dict(options)) for host, options, _ in ray.asked), strict=True)
+    assert [host.__name__ for host in hosts] == ["worker 3", "trainer", "proxy 0", "manage"]
+    assert all(issubclass(host, Host) for host in hosts)
+    where = [options.pop("scheduling_strategy", None) for options in given]
+    assert [each and vars(each) for each in where] == [
+        {"node": "here", "soft": False},
+        None,
+        {"node": "far", "soft": False},
+        {"node": "here", "soft": False},
+    ]
+    once = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
+    groups = {"concurrency_groups": {"evaluate": 1}}
+    assert list(given) == [
+        once | {"num_gpus": gpus} | extra for gpus, extra in ((0, {}), (1, {}), (0, {}), (0, groups))
+    ]
+    with pytest.raises(NodeGone, match=r"^node 10\.0\.0\.9 \(goneno\) is gone$"):
+        runtime.spawn("proxy 1", Role, node="gonenode1")
+    with pytest.raises(NodeGone, match=r"^node unknown address \(never \) is gone$"):
+        runtime.spawn("proxy 1", Role, node="never there")
+
+
+def test_where_a_runtime_arrives_ray_is_there(ray):
+    def never():
+        raise AssertionError
+
+    runtime = pickle.loads(pickle.dumps(RayRuntime("/logs", never, never, ["far"])))
+    assert (runtime.log_folder, list(runtime.nodes), runtime.is_up()) == ("/logs", [], True)
+    runtime.ready()
+
+
+def test_what_is_large_goes_to_rays_store_and_what_is_small_along_with_each_call(ray):
+    readied = []
+    runtime = RayRuntime("/logs", lambda: readied.append(1))
+    small, large = np.zeros(INLINE_BYTES - 1, np.uint8), np.zeros(INLINE_BYTES, np.uint8)
+    assert runtime.put(small).value is runtime.put(LocalRef(small)).value is small
+    assert readied == []
+    assert runtime.put(LocalRef(large)).value is large
+    assert runtime.put("of unknown size").value == "of unknown size"
+    assert [call[0] for call in ray.calls] == ["put", "put"]
+    assert len(readied) == 2
+    there = ObjectRef(1)
+    assert runtime.put(there) is there
+    assert runtime.put(LocalRef(there)) is there
+
+
+def test_gpus_are_those_of_the_cluster(ray):
+    readied = []
+    runtime = RayRuntime("/logs", lambda: readied.append(1))
+    assert runtime.gpus() == 0
+    ray.resources = {"GPU": 2.0, "CPU": 8.0}
+    assert (runtime.gpus(), readied) == (2, [1, 1])
+    assert node_address() == "10.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "says"),
+    [
+        (fake_ray.RayTaskError(KeyError("lost")), KeyError, "'lost'"),
+        (fake_ray.RayTaskError(fake_ray.ObjectLostError("gone with it")), ObjectLost, "gone with it"),
+        (fake_ray.RayTaskError(None), fake_ray.RayTaskError, "None"),
+        (fake_ray.ObjectLostError("first line\nsecond"), ObjectLost, "first line"),
+        (fake_ray.ActorUnavailableError("socket closed"), ActorUnavailable, "socket closed"),
+        (fake_ray.RayActorError("died"), ActorDied, "died"),
+        (fake_ray.ActorUnschedulableError("no node"), ActorDied, "no node"),
+        (fake_ray.RayActorError("a\nWorker exit detail: killed by signal 9.\nb"), ActorDied, "killed by signal 9"),
+        (fake_ray.RayActorError("x connection error code 2"), ActorDied, "its process ended unexpectedly"),
+        (fake_ray.RayActorError("The actor died in its creation task:\n a\n why\n"), ActorDied, "why"),
+        (fake_ray.RayActorError(" \n"), ActorDied, "RayActorError"),
+    ],
+)
+def test_errors_of_ray_become_ours(ray, error, kind, says):
+    with pytest.raises(kind) as caught:
+        get(ObjectRef(error=error))
+    assert type(caught.value) is kind
+    assert str(caught.value) == says
+    assert get(ObjectRef(7)) == 7
+
+
+def test_what_is_ready_comes_in_the_order_given(ray):
+    first, second, third = (ObjectRef(value) for value in "abc")
+    here = LocalRef()
+    ray.silent = ("b",)
+    assert wait([third, second, first], 5.0) == [third, first]
+    assert wait([second], 5.0) == []
+    assert wait([first, here, second, third], 5.0) == [first, here, third]
+    assert ray.calls == [
+        ("wait", [third, second, first], 1, 5.0),
+        ("wait", [third, second, first], 3, 0),
+        ("wait", [second], 1, 5.0),
+        ("wait", [first, second, third], 1, 0),
+        ("wait", [first, second, third], 3, 0),
+    ]
+    ray.calls.clear()
+    ray.silent = "abc"
+    assert wait([first, second], 1.0) == []
+    assert ray.calls == [("wait", [first, second], 1, 1.0)]
+
+
+def test_without_anything_to_wait_for_the_time_passes(monkeypatch):
+    slept = []
+    monkeypatch.setattr(time, "sleep", slept.append)
+    assert (wait([], 0.5), wait([], 0.0), wait([], -1.0)) == ([], [], [])
+    here = LocalRef()
+    assert wait([here], 0.5) == [here]
+    assert slept == [0.5]
+
+
+# The process of a role
+
+
+@contextmanager
+def own_log():
+    """The log of a process that has none yet."""
+    logger = logging.getLogger()
+    kept = logger.handlers, logger.level
+    logger.handlers = []
+    try:
+        yield logger
+    finally:
+        for handler in logger.handlers:
+            handler.close()
+        logger.handlers = kept[0]
+        logger.setLevel(kept[1])
+
+
+def test_a_host_answers_for_its_role_and_logs_what_fails(tmp_path):
+    path = tmp_path / "logs" / "worker-3.log"
+    with own_log():
+        host = Host(str(path), Role, 5)
+        assert (host.ping(), host.role.args, host.error) == (os.getpid(), (5,), None)
+        assert host.call("add", 1, 4) == 5
+        with pytest.raises(KeyError, match="lost"):
+            host.call("fail")
+    lines = path.read_text().splitlines()
+    assert lines[0].endswith(f" INFO worker-3 is process {os.getpid()}")
+    assert lines[1].endswith(" ERROR fail failed")
+    assert lines[-1] == "KeyError: 'lost'"
+
+
+def test_a_role_that_can_not_be_built_says_so_at_every_call(tmp_path):
+    (tmp_path / "file").touch()
+    with own_log() as logger:
+        host = Host(str(tmp_path / "file" / "worker-3.log"), Role, "fails")
+        assert type(logger.handlers[0]) is logging.StreamHandler  # there is no place for the file
+        for _ in range(2):
+            with pytest.raises(ValueError, match="it can't be built"):
+                host.call("add", 1)
+    assert host.role is None

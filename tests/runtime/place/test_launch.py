@@ -1,0 +1,319 @@
+"""Launch: what a session or a cluster is begun with, and what is done when it fails or ends; Ray itself is a fake."""
+
+import logging
+import os
+import pickle
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+
+import fake_ray
+import psutil
+import pytest
+
+import drl_cli
+from drl_cli.envs.config import EnvConfig
+from drl_cli.runtime.errors import ClusterUnfit, RoleLost
+from drl_cli.runtime.place import launch
+from drl_cli.runtime.place.cluster import Answer, Node
+from drl_cli.runtime.place.launch import Cluster, RaySession
+
+ENV = EnvConfig("counter", "drl_cli.envs.probes:Counter-v0", {}, None, 1.0, "none", False, False)
+
+
+@pytest.fixture
+def ray(monkeypatch):
+    monkeypatch.setattr(os, "environ", {"HOME": "/root", "PATH": os.environ["PATH"]})
+    return fake_ray.install(monkeypatch)
+
+
+class Process:
+    """Something that this process has started."""
+
+    def __init__(self, name, is_gone=False):
+        self.name, self.is_gone, self.killed = name, is_gone, False
+
+    def kill(self):
+        if self.is_gone:
+            raise psutil.NoSuchProcess(0)
+        self.killed = True
+
+
+@pytest.fixture
+def children(monkeypatch):
+    """What psutil says that this process has started."""
+    found = []
+    monkeypatch.setattr(psutil.Process, "children", lambda self, recursive: found if recursive else [])
+    return found
+
+
+@pytest.fixture
+def session(ray, children):
+    made = RaySession(100)
+    yield made
+    made._end.set()
+
+
+def test_a_session_is_begun_once_and_told_what_it_needs(ray, session, children, monkeypatch):
+    os.environ |= {"OMP_NUM_THREADS": "3", "RAY_worker_niceness": "5"}
+    children += [Process("gcs_server"), Process("raylet")]
+    assert not session.is_up()
+    session.start()
+    session.wait()
+    session.wait()
+    assert session.is_up()
+    assert ray.calls == [
+        ("shutdown",),
+        (
+            "init",
+            {
+                "address": "local",
+                "_node_ip_address": "127.0.0.1",
+                "include_dashboard": False,
+                "object_store_memory": 100 * 2**20,
+                "logging_level": logging.ERROR,
+                "log_to_driver": False,
+            },
+        ),
+    ]
+    assert ray.Node.started == ["raylet"]  # and nothing that nobody asks
+    assert session._processes == set(children)
+    expected = {
+        "OMP_NUM_THREADS": "3",
+        "MKL_NUM_THREADS": "1",
+        "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+        "RAY_worker_niceness": "5",
+        "RAY_max_direct_call_object_size": "2000000",
+        "RAY_IGNORE_UNHANDLED_ERRORS": "1",
+        "RAY_task_events_report_interval_ms": "0",
+    }
+    assert {name: os.environ.get(name) for name in expected} == expected
+    assert os.environ["PYTHONPATH"].split(os.pathsep) == list(dict.fromkeys([os.getcwd(), *sys.path[1:]]))
+    assert session._thread.daemon
+
+
+def test_services_are_left_out_only_while_a_session_starts(ray):
+    with pytest.raises(ValueError, match="not three"), launch._fewer_services():
+        ray.init(value=ray.Node().start_api_server(include=True), other=int("not three"))
+    with launch._fewer_services():
+        ray.init()
+    assert ray.Node.started == ["raylet"]
+    ray.init()
+    assert ray.Node.started[1:] == ["api server", "log monitor", "raylet"]
+
+
+def test_processes_of_ray_have_a_group_of_their_own_and_end_with_their_parent(ray, monkeypatch):
+    monkeypatch.setattr(os, "setpgid", lambda *args: ray.parents.append(args))
+    launch._stand_apart()
+    ray._private.utils.set_kill_on_parent_death_linux()
+    assert ray.parents == ["ends with it", (0, 0)]
+    del ray._private.utils.set_kill_on_parent_death_linux
+    launch._stand_apart()  # a Ray without it
+    assert vars(ray._private.utils) == {}
+
+
+def test_what_ray_says_goes_to_our_log(ray, session, caplog):
+    caplog.set_level("INFO")
+    session.wait()
+    ray._private.worker.print_to_stdstream({"lines": ["a worker", "died"]}, file=None)
+    assert caplog.messages == ["a worker died"]
+
+
+@pytest.mark.parametrize("failures", [0, 1, 2])
+def test_a_start_that_fails_is_tried_once_more(ray, session, monkeypatch, failures):
+    attempts, start = [], session._start
+
+    def fail():
+        attempts.append(len(attempts))
+        if len(attempts) <= failures:
+            raise TimeoutError(f"too slow {len(attempts)}")
+        start()
+
+    monkeypatch.setattr(session, "_start", fail)
+    if failures == 2:
+        with pytest.raises(RoleLost, match="Ray did not start: too slow 2"):
+            session.wait()
+        assert session.lost() is None
+    else:
+        session.wait()
+    assert len(attempts) == min(failures + 1, 2)
+    assert session.is_up()
+
+
+def test_what_died_of_ray_is_named(ray, session):
+    node = SimpleNamespace(dead_processes=lambda: [("raylet", None), ("log_monitor", None), ("gcs_server", None)])
+    ray._private.worker._global_node = node
+    assert session.lost() is None  # it is not there yet
+    session.wait()
+    assert session.lost() == "Ray's gcs_server and raylet died, and all roles with it"
+    node.dead_processes = lambda: [("log_monitor", None)]
+    assert session.lost() is None
+    ray._private.worker._global_node = None
+    assert session.lost() is None
+
+
+def test_the_end_of_a_session_leaves_nothing(ray, session, children):
+    children += [Process("raylet"), Process("gone", is_gone=True)]
+    session.wait()
+    children.append(Process("late"))
+    session.close()
+    assert [call[0] for call in ray.calls] == ["shutdown", "init", "shutdown"]
+    assert [process.killed for process in children] == [True, False, True]
+    session._thread.join(10)
+    assert not session._thread.is_alive()
+    assert not session.is_stuck
+
+
+def test_a_session_that_never_began_or_failed_is_not_shut_down(ray, session, children, monkeypatch):
+    RaySession(100).close()
+    assert ray.calls == []
+
+    def fail():
+        children[:] = [Process("raylet")]
+        raise TimeoutError("too slow")
+
+    monkeypatch.setattr(session, "_start", fail)
+    with pytest.raises(RoleLost):
+        session.wait()
+    session.close()
+    assert (ray.calls, [process.killed for process in children]) == ([], [True])
+
+
+def test_a_session_that_still_starts_is_left_with_the_process(ray, session, children, monkeypatch, capsys):
+    began, go_on, codes = threading.Event(), threading.Event(), []
+    monkeypatch.setattr(session, "_start", lambda: (began.set(), go_on.wait(10)))
+    monkeypatch.setattr(launch, "START_S", 0.0)
+    monkeypatch.setattr(os, "_exit", codes.append)
+    session.start()
+    began.wait(10)
+    session.close()
+    assert (session.is_stuck, ray.calls) == (True, [])
+    children.append(Process("raylet"))
+    session.leave(75)
+    assert (codes, children[0].killed) == ([75], True)
+    go_on.set()
+
+
+OURS = Answer(".".join(map(str, sys.version_info[:3])), launch.version("ray"), drl_cli.__version__, None)
+ENTRIES = [
+    {"NodeID": f"{name}123456789", "NodeManagerAddress": f"10.0.0.{i}", "Alive": is_alive, "Resources": resources}
+    for i, (name, is_alive, resources) in enumerate(
+        [("c", True, {"CPU": 2.0}), ("a", True, {"CPU": 4.0}), ("b", False, {"CPU": 4.0}), ("d", True, {"GPU": 1.0})]
+    )
+]
+NODES = [Node("a123456789", "10.0.0.1", 4.0), Node("c123456789", "10.0.0.0", 2.0)]
+
+
+@pytest.fixture
+def answers(ray, monkeypatch):
+    """What each node answers, each time that all are asked; `asked` are the nodes, the environments and modules."""
+    given = SimpleNamespace(rounds=[], asked=[])
+
+    def ask(nodes, env, modules):
+        given.asked.append((nodes, env, modules))
+        return dict(zip(nodes, given.rounds.pop(0), strict=True))
+
+    ray.entries = ENTRIES
+    monkeypatch.setattr(launch, "_ask", ask)
+    monkeypatch.setattr(launch, "unreachable", lambda address: None)
+    monkeypatch.setattr(launch, "shipped_modules", lambda modules: [Path("/user/my_env.py")])
+    return given
+
+
+def test_a_cluster_is_joined_with_the_users_files(ray, answers):
+    answers.rounds = [[OURS, OURS]]
+    cluster = Cluster("10.0.0.1:6379", ENV, ["my_env"])
+    assert cluster.nodes == NODES  # those that live and have a processor
+    assert answers.asked == [(NODES, ENV, ["my_env"])]
+    variables = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    variables["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    options = {
+        "address": "10.0.0.1:6379",
+        "runtime_env": {"env_vars": variables, "py_modules": ["/user/my_env.py"]},
+        "logging_level": logging.ERROR,
+        "log_to_driver": False,
+    }
+    assert ray.calls == [("shutdown",), ("init", options)]
+    assert os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] == "1"
+    assert ray._private.worker.print_to_stdstream is not print
+    cluster.wait()
+    assert (cluster.is_up(), cluster.lost()) == (True, None)
+    cluster.close()
+    assert ray.calls[2:] == [("shutdown",)]
+
+
+def test_nodes_without_our_package_get_it(ray, answers):
+    lacks = Answer(OURS.python, OURS.ray, None, "ModuleNotFoundError: No module named 'drl_cli'")
+    answers.rounds = [[OURS, lacks], [OURS, OURS]]
+    assert Cluster("auto", ENV, ["my_env"]).nodes == NODES
+    shipped = [call[1]["runtime_env"]["py_modules"] for call in ray.calls if call[0] == "init"]
+    assert shipped == [["/user/my_env.py"], ["/user/my_env.py", str(Path(drl_cli.__file__).parent)]]
+
+
+@pytest.mark.parametrize(
+    ("rounds", "says"),
+    [
+        ([[OURS, None]], ["node 10.0.0.0 (c12345) does not answer"]),
+        ([[Answer(OURS.python, OURS.ray, None, "no"), None]], ["node 10.0.0.0 (c12345) does not answer"]),
+        ([[Answer(OURS.python, OURS.ray, None, "no"), OURS]] * 2, ["node 10.0.0.1 (a12345): no"]),
+    ],
+)
+def test_nodes_that_are_not_fit_end_the_run_with_a_line_each(ray, answers, rounds, says):
+    answers.rounds = list(rounds)
+    with pytest.raises(ClusterUnfit) as caught:
+        Cluster("auto", ENV, [])
+    assert caught.value.problems == says
+    assert answers.rounds == []
+    assert ray.calls[-1] == ("shutdown",)
+
+
+def test_a_cluster_that_can_not_be_used_is_named(ray, answers, monkeypatch):
+    ray.entries, answers.rounds = [], [[]]
+    with pytest.raises(ClusterUnfit, match=r"^ray\.address: the cluster at auto has no node with a CPU$"):
+        Cluster("auto", ENV, [])
+
+    def fail(**options):
+        raise ConnectionError("nobody there")
+
+    monkeypatch.setattr(ray, "init", fail)
+    with pytest.raises(ClusterUnfit, match=r"^ray\.address=10\.0\.0\.1:1: nobody there$"):
+        Cluster("10.0.0.1:1", ENV, [])
+    monkeypatch.setattr(launch, "unreachable", lambda address: f"nobody answers at {address}")
+    with pytest.raises(ClusterUnfit, match=r"^ray\.address=auto: no Ray cluster runs here"):
+        Cluster("auto", ENV, [])  # Ray finds the address itself
+    with pytest.raises(ClusterUnfit, match=r"^nobody answers at 10\.0\.0\.1:1$"):
+        Cluster("10.0.0.1:1", ENV, [])
+
+    def too_large(modules):
+        raise ValueError("60 MB are too many to ship")
+
+    monkeypatch.setattr(launch, "shipped_modules", too_large)
+    with pytest.raises(ClusterUnfit, match="60 MB are too many"):
+        Cluster("auto", ENV, [])
+
+
+def test_each_node_is_asked_what_it_has_and_whether_the_environment_works_there(ray):
+    nodes = [*NODES, Node("e123456789", "10.0.0.4", 1.0)]
+    answered = launch._ask(nodes, ENV, ["drl_cli.algos.sac"])
+    assert answered == dict.fromkeys(nodes, OURS)
+    for (_, options, (pickled,)), node in zip(ray.asked, nodes, strict=True):
+        assert (options["num_cpus"], options["max_retries"]) == (0, 0)
+        assert vars(options["scheduling_strategy"]) == {"node": node.id, "soft": False}
+        assert pickle.loads(pickled) == ENV
+    ((_, refs, num, timeout),) = ray.calls
+    assert (len(refs), num, timeout) == (3, 3, 60)
+
+
+def test_what_goes_wrong_on_a_node_is_its_answer(ray, monkeypatch):
+    (answer,) = launch._ask(NODES[:1], ENV, ["no_such_module"]).values()
+    problem = "ModuleNotFoundError: No module named 'no_such_module'"
+    assert answer == Answer(OURS.python, OURS.ray, drl_cli.__version__, problem)
+    monkeypatch.setattr(ray, "wait", lambda refs, num_returns, timeout: (refs[1:], refs[:1]))
+
+    def get(ref):
+        raise fake_ray.RayError("a setup failed:\n  pip\n\n   no space left  \n")
+
+    monkeypatch.setattr(ray, "get", get)
+    died = Answer(OURS.python, OURS.ray, None, "no space left")
+    assert launch._ask(NODES, ENV, []) == {NODES[0]: None, NODES[1]: died}

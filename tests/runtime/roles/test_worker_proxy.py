@@ -1,0 +1,96 @@
+"""WorkerProxy: what it sends to its workers, and what it makes of their blocks."""
+
+import numpy as np
+
+from drl_cli.runtime.edges.worker_pool import WorkerPool
+from drl_cli.runtime.messages import Block, InsertTransition, LoadParams
+from drl_cli.runtime.place.handles import ActorDied, LocalRef, LocalRuntime, get
+from drl_cli.runtime.roles import worker_proxy as module
+from drl_cli.runtime.roles.worker_proxy import WorkerProxy
+from drl_cli.types import Episode
+
+
+class Worker:
+    """Answers with its rows, an episode and a fault; dies at its first `deaths` calls."""
+
+    def __init__(self, index, deaths=0):
+        self.index, self.deaths, self.calls = index, deaths, []
+
+    def call(self, method, *args, results=1):
+        self.calls.append((method, *[get(arg) if isinstance(arg, LocalRef) else arg for arg in args]))
+        if method == "close":
+            return LocalRef()
+        if len(self.calls) <= self.deaths:
+            return [LocalRef(error=ActorDied("signal 9"))] * 2
+        number, rows = len(self.calls), self.index + 1
+        block = Block(self.index, 0, number, rows, 0, rows, 0, 0)
+        episode = Episode(self.index, float(number), 5)
+        header = InsertTransition((block,), (episode,), 9.0, faults=(f"fault of {self.index}",))
+        return [LocalRef(header), LocalRef({"reward": np.full(rows, 10.0 * self.index + number)})]
+
+
+class Runtime(LocalRuntime):
+    """Notes what is put."""
+
+    def __init__(self):
+        self.puts = []
+
+    def put(self, value):
+        self.puts.append(value)
+        return super().put(value)
+
+
+def make(num=2, **options):
+    workers = [Worker(i, **options) for i in range(num)]
+    proxy = WorkerProxy(WorkerPool("worker", num, lambda i, incarnation: workers[i], 9), Runtime(), None)
+    return proxy, workers
+
+
+def test_parameters_are_stored_once_and_blocks_are_merged(monkeypatch):
+    moments = iter([100.0, 103.0, 200.0, 200.5])
+    monkeypatch.setattr(module.time, "perf_counter", lambda: next(moments))
+    proxy, workers = make()
+    params, first, second = np.ones(3), LoadParams(4, 40, 400), LoadParams(5, 50, 500)
+    merged, columns = proxy.collect(first, params)
+    assert proxy.runtime.puts == [params]
+    assert [worker.calls for worker in workers] == [[("collect", first, params)]] * 2
+    assert columns["reward"].tolist() == [1.0, 11.0, 11.0]
+    assert [block.worker for block in merged.blocks] == [0, 1]
+    assert [episode.env for episode in merged.episodes] == [0, 1]
+    assert merged.faults == ("fault of 0", "fault of 1")
+    assert (merged.collect_s, merged.restarts, merged.notes) == (3.0, 0, ())
+    assert {route: count for route, count in merged.routes.items() if count} == {1: 2, 8: 2}
+    merged, columns = proxy.collect(first)
+    assert proxy.runtime.puts == [params]
+    assert workers[0].calls[1:] == [("collect", first)]  # they have this version
+    assert columns["reward"].tolist() == [2.0, 12.0, 12.0]
+    assert merged.collect_s == 0.5
+    assert {route: count for route, count in merged.routes.items() if count} == {1: 2}
+    moments = iter([0.0] * 9)
+    proxy.collect(second, params * 2)
+    assert workers[1].calls[-1] == ("collect", second, proxy.runtime.puts[1])
+
+
+def test_it_answers_when_one_has_and_says_who_was_replaced():
+    proxy, _ = make(deaths=1)
+    merged, columns = proxy.collect(LoadParams(0, 0, 0), np.ones(1))
+    assert len(columns["reward"]) == 3
+    assert (merged.restarts, len(merged.notes)) == (2, 2)
+    assert {route: count for route, count in merged.routes.items() if count} == {1: 2, 8: 4}
+    merged, _ = proxy.collect(LoadParams(0, 0, 0))
+    assert (merged.restarts, merged.notes) == (0, ())
+
+
+def test_the_window_is_the_pools():
+    proxy, _ = make()
+    windows, gather = [], proxy.pool.gather
+    proxy.window_s = 0.25
+    proxy.pool.gather = lambda window_s: (windows.append(window_s), gather(window_s))[1]
+    proxy.collect(LoadParams(0, 0, 0), np.ones(1))
+    assert windows == [0.25]
+
+
+def test_closing_closes_the_workers():
+    proxy, workers = make(3)
+    proxy.close()
+    assert [worker.calls for worker in workers] == [[("close",)]] * 3

@@ -1,0 +1,140 @@
+"""A Ray that starts nothing: it notes what it is asked, and runs remote functions where they are called."""
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+
+class ObjectRef:
+    """A reference: to a value, or to an error that `get` raises."""
+
+    def __init__(self, value=None, error=None):
+        self.value, self.error = value, error
+
+
+class RayError(Exception):
+    """As Ray's, as are those below."""
+
+
+class RayTaskError(RayError):
+    def __init__(self, cause=None):
+        self.cause = cause
+        super().__init__(str(cause))
+
+
+class ObjectLostError(RayError): ...
+
+
+class RayActorError(RayError): ...
+
+
+class ActorUnavailableError(RayActorError): ...
+
+
+class ActorUnschedulableError(RayError): ...
+
+
+ERRORS = (RayError, RayTaskError, ObjectLostError, RayActorError, ActorUnavailableError, ActorUnschedulableError)
+
+
+class Remote:
+    """A class or function of Ray's, with the options it was given so far."""
+
+    def __init__(self, ray, target, options):
+        self.ray, self.target, self.given = ray, target, options
+
+    def options(self, **options):
+        return Remote(self.ray, self.target, self.given | options)
+
+    def remote(self, *args):
+        self.ray.asked.append((self.target, self.given, args))
+        if isinstance(self.target, type):
+            return SimpleNamespace(args=args)
+        try:
+            return ObjectRef(self.target(*args))
+        except RayError as error:
+            return ObjectRef(error=error)
+
+
+class Node:
+    """What starts Ray's processes; `started` are those of a session."""
+
+    started: list
+
+    def start_api_server(self, **options):
+        self.started.append("api server")
+
+    def start_log_monitor(self):
+        self.started.append("log monitor")
+
+    def start_raylet(self):
+        self.started.append("raylet")
+
+
+class FakeRay(ModuleType):
+    """The package; `calls` are those to init, shutdown, kill and put, `asked` those of classes and functions."""
+
+    def __init__(self):
+        super().__init__("ray")
+        self.calls, self.asked, self.entries, self.silent = [], [], [], ()
+        self.ObjectRef = ObjectRef
+        self.exceptions = SimpleNamespace(**{error.__name__: error for error in ERRORS})
+        self.resources = {}
+
+        def affinity(node, soft):
+            return SimpleNamespace(node=node, soft=soft)
+
+        strategies = SimpleNamespace(NodeAffinitySchedulingStrategy=affinity)
+        self.util = SimpleNamespace(scheduling_strategies=strategies, get_node_ip_address=lambda: "10.0.0.1")
+        worker = SimpleNamespace(_global_node=None, print_to_stdstream=print)
+        self.parents = []
+        utils = SimpleNamespace(set_kill_on_parent_death_linux=lambda: self.parents.append("ends with it"))
+        self.Node = type("Node", (Node,), {"started": []})
+        self._private = SimpleNamespace(worker=worker, utils=utils, node=SimpleNamespace(Node=self.Node))
+
+    def init(self, **options):
+        self.calls.append(("init", options))
+        node = self.Node()
+        for start in ("start_api_server", "start_log_monitor", "start_raylet"):
+            getattr(node, start)()
+
+    def shutdown(self):
+        self.calls.append(("shutdown",))
+
+    def kill(self, actor):
+        self.calls.append(("kill", actor))
+
+    def put(self, value):
+        self.calls.append(("put", value))
+        return ObjectRef(value)
+
+    def get(self, ref):
+        if ref.error is not None:
+            raise ref.error
+        return ref.value
+
+    def wait(self, refs, num_returns, timeout):
+        self.calls.append(("wait", list(refs), num_returns, timeout))
+        done = [ref for ref in refs if ref.value not in self.silent][:num_returns]
+        return done, [ref for ref in refs if ref not in done]
+
+    def nodes(self):
+        return self.entries
+
+    def cluster_resources(self):
+        return self.resources
+
+    def get_runtime_context(self):
+        return SimpleNamespace(get_node_id=lambda: "here")
+
+    def remote(self, target=None, **options):
+        return (lambda target: Remote(self, target, options)) if target is None else Remote(self, target, options)
+
+
+def install(monkeypatch):
+    """Have it imported as ray from now on, by whoever imports ray or parts of it."""
+    fake = FakeRay()
+    modules = {"ray": fake, "ray.util": fake.util, "ray.util.scheduling_strategies": fake.util.scheduling_strategies}
+    modules |= {"ray._private": fake._private, "ray._private.node": fake._private.node}
+    for name, module in modules.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    return fake

@@ -1,0 +1,58 @@
+"""Policies as users might write them: DQN's learner, and what acts is something else."""
+
+import numpy as np
+import torch
+from torch import nn
+
+from drl_cli.algos import dqn
+from drl_cli.api import Policy, RandomActions, TorchPolicy, torso
+
+
+class Net(nn.Module):
+    def __init__(self, network, spec):
+        super().__init__()
+        self.torso = torso(network, spec)
+        self.layers = nn.Sequential(nn.Linear(self.torso.size, 8), nn.Tanh(), nn.Linear(8, spec.action.size))
+
+    def forward(self, obs):
+        return self.layers(self.torso(obs))
+
+
+class Chooses(TorchPolicy):
+    """The best by a module."""
+
+    @staticmethod
+    def build(config, network, spec):
+        return {"net": Net(network, spec)}
+
+    def choose(self, obs):
+        return self.modules["net"](obs).argmax(-1)
+
+
+class Fixed(Chooses):
+    """One whose modules take batches of one size."""
+
+    def choose(self, obs):
+        return torch.stack([each.argmax(-1) for each in self.modules["net"](obs)[: len(obs)].unbind(0)])
+
+
+class Own(dqn.Policy):
+    """One with a way of its own."""
+
+    def greedy(self, obs, last=None):
+        return super().greedy(obs, last)
+
+
+class Memory(RandomActions):
+    """Its action is how many steps its episode has, and the last reward and action beside it: it can't be known."""
+
+    def __init__(self, config, network, spec, seed):
+        super().__init__(spec, seed)
+        self.count = np.zeros(0, np.int64)
+
+    load = act = Policy.load
+
+    def greedy(self, obs, last=None):
+        count = self.count if len(self.count) == len(obs) else np.zeros(len(obs), np.int64)
+        self.count = np.where(last.begins, 0, count + 1)
+        return (self.count + last.action + last.reward.astype(np.int64)) % self.action.size
