@@ -14,7 +14,12 @@ from drl_cli.utils.optimizer import NotFinite
 from drl_cli.utils.params import Params
 
 ALL = pytest.mark.parametrize(("name", "kind"), CASES, ids=["-".join(case) for case in CASES])
-STREAMS = {"sac": {"noise": 11, "dropout": 12}, "dqn": {"dropout": 12}, "ppo": {"shuffle": 11, "dropout": 12}}
+STREAMS = {
+    "sac": {"noise": 11, "dropout": 12},
+    "c51": {"dropout": 12},
+    "dqn": {"dropout": 12},
+    "ppo": {"shuffle": 11, "dropout": 12},
+}
 
 
 def make(name, kind, dropout=0.0, context=CPU, seed=10, **options):
@@ -103,14 +108,14 @@ def test_ppo_begins_near_zero_and_the_others_do_not():
 @pytest.mark.parametrize(("name", "kind", "times"), [("sac", "box", 2), ("dqn", "discrete", 1)])
 def test_dropouts_masks_are_for_all_rows_that_a_head_sees(name, kind, times):
     algorithm, learner = make(name, kind, dropout=0.25)
-    head = algorithm.critic if name == "sac" else algorithm.online
+    head = algorithm.critic if name == "sac" else algorithm.online.mlp
     view, rows = algorithm.see(learner.batch(algorithm), head, times)
     assert [tuple(mask.shape) for mask in rows["drop"]] == [(head.ensemble, times * 8, width) for width in (16, 12)]
     assert {round(value, 6) for mask in rows["drop"] for value in mask.unique().tolist()} == {0.0, round(4 / 3, 6)}
     assert rows["obs"] is view.obs
     assert "drop" not in algorithm.see(learner.batch(algorithm))[1]
     plain, _ = make(name, kind)
-    head = plain.critic if name == "sac" else plain.online
+    head = plain.critic if name == "sac" else plain.online.mlp
     assert plain.see(learner.batch(plain), head)[1]["drop"] == ()
 
 

@@ -47,8 +47,7 @@ def test_refusal_says_why():
     assert refusal("sac", BOX, "async", "uniform") is None
     line = refusal("sac", DISCRETE, "async", "uniform")
     assert (
-        line
-        == "SAC needs a continuous (Box) action space; Cart-v1 has Discrete(4). "
+        line == "SAC needs a continuous (Box) action space; Cart-v1 has Discrete(4). "
         "For this: algo=c51 or algo=dqn or algo=ppo"
     )
     assert refusal("dqn", DISCRETE, "async", "uniform") is None
