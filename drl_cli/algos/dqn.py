@@ -1,31 +1,39 @@
 """Deep Q-Network (Mnih et al. 2015, "Human-level control through deep reinforcement learning", Nature 518).
 
-One Q network, a target network that is a copy of it from time to time, epsilon-greedy exploration. With `double` the
-online network chooses the next action and the target network rates it (Double DQN, van Hasselt et al. 2016, arXiv
-1509.06461). The n-step return and the discount come with the batch, and so do importance weights, if any.
+One Q network, a target network that follows it, epsilon-greedy exploration. The n-step return and the discount come
+with the batch, and so do importance weights, if any. Each of these can be switched on apart from the others:
+
+- double: the online network chooses the next action, the target network rates it (van Hasselt et al. 2016, arXiv
+  1509.06461);
+- dueling streams, noisy layers: `drl_cli.networks.q_network`;
+- soft_temperature: targets of the softmax policy with its entropy (Haarnoja et al. 2017, arXiv 1702.08165, eq. 3);
+  munchausen: a share of the log-policy as reward (Vieillard et al. 2020, arXiv 2007.14430, eq. 1);
+- tau: the target network moves by this share instead of becoming a copy; temperature: Boltzmann exploration.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
 from drl_cli.algos.base import Batch, Counts, Update
-from drl_cli.algos.learner import LearnerConfig, NetworkAlgorithm
-from drl_cli.algos.policy import NetworkPolicy, allowed
+from drl_cli.algos.learner import Head, LearnerConfig, NetworkAlgorithm
+from drl_cli.algos.policy import NetworkPolicy, allowed, sample_choices
 from drl_cli.losses.policy import permitted
-from drl_cli.losses.value import double_q_target, half_square, huber, q_target
+from drl_cli.losses.value import half_square, huber, scaled_log_policy, softmax_policy
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.networks.encoder import action_mask
-from drl_cli.types import Array, Columns, EnvSpec, Last, Obs, tree
+from drl_cli.networks.mlp import num_params
+from drl_cli.networks.q_network import ActingQNetwork, QNetwork, QShape
+from drl_cli.types import ActionSpec, Array, Columns, EnvSpec, Last, Obs, tree
 from drl_cli.utils.lazy import torch
-from drl_cli.utils.ranges import Count, Fraction
+from drl_cli.utils.params import Refused
+from drl_cli.utils.ranges import Count, Fraction, NonNegative, Range
 from drl_cli.utils.schedules import linear
 
 ACTIONS = ("discrete",)
 TABLES = ("uniform", "prioritized", "sequences")
-EXPLORATION = ("epsilon",)
+EXPLORATION = ("epsilon", "temperature")
 
 
 @dataclass(frozen=True)
@@ -38,22 +46,54 @@ class Config(LearnerConfig):
     epsilon_start: Fraction
     epsilon_end: Fraction
     epsilon_steps: Count
+    tau: Fraction = 1.0
+    dueling: bool = False
+    noisy: bool = False
+    soft_temperature: NonNegative = 0.0
+    munchausen: Fraction = 0.0
+    munchausen_floor: Annotated[float, Range(most=0)] = -1.0
+    temperature: NonNegative = 0.0
+
+    @property
+    def outputs(self) -> int:
+        """Numbers that the network gives for each action."""
+        return 1
 
 
 class Policy(NetworkPolicy):
-    """Epsilon-greedy on the Q network."""
+    """Epsilon-greedy or Boltzmann on the values of the Q network, or greedy on those of a network with drawn noise."""
 
     def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         super().__init__(config, network, spec, seed)
-        self.epsilon = config.epsilon_start
+        self.config, self.epsilon, self.temperature = config, config.epsilon_start, config.temperature
+        self.q = ActingQNetwork(q_shape(config, network, self.action, self.encoder.width))
+        self.shapes = self.q.shapes
+
+    def load(self, params: Array) -> None:
+        super().load(params)
+        self.q.params = self.params
+        self.params = self.q.means()
 
     def explore(self, values: Mapping[str, float]) -> None:
-        self.epsilon = values["epsilon"]
+        self.epsilon, self.temperature = values["epsilon"], values.get("temperature", 0.0)
+
+    def expected(self, out: Array) -> Array:
+        """The values of the actions `[E, A]`, given what the network says of them."""
+        return out
 
     def act(self, obs: Obs, last: Last | None = None) -> Columns:
-        values, memory = self.forward(obs, last)
+        if self.config.noisy:
+            features, memory = self.encoder(obs, last)
+            values = self.expected(self.q(features, self.rng))
+        else:
+            values, memory = self.forward(obs, last)
+        values = allowed(values, obs)
         is_random = self.rng.random(len(values)) < self.epsilon
-        return {"action": np.where(is_random, self.draw(obs), allowed(values, obs).argmax(-1)), **memory}
+        if self.temperature:
+            best = sample_choices(values / self.temperature, self.action.choices, self.rng)
+        else:
+            best = values.argmax(-1)
+        return {"action": np.where(is_random, self.draw(obs), best), **memory}
 
     def priorities(self, rows: Columns) -> Array:
         next_value = allowed(self.forward(next_obs := tree(rows, "next_obs"), None)[0], next_obs).max(-1)
@@ -66,42 +106,111 @@ class Algorithm(NetworkAlgorithm):
     """The learner."""
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
-        self.config = config
-        head = self.head(spec.action.size)
-        self.online = self.build({"online": head}, policy=("online",), lr=config.lr)["online"]
-        self.target = self.target_of("online", self.online)
+        self.config, self.atoms = config, config.outputs
+        if config.munchausen and not config.soft_temperature:
+            raise Refused(
+                "algo.munchausen needs a softmax policy; say algo.soft_temperature=0.03 (Vieillard et al. 2020)"
+            )
+        shape = q_shape(config, self.network, spec.action, self.encoder.size)
+        # Half of a dueling network's last weights count for each output, so that they begin larger.
+        head = Head(shape.shapes, last=2**0.5 if config.dueling else 1.0)
+        sigma = {"sigma": num_params(shape.shapes)} if config.noisy else {}
+        mean = self.build({"online": head, **sigma}, policy=("online", *sigma), lr=config.lr)["online"]
+        self.online = QNetwork(shape, mean, self.params["sigma"] if config.noisy else None)
+        self.online.init()
+        self.target = QNetwork(
+            shape, self.target_of("online", mean), self.params.target("sigma").part if config.noisy else None
+        )
+        self.chooser = self.online
+        if config.noisy:
+            self.chooser = QNetwork(shape, mean, self.params["sigma"])
+            self.noise = self.params.generator("noise", self.seed + 1)
 
     def update(self, batch: Batch, counts: Counts) -> Update:
-        view, rows = self.see(batch, self.online)
-        rows["next_mask"], rows["target_next_obs"] = action_mask(rows["next_obs"]), self.see_next(batch, view)
-        rows["next_obs"] = view.next_obs if self.config.double else None
+        config = self.config
+        view, rows = self.see(batch, self.online.mlp)
+        target_view = self.see_target(batch, view)
+        rows["target_next_obs"] = target_view.next_obs
+        rows["target_obs"] = target_view.obs if config.munchausen else None
+        rows["next_obs"] = view.next_obs if config.double else None
+        if config.noisy:
+            size, device = (3, self.online.shape.noise_size), self.context.device
+            rows["noise"] = torch.randn(size, generator=self.noise, device=device)  # the same for all trainers
         metrics, error_size, d_obs = self.gradients(rows)
         self.step(view, d_obs, metrics["q_loss"])
-        if (counts.opt_steps + 1) % self.config.target_period == 0:
-            self.params.follow(1.0)
+        if (counts.opt_steps + 1) % config.target_period == 0:
+            self.params.follow(config.tau)
         return Update(metrics, self.by_step(error_size, batch))
 
     def gradients(self, rows: Batch) -> "tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor | None]":
         """Write the gradient of the loss; returns metrics, |TD error| `[N]` and d loss/d obs `[N, F]` (or None)."""
-        action, target = rows["action"].unsqueeze(-1), self.targets(rows)
-        values, trace = self.online.forward(rows["obs"], rows["drop"])
-        q = values[0].gather(-1, action).squeeze(-1)
-        error = q - target
-        loss, slope = (huber if self.config.loss == "huber" else half_square)(error)
+        action = rows["action"].unsqueeze(-1)
+        if self.config.noisy:
+            for network, normals in zip((self.online, self.target, self.chooser), rows["noise"], strict=True):
+                network.draw(normals)
+        reward, next_q = self.next_values(rows)
+        out, trace = self.online.forward(rows["obs"], rows["drop"])
+        q = self.of_action(out, action)
+        loss, slope, error_size = self.errors(q, reward, rows["discount"], next_q)
         if "weight" in rows:
-            loss, slope = rows["weight"] * loss, rows["weight"] * slope
-        d_q = torch.zeros_like(values[0]).scatter_(-1, action, (slope / len(slope)).unsqueeze(-1))
-        d_obs = self.online.backward(trace, d_q.unsqueeze(0), to_inputs=not self.encoder.is_plain)
-        return {"q_loss": loss.mean(), "q_mean": q.mean()}, error.abs(), d_obs
+            loss, slope = rows["weight"] * loss, (rows["weight"] * slope.t()).t()
+        d_out = self.to_action(out, action, slope / len(slope))
+        d_obs = self.online.backward(trace, d_out, to_inputs=not self.encoder.is_plain)
+        metrics = {"q_loss": loss.mean(), "q_mean": self.expected(self.distribution(q)).mean()}
+        return metrics, error_size, d_obs
 
-    def targets(self, rows: Batch) -> "torch.Tensor":
-        """What the value of each row's action should be `[N]`."""
-        next_q = permitted(self.target.forward(rows["target_next_obs"])[0][0], rows["next_mask"])
-        if not self.config.double:
-            return q_target(rows["reward"], rows["discount"], next_q)
-        next_online = permitted(self.online.forward(rows["next_obs"])[0][0], rows["next_mask"])
-        return double_q_target(rows["reward"], rows["discount"], next_q, next_online)
+    def next_values(self, rows: Batch) -> "tuple[torch.Tensor, torch.Tensor]":
+        """Rewards `[N]` and values of next_obs: those of the best action, or the soft ones' mean with their entropy."""
+        config, reward = self.config, rows["reward"]
+        target = self.distribution(self.target.forward(rows["target_next_obs"])[0])
+        chooser = self.distribution(self.chooser.forward(rows["next_obs"])[0]) if config.double else target
+        next_q = permitted(self.expected(chooser), rows["mask_next"])
+        if not config.soft_temperature:
+            return reward, self.of_action(target, next_q.argmax(-1, keepdim=True))
+        probs, entropy = softmax_policy(next_q, config.soft_temperature)
+        reward = reward + rows["discount"] * config.soft_temperature * entropy
+        if config.munchausen:
+            now = self.expected(self.distribution(self.target.forward(rows["target_obs"])[0]))
+            q = permitted(now, rows["mask_now"])
+            bonus = scaled_log_policy(q, rows["action"], config.soft_temperature, config.munchausen_floor)
+            reward = reward + config.munchausen * bonus
+        return reward, self.mean_over(target, probs)
+
+    def distribution(self, out: "torch.Tensor") -> "torch.Tensor":
+        """What a network's outputs say of the return, here of its mean: `[N, A]`."""
+        return out
+
+    def expected(self, distribution: "torch.Tensor") -> "torch.Tensor":
+        """Its mean `[N, A]`."""
+        return distribution
+
+    def of_action(self, values: "torch.Tensor", action: "torch.Tensor") -> "torch.Tensor":
+        """Of values `[N, A]` that of the action `[N, 1]`: `[N]`."""
+        return values.gather(-1, action).squeeze(-1)
+
+    def to_action(self, values: "torch.Tensor", action: "torch.Tensor", slope: "torch.Tensor") -> "torch.Tensor":
+        """The gradient through `of_action`, in the form of the values."""
+        return torch.zeros_like(values).scatter_(-1, action, slope.unsqueeze(-1))
+
+    def mean_over(self, values: "torch.Tensor", probs: "torch.Tensor") -> "torch.Tensor":
+        """The mean of values `[N, A]` where action a has probability `[N, A]`: `[N]`."""
+        return (probs * values).sum(-1)
+
+    def errors(
+        self, q: "torch.Tensor", reward: "torch.Tensor", discount: "torch.Tensor", next_q: "torch.Tensor"
+    ) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
+        """Loss `[N]`, its derivative with respect to q, and |TD error| `[N]`."""
+        error = q - (reward + discount * next_q)
+        return *(huber if self.config.loss == "huber" else half_square)(error), error.abs()
 
     def exploration(self, env_steps: int) -> Mapping[str, float]:
         config = self.config
-        return {"epsilon": linear(env_steps, config.epsilon_start, config.epsilon_end, config.epsilon_steps)}
+        values = {"epsilon": linear(env_steps, config.epsilon_start, config.epsilon_end, config.epsilon_steps)}
+        if config.noisy:  # it explores by its noise instead
+            values["epsilon"] = 0.0
+        return values | ({"temperature": config.temperature} if config.temperature else {})
+
+
+def q_shape(config: Config, network: NetworkConfig, action: ActionSpec, features: int) -> QShape:
+    """The Q network that the options ask for."""
+    return QShape(network, features, action.size, config.outputs, config.dueling, config.noisy)

@@ -7,7 +7,7 @@ from typing import Any
 
 from drl_cli.algos.base import AlgoConfig, Algorithm, Batch, Counts, Update
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.networks.encoder import Encoder, View, flat_steps
+from drl_cli.networks.encoder import Encoder, View, action_mask, flat_steps
 from drl_cli.networks.mlp import MLP, Shapes, mlp_shapes, num_params
 from drl_cli.types import EnvSpec
 from drl_cli.utils.group import Context
@@ -119,18 +119,18 @@ class NetworkAlgorithm(Algorithm):
         """The features of a batch, through which the encoder learns, and its `steps` with features as `obs`.
 
         For a head that learns from so many times these rows, its `masks` are with them as `drop`.
+        The columns `mask_now` and `mask_next` say which actions are allowed; None without such masks.
         """
         view, rows = self.encoder(batch, self.context.burn_in), self.steps(batch)
+        rows["mask_now"], rows["mask_next"] = action_mask(rows["obs"]), action_mask(rows["next_obs"])
         rows["obs"] = view.obs
         if head is not None:
             rows["drop"] = self.masks(head, view.obs, times)
         return view, rows
 
-    def see_next(self, batch: Batch, view: View) -> "torch.Tensor":
-        """The target encoder's features of the next observations, given the view by the encoder itself."""
-        if self.encoder.is_plain:
-            return view.next_obs
-        return self.target_encoder(batch, self.context.burn_in, learns=False).next_obs
+    def see_target(self, batch: Batch, view: View) -> View:
+        """What the target encoder sees in a batch, given the view by the encoder itself."""
+        return view if self.encoder.is_plain else self.target_encoder(batch, self.context.burn_in, learns=False)
 
     def step(self, view: View | None, d_obs: "torch.Tensor | None", *losses: "torch.Tensor") -> None:
         """Change the parameters by the gradients that are written, and by what the view's encoder makes of `d_obs`.

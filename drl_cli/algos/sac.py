@@ -72,7 +72,7 @@ class Algorithm(NetworkAlgorithm):
 
     def update(self, batch: Batch, counts: Counts) -> Update:
         view, rows = self.see(batch, self.critic, times=2)
-        rows["next_obs"], rows["target_next_obs"] = view.next_obs, self.see_next(batch, view)
+        rows["next_obs"], rows["target_next_obs"] = view.next_obs, self.see_target(batch, view).next_obs
         num, size = rows["action"].shape
         rows["noise"] = self.context.randn(num, 2 * size, self.noise)
         metrics, td_error, d_obs = self.gradients(rows)

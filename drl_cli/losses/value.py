@@ -31,23 +31,24 @@ def ensemble_mse(
     return (weighted * error).sum() / q.shape[1], weighted * (2.0 / q.shape[1])
 
 
-def q_target(reward: "torch.Tensor", discount: "torch.Tensor", next_q: "torch.Tensor") -> "torch.Tensor":
-    """Q-learning target r + discount max_a Q'(s', a), `[B]`; reward, discount `[B]`, next_q `[B, A]`.
+def softmax_policy(q: "torch.Tensor", temperature: float) -> "tuple[torch.Tensor, torch.Tensor]":
+    """Probabilities `[B, A]` and entropy `[B]` of softmax(q / temperature), q `[B, A]`.
 
-    `discount` is gamma**k over k steps and 0 only where the episode terminated (DQN, Mnih et al. 2015, algorithm 1).
+    The soft value of a state is sum_a pi(a) q(a) + temperature * entropy; where q is what makes the policy, that is
+    temperature * logsumexp(q / temperature) (Haarnoja et al. 2017, eq. 3).
     """
-    return reward + discount * next_q.max(-1).values
+    log_probs = (q / temperature).log_softmax(-1)
+    probs = log_probs.exp()
+    return probs, -(probs * log_probs).sum(-1)
 
 
-def double_q_target(
-    reward: "torch.Tensor", discount: "torch.Tensor", next_q: "torch.Tensor", next_online: "torch.Tensor"
-) -> "torch.Tensor":
-    """Double Q-learning target r + discount Q'(s', argmax_a Q(s', a)), `[B]`.
+def scaled_log_policy(q: "torch.Tensor", action: "torch.Tensor", temperature: float, floor: float) -> "torch.Tensor":
+    """Munchausen's reward, temperature * log pi(a|s) within [floor, 0], `[B]` (Vieillard et al. 2020, section 2).
 
-    reward, discount `[B]`; next_q of the target and next_online of the online network `[B, A]`
-    (van Hasselt et al. 2016, eq. 4).
+    pi = softmax(q / temperature), q `[B, A]`, action int64 `[B]`.
     """
-    return reward + discount * next_q.gather(-1, next_online.argmax(-1, keepdim=True)).squeeze(-1)
+    log_probs = (q / temperature).log_softmax(-1)
+    return (temperature * log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)).clamp(floor, 0.0)
 
 
 def half_square(error: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":

@@ -4,13 +4,12 @@ import dataclasses
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 from typing import get_type_hints
 
 import numpy as np
 import pytest
 import torch
-from omegaconf import OmegaConf
+from confs import algo_node
 
 from drl_cli.algos import base
 from drl_cli.algos.base import AlgoConfig, Counts
@@ -30,14 +29,13 @@ from drl_cli.utils.moments import RunningMoments
 from drl_cli.utils.optimizer_config import OptimizerConfig
 
 CPU = Context(torch.device("cpu"))
-CONF = Path(__file__).parents[2] / "conf" / "algo"
 NETWORK = NetworkConfig((16, 16), "relu", "uniform")
 ACTIONS = {
     "box": ActionSpec("box", 2, "Box(2,)"),
     "discrete": ActionSpec("discrete", 4, "Discrete(4)"),
     "multidiscrete": ActionSpec("multidiscrete", 7, "MultiDiscrete([4 3])", (4, 3)),
 }
-PRIORITIZED = {"sac", "dqn"}
+PRIORITIZED = {"c51", "dqn", "sac"}
 """Those that give priorities, and weigh their rows."""
 CASES = [(name, kind) for name in algorithms() for kind in load_algorithm(name).ACTIONS]
 
@@ -51,9 +49,7 @@ class Case:
         self.module = load_algorithm(name)
         self.spec = EnvSpec("x", Column((3, 2), "float32"), ACTIONS[kind])
         problems = []
-        node = OmegaConf.to_container(OmegaConf.load(CONF / f"{name}.yaml"))
-        node = node.get("algo", node)  # beside values of other groups, where it prefers some
-        self.config = convert(node, self.module.Config, "algo", problems, self.module.Config)
+        self.config = convert(algo_node(name), self.module.Config, "algo", problems, self.module.Config)
         assert not problems
         extra = self.module.Policy.extra_columns(self.config, NETWORK, self.spec)
         if "fifo-once" in self.module.TABLES:

@@ -55,7 +55,9 @@ class Reference:
     def __init__(self, algorithm, activation):
         self.config, self.updates = algorithm.config, 0
         self.activation = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh, "elu": torch.nn.ELU}[activation]
-        self.online, self.target = (self.network(mlp.flat.double()) for mlp in (algorithm.online, algorithm.target))
+        self.online, self.target = (
+            self.network(mlp.flat.double()) for mlp in (algorithm.online.mlp, algorithm.target.mlp)
+        )
         self.optimizer = torch.optim.Adam(self.online.parameters(), self.config.lr)
 
     def network(self, flat):
@@ -98,9 +100,11 @@ class Reference:
 @pytest.mark.parametrize("weighted", [True, False])
 def test_updates_equal_an_independent_implementation(activation, double, loss, weighted):
     algorithm = make(activation, double=double, loss=loss)
-    algorithm.target.flat.copy_(make(activation, seed=1).online.flat)  # the two networks choose different actions
+    algorithm.target.mlp.flat.copy_(
+        make(activation, seed=1).online.mlp.flat
+    )  # the two networks choose different actions
     reference = Reference(algorithm, activation)
-    start = algorithm.online.flat.clone()
+    start = algorithm.online.mlp.flat.clone()
     for i in range(7):
         batch = make_batch(i, weighted)
         update = algorithm.learn(batch, Counts(i))
@@ -110,15 +114,15 @@ def test_updates_equal_an_independent_implementation(activation, double, loss, w
             assert update.metrics[name].item() == pytest.approx(value.item(), rel=1e-4, abs=1e-4), name
         torch.testing.assert_close(update.priorities.double(), priorities.detach(), rtol=1e-4, atol=1e-4)
         for own, theirs in ((algorithm.online, reference.online), (algorithm.target, reference.target)):
-            torch.testing.assert_close(own.flat.double(), reference.flat(theirs), rtol=0, atol=1e-5)
-    assert (algorithm.online.flat - start).abs().max() > 3e-3
+            torch.testing.assert_close(own.mlp.flat.double(), reference.flat(theirs), rtol=0, atol=1e-5)
+    assert (algorithm.online.mlp.flat - start).abs().max() > 3e-3
 
 
 def test_double_chooses_with_the_online_network():
     updates = []
     for double in (True, False):
         algorithm = make(double=double)
-        algorithm.target.flat.copy_(make(seed=1).online.flat)
+        algorithm.target.mlp.flat.copy_(make(seed=1).online.mlp.flat)
         updates.append(algorithm.learn(make_batch(0), Counts()).priorities)
     assert not torch.allclose(*updates)
 
@@ -135,7 +139,7 @@ def test_target_is_a_copy_every_target_period_updates_across_a_resume():
     copies = []
     for i in range(9):
         algorithm.learn(make_batch(i), Counts(i))
-        copies.append(torch.equal(algorithm.target.flat, algorithm.online.flat))
+        copies.append(torch.equal(algorithm.target.mlp.flat, algorithm.online.mlp.flat))
         resumed = make(seed=9, target_period=4)
         resumed.load_state(algorithm.state())
         algorithm = resumed
@@ -157,11 +161,11 @@ def test_wrong_states_are_refused():
 def test_numpy_policy_equals_the_network(activation):
     algorithm, policy = make(activation), make_policy(activation=activation)
     obs = np.random.default_rng(0).standard_normal((64, 5)).astype(np.float32) * 2
-    algorithm.online.networks[0][-1].copy_(-algorithm.online.forward(torch.from_numpy(obs))[0][0].mean(0))
+    algorithm.online.mlp.networks[0][-1].copy_(-algorithm.online.forward(torch.from_numpy(obs))[0].mean(0))
     policy.load(algorithm.policy_params())
     values, _ = algorithm.online.forward(torch.from_numpy(obs))
     greedy = policy.greedy(obs)
-    assert np.array_equal(greedy, values[0].argmax(-1))
+    assert np.array_equal(greedy, values.argmax(-1))
     assert len(np.unique(greedy)) > 1
 
 
@@ -196,5 +200,5 @@ def test_the_policy_rates_rows_as_the_learner_does_while_the_target_is_the_onlin
 def test_load_policy_fills_both_networks():
     saved, algorithm = make(seed=1).policy_params(), make(seed=2)
     algorithm.load_policy(saved)
-    assert np.array_equal(algorithm.online.params(), saved)
-    assert np.array_equal(algorithm.target.params(), saved)
+    assert np.array_equal(algorithm.online.mlp.params(), saved)
+    assert np.array_equal(algorithm.target.mlp.params(), saved)

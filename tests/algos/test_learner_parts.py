@@ -14,7 +14,12 @@ from drl_cli.utils.optimizer import NotFinite
 from drl_cli.utils.params import Params
 
 ALL = pytest.mark.parametrize(("name", "kind"), CASES, ids=["-".join(case) for case in CASES])
-STREAMS = {"sac": {"noise": 11, "dropout": 12}, "dqn": {"dropout": 12}, "ppo": {"shuffle": 11, "dropout": 12}}
+STREAMS = {
+    "sac": {"noise": 11, "dropout": 12},
+    "c51": {"dropout": 12},
+    "dqn": {"dropout": 12},
+    "ppo": {"shuffle": 11, "dropout": 12},
+}
 
 
 def make(name, kind, dropout=0.0, context=CPU, seed=10, **options):
@@ -103,14 +108,14 @@ def test_ppo_begins_near_zero_and_the_others_do_not():
 @pytest.mark.parametrize(("name", "kind", "times"), [("sac", "box", 2), ("dqn", "discrete", 1)])
 def test_dropouts_masks_are_for_all_rows_that_a_head_sees(name, kind, times):
     algorithm, learner = make(name, kind, dropout=0.25)
-    head = algorithm.critic if name == "sac" else algorithm.online
+    head = algorithm.critic if name == "sac" else algorithm.online.mlp
     view, rows = algorithm.see(learner.batch(algorithm), head, times)
     assert [tuple(mask.shape) for mask in rows["drop"]] == [(head.ensemble, times * 8, width) for width in (16, 12)]
     assert {round(value, 6) for mask in rows["drop"] for value in mask.unique().tolist()} == {0.0, round(4 / 3, 6)}
     assert rows["obs"] is view.obs
     assert "drop" not in algorithm.see(learner.batch(algorithm))[1]
     plain, _ = make(name, kind)
-    head = plain.critic if name == "sac" else plain.online
+    head = plain.critic if name == "sac" else plain.online.mlp
     assert plain.see(learner.batch(plain), head)[1]["drop"] == ()
 
 
@@ -197,7 +202,7 @@ def test_a_target_sees_next_observations_alone_and_without_autograd(look):
 
     algorithm.target_encoder.features = noted
     view, _ = algorithm.see(batch)
-    seen = algorithm.see_next(batch, view)
+    seen = algorithm.see_target(batch, view).next_obs
     torch.testing.assert_close(seen, view.next_obs)  # it is a copy still
     assert grads == [False] * (1 if look == "image" else 2)
 
@@ -205,11 +210,11 @@ def test_a_target_sees_next_observations_alone_and_without_autograd(look):
 def test_a_target_is_a_copy_with_an_encoder_of_its_own():
     algorithm = Learner("dqn", "discrete", *LOOKS["image"]).algorithm()
     assert algorithm.target_encoder is not algorithm.encoder
-    assert torch.equal(algorithm.target.flat, algorithm.online.flat)
-    pointers = [mlp.flat.data_ptr() for mlp in (algorithm.online, algorithm.target)]
+    assert torch.equal(algorithm.target.mlp.flat, algorithm.online.mlp.flat)
+    pointers = [mlp.flat.data_ptr() for mlp in (algorithm.online.mlp, algorithm.target.mlp)]
     pointers += [next(e.torso.parameters()).data_ptr() for e in (algorithm.encoder, algorithm.target_encoder)]
     assert all(a != b for a, b in combinations(pointers, 2))
     plain, learner = make("dqn", "discrete")
     batch = learner.batch(plain)
     view, _ = plain.see(batch)
-    assert plain.see_next(batch, view) is view.next_obs
+    assert plain.see_target(batch, view) is view

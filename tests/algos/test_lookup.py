@@ -46,7 +46,10 @@ def test_unknown_names_are_refused_with_what_there_is():
 def test_refusal_says_why():
     assert refusal("sac", BOX, "async", "uniform") is None
     line = refusal("sac", DISCRETE, "async", "uniform")
-    assert line == "SAC needs a continuous (Box) action space; Cart-v1 has Discrete(4). For this: algo=dqn or algo=ppo"
+    assert (
+        line == "SAC needs a continuous (Box) action space; Cart-v1 has Discrete(4). "
+        "For this: algo=c51 or algo=dqn or algo=ppo"
+    )
     assert refusal("dqn", DISCRETE, "async", "uniform") is None
     line = refusal("dqn", BOX, "async", "uniform")
     assert line == "DQN needs a discrete action space; Car-v0 has Box(2,). For this: algo=ppo or algo=sac"

@@ -72,7 +72,7 @@ def test_the_policy_is_the_learners_network_step_by_step(name, kind, look):
     algorithm = learner.algorithm()
     algorithm.learn(learner.batch(algorithm), Counts())
     policy, rng, encoder = learner.policy(algorithm), np.random.default_rng(3), algorithm.encoder
-    head = algorithm.online if name == "dqn" else algorithm.actor
+    head = algorithm.online.mlp if name in ("dqn", "c51") else algorithm.actor
     memory = torch.zeros(4, encoder.memory.state_size) if learner.has_memory else None
     begins = np.array([True] * 4)
     for t in range(4):
@@ -85,7 +85,10 @@ def test_the_policy_is_the_learners_network_step_by_step(name, kind, look):
                 memory[torch.from_numpy(begins)] = 0.0
                 np.testing.assert_allclose(columns["state"], memory, rtol=1e-5, atol=1e-5)
                 features, memory = encoder.memory.step(features, memory)
-            np.testing.assert_allclose(out, head.forward(features)[0][0], rtol=1e-5, atol=1e-5, err_msg=f"step {t}")
+            expected = head.forward(features)[0][0]
+            if name == "c51":
+                expected = algorithm.expected(algorithm.distribution(expected))
+            np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5, err_msg=f"step {t}")
         begins = np.arange(4) == t
     assert columns.keys() == ({"state"} if learner.has_memory else set())
 
@@ -145,7 +148,7 @@ def test_dqns_targets_use_allowed_actions_only(double, memory):
     for key in ("obs", "next_obs"):
         batch[key]["action_mask"][...] = torch.tensor([True, False, True, False])
     batch["action"] = 2 * (batch["action"] // 2)
-    for network in (algorithm.online, algorithm.target):
+    for network in (algorithm.online.mlp, algorithm.target.mlp):
         network.networks[0][-1][1::2] = 1e4
     with torch.no_grad():
         priorities = algorithm.learn(batch, Counts()).priorities

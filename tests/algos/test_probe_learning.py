@@ -79,7 +79,7 @@ def test_choose(double):
     algorithm, policy = learn(dqn, config, "Choose", 200)
     assert policy.greedy(np.eye(3, dtype=np.float32)).tolist() == [0, 1, 2]
     q, _ = algorithm.online.forward(torch.eye(3))
-    torch.testing.assert_close(q[0], torch.eye(3), rtol=0, atol=0.2)
+    torch.testing.assert_close(q, torch.eye(3), rtol=0, atol=0.2)
     assert policy.epsilon == 0.1
 
 

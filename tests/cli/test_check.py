@@ -43,7 +43,8 @@ ERRORS = [
 ]
 
 SPACE_ERROR = (
-    r"SAC needs a continuous \(Box\) action space; CartPole-v1 has Discrete\(2\)\. For this: algo=dqn or algo=ppo$"
+    r"SAC needs a continuous \(Box\) action space; CartPole-v1 has Discrete\(2\)\. "
+    r"For this: algo=c51 or algo=dqn or algo=ppo$"
 )
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from drl_cli.losses.value import double_q_target, ensemble_mse, half_square, huber, q_target, soft_target
+from drl_cli.losses.value import ensemble_mse, half_square, huber, scaled_log_policy, soft_target, softmax_policy
 
 
 def test_soft_target_literals():
@@ -45,21 +45,29 @@ def test_ensemble_mse_gradient_equals_autograd(is_weighted):
     torch.testing.assert_close(d_q, q.grad)
 
 
-REWARD, DISCOUNT = torch.tensor([1.0, -2.0, 0.5]), torch.tensor([0.9, 0.0, 0.729])
-NEXT_Q = torch.tensor([[2.0, 5.0], [7.0, 4.0], [-3.0, -1.0]])
+def test_softmax_policy_literals():
+    # exp(1 / 0.5) : exp(0) = e^2 : 1
+    probs, entropy = softmax_policy(torch.tensor([[1.0, 0.0], [3.0, 3.0]]), 0.5)
+    assert probs[0].tolist() == pytest.approx([0.880797, 0.119203], abs=1e-6)
+    assert entropy.tolist() == pytest.approx([0.365334, 0.693147], abs=2e-6)
+    q = torch.tensor([[1.0, -2.0, 0.3]])
+    probs, entropy = softmax_policy(q, 0.2)
+    assert float((probs * q).sum() + 0.2 * entropy) == pytest.approx(float(0.2 * (q / 0.2).logsumexp(-1)), abs=1e-6)
 
 
-def test_q_target_literals():
-    # 1 + 0.9 * 5; terminated: the reward alone; 0.5 - 0.729
-    assert q_target(REWARD, DISCOUNT, NEXT_Q).tolist() == pytest.approx([5.5, -2.0, -0.229])
+def test_an_action_that_is_not_allowed_has_no_probability_and_no_entropy():
+    probs, entropy = softmax_policy(torch.tensor([[0.0, -1e9, 0.0]]), 0.03)
+    assert probs.tolist() == [[0.5, 0.0, 0.5]]
+    assert entropy.item() == pytest.approx(0.693147)
 
 
-def test_double_q_target_literals():
-    # The online network chooses 0, 1, 0: 1 + 0.9 * 2; the reward alone; 0.5 - 0.729 * 3
-    next_online = torch.tensor([[0.2, 0.1], [0.0, 9.0], [4.0, 3.0]])
-    target = double_q_target(REWARD, DISCOUNT, NEXT_Q, next_online)
-    assert target.tolist() == pytest.approx([2.8, -2.0, -1.687])
-    assert torch.equal(double_q_target(REWARD, DISCOUNT, NEXT_Q, NEXT_Q), q_target(REWARD, DISCOUNT, NEXT_Q))
+def test_scaled_log_policy_literals():
+    # 0.5 * log(0.119203) = -1.063464, 0.5 * log(0.880797) = -0.063464
+    q, action = torch.tensor([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]]), torch.tensor([1, 0, 1])
+    assert scaled_log_policy(q, action, 0.5, -9.0).tolist() == pytest.approx(
+        [-1.063464, -0.063464, -1.063464], abs=1e-6
+    )
+    assert scaled_log_policy(q, action, 0.5, -0.5).tolist() == pytest.approx([-0.5, -0.063464, -0.5], abs=1e-6)
 
 
 def test_half_square_literals():

@@ -2,11 +2,10 @@
 
 import copy
 import dataclasses
-from pathlib import Path
 
 import numpy as np
 import torch
-from omegaconf import OmegaConf
+from confs import algo_node
 
 from drl_cli.algos.lookup import algorithms, load_algorithm
 from drl_cli.cli.settings import convert
@@ -14,7 +13,6 @@ from drl_cli.networks.config import NetworkConfig
 from drl_cli.types import ActionSpec, Column, EnvSpec, Last
 from drl_cli.utils.group import Context
 
-CONF = Path(__file__).parents[2] / "conf" / "algo"
 CPU = Context(torch.device("cpu"))
 ACTIONS = {
     "box": ActionSpec("box", 2, "Box(2,)"),
@@ -40,9 +38,8 @@ class Learner:
         self.module, self.action = load_algorithm(name), ACTIONS[kind]
         self.spec = EnvSpec("x", obs, self.action)
         self.network = NetworkConfig((16, 12), "tanh", "uniform", memory=memory, memory_size=5)
-        node = OmegaConf.to_container(OmegaConf.load(CONF / f"{name}.yaml"))
         problems = []
-        config = convert(node.get("algo", node), self.module.Config, "algo", problems, self.module.Config)
+        config = convert(algo_node(name), self.module.Config, "algo", problems, self.module.Config)
         assert not problems
         self.config = dataclasses.replace(config, **options)
         self.is_rollout, self.has_memory = "fifo-once" in self.module.TABLES, memory != "none"

@@ -1,0 +1,106 @@
+"""C51 (Bellemare et al. 2017, "A Distributional Perspective on Reinforcement Learning", arXiv 1707.06887).
+
+The network gives the probabilities of `atoms` returns from v_min to v_max; the loss is the cross-entropy with the
+projected target. All of DQN's options apply; the mean of the distribution chooses. Priorities are KL divergences
+(Rainbow, Hessel et al. 2018, arXiv 1710.02298). Differs from drl_cli/algos/dqn.py by the loss alone.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+
+from drl_cli.algos import dqn
+from drl_cli.losses.distributional import cross_entropy, project, project_numpy, softmax_numpy
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.types import Array, Columns, EnvSpec, Last, Obs, tree
+from drl_cli.utils.lazy import torch
+from drl_cli.utils.params import Refused
+from drl_cli.utils.ranges import Range
+
+ACTIONS, TABLES, EXPLORATION = dqn.ACTIONS, dqn.TABLES, dqn.EXPLORATION
+
+
+@dataclass(frozen=True)
+class Config(dqn.Config):
+    """Options of C51, beside those of DQN."""
+
+    atoms: Annotated[int, Range(least=2)] = 51
+    v_min: float = -10.0
+    v_max: float = 10.0
+
+    @property
+    def outputs(self) -> int:
+        return self.atoms
+
+
+class Policy(dqn.Policy):
+    """Acts by the means of the distributions."""
+
+    config: Config
+
+    def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
+        super().__init__(config, network, spec, seed)
+        self.support = np.linspace(config.v_min, config.v_max, config.atoms, dtype=np.float32)
+
+    def distribution(self, out: Array) -> Array:
+        """Probabilities `[E, A, K]`."""
+        probs: Array = softmax_numpy(out.reshape(-1, self.action.size, len(self.support)))
+        return probs
+
+    def forward(self, obs: Obs, last: Last | None) -> tuple[Array, Columns]:
+        """The values of the actions, in place of the logits."""
+        logits, memory = super().forward(obs, last)
+        return self.expected(logits), memory
+
+    def expected(self, out: Array) -> Array:
+        mean: Array = self.distribution(out) @ self.support
+        return mean
+
+    def priorities(self, rows: Columns) -> Array:
+        every = np.arange(len(rows["action"]))
+        next_obs = tree(rows, "next_obs")
+        next_probs = self.distribution(super().forward(next_obs, None)[0])[every, self.greedy(next_obs)]
+        probs = self.distribution(super().forward(tree(rows, "obs"), None)[0])[every, rows["action"]]
+        target = project_numpy(next_probs, rows["reward"], rows["discount"], self.support)
+        tiny = np.finfo(np.float32).tiny  # 0 log 0 is 0
+        divergence: Array = (target * np.log(np.maximum(target, tiny) / np.maximum(probs, tiny))).sum(-1)
+        return np.maximum(divergence, 0.0)
+
+
+class Algorithm(dqn.Algorithm):
+    """The learner. Distributions are `[N, A, K]`, and of one action `[N, K]`."""
+
+    def setup(self, config: dqn.Config, spec: EnvSpec) -> None:
+        assert isinstance(config, Config)
+        if config.v_min >= config.v_max:
+            raise Refused(f"algo.v_min={config.v_min:g} has to be below algo.v_max={config.v_max:g}")
+        self.support = torch.linspace(config.v_min, config.v_max, config.atoms, device=self.context.device)
+        super().setup(config, spec)
+
+    def distribution(self, out: "torch.Tensor") -> "torch.Tensor":
+        return out.view(len(out), -1, self.atoms).softmax(-1)
+
+    def expected(self, distribution: "torch.Tensor") -> "torch.Tensor":
+        return distribution @ self.support
+
+    def of_action(self, values: "torch.Tensor", action: "torch.Tensor") -> "torch.Tensor":
+        values = values.view(len(action), -1, self.atoms)
+        return values.gather(1, action.unsqueeze(-1).expand(-1, -1, self.atoms)).squeeze(1)
+
+    def to_action(self, values: "torch.Tensor", action: "torch.Tensor", slope: "torch.Tensor") -> "torch.Tensor":
+        d_values = torch.zeros_like(values).view(len(action), -1, self.atoms)
+        d_values.scatter_(1, action.unsqueeze(-1).expand(-1, -1, self.atoms), slope.unsqueeze(1))
+        return d_values.flatten(1)
+
+    def mean_over(self, values: "torch.Tensor", probs: "torch.Tensor") -> "torch.Tensor":
+        """The mixture of the actions' distributions."""
+        return (probs.unsqueeze(-1) * values).sum(1)
+
+    def errors(
+        self, q: "torch.Tensor", reward: "torch.Tensor", discount: "torch.Tensor", next_q: "torch.Tensor"
+    ) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
+        """As for DQN: q `[N, K]` are logits, next_q `[N, K]` probabilities, the error is the divergence."""
+        loss, slope, divergence = cross_entropy(q, project(next_q, reward, discount, self.support))
+        # The projection takes a reward that is not finite for a large one: 0 times it keeps the loss from hiding that.
+        return loss + 0.0 * reward, slope, divergence.clamp(min=0.0)

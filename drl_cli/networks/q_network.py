@@ -1,0 +1,161 @@
+"""Q networks: an MLP from features to the values of each action, with dueling streams and noisy weights as options.
+
+Dueling (Wang et al. 2016, arXiv 1511.06581, eq. 9): the last hidden layer is twice as wide. Its first half feeds the
+value of the state alone, its second half the advantages alone: the other blocks of the last layer's weights stay 0.
+
+Noisy (Fortunato et al. 2018, arXiv 1706.10295, section 3): every weight is mean + sigma * noise, with factorised noise.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.networks.mlp import MLP, Shapes, Trace, mlp_numpy, mlp_shapes
+from drl_cli.types import Array
+from drl_cli.utils.lazy import torch
+from drl_cli.utils.params import Part, Refused
+
+SIGMA = 0.5
+"""Sigma of every weight at the start, times the root of its layer's inputs (section 3.2)."""
+
+
+@dataclass(frozen=True)
+class QShape:
+    """Features -> `atoms` numbers for each of `actions`: `[N, actions * atoms]`, action by action."""
+
+    network: NetworkConfig
+    features: int
+    actions: int
+    atoms: int = 1
+    dueling: bool = False
+    noisy: bool = False
+
+    @property
+    def shapes(self) -> Shapes:
+        """Those of the MLP. Raises Refused for dueling streams without a hidden layer to split."""
+        hidden, layer_norm = self.network.hidden, self.network.layer_norm
+        if not self.dueling:
+            return mlp_shapes(self.features, hidden, self.actions * self.atoms, layer_norm)
+        if not hidden:
+            raise Refused("algo.dueling=true needs a hidden layer to split; say network.hidden=[256]")
+        hidden = (*hidden[:-1], 2 * hidden[-1])
+        return mlp_shapes(self.features, hidden, (1 + self.actions) * self.atoms, layer_norm)
+
+    @property
+    def noise_size(self) -> int:
+        """Random numbers that the noise of all weights is made of: one for each input and output of each layer."""
+        return sum(sum(shape) for shape in self.shapes if len(shape) == 2)
+
+    def zero_between_streams_(self, last: Any) -> None:  # Any: numpy or torch
+        """Set the blocks of a dueling network's last weights `[2 H, (1 + actions) atoms]` that must not be to 0."""
+        half = self.network.hidden[-1]
+        last[:half, self.atoms :] = 0.0
+        last[half:, : self.atoms] = 0.0
+
+    def joined(self, out: Any) -> Any:  # Any: numpy or torch
+        """Value and advantages `[N, (1 + actions) atoms]` -> value + advantage - mean advantage, action by action."""
+        advantage = out[:, self.atoms :].reshape(-1, self.actions, self.atoms)
+        value = out[:, : self.atoms]
+        return (advantage + (value - advantage.mean(1))[:, None]).reshape(-1, self.actions * self.atoms)
+
+    def parted(self, d: "torch.Tensor") -> "torch.Tensor":
+        """The gradient through `joined`, `[N, actions * atoms]` -> `[N, (1 + actions) atoms]`."""
+        d = d.view(-1, self.actions, self.atoms)
+        d_value = d.sum(1)
+        d_advantage = d - d_value.unsqueeze(1) / self.actions
+        return torch.cat([d_value, d_advantage.flatten(1)], 1)
+
+
+def fill_noise(views: Sequence[Any], normals: Any) -> None:  # Any: numpy or torch
+    """Write factorised noise into the weights and biases of an MLP (eq. 10 and 11), given `QShape.noise_size` normals.
+
+    With f(x) = sign(x) sqrt(|x|) a weight's noise is f(input's) f(output's), a bias's f(output's). Layer norm has none.
+    """
+    scaled, begin = normals / (abs(normals) + 1e-12) ** 0.5, 0
+    for i, view in enumerate(views):
+        if view.ndim == 2:
+            inputs, outputs = view.shape
+            of_inputs, of_outputs = scaled[begin : begin + inputs], scaled[begin + inputs : begin + inputs + outputs]
+            view[...] = of_inputs[:, None] * of_outputs
+            views[i + 1][...] = of_outputs
+            begin += inputs + outputs
+
+
+class QNetwork:
+    """The learner's: `mlp` holds the weights, or with `sigma` their means. The noise is 0 until `draw` is called."""
+
+    def __init__(self, shape: QShape, mlp: MLP, sigma: Part | None = None) -> None:
+        self.shape, self.mlp, self.mean, self.sigma = shape, mlp, mlp, sigma
+        if sigma is not None:
+            self.mlp = mlp.on(Part(mlp.flat.clone(), mlp.grad))  # the weights that were drawn; their gradient is mean's
+            self.noise = torch.zeros_like(mlp.flat)
+            self.noise_views = mlp.on(Part(self.noise, self.noise)).networks[0]
+
+    def init(self) -> None:
+        """What dueling and noisy networks need beyond the initialisation of the means."""
+        layers = [self.mean.networks[0]]
+        if self.sigma is not None:
+            sigmas = self.mean.on(self.sigma).networks[0]
+            for i in range(0, len(sigmas), self.mean.step):  # layer norm's gains and biases have no noise
+                for view in sigmas[i : i + 2]:
+                    view.fill_(SIGMA / len(sigmas[i]) ** 0.5)
+            layers.append(sigmas)
+        if self.shape.dueling:
+            for views in layers:
+                self.shape.zero_between_streams_(views[-2])
+
+    def another(self, mean: Part, sigma: Part | None) -> "QNetwork":
+        """The same network with other weights, or other noise on the same ones."""
+        return QNetwork(self.shape, self.mean.on(mean), sigma)
+
+    def draw(self, normals: "torch.Tensor") -> None:
+        """Draw the noise of all weights anew, from normals `[QShape.noise_size]`."""
+        assert self.sigma is not None
+        fill_noise(self.noise_views, normals)
+        torch.addcmul(self.mean.flat, self.sigma.flat, self.noise, out=self.mlp.flat)
+
+    def forward(self, x: "torch.Tensor", masks: "Sequence[torch.Tensor]" = ()) -> "tuple[torch.Tensor, Trace]":
+        """`[N, features] -> [N, actions * atoms]`, with the weights as they are drawn; the trace is for `backward`."""
+        out, trace = self.mlp.forward(x, masks)
+        return (self.shape.joined(out[0]) if self.shape.dueling else out[0]), trace
+
+    def backward(self, trace: Trace, d_out: "torch.Tensor", to_inputs: bool = False) -> "torch.Tensor":
+        """Write d loss/d weights, given d loss/d out; returns d loss/d x `[N, features]` where it goes `to_inputs`."""
+        if self.shape.dueling:
+            d_out = self.shape.parted(d_out)
+        d_x = self.mlp.backward(trace, d_out.unsqueeze(0), to_inputs=to_inputs)
+        if self.shape.dueling:
+            self.shape.zero_between_streams_(self.mlp.grads[0][-2])
+        if self.sigma is not None:
+            torch.mul(self.mlp.grad, self.noise, out=self.sigma.grad)
+        return d_x
+
+
+class ActingQNetwork:
+    """Where a policy acts: numpy, with the mean weights, or with weights drawn for a call."""
+
+    def __init__(self, shape: QShape) -> None:
+        self.shape, self.activation = shape, shape.network.activation
+        self.shapes = shape.shapes * (2 if shape.noisy else 1)
+        self.params: list[Array] = []
+        if shape.noisy:
+            self.noise = [np.zeros(each, np.float32) for each in shape.shapes]
+
+    def means(self) -> list[Array]:
+        """The mean weights as one plain MLP: a dueling network's last layer gives the joined values, being linear."""
+        params = self.params[: len(self.shape.shapes)]
+        if self.shape.dueling:
+            params[-2:] = self.shape.joined(params[-2]), self.shape.joined(params[-1][None])[0]
+        return params
+
+    def __call__(self, features: Array, rng: np.random.Generator) -> Array:
+        """`[E, features] -> [E, actions * atoms]` of noisy weights, drawn once for all rows."""
+        num = len(self.shape.shapes)
+        fill_noise(self.noise, rng.standard_normal(self.shape.noise_size, np.float32))
+        pairs = zip(self.params[:num], self.params[num:], self.noise, strict=True)
+        out = mlp_numpy([mean + sigma * noise for mean, sigma, noise in pairs], features, self.activation)
+        values: Array = self.shape.joined(out) if self.shape.dueling else out
+        return values

@@ -1,0 +1,175 @@
+"""What each algorithm reaches: runs the table in learn.yaml, goes on where it stopped, and writes docs/results.md.
+
+    python scripts/bench/learn.py [--row NAME ...] [--again] [--jobs 2] [--minutes 8]
+
+Every seed is a drl-train of its own, which ends when an evaluation of 100 episodes reaches the row's threshold, or
+with its budget. Records are kept in docs/results.json, each with the fingerprint of what made it: the algorithm's
+module with all that it imports of ours, the replay and the environments; the values of its config; the versions of
+packages. A record whose fingerprint is no longer the checkout's is shown as old, and `--again` makes it anew.
+"""
+
+import argparse
+import ast
+import hashlib
+import importlib.metadata
+import json
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+TABLE, RECORDS, PAGE = Path(__file__).with_suffix(".yaml"), ROOT / "docs/results.json", ROOT / "docs/results.md"
+PACKAGES = ("torch", "numpy", "gymnasium")
+GROUPS = ("env", "algo", "network", "optimizer", "orchestrator", "replay", "worker", "mode", "total_env_steps")
+"""Of the config, what a result follows from."""
+
+HEAD = """# Results
+
+Written by scripts/bench/learn.py from scripts/bench/learn.yaml; do not edit. A run ends when the mean return of
+100 greedy episodes reaches the threshold, or with its budget of environment steps: then it has not passed. Records that
+are `old` were made by other code, config or packages than the checkout's (fingerprint: code.config.packages). Seconds
+are of a machine that others used too.
+
+| row | environment | threshold | passed | best return: median (quartiles) | env steps to it | seconds | made by |"""
+
+Row = dict[str, Any]
+Records = dict[str, dict[str, Row]]  # row -> seed -> record
+
+
+def overrides(row: Row, common: list[str]) -> list[str]:
+    return [f"env={row['env']}", f"algo={row['algo']}", *common, f"total_env_steps={row['budget']}", *row["overrides"]]
+
+
+def fingerprint(row: Row, common: list[str]) -> str:
+    """Of code, config and packages, 4 digits each: `code.config.packages`."""
+    from drl_cli.algos.lookup import module_path
+    from drl_cli.cli.compose import compose
+    from drl_cli.cli.settings import to_yaml_keys
+
+    config = to_yaml_keys(compose(overrides(row, common)))
+    code = imported([module_path(config["algo"]["name"]), "drl_cli.replay.store", "drl_cli.envs.batch"])
+    packages = [platform.python_version(), *map(importlib.metadata.version, PACKAGES)]
+    values = json.dumps({name: config[name] for name in GROUPS}, sort_keys=True)
+    return ".".join(digest(part) for part in (b"".join(p.read_bytes() for p in code), values, str(packages)))
+
+
+def digest(text: str | bytes) -> str:
+    return hashlib.sha256(text.encode() if isinstance(text, str) else text).hexdigest()[:4]
+
+
+def imported(modules: Iterable[str]) -> list[Path]:
+    """Files of these modules of ours and of all that they import, sorted."""
+    found: dict[str, Path] = {}
+    rest = list(modules)
+    while rest:
+        name = rest.pop()
+        path = ROOT / f"{name.replace('.', '/')}.py"
+        if name in found or not path.is_file():
+            continue
+        found[name] = path
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                rest += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return sorted(found.values())
+
+
+def due(rows: dict[str, Row], records: Records, prints: dict[str, str], again: bool) -> list[tuple[str, int]]:
+    """Row and seed of the runs that are missing or, where they are to be made again, old."""
+
+    def is_due(name: str, seed: int) -> bool:
+        record = records.get(name, {}).get(str(seed))
+        return record is None or (again and record["fingerprint"] != prints[name])
+
+    return [(name, seed) for name, row in rows.items() for seed in row["seeds"] if is_due(name, seed)]
+
+
+def play(row: Row, common: list[str], seed: int) -> Row:
+    with tempfile.TemporaryDirectory() as folder:
+        values = [*overrides(row, common), f"seed={seed}", f"stop.return={row['threshold']}", f"output_dir={folder}"]
+        command = [sys.executable, "-m", "drl_cli.cli.train", *values]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise SystemExit(f"exit code {done.returncode} of {' '.join(command)}\n{done.stdout}{done.stderr}")
+        summary = json.loads(next(Path(folder).glob("*/*/*/summary.json")).read_text())
+    return {
+        "return": round(summary["best_return"], 1),
+        "env_steps": summary["time_to_return_env_steps"],
+        "seconds": summary["time_to_return_s"] and round(summary["time_to_return_s"]),
+    }
+
+
+def page(rows: dict[str, Row], records: Records, prints: dict[str, str]) -> str:
+    """docs/results.md."""
+    lines = [HEAD, "|---|---|---|---|---|---|---|---|"]
+    for name, row in rows.items():
+        runs = [records.get(name, {}).get(str(seed)) for seed in row["seeds"]]
+        made = [run for run in runs if run is not None]
+        if made:
+            lines.append(line(name, row, made, prints[name]))
+    return "\n".join(lines) + "\n"
+
+
+def line(name: str, row: Row, runs: list[Row], current: str) -> str:
+    returns = [run["return"] for run in runs]
+    low, median, high = np.percentile(returns, [25, 50, 75])
+    steps = [run["env_steps"] for run in runs]
+    passed = sum(step is not None for step in steps)
+    middle = sorted(row["budget"] + 1 if step is None else step for step in steps)[len(steps) // 2]
+    made = sorted({run["fingerprint"] for run in runs})
+    marks = [mark if mark == current else f"{mark} old" for mark in made]
+    cells = [
+        name,
+        row["env"],
+        f"{row['threshold']}",
+        f"{passed} of {len(row['seeds'])}",
+        f"{median:.1f} ({low:.1f} to {high:.1f}): {', '.join(f'{one:.1f}' for one in returns)}",
+        f"{'over ' if middle > row['budget'] else ''}{min(middle, row['budget']):,}: "
+        + ", ".join("-" if step is None else f"{step:,}" for step in steps),
+        ", ".join("-" if run["seconds"] is None else f"{run['seconds']}" for run in runs),
+        ", ".join(marks),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--row", action="append", help="several may be given; all")
+    parser.add_argument("--again", action="store_true", help="make old records anew")
+    parser.add_argument("--jobs", type=int, choices=(1, 2), default=1, help="runs at a time")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no run after so many")
+    args = parser.parse_args()
+    table = yaml.safe_load(TABLE.read_text())
+    rows: dict[str, Row] = table["rows"]
+    if unknown := set(args.row or ()) - set(rows):
+        raise SystemExit(f"no row {', '.join(sorted(unknown))} in {TABLE.name}; it has: {', '.join(rows)}")
+    records: Records = json.loads(RECORDS.read_text()) if RECORDS.exists() else {}
+    prints = {name: fingerprint(row, table["common"]) for name, row in rows.items()}
+    wanted = {name: row for name, row in rows.items() if args.row is None or name in args.row}
+    until = time.monotonic() + 60 * args.minutes
+
+    def run(job: tuple[str, int]) -> None:
+        name, seed = job
+        if time.monotonic() > until:
+            return
+        record = play(rows[name], table["common"], seed) | {"fingerprint": prints[name]}
+        print(name, seed, record, flush=True)
+        records.setdefault(name, {})[str(seed)] = record
+        RECORDS.write_text(json.dumps(records, indent=1, sort_keys=True) + "\n")
+        PAGE.write_text(page(rows, records, prints))
+
+    with ThreadPoolExecutor(args.jobs) as pool:
+        list(pool.map(run, due(wanted, records, prints, args.again)))
+    PAGE.write_text(page(rows, records, prints))
+
+
+if __name__ == "__main__":
+    main()

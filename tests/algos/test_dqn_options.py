@@ -1,0 +1,267 @@
+"""What DQN can switch on: gradients against autograd on networks written out here, noise, exploration, soft targets."""
+
+import dataclasses
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from drl_cli.algos.base import Counts
+from drl_cli.algos.dqn import Algorithm, Config, Policy
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.testing import check_algorithm, check_learning
+from drl_cli.types import ActionSpec, Column, EnvSpec
+from drl_cli.utils.group import Context
+from drl_cli.utils.params import Refused
+
+CPU = Context(torch.device("cpu"))
+SPEC = EnvSpec("x", Column((5,), "float32"), ActionSpec("discrete", 4, "Discrete(4)"))
+NETWORK = NetworkConfig((16, 12), "tanh", "uniform")
+CONFIG = Config(
+    name="dqn", lr=1e-3, double=False, loss="huber", target_period=1000,
+    epsilon_start=0.0, epsilon_end=0.0, epsilon_steps=1,
+)  # fmt: skip
+SOFT = {"soft_temperature": 0.2, "munchausen": 0.9}
+
+
+def make(seed=0, network=NETWORK, **options):
+    return Algorithm(dataclasses.replace(CONFIG, **options), network, SPEC, seed, CPU)
+
+
+def make_policy(algorithm, seed=0, network=NETWORK):
+    policy = Policy(algorithm.config, network, SPEC, seed)
+    policy.load(algorithm.policy_params())
+    policy.explore(algorithm.exploration(0))
+    return policy
+
+
+def make_batch(seed=0, rows=32):
+    rng = torch.Generator().manual_seed(seed)
+    terminated = torch.rand(rows, generator=rng) < 0.2
+    return {
+        "obs": torch.randn(rows, 5, generator=rng),
+        "action": torch.randint(4, (rows,), generator=rng),
+        "reward": 2 * torch.randn(rows, generator=rng),
+        "next_obs": torch.randn(rows, 5, generator=rng),
+        "discount": torch.where(terminated, 0.0, 0.99),
+        "terminated": terminated,
+        "truncated": torch.zeros(rows, dtype=torch.bool),
+        "weight": torch.rand(rows, generator=rng),
+    }
+
+
+def q_values(x, flat, dueling):
+    """The Q network written out, from its flat parameters, in their precision; streams are layers of their own."""
+    sizes = (5, 16, 24, 5) if dueling else (5, 16, 12, 4)
+    for layer, (inputs, outputs) in enumerate(pairwise(sizes)):
+        weight, bias, flat = flat.split([inputs * outputs, outputs, len(flat) - (inputs + 1) * outputs])
+        weight = weight.view(inputs, outputs)
+        if layer < 2:
+            x = torch.tanh(x @ weight + bias)
+    if not dueling:
+        return x @ weight + bias
+    value = x[:, :12] @ weight[:12, :1] + bias[:1]
+    advantage = x[:, 12:] @ weight[12:, 1:] + bias[1:]
+    return value + advantage - advantage.mean(1, keepdim=True)
+
+
+def factorised(normals, dueling):
+    """The noise of all weights, layer by layer."""
+    sizes, pieces = (5, 16, 24, 5) if dueling else (5, 16, 12, 4), []
+    f = normals.sign() * normals.abs().sqrt()
+    for inputs, outputs in pairwise(sizes):
+        of_inputs, of_outputs, f = f.split([inputs, outputs, len(f) - inputs - outputs])
+        pieces += [torch.outer(of_inputs, of_outputs).flatten(), of_outputs]
+    return torch.cat(pieces)
+
+
+def reference(algorithm, batch):
+    """Loss and gradient of all parameters by autograd, in float64; noise as the algorithm is about to draw it."""
+    config = algorithm.config
+    params = {name: algorithm.params[name].flat.double().requires_grad_() for name in algorithm.params.slices}
+    target = {name: one.flat.double() for name, one in algorithm.params.targets.items()}
+    normals = [None] * 3
+    if config.noisy:
+        generator = torch.Generator()
+        generator.set_state(algorithm.state()["generator.noise"])
+        normals = torch.randn(3, algorithm.online.shape.noise_size, generator=generator).double()
+
+    def q(parts, obs, normal):
+        flat = parts["online"]
+        if normal is not None:
+            flat = flat + parts["sigma"] * factorised(normal, config.dueling)
+        return q_values(obs.double(), flat, config.dueling)
+
+    rows = torch.arange(len(batch["action"]))
+    with torch.no_grad():
+        next_q, reward = q(target, batch["next_obs"], normals[1]), batch["reward"].double()
+        chooser = q(params, batch["next_obs"], normals[2]) if config.double else next_q
+        if config.soft_temperature:
+            pi = functional.softmax(chooser / config.soft_temperature, -1)
+            value = (pi * (next_q - config.soft_temperature * pi.log())).sum(-1)
+        else:
+            value = next_q[rows, chooser.argmax(-1)]
+        if config.munchausen:
+            log_pi = functional.log_softmax(q(target, batch["obs"], normals[1]) / config.soft_temperature, -1)
+            scaled = config.soft_temperature * log_pi[rows, batch["action"]]
+            reward = reward + config.munchausen * scaled.clamp(config.munchausen_floor, 0)
+        y = reward + batch["discount"] * value
+    chosen = q(params, batch["obs"], normals[0])[rows, batch["action"]]
+    loss = (batch["weight"] * functional.smooth_l1_loss(chosen, y, reduction="none")).mean()
+    loss.backward()
+    return loss, (chosen - y).abs(), torch.cat([p.grad for p in params.values()])
+
+
+OPTIONS = [
+    {"dueling": True},
+    {"noisy": True},
+    {"noisy": True, "double": True, "dueling": True},
+    {"soft_temperature": 0.2},
+    {"soft_temperature": 0.2, "double": True},
+    SOFT,
+    SOFT | {"noisy": True, "dueling": True, "double": True},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_gradients_equal_autograd(options):
+    algorithm = make(**options)
+    for name, target in algorithm.params.targets.items():  # the two networks differ
+        target.flat.copy_(make(seed=1, **options).params[name].flat)
+    for i in range(2):  # what was drawn for the first update is not what the second one has
+        batch = make_batch(i)
+        loss, error, grad = reference(algorithm, batch)
+        update = algorithm.learn(batch, Counts(i))
+        assert float(update.metrics["q_loss"]) == pytest.approx(float(loss.detach()), rel=1e-5)
+        torch.testing.assert_close(update.priorities.double(), error.detach(), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(algorithm.params.grad.double(), grad, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("options", ["dueling=true", "noisy=true", "tau=0.1"])
+def test_each_option_alone_keeps_the_contract(options):
+    check_algorithm("dqn", f"algo.{options}", "network.hidden=[16,16]")
+
+
+def test_all_options_together_keep_the_contract():
+    options = ("dueling=true", "noisy=true", "soft_temperature=0.1", "munchausen=0.9", "temperature=0.1", "tau=0.1")
+    check_algorithm("dqn", *(f"algo.{one}" for one in options), "network.hidden=[16,16]", "network.layer_norm=true")
+
+
+FAST = ("algo.gamma=0.9", "algo.lr=3e-3", "algo.target_period=20", "algo.epsilon_end=0.1", "algo.epsilon_steps=800")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("dueling=true", "double=false"),
+        ("noisy=true", "dueling=true"),
+        ("soft_temperature=0.03", "munchausen=0.9", "double=false"),
+        ("soft_temperature=0.1", "temperature=0.1", "epsilon_start=0.0", "epsilon_end=0.0"),
+        ("target_period=1", "tau=0.05"),
+    ],
+    ids=" ".join,
+)
+def test_it_learns(options):
+    check_learning("dqn", *FAST, *(f"algo.{one}" for one in options), updates=250)
+
+
+def test_streams_stay_apart():
+    algorithm = make(dueling=True, noisy=True)
+    for i in range(5):
+        algorithm.learn(make_batch(i), Counts(i))
+    for views in (algorithm.online.mean.networks[0], algorithm.online.mean.on(algorithm.online.sigma).networks[0]):
+        assert views[-2].shape == (24, 5)
+        assert not views[-2][:12, 1:].any()
+        assert not views[-2][12:, :1].any()
+        assert views[-2][:12, :1].all()
+        assert views[-2][12:, 1:].all()
+
+
+def test_dueling_begins_with_outputs_as_large_as_without():
+    """Half of the weights count for each output: they are drawn from U(-1, 1) / sqrt(the half)."""
+    last = make(dueling=True).online.mean.networks[0][-2]
+    assert 0.8 / 12**0.5 < float(last.abs().max()) <= 1 / 12**0.5
+
+
+def test_sigma_begins_at_half_over_the_root_of_the_inputs():
+    network = dataclasses.replace(NETWORK, layer_norm=True)
+    algorithm = make(network=network, noisy=True)
+    sigmas = algorithm.online.mean.on(algorithm.online.sigma).networks[0]
+    assert [float(sigma.unique()) for sigma in sigmas] == pytest.approx(
+        [0.5 / 5**0.5] * 2 + [0] * 2 + [0.5 / 4] * 2 + [0] * 2 + [0.5 / 12**0.5] * 2
+    )
+
+
+def test_noise_has_mean_0_and_variance_2_over_pi_and_is_an_outer_product():
+    """E[f(x) f(y)] = 0, E[|x| |y|] = 2 / pi."""
+    algorithm, draws = make(noisy=True), []
+    for i in range(300):
+        algorithm.online.draw(
+            torch.randn(algorithm.online.shape.noise_size, generator=torch.Generator().manual_seed(i))
+        )
+        draws.append(algorithm.online.noise.clone())
+        assert torch.linalg.matrix_rank(algorithm.online.noise_views[0]) == 1
+    draws = torch.stack(draws)[:, : 5 * 16]
+    assert abs(float(draws.mean())) < 0.03
+    assert float(draws.square().mean()) == pytest.approx(2 / np.pi, rel=0.05)
+
+
+def test_networks_of_an_update_and_two_updates_have_different_noise():
+    algorithm, seen = make(noisy=True, double=True), []
+    for i in range(2):
+        algorithm.learn(make_batch(i), Counts(i))
+        seen += [network.noise.clone() for network in (algorithm.online, algorithm.target, algorithm.chooser)]
+    assert len({tuple(noise.tolist()) for noise in seen}) == 6
+
+
+def test_a_noisy_policy_draws_for_every_step_and_is_greedy_without_noise():
+    algorithm = make(noisy=True)
+    algorithm.params["sigma"].flat.mul_(3)
+    policy, obs = make_policy(algorithm), np.random.default_rng(0).standard_normal((200, 5)).astype(np.float32)
+    assert algorithm.exploration(0)["epsilon"] == 0.0
+    first, second = (policy.act(obs)["action"] for _ in range(2))
+    assert not np.array_equal(first, second)
+    assert np.array_equal(policy.greedy(obs), policy.greedy(obs))
+    mean = q_values(torch.from_numpy(obs), algorithm.params["online"].flat, False)
+    assert np.array_equal(policy.greedy(obs), mean.argmax(-1))
+    normals = torch.from_numpy(np.random.default_rng(7).standard_normal(policy.q.shape.noise_size, np.float32))
+    noisy = algorithm.params["online"].flat + algorithm.params["sigma"].flat * factorised(normals, False)
+    again = make_policy(algorithm, seed=7)
+    assert np.array_equal(again.act(obs)["action"], q_values(torch.from_numpy(obs), noisy, False).argmax(-1))
+
+
+def test_the_dueling_policy_in_numpy_equals_the_network():
+    algorithm = make(dueling=True)
+    obs = np.random.default_rng(0).standard_normal((64, 5)).astype(np.float32)
+    expected = q_values(torch.from_numpy(obs), algorithm.params["online"].flat, True)
+    np.testing.assert_allclose(make_policy(algorithm).forward(obs, None)[0], expected, rtol=1e-4, atol=1e-5)
+
+
+def test_boltzmann_draws_by_the_softmax_of_the_values():
+    algorithm = make(temperature=0.1)
+    policy, obs = make_policy(algorithm), np.zeros((40_000, 5), np.float32)
+    assert algorithm.exploration(10) == {"epsilon": 0.0, "temperature": 0.1}
+    share = np.bincount(policy.act(obs)["action"], minlength=4) / len(obs)
+    expected = torch.softmax(torch.from_numpy(policy.forward(obs[:1], None)[0][0]) / 0.1, -1)
+    np.testing.assert_allclose(share, expected, atol=0.01)
+    policy.explore({"epsilon": 0.0})
+    assert len(np.unique(policy.act(obs)["action"])) == 1
+
+
+def test_a_soft_target_moves_by_its_share():
+    algorithm = make(tau=0.1, target_period=2)
+    before, moved = algorithm.target.mlp.flat.clone(), []
+    for i in range(2):
+        algorithm.learn(make_batch(i), Counts(i))
+        moved.append(algorithm.target.mlp.flat.clone())
+    assert torch.equal(moved[0], before)
+    torch.testing.assert_close(moved[1], before + 0.1 * (algorithm.online.mlp.flat - before))
+
+
+def test_options_that_do_not_fit_are_refused():
+    with pytest.raises(Refused, match=r"algo\.munchausen needs .* say algo\.soft_temperature=0\.03"):
+        make(munchausen=0.9)
+    with pytest.raises(Refused, match=r"algo\.dueling=true needs a hidden layer"):
+        make(network=NetworkConfig((), "relu", "uniform"), dueling=True)

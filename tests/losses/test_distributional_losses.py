@@ -1,0 +1,91 @@
+"""Distributional losses: literals, brute force in plain Python, properties of the projection, gradients by autograd."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from drl_cli.losses.distributional import cross_entropy, project, project_numpy, softmax_numpy
+
+SUPPORT = torch.tensor([-1.0, 0.0, 1.0])
+
+
+def projected(probs, reward, discount, support=SUPPORT):
+    return project(torch.tensor([probs]), torch.tensor([reward]), torch.tensor([discount]), support)[0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("probs", "reward", "discount", "expected"),
+    [
+        ([0.2, 0.3, 0.5], 0.0, 1.0, [0.2, 0.3, 0.5]),  # on the support, the last value too
+        ([0.2, 0.3, 0.5], 0.25, 0.0, [0.0, 0.75, 0.25]),  # terminated: the reward alone
+        ([0.0, 0.0, 1.0], 0.0, 0.5, [0.0, 0.5, 0.5]),
+        ([0.0, 0.4, 0.6], 5.0, 1.0, [0.0, 0.0, 1.0]),  # beyond the end
+        ([0.4, 0.6, 0.0], -5.0, 1.0, [1.0, 0.0, 0.0]),
+        ([0.0, 1.0, 0.0], 1.0, 1.0, [0.0, 0.0, 1.0]),  # just on the end
+    ],
+)
+def test_projection_literals(probs, reward, discount, expected):
+    assert projected(probs, reward, discount) == pytest.approx(expected)
+
+
+def brute_force(probs, reward, discount, support):
+    """Bellemare et al. 2017, algorithm 1, for one row."""
+    out, gap = [0.0] * len(support), (support[-1] - support[0]) / (len(support) - 1)
+    for p, z in zip(probs, support, strict=True):
+        b = (min(max(reward + discount * z, support[0]), support[-1]) - support[0]) / gap
+        b = min(b, len(support) - 1)  # what rounding adds
+        low, high = math.floor(b), math.ceil(b)
+        if low == high:
+            out[low] += p
+        else:
+            out[low] += p * (high - b)
+            out[high] += p * (b - low)
+    return out
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    atoms=st.integers(2, 60),
+    reward=st.floats(-1e6, 1e6),
+    discount=st.floats(0, 1),
+    least=st.floats(-100, 50),
+    width=st.floats(0.1, 300),
+    seed=st.integers(0, 2**31),
+)
+def test_projection_conserves_the_mass_and_equals_brute_force(atoms, reward, discount, least, width, seed):
+    support = torch.linspace(least, least + width, atoms, dtype=torch.float64)
+    probs = torch.rand(1, atoms, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).softmax(-1)
+    one = {name: torch.tensor([x], dtype=torch.float64) for name, x in (("reward", reward), ("discount", discount))}
+    out = project(probs, **one, support=support)
+    assert float(out.sum()) == pytest.approx(1.0, abs=1e-12)
+    assert (out >= 0).all()
+    expected = brute_force(probs[0].tolist(), reward, discount, support.tolist())
+    np.testing.assert_allclose(out[0], expected, atol=1e-8)
+    columns = {name: value.numpy() for name, value in one.items()}
+    np.testing.assert_allclose(project_numpy(probs.numpy(), **columns, support=support.numpy())[0], expected, atol=1e-8)
+
+
+def test_a_projection_within_the_support_keeps_the_mean():
+    support = torch.linspace(-10, 10, 51, dtype=torch.float64)
+    probs = torch.zeros(1, 51, dtype=torch.float64)
+    probs[0, 20:30] = 0.1
+    out = project(probs, torch.tensor([0.37]).double(), torch.tensor([0.9]).double(), support)
+    assert float(out @ support) == pytest.approx(0.37 + 0.9 * float(probs @ support))
+
+
+def test_cross_entropy_literals_and_gradient():
+    logits = torch.tensor([[0.0, math.log(3.0)], [0.0, 0.0]], requires_grad=True)
+    loss, slope, divergence = cross_entropy(logits, torch.tensor([[0.5, 0.5], [1.0, 0.0]]))
+    assert loss.tolist() == pytest.approx([-0.5 * math.log(0.25) - 0.5 * math.log(0.75), math.log(2)])
+    assert divergence.tolist() == pytest.approx([float(loss[0]) - math.log(2), math.log(2)])
+    loss.sum().backward()
+    torch.testing.assert_close(slope, logits.grad)
+
+
+def test_softmax_numpy():
+    logits = np.random.default_rng(0).standard_normal((3, 2, 5)) * 300
+    np.testing.assert_allclose(softmax_numpy(logits), torch.from_numpy(logits).softmax(-1), atol=1e-12)
