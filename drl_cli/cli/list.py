@@ -25,6 +25,7 @@ def main() -> None:
 def algos(args: Sequence[str]) -> list[str]:
     """Algorithms with their action spaces and modes."""
     from drl_cli.algos.lookup import NotAlgorithm, algorithms, installed, load_algorithm
+    from drl_cli.cli.conf import conf_dir, options
     from drl_cli.utils.outside import ModuleRaised, NotFound
 
     no_options("algos", args)
@@ -37,6 +38,9 @@ def algos(args: Sequence[str]) -> list[str]:
             continue
         title = next(iter((module.__doc__ or "").splitlines()), "")
         lines.append(f"{name:<8} {'/'.join(module.ACTIONS)} actions; {', '.join(module.MODES)}; {title}")
+    for name in [name for name in options("algo") if name not in algorithms()]:  # yaml alone: other options
+        comment = (conf_dir() / "algo" / f"{name}.yaml").read_text().splitlines()[0]
+        lines.append(f"{name:<8} {comment.removeprefix('# ')}")
     return lines
 
 

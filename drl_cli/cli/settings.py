@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.algos.lookup import NotAlgorithm, algorithms, installed, load_algorithm
+from drl_cli.cli.conf import options
 from drl_cli.cli.errors import USER_CODE, UsageError, did_you_mean, nearest
 from drl_cli.cli.synonyms import note, synonym
 from drl_cli.replay.config import SAMPLERS, ReplayConfig
@@ -49,7 +50,7 @@ def config_class(name: str) -> type[AlgoConfig]:
 
 def unknown_algorithm(name: str) -> str:
     """The error line for an algorithm that does not exist."""
-    known = [*algorithms(), *installed()]
+    known = [*dict.fromkeys([*options("algo"), *algorithms(), *installed()])]
     hint = did_you_mean(name, known, quote="'")
     return (
         f"unknown algorithm '{name}'.{hint}   available: {', '.join(known)}, or a module to import from {os.getcwd()}"

@@ -22,7 +22,8 @@ def answer(monkeypatch, capsys):
 
 def test_algos_with_their_actions_and_modes(answer):
     lines = {line.split()[0]: line for line in answer("algos")}
-    assert sorted(lines) == algorithms()
+    assert sorted(lines) == sorted([*algorithms(), "munchausen_dqn"])
+    assert "Munchausen-DQN" in lines.pop("munchausen_dqn")
     for name, line in lines.items():
         module = load_algorithm(name)
         assert all(word in line for word in (*module.ACTIONS, *module.MODES))
@@ -35,7 +36,7 @@ def test_installed_algorithms_are_listed_and_those_that_are_none_say_why(answer,
     (tmp_path / "theirs-1.0.dist-info" / "entry_points.txt").write_text(points)
     monkeypatch.syspath_prepend(str(tmp_path))
     lines = {line.split()[0]: line for line in answer("algos")}
-    assert sorted(lines) == sorted([*algorithms(), "their-dqn", "their-json"])
+    assert sorted(lines) == sorted([*algorithms(), "munchausen_dqn", "their-dqn", "their-json"])
     assert "discrete actions; single, sync, async; DQN as a user might have it" in lines["their-dqn"]
     assert "can't be used here: their-json (" in lines["their-json"]
 
