@@ -445,6 +445,7 @@ def test_a_process_of_its_own_answers_the_same(place, drl, row):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_all_of_them_as_processes(place, drl):
     """The processor's time stands for the clock's, which other programs have a part in."""
     seconds = []

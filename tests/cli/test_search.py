@@ -99,6 +99,7 @@ def test_the_best_values_are_a_tuned_set(tmp_path, composed):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_search_that_was_killed_goes_on_and_ends_with_the_best_beside_the_defaults(start, drl, tiny, tmp_path):
     args = ("-m", "hpo=tpe", "hpo.trials=4", "hpo.fresh_seeds=1", "env=Pendulum-v1", "mode=single", *tiny, LR)
     search = start(*args)

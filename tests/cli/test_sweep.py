@@ -215,9 +215,10 @@ def test_a_sweep_that_was_killed_loses_no_job_and_runs_none_twice(start, drl, he
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("number", "group", "code"),
-    [(signal.SIGINT, True, 130), pytest.param(signal.SIGTERM, False, 75, marks=pytest.mark.exhaustive)],
+    [(signal.SIGINT, True, 130), (signal.SIGTERM, False, 75)],
 )
 def test_a_signal_ends_all_jobs_in_good_order_and_the_sweep_goes_on_from_there(start, drl, here, number, group, code):
     sweep = start("-m", *JOB, "seed=0,1,2", "total_env_steps=3000", cwd=here)

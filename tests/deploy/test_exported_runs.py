@@ -15,7 +15,7 @@ from drl_cli.cli.eval import evaluate
 from drl_cli.cli.export import Options, export
 from drl_cli.deploy.standalone import Policy
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 FEW = (
     *("mode=single", "debug.in_process=true", "worker.num=1", "worker.envs=4", "worker.block_rows=64"),

@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(600)
 def test_the_commands_of_the_page_print_what_it_shows():
     page = ROOT / "docs" / "first-ten-minutes.md"

@@ -26,7 +26,7 @@ SMALL = (
 )
 
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 
 @pytest.fixture(scope="module")
