@@ -189,14 +189,15 @@ def test_a_run_that_is_not_there_is_said(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_threads_that_were_chosen_stay(drl, tiny, tmp_path):
-    args = ("mode=single", "worker.envs=16", "network.hidden=[128,128]", "trainer.batch_size=8192")
-    done = drl("train", "env=Pendulum-v1", *tiny, *args, "trainer.threads=auto", "total_env_steps=48", cwd=tmp_path)
+    args = ("mode=single", "worker.envs=16", "network.hidden=[1024,1024]", "trainer.batch_size=128")
+    few = ("orchestrator.sample_insert_ratio=0.05", "total_env_steps=160")
+    done = drl("train", "env=Pendulum-v1", *tiny, *args, *few, "trainer.threads=auto", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (folder,) = tmp_path.glob("outputs/*/*/*")
     chosen = min(2, len(os.sched_getaffinity(0)))
     assert yaml.safe_load((folder / "config.yaml").read_text())["trainer"]["threads"] == chosen
-    done = drl("train", "resume=latest", "total_env_steps=64", cwd=tmp_path)
+    done = drl("train", "resume=latest", "total_env_steps=192", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert yaml.safe_load((folder / "config.yaml").read_text())["trainer"]["threads"] == chosen
     (again,) = json.loads((folder / "run.json").read_text())["resumed"]
-    assert again["changes"] == ["total_env_steps=64 (was 48)"]
+    assert again["changes"] == ["total_env_steps=192 (was 160)"]
