@@ -264,7 +264,7 @@ OWN_YAML = [
     (f"{BAD} experiment=nosuch", 2, "no experiment option 'nosuch'.   available: absent, loop, twice, typo"),
     (f"{OWN} env=hardd", 2, "no environment 'hardd'. Did you mean hard?"),
     (f"{OWN} algo=mysacc", 2, "unknown algorithm 'mysacc'"),
-    (f"{OWN} algo=dqn env=CartPole-v1 tuned=fast", 2, "conf/tuned/fast.yaml:4: algo.tau: dqn has no option 'tau'"),
+    (f"{OWN} algo=ppo env=CartPole-v1 tuned=fast", 2, "conf/tuned/fast.yaml:4: algo.tau: ppo has no option 'tau'"),
     ("--config-dir nowhere", 2, "--config-dir: there is no folder {cwd}/nowhere"),
     ("--config-path nowhere", 2, "--config-path: there is no {cwd}/nowhere/train.yaml"),
     ("--config-path bad --config-name main", 2, "bad/main.yaml:5: no valid yaml"),
