@@ -112,7 +112,7 @@ NAMES = [
     (
         "env=CartPole-v1",
         2,
-        "SAC needs a continuous (Box) action space; CartPole-v1 has Discrete(2). For this: algo=c51 or algo=dqn or algo=ppo",
+        "SAC needs a continuous (Box) action space; CartPole-v1 has Discrete(2). For this: algo=c51 or algo=dqn",
     ),
     ("env=Pendulum-v1 algo=dqn", 2, "DQN needs a discrete action space; Pendulum-v1 has Box(1,)."),
     ("algo=SAC", 2, "unknown algorithm 'SAC'. Did you mean 'sac'?"),
