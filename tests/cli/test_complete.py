@@ -31,7 +31,7 @@ BASH = shutil.which("bash")
         ("drl-train op", {"optimizer.", "optimizer="}),
         ("drl-train st", {"stop."}),
         ("drl-train stop.", {"stop.return=", "stop.wall_s="}),
-        ("drl-train algo=dqn algo.d", {"algo.double="}),
+        ("drl-train algo=dqn algo.d", {"algo.double=", "algo.dueling="}),
         ("drl-train algo=ppo algo.d", set()),
         ("drl-train algo=nothing algo.ga", {"algo.gamma="}),
         ("drl-train -m mode=single,as", {"mode=single,async"}),

@@ -38,7 +38,7 @@ PERF = {f"perf/{name}" for name in (
     "updates_per_env_step_window")}  # fmt: skip
 ENVS = [*options("env"), "Pendulum-v1"]
 ACTIONS = {"LunarLander": "discrete", "LunarLanderContinuous": "box", "Pendulum-v1": "box"}
-LEARNS = {"dqn": {"discrete"}, "ppo": {"box", "discrete"}, "sac": {"box"}}
+LEARNS = {"c51": {"discrete"}, "dqn": {"discrete"}, "ppo": {"box", "discrete"}, "sac": {"box"}}
 """Which actions an algorithm learns, in every mode."""
 
 

@@ -21,7 +21,7 @@ PROBE = "env=drl_cli.envs.probes"
 CASES = {
     "sac": ("env=Pendulum-v1", "algo=sac"),
     "sac-normalized": (f"{PROBE}:Scaled-v0", "algo=sac", "env.normalize_obs=true", "network.layer_norm=true"),
-    "sac-free": ("env=everything:Free-v0", "algo=sac", "network.activation=elu"),
+    "sac-free": ("env=everything:Unbounded-v0", "algo=sac", "network.activation=elu"),
     "sac-tree": ("env=everything:Everything-v0", "algo=sac", "env.normalize_obs=true"),
     "dqn": ("env=CartPole-v1", "algo=dqn", "network.activation=tanh"),
     "dqn-start": (f"{PROBE}:Choose-v0", "algo=dqn"),
@@ -31,7 +31,7 @@ CASES = {
     "dqn-flat-image": ("env=everything:Stacked-v0", "algo=dqn", "network=mlp"),
     "dqn-masked": (f"{PROBE}:Masked-v0", "algo=dqn"),
     "dqn-masked-part": (f"{PROBE}:Masked-v0", "algo=dqn", "+env.kwargs.part=true"),
-    "ppo-free": ("env=everything:Free-v0", "algo=ppo"),
+    "ppo-free": ("env=everything:Unbounded-v0", "algo=ppo"),
     "ppo-choices": (f"{PROBE}:Switches-v0", "algo=ppo"),
     "ppo-tree-masked": (
         *("env=everything:Everything-v0", "algo=ppo"),

@@ -37,7 +37,7 @@ def test_a_tree_of_every_kind():
 
 
 def test_boxes_without_bounds():
-    signature = json.loads(json.dumps(units("env=everything:Free-v0").signature()), parse_constant=refuse)
+    signature = json.loads(json.dumps(units("env=everything:Unbounded-v0").signature()), parse_constant=refuse)
     (action,) = signature["outputs"]
     assert (action["low"], action["high"], action["dtype"]) == (
         [None, pytest.approx(-0.1), -1],

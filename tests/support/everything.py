@@ -82,5 +82,5 @@ class Drawn(Free):
         raise ValueError("no brush")
 
 
-for name, kind in {"Drawn": Drawn, "Everything": Everything, "Stacked": Stacked, "Free": Free}.items():
+for name, kind in {"Drawn": Drawn, "Everything": Everything, "Stacked": Stacked, "Unbounded": Free}.items():
     gymnasium.register(f"{name}-v0", kind)
