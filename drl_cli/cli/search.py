@@ -4,16 +4,18 @@ import shlex
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from drl_cli.cli.errors import DONE, MISSING, SWEEP, UsageError
+from drl_cli.cli.conf import groups
+from drl_cli.cli.errors import DONE, MISSING, SWEEP, USER_CODE, UsageError
 from drl_cli.cli.grid import space as space_of
-from drl_cli.cli.sweep import check_jobs, of_the_sweep, run_jobs
+from drl_cli.cli.sweep import alone, check_jobs, for_all, is_dry_run, opened, run_jobs
 from drl_cli.runtime.config import Config
 from drl_cli.sweeps.job import Job
 from drl_cli.sweeps.search import Search
-from drl_cli.sweeps.space import Choice, corners, typed
+from drl_cli.sweeps.space import Choice, Space, corners, typed
 from drl_cli.sweeps.study import Study
 from drl_cli.sweeps.sweep import Sweep, whole
 
@@ -23,39 +25,49 @@ def is_search(overrides: Sequence[str]) -> bool:
     return any(arg.startswith("hpo=") and arg != "hpo=none" for arg in overrides)
 
 
-def new_search(sweep: Sweep, overrides: Sequence[str], output_dir: str, is_dry: bool) -> int:
+def new_search(sweep: Sweep, output_dir: str, ours: Mapping[str, str], rest: Sequence[str]) -> int:
     """Check the corners of the space, then search; returns the exit code. Raises UsageError."""
     need_optuna()
-    ours, rest = of_the_sweep(overrides)
     fixed, space = space_of(rest)
     if not space:
         raise UsageError("hpo: nothing to search: say for example 'algo.lr=tag(log,interval(1e-4,3e-3))'")
     if "seed" in space:
         raise UsageError("seed: a search has seeds of its own: hpo.seeds=3 runs each trial with three")
-    seed = next((int(arg.removeprefix("seed=")) for arg in fixed if arg.startswith("seed=")), 0)
-    fixed = [arg for arg in fixed if not arg.startswith("seed=")]
-    of_all = [f"{key}={value}" for key, value in ours.items() if key not in ("resume", "dry_run")]
-    points = [Job(number, [*fixed, *point], {}) for number, point in enumerate(corners(space), 1)]
-    configs = check_jobs(points, sweep.flags, of_all)
+    configs = check_corners(sweep, fixed, space, ours)
     config = configs[0]
     hpo = config.hpo
     if hpo.sampler == "cma" and all(isinstance(domain, Choice) for domain in space.values()):
         raise UsageError("hpo=cma searches numbers, and there are only choices: say hpo=tpe")
-    if is_dry:
-        print(f"{hpo.trials} trials over {', '.join(space)}; all checks passed at {len(points)} points")
+    if is_dry_run(ours, f"{hpo.trials} trials over {', '.join(space)}; all checks passed at {len(configs)} points"):
         return DONE
     sweep.make_folder(output_dir)
-    study = Study(sweep.folder, space, fixed, hpo, seed)
-    study.save()
+    with alone(sweep.folder):
+        fixed = [arg for arg in fixed if not arg.startswith("seed=")]
+        study = Study(sweep.folder, space, fixed, hpo, config.seed)
+        study.save()
+        return search(sweep, study, configs)
+
+
+def resumed_search(sweep: Sweep, ours: Mapping[str, str]) -> int:
+    """Go on with the study in this folder, to another number of trials where that is said; returns the exit code."""
+    need_optuna()
+    study = opened(Study.open, sweep.folder)
+    configs = check_corners(sweep, study.fixed, study.space, ours)
+    config = configs[0]
+    if "hpo.trials" in ours:
+        study.hpo = replace(study.hpo, trials=config.hpo.trials)
+    if is_dry_run(ours, f"{len(study.trials)} of {study.hpo.trials} trials begun; all checks passed"):
+        return DONE
     return search(sweep, study, configs)
 
 
-def resumed_search(sweep: Sweep, trials: int | None) -> int:
-    """Go on with the study in this folder, to so many trials where that is said; returns the exit code."""
-    need_optuna()
-    study = Study.open(sweep.folder, trials)
-    points = [Job(number, [*study.fixed, *point], {}) for number, point in enumerate(corners(study.space), 1)]
-    return search(sweep, study, check_jobs(points, sweep.flags, []))
+def check_corners(sweep: Sweep, fixed: Sequence[str], space: Space, ours: Mapping[str, str]) -> list[Config]:
+    """The configs at the corners of the space; raises UsageError where one is wrong, or none can run now."""
+    points = [Job(number, [*fixed, *point], {}) for number, point in enumerate(corners(space), 1)]
+    configs = check_jobs(points, sweep.flags, for_all(ours))
+    if not configs:
+        raise UsageError("hpo: no trial can run as long as that file is missing", USER_CODE)
+    return configs
 
 
 def need_optuna() -> None:
@@ -121,20 +133,18 @@ def write_best(path: Path, overrides: Sequence[str]) -> None:
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     tree: dict[str, Any] = {}
-    groups: list[str] = []
-    from drl_cli.cli.conf import groups as all_groups
-
+    chosen: list[str] = []
     for parsed in OverridesParser.create().parse_overrides(list(overrides)):
         *parents, name = parsed.key_or_group.split(".")
-        if not parents and name in all_groups():
-            groups.append(f"{name}={parsed.value()}")
+        if not parents and name in groups():
+            chosen.append(f"{name}={parsed.value()}")
             continue
         node = tree
         for parent in parents:
             node = node.setdefault(parent, {})
         node[name] = parsed.value()
     with whole(path) as draft:
-        notes = [f"# and on the command line: {' '.join(groups)}\n"] if groups else []
+        notes = [f"# and on the command line: {' '.join(chosen)}\n"] if chosen else []
         draft.write_text("".join(["# @package _global_\n", *notes, yaml.safe_dump(tree, sort_keys=False)]))
 
 

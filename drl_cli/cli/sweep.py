@@ -2,16 +2,20 @@
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 
 from drl_cli.cli.check import check_command
 from drl_cli.cli.command_line import OVERRIDE, CommandLine, read_command
 from drl_cli.cli.conf import SEARCH_PATH
-from drl_cli.cli.errors import DONE, SWEEP, UsageError
+from drl_cli.cli.errors import CHECKPOINT, DONE, SWEEP, UsageError
 from drl_cli.cli.grid import jobs as grid
+from drl_cli.cli.hydra_grammar import unquoted
+from drl_cli.results.run import RUN_LOCK
 from drl_cli.runtime.config import Config
 from drl_cli.sweeps.job import Job
 from drl_cli.sweeps.launcher import Launcher, slots
@@ -20,6 +24,9 @@ from drl_cli.sweeps.study import FILE as STUDY
 from drl_cli.sweeps.sweep import FILE, Sweep
 from drl_cli.sweeps.table import View
 from drl_cli.utils.cores import cores
+from drl_cli.utils.locks import lock
+
+T = TypeVar("T")
 
 OF_THE_SWEEP = ("resume", "dry_run", "sweep", "hpo")
 """Keys and groups that say what to do with all jobs, and are of none."""
@@ -29,42 +36,86 @@ PROCESS_BYTES = 300 * 2**20
 
 def run_sweep(command: CommandLine) -> int:
     """The command with -m; returns the exit code. Raises UsageError with what is wrong with any job."""
-    from drl_cli.cli.search import is_search, new_search, resumed_search
-
     ours, rest = of_the_sweep(command.overrides)
     folders = [arg for arg in rest if arg.lstrip("+").startswith(f"{SEARCH_PATH}=")]
     flags = [*(flag for flag in command.flags if flag not in ("-m", "--multirun")), *folders]
     rest = [arg for arg in rest if arg not in folders]
-    output_dir = next((arg.partition("=")[2] for arg in rest if arg.startswith("output_dir=")), "outputs").strip("'\"")
-    is_dry = ours.get("dry_run", "false").lower() == "true"
-    if "resume" not in ours:
-        sweep = Sweep(Path(), flags)
-        if is_search(command.overrides):
-            return new_search(sweep, [arg for arg in command.overrides if arg not in folders], output_dir, is_dry)
-        sweep.add(grid(rest))
-        if len(sweep.jobs) == 1:
-            raise UsageError(
-                "-m sweeps over several values, as in seed=0,1 or algo.lr=1e-4,1e-3; for one run leave -m out"
-            )
-    else:
-        sweep = Sweep.open(find_sweep(ours["resume"].strip("'\""), output_dir))
-        more = [arg for arg in rest if not arg.startswith("output_dir=")]
-        if (sweep.folder / STUDY).is_file():
+    output_dir = unquoted(next((arg.partition("=")[2] for arg in rest if arg.startswith("output_dir=")), "outputs"))
+    if "resume" in ours:
+        return resume_sweep(find_sweep(unquoted(ours["resume"]), output_dir), ours, rest)
+    return new_sweep(Sweep(Path(), flags), output_dir, ours, rest)
+
+
+def new_sweep(sweep: Sweep, output_dir: str, ours: Mapping[str, str], rest: Sequence[str]) -> int:
+    """All combinations of values, or a search among them."""
+    from drl_cli.cli.search import new_search
+
+    if unquoted(ours.get("hpo", "none")) != "none":
+        return new_search(sweep, output_dir, ours, rest)
+    sweep.add(grid(rest))
+    if len(sweep.jobs) == 1:
+        raise UsageError("-m sweeps over several values, as in seed=0,1 or algo.lr=1e-4,1e-3; for one run leave -m out")
+    configs = check_jobs(sweep.jobs, sweep.flags, for_all(ours))
+    if is_dry_run(ours, f"{len(sweep.jobs)} jobs; all checks passed"):
+        return DONE
+    sweep.make_folder(output_dir)
+    with alone(sweep.folder):
+        run_jobs(sweep, sweep.jobs, configs)
+        return close(sweep)
+
+
+def resume_sweep(folder: Path, ours: Mapping[str, str], rest: Sequence[str]) -> int:
+    """What is left of a sweep or a search, and the jobs of a grid that it does not have yet."""
+    from drl_cli.cli.search import resumed_search
+
+    more = [arg for arg in rest if not arg.startswith("output_dir=")]
+    with alone(folder):
+        sweep = opened(Sweep.open, folder)
+        if (folder / STUDY).is_file():
             if more:
                 raise UsageError(f"resume: a search goes on with its own keys, and hpo.trials: leave {more[0]} out")
-            return resumed_search(sweep, int(ours["hpo.trials"]) if "hpo.trials" in ours else None)
+            return resumed_search(sweep, ours)
         if more:
             sweep.add(grid(rest))
-    jobs = [job for job in sweep.jobs if not job.is_done]
-    configs = check_jobs(jobs, sweep.flags, [f"{key}={ours[key]}" for key in ours if key.startswith("sweep.")])
+        jobs = [job for job in sweep.jobs if not job.is_done]
+        configs = check_jobs(jobs, sweep.flags, for_all(ours))
+        if is_dry_run(ours, f"{len(jobs)} jobs; all checks passed"):
+            return DONE
+        if jobs:
+            run_jobs(sweep, jobs, configs)
+        return close(sweep)
+
+
+def for_all(ours: Mapping[str, str]) -> list[str]:
+    """The overrides of the sweep that every job's config is composed with."""
+    return [f"{key}={value}" for key, value in ours.items() if key not in ("resume", "dry_run")]
+
+
+def is_dry_run(ours: Mapping[str, str], said: str) -> bool:
+    """Whether the checks are all that is wanted; then they are said to have passed."""
+    is_dry = unquoted(ours.get("dry_run", "false")).lower() == "true"
     if is_dry:
-        print(f"{len(jobs)} jobs; all checks passed")
-        return DONE
-    if "resume" not in ours:
-        sweep.make_folder(output_dir)
-    if jobs:
-        run_jobs(sweep, jobs, configs)
-    return close(sweep)
+        print(said)
+    return is_dry
+
+
+def opened(open_it: Callable[[Path], T], folder: Path) -> T:
+    """A sweep or study from its folder; raises UsageError (exit 8) where its file is damaged."""
+    try:
+        return open_it(folder)
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"resume: {folder} can't be read: {error}", CHECKPOINT) from error
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Have a sweep's folder for this process; raises UsageError while another runs its jobs."""
+    try:
+        claim = lock(folder / RUN_LOCK)
+    except BlockingIOError as error:
+        raise UsageError(f"resume: the sweep {folder.name} is being run right now") from error
+    with claim:
+        yield
 
 
 def of_the_sweep(overrides: Sequence[str]) -> tuple[dict[str, str], list[str]]:
@@ -153,7 +204,7 @@ def run_jobs(sweep: Sweep, jobs: Sequence[Job], configs: Sequence[Config], searc
         at_once = min(len(places), len(jobs))
         print(f"{len(jobs)} of {len(sweep.jobs)} jobs to run, {at_once} at once  ->  {sweep.folder}", flush=True)
     expected = search.study.hpo.trials * search.study.hpo.seeds if search else 0
-    view, launcher = View(sweep, sys.stdout, expected), Launcher(sweep, places, sweep.flags)
+    view, launcher = View(sweep, sys.stdout, expected), Launcher(sweep, places)
     launcher.changed, launcher.tick = [view.changed], [view.tick]
     if search is not None:
         launcher.changed.append(search.ended)

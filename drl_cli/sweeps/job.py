@@ -1,5 +1,6 @@
 """Job: one training of a sweep, and what is known of it from its files."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -47,11 +48,11 @@ class Job:
         if self.run is not None and not self.is_running and not is_locked(self.run / RUN_LOCK):
             self.exit_code = read_json(self.run / "summary.json").get("exit_code", self.exit_code)
 
-    def arguments(self) -> list[str]:
-        """Of drl-train: to go on with its run where it has one, else to start it."""
+    def arguments(self, flags: Sequence[str]) -> list[str]:
+        """Of drl-train: to go on with its run, which brings its config, where it has one; else to start it."""
         if self.run is not None and (self.run / "config.yaml").is_file():
             return [f"resume='{self.run}'"]
-        return self.overrides
+        return [*flags, *self.overrides]
 
     def progress(self) -> dict[str, Any]:
         """What its run's files say: `env_steps`, `wall_s`, `best_return`, `final_return`; what is not known is None."""

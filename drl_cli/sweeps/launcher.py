@@ -34,8 +34,8 @@ class Launcher:
     process group of its own, so that a terminal's Ctrl-C comes to it once.
     """
 
-    def __init__(self, sweep: Sweep, slots: Sequence[set[int]], flags: Sequence[str]) -> None:
-        self.sweep, self.free, self.flags = sweep, list(slots), list(flags)
+    def __init__(self, sweep: Sweep, slots: Sequence[set[int]]) -> None:
+        self.sweep, self.free = sweep, list(slots)
         self.running: dict[Job, tuple[subprocess.Popen[bytes], set[int]]] = {}
         self.received: list[signal.Signals] = []
         self.changed: list[Callable[[Job], None]] = []
@@ -77,10 +77,9 @@ class Launcher:
             self._save(job)
             return
         slot = self.free.pop(0)
-        arguments = [*self.flags, *job.arguments()]
         with self.sweep.log(job).open("ab") as log, _on(slot):
             process = subprocess.Popen(
-                [sys.executable, "-m", "drl_cli.cli.train", *arguments],
+                [sys.executable, "-m", "drl_cli.cli.train", *job.arguments(self.sweep.flags)],
                 env=os.environ | {JOB_FILE: str(self.sweep.file(job))},
                 process_group=0,
                 stdin=subprocess.DEVNULL,

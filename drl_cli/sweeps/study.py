@@ -42,14 +42,13 @@ class Study:
         self._asked: dict[int, Any] = {}
 
     @classmethod
-    def open(cls, folder: Path, trials: int | None = None) -> "Study":
-        """One that exists, with another number of trials where that is given; raises ValueError when it is none."""
+    def open(cls, folder: Path) -> "Study":
+        """One that exists; raises ValueError when it is none."""
         content = read_json(folder / FILE)
         if "trials" not in content:
             raise ValueError(f"{folder} is no search: it has no readable {FILE}")
-        hpo = HpoConfig(**content["hpo"] | ({"trials": trials} if trials else {}))
         space = {key: _domain(domain) for key, domain in content["space"].items()}
-        study = cls(folder, space, content["fixed"], hpo, content["seed"])
+        study = cls(folder, space, content["fixed"], HpoConfig(**content["hpo"]), content["seed"])
         study.trials = [Trial(**trial) for trial in content["trials"]]
         return study
 

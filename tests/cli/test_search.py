@@ -14,8 +14,11 @@ from drl_cli.cli.errors import UsageError
 from drl_cli.cli.grid import space
 from drl_cli.cli.search import write_best
 from drl_cli.cli.sweep import run_sweep
+from drl_cli.runtime.config import HpoConfig
 from drl_cli.sweeps import launcher
 from drl_cli.sweeps.space import Choice, Interval
+from drl_cli.sweeps.study import Study
+from drl_cli.sweeps.sweep import Sweep
 
 LR = "algo.lr=tag(log,interval(1e-4,3e-3))"
 
@@ -88,6 +91,51 @@ def test_all_checks_at_the_ends_of_the_space(tmp_path, monkeypatch, capsys):
     assert run_sweep(read_command(args)) == 0
     assert capsys.readouterr().out == "32 trials over algo.lr, network.hidden; all checks passed at 5 points\n"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def begun(tmp_path, monkeypatch):
+    """A search of which no trial has begun, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launcher, "subprocess", None)  # no job is started
+    sweep = Sweep(tmp_path, [])
+    sweep.make_folder("outputs")
+    fixed, domains = space(["env=Pendulum-v1", LR])
+    hpo = HpoConfig("tpe", trials=4, seeds=1, evaluations=2, pruner="none", fresh_seeds=1)
+    Study(sweep.folder, domains, fixed, hpo, 0).save()
+    return sweep.folder
+
+
+def test_what_is_left_of_a_search_can_be_checked_without_a_run(begun, capsys):
+    for args, count in (([], 4), (["hpo.trials=1e2"], 100)):
+        assert run_sweep(read_command(["-m", "resume=latest", "dry_run=true", *args])) == 0
+        assert capsys.readouterr().out == f"0 of {count} trials begun; all checks passed\n"
+
+
+def test_a_damaged_study_is_said_to_be(begun):
+    (begun / "study.json").write_text('{"trials": []}')
+    with pytest.raises(UsageError, match="can't be read") as raised:
+        run_sweep(read_command(["-m", "resume=latest"]))
+    assert raised.value.exit_code == 8
+
+
+def test_the_seed_may_be_typed_as_any_number(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    seeds = []
+    monkeypatch.setattr("drl_cli.cli.search.search", lambda sweep, study, configs: seeds.append(study.seed) or 0)
+    assert run_sweep(read_command(["-m", "hpo=tpe", "env=Pendulum-v1", "seed=1e3", LR])) == 0
+    assert seeds == [1000]
+
+
+def test_a_search_that_can_not_begin_says_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "late_mod.py").write_text(
+        "import gymnasium\ndef make(**_):\n    open('late.txt')\ngymnasium.register('Late-v0', make)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UsageError, match="no trial can run as long as that file is missing"):
+        run_sweep(read_command(["-m", "hpo=tpe", "env=late_mod:Late-v0", LR]))
+    assert "late.txt" in capsys.readouterr().err
 
 
 def test_the_best_values_are_a_tuned_set(tmp_path, composed):

@@ -18,7 +18,10 @@ from drl_cli.cli.command_line import read_command
 from drl_cli.cli.compose import compose
 from drl_cli.cli.errors import UsageError
 from drl_cli.cli.sweep import run_sweep
+from drl_cli.results.run import RUN_LOCK
 from drl_cli.sweeps import launcher
+from drl_cli.sweeps.sweep import Sweep
+from drl_cli.utils.locks import lock
 
 ENV = '''
 import gymnasium
@@ -282,3 +285,33 @@ def test_no_more_jobs_than_memory_holds(monkeypatch):
     assert 2**30 < need < 3 * 2**30
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=3 * need))
     assert len(cli_sweep.room([config])[0]) == 3
+
+
+@pytest.fixture
+def begun(tmp_path, monkeypatch):
+    """A sweep of two jobs, none of which has been started, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(launcher, "subprocess", None)  # no job is started
+    sweep = Sweep(tmp_path, [])
+    sweep.add([["env=Pendulum-v1", "seed=0"], ["env=Pendulum-v1", "seed=1"]])
+    sweep.make_folder("outputs")
+    return sweep
+
+
+def test_a_sweep_that_is_being_run_is_not_run_twice(begun):
+    with lock(begun.folder / RUN_LOCK), pytest.raises(UsageError, match="is being run right now"):
+        run_sweep(read_command(["-m", "resume=latest"]))
+
+
+def test_a_damaged_sweep_is_said_to_be(begun):
+    (begun.folder / "sweep.json").write_text('{"jobs": [{"overrides')
+    with pytest.raises(UsageError, match=r"can't be read: .* no readable sweep\.json") as raised:
+        run_sweep(read_command(["-m", "resume=latest"]))
+    assert raised.value.exit_code == 8
+
+
+def test_what_is_left_can_be_checked_without_a_run(begun, capsys):
+    begun.jobs[0].exit_code = 0
+    begun.save()
+    assert run_sweep(read_command(["-m", "resume=latest", "dry_run=true"])) == 0
+    assert capsys.readouterr().out == "1 jobs; all checks passed\n"

@@ -66,14 +66,15 @@ def test_how_a_run_ended_is_read_from_its_folder(sweep, code, status):
 
 def test_a_run_without_an_end_was_killed_and_goes_on_from_where_it_was(sweep):
     run = run_folder(sweep, sweep.jobs[0], **{"config.yaml": ""})
-    first, second, _ = Sweep.open(sweep.folder).jobs
-    assert (first.status, first.arguments()) == ("killed", [f"resume='{run}'"])
-    assert (second.status, second.arguments()) == ("waiting", GRID[1])
+    again = Sweep.open(sweep.folder)
+    first, second, _ = again.jobs
+    assert (first.status, first.arguments(again.flags)) == ("killed", [f"resume='{run}'"])
+    assert (second.status, second.arguments(again.flags)) == ("waiting", [*again.flags, *GRID[1]])
 
 
 def test_a_run_that_had_not_begun_is_started_anew(sweep):
     run_folder(sweep, sweep.jobs[0])
-    assert Sweep.open(sweep.folder).jobs[0].arguments() == GRID[0]
+    assert Sweep.open(sweep.folder).jobs[0].arguments([]) == GRID[0]
 
 
 def test_a_run_that_goes_on_has_not_ended(sweep):
