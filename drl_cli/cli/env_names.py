@@ -7,27 +7,6 @@ from collections.abc import Sequence
 from drl_cli.cli.errors import MISSING, UsageError, nearest
 from drl_cli.utils.outside import ModuleRaised, NotFound, source_file
 
-ATARI = "ale_py"
-PACKAGES = (
-    (r"ALE/.*", ATARI, "drl-cli[atari]"),
-    (r"(MiniGrid|BabyAI)-.*", "minigrid", "minigrid"),
-    (r"MiniWorld-.*", "miniworld", "miniworld"),
-    (r"(highway|highway-fast|merge|roundabout|parking|intersection|racetrack)-.*", "highway_env", "highway-env"),
-    (
-        r"(Fetch(Reach|Push|Slide|PickAndPlace)|Hand(Reach|Manipulate)|AdroitHand|AntMaze|PointMaze|FrankaKitchen).*",
-        "gymnasium_robotics",
-        "gymnasium-robotics",
-    ),
-    (r"dm_control/.*", "shimmy", "shimmy[dm-control]"),
-    (r"Panda(Reach|Push|Slide|PickAndPlace|Stack|Flip).*", "panda_gym", "panda-gym"),
-    (r"\w+BulletEnv-v\d+", "pybullet_envs_gymnasium", "pybullet-envs-gymnasium"),
-    (r"PyFlyt/.*", "PyFlyt.gym_envs", "PyFlyt"),
-    (r"gym_pusht/.*", "gym_pusht", "gym-pusht"),
-    (r"gym_aloha/.*", "gym_aloha", "gym-aloha"),
-    (r"FlappyBird-v\d+", "flappy_bird_gymnasium", "flappy-bird-gymnasium"),
-    (r"Meta-World/.*", "metaworld", "metaworld"),
-)
-"""Names of environments that other packages bring: the module that registers them, and what to install."""
 OLD_ATARI = re.compile(
     r"(?P<game>[A-Z]\w*?)(-ram)?(NoFrameskip|Deterministic)-v\d+"
     r"|(?P<known>Pong|Breakout|SpaceInvaders|Seaquest|Qbert|MsPacman|BeamRider|Enduro|Asteroids|Freeway)-v[04]"
@@ -49,12 +28,10 @@ def check_env(name: str, ours: Sequence[str]) -> None:
         raise UsageError(f"{name} is of an older Gymnasium; say env={old[1]}-v5")
     if old := OLD_ATARI.fullmatch(name):
         new = f"ALE/{old['game'] or old['known']}-v5"
-        _of_package(new, ATARI, "drl-cli[atari]", f"{name} is now {new}, which")
+        say_package(new, f"{name} is now {new}, which")
     if name and exists(name):
         return
-    for pattern, module, package in PACKAGES:
-        if re.fullmatch(pattern, name):
-            _of_package(name, module, package, name)
+    say_package(name, name)
     if said := _as_module(name):
         raise UsageError(f"no environment '{name}'. Did you mean env={said}?")
     if ":" in name:
@@ -70,10 +47,15 @@ def check_env(name: str, ours: Sequence[str]) -> None:
     raise UsageError(f"no environment '{name}'.{hint}" if name else "env: say which, as env=Pendulum-v1")
 
 
-def _of_package(name: str, module: str, package: str, subject: str) -> None:
-    """Raise UsageError: the package has to be installed, or its module named."""
+def say_package(name: str, subject: str) -> None:
+    """Raise UsageError where a known package has the environment: to install it (exit 3), or to name its module."""
+    from drl_cli.envs.catalog import package_of
+
+    if (package := package_of(name)) is None:
+        return
+    module = package.module
     if source_file(module) is None:
-        quoted = f"'{package}'" if "[" in package else package
+        quoted = f"'{package.install}'" if "[" in package.install else package.install
         raise UsageError(f"{subject} needs {module}:  pip install {quoted}   then env={module}:{name}", MISSING)
     raise UsageError(f"{name} is of the module {module}, which has to be named: env={module}:{name}")
 

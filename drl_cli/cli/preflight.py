@@ -5,25 +5,19 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
-from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-import psutil
 
 from drl_cli.algos.base import Policy
 from drl_cli.algos.lookup import load_algorithm, refusal, title
-from drl_cli.cli.errors import MISSING, RESOURCES, USER_CODE, UsageError
+from drl_cli.cli.errors import MISSING, USER_CODE, UsageError
 from drl_cli.cli.learning_checks import check_learning
 from drl_cli.cli.recording_checks import check_recording
+from drl_cli.cli.resources import check_resources
 from drl_cli.cli.trial import try_algorithm, update_seconds
 from drl_cli.cli.weights import check_weights, find_weights
 from drl_cli.envs.config import EnvError, EnvFault, MissingExtra
 from drl_cli.replay.config import FifoConfig, SequencesConfig, UniformConfig
-from drl_cli.replay.frame_table import frame_bytes, reference_schema
 from drl_cli.replay.frames import make_codec
-from drl_cli.replay.store import row_bytes
-from drl_cli.replay.tables import share_of, table_bytes
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import ClusterUnfit
 from drl_cli.runtime.orchestrator.rate_limiter import required_band
@@ -36,10 +30,6 @@ LARGE_BATCH = 2**16
 """Rows of a batch from which on an update is timed before every run."""
 SLOW_S = 2.0
 """An update that takes longer is worth a warning."""
-NETWORK_COPIES = 8
-"""Of its parameters, at least: gradients, what Adam remembers, a critic or its target, what is published."""
-WORKER_BYTES = 60 * 2**20
-"""Of a worker's process, at least."""
 
 if TYPE_CHECKING:  # importing it takes long
     from drl_cli.runtime.place.launch import Cluster
@@ -311,57 +301,3 @@ def check_compression(config: Config) -> None:
     except ModuleNotFoundError as error:
         line = "replay.compress=lz4 needs a package that is not installed:  pip install 'drl-cli[lz4]'"
         raise UsageError(line, MISSING) from error
-
-
-def check_resources(config: Config, spec: EnvSpec) -> None:
-    """Raise when the replay can't fit in memory or the output folder can't be written."""
-    needed, free = replay_bytes(config, spec), psutil.virtual_memory().available
-    if needed > free:
-        fits = config.replay.capacity * free // needed // 2
-        raise UsageError(
-            f"replay.capacity={config.replay.capacity} needs {needed / 2**30:.1f} GiB, "
-            f"{free / 2**30:.1f} GiB of memory are free; lower it to {fits}",
-            RESOURCES,
-        )
-    check_processes(config, spec, free)
-    root = Path(config.output_dir).absolute()
-    existing = next(path for path in (root, *root.parents) if path.exists())
-    if not (existing.is_dir() and os.access(existing, os.W_OK)):
-        raise UsageError(f"output_dir: can't write to {existing}", RESOURCES)
-    if shutil.disk_usage(existing).free < 50 * 2**20:
-        raise UsageError(f"output_dir: less than 50 MB are free at {existing}", RESOURCES)
-
-
-def check_processes(config: Config, spec: EnvSpec, free: int) -> None:
-    """Raise when the workers, the batches under way or the network can't fit in memory."""
-    if config.mode != "single" and not config.debug.in_process and config.ray.address is None:
-        if (needed := config.num_workers * WORKER_BYTES) > free:
-            raise _too_large(
-                f"worker.num={config.num_workers}", needed, free, f"lower it to {free // WORKER_BYTES // 2}"
-            )
-        if config.ray.object_store_mb is not None and (needed := config.ray.object_store_mb * 2**20) > free:
-            raise _too_large(f"ray.object_store_mb={config.ray.object_store_mb}", needed, free, "leave it out")
-        rows = config.updates_per_call * config.trainer.batch_size
-        if (needed := 2 * rows * row_bytes(leaves(spec.obs))) > free:
-            raise _too_large(f"trainer.batch_size={config.trainer.batch_size}", needed, free, "lower it")
-    hidden = config.network.hidden
-    if (needed := NETWORK_COPIES * 4 * sum(a * b for a, b in pairwise(hidden))) > free:
-        raise _too_large(f"network.hidden={list(hidden)}", needed, free, "lower it")
-
-
-def _too_large(setting: str, needed: int, free: int, advice: str) -> UsageError:
-    line = f"{setting} needs {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB of memory are free; {advice}"
-    return UsageError(line, RESOURCES)
-
-
-def replay_bytes(config: Config, spec: EnvSpec) -> int:
-    """Bytes of the replay table, over all its shards."""
-    from drl_cli.runtime.roles.worker import row_schema  # brings gymnasium along
-
-    schema = row_schema(config, spec)
-    shares = [share_of(config.replay, shard, config.num_shards) for shard in range(config.num_shards)]
-    stackings = config.stackings(spec)
-    rows = sum(table_bytes(share, reference_schema(schema, stackings)) for share in shares)
-    if not isinstance(config.replay, UniformConfig):
-        return rows
-    return rows + frame_bytes(stackings, config.replay.capacity, config.replay.compress)

@@ -238,7 +238,8 @@ def processors(config: Config) -> int:
 
 def memory_needed(config: Config) -> int:
     """Bytes: its processes, Ray's, and replay."""
-    from drl_cli.cli.preflight import environment_spec, replay_bytes
+    from drl_cli.cli.preflight import environment_spec
+    from drl_cli.cli.resources import replay_bytes
 
     roles = 5 if config.mode == "single" else 6 + config.num_workers
     return roles * PROCESS_BYTES + replay_bytes(config, environment_spec(config))

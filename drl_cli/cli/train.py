@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from drl_cli.cli.check import check_command
 from drl_cli.cli.closing import closing_text, shown
@@ -27,7 +27,7 @@ from drl_cli.cli.errors import (
     users_errors,
 )
 from drl_cli.cli.keys import sections, text
-from drl_cli.cli.resume import claimed, named_run, resume, with_config_of
+from drl_cli.cli.resume import Resumed, claimed, named_run, resume, with_config_of
 from drl_cli.cli.search import is_search
 from drl_cli.cli.settings import build, to_yaml_keys
 from drl_cli.cli.sweep import run_sweep
@@ -37,6 +37,9 @@ from drl_cli.sweeps.launcher import begin_job, end_with_sweep
 from drl_cli.types import EnvSpec, leaves
 from drl_cli.utils.clock import process_start
 from drl_cli.utils.cores import num_cores
+
+if TYPE_CHECKING:  # importing it takes long
+    from drl_cli.runtime.place.launch import Cluster
 
 OURS = (
     *("hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null"),
@@ -157,7 +160,10 @@ def train(
         return _train(config, console, note, args, began)
 
 
-def _train(config: Config, console: Console, note: str | None, args: Sequence[str], began: float) -> dict[str, Any]:
+def _prepared(
+    config: Config, console: Console, args: Sequence[str]
+) -> "tuple[Config, EnvSpec, Resumed | None, Cluster | None]":
+    """The config as this machine or cluster fills it in, all of it checked; raises UsageError."""
     from drl_cli.cli.preflight import fill, join, preflight
     from drl_cli.runtime.place.cluster import share_cores
 
@@ -170,7 +176,12 @@ def _train(config: Config, console: Console, note: str | None, args: Sequence[st
         cluster = join(config)
     config = fill(config, cluster.nodes if cluster else ())
     with users_errors(config.outside_modules):
-        spec = preflight(config)
+        return config, preflight(config), resumed, cluster
+
+
+def _train(config: Config, console: Console, note: str | None, args: Sequence[str], began: float) -> dict[str, Any]:
+    """Train what has been composed; returns the summary."""
+    config, spec, resumed, cluster = _prepared(config, console, args)
     if config.dry_run:
         shapes = [f"{path} {column.shape}".strip() for path, column in leaves(spec.obs).items()]
         print(f"{config.env.name}: {', '.join(shapes)} observations, {spec.action.text} actions; all checks passed")

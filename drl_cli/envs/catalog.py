@@ -1,6 +1,7 @@
 """Which environments there are, and what each needs that is not installed here; none of them is imported."""
 
 import importlib.util
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,15 +15,42 @@ NEEDS = {
 }
 """Families of Gymnasium's own: the module that they import, and what to install for it."""
 
+
+@dataclass(frozen=True)
+class Package:
+    """A package that brings environments: what their names are like, its module, what to install.
+
+    `example` is one of its ids, where drl-list is to name the package.
+    """
+
+    names: str
+    module: str
+    install: str
+    example: str | None = None
+
+
 PACKAGES = (
-    ("ale_py", "drl-cli[atari]", "ale_py:ALE/Pong-v5"),
-    ("minigrid", "minigrid", "minigrid:MiniGrid-Empty-5x5-v0"),
-    ("highway_env", "highway-env", "highway_env:highway-v0"),
-    ("gymnasium_robotics", "gymnasium-robotics", "gymnasium_robotics:FetchReach-v4"),
-    ("shimmy", "shimmy[dm-control]", "shimmy:dm_control/cartpole-balance-v0"),
-    ("miniworld", "miniworld", "miniworld:MiniWorld-Hallway-v0"),
+    Package(r"ALE/.*", "ale_py", "drl-cli[atari]", "ALE/Pong-v5"),
+    Package(r"(MiniGrid|BabyAI)-.*", "minigrid", "minigrid", "MiniGrid-Empty-5x5-v0"),
+    Package(
+        r"(highway|highway-fast|merge|roundabout|parking|intersection|racetrack)-.*",
+        *("highway_env", "highway-env", "highway-v0"),
+    ),
+    Package(
+        r"(Fetch(Reach|Push|Slide|PickAndPlace)|Hand(Reach|Manipulate)|AdroitHand|AntMaze|PointMaze|FrankaKitchen).*",
+        *("gymnasium_robotics", "gymnasium-robotics", "FetchReach-v4"),
+    ),
+    Package(r"dm_control/.*", "shimmy", "shimmy[dm-control]", "dm_control/cartpole-balance-v0"),
+    Package(r"MiniWorld-.*", "miniworld", "miniworld", "MiniWorld-Hallway-v0"),
+    Package(r"Panda(Reach|Push|Slide|PickAndPlace|Stack|Flip).*", "panda_gym", "panda-gym"),
+    Package(r"\w+BulletEnv-v\d+", "pybullet_envs_gymnasium", "pybullet-envs-gymnasium"),
+    Package(r"PyFlyt/.*", "PyFlyt.gym_envs", "PyFlyt"),
+    Package(r"gym_pusht/.*", "gym_pusht", "gym-pusht"),
+    Package(r"gym_aloha/.*", "gym_aloha", "gym-aloha"),
+    Package(r"FlappyBird-v\d+", "flappy_bird_gymnasium", "flappy-bird-gymnasium"),
+    Package(r"Meta-World/.*", "metaworld", "metaworld"),
 )
-"""Packages that bring environments: module, what to install, one of its ids as `env=` takes it."""
+"""Packages that are known here; `env=` takes module:Id."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +64,13 @@ class Entry:
 
 def entries() -> list[Entry]:
     """All that Gymnasium has, but for those that it only names to say that they are gone; then one of each package."""
-    return [*sorted(_registered(), key=lambda entry: entry.id), *map(_of_package, PACKAGES)]
+    listed = [package for package in PACKAGES if package.example is not None]
+    return [*sorted(_registered(), key=lambda entry: entry.id), *map(_of_package, listed)]
+
+
+def package_of(name: str) -> Package | None:
+    """The package that has environments with such names."""
+    return next((package for package in PACKAGES if re.fullmatch(package.names, name)), None)
 
 
 def _registered() -> Iterator[Entry]:
@@ -51,9 +85,9 @@ def _registered() -> Iterator[Entry]:
         yield Entry(id, family, None if needed is None or _is_there(needed) else install)
 
 
-def _of_package(package: tuple[str, str, str]) -> Entry:
-    module, install, id = package
-    return Entry(id, module, None if _is_there(module) else install)
+def _of_package(package: Package) -> Entry:
+    module = package.module
+    return Entry(f"{module}:{package.example}", module, None if _is_there(module) else package.install)
 
 
 def _is_there(module: str) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Protocol, TextIO
+from typing import Any, Literal, TextIO
 
 from drl_cli.metrics.status import Status, finite
 from drl_cli.metrics.text import awaits_line, evaluation_line, report_line
@@ -23,8 +23,8 @@ AWAITS_S = 5.0
 """While a run starts, plain text says at least this often [s] what is waited for."""
 
 
-class Display(Protocol):
-    """One way to show a run; lines are of text that stands for itself."""
+class Display:
+    """One way to show a run; lines are of text that stands for itself. What is not overridden shows nothing."""
 
     def line(self, text: str) -> None: ...
     def awaits(self, status: Status) -> None: ...
@@ -135,22 +135,12 @@ def erase(out: TextIO) -> None:
         print("\x1b[2K", end="", file=out, flush=True)
 
 
-class Quiet:
+class Quiet(Display):
     """Shows nothing; warnings and errors go to stderr by other ways."""
 
     def __init__(self, out: TextIO, period_s: float) -> None:
         self.out, self.period_s = out, period_s
         self.reported = -math.inf  # when the last report was shown [s]
-
-    def line(self, text: str) -> None:
-        """Nothing here, and so all that a display does not do."""
-
-    def awaits(self, status: Status) -> None: ...
-    def report(self, status: Status) -> None: ...
-    def evaluation(self, status: Status, statistics: Mapping[str, float], env_steps: int, is_best: bool) -> None: ...
-    def tick(self, status: Status) -> None: ...
-    def end(self, status: Status, summary: Mapping[str, Any], text: str) -> None: ...
-    def close(self) -> None: ...
 
     def print(self, text: str) -> None:
         """One line, at once."""

@@ -8,11 +8,12 @@ from typing import Any, TextIO
 import rich.live
 from rich.console import Console, RenderableType
 
+from drl_cli.metrics.console import Display
 from drl_cli.metrics.panel import panel
 from drl_cli.metrics.status import Status
 
 
-class Live:
+class Live(Display):
     """Draws the newest status at every tick and whenever what is waited for changes. The last one stays."""
 
     def __init__(self, out: TextIO) -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from confs import algo_node
+from q_batches import q_batch
 from torch.nn import functional
 
 from drl_cli.algos import c51
@@ -38,18 +39,7 @@ def make_policy(algorithm):
 
 
 def make_batch(seed=0, rows=32):
-    rng = torch.Generator().manual_seed(seed)
-    terminated = torch.rand(rows, generator=rng) < 0.2
-    return {
-        "obs": torch.randn(rows, 5, generator=rng),
-        "action": torch.randint(3, (rows,), generator=rng),
-        "reward": torch.randn(rows, generator=rng),
-        "next_obs": torch.randn(rows, 5, generator=rng),
-        "discount": torch.where(terminated, 0.0, 0.9),
-        "terminated": terminated,
-        "truncated": torch.zeros(rows, dtype=torch.bool),
-        "weight": torch.rand(rows, generator=rng),
-    }
+    return q_batch(seed, rows, choices=3, gamma=0.9, scale=1.0)
 
 
 def network(flat, obs, atoms, dueling):

@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from q_batches import q_batch
 from torch.nn import functional
 
 from drl_cli.algos.base import Counts
@@ -35,18 +36,7 @@ def make_policy(seed=0, activation="tanh"):
 
 def make_batch(seed, weighted=False, rows=32):
     """Rewards of standard deviation 2, so that errors lie on both sides of huber's knees."""
-    rng = torch.Generator().manual_seed(seed)
-    terminated = torch.rand(rows, generator=rng) < 0.2
-    batch = {
-        "obs": torch.randn(rows, 5, generator=rng),
-        "action": torch.randint(4, (rows,), generator=rng),
-        "reward": 2 * torch.randn(rows, generator=rng),
-        "next_obs": torch.randn(rows, 5, generator=rng),
-        "discount": torch.where(terminated, 0.0, 0.99),
-        "terminated": terminated,
-        "truncated": torch.zeros(rows, dtype=torch.bool),
-    }
-    return batch | ({"weight": torch.rand(rows, generator=rng)} if weighted else {})
+    return q_batch(seed, rows, weighted=weighted)
 
 
 class Reference:

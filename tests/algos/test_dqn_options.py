@@ -6,6 +6,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from q_batches import q_batch
 from torch.nn import functional
 
 from drl_cli.algos.base import Counts
@@ -35,21 +36,6 @@ def make_policy(algorithm, seed=0, network=NETWORK):
     policy.load(algorithm.policy_params())
     policy.explore(algorithm.exploration(0))
     return policy
-
-
-def make_batch(seed=0, rows=32):
-    rng = torch.Generator().manual_seed(seed)
-    terminated = torch.rand(rows, generator=rng) < 0.2
-    return {
-        "obs": torch.randn(rows, 5, generator=rng),
-        "action": torch.randint(4, (rows,), generator=rng),
-        "reward": 2 * torch.randn(rows, generator=rng),
-        "next_obs": torch.randn(rows, 5, generator=rng),
-        "discount": torch.where(terminated, 0.0, 0.99),
-        "terminated": terminated,
-        "truncated": torch.zeros(rows, dtype=torch.bool),
-        "weight": torch.rand(rows, generator=rng),
-    }
 
 
 def q_values(x, flat, dueling):
@@ -131,7 +117,7 @@ def test_gradients_equal_autograd(options):
     for name, target in algorithm.params.targets.items():  # the two networks differ
         target.flat.copy_(make(seed=1, **options).params[name].flat)
     for i in range(2):  # what was drawn for the first update is not what the second one has
-        batch = make_batch(i)
+        batch = q_batch(i)
         loss, error, grad = reference(algorithm, batch)
         update = algorithm.learn(batch, Counts(i))
         assert float(update.metrics["q_loss"]) == pytest.approx(float(loss.detach()), rel=1e-5)
@@ -170,7 +156,7 @@ def test_it_learns(options):
 def test_streams_stay_apart():
     algorithm = make(dueling=True, noisy=True)
     for i in range(5):
-        algorithm.learn(make_batch(i), Counts(i))
+        algorithm.learn(q_batch(i), Counts(i))
     for views in (algorithm.online.mean.networks[0], algorithm.online.mean.on(algorithm.online.sigma).networks[0]):
         assert views[-2].shape == (24, 5)
         assert not views[-2][:12, 1:].any()
@@ -211,7 +197,7 @@ def test_noise_has_mean_0_and_variance_2_over_pi_and_is_an_outer_product():
 def test_networks_of_an_update_and_two_updates_have_different_noise():
     algorithm, seen = make(noisy=True, double=True), []
     for i in range(2):
-        algorithm.learn(make_batch(i), Counts(i))
+        algorithm.learn(q_batch(i), Counts(i))
         seen += [network.noise.clone() for network in (algorithm.online, algorithm.target, algorithm.chooser)]
     assert len({tuple(noise.tolist()) for noise in seen}) == 6
 
@@ -254,7 +240,7 @@ def test_a_soft_target_moves_by_its_share():
     algorithm = make(tau=0.1, target_period=2)
     before, moved = algorithm.target.mlp.flat.clone(), []
     for i in range(2):
-        algorithm.learn(make_batch(i), Counts(i))
+        algorithm.learn(q_batch(i), Counts(i))
         moved.append(algorithm.target.mlp.flat.clone())
     assert torch.equal(moved[0], before)
     torch.testing.assert_close(moved[1], before + 0.1 * (algorithm.online.mlp.flat - before))

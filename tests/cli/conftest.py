@@ -169,3 +169,16 @@ def small_run(tmp_path_factory, drl, tiny):
     assert done.returncode == 0, done.stderr
     (folder,) = cwd.glob("outputs/*/*/*")
     return SimpleNamespace(done=done, args=args, cwd=cwd, folder=folder)
+
+
+@pytest.fixture
+def listed(monkeypatch, capsys):
+    """The lines that `drl-list ...` prints."""
+    from drl_cli.cli.list import main
+
+    def ask(*args):
+        monkeypatch.setattr(sys, "argv", ["drl-list", *args])
+        main()
+        return capsys.readouterr().out.splitlines()
+
+    return ask

@@ -1,27 +1,12 @@
 """drl-list."""
 
-import sys
-
 import pytest
 
 from drl_cli.algos.lookup import algorithms, load_algorithm
-from drl_cli.cli.list import main
 
 
-@pytest.fixture
-def answer(monkeypatch, capsys):
-    """The lines that `drl-list ...` prints."""
-
-    def ask(*args):
-        monkeypatch.setattr(sys, "argv", ["drl-list", *args])
-        main()
-        return capsys.readouterr().out.splitlines()
-
-    return ask
-
-
-def test_algos_with_their_actions_and_modes(answer):
-    lines = {line.split()[0]: line for line in answer("algos")}
+def test_algos_with_their_actions_and_modes(listed):
+    lines = {line.split()[0]: line for line in listed("algos")}
     assert sorted(lines) == sorted([*algorithms(), "munchausen_dqn"])
     assert "Munchausen-DQN" in lines.pop("munchausen_dqn")
     for name, line in lines.items():
@@ -29,40 +14,40 @@ def test_algos_with_their_actions_and_modes(answer):
         assert all(word in line for word in (*module.ACTIONS, *module.MODES))
 
 
-def test_installed_algorithms_are_listed_and_those_that_are_none_say_why(answer, tmp_path, monkeypatch):
+def test_installed_algorithms_are_listed_and_those_that_are_none_say_why(listed, tmp_path, monkeypatch):
     (tmp_path / "theirs-1.0.dist-info").mkdir()
     (tmp_path / "theirs-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
     points = "[drl_cli.algos]\ntheir-dqn = outside.my_algo\ntheir-json = json\n"
     (tmp_path / "theirs-1.0.dist-info" / "entry_points.txt").write_text(points)
     monkeypatch.syspath_prepend(str(tmp_path))
-    lines = {line.split()[0]: line for line in answer("algos")}
+    lines = {line.split()[0]: line for line in listed("algos")}
     assert sorted(lines) == sorted([*algorithms(), "munchausen_dqn", "their-dqn", "their-json"])
     assert "discrete actions; single, sync, async; DQN as a user might have it" in lines["their-dqn"]
     assert "can't be used here: their-json (" in lines["their-json"]
 
 
-def test_modes_with_what_they_are(answer):
-    lines = {line.split()[0]: line for line in answer("modes")}
+def test_modes_with_what_they_are(listed):
+    lines = {line.split()[0]: line for line in listed("modes")}
     assert sorted(lines) == ["async", "single", "sync"]
     assert all(len(line.split()) > 4 for line in lines.values())
 
 
-def test_runs_with_status_and_best_return(answer, small_run, monkeypatch):
+def test_runs_with_status_and_best_return(listed, small_run, monkeypatch):
     monkeypatch.chdir(small_run.cwd)
-    _, line = answer("runs")
+    _, line = listed("runs")
     cells = line.split()
     assert cells[:7] == [small_run.folder.name, "Pendulum-v1", "sac", "async", "done", "160", cells[6]]
     assert float(cells[7]) >= float(cells[8]) > -2000
 
 
-def test_no_runs_is_no_error(answer, tmp_path, monkeypatch):
+def test_no_runs_is_no_error(listed, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert "".join(answer("runs")) == ""
+    assert "".join(listed("runs")) == ""
 
 
 @pytest.mark.parametrize("args", [[], ["--help"], ["-h"]])
-def test_help_names_the_lists(answer, args):
-    (line,) = answer(*args)
+def test_help_names_the_lists(listed, args):
+    (line,) = listed(*args)
     assert all(topic in line for topic in ("algos", "envs", "modes", "runs"))
 
 

@@ -3,12 +3,10 @@
 import os
 import re
 import shutil
-import sys
 
 import pytest
 from run_folders import make_run
 
-from drl_cli.cli.list import main
 from drl_cli.cli.runs import find_runs
 from drl_cli.results.run import RUN_LOCK
 from drl_cli.sweeps.sweep import Sweep
@@ -29,32 +27,20 @@ def outputs(tmp_path, monkeypatch):
     return root
 
 
-@pytest.fixture
-def answer(monkeypatch, capsys):
-    """The lines that `drl-list ...` prints."""
-
-    def ask(*args):
-        monkeypatch.setattr(sys, "argv", ["drl-list", *args])
-        main()
-        return capsys.readouterr().out.splitlines()
-
-    return ask
-
-
 def days(lines):
     """Which runs, by their days in January."""
     return [int(line[6:8]) for line in lines[1:] if line.startswith("2026")]
 
 
-def problem(answer, capsys, *args):
+def problem(listed, capsys, *args):
     with pytest.raises(SystemExit) as caught:
-        answer(*args)
+        listed(*args)
     assert caught.value.code == 2
     return capsys.readouterr().err
 
 
-def test_newest_first_with_all_that_is_known(outputs, answer):
-    head, *lines = answer("runs")
+def test_newest_first_with_all_that_is_known(outputs, listed):
+    head, *lines = listed("runs")
     assert re.split(r"\s{2,}", head) == [
         *("run", "env", "algo", "mode", "status", "env steps", "seconds", "best", "final", "differs in"),
     ]
@@ -66,9 +52,9 @@ def test_newest_first_with_all_that_is_known(outputs, answer):
     assert values[0][4:] == ["failed", "0", "0", "-", "-", "env.kwargs.g=5", "algo.lr=0.001"]
 
 
-def test_a_run_that_goes_on_is_running(outputs, answer):
+def test_a_run_that_goes_on_is_running(outputs, listed):
     with lock(next(outputs.glob("*/ppo-*/*")) / RUN_LOCK):
-        assert " running " in "".join(answer("runs", "algo=ppo"))
+        assert " running " in "".join(listed("runs", "algo=ppo"))
 
 
 @pytest.mark.parametrize(
@@ -88,30 +74,30 @@ def test_a_run_that_goes_on_is_running(outputs, answer):
         (["seed=word"], []),
     ],
 )
-def test_filters(outputs, answer, conditions, found):
-    assert days(answer("runs", *conditions)) == found
+def test_filters(outputs, listed, conditions, found):
+    assert days(listed("runs", *conditions)) == found
 
 
 @pytest.mark.parametrize(
     ("sort", "found"), [("best", [4, 2, 1, 3]), ("final", [4, 2, 1, 3]), ("steps", [1, 2, 3]), ("seconds", [2, 1])]
 )
-def test_sorted_the_most_first(outputs, answer, sort, found):
-    assert days(answer("runs", "env=Pole", f"sort={sort}"))[: len(found)] == found
+def test_sorted_the_most_first(outputs, listed, sort, found):
+    assert days(listed("runs", "env=Pole", f"sort={sort}"))[: len(found)] == found
 
 
-def test_a_run_without_evaluation_comes_last(outputs, answer):
-    assert days(answer("runs", "sort=best"))[-1] == 5
+def test_a_run_without_evaluation_comes_last(outputs, listed):
+    assert days(listed("runs", "sort=best"))[-1] == 5
 
 
-def test_limit_says_what_is_left_out(outputs, answer):
-    lines = answer("runs", "limit=2")
+def test_limit_says_what_is_left_out(outputs, listed):
+    lines = listed("runs", "limit=2")
     assert days(lines) == [5, 4]
     assert lines[-1] == "3 more: limit=5"
-    assert "more" not in "".join(answer("runs", "limit=5"))
+    assert "more" not in "".join(listed("runs", "limit=5"))
 
 
-def test_means_over_seeds(outputs, answer):
-    head, *lines = answer("runs", "seeds=mean", "env=Pole")
+def test_means_over_seeds(outputs, listed):
+    head, *lines = listed("runs", "seeds=mean", "env=Pole")
     rows = {line.split("  ")[1].strip(): line.split() for line in lines}
     assert head.split()[:4] == ["env", "runs", "of", "seeds"]
     assert rows["algo=dqn algo.lr=0.001"][3:] == ["2", "2", "1,050", "45", "6.0", "5.5"]
@@ -122,35 +108,35 @@ def test_means_over_seeds(outputs, answer):
     ]
 
 
-def test_means_sorted_and_limited(outputs, answer):
-    lines = answer("runs", "seeds=mean", "sort=best", "limit=2")
+def test_means_sorted_and_limited(outputs, listed):
+    lines = listed("runs", "seeds=mean", "sort=best", "limit=2")
     assert [line.split()[1] for line in lines[1:3]] == ["algo=ppo", "algo=dqn"]
     assert "algo.lr=0.001" in lines[2]
     assert lines[-1] == "2 more"
 
 
-def test_a_seed_without_evaluations_is_in_no_mean(outputs, answer):
+def test_a_seed_without_evaluations_is_in_no_mean(outputs, listed):
     make_run(outputs, "20260106-s2", seed=2, status="interrupted", summary={"env_steps": 0, "wall_s": 0})
     (line,) = [
-        line for line in answer("runs", "seeds=mean") if "algo.lr=0.001" in line and "dqn" in line and "Pole" in line
+        line for line in listed("runs", "seeds=mean") if "algo.lr=0.001" in line and "dqn" in line and "Pole" in line
     ]
     assert line.split()[3:] == ["3", "2", "700", "30", "6.0", "5.5"]
 
 
-def test_a_group_without_evaluations_has_no_means(outputs, answer):
-    assert answer("runs", "seeds=mean", "env=Lander")[1].split()[-2:] == ["-", "-"]
+def test_a_group_without_evaluations_has_no_means(outputs, listed):
+    assert listed("runs", "seeds=mean", "env=Lander")[1].split()[-2:] == ["-", "-"]
 
 
-def test_runs_of_another_folder(outputs, answer, tmp_path, monkeypatch):
+def test_runs_of_another_folder(outputs, listed, tmp_path, monkeypatch):
     os.rename(outputs, tmp_path / "elsewhere")
-    assert answer("runs") == [""]
-    assert len(days(answer("runs", "output_dir=elsewhere"))) == 5
+    assert listed("runs") == [""]
+    assert len(days(listed("runs", "output_dir=elsewhere"))) == 5
 
 
 @pytest.mark.parametrize("args", [[], ["seeds=mean"]])
-def test_no_runs_is_no_error(tmp_path, monkeypatch, answer, args):
+def test_no_runs_is_no_error(tmp_path, monkeypatch, listed, args):
     monkeypatch.chdir(tmp_path)
-    assert "".join(answer("runs", *args)) == ""
+    assert "".join(listed("runs", *args)) == ""
 
 
 @pytest.mark.parametrize(
@@ -163,12 +149,12 @@ def test_no_runs_is_no_error(tmp_path, monkeypatch, answer, args):
         (["done"], "'done': say key=value"),
     ],
 )
-def test_what_can_not_be_asked_for(outputs, answer, capsys, args, said):
-    assert problem(answer, capsys, "runs", *args).startswith(f"error: {said}")
+def test_what_can_not_be_asked_for(outputs, listed, capsys, args, said):
+    assert problem(listed, capsys, "runs", *args).startswith(f"error: {said}")
 
 
-def test_help(outputs, answer):
-    text = "\n".join(answer("runs", "--help"))
+def test_help(outputs, listed):
+    text = "\n".join(listed("runs", "--help"))
     assert all(word in text for word in ("sort", "limit", "seeds", "output_dir", "status=done"))
 
 
@@ -187,19 +173,19 @@ def swept(outputs):
     return outputs
 
 
-def test_sweeps_newest_first(swept, answer):
-    head, *lines = [re.split(r"\s{2,}", line) for line in answer("sweeps")]
+def test_sweeps_newest_first(swept, listed):
+    head, *lines = [re.split(r"\s{2,}", line) for line in listed("sweeps")]
     assert head == ["sweep", "env", "algo", "jobs", "done", "best", "best run", "over"]
     assert lines == [
         ["20260201", "Pole", "dqn", "4", "2", "7.5", "20260201-s3", "algo.lr, seed"],
         ["20260131", "-", "-", "1", "0", "-", "-"],
     ]
-    assert answer("sweeps", "limit=1")[1:] == [answer("sweeps")[1], "1 more"]
+    assert listed("sweeps", "limit=1")[1:] == [listed("sweeps")[1], "1 more"]
 
 
-def test_no_sweeps(outputs, answer):
-    assert answer("sweeps") == [""]
-    assert "limit" in "".join(answer("sweeps", "--help"))
+def test_no_sweeps(outputs, listed):
+    assert listed("sweeps") == [""]
+    assert "limit" in "".join(listed("sweeps", "--help"))
 
 
 def test_the_runs_of_a_sweep(swept):

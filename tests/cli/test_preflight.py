@@ -8,7 +8,8 @@ import fake_envpool
 import pytest
 
 from drl_cli.cli.errors import MISSING, RESOURCES, USAGE, USER_CODE, UsageError
-from drl_cli.cli.preflight import check_resources, environment_spec, fill, pace_problems, preflight, replay_bytes
+from drl_cli.cli.preflight import environment_spec, fill, pace_problems, preflight
+from drl_cli.cli.resources import check_resources, replay_bytes
 from drl_cli.cli.settings import build
 from drl_cli.runtime.orchestrator.rate_limiter import required_band
 from drl_cli.runtime.run import object_store_mb
@@ -148,7 +149,7 @@ def test_what_does_not_fit_is_refused_with_its_own_exit_code(config, user_folder
 
 def test_too_large_a_replay_names_a_size_that_fits(config, monkeypatch):
     free = types.SimpleNamespace(available=2**33)  # other programs' memory comes and goes
-    monkeypatch.setattr("drl_cli.cli.preflight.psutil.virtual_memory", lambda: free)
+    monkeypatch.setattr("drl_cli.cli.resources.psutil.virtual_memory", lambda: free)
     problem = refusal(config("replay.capacity=1e12"))[1][0]
     fits = float(problem.rpartition(" ")[2])
     assert preflight(config(f"replay.capacity={fits:.0f}")).id == "Pendulum-v1"
