@@ -14,6 +14,7 @@ def make(name, **kwargs):
 def play(name, choose, episodes=400, **kwargs):
     """Mean return, and the observations of all steps."""
     env, returns, seen = make(name, **kwargs), [], []
+    env.action_space.seed(1)
     for episode in range(episodes):
         obs, info = env.reset(seed=0 if episode == 0 else None)
         total, ended = 0.0, False
