@@ -29,6 +29,11 @@ class Config(dqn.Config):
     v_min: float = -10.0
     v_max: float = 10.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.v_min >= self.v_max:
+            raise Refused(f"algo.v_min={self.v_min:g} has to be below algo.v_max={self.v_max:g}")
+
     @property
     def outputs(self) -> int:
         return self.atoms
@@ -73,8 +78,6 @@ class Algorithm(dqn.Algorithm):
 
     def setup(self, config: dqn.Config, spec: EnvSpec) -> None:
         assert isinstance(config, Config)
-        if config.v_min >= config.v_max:
-            raise Refused(f"algo.v_min={config.v_min:g} has to be below algo.v_max={config.v_max:g}")
         self.support = torch.linspace(config.v_min, config.v_max, config.atoms, device=self.context.device)
         super().setup(config, spec)
 

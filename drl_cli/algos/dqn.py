@@ -54,6 +54,12 @@ class Config(LearnerConfig):
     munchausen_floor: Annotated[float, Range(most=0)] = -1.0
     temperature: NonNegative = 0.0
 
+    def __post_init__(self) -> None:
+        if self.munchausen and not self.soft_temperature:
+            raise Refused(
+                "algo.munchausen needs a softmax policy; say algo.soft_temperature=0.03 (Vieillard et al. 2020)"
+            )
+
     @property
     def outputs(self) -> int:
         """Numbers that the network gives for each action."""
@@ -107,10 +113,6 @@ class Algorithm(NetworkAlgorithm):
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
         self.config, self.atoms = config, config.outputs
-        if config.munchausen and not config.soft_temperature:
-            raise Refused(
-                "algo.munchausen needs a softmax policy; say algo.soft_temperature=0.03 (Vieillard et al. 2020)"
-            )
         shape = q_shape(config, self.network, spec.action, self.encoder.size)
         # Half of a dueling network's last weights count for each output, so that they begin larger.
         head = Head(shape.shapes, last=2**0.5 if config.dueling else 1.0)

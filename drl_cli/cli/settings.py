@@ -154,7 +154,7 @@ def _dataclass(value: Any, kind: type[T], path: str, problems: list[str], algo: 
     if not isinstance(value, Mapping):
         problems.append(f"{path}: must be a group of options, got {value!r}")
         return None
-    hints = fields(kind)
+    hints, earlier = fields(kind), len(problems)
     prefix = f"{path}." if path else ""
     problems += [unknown_key(prefix + str(key), algo) for key in value if key not in hints]
     missing = [name for name in hints if value.get(name, MISSING) == MISSING]
@@ -163,7 +163,13 @@ def _dataclass(value: Any, kind: type[T], path: str, problems: list[str], algo: 
     converted = {
         _attribute(name): convert(item, hints[name], prefix + name, problems, algo) for name, item in known.items()
     }
-    return None if missing else kind(**converted)
+    if len(problems) > earlier:
+        return None
+    try:
+        return kind(**converted)
+    except ValueError as error:  # of values that do not go together
+        problems.append(str(error) if str(error).startswith(prefix) else f"{path}: {error}")
+        return None
 
 
 def _scalar(value: Any, kind: Any, path: str, problems: list[str]) -> Any:

@@ -5,6 +5,7 @@ import time
 
 from drl_cli.algos.lookup import algorithms, load_algorithm
 from drl_cli.cli.errors import RESOURCES, USER_CODE, UsageError
+from drl_cli.networks.torsos import torso_name
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.errors import RunError
 from drl_cli.types import EnvSpec
@@ -35,6 +36,8 @@ def update_seconds(config: Config, spec: EnvSpec) -> float:
         started = time.perf_counter()
         trainer.train(header, columns)
         return (time.perf_counter() - started) * scale
+    except Refused as error:
+        raise UsageError(f"{config.algo.name}: {error}") from error
     except RunError as error:
         raise UsageError(str(error), error.exit_code) from error
     except RuntimeError as error:
@@ -48,12 +51,20 @@ def _first_line(error: Exception) -> str:
 
 
 def try_algorithm(config: Config, spec: EnvSpec) -> None:
-    """Of the user's own: make the learner and the policy, and give one the other's parameters; raises UsageError."""
+    """Of the user's own: make the learner and the policy, and give one the other's parameters; raises UsageError.
+
+    Of ours only a policy that needs no torch is made, which takes long to import.
+    """
     name, memory = config.algo.name, config.network.memory
-    if name in algorithms():
-        return
     module = load_algorithm(name)
     options = (config.algo, config.network, spec)
+    if name in algorithms():
+        if memory == "none" and torso_name(config.network, spec) is None:
+            try:
+                module.Policy(*options, config.seed)
+            except Refused as error:
+                raise UsageError(str(error)) from error
+        return
     if memory != "none" and "state" not in module.Policy.extra_columns(*options):
         raise UsageError(f"network.memory={memory}: the policy of {name} has no memory; say network.memory=none")
     context = Context(torch.device("cpu"), Group(0, config.trainer.num), optimizer=config.optimizer)

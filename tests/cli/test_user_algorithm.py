@@ -31,6 +31,11 @@ from drl_cli.algos import dqn
 from my_pkg.my_algo import *
 """
 CONFIG = HEAD + "\n\n@dataclass(frozen=True, kw_only=True)\nclass Config(Config):\n    size: {}\n"
+PAIR = """
+    def __post_init__(self):
+        if self.size > 3:
+            raise ValueError("above 3 it needs wings")
+"""
 CRASH = "class Algorithm(Algorithm):\n    def update(self, *args):\n        raise ValueError('no idea')\n"
 WIDTH = "class Policy(Policy):\n    @staticmethod\n    def extra_columns(*args):\n        return 1 / 0\n"
 GREEDY = "class Policy(Policy):\n    def greedy(self, obs, last=None):\n        raise ValueError('no idea')\n"
@@ -53,6 +58,7 @@ FILES = {
     "my_bytes.py": CONFIG.format("bytes = b''"),
     "my_hint.py": CONFIG.format("'Counter' = 1"),
     "my_wrong.py": CONFIG.format("Count = 0"),
+    "my_pair.py": CONFIG.format("Count = 1") + PAIR,
     "my_crash.py": HEAD + CRASH,
     "my_width.py": HEAD + WIDTH,
     "my_greedy.py": HEAD + GREEDY,
@@ -184,6 +190,12 @@ def test_a_value_that_nobody_gives_is_asked_for(composed):
 
 def test_a_default_is_checked_like_any_value(composed):
     assert refused(build, composed("algo=my_wrong")) == (USAGE, ["algo.size: must be >= 1, got 0"])
+
+
+def test_values_that_do_not_go_together_are_refused_in_the_algorithms_words(composed):
+    assert build(composed("algo=my_pair", "algo.size=3")).algo.size == 3
+    assert refused(build, composed("algo=my_pair", "algo.size=4")) == (USAGE, ["algo: above 3 it needs wings"])
+    assert refused(build, composed("algo=my_pair", "algo.size=4", "algo.lr=-1"))[1] == ["algo.lr: must be > 0, got -1"]
 
 
 def test_a_yaml_beside_the_module_comes_before_the_defaults(composed):
