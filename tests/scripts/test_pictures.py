@@ -35,15 +35,32 @@ def test_the_comparison_is_of_runs_made_for_it(pictures, tmp_path, monkeypatch):
 
 
 def test_its_commands_are_right(pictures, tmp_path):
+    from drl_cli.cli import compare, play
     from drl_cli.cli.check import check_command
     from drl_cli.cli.command_line import read_command
-    from drl_cli.cli.compare import Options
     from drl_cli.cli.options import parse
 
     pictures.compare(tmp_path)
-    (_, *train), (_, *compare) = pictures.typed
-    check_command(read_command(train))
-    parse(compare, Options, positional="runs")
+    with pytest.raises(ValueError, match="not enough values"):  # of films, where nothing is run
+        pictures.video(tmp_path)
+    for command, *args in pictures.typed:
+        if command == "train":
+            check_command(read_command(args))
+        else:
+            module, positional = {"compare": (compare, "runs"), "play": (play, "run")}[command]
+            parse(args, module.Options, positional=positional)
+
+
+def test_the_page_needs_a_browser(pictures, tmp_path, monkeypatch):
+    monkeypatch.setattr(pictures.shutil, "which", lambda name: None)
+    with pytest.raises(SystemExit, match=r"tensorboard\.png needs chromium"):
+        pictures.tensorboard(tmp_path)
+    assert pictures.typed == []
+
+
+def test_every_picture_of_the_docs_is_drawn_here(pictures):
+    shown = {path.stem for path in (SCRIPT.parents[1] / "docs" / "pictures").iterdir()}
+    assert shown == pictures.DRAWN.keys()
 
 
 def test_a_picture_that_there_is_not(pictures, capsys, monkeypatch):
