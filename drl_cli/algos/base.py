@@ -74,8 +74,11 @@ class Policy(ABC):
     def load(self, params: Array) -> None:
         """Use this flat float32 vector, as `Algorithm.policy_params` gave it."""
 
-    def explore(self, values: Mapping[str, float]) -> None:
-        """Explore by these values from now on, as `Algorithm.exploration` gave them; stochastic policies need none."""
+    def explore(self, values: Mapping[str, Any]) -> None:  # Any: a float, or an array
+        """Explore by these values from now on, as `Algorithm.exploration` gave them; stochastic policies need none.
+
+        With worker.exploration=env_ladder each is an array `[E]`, one value for each environment.
+        """
 
     @abstractmethod
     def act(self, obs: Obs, last: Last | None = None) -> Columns:

@@ -67,7 +67,7 @@ class Policy(dqn.Policy):
         next_obs = tree(rows, "next_obs")
         next_probs = self.distribution(super().forward(next_obs, None)[0])[every, self.greedy(next_obs)]
         probs = self.distribution(super().forward(tree(rows, "obs"), None)[0])[every, rows["action"]]
-        target = project_numpy(next_probs, rows["reward"], rows["discount"], self.support)
+        target = project_numpy(next_probs, rows["reward"], rows["discount"], self.support, self.config.rescale)
         tiny = np.finfo(np.float32).tiny  # 0 log 0 is 0
         divergence: Array = (target * np.log(np.maximum(target, tiny) / np.maximum(probs, tiny))).sum(-1)
         return np.maximum(divergence, 0.0)
@@ -104,6 +104,7 @@ class Algorithm(dqn.Algorithm):
         self, q: "torch.Tensor", reward: "torch.Tensor", discount: "torch.Tensor", next_q: "torch.Tensor"
     ) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
         """As for DQN: q `[N, K]` are logits, next_q `[N, K]` probabilities, the error is the divergence."""
-        loss, slope, divergence = cross_entropy(q, project(next_q, reward, discount, self.support))
+        target = project(next_q, reward, discount, self.support, self.config.rescale)
+        loss, slope, divergence = cross_entropy(q, target)
         # The projection takes a reward that is not finite for a large one: 0 times it keeps the loss from hiding that.
         return loss + 0.0 * reward, slope, divergence.clamp(min=0.0)

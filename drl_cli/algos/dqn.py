@@ -8,12 +8,14 @@ with the batch, and so do importance weights, if any. Each of these can be switc
 - dueling streams, noisy layers: `drl_cli.networks.q_network`;
 - soft_temperature: targets of the softmax policy with its entropy (Haarnoja et al. 2017, arXiv 1702.08165, eq. 3);
   munchausen: a share of the log-policy as reward (Vieillard et al. 2020, arXiv 2007.14430, eq. 1);
+- rescale: the network's values are h(values), so that rewards of any size need no clipping (R2D2, Kapturowski et al.
+  2019, section 2.3);
 - tau: the target network moves by this share instead of becoming a copy; temperature: Boltzmann exploration.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -21,7 +23,7 @@ from drl_cli.algos.base import Batch, Counts, Update
 from drl_cli.algos.learner import Head, LearnerConfig, NetworkAlgorithm
 from drl_cli.algos.policy import NetworkPolicy, allowed, sample_choices
 from drl_cli.losses.policy import permitted
-from drl_cli.losses.value import half_square, huber, scaled_log_policy, softmax_policy
+from drl_cli.losses.value import backed_up, half_square, huber, scaled_log_policy, softmax_policy
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.mlp import num_params
 from drl_cli.networks.q_network import ActingQNetwork, QNetwork, QShape
@@ -53,12 +55,15 @@ class Config(LearnerConfig):
     munchausen: Fraction = 0.0
     munchausen_floor: Annotated[float, Range(most=0)] = -1.0
     temperature: NonNegative = 0.0
+    rescale: NonNegative = 0.0
 
     def __post_init__(self) -> None:
         if self.munchausen and not self.soft_temperature:
             raise Refused(
                 "algo.munchausen needs a softmax policy; say algo.soft_temperature=0.03 (Vieillard et al. 2020)"
             )
+        if self.rescale and self.soft_temperature:
+            raise Refused("algo.rescale: rescaled values don't fit the entropy of algo.soft_temperature; say 0 for one")
 
     @property
     def outputs(self) -> int:
@@ -71,7 +76,8 @@ class Policy(NetworkPolicy):
 
     def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         super().__init__(config, network, spec, seed)
-        self.config, self.epsilon, self.temperature = config, config.epsilon_start, config.temperature
+        self.config = config
+        self.explore({"epsilon": config.epsilon_start, "temperature": config.temperature})
         self.q = ActingQNetwork(q_shape(config, network, self.action, self.encoder.width))
         self.shapes = self.q.shapes
 
@@ -80,8 +86,10 @@ class Policy(NetworkPolicy):
         self.q.params = self.params
         self.params = self.q.means()
 
-    def explore(self, values: Mapping[str, float]) -> None:
-        self.epsilon, self.temperature = values["epsilon"], values.get("temperature", 0.0)
+    def explore(self, values: Mapping[str, Any]) -> None:
+        self.epsilon, temperature = values["epsilon"], values.get("temperature", 0.0)
+        self.is_boltzmann = bool(np.all(temperature))
+        self.temperature = temperature[:, None] if isinstance(temperature, np.ndarray) else temperature
 
     def expected(self, out: Array) -> Array:
         """The values of the actions `[E, A]`, given what the network says of them."""
@@ -95,7 +103,7 @@ class Policy(NetworkPolicy):
             values, memory = self.forward(obs, last)
         values = allowed(values, obs)
         is_random = self.rng.random(len(values)) < self.epsilon
-        if self.temperature:
+        if self.is_boltzmann:
             best = sample_choices(values / self.temperature, self.action.choices, self.rng)
         else:
             best = values.argmax(-1)
@@ -104,7 +112,7 @@ class Policy(NetworkPolicy):
     def priorities(self, rows: Columns) -> Array:
         next_value = allowed(self.forward(next_obs := tree(rows, "next_obs"), None)[0], next_obs).max(-1)
         q = np.take_along_axis(self.forward(tree(rows, "obs"), None)[0], rows["action"][:, None], 1)[:, 0]
-        error: Array = np.abs(rows["reward"] + rows["discount"] * next_value - q)
+        error: Array = np.abs(backed_up(rows["reward"], rows["discount"], next_value, self.config.rescale) - q)
         return error
 
 
@@ -202,7 +210,7 @@ class Algorithm(NetworkAlgorithm):
         self, q: "torch.Tensor", reward: "torch.Tensor", discount: "torch.Tensor", next_q: "torch.Tensor"
     ) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
         """Loss `[N]`, its derivative with respect to q, and |TD error| `[N]`."""
-        error = q - (reward + discount * next_q)
+        error = q - backed_up(reward, discount, next_q, self.config.rescale)
         return *(huber if self.config.loss == "huber" else half_square)(error), error.abs()
 
     def exploration(self, env_steps: int) -> Mapping[str, float]:

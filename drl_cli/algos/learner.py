@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from drl_cli.algos.base import AlgoConfig, Algorithm, Batch, Counts, Update
+from drl_cli.losses.returns import n_step_windows
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.networks.encoder import Encoder, View, action_mask, flat_steps
+from drl_cli.networks.encoder import Encoder, View, action_mask, at_steps, flat_steps
 from drl_cli.networks.mlp import MLP, Shapes, mlp_shapes, num_params
 from drl_cli.types import EnvSpec
 from drl_cli.utils.group import Context
@@ -41,7 +42,7 @@ class NetworkAlgorithm(Algorithm):
     """
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None:
-        self.network, self.context = network, context
+        self.network, self.context, self.n_step = network, context, config.n_step
         self.seed, self.init = seed, torch.Generator().manual_seed(seed)
         self.encoder = Encoder(network, spec, self.init)
         self.target_encoder = self.encoder
@@ -60,7 +61,7 @@ class NetworkAlgorithm(Algorithm):
 
     def learn(self, batch: Batch, counts: Counts) -> Update:
         with self.no_grad:
-            return super().learn(batch, counts)
+            return super().learn(n_step_sequences(batch, self.n_step), counts)
 
     def head(self, outputs: int, inputs: int = 0, ensemble: int = 1, last: float = 1.0) -> Head:
         """A head on the encoder's features, and on so many `inputs` besides."""
@@ -157,3 +158,16 @@ class NetworkAlgorithm(Algorithm):
     def by_step(self, values: "torch.Tensor", batch: Batch) -> "torch.Tensor":
         """Values of the learned rows `[N]` as they are for rows, as `[B, T]` for sequences."""
         return values.view(len(batch["mask"]), -1) if "mask" in batch else values
+
+
+def n_step_sequences(batch: Batch, n_step: int) -> Batch:
+    """Sequences `[B, L, ...]` with n-step rewards, discounts and next observations; everything else as it is.
+
+    The next observation of a step is that after its window's `last` step, int64 `[B, L]`, one more column.
+    """
+    if n_step == 1 or "mask" not in batch:
+        return batch
+    reward, discount, last = n_step_windows(batch["reward"], batch["discount"], batch["mask"], n_step)
+    rows = torch.arange(len(last), device=last.device).unsqueeze(1)
+    next_obs = at_steps(batch["next_obs"], rows, last)
+    return {**batch, "reward": reward, "discount": discount, "next_obs": next_obs, "last": last}

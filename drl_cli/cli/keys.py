@@ -174,7 +174,7 @@ def _whole(file: Path, group: str) -> dict[str, tuple[str, str]]:
     """What an option's file has, with the files of its group that it builds on; under full names."""
     node = yaml.safe_load(file.read_text()) or {}
     bases = [name for name in node.get("defaults", []) if isinstance(name, str) and name != "_self_"]
-    files = [base for name in bases if (base := _file(group, name)) is not None]
+    files = [base for name in bases if (base := _file(group, name.partition("@")[0])) is not None]
     entries = {key: entry for base in files for key, entry in _whole(base, group).items()}
     chosen = [entry for entry in node.get("defaults", []) if isinstance(entry, dict)]
     for key, value in (pair for entry in chosen for pair in entry.items()):

@@ -1,5 +1,6 @@
 """Whether the run's network, memory and optimizer fit its environment, algorithm and replay; before anything starts."""
 
+from drl_cli.algos.learner import NetworkAlgorithm
 from drl_cli.algos.lookup import load_algorithm, title
 from drl_cli.algos.policy import NetworkPolicy
 from drl_cli.cli.errors import UsageError
@@ -28,6 +29,11 @@ def uses_network(config: Config) -> bool:
     return issubclass(load_algorithm(config.algo.name).Policy, NetworkPolicy)
 
 
+def makes_windows(config: Config) -> bool:
+    """Whether the algorithm makes n-step targets from the single steps of sequences: all of ours do."""
+    return issubclass(load_algorithm(config.algo.name).Algorithm, NetworkAlgorithm)
+
+
 def described(config: Config, spec: EnvSpec) -> str:
     """The network in a line: what the observation goes through, and which torso `auto` is."""
     if not uses_network(config):
@@ -44,7 +50,7 @@ def memory_problems(config: Config) -> list[str]:
         problems.append(
             f"network.memory={memory} learns from sequences of steps, not from single ones; say replay=sequences"
         )
-    if is_sequences and config.algo.n_step != 1:
+    if is_sequences and config.algo.n_step > 1 and not makes_windows(config):
         problems.append(
             f"algo.n_step={config.algo.n_step}: the steps of replay=sequences are single ones; say algo.n_step=1"
         )

@@ -39,7 +39,8 @@ def algos(args: Sequence[str]) -> list[str]:
         title = next(iter((module.__doc__ or "").splitlines()), "")
         lines.append(f"{name:<8} {'/'.join(module.ACTIONS)} actions; {', '.join(module.MODES)}; {title}")
     for name in [name for name in options("algo") if name not in algorithms()]:  # yaml alone: other options
-        comment = (conf_dir() / "algo" / f"{name}.yaml").read_text().splitlines()[0]
+        text = (conf_dir() / "algo" / f"{name}.yaml").read_text().splitlines()
+        comment = next(line for line in text if not line.startswith("# @package"))
         lines.append(f"{name:<8} {comment.removeprefix('# ')}")
     return lines
 

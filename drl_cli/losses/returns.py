@@ -1,8 +1,9 @@
-"""Advantages and returns along the time axis, in numpy: one pass over a rollout."""
+"""Advantages and returns along the time axis: of a rollout in numpy, of sequences in torch."""
 
 import numpy as np
 
 from drl_cli.types import Array
+from drl_cli.utils.lazy import torch
 
 
 def gae(reward: Array, discount: Array, value: Array, next_value: Array, cut: Array, lambda_: float) -> Array:
@@ -20,3 +21,26 @@ def gae(reward: Array, discount: Array, value: Array, next_value: Array, cut: Ar
     for i in range(len(delta) - 1, -1, -1):
         delta[i] = following = delta[i] + decay[i] * following
     return np.array(delta, np.float32)
+
+
+def n_step_windows(
+    reward: "torch.Tensor", discount: "torch.Tensor", mask: "torch.Tensor", n_step: int
+) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
+    """From the steps of sequences `[B, L]` their n-step rewards and discounts, and each window's last step, int64.
+
+    A window reaches from its step over up to n steps, and ends before that where the sequence or its episode does.
+    With discounts d_i of single steps, 0 only where the episode terminated:
+
+        reward_t = sum_{k < m} (prod_{j < k} d_{t+j}) r_{t+k},   discount_t = prod_{j < m} d_{t+j},   m <= n steps
+
+    so that the bootstrap is from what comes after the window's last step, t + m - 1. `mask` is True for real steps,
+    which are one stretch of one episode; what comes out for padding means nothing.
+    """
+    total, product, last = reward.clone(), discount.clone(), torch.arange(mask.shape[1], device=mask.device)
+    last = last.expand(mask.shape).clone()
+    for k in range(1, min(n_step, mask.shape[1])):
+        follows = mask[:, :-k] & mask[:, k:]
+        total[:, :-k] += torch.where(follows, product[:, :-k] * reward[:, k:], 0.0)
+        product[:, :-k] *= torch.where(follows, discount[:, k:], 1.0)
+        last[:, :-k] += follows
+    return total, product, last

@@ -1,5 +1,7 @@
 """Value targets and losses, as pure functions of batched tensors."""
 
+from typing import Any
+
 from drl_cli.utils.lazy import torch
 
 
@@ -63,3 +65,32 @@ def huber(error: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
     """
     slope = error.clamp(-1.0, 1.0)
     return slope * (error - 0.5 * slope), slope
+
+
+def rescaled(x: Any, eps: float) -> Any:  # Any: numpy or torch
+    """h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x, of any shape (Pohlen et al. 2018, arXiv 1805.11593, proposition A.2).
+
+    Returns of any size become targets of moderate size without being clipped. Written without the difference.
+    """
+    return x / ((abs(x) + 1.0) ** 0.5 + 1.0) + eps * x
+
+
+def unscaled(x: Any, eps: float) -> Any:  # Any: numpy or torch
+    """The inverse of h: sign(x) (u^2 - 1), u = (sqrt(1 + 4 eps (|x| + 1 + eps)) - 1) / (2 eps) (the same, iii).
+
+    As eps u^2 + u = |x| + 1 + eps, u is also 2 (|x| + 1 + eps) / (sqrt(...) + 1), and u - 1 = |x| / (1 + eps (u + 1)):
+    written so it keeps float32's precision for small eps.
+    """
+    c = abs(x) + (1.0 + eps)
+    u = 2.0 * c / ((1.0 + 4.0 * eps * c) ** 0.5 + 1.0)
+    return x * (u + 1.0) / (1.0 + eps * (u + 1.0))
+
+
+def backed_up(reward: Any, discount: Any, value: Any, rescale: float = 0.0) -> Any:  # Any: numpy or torch
+    """The target reward + discount * value; h(reward + discount h^-1(value)) where values are rescaled with that eps.
+
+    (R2D2, Kapturowski et al. 2019, section 2.3.)
+    """
+    if not rescale:
+        return reward + discount * value
+    return rescaled(reward + discount * unscaled(value, rescale), rescale)

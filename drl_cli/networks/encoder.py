@@ -125,7 +125,7 @@ class Rows(View):
 class Unrolled(View):
     """Of sequences, through the memory: from each one's stored `state`, or from zero where its episode begins in it.
 
-    Next observations are the following step's input, so that one pass over T + 1 inputs serves both. The first
+    Next observations are a later step's input, so that one pass over T + 1 inputs serves both. The first
     `burn_in` steps only warm the memory up (Kapturowski et al. 2019, section 3): nothing is learned through them.
     """
 
@@ -145,7 +145,14 @@ class Unrolled(View):
             learned = out[:-1].transpose(0, 1).flatten(0, 1)
         self._out = learned if learns else None
         self._obs = learned.detach()
-        self._next_obs = out[1:].detach().transpose(0, 1).flatten(0, 1)
+        after = out.detach().transpose(0, 1)  # [B, T + 1, H]
+        if "last" in batch:
+            last = batch["last"][:, burn_in:] - burn_in
+            self._next_obs = at_steps(after, torch.arange(size, device=mask.device).unsqueeze(1), last + 1).flatten(
+                0, 1
+            )
+        else:
+            self._next_obs = after[:, 1:].flatten(0, 1)
 
     def backward(self, d_obs: "torch.Tensor | None") -> None:
         if self._out is not None:
@@ -164,7 +171,7 @@ def _shifted(encoder: Encoder, batch: Batch, mask: "torch.Tensor", burn_in: int)
         ends = mask & ~torch.cat([mask[:, 1:], torch.zeros_like(mask[:, :1])], 1)  # the last real step of each
         last = ends.int().argmax(1)
         rows = torch.arange(size, device=mask.device)
-        final = encoder.features(_at(batch["next_obs"], rows, last))  # [B, F]
+        final = encoder.features(at_steps(batch["next_obs"], rows, last))  # [B, F]
     after = torch.zeros_like(obs[:1])
     return torch.cat([obs, after]).index_put((last + 1, rows), final)
 
@@ -195,9 +202,10 @@ def _flat(column: Any, burn_in: int = 0) -> Any:  # Any: as in Batch
     return column[:, burn_in:].flatten(0, 1)
 
 
-def _at(column: Any, rows: "torch.Tensor", step: "torch.Tensor") -> Any:  # Any: as in Batch
+def at_steps(column: Any, rows: "torch.Tensor", step: "torch.Tensor") -> Any:  # Any: as in Batch
+    """Of sequences `[B, L, ...]`, or a dict of them, the steps of these numbers in these rows."""
     if isinstance(column, Mapping):
-        return {name: _at(part, rows, step) for name, part in column.items()}
+        return {name: at_steps(part, rows, step) for name, part in column.items()}
     return column[rows, step]
 
 

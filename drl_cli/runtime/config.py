@@ -18,7 +18,7 @@ from drl_cli.utils.ranges import Count, ImportPath, Natural, NonNegative, Positi
 
 Mode = Literal["single", "sync", "async"]
 Fetch: TypeAlias = Literal["collect", "episode"] | Count
-Exploration: TypeAlias = Literal["ladder"] | tuple[Mapping[str, float], ...] | None
+Exploration: TypeAlias = Literal["ladder", "env_ladder"] | tuple[Mapping[str, float], ...] | None
 
 MOST_UPDATES: Mapping[Mode, int] = {"single": 16, "sync": 16, "async": 32}
 MOST_ROWS: Mapping[Mode, int] = {"single": 512, "sync": 512, "async": 1024}

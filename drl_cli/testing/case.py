@@ -6,18 +6,21 @@ from typing import Any
 import numpy as np
 
 from drl_cli.algos.base import Algorithm, Batch, Counts, Policy, Update
-from drl_cli.algos.lookup import load_algorithm
+from drl_cli.algos.lookup import AlgoModule, algorithms, load_algorithm
 from drl_cli.cli.compose import compose
+from drl_cli.cli.conf import option_file
 from drl_cli.envs.make import read_spec
+from drl_cli.replay.config import SequencesConfig
 from drl_cli.types import (
     MASK,
     Array,
     Column,
+    Last,
     Obs,
     Schema,
     leaves,
 )
-from drl_cli.utils.group import Context
+from drl_cli.utils.group import Context, Group
 from drl_cli.utils.lazy import torch
 
 ROWS = 16
@@ -29,19 +32,26 @@ class Case:
     """An algorithm in one environment, and batches of random rows for it."""
 
     def __init__(self, name: str, *overrides: str) -> None:
-        self.module = load_algorithm(name)
+        self.module = module_of(name)
         env = [] if any(one.startswith("env=") for one in overrides) else [f"env={PROBES[self.module.ACTIONS[0]]}"]
         self.config = compose([f"algo={name}", "mode=single", *env, *overrides])
         self.spec = read_spec(self.config.env)
         self.is_on_policy = "fifo-once" in self.module.TABLES
+        replay = self.config.replay
+        self.sequences = replay if isinstance(replay, SequencesConfig) else None
         options = (self.config.algo, self.config.network, self.spec)
         self.extra: Schema = self.module.Policy.extra_columns(*options)
 
     def algorithm(self, seed: int = 0, context: Context | None = None) -> Algorithm:
         """As a trainer makes it: torch's own generator is seeded too."""
         torch.manual_seed(seed)
-        context = context or Context(torch.device("cpu"))
+        context = context or self.context()
         return self.module.Algorithm(self.config.algo, self.config.network, self.spec, seed, context)
+
+    def context(self, group: Group | None = None, skips: bool = False) -> Context:
+        """Where it learns."""
+        burn_in = self.sequences.burn_in if self.sequences else 0
+        return Context(torch.device("cpu"), group or Group(), skips, burn_in=burn_in)
 
     def policy(self, seed: int = 0, algorithm: Algorithm | None = None) -> Policy:
         """As a worker makes it."""
@@ -58,10 +68,25 @@ class Case:
         return parts[""] if list(parts) == [""] else parts
 
     def batch(self, seed: int = 0, rows: int = ROWS) -> dict[str, Any]:  # Any: as in Batch
-        """Rows as replay gives them."""
+        """Rows as replay gives them; of sequences one begins after its first step, and one ends before its last."""
+        if self.sequences is None:
+            return self._steps(seed, rows)
+        length = self.sequences.length
+        steps = self._steps(seed, rows * length)
+        state = steps.pop("state", None)
+        batch = {name: by_sequence(column, length) for name, column in steps.items()}
+        mask = torch.ones(rows, length, dtype=torch.bool)
+        if self.sequences.burn_in:
+            mask[0, 0] = False
+        if self.sequences.seq_len > 1:
+            mask[1, -1] = False
+        batch = {name: padded(column, mask) for name, column in batch.items()} | {"mask": mask}
+        return batch if state is None else batch | {"state": state.view(rows, length, -1)[:, 0].contiguous()}
+
+    def _steps(self, seed: int, rows: int) -> dict[str, Any]:  # Any: as in Batch
         rng, obs = np.random.default_rng(seed), self.obs(rows, seed + 1)
-        policy = self.policy(seed)
-        columns: dict[str, Any] = dict(policy.act(obs) if self.is_on_policy else policy.random(obs))
+        policy, last = self.policy(seed), Last.none(self.spec, rows)
+        columns: dict[str, Any] = dict(policy.act(obs, last) if self.is_on_policy else policy.random(obs, last))
         columns |= {
             "obs": obs,
             "next_obs": self.obs(rows, seed + 2),
@@ -78,6 +103,26 @@ class Case:
     def learn(self, algorithm: Algorithm, first: int, last: int, rows: int = ROWS) -> list[Update]:
         """Updates with these numbers."""
         return [algorithm.learn(self.batch(i, rows), Counts(i, 10 * i)) for i in range(first, last)]
+
+
+def module_of(name: str) -> AlgoModule:
+    """The algorithm's module; of a yaml that only chooses options of an algorithm, that one's."""
+    is_yaml = name not in algorithms() and option_file("algo", name) is not None
+    return load_algorithm(compose([f"algo={name}"]).algo.name if is_yaml else name)
+
+
+def by_sequence(column: Any, length: int) -> Any:  # Any: as in Batch
+    """Steps `[rows * length, ...]` as `[rows, length, ...]`."""
+    if isinstance(column, Mapping):
+        return {name: by_sequence(part, length) for name, part in column.items()}
+    return column.unflatten(0, (-1, length))
+
+
+def padded(column: Any, mask: "torch.Tensor") -> Any:  # Any: as in Batch
+    """Sequences `[rows, length, ...]` with zeros where `mask` is False."""
+    if isinstance(column, Mapping):
+        return {name: padded(part, mask) for name, part in column.items()}
+    return column * mask.view(*mask.shape, *[1] * (column.ndim - 2)).to(column.dtype)
 
 
 def random_values(path: str, column: Column, rows: int, rng: np.random.Generator) -> Array:

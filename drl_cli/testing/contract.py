@@ -1,17 +1,14 @@
 """What the program needs of every algorithm."""
 
+from typing import Any
+
 import numpy as np
 
-from drl_cli.algos.base import Counts
+from drl_cli.algos.base import Batch, Counts
 from drl_cli.algos.lookup import refusal
 from drl_cli.testing.case import ROWS, Case, close, equal, rows_of, tensors
 from drl_cli.testing.together import Together
-from drl_cli.types import (
-    Array,
-    Column,
-    Columns,
-)
-from drl_cli.utils.group import Context
+from drl_cli.types import Array, Column, Columns, Last
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.params import Refused
 
@@ -24,9 +21,11 @@ def check_algorithm(name: str, *overrides: str) -> None:
     nothing. Layers that two learners can't share are no failure: the program refuses them by name.
     """
     case = Case(name, *overrides)
-    problem = refusal(name, case.spec, case.module.MODES[0], case.module.TABLES[0])
+    table = case.module.TABLES[0] if case.sequences is None else "sequences"
+    problem = refusal(case.config.algo.name, case.spec, case.module.MODES[0], table)
     assert problem is None, problem
-    for check in (check_parameters, check_actions, check_update, check_resume, check_learners, check_skip):
+    checks = (check_parameters, check_actions, check_update, check_resume, check_learners, check_skip)
+    for check in (*checks, *((check_padding, check_burn_in) if case.sequences else ())):
         check(case)
 
 
@@ -55,25 +54,29 @@ def check_actions(case: Case) -> None:
     """Actions have the environment's form; they follow from the seed, and the best ones from the observation alone."""
     policy, again, other = (case.policy(seed) for seed in (1, 1, 2))
     for rows in (1, 7, 50):
-        obs, column = case.obs(rows), case.spec.action.column
+        obs, column, last = case.obs(rows), case.spec.action.column, Last.none(case.spec, rows)
         for how in ("act", "random"):
-            drawn, same, _ = (getattr(one, how)(obs) for one in (policy, again, other))
+            drawn, same, _ = (getattr(one, how)(obs, last) for one in (policy, again, other))
             assert drawn.keys() == {"action", *case.extra}, f"{how} gives {sorted(drawn)}"
             for key, values in drawn.items():
                 _check_column(f"{how}: {key}", values, column if key == "action" else case.extra[key], rows)
             assert np.array_equal(drawn["action"], same["action"]), f"{how} does not follow from the seed"
             if rows == 50:  # noise may be shared by all rows of a call, so that many calls are compared
-                calls = [[getattr(one, how)(obs)["action"] for _ in range(20)] for one in (policy, again, other)]
+                calls = [[getattr(one, how)(obs, last)["action"] for _ in range(20)] for one in (policy, again, other)]
                 differ = not np.array_equal(calls[0], calls[2])
                 assert differ, f"{how} gives the same for two seeds: the policy does not explore by its own rng"
             _check_bounds(how, drawn, case)
-        best = policy.greedy(obs)
+        best = policy.greedy(obs, last)
         _check_column("greedy", best, column, rows)
-        assert np.array_equal(best, other.greedy(obs)), "greedy depends on the seed"
+        assert np.array_equal(best, other.greedy(obs, last)), "greedy depends on the seed"
         assert equal(tensors({"obs": obs}), tensors({"obs": case.obs(rows)})), "the policy changes its observations"
+    last = Last.none(case.spec, 7)
+    policy.act(case.obs(7), last)
     other.load_state(policy.state())
-    ours, theirs = (one.act(case.obs(7))["action"] for one in (policy, other))
-    assert np.array_equal(ours, theirs), "Policy.state does not hold all that acting depends on"
+    goes_on = last._replace(begins=np.zeros(7, np.bool_))
+    ours, theirs = (one.act(case.obs(7, seed=6), goes_on) for one in (policy, other))
+    same_columns = all(np.array_equal(ours[key], theirs[key]) for key in ours)
+    assert same_columns, "Policy.state does not hold all that acting depends on"
 
 
 def check_update(case: Case) -> None:
@@ -88,7 +91,9 @@ def check_update(case: Case) -> None:
         assert torch.isfinite(value), f"metric {name} is {float(value)}"
     if update.priorities is None:
         return
-    assert update.priorities.shape == (ROWS,), f"priorities have shape {list(update.priorities.shape)}, not [{ROWS}]"
+    needed = [ROWS] if case.sequences is None else [ROWS, case.sequences.seq_len]
+    given = list(update.priorities.shape)
+    assert given == needed, f"priorities have shape {given}, not {needed}"
     assert (update.priorities >= 0).all(), "priorities have to be 0 or more"
     ones, weighted = case.algorithm(), case.algorithm()
     ones.learn(case.batch() | {"weight": torch.ones(ROWS)}, Counts())
@@ -123,7 +128,7 @@ def check_learners(case: Case, updates: int = 20) -> None:
     """Two learners with half of the rows each stay equal to one another, and to one with all rows."""
     groups = Together.pair()
     try:
-        pair = [case.algorithm(0, Context(torch.device("cpu"), group)) for group in groups]
+        pair = [case.algorithm(0, case.context(group)) for group in groups]
     except Refused:
         return
     alone = case.algorithm(0)
@@ -146,7 +151,7 @@ def check_learners(case: Case, updates: int = 20) -> None:
 
 def check_skip(case: Case) -> None:
     """With trainer.on_nonfinite=skip an update of a batch that is not finite changes nothing."""
-    algorithm = case.algorithm(0, Context(torch.device("cpu"), skips=True))
+    algorithm = case.algorithm(0, case.context(skips=True))
     case.learn(algorithm, 0, 3)
     before = algorithm.params.state() | algorithm.optimizer.state()
     batch = case.batch(3)
@@ -156,6 +161,43 @@ def check_skip(case: Case) -> None:
     after = algorithm.params.state() | algorithm.optimizer.state()
     changed = [n for n, tensor in before.items() if not torch.equal(tensor, after[n]) and "generator." not in n]
     assert not changed, f"a skipped update changed {', '.join(changed)}"
+
+
+def check_padding(case: Case) -> None:
+    """What stands in the padding of sequences is not learned from, and no priority of a real step follows from it."""
+    batch = case.batch()
+    real, noise = batch["mask"], case.batch(seed=1)
+    filled = {name: _mixed(batch[name], noise[name], real) for name in batch if name not in ("mask", "state")}
+    _check_same(case, batch, batch | filled, "what stands in the padding of sequences")
+
+
+def check_burn_in(case: Case) -> None:
+    """The burn-in of sequences is seen by the memory alone: no action, reward or end in it is learned from."""
+    assert case.sequences is not None
+    batch, noise = case.batch(), case.batch(seed=1)
+    learned = torch.arange(case.sequences.length).expand_as(batch["mask"]) >= case.sequences.burn_in
+    names = ("action", "reward", "discount", "terminated", "truncated")
+    filled = {name: _mixed(batch[name], noise[name], learned) for name in names}
+    _check_same(case, batch, batch | filled, "actions and rewards of the burn-in")
+
+
+def _mixed(ours: Any, theirs: Any, keep: "torch.Tensor") -> Any:  # Any: as in Batch
+    """Sequences `[rows, length, ...]` of which the steps to `keep` are ours, the others of the row after that."""
+    if isinstance(ours, dict):
+        return {name: _mixed(part, theirs[name], keep) for name, part in ours.items()}
+    return torch.where(keep.view(*keep.shape, *[1] * (ours.ndim - 2)), ours, theirs.roll(-1, 0))
+
+
+def _check_same(case: Case, batch: Batch, other: Batch, what: str) -> None:
+    assert case.sequences is not None
+    assert not equal(batch, other), f"the batch has none: {what}"
+    ours, theirs = case.algorithm(), case.algorithm()
+    first, second = ours.learn(batch, Counts()), theirs.learn(other, Counts())
+    assert close(ours.state(), theirs.state()), f"{what} changes what is learned"
+    if first.priorities is not None and second.priorities is not None:
+        real = batch["mask"][:, case.sequences.burn_in :]
+        both = ({"": update.priorities[real]} for update in (first, second) if update.priorities is not None)
+        assert close(*both), f"{what} changes priorities of real steps"
 
 
 def _check_column(what: str, values: Array, column: Column, rows: int) -> None:

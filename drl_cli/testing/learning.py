@@ -1,60 +1,73 @@
 """Whether an algorithm learns a probe environment."""
 
+import dataclasses
+
 import numpy as np
 
 from drl_cli.algos.base import Counts, Policy
-from drl_cli.algos.lookup import load_algorithm
 from drl_cli.envs.batch import EnvBatch
-from drl_cli.replay.builders import NStepBuilder, RolloutBuilder
-from drl_cli.replay.samplers import Uniform
-from drl_cli.replay.store import RingStore
-from drl_cli.testing.case import PROBES, Case, tensors
-from drl_cli.types import (
-    Last,
-    flat_columns,
-    gathered,
-    map_parts,
-    transition_schema,
-)
+from drl_cli.replay.tables import make_table
+from drl_cli.runtime.roles.exploration import personal
+from drl_cli.runtime.roles.worker import make_builder, row_schema
+from drl_cli.testing.case import PROBES, Case, module_of, tensors
+from drl_cli.types import Columns, Last, flat_columns, gathered, map_parts, num_rows, sources
+from drl_cli.utils.lazy import torch
+
+CAPACITY = 10_000
+"""Transitions of the replay."""
 
 
 def check_learning(name: str, *overrides: str, updates: int = 600) -> None:
     """Raise AssertionError where so many updates, one for each step of 8 environments, do not solve a probe."""
-    case = Case(name, "env=" + PROBES[load_algorithm(name).ACTIONS[0]], "network.hidden=[32,32]", *overrides)
-    policy = _learned(case, updates, num_envs=8)
+    case = Case(name, "env=" + PROBES[module_of(name).ACTIONS[0]], "network.hidden=[32,32]", *overrides)
+    policy = learned(case, updates)
     if case.spec.action.kind == "box":
         goals = np.linspace(-0.8, 0.8, 33, dtype=np.float32)[:, None]
-        error = float(np.square(policy.greedy(goals) - goals).mean())
+        error = float(np.square(policy.greedy(goals, Last.none(case.spec, 33)) - goals).mean())
         assert error < 0.02, f"{name} misses the goals of Reach by {error:.3g} (mean square) after {updates} updates"
     else:
-        chosen = policy.greedy(np.eye(3, dtype=np.float32)).tolist()
+        chosen = policy.greedy(np.eye(3, dtype=np.float32), Last.none(case.spec, 3)).tolist()
         assert chosen == [0, 1, 2], f"{name} chooses {chosen} in Choose after {updates} updates, best are [0, 1, 2]"
 
 
-def _learned(case: Case, updates: int, num_envs: int) -> Policy:
-    """The policy after so many updates in a plain loop: envs, builder, store; on-policy each update has a rollout."""
-    algo = case.config.algo
-    algorithm, envs = case.algorithm(), EnvBatch(case.config.env, case.spec, range(num_envs))
-    policy, sampler = case.policy(0, algorithm), Uniform(np.random.default_rng(0))
-    builder = RolloutBuilder(algo.gamma) if case.is_on_policy else NStepBuilder(algo.n_step, algo.gamma)
-    store = RingStore(transition_schema(case.spec, case.extra), 10_000)
+def learned(case: Case, updates: int, num_envs: int = 8, batch_size: int = 64) -> Policy:
+    """The policy after so many updates in a plain loop: envs, builder, replay; on-policy each update has a rollout.
+
+    Rows, first priorities and exploration are those of a run's only worker, without normalisation.
+    """
+    config = case.config
+    algorithm, envs = case.algorithm(), EnvBatch(config.env, case.spec, range(num_envs))
+    policy = case.policy(0, algorithm)
+    builder = make_builder(config, case.spec, policy, 0, 0)
+    replay = dataclasses.replace(config.replay, capacity=CAPACITY)
+    table = make_table(replay, row_schema(config, case.spec), np.random.default_rng(0), updates)
     steps, random_steps = (32, 0) if case.is_on_policy else (1, 20)
-    last = Last.none(case.spec, num_envs)
+    last, source = Last.none(case.spec, num_envs), sources(0, num_envs)
     for i in range(random_steps + updates):
         counts = Counts(max(0, i - random_steps), i * steps * num_envs)
         policy.load(algorithm.policy_params())
-        policy.explore(algorithm.exploration(counts.env_steps))
+        values = algorithm.exploration(counts.env_steps)
+        policy.explore(personal(config.worker.exploration, values, 0, 1, num_envs))
         for _ in range(steps):
             obs = map_parts(np.ndarray.copy, envs.obs)
             columns = policy.random(obs, last) if i < random_steps else policy.act(obs, last)
             step = envs.step(columns["action"])
-            builder.append({**flat_columns("obs", obs), **columns, **step.columns()})
+            builder.append({**flat_columns("obs", obs), **columns, **step.columns(), "source": source})
             last = Last.of(columns["action"], step.reward, envs.begun)
         rows = builder.take()
-        if not case.is_on_policy:
-            store.insert(rows)
-            rows = store.take(sampler.sample(len(store), 1, 64).slots[0])
+        if case.is_on_policy:
+            algorithm.learn(batch_of(rows), counts)
+            continue
+        table.insert(rows, np.zeros(num_rows(rows), np.int64))
         if i >= random_steps:
-            algorithm.learn(tensors(gathered(rows)), counts)
+            drawn = table.sample(1, batch_size, 0)
+            update = algorithm.learn(batch_of({name: column[0] for name, column in drawn.columns.items()}), counts)
+            if drawn.row_ids is not None and update.priorities is not None:
+                table.update_priorities(drawn.row_ids, update.priorities.unsqueeze(0).numpy())
     policy.load(algorithm.policy_params())
     return policy
+
+
+def batch_of(rows: Columns) -> "dict[str, torch.Tensor]":
+    """What a trainer makes of them."""
+    return tensors(gathered({name: column for name, column in rows.items() if name != "source"}))

@@ -4,17 +4,20 @@ import gymnasium
 
 from drl_cli.envs.probes.answers import Choose, Masked, Reach, Scaled, Switches
 from drl_cli.envs.probes.counters import Counter, Faulty, Frames, Tree, stamp
-from drl_cli.envs.probes.episodes import Cue, Forever, Sleeper
+from drl_cli.envs.probes.episodes import Cue, Forever, Positions, Sleeper
 from drl_cli.envs.probes.images import Both, BothReach, Patch, PatchReach
 
 __all__ = ["Counter", "Frames", "stamp"]
 
+STEPS = {Forever: 50, Positions: 500}
+"""After which an episode is truncated."""
+
 for _class in (
     *(Counter, Tree, Faulty, Frames, Reach, Scaled, Choose, Switches, Masked),
-    *(Patch, PatchReach, Both, BothReach, Forever, Cue, Sleeper),
+    *(Patch, PatchReach, Both, BothReach, Forever, Cue, Positions, Sleeper),
 ):
     gymnasium.register(
         f"{_class.__name__}-v0",
         entry_point=f"drl_cli.envs.probes:{_class.__name__}",
-        max_episode_steps=50 if _class is Forever else None,
+        max_episode_steps=STEPS.get(_class),
     )

@@ -6,6 +6,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.spaces import Box, Discrete
 
 from drl_cli.types import Array
@@ -48,6 +49,20 @@ class Cue(gymnasium.Env[Array, np.int64]):
         self.count += 1
         obs = np.array([0, 0, self.count == self.delay], np.float32)
         return obs, float(is_last and action == self.cue), is_last, False, {}
+
+
+class Positions(gymnasium.ObservationWrapper[Array, int | Array, Array]):
+    """CartPole of which only the positions of cart and pole are seen: their velocities have to be remembered."""
+
+    def __init__(self) -> None:
+        super().__init__(CartPoleEnv())
+        seen = self.env.observation_space
+        assert isinstance(seen, Box)
+        self.observation_space = Box(seen.low[[0, 2]], seen.high[[0, 2]], dtype=np.float32)
+
+    def observation(self, observation: Array) -> Array:
+        positions: Array = observation[[0, 2]]
+        return positions
 
 
 class Sleeper(gymnasium.Env[Array, Array]):

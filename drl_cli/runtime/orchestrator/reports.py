@@ -38,7 +38,8 @@ class Reports:
         worker_wait_s = self.worker_wait_s()
         scalars = self.progress.report(worker_wait_s)
         self.recent.add(self.progress.totals(worker_wait_s))
-        exploration = average(self.config.worker.exploration, params_header.exploration, self.config.num_workers)
+        worker, num = self.config.worker, self.config.num_workers
+        exploration = average(worker.exploration, params_header.exploration, num, worker.envs)
         scalars |= {f"rollout/{name}": value for name, value in exploration.items()}
         calls = self.calls.in_flight
         scalars |= {f"perf/calls_in_flight/{role.replace(' ', '_')}": float(calls[role]) for role in calls}

@@ -133,7 +133,7 @@ class NormalizedPolicy(Policy):
         self.policy.load(own)
         self._use(statistics)
 
-    def explore(self, values: Mapping[str, float]) -> None:
+    def explore(self, values: Mapping[str, Any]) -> None:
         self.policy.explore(values)
 
     def act(self, obs: Obs, last: Last | None = None) -> Columns:

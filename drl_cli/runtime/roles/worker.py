@@ -74,7 +74,8 @@ class Worker:
         self.env_s = self.policy_s = 0.0
         self.use = OwnUse()
         if config.worker.exploration is not None:
-            log.info("worker %d explores by %s", index, describe(config.worker.exploration, index, config.num_workers))
+            how = describe(config.worker.exploration, index, config.num_workers, config.worker.envs)
+            log.info("worker %d explores by %s", index, how)
 
     def collect(self, params_header: LoadParams, params: Array | None = None) -> tuple[InsertTransition, Columns]:
         """Take `num_steps` steps in every environment; `params` come along when the worker is to take newer ones.
@@ -91,8 +92,10 @@ class Worker:
         assert self.held is not None or (params_header.version < 0 and params_header.random_actions)
         self.params_header, held = params_header, self.held or params_header
         if params_header.version >= 0:
-            setting = self.config.worker.exploration
-            self.policy.explore(personal(setting, params_header.exploration, self.index, self.config.num_workers))
+            setting, values = self.config.worker, params_header.exploration
+            self.policy.explore(
+                personal(setting.exploration, values, self.index, self.config.num_workers, setting.envs)
+            )
         num_steps, open_rows = 0, self.builder.open_rows
         try:
             with hang_limit(self.config.worker.step_timeout_s, lambda: self.envs.calls):
