@@ -28,6 +28,7 @@ LSTM = (
     *("env=drl_cli.envs.probes:Cue-v0", "algo=dqn", "network=lstm", "network.memory_size=8", "replay=sequences"),
     *("replay.seq_len=6", "replay.burn_in=3", "replay.overlap=2"),
 )
+R2D2 = (LSTM[0], "algo=r2d2", "network.memory_size=8", *LSTM[5:])
 
 
 def killed(run, seconds):
@@ -67,9 +68,18 @@ def weights(run):
     return hashlib.sha256((run.folder / "checkpoints/last/model.safetensors").read_bytes()).hexdigest()
 
 
-@pytest.mark.parametrize("kind", [CNN, pytest.param(LSTM, marks=EXHAUSTIVE)], ids=["cnn", "lstm"])
-def test_a_killed_sync_run_ends_with_the_weights_of_one_that_was_never_killed(start, tmp_path, kind):
-    args = (*OFTEN, *kind, "mode=sync", "orchestrator.sample_insert_ratio=0.25", "total_env_steps=2400")
+@pytest.mark.parametrize(
+    ("kind", "mode"),
+    [
+        (CNN, "sync"),
+        pytest.param(LSTM, "sync", marks=EXHAUSTIVE),
+        pytest.param(R2D2, "sync", marks=EXHAUSTIVE),
+        pytest.param(R2D2, "single", marks=EXHAUSTIVE),
+    ],
+    ids=["cnn", "lstm", "r2d2", "r2d2-single"],
+)
+def test_a_killed_run_ends_with_the_weights_of_one_that_was_never_killed(start, tmp_path, kind, mode):
+    args = (*OFTEN, *kind, f"mode={mode}", "orchestrator.sample_insert_ratio=0.25", "total_env_steps=2400")
     (tmp_path / "once").mkdir()
     once = start(*args, "debug.in_process=true", cwd=tmp_path / "once")
     assert once.wait() == 0, once.err

@@ -158,6 +158,7 @@ def test_per_worker_exploration(plain):
     for value, wanted in (
         (None, None),
         ("ladder", "ladder"),
+        ("env_ladder", "env_ladder"),
         ([{"epsilon": "4e-1"}, {}], ({"epsilon": 0.4}, {})),
     ):
         plain["worker"]["exploration"] = value
@@ -171,7 +172,7 @@ def test_a_wrong_entry_is_named_by_its_place(plain):
     assert problems_of(plain) == ["worker.exploration[1].epsilon: must be a number, got 'high'"]
     plain["worker"]["exploration"] = "steps"
     (problem,) = problems_of(plain)
-    assert problem == "worker.exploration: 'steps' is not one of ladder, or must be a list, got 'steps'"
+    assert problem == "worker.exploration: 'steps' is not one of ladder, env_ladder, or must be a list, got 'steps'"
 
 
 def test_nothing_changes_in_the_mapping(plain):

@@ -178,7 +178,7 @@ def test_without_a_yaml_the_values_are_the_defaults(composed):
         **{"name": "my_pkg.my_algo", "gamma": 0.99, "n_step": 1, "lr": 1e-2, "double": True, "loss": "huber"},
         **{"target_period": 20, "epsilon_start": 1.0, "epsilon_end": 0.05, "epsilon_steps": 100, "margin": 1.0},
         **{"tau": 1.0, "dueling": False, "noisy": False, "soft_temperature": 0.0, "munchausen": 0.0},
-        **{"munchausen_floor": -1.0, "temperature": 0.0},
+        **{"munchausen_floor": -1.0, "temperature": 0.0, "rescale": 0.0},
     }
     assert type(build(node).algo).__module__ == "my_pkg.my_algo"
 

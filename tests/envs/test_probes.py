@@ -41,6 +41,21 @@ def corner(image):
     return np.array([ys.min(), xs.min()])
 
 
+def test_positions_are_cartpoles():
+    """What is seen of it, its rewards and its ends."""
+    envs = make("Positions"), gymnasium.make("CartPole-v1")
+    seen, whole = (env.reset(seed=3)[0] for env in envs)
+    for step in range(1, 600):
+        np.testing.assert_array_equal(seen, whole[[0, 2]])
+        angle, speed = whole[2:]
+        (seen, *rest), (whole, *expected) = (env.step(int(angle + speed / 2 > 0)) for env in envs)
+        assert rest[:3] == expected[:3]
+        if any(expected[1:3]):
+            assert (step, rest[1:3]) == (500, [False, True])
+            break
+    assert envs[0].observation_space.contains(seen)
+
+
 @pytest.mark.parametrize("size", [84, 32])
 def test_images_say_where(size):
     half, room = size // 2, size - PATCH

@@ -2,9 +2,11 @@
 
 import logging
 
+import numpy as np
 import pytest
 
-from drl_cli.runtime.roles.exploration import average, describe, exploration_problems, personal
+from drl_cli.runtime.roles import exploration
+from drl_cli.runtime.roles.exploration import average, describe, exploration_problems, personal, rungs
 
 
 def ladder(value, num):
@@ -26,6 +28,33 @@ def test_a_single_worker_on_the_ladder_explores_by_the_schedule():
     assert ladder(0.4, 1) == [0.4]
 
 
+def check_environments(personal):
+    """Raise AssertionError where the environments of all workers are not the steps of one ladder, whoever has them."""
+    whole = [0.4, 0.16, 0.064, 0.0256, 0.01024, 0.004096, 0.0016384, 0.00065536]
+    for num in (1, 2, 4, 8):
+        shares = [personal("env_ladder", {"epsilon": 0.4}, index, num, 8 // num)["epsilon"] for index in range(num)]
+        assert np.concatenate(shares) == pytest.approx(whole)
+    assert personal("env_ladder", {"epsilon": 0.4}, 0, 1, 1)["epsilon"] == pytest.approx([0.4])
+
+
+def test_each_environment_has_a_step_of_the_ladder():
+    check_environments(personal)
+
+
+@pytest.mark.parametrize("exponent", [lambda index, num: 1.0, lambda index, num: 1 + 7 * index / num], ids=str)
+def test_a_broken_ladder_is_found(monkeypatch, exponent):
+    """The same for all, and one that never gets to its end."""
+    monkeypatch.setattr(exploration, "ladder", exponent)
+    with pytest.raises(AssertionError):
+        check_environments(personal)
+
+
+def test_the_steps_of_the_ladder_are_told_by_worker():
+    assert rungs("ladder", 3, 8) == [1.0, 4.5, 8.0]
+    assert rungs("env_ladder", 2, 2) == [[1.0, 3.333333], [5.666667, 8.0]]
+    assert rungs(None, 3, 8) is rungs(({"epsilon": 0.1},), 3, 8) is None
+
+
 def test_a_list_is_taken_in_turn_and_leaves_the_rest_to_the_schedule():
     setting = ({"epsilon": 0.4}, {"sigma": 0.05})
     got = [personal(setting, {"epsilon": 0.9, "sigma": 0.8}, index, 3) for index in range(3)]
@@ -41,15 +70,19 @@ def test_a_list_is_taken_in_turn_and_leaves_the_rest_to_the_schedule():
     [
         (None, ["the schedule"] * 3),
         ("ladder", ["value ** 1", "value ** 4.5", "value ** 8"]),
+        ("env_ladder", [f"value ** {steps}, by environment" for steps in ("1 to 2.4", "3.8 to 5.2", "6.6 to 8")]),
         (({"epsilon": 0.4}, {}), ["{'epsilon': 0.4}", "{}", "{'epsilon': 0.4}"]),
     ],
 )
 def test_what_is_said_of_each_worker(setting, texts):
-    assert [describe(setting, index, 3) for index in range(3)] == texts
+    assert [describe(setting, index, 3, 2) for index in range(3)] == texts
 
 
 def test_the_average_over_the_workers():
     assert average(({"epsilon": 0.4}, {"epsilon": 0.1}), {"epsilon": 0.9}, 3) == {"epsilon": pytest.approx(0.3)}
+    assert average("env_ladder", {"epsilon": 0.4}, 2, 2)["epsilon"] == pytest.approx(
+        sum(0.4**exponent for exponent in (1, 10 / 3, 17 / 3, 8)) / 4
+    )
     assert average(None, {"epsilon": 0.9}, 3) == {"epsilon": pytest.approx(0.9)}
 
 
@@ -68,7 +101,7 @@ def test_what_may_not_differ_is_refused(setting, has, words):
     assert all(word in problem for word in words)
 
 
-@pytest.mark.parametrize("setting", [None, "ladder", ({"epsilon": 0.1},), ({}, {"epsilon": 0.1})])
+@pytest.mark.parametrize("setting", [None, "ladder", "env_ladder", ({"epsilon": 0.1},), ({}, {"epsilon": 0.1})])
 def test_what_may_differ_is_taken(setting):
     assert exploration_problems(setting, "dqn", ("epsilon",)) == []
 
@@ -85,6 +118,16 @@ DQN = (
     ("setting", "wanted", "logged"),
     [
         ("ladder", [0.4 ** (1 + 7 * i / 3) for i in range(4)], ["** 1", "** 3.33", "** 5.67", "** 8"]),
+        (
+            "env_ladder",
+            [0.4 ** (1 + 7 * np.arange(4 * i, 4 * i + 4) / 15) for i in range(4)],
+            [
+                "** 1 to 2.4, by environment",
+                "2.87 to 4.27, by environment",
+                "4.73 to 6.13, by environment",
+                "6.6 to 8, by environment",
+            ],
+        ),
         ("[{epsilon:0.3},{}]", [0.3, 0.4, 0.3, 0.4], ["{'epsilon': 0.3}", "{}", "{'epsilon': 0.3}", "{}"]),
     ],
 )
@@ -98,8 +141,9 @@ def test_every_worker_explores_in_its_own_way_and_says_so(build_graph, caplog, m
     members = graph.pool.members
     if proxies:
         members = [worker for member in members for worker in member.handle.role.pool.members]
-    assert [member.handle.role.policy.epsilon for member in members] == pytest.approx(wanted)
-    assert reports[-1]["rollout/epsilon"] == pytest.approx(sum(wanted) / 4)
+    for member, epsilon in zip(members, wanted, strict=True):
+        assert member.handle.role.policy.epsilon == pytest.approx(epsilon)
+    assert reports[-1]["rollout/epsilon"] == pytest.approx(np.mean(wanted))
     lines = [record.getMessage() for record in caplog.records if "explores by" in record.getMessage()]
     assert [line.split()[1] for line in lines] == ["0", "1", "2", "3"]
     assert all(line.endswith(end) for line, end in zip(lines, logged, strict=True))

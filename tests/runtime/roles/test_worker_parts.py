@@ -64,7 +64,14 @@ def test_rows_are_rated_where_the_worker_gives_priorities(env):
     assert builder.rate({"b": 1, "a": 2}) == ("rated", ["a", "b"])
 
 
-@pytest.mark.parametrize(("exploration", "said"), [("null", []), ("ladder", ["worker 1 explores by value ** 8"])])
+@pytest.mark.parametrize(
+    ("exploration", "said"),
+    [
+        ("null", []),
+        ("ladder", ["worker 1 explores by value ** 8"]),
+        ("env_ladder", ["worker 1 explores by value ** 5 to 8, by environment"]),
+    ],
+)
 def test_how_it_explores_is_in_its_log(caplog, exploration, said):
     caplog.set_level("INFO")
     config = make_config(*TINY, "env=CartPole-v1", "algo=dqn", "worker.num=2", f"worker.exploration={exploration}")
