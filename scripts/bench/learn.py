@@ -46,7 +46,15 @@ Records = dict[str, dict[str, Row]]  # row -> seed -> record
 
 
 def overrides(row: Row, common: list[str]) -> list[str]:
-    return [f"env={row['env']}", f"algo={row['algo']}", *common, f"total_env_steps={row['budget']}", *row["overrides"]]
+    own = list(flat(row["overrides"]))
+    keys = {one.partition("=")[0] for one in own}
+    shared = [one for one in common if one.partition("=")[0] not in keys]
+    return [f"env={row['env']}", f"algo={row['algo']}", *shared, f"total_env_steps={row['budget']}", *own]
+
+
+def flat(given: list[Any]) -> Iterable[str]:  # Any: an override, or a list of them
+    for one in given:
+        yield from flat(one) if isinstance(one, list) else [one]
 
 
 def fingerprint(row: Row, common: list[str]) -> str:

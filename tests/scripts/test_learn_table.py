@@ -45,3 +45,9 @@ def test_a_fingerprint_follows_the_config():
     prints = [learn.fingerprint(ROW | {"overrides": extra}, ["mode=single"]) for extra in ([], ["algo.lr=0.5"], [])]
     assert prints[0] == prints[2]
     assert [a == b for a, b in zip(prints[0].split("."), prints[1].split("."), strict=True)] == [True, False, True]
+
+
+def test_overrides_may_be_lists_of_lists_and_win_over_the_common_ones():
+    row = ROW | {"overrides": [["algo.lr=1", ["algo.tau=1"]], "mode=async"]}
+    wanted = ["env=CartPole-v1", "algo=dqn", "seed=1", "total_env_steps=50000", "algo.lr=1", "algo.tau=1", "mode=async"]
+    assert learn.overrides(row, ["mode=single", "seed=1"]) == wanted
