@@ -29,17 +29,13 @@ def test_apex_learns():
     check_learning("apex", *FAST, updates=250)
 
 
-@pytest.mark.parametrize("memory", ["lstm", "gru"])
-def test_r2d2_remembers(memory):
+def test_r2d2_remembers_and_its_twin_without_a_memory_does_not():
     """A cue four steps old, which nothing but the memory knows; half of the cues are guessed without."""
-    assert recalled("r2d2", f"network={memory}") == [0, 1]
+    assert recalled("network=lstm") == [0, 1]
+    assert recalled("network=auto") != [0, 1]
 
 
-def test_its_twin_without_a_memory_does_not():
-    assert recalled("r2d2", "network=auto") != [0, 1]
-
-
-def recalled(name, *options):
+def recalled(*options):
     """What the learned policy chooses at the end of Cue's two episodes."""
     cue = ("env=drl_cli.envs.probes:Cue-v0", "+env.kwargs.delay=4")
     small = (
@@ -49,7 +45,7 @@ def recalled(name, *options):
         "replay.burn_in=2",
         "replay.overlap=2",
     )
-    case = Case(name, *cue, *options, *small, *FAST)
+    case = Case("r2d2", *cue, *options, *small, *FAST)
     policy = learned(case, 250, batch_size=32)
     last = Last.none(case.spec, 2)
     for step in range(5):

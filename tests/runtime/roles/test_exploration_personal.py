@@ -4,9 +4,11 @@ import logging
 
 import numpy as np
 import pytest
+from graphs import TINY, make_config
 
 from drl_cli.runtime.roles import exploration
 from drl_cli.runtime.roles.exploration import average, describe, exploration_problems, personal, rungs
+from drl_cli.runtime.run_folder import run_record
 
 
 def ladder(value, num):
@@ -147,3 +149,10 @@ def test_every_worker_explores_in_its_own_way_and_says_so(build_graph, caplog, m
     lines = [record.getMessage() for record in caplog.records if "explores by" in record.getMessage()]
     assert [line.split()[1] for line in lines] == ["0", "1", "2", "3"]
     assert all(line.endswith(end) for line, end in zip(lines, logged, strict=True))
+
+
+def test_run_json_has_the_ladder_by_worker(tmp_path):
+    config = make_config(*TINY, "env=CartPole-v1", "algo=apex", "mode=async", "worker.num=2")
+    assert (
+        run_record(config, tmp_path, [])["exploration_exponents"] == rungs("env_ladder", 2, 4) != rungs("ladder", 2, 4)
+    )
