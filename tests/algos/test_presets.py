@@ -1,9 +1,18 @@
 """Ape-X and R2D2, yaml that chooses options of DQN: the contract, the probes."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
+import torch
+from graphs import make_config
 
+from drl_cli.algos import learner
+from drl_cli.algos.base import Algorithm
+from drl_cli.cli import learning_checks
+from drl_cli.cli.learning_checks import memory_problems
 from drl_cli.testing import Case, check_algorithm, check_learning
+from drl_cli.testing.contract import check_burn_in, check_padding
 from drl_cli.testing.learning import learned
 from drl_cli.types import Last
 
@@ -23,6 +32,53 @@ SMALL = ("network.hidden=[16,16]", "network.memory_size=6", "replay.seq_len=5", 
 )
 def test_the_contract(name, options):
     check_algorithm(name, *options)
+
+
+def padding_is_learned_from(monkeypatch):
+    flat_steps = learner.flat_steps
+    whole = lambda batch, burn_in: flat_steps({**batch, "mask": torch.ones_like(batch["mask"])}, burn_in)  # noqa: E731
+    monkeypatch.setattr(learner, "flat_steps", whole)
+
+
+def windows_begin_in_the_burn_in(monkeypatch):
+    windows = learner.n_step_windows
+    shifted = lambda reward, *rest: windows(reward.roll(1, 1), *rest)  # noqa: E731
+    monkeypatch.setattr(learner, "n_step_windows", shifted)
+
+
+@pytest.mark.parametrize(
+    ("broken", "check", "says"),
+    [
+        (padding_is_learned_from, check_padding, "padding of sequences changes"),
+        (windows_begin_in_the_burn_in, check_burn_in, "the burn-in changes"),
+    ],
+    ids=["padding", "burn-in"],
+)
+def test_the_contract_finds_what_a_broken_copy_learns_from(monkeypatch, broken, check, says):
+    broken(monkeypatch)
+    with pytest.raises(AssertionError, match=says):
+        check(Case("r2d2", *SMALL))
+
+
+def test_the_presets_are_the_papers():
+    apex, r2d2 = (make_config("env=CartPole-v1", f"algo={name}") for name in ("apex", "r2d2"))
+    assert (apex.algo.n_step, apex.algo.double, apex.algo.dueling, apex.algo.rescale) == (3, True, True, 0.0)
+    assert (apex.replay.sampler, apex.replay.alpha, apex.replay.beta) == ("prioritized", 0.6, 0.4)
+    assert apex.worker_priorities
+    assert (r2d2.algo.n_step, r2d2.algo.double, r2d2.algo.dueling, r2d2.algo.rescale) == (5, True, True, 1e-3)
+    assert (r2d2.network.memory, r2d2.algo.gamma, r2d2.replay.eta, r2d2.replay.alpha) == ("lstm", 0.997, 0.9, 0.9)
+    assert (r2d2.replay.seq_len, r2d2.replay.burn_in, r2d2.replay.overlap) == (80, 40, 40)
+    for config in (apex, r2d2):
+        assert (config.algo.epsilon_start, config.algo.epsilon_end) == (0.4, 0.4)
+        assert (config.worker.exploration, config.optimizer.max_norm) == ("env_ladder", 40)
+
+
+def test_only_learners_that_make_windows_have_n_steps_in_sequences(monkeypatch):
+    config = make_config("env=CartPole-v1", "algo=r2d2")
+    assert memory_problems(config) == []
+    monkeypatch.setattr(learning_checks, "load_algorithm", lambda name: SimpleNamespace(Algorithm=Algorithm))
+    (problem,) = memory_problems(config)
+    assert problem.startswith("algo.n_step=5")
 
 
 def test_apex_learns():
@@ -46,7 +102,7 @@ def recalled(*options):
         "replay.overlap=2",
     )
     case = Case("r2d2", *cue, *options, *small, *FAST)
-    policy = learned(case, 250, batch_size=32)
+    policy = learned(case, 120, batch_size=32)
     last = Last.none(case.spec, 2)
     for step in range(5):
         obs = np.zeros((2, 3), np.float32)
