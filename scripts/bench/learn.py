@@ -170,6 +170,8 @@ def main() -> None:
             return
         record = play(rows[name], table["common"], seed) | {"fingerprint": prints[name]}
         print(name, seed, record, flush=True)
+        if RECORDS.exists():
+            records.update(json.loads(RECORDS.read_text()))  # another that runs beside may have added some
         records.setdefault(name, {})[str(seed)] = record
         RECORDS.write_text(json.dumps(records, indent=1, sort_keys=True) + "\n")
         PAGE.write_text(page(rows, records, prints))

@@ -35,8 +35,8 @@ def describe(setting: Exploration, index: int, num: int, envs: int = 1) -> str:
     if setting == "ladder":
         return f"value ** {ladder(index, num):.3g}"
     if setting == "env_ladder":
-        first, *_, last = [*exponents(setting, index, num, envs)] * 2
-        return f"value ** {first:.3g} to {last:.3g}, by environment"
+        steps = exponents(setting, index, num, envs)
+        return f"value ** {steps[0]:.3g} to {steps[-1]:.3g}, by environment"
     return str(dict(setting[index % len(setting)]))
 
 
