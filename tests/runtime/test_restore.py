@@ -86,7 +86,7 @@ def test_updates_that_a_signal_left_out_are_made_first_when_the_run_goes_on(run_
         pytest.param((f"env={PROBES}:BothReach-v0", *IMAGE), marks=pytest.mark.slow),
         pytest.param((f"env={PROBES}:Both-v0", "algo=ppo", *ROLLOUTS, *IMAGE), marks=pytest.mark.slow),
         (CUE, "algo=dqn", "network=lstm", *MEMORY, *SEQUENCES),
-        (CUE, "algo=r2d2", *MEMORY, *SEQUENCES[1:]),
+        (CUE, "algo=r2d2", *MEMORY, *SEQUENCES[1:], "orchestrator.sample_insert_ratio=0.05"),
         ("env=CartPole-v1", "algo=apex"),
         (CUE, "algo=ppo", "network=lstm", *MEMORY, *ROLLOUTS, "algo.seq_len=5"),
         pytest.param(("env=Pendulum-v1", "network=gru", *MEMORY, *SEQUENCES), marks=pytest.mark.slow),
