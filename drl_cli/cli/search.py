@@ -19,7 +19,6 @@ from drl_cli.sweeps.space import Choice, Space, corners, typed
 from drl_cli.sweeps.study import Study
 from drl_cli.sweeps.sweep import Sweep, whole
 
-
 OF_SEARCH = ("trials", "seeds", "pruner", "fresh_seeds")
 OF_POPULATION = ("members", "rounds", "quantile", "resample")
 """Keys of the group hpo that the other does not have."""

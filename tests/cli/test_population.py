@@ -1,4 +1,4 @@
-"""drl-train -m hpo=pbt: what is wrong is said before the first member; a population that was killed goes on as it was."""
+"""drl-train -m hpo=pbt: what is wrong is said before the first member; one that was killed ends as one that was not."""
 
 import csv
 import json
@@ -146,7 +146,9 @@ def test_the_end_says_how_the_best_came_about(begun, capsys):
     assert (begun.folder / "schedule.csv").read_text().split() == ["from_env_steps,algo.lr", "0,0.002", "100,0.0024"]
     assert (begun.folder / "best_overrides.yaml").read_text() == "# @package _global_\nalgo:\n  lr: 0.0024\n"
     with (begun.folder / "population.csv").open() as file:
-        rows = [(row["round"], row["member"], row["source"], row["state"], row["score"]) for row in csv.DictReader(file)]
+        rows = [
+            (row["round"], row["member"], row["source"], row["state"], row["score"]) for row in csv.DictReader(file)
+        ]
     assert rows == [("1", "1", "", "done", "1"), ("1", "2", "", "done", "2"),
                     ("2", "1", "2", "done", "5"), ("2", "2", "", "failed", "")]  # fmt: skip
 

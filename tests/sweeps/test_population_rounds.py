@@ -84,7 +84,10 @@ def test_in_the_next_round_they_go_on_the_worst_from_a_copy_of_the_best(rounds):
         ]  # fmt: skip
         assert job.status == "waiting"
     assert rounds.population.turns[1].values != rounds.population.rounds[0][1].values
-    assert f"algo.lr={rounds.population.turns[1].values['algo.lr']:.6g}" in Sweep.open(rounds.sweep.folder).jobs[1].overrides
+    assert (
+        f"algo.lr={rounds.population.turns[1].values['algo.lr']:.6g}"
+        in Sweep.open(rounds.sweep.folder).jobs[1].overrides
+    )
 
 
 def test_the_score_is_of_this_rounds_last_evaluations(rounds):

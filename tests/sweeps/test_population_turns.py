@@ -10,7 +10,6 @@ from drl_cli.sweeps.space import Choice, Interval
 SPACE = {"algo.lr": Interval(1e-4, 1e-2, is_log=True), "algo.n_step": Choice(("1", "3", "5"))}
 
 
-
 @pytest.fixture
 def make(tmp_path):
     """A population in a folder of its own, whose members have these scores after the first round."""
@@ -84,7 +83,9 @@ def test_the_worst_copy_the_best_and_change_what_they_copied(make):
         else:
             assert turn.source in (2, 4)
             factor = turn.values["algo.lr"] / before[turn.source]["algo.lr"]
-            assert factor == pytest.approx(0.8) or factor == pytest.approx(1.2) or turn.values["algo.lr"] in (1e-4, 1e-2)
+            assert (
+                factor == pytest.approx(0.8) or factor == pytest.approx(1.2) or turn.values["algo.lr"] in (1e-4, 1e-2)
+            )
 
 
 def test_every_one_of_the_best_is_copied_by_someone(make):
