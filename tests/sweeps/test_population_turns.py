@@ -17,8 +17,8 @@ def make(tmp_path):
     def make_it(scores=(), seed=0, resample=0.0):
         config = hpo("pbt", members=max(2, len(scores)), resample=resample)
         population = Population(tmp_path, SPACE, ["env=A"], config, seed, 100)
-        for turn, score in zip(population.turns, scores, strict=False):
-            turn.state, turn.score, turn.env_steps = ("done" if score is not None else "failed"), score, 104
+        for i, (turn, score) in enumerate(zip(population.turns, scores, strict=False)):
+            turn.state, turn.score, turn.env_steps = ("done" if score is not None else "failed"), score, 104 + i
         return population
 
     return make_it
@@ -77,7 +77,7 @@ def test_the_worst_copy_the_best_and_change_what_they_copied(make):
     assert not population.is_ready
     assert [turn.source is not None for turn in population.turns] == [score <= 2 for score in (5, 1, 8, 3, 7, 2, 6, 4)]
     for member, turn in enumerate(population.turns):
-        assert turn.start == 104
+        assert turn.start == 104 + (member if turn.source is None else turn.source)
         if turn.source is None:
             assert turn.values == before[member]
         else:
