@@ -47,7 +47,7 @@ class Rounds:
 
     def again(self) -> list[Job]:
         """Members whose process was ended from outside, which go on from their last checkpoints."""
-        ended = [job for job in self.sweep.jobs if not job.is_running and job.status in ("killed", "interrupted")]
+        ended = [job for job in self.sweep.jobs if job.status in ("killed", "interrupted")]
         jobs = [job for job in ended if self._restarts[job] < MOST_RESTARTS]
         self._restarts.update(jobs)
         return jobs

@@ -4,7 +4,8 @@
 
 `sweep` is `drl-train -m seed=0,1,...` as it comes, `one` the same with sweep.jobs=1, `alone` a drl-train for each seed,
 one after the other. All train on all processors that this process may use. Processes and memory (proportional: a page
-that several share counts once) are the most that were there at once, looked at every second.
+that several share counts once) are the most that were there at once, looked at every second. Where more processors were
+busy than the side's own, other programs ran, and its seconds are not to be trusted.
 """
 
 import argparse
@@ -20,20 +21,27 @@ JOB = ("env=Pendulum-v1", "algo=sac", "mode=single", "console=quiet")
 LOOK_S = 1.0
 
 
-class Most:
-    """The most processes and bytes of this process's children so far."""
+class Seen:
+    """Of this process's children so far: the most at once, the most bytes, and the processor seconds of all."""
 
     def __init__(self) -> None:
         self.processes, self.bytes = 0, 0
+        self._used: dict[tuple[int, float], float] = {}
 
     def look(self) -> None:
         sizes = []
         for process in psutil.Process().children(recursive=True):
             try:
                 sizes.append(process.memory_full_info().pss)
+                used = process.cpu_times()
+                self._used[process.pid, process.create_time()] = used.user + used.system
             except psutil.Error:  # it ended while we were looking
                 continue
         self.processes, self.bytes = max(self.processes, len(sizes)), max(self.bytes, sum(sizes))
+
+    @property
+    def cpu_s(self) -> float:
+        return sum(self._used.values())
 
 
 def commands(side: str, jobs: int, settings: list[str]) -> list[list[str]]:
@@ -46,7 +54,7 @@ def commands(side: str, jobs: int, settings: list[str]) -> list[list[str]]:
 
 def run(side: str, args: argparse.Namespace) -> float:
     """Print a row of what a side took; returns its seconds."""
-    most, started, before = Most(), time.perf_counter(), psutil.cpu_times()
+    seen, started, before = Seen(), time.perf_counter(), psutil.cpu_times()
     with tempfile.TemporaryDirectory() as folder:
         for overrides in commands(side, args.jobs, args.set):
             output = Path(folder) / "output"
@@ -54,7 +62,7 @@ def run(side: str, args: argparse.Namespace) -> float:
             with output.open("w") as file:
                 process = subprocess.Popen(command, stdout=file, stderr=file)
             while process.poll() is None:
-                most.look()
+                seen.look()
                 try:
                     process.wait(LOOK_S)
                 except subprocess.TimeoutExpired:
@@ -64,8 +72,9 @@ def run(side: str, args: argparse.Namespace) -> float:
         seconds, after = time.perf_counter() - started, psutil.cpu_times()
         done = len(list(Path(folder).glob("*/*/*/summary.json")))
     assert done == args.jobs, f"{done} runs"
-    used = sum(getattr(after, name) - getattr(before, name) for name in ("user", "system", "nice")) / seconds
-    print(f"| {side} | {seconds:.1f} | {used:.2f} | {most.processes} | {most.bytes / 2**20:,.0f} |", flush=True)
+    busy = sum(getattr(after, name) - getattr(before, name) for name in ("user", "system", "nice"))
+    rates = f"{seen.cpu_s / seconds:.2f} of {busy / seconds:.2f}"
+    print(f"| {side} | {seconds:.1f} | {rates} | {seen.processes} | {seen.bytes / 2**20:,.0f} |", flush=True)
     return seconds
 
 
@@ -75,7 +84,7 @@ def main() -> None:
     parser.add_argument("--sides", nargs="+", choices=("sweep", "alone", "one"), default=["sweep", "alone", "one"])
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="config of all jobs")
     args = parser.parse_args()
-    print("| side | seconds | processors of the machine | processes | MB |\n| --- |" + " --- |" * 4)
+    print("| side | seconds | processors: of all that were busy | processes | MB |\n| --- |" + " --- |" * 4)
     seconds = {side: run(side, args) for side in args.sides}
     for side, taken in seconds.items():
         if side != "sweep" and "sweep" in seconds:

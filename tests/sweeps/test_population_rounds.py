@@ -172,11 +172,13 @@ def test_who_was_killed_goes_on_at_once_but_not_for_ever(rounds):
     rounds.begin()
     for number in range(4):
         play(rounds, number, [1])
-    play_killed = rounds.sweep.jobs[2]
-    play_killed.exit_code = -9
-    for _ in range(MOST_RESTARTS):
-        assert rounds.again() == [play_killed]
-    assert rounds.again() == []
+    for code in (-9, 75):
+        rounds.begin()
+        job = rounds.sweep.jobs[2]
+        job.exit_code = code
+        for _ in range(MOST_RESTARTS):  # of each round
+            assert rounds.again() == [job]
+        assert rounds.again() == []
     rounds.end()
     assert [turn.state for turn in rounds.population.turns] == ["done", "done", "failed", "done"]
 

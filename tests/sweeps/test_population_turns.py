@@ -114,6 +114,12 @@ def test_what_happens_follows_from_the_seed_alone(make):
 
     assert history(3) == history(3)
     assert history(3) != history(4)
+    population = make([1, 9], resample=1.0)
+    for _ in range(2):
+        population.next_round([True] * 2)
+        for turn, score in zip(population.turns, (1, 9), strict=True):
+            turn.state, turn.score = "done", score
+    assert population.rounds[1][0].values != population.rounds[2][0].values  # each round draws for itself
     first, second = make(seed=3), make(seed=4)
     assert first.turns[0].values != first.turns[1].values
     assert first.turns[1].values != second.turns[0].values  # although their seeds are neighbours
