@@ -37,7 +37,7 @@ def new_population(sweep: Sweep, output_dir: str, ours: Mapping[str, str], rest:
     sweep.make_folder(output_dir)
     with alone(sweep.folder):
         fixed = [arg for arg in fixed if arg.partition("=")[0] not in OWN]
-        population = Population(sweep.folder, space, fixed, hpo, config.seed, round_steps)
+        population = Population(sweep.folder, space, fixed, hpo, seed=config.seed, round_steps=round_steps)
         population.save()
         return train(sweep, population, configs)
 

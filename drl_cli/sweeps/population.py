@@ -40,7 +40,7 @@ class Population:
     """
 
     def __init__(
-        self, folder: Path, space: Space, fixed: Sequence[str], hpo: HpoConfig, seed: int, round_steps: int
+        self, folder: Path, space: Space, fixed: Sequence[str], hpo: HpoConfig, *, seed: int, round_steps: int
     ) -> None:
         self.folder, self.space, self.fixed, self.hpo = folder, space, list(fixed), hpo
         self.seed, self.round_steps = seed, round_steps
@@ -55,7 +55,8 @@ class Population:
             raise ValueError(f"{folder} is no population: it has no readable {FILE}")
         space = {key: domain(known) for key, known in content["space"].items()}
         hpo = HpoConfig(**content["hpo"])
-        population = cls(folder, space, content["fixed"], hpo, content["seed"], content["round_steps"])
+        numbers = {"seed": content["seed"], "round_steps": content["round_steps"]}
+        population = cls(folder, space, content["fixed"], hpo, **numbers)
         population.is_ready = content["is_ready"]
         population.rounds = [[Turn(**turn) for turn in turns] for turns in content["rounds"]]
         return population

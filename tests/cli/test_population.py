@@ -96,7 +96,7 @@ def begun(tmp_path, monkeypatch):
     sweep = Sweep(tmp_path, [])
     sweep.make_folder("outputs")
     fixed, domains = space(["env=Pendulum-v1", LR])
-    population = Population(sweep.folder, domains, fixed, hpo("pbt", members=2, rounds=4), 0, 100)
+    population = Population(sweep.folder, domains, fixed, hpo("pbt", members=2, rounds=4), seed=0, round_steps=100)
     population.save()
     return population
 

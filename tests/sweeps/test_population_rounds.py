@@ -18,7 +18,9 @@ def rounds(tmp_path):
     """Of four members, in a folder of their own."""
     sweep = Sweep(tmp_path, ["--config-dir", "x"])
     sweep.make_folder(str(tmp_path))
-    population = Population(sweep.folder, SPACE, ["env=A"], hpo("pbt", members=4, evaluations=2), 7, 100)
+    population = Population(
+        sweep.folder, SPACE, ["env=A"], hpo("pbt", members=4, evaluations=2), seed=7, round_steps=100
+    )
     population.save()
     return Rounds(sweep, population)
 

@@ -16,7 +16,7 @@ def make(tmp_path):
 
     def make_it(scores=(), seed=0, resample=0.0):
         config = hpo("pbt", members=max(2, len(scores)), resample=resample)
-        population = Population(tmp_path, SPACE, ["env=A"], config, seed, 100)
+        population = Population(tmp_path, SPACE, ["env=A"], config, seed=seed, round_steps=100)
         for i, (turn, score) in enumerate(zip(population.turns, scores, strict=False)):
             turn.state, turn.score, turn.env_steps = ("done" if score is not None else "failed"), score, 104 + i
         return population
