@@ -19,6 +19,10 @@ from drl_cli.sweeps.space import Choice, Space, corners, typed
 from drl_cli.sweeps.study import Study
 from drl_cli.sweeps.sweep import Sweep, whole
 
+OF_SEARCH = ("trials", "seeds", "pruner", "fresh_seeds")
+OF_POPULATION = ("members", "rounds", "quantile", "resample")
+"""Keys of the group hpo that the other does not have."""
+
 
 def is_search(overrides: Sequence[str]) -> bool:
     """Whether a command line asks for one."""
@@ -28,6 +32,7 @@ def is_search(overrides: Sequence[str]) -> bool:
 def new_search(sweep: Sweep, output_dir: str, ours: Mapping[str, str], rest: Sequence[str]) -> int:
     """Check the corners of the space, then search; returns the exit code. Raises UsageError."""
     need_optuna()
+    refuse_keys(ours, OF_POPULATION, "is of hpo=pbt, not of a search")
     fixed, space = space_of(rest)
     if not space:
         raise UsageError("hpo: nothing to search: say for example 'algo.lr=tag(log,interval(1e-4,3e-3))'")
@@ -51,6 +56,7 @@ def new_search(sweep: Sweep, output_dir: str, ours: Mapping[str, str], rest: Seq
 def resumed_search(sweep: Sweep, ours: Mapping[str, str]) -> int:
     """Go on with the study in this folder, to another number of trials where that is said; returns the exit code."""
     need_optuna()
+    refuse_keys(ours, OF_POPULATION, "is of hpo=pbt, not of a search")
     study = opened(Study.open, sweep.folder)
     configs = check_corners(sweep, study.fixed, study.space, ours)
     config = configs[0]
@@ -68,6 +74,15 @@ def check_corners(sweep: Sweep, fixed: Sequence[str], space: Space, ours: Mappin
     if not configs:
         raise UsageError("hpo: no trial can run as long as that file is missing", USER_CODE)
     return configs
+
+
+def refuse_keys(ours: Mapping[str, str], names: Sequence[str], why: str) -> None:
+    """Raise UsageError where one of these keys of the group hpo is given, or the name of another option of it."""
+    problems = [f"hpo.{name}: {why}" for name in names if f"hpo.{name}" in ours]
+    if "hpo.sampler" in ours:
+        problems.append(f"hpo.sampler: say hpo={ours['hpo.sampler']}")
+    if problems:
+        raise UsageError(problems)
 
 
 def need_optuna() -> None:

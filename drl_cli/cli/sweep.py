@@ -19,6 +19,7 @@ from drl_cli.results.run import RUN_LOCK
 from drl_cli.runtime.config import Config
 from drl_cli.sweeps.job import Job
 from drl_cli.sweeps.launcher import Launcher, slots
+from drl_cli.sweeps.population import FILE as POPULATION
 from drl_cli.sweeps.search import Search
 from drl_cli.sweeps.study import FILE as STUDY
 from drl_cli.sweeps.sweep import FILE, Sweep
@@ -47,11 +48,12 @@ def run_sweep(command: CommandLine) -> int:
 
 
 def new_sweep(sweep: Sweep, output_dir: str, ours: Mapping[str, str], rest: Sequence[str]) -> int:
-    """All combinations of values, or a search among them."""
+    """All combinations of values, or a search among them, or a population."""
+    from drl_cli.cli.population import new_population
     from drl_cli.cli.search import new_search
 
-    if unquoted(ours.get("hpo", "none")) != "none":
-        return new_search(sweep, output_dir, ours, rest)
+    if (hpo := unquoted(ours.get("hpo", "none"))) != "none":
+        return (new_population if hpo == "pbt" else new_search)(sweep, output_dir, ours, rest)
     sweep.add(grid(rest))
     if len(sweep.jobs) == 1:
         raise UsageError("-m sweeps over several values, as in seed=0,1 or algo.lr=1e-4,1e-3; for one run leave -m out")
@@ -65,16 +67,21 @@ def new_sweep(sweep: Sweep, output_dir: str, ours: Mapping[str, str], rest: Sequ
 
 
 def resume_sweep(folder: Path, ours: Mapping[str, str], rest: Sequence[str]) -> int:
-    """What is left of a sweep or a search, and the jobs of a grid that it does not have yet."""
+    """What is left of a sweep, a search or a population, and the jobs of a grid that it does not have yet."""
+    from drl_cli.cli.population import resumed_population
     from drl_cli.cli.search import resumed_search
 
     more = [arg for arg in rest if not arg.startswith("output_dir=")]
     with alone(folder):
         sweep = opened(Sweep.open, folder)
-        if (folder / STUDY).is_file():
-            if more:
-                raise UsageError(f"resume: a search goes on with its own keys, and hpo.trials: leave {more[0]} out")
-            return resumed_search(sweep, ours)
+        for file, go_on, what in (
+            (STUDY, resumed_search, "a search goes on with its own keys, and hpo.trials"),
+            (POPULATION, resumed_population, "a population goes on with its own keys, and hpo.rounds"),
+        ):
+            if (folder / file).is_file():
+                if more:
+                    raise UsageError(f"resume: {what}: leave {more[0]} out")
+                return go_on(sweep, ours)
         if more:
             sweep.add(grid(rest))
         jobs = [job for job in sweep.jobs if not job.is_done]
@@ -195,12 +202,18 @@ def _in_jobs(numbers: Sequence[int], count: int) -> str:
     return f"   (job {', '.join(map(str, numbers[:5]))}{', ...' if len(numbers) > 5 else ''} of {count})"
 
 
-def run_jobs(sweep: Sweep, jobs: Sequence[Job], configs: Sequence[Config], search: Search | None = None) -> None:
-    """As many at once as there is room for; with a search the jobs of its next trials, too."""
+def run_jobs(
+    sweep: Sweep,
+    jobs: Sequence[Job],
+    configs: Sequence[Config],
+    search: Search | None = None,
+    more: Callable[[], Sequence[Job]] = list,
+) -> None:
+    """As many at once as there is room for, then what `more` gives; with a search the jobs of its next trials, too."""
     places, most = room(configs)
     if most > len(places):
         print(f"sweep.jobs={most}: this machine holds {len(places)} at once; more would be slower, not faster")
-    if search is None:
+    if search is None and jobs:
         at_once = min(len(places), len(jobs))
         print(f"{len(jobs)} of {len(sweep.jobs)} jobs to run, {at_once} at once  ->  {sweep.folder}", flush=True)
     expected = search.study.hpo.trials * search.study.hpo.seeds if search else 0
@@ -211,7 +224,7 @@ def run_jobs(sweep: Sweep, jobs: Sequence[Job], configs: Sequence[Config], searc
         launcher.tick.append(search.look)
         search.stop = launcher.stop
     try:
-        launcher.run(jobs, search.more if search else list)
+        launcher.run(jobs, search.more if search else more)
     finally:
         view.close()
 

@@ -14,7 +14,7 @@ from drl_cli.replay.config import PrioritizedConfig, ReplayConfig, SequencesConf
 from drl_cli.replay.frames import Stacking, make_stackings
 from drl_cli.types import EnvSpec
 from drl_cli.utils.optimizer_config import OptimizerConfig
-from drl_cli.utils.ranges import Count, ImportPath, Natural, NonNegative, Positive, Range
+from drl_cli.utils.ranges import Count, Fraction, ImportPath, Natural, NonNegative, Positive, Range
 
 Mode = Literal["single", "sync", "async"]
 Fetch: TypeAlias = Literal["collect", "episode"] | Count
@@ -127,14 +127,18 @@ class SweepConfig:
 
 @dataclass(frozen=True)
 class HpoConfig:
-    """A search for values that learn better."""
+    """A search for values that learn better, or a population that changes them while it trains."""
 
-    sampler: Literal["none", "random", "tpe", "gp", "cma"]
+    sampler: Literal["none", "random", "tpe", "gp", "cma", "pbt"]
+    evaluations: Count
     trials: Count
     seeds: Count
-    evaluations: Count
     pruner: Literal["none", "median", "halving"]
     fresh_seeds: Natural
+    members: Annotated[int, Range(least=2)]
+    rounds: Count
+    quantile: Annotated[float, Range(above=0, most=0.5)]
+    resample: Fraction
 
 
 @dataclass(frozen=True)

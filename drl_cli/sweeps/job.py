@@ -1,7 +1,7 @@
 """Job: one training of a sweep, and what is known of it from its files."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,6 +10,7 @@ from drl_cli.utils.locks import is_locked
 
 Status = Literal["waiting", "running", "done", "failed", "diverged", "interrupted", "killed"]
 
+ENDED = ("done", "failed", "diverged")  # what run.json says of a run that was not ended from outside
 STATUS: dict[int, Status] = {0: "done", 5: "diverged", 75: "interrupted", 130: "interrupted"}
 
 
@@ -17,7 +18,8 @@ STATUS: dict[int, Status] = {0: "done", 5: "diverged", 75: "interrupted", 130: "
 class Job:
     """`overrides` are its part of the command line, `differs` those that not all jobs have.
 
-    `exit_code` is None until its process has ended; it is negative where a signal ended the process.
+    `exit_code` is None until its process has ended; it is negative where a signal ended the process. A run that ended
+    before `goal` environment steps is not done; it goes on with these `changes` of its config.
     """
 
     number: int
@@ -26,6 +28,8 @@ class Job:
     exit_code: int | None = None
     run: Path | None = None
     is_running: bool = False
+    goal: int = 0
+    changes: list[str] = field(default_factory=list)
 
     @property
     def status(self) -> Status:
@@ -33,7 +37,8 @@ class Job:
         if self.is_running:
             return "running"
         if self.exit_code is None:
-            return "killed" if self.run is not None else "waiting"
+            has_ended = self.run is None or Run(self.run).status in ENDED
+            return "waiting" if has_ended else "killed"
         return "killed" if self.exit_code < 0 else STATUS.get(self.exit_code, "failed")
 
     @property
@@ -46,12 +51,19 @@ class Job:
         if (run := read_json(file).get("run")) is not None:
             self.run = Path(run)
         if self.run is not None and not self.is_running and not is_locked(self.run / RUN_LOCK):
-            self.exit_code = read_json(self.run / "summary.json").get("exit_code", self.exit_code)
+            summary = read_json(self.run / "summary.json")
+            code = summary.get("exit_code", self.exit_code)
+            self.exit_code = None if code == 0 and summary.get("env_steps", 0) < self.goal else code
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it has a run to go on with."""
+        return self.run is not None and (self.run / "config.yaml").is_file()
 
     def arguments(self, flags: Sequence[str]) -> list[str]:
         """Of drl-train: to go on with its run, which brings its config, where it has one; else to start it."""
-        if self.run is not None and (self.run / "config.yaml").is_file():
-            return [f"resume='{self.run}'"]
+        if self.has_begun:
+            return [f"resume='{self.run}'", *self.changes]
         return [*flags, *self.overrides]
 
     def progress(self) -> dict[str, Any]:

@@ -2,14 +2,13 @@
 
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from drl_cli.results.run import read_json
 from drl_cli.runtime.config import HpoConfig
-from drl_cli.sweeps.space import Choice, Interval, Space, Value
+from drl_cli.sweeps.space import Space, Value, domain
 from drl_cli.sweeps.sweep import whole
 
 FILE = "study.json"
@@ -47,7 +46,7 @@ class Study:
         content = read_json(folder / FILE)
         if "trials" not in content:
             raise ValueError(f"{folder} is no search: it has no readable {FILE}")
-        space = {key: _domain(domain) for key, domain in content["space"].items()}
+        space = {key: domain(known) for key, known in content["space"].items()}
         study = cls(folder, space, content["fixed"], HpoConfig(**content["hpo"]), content["seed"])
         study.trials = [Trial(**trial) for trial in content["trials"]]
         return study
@@ -164,7 +163,3 @@ def _pruner(hpo: HpoConfig) -> Any:
         case "halving":
             return pruners.SuccessiveHalvingPruner(min_resource=2)
     return pruners.NopPruner()
-
-
-def _domain(content: Mapping[str, Any]) -> Interval | Choice:
-    return Choice(tuple(content["values"])) if "values" in content else Interval(**content)

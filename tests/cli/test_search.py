@@ -8,13 +8,14 @@ import pytest
 
 pytest.importorskip("optuna")
 
+from hpos import hpo
+
 from drl_cli.cli.check import check_command
 from drl_cli.cli.command_line import read_command
 from drl_cli.cli.errors import UsageError
 from drl_cli.cli.grid import space
 from drl_cli.cli.search import write_best
 from drl_cli.cli.sweep import run_sweep
-from drl_cli.runtime.config import HpoConfig
 from drl_cli.sweeps import launcher
 from drl_cli.sweeps.space import Choice, Interval
 from drl_cli.sweeps.study import Study
@@ -59,6 +60,8 @@ def test_what_a_search_may_choose_from(text, domain):
         ([LR, "hpo.trial=3"], "Did you mean hpo.trials"),
         ([LR, "hpo.pruner=mean"], "hpo.pruner: 'mean' is not one of none, median, halving"),
         (["hpo=cma", "network.hidden=choice([64],[32])"], "hpo=cma searches numbers"),
+        ([LR, "hpo.members=4"], "hpo.members: is of hpo=pbt, not of a search"),
+        ([LR, "hpo.sampler=gp"], "hpo.sampler: say hpo=gp"),
         (["hpo=tpee", LR], "no hpo option 'tpee'. Did you mean tpe?"),
     ],
 )
@@ -101,8 +104,7 @@ def begun(tmp_path, monkeypatch):
     sweep = Sweep(tmp_path, [])
     sweep.make_folder("outputs")
     fixed, domains = space(["env=Pendulum-v1", LR])
-    hpo = HpoConfig("tpe", trials=4, seeds=1, evaluations=2, pruner="none", fresh_seeds=1)
-    Study(sweep.folder, domains, fixed, hpo, 0).save()
+    Study(sweep.folder, domains, fixed, hpo("tpe", trials=4), 0).save()
     return sweep.folder
 
 

@@ -6,24 +6,25 @@ import pytest
 
 pytest.importorskip("optuna")
 
-from drl_cli.runtime.config import HpoConfig
+from hpos import hpo
+
 from drl_cli.sweeps.search import Search
 from drl_cli.sweeps.space import Choice, Interval, corners, typed
 from drl_cli.sweeps.study import Study
 from drl_cli.sweeps.sweep import Sweep
 
 SPACE = {"algo.lr": Interval(1e-4, 1e-2, is_log=True), "network.hidden": Choice(("[64]", "[32,32]"))}
-HPO = {"sampler": "tpe", "trials": 4, "seeds": 1, "evaluations": 2, "pruner": "none", "fresh_seeds": 2}
+HPO = {"sampler": "tpe", "trials": 4, "evaluations": 2, "fresh_seeds": 2}
 
 
 @pytest.fixture
 def make(tmp_path):
     """A search in a folder of its own."""
 
-    def make_it(space=SPACE, seed=0, **hpo):
+    def make_it(space=SPACE, seed=0, **own):
         sweep = Sweep(tmp_path, [])
         sweep.make_folder(str(tmp_path))
-        study = Study(sweep.folder, space, ["env=A"], HpoConfig(**HPO | hpo), seed)
+        study = Study(sweep.folder, space, ["env=A"], hpo(**HPO | own), seed)
         study.save()
         return Search(sweep, study)
 

@@ -98,6 +98,19 @@ def point(root: Path, name: str, folder: Path) -> None:
     os.replace(draft, root / name)
 
 
+def adopt(root: Path, checkpoint: Path) -> None:
+    """Make a copy of another run's checkpoint the last one under `root`; its files, which never change, are linked.
+
+    What ends this in between leaves nothing that doing it again does not put right.
+    """
+    draft, folder = root / f".{checkpoint.name}.{os.getpid()}", root / checkpoint.name
+    shutil.rmtree(draft, ignore_errors=True)
+    shutil.copytree(checkpoint, draft, copy_function=_link)
+    _replace_folder(draft, folder)
+    _sync(root)
+    point(root, "last", folder)
+
+
 def free_folder(root: Path, env_steps: int, version: int, suffix: str = "") -> Path:
     """A step folder that is not there yet: named by the env steps, and by the version too where that name is taken."""
     name = f"step_{env_steps:09d}"
@@ -175,6 +188,14 @@ def _content(folder: Path, name: str, manifest: Mapping[str, Any]) -> bytes:
     if hashlib.sha256(content).hexdigest() != manifest["sha256"].get(name):
         raise CheckpointError(f"{path} is missing or damaged (its sha256 is not the manifest's)")
     return content
+
+
+def _link(source: str, target: str) -> None:
+    """A hard link, or a copy where another file system is."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def _numbers(path: Path) -> list[int]:

@@ -10,6 +10,7 @@ import pytest
 from drl_cli.runtime.errors import CheckpointError
 from drl_cli.runtime.files import checkpoint
 from drl_cli.runtime.files.checkpoint import (
+    adopt,
     finish,
     free_folder,
     load_model,
@@ -177,3 +178,28 @@ def test_models_alone_go_as_soon_as_best_points_to_another(tmp_path):
     (tmp_path / "last").mkdir()  # no link
     prune(tmp_path, 1)
     assert names(tmp_path) == ["last", "step_000000003", "step_000000009"]
+
+
+@pytest.mark.parametrize("can_link", [True, False])
+def test_another_runs_checkpoint_becomes_the_last_one(tmp_path, synced, monkeypatch, can_link):
+    for name, value in (("theirs", PARAMS), ("mine", PARAMS + 1)):
+        folder = save_model(tmp_path / name / "step_000000300", HEADER, value, {})
+        checkpoint.point(folder.parent, "last", folder)
+    source, mine = tmp_path / "theirs" / "step_000000300", tmp_path / "mine"
+    (mine / f".{source.name}.{os.getpid()}").mkdir()  # of an attempt that was killed
+    if not can_link:
+
+        def refuse(*_):
+            raise OSError("another file system")
+
+        monkeypatch.setattr(os, "link", refuse)
+    synced.clear()
+    for _ in range(2):  # again, as after a kill
+        adopt(mine, source)
+        assert names(mine) == ["last", "step_000000300"]
+        assert os.readlink(mine / "last") == "step_000000300"
+        np.testing.assert_array_equal(load_model(mine / "last")[0], PARAMS)
+    assert "mine" in [name for name, _, _ in synced]
+    assert (source / "model.safetensors").samefile(mine / "last" / "model.safetensors") == can_link
+    shutil.rmtree(source.parent)
+    np.testing.assert_array_equal(load_model(mine / "last")[0], PARAMS)

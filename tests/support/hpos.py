@@ -1,0 +1,10 @@
+"""The config of a search or a population, with the shipped values but for those that are given."""
+
+import yaml
+
+from drl_cli.cli.conf import conf_dir
+from drl_cli.runtime.config import HpoConfig
+
+
+def hpo(sampler, **values):
+    return HpoConfig(**yaml.safe_load((conf_dir() / "hpo" / "none.yaml").read_text()) | values | {"sampler": sampler})
