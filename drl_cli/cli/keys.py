@@ -135,9 +135,8 @@ def option_section(group: str, name: str) -> Section:
             raise UsageError(f"{file}: not readable: {' '.join(str(error).split())}") from error
     values = {key: value for key, (value, _) in entries.items()}
     algo = values.get("algo.name", name) if name in options("algo") else name
-    return Section(
-        f"{group}={name}", about, tuple(_keys(entries, _types(group, algo, values.get("replay.sampler", ""))))
-    )
+    sampler = values.get("replay.sampler", values.get("replay", ""))
+    return Section(f"{group}={name}", about, tuple(_keys(entries, _types(group, algo, sampler))))
 
 
 def _types(group: str, algo: str, sampler: str) -> dict[str, Any]:
@@ -145,7 +144,7 @@ def _types(group: str, algo: str, sampler: str) -> dict[str, Any]:
     if is_overlay(group):
         return {key: kind for name in algorithms() for key, kind in all_keys(config_class(name)).items()}
     types = all_keys(config_class(algo) if group == "algo" else AlgoConfig)
-    table = fields(SAMPLERS[sampler]) if group == "replay" and sampler in SAMPLERS else {}
+    table = fields(SAMPLERS[sampler]) if sampler in SAMPLERS else {}
     return types | {f"replay.{key}": kind for key, kind in table.items()}
 
 
@@ -174,7 +173,7 @@ def _whole(file: Path, group: str) -> dict[str, tuple[str, str]]:
     """What an option's file has, with the files of its group that it builds on; under full names."""
     node = yaml.safe_load(file.read_text()) or {}
     bases = [name for name in node.get("defaults", []) if isinstance(name, str) and name != "_self_"]
-    files = [base for name in bases if (base := _file(group, name)) is not None]
+    files = [base for name in bases if (base := _file(group, name.partition("@")[0])) is not None]
     entries = {key: entry for base in files for key, entry in _whole(base, group).items()}
     chosen = [entry for entry in node.get("defaults", []) if isinstance(entry, dict)]
     for key, value in (pair for entry in chosen for pair in entry.items()):

@@ -29,9 +29,13 @@ class Case:
     """An algorithm in one environment, and batches of random rows for it."""
 
     def __init__(self, name: str, *overrides: str) -> None:
-        self.module = load_algorithm(name)
-        env = [] if any(one.startswith("env=") for one in overrides) else [f"env={PROBES[self.module.ACTIONS[0]]}"]
-        self.config = compose([f"algo={name}", "mode=single", *env, *overrides])
+        """Named as for `algo=`, in a probe where no `env=` is among the overrides."""
+        values = [f"algo={name}", "mode=single"]
+        self.config = compose([*values, f"env={PROBES['discrete']}", *overrides])
+        self.module = load_algorithm(self.config.algo.name)
+        kind = self.module.ACTIONS[0]
+        if kind != "discrete" and not any(one.startswith("env=") for one in overrides):
+            self.config = compose([*values, f"env={PROBES[kind]}", *overrides])
         self.spec = read_spec(self.config.env)
         self.is_on_policy = "fifo-once" in self.module.TABLES
         options = (self.config.algo, self.config.network, self.spec)

@@ -24,7 +24,7 @@ def check_algorithm(name: str, *overrides: str) -> None:
     nothing. Layers that two learners can't share are no failure: the program refuses them by name.
     """
     case = Case(name, *overrides)
-    problem = refusal(name, case.spec, case.module.MODES[0], case.module.TABLES[0])
+    problem = refusal(case.config.algo.name, case.spec, case.module.MODES[0], case.module.TABLES[0])
     assert problem is None, problem
     for check in (check_parameters, check_actions, check_update, check_resume, check_learners, check_skip):
         check(case)

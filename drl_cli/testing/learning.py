@@ -3,12 +3,11 @@
 import numpy as np
 
 from drl_cli.algos.base import Counts, Policy
-from drl_cli.algos.lookup import load_algorithm
 from drl_cli.envs.batch import EnvBatch
 from drl_cli.replay.builders import NStepBuilder, RolloutBuilder
 from drl_cli.replay.samplers import Uniform
 from drl_cli.replay.store import RingStore
-from drl_cli.testing.case import PROBES, Case, tensors
+from drl_cli.testing.case import Case, tensors
 from drl_cli.types import (
     Last,
     flat_columns,
@@ -20,7 +19,7 @@ from drl_cli.types import (
 
 def check_learning(name: str, *overrides: str, updates: int = 600) -> None:
     """Raise AssertionError where so many updates, one for each step of 8 environments, do not solve a probe."""
-    case = Case(name, "env=" + PROBES[load_algorithm(name).ACTIONS[0]], "network.hidden=[32,32]", *overrides)
+    case = Case(name, "network.hidden=[32,32]", *overrides)
     policy = _learned(case, updates, num_envs=8)
     if case.spec.action.kind == "box":
         goals = np.linspace(-0.8, 0.8, 33, dtype=np.float32)[:, None]

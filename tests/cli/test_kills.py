@@ -28,6 +28,7 @@ LSTM = (
     *("env=drl_cli.envs.probes:Cue-v0", "algo=dqn", "network=lstm", "network.memory_size=8", "replay=sequences"),
     *("replay.seq_len=6", "replay.burn_in=3", "replay.overlap=2"),
 )
+QR_DQN = ("env=drl_cli.envs.probes:Choose-v0", "algo=qr_dqn", "algo.noisy=true", "network.hidden=[16,16]")
 
 
 def killed(run, seconds):
@@ -67,7 +68,11 @@ def weights(run):
     return hashlib.sha256((run.folder / "checkpoints/last/model.safetensors").read_bytes()).hexdigest()
 
 
-@pytest.mark.parametrize("kind", [CNN, pytest.param(LSTM, marks=EXHAUSTIVE)], ids=["cnn", "lstm"])
+@pytest.mark.parametrize(
+    "kind",
+    [CNN, *(pytest.param(kind, marks=EXHAUSTIVE) for kind in (LSTM, QR_DQN))],
+    ids=["cnn", "lstm", "qr_dqn"],
+)
 def test_a_killed_sync_run_ends_with_the_weights_of_one_that_was_never_killed(start, tmp_path, kind):
     args = (*OFTEN, *kind, "mode=sync", "orchestrator.sample_insert_ratio=0.25", "total_env_steps=2400")
     (tmp_path / "once").mkdir()

@@ -4,11 +4,15 @@ import pytest
 
 from drl_cli.algos.lookup import algorithms, load_algorithm
 
+PRESETS = ["munchausen_dqn"]
+
 
 def test_algos_with_their_actions_and_modes(listed):
     lines = {line.split()[0]: line for line in listed("algos")}
-    assert sorted(lines) == sorted([*algorithms(), "munchausen_dqn"])
-    assert "Munchausen-DQN" in lines.pop("munchausen_dqn")
+    assert sorted(lines) == sorted([*algorithms(), *PRESETS])
+    assert "Munchausen-DQN" in lines["munchausen_dqn"]
+    for preset in PRESETS:
+        del lines[preset]
     for name, line in lines.items():
         module = load_algorithm(name)
         assert all(word in line for word in (*module.ACTIONS, *module.MODES))
@@ -21,7 +25,7 @@ def test_installed_algorithms_are_listed_and_those_that_are_none_say_why(listed,
     (tmp_path / "theirs-1.0.dist-info" / "entry_points.txt").write_text(points)
     monkeypatch.syspath_prepend(str(tmp_path))
     lines = {line.split()[0]: line for line in listed("algos")}
-    assert sorted(lines) == sorted([*algorithms(), "munchausen_dqn", "their-dqn", "their-json"])
+    assert sorted(lines) == sorted([*algorithms(), *PRESETS, "their-dqn", "their-json"])
     assert "discrete actions; single, sync, async; DQN as a user might have it" in lines["their-dqn"]
     assert "can't be used here: their-json (" in lines["their-json"]
 

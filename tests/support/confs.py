@@ -12,5 +12,5 @@ def algo_node(name):
     node, values = yaml.safe_load((CONF / f"{name}.yaml").read_text()), {}
     for base in node.pop("defaults", []):
         if isinstance(base, str) and base != "_self_":
-            values |= algo_node(base)
+            values |= algo_node(base.partition("@")[0])
     return values | node.get("algo", node)
