@@ -10,8 +10,8 @@ from typing import Annotated
 
 import numpy as np
 
-from drl_cli.algos import dqn
-from drl_cli.losses.distributional import cross_entropy, project, project_numpy, softmax_numpy
+from drl_cli.algos import distributional, dqn
+from drl_cli.losses.distributional import cross_entropy, project, project_numpy, risky_share, softmax_numpy
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.types import Array, Columns, EnvSpec, Last, Obs, tree
 from drl_cli.utils.lazy import torch
@@ -22,7 +22,7 @@ ACTIONS, TABLES, EXPLORATION = dqn.ACTIONS, dqn.TABLES, dqn.EXPLORATION
 
 
 @dataclass(frozen=True)
-class Config(dqn.Config):
+class Config(distributional.Config):
     """Options of C51, beside those of DQN."""
 
     atoms: Annotated[int, Range(least=2)] = 51
@@ -59,7 +59,11 @@ class Policy(dqn.Policy):
         return self.expected(logits), memory
 
     def expected(self, out: Array) -> Array:
-        mean: Array = self.distribution(out) @ self.support
+        config, probs = self.config, self.distribution(out)
+        if config.risk != "mean":
+            counts = risky_share(probs.cumsum(-1).clip(max=1.0), config.risk, config.risk_level)
+            probs = np.diff(counts, axis=-1, prepend=np.float32(0.0))
+        mean: Array = probs @ self.support
         return mean
 
     def priorities(self, rows: Columns) -> Array:
@@ -73,32 +77,19 @@ class Policy(dqn.Policy):
         return np.maximum(divergence, 0.0)
 
 
-class Algorithm(dqn.Algorithm):
-    """The learner. Distributions are `[N, A, K]`, and of one action `[N, K]`."""
+class Algorithm(distributional.Algorithm):
+    """The learner."""
 
     def setup(self, config: dqn.Config, spec: EnvSpec) -> None:
         assert isinstance(config, Config)
         self.support = torch.linspace(config.v_min, config.v_max, config.atoms, device=self.context.device)
         super().setup(config, spec)
 
-    def distribution(self, out: "torch.Tensor") -> "torch.Tensor":
-        return out.view(len(out), -1, self.atoms).softmax(-1)
+    def distribution(self, values: "torch.Tensor") -> "torch.Tensor":
+        return values.softmax(-1)
 
     def expected(self, distribution: "torch.Tensor") -> "torch.Tensor":
         return distribution @ self.support
-
-    def of_action(self, values: "torch.Tensor", action: "torch.Tensor") -> "torch.Tensor":
-        values = values.view(len(action), -1, self.atoms)
-        return values.gather(1, action.unsqueeze(-1).expand(-1, -1, self.atoms)).squeeze(1)
-
-    def to_action(self, values: "torch.Tensor", action: "torch.Tensor", slope: "torch.Tensor") -> "torch.Tensor":
-        d_values = torch.zeros_like(values).view(len(action), -1, self.atoms)
-        d_values.scatter_(1, action.unsqueeze(-1).expand(-1, -1, self.atoms), slope.unsqueeze(1))
-        return d_values.flatten(1)
-
-    def mean_over(self, values: "torch.Tensor", probs: "torch.Tensor") -> "torch.Tensor":
-        """The mixture of the actions' distributions."""
-        return (probs.unsqueeze(-1) * values).sum(1)
 
     def errors(
         self, q: "torch.Tensor", reward: "torch.Tensor", discount: "torch.Tensor", next_q: "torch.Tensor"

@@ -26,7 +26,7 @@ from drl_cli.losses.policy import permitted
 from drl_cli.losses.value import backed_up, half_square, huber, scaled_log_policy, softmax_policy
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.mlp import num_params
-from drl_cli.networks.q_network import ActingQNetwork, QNetwork, QShape
+from drl_cli.networks.q_network import ActingNetwork, ActingQNetwork, QNetwork, QShape, ValueNetwork
 from drl_cli.types import ActionSpec, Array, Columns, EnvSpec, Last, Obs, tree
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.params import Refused
@@ -78,13 +78,16 @@ class Policy(NetworkPolicy):
         super().__init__(config, network, spec, seed)
         self.config = config
         self.explore({"epsilon": config.epsilon_start, "temperature": config.temperature})
-        self.q = ActingQNetwork(q_shape(config, network, self.action, self.encoder.width))
+        self.q = self.acting(config, network)
         self.shapes = self.q.shapes
+
+    def acting(self, config: Config, network: NetworkConfig) -> ActingNetwork:
+        """The network that it acts by."""
+        return ActingQNetwork(q_shape(config, network, self.action, self.encoder.width))
 
     def load(self, params: Array) -> None:
         super().load(params)
-        self.q.params = self.params
-        self.params = self.q.means()
+        self.params = self.q.load(self.params)
 
     def explore(self, values: Mapping[str, Any]) -> None:
         self.epsilon, temperature = values["epsilon"], values.get("temperature", 0.0)
@@ -120,37 +123,45 @@ class Algorithm(NetworkAlgorithm):
     """The learner."""
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
-        self.config, self.atoms = config, config.outputs
+        self.config = config
+        self.online, self.target, self.chooser = self.networks(config, spec)
+        if config.noisy:
+            self.noise = self.params.generator("noise", self.seed + 1)
+
+    def networks(self, config: Config, spec: EnvSpec) -> tuple[ValueNetwork, ValueNetwork, ValueNetwork]:
+        """The one that learns, its target, and the one that chooses with `double`: the first, with noise of its own."""
         shape = q_shape(config, self.network, spec.action, self.encoder.size)
         # Half of a dueling network's last weights count for each output, so that they begin larger.
         head = Head(shape.shapes, last=2**0.5 if config.dueling else 1.0)
         sigma = {"sigma": num_params(shape.shapes)} if config.noisy else {}
         mean = self.build({"online": head, **sigma}, policy=("online", *sigma), lr=config.lr)["online"]
-        self.online = QNetwork(shape, mean, self.params["sigma"] if config.noisy else None)
-        self.online.init()
-        self.target = QNetwork(
-            shape, self.target_of("online", mean), self.params.target("sigma").part if config.noisy else None
-        )
-        self.chooser = self.online
-        if config.noisy:
-            self.chooser = QNetwork(shape, mean, self.params["sigma"])
-            self.noise = self.params.generator("noise", self.seed + 1)
+        online = QNetwork(shape, mean, self.params["sigma"] if config.noisy else None)
+        online.init()  # before the target becomes its copy
+        target = self.target_of("online", mean)
+        if not config.noisy:
+            return online, QNetwork(shape, target), online
+        theirs = self.params.target("sigma").part
+        return online, QNetwork(shape, target, theirs), QNetwork(shape, mean, self.params["sigma"])
 
     def update(self, batch: Batch, counts: Counts) -> Update:
         config = self.config
-        view, rows = self.see(batch, self.online.mlp)
+        view, rows = self.see(batch, self.online.mlp, self.online.times)
         target_view = self.see_target(batch, view)
         rows["target_next_obs"] = target_view.next_obs
         rows["target_obs"] = target_view.obs if config.munchausen else None
         rows["next_obs"] = view.next_obs if config.double else None
-        if config.noisy:
-            size, device = (3, self.online.shape.noise_size), self.context.device
-            rows["noise"] = torch.randn(size, generator=self.noise, device=device)  # the same for all trainers
+        self.draw(rows)
         metrics, error_size, d_obs = self.gradients(rows)
         self.step(view, d_obs, metrics["q_loss"])
         if (counts.opt_steps + 1) % config.target_period == 0:
             self.params.follow(config.tau)
         return Update(metrics, self.by_step(error_size, batch))
+
+    def draw(self, rows: dict[str, Any]) -> None:  # Any: as in Batch
+        """Put the random numbers of an update into its rows."""
+        if self.config.noisy:
+            size, device = (3, self.online.noise_size), self.context.device
+            rows["noise"] = torch.randn(size, generator=self.noise, device=device)  # the same for all trainers
 
     def gradients(self, rows: Batch) -> "tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor | None]":
         """Write the gradient of the loss; returns metrics, |TD error| `[N]` and d loss/d obs `[N, F]` (or None)."""
@@ -172,26 +183,34 @@ class Algorithm(NetworkAlgorithm):
     def next_values(self, rows: Batch) -> "tuple[torch.Tensor, torch.Tensor]":
         """Rewards `[N]` and values of next_obs: those of the best action, or the soft ones' mean with their entropy."""
         config, reward = self.config, rows["reward"]
-        target = self.distribution(self.target.forward(rows["target_next_obs"])[0])
-        chooser = self.distribution(self.chooser.forward(rows["next_obs"])[0]) if config.double else target
-        next_q = permitted(self.expected(chooser), rows["mask_next"])
+        target = self.distribution(self.read(self.target, rows["target_next_obs"]))
+        means = self.means(self.chooser, rows["next_obs"]) if config.double else self.expected(target)
+        next_q = permitted(means, rows["mask_next"])
         if not config.soft_temperature:
             return reward, self.of_action(target, next_q.argmax(-1, keepdim=True))
         probs, entropy = softmax_policy(next_q, config.soft_temperature)
         reward = reward + rows["discount"] * config.soft_temperature * entropy
         if config.munchausen:
-            now = self.expected(self.distribution(self.target.forward(rows["target_obs"])[0]))
-            q = permitted(now, rows["mask_now"])
+            q = permitted(self.means(self.target, rows["target_obs"]), rows["mask_now"])
             bonus = scaled_log_policy(q, rows["action"], config.soft_temperature, config.munchausen_floor)
             reward = reward + config.munchausen * bonus
         return reward, self.mean_over(target, probs)
 
-    def distribution(self, out: "torch.Tensor") -> "torch.Tensor":
-        """What a network's outputs say of the return, here of its mean: `[N, A]`."""
+    def means(self, network: ValueNetwork, x: "torch.Tensor") -> "torch.Tensor":
+        """The values of the actions `[N, A]` by a network, for choosing among them."""
+        return self.expected(self.distribution(self.read(network, x)))
+
+    def read(self, network: ValueNetwork, x: "torch.Tensor") -> "torch.Tensor":
+        """What a network gives for features `[N, F]`, action by action: `[N, A]`."""
+        out, _ = network.forward(x)
         return out
 
+    def distribution(self, values: "torch.Tensor") -> "torch.Tensor":
+        """What these say of the return, here its mean."""
+        return values
+
     def expected(self, distribution: "torch.Tensor") -> "torch.Tensor":
-        """Its mean `[N, A]`."""
+        """The mean of the return."""
         return distribution
 
     def of_action(self, values: "torch.Tensor", action: "torch.Tensor") -> "torch.Tensor":

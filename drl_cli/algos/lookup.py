@@ -15,7 +15,14 @@ from drl_cli.utils.outside import NotFound, import_module
 ENTRY_POINTS = "drl_cli.algos"
 """Group of entry points by which an installed package offers algorithms: name -> module."""
 
-HELPERS = ("base", "learner", "lookup", "policy", "rollout")  # files in our folder that are no algorithms
+HELPERS = (
+    "base",
+    "distributional",
+    "learner",
+    "lookup",
+    "policy",
+    "rollout",
+)  # files in our folder that are no algorithms
 
 ACTIONS = {"box": "continuous (Box)", "discrete": "discrete", "multidiscrete": "multi-discrete"}
 MODES = ("single", "sync", "async")

@@ -135,9 +135,8 @@ def option_section(group: str, name: str) -> Section:
             raise UsageError(f"{file}: not readable: {' '.join(str(error).split())}") from error
     values = {key: value for key, (value, _) in entries.items()}
     algo = values.get("algo.name", name) if name in options("algo") else name
-    return Section(
-        f"{group}={name}", about, tuple(_keys(entries, _types(group, algo, values.get("replay.sampler", ""))))
-    )
+    sampler = values.get("replay.sampler", values.get("replay", ""))
+    return Section(f"{group}={name}", about, tuple(_keys(entries, _types(group, algo, sampler))))
 
 
 def _types(group: str, algo: str, sampler: str) -> dict[str, Any]:
@@ -145,7 +144,7 @@ def _types(group: str, algo: str, sampler: str) -> dict[str, Any]:
     if is_overlay(group):
         return {key: kind for name in algorithms() for key, kind in all_keys(config_class(name)).items()}
     types = all_keys(config_class(algo) if group == "algo" else AlgoConfig)
-    table = fields(SAMPLERS[sampler]) if group == "replay" and sampler in SAMPLERS else {}
+    table = fields(SAMPLERS[sampler]) if sampler in SAMPLERS else {}
     return types | {f"replay.{key}": kind for key, kind in table.items()}
 
 

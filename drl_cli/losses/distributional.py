@@ -44,6 +44,54 @@ def cross_entropy(logits: "torch.Tensor", probs: "torch.Tensor") -> "tuple[torch
     return loss, log_probs.exp() - probs, loss + torch.xlogy(probs, probs).sum(-1)
 
 
+def quantile_huber(
+    quantiles: "torch.Tensor", target: "torch.Tensor", fraction: "torch.Tensor", kappa: float
+) -> "tuple[torch.Tensor, torch.Tensor]":
+    """Quantile regression (QR-DQN, Dabney et al. 2018a, eq. 10): the loss `[B]` and its derivative `[B, K]`.
+
+    quantiles `[B, K]` at the fractions `[K]` or `[B, K]`, target `[B, M]` samples or quantiles. With the error
+    u = target_j - quantile_i the loss is sum_i mean_j |fraction_i - [u < 0]| huber_kappa(u) / kappa; kappa 0: |u|.
+    """
+    error = target.unsqueeze(1) - quantiles.unsqueeze(2)  # [B, K, M]
+    side = (fraction.unsqueeze(-1) - (error < 0).to(error.dtype)).abs()
+    if kappa > 0:
+        slope = error.clamp(-kappa, kappa)
+        size, slope = slope * (error - 0.5 * slope) / kappa, slope / kappa
+    else:
+        size, slope = error.abs(), error.sign()
+    return (side * size).mean(2).sum(1), -(side * slope).mean(2)
+
+
+def midpoints(num: int) -> Array:
+    """The middles of `num` equal parts of (0, 1), float32 `[num]`."""
+    return (np.arange(num, dtype=np.float32) + np.float32(0.5)) / np.float32(num)
+
+
+def risky_share(share: Array, risk: str, level: float) -> Array:
+    """How much the worst `share` of all returns counts for a risk measure; as much as it is for the mean.
+
+    cvar: nothing but the worst `level` of them counts (Rockafellar & Uryasev 2000). power: share^(1 + level), and
+    1 - (1 - share)^(1 - level) of a negative level, which is averse to risk (Dabney et al. 2018, section 3.1).
+    """
+    if risk == "cvar":
+        return np.minimum(share / np.float32(level), np.float32(1.0))
+    if risk == "power":
+        risky: Array = share ** (1.0 + level) if level >= 0 else 1.0 - (1.0 - share) ** (1.0 - level)
+        return risky
+    return share
+
+
+def risky_fraction(fraction: Array, risk: str, level: float) -> Array:
+    """The inverse of `risky_share`: a mean over quantiles at these instead of `fraction` is the risk measure."""
+    if risk == "cvar":
+        return fraction * np.float32(level)
+    if risk == "power":
+        power = 1.0 / (1.0 + abs(level))
+        risky: Array = fraction**power if level >= 0 else 1.0 - (1.0 - fraction) ** power
+        return risky
+    return fraction
+
+
 def softmax_numpy(logits: Any) -> Any:  # Any: arrays of any shape
     """Softmax over the last axis."""
     powers = np.exp(logits - logits.max(-1, keepdims=True))

@@ -72,7 +72,6 @@ def test_the_policy_is_the_learners_network_step_by_step(name, kind, look):
     algorithm = learner.algorithm()
     algorithm.learn(learner.batch(algorithm), Counts())
     policy, rng, encoder = learner.policy(algorithm), np.random.default_rng(3), algorithm.encoder
-    head = algorithm.online.mlp if name in ("dqn", "c51") else algorithm.actor
     memory = torch.zeros(4, encoder.memory.state_size) if learner.has_memory else None
     begins = np.array([True] * 4)
     for t in range(4):
@@ -85,9 +84,10 @@ def test_the_policy_is_the_learners_network_step_by_step(name, kind, look):
                 memory[torch.from_numpy(begins)] = 0.0
                 np.testing.assert_allclose(columns["state"], memory, rtol=1e-5, atol=1e-5)
                 features, memory = encoder.memory.step(features, memory)
-            expected = head.forward(features)[0][0]
-            if name == "c51":
-                expected = algorithm.expected(algorithm.distribution(expected))
+            if hasattr(algorithm, "means"):
+                expected = algorithm.means(algorithm.online, features)
+            else:
+                expected = algorithm.actor.forward(features)[0][0]
             np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-5, err_msg=f"step {t}")
         begins = np.arange(4) == t
     assert columns.keys() == ({"state"} if learner.has_memory else set())

@@ -1,4 +1,4 @@
-"""Ape-X and R2D2, yaml that chooses options of DQN: the contract, the probes."""
+"""Yaml that chooses options of an algorithm: each keeps the contract, learns a probe, and is what its paper says."""
 
 from types import SimpleNamespace
 
@@ -9,7 +9,9 @@ from graphs import make_config
 
 from drl_cli.algos import learner
 from drl_cli.algos.base import Algorithm
+from drl_cli.algos.lookup import algorithms
 from drl_cli.cli import learning_checks
+from drl_cli.cli.conf import options
 from drl_cli.cli.learning_checks import memory_problems
 from drl_cli.testing import Case, check_algorithm, check_learning
 from drl_cli.testing.contract import check_burn_in, check_padding
@@ -20,15 +22,20 @@ FAST = ("algo.gamma=0.9", "algo.lr=3e-3", "algo.target_period=20")
 SMALL = ("network.hidden=[16,16]", "network.memory_size=6", "replay.seq_len=5", "replay.burn_in=3", "replay.overlap=2")
 
 
+def test_none_is_forgotten_here():
+    assert set(options("algo")) - set(algorithms()) == {"apex", "munchausen_dqn", "r2d2"}
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
     [
         ("apex", SMALL[:1]),
+        ("munchausen_dqn", SMALL[:1]),
         ("r2d2", SMALL),
         ("c51", (*SMALL, "replay=sequences", "network=gru", "algo.n_step=3", "algo.rescale=1e-3", "algo.noisy=true")),
         ("sac", (*SMALL, "replay=sequences", "network=gru", "algo.n_step=2")),
     ],
-    ids=["apex", "r2d2", "c51", "sac"],
+    ids=["apex", "munchausen_dqn", "r2d2", "c51", "sac"],
 )
 def test_the_contract(name, options):
     check_algorithm(name, *options)
@@ -68,6 +75,9 @@ def test_the_presets_are_the_papers():
     assert (r2d2.algo.n_step, r2d2.algo.double, r2d2.algo.dueling, r2d2.algo.rescale) == (5, True, True, 1e-3)
     assert (r2d2.network.memory, r2d2.algo.gamma, r2d2.replay.eta, r2d2.replay.alpha) == ("lstm", 0.997, 0.9, 0.9)
     assert (r2d2.replay.seq_len, r2d2.replay.burn_in, r2d2.replay.overlap) == (80, 40, 40)
+    munchausen = make_config("env=CartPole-v1", "algo=munchausen_dqn").algo
+    assert (munchausen.name, munchausen.double) == ("dqn", False)
+    assert (munchausen.soft_temperature, munchausen.munchausen) == (0.03, 0.9)
     for config in (apex, r2d2):
         assert (config.algo.epsilon_start, config.algo.epsilon_end) == (0.4, 0.4)
         assert (config.worker.exploration, config.optimizer.max_norm) == ("env_ladder", 40)
@@ -81,8 +91,9 @@ def test_only_learners_that_make_windows_have_n_steps_in_sequences(monkeypatch):
     assert problem.startswith("algo.n_step=5")
 
 
-def test_apex_learns():
-    check_learning("apex", *FAST, updates=250)
+@pytest.mark.parametrize("name", ["apex", "munchausen_dqn"])
+def test_it_learns(name):
+    check_learning(name, *FAST, updates=250)
 
 
 def test_r2d2_remembers_and_its_twin_without_a_memory_does_not():

@@ -115,6 +115,11 @@ NAMES = [
         "SAC needs a continuous (Box) action space; CartPole-v1 has Discrete(2). For this: algo=c51 or algo=dqn",
     ),
     ("env=CartPole-v1 algo=c51 algo.v_min=5 algo.v_max=1", 2, "algo.v_min=5 has to be below algo.v_max=1"),
+    (
+        "env=CartPole-v1 algo=qr_dqn algo.risk=cvar algo.risk_level=0",
+        2,
+        "algo.risk_level=0 has to be above 0 and at most 1",
+    ),
     ("env=CartPole-v1 algo=dqn algo.munchausen=0.9", 2, "algo.munchausen needs a softmax policy; say algo.soft_temper"),
     ("env=CartPole-v1 algo=dqn algo.dueling=true network.hidden=[]", 2, "algo.dueling=true needs a hidden layer to s"),
     ("env=Pendulum-v1 algo=dqn", 2, "DQN needs a discrete action space; Pendulum-v1 has Box(1,)."),

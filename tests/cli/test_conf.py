@@ -73,11 +73,14 @@ def test_every_yaml_composes_and_converts(composed, file):
 
 @pytest.mark.parametrize("file", [file for file in FILES if "/" in file and not is_global(file)])
 def test_the_keys_of_a_yaml_and_of_those_it_builds_on_are_the_fields_of_its_class(file):
+    assert keys_of(file) == set(fields(class_of(file)))
+
+
+def keys_of(file):
     node = read(file)
-    own = node.pop("defaults", ["_self_"])
-    assert own[-1] == "_self_"  # what a file says itself wins
-    keys = [key for base in own[:-1] for key in read(f"{file.partition('/')[0]}/{base}.yaml") if key != "defaults"]
-    assert set(keys) | set(node) == set(fields(class_of(file)))
+    *bases, last = node.pop("defaults", ["_self_"])
+    assert last == "_self_"  # what a file says itself wins
+    return set(node).union(*(keys_of(f"{file.partition('/')[0]}/{base}.yaml") for base in bases))
 
 
 def test_the_keys_of_train_yaml_and_the_groups_are_the_fields_of_the_config():

@@ -4,13 +4,15 @@ import pytest
 
 from drl_cli.algos.lookup import algorithms, load_algorithm
 
+PRESETS = ["apex", "munchausen_dqn", "r2d2"]
+
 
 def test_algos_with_their_actions_and_modes(listed):
     lines = {line.split()[0]: line for line in listed("algos")}
-    presets = {"apex": "Ape-X", "munchausen_dqn": "Munchausen-DQN", "r2d2": "R2D2"}
-    assert sorted(lines) == sorted([*algorithms(), *presets])
-    for name, title in presets.items():
-        assert title in lines.pop(name)
+    titles = {"apex": "Ape-X", "munchausen_dqn": "Munchausen-DQN", "r2d2": "R2D2"}
+    assert sorted(lines) == sorted([*algorithms(), *PRESETS])
+    for name in PRESETS:
+        assert titles[name] in lines.pop(name)
     for name, line in lines.items():
         module = load_algorithm(name)
         assert all(word in line for word in (*module.ACTIONS, *module.MODES))
@@ -23,7 +25,7 @@ def test_installed_algorithms_are_listed_and_those_that_are_none_say_why(listed,
     (tmp_path / "theirs-1.0.dist-info" / "entry_points.txt").write_text(points)
     monkeypatch.syspath_prepend(str(tmp_path))
     lines = {line.split()[0]: line for line in listed("algos")}
-    assert sorted(lines) == sorted([*algorithms(), "apex", "munchausen_dqn", "r2d2", "their-dqn", "their-json"])
+    assert sorted(lines) == sorted([*algorithms(), *PRESETS, "their-dqn", "their-json"])
     assert "discrete actions; single, sync, async; DQN as a user might have it" in lines["their-dqn"]
     assert "can't be used here: their-json (" in lines["their-json"]
 

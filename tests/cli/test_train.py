@@ -38,7 +38,8 @@ PERF = {f"perf/{name}" for name in (
     "updates_per_env_step_window")}  # fmt: skip
 ENVS = [*options("env"), "Pendulum-v1"]
 ACTIONS = {"LunarLander": "discrete", "LunarLanderContinuous": "box", "Pendulum-v1": "box"}
-LEARNS = {"c51": {"discrete"}, "dqn": {"discrete"}, "ppo": {"box", "discrete"}, "sac": {"box"}}
+CHOOSING = ("c51", "dqn", "qr_dqn")
+LEARNS = {"ppo": {"box", "discrete"}, "sac": {"box"}} | {name: {"discrete"} for name in CHOOSING}
 """Which actions an algorithm learns, in every mode."""
 
 

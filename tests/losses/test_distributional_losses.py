@@ -8,7 +8,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drl_cli.losses.distributional import cross_entropy, project, project_numpy, softmax_numpy
+from drl_cli.losses.distributional import (
+    cross_entropy,
+    midpoints,
+    project,
+    project_numpy,
+    quantile_huber,
+    risky_fraction,
+    risky_share,
+    softmax_numpy,
+)
 
 SUPPORT = torch.tensor([-1.0, 0.0, 1.0])
 
@@ -89,3 +98,51 @@ def test_cross_entropy_literals_and_gradient():
 def test_softmax_numpy():
     logits = np.random.default_rng(0).standard_normal((3, 2, 5)) * 300
     np.testing.assert_allclose(softmax_numpy(logits), torch.from_numpy(logits).softmax(-1), atol=1e-12)
+
+
+@pytest.mark.parametrize("kappa", [0.0, 1.0, 0.3])
+@pytest.mark.parametrize("shared", [True, False], ids=["fractions for all rows", "fractions of each row"])
+def test_quantile_huber_equals_brute_force(kappa, shared):
+    rng = torch.Generator().manual_seed(0)
+    quantiles = torch.randn(3, 4, generator=rng, dtype=torch.float64, requires_grad=True)
+    target = 2 * torch.randn(3, 5, generator=rng, dtype=torch.float64)
+    fraction = torch.rand(*(() if shared else (3,)), 4, generator=rng, dtype=torch.float64)
+    loss, slope = quantile_huber(quantiles, target, fraction, kappa)
+    for row in range(3):
+        expected = 0.0
+        for i in range(4):
+            for j in range(5):
+                u = float(target[row, j] - quantiles[row, i].detach())
+                huber = u * u / 2 if abs(u) <= kappa else kappa * (abs(u) - kappa / 2)
+                size = huber / kappa if kappa else abs(u)
+                expected += abs(float(fraction.expand(3, 4)[row, i]) - (u < 0)) * size / 5
+        assert float(loss[row]) == pytest.approx(expected)
+    loss.sum().backward()
+    torch.testing.assert_close(slope, quantiles.grad)
+
+
+def test_a_quantile_that_is_too_low_is_pulled_up_by_its_fraction():
+    """One quantile at 0.9 below its target is pulled up nine times as hard as one above is pulled down."""
+    _, slope = quantile_huber(torch.zeros(2, 1), torch.tensor([[9.0], [-9.0]]), torch.tensor([0.9]), 1.0)
+    assert slope.flatten().tolist() == pytest.approx([-0.9, 0.1])
+
+
+def test_quantile_regression_ends_at_the_quantiles():
+    """Of a uniform distribution on [0, 10): the fractions themselves, times 10."""
+    target, fraction = torch.linspace(0, 10, 1000).expand(1, -1), torch.tensor([0.1, 0.5, 0.75])
+    quantiles = torch.zeros(1, 3)
+    for _ in range(3000):
+        quantiles -= 0.05 * quantile_huber(quantiles, target, fraction, 0.0)[1]
+    np.testing.assert_allclose(quantiles[0], 10 * fraction, atol=0.1)
+
+
+@pytest.mark.parametrize(("risk", "level"), [("mean", 1.0), ("cvar", 0.3), ("power", 1.5), ("power", -1.5)])
+def test_shares_and_fractions_of_a_risk_measure_are_inverse_to_each_other(risk, level):
+    fraction = midpoints(50)
+    np.testing.assert_allclose(risky_share(risky_fraction(fraction, risk, level), risk, level), fraction, atol=1e-5)
+    assert risky_share(np.array([0.0, 1.0]), risk, level).tolist() == [0.0, 1.0]
+    assert (risky_fraction(fraction, risk, level) < fraction).all() == (risk == "cvar" or level < 0)
+
+
+def test_midpoints():
+    assert midpoints(4).tolist() == [0.125, 0.375, 0.625, 0.875]

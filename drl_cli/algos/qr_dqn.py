@@ -1,0 +1,73 @@
+"""QR-DQN (Dabney et al. 2018, "Distributional Reinforcement Learning with Quantile Regression", arXiv 1710.10044).
+
+The network gives `quantiles` of the return at the fractions (i + 1/2) / quantiles; the loss is quantile regression on
+those of the target. All of DQN's options apply, but `loss`, in whose place stands `kappa`; the mean of the quantiles
+chooses. Priorities are the errors of the means. Differs from drl_cli/algos/dqn.py by the loss alone.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from drl_cli.algos import distributional, dqn
+from drl_cli.losses.distributional import midpoints, quantile_huber, risky_share
+from drl_cli.losses.value import backed_up
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.types import Array, EnvSpec
+from drl_cli.utils.lazy import torch
+from drl_cli.utils.ranges import Count, NonNegative
+
+ACTIONS, TABLES, EXPLORATION = dqn.ACTIONS, dqn.TABLES, dqn.EXPLORATION
+
+
+@dataclass(frozen=True)
+class Config(distributional.Config):
+    """Options of QR-DQN, beside those of DQN."""
+
+    quantiles: Count = 32
+    kappa: NonNegative = 1.0
+
+    @property
+    def outputs(self) -> int:
+        return self.quantiles
+
+
+class Policy(dqn.Policy):
+    """Acts by the means of the quantiles."""
+
+    config: Config
+
+    def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
+        super().__init__(config, network, spec, seed)
+        ends = np.linspace(0.0, 1.0, config.quantiles + 1, dtype=np.float32)
+        self.share = np.diff(risky_share(ends, config.risk, config.risk_level))
+
+    def load(self, params: Array) -> None:
+        super().load(params)
+        *_, weight, bias = self.params  # means are linear in the quantiles, so that one plain network gives them
+        self.params[-2:] = self.expected(weight), self.expected(bias[None])[0]
+
+    def expected(self, out: Array) -> Array:
+        mean: Array = out.reshape(-1, self.action.size, self.config.quantiles) @ self.share
+        return mean
+
+
+class Algorithm(distributional.Algorithm):
+    """The learner."""
+
+    config: Config
+
+    def setup(self, config: dqn.Config, spec: EnvSpec) -> None:
+        super().setup(config, spec)
+        self.fraction = torch.from_numpy(midpoints(config.outputs)).to(self.context.device)
+
+    def expected(self, distribution: "torch.Tensor") -> "torch.Tensor":
+        return distribution.mean(-1)
+
+    def errors(
+        self, q: "torch.Tensor", reward: "torch.Tensor", discount: "torch.Tensor", next_q: "torch.Tensor"
+    ) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
+        """As for DQN: q and next_q `[N, K]` are quantiles, the error is that of their means."""
+        target = backed_up(reward.unsqueeze(-1), discount.unsqueeze(-1), next_q, self.config.rescale)
+        loss, slope = quantile_huber(q, target, self.fraction, self.config.kappa)
+        return loss, slope, (q.mean(-1) - target.mean(-1)).abs()

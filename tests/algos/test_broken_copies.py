@@ -1,0 +1,225 @@
+"""Each probe passes for an algorithm, and fails for a copy of it that is broken in one way."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from confs import algo_node
+from q_batches import q_batch
+
+from drl_cli.algos.base import Counts
+from drl_cli.algos.lookup import load_algorithm
+from drl_cli.cli.settings import convert
+from drl_cli.losses.distributional import cross_entropy, project
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.replay.builders import NStepBuilder
+from drl_cli.types import ActionSpec, Column, EnvSpec
+from drl_cli.utils.group import Context
+
+SMALL = {
+    "dqn": {},
+    "c51": {"atoms": 31, "v_min": -5.0, "v_max": 5.0},
+    "qr_dqn": {"quantiles": 5, "kappa": 0.1},
+}
+GAMMA, N_STEP, EPISODE = 0.5, 3, 5
+
+
+def make(name, kind, obs=1, **options):
+    """An algorithm of this class on `obs` numbers and 4 actions."""
+    module = load_algorithm(name)
+    config = convert(algo_node(name), module.Config, "algo", [], module.Config)
+    config = dataclasses.replace(config, gamma=GAMMA, **SMALL[name] | options)
+    spec = EnvSpec("x", Column((obs,), "float32"), ActionSpec("discrete", 4, "Discrete(4)"))
+    return kind(config, NetworkConfig((8,), "tanh", "uniform"), spec, 0, Context(torch.device("cpu")))
+
+
+def learned(name, kind, batch, updates=160, lr=2e-2):
+    """After so many updates by one batch, whose observations are 1."""
+    algorithm = make(name, kind, lr=lr, target_period=20, double=False)
+    for i in range(updates):
+        algorithm.learn(batch, Counts(i))
+    return algorithm
+
+
+def values(algorithm, network, obs):
+    """`[N, 4]`, by this network of the algorithm."""
+    with torch.no_grad():
+        return algorithm.means(network, obs)
+
+
+def worth(name, kind, batch):
+    """Of observation 1, the value of each action, after learning from the batch."""
+    algorithm = learned(name, kind, batch)
+    return values(algorithm, algorithm.online, torch.ones(1, 1))
+
+
+def endless(rows=100):
+    """Rewards of 1 for ever, in episodes that are cut after 5 steps: every state is worth 1 / (1 - gamma) = 2."""
+    builder, rng, one = NStepBuilder(N_STEP, GAMMA), np.random.default_rng(0), np.ones((1, 1), np.float32)
+    for t in range(rows):
+        cut = np.array([t % EPISODE == EPISODE - 1])
+        columns = {"obs": one, "next_obs": one, "reward": one[0], "action": rng.integers(4, size=1)}
+        builder.append(columns | {"terminated": np.zeros_like(cut), "truncated": cut, "valid": ~np.zeros_like(cut)})
+    return {name: torch.from_numpy(column) for name, column in builder.take().items()}
+
+
+def ending(reward):
+    """Episodes of one step with these rewards."""
+    rows = len(reward)
+    ends, zeros = torch.ones(rows, dtype=torch.bool), torch.zeros(rows)
+    one = {"obs": torch.ones(rows, 1), "next_obs": torch.ones(rows, 1), "action": torch.arange(rows) % 4}
+    return one | {"reward": reward, "discount": zeros, "terminated": ends, "truncated": ~ends}
+
+
+def rewards_for_ever_are_worth_two(name, kind):
+    value = worth(name, kind, endless())
+    assert ((value - 2.0).abs() < 0.12).all(), value
+
+
+def rewards_beyond_the_support_are_worth_its_end(name, kind):
+    value = worth(name, kind, ending(torch.full((8,), 10.0)))
+    assert ((value - 5.0).abs() < 0.3).all(), value
+
+
+def quantiles_are_those_of_the_rewards(name, kind):
+    """Of rewards spread evenly over [0, 2], each action's alike: the fractions times 2."""
+    algorithm = learned(name, kind, ending(torch.linspace(0, 2, 50).repeat_interleave(4)), updates=400, lr=1e-2)
+    with torch.no_grad():
+        quantiles = algorithm.read(algorithm.online, torch.ones(1, 1))
+    expected = torch.tensor([0.2, 0.6, 1.0, 1.4, 1.8])
+    assert ((quantiles - expected).abs() < 0.15).all(), quantiles
+
+
+def the_online_network_chooses_and_the_target_rates(name, kind):
+    algorithm, other = make(name, kind, obs=5, double=True), make(name, kind, obs=5, double=True)
+    for part, target in algorithm.params.targets.items():
+        target.flat.copy_(other.params[part].flat.flip(0))
+    rows = dict(q_batch(weighted=False)) | {"mask_next": None}
+    rows["target_next_obs"] = rows["next_obs"]
+    with torch.no_grad():
+        found = algorithm.expected(algorithm.next_values(rows)[1])
+    theirs = values(algorithm, algorithm.target, rows["next_obs"])
+    chosen = values(algorithm, algorithm.online, rows["next_obs"]).argmax(1)
+    assert (chosen != theirs.argmax(1)).any()
+    torch.testing.assert_close(found, theirs[torch.arange(32), chosen])
+
+
+def every_update_has_noise_of_its_own(name, kind):
+    algorithm, seen = make(name, kind, obs=5, noisy=True, double=True), []
+    for i in range(2):
+        algorithm.learn(q_batch(i), Counts(i))
+        seen += [tuple(each.noise.tolist()) for each in (algorithm.online, algorithm.target, algorithm.chooser)]
+    assert len(set(seen)) == 6
+
+
+def with_batches(kind, changed):
+    """A copy that learns from changed batches."""
+
+    class Broken(kind):
+        def update(self, batch, counts):
+            return super().update({**batch, **changed(batch)}, counts)
+
+    return Broken
+
+
+def truncation_as_termination(kind):
+    return with_batches(kind, lambda batch: {"discount": torch.where(batch["truncated"], 0.0, batch["discount"])})
+
+
+def discount_of_one_step_less(kind):
+    return with_batches(kind, lambda batch: {"discount": batch["discount"] / GAMMA})
+
+
+def target_never_copied(kind):
+    class Broken(kind):
+        def setup(self, config, spec):
+            super().setup(config, spec)
+            self.params.follow = lambda tau: None
+
+    return Broken
+
+
+def target_network_choosing(kind):
+    class Broken(kind):
+        def setup(self, config, spec):
+            super().setup(config, spec)
+            self.chooser = self.target
+
+    return Broken
+
+
+def noise_drawn_once(kind):
+    class Broken(kind):
+        first = None
+
+        def draw(self, rows):
+            super().draw(rows)
+            self.first = rows["noise"] = rows["noise"] if self.first is None else self.first
+
+    return Broken
+
+
+def noise_shared_by_the_networks(kind):
+    class Broken(kind):
+        def draw(self, rows):
+            super().draw(rows)
+            rows["noise"] = rows["noise"][:1].expand(3, -1)
+
+    return Broken
+
+
+def projection_that_loses_what_is_outside(kind):
+    class Broken(kind):
+        def errors(self, q, reward, discount, next_q):
+            place = reward[:, None] + discount[:, None] * self.support
+            inside = (place >= self.support[0]) & (place <= self.support[-1])
+            loss, slope, divergence = cross_entropy(q, project(next_q * inside, reward, discount, self.support))
+            return loss, slope, divergence.clamp(min=0.0)
+
+    return Broken
+
+
+def quantile_weights_transposed(kind):
+    """Each error is weighed by the fraction of the target's quantile instead of the learned one's."""
+
+    class Broken(kind):
+        def errors(self, q, reward, discount, next_q):
+            target = reward[:, None] + discount[:, None] * next_q
+            error = target.unsqueeze(1) - q.unsqueeze(2)
+            side = (self.fraction.unsqueeze(-2) - (error < 0).float()).abs()
+            slope = -(side * error.clamp(-self.config.kappa, self.config.kappa)).mean(2)
+            return slope.abs().sum(1), slope, (q.mean(-1) - target.mean(-1)).abs()
+
+    return Broken
+
+
+ALL = ("dqn", "c51", "qr_dqn")
+PROBES = {
+    rewards_for_ever_are_worth_two: (
+        ALL,
+        (truncation_as_termination, discount_of_one_step_less, target_never_copied),
+    ),
+    the_online_network_chooses_and_the_target_rates: (ALL, (target_network_choosing,)),
+    every_update_has_noise_of_its_own: (ALL, (noise_drawn_once, noise_shared_by_the_networks)),
+    rewards_beyond_the_support_are_worth_its_end: (("c51",), (projection_that_loses_what_is_outside,)),
+    quantiles_are_those_of_the_rewards: (("qr_dqn",), (quantile_weights_transposed,)),
+}
+"""Of each probe the algorithms that it is for, and the faults that it has to find."""
+SOUND = [(probe, name) for probe, (names, _) in PROBES.items() for name in names]
+BROKEN = [(probe, fault, name) for probe, (names, faults) in PROBES.items() for fault in faults for name in names]
+
+
+def label(value):
+    return getattr(value, "__name__", value)
+
+
+@pytest.mark.parametrize(("probe", "name"), SOUND, ids=label)
+def test_the_algorithm_passes(probe, name):
+    probe(name, load_algorithm(name).Algorithm)
+
+
+@pytest.mark.parametrize(("probe", "fault", "name"), BROKEN, ids=label)
+def test_a_broken_copy_does_not(probe, fault, name):
+    with pytest.raises(AssertionError):
+        probe(name, fault(load_algorithm(name).Algorithm))

@@ -1,0 +1,209 @@
+"""C51 and QR-DQN: whole gradients against autograd, the policy's values and priorities, risk, refusals."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from confs import algo_node
+from q_batches import q_batch
+from torch.nn import functional
+
+from drl_cli.algos import c51, qr_dqn
+from drl_cli.algos.base import Counts
+from drl_cli.cli.settings import convert
+from drl_cli.losses.distributional import project
+from drl_cli.losses.value import rescaled, unscaled
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.testing import check_algorithm, check_learning
+from drl_cli.types import ActionSpec, Column, EnvSpec
+from drl_cli.utils.group import Context
+from drl_cli.utils.params import Refused
+
+CPU = Context(torch.device("cpu"))
+SPEC = EnvSpec("x", Column((5,), "float32"), ActionSpec("discrete", 3, "Discrete(3)"))
+SMALL = {
+    c51: {"atoms": 7, "v_min": -3.0, "v_max": 3.0},
+    qr_dqn: {"quantiles": 6},
+}
+NAMES = {c51: "c51", qr_dqn: "qr_dqn"}
+NETWORK = NetworkConfig((12,), "tanh", "uniform")
+
+every = pytest.mark.parametrize("module", NAMES, ids=NAMES.values())
+
+
+def make(module, seed=0, **options):
+    config = convert(algo_node(NAMES[module]), module.Config, "algo", [], module.Config)
+    config = dataclasses.replace(config, **SMALL[module] | options)
+    return module.Algorithm(config, NETWORK, SPEC, seed, CPU)
+
+
+def make_policy(module, algorithm, **options):
+    config = dataclasses.replace(algorithm.config, **options)
+    policy = module.Policy(config, algorithm.network, SPEC, 0)
+    policy.load(algorithm.policy_params())
+    return policy
+
+
+def make_batch(seed=0, rows=32):
+    return q_batch(seed, rows, choices=3, gamma=0.9, scale=1.0)
+
+
+def split(flat, *shapes):
+    """Tensors of these shapes from the front of a flat one."""
+    pieces = flat.split([*(math.prod(shape) for shape in shapes), len(flat) - sum(map(math.prod, shapes))])
+    return [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=False)]
+
+
+def joined(h, weight, bias, dueling):
+    """`[..., 3, K]` from a last hidden layer; streams are layers of their own."""
+    if not dueling:
+        return (h @ weight + bias).unflatten(-1, (3, -1))
+    num = len(bias) // 4
+    value = (h[..., :12] @ weight[:12, :num] + bias[:num]).unsqueeze(-2)
+    advantage = (h[..., 12:] @ weight[12:, num:] + bias[num:]).unflatten(-1, (3, num))
+    return value + advantage - advantage.mean(-2, keepdim=True)
+
+
+def network(flat, obs, dueling, atoms):
+    """`[N, 3, atoms]` from flat parameters."""
+    hidden, outputs = (24, 4 * atoms) if dueling else (12, 3 * atoms)
+    w1, b1, w2, b2 = split(flat, (5, hidden), (hidden,), (hidden, outputs), (outputs,))
+    return joined(torch.tanh(obs @ w1 + b1), w2, b2, dueling)
+
+
+def flat(parts):
+    return torch.cat([part.flatten() for part in parts])
+
+
+@every
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"double": False},
+        {"double": True, "dueling": True},
+        {"double": False, "soft_temperature": 0.3, "munchausen": 0.9},
+        {"double": True, "rescale": 0.01},
+    ],
+    ids=str,
+)
+def test_gradients_equal_autograd(module, options):
+    algorithm, rows = make(module, **options), torch.arange(32)
+    for name, target in algorithm.params.targets.items():
+        target.flat.copy_(make(module, seed=1, **options).params[name].flat)
+    dueling, batch = algorithm.config.dueling, make_batch()
+    online = algorithm.params.flat.clone().requires_grad_()
+    theirs = flat(target.flat for target in algorithm.params.targets.values())
+    tau = (torch.arange(6) + 0.5) / 6
+
+    def read(flat, obs):
+        return network(flat, obs, dueling, algorithm.config.outputs)
+
+    def mean(out):
+        return out.softmax(-1) @ torch.linspace(-3, 3, 7) if module is c51 else out.mean(-1)
+
+    with torch.no_grad():
+        target, reward = read(theirs, batch["next_obs"]), batch["reward"]
+        law = target.softmax(-1) if module is c51 else target
+        chooser = mean(read(online, batch["next_obs"])) if options["double"] else mean(target)
+        if "munchausen" in options:
+            pi = functional.softmax(chooser / 0.3, -1)
+            log_pi = functional.log_softmax(mean(read(theirs, batch["obs"])) / 0.3, -1)
+            reward = reward + 0.9 * (0.3 * log_pi[rows, batch["action"]]).clamp(-1, 0)
+            reward = reward - batch["discount"] * 0.3 * (pi * pi.log()).sum(-1)
+            law = (pi[:, :, None] * law).sum(1)
+        else:
+            law = law[rows, chooser.argmax(-1)]
+    out = read(online, batch["obs"])[rows, batch["action"]]
+    if module is c51:
+        target = project(law, reward, batch["discount"], torch.linspace(-3, 3, 7), options.get("rescale", 0.0))
+        loss = functional.cross_entropy(out, target, reduction="none")
+        error = functional.kl_div(out.log_softmax(-1), target, reduction="none").sum(-1)
+    else:
+        eps = options.get("rescale", 0.0)
+        target = reward[:, None] + batch["discount"][:, None] * (unscaled(law, eps) if eps else law)
+        target = rescaled(target, eps) if eps else target
+        u = target[:, None, :] - out[:, :, None]
+        huber = functional.huber_loss(u, torch.zeros_like(u), reduction="none")
+        loss = ((tau.unsqueeze(-1) - (u.detach() < 0).float()).abs() * huber).mean(2).sum(1)
+        error = (out.mean(-1) - target.mean(-1)).abs()
+    loss = (batch["weight"] * loss).mean()
+    loss.backward()
+    update = algorithm.learn(batch, Counts())
+    assert float(update.metrics["q_loss"]) == pytest.approx(float(loss.detach()), rel=1e-5)
+    assert float(update.metrics["q_mean"]) == pytest.approx(float(mean(out.detach()).mean()), rel=1e-4, abs=1e-6)
+    torch.testing.assert_close(update.priorities, error.detach(), rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(algorithm.params.grad, online.grad, rtol=1e-3, atol=1e-6)
+
+
+@every
+@pytest.mark.parametrize("dueling", [True, False])
+def test_the_policy_acts_by_the_means_and_rates_rows_as_the_learner_does(module, dueling):
+    algorithm, batch = make(module, dueling=dueling, double=False), make_batch()
+    policy = make_policy(module, algorithm)
+    with torch.no_grad():
+        means = algorithm.means(algorithm.online, batch["obs"])
+    np.testing.assert_allclose(policy.forward(batch["obs"].numpy(), None)[0], means, rtol=1e-4, atol=1e-5)
+    assert np.array_equal(policy.greedy(batch["obs"].numpy()), means.argmax(-1))
+    rows = {name: column.numpy() for name, column in batch.items()}
+    expected = algorithm.learn(batch, Counts()).priorities
+    np.testing.assert_allclose(policy.priorities(rows), expected, rtol=1e-3, atol=1e-5)
+
+
+RISKS = [("mean", 1.0), ("cvar", 0.25), ("cvar", 1.0), ("power", -2.0), ("power", 2.0)]
+
+
+@every
+@pytest.mark.parametrize(("risk", "level"), RISKS)
+def test_a_risk_measure_is_the_mean_over_distorted_quantiles(module, risk, level):
+    """By 20,000 quantiles of the distribution, weighed by hand."""
+    options = {"quantiles": 40} if module is qr_dqn else {}
+    algorithm, obs = make(module, **options), make_batch()["obs"][:4]
+    value = make_policy(module, algorithm, risk=risk, risk_level=level).forward(obs.numpy(), None)[0]
+    share = (torch.arange(20_000) + 0.5) / 20_000
+    power = 1 / (1 + abs(level))
+    at = {"mean": share, "cvar": share * level, "power": share**power if level > 0 else 1 - (1 - share) ** power}[risk]
+    with torch.no_grad():
+        law = algorithm.distribution(algorithm.read(algorithm.online, obs))
+        if module is qr_dqn:
+            expected = law[..., (at * 40).long().clamp(max=39)].mean(-1)
+        else:
+            place = torch.searchsorted(law.cumsum(-1).contiguous(), at.expand(4, 3, -1).contiguous())
+            expected = algorithm.support[place.clamp(max=6)].mean(-1)
+    np.testing.assert_allclose(value, expected, rtol=0, atol=3e-3)
+    mean = make_policy(module, algorithm).forward(obs.numpy(), None)[0]
+    if level not in (1.0,):
+        assert (value < mean).all() if module is c51 and (risk == "cvar" or level < 0) else not np.allclose(value, mean)
+
+
+@every
+def test_all_options_together_keep_the_contract(module):
+    options = ("dueling=true", "noisy=true", "soft_temperature=0.1", "munchausen=0.9", "tau=0.1", "risk=cvar")
+    check_algorithm(NAMES[module], *(f"algo.{one}" for one in options), "network.hidden=[16,16]")
+
+
+FAST = ("algo.gamma=0.9", "algo.lr=3e-3", "algo.target_period=20", "algo.epsilon_end=0.1", "algo.epsilon_steps=800")
+
+
+@pytest.mark.parametrize("options", [(), ("algo.dueling=true", "algo.noisy=true")], ids=["plain", "dueling noisy"])
+@every
+def test_it_learns(module, options):
+    own = ("algo.v_min=-1", "algo.v_max=2") if module is c51 else ()
+    check_learning(NAMES[module], *FAST, *own, *options, updates=250)
+
+
+def test_options_that_do_not_fit_are_refused():
+    with pytest.raises(Refused, match=r"algo\.v_min=5 has to be below algo\.v_max=3"):
+        make(c51, v_min=5.0)
+    for level in (0.0, 1.5):
+        with pytest.raises(Refused, match=rf"algo\.risk_level={level:g} has to be above 0 and at most 1"):
+            make(qr_dqn, risk="cvar", risk_level=level)
+
+
+@every
+def test_the_target_begins_as_a_copy(module):
+    algorithm = make(module, dueling=True, noisy=True)
+    for name, target in algorithm.params.targets.items():
+        assert torch.equal(target.flat, algorithm.params[name].flat)
+        assert target.flat.any()
