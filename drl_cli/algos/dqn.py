@@ -59,9 +59,7 @@ class Config(LearnerConfig):
 
     def __post_init__(self) -> None:
         if self.munchausen and not self.soft_temperature:
-            raise Refused(
-                "algo.munchausen needs a softmax policy; say algo.soft_temperature=0.03 (Vieillard et al. 2020)"
-            )
+            raise Refused("algo.munchausen needs a softmax policy; say algo.soft_temperature=0.03 (as in its paper)")
         if self.rescale and self.soft_temperature:
             raise Refused("algo.rescale: rescaled values don't fit the entropy of algo.soft_temperature; say 0 for one")
 
@@ -95,18 +93,18 @@ class Policy(NetworkPolicy):
         """The values of the actions `[E, A]`, given what the network says of them."""
         return out
 
+    def drawn(self, obs: Obs, last: Last | None) -> tuple[Array, Columns]:
+        """As `forward`, by a network whose noise is drawn anew."""
+        features, memory = self.encoder(obs, last)
+        return self.expected(self.q(features, self.rng)), memory
+
     def act(self, obs: Obs, last: Last | None = None) -> Columns:
-        if self.config.noisy:
-            features, memory = self.encoder(obs, last)
-            values = self.expected(self.q(features, self.rng))
-        else:
-            values, memory = self.forward(obs, last)
+        values, memory = self.drawn(obs, last) if self.config.noisy else self.forward(obs, last)
         values = allowed(values, obs)
         is_random = self.rng.random(len(values)) < self.epsilon
+        best = values.argmax(-1)
         if self.is_boltzmann:
             best = sample_choices(values / self.temperature, self.action.choices, self.rng)
-        else:
-            best = values.argmax(-1)
         return {"action": np.where(is_random, self.draw(obs), best), **memory}
 
     def priorities(self, rows: Columns) -> Array:
@@ -128,13 +126,12 @@ class Algorithm(NetworkAlgorithm):
         mean = self.build({"online": head, **sigma}, policy=("online", *sigma), lr=config.lr)["online"]
         self.online = QNetwork(shape, mean, self.params["sigma"] if config.noisy else None)
         self.online.init()
-        self.target = QNetwork(
-            shape, self.target_of("online", mean), self.params.target("sigma").part if config.noisy else None
-        )
+        target = self.target_of("online", mean)
+        self.target = QNetwork(shape, target, self.params.target("sigma").part if config.noisy else None)
         self.chooser = self.online
         if config.noisy:
             self.chooser = QNetwork(shape, mean, self.params["sigma"])
-            self.noise = self.params.generator("noise", self.seed + 1)
+            self.normals = self.params.generator("noise", self.seed + 1)
 
     def update(self, batch: Batch, counts: Counts) -> Update:
         config = self.config
@@ -145,7 +142,7 @@ class Algorithm(NetworkAlgorithm):
         rows["next_obs"] = view.next_obs if config.double else None
         if config.noisy:
             size, device = (3, self.online.shape.noise_size), self.context.device
-            rows["noise"] = torch.randn(size, generator=self.noise, device=device)  # the same for all trainers
+            rows["noise"] = torch.randn(size, generator=self.normals, device=device)  # the same for all trainers
         metrics, error_size, d_obs = self.gradients(rows)
         self.step(view, d_obs, metrics["q_loss"])
         if (counts.opt_steps + 1) % config.target_period == 0:
