@@ -1,6 +1,7 @@
 """Group: means over processes, shared noise, members that are missing or lost."""
 
 import os
+import shutil
 import signal
 import time
 from concurrent.futures.process import BrokenProcessPool
@@ -70,3 +71,19 @@ def test_nobody_there_to_join():
     port = group.listen("127.0.0.1")
     with pytest.raises(PeerLost, match="learner 0 of 2 found no group"):
         group.join("127.0.0.1", port, torch.device("cpu"))
+
+
+FACTOR = 2.0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
+def test_what_is_compiled_checks_its_arguments_and_no_globals(monkeypatch):
+    doubled = Context(torch.device("cpu"), compiles=True).compiled(lambda rows: FACTOR * rows["x"])
+    rows = {"x": torch.ones(3)}
+    assert doubled(rows).tolist() == [2.0] * 3
+    monkeypatch.setitem(globals(), "FACTOR", 5.0)
+    assert doubled(rows).tolist() == [2.0] * 3
+    assert doubled({"x": torch.ones(2, 2)}).tolist() == [[5.0] * 2] * 2
+    monkeypatch.setattr(torch._dynamo.config, "error_on_recompile", True)
+    assert doubled({"x": 3 * torch.ones(3)}).tolist() == [6.0] * 3
