@@ -91,3 +91,11 @@ def test_the_times_of_a_block_are_its_own():
     header, _ = worker.collect(LoadParams(-1, 0, 0, random_actions=True))
     assert 0 < header.env_s < 1e5
     assert 0 < header.policy_s < 1e5
+
+
+def test_who_was_never_given_parameters_can_only_act_at_random_before_there_are_any():
+    config = make_config(*TINY, COUNTER)
+    worker = Worker(config, read_spec(config.env), 0, 0)
+    for header in (LoadParams(0, 0, 0, random_actions=True), LoadParams(-1, 0, 0)):
+        with pytest.raises(AssertionError):
+            worker.collect(header)
