@@ -165,9 +165,10 @@ class Algorithm(NetworkAlgorithm):
         if "weight" in rows:
             loss, slope = rows["weight"] * loss, (rows["weight"] * slope.t()).t()
         d_out = self.to_action(out, action, slope / len(slope))
-        d_obs = self.online.backward(trace, d_out, to_inputs=not self.encoder.is_plain)
+        learns = not self.encoder.is_plain
+        d_obs = self.online.backward(trace, d_out, to_inputs=learns)
         metrics = {"q_loss": loss.mean(), "q_mean": self.expected(self.distribution(q)).mean()}
-        return metrics, error_size, d_obs
+        return metrics, error_size, d_obs if learns else None
 
     def next_values(self, rows: Batch) -> "tuple[torch.Tensor, torch.Tensor]":
         """Rewards `[N]` and values of next_obs: those of the best action, or the soft ones' mean with their entropy."""
