@@ -60,11 +60,8 @@ class Config(LearnerConfig):
     def __post_init__(self) -> None:
         if self.munchausen and not self.soft_temperature:
             raise Refused("algo.munchausen needs a softmax policy; say algo.soft_temperature=0.03 (as in its paper)")
-<<<<<<< HEAD
         if self.rescale and self.soft_temperature:
             raise Refused("algo.rescale: rescaled values don't fit the entropy of algo.soft_temperature; say 0 for one")
-=======
->>>>>>> 66252c9 (DQN: a line within its length, for the count of lines that are shared)
 
     @property
     def outputs(self) -> int:
