@@ -59,9 +59,7 @@ class Config(LearnerConfig):
 
     def __post_init__(self) -> None:
         if self.munchausen and not self.soft_temperature:
-            raise Refused(
-                "algo.munchausen needs a softmax policy; say algo.soft_temperature=0.03 (Vieillard et al. 2020)"
-            )
+            raise Refused("algo.munchausen needs a softmax policy; say algo.soft_temperature=0.03 (as in its paper)")
         if self.rescale and self.soft_temperature:
             raise Refused("algo.rescale: rescaled values don't fit the entropy of algo.soft_temperature; say 0 for one")
 
@@ -98,18 +96,18 @@ class Policy(NetworkPolicy):
         """The values of the actions `[E, A]`, given what the network says of them."""
         return out
 
+    def drawn(self, obs: Obs, last: Last | None) -> tuple[Array, Columns]:
+        """As `forward`, by a network whose noise is drawn anew."""
+        features, memory = self.encoder(obs, last)
+        return self.expected(self.q(features, self.rng)), memory
+
     def act(self, obs: Obs, last: Last | None = None) -> Columns:
-        if self.config.noisy:
-            features, memory = self.encoder(obs, last)
-            values = self.expected(self.q(features, self.rng))
-        else:
-            values, memory = self.forward(obs, last)
+        values, memory = self.drawn(obs, last) if self.config.noisy else self.forward(obs, last)
         values = allowed(values, obs)
         is_random = self.rng.random(len(values)) < self.epsilon
+        best = values.argmax(-1)
         if self.is_boltzmann:
             best = sample_choices(values / self.temperature, self.action.choices, self.rng)
-        else:
-            best = values.argmax(-1)
         return {"action": np.where(is_random, self.draw(obs), best), **memory}
 
     def priorities(self, rows: Columns) -> Array:
@@ -176,9 +174,10 @@ class Algorithm(NetworkAlgorithm):
         if "weight" in rows:
             loss, slope = rows["weight"] * loss, (rows["weight"] * slope.t()).t()
         d_out = self.to_action(out, action, slope / len(slope))
-        d_obs = self.online.backward(trace, d_out, to_inputs=not self.encoder.is_plain)
+        learns = not self.encoder.is_plain
+        d_obs = self.online.backward(trace, d_out, to_inputs=learns)
         metrics = {"q_loss": loss.mean(), "q_mean": self.expected(self.distribution(q)).mean()}
-        return metrics, error_size, d_obs
+        return metrics, error_size, d_obs if learns else None
 
     def next_values(self, rows: Batch) -> "tuple[torch.Tensor, torch.Tensor]":
         """Rewards `[N]` and values of next_obs: those of the best action, or the soft ones' mean with their entropy."""

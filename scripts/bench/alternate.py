@@ -6,6 +6,7 @@ without using a core while another has its turn.
 """
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -86,18 +87,36 @@ def alternate(
 
 
 def table(results: Mapping[str, Sequence[Figures]], ours: str = "ours") -> str:
-    """Markdown: median, least and most of each figure, and the median over the rounds of ours / theirs."""
-    lines = ["| figure | side | median | min - max | ours / theirs (min - max) |", "| --- | --- | --- | --- | --- |"]
+    """Markdown: median, least and most of each figure, and the median over the rounds of ours / theirs.
+
+    The last column is an interval that has the ratios' true median in it with at least 95% (from six rounds on).
+    """
+    head = ("figure", "side", "median", "min - max", "ours / theirs (min - max)", "95% of the median ratio")
+    lines = [f"| {' | '.join(head)} |", f"| {' | '.join('---' for _ in head)} |"]
     for figure in results[ours][0]:
         for side, rounds in results.items():
             values = [one[figure] for one in rounds if figure in one]
             if not values:
                 continue
             ratios = [own[figure] / one[figure] for own, one in zip(results[ours], rounds, strict=True)]
-            last = "" if side == ours else f"{median(ratios):.2f} ({min(ratios):.2f} - {max(ratios):.2f})"
+            low, high = median_interval(ratios)
+            last = f"{median(ratios):.2f} ({min(ratios):.2f} - {max(ratios):.2f}) | {low:.3f} - {high:.3f}"
+            last = " | " if side == ours else last
             spread = f"{_short(min(values))} - {_short(max(values))}"
             lines.append(f"| {figure} | {side} | {_short(median(values))} | {spread} | {last} |")
     return "\n".join(lines)
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float]:
+    """The two of these values, equally far from both ends, between which the true median is with at least 95%.
+
+    Each value lies below the true median with one half: the number below is binomial. Fewer than six: least and most.
+    """
+    ordered, left_out, outside = sorted(values), 0, 0.0
+    while (outside := outside + 2 * math.comb(len(ordered), left_out) / 2 ** len(ordered)) <= 0.05:
+        left_out += 1
+    end = max(0, left_out - 1)
+    return ordered[end], ordered[-1 - end]
 
 
 def peer_python(venv: Path) -> Path:

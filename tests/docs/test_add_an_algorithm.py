@@ -227,3 +227,18 @@ def test_compiled_it_trains_from_the_command_line(folder, start):
 def test_two_trainers_share_its_batches_from_the_command_line(folder, start):
     run = start("env=Pendulum-v1", "algo=my_td3", "mode=sync", "worker.num=1", "trainer.num=2", *SHORT)
     assert run.wait(240.0) == 0, run.err
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mode", ["single", "sync", "async"])
+def test_it_reaches_its_goal_by_the_command_of_the_page(folder, start, mode):
+    _, *words = DOC.read_text().rpartition("## Measured")[2].split("```")[1].replace("\\\n", " ").split()
+    args = [f"mode={mode}" if word.startswith("mode=") else word for word in words]
+    args = [word for word in args if word != "worker.num=2" or mode != "single"]
+    run = start(*args, "ray.object_store_mb=200")
+    assert run.wait(500.0) == 0, run.err
+    summary = json.loads((run.folder / "summary.json").read_text())
+    assert summary["best_return"] >= -200
+    assert summary["time_to_return_env_steps"] is not None

@@ -1,6 +1,7 @@
 """Group: means over processes, shared noise, members that are missing or lost."""
 
 import os
+import shutil
 import signal
 import time
 from concurrent.futures.process import BrokenProcessPool
@@ -70,3 +71,34 @@ def test_nobody_there_to_join():
     port = group.listen("127.0.0.1")
     with pytest.raises(PeerLost, match="learner 0 of 2 found no group"):
         group.join("127.0.0.1", port, torch.device("cpu"))
+
+
+FACTOR = 2.0
+
+
+class Scale:
+    def __init__(self, size, offset):
+        self.offset, self.weight = offset, torch.ones(size)
+
+    def of(self, rows):
+        return FACTOR * self.weight * rows["x"] + self.offset
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
+def test_what_is_compiled_checks_arguments_and_plain_values_but_neither_globals_nor_its_own_tensors(monkeypatch):
+    compiled = Context(torch.device("cpu"), compiles=True).compiled
+    one, other = Scale(3, 0.0), Scale(2, 1.0)
+    of_one, of_other = compiled(one.of), compiled(other.of)
+    rows = {"x": torch.ones(3)}
+    assert of_one(rows).tolist() == [2.0] * 3
+    assert of_other({"x": torch.ones(2)}).tolist() == [3.0] * 2  # it shares the code, and not what was compiled of it
+    monkeypatch.setitem(globals(), "FACTOR", 5.0)
+    one.weight += 1.0
+    assert of_one(rows).tolist() == [4.0] * 3
+    assert of_one({"x": torch.ones(2, 3)}).tolist() == [[10.0] * 3] * 2  # another shape: compiled anew
+    one.offset = 1.0
+    assert of_one(rows).tolist() == [11.0] * 3
+    monkeypatch.setattr(torch._dynamo.config, "error_on_recompile", True)
+    one.weight = one.weight.double()[:, None].float()[:, 0]
+    assert of_one({"x": 3 * torch.ones(3)}).tolist() == [31.0] * 3

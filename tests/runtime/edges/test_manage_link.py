@@ -104,6 +104,16 @@ def test_reports_do_not_wait_for_an_evaluation_and_answers_come_back(clock):
     assert (done, link.under_way()) == (["the folder"], [])
 
 
+@pytest.mark.parametrize(("answer", "told"), [(("cpu",), ("cpu",)), (None, ())])
+def test_what_its_process_has_used_is_told(clock, answer, told):
+    handle, heard = Handle(clock, used=answer), []
+    link = linked(handle)
+    link.used(heard.append)
+    assert (handle.calls, heard) == ([("used",)], [])
+    pass_time(link, clock, 1.0)
+    assert heard == [told]
+
+
 def test_what_is_sent_before_manage_can_start_is_kept_in_order(clock):
     handle, done = Handle(clock, commit="the folder"), []
     link = linked(None, None, None, None, handle)

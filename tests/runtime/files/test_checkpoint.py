@@ -134,3 +134,11 @@ def test_write_json_replaces_and_leaves_no_draft(tmp_path):
     with pytest.raises(TypeError):
         write_json(tmp_path / "run.json", {"a": object()})
     assert json.loads((tmp_path / "run.json").read_text()) == {"a": 2}
+
+
+def test_a_link_that_a_killed_process_left_half_made_is_no_matter(tmp_path):
+    (tmp_path / "step_1").mkdir()
+    (tmp_path / f".last.{os.getpid()}").symlink_to("gone")
+    point(tmp_path, "last", tmp_path / "step_1")
+    assert (tmp_path / "last").resolve() == (tmp_path / "step_1").resolve()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["last", "step_1"]

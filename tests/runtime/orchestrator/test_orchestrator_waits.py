@@ -191,7 +191,10 @@ def stopped(build_graph, *overrides):
 def test_a_rescue_saves_everything_but_the_workers(build_graph, monkeypatch):
     graph = stopped(build_graph)
     monkeypatch.setattr(module, "now", lambda: 500.0)
+    said = []
+    graph.reports.ending = said.append
     graph.rescue()
+    assert said == ["what can be saved"]
     assert not graph.saver.busy
     assert graph.deadline == 500.0 + RESCUE_S
     graph.close("failed")
@@ -226,8 +229,11 @@ def test_the_end_publishes_reports_saves_and_evaluates_the_last_weights(build_gr
     graph.manage.finish = lambda *args, is_over: finished.append((args, is_over))
     send = graph.reports.send
     graph.reports.send = lambda header: (sent.append(header), send(header))
+    said = []
+    graph.reports.ending = said.append
     assert graph.trainer_facts is None
     graph.finish()
+    assert said == ["the last checkpoint", "the last evaluation"]
     newest = graph.learning.params_header
     assert newest.opt_steps == graph.progress.opt_steps > 0
     assert sent == [newest]

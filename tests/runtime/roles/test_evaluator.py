@@ -154,3 +154,10 @@ def test_with_exploration_values_it_acts_as_a_worker_does():
     assert Evaluator(config, spec, [1, 2, 3], {"epsilon": 1.0}).evaluate(params).lengths.tolist() == scores[2]
     evaluator = Evaluator(config, spec, [4, 2, 3], {"epsilon": 1.0})
     assert evaluator.evaluate(params).lengths.tolist()[1:] != scores[2][1:]
+
+
+def test_who_watches_sees_the_beginning_and_each_step_of_the_longest_episode():
+    evaluator, params, _ = make(seeds=(2, 0))  # three steps and one
+    seen = []
+    evaluator.evaluate(params, watch=lambda: seen.append([env.raw.unwrapped.count for env in evaluator.envs]))
+    assert seen == [[0, 0], [1, 1], [2, 1], [3, 1]]

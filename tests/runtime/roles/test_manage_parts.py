@@ -12,6 +12,9 @@ from graphs import COUNTER, TINY, make_config
 from drl_cli.envs.make import read_spec
 from drl_cli.runtime.files.checkpoint import make_draft, read_arrays, read_manifest
 from drl_cli.runtime.messages import LoadParams
+from drl_cli.runtime.orchestrator import orchestrator
+from drl_cli.runtime.roles import recording
+from drl_cli.runtime.roles.evaluator import Score
 from drl_cli.runtime.roles.manage import MANAGE_LOCK, Manage
 from drl_cli.runtime.roles.recording import hyperparameters
 from drl_cli.utils.locks import lock
@@ -90,3 +93,19 @@ def test_hyperparameters_are_the_configs_values_by_name():
     assert flat["network.hidden"] == str(config.network.hidden)
     assert flat["logger.tensorboard"] is False
     assert all(isinstance(value, bool | int | float | str) for value in flat.values())
+
+
+def test_its_last_words_are_what_was_not_said_yet(manage):
+    manage.recording.warn("a problem")
+    assert manage.close("done") == ["a problem"]
+
+
+def test_recorders_end_well_before_the_orchestrator_gives_manage_up():
+    assert recording.CLOSE_S <= orchestrator.CLOSE_S - 2
+
+
+def test_of_the_best_models_as_many_are_kept_as_of_checkpoints(manage):
+    manage._play = lambda part, params: Score(np.full(2, params.mean()), np.ones(2, np.int64), 0)
+    for version in (1, 2, 3):
+        manage.evaluate(LoadParams(version, version, 10 * version), np.full(3, version, np.float32))
+    assert sorted(path.name for path in manage.checkpoints.iterdir()) == ["best", "step_000000030-best"]

@@ -9,6 +9,7 @@ from drl_cli.replay.store import RingStore
 from drl_cli.replay.tables import ReplayTable
 from drl_cli.runtime.messages import BatchTrainingData, Block, InsertTransition, SampleBatch, UpdatePriority
 from drl_cli.runtime.roles import trajectory_manager as module
+from drl_cli.runtime.roles.normalization import Layout
 from drl_cli.runtime.roles.trajectory_manager import TrajectoryManager
 from drl_cli.types import Column
 
@@ -166,3 +167,21 @@ def test_messages_that_ray_makes_read_only_are_welcome():
     manager.update_priorities(UpdatePriority(0, header.row_ids, priorities))
     rated = manager.table.sampler.tree.values[np.unique(header.row_ids)]
     assert rated == pytest.approx(np.full(len(rated), 3.0), rel=1e-5)
+
+
+def test_inserted_rows_count_for_what_is_normalised_by():
+    store = RingStore({"obs": Column((), "float32"), "reward": Column((), "float32")}, 10)
+    table = ReplayTable(store, Uniform(np.random.default_rng(0)))
+    manager = TrajectoryManager(table, layout=Layout({"": ()}, True))
+    for number, reward in enumerate((2.0, 4.0)):
+        rows = {"obs": np.arange(4, dtype=np.float32), "reward": np.full(4, reward, np.float32)}
+        manager.insert(message((0, 0, number)), rows)
+    assert (manager.moments.count, manager.moments.mean.tolist()) == (8, [1.5, 3.0])
+
+
+def test_a_save_ends_with_its_files(tmp_path):
+    manager = make()
+    manager.insert(message((0, 0, 0)), columns())
+    manager.begin_save(str(tmp_path), None)
+    parts = [manager.save_part() for _ in range(2)]
+    assert {*next(filter(None, parts))} == {path.name for path in tmp_path.iterdir()} != set()

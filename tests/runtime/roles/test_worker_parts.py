@@ -7,6 +7,7 @@ from drl_cli.envs.make import read_spec
 from drl_cli.replay.builders import NStepBuilder, RatedBuilder, RolloutBuilder
 from drl_cli.replay.frame_builder import FrameBuilder
 from drl_cli.replay.sequences import SequenceBuilder
+from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.roles.worker import Worker, make_builder
 
 FRAMES = ("env=drl_cli.envs.probes:Frames-v0", "algo=dqn")
@@ -81,3 +82,20 @@ def test_how_it_explores_is_in_its_log(caplog, exploration, said):
     worker.envs.close = lambda: closed.append(close())
     worker.close()
     assert closed == [None]
+
+
+def test_the_times_of_a_block_are_its_own():
+    config = make_config(*TINY, COUNTER)
+    worker = Worker(config, read_spec(config.env), 0, 0)
+    worker.env_s = worker.policy_s = 1e6
+    header, _ = worker.collect(LoadParams(-1, 0, 0, random_actions=True))
+    assert 0 < header.env_s < 1e5
+    assert 0 < header.policy_s < 1e5
+
+
+def test_who_was_never_given_parameters_can_only_act_at_random_before_there_are_any():
+    config = make_config(*TINY, COUNTER)
+    worker = Worker(config, read_spec(config.env), 0, 0)
+    for header in (LoadParams(0, 0, 0, random_actions=True), LoadParams(-1, 0, 0)):
+        with pytest.raises(AssertionError):
+            worker.collect(header)
