@@ -82,9 +82,6 @@ OWN = "--config-dir conf"
 BAD = "--config-dir bad"
 
 NAMES = [
-    ("env=ALE/Pong-v5", 3, "ALE/Pong-v5 needs ale_py:  pip install 'drl-cli[atari]'   then env=ale_py:ALE/Pong-v5"),
-    ("env=PongNoFrameskip-v4", 3, "PongNoFrameskip-v4 is now ALE/Pong-v5, which needs ale_py:  pip install"),
-    ("env=Breakout-v4", 3, "Breakout-v4 is now ALE/Breakout-v5, which needs ale_py"),
     ("env=MiniGrid-Empty-5x5-v0", 3, "pip install minigrid   then env=minigrid:MiniGrid-Empty-5x5-v0"),
     ("env=BabyAI-GoToObj-v0", 3, "BabyAI-GoToObj-v0 needs minigrid"),
     ("env=highway-v0", 3, "pip install highway-env   then env=highway_env:highway-v0"),
