@@ -69,7 +69,7 @@ FILES = {
     "bad/experiment/absent.yaml": "# @package _global_\ndefaults:\n  - override /mode: nosuch\n",
     "bad/experiment/loop.yaml": "# @package _global_\nalgo:\n  lr: ${algo.nosuch}\n",
     "same/env/hardly.yaml": (
-        "name: hardly\nid: Pendulum-v1\nkwargs: {}\nmax_episode_steps: null\nreward_scale: 1.0\n"
+        "name: hardly\nid: Pendulum-v1\nkwargs: {}\nmax_episode_steps: null\nreward_clip: null\nreward_scale: 1.0\n"
         "frame_stack: auto\nnormalize_obs: false\nnormalize_reward: false\nbackend: gymnasium\nwrappers: []\n"
     ),
     "same/env/LunarLander.yaml": "defaults: [hardly]\nname: same\n",

@@ -1,6 +1,7 @@
 """Atari games: Gymnasium's preprocessing frame by frame, lives, protocols, and episodes that are brought back."""
 
 import hashlib
+from itertools import pairwise
 
 import gymnasium
 import numpy as np
@@ -68,12 +69,15 @@ def test_frames_are_those_that_gymnasiums_were(game, digest):
 
 def test_an_observation_is_not_changed_afterwards():
     env = make()
-    first, _ = env.reset(seed=0)
-    kept = first.copy()
-    second = env.step(1)[0]
-    np.testing.assert_array_equal(first, kept)
-    np.testing.assert_array_equal(second[:-1], first[1:])
-    assert not np.array_equal(second[-1], first[-1])
+    seen = [env.reset(seed=0)[0]]
+    kept = [seen[0].copy()]
+    for _ in range(2):
+        seen.append(env.step(1)[0])
+        kept.append(seen[-1].copy())
+    np.testing.assert_array_equal(seen, kept)
+    for before, after in pairwise(seen):
+        np.testing.assert_array_equal(after[:-1], before[1:])
+        assert not np.array_equal(after[-1], before[-1])
 
 
 def test_a_game_of_five_lives_loses_four_of_them_before_it_ends():

@@ -98,18 +98,16 @@ def test_a_window_of_several_steps_ends_with_a_life_and_none_begins_before_the_n
 )
 @pytest.mark.parametrize("algo", [("algo.n_step=1",), ("algo=ppo", "algo.minibatch_size=8")])
 def test_what_is_learned_from_is_cut_and_what_is_reported_is_not(overrides, learned, algo):
-    one = worker(*algo, *overrides)
-    if "algo=ppo" in algo:
-        pytest.importorskip("torch")
-        size = one.policy.shapes
-        params = np.zeros(sum(int(np.prod(shape)) for shape in size), np.float32)
+    one = worker(*algo, "worker.block_rows=22", *overrides)
+    if "algo=ppo" in algo:  # it has no random actions
+        params = np.zeros(sum(int(np.prod(shape)) for shape in one.policy.shapes), np.float32)
         header, rows = one.collect(LoadParams(0, 0, 0), params)
         episodes = header.episodes
     else:
         episodes, rows = collected(one)
     assert set(rows["reward"].tolist()) == {learned}
-    assert {episode.ret for episode in episodes} == {120.0}
-    assert set(one.last.reward.tolist()) <= {0.0, 10.0}
+    assert [episode.ret for episode in episodes] == [120.0]
+    assert one.last.reward.tolist() == [10.0]  # what a policy with a memory is told
 
 
 def test_cuts_are_on_both_sides(monkeypatch):
