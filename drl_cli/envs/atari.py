@@ -10,7 +10,7 @@ from gymnasium.utils import seeding
 
 from drl_cli.envs.area import AreaResize
 from drl_cli.envs.config import EnvError
-from drl_cli.types import Array, State
+from drl_cli.types import Array, FrameStack, State
 
 SIZE = 84
 """Pixels: each side of a frame."""
@@ -87,6 +87,7 @@ class Atari(gymnasium.Env[Array, Any]):
         self._resize = AreaResize(self._ale.getScreenDims(), SIZE)
         self._frames = np.zeros((stack, SIZE, SIZE), np.uint8)
         self._lives = 0
+        self.frame_stack = FrameStack(0, stack)
         self.observation_space = Box(0, 255, self._frames.shape, np.uint8)
         self.action_space = Discrete(len(self._actions))
 

@@ -140,6 +140,10 @@ def test_episodes_are_brought_back(protocol):
     assert len(first.take_episodes()) >= 2
 
 
+def test_the_stack_is_known_of_a_game_that_begins_with_a_black_screen():
+    assert read_spec(config("KungFuMaster")).frame_stacks == {"": FrameStack(0, 4)}
+
+
 def test_each_frame_is_kept_once():
     made, codec = config("Pong"), make_codec("none")
     spec = read_spec(made)
