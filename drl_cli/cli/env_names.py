@@ -29,6 +29,7 @@ def check_env(name: str, ours: Sequence[str]) -> None:
     if old := OLD_ATARI.fullmatch(name):
         new = f"ALE/{old['game'] or old['known']}-v5"
         say_package(new, f"{name} is now {new}, which")
+        raise UsageError(f"{name} is now {new}; say env={new}")
     if name and exists(name):
         return
     say_package(name, name)
@@ -48,7 +49,10 @@ def check_env(name: str, ours: Sequence[str]) -> None:
 
 
 def say_package(name: str, subject: str) -> None:
-    """Raise UsageError where a known package has the environment: to install it (exit 3), or to name its module."""
+    """Raise UsageError where a known package has the environment: to install it (exit 3), or to name its module.
+
+    Of a game that is made here no module is named: where its package is there, nothing is raised.
+    """
     from drl_cli.envs.catalog import package_of
 
     if (package := package_of(name)) is None:
@@ -56,7 +60,10 @@ def say_package(name: str, subject: str) -> None:
     module = package.module
     if source_file(module) is None:
         quoted = f"'{package.install}'" if "[" in package.install else package.install
-        raise UsageError(f"{subject} needs {module}:  pip install {quoted}   then env={module}:{name}", MISSING)
+        then = "" if package.is_ours else f"   then env={module}:{name}"
+        raise UsageError(f"{subject} needs {module}:  pip install {quoted}{then}", MISSING)
+    if package.is_ours:
+        return
     raise UsageError(f"{name} is of the module {module}, which has to be named: env={module}:{name}")
 
 

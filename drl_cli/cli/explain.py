@@ -110,12 +110,19 @@ def job_layers() -> list[Layer]:
 def tuned_line(plain: Mapping[str, Any]) -> str | None:
     """`tuned sac-Pendulum-v1: 13 values`, those of the set that hold; None without one. Within a Hydra job."""
     option = _choices().get("tuned")
-    file = _file(f"tuned/{option}")
-    if file is None:
+    if option is None:
         return None
-    values, have = dict(_leaves(OmegaConf.to_container(OmegaConf.load(file)))), dict(_leaves(plain))
+    values, have = _tuned_values(option), dict(_leaves(plain))
     holding = sum(have.get(key) == value for key, value in values.items())
     return f"tuned {option}: {holding} value{'s' * (holding > 1)}" if holding else None
+
+
+def _tuned_values(option: str) -> dict[str, Any]:
+    """Of a set's yaml and of those that it builds on, by key."""
+    file = _file(f"tuned/{option}")
+    node: Any = {} if file is None else OmegaConf.to_container(OmegaConf.load(file))
+    bases = [base for base in node.pop("defaults", ()) if isinstance(base, str) and base != "_self_"]
+    return {key: value for base in bases for key, value in _tuned_values(base).items()} | dict(_leaves(node))
 
 
 def _choices() -> dict[str, str]:

@@ -76,12 +76,16 @@ def register() -> None:
 
 
 def env_options(name: str) -> dict[str, object]:
-    """Those of a file in conf/env, with their plain values."""
+    """Those of a file in conf/env, with their plain values; an Atari game has those of Pong."""
+    if name.startswith("ALE/"):
+        pong = yaml.safe_load((conf_dir() / "env" / "Pong.yaml").read_text())
+        return {**pong, "name": name, "id": name}
     return {
         "name": name,
         "id": name,
         "kwargs": {},
         "max_episode_steps": None,
+        "reward_clip": None,
         "reward_scale": 1.0,
         "frame_stack": "auto",
         "normalize_obs": False,

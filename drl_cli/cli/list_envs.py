@@ -12,12 +12,15 @@ def answer(args: Sequence[str]) -> list[str]:
     """What `drl-list envs` prints: those of conf/env first; raises UsageError where it is given options."""
     if args:
         raise UsageError(f"drl-list envs takes no options, got {' '.join(args)}")
-    from drl_cli.envs.catalog import entries  # it imports gymnasium
+    from drl_cli.envs.catalog import entries, missing_package  # it imports gymnasium
 
     found = entries()
-    missing = {entry.id: entry.missing for entry in found}
+    needed_by = {entry.id: entry.missing for entry in found}
     ids = {name: yaml.safe_load((conf_dir() / "env" / f"{name}.yaml").read_text())["id"] for name in options("env")}
-    rows = [(name, missing.get(id), f"conf/env, {id}") for name, id in ids.items()]
+    for id in ids.values():
+        if package := missing_package(id):
+            needed_by[id] = package.install
+    rows = [(name, needed_by.get(id), f"conf/env, {id}") for name, id in ids.items()]
     rows += [(entry.id, entry.missing, entry.family) for entry in found]
     width = max(len(name) for name, *_ in rows)
     tuned = _tuned()

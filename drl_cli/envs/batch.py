@@ -40,6 +40,7 @@ class Step:
     """One step of all environments, `[E, ...]`; `next_obs` is the true final observation where an episode ended.
 
     Where `valid` is False no step was taken: the environment failed, its episode is over, and it has begun another.
+    `terminated` is what is learned from: also where a life was lost and the episode goes on.
     """
 
     reward: Array
@@ -83,6 +84,9 @@ class EnvBatch(Finished):
     `max_rebuilds` times, after that, or when one can't be made anew, EnvFault is raised. It is raised at once where
     none of them can take its first step.
 
+    An environment that says it has an `episodic_life` marks the steps that cost a life in their info, `life_lost`:
+    nothing that comes after such a step counts for its value, but the episode goes on.
+
     `begun` are the environments in which the last step began an episode. `calls` is odd while an environment is called.
     """
 
@@ -99,6 +103,7 @@ class EnvBatch(Finished):
         self._returns = [0.0] * len(seeds)
         self._lengths = [0] * len(seeds)
         self._infos: list[Any] = [None] * len(seeds)  # of the last step; Any: what environments give
+        self._has_lives = bool(getattr(self.envs[0].raw.unwrapped, "episodic_life", False))
         self._renewed = [0] * len(seeds)
         self._rebuilds, self._first_fault = 0, ""
         self._has_stepped = False  # any of them, ever
@@ -132,6 +137,9 @@ class EnvBatch(Finished):
         for path, part in next_parts.items():
             self._parts[path][:] = part
         self._begin_episodes(step, faults)
+        if self._has_lives:
+            lost = [i for i in range(size) if step.valid[i] and self._infos[i].get("life_lost")]
+            step.terminated[lost] = True
         for i, fault in faults.items():
             if not np.isfinite(actions[i]).all():
                 fault = because("the policy's action is not finite", fault)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import gymnasium
 
+from drl_cli.envs.games import LIBRARIES, games
+
 NEEDS = {
     "box2d": ("Box2D", "gymnasium[box2d]"),
     "mujoco": ("mujoco", "drl-cli[mujoco]"),
@@ -28,9 +30,20 @@ class Package:
     install: str
     example: str | None = None
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether its environments are made here, so that `env=` takes an id without the module."""
+        return any(library.module == self.module for library in LIBRARIES)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it is installed."""
+        return _is_there(self.module)
+
 
 PACKAGES = (
     Package(r"ALE/.*", "ale_py", "drl-cli[atari]", "ALE/Pong-v5"),
+    Package(r"MinAtar/.*", "minatar", "drl-cli[minatar]", "MinAtar/Breakout-v1"),
     Package(r"(MiniGrid|BabyAI)-.*", "minigrid", "minigrid", "MiniGrid-Empty-5x5-v0"),
     Package(
         r"(highway|highway-fast|merge|roundabout|parking|intersection|racetrack)-.*",
@@ -50,7 +63,7 @@ PACKAGES = (
     Package(r"FlappyBird-v\d+", "flappy_bird_gymnasium", "flappy-bird-gymnasium"),
     Package(r"Meta-World/.*", "metaworld", "metaworld"),
 )
-"""Packages that are known here; `env=` takes module:Id."""
+"""Packages that are known here; `env=` takes module:Id, but for those that are ours."""
 
 
 @dataclass(frozen=True)
@@ -63,14 +76,21 @@ class Entry:
 
 
 def entries() -> list[Entry]:
-    """All that Gymnasium has, but for those that it only names to say that they are gone; then one of each package."""
+    """All that Gymnasium has, but for those that it only names to say that they are gone; then what packages bring."""
     listed = [package for package in PACKAGES if package.example is not None]
-    return [*sorted(_registered(), key=lambda entry: entry.id), *map(_of_package, listed)]
+    of_packages = [entry for package in listed for entry in _of_package(package)]
+    return [*sorted(_registered(), key=lambda entry: entry.id), *of_packages]
 
 
 def package_of(name: str) -> Package | None:
     """The package that has environments with such names."""
     return next((package for package in PACKAGES if re.fullmatch(package.names, name)), None)
+
+
+def missing_package(id: str) -> Package | None:
+    """That of a game which is made here; None where it is installed, and for all else."""
+    package = package_of(id)
+    return package if package is not None and package.is_ours and not package.is_there else None
 
 
 def _registered() -> Iterator[Entry]:
@@ -85,9 +105,12 @@ def _registered() -> Iterator[Entry]:
         yield Entry(id, family, None if needed is None or _is_there(needed) else install)
 
 
-def _of_package(package: Package) -> Entry:
-    module = package.module
-    return Entry(f"{module}:{package.example}", module, None if _is_there(module) else package.install)
+def _of_package(package: Package) -> list[Entry]:
+    """Its example; all that it has, where they are made here and it is installed."""
+    if package.is_ours and package.is_there:
+        return [Entry(id, package.module, None) for id in games() if re.fullmatch(package.names, id)]
+    id = package.example if package.is_ours else f"{package.module}:{package.example}"
+    return [Entry(str(id), package.module, None if package.is_there else package.install)]
 
 
 def _is_there(module: str) -> bool:

@@ -9,8 +9,9 @@ from drl_cli.utils.ranges import Count, Positive
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """The environment, and what is done to it in training only: `max_episode_steps`, `reward_scale`, `backend`.
+    """The environment, and what is done to it.
 
+    In training only: `max_episode_steps`, `reward_clip`, `reward_scale`, `backend`.
     `wrappers` belong to the environment itself, wherever it is played. `normalize_obs` and `normalize_reward` are the
     trainer's and the policy's business; replay and scores stay raw.
     """
@@ -25,10 +26,12 @@ class EnvConfig:
     normalize_reward: bool
     backend: Literal["gymnasium", "envpool"] = "gymnasium"
     wrappers: tuple[str, ...] = ()
+    reward_clip: Positive | None = None
 
     def for_evaluation(self, kwargs: Mapping[str, Any] | None = None) -> "EnvConfig":  # Any: as in `kwargs`
         """The environment as it is, with these `kwargs` beside its own or in their place."""
-        return replace(self, max_episode_steps=None, reward_scale=1.0, kwargs={**self.kwargs, **(kwargs or {})})
+        theirs = {**self.kwargs, **(kwargs or {})}
+        return replace(self, max_episode_steps=None, reward_scale=1.0, reward_clip=None, kwargs=theirs)
 
 
 class MissingExtra(Exception):

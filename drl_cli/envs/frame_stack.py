@@ -19,9 +19,12 @@ Pair = tuple[Array, Array]
 def find_frame_stacks(env: "gymnasium.Env[Any, Any]", spec: EnvSpec) -> dict[str, FrameStack]:
     """Of each image part, by its path, the stack in which each observation continues the one before; k = 1 without any.
 
-    Along the first or last axis. It is found by taking random steps. Memory is all that depends on it: replay shares
-    only frames that are equal.
+    Along the first or last axis. It is found by taking random steps, where the environment has no `frame_stack` that
+    says it. Memory is all that depends on it: replay shares only frames that are equal.
     """
+    said: Any = getattr(env.unwrapped, "frame_stack", None)  # some games show nothing new for long
+    if isinstance(said, FrameStack) and env.observation_space == env.unwrapped.observation_space:
+        return {"": said}
     images = {path: column for path, column in leaves(spec.obs).items() if _is_image(column)}
     pairs = _changes(env, spec, [path for path, column in images.items() if len(column.shape) > 2])
     return {path: _find(column.shape, pairs.get(path, [])) for path, column in images.items()}

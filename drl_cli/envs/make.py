@@ -13,10 +13,12 @@ from gymnasium.envs.registration import EnvSpec as EnvRegistration
 from gymnasium.wrappers import OrderEnforcing, TimeLimit
 
 from drl_cli.envs.actions import ActionMap, action_spec, unbounded
+from drl_cli.envs.catalog import missing_package
 from drl_cli.envs.config import EnvConfig, EnvError, MissingExtra
 from drl_cli.envs.envpool_tasks import check_spaces, find_task, make_alone
 from drl_cli.envs.faults import reset_result
 from drl_cli.envs.frame_stack import find_frame_stacks
+from drl_cli.envs.games import games
 from drl_cli.envs.observations import ObsMap, Parts, obs_spec
 from drl_cli.envs.wrap import wrap
 from drl_cli.types import Array, EnvSpec
@@ -60,6 +62,8 @@ def build(config: EnvConfig) -> "gymnasium.Env[Any, Any]":
 def _make(config: EnvConfig) -> "gymnasium.Env[Any, Any]":
     if config.backend == "envpool" and not exists(config.id):
         return make_alone(config)
+    if package := missing_package(config.id):
+        raise MissingExtra(f"{config.id} needs {package.module}:  pip install '{package.install}'")
     extra = {} if config.max_episode_steps is None else {"max_episode_steps": config.max_episode_steps}
     try:
         with warnings.catch_warnings():
@@ -79,10 +83,10 @@ def _make(config: EnvConfig) -> "gymnasium.Env[Any, Any]":
 
 
 def _found(id: str) -> str | EnvRegistration:
-    """What Gymnasium makes: a registered id, or the class or function `module:Name` where none of that name is."""
+    """What Gymnasium makes: a game, a registered id, or what `module:Name` is where no environment has that name."""
     module_name, colon, name = id.partition(":")
     if not colon:
-        return id
+        return games().get(id, id)
     module = importlib.import_module(module_name)
     made = getattr(module, name, None)
     if name in gymnasium.registry or not callable(made):
@@ -136,7 +140,7 @@ def _extra(message: str) -> tuple[str, str]:
 
 
 def exists(id: str) -> bool:
-    """Whether an id can be made: registered with Gymnasium, or `module:Id` with a module that can be found."""
+    """Whether an id can be made: a game, registered with Gymnasium, or `module:Id` with a module that can be found."""
     if ":" in id:
         module = id.split(":", 1)[0]
         try:
@@ -145,12 +149,12 @@ def exists(id: str) -> bool:
             return False
         except Exception:  # the package around it raised: who imports it will say so
             return True
-    return id in gymnasium.registry
+    return id in games() or id in gymnasium.registry
 
 
 def registered() -> list[str]:
-    """All ids that Gymnasium knows."""
-    return sorted(gymnasium.registry)
+    """All ids that Gymnasium knows, and the games."""
+    return sorted({*gymnasium.registry, *games()})
 
 
 def read_spec(config: EnvConfig, trains: bool = True) -> EnvSpec:

@@ -1,11 +1,15 @@
 """What each algorithm reaches: runs the table in learn.yaml, goes on where it stopped, and writes docs/results.md.
 
-    python scripts/bench/learn.py [--row NAME ...] [--again] [--jobs 2] [--minutes 8]
+    python scripts/bench/learn.py [--row NAME ...] [--again] [--jobs 2] [--minutes 8] [--piece 8] [--peers PEERS_VENV]
 
 Every seed is a drl-train of its own, which ends when an evaluation of 100 episodes reaches the row's threshold, or
-with its budget. Records are kept in docs/results.json, each with the fingerprint of what made it: the algorithm's
-module with all that it imports of ours, the replay and the environments; the values of its config; the versions of
-packages. A record whose fingerprint is no longer the checkout's is shown as old, and `--again` makes it anew.
+with its budget; without a threshold it is scored by its last evaluation. With `--piece` a run stops after so many
+minutes, and the next call goes on with it, as it does with one that was killed: what it needs is in outputs/learn. A
+row with `peer: sb3` is stable-baselines3's, with the same settings (sb3_dqn.py), and is made only with --peers.
+
+Records are kept in docs/results.json, each with the fingerprint of what made it: the algorithm's module with all that
+it imports of ours, the replay and the environments; the values of its config; the versions of packages. A record whose
+fingerprint is no longer the checkout's is shown as old, and `--again` makes it anew.
 """
 
 import argparse
@@ -14,9 +18,9 @@ import hashlib
 import importlib.metadata
 import json
 import platform
+import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -26,8 +30,12 @@ from typing import Any
 import numpy as np
 import yaml
 
+sys.path.insert(0, str(Path(__file__).parent))
+from alternate import peer_python
+
 ROOT = Path(__file__).resolve().parents[2]
 TABLE, RECORDS, PAGE = Path(__file__).with_suffix(".yaml"), ROOT / "docs/results.json", ROOT / "docs/results.md"
+UNFINISHED, PEER = ROOT / "outputs/learn", Path(__file__).with_name("sb3_dqn.py")
 PACKAGES = ("torch", "numpy", "gymnasium")
 GROUPS = ("env", "algo", "network", "optimizer", "orchestrator", "replay", "worker", "mode", "total_env_steps")
 """Of the config, what a result follows from."""
@@ -35,9 +43,10 @@ GROUPS = ("env", "algo", "network", "optimizer", "orchestrator", "replay", "work
 HEAD = """# Results
 
 Written by scripts/bench/learn.py from scripts/bench/learn.yaml; do not edit. A run ends when the mean return of
-100 greedy episodes reaches the threshold, or with its budget of environment steps: then it has not passed. Records that
-are `old` were made by other code, config or packages than the checkout's (fingerprint: code.config.packages). Seconds
-are of a machine that others used too.
+100 greedy episodes reaches the threshold, or with its budget of environment steps: then it has not passed. Without a
+threshold the return is that of 100 greedy episodes at the end of the budget. Records that are `old` were made by other
+code, config or packages than the checkout's (fingerprint: code.config.packages). Seconds are of a machine that others
+used too.
 
 | row | environment | threshold | passed | best return: median (quartiles) | env steps to it | seconds | made by |"""
 
@@ -64,7 +73,8 @@ def fingerprint(row: Row, common: list[str]) -> str:
     from drl_cli.cli.settings import to_yaml_keys
 
     config = to_yaml_keys(compose(overrides(row, common)))
-    code = imported([module_path(config["algo"]["name"]), "drl_cli.replay.store", "drl_cli.envs.batch"])
+    ours = [module_path(config["algo"]["name"]), "drl_cli.replay.store", "drl_cli.envs.batch"]
+    code = [PEER] if "peer" in row else imported(ours)
     packages = [platform.python_version(), *map(importlib.metadata.version, PACKAGES)]
     values = json.dumps({name: config[name] for name in GROUPS}, sort_keys=True)
     return ".".join(digest(part) for part in (b"".join(p.read_bytes() for p in code), values, str(packages)))
@@ -100,19 +110,46 @@ def due(rows: dict[str, Row], records: Records, prints: dict[str, str], again: b
     return [(name, seed) for name, row in rows.items() for seed in row["seeds"] if is_due(name, seed)]
 
 
-def play(row: Row, common: list[str], seed: int) -> Row:
-    with tempfile.TemporaryDirectory() as folder:
-        values = [*overrides(row, common), f"seed={seed}", f"stop.return={row['threshold']}", f"output_dir={folder}"]
-        command = [sys.executable, "-m", "drl_cli.cli.train", *values]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise SystemExit(f"exit code {done.returncode} of {' '.join(command)}\n{done.stdout}{done.stderr}")
-        summary = json.loads(next(Path(folder).glob("*/*/*/summary.json")).read_text())
-    return {
-        "return": round(summary["best_return"], 1),
-        "env_steps": summary["time_to_return_env_steps"],
-        "seconds": summary["time_to_return_s"] and round(summary["time_to_return_s"]),
-    }
+def play(row: Row, common: list[str], seed: int, folder: Path, piece: float) -> Row | None:
+    """A record; None where the run is to go on from what is in the folder."""
+    begun = next(folder.glob("*/*/*/run.json"), None)
+    values = [f"resume={begun.parent}"] if begun else [*overrides(row, common), f"seed={seed}", f"output_dir={folder}"]
+    if row["threshold"] is not None and not begun:
+        values.append(f"stop.return={row['threshold']}")
+    if piece < float("inf"):
+        values.append(f"stop.wall_s={60 * piece}")
+    run([sys.executable, "-m", "drl_cli.cli.train", *values])
+    summary = json.loads(next(folder.glob("*/*/*/summary.json")).read_text())
+    steps, seconds = summary["time_to_return_env_steps"], summary["time_to_return_s"]
+    if steps is None and summary["env_steps"] < row["budget"]:
+        return None
+    if row["threshold"] is None:
+        final, steps, seconds = summary["final_return"], summary["env_steps"], summary["wall_s"]
+        return {"return": round(final, 1), "env_steps": steps, "seconds": round(seconds)}
+    return {"return": round(summary["best_return"], 1), "env_steps": steps, "seconds": seconds and round(seconds)}
+
+
+def play_peer(row: Row, common: list[str], seed: int, folder: Path, piece: float, peers: Path) -> Row | None:
+    """The same of stable-baselines3."""
+    from drl_cli.cli.compose import compose
+    from drl_cli.cli.settings import to_yaml_keys
+
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = folder / "settings.json"
+    settings.write_text(json.dumps(to_yaml_keys(compose(overrides(row, common)))))
+    command = [peer_python(peers), PEER, settings, folder, "--seed", seed, "--minutes", piece]
+    done = json.loads(run([str(part) for part in command]).splitlines()[-1])
+    if "return" not in done:
+        return None
+    return {"return": round(done["return"], 1), "env_steps": done["env_steps"], "seconds": round(done["seconds"])}
+
+
+def run(command: list[str]) -> str:
+    """What it prints; raises SystemExit where it fails."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"exit code {done.returncode} of {' '.join(command)}\n{done.stdout}{done.stderr}")
+    return done.stdout
 
 
 def page(rows: dict[str, Row], records: Records, prints: dict[str, str]) -> str:
@@ -137,8 +174,7 @@ def line(name: str, row: Row, runs: list[Row], current: str) -> str:
     cells = [
         name,
         row["env"],
-        f"{row['threshold']}",
-        f"{passed} of {len(row['seeds'])}",
+        *(("-", "-") if row["threshold"] is None else (f"{row['threshold']}", f"{passed} of {len(row['seeds'])}")),
         f"{median:.1f} ({low:.1f} to {high:.1f}): {', '.join(f'{one:.1f}' for one in returns)}",
         f"{'over ' if middle > row['budget'] else ''}{min(middle, row['budget']):,}: "
         + ", ".join("-" if step is None else f"{step:,}" for step in steps),
@@ -154,6 +190,8 @@ def main() -> None:
     parser.add_argument("--again", action="store_true", help="make old records anew")
     parser.add_argument("--jobs", type=int, choices=(1, 2), default=1, help="runs at a time")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no run after so many")
+    parser.add_argument("--piece", type=float, default=float("inf"), help="minutes after which a run stops for now")
+    parser.add_argument("--peers", type=Path, help="virtual environment of the peers (requirements.txt)")
     args = parser.parse_args()
     table = yaml.safe_load(TABLE.read_text())
     rows: dict[str, Row] = table["rows"]
@@ -162,13 +200,21 @@ def main() -> None:
     records: Records = json.loads(RECORDS.read_text()) if RECORDS.exists() else {}
     prints = {name: fingerprint(row, table["common"]) for name, row in rows.items()}
     wanted = {name: row for name, row in rows.items() if args.row is None or name in args.row}
+    wanted = {name: row for name, row in wanted.items() if args.peers or "peer" not in row}
     until = time.monotonic() + 60 * args.minutes
 
-    def run(job: tuple[str, int]) -> None:
+    def make(job: tuple[str, int]) -> None:
         name, seed = job
         if time.monotonic() > until:
             return
-        record = play(rows[name], table["common"], seed) | {"fingerprint": prints[name]}
+        folder = UNFINISHED / f"{name.replace(' ', '-')}-{prints[name]}" / str(seed)
+        given = (rows[name], table["common"], seed, folder, args.piece)
+        record = play_peer(*given, args.peers) if "peer" in rows[name] else play(*given)
+        if record is None:
+            print(name, seed, "goes on with the next call", flush=True)
+            return
+        shutil.rmtree(folder)
+        record["fingerprint"] = prints[name]
         print(name, seed, record, flush=True)
         if RECORDS.exists():
             records.update(json.loads(RECORDS.read_text()))  # another that runs beside may have added some
@@ -177,7 +223,7 @@ def main() -> None:
         PAGE.write_text(page(rows, records, prints))
 
     with ThreadPoolExecutor(args.jobs) as pool:
-        list(pool.map(run, due(wanted, records, prints, args.again)))
+        list(pool.map(make, due(wanted, records, prints, args.again)))
     PAGE.write_text(page(rows, records, prints))
 
 

@@ -26,15 +26,17 @@ PER_CALL = 16  # updates in one train call: ours, and what the peers are told to
 
 @dataclass(frozen=True)
 class Case:
-    """Observations of 8 numbers, actions of 2 (or 4 choices, DQN)."""
+    """Observations of 8 numbers, actions of 2 (or 4 choices, DQN); of a board, 10x10x4 booleans and 3 choices."""
 
     algo: str
     batch: int
     hidden: tuple[int, ...]
+    board: bool = False
 
     @property
     def name(self) -> str:
-        return f"{self.algo}, batch {self.batch}, hidden {'x'.join(map(str, self.hidden))}"
+        what = ", MinAtar's boards" if self.board else ""
+        return f"{self.algo}{what}, batch {self.batch}, hidden {'x'.join(map(str, self.hidden))}"
 
 
 CASES = {
@@ -43,9 +45,11 @@ CASES = {
     "sac-400-300": Case("sac", 256, (400, 300)),
     "dqn": Case("dqn", 256, (256, 256)),
     "dqn-small": Case("dqn", 32, (64, 64)),
+    "dqn-board": Case("dqn", 32, (128,), board=True),
     "ppo": Case("ppo", 64, (64, 64)),
 }
-"""PPO learns from rollouts of 2048 rows in 10 epochs of minibatches; `sac` and `ppo` have their authors' sizes."""
+"""PPO learns from rollouts of 2048 rows in 10 epochs of minibatches; `sac` and `ppo` have their authors' sizes, and
+`dqn-board` those of MinAtar's: ours plays Breakout (extra minatar), and stable-baselines3 is the only peer."""
 
 
 def timed(train: Callable[[], int], seconds: float) -> Callable[[], Figures]:
@@ -69,7 +73,7 @@ def ours(case: Case, threads: int, overrides: list[str]) -> Callable[[], int]:
     from drl_cli.cli.compose import compose
     from drl_cli.envs.make import read_spec
 
-    env = "LunarLander" if case.algo == "dqn" else "LunarLanderContinuous"
+    env = "MinAtar-Breakout" if case.board else "LunarLander" if case.algo == "dqn" else "LunarLanderContinuous"
     values = [f"env={env}", f"algo={case.algo}", "tuned=none", f"network.hidden=[{','.join(map(str, case.hidden))}]"]
     values += ["mode=single", f"trainer.threads={threads}", "device=cpu", f"replay.capacity={ROWS}"]
     values += [f"algo.minibatch_size={case.batch}"] if case.algo == "ppo" else [f"trainer.batch_size={case.batch}"]
@@ -102,6 +106,9 @@ def peer(package: str, case: Case, threads: int) -> Callable[[], int]:
         action_space = (
             gymnasium.spaces.Discrete(4) if case.algo == "dqn" else gymnasium.spaces.Box(-1.0, 1.0, (2,), np.float32)
         )
+        if case.board:
+            observation_space = gymnasium.spaces.Box(0, 1, (10, 10, 4), np.bool_)
+            action_space = gymnasium.spaces.Discrete(3)
 
         def reset(self, **_):
             return self.observation_space.sample(), {}
@@ -111,6 +118,10 @@ def peer(package: str, case: Case, threads: int) -> Callable[[], int]:
 
     options = {"policy_kwargs": {"net_arch": list(case.hidden), "activation_fn": torso}, "batch_size": case.batch}
     options |= {"device": "cpu", "seed": 0}
+    if case.board:
+        from sb3_dqn import Small
+
+        options["policy_kwargs"]["features_extractor_class"] = Small
     kind = getattr(library, case.algo.upper())
     if case.algo == "ppo":
         model = kind("MlpPolicy", Nothing(), n_steps=2048, n_epochs=10, **options)
@@ -136,9 +147,11 @@ def fill(buffer: Any, case: Case) -> None:
 
     rng = np.random.default_rng(0)
     for array in (buffer.observations, buffer.next_observations, buffer.rewards):
-        array[:] = rng.standard_normal(array.shape).clip(-1, 1)
+        array[:] = rng.standard_normal(array.shape).clip(-1, 1)  # of a board: nearly all True
     shape = buffer.actions.shape
-    buffer.actions[:] = rng.integers(4, size=shape) if case.algo == "dqn" else rng.uniform(-1, 1, shape)
+    buffer.actions[:] = (
+        rng.integers(3 if case.board else 4, size=shape) if case.algo == "dqn" else rng.uniform(-1, 1, shape)
+    )
     buffer.full = True
 
 
@@ -166,7 +179,8 @@ def main() -> None:
     for name in args.case or CASES:
         own = [Path(__file__), "--case", name, "--threads", str(args.threads), "--seconds", str(args.seconds)]
         own += [part for value in args.set for part in ("--set", value)]
-        pythons = {side: sys.executable if side == "ours" else peer_python(args.peers) for side in sides}
+        taken = [side for side in sides if not (side == "sbx" and CASES[name].board)]
+        pythons = {side: sys.executable if side == "ours" else peer_python(args.peers) for side in taken}
         commands = {side: [python, *own, "--side", side] for side, python in pythons.items()}
         if args.before:
             for side, tree in (("ours", here), ("before", args.before.resolve())):

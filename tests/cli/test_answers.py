@@ -69,7 +69,7 @@ FILES = {
     "bad/experiment/absent.yaml": "# @package _global_\ndefaults:\n  - override /mode: nosuch\n",
     "bad/experiment/loop.yaml": "# @package _global_\nalgo:\n  lr: ${algo.nosuch}\n",
     "same/env/hardly.yaml": (
-        "name: hardly\nid: Pendulum-v1\nkwargs: {}\nmax_episode_steps: null\nreward_scale: 1.0\n"
+        "name: hardly\nid: Pendulum-v1\nkwargs: {}\nmax_episode_steps: null\nreward_clip: null\nreward_scale: 1.0\n"
         "frame_stack: auto\nnormalize_obs: false\nnormalize_reward: false\nbackend: gymnasium\nwrappers: []\n"
     ),
     "same/env/LunarLander.yaml": "defaults: [hardly]\nname: same\n",
@@ -82,9 +82,6 @@ OWN = "--config-dir conf"
 BAD = "--config-dir bad"
 
 NAMES = [
-    ("env=ALE/Pong-v5", 3, "ALE/Pong-v5 needs ale_py:  pip install 'drl-cli[atari]'   then env=ale_py:ALE/Pong-v5"),
-    ("env=PongNoFrameskip-v4", 3, "PongNoFrameskip-v4 is now ALE/Pong-v5, which needs ale_py:  pip install"),
-    ("env=Breakout-v4", 3, "Breakout-v4 is now ALE/Breakout-v5, which needs ale_py"),
     ("env=MiniGrid-Empty-5x5-v0", 3, "pip install minigrid   then env=minigrid:MiniGrid-Empty-5x5-v0"),
     ("env=BabyAI-GoToObj-v0", 3, "BabyAI-GoToObj-v0 needs minigrid"),
     ("env=highway-v0", 3, "pip install highway-env   then env=highway_env:highway-v0"),

@@ -48,6 +48,13 @@ def leaves(node, prefix=""):
             yield prefix + key, value
 
 
+def tuned_values(name):
+    """Of a file in conf/tuned and of those that it builds on."""
+    node = read(f"tuned/{name}.yaml")
+    bases = [base for base in node.pop("defaults", ()) if base != "_self_"]
+    return {key: value for base in bases for key, value in tuned_values(base).items()} | dict(leaves(node))
+
+
 def number(value):
     """yaml leaves 1e-3 as text."""
     try:
@@ -118,7 +125,7 @@ def test_every_option_has_a_comment_on_its_line(file):
 @pytest.mark.parametrize("mode", options("mode"))
 def test_tuned_values_come_by_themselves_in_every_mode(composed, name, mode):
     algo, _, env = name.partition("-")
-    wanted = dict(leaves(read(f"tuned/{name}.yaml")))
+    wanted = tuned_values(name)
     assert wanted
     have = dict(leaves(composed(f"env={env}", f"algo={algo}", f"mode={mode}")))
     assert {key: number(have[key]) for key in wanted} == {key: number(value) for key, value in wanted.items()}
@@ -128,7 +135,7 @@ def test_tuned_values_come_by_themselves_in_every_mode(composed, name, mode):
 def test_tuned_none_is_off_and_a_named_set_is_taken_elsewhere(composed, name):
     algo, _, env = name.partition("-")
     plain, tuned = composed(f"env={env}", f"algo={algo}", "tuned=none"), composed(f"env={env}", f"algo={algo}")
-    wanted = dict(leaves(read(f"tuned/{name}.yaml")))
+    wanted = tuned_values(name)
     differing = {key for key, value in leaves(tuned) if dict(leaves(plain))[key] != value}
     assert differing
     assert differing <= set(wanted)

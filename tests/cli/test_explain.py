@@ -158,6 +158,8 @@ def test_the_tuned_values_that_hold_are_counted(job):
     assert job(tuned_line, "env=Pendulum-v1") == "tuned sac-Pendulum-v1: 12 values"
     assert job(tuned_line, "env=Pendulum-v1", "worker.envs=3") == "tuned sac-Pendulum-v1: 11 values"
     assert job(tuned_line, "env=Pendulum-v1", "tuned=none") is None
+    of_breakout = job(tuned_line, "env=MinAtar-Breakout", "algo=dqn")
+    assert job(tuned_line, "env=MinAtar-Asterix", "algo=dqn") == of_breakout.replace("Breakout", "Asterix")
     assert job(tuned_line, "env=MountainCarContinuous-v0") is None
 
 

@@ -29,8 +29,19 @@ def test_what_is_missing_is_named_with_its_pip_command(monkeypatch):
     assert found["Ant-v5"] == ["missing", "mujoco: pip install 'drl-cli[mujoco]'"]
     assert found["LunarLander"][0] == "missing"
     assert found["minigrid:MiniGrid-Empty-5x5-v0"] == ["missing", "minigrid: pip install 'minigrid'"]
-    assert found["ale_py:ALE/Pong-v5"] == ["runs", "ale_py"]
+    assert found["miniworld:MiniWorld-Hallway-v0"] == ["runs", "miniworld"]
     assert found["phys2d/CartPole-v1"] == ["runs", "phys2d"]
+
+
+def test_games_are_listed_without_their_module(monkeypatch):
+    monkeypatch.setattr(catalog, "_is_there", lambda module: module != "ale_py")
+    monkeypatch.setattr(catalog, "games", lambda: dict.fromkeys(["MinAtar/Freeway-v0", "MinAtar/Freeway-v1"]))
+    found = rows()
+    assert found["ALE/Pong-v5"] == ["missing", "ale_py: pip install 'drl-cli[atari]'"]
+    assert found["Breakout"] == ["missing", "conf/env, ALE/Breakout-v5: pip install 'drl-cli[atari]'"]
+    assert found["MinAtar/Freeway-v0"] == found["MinAtar/Freeway-v1"] == ["runs", "minatar"]
+    assert found["MinAtar-Freeway"][0] == "runs"
+    assert "MinAtar/Breakout-v1" not in found
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -1,6 +1,7 @@
 """A run that goes on from its checkpoint: bit-equal where it is promised, exact counters and one curve everywhere."""
 
 import csv
+import importlib.util
 import json
 
 import pytest
@@ -17,6 +18,10 @@ IMAGE = ("+env.kwargs.size=24",)
 ROLLOUTS = ("trainer.batch_size=64", "algo.minibatch_size=32")
 MEMORY = ("network.memory_size=8",)
 SEQUENCES = ("replay=sequences", "replay.seq_len=4", "replay.burn_in=3", "replay.overlap=1")
+NO_ALE, NO_MINATAR = (
+    pytest.mark.skipif(importlib.util.find_spec(module) is None, reason=f"needs drl-cli[{extra}]")
+    for module, extra in (("ale_py", "atari"), ("minatar", "minatar"))
+)
 SCHEDULE = ("optimizer.schedule=linear", "optimizer.warmup_steps=300", "optimizer.max_norm=0.5")
 
 
@@ -96,6 +101,11 @@ def test_updates_that_a_signal_left_out_are_made_first_when_the_run_goes_on(run_
         ("env=CartPole-v1", "algo=ppo", *ROLLOUTS, "optimizer=adamw", *SCHEDULE),
         ("env=Pendulum-v1", "network.layer_norm=true", "network.dropout=0.1"),
         ("env=CartPole-v1", "algo=outside.my_algo"),
+        pytest.param(("env=MinAtar-Breakout", "algo=dqn"), marks=NO_MINATAR),
+        pytest.param(
+            ("env=Breakout", "env.kwargs.protocol=machado", "algo=dqn", "network=mlp", "manage.max_episode_steps=20"),
+            marks=[NO_ALE, pytest.mark.slow],
+        ),
     ],
 )
 def test_a_resumed_run_ends_with_the_weights_of_one_that_never_stopped(run_graph, build_graph, mode, args):

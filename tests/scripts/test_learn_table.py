@@ -1,6 +1,7 @@
 """scripts/bench/learn.py: what is due, whose code a fingerprint is of, and the page."""
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 
@@ -51,3 +52,48 @@ def test_overrides_may_be_lists_of_lists_and_win_over_the_common_ones():
     row = ROW | {"overrides": [["algo.lr=1", ["algo.tau=1"]], "mode=async"]}
     wanted = ["env=CartPole-v1", "algo=dqn", "seed=1", "total_env_steps=50000", "algo.lr=1", "algo.tau=1", "mode=async"]
     assert learn.overrides(row, ["mode=single", "seed=1"]) == wanted
+
+
+def test_a_row_without_a_threshold_shows_what_it_ended_with():
+    records = {"dqn": {"0": {"return": 12.5, "env_steps": 50_000, "seconds": 300, "fingerprint": "a.b.c"}}}
+    line = learn.page({"dqn": ROW | {"threshold": None, "seeds": [0]}}, records, {"dqn": "a.b.c"}).splitlines()[-1]
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert cells[2:7] == ["-", "-", "12.5 (12.5 to 12.5): 12.5", "50,000: 50,000", "300"]
+
+
+def fake_run(monkeypatch, folder, *summaries):
+    """Commands that `learn.run` is given; each leaves a summary where a run would."""
+    commands, left = [], list(summaries)
+
+    def run(command):
+        commands.append(command[3:])
+        place = folder / "CartPole-v1/dqn-single/1"
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "run.json").touch()
+        (place / "summary.json").write_text(json.dumps(left.pop(0)))
+
+    monkeypatch.setattr(learn, "run", run)
+    return commands
+
+
+SUMMARY = {"env_steps": 20_000, "time_to_return_env_steps": None, "time_to_return_s": None, "wall_s": 61.2}
+DONE = SUMMARY | {"env_steps": 50_000, "wall_s": 150.6, "final_return": 3.14, "best_return": 9.0}
+
+
+def test_a_run_goes_on_piece_by_piece_to_its_budget(tmp_path, monkeypatch):
+    commands = fake_run(monkeypatch, tmp_path, SUMMARY, DONE)
+    given = (ROW | {"threshold": None}, ["mode=single"], 7, tmp_path, 1.0)
+    assert learn.play(*given) is None
+    assert learn.play(*given) == {"return": 3.1, "env_steps": 50_000, "seconds": 151}
+    begun = tmp_path / "CartPole-v1/dqn-single/1"
+    values = ["env=CartPole-v1", "algo=dqn", "mode=single", "total_env_steps=50000", "seed=7", f"output_dir={tmp_path}"]
+    assert commands == [[*values, "stop.wall_s=60.0"], [f"resume={begun}", "stop.wall_s=60.0"]]
+
+
+def test_a_run_that_reached_its_threshold_is_over(tmp_path, monkeypatch):
+    reached = SUMMARY | {"time_to_return_env_steps": 20_000, "time_to_return_s": 30.4, "best_return": 480.04}
+    commands = fake_run(monkeypatch, tmp_path, reached, DONE)
+    given = (ROW, [], 0, tmp_path, float("inf"))
+    assert learn.play(*given) == {"return": 480.0, "env_steps": 20_000, "seconds": 30}
+    assert commands[0][-1] == "stop.return=475"
+    assert learn.play(*given) == {"return": 9.0, "env_steps": None, "seconds": None}

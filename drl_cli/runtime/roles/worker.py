@@ -139,7 +139,10 @@ class Worker:
         step = self.envs.step(columns["action"])
         self.env_s += time.perf_counter() - acted
         self.policy_s += acted - begun
-        self.builder.append({**flat_columns("obs", obs), **columns, **step.columns(), "source": self.source})
+        taken = step.columns()
+        if (most := self.config.env.reward_clip) is not None:
+            taken = {**taken, "reward": step.reward.clip(-most, most)}
+        self.builder.append({**flat_columns("obs", obs), **columns, **taken, "source": self.source})
         self.last = Last.of(columns["action"], step.reward, self.envs.begun)
         return int(np.count_nonzero(step.valid))
 

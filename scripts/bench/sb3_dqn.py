@@ -1,0 +1,118 @@
+"""stable-baselines3's DQN on MinAtar with the settings of a config of ours, in pieces: for a peer's row of learn.py.
+
+    PEERS/bin/python scripts/bench/sb3_dqn.py SETTINGS.json FOLDER --seed 0 [--minutes 8]
+
+Goes on from what FOLDER has, and ends with its budget or after so many minutes, then with all that the next piece
+needs in FOLDER. The last line is JSON: `env_steps`, `seconds` (of learning, over all pieces) and, at the end of the
+budget, `return`, the mean of 100 greedy episodes.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import torch
+from minatar.gym import register_envs
+from stable_baselines3 import DQN
+from stable_baselines3.common.callbacks import BaseCallback
+from stable_baselines3.common.env_util import make_vec_env
+from stable_baselines3.common.evaluation import evaluate_policy
+from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
+
+EPISODES = 100
+
+
+class Small(BaseFeaturesExtractor):
+    """Young & Tian's convolution: 16 channels, 3x3; the layer of 128 units is the Q network's."""
+
+    def __init__(self, observation_space: gymnasium.spaces.Box) -> None:
+        height, width, channels = observation_space.shape
+        super().__init__(observation_space, 16 * (height - 2) * (width - 2))
+        self.layers = torch.nn.Sequential(torch.nn.Conv2d(channels, 16, 3), torch.nn.ReLU(), torch.nn.Flatten())
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        return self.layers(obs.permute(0, 3, 1, 2))
+
+
+class Until(BaseCallback):
+    """Ends learning at a time of `perf_counter`."""
+
+    def __init__(self, end: float) -> None:
+        super().__init__()
+        self.end = end
+
+    def _on_step(self) -> bool:
+        return time.perf_counter() < self.end
+
+
+def envs(settings: dict[str, Any], num: int, seed: int) -> Any:
+    most = settings["manage"]["max_episode_steps"]
+    return make_vec_env(
+        settings["env"]["id"], num, seed, wrapper_class=lambda env: gymnasium.wrappers.TimeLimit(env, most)
+    )
+
+
+def model(settings: dict[str, Any], seed: int) -> DQN:
+    """What the config says, as far as it is said in other words here: target_period counts updates there."""
+    algo, pace, num = settings["algo"], settings["orchestrator"], settings["worker"]["envs"]
+    assert not algo["double"]  # theirs is not
+    assert algo["loss"] == "huber"
+    ratio = pace["sample_insert_ratio"]
+    return DQN(
+        "MlpPolicy",
+        envs(settings, num, seed),
+        learning_rate=algo["lr"],
+        gamma=algo["gamma"],
+        n_steps=algo["n_step"],
+        buffer_size=settings["replay"]["capacity"],
+        learning_starts=pace["min_inserts"],
+        batch_size=settings["trainer"]["batch_size"],
+        train_freq=1,
+        gradient_steps=round(num * ratio),
+        target_update_interval=round(algo["target_period"] / ratio),
+        exploration_fraction=algo["epsilon_steps"] / settings["total_env_steps"],
+        exploration_initial_eps=algo["epsilon_start"],
+        exploration_final_eps=algo["epsilon_end"],
+        max_grad_norm=float("inf"),
+        policy_kwargs={"features_extractor_class": Small, "net_arch": settings["network"]["hidden"]},
+        device="cpu",
+        seed=seed,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("settings", type=Path)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--minutes", type=float, default=float("inf"))
+    args = parser.parse_args()
+    end = time.perf_counter() + 60 * args.minutes
+    torch.set_num_threads(1)
+    register_envs()
+    settings, state = json.loads(args.settings.read_text()), args.folder / "state.json"
+    if state.exists():
+        done = json.loads(state.read_text())
+        dqn = DQN.load(args.folder / "model", envs(settings, settings["worker"]["envs"], args.seed + done["env_steps"]))
+        dqn.load_replay_buffer(args.folder / "replay")
+    else:
+        args.folder.mkdir(parents=True, exist_ok=True)
+        done, dqn = {"env_steps": 0, "seconds": 0.0}, model(settings, args.seed)
+    budget, started = settings["total_env_steps"], time.perf_counter()
+    if done["env_steps"] < budget:
+        dqn.learn(budget - done["env_steps"], Until(end), reset_num_timesteps=False)
+        done = {"env_steps": dqn.num_timesteps, "seconds": done["seconds"] + time.perf_counter() - started}
+        dqn.save(args.folder / "model")
+        dqn.save_replay_buffer(args.folder / "replay")
+        state.write_text(json.dumps(done))
+    if done["env_steps"] >= budget and time.perf_counter() < end:
+        mean, _ = evaluate_policy(dqn, envs(settings, 20, 10**6 + args.seed), EPISODES, warn=False)
+        done["return"] = float(mean)
+    print(json.dumps(done))
+
+
+if __name__ == "__main__":
+    main()

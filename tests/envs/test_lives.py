@@ -1,0 +1,124 @@
+"""A life that is lost: what is learned from ends there, the episode does not."""
+
+import gymnasium
+import numpy as np
+import pytest
+from graphs import TINY, make_config
+from gymnasium.spaces import Box, Discrete
+
+from drl_cli.envs.batch import EnvBatch
+from drl_cli.envs.config import EnvConfig
+from drl_cli.envs.make import read_spec
+from drl_cli.runtime.messages import LoadParams
+from drl_cli.runtime.roles.worker import Worker
+
+
+class Lives(gymnasium.Env):
+    """Three lives of four steps, 10 points for each step; observes how many were taken."""
+
+    def __init__(self, episodic_life=True, fails=False):
+        self.observation_space, self.action_space = Box(0, 100, (1,), np.float32), Discrete(2)
+        self.episodic_life, self.fails = episodic_life, fails
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        self.count += 1
+        if self.fails and self.count == 5:
+            raise ValueError("broken")
+        lost = self.episodic_life and self.count in (4, 8)
+        return np.array([self.count], np.float32), 10.0, self.count == 12, False, {"life_lost": True} if lost else {}
+
+
+gymnasium.register("TestLives-v0", Lives)
+
+
+def batch(num=2, max_rebuilds=0, **kwargs):
+    config = EnvConfig("lives", "TestLives-v0", kwargs, None, 1.0, "auto", False, False)
+    return EnvBatch(config, read_spec(config), list(range(num)), max_rebuilds)
+
+
+def test_only_what_is_learned_from_ends_with_a_life():
+    envs, zeros = batch(), np.zeros(2, np.int64)
+    for count in range(1, 13):
+        step = envs.step(zeros)
+        assert step.terminated.tolist() == [count % 4 == 0] * 2
+        assert not step.truncated.any()
+        assert step.next_obs.ravel().tolist() == [count, count]
+        assert envs.begun == ([0, 1] if count == 12 else [])
+        assert envs.obs.ravel().tolist() == [count % 12] * 2
+    assert [(episode.ret, episode.length) for episode in envs.take_episodes()] == [(120.0, 12)] * 2
+
+
+def test_an_environment_without_lives_of_its_own_ends_once():
+    envs = batch(episodic_life=False)
+    ends = [bool(envs.step(np.zeros(2, np.int64)).terminated.all()) for _ in range(12)]
+    assert ends == [False] * 11 + [True]
+
+
+def test_a_step_that_was_not_taken_costs_no_life():
+    envs, zeros = batch(max_rebuilds=10, fails=True), np.zeros(2, np.int64)
+    steps = [envs.step(zeros) for _ in range(6)]
+    assert [step.terminated.all() for step in steps] == [False] * 3 + [True] + [False] * 2
+    assert [step.valid.all() for step in steps] == [True] * 4 + [False, True]
+
+
+def worker(*overrides):
+    values = (*TINY, "env=TestLives-v0", "worker.num=1", "worker.envs=1", "worker.block_rows=24", *overrides)
+    config = make_config("algo=dqn", "algo.gamma=0.5", *values)
+    return Worker(config, read_spec(config.env), 0, 0)
+
+
+def collected(one):
+    header, rows = one.collect(LoadParams(-1, 0, 0, random_actions=True))
+    return header.episodes, rows
+
+
+def test_a_window_of_several_steps_ends_with_a_life_and_none_begins_before_the_next():
+    episodes, rows = collected(worker("algo.n_step=3"))
+    assert [(episode.ret, episode.length) for episode in episodes] == [(120.0, 12)] * 2
+    life = [17.5, 17.5, 15.0, 10.0]  # at a discount of 0.5
+    np.testing.assert_allclose(rows["reward"], (life * 6)[: len(rows["reward"])])
+    assert rows["discount"].tolist() == ([0.125, 0, 0, 0] * 6)[: len(rows["reward"])]
+    assert rows["obs"].ravel().tolist()[:13] == [*range(12), 0]
+    assert rows["next_obs"].ravel().tolist()[:12] == [3, 4, 4, 4, 7, 8, 8, 8, 11, 12, 12, 12]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "learned"),
+    [
+        ((), 10.0),
+        (("env.reward_clip=1",), 1.0),
+        (("env.reward_clip=20",), 10.0),
+        (("env.reward_clip=1", "env.reward_scale=0.5"), 0.5),
+    ],
+)
+@pytest.mark.parametrize("algo", [("algo.n_step=1",), ("algo=ppo", "algo.minibatch_size=8")])
+def test_what_is_learned_from_is_cut_and_what_is_reported_is_not(overrides, learned, algo):
+    one = worker(*algo, "worker.block_rows=22", *overrides)
+    if "algo=ppo" in algo:  # it has no random actions
+        params = np.zeros(sum(int(np.prod(shape)) for shape in one.policy.shapes), np.float32)
+        header, rows = one.collect(LoadParams(0, 0, 0), params)
+        episodes = header.episodes
+    else:
+        episodes, rows = collected(one)
+    assert set(rows["reward"].tolist()) == {learned}
+    assert [episode.ret for episode in episodes] == [120.0]
+    assert one.last.reward.tolist() == [10.0]  # what a policy with a memory is told
+
+
+def test_cuts_are_on_both_sides(monkeypatch):
+    one = worker("algo.n_step=1", "env.reward_clip=2")
+    step = Lives.step
+    monkeypatch.setattr(Lives, "step", lambda self, action: (lambda o, r, *rest: (o, -r, *rest))(*step(self, action)))
+    _, rows = collected(one)
+    assert set(rows["reward"].tolist()) == {-2.0}
+
+
+def test_nothing_of_it_is_in_evaluations():
+    config = make_config("env=TestLives-v0", "algo=dqn", "env.reward_clip=1").env
+    played = config.for_evaluation()
+    assert (config.reward_clip, played.reward_clip) == (1.0, None)
