@@ -43,7 +43,9 @@ def test_each_environment_has_a_step_of_the_ladder():
     check_environments(personal)
 
 
-@pytest.mark.parametrize("exponent", [lambda index, num: 1.0, lambda index, num: 1 + 7 * index / num], ids=str)
+@pytest.mark.parametrize(
+    "exponent", [lambda index, num: 1.0, lambda index, num: 1 + 7 * index / num], ids=["alike", "no end"]
+)
 def test_a_broken_ladder_is_found(monkeypatch, exponent):
     """The same for all, and one that never gets to its end."""
     monkeypatch.setattr(exploration, "ladder", exponent)
