@@ -1,5 +1,6 @@
 """Atari's and MinAtar's games by name, with their packages and without: as if these were installed, or not."""
 
+import gymnasium
 import pytest
 from graphs import make_config
 
@@ -9,6 +10,13 @@ from drl_cli.cli.errors import UsageError
 from drl_cli.cli.hydra_plugins import env_options
 from drl_cli.cli.preflight import environment_spec
 from drl_cli.envs import catalog, games, make
+
+
+@pytest.fixture(autouse=True)
+def unregistered(monkeypatch):
+    """Whoever imports ale_py registers its own games."""
+    registry = {id: spec for id, spec in gymnasium.registry.items() if not id.startswith(("ALE/", "MinAtar/"))}
+    monkeypatch.setattr(gymnasium, "registry", registry)
 
 
 @pytest.fixture

@@ -36,7 +36,6 @@ PERF = {f"perf/{name}" for name in (
     "env_steps_per_s", "opt_steps_per_s", "updates_per_env_step", "worker_wait_frac", "trainer_wait_frac",
     "env_steps_per_s/worker_0", "samples_per_s", "loads_per_s", "calls_in_flight/trainer",
     "updates_per_env_step_window")}  # fmt: skip
-ENVS = [*options("env"), "Pendulum-v1"]
 ACTIONS = {"LunarLander": "discrete", "LunarLanderContinuous": "box", "Pendulum-v1": "box"}
 CHOOSING = ("c51", "dqn", "qr_dqn")
 LEARNS = {"ppo": {"box", "discrete"}, "sac": {"box"}} | {name: {"discrete"} for name in CHOOSING}
@@ -278,7 +277,7 @@ def test_a_repeat_of_what_is_no_run_is_an_error_of_the_user(drl, tmp_path):
 
 
 @pytest.mark.parametrize("mode", options("mode"))
-@pytest.mark.parametrize("env", ENVS)
+@pytest.mark.parametrize("env", ACTIONS)
 @pytest.mark.parametrize("algo", algorithms())
 def test_every_combination_that_fits_runs(train_here, composed, capsys, env, algo, mode):
     overrides = (f"env={env}", f"algo={algo}", f"mode={mode}")
