@@ -12,6 +12,7 @@ from drl_cli.cli.errors import UsageError
 from drl_cli.utils.outside import source_file
 
 SEARCH_PATH = "hydra.searchpath"
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C, where there is one, is four times as fast
 
 own_dirs: list[Path] = []
 """Folders with yaml options of the user's, the first one first, as the command line that was read last names them."""
@@ -56,7 +57,7 @@ def default(group: str) -> str:
 
 def defaults() -> dict[str, str]:
     """The option that train.yaml takes of each group."""
-    entries = yaml.safe_load((conf_dir() / "train.yaml").read_text())["defaults"]
+    entries = yaml.load((conf_dir() / "train.yaml").read_text(), LOADER)["defaults"]
     pairs = [next(iter(entry.items())) for entry in entries if isinstance(entry, dict)]
     return {group.removeprefix("optional "): str(option) for group, option in pairs}
 

@@ -14,8 +14,7 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from drl_cli.cli.command_line import OVERRIDE
-from drl_cli.cli.conf import algorithm_yaml, conf_dir
-from drl_cli.cli.keys import LOADER
+from drl_cli.cli.conf import LOADER, algorithm_yaml, conf_dir
 from drl_cli.cli.preflight import fill
 from drl_cli.cli.settings import all_keys, to_yaml_keys
 from drl_cli.runtime.config import Config

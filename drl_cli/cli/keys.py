@@ -15,7 +15,7 @@ import yaml
 
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.algos.lookup import algorithms
-from drl_cli.cli.conf import algorithm_yaml, conf_dir, default, groups, options
+from drl_cli.cli.conf import LOADER, algorithm_yaml, conf_dir, default, groups, options
 from drl_cli.cli.errors import UsageError, did_you_mean
 from drl_cli.cli.options import parse
 from drl_cli.cli.settings import all_keys, config_class, default_values, fields
@@ -24,7 +24,6 @@ from drl_cli.runtime.config import Config
 from drl_cli.utils.ranges import NameOrClass
 
 TOP = "top level"
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C, where there is one, is four times as fast
 NARROWEST = 30  # columns of a terminal that a meaning is wrapped to; below, the terminal does as it likes
 
 
@@ -171,7 +170,7 @@ def read(file: Path) -> dict[str, tuple[str, str]]:
 
 def _whole(file: Path, group: str) -> dict[str, tuple[str, str]]:
     """What an option's file has, with the files of its group that it builds on; under full names."""
-    node = yaml.safe_load(file.read_text()) or {}
+    node = yaml.load(file.read_text(), LOADER) or {}
     bases = [name for name in node.get("defaults", []) if isinstance(name, str) and name != "_self_"]
     files = [base for name in bases if (base := _file(group, name.partition("@")[0])) is not None]
     entries = {key: entry for base in files for key, entry in _whole(base, group).items()}

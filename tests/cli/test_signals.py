@@ -27,7 +27,10 @@ PHASES = {
     "starting": ((), lambda run: "->" in run.out),
     "starting Ray": ((), lambda run: begun(run, "gcs_server")),
     "starting roles": ((), lambda run: begun(run, "raylet")),
-    "warming up": (("orchestrator.min_inserts=1000000", "replay.capacity=1000000"), lambda run: run.saved >= 400),
+    "warming up": (
+        ("orchestrator.min_inserts=1000000", "replay.capacity=1000000", "total_env_steps=1000001"),
+        lambda run: run.saved >= 400,
+    ),
     "training": ((), lambda run: run.saved >= 400),
     "evaluating": (
         (*SLOW_EVALUATION, "manage.eval_period=100"),

@@ -216,6 +216,7 @@ def test_a_trial_leaves_torchs_generator_as_it_was(folder):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_compiled_it_trains_from_the_command_line(folder, start):
     run = start("env=Pendulum-v1", "algo=my_td3", "mode=single", "trainer.compile=true", *SHORT)
     assert run.wait(240.0) == 0, run.err

@@ -15,7 +15,7 @@ FIRST = 1400  # numpy, Ray and the reports have filled their small caches by the
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.parametrize("mode", ["async", pytest.param("sync", marks=pytest.mark.exhaustive)])
 def test_no_object_is_kept_of_a_round(build_graph, mode):
     """Collects, inserts, updates, versions, reports, evaluations and checkpoints leave nothing behind."""
     graph = build_graph(
