@@ -28,7 +28,7 @@ PHASES = {
     "starting Ray": ((), lambda run: begun(run, "gcs_server")),
     "starting roles": ((), lambda run: begun(run, "raylet")),
     "warming up": (
-        ("orchestrator.min_inserts=1000000", "replay.capacity=1000000", "total_env_steps=1000001"),
+        ("orchestrator.min_inserts=1000000", "replay.capacity=1000000", "total_env_steps=2000000"),
         lambda run: run.saved >= 400,
     ),
     "training": ((), lambda run: run.saved >= 400),
