@@ -254,7 +254,7 @@ def test_jobs_have_processors_of_their_own(start, here):
     for _ in range(2):
         sweep.send(signal.SIGINT)
         time.sleep(0.2)
-    assert sweep.wait() == 130
+    assert sweep.wait() in (130, -signal.SIGINT)  # the second may come when it has all but ended
 
 
 @pytest.mark.parametrize(
