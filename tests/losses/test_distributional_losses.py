@@ -14,7 +14,6 @@ from drl_cli.losses.distributional import (
     project,
     project_numpy,
     quantile_huber,
-    risky_fraction,
     risky_share,
     softmax_numpy,
 )
@@ -136,12 +135,18 @@ def test_quantile_regression_ends_at_the_quantiles():
     np.testing.assert_allclose(quantiles[0], 10 * fraction, atol=0.1)
 
 
-@pytest.mark.parametrize(("risk", "level"), [("mean", 1.0), ("cvar", 0.3), ("power", 1.5), ("power", -1.5)])
-def test_shares_and_fractions_of_a_risk_measure_are_inverse_to_each_other(risk, level):
-    fraction = midpoints(50)
-    np.testing.assert_allclose(risky_share(risky_fraction(fraction, risk, level), risk, level), fraction, atol=1e-5)
-    assert risky_share(np.array([0.0, 1.0]), risk, level).tolist() == [0.0, 1.0]
-    assert (risky_fraction(fraction, risk, level) < fraction).all() == (risk == "cvar" or level < 0)
+@pytest.mark.parametrize(
+    ("risk", "level", "shares"),
+    [
+        ("mean", 1.0, [0.0, 0.25, 0.5, 1.0]),
+        ("cvar", 0.5, [0.0, 0.5, 1.0, 1.0]),
+        ("power", 1.0, [0.0, 0.0625, 0.25, 1.0]),
+        ("power", -1.0, [0.0, 0.4375, 0.75, 1.0]),
+    ],
+)
+def test_what_the_worst_returns_count_for_a_risk_measure(risk, level, shares):
+    worst = np.array([0.0, 0.25, 0.5, 1.0], np.float32)
+    assert risky_share(worst, risk, level).tolist() == pytest.approx(shares)
 
 
 def test_midpoints():
