@@ -160,6 +160,30 @@ def user_folder(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(autouse=True)
+def forget(tmp_path_factory):
+    """What a test imported from the modules that tests write is forgotten after it, with the environments of these.
+
+    Else the answers of a later test would name them, too.
+    """
+    before, written = set(sys.modules), str(tmp_path_factory.getbasetemp())
+    yield
+    new = {
+        name
+        for name in set(sys.modules) - before
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(written)
+    }
+    if not new:
+        return
+    from gymnasium.envs.registration import registry
+
+    for name in new:
+        del sys.modules[name]
+    for spec in list(registry.values()):
+        if getattr(spec.entry_point, "__module__", str(spec.entry_point).partition(":")[0]) in new:
+            del registry[spec.id]
+
+
 @pytest.fixture(scope="session")
 def small_run(tmp_path_factory, drl, tiny):
     """One real drl-train: `done` is the process, `args` its command line, `cwd` where, `folder` the run's folder."""
