@@ -121,18 +121,9 @@ def drl():
 @pytest.fixture(scope="session")
 def composed():
     """The plain mapping that Hydra makes of a drl-train command line."""
-    from hydra import compose, initialize_config_dir
-    from omegaconf import OmegaConf
+    from composing import compose_plain
 
-    from drl_cli.cli.conf import conf_dir
-    from drl_cli.cli.hydra_plugins import register
-
-    def compose_it(*overrides):
-        register()
-        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-            return OmegaConf.to_container(compose("train", overrides=list(overrides)), resolve=True)
-
-    return compose_it
+    return compose_plain
 
 
 @pytest.fixture

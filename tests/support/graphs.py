@@ -20,18 +20,12 @@ TINY = (
 
 def make_config(*overrides):
     """The checked config of a drl-train command line."""
-    from hydra import compose, initialize_config_dir
-    from omegaconf import OmegaConf
+    from composing import compose_plain
 
-    from drl_cli.cli.conf import conf_dir
-    from drl_cli.cli.hydra_plugins import register
     from drl_cli.cli.preflight import fill
     from drl_cli.cli.settings import build
 
-    register()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        node = compose("train", overrides=list(overrides))
-    return fill(build(OmegaConf.to_container(node, resolve=True)))
+    return fill(build(compose_plain(*overrides)))
 
 
 def weights(graph):
