@@ -19,6 +19,8 @@ VALUE_FLAGS = {
     **dict.fromkeys(("--cfg", "-c"), "cfg"),
     **dict.fromkeys(("--package", "-p"), "package"),
 }
+PRINTING = {"--cfg", "-c", "--package", "-p", "--resolve"}
+"""Of those that Hydra prints the config."""
 PLAIN_FLAGS = ("-m", "--multirun", "--resolve", "--version")
 FREE_KEYS = re.compile(r"(env\.kwargs|optimizer\.kwargs|manage\.env_kwargs)[.=]")
 """Where any key may be, in no yaml."""

@@ -1,7 +1,9 @@
-"""The config of a drl-train command line, for commands that do not train."""
+"""The config of a drl-train command line."""
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,18 @@ def compose(overrides: Sequence[str], file: Path | None = None) -> Config:
 
 def mapping(overrides: Sequence[str], file: Path | None = None) -> dict[str, Any]:
     """What Hydra composes, as plain values that nothing has checked yet; raises UsageError."""
+    with composed(overrides, file) as plain:
+        return plain
+
+
+@contextmanager
+def composed(overrides: Sequence[str], file: Path | None = None) -> Iterator[dict[str, Any]]:
+    """The same; within it Hydra knows the config as its job's.
+
+    Hydra's decorator for programs would compose everything twice, the first time to learn whether this is a sweep.
+    """
     import hydra
+    from hydra.core.hydra_config import HydraConfig
     from hydra.errors import HydraException
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -37,13 +50,19 @@ def mapping(overrides: Sequence[str], file: Path | None = None) -> dict[str, Any
 
     register()
     path = (file or conf_dir() / "train.yaml").absolute()
-    try:
-        with hydra.initialize_config_dir(str(path.parent), version_base="1.3"):
-            plain = OmegaConf.to_container(hydra.compose(path.stem, overrides=with_free_keys(overrides)), resolve=True)
-    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
-        raise UsageError(brief(error)) from error
-    assert isinstance(plain, dict)
-    return {str(key): value for key, value in plain.items()}
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(hydra.initialize_config_dir(str(path.parent), version_base="1.3"))
+            node = hydra.compose(path.stem, overrides=with_free_keys(overrides), return_hydra_config=True)
+            os.environ.update(node.hydra.job.env_set)
+            stack.callback(setattr, HydraConfig.instance(), "cfg", None)
+            HydraConfig.instance().set_config(node)
+            ours = OmegaConf.masked_copy(node, [str(key) for key in node if key != "hydra"])
+            plain = OmegaConf.to_container(ours, resolve=True)
+        except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
+            raise UsageError(brief(error)) from error
+        assert isinstance(plain, dict)
+        yield {str(key): value for key, value in plain.items()}
 
 
 def brief(error: Exception) -> str:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from drl_cli.cli.check import check_command
 from drl_cli.cli.closing import closing_text, shown
-from drl_cli.cli.command_line import flags_for_hydra, read_command, with_free_keys
+from drl_cli.cli.command_line import PRINTING, CommandLine, flags_for_hydra, read_command, with_free_keys
 from drl_cli.cli.complete import shell_completion
-from drl_cli.cli.compose import brief
+from drl_cli.cli.compose import brief, composed
 from drl_cli.cli.conf import conf_dir, groups, options
 from drl_cli.cli.errors import (
     DONE,
@@ -23,7 +23,6 @@ from drl_cli.cli.errors import (
     UsageError,
     fail,
     outlive_closed_pipe,
-    report,
     users_errors,
 )
 from drl_cli.cli.keys import sections, text
@@ -83,9 +82,12 @@ def main() -> None:
                 raise UsageError("explain=true explains one run: leave -m and the lists of values out")
             if command.is_sweep:
                 sys.exit(run_sweep(command))
+            if PRINTING & set(command.flags):
+                _run_hydra([*flags_for_hydra(command.flags), *OURS, *with_free_keys(command.overrides)])
+                return
             if console_kind(args) == "auto":
                 announce(sys.stdout, "reading the config")
-            _run_hydra([*flags_for_hydra(command.flags), *OURS, *with_free_keys(command.overrides)])
+            _run(command)
     except UsageError as error:
         erase(sys.stdout)
         fail(error)
@@ -94,7 +96,16 @@ def main() -> None:
     sys.exit(exit_codes[0] if exit_codes else DONE)
 
 
+def _run(command: CommandLine) -> None:
+    """One run."""
+    with composed(command.overrides, command.config_file) as plain:
+        from drl_cli.cli.explain import tuned_line
+
+        exit_codes.append(int(train(plain, tuned_line(plain))["exit_code"]))
+
+
 def _run_hydra(args: Sequence[str]) -> None:
+    """What Hydra does by itself: it prints the config, or completes for other shells than ours."""
     import hydra
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
@@ -106,29 +117,9 @@ def _run_hydra(args: Sequence[str]) -> None:
     sys.argv = [sys.argv[0], *args]
     os.environ["HYDRA_FULL_ERROR"] = "1"  # its exceptions come to us, who print one line
     try:
-        hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="train")(_job)()
+        hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="train")(lambda node: None)()
     except (HydraException, OmegaConfBaseException, YAMLError) as error:
         raise UsageError(brief(error)) from error
-
-
-def _job(node: Any) -> None:
-    """One run. Any: Hydra's DictConfig."""
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
-    from drl_cli.cli.explain import tuned_line
-
-    try:
-        plain: Any = OmegaConf.to_container(node, resolve=True)
-    except OmegaConfBaseException as error:
-        exit_codes.append(report(UsageError(brief(error))))
-        return
-    try:
-        summary = train(plain, tuned_line(plain))
-    except UsageError as error:  # reported here: Hydra would put lines of its own around it
-        exit_codes.append(report(error))
-    else:
-        exit_codes.append(int(summary["exit_code"]))
 
 
 def console_kind(args: Sequence[str]) -> str:

@@ -3,37 +3,27 @@
 import re
 
 import pytest
-from hydra import compose, initialize_config_dir
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import OmegaConf
 
 from drl_cli.algos.sac import Config as SacConfig
-from drl_cli.cli.conf import conf_dir
+from drl_cli.cli.command_line import read_command
+from drl_cli.cli.compose import composed
+from drl_cli.cli.conf import own_dirs
 from drl_cli.cli.errors import UsageError
 from drl_cli.cli.explain import explanation, tuned_line
-from drl_cli.cli.hydra_plugins import register
 from drl_cli.cli.settings import all_keys, build
 
 
-@pytest.fixture
-def job(monkeypatch):
-    """What `ask` says within a Hydra job of this command line."""
-
-    def run(ask, *overrides):
-        register()
-        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-            node = compose("train", overrides=list(overrides), return_hydra_config=True)
-            monkeypatch.setattr(HydraConfig.instance(), "cfg", node)
-            plain = OmegaConf.to_container(
-                OmegaConf.masked_copy(node, [key for key in node if key != "hydra"]), resolve=True
-            )
+def job(ask, *overrides):
+    """What `ask` says within the Hydra job of this command line."""
+    try:
+        with composed(read_command(overrides).overrides) as plain:
             return ask(plain)
-
-    return run
+    finally:
+        own_dirs.clear()
 
 
 @pytest.fixture
-def explained(job):
+def explained():
     """The rows of explain=true by key: (value, layer, source)."""
 
     def rows(*overrides):
@@ -119,7 +109,7 @@ def test_null_and_auto_say_what_they_are_here(explained):
     assert weights["worker.random_steps"][2].endswith("; here 0")
 
 
-def test_a_yaml_of_the_users_is_a_layer_between_tuned_and_typed(explained, job, own_yaml, monkeypatch):
+def test_a_yaml_of_the_users_is_a_layer_between_tuned_and_typed(explained, own_yaml, monkeypatch):
     monkeypatch.chdir(own_yaml)
     typed = (f"hydra.searchpath=[{own_yaml}]", "env=Pendulum-v1", "+experiment=mine", "worker.envs=4")
     rows = explained(*typed)
@@ -142,7 +132,7 @@ def test_an_algorithm_of_the_users_has_its_defaults_and_its_yaml(explained, user
         explained("env=Pendulum-v1", "algo=plain_algo")
 
 
-def test_columns_are_aligned_and_groups_apart(job):
+def test_columns_are_aligned_and_groups_apart():
     lines = job(lambda plain: explanation(build(plain)), "env=Pendulum-v1", "algo.lr=1")
     layers = {
         line.index(name) for line in lines for name in ("  default  ", "  tuned   ", "  command line") if name in line
@@ -154,7 +144,7 @@ def test_columns_are_aligned_and_groups_apart(job):
     assert lines[0].startswith("algo=  ")
 
 
-def test_the_tuned_values_that_hold_are_counted(job):
+def test_the_tuned_values_that_hold_are_counted():
     assert job(tuned_line, "env=Pendulum-v1") == "tuned sac-Pendulum-v1: 12 values"
     assert job(tuned_line, "env=Pendulum-v1", "worker.envs=3") == "tuned sac-Pendulum-v1: 11 values"
     assert job(tuned_line, "env=Pendulum-v1", "tuned=none") is None
