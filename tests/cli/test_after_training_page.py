@@ -21,6 +21,7 @@ def there(small_run, tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_its_python_runs(there, tiny, monkeypatch, capsys):
     import drl_cli
 

@@ -30,6 +30,7 @@ def test_there_are_commands():
     assert {command.split()[0] for command in COMMANDS} == {"drl-list", "drl-compare", "drl-eval"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_it_does_what_it_says(runs, command, monkeypatch, capsys):
     name, *args = shlex.split(re.sub(r"episodes=\d+", "episodes=2", command))

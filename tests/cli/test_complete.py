@@ -130,6 +130,7 @@ def _read(main):
         return b""
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(BASH is None, reason="there is no bash")
 def test_a_bash_completes_what_is_typed(typed):
     keys = "drl-train algo=d\talgo.targ\t7 env=my_mod:My-v0 mode=asy\tnetwork.torso=mu\t\n"

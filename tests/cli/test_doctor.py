@@ -242,6 +242,7 @@ def test_a_ray_that_is_stuck_does_not_keep_the_command_from_ending(monkeypatch):
     assert caught.value.code == MISSING
 
 
+@pytest.mark.slow
 def test_the_command_without_ray(drl, tmp_path):
     done = drl("doctor", "ray=false", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")

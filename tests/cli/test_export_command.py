@@ -32,6 +32,7 @@ def copied(small_run, tmp_path):
     return folder
 
 
+@pytest.mark.slow
 def test_the_numpy_policy_alone_with_numpy(copied, drl, tmp_path):
     done = drl("export", "episodes=5", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")

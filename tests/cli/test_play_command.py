@@ -23,6 +23,7 @@ def copied(small_run, tmp_path):
     return folder
 
 
+@pytest.mark.slow
 def test_a_video_of_the_first_episode_of_drl_eval(copied, drl, tmp_path):
     done = drl("play", "format=webp", "max_steps=200", cwd=tmp_path, SDL_VIDEODRIVER="dummy")
     assert (done.returncode, done.stderr) == (0, "")
@@ -35,6 +36,7 @@ def test_a_video_of_the_first_episode_of_drl_eval(copied, drl, tmp_path):
     assert re.fullmatch(rf"sac  [\d,]+ env steps: return {mean:.1f}, 200 steps", line)
 
 
+@pytest.mark.slow
 def test_evolution_has_one_episode_of_each_checkpoint_in_order(copied):
     *lines, path = play(Options(run=str(copied), evolution=True, format="gif", max_steps=40))
     steps = [int(re.search(r"sac  ([\d,]+) env", line)[1].replace(",", "")) for line in lines]

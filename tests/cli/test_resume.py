@@ -42,6 +42,7 @@ def test_every_key_has_a_verdict_and_every_verdict_a_key(composed):
     assert len(SAMPLERS) == 4
 
 
+@pytest.mark.slow
 def test_it_goes_on_in_the_same_folder(run, drl, tmp_path):
     before = (run / "eval.csv").read_text().splitlines()
     done = drl("train", "resume=latest", "total_env_steps=320", cwd=tmp_path)
@@ -85,6 +86,7 @@ def test_what_can_not_be_is_said(run, drl, tmp_path, args, code, text):
     }
 
 
+@pytest.mark.slow
 def test_a_careful_change_is_taken_when_confirmed(run, drl, tmp_path):
     done = drl("train", "resume=latest", "total_env_steps=320", "algo.lr=1e-4", "confirm=true", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -93,6 +95,7 @@ def test_a_careful_change_is_taken_when_confirmed(run, drl, tmp_path):
     assert (config["resume"], config["confirm"]) == (None, False)
 
 
+@pytest.mark.slow
 def test_it_goes_on_from_an_older_checkpoint_when_that_is_named(run, drl, tmp_path):
     older = min(path for path in run.glob("checkpoints/step_*") if (path / "state.orchestrator.json").exists())
     assert older.name != (run / "checkpoints" / "last").resolve().name
@@ -107,6 +110,7 @@ def test_a_run_that_goes_on_from_an_older_checkpoint_has_that_as_its_last(run):
     assert (run / "checkpoints" / "last").resolve() == older.resolve()
 
 
+@pytest.mark.slow
 def test_a_run_without_a_checkpoint_starts_over(run, drl, tmp_path):
     shutil.rmtree(run / "checkpoints")
     (run / "checkpoints").mkdir()
@@ -127,6 +131,7 @@ def test_a_damaged_checkpoint_is_refused_with_the_older_ones(run, drl, tmp_path)
     assert "to go on from an older one: resume=" in done.stderr
 
 
+@pytest.mark.slow
 def test_nothing_in_a_runs_files_is_executed(run, drl, tmp_path):
     witness = tmp_path / "executed"
     bomb = f"cos\nsystem\n(S'touch {witness}'\ntR.".encode()
@@ -146,6 +151,7 @@ def test_nothing_in_a_runs_files_is_executed(run, drl, tmp_path):
     assert not witness.exists()
 
 
+@pytest.mark.slow
 def test_from_config_starts_a_new_run_with_the_old_ones_config(run, drl, tmp_path):
     done = drl("train", "from_config=latest", "seed=9", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -236,6 +236,7 @@ def test_the_output_names_the_folder_and_the_next_commands(small_run):
 # The same run again
 
 
+@pytest.mark.slow
 def test_config_yaml_repeats_the_run(small_run, drl, tmp_path):
     done = drl("train", "--config-path", small_run.folder, "--config-name", "config", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -247,6 +248,7 @@ def test_config_yaml_repeats_the_run(small_run, drl, tmp_path):
     assert (folder / "config.yaml").read_text() == (small_run.folder / "config.yaml").read_text()
 
 
+@pytest.mark.slow
 def test_a_repeated_run_takes_changes_after_its_flags(small_run, drl):
     path = small_run.folder.relative_to(small_run.cwd)
     done = drl("train", "--config-path", path, "--config-name", "config", "dry_run=true", cwd=small_run.cwd)
@@ -260,6 +262,7 @@ def test_a_wrong_key_of_a_repeated_run_names_the_nearest(small_run, drl, tmp_pat
     assert "Did you mean algo.lr?" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_run_in_a_folder_with_an_unusual_name_can_be_repeated(small_run, drl, tmp_path):
     folder = tmp_path / "my runs [1]" / "run"
     shutil.copytree(small_run.folder, folder, symlinks=True)
@@ -304,6 +307,7 @@ def test_every_combination_that_fits_runs(train_here, composed, capsys, env, alg
     assert (summary["env"], summary["algo"], summary["mode"]) == (env, algo, mode)
 
 
+@pytest.mark.slow
 def test_an_environment_of_the_user_from_where_he_stands(drl, user_folder, tiny, tmp_path):
     done = drl("train", "env=user_envs:Tiny-v0", *tiny, f"output_dir={tmp_path}", cwd=user_folder)
     assert done.returncode == 0, done.stderr
@@ -317,6 +321,7 @@ def test_slash_and_colon_are_no_folders(train_here, tmp_path):
     assert_complete(folder)
 
 
+@pytest.mark.slow
 def test_dry_run_says_what_it_found_and_writes_nothing(drl, tmp_path):
     done = drl("train", "dry_run=true", "total_env_steps=1e6", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")

@@ -114,6 +114,7 @@ def test_nothing_of_that_name_is_exit_2(tmp_path):
     assert caught.value.exit_code == USAGE
 
 
+@pytest.mark.slow
 def test_the_command_starts_from_it_and_says_no_before_ray_starts(small_run, drl, tmp_path):
     args = (*small_run.args, f"load_weights={small_run.folder}", "orchestrator.min_inserts=300")
     done = drl("train", *args, cwd=tmp_path)
@@ -129,6 +130,7 @@ def test_the_command_starts_from_it_and_says_no_before_ray_starts(small_run, drl
     assert len(list(tmp_path.glob("outputs/*/*/*"))) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "args",
     [

@@ -47,6 +47,7 @@ def change(folder, *pairs):
     (folder / "my_td3.py").write_text(text)
 
 
+@pytest.mark.slow
 def test_its_own_test_passes(folder):
     (folder / "test_it.py").write_text(block("test"))
     scope = {}

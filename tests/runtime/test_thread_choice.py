@@ -93,6 +93,7 @@ def test_a_number_stays():
     assert (chosen, seconds) == (config, {})
 
 
+@pytest.mark.slow
 def test_async_measures_in_a_process_of_its_own():
     config = make_config(*TINY, *AUTO, "mode=async", "worker.num=1")
     chosen, seconds = choose_threads(config, read_spec(config.env), 3)

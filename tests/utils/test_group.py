@@ -55,6 +55,7 @@ def test_a_killed_member_is_an_error_at_once():
             ranks[1].submit(on_group, pid).result()
 
 
+@pytest.mark.slow
 def test_a_member_that_stays_away_is_an_error_after_the_time_out():
     with peers(2, timeout_s=2.0) as ranks:
         with pytest.raises(PeerLost, match="lost another"):
