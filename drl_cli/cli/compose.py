@@ -43,7 +43,7 @@ def composed(overrides: Sequence[str], file: Path | None = None) -> Iterator[dic
     import hydra
     from hydra.core.hydra_config import HydraConfig
     from hydra.errors import HydraException
-    from omegaconf import OmegaConf
+    from omegaconf import OmegaConf, open_dict
     from omegaconf.errors import OmegaConfBaseException
 
     from drl_cli.cli.hydra_plugins import register
@@ -57,8 +57,9 @@ def composed(overrides: Sequence[str], file: Path | None = None) -> Iterator[dic
             os.environ.update(node.hydra.job.env_set)
             stack.callback(setattr, HydraConfig.instance(), "cfg", None)
             HydraConfig.instance().set_config(node)
-            ours = OmegaConf.masked_copy(node, [str(key) for key in node if key != "hydra"])
-            plain = OmegaConf.to_container(ours, resolve=True)
+            with open_dict(node):
+                del node["hydra"]
+            plain = OmegaConf.to_container(node, resolve=True)
         except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
             raise UsageError(brief(error)) from error
         assert isinstance(plain, dict)

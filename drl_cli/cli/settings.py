@@ -1,7 +1,6 @@
 """From a plain mapping (yaml) to frozen dataclasses: names, types and ranges checked, all problems at once."""
 
 import dataclasses
-import functools
 import os
 import types
 import typing
@@ -202,13 +201,14 @@ def _number(value: Any) -> int | float | None:
 
 def fields(kind: type[Any]) -> dict[str, Any]:
     """Key -> type of a config class, with the names that the user types."""
-    return dict(_fields(kind))
+    if kind not in _fields:
+        hints = get_type_hints(kind, include_extras=True)
+        _fields[kind] = {field.name.rstrip("_"): hints[field.name] for field in dataclasses.fields(kind)}
+    return dict(_fields[kind])
 
 
-@functools.cache  # reading the types of a class takes 0.1 ms, and `drl-list keys` asks a thousand times
-def _fields(kind: type[Any]) -> tuple[tuple[str, Any], ...]:
-    hints = get_type_hints(kind, include_extras=True)
-    return tuple((field.name.rstrip("_"), hints[field.name]) for field in dataclasses.fields(kind))
+_fields: dict[type[Any], dict[str, Any]] = {}
+"""Kept, since reading the types of a class takes 0.1 ms, and `drl-list keys` asks a thousand times."""
 
 
 def default_values(kind: type[Any]) -> dict[str, Any]:
