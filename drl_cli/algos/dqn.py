@@ -169,7 +169,7 @@ class Algorithm(NetworkAlgorithm):
         loss, slope, error_size = self.errors(q, reward, rows["discount"], next_q)
         if "weight" in rows:
             loss, slope = rows["weight"] * loss, (rows["weight"] * slope.t()).t()
-        d_out = self.to_action(out, action, slope / len(slope))
+        d_out = self.to_action(out, action, slope / slope.shape[0])
         learns = not self.encoder.is_plain
         d_obs = self.online.backward(trace, d_out, to_inputs=learns)
         metrics = {"q_loss": loss.mean(), "q_mean": self.expected(self.distribution(q)).mean()}

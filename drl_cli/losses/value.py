@@ -64,7 +64,7 @@ def huber(error: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
     Its derivative is the error clipped to [-1, 1] (Mnih et al. 2015, methods).
     """
     slope = error.clamp(-1.0, 1.0)
-    return slope * (error - 0.5 * slope), slope
+    return torch.sub(error, slope, alpha=0.5).mul_(slope), slope
 
 
 def rescaled(x: Any, eps: float) -> Any:  # Any: numpy or torch

@@ -41,11 +41,8 @@ class Encoder:
         self.size: int = width if self.memory is None else self.memory.size
         modules = {"torso": self.torso, "memory": self.memory}
         self.parts = {name: module for name, module in modules.items() if module is not None}
-
-    @property
-    def is_plain(self) -> bool:
+        self.is_plain = not self.parts
         """Whether it only flattens, and so has nothing to learn."""
-        return not self.parts
 
     def target(self, params: Params) -> "Encoder":
         """The same of the targets of its parts, which are made here."""
@@ -263,4 +260,4 @@ def _tensors(obs: Obs) -> Any:  # Any: as in Batch
 
 def action_mask(obs: Any) -> Any:  # Any: numpy or torch
     """Which actions are allowed, bool `[n, choices]`, where the observations say so; else None."""
-    return obs.get(MASK) if isinstance(obs, Mapping) else None
+    return obs.get(MASK) if isinstance(obs, dict) else None

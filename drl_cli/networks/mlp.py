@@ -90,6 +90,7 @@ class MLP:
         self.flat, self.grad = part.flat, part.grad
         self.networks = _views(self.flat, shapes, ensemble)
         self.grads = _views(self.grad, shapes, ensemble)
+        self.nothing = self.flat.new_zeros(0)
 
     def on(self, part: Part) -> "MLP":
         """The same networks with other weights."""
@@ -172,13 +173,13 @@ class MLP:
 
         With `to_weights` only so many rows count for that. Returns d loss/d input `[M - to_weights, in - first]` of the
         other rows, from the input `first` on: SAC's actor loss wants those alone. A torso in front wants that of all
-        rows, `[M, in - first]`: `to_inputs`.
+        rows, `[M, in - first]`: `to_inputs`. Where no row is wanted it is empty, `[0]`.
         """
         rows, step = d_out.shape[1], self.step
         split = rows if to_weights is None else to_weights
         begin = 0 if to_inputs else split
-        d_input = d_out.new_zeros(rows - begin, self.shapes[0][0] - first)
-        parts = zip(self.networks, self.grads, trace.inputs, d_out, strict=True)
+        d_input: torch.Tensor | None = None
+        parts = zip(self.networks, self.grads, trace.inputs, d_out.unbind(), strict=True)
         for network, (params, grads, inputs, d) in enumerate(parts):
             for i in range(len(params) - 2, -1, -step):
                 layer = i // step
@@ -197,8 +198,9 @@ class MLP:
                         norm = [_first(tensor, rows) for tensor in trace.norms[network][layer - 1]]
                         d = _norm_backward(d, norm, params[i - 2 : i], grads[i - 2 : i], split)
             if begin < rows:
-                d_input += self.products.input_gradient(d[begin:], params[0][first:])
-        return d_input
+                d_in = self.products.input_gradient(d[begin:], params[0][first:])
+                d_input = d_in if d_input is None else d_input.add_(d_in)
+        return self.nothing if d_input is None else d_input
 
     def params(self) -> Array:
         """A float32 copy of `flat` on the CPU."""
