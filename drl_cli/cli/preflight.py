@@ -42,7 +42,7 @@ def join(config: Config) -> "Cluster":
     environment_spec(config)  # what is wrong here is said before the cluster is asked
     assert config.ray.address is not None
     try:
-        return Cluster(config.ray.address, config.env, config.outside_modules)
+        return Cluster(config.ray.address, config.env, config.outside_modules, only_here=config.mode == "single")
     except ClusterUnfit as error:
         raise UsageError(error.problems, error.exit_code) from error
 

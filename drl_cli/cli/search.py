@@ -70,7 +70,7 @@ def resumed_search(sweep: Sweep, ours: Mapping[str, str]) -> int:
 def check_corners(sweep: Sweep, fixed: Sequence[str], space: Space, ours: Mapping[str, str]) -> list[Config]:
     """The configs at the corners of the space; raises UsageError where one is wrong, or none can run now."""
     points = [Job(number, [*fixed, *point], {}) for number, point in enumerate(corners(space), 1)]
-    configs = check_jobs(points, sweep.flags, for_all(ours))
+    configs = check_jobs(sweep, points, for_all(ours))
     if not configs:
         raise UsageError("hpo: no trial can run as long as that file is missing", USER_CODE)
     return configs

@@ -7,32 +7,28 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-import psutil
-
 from drl_cli.cli.check import check_command
 from drl_cli.cli.command_line import OVERRIDE, CommandLine, read_command
 from drl_cli.cli.conf import SEARCH_PATH
 from drl_cli.cli.errors import CHECKPOINT, DONE, SWEEP, UsageError
 from drl_cli.cli.grid import jobs as grid
 from drl_cli.cli.hydra_grammar import unquoted
+from drl_cli.cli.places import join, room
 from drl_cli.results.run import RUN_LOCK
 from drl_cli.runtime.config import Config
 from drl_cli.sweeps.job import Job
-from drl_cli.sweeps.launcher import Launcher, slots
+from drl_cli.sweeps.launcher import Launcher, start_here
 from drl_cli.sweeps.population import FILE as POPULATION
 from drl_cli.sweeps.search import Search
 from drl_cli.sweeps.study import FILE as STUDY
 from drl_cli.sweeps.sweep import FILE, Sweep
 from drl_cli.sweeps.table import View
-from drl_cli.utils.cores import cores
 from drl_cli.utils.locks import lock
 
 T = TypeVar("T")
 
 OF_THE_SWEEP = ("resume", "dry_run", "sweep", "hpo")
 """Keys and groups that say what to do with all jobs, and are of none."""
-PROCESS_BYTES = 300 * 2**20
-"""Memory of each process of a job, without its rows."""
 
 
 def run_sweep(command: CommandLine) -> int:
@@ -57,7 +53,7 @@ def new_sweep(sweep: Sweep, output_dir: str, ours: Mapping[str, str], rest: Sequ
     sweep.add(grid(rest))
     if len(sweep.jobs) == 1:
         raise UsageError("-m sweeps over several values, as in seed=0,1 or algo.lr=1e-4,1e-3; for one run leave -m out")
-    configs = check_jobs(sweep.jobs, sweep.flags, for_all(ours))
+    configs = check_jobs(sweep, sweep.jobs, for_all(ours))
     if is_dry_run(ours, f"{len(sweep.jobs)} jobs; all checks passed"):
         return DONE
     sweep.make_folder(output_dir)
@@ -85,7 +81,7 @@ def resume_sweep(folder: Path, ours: Mapping[str, str], rest: Sequence[str]) -> 
         if more:
             sweep.add(grid(rest))
         jobs = [job for job in sweep.jobs if not job.is_done]
-        configs = check_jobs(jobs, sweep.flags, for_all(ours))
+        configs = check_jobs(sweep, jobs, for_all(ours))
         if is_dry_run(ours, f"{len(jobs)} jobs; all checks passed"):
             return DONE
         if jobs:
@@ -149,17 +145,18 @@ def find_sweep(name: str, output_dir: str) -> Path:
     return meant[-1].resolve()
 
 
-def check_jobs(jobs: Sequence[Job], flags: Sequence[str], more: Sequence[str]) -> list[Config]:
-    """The config of each job that can run now; raises UsageError with the problems of all of them, each said once.
+def check_jobs(sweep: Sweep, jobs: Sequence[Job], more: Sequence[str]) -> list[Config]:
+    """The config of each job that can run now, as typed; raises UsageError with the problems of all, each said once.
 
     Of jobs that differ in nothing but the seed the first is tried. What a file that may still come would mend is a
-    warning: the job will say so itself, and can be run again.
+    warning: the job will say so itself, and can be run again. A cluster is joined, and its nodes are asked.
     """
-    from drl_cli.cli.compose import compose
+    from drl_cli.cli.compose import mapping
     from drl_cli.cli.errors import users_errors
-    from drl_cli.cli.preflight import preflight
+    from drl_cli.cli.preflight import fill, preflight
+    from drl_cli.cli.settings import build
 
-    file = read_command(flags).config_file
+    file = read_command(sweep.flags).config_file
     configs: list[Config] = []
     problems: dict[str, list[int]] = {}
     tried: set[str] = set()
@@ -167,13 +164,14 @@ def check_jobs(jobs: Sequence[Job], flags: Sequence[str], more: Sequence[str]) -
     for job in jobs:
         try:
             check_command(CommandLine([], job.overrides, file, is_sweep=False))
-            config = compose([*job.overrides, *more], file)
+            typed = build(mapping([*job.overrides, *more], file))
+            config = fill(typed)
             key = repr(config).replace(f"seed={config.seed}", "", 1)
             if key not in tried:
                 with users_errors(config.outside_modules):
                     preflight(config)
             tried.add(key)
-            configs.append(config)
+            configs.append(typed)
         except UsageError as error:
             if _wants_a_file(error):
                 print(f"warning: job {job.number} will fail: {error}", file=sys.stderr)
@@ -184,6 +182,8 @@ def check_jobs(jobs: Sequence[Job], flags: Sequence[str], more: Sequence[str]) -
     if problems:
         lines = [f"{problem}{_in_jobs(numbers, len(jobs))}" for problem, numbers in problems.items()]
         raise UsageError(lines, min(codes))
+    if configs:
+        join(configs, Path(configs[0].output_dir).absolute() if sweep.folder == Path() else sweep.folder)
     return configs
 
 
@@ -210,14 +210,15 @@ def run_jobs(
     more: Callable[[], Sequence[Job]] = list,
 ) -> None:
     """As many at once as there is room for, then what `more` gives; with a search the jobs of its next trials, too."""
-    places, most = room(configs)
+    places, most, start = room(configs)
     if most > len(places):
-        print(f"sweep.jobs={most}: this machine holds {len(places)} at once; more would be slower, not faster")
+        what = "the cluster" if start is not start_here else "this machine"
+        print(f"sweep.jobs={most}: {what} holds {len(places)} at once; more would be slower, not faster")
     if search is None and jobs:
         at_once = min(len(places), len(jobs))
         print(f"{len(jobs)} of {len(sweep.jobs)} jobs to run, {at_once} at once  ->  {sweep.folder}", flush=True)
     expected = search.study.hpo.trials * search.study.hpo.seeds if search else 0
-    view, launcher = View(sweep, sys.stdout, expected), Launcher(sweep, places)
+    view, launcher = View(sweep, sys.stdout, expected), Launcher(sweep, places, start)
     launcher.changed, launcher.tick = [view.changed], [view.tick]
     if search is not None:
         launcher.changed.append(search.ended)
@@ -227,35 +228,6 @@ def run_jobs(
         launcher.run(jobs, search.more if search else more)
     finally:
         view.close()
-
-
-def room(configs: Sequence[Config]) -> tuple[list[set[int]], int]:
-    """The processors of each place for a job, an empty set for all of them; and how many places were asked for.
-
-    On a cluster there are as many places as were asked for: what it holds is its owner's to say.
-    """
-    if not configs:
-        return [set()], 0
-    config, need, memory = configs[0], max(map(processors, configs)), max(map(memory_needed, configs))
-    most = 0 if config.sweep.jobs == "auto" else config.sweep.jobs
-    if config.ray.address and config.mode != "single":  # the processors are elsewhere
-        return [set()] * max(1, most), most
-    return slots(cores(), need, psutil.virtual_memory().available, memory, most or None), most
-
-
-def processors(config: Config) -> int:
-    """What a job keeps busy."""
-    threads = config.trainer.threads if isinstance(config.trainer.threads, int) else 1
-    return threads if config.mode == "single" else config.num_workers + config.trainer.num * threads
-
-
-def memory_needed(config: Config) -> int:
-    """Bytes: its processes, Ray's, and replay."""
-    from drl_cli.cli.preflight import environment_spec
-    from drl_cli.cli.resources import replay_bytes
-
-    roles = 5 if config.mode == "single" else 6 + config.num_workers
-    return roles * PROCESS_BYTES + replay_bytes(config, environment_spec(config))
 
 
 def close(sweep: Sweep) -> int:

@@ -18,8 +18,9 @@ STATUS: dict[int, Status] = {0: "done", 5: "diverged", 75: "interrupted", 130: "
 class Job:
     """`overrides` are its part of the command line, `differs` those that not all jobs have.
 
-    `exit_code` is None until its process has ended; it is negative where a signal ended the process. A run that ended
-    before `goal` environment steps is not done; it goes on with these `changes` of its config.
+    `exit_code` is None until its process has ended; it is negative where a signal ended the process. `is_running` is
+    what the launcher has; it `is_queued` while its process waits for room on a cluster. A run that ended before `goal`
+    environment steps is not done; it goes on with these `changes` of its config.
     """
 
     number: int
@@ -28,6 +29,7 @@ class Job:
     exit_code: int | None = None
     run: Path | None = None
     is_running: bool = False
+    is_queued: bool = False
     goal: int = 0
     changes: list[str] = field(default_factory=list)
 
@@ -35,7 +37,7 @@ class Job:
     def status(self) -> Status:
         """`killed`: its process was ended by a signal that nobody can catch, or with the sweep's."""
         if self.is_running:
-            return "running"
+            return "waiting" if self.is_queued else "running"
         if self.exit_code is None:
             has_ended = self.run is None or Run(self.run).status in ENDED
             return "waiting" if has_ended else "killed"

@@ -1,4 +1,4 @@
-"""Launcher: the processes of a sweep's jobs, each on processors of its own."""
+"""Launcher: the processes of a sweep's jobs, each on processors of its own, here or on the nodes of a cluster."""
 
 import ctypes
 import json
@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import Protocol
 
 from drl_cli.results.run import RUN_LOCK
 from drl_cli.runtime.place.signals import EXIT_CODES
@@ -25,6 +26,48 @@ POLL_S = 0.1
 PR_SET_PDEATHSIG = 1  # of Linux's prctl: which signal comes when the parent ends
 
 
+class Process(Protocol):
+    """As subprocess.Popen has it, wherever the process runs."""
+
+    returncode: int | None
+
+    def has_begun(self) -> bool:
+        """Whether it waits for room no longer."""
+
+    def poll(self) -> int | None:
+        """The exit code once it has ended, negative where a signal ended it."""
+
+    def send_signal(self, number: int) -> None:
+        """SIGINT or SIGTERM; what waits for room has ended with that."""
+
+    def kill(self) -> None:
+        """Its end, whatever it does."""
+
+
+Start = Callable[[set[int], Sequence[str], Mapping[str, str], Path], Process]
+"""Start this Python with arguments on a slot, with more variables of its environment; a file gets what it prints."""
+
+
+class LocalProcess(subprocess.Popen[bytes]):
+    """One of this machine."""
+
+    def has_begun(self) -> bool:
+        return True
+
+
+def start_here(slot: set[int], arguments: Sequence[str], variables: Mapping[str, str], log: Path) -> Process:
+    """Start a process of this machine, which runs on the processors of its slot alone."""
+    with log.open("ab") as out, _on(slot):
+        return LocalProcess(
+            [sys.executable, *arguments],
+            env=os.environ | dict(variables),
+            process_group=0,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+
+
 class Launcher:
     """Runs jobs side by side, one in each of `slots`: sets of processors, an empty one for a job that may use all.
 
@@ -34,10 +77,11 @@ class Launcher:
     process group of its own, so that a terminal's Ctrl-C comes to it once.
     """
 
-    def __init__(self, sweep: Sweep, slots: Sequence[set[int]]) -> None:
-        self.sweep, self.free = sweep, list(slots)
-        self.running: dict[Job, tuple[subprocess.Popen[bytes], set[int]]] = {}
+    def __init__(self, sweep: Sweep, slots: Sequence[set[int]], start: Start = start_here) -> None:
+        self.sweep, self.free, self.start = sweep, list(slots), start
+        self.running: dict[Job, tuple[Process, set[int]]] = {}
         self.received: list[signal.Signals] = []
+        self._passed_on = 0
         self.changed: list[Callable[[Job], None]] = []
         self.tick: list[Callable[[], None]] = []
 
@@ -58,8 +102,13 @@ class Launcher:
                 if not self.running and (self.received or not waiting):
                     break
                 time.sleep(POLL_S)
-                for job in [job for job, (process, _) in self.running.items() if process.poll() is not None]:
-                    self._ended(job)
+                self._pass_on()
+                for job, (process, _) in list(self.running.items()):
+                    if process.poll() is not None:
+                        self._ended(job)
+                    elif job.is_queued and process.has_begun():
+                        job.is_queued = False
+                        self._save(job)
                 for look in self.tick:
                     look()
         if self.received:
@@ -68,7 +117,7 @@ class Launcher:
     def stop(self, job: Job) -> None:
         """End a job softly, where it runs."""
         if job in self.running:
-            self.running[job][0].terminate()
+            self.running[job][0].send_signal(signal.SIGTERM)
 
     def _start(self, job: Job) -> None:
         """In a free slot, unless it has ended since it was last looked at."""
@@ -77,23 +126,23 @@ class Launcher:
             self._save(job)
             return
         slot = self.free.pop(0)
-        with self.sweep.log(job).open("ab") as log, _on(slot):
-            process = subprocess.Popen(
-                [sys.executable, "-m", "drl_cli.cli.train", *job.arguments(self.sweep.flags)],
-                env=os.environ | {JOB_FILE: str(self.sweep.file(job))},
-                process_group=0,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-        job.is_running, job.exit_code = True, None
+        process = self.start(
+            slot,
+            ["-m", "drl_cli.cli.train", *job.arguments(self.sweep.flags)],
+            {JOB_FILE: str(self.sweep.file(job))},
+            self.sweep.log(job),
+        )
+        job.is_running, job.is_queued, job.exit_code = True, not process.has_begun(), None
         self.running[job] = process, slot
-        self._save(job)
+        if job.is_queued:
+            self.sweep.save()
+        else:
+            self._save(job)
 
     def _ended(self, job: Job) -> None:
         process, slot = self.running.pop(job)
         self.free.append(slot)
-        job.is_running, job.exit_code = False, process.returncode
+        job.is_running, job.is_queued, job.exit_code = False, False, process.returncode
         job.look(self.sweep.file(job))
         job.exit_code = process.returncode
         self._save(job)
@@ -105,7 +154,7 @@ class Launcher:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        before = {number: signal.signal(number, self._forward) for number in EXIT_CODES}
+        before = {number: signal.signal(number, self._receive) for number in EXIT_CODES}
         try:
             yield
         finally:
@@ -114,11 +163,15 @@ class Launcher:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _forward(self, number: int, frame: FrameType | None) -> None:
+    def _receive(self, number: int, frame: FrameType | None) -> None:
         self.received.append(signal.Signals(number))
-        for process, _ in self.running.values():
-            with suppress(ProcessLookupError):
+
+    def _pass_on(self) -> None:
+        """Not where a signal comes: that may be within a call of Ray's."""
+        for number in self.received[self._passed_on :]:
+            for process, _ in self.running.values():
                 process.send_signal(number)
+            self._passed_on += 1
 
 
 def _next(waiting: Sequence[Job]) -> Job | None:

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from processes import SMALL
 
-from drl_cli.cli import sweep as cli_sweep
+from drl_cli.cli import places as cli_places
 from drl_cli.cli.check import check_command
 from drl_cli.cli.command_line import read_command
 from drl_cli.cli.compose import compose
@@ -267,24 +267,22 @@ def test_jobs_have_processors_of_their_own(start, here):
         (["mode=async", "worker.num=1"], [{0, 1}, {2, 3}], 0),
         (["mode=async", "worker.num=1", "trainer.num=2"], [set()], 0),
         (["mode=sync", "worker.num=3"], [set()], 0),
-        (["mode=async", "worker.num=1", "ray.address=a:1"], [set()], 0),
-        (["mode=async", "worker.num=3", "ray.address=a:1", "sweep.jobs=2"], [set(), set()], 2),
     ],
 )
 def test_how_many_trainings_this_machine_holds(args, places, asked, monkeypatch):
-    monkeypatch.setattr(cli_sweep, "cores", lambda: [0, 1, 2, 3])
+    monkeypatch.setattr(cli_places, "cores", lambda: [0, 1, 2, 3])
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=2**40))
     config = compose(["env=Pendulum-v1", *args])
-    assert cli_sweep.room([config, config]) == (places, asked)
+    assert cli_places.room([config, config]) == (places, asked, launcher.start_here)
 
 
 def test_no_more_jobs_than_memory_holds(monkeypatch):
-    monkeypatch.setattr(cli_sweep, "cores", lambda: [0, 1, 2, 3])
+    monkeypatch.setattr(cli_places, "cores", lambda: [0, 1, 2, 3])
     config = compose(["env=Pendulum-v1", "mode=single"])
-    need = cli_sweep.memory_needed(config)
+    need = cli_places.memory_needed(config)
     assert 2**30 < need < 3 * 2**30
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=3 * need))
-    assert len(cli_sweep.room([config])[0]) == 3
+    assert len(cli_places.room([config])[0]) == 3
 
 
 @pytest.fixture

@@ -112,7 +112,7 @@ class FakeRay(ModuleType):
             raise ref.error
         return ref.value
 
-    def wait(self, refs, num_returns, timeout):
+    def wait(self, refs, num_returns=1, timeout=None):
         self.calls.append(("wait", list(refs), num_returns, timeout))
         done = [ref for ref in refs if ref.value not in self.silent][:num_returns]
         return done, [ref for ref in refs if ref not in done]
@@ -124,7 +124,7 @@ class FakeRay(ModuleType):
         return self.resources
 
     def get_runtime_context(self):
-        return SimpleNamespace(get_node_id=lambda: "here")
+        return SimpleNamespace(get_node_id=lambda: "here", gcs_address="10.0.0.9:1")
 
     def remote(self, target=None, **options):
         return (lambda target: Remote(self, target, options)) if target is None else Remote(self, target, options)

@@ -17,11 +17,12 @@ VARIABLES = {
 
 @dataclass(frozen=True)
 class Node:
-    """A live node that takes work."""
+    """A live node that takes work; `memory` [bytes] is what Ray gives out there."""
 
     id: str
     address: str
     cpus: float
+    memory: int = 0
 
     def __str__(self) -> str:
         return f"node {self.address} ({self.id[:6]})"

@@ -26,6 +26,7 @@ from drl_cli.runtime.place.cluster import (
     unreachable,
     why_not_joined,
 )
+from drl_cli.runtime.place.nodes import ask, live_nodes
 
 log = logging.getLogger(__name__)
 
@@ -151,11 +152,15 @@ class RaySession:
 class Cluster:
     """A cluster that exists, joined: each of its `nodes` can run our roles. It is left running at the end.
 
-    `modules` are the user's, and have been imported here, which says what they need there. Raises ClusterUnfit with
-    all problems.
+    `modules` are the user's, and have been imported here, which says what they need there; `only_here` leaves all nodes
+    but this one out. The environment is tried in `folder`, where the node has that. Where our package was `lacking`, it
+    was shipped. Raises ClusterUnfit with all problems.
     """
 
-    def __init__(self, address: str, env: EnvConfig, modules: Sequence[str]) -> None:
+    def __init__(
+        self, address: str, env: EnvConfig, modules: Sequence[str], only_here: bool = False, folder: str = ""
+    ) -> None:
+        self._only_here, self._folder = only_here, folder
         if address != "auto" and (problem := unreachable(address)):
             raise ClusterUnfit([problem])
         try:
@@ -164,7 +169,7 @@ class Cluster:
             raise ClusterUnfit([str(error)]) from error
         ours = Answer(platform.python_version(), version("ray"), drl_cli.__version__, None)
         answers = self._join(address, env, modules, files)
-        lacking = {node for node, answer in answers.items() if answer is not None and answer.package is None}
+        lacking = [node for node, answer in answers.items() if answer is not None and answer.package is None]
         problems = unfit({node: answer for node, answer in answers.items() if node not in lacking}, ours)
         if lacking and not problems:  # they get ours
             answers = self._join(address, env, modules, [*files, Path(drl_cli.__file__).parent])
@@ -172,7 +177,7 @@ class Cluster:
         if problems or not answers:
             self.close()
             raise ClusterUnfit(problems or [f"ray.address: the cluster at {address} has no node with a CPU"])
-        self.nodes = list(answers)
+        self.nodes, self.lacking = list(answers), lacking
 
     def wait(self) -> None:
         """It is there."""
@@ -209,12 +214,7 @@ class Cluster:
         except Exception as error:
             raise ClusterUnfit([why_not_joined(address, error)]) from error
         _have_ray_log()
-        nodes = [
-            Node(entry["NodeID"], entry["NodeManagerAddress"], entry["Resources"]["CPU"])
-            for entry in sorted(ray.nodes(), key=lambda entry: str(entry["NodeID"]))
-            if entry["Alive"] and entry["Resources"].get("CPU")
-        ]
-        return _ask(nodes, env, modules)
+        return _ask(live_nodes(self._only_here), env, modules, self._folder)
 
 
 def _stand_apart() -> None:
@@ -258,12 +258,11 @@ def _have_ray_log() -> None:
     ray._private.worker.print_to_stdstream = lambda data, **_: log.info("%s", " ".join(data["lines"]))
 
 
-def _ask(nodes: Sequence[Node], env: EnvConfig, modules: Sequence[str]) -> dict[Node, Answer | None]:
+def _ask(nodes: Sequence[Node], env: EnvConfig, modules: Sequence[str], folder: str = "") -> dict[Node, Answer | None]:
     """What each node says of itself; None from those that say nothing within a minute."""
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     def look(pickled: bytes) -> tuple[str, str, str | None, str | None]:  # local, so that it travels by value
+        import os
         import platform
         from importlib import import_module
         from importlib.metadata import version
@@ -275,6 +274,8 @@ def _ask(nodes: Sequence[Node], env: EnvConfig, modules: Sequence[str]) -> dict[
             package = drl_cli.__version__
             from drl_cli.envs.make import read_spec
 
+            if os.path.isdir(folder):
+                os.chdir(folder)
             read_spec(pickle.loads(pickled))
             for module in modules:
                 import_module(module)
@@ -282,19 +283,11 @@ def _ask(nodes: Sequence[Node], env: EnvConfig, modules: Sequence[str]) -> dict[
             problem = f"{type(error).__name__}: {error}"
         return platform.python_version(), version("ray"), package, problem
 
-    task = ray.remote(num_cpus=0, max_retries=0)(look)
-    asked = {
-        task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False)).remote(
-            pickle.dumps(env)
-        ): node
-        for node in nodes
-    }
-    answers: dict[Node, Answer | None] = dict.fromkeys(nodes)
-    done, _ = ray.wait(list(asked), num_returns=len(asked), timeout=60)
-    for ref in done:
-        try:
-            answers[asked[ref]] = Answer(*ray.get(ref))
-        except ray.exceptions.RayError as error:
-            lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-            answers[asked[ref]] = Answer(platform.python_version(), version("ray"), None, lines[-1])
+    answers: dict[Node, Answer | None] = {}
+    for node, answer in ask(nodes, look, pickle.dumps(env)).items():
+        if isinstance(answer, Exception):
+            lines = [line.strip() for line in str(answer).splitlines() if line.strip()]
+            answers[node] = Answer(platform.python_version(), version("ray"), None, lines[-1])
+        else:
+            answers[node] = answer and Answer(*answer)
     return answers

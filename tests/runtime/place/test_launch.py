@@ -210,8 +210,8 @@ def answers(ray, monkeypatch):
     """What each node answers, each time that all are asked; `asked` are the nodes, the environments and modules."""
     given = SimpleNamespace(rounds=[], asked=[])
 
-    def ask(nodes, env, modules):
-        given.asked.append((nodes, env, modules))
+    def ask(nodes, env, modules, folder):
+        given.asked.append((nodes, env, modules, folder))
         return dict(zip(nodes, given.rounds.pop(0), strict=True))
 
     ray.entries = ENTRIES
@@ -223,9 +223,9 @@ def answers(ray, monkeypatch):
 
 def test_a_cluster_is_joined_with_the_users_files(ray, answers):
     answers.rounds = [[OURS, OURS]]
-    cluster = Cluster("10.0.0.1:6379", ENV, ["my_env"])
+    cluster = Cluster("10.0.0.1:6379", ENV, ["my_env"], folder="/user")
     assert cluster.nodes == NODES  # those that live and have a processor
-    assert answers.asked == [(NODES, ENV, ["my_env"])]
+    assert answers.asked == [(NODES, ENV, ["my_env"], "/user")]
     variables = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     variables["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
     options = {
@@ -303,6 +303,14 @@ def test_each_node_is_asked_what_it_has_and_whether_the_environment_works_there(
         assert pickle.loads(pickled) == ENV
     ((_, refs, num, timeout),) = ray.calls
     assert (len(refs), num, timeout) == (3, 3, 60)
+
+
+def test_the_environment_is_tried_in_a_folder_that_the_node_has(ray, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    for folder, where in (("nowhere", tmp_path), ("here", tmp_path / "here")):
+        assert launch._ask(NODES[:1], ENV, [], str(tmp_path / folder)) == {NODES[0]: OURS}
+        assert Path.cwd() == where
 
 
 def test_what_goes_wrong_on_a_node_is_its_answer(ray, monkeypatch):
