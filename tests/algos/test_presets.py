@@ -33,10 +33,11 @@ def test_none_is_forgotten_here():
         ("munchausen_dqn", SMALL[:1]),
         ("sqn", SMALL[:1]),
         ("r2d2", SMALL),
+        ("sac_discrete", (*SMALL, "replay=sequences", "network=lstm", "algo.n_step=3")),
         ("c51", (*SMALL, "replay=sequences", "network=gru", "algo.n_step=3", "algo.rescale=1e-3", "algo.noisy=true")),
         ("sac", (*SMALL, "replay=sequences", "network=gru", "algo.n_step=2")),
     ],
-    ids=["apex", "munchausen_dqn", "sqn", "r2d2", "c51", "sac"],
+    ids=["apex", "munchausen_dqn", "sqn", "r2d2", "sac_discrete", "c51", "sac"],
 )
 def test_the_contract(name, options):
     check_algorithm(name, *options)
