@@ -23,7 +23,7 @@ SMALL = ("network.hidden=[16,16]", "network.memory_size=6", "replay.seq_len=5", 
 
 
 def test_none_is_forgotten_here():
-    assert set(options("algo")) - set(algorithms()) == {"apex", "munchausen_dqn", "r2d2", "sqn"}
+    assert set(options("algo")) - set(algorithms()) == {"apex", "munchausen_dqn", "r2d2", "rainbow", "sqn"}
 
 
 @pytest.mark.parametrize(
@@ -32,12 +32,13 @@ def test_none_is_forgotten_here():
         ("apex", SMALL[:1]),
         ("munchausen_dqn", SMALL[:1]),
         ("sqn", SMALL[:1]),
+        ("rainbow", SMALL[:1]),
         ("r2d2", SMALL),
         ("sac_discrete", (*SMALL, "replay=sequences", "network=lstm", "algo.n_step=3")),
         ("c51", (*SMALL, "replay=sequences", "network=gru", "algo.n_step=3", "algo.rescale=1e-3", "algo.noisy=true")),
         ("sac", (*SMALL, "replay=sequences", "network=gru", "algo.n_step=2")),
     ],
-    ids=["apex", "munchausen_dqn", "sqn", "r2d2", "sac_discrete", "c51", "sac"],
+    ids=["apex", "munchausen_dqn", "sqn", "rainbow", "r2d2", "sac_discrete", "c51", "sac"],
 )
 def test_the_contract(name, options):
     check_algorithm(name, *options)
@@ -94,6 +95,13 @@ def test_the_soft_presets_are_the_papers(name, module, values):
     assert (config.temperature, config.epsilon_start, config.epsilon_end) == acts
 
 
+def test_rainbow_is_its_paper_s():
+    config = make_config("env=CartPole-v1", "algo=rainbow", "tuned=none")
+    algo, replay = config.algo, config.replay
+    assert (algo.name, algo.n_step, algo.double, algo.dueling, algo.noisy) == ("c51", 3, True, True, True)
+    assert (replay.sampler, replay.alpha, replay.beta, replay.initial_priority) == ("prioritized", 0.5, 0.4, "max")
+
+
 def test_only_learners_that_make_windows_have_n_steps_in_sequences(monkeypatch):
     config = make_config("env=CartPole-v1", "algo=r2d2")
     assert memory_problems(config) == []
@@ -102,9 +110,10 @@ def test_only_learners_that_make_windows_have_n_steps_in_sequences(monkeypatch):
     assert problem.startswith("algo.n_step=5")
 
 
-@pytest.mark.parametrize("name", ["apex", "munchausen_dqn", "sqn"])
+@pytest.mark.parametrize("name", ["apex", "munchausen_dqn", "rainbow", "sqn"])
 def test_it_learns(name):
-    check_learning(name, *FAST, updates=250)
+    support = ("algo.v_min=-1", "algo.v_max=2") if name == "rainbow" else ()
+    check_learning(name, *FAST, *support, updates=250)
 
 
 def test_r2d2_remembers_and_its_twin_without_a_memory_does_not():
