@@ -55,6 +55,21 @@ def soft_policy_loss(
     return loss.mean(), d_q, alpha * share
 
 
+def expected_soft_policy_loss(
+    log_probs: "torch.Tensor", q: "torch.Tensor", alpha: "torch.Tensor", weight: "torch.Tensor | None" = None
+) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
+    """Discrete SAC's actor loss E[sum_a pi(a|s) (alpha log pi(a|s) - q(s, a))] (Christodoulou 2019, eq. 12).
+
+    log_probs = log softmax(logits) and q `[B, A]`, weight `[B]` as for `soft_policy_loss`. Returns the loss, d loss/d
+    logits `[B, A]`, which is pi_j (alpha log pi_j - q_j - their mean under pi), and the entropy `[B]`.
+    """
+    probs, cost = log_probs.exp(), alpha * log_probs - q
+    mean = (probs * cost).sum(-1)
+    share = torch.full_like(mean, 1.0 / len(mean)) if weight is None else weight / len(mean)
+    d_logits = share.unsqueeze(-1) * probs * (cost - mean.unsqueeze(-1))
+    return (share * mean).sum(), d_logits, -(probs * log_probs).sum(-1)
+
+
 def temperature_gradient(
     log_prob: "torch.Tensor", target_entropy: float, weight: "torch.Tensor | None" = None
 ) -> "torch.Tensor":

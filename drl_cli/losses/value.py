@@ -20,6 +20,21 @@ def soft_target(
     return reward + discount * (next_q.min(0).values - alpha * next_log_prob)
 
 
+def expected_soft_target(
+    reward: "torch.Tensor",
+    discount: "torch.Tensor",
+    next_q: "torch.Tensor",
+    next_log_probs: "torch.Tensor",
+    alpha: "torch.Tensor",
+) -> "torch.Tensor":
+    """`soft_target` with its expectation over discrete actions, `[B]` (Christodoulou 2019, arXiv 1910.07207, eq. 10).
+
+    reward, discount `[B]`, next_q `[N, B, A]`, next_log_probs `[B, A]`.
+    """
+    soft = next_q.min(0).values - alpha * next_log_probs
+    return reward + discount * (next_log_probs.exp() * soft).sum(-1)
+
+
 def ensemble_mse(
     q: "torch.Tensor", target: "torch.Tensor", weight: "torch.Tensor | None" = None
 ) -> "tuple[torch.Tensor, torch.Tensor]":

@@ -107,10 +107,6 @@ class QNetwork:
             for views in layers:
                 self.shape.zero_between_streams_(views[-2])
 
-    def another(self, mean: Part, sigma: Part | None) -> "QNetwork":
-        """The same network with other weights, or other noise on the same ones."""
-        return QNetwork(self.shape, self.mean.on(mean), sigma)
-
     def draw(self, normals: "torch.Tensor") -> None:
         """Draw the noise of all weights anew, from normals `[noise_size]`."""
         assert self.sigma is not None

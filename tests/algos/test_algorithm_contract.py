@@ -35,7 +35,7 @@ ACTIONS = {
     "discrete": ActionSpec("discrete", 4, "Discrete(4)"),
     "multidiscrete": ActionSpec("multidiscrete", 7, "MultiDiscrete([4 3])", (4, 3)),
 }
-PRIORITIZED = {"c51", "dqn", "qr_dqn", "sac"}
+PRIORITIZED = {"c51", "dqn", "qr_dqn", "sac", "sac_discrete"}
 """Those that give priorities, and weigh their rows."""
 CASES = [(name, kind) for name in algorithms() for kind in load_algorithm(name).ACTIONS]
 

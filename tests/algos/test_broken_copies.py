@@ -22,6 +22,8 @@ SMALL = {
     "c51": {"atoms": 31, "v_min": -5.0, "v_max": 5.0},
     "qr_dqn": {"quantiles": 5, "kappa": 0.1},
 }
+SLOW = {name: {"target_period": 20, "double": False} for name in SMALL}
+SLOW["sac_discrete"] = {"tau": 0.1, "initial_alpha": 1e-6, "alpha_lr": 1e-9}
 GAMMA, N_STEP, EPISODE = 0.5, 3, 5
 
 
@@ -29,14 +31,14 @@ def make(name, kind, obs=1, **options):
     """An algorithm of this class on `obs` numbers and 4 actions."""
     module = load_algorithm(name)
     config = convert(algo_node(name), module.Config, "algo", [], module.Config)
-    config = dataclasses.replace(config, gamma=GAMMA, **SMALL[name] | options)
+    config = dataclasses.replace(config, gamma=GAMMA, **SMALL.get(name, {}) | options)
     spec = EnvSpec("x", Column((obs,), "float32"), ActionSpec("discrete", 4, "Discrete(4)"))
     return kind(config, NetworkConfig((8,), "tanh", "uniform"), spec, 0, Context(torch.device("cpu")))
 
 
 def learned(name, kind, batch, updates=160, lr=2e-2):
     """After so many updates by one batch, whose observations are 1."""
-    algorithm = make(name, kind, lr=lr, target_period=20, double=False)
+    algorithm = make(name, kind, lr=lr, **SLOW[name])
     for i in range(updates):
         algorithm.learn(batch, Counts(i))
     return algorithm
@@ -45,13 +47,13 @@ def learned(name, kind, batch, updates=160, lr=2e-2):
 def values(algorithm, network, obs):
     """`[N, 4]`, by this network of the algorithm."""
     with torch.no_grad():
-        return algorithm.means(network, obs)
+        return algorithm.means(network, obs) if hasattr(algorithm, "means") else network.forward(obs)[0].amin(0)
 
 
 def worth(name, kind, batch):
     """Of observation 1, the value of each action, after learning from the batch."""
     algorithm = learned(name, kind, batch)
-    return values(algorithm, algorithm.online, torch.ones(1, 1))
+    return values(algorithm, getattr(algorithm, "online", None) or algorithm.critic, torch.ones(1, 1))
 
 
 def endless(rows=100):
@@ -197,7 +199,7 @@ def quantile_weights_transposed(kind):
 ALL = ("dqn", "c51", "qr_dqn")
 PROBES = {
     rewards_for_ever_are_worth_two: (
-        ALL,
+        (*ALL, "sac_discrete"),
         (truncation_as_termination, discount_of_one_step_less, target_never_copied),
     ),
     the_online_network_chooses_and_the_target_rates: (ALL, (target_network_choosing,)),

@@ -19,6 +19,7 @@ STREAMS = {
     "c51": {"dropout": 12},
     "dqn": {"dropout": 12},
     "qr_dqn": {"dropout": 12},
+    "sac_discrete": {"dropout": 12},
     "ppo": {"shuffle": 11, "dropout": 12},
 }
 

@@ -23,7 +23,7 @@ SMALL = ("network.hidden=[16,16]", "network.memory_size=6", "replay.seq_len=5", 
 
 
 def test_none_is_forgotten_here():
-    assert set(options("algo")) - set(algorithms()) == {"apex", "munchausen_dqn", "r2d2"}
+    assert set(options("algo")) - set(algorithms()) == {"apex", "munchausen_dqn", "r2d2", "rainbow", "sqn"}
 
 
 @pytest.mark.parametrize(
@@ -31,11 +31,14 @@ def test_none_is_forgotten_here():
     [
         ("apex", SMALL[:1]),
         ("munchausen_dqn", SMALL[:1]),
+        ("sqn", SMALL[:1]),
+        ("rainbow", SMALL[:1]),
         ("r2d2", SMALL),
+        ("sac_discrete", (*SMALL, "replay=sequences", "network=lstm", "algo.n_step=3")),
         ("c51", (*SMALL, "replay=sequences", "network=gru", "algo.n_step=3", "algo.rescale=1e-3", "algo.noisy=true")),
         ("sac", (*SMALL, "replay=sequences", "network=gru", "algo.n_step=2")),
     ],
-    ids=["apex", "munchausen_dqn", "r2d2", "c51", "sac"],
+    ids=["apex", "munchausen_dqn", "sqn", "rainbow", "r2d2", "sac_discrete", "c51", "sac"],
 )
 def test_the_contract(name, options):
     check_algorithm(name, *options)
@@ -75,12 +78,28 @@ def test_the_presets_are_the_papers():
     assert (r2d2.algo.n_step, r2d2.algo.double, r2d2.algo.dueling, r2d2.algo.rescale) == (5, True, True, 1e-3)
     assert (r2d2.network.memory, r2d2.algo.gamma, r2d2.replay.eta, r2d2.replay.alpha) == ("lstm", 0.997, 0.9, 0.9)
     assert (r2d2.replay.seq_len, r2d2.replay.burn_in, r2d2.replay.overlap) == (80, 40, 40)
-    munchausen = make_config("env=CartPole-v1", "algo=munchausen_dqn").algo
-    assert (munchausen.name, munchausen.double) == ("dqn", False)
-    assert (munchausen.soft_temperature, munchausen.munchausen) == (0.03, 0.9)
     for config in (apex, r2d2):
         assert (config.algo.epsilon_start, config.algo.epsilon_end) == (0.4, 0.4)
         assert (config.worker.exploration, config.optimizer.max_norm) == ("env_ladder", 40)
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "values"),
+    [("munchausen_dqn", "dqn", (0.03, 0.9)), ("sqn", "dqn", (0.1, 0.0))],
+)
+def test_the_soft_presets_are_the_papers(name, module, values):
+    config = make_config("env=CartPole-v1", f"algo={name}").algo
+    assert (config.name, config.double) == (module, False)
+    assert (config.soft_temperature, config.munchausen) == values
+    acts = (0.1, 0.0, 0.0) if name == "sqn" else (0.0, 1.0, 0.05)
+    assert (config.temperature, config.epsilon_start, config.epsilon_end) == acts
+
+
+def test_rainbow_is_its_paper_s():
+    config = make_config("env=CartPole-v1", "algo=rainbow", "tuned=none")
+    algo, replay = config.algo, config.replay
+    assert (algo.name, algo.n_step, algo.double, algo.dueling, algo.noisy) == ("c51", 3, True, True, True)
+    assert (replay.sampler, replay.alpha, replay.beta, replay.initial_priority) == ("prioritized", 0.5, 0.4, "max")
 
 
 def test_only_learners_that_make_windows_have_n_steps_in_sequences(monkeypatch):
@@ -91,9 +110,10 @@ def test_only_learners_that_make_windows_have_n_steps_in_sequences(monkeypatch):
     assert problem.startswith("algo.n_step=5")
 
 
-@pytest.mark.parametrize("name", ["apex", "munchausen_dqn"])
+@pytest.mark.parametrize("name", ["apex", "munchausen_dqn", "rainbow", "sqn"])
 def test_it_learns(name):
-    check_learning(name, *FAST, updates=250)
+    support = ("algo.v_min=-1", "algo.v_max=2") if name == "rainbow" else ()
+    check_learning(name, *FAST, *support, updates=250)
 
 
 def test_r2d2_remembers_and_its_twin_without_a_memory_does_not():

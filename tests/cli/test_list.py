@@ -4,15 +4,15 @@ import pytest
 
 from drl_cli.algos.lookup import algorithms, load_algorithm
 
-PRESETS = ["apex", "munchausen_dqn", "r2d2"]
+PRESETS = ["apex", "munchausen_dqn", "r2d2", "rainbow", "sqn"]
 
 
 def test_algos_with_their_actions_and_modes(listed):
     lines = {line.split()[0]: line for line in listed("algos")}
-    titles = {"apex": "Ape-X", "munchausen_dqn": "Munchausen-DQN", "r2d2": "R2D2"}
+    titles = ("Ape-X", "Munchausen-DQN", "R2D2", "Rainbow", "Soft Q-learning")
     assert sorted(lines) == sorted([*algorithms(), *PRESETS])
-    for name in PRESETS:
-        assert titles[name] in lines.pop(name)
+    for name, title in zip(PRESETS, titles, strict=True):
+        assert title in lines.pop(name)
     for name, line in lines.items():
         module = load_algorithm(name)
         assert all(word in line for word in (*module.ACTIONS, *module.MODES))

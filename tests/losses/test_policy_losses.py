@@ -10,6 +10,7 @@ from drl_cli.losses.policy import (
     categorical,
     categorical_backward,
     clipped_surrogate,
+    expected_soft_policy_loss,
     gaussian,
     gaussian_backward,
     multi_categorical,
@@ -190,3 +191,23 @@ def test_clipped_surrogate_gradient_equals_autograd():
     assert loss.item() == pytest.approx(expected.item())
     torch.testing.assert_close(d_ratio, ratio.grad)
     assert 0 < (d_ratio == 0).sum() < 50
+
+
+def test_expected_soft_policy_loss_literals_and_gradient():
+    # pi = 1/4, 3/4 and q = 1, 2: 0.5 (0.25 log 0.25 + 0.75 log 0.75) - 1.75
+    logits = torch.tensor([[0.0, math.log(3.0)]], requires_grad=True)
+    q, alpha = torch.tensor([[1.0, 2.0]]), torch.tensor(0.5)
+    loss, d_logits, entropy = expected_soft_policy_loss(logits.log_softmax(-1), q, alpha)
+    assert float(loss.detach()) == pytest.approx(-2.031168, abs=1e-6)
+    assert entropy.tolist() == pytest.approx([0.562335], abs=1e-6)
+    loss.backward()
+    torch.testing.assert_close(d_logits.detach(), logits.grad)
+
+
+def test_expected_soft_policy_loss_weighs_rows():
+    logits, q = torch.randn(4, 3, requires_grad=True), torch.randn(4, 3)
+    weight = torch.tensor([2.0, 0.0, 1.0, 1.0])
+    loss, d_logits, _ = expected_soft_policy_loss(logits.log_softmax(-1), q, torch.tensor(0.2), weight)
+    loss.backward()
+    torch.testing.assert_close(d_logits.detach(), logits.grad)
+    assert not d_logits[1].any()

@@ -3,7 +3,15 @@
 import pytest
 import torch
 
-from drl_cli.losses.value import ensemble_mse, half_square, huber, scaled_log_policy, soft_target, softmax_policy
+from drl_cli.losses.value import (
+    ensemble_mse,
+    expected_soft_target,
+    half_square,
+    huber,
+    scaled_log_policy,
+    soft_target,
+    softmax_policy,
+)
 
 
 def test_soft_target_literals():
@@ -94,3 +102,13 @@ def test_loss_and_slope_equal_autograd(ours, theirs):
     loss, slope = ours(error.detach())
     torch.testing.assert_close(loss, expected.detach())
     torch.testing.assert_close(slope, error.grad)
+
+
+def test_expected_soft_target_literals():
+    # pi = 1/4, 3/4; the smaller critic 1, 2: 1.75 + 0.5 * 0.562335; 1 + 0.9 * that; terminated: the reward alone
+    next_q = torch.tensor([[[1.0, 5.0], [9.0, 9.0]], [[3.0, 2.0], [9.0, 9.0]]])
+    log_probs = torch.tensor([[0.25, 0.75], [0.5, 0.5]]).log()
+    target = expected_soft_target(
+        torch.tensor([1.0, -2.0]), torch.tensor([0.9, 0.0]), next_q, log_probs, torch.tensor(0.5)
+    )
+    assert target.tolist() == pytest.approx([2.828051, -2.0], abs=1e-6)

@@ -1,0 +1,109 @@
+"""Discrete SAC: gradients against autograd on the paper's losses, the entropy aimed at, masks, learning."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from confs import algo_node
+from q_batches import q_batch
+from torch.distributions import Categorical
+
+from drl_cli.algos.base import Counts
+from drl_cli.algos.sac_discrete import Algorithm, Config, Policy
+from drl_cli.cli.settings import convert
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.testing import check_algorithm, check_learning
+from drl_cli.types import ActionSpec, Column, EnvSpec
+from drl_cli.utils.group import Context
+
+NETWORK = NetworkConfig((12,), "tanh", "uniform")
+SPEC = EnvSpec("x", Column((5,), "float32"), ActionSpec("discrete", 4, "Discrete(4)"))
+
+
+def make(seed=0, spec=SPEC, **options):
+    config = convert(algo_node("sac_discrete"), Config, "algo", [], Config)
+    return Algorithm(dataclasses.replace(config, **options), NETWORK, spec, seed, Context(torch.device("cpu")))
+
+
+def network(flat, obs):
+    """`[N, 4]` of one network from its flat parameters."""
+    w1, b1, w2, b2 = flat.split([60, 12, 48, 4])
+    return torch.tanh(obs.double() @ w1.view(5, 12) + b1) @ w2.view(12, 4) + b2
+
+
+def test_gradients_equal_autograd():
+    algorithm, rows = make(initial_alpha=0.3, target_entropy=0.4), torch.arange(32)
+    algorithm.params.targets["critic"].flat.copy_(make(seed=1).params["critic"].flat)
+    batch = q_batch()
+    actor, critic, log_alpha = (
+        algorithm.params[name].flat.double().requires_grad_() for name in ("actor", "critic", "log_alpha")
+    )
+    alpha, halves = log_alpha.exp().detach(), critic.chunk(2)
+    with torch.no_grad():
+        theirs = algorithm.params.targets["critic"].flat.double().chunk(2)
+        policy = Categorical(logits=network(actor, batch["next_obs"]))
+        least = torch.stack([network(one, batch["next_obs"]) for one in theirs]).amin(0)
+        soft = (policy.probs * least).sum(-1) + alpha * policy.entropy()
+        target = batch["reward"] + batch["discount"] * soft
+    q = [network(one, batch["obs"]) for one in halves]
+    chosen = [one[rows, batch["action"]] for one in q]
+    critic_loss = sum((batch["weight"] * (one - target) ** 2).mean() for one in chosen)
+    policy = Categorical(logits=network(actor, batch["obs"]))
+    least = torch.stack(q).amin(0).detach()
+    actor_loss = -((policy.probs * least).sum(-1) + alpha * policy.entropy()).mean()
+    temperature_loss = log_alpha * (policy.entropy().mean().detach() - 0.4 * math.log(4))
+    (critic_loss + actor_loss + temperature_loss).sum().backward()
+    update = algorithm.learn(batch, Counts())
+    expected = {"critic_loss": critic_loss, "actor_loss": actor_loss, "entropy": policy.entropy().mean()}
+    for name, value in expected.items():
+        assert float(update.metrics[name]) == pytest.approx(float(value.detach()), rel=1e-5), name
+    error = sum((one - target).abs() for one in chosen).detach() / 2
+    torch.testing.assert_close(update.priorities.double(), error, rtol=1e-4, atol=1e-5)
+    grad = torch.cat([actor.grad, critic.grad, log_alpha.grad])
+    torch.testing.assert_close(algorithm.params.grad.double(), grad, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize(("share", "rises"), [(0.05, False), (0.99, True)])
+def test_the_temperature_follows_the_entropy_aimed_at(share, rises):
+    """A fraction of log|A|, the largest there is: the first policy's lies between these."""
+    algorithm = make(target_entropy=share)
+    before = float(algorithm.log_alpha)
+    algorithm.actor.flat.mul_(3)
+    update = algorithm.learn(q_batch(), Counts())
+    assert 0.05 * math.log(4) < float(update.metrics["entropy"]) < 0.99 * math.log(4)
+    assert (float(algorithm.log_alpha) > before) == rises
+
+
+def test_the_entropy_aimed_at_is_of_the_actions_that_are_allowed():
+    algorithm = make(target_entropy=0.5)
+    mask = torch.tensor([[True, True, False, False], [True, True, True, True], [False, True, False, False]])
+    torch.testing.assert_close(algorithm.aim(mask), 0.5 * torch.tensor([math.log(2), math.log(4), 0.0]))
+    assert algorithm.aim(None) == pytest.approx(0.5 * math.log(4))
+
+
+def test_the_policy_draws_by_the_softmax_of_its_logits():
+    algorithm, obs = make(), np.zeros((40_000, 5), np.float32)
+    policy = Policy(algorithm.config, NETWORK, SPEC, 0)
+    policy.load(algorithm.policy_params())
+    expected = torch.softmax(algorithm.actor.forward(torch.zeros(1, 5))[0][0, 0], -1)
+    np.testing.assert_allclose(np.bincount(policy.act(obs)["action"], minlength=4) / len(obs), expected, atol=0.01)
+    assert policy.greedy(obs[:1])[0] == expected.argmax()
+
+
+def test_only_the_target_moves_by_its_share():
+    algorithm = make(tau=0.1)
+    target = algorithm.params.targets["critic"].flat
+    before = target.clone()
+    algorithm.learn(q_batch(), Counts())
+    torch.testing.assert_close(target, before + 0.1 * (algorithm.critic.flat - before))
+
+
+def test_it_keeps_the_contract_with_every_layer():
+    check_algorithm("sac_discrete", "network.hidden=[16]", "network.layer_norm=true", "network.dropout=0.1")
+
+
+def test_it_learns():
+    fast = ("algo.gamma=0.9", "algo.lr=3e-3", "algo.alpha_lr=3e-3", "algo.tau=0.05", "algo.initial_alpha=0.1")
+    check_learning("sac_discrete", *fast, "algo.target_entropy=0.3", updates=250)
