@@ -112,6 +112,7 @@ def measured(tmp_path_factory, drl, tiny):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_table_has_every_part(measured):
     done, _, _ = measured
     lines = done.stdout.splitlines()

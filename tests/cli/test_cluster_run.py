@@ -46,7 +46,9 @@ def test_a_run_joins_the_cluster_with_the_users_modules_and_leaves_it_running(
     drl, tiny, user_folder, ray_cluster, second_node, tmp_path
 ):
     args = (*tiny, ON_RAY, "env=user_envs:Tiny-v0", "worker.num=2", f"ray.address={ray_cluster.address}")
-    done = drl("train", *args, "algo=user_algo", "debug.trace=true", f"output_dir={tmp_path}", cwd=user_folder)
+    done = drl(
+        "train", *args, "mode=sync", "algo=user_algo", "debug.trace=true", f"output_dir={tmp_path}", cwd=user_folder
+    )
     assert done.returncode == 0, done.stderr
     (folder,) = tmp_path.glob("*/*/*")
     summary = json.loads((folder / "summary.json").read_text())

@@ -182,6 +182,7 @@ def trains_in_the_second_round(cwd):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.timeout(600)
 def test_a_population_that_was_killed_again_and_again_ends_as_one_that_was_not(start, drl, tmp_path_factory):
     quiet, here = tmp_path_factory.mktemp("quiet"), tmp_path_factory.mktemp("here")

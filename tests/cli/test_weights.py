@@ -135,7 +135,9 @@ def test_the_command_starts_from_it_and_says_no_before_ray_starts(small_run, drl
     "args",
     [
         ("env=Pendulum-v1", "env.normalize_obs=true", "env.normalize_reward=true"),
-        pytest.param(("env=drl_cli.envs.probes:Both-v0", "+env.kwargs.size=24", "algo=dqn"), marks=pytest.mark.slow),
+        pytest.param(
+            ("env=drl_cli.envs.probes:Both-v0", "+env.kwargs.size=24", "algo=dqn"), marks=pytest.mark.exhaustive
+        ),
         (
             *("env=drl_cli.envs.probes:Cue-v0", "algo=dqn", "network=lstm", "network.memory_size=8"),
             *("replay=sequences", "replay.seq_len=6", "replay.burn_in=3", "replay.overlap=2"),

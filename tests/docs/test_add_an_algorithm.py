@@ -226,6 +226,7 @@ def test_compiled_it_trains_from_the_command_line(folder, start):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_trainers_share_its_batches_from_the_command_line(folder, start):
     run = start("env=Pendulum-v1", "algo=my_td3", "mode=sync", "worker.num=1", "trainer.num=2", *SHORT)
     assert run.wait(240.0) == 0, run.err

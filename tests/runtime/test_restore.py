@@ -15,6 +15,7 @@ PROBES = "drl_cli.envs.probes"
 CUE = f"env={PROBES}:Cue-v0"
 FRAMES = (f"env={PROBES}:Frames-v0", "+env.kwargs.size=12")
 IMAGE = ("+env.kwargs.size=24",)
+EXHAUSTIVE = (pytest.mark.slow, pytest.mark.exhaustive)
 ROLLOUTS = ("trainer.batch_size=64", "algo.minibatch_size=32")
 MEMORY = ("network.memory_size=8",)
 SEQUENCES = ("replay=sequences", "replay.seq_len=4", "replay.burn_in=3", "replay.overlap=1")
@@ -86,16 +87,16 @@ def test_updates_that_a_signal_left_out_are_made_first_when_the_run_goes_on(run_
         (COUNTER, "worker.num=2"),
         (COUNTER, "replay.shards=3"),
         (*FRAMES, "algo=dqn"),
-        pytest.param((*FRAMES, "algo=dqn", "replay=prioritized", "network=resnet"), marks=pytest.mark.slow),
+        pytest.param((*FRAMES, "algo=dqn", "replay=prioritized", "network=resnet"), marks=EXHAUSTIVE),
         pytest.param((f"env={PROBES}:PatchReach-v0", *IMAGE), marks=pytest.mark.slow),
-        pytest.param((f"env={PROBES}:BothReach-v0", *IMAGE), marks=pytest.mark.slow),
-        pytest.param((f"env={PROBES}:Both-v0", "algo=ppo", *ROLLOUTS, *IMAGE), marks=pytest.mark.slow),
+        pytest.param((f"env={PROBES}:BothReach-v0", *IMAGE), marks=EXHAUSTIVE),
+        pytest.param((f"env={PROBES}:Both-v0", "algo=ppo", *ROLLOUTS, *IMAGE), marks=EXHAUSTIVE),
         (CUE, "algo=dqn", "network=lstm", *MEMORY, *SEQUENCES),
         (CUE, "algo=r2d2", *MEMORY, *SEQUENCES[1:], "orchestrator.sample_insert_ratio=0.05"),
         ("env=CartPole-v1", "algo=apex"),
         pytest.param((CUE, "algo=ppo", "network=lstm", *MEMORY, *ROLLOUTS, "algo.seq_len=5"), marks=pytest.mark.slow),
-        pytest.param(("env=Pendulum-v1", "network=gru", *MEMORY, *SEQUENCES), marks=pytest.mark.slow),
-        pytest.param((*FRAMES, "algo=dqn", "network=gru", *MEMORY, *SEQUENCES), marks=pytest.mark.slow),
+        pytest.param(("env=Pendulum-v1", "network=gru", *MEMORY, *SEQUENCES), marks=EXHAUSTIVE),
+        pytest.param((*FRAMES, "algo=dqn", "network=gru", *MEMORY, *SEQUENCES), marks=EXHAUSTIVE),
         ("env=Pendulum-v1", "optimizer=rmsprop", *SCHEDULE),
         ("env=CartPole-v1", "algo=dqn", "optimizer=sgd", *SCHEDULE),
         ("env=CartPole-v1", "algo=ppo", *ROLLOUTS, "optimizer=adamw", *SCHEDULE),

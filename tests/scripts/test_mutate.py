@@ -28,6 +28,7 @@ def mutate(tree, *args):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_what_no_test_notices_is_shown_until_one_does(tree):
     code, lines = mutate(tree, "tiny")
     assert code == 1
@@ -46,6 +47,7 @@ def test_what_no_test_notices_is_shown_until_one_does(tree):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_tests_further_away_come_later_or_not_at_all(tree):
     (tree / "tiny" / "outer.py").write_text("from tiny import small\n\nis_small = small.is_small\n")
     outer = ENDS.replace("tiny.small", "tiny.outer").replace("9", "3").replace("(1)", "(2)")
