@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from drl_cli.deploy.video import find_ffmpeg
+
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.skipif(find_ffmpeg() is None, reason="its video is an mp4: pip install -e '.[video]'")
 @pytest.mark.slow
 @pytest.mark.exhaustive
 @pytest.mark.timeout(600)
