@@ -22,6 +22,7 @@ HELPERS = (
     "lookup",
     "policy",
     "rollout",
+    "soft_actor_critic",
 )  # files in our folder that are no algorithms
 
 ACTIONS = {"box": "continuous (Box)", "discrete": "discrete", "multidiscrete": "multi-discrete"}

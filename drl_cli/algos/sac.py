@@ -5,12 +5,14 @@ batched network with one optimizer; the n-step return and the discount come with
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from drl_cli.algos.base import Batch, Counts, Update
-from drl_cli.algos.learner import Head, LearnerConfig, NetworkAlgorithm
+from drl_cli.algos.base import Batch
 from drl_cli.algos.policy import NetworkPolicy
+from drl_cli.algos.soft_actor_critic import TABLES as TABLES
+from drl_cli.algos.soft_actor_critic import SoftActorCritic, SoftConfig
 from drl_cli.losses.policy import (
     LOG_STD_MAX,
     LOG_STD_MIN,
@@ -22,19 +24,14 @@ from drl_cli.losses.policy import (
 from drl_cli.losses.value import ensemble_mse, soft_target
 from drl_cli.types import Columns, EnvSpec, Last, Obs
 from drl_cli.utils.lazy import torch
-from drl_cli.utils.ranges import Fraction, Positive
 
 ACTIONS = ("box",)
-TABLES = ("uniform", "prioritized", "sequences")
 
 
 @dataclass(frozen=True)
-class Config(LearnerConfig):
+class Config(SoftConfig):
     """Options of SAC."""
 
-    alpha_lr: Positive
-    tau: Fraction
-    initial_alpha: Positive
     target_entropy: float | None
 
 
@@ -52,33 +49,20 @@ class Policy(NetworkPolicy):
         return {"action": np.tanh(mean + std * noise), **memory}
 
 
-class Algorithm(NetworkAlgorithm):
-    """The learner. What the encoder of images or sequences learns, it learns from the critics."""
+class Algorithm(SoftActorCritic):
+    """The learner."""
+
+    critic_times = 2  # the action taken, and that of the actor
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
         self.config, size = config, spec.action.size
         self.target_entropy = -float(size) if config.target_entropy is None else config.target_entropy
-        parts: dict[str, Head | int] = {
-            "actor": self.head(Policy.outputs * size),
-            "critic": self.head(1, inputs=size, ensemble=2),
-            "log_alpha": 1,
-        }
-        heads = self.build(parts, policy=("actor",), lr=config.lr, lrs={"log_alpha": config.alpha_lr})
-        self.actor, self.critic = heads["actor"], heads["critic"]
-        self.target = self.target_of("critic", self.critic)
-        self.log_alpha, self.d_log_alpha = self.params["log_alpha"].flat, self.params["log_alpha"].grad
-        self.log_alpha.fill_(float(np.log(config.initial_alpha)))
+        self.build_heads(config, self.head(Policy.outputs * size), self.head(1, inputs=size, ensemble=2))
         self.noise = self.params.generator("noise", self.seed + 1)
 
-    def update(self, batch: Batch, counts: Counts) -> Update:
-        view, rows = self.see(batch, self.critic, times=2)
-        rows["next_obs"], rows["target_next_obs"] = view.next_obs, self.see_target(batch, view).next_obs
+    def draw(self, rows: dict[str, Any]) -> None:  # Any: as in Batch
         num, size = rows["action"].shape
         rows["noise"] = self.context.randn(num, 2 * size, self.noise)
-        metrics, td_error, d_obs = self.gradients(rows)
-        self.step(view, d_obs, metrics["critic_loss"], metrics["actor_loss"])
-        self.params.follow(self.config.tau)
-        return Update(metrics, self.by_step(td_error, batch))
 
     def gradients(self, rows: Batch) -> "tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor | None]":
         """Write all gradients; the rows have `noise` `[N, 2 A]` at obs and next_obs.
@@ -119,11 +103,5 @@ class Algorithm(NetworkAlgorithm):
         self.actor.backward(actor_trace, torch.cat([d_mean, d_log_std], -1).unsqueeze(0))
 
         self.d_log_alpha.fill_(temperature_gradient(log_prob, self.target_entropy, real))
-        metrics = {
-            "critic_loss": critic_loss,
-            "actor_loss": actor_loss,
-            "alpha": alpha.squeeze(),
-            "entropy": -log_prob.mean(),
-            "q_mean": q.mean(),
-        }
+        metrics = self.metrics(critic_loss, actor_loss, alpha, -log_prob, q)
         return metrics, (q - target).abs().mean(0), d_obs

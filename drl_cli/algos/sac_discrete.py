@@ -8,28 +8,23 @@ the number of actions that are allowed. The n-step return and the discount come 
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
-from drl_cli.algos.base import Batch, Counts, Update
-from drl_cli.algos.learner import Head, LearnerConfig, NetworkAlgorithm
+from drl_cli.algos.base import Batch
 from drl_cli.algos.policy import NetworkPolicy, allowed, sample_choices
+from drl_cli.algos.soft_actor_critic import TABLES as TABLES
+from drl_cli.algos.soft_actor_critic import SoftActorCritic, SoftConfig
 from drl_cli.losses.policy import expected_soft_policy_loss, permitted, temperature_gradient
 from drl_cli.losses.value import ensemble_mse, expected_soft_target
 from drl_cli.types import Columns, EnvSpec, Last, Obs
 from drl_cli.utils.lazy import torch
-from drl_cli.utils.ranges import Fraction, Positive
+from drl_cli.utils.ranges import Fraction
 
 ACTIONS = ("discrete",)
-TABLES = ("uniform", "prioritized", "sequences")
 
 
 @dataclass(frozen=True)
-class Config(LearnerConfig):
+class Config(SoftConfig):
     """Options of discrete SAC."""
 
-    alpha_lr: Positive
-    tau: Fraction
-    initial_alpha: Positive
     target_entropy: Fraction
 
 
@@ -41,32 +36,15 @@ class Policy(NetworkPolicy):
         return {"action": sample_choices(allowed(logits, obs), self.action.choices, self.rng), **memory}
 
 
-class Algorithm(NetworkAlgorithm):
-    """The learner. What the encoder of images or sequences learns, it learns from the critics."""
+class Algorithm(SoftActorCritic):
+    """The learner."""
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
         self.config, self.num_actions = config, spec.action.size
-        parts: dict[str, Head | int] = {
-            "actor": self.head(self.num_actions),
-            "critic": self.head(self.num_actions, ensemble=2),
-            "log_alpha": 1,
-        }
-        heads = self.build(parts, policy=("actor",), lr=config.lr, lrs={"log_alpha": config.alpha_lr})
-        self.actor, self.critic = heads["actor"], heads["critic"]
-        self.target = self.target_of("critic", self.critic)
-        self.log_alpha, self.d_log_alpha = self.params["log_alpha"].flat, self.params["log_alpha"].grad
-        self.log_alpha.fill_(float(np.log(config.initial_alpha)))
-
-    def update(self, batch: Batch, counts: Counts) -> Update:
-        view, rows = self.see(batch, self.critic)
-        rows["next_obs"], rows["target_next_obs"] = view.next_obs, self.see_target(batch, view).next_obs
-        metrics, td_error, d_obs = self.gradients(rows)
-        self.step(view, d_obs, metrics["critic_loss"], metrics["actor_loss"])
-        self.params.follow(self.config.tau)
-        return Update(metrics, self.by_step(td_error, batch))
+        self.build_heads(config, self.head(self.num_actions), self.head(self.num_actions, ensemble=2))
 
     def gradients(self, rows: Batch) -> "tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor | None]":
-        """Write all gradients; returns metrics, |TD error| `[N]` and d critic loss/d obs `[N, F]` (or None)."""
+        """Write all gradients."""
         obs, real, alpha = rows["obs"], rows.get("real"), self.log_alpha.exp()
         out, actor_trace = self.actor.forward(torch.cat([obs, rows["next_obs"]]))
         logits, next_logits = out[0].chunk(2)
@@ -81,19 +59,14 @@ class Algorithm(NetworkAlgorithm):
         q = values.gather(-1, action).squeeze(-1)
         critic_loss, d_q = ensemble_mse(q, target, rows.get("weight"))
         d_values = torch.zeros_like(values).scatter_(-1, action, d_q.unsqueeze(-1))
-        d_obs = self.critic.backward(critic_trace, d_values, to_inputs=not self.encoder.is_plain)
+        learns = not self.encoder.is_plain
+        d_obs = self.critic.backward(critic_trace, d_values, to_inputs=learns)
 
         actor_loss, d_logits, entropy = expected_soft_policy_loss(log_probs, values.min(0).values, alpha, real)
         self.actor.backward(actor_trace, d_logits.unsqueeze(0))
         self.d_log_alpha.fill_(temperature_gradient(self.aim(rows["mask_now"]) - entropy, 0.0, real))
-        metrics = {
-            "critic_loss": critic_loss,
-            "actor_loss": actor_loss,
-            "alpha": alpha.squeeze(),
-            "entropy": entropy.mean(),
-            "q_mean": q.mean(),
-        }
-        return metrics, (q - target).abs().mean(0), d_obs
+        metrics = self.metrics(critic_loss, actor_loss, alpha, entropy, q)
+        return metrics, (q - target).abs().mean(0), d_obs if learns else None
 
     def aim(self, mask: "torch.Tensor | None") -> "torch.Tensor | float":
         """The entropy aimed at, in each state `[N]` where masks say which actions are allowed."""

@@ -19,8 +19,6 @@ VALUE_FLAGS = {
     **dict.fromkeys(("--cfg", "-c"), "cfg"),
     **dict.fromkeys(("--package", "-p"), "package"),
 }
-PRINTING = {"--cfg", "-c", "--package", "-p", "--resolve"}
-"""Of those that Hydra prints the config."""
 PLAIN_FLAGS = ("-m", "--multirun", "--resolve", "--version")
 FREE_KEYS = re.compile(r"(env\.kwargs|optimizer\.kwargs|manage\.env_kwargs)[.=]")
 """Where any key may be, in no yaml."""
@@ -36,6 +34,7 @@ class CommandLine:
     overrides: list[str]
     config_file: Path | None
     is_sweep: bool
+    prints: bool = False  # the config, instead of a run
 
 
 def read_command(args: Sequence[str]) -> CommandLine:
@@ -63,11 +62,13 @@ def read_command(args: Sequence[str]) -> CommandLine:
             problems.append(flag_line(arg, rest, [*PLAIN_FLAGS, *VALUE_FLAGS]))
     if named.get("cfg", "job") != "job":
         problems.append("--cfg: job is all there is; it prints the run's config")
+    if "cfg" not in named and ("package" in named or "--resolve" in flags):
+        problems.append("--package and --resolve say how the config is printed: add --cfg job")
     if problems:
         raise UsageError(problems)
     file = _config_file(named)
     own_dirs[:] = find_own_dirs(named.get("config-dir"), overrides, file)
-    return CommandLine(flags, overrides, file, bool({"-m", "--multirun"} & set(flags)))
+    return CommandLine(flags, overrides, file, bool({"-m", "--multirun"} & set(flags)), "cfg" in named)
 
 
 def _config_file(named: dict[str, str]) -> Path | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from drl_cli.cli.check import check_command
 from drl_cli.cli.closing import closing_text, shown
-from drl_cli.cli.command_line import PRINTING, CommandLine, flags_for_hydra, read_command, with_free_keys
+from drl_cli.cli.command_line import CommandLine, flags_for_hydra, read_command, with_free_keys
 from drl_cli.cli.complete import shell_completion
 from drl_cli.cli.compose import brief, composed
 from drl_cli.cli.conf import conf_dir, groups, options
@@ -82,7 +82,7 @@ def main() -> None:
                 raise UsageError("explain=true explains one run: leave -m and the lists of values out")
             if command.is_sweep:
                 sys.exit(run_sweep(command))
-            if PRINTING & set(command.flags):
+            if command.prints:
                 _run_hydra([*flags_for_hydra(command.flags), *OURS, *with_free_keys(command.overrides)])
                 return
             if console_kind(args) == "auto":

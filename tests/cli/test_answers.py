@@ -150,6 +150,8 @@ WORDS = [
     ("--hydra-help", 2, "no flag '--hydra-help'.   try --help"),
     ("--info", 2, "no flag '--info'."),
     ("--cfg hydra", 2, "--cfg: job is all there is"),
+    ("env=Pendulum-v1 --resolve", 2, "--package and --resolve say how the config is printed: add --cfg job"),
+    ("env=Pendulum-v1 -p algo", 2, "--package and --resolve say how the config is printed: add --cfg job"),
     ("--multi-run seed=0,1", 2, "no flag '--multi-run'. Did you mean --multirun?"),
     ("Pendulum-v1", 2, "'Pendulum-v1' is not of the form key=value. Did you mean env=Pendulum-v1?"),
     ("answers_mod:My", 2, "Did you mean env=answers_mod:My?"),

@@ -160,8 +160,8 @@ class Trainer:
         if not names:
             return {}
         nothing = torch.zeros((), device=self.device)
-        given_or_not = [update.metrics.get(name, nothing) for update in updates for name in names]
-        values = torch.stack(given_or_not).view(len(updates), -1).detach()
+        scalars = [update.metrics.get(name, nothing) for update in updates for name in names]
+        values = torch.stack(scalars).view(len(updates), -1).detach()
         self.group.mean_(values)
         values = values.cpu()
         given = [sum(name in update.metrics for update in updates) for name in names]
