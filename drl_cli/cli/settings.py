@@ -199,12 +199,12 @@ def _number(value: Any) -> int | float | None:
         return None
 
 
-def fields(kind: type[Any]) -> dict[str, Any]:
+def fields(kind: type[Any]) -> Mapping[str, Any]:
     """Key -> type of a config class, with the names that the user types."""
     if kind not in _fields:
         hints = get_type_hints(kind, include_extras=True)
         _fields[kind] = {field.name.rstrip("_"): hints[field.name] for field in dataclasses.fields(kind)}
-    return dict(_fields[kind])
+    return _fields[kind]
 
 
 _fields: dict[type[Any], dict[str, Any]] = {}

@@ -1,5 +1,6 @@
 """Launcher: jobs whose processes wait for room on a cluster, and signals that come while they do."""
 
+import itertools
 import os
 import signal
 
@@ -113,3 +114,17 @@ def test_all_end_when_the_sweep_has_a_bug(sweep):
 def test_what_waits_for_room_is_running_for_whoever_starts_jobs():
     job = Job(1, [], {}, is_running=True, is_queued=True)
     assert (job.status, job.is_running) == ("waiting", True)
+
+
+def test_a_signal_is_passed_on_once_however_long_a_job_saves(sweep):
+    class Saving(Process):
+        def send_signal(self, number):
+            self.signals.append(number)
+
+    process, looks = Saving(0, 6, 130), itertools.count()
+    made, _, _ = make(sweep, [process])
+    made.tick.append(lambda: signal.raise_signal(signal.SIGINT) if next(looks) in (0, 3) else None)
+    with pytest.raises(SystemExit):
+        made.run(sweep.jobs[:1])
+    assert next(looks) > 5
+    assert process.signals == [signal.SIGINT, signal.SIGINT]
