@@ -38,3 +38,11 @@ def test_variables_for_the_job_are_there_for_values_and_for_the_run(monkeypatch)
     with composed(["env=Pendulum-v1", "+hydra.job.env_set.MY_SEED='7'", "seed=${oc.env:MY_SEED}"]) as plain:
         assert plain["seed"] == "7"
         assert os.environ["MY_SEED"] == "7"
+
+
+def test_the_config_is_printed_instead_of_a_run(drl, tmp_path):
+    done = drl("train", "env=Pendulum-v1", "algo.lr=0.5", "--cfg", "job", "-p", "algo", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("# @package algo\nname: sac\n")
+    assert "\nlr: 0.5\n" in done.stdout
+    assert list(tmp_path.iterdir()) == []
