@@ -129,7 +129,7 @@ def prune(root: Path, keep_last: int) -> None:
     steps = sorted(set(folders) - set(models), key=_numbers)
     for path in (*steps[:-keep_last], *models):
         if path.name not in linked:
-            shutil.rmtree(path)
+            _remove(path)
 
 
 def load_model(folder: Path) -> tuple[Array, dict[str, Any]]:
@@ -218,10 +218,20 @@ def _sync(folder: Path) -> None:
 
 def _replace_folder(draft: Path, folder: Path) -> None:
     if folder.exists():
-        old = folder.with_name(f".{folder.name}.old")
-        shutil.rmtree(old, ignore_errors=True)
-        folder.rename(old)
+        old = _set_aside(folder)
         draft.rename(folder)
         shutil.rmtree(old)
     else:
         draft.rename(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a step folder; what ends this in between leaves no half of one by its name."""
+    shutil.rmtree(_set_aside(folder))
+
+
+def _set_aside(folder: Path) -> Path:
+    """Rename a step folder to a name that is no checkpoint's, and is removed when a run begins."""
+    old = folder.with_name(f".{folder.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    return folder.rename(old)

@@ -16,6 +16,7 @@ from drl_cli.runtime.files.checkpoint import (
     write_json,
 )
 from drl_cli.runtime.messages import LoadParams
+from drl_cli.runtime.orchestrator.saver import drop_drafts
 
 PARAMS = np.linspace(-1, 1, 1000, dtype=np.float32)
 
@@ -113,6 +114,26 @@ def test_prune_keeps_the_newest_and_what_is_linked(tmp_path):
     assert names(tmp_path) == ["best", "last", "step_000000200", "step_000000500", "step_000000600"]
     prune(tmp_path, 2)
     assert load_model(tmp_path / "best")[1]["env_steps"] == 200
+
+
+def test_what_a_killed_process_was_removing_is_no_checkpoint_any_more(tmp_path, monkeypatch):
+    class Killed(BaseException):
+        """The process ends."""
+
+    def first_file(folder, **_):
+        if folder.exists():
+            (folder / "manifest.json").unlink()
+            raise Killed
+
+    for step in (100, 200):
+        save(tmp_path, step)
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.rmtree", first_file)
+        with pytest.raises(Killed):
+            prune(tmp_path, 1)
+    assert [path.name for path in tmp_path.glob("step_*")] == ["step_000000200"]
+    drop_drafts(tmp_path)
+    assert names(tmp_path) == ["step_000000200"]
 
 
 @pytest.mark.parametrize(
