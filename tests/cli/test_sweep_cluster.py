@@ -10,6 +10,7 @@ from processes import SMALL
 from drl_cli.results.run import Run
 
 SWEEP = (*SMALL, "mode=single", "debug.in_process=true")
+RATE = "algo.lr=tag(log,interval(1e-4,3e-3))"
 
 
 @pytest.fixture
@@ -47,10 +48,14 @@ def raylets(sweep):
     return {parent.pid for process in found for parent in process.parents() if parent.name() == "raylet"}
 
 
+def read(file):
+    return json.loads(file.read_text())
+
+
 def weights(folder):
     """The bytes of each run's last model, by its seed."""
     return {
-        json.loads((run / "run.json").read_text())["seed"]: (run / "checkpoints/last/model.safetensors").read_bytes()
+        read(run / "run.json")["seed"]: (run / "checkpoints/last/model.safetensors").read_bytes()
         for run in {file.parent for file in folder.glob("outputs/*/*/*/run.json")}
     }
 
@@ -143,3 +148,47 @@ def test_jobs_with_roles_on_the_cluster_start_them_from_the_nodes(sweep, jobs, r
         file.read_text() for file in tmp_path.glob("outputs/*/*/*.log")
     )
     assert jobs("mode", "status") == [("single", "done"), ("sync", "done")]
+
+
+@pytest.mark.ray
+@pytest.mark.exhaustive
+def test_a_search_that_was_killed_goes_on_on_the_nodes(sweep, drl, second_node, tmp_path):
+    def trials():
+        return [trial for file in tmp_path.glob("outputs/multirun/*/study.json") for trial in read(file)["trials"]]
+
+    search = ("hpo=tpe", "hpo.trials=4", "hpo.fresh_seeds=1", "total_env_steps=800", RATE)
+    running = sweep(*search, "sweep.jobs=2")
+    running.until(lambda: len(raylets(running)) == 2)
+    running.until(lambda: any(trial["state"] == "done" for trial in trials()))
+    running.process.send_signal(signal.SIGKILL)
+    assert running.left(30) == []
+    before = [trial["values"] for trial in trials()]
+    again = drl("train", "-m", "resume=latest", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert [trial["values"] for trial in trials()][: len(before)] == before
+    assert [trial["state"] for trial in trials()] == ["done"] * 4
+    assert len(list(tmp_path.glob("outputs/*/*/*/run.json"))) == 6
+    assert "best on 1 fresh seeds: -" in again.stdout
+
+
+@pytest.mark.ray
+@pytest.mark.exhaustive
+@pytest.mark.timeout(600)
+def test_a_population_on_the_nodes_that_was_killed_ends_as_one_on_this_machine(
+    sweep, drl, start, second_node, tmp_path
+):
+    def rounds():
+        return [one for file in tmp_path.glob("outputs/multirun/*/population.json") for one in read(file)["rounds"]]
+
+    population = ("hpo=pbt", "hpo.members=2", "hpo.rounds=2", "total_env_steps=800", "seed=3", RATE)
+    running = sweep(*population)
+    running.until(lambda: len(raylets(running)) == 2)
+    running.until(lambda: len(rounds()) == 2)
+    running.process.send_signal(signal.SIGKILL)
+    assert running.left(30) == []
+    again = drl("train", "-m", "resume=latest", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    killed, models = rounds(), weights(tmp_path)
+    (tmp_path / "outputs").rename(tmp_path / "before")
+    assert start("-m", *SWEEP, "env=near_env:Near-v0", *population).wait(240) == 0
+    assert (killed, models) == (rounds(), weights(tmp_path))
