@@ -95,7 +95,7 @@ def need_optuna() -> None:
 
 def search(sweep: Sweep, study: Study, configs: Sequence[Config]) -> int:
     """All trials that are left, the runs on fresh seeds, and what comes of it."""
-    made = Search(sweep, study)
+    made = Search(sweep, study, configs[0].manage.eval_period)
     print(f"search by {study.hpo.sampler}: {len(study.trials)} of {study.hpo.trials} trials begun  ->  {sweep.folder}")
     run_jobs(sweep, made.left(), configs, made)
     best = study.best

@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
+from drl_cli.results.curve import Curve
 from drl_cli.results.run import RUN_LOCK, Run, read_json
 from drl_cli.utils.locks import is_locked
 
@@ -79,6 +82,6 @@ class Job:
         }
 
     @property
-    def returns(self) -> list[float]:
-        """The mean return of each evaluation so far."""
-        return Run(self.run).curve.returns.tolist() if self.run is not None else []
+    def curve(self) -> Curve:
+        """The evaluations so far."""
+        return Run(self.run).curve if self.run is not None else Curve(*np.zeros((3, 0)))

@@ -109,6 +109,8 @@ class Launcher:
                     elif job.is_queued and process.has_begun():
                         job.is_queued = False
                         self._save(job)
+                    elif job.run is None:
+                        self._find_run(job)
                 for look in self.tick:
                     look()
         if self.received:
@@ -138,6 +140,12 @@ class Launcher:
             self.sweep.save()
         else:
             self._save(job)
+
+    def _find_run(self, job: Job) -> None:
+        """Take the folder of its run as soon as there is one: what runs is shown, compared and pruned by its files."""
+        job.look(self.sweep.file(job))
+        if job.run is not None:
+            self.sweep.save()
 
     def _ended(self, job: Job) -> None:
         process, slot = self.running.pop(job)

@@ -16,10 +16,14 @@ FRESH = 1000
 
 
 class Search:
-    """A trial is a job for each seed; all trials have the same seeds. `stop` ends the jobs of one that is pruned."""
+    """A trial is a job for each seed; all trials have the same seeds. `stop` ends the jobs of one that is pruned.
 
-    def __init__(self, sweep: Sweep, study: Study) -> None:
-        self.sweep, self.study = sweep, study
+    Trials are compared where they have made as many evaluation periods of `eval_period` environment steps: a run may
+    leave evaluations out.
+    """
+
+    def __init__(self, sweep: Sweep, study: Study, eval_period: int) -> None:
+        self.sweep, self.study, self.eval_period = sweep, study, eval_period
         self.stop: Callable[[Job], None] = lambda job: None
         self._next = 0.0
 
@@ -70,8 +74,8 @@ class Search:
 
     def objective(self, job: Job) -> float | None:
         """The mean return of a job's last evaluations."""
-        found = job.returns[-self.study.hpo.evaluations :]
-        return float(np.mean(found)) if found else None
+        found = job.curve.returns[-self.study.hpo.evaluations :]
+        return float(np.mean(found)) if len(found) else None
 
     def _jobs(self, trial: Trial) -> list[Job]:
         """One for each seed."""
@@ -85,10 +89,13 @@ class Search:
         self.sweep.add([overrides])
         return next(job for job in self.sweep.jobs if set(job.overrides) == set(overrides))
 
-    def _curve(self, jobs: list[Job]) -> list[float]:
-        """The mean over a trial's runs of their returns at each evaluation that all have made."""
-        curves = [job.returns for job in jobs]
-        return [float(np.mean(values)) for values in zip(*curves, strict=False)]
+    def _curve(self, jobs: list[Job]) -> dict[int, float]:
+        """The mean over a trial's runs of their returns, by evaluation periods, where all have been evaluated."""
+        curves = []
+        for curve in (job.curve for job in jobs):
+            periods, first = np.unique(curve.env_steps // self.eval_period, return_index=True)
+            curves.append(dict(zip(periods.astype(int).tolist(), curve.returns[first].tolist(), strict=True)))
+        return {at: float(np.mean([curve[at] for curve in curves])) for at in curves[0] if all(at in c for c in curves)}
 
     def _end_if_over(self, trial: Trial) -> None:
         """Where all its jobs are done, or one has failed; one that was interrupted or killed can go on."""

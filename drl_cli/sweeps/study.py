@@ -18,13 +18,13 @@ State = Literal["running", "done", "pruned", "failed"]
 
 @dataclass
 class Trial:
-    """Values that were tried: its jobs by number, the mean return at each evaluation, and the objective at the end."""
+    """Values that were tried: its jobs by number, the mean return by evaluation periods, the objective at the end."""
 
     values: dict[str, Value]
     jobs: list[int] = field(default_factory=list)
     state: State = "running"
     objective: float | None = None
-    curve: list[float] = field(default_factory=list)
+    curve: dict[int, float] = field(default_factory=dict)
 
 
 class Study:
@@ -48,7 +48,9 @@ class Study:
             raise ValueError(f"{folder} is no search: it has no readable {FILE}")
         space = {key: domain(known) for key, known in content["space"].items()}
         study = cls(folder, space, content["fixed"], HpoConfig(**content["hpo"]), content["seed"])
-        study.trials = [Trial(**trial) for trial in content["trials"]]
+        for known in content["trials"]:
+            curve = {int(at): mean for at, mean in dict(known["curve"]).items()}  # json's keys are text
+            study.trials.append(Trial(**known | {"curve": curve}))
         return study
 
     def save(self) -> None:
@@ -71,11 +73,11 @@ class Study:
         self.trials.append(trial)
         return trial
 
-    def report(self, trial: Trial, curve: list[float]) -> bool:
-        """The returns at its evaluations so far; whether it should be pruned."""
+    def report(self, trial: Trial, curve: dict[int, float]) -> bool:
+        """The returns at its evaluations so far, by evaluation periods; whether it should be pruned."""
         asked = self._handle(trial)
-        for step in range(len(trial.curve), len(curve)):
-            asked.report(curve[step], step)
+        for at in sorted(curve.keys() - trial.curve.keys()):
+            asked.report(curve[at], at)
         trial.curve = curve
         return self.hpo.pruner != "none" and bool(asked.should_prune())
 
@@ -121,7 +123,7 @@ class Study:
             distributions = {key: domain.distribution() for key, domain in self.space.items()}
             for trial in self.trials:
                 if trial.state != "running":
-                    known = {"params": trial.values, "intermediate_values": dict(enumerate(trial.curve))}
+                    known = {"params": trial.values, "intermediate_values": trial.curve}
                     value = trial.objective if trial.state == "done" else None
                     self._optuna.add_trial(
                         create_trial(state=_state(trial), value=value, distributions=distributions, **known)
@@ -130,7 +132,7 @@ class Study:
                 if trial.state == "running":
                     self._optuna.enqueue_trial(trial.values)
                     self._asked[number] = self._optuna.ask(distributions)
-                    trial.curve = []
+                    trial.curve = {}
         return self._optuna
 
 
@@ -159,7 +161,7 @@ def _pruner(hpo: HpoConfig) -> Any:
 
     match hpo.pruner:
         case "median":
-            return pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=2)
+            return pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=3)
         case "halving":
-            return pruners.SuccessiveHalvingPruner(min_resource=2)
+            return pruners.SuccessiveHalvingPruner(min_resource=3)
     return pruners.NopPruner()

@@ -36,9 +36,6 @@ class View:
         """Look again every two seconds."""
         if self.live is not None and now() >= self._next:
             self._next = now() + REFRESH_S
-            for job in self.sweep.jobs:
-                if job.is_running:
-                    job.look(self.sweep.file(job))
             self.live.update(table(self.sweep), refresh=True)
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
 """Launcher: jobs whose processes wait for room on a cluster, and signals that come while they do."""
 
 import itertools
+import json
 import os
 import signal
 
@@ -73,6 +74,22 @@ def test_a_job_waits_until_its_process_has_room(sweep):
         {"DRL_JOB_FILE": str(sweep.file(job))},
         sweep.log(job),
     )
+
+
+def test_the_run_of_a_job_is_known_while_it_runs(sweep):
+    made, _, _ = make(sweep, [Process(0, 9)])
+    seen = []
+
+    def tick():
+        seen.append(json.loads((sweep.folder / "sweep.json").read_text())["jobs"][0]["run"])
+        if len(seen) == 2:
+            sweep.file(sweep.jobs[0]).write_text('{"run": "/runs/a"}')
+
+    made.tick.append(tick)
+    made.run(sweep.jobs[:1])
+    assert seen[:2] == [None, None]
+    assert set(seen[2:-1]) == {"/runs/a"}
+    assert len(seen) > 5
 
 
 def test_a_signal_comes_to_all_also_to_those_that_wait_and_no_other_is_started(sweep):

@@ -8,12 +8,14 @@ pytest.importorskip("optuna")
 
 from hpos import hpo
 
+from drl_cli.sweeps import launcher
 from drl_cli.sweeps.search import Search
 from drl_cli.sweeps.space import Choice, Interval, corners, typed
 from drl_cli.sweeps.study import Study
 from drl_cli.sweeps.sweep import Sweep
 
 SPACE = {"algo.lr": Interval(1e-4, 1e-2, is_log=True), "network.hidden": Choice(("[64]", "[32,32]"))}
+PERIOD = 100
 HPO = {"sampler": "tpe", "trials": 4, "evaluations": 2, "fresh_seeds": 2}
 
 
@@ -26,22 +28,24 @@ def make(tmp_path):
         sweep.make_folder(str(tmp_path))
         study = Study(sweep.folder, space, ["env=A"], hpo(**HPO | own), seed)
         study.save()
-        return Search(sweep, study)
+        return Search(sweep, study, PERIOD)
 
     return make_it
 
 
 def reopen(search):
     """As a new process finds it."""
-    return Search(Sweep.open(search.sweep.folder), Study.open(search.study.folder))
+    return Search(Sweep.open(search.sweep.folder), Study.open(search.study.folder), PERIOD)
 
 
 def play(search, job, returns, exit_code=0):
-    """A job that has run: the returns of its evaluations, and how it ended (None: it has not)."""
+    """A job that has run: the returns of its evaluations (None: left out), how it ended (None: it has not)."""
     run = search.sweep.folder / f"run{job.number}"
     run.mkdir(exist_ok=True)
     (run / "eval.csv").write_text(
-        "\n".join(["mean,wall_s,env_steps", *(f"{v},1,{i}" for i, v in enumerate(returns))]) + "\n"
+        "".join(
+            ["mean,wall_s,env_steps\n", *(f"{v},1,{100 * i + 7}\n" for i, v in enumerate(returns, 1) if v is not None)]
+        )
     )
     search.sweep.file(job).write_text(json.dumps({"run": str(run)}))
     if exit_code is not None:
@@ -94,7 +98,7 @@ def test_the_objective_is_the_mean_of_the_last_evaluations_over_the_seeds(make):
     play(search, first, [9, 1, 2])
     assert trial.state == "running"
     play(search, second, [99, 5, 6])
-    assert (trial.state, trial.objective, trial.curve) == ("done", 3.5, [54, 3, 4])
+    assert (trial.state, trial.objective, trial.curve) == ("done", 3.5, {1: 54, 2: 3, 3: 4})
 
 
 def test_the_best_is_not_the_luckiest_moment(make):
@@ -184,6 +188,51 @@ def test_who_is_behind_at_the_same_evaluation_is_pruned(make):
     assert stopped == [bad]
     assert [trial.state for trial in search.study.trials[5:]] == ["running", "pruned"]
     assert [job.number for job in reopen(search).left()] == [good.number]
+
+
+def test_evaluations_that_a_run_left_out_are_compared_with_none(make):
+    search = make(trials=8, pruner="median")
+    search.stop = lambda job: pytest.fail("stopped")
+    for _ in range(5):
+        play(search, search.more()[0], [1, 2, 3, 4])
+    late = search.more()[0]
+    play(search, late, [None, None, 3.5], None)
+    late.is_running = True
+    search.look()
+    assert search.study.trials[5].curve == {3: 3.5}
+    assert reopen(search).study.trials[4].curve == {1: 1, 2: 2, 3: 3, 4: 4}
+
+
+def test_a_trial_is_pruned_where_nobody_watches_the_table(make, monkeypatch):
+    monkeypatch.setattr(launcher, "POLL_S", 0)
+    search = make(trials=6, pruner="median")
+    for _ in range(5):
+        play(search, search.more()[0], [1, 2, 3, 4])
+    bad = search.more()[0]
+
+    class Process:
+        """Writes its run's folder when it is looked at, and ends when it is told to."""
+
+        returncode, polls = None, 0
+
+        def has_begun(self):
+            return True
+
+        def poll(self):
+            play(search, bad, [1, 2, 1], None)
+            bad.run, self.polls = None, self.polls + 1  # nobody has told it
+            return 0 if self.polls > 9 else self.returncode
+
+        def send_signal(self, number):
+            self.returncode = 75
+
+    process = Process()
+    running = launcher.Launcher(search.sweep, [set()], lambda *_: process)
+    running.tick.append(search.look)
+    search.stop = running.stop
+    monkeypatch.setattr("drl_cli.sweeps.search.LOOK_S", 0)
+    running.run([bad])
+    assert (search.study.trials[5].state, bad.status) == ("pruned", "interrupted")
 
 
 def test_nothing_is_pruned_unless_that_is_said(make):

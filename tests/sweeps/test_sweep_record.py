@@ -114,13 +114,13 @@ def test_how_far_a_job_is_while_it_runs(sweep):
     reports = '{"env_steps": 310}\n{"env_steps": 350, "x'
     job = sweep.jobs[0]
     job.run = run_folder(sweep, job, **{"eval.csv": scores, "metrics.jsonl": reports})
-    assert job.returns == [-7, -3, -5]
+    assert job.curve.returns.tolist() == [-7, -3, -5]
     assert job.progress() == {"env_steps": 310, "wall_s": 4.0, "best_return": -3.0, "final_return": -5.0}
 
 
 def test_nothing_is_known_of_files_that_are_not_there(tmp_path):
     for job in (Job(1, [], {}), Job(1, [], {}, run=tmp_path)):
-        assert (set(job.progress().values()), job.returns) == ({None}, [])
+        assert (set(job.progress().values()), len(job.curve)) == ({None}, 0)
 
 
 @pytest.mark.parametrize(
