@@ -4,6 +4,8 @@ import itertools
 import json
 import os
 import signal
+import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -72,7 +74,7 @@ def test_a_job_waits_until_its_process_has_room(sweep):
         set(),
         ["-m", "drl_cli.cli.train", "--config-name", "train", "env=A", "seed=1"],
         {"DRL_JOB_FILE": str(sweep.file(job))},
-        sweep.log(job),
+        sweep.folder / "2.log",
     )
 
 
@@ -109,6 +111,29 @@ def test_a_signal_comes_to_all_also_to_those_that_wait_and_no_other_is_started(s
     assert [process.signals for process in processes] == [[signal.SIGINT]] * 2
     assert [job.status for job in sweep.jobs] == ["interrupted", "interrupted", "waiting"]
     assert len(started) == 2
+
+
+def test_it_looks_at_the_jobs_now_and_then_and_sleeps_in_between(sweep, monkeypatch):
+    slept = []
+    monkeypatch.setattr(launcher, "POLL_S", 0.1)
+    monkeypatch.setattr(launcher.time, "sleep", slept.append)
+    made, _, _ = make(sweep, [Process(0, 5)])
+    made.run(sweep.jobs[:1])
+    assert slept == [0.1] * 6
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="prctl is of Linux")
+def test_only_the_job_of_a_sweep_ends_with_it(monkeypatch):
+    asked = []
+    monkeypatch.setattr(
+        launcher.ctypes, "CDLL", lambda name: SimpleNamespace(prctl=lambda *values: asked.append(values))
+    )
+    monkeypatch.delenv("DRL_JOB_FILE", raising=False)
+    launcher.end_with_sweep()
+    assert asked == []
+    monkeypatch.setenv("DRL_JOB_FILE", "1.json")
+    launcher.end_with_sweep()
+    assert asked == [(1, signal.SIGTERM)]
 
 
 def test_a_job_that_is_stopped_gets_sigterm(sweep):

@@ -273,6 +273,49 @@ def test_every_sampler_proposes_in_the_space_and_again_after_a_restart(make, sam
         play(search, job, [-(values["a"] ** 2)])
 
 
+@pytest.mark.parametrize(
+    ("sampler", "pruner", "made"),
+    [
+        ("random", "none", ("RandomSampler", "NopPruner")),
+        ("tpe", "median", ("TPESampler", "MedianPruner")),
+        ("gp", "halving", ("GPSampler", "SuccessiveHalvingPruner")),
+        ("cma", "none", ("CmaEsSampler", "NopPruner")),
+    ],
+)
+def test_who_proposes_and_who_prunes_are_those_that_were_named(make, monkeypatch, sampler, pruner, made):
+    import optuna
+
+    if sampler in ("gp", "cma"):
+        pytest.importorskip("scipy" if sampler == "gp" else "cmaes")
+    asked, create_study = [], optuna.create_study
+
+    def create(**options):
+        asked.append((type(options["sampler"]).__name__, type(options["pruner"]).__name__))
+        return create_study(**options)
+
+    monkeypatch.setattr(optuna, "create_study", create)
+    make(sampler=sampler, pruner=pruner).more()
+    assert asked == [made]
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe"])
+def test_what_is_proposed_follows_from_the_seed(make, sampler):
+    def proposed(seed):
+        search = make(seed=seed, sampler=sampler)
+        search.more()
+        return search.study.trials[0].values
+
+    assert proposed(3) == proposed(3) != proposed(4)
+
+
+@pytest.mark.parametrize(("keys", "trials"), [("ab", 7), ("a", 9)])
+def test_little_can_be_said_of_few_trials_and_nothing_of_one_key(make, keys, trials):
+    search = make({key: Interval(0, 1) for key in keys}, trials=trials, sampler="random")
+    while jobs := search.more():
+        play(search, jobs[0], [search.study.trials[-1].values["a"] * 10])
+    assert search.study.importances() == {}
+
+
 def test_what_matters_is_told_apart_from_what_does_not(make):
     search = make({"a": Interval(0, 1), "b": Interval(0, 1)}, trials=24, sampler="random")
     assert search.study.importances() == {}
