@@ -204,10 +204,15 @@ def test_expected_soft_policy_loss_literals_and_gradient():
     torch.testing.assert_close(d_logits.detach(), logits.grad)
 
 
-def test_expected_soft_policy_loss_weighs_rows():
+def test_expected_soft_policy_loss_is_the_mean_of_rows_by_their_weights():
     logits, q = torch.randn(4, 3, requires_grad=True), torch.randn(4, 3)
-    weight = torch.tensor([2.0, 0.0, 1.0, 1.0])
-    loss, d_logits, _ = expected_soft_policy_loss(logits.log_softmax(-1), q, torch.tensor(0.2), weight)
-    loss.backward()
-    torch.testing.assert_close(d_logits.detach(), logits.grad)
-    assert not d_logits[1].any()
+    policy = torch.distributions.Categorical(logits=logits)
+    rows = -(0.2 * policy.entropy() + (policy.probs * q).sum(-1))
+    for weight in (torch.tensor([2.0, 0.0, 1.0, 1.0]), None):
+        logits.grad = None
+        loss, d_logits, _ = expected_soft_policy_loss(logits.log_softmax(-1), q, torch.tensor(0.2), weight)
+        expected = (rows if weight is None else weight * rows).mean()
+        expected.backward(retain_graph=True)
+        assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+        torch.testing.assert_close(d_logits.detach(), logits.grad)
+        assert (weight is None) == bool(d_logits[1].any())

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drl_cli.losses.returns import gae
+from drl_cli.losses.returns import gae, n_step_windows
 
 REWARD, VALUE, NEXT = [1, 2, 3, 4], [10, 20, 30, 40], [20, 30, 40, 50]
 # gamma 0.5, lambda 0.5: delta_i = r_i + d_i V'_i - V_i. Running on: 1, -3, -7, -11 and then from the end
@@ -67,3 +68,36 @@ def test_lambda_0_is_one_step_and_lambda_1_is_all_rewards():
     # 1 + 2/2 + 3/4 + 4/8 + 50/16 - 10, 2 + 3/2 + 4/4 + 50/8 - 20, ...
     expected = [-3.625, -9.25, -12.5, -11]
     assert gae(reward, discount, value, next_value, cut, 1.0).tolist() == pytest.approx(expected, rel=1e-6)
+
+
+def windows_by_definition(reward, discount, real, n_step):
+    """reward, discount and last step of each real step's window."""
+    for t in np.flatnonzero(real):
+        total, product = 0.0, 1.0
+        for last in range(t, len(reward)):
+            total, product = total + product * reward[last], product * discount[last]
+            if last - t + 1 == n_step or last + 1 == len(reward) or not real[last + 1]:
+                break
+        yield t, total, product, last
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.integers(1, 12), st.integers(1, 6), st.integers(0, 2**32 - 1))
+def test_windows_equal_the_definition(length, n_step, seed):
+    rng = np.random.default_rng(seed)
+    reward, discount = rng.standard_normal((3, length)), rng.uniform(0.5, 1, (3, length))
+    first, last = np.sort(rng.integers(0, length + 1, (3, 2)), axis=1).T
+    mask = (np.arange(length) >= first[:, None]) & (np.arange(length) < last[:, None])
+    discount[np.arange(3)[last > first], last[last > first] - 1] = 0.0  # terminated
+    windows = n_step_windows(*map(torch.from_numpy, (reward, discount, mask)), n_step)
+    for row in range(3):
+        for t, *expected in windows_by_definition(reward[row], discount[row], mask[row], n_step):
+            assert [part[row, t].item() for part in windows] == pytest.approx(expected)
+
+
+def test_a_window_of_three_steps_literals():
+    reward, discount = torch.tensor([[1.0, 2.0, 4.0, 8.0]]), torch.tensor([[0.5, 0.25, 0.5, 0.5]])
+    total, product, last = n_step_windows(reward, discount, torch.ones(1, 4, dtype=torch.bool), 3)
+    assert total.tolist() == [[2.5, 4.0, 8.0, 8.0]]  # 1 + 0.5 2 + 0.125 4; 2 + 0.25 4 + 0.125 8; 4 + 0.5 8; 8
+    assert product.tolist() == [[0.0625, 0.0625, 0.25, 0.5]]
+    assert last.tolist() == [[2, 3, 3, 3]]
