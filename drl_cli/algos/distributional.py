@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from drl_cli.algos import dqn
-from drl_cli.networks.q_network import QNetwork
+from drl_cli.networks.q_network import ValueNetwork
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.params import Refused
@@ -30,7 +30,7 @@ class Algorithm(dqn.Algorithm):
         super().setup(config, spec)
         self.num_actions = spec.action.size
 
-    def read(self, network: QNetwork, x: "torch.Tensor") -> "torch.Tensor":
+    def read(self, network: ValueNetwork, x: "torch.Tensor") -> "torch.Tensor":
         return self.by_action(super().read(network, x))
 
     def by_action(self, values: "torch.Tensor") -> "torch.Tensor":
@@ -47,5 +47,5 @@ class Algorithm(dqn.Algorithm):
         return d_values.flatten(1)
 
     def mean_over(self, values: "torch.Tensor", probs: "torch.Tensor") -> "torch.Tensor":
-        """The mean of the actions' numbers: of probabilities those of the mixture."""
+        """The mean of the actions' numbers: of probabilities those of the mixture, of quantiles Munchausen-IQN's."""
         return (probs.unsqueeze(-1) * values).sum(1)

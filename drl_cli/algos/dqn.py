@@ -26,7 +26,7 @@ from drl_cli.losses.policy import permitted
 from drl_cli.losses.value import backed_up, half_square, huber, scaled_log_policy, softmax_policy
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.mlp import num_params
-from drl_cli.networks.q_network import ActingQNetwork, QNetwork, QShape
+from drl_cli.networks.q_network import ActingNetwork, ActingQNetwork, QNetwork, QShape, ValueNetwork
 from drl_cli.types import ActionSpec, Array, Columns, EnvSpec, Last, Obs, tree
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.params import Refused
@@ -76,8 +76,12 @@ class Policy(NetworkPolicy):
         super().__init__(config, network, spec, seed)
         self.config = config
         self.explore({"epsilon": config.epsilon_start, "temperature": config.temperature})
-        self.q = ActingQNetwork(q_shape(config, network, self.action, self.encoder.width))
+        self.q = self.acting(config, network)
         self.shapes = self.q.shapes
+
+    def acting(self, config: Config, network: NetworkConfig) -> ActingNetwork:
+        """The network that it acts by."""
+        return ActingQNetwork(q_shape(config, network, self.action, self.encoder.width))
 
     def load(self, params: Array) -> None:
         super().load(params)
@@ -122,7 +126,7 @@ class Algorithm(NetworkAlgorithm):
         if config.noisy:
             self.noise = self.params.generator("noise", self.seed + 1)
 
-    def networks(self, config: Config, spec: EnvSpec) -> tuple[QNetwork, QNetwork, QNetwork]:
+    def networks(self, config: Config, spec: EnvSpec) -> tuple[ValueNetwork, ValueNetwork, ValueNetwork]:
         """The one that learns, its target, and the one that chooses with `double`: the first, with noise of its own."""
         shape = q_shape(config, self.network, spec.action, self.encoder.size)
         # Half of a dueling network's last weights count for each output, so that they begin larger.
@@ -139,7 +143,7 @@ class Algorithm(NetworkAlgorithm):
 
     def update(self, batch: Batch, counts: Counts) -> Update:
         config = self.config
-        view, rows = self.see(batch, self.online.mlp)
+        view, rows = self.see(batch, self.online.mlp, self.online.times)
         target_view = self.see_target(batch, view)
         rows["target_next_obs"] = target_view.next_obs
         rows["target_obs"] = target_view.obs if config.munchausen else None
@@ -154,7 +158,7 @@ class Algorithm(NetworkAlgorithm):
     def draw(self, rows: dict[str, Any]) -> None:  # Any: as in Batch
         """Put the random numbers of an update into its rows."""
         if self.config.noisy:
-            size, device = (3, self.online.shape.noise_size), self.context.device
+            size, device = (3, self.online.noise_size), self.context.device
             rows["noise"] = torch.randn(size, generator=self.noise, device=device)  # the same for all trainers
 
     def gradients(self, rows: Batch) -> "tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor | None]":
@@ -191,11 +195,11 @@ class Algorithm(NetworkAlgorithm):
             reward = reward + config.munchausen * bonus
         return reward, self.mean_over(target, probs)
 
-    def means(self, network: QNetwork, x: "torch.Tensor") -> "torch.Tensor":
+    def means(self, network: ValueNetwork, x: "torch.Tensor") -> "torch.Tensor":
         """The values of the actions `[N, A]` by a network, for choosing among them."""
         return self.expected(self.distribution(self.read(network, x)))
 
-    def read(self, network: QNetwork, x: "torch.Tensor") -> "torch.Tensor":
+    def read(self, network: ValueNetwork, x: "torch.Tensor") -> "torch.Tensor":
         """What a network gives for features `[N, F]`, action by action: `[N, A]`."""
         out, _ = network.forward(x)
         return out

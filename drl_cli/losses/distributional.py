@@ -81,6 +81,17 @@ def risky_share(share: Array, risk: str, level: float) -> Array:
     return share
 
 
+def risky_fraction(fraction: Array, risk: str, level: float) -> Array:
+    """The inverse of `risky_share`: a mean over quantiles at these instead of `fraction` is the risk measure."""
+    if risk == "cvar":
+        return fraction * np.float32(level)
+    if risk == "power":
+        power = 1.0 / (1.0 + abs(level))
+        risky: Array = fraction**power if level >= 0 else 1.0 - (1.0 - fraction) ** power
+        return risky
+    return fraction
+
+
 def softmax_numpy(logits: Any) -> Any:  # Any: arrays of any shape
     """Softmax over the last axis."""
     powers = np.exp(logits - logits.max(-1, keepdims=True))

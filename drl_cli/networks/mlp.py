@@ -55,13 +55,16 @@ def mlp_numpy(params: Sequence[Array], x: Array, activation: str) -> Array:
                 x -= x.mean(1, keepdims=True)
                 x *= params[i + 2] / np.sqrt((x * x).mean(1, keepdims=True) + np.float32(NORM_EPS))
                 x += params[i + 3]
-            if activation == "relu":
-                np.maximum(x, 0.0, out=x)
-            elif activation == "tanh":
-                np.tanh(x, out=x)
-            else:
-                x = np.where(x > 0, x, np.expm1(np.minimum(x, 0.0)))
+            x = activate_numpy(x, activation)
     return x
+
+
+def activate_numpy(x: Array, activation: str) -> Array:
+    """An activation of numpy arrays, in place where it can be."""
+    if activation == "elu":
+        return np.where(x > 0, x, np.expm1(np.minimum(x, 0.0)))
+    out: Array = np.maximum(x, 0.0, out=x) if activation == "relu" else np.tanh(x, out=x)
+    return out
 
 
 @dataclass(slots=True)
@@ -154,7 +157,7 @@ class MLP:
                         before = h
                         h, *moments = torch.native_layer_norm(h, h.shape[1:], params[i + 2], params[i + 3], NORM_EPS)
                         trace.norms[network].append((before, *moments))
-                    h = _activate_(h, self.activation)
+                    h = activate_(h, self.activation)
                     if masks:
                         trace.outputs[network].append(h)
                         h = h * masks[i // step][network]
@@ -193,7 +196,7 @@ class MLP:
                     if trace.masks:
                         h = _first(trace.outputs[network][layer - 1], rows)
                         d = d * _first(trace.masks[layer - 1][network], rows)
-                    d = _activate_backward_(d, h, self.activation)
+                    d = activate_backward_(d, h, self.activation)
                     if step == 4:
                         norm = [_first(tensor, rows) for tensor in trace.norms[network][layer - 1]]
                         d = _norm_backward(d, norm, params[i - 2 : i], grads[i - 2 : i], split)
@@ -227,13 +230,14 @@ def _first(x: "torch.Tensor", rows: int) -> "torch.Tensor":
     return x if x.shape[0] == rows else x[:rows]
 
 
-def _activate_(x: "torch.Tensor", activation: str) -> "torch.Tensor":
+def activate_(x: "torch.Tensor", activation: str) -> "torch.Tensor":
+    """An activation, in place."""
     if activation == "relu":
         return torch.relu_(x)
     return torch.tanh_(x) if activation == "tanh" else torch.nn.functional.elu_(x)
 
 
-def _activate_backward_(d: "torch.Tensor", h: "torch.Tensor", activation: str) -> "torch.Tensor":
+def activate_backward_(d: "torch.Tensor", h: "torch.Tensor", activation: str) -> "torch.Tensor":
     """Gradient through an activation whose output was h, in place."""
     if activation == "relu":
         gradient: torch.Tensor = torch.ops.aten.threshold_backward.grad_input(d, h, 0, grad_input=d)

@@ -8,7 +8,7 @@ Noisy (Fortunato et al. 2018, arXiv 1706.10295, section 3): every weight is mean
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -20,6 +20,28 @@ from drl_cli.utils.params import Part, Refused
 
 SIGMA = 0.5
 """Sigma of every weight at the start, times the root of its layer's inputs (section 3.2)."""
+
+
+class ValueNetwork(Protocol):
+    """What the learner wants of a network that gives numbers for each action; `QNetwork` says more."""
+
+    mlp: MLP
+    times: int
+    noise_size: int
+
+    def init(self) -> None: ...
+    def draw(self, normals: "torch.Tensor") -> None: ...
+    def forward(self, x: "torch.Tensor", masks: "Sequence[torch.Tensor]" = ()) -> "tuple[torch.Tensor, Any]": ...
+    def backward(self, trace: Any, d_out: "torch.Tensor", to_inputs: bool = False) -> "torch.Tensor": ...
+
+
+class ActingNetwork(Protocol):
+    """What a policy wants of one; `ActingQNetwork` says more."""
+
+    shapes: Shapes
+
+    def load(self, params: list[Array]) -> list[Array]: ...
+    def __call__(self, features: Array, rng: np.random.Generator | None) -> Array: ...
 
 
 @dataclass(frozen=True)
@@ -87,8 +109,12 @@ def fill_noise(views: Sequence[Any], normals: Any) -> None:  # Any: numpy or tor
 class QNetwork:
     """The learner's: `mlp` holds the weights, or with `sigma` their means. The noise is 0 until `draw` is called."""
 
+    times = 1
+    """How many rows of the MLP one row of features makes."""
+
     def __init__(self, shape: QShape, mlp: MLP, sigma: Part | None = None) -> None:
         self.shape, self.mlp, self.mean, self.sigma = shape, mlp, mlp, sigma
+        self.noise_size = shape.noise_size  # of the normals that `draw` takes
         if sigma is not None:
             self.mlp = mlp.on(Part(mlp.flat.clone(), mlp.grad))  # the weights that were drawn; their gradient is mean's
             self.noise = torch.zeros_like(mlp.flat)

@@ -35,7 +35,7 @@ ACTIONS = {
     "discrete": ActionSpec("discrete", 4, "Discrete(4)"),
     "multidiscrete": ActionSpec("multidiscrete", 7, "MultiDiscrete([4 3])", (4, 3)),
 }
-PRIORITIZED = {"c51", "dqn", "qr_dqn", "sac", "sac_discrete"}
+PRIORITIZED = {"c51", "dqn", "iqn", "qr_dqn", "sac", "sac_discrete"}
 """Those that give priorities, and weigh their rows."""
 CASES = [(name, kind) for name in algorithms() for kind in load_algorithm(name).ACTIONS]
 
@@ -364,7 +364,8 @@ def test_an_update_that_is_not_finite_can_be_skipped(case, value):
     assert (report.num_updates, report.skipped, report.metrics) == (0, one, {})
     assert skipping.opt_steps == one
     changed = {key for key, array in skipping.state().items() if not np.array_equal(array, before[key])}
-    assert changed <= {"algorithm.generator.noise", "algorithm.generator.shuffle"}  # what was drawn for it is gone
+    drawn = {f"algorithm.generator.{name}" for name in ("noise", "fractions", "shuffle")}
+    assert changed <= drawn  # what was drawn for it is gone
     report, _ = clean.train(BatchTrainingData(0, 3, 16, 99), columns)
     assert (report.num_updates, report.skipped) == (2 * one, one)
     assert report.metrics

@@ -21,6 +21,7 @@ SMALL = {
     "dqn": {},
     "c51": {"atoms": 31, "v_min": -5.0, "v_max": 5.0},
     "qr_dqn": {"quantiles": 5, "kappa": 0.1},
+    "iqn": {"quantiles": 5, "target_quantiles": 5, "policy_quantiles": 5, "kappa": 0.1},
 }
 SLOW = {name: {"target_period": 20, "double": False} for name in SMALL}
 SLOW["sac_discrete"] = {"tau": 0.1, "initial_alpha": 1e-6, "alpha_lr": 1e-9}
@@ -88,6 +89,7 @@ def quantiles_are_those_of_the_rewards(name, kind):
     """Of rewards spread evenly over [0, 2], each action's alike: the fractions times 2."""
     algorithm = learned(name, kind, ending(torch.linspace(0, 2, 50).repeat_interleave(4)), updates=400, lr=1e-2)
     with torch.no_grad():
+        algorithm.online.fraction = getattr(algorithm, "middles", None)
         quantiles = algorithm.read(algorithm.online, torch.ones(1, 1))
     expected = torch.tensor([0.2, 0.6, 1.0, 1.4, 1.8])
     assert ((quantiles - expected).abs() < 0.15).all(), quantiles
@@ -99,6 +101,8 @@ def the_online_network_chooses_and_the_target_rates(name, kind):
         target.flat.copy_(other.params[part].flat.flip(0))
     rows = dict(q_batch(weighted=False)) | {"mask_next": None}
     rows["target_next_obs"] = rows["next_obs"]
+    if hasattr(algorithm, "middles"):
+        algorithm.target.fraction = algorithm.middles
     with torch.no_grad():
         found = algorithm.expected(algorithm.next_values(rows)[1])
     theirs = values(algorithm, algorithm.target, rows["next_obs"])
@@ -111,7 +115,8 @@ def every_update_has_noise_of_its_own(name, kind):
     algorithm, seen = make(name, kind, obs=5, noisy=True, double=True), []
     for i in range(2):
         algorithm.learn(q_batch(i), Counts(i))
-        seen += [tuple(each.noise.tolist()) for each in (algorithm.online, algorithm.target, algorithm.chooser)]
+        networks = (algorithm.online, algorithm.target, algorithm.chooser)
+        seen += [tuple(getattr(network, "last", network).noise.tolist()) for network in networks]
     assert len(set(seen)) == 6
 
 
@@ -196,7 +201,7 @@ def quantile_weights_transposed(kind):
     return Broken
 
 
-ALL = ("dqn", "c51", "qr_dqn")
+ALL, QUANTILES = ("dqn", "c51", "qr_dqn", "iqn"), ("qr_dqn", "iqn")
 PROBES = {
     rewards_for_ever_are_worth_two: (
         (*ALL, "sac_discrete"),
@@ -205,7 +210,7 @@ PROBES = {
     the_online_network_chooses_and_the_target_rates: (ALL, (target_network_choosing,)),
     every_update_has_noise_of_its_own: (ALL, (noise_drawn_once, noise_shared_by_the_networks)),
     rewards_beyond_the_support_are_worth_its_end: (("c51",), (projection_that_loses_what_is_outside,)),
-    quantiles_are_those_of_the_rewards: (("qr_dqn",), (quantile_weights_transposed,)),
+    quantiles_are_those_of_the_rewards: (QUANTILES, (quantile_weights_transposed,)),
 }
 """Of each probe the algorithms that it is for, and the faults that it has to find."""
 SOUND = [(probe, name) for probe, (names, _) in PROBES.items() for name in names]

@@ -1,4 +1,4 @@
-"""C51 and QR-DQN: whole gradients against autograd, the policy's values and priorities, risk, refusals."""
+"""C51, QR-DQN and IQN: whole gradients against autograd, the policy's values and priorities, risk, refusals."""
 
 import dataclasses
 import math
@@ -10,7 +10,7 @@ from confs import algo_node
 from q_batches import q_batch
 from torch.nn import functional
 
-from drl_cli.algos import c51, qr_dqn
+from drl_cli.algos import c51, iqn, qr_dqn
 from drl_cli.algos.base import Counts
 from drl_cli.cli.settings import convert
 from drl_cli.losses.distributional import project
@@ -26,17 +26,18 @@ SPEC = EnvSpec("x", Column((5,), "float32"), ActionSpec("discrete", 3, "Discrete
 SMALL = {
     c51: {"atoms": 7, "v_min": -3.0, "v_max": 3.0},
     qr_dqn: {"quantiles": 6},
+    iqn: {"quantiles": 4, "target_quantiles": 6, "policy_quantiles": 5},
 }
-NAMES = {c51: "c51", qr_dqn: "qr_dqn"}
-NETWORK = NetworkConfig((12,), "tanh", "uniform")
+NAMES = {c51: "c51", qr_dqn: "qr_dqn", iqn: "iqn"}
+HIDDEN = {c51: (12,), qr_dqn: (12,), iqn: (10, 12)}  # IQN has a trunk
 
 every = pytest.mark.parametrize("module", NAMES, ids=NAMES.values())
 
 
-def make(module, seed=0, **options):
+def make(module, seed=0, hidden=None, **options):
     config = convert(algo_node(NAMES[module]), module.Config, "algo", [], module.Config)
     config = dataclasses.replace(config, **SMALL[module] | options)
-    return module.Algorithm(config, NETWORK, SPEC, seed, CPU)
+    return module.Algorithm(config, NetworkConfig(hidden or HIDDEN[module], "tanh", "uniform"), SPEC, seed, CPU)
 
 
 def make_policy(module, algorithm, **options):
@@ -73,6 +74,27 @@ def network(flat, obs, dueling, atoms):
     return joined(torch.tanh(obs @ w1 + b1), w2, b2, dueling)
 
 
+def implicit(flat, obs, dueling, fraction):
+    """`[N, 3, K]` from flat parameters at fractions `[N, K]`, one fraction after the other."""
+    hidden, outputs = (24, 4) if dueling else (12, 3)
+    shapes = (5, 10), (10,), (64, 10), (10,), (10, hidden), (hidden,), (hidden, outputs), (outputs,)
+    wt, bt, we, be, w1, b1, w2, b2 = split(flat, *shapes)
+    state, out = torch.tanh(obs @ wt + bt), []
+    for tau in fraction.unbind(1):
+        cosines = torch.stack([torch.cos(math.pi * i * tau) for i in range(64)], 1)
+        h = torch.tanh((state * torch.relu(cosines @ we + be)) @ w1 + b1)
+        out.append(joined(h, w2, b2, dueling))
+    return torch.cat(out, 2)
+
+
+def fractions(algorithm, rows=32):
+    """Those of IQN's next update: of the network and of the target, `[N, K]` each, drawn from equal parts of (0, 1)."""
+    generator = torch.Generator()
+    generator.set_state(algorithm.state()["generator.fractions"])
+    uniform = torch.rand(rows, 10, generator=generator)
+    return (uniform[:, :4] + torch.arange(4)) / 4, (uniform[:, 4:] + torch.arange(6)) / 6
+
+
 def flat(parts):
     return torch.cat([part.flatten() for part in parts])
 
@@ -95,27 +117,33 @@ def test_gradients_equal_autograd(module, options):
     dueling, batch = algorithm.config.dueling, make_batch()
     online = algorithm.params.flat.clone().requires_grad_()
     theirs = flat(target.flat for target in algorithm.params.targets.values())
-    tau = (torch.arange(6) + 0.5) / 6
+    if module is iqn:
+        tau, target_tau = fractions(algorithm)
+        middles = ((torch.arange(5) + 0.5) / 5).expand(32, 5)
+    else:
+        tau = target_tau = middles = (torch.arange(6) + 0.5) / 6
 
-    def read(flat, obs):
+    def read(flat, obs, at):
+        if module is iqn:
+            return implicit(flat, obs, dueling, at)
         return network(flat, obs, dueling, algorithm.config.outputs)
 
     def mean(out):
         return out.softmax(-1) @ torch.linspace(-3, 3, 7) if module is c51 else out.mean(-1)
 
     with torch.no_grad():
-        target, reward = read(theirs, batch["next_obs"]), batch["reward"]
+        target, reward = read(theirs, batch["next_obs"], target_tau), batch["reward"]
         law = target.softmax(-1) if module is c51 else target
-        chooser = mean(read(online, batch["next_obs"])) if options["double"] else mean(target)
+        chooser = mean(read(online, batch["next_obs"], middles)) if options["double"] else mean(target)
         if "munchausen" in options:
             pi = functional.softmax(chooser / 0.3, -1)
-            log_pi = functional.log_softmax(mean(read(theirs, batch["obs"])) / 0.3, -1)
+            log_pi = functional.log_softmax(mean(read(theirs, batch["obs"], middles)) / 0.3, -1)
             reward = reward + 0.9 * (0.3 * log_pi[rows, batch["action"]]).clamp(-1, 0)
             reward = reward - batch["discount"] * 0.3 * (pi * pi.log()).sum(-1)
             law = (pi[:, :, None] * law).sum(1)
         else:
             law = law[rows, chooser.argmax(-1)]
-    out = read(online, batch["obs"])[rows, batch["action"]]
+    out = read(online, batch["obs"], tau)[rows, batch["action"]]
     if module is c51:
         target = project(law, reward, batch["discount"], torch.linspace(-3, 3, 7), options.get("rescale", 0.0))
         loss = functional.cross_entropy(out, target, reduction="none")
@@ -146,9 +174,49 @@ def test_the_policy_acts_by_the_means_and_rates_rows_as_the_learner_does(module,
         means = algorithm.means(algorithm.online, batch["obs"])
     np.testing.assert_allclose(policy.forward(batch["obs"].numpy(), None)[0], means, rtol=1e-4, atol=1e-5)
     assert np.array_equal(policy.greedy(batch["obs"].numpy()), means.argmax(-1))
+    if module is iqn:  # the learner's error is that of the fractions that were drawn
+        return
     rows = {name: column.numpy() for name, column in batch.items()}
     expected = algorithm.learn(batch, Counts()).priorities
     np.testing.assert_allclose(policy.priorities(rows), expected, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("hidden", [(12,), (9, 10, 12)], ids=["no trunk", "two layers of trunk"])
+def test_iqn_in_numpy_equals_the_network_for_every_trunk(hidden):
+    algorithm, obs = make(iqn, hidden=hidden, dueling=True), make_batch()["obs"]
+    before = algorithm.online.fraction
+    with torch.no_grad():
+        means = algorithm.means(algorithm.online, obs)
+    assert algorithm.online.fraction is before
+    np.testing.assert_allclose(make_policy(iqn, algorithm).forward(obs.numpy(), None)[0], means, rtol=1e-4, atol=1e-5)
+    assert ("trunk" in algorithm.params.slices) == (len(hidden) > 1)
+
+
+def test_each_row_and_each_part_of_the_unit_interval_has_fractions_of_its_own():
+    algorithm, seen = make(iqn), []
+    for i in range(2):
+        algorithm.learn(make_batch(i), Counts(i))
+        seen += [algorithm.online.fraction, algorithm.target.fraction]
+    for fraction, num in zip(seen, (4, 6, 4, 6), strict=True):
+        assert fraction.shape == (32, num)
+        assert torch.equal((fraction * num).floor(), torch.arange(num).expand(32, num).float())
+        assert len(fraction.unique()) == fraction.numel()
+    assert not torch.equal(seen[0], seen[2])
+
+
+def test_noise_of_iqn_is_drawn_for_the_trunk_and_behind_it():
+    algorithm = make(iqn, noisy=True, double=True)
+    assert set(algorithm.params.slices) == {"trunk", "embedding", "online", "trunk_sigma", "online_sigma"}
+    seen = []
+    for i in range(2):
+        algorithm.learn(make_batch(i), Counts(i))
+        for one in (algorithm.online, algorithm.target, algorithm.chooser):
+            seen += [one.trunk.noise.tolist(), one.last.noise.tolist()]
+    assert len(set(map(tuple, seen))) == 12
+    algorithm.online.draw(torch.arange(1.0, algorithm.online.noise_size + 1))
+    parts = algorithm.online.trunk, algorithm.online.last
+    noise = torch.cat([bias for part in parts for bias in part.noise_views[1::2]])
+    assert len(noise.unique()) == len(noise)
 
 
 RISKS = [("mean", 1.0), ("cvar", 0.25), ("cvar", 1.0), ("power", -2.0), ("power", 2.0)]
@@ -158,19 +226,23 @@ RISKS = [("mean", 1.0), ("cvar", 0.25), ("cvar", 1.0), ("power", -2.0), ("power"
 @pytest.mark.parametrize(("risk", "level"), RISKS)
 def test_a_risk_measure_is_the_mean_over_distorted_quantiles(module, risk, level):
     """By 20,000 quantiles of the distribution, weighed by hand."""
-    options = {"quantiles": 40} if module is qr_dqn else {}
+    options = {"quantiles": 40} if module is qr_dqn else {"policy_quantiles": 2000} if module is iqn else {}
     algorithm, obs = make(module, **options), make_batch()["obs"][:4]
     value = make_policy(module, algorithm, risk=risk, risk_level=level).forward(obs.numpy(), None)[0]
     share = (torch.arange(20_000) + 0.5) / 20_000
     power = 1 / (1 + abs(level))
     at = {"mean": share, "cvar": share * level, "power": share**power if level > 0 else 1 - (1 - share) ** power}[risk]
     with torch.no_grad():
-        law = algorithm.distribution(algorithm.read(algorithm.online, obs))
-        if module is qr_dqn:
-            expected = law[..., (at * 40).long().clamp(max=39)].mean(-1)
+        if module is iqn:
+            algorithm.online.fraction = at[::10]
+            expected = algorithm.read(algorithm.online, obs).mean(-1)
         else:
-            place = torch.searchsorted(law.cumsum(-1).contiguous(), at.expand(4, 3, -1).contiguous())
-            expected = algorithm.support[place.clamp(max=6)].mean(-1)
+            law = algorithm.distribution(algorithm.read(algorithm.online, obs))
+            if module is qr_dqn:
+                expected = law[..., (at * 40).long().clamp(max=39)].mean(-1)
+            else:
+                place = torch.searchsorted(law.cumsum(-1).contiguous(), at.expand(4, 3, -1).contiguous())
+                expected = algorithm.support[place.clamp(max=6)].mean(-1)
     np.testing.assert_allclose(value, expected, rtol=0, atol=3e-3)
     mean = make_policy(module, algorithm).forward(obs.numpy(), None)[0]
     if level not in (1.0,):
@@ -181,6 +253,10 @@ def test_a_risk_measure_is_the_mean_over_distorted_quantiles(module, risk, level
 def test_all_options_together_keep_the_contract(module):
     options = ("dueling=true", "noisy=true", "soft_temperature=0.1", "munchausen=0.9", "tau=0.1", "risk=cvar")
     check_algorithm(NAMES[module], *(f"algo.{one}" for one in options), "network.hidden=[16,16]")
+
+
+def test_iqn_keeps_the_contract_with_dropout_and_layer_norm():
+    check_algorithm("iqn", "network.hidden=[16]", "network.layer_norm=true", "network.dropout=0.1", "algo.noisy=true")
 
 
 FAST = ("algo.gamma=0.9", "algo.lr=3e-3", "algo.target_period=20", "algo.epsilon_end=0.1", "algo.epsilon_steps=800")
@@ -198,7 +274,7 @@ def test_options_that_do_not_fit_are_refused():
         make(c51, v_min=5.0)
     for level in (0.0, 1.5):
         with pytest.raises(Refused, match=rf"algo\.risk_level={level:g} has to be above 0 and at most 1"):
-            make(qr_dqn, risk="cvar", risk_level=level)
+            make(iqn, risk="cvar", risk_level=level)
 
 
 @every

@@ -18,6 +18,7 @@ STREAMS = {
     "sac": {"noise": 11, "dropout": 12},
     "c51": {"dropout": 12},
     "dqn": {"dropout": 12},
+    "iqn": {"dropout": 12, "fractions": 13},
     "qr_dqn": {"dropout": 12},
     "sac_discrete": {"dropout": 12},
     "ppo": {"shuffle": 11, "dropout": 12},

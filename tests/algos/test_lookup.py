@@ -48,7 +48,7 @@ def test_refusal_says_why():
     line = refusal("sac", DISCRETE, "async", "uniform")
     assert (
         line == "SAC needs a continuous (Box) action space; Cart-v1 has Discrete(4). "
-        "For this: algo=c51 or algo=dqn or algo=ppo or algo=qr_dqn or algo=sac_discrete"
+        "For this: algo=c51 or algo=dqn or algo=iqn or algo=ppo or algo=qr_dqn or algo=sac_discrete"
     )
     assert refusal("dqn", DISCRETE, "async", "uniform") is None
     line = refusal("dqn", BOX, "async", "uniform")

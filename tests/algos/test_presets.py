@@ -23,7 +23,8 @@ SMALL = ("network.hidden=[16,16]", "network.memory_size=6", "replay.seq_len=5", 
 
 
 def test_none_is_forgotten_here():
-    assert set(options("algo")) - set(algorithms()) == {"apex", "munchausen_dqn", "r2d2", "rainbow", "sqn"}
+    presets = {"apex", "munchausen_dqn", "munchausen_iqn", "r2d2", "rainbow", "sqn"}
+    assert set(options("algo")) - set(algorithms()) == presets
 
 
 @pytest.mark.parametrize(
@@ -31,14 +32,16 @@ def test_none_is_forgotten_here():
     [
         ("apex", SMALL[:1]),
         ("munchausen_dqn", SMALL[:1]),
-        ("sqn", SMALL[:1]),
+        ("munchausen_iqn", SMALL[:1]),
         ("rainbow", SMALL[:1]),
+        ("sqn", SMALL[:1]),
         ("r2d2", SMALL),
         ("sac_discrete", (*SMALL, "replay=sequences", "network=lstm", "algo.n_step=3")),
+        ("iqn", (*SMALL, "replay=sequences", "network=lstm", "algo.n_step=3", "algo.rescale=1e-3")),
         ("c51", (*SMALL, "replay=sequences", "network=gru", "algo.n_step=3", "algo.rescale=1e-3", "algo.noisy=true")),
         ("sac", (*SMALL, "replay=sequences", "network=gru", "algo.n_step=2")),
     ],
-    ids=["apex", "munchausen_dqn", "sqn", "rainbow", "r2d2", "sac_discrete", "c51", "sac"],
+    ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_the_contract(name, options):
     check_algorithm(name, *options)
@@ -85,7 +88,7 @@ def test_the_presets_are_the_papers():
 
 @pytest.mark.parametrize(
     ("name", "module", "values"),
-    [("munchausen_dqn", "dqn", (0.03, 0.9)), ("sqn", "dqn", (0.1, 0.0))],
+    [("munchausen_dqn", "dqn", (0.03, 0.9)), ("munchausen_iqn", "iqn", (0.03, 0.9)), ("sqn", "dqn", (0.1, 0.0))],
 )
 def test_the_soft_presets_are_the_papers(name, module, values):
     config = make_config("env=CartPole-v1", f"algo={name}").algo
@@ -110,7 +113,7 @@ def test_only_learners_that_make_windows_have_n_steps_in_sequences(monkeypatch):
     assert problem.startswith("algo.n_step=5")
 
 
-@pytest.mark.parametrize("name", ["apex", "munchausen_dqn", "rainbow", "sqn"])
+@pytest.mark.parametrize("name", ["apex", "munchausen_dqn", "munchausen_iqn", "rainbow", "sqn"])
 def test_it_learns(name):
     support = ("algo.v_min=-1", "algo.v_max=2") if name == "rainbow" else ()
     check_learning(name, *FAST, *support, updates=250)

@@ -113,7 +113,7 @@ NAMES = [
     ),
     ("env=CartPole-v1 algo=c51 algo.v_min=5 algo.v_max=1", 2, "algo.v_min=5 has to be below algo.v_max=1"),
     (
-        "env=CartPole-v1 algo=qr_dqn algo.risk=cvar algo.risk_level=0",
+        "env=CartPole-v1 algo=iqn algo.risk=cvar algo.risk_level=0",
         2,
         "algo.risk_level=0 has to be above 0 and at most 1",
     ),

@@ -44,7 +44,7 @@ ERRORS = [
 
 SPACE_ERROR = (
     r"SAC needs a continuous \(Box\) action space; CartPole-v1 has Discrete\(2\)\. "
-    r"For this: algo=c51 or algo=dqn or algo=ppo or algo=qr_dqn or algo=sac_discrete$"
+    r"For this: algo=c51 or algo=dqn or algo=iqn or algo=ppo or algo=qr_dqn or algo=sac_discrete$"
 )
 
 

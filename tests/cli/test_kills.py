@@ -29,7 +29,7 @@ LSTM = (
     *("replay.seq_len=6", "replay.burn_in=3", "replay.overlap=2"),
 )
 R2D2 = (LSTM[0], "algo=r2d2", "network.memory_size=8", *LSTM[5:])
-QR_DQN = ("env=drl_cli.envs.probes:Choose-v0", "algo=qr_dqn", "algo.noisy=true", "network.hidden=[16,16]")
+IQN = ("env=drl_cli.envs.probes:Choose-v0", "algo=iqn", "algo.noisy=true", "network.hidden=[16,16]")
 
 
 def killed(run, seconds):
@@ -73,10 +73,10 @@ def weights(run):
     ("kind", "mode"),
     [
         (CNN, "sync"),
-        *(pytest.param(kind, "sync", marks=EXHAUSTIVE) for kind in (LSTM, R2D2, QR_DQN)),
+        *(pytest.param(kind, "sync", marks=EXHAUSTIVE) for kind in (LSTM, R2D2, IQN)),
         pytest.param(R2D2, "single", marks=EXHAUSTIVE),
     ],
-    ids=["cnn", "lstm", "r2d2", "qr_dqn", "r2d2-single"],
+    ids=["cnn", "lstm", "r2d2", "iqn", "r2d2-single"],
 )
 def test_a_killed_run_ends_with_the_weights_of_one_that_was_never_killed(start, tmp_path, kind, mode):
     total = 2400 if mode == "sync" else 7200  # mode=single is fast, and must not be done before it is killed

@@ -37,7 +37,7 @@ PERF = {f"perf/{name}" for name in (
     "env_steps_per_s/worker_0", "samples_per_s", "loads_per_s", "calls_in_flight/trainer",
     "updates_per_env_step_window")}  # fmt: skip
 ACTIONS = {"LunarLander": "discrete", "LunarLanderContinuous": "box", "Pendulum-v1": "box"}
-CHOOSING = ("c51", "dqn", "qr_dqn", "sac_discrete")
+CHOOSING = ("c51", "dqn", "iqn", "qr_dqn", "sac_discrete")
 LEARNS = {"ppo": {"box", "discrete"}, "sac": {"box"}} | {name: {"discrete"} for name in CHOOSING}
 """Which actions an algorithm learns, in every mode."""
 

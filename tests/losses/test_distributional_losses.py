@@ -14,6 +14,7 @@ from drl_cli.losses.distributional import (
     project,
     project_numpy,
     quantile_huber,
+    risky_fraction,
     risky_share,
     softmax_numpy,
 )
@@ -148,6 +149,12 @@ def test_quantile_regression_ends_at_the_quantiles():
 def test_what_the_worst_returns_count_for_a_risk_measure(risk, level, shares):
     worst = np.array([0.0, 0.25, 0.5, 1.0], np.float32)
     assert risky_share(worst, risk, level).tolist() == pytest.approx(shares)
+
+
+@pytest.mark.parametrize(("risk", "level"), [("mean", 1.0), ("cvar", 0.3), ("power", 1.5), ("power", -1.5)])
+def test_shares_and_fractions_of_a_risk_measure_are_inverse_to_each_other(risk, level):
+    fraction = midpoints(50)
+    np.testing.assert_allclose(risky_share(risky_fraction(fraction, risk, level), risk, level), fraction, atol=1e-5)
 
 
 def test_midpoints():

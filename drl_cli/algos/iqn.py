@@ -1,0 +1,114 @@
+"""IQN (Dabney et al. 2018, "Implicit Quantile Networks for Distributional Reinforcement Learning", arXiv 1806.06923).
+
+The network gives the return's quantile at any fraction: `quantiles` of them learn from `target_quantiles` of the target
+by the loss of QR-DQN, at fractions drawn for each row, one in each of as many equal parts of (0, 1). The mean of
+`policy_quantiles`, at the middles of such parts, chooses. All of DQN's options apply, but `loss`. Differs from
+drl_cli/algos/qr_dqn.py by the network and its fractions.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from drl_cli.algos import dqn, qr_dqn
+from drl_cli.algos.base import Batch
+from drl_cli.algos.learner import Head
+from drl_cli.losses.distributional import midpoints, risky_fraction
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.networks.implicit import ActingImplicitNetwork, ImplicitNetwork, implicit_shapes
+from drl_cli.networks.mlp import num_params
+from drl_cli.networks.q_network import ActingNetwork, QNetwork, QShape, ValueNetwork
+from drl_cli.types import ActionSpec, Array, Columns, EnvSpec, Last, Obs
+from drl_cli.utils.lazy import torch
+from drl_cli.utils.params import Part
+from drl_cli.utils.ranges import Count
+
+ACTIONS, TABLES, EXPLORATION = dqn.ACTIONS, dqn.TABLES, dqn.EXPLORATION
+
+
+@dataclass(frozen=True)
+class Config(qr_dqn.Config):
+    """Options of IQN, beside those of DQN."""
+
+    quantiles: Count = 8
+    target_quantiles: Count = 8
+    policy_quantiles: Count = 32
+
+
+class Policy(dqn.Policy):
+    """Acts by the means of quantiles, or by another risk measure: the mean of quantiles at other fractions."""
+
+    config: Config
+
+    def acting(self, config: dqn.Config, network: NetworkConfig) -> ActingNetwork:
+        assert isinstance(config, Config)
+        fraction = risky_fraction(midpoints(config.policy_quantiles), config.risk, config.risk_level)
+        return ActingImplicitNetwork(network_shapes(config, network, self.action, self.encoder.width), fraction)
+
+    def forward(self, obs: Obs, last: Last | None) -> tuple[Array, Columns]:
+        features, memory = self.encoder(obs, last)
+        return self.expected(self.q(features, None)), memory
+
+    def expected(self, out: Array) -> Array:
+        mean: Array = out.reshape(len(out), self.action.size, self.config.policy_quantiles).mean(-1)
+        return mean
+
+
+class Algorithm(qr_dqn.Algorithm):
+    """The learner."""
+
+    config: Config
+
+    def setup(self, config: dqn.Config, spec: EnvSpec) -> None:
+        super().setup(config, spec)
+        self.middles = torch.from_numpy(midpoints(self.config.policy_quantiles)).to(self.context.device)
+        self.uniform = self.params.generator("fractions", self.seed + 3)
+
+    def networks(self, config: dqn.Config, spec: EnvSpec) -> tuple[ValueNetwork, ValueNetwork, ValueNetwork]:
+        assert isinstance(config, Config)
+        shapes = network_shapes(config, self.network, spec.action, self.encoder.size)
+        heads = {name: Head(shape.shapes, last=2**0.5 if shape.dueling else 1.0) for name, shape in shapes.items()}
+        sigmas: dict[str, Head | int] = {
+            f"{name}_sigma": num_params(shape.shapes) for name, shape in shapes.items() if shape.noisy
+        }
+        mlps = self.build({**heads, **sigmas}, policy=(*heads, *sigmas), lr=config.lr)
+
+        def made(of: Callable[[str], Part]) -> ImplicitNetwork:
+            parts = {
+                name: QNetwork(shape, mlps[name].on(of(name)), of(f"{name}_sigma") if shape.noisy else None)
+                for name, shape in shapes.items()
+            }
+            return ImplicitNetwork(parts, config.quantiles)
+
+        online = made(self.params.__getitem__)
+        online.init()  # before the target becomes its copy
+        self.target_encoder = self.encoder.target(self.params)
+        target = made(lambda name: self.params.target(name).part)
+        return online, target, made(self.params.__getitem__)
+
+    def draw(self, rows: dict[str, Any]) -> None:  # Any: as in Batch
+        super().draw(rows)
+        sizes = [self.config.quantiles, self.config.target_quantiles]
+        drawn = self.context.rand(len(rows["obs"]), sum(sizes), self.uniform)
+        steps = [torch.arange(size, device=drawn.device) for size in sizes]
+        parts = zip(torch.split(drawn, sizes, 1), steps, sizes, strict=True)
+        rows["fraction"], rows["target_fraction"] = ((part + step) / size for part, step, size in parts)
+
+    def gradients(self, rows: Batch) -> "tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor | None]":
+        assert isinstance(self.online, ImplicitNetwork)
+        assert isinstance(self.target, ImplicitNetwork)
+        self.online.fraction = self.fraction = rows["fraction"]
+        self.target.fraction = rows["target_fraction"]
+        return super().gradients(rows)
+
+    def means(self, network: ValueNetwork, x: "torch.Tensor") -> "torch.Tensor":
+        assert isinstance(network, ImplicitNetwork)
+        before, network.fraction = network.fraction, self.middles
+        means = super().means(network, x)
+        network.fraction = before
+        return means
+
+
+def network_shapes(config: Config, network: NetworkConfig, action: ActionSpec, features: int) -> dict[str, QShape]:
+    """Those of the networks that the options ask for."""
+    return implicit_shapes(network, features, action.size, config.dueling, config.noisy)
