@@ -48,7 +48,7 @@ def test_a_fingerprint_is_of_the_algorithm_and_what_it_imports_and_of_no_other()
 
 def test_each_algorithm_of_the_value_family_has_its_seeds_in_single_and_one_in_async():
     table = yaml.safe_load(learn.TABLE.read_text())
-    have = set()
+    have: set[tuple[object, ...]] = set()
     for row in table["rows"].values():
         given = learn.overrides(row, table["common"])
         mode = next(one for one in given if one.startswith("mode="))
@@ -57,6 +57,13 @@ def test_each_algorithm_of_the_value_family_has_its_seeds_in_single_and_one_in_a
     runs = [("mode=single", (0, 1, 2)), ("mode=async", (0,))]
     family = set(options("algo")) - {"ppo", "sac", "r2d2"}
     assert not {(algo, *goal, *run) for algo in family for goal in goals for run in runs} - have
+
+
+def test_the_tuned_sets_that_rows_name_are_there():
+    rows = yaml.safe_load(learn.TABLE.read_text())["rows"].values()
+    named = [one.partition("=")[2] for row in rows for one in learn.flat(row["overrides"]) if one.startswith("tuned=")]
+    assert named
+    assert set(named) <= set(options("tuned"))
 
 
 def test_a_fingerprint_follows_the_config():
