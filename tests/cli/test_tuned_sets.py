@@ -6,7 +6,7 @@ from graphs import make_config
 from drl_cli.cli.conf import options
 
 
-@pytest.mark.parametrize("algo", ["apex", "c51", "munchausen_dqn", "qr_dqn", "rainbow", "sqn"])
+@pytest.mark.parametrize("algo", ["apex", "c51", "iqn", "munchausen_dqn", "munchausen_iqn", "qr_dqn", "rainbow", "sqn"])
 def test_on_acrobot_the_family_has_the_values_of_dqn(algo):
     assert f"{algo}-Acrobot-v1" in options("tuned")
     own, base = make_config("env=Acrobot-v1", f"algo={algo}"), make_config("env=Acrobot-v1", "algo=dqn")
