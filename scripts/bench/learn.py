@@ -2,10 +2,10 @@
 
     python scripts/bench/learn.py [--row NAME ...] [--again] [--jobs 2] [--minutes 8] [--piece 8] [--peers PEERS_VENV]
 
-Every seed is a drl-train of its own, which ends when an evaluation of 100 episodes reaches the row's threshold, or
-with its budget; without a threshold it is scored by its last evaluation. With `--piece` a run stops after so many
-minutes, and the next call goes on with it, as it does with one that was killed: what it needs is in outputs/learn. A
-row with `peer: sb3` is stable-baselines3's, with the same settings (sb3_dqn.py), and is made only with --peers.
+Every seed is a drl-train of its own, which ends when an evaluation reaches the row's threshold (stop.return), or with
+its budget; without a threshold it is scored by its last evaluation. With `--piece` a run stops after so many minutes,
+and the next call goes on with it, as it does with one that was killed: what it needs is in outputs/learn. A row with
+`peer: sb3` is stable-baselines3's, with the same settings (sb3_dqn.py), and is made only with --peers.
 
 Records are kept in docs/results.json, each with the fingerprint of what made it: the algorithm's module with all that
 it imports of ours, the replay and the environments; the values of its config; the versions of packages. A record whose
@@ -42,8 +42,9 @@ GROUPS = ("env", "algo", "network", "optimizer", "orchestrator", "replay", "work
 
 HEAD = """# Results
 
-Written by scripts/bench/learn.py from scripts/bench/learn.yaml; do not edit. A run ends when the mean return of
-100 greedy episodes reaches the threshold, or with its budget of environment steps: then it has not passed. Without a
+Written by scripts/bench/learn.py from scripts/bench/learn.yaml; do not edit. A run ends when the mean return of an
+evaluation reaches the threshold, or with its budget of environment steps: then it has not passed. An evaluation that
+reaches it goes on until its mean is surely above, for 20 to 120 greedy episodes in all (Acrobot-v1: 200). Without a
 threshold the return is that of 100 greedy episodes at the end of the budget. Records that are `old` were made by other
 code, config or packages than the checkout's (fingerprint: code.config.packages). Seconds are of a machine that others
 used too.

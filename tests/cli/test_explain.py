@@ -153,6 +153,11 @@ def test_the_tuned_values_that_hold_are_counted():
     assert job(tuned_line, "env=MountainCarContinuous-v0") is None
 
 
+def test_values_of_a_set_that_builds_on_another_which_builds_on_a_third_are_counted():
+    base, on_it = (job(tuned_line, "env=Acrobot-v1", f"algo={algo}").split(": ")[1] for algo in ("dqn", "rainbow"))
+    assert int(on_it.split()[0]) == int(base.split()[0]) + 3  # C51: its support; Rainbow: a random start
+
+
 def test_the_command_prints_it_and_starts_nothing(drl, tmp_path):
     done = drl("train", "explain=true", "env=Pendulum-v1", "env.kwargs.g=5", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")

@@ -5,6 +5,10 @@ import json
 import sys
 from pathlib import Path
 
+import yaml
+
+from drl_cli.cli.conf import options
+
 ROOT = Path(__file__).parents[2]
 spec = importlib.util.spec_from_file_location("learn", ROOT / "scripts/bench/learn.py")
 learn = importlib.util.module_from_spec(spec)
@@ -40,6 +44,26 @@ def test_a_fingerprint_is_of_the_algorithm_and_what_it_imports_and_of_no_other()
     files = {path.relative_to(ROOT).as_posix() for path in learn.imported(["drl_cli.algos.c51"])}
     assert {"drl_cli/algos/c51.py", "drl_cli/algos/dqn.py", "drl_cli/networks/q_network.py"} <= files
     assert not files & {"drl_cli/algos/sac.py", "drl_cli/algos/ppo.py", "drl_cli/cli/train.py"}
+
+
+def test_each_algorithm_of_the_value_family_has_its_seeds_in_single_and_one_in_async():
+    table = yaml.safe_load(learn.TABLE.read_text())
+    have: set[tuple[object, ...]] = set()
+    for row in table["rows"].values():
+        given = learn.overrides(row, table["common"])
+        mode = next(one for one in given if one.startswith("mode="))
+        have.add((row["algo"], row["env"], row["threshold"], mode, tuple(row["seeds"])))
+    goals = [("CartPole-v1", 475), ("Acrobot-v1", -100)]
+    runs = [("mode=single", (0, 1, 2)), ("mode=async", (0,))]
+    family = set(options("algo")) - {"ppo", "sac", "r2d2"}
+    assert not {(algo, *goal, *run) for algo in family for goal in goals for run in runs} - have
+
+
+def test_the_tuned_sets_that_rows_name_are_there():
+    rows = yaml.safe_load(learn.TABLE.read_text())["rows"].values()
+    named = [one.partition("=")[2] for row in rows for one in learn.flat(row["overrides"]) if one.startswith("tuned=")]
+    assert named
+    assert set(named) <= set(options("tuned"))
 
 
 def test_a_fingerprint_follows_the_config():

@@ -1,0 +1,25 @@
+"""conf/tuned: sets that build on another, and values that follow from an environment's rewards."""
+
+import pytest
+from graphs import make_config
+
+from drl_cli.cli.conf import options
+
+
+@pytest.mark.parametrize("algo", ["apex", "c51", "iqn", "munchausen_dqn", "munchausen_iqn", "qr_dqn", "rainbow", "sqn"])
+def test_on_acrobot_the_family_has_the_values_of_dqn(algo):
+    assert f"{algo}-Acrobot-v1" in options("tuned")
+    own, base = make_config("env=Acrobot-v1", f"algo={algo}"), make_config("env=Acrobot-v1", "algo=dqn")
+    for group in ("network", "orchestrator", "trainer", "manage"):
+        assert getattr(own, group) == getattr(base, group)
+    for key in ("n_step", "lr", "target_period", "epsilon_steps"):
+        assert getattr(own.algo, key) == getattr(base.algo, key)
+    assert own.worker.random_steps == (5000 if algo == "rainbow" else base.worker.random_steps)
+
+
+@pytest.mark.parametrize("algo", ["c51", "rainbow"])
+@pytest.mark.parametrize(("env", "worst", "best"), [("CartPole-v1", 0, 1), ("Acrobot-v1", -1, 0)])
+def test_the_support_has_every_return_of_such_rewards(algo, env, worst, best):
+    config = make_config(f"env={env}", f"algo={algo}").algo
+    steps = 1 / (1 - config.gamma)
+    assert (config.v_min, config.v_max) == pytest.approx((worst * steps, best * steps))
