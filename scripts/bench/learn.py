@@ -37,7 +37,18 @@ ROOT = Path(__file__).resolve().parents[2]
 TABLE, RECORDS, PAGE = Path(__file__).with_suffix(".yaml"), ROOT / "docs/results.json", ROOT / "docs/results.md"
 UNFINISHED, PEER = ROOT / "outputs/learn", Path(__file__).with_name("sb3_dqn.py")
 PACKAGES = ("torch", "numpy", "gymnasium")
-GROUPS = ("env", "algo", "network", "optimizer", "orchestrator", "replay", "worker", "mode", "total_env_steps")
+GROUPS = (
+    "env",
+    "algo",
+    "network",
+    "optimizer",
+    "orchestrator",
+    "replay",
+    "worker",
+    "manage",
+    "mode",
+    "total_env_steps",
+)
 """Of the config, what a result follows from."""
 
 HEAD = """# Results

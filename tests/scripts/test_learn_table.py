@@ -67,9 +67,10 @@ def test_the_tuned_sets_that_rows_name_are_there():
 
 
 def test_a_fingerprint_follows_the_config():
-    prints = [learn.fingerprint(ROW | {"overrides": extra}, ["mode=single"]) for extra in ([], ["algo.lr=0.5"], [])]
-    assert prints[0] == prints[2]
-    assert [a == b for a, b in zip(prints[0].split("."), prints[1].split("."), strict=True)] == [True, False, True]
+    extras = [[], [], ["algo.lr=0.5"], ["manage.eval_episodes=9"]]
+    first, *others = [learn.fingerprint(ROW | {"overrides": extra}, ["mode=single"]).split(".") for extra in extras]
+    same = [[a == b for a, b in zip(first, other, strict=True)] for other in others]
+    assert same == [[True, True, True], [True, False, True], [True, False, True]]
 
 
 def test_overrides_may_be_lists_of_lists_and_win_over_the_common_ones():
