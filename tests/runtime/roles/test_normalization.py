@@ -136,6 +136,32 @@ def test_what_replay_has_stays_raw():
     assert all(np.array_equal(columns[name], kept[name]) for name in columns)
 
 
+def test_what_a_batch_does_not_have_or_the_config_leaves_raw_is_no_matter():
+    columns = {name: torch.from_numpy(column) for name, column in rows(50).items()}
+    learner, plain = BatchNormalizer(LAYOUT), BatchNormalizer(Layout({"": (3, 2)}, False))
+    for each in (learner, plain):
+        each.receive(header(moments=each.layout.moments(rows(50))), is_on_policy=False)
+    assert set(learner({"obs": columns["obs"]})) == {"obs"}
+    assert plain(columns)["reward"] is columns["reward"]
+    assert not torch.equal(learner(columns)["reward"], columns["reward"])
+
+
+def test_one_that_goes_on_from_a_state_is_the_same():
+    def receive(learner, version):
+        learner.receive(header(version, moments=LAYOUT.moments(rows(50, seed=version))), is_on_policy=True)
+
+    once, again = BatchNormalizer(LAYOUT), BatchNormalizer(LAYOUT)
+    for version in (0, 1, 2):
+        receive(once, version)
+    again.load_state(once.state())
+    for version in (2, 3):  # of which the first is not new
+        for learner in (once, again):
+            receive(learner, version)
+        assert {name: value.tobytes() for name, value in once.state().items()} == {
+            name: value.tobytes() for name, value in again.state().items()
+        }
+
+
 def test_shards_are_merged_by_their_counts_and_only_the_newest_of_each_counts():
     learner, parts = BatchNormalizer(LAYOUT), [rows(count, seed) for seed, count in enumerate((400, 30, 7))]
     first, second, more = (LAYOUT.moments(part) for part in parts)

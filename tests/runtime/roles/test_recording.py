@@ -85,6 +85,9 @@ def test_what_the_environment_says_reaches_every_record(make):
     assert told["eval/success"] == [(100, even), (200, even)]
     assert told["eval/lap_time"] == [(200, 2.5)]
     assert told["eval/return_mean"] == [(100, 4.0), (200, 4.0)]  # ours, not the environment's
+    for name in ("opt_steps", "version", "wall_s", "length_mean"):
+        wanted = [(int(row["env_steps"]), float(row[name])) for row in rows]
+        assert told[f"eval/{name}"] == [(step, pytest.approx(value)) for step, value in wanted]
 
 
 def test_an_episode_that_is_cut_says_nothing(make):

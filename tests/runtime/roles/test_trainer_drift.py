@@ -58,6 +58,12 @@ def test_a_parameter_that_differs_is_found_and_named(pair, when, found):
         )
 
 
+@pytest.mark.parametrize(("when", "found"), [(1, 2), (2, 4), (3, 4), (5, 8), (32, 64), (65, 128)])
+def test_it_is_looked_for_at_powers_of_two_and_every_64th_call(pair, when, found):
+    for call in [rank.submit(on_group, train, when, 200) for rank in pair]:
+        assert call.result()[0] == found
+
+
 def test_equal_trainers_never_drift(pair):
     for call in [rank.submit(on_group, train, -1, 200) for rank in pair]:
         assert call.result() == (200, None)
