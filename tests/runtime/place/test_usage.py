@@ -149,8 +149,20 @@ def test_a_run_in_one_process(run_graph):
 
 
 @pytest.mark.ray
-def test_the_roles_of_a_run_on_ray(run_graph):
-    graph = run_graph(COUNTER, "mode=async", "worker.num=2", "worker.proxies=1", "replay.shards=2", on_ray=True)
+def test_the_roles_of_a_run_on_ray(build_graph):
+    args = ("mode=async", "worker.num=2", "worker.proxies=1", "replay.shards=2", "replay.capacity=500000")
+    graph = build_graph(COUNTER, *args, "total_env_steps=1000000", on_ray=True)
+    seen, collected = set(), graph.progress.collected
+
+    def until_both_have_begun(header):
+        collected(header)
+        seen.update(block.worker for block in header.blocks)
+        if seen == {0, 1} and graph.progress.opt_steps:
+            graph.stop("signal")
+
+    graph.progress.collected = until_both_have_begun
+    graph.run()
+    graph.finish()
     processes = graph.progress.summary(0.0, 0)["processes"]
     shards = {"replay 0", "replay 1"}
     roles = {"main", "proxy 0", "worker 0", "worker 1", "trainer", "parameter server", "manage", "ray"} | shards
