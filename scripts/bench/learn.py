@@ -38,15 +38,7 @@ TABLE, RECORDS, PAGE = Path(__file__).with_suffix(".yaml"), ROOT / "docs/results
 UNFINISHED, PEER = ROOT / "outputs/learn", Path(__file__).with_name("sb3_dqn.py")
 PACKAGES = ("torch", "numpy", "gymnasium")
 GROUPS = (
-    "env",
-    "algo",
-    "network",
-    "optimizer",
-    "orchestrator",
-    "replay",
-    "worker",
-    "manage",
-    "mode",
+    *("env", "algo", "network", "optimizer", "orchestrator", "replay", "worker", "manage", "mode"),
     "total_env_steps",
 )
 """Of the config, what a result follows from."""
