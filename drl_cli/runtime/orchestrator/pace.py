@@ -21,12 +21,17 @@ class Pace:
         self.prefetch = 1 if config.is_on_policy else 2
 
     def updates(self) -> int:
-        """Updates that one more train call may make now; 0: there may be none."""
+        """Updates that one more train call may make now; 0: there may be none.
+
+        Trainers may be ahead of the workers (orchestrator.band), but of all the steps that the run will take only where
+        the band is so narrow that workers wait for it.
+        """
         if self.learning.training >= self.prefetch:
             return 0
-        updates, draining = self.learning.call_updates, self.hand_over.issued >= self.config.total_env_steps
-        if draining and not self.limiter.free:
-            updates = min(updates, self.limiter.owed())
+        updates, rows = self.learning.call_updates, self.hand_over.rows
+        calls_left = -(-max(0, self.config.total_env_steps - self.hand_over.issued) // rows)
+        if not self.limiter.free and (calls_left == 0 or self.limiter.may_collect(rows)):
+            updates = min(updates, self.limiter.owed(calls_left * rows))
         return updates if updates > 0 and self.limiter.may_sample(updates) else 0
 
     def may_collect(self) -> bool:

@@ -18,8 +18,8 @@ class Limiter(Protocol):
     def may_collect(self, rows: int) -> bool:
         """Whether K more transitions may be collected now."""
 
-    def owed(self) -> int:
-        """Whole batches that are paid for and not drawn yet; 0 before min_inserts have landed."""
+    def owed(self, rows: int = 0) -> int:
+        """Whole batches that are paid for, or will be by K more rows, and not drawn yet; 0 before the first may be."""
 
     def issue_collect(self, rows: int) -> None:
         """A collect call of K rows is on its way."""
@@ -78,10 +78,10 @@ class RateLimiter:
             return True
         return self.target + self.ratio * rows - self.samples <= self.band / 2 + ROUNDING
 
-    def owed(self) -> int:
+    def owed(self, rows: int = 0) -> int:
         if self.landed < max(1, self.min_inserts):
             return 0
-        return max(0, int(self.target - self.samples + ROUNDING))
+        return max(0, int(self.target + self.ratio * rows - self.samples + ROUNDING))
 
     def issue_collect(self, rows: int) -> None:
         self.inserts += rows
@@ -125,8 +125,8 @@ class QueueLimiter:
         waiting = self.queued + self.under_way
         return self.free or waiting < self.batch_size or waiting + rows <= self.ahead * self.batch_size
 
-    def owed(self) -> int:
-        return max(0, self.queued // self.batch_size)
+    def owed(self, rows: int = 0) -> int:
+        return max(0, (self.queued + rows) // self.batch_size)
 
     def issue_collect(self, rows: int) -> None:
         self.under_way += rows

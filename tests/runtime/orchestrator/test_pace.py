@@ -44,6 +44,13 @@ def test_random_steps_are_those_that_were_issued_first(issued, env_steps, is_ran
         ((), {"samples": 234, "issued": 512}, 0),
         ((), {"samples": 300, "issued": 512}, 0),
         ((), {"samples": 234, "issued": 512, "free": True}, 4),
+        # before that no more than the steps to come will pay for, which are taken by whole calls
+        ((), {"samples": 297}, 1),
+        ((), {"samples": 298}, 0),
+        ((), {"samples": 298, "free": True}, 4),
+        ((), {"samples": 239, "issued": 511}, 3),
+        # unless workers wait for the trainers: then nobody would go on
+        ((), {"landed": 1002, "samples": 234, "issued": 511, "rows": 1, "band": 1.25, "call_updates": 1}, 1),
     ],
 )
 def test_updates_of_one_more_train_call(overrides, given, updates):
