@@ -89,9 +89,10 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--minutes", type=float, default=float("inf"))
+    parser.add_argument("--after", type=int, default=0, help="steps before the clock starts")
+    parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
-    end = time.perf_counter() + 60 * args.minutes
-    torch.set_num_threads(1)
+    torch.set_num_threads(args.threads)
     register_envs()
     settings, state = json.loads(args.settings.read_text()), args.folder / "state.json"
     if state.exists():
@@ -101,7 +102,11 @@ def main() -> None:
     else:
         args.folder.mkdir(parents=True, exist_ok=True)
         done, dqn = {"env_steps": 0, "seconds": 0.0}, model(settings, args.seed)
-    budget, started = settings["total_env_steps"], time.perf_counter()
+    budget = settings["total_env_steps"]
+    if args.after:
+        dqn.learn(args.after)
+    started = time.perf_counter()
+    end = started + 60 * args.minutes
     if done["env_steps"] < budget:
         dqn.learn(budget - done["env_steps"], Until(end), reset_num_timesteps=False)
         done = {"env_steps": dqn.num_timesteps, "seconds": done["seconds"] + time.perf_counter() - started}

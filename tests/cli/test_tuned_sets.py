@@ -17,6 +17,15 @@ def test_on_acrobot_the_family_has_the_values_of_dqn(algo):
     assert own.worker.random_steps == (5000 if algo == "rainbow" else base.worker.random_steps)
 
 
+@pytest.mark.parametrize("algo", ["apex", "iqn", "rainbow"])
+def test_on_the_lander_they_have_the_pace_of_dqn(algo):
+    assert f"{algo}-LunarLander" in options("tuned")
+    own, base = make_config("env=LunarLander", f"algo={algo}"), make_config("env=LunarLander", "algo=dqn")
+    for group in ("env", "orchestrator", "trainer", "manage"):
+        assert getattr(own, group) == getattr(base, group)
+    assert own.algo.n_step == base.algo.n_step
+
+
 @pytest.mark.parametrize("algo", ["c51", "rainbow"])
 @pytest.mark.parametrize(("env", "worst", "best"), [("CartPole-v1", 0, 1), ("Acrobot-v1", -1, 0)])
 def test_the_support_has_every_return_of_such_rewards(algo, env, worst, best):

@@ -75,7 +75,7 @@ def test_updates_that_a_signal_left_out_are_made_first_when_the_run_goes_on(run_
     assert rest.progress.opt_steps == whole.progress.opt_steps
 
 
-@pytest.mark.parametrize("mode", ["single", "sync"])
+@pytest.mark.parametrize("mode", ["single", pytest.param("sync", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "args",
     [
