@@ -1,7 +1,7 @@
 """The whole way from the environment's observations to its actions as one torch module, to be exported."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,12 +9,13 @@ from torch import Tensor, nn
 
 from drl_cli.algos.base import Policy
 from drl_cli.algos.policy import NetworkPolicy, TorchPolicy
-from drl_cli.deploy.standalone import FORBIDDEN, bounds
+from drl_cli.deploy.head import Head, find_head
+from drl_cli.deploy.standalone import FORBIDDEN, bounds, risky
 from drl_cli.envs.units import Part, Units
 from drl_cli.networks.mlp import NORM_EPS
 from drl_cli.networks.modules import ACTIVATIONS
 from drl_cli.runtime.roles.normalization import NormalizedPolicy, Statistics
-from drl_cli.types import MASK, ActionSpec, Array, EnvSpec, leaves
+from drl_cli.types import MASK, ActionSpec, EnvSpec, leaves
 
 
 class Graph(nn.Module):
@@ -66,14 +67,8 @@ class Graph(nn.Module):
 
 
 def _chooser(policy: Policy) -> "_Head | _Modules":
-    return _Head(policy) if is_known(policy) else _Modules(traceable(policy))
-
-
-def is_known(policy: Policy) -> TypeGuard[NetworkPolicy]:
-    """Whether a policy's best action is that of NetworkPolicy."""
-    if not isinstance(policy, NetworkPolicy):
-        return False
-    return type(policy).greedy is NetworkPolicy.greedy and type(policy).forward is NetworkPolicy.forward
+    head = find_head(policy)
+    return _Modules(traceable(policy)) if head is None else _Head(policy, head)
 
 
 def traceable(policy: Policy) -> TorchPolicy:
@@ -103,14 +98,23 @@ class _Modules(nn.Module):
 class _Head(nn.Module):
     """A NetworkPolicy: its encoder's modules, and its head."""
 
-    def __init__(self, policy: NetworkPolicy) -> None:
+    embedded: Tensor | None
+    support: Tensor | None
+
+    def __init__(self, policy: Policy, head: Head) -> None:
         super().__init__()
+        assert isinstance(policy, NetworkPolicy)
         self.inputs, self.learner = policy.encoder.inputs, policy.encoder.learner
         self.parts = nn.ModuleDict(self.learner.parts if self.learner else {})
         memory = self.learner.memory if self.learner else None
         self.state_size = memory.state_size if memory else 0
-        params = head_params(policy)
-        self.params = nn.ParameterList(nn.Parameter(torch.from_numpy(array.copy())) for array in params)
+        self.layers, self.trunk = (
+            nn.ParameterList(nn.Parameter(torch.from_numpy(array.copy())) for array in arrays)
+            for arrays in (head.layers, head.trunk)
+        )
+        for name, array in {"embedded": head.embedded, "support": head.support}.items():
+            self.register_buffer(name, None if array is None else torch.from_numpy(array.copy()))
+        self.risk, self.choices = head.risk, policy.action.size
         self.step = 4 if policy.network.layer_norm else 2
         self.activation = ACTIVATIONS[policy.network.activation]()
         self.is_squashed = policy.action.kind == "box" and policy.is_squashed
@@ -121,21 +125,30 @@ class _Head(nn.Module):
             assert self.learner is not None
             assert self.learner.memory is not None
             x, state = self.learner.memory.step(x, state)
-        params, last = list(self.params), len(self.params) - 2
+        x = self._outputs(x)
+        if self.support is not None:
+            probs = x.reshape(x.shape[0], self.choices, -1).softmax(-1)
+            counts = risky(probs.cumsum(-1).clip(max=1.0), *self.risk)
+            x = torch.diff(counts, dim=-1, prepend=torch.zeros_like(counts[..., :1])) @ self.support
+        return torch.tanh(x) if self.is_squashed else x, state
+
+    def _outputs(self, x: Tensor) -> Tensor:
+        if self.embedded is None:
+            return self._mlp(self.layers, x)
+        if len(self.trunk):
+            x = self.activation(self._mlp(self.trunk, x))
+        products = (x.unsqueeze(1) * self.embedded).flatten(0, 1)
+        return self._mlp(self.layers, products).reshape(-1, len(self.embedded), self.choices).mean(1)
+
+    def _mlp(self, layers: nn.ParameterList, x: Tensor) -> Tensor:
+        params, last = list(layers), len(layers) - 2
         for i in range(0, last + 1, self.step):
             x = x @ params[i] + params[i + 1]
             if i < last:
                 if self.step == 4:
                     x = nn.functional.layer_norm(x, x.shape[1:], params[i + 2], params[i + 3], NORM_EPS)
                 x = self.activation(x)
-        return torch.tanh(x) if self.is_squashed else x, state
-
-
-def head_params(policy: NetworkPolicy) -> list[Array]:
-    """The head's parameters, the last layer's for the best action alone (SAC's standard deviations are left out)."""
-    *params, weight, bias = policy.params
-    size = policy.action.size
-    return [*params, weight[:, :size], bias[:size]]
+        return x
 
 
 class _Normalize(nn.Module):

@@ -6,7 +6,9 @@ import torch
 from torch import nn
 
 from drl_cli.algos.base import Policy
-from drl_cli.deploy.graph import head_params, is_known, traceable
+from drl_cli.algos.policy import NetworkPolicy
+from drl_cli.deploy.graph import traceable
+from drl_cli.deploy.head import find_head
 from drl_cli.envs.units import Units
 from drl_cli.networks.modules import Convolution, Multi, Residual
 from drl_cli.runtime.roles.normalization import NormalizedPolicy
@@ -25,10 +27,15 @@ def plan(policy: Policy, spec: EnvSpec, units: Units) -> tuple[dict[str, Any], S
         for path, (mean, scale) in policy.statistics.obs.items() if bound else ():
             arrays |= {f"{names[path]}.mean": mean, f"{names[path]}.scale": scale}
         policy = policy.policy
-    if not is_known(policy):
+    head = find_head(policy)
+    if head is None:
         raise ValueError(_unknown(type(traceable(policy))))
-    learner, head = policy.encoder.learner, head_params(policy)
-    arrays |= {f"head.{i}": array for i, array in enumerate(head)}
+    assert isinstance(policy, NetworkPolicy)
+    learner = policy.encoder.learner
+    arrays |= {f"head.{i}": array for i, array in enumerate(head.layers)}
+    arrays |= {f"trunk.{i}": array for i, array in enumerate(head.trunk)}
+    constants = {"embedded": head.embedded, "support": head.support}
+    arrays |= {name: array for name, array in constants.items() if array is not None}
     torso = learner.torso if learner else None
     torsos, seen = _torsos(torso, arrays)
     memory = policy.network.memory
@@ -40,7 +47,9 @@ def plan(policy: Policy, spec: EnvSpec, units: Units) -> tuple[dict[str, Any], S
         "torsos": [torso | {"input": names[path]} for path, torso in torsos.items()],
         "flat": [name for path, name in names.items() if path != MASK and path not in seen],
         "memory": None if memory == "none" else memory,
-        "head": len(head),
+        "trunk": len(head.trunk),
+        "head": len(head.layers),
+        "risk": list(head.risk),
         "activation": policy.network.activation,
         "layer_norm": policy.network.layer_norm,
         "is_squashed": policy.is_squashed,

@@ -196,17 +196,41 @@ class Network:
         return h, h
 
     def _head(self, x: Array) -> Array:
+        if "embedded" in self.weights:  # the mean of quantiles at fixed fractions
+            x = activated(self._mlp("trunk", x), self.plan["activation"]) if self.plan["trunk"] else x
+            embedded = self.weights["embedded"]
+            outputs = self._mlp("head", (x[:, None] * embedded).reshape(-1, x.shape[1]))
+            mean: Array = outputs.reshape(len(x), len(embedded), -1).mean(1)
+            return mean
+        x = self._mlp("head", x)
+        if "support" in self.weights:  # the mean of a distribution over these values
+            support = self.weights["support"]
+            powers = np.exp(x - x.max(1, keepdims=True)).reshape(len(x), -1, len(support))
+            counts = risky((powers / powers.sum(-1, keepdims=True)).cumsum(-1).clip(max=1.0), *self.plan["risk"])
+            x = np.diff(counts, axis=-1, prepend=np.float32(0.0)) @ support
+        return x
+
+    def _mlp(self, name: str, x: Array) -> Array:
         step = 4 if self.plan["layer_norm"] else 2
-        last = self.plan["head"] - 2
+        last = self.plan[name] - 2
         for i in range(0, last + 1, step):
-            x = x @ self.weights[f"head.{i}"] + self.weights[f"head.{i + 1}"]
+            x = x @ self.weights[f"{name}.{i}"] + self.weights[f"{name}.{i + 1}"]
             if i < last:
                 if step == 4:
                     x = x - x.mean(1, keepdims=True)
                     x = x / np.sqrt((x * x).mean(1, keepdims=True) + np.float32(NORM_EPS))
-                    x = x * self.weights[f"head.{i + 2}"] + self.weights[f"head.{i + 3}"]
+                    x = x * self.weights[f"{name}.{i + 2}"] + self.weights[f"{name}.{i + 3}"]
                 x = activated(x, self.plan["activation"])
         return x
+
+
+def risky(share: Any, risk: str, level: float) -> Any:
+    """How much the worst `share` of all returns counts: as much as it is, or by a measure of risk (cvar, power)."""
+    if risk == "cvar":
+        return (share / level).clip(max=1.0)
+    if risk == "power":
+        return share ** (1.0 + level) if level >= 0 else 1.0 - (1.0 - share) ** (1.0 - level)
+    return share
 
 
 def box_actions(outputs: Sequence[Mapping[str, Any]], raw: Array) -> list[Array]:

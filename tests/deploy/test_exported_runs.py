@@ -1,4 +1,4 @@
-"""SAC, DQN, PPO, an image and a recurrent policy: trained, exported in every format, scored as drl-eval has it."""
+"""SAC, the DQN family, PPO, an image, a memory: trained, exported in every format, scored as drl-eval has it."""
 
 import json
 import math
@@ -27,6 +27,8 @@ ON_POLICY = (*FEW, "trainer.batch_size=256")
 RUNS = {
     "sac": ("env=Pendulum-v1", "algo=sac", "env.normalize_obs=true", "network.hidden=[64,64]", *TINY),
     "dqn": ("env=CartPole-v1", "algo=dqn", "network.hidden=[64,64]", *TINY),
+    "rainbow": ("env=CartPole-v1", "algo=rainbow", "network.hidden=[64,64]", *TINY),
+    "iqn": ("env=CartPole-v1", "algo=iqn", "network.hidden=[64,64]", *TINY),
     "ppo": ("env=Pendulum-v1", "algo=ppo", "network.hidden=[64,64]", *ON_POLICY),
     "image": ("env=drl_cli.envs.probes:Patch-v0", "algo=dqn", "network.hidden=[64]", "network.channels=0.5", *TINY),
     "memory": ("env=drl_cli.envs.probes:Cue-v0", "algo=ppo", "network=lstm", "network.memory_size=16", *ON_POLICY),
