@@ -172,7 +172,8 @@ def line(name: str, row: Row, runs: list[Row], current: str) -> str:
     low, median, high = np.percentile(returns, [25, 50, 75])
     steps = [run["env_steps"] for run in runs]
     passed = sum(step is not None for step in steps)
-    middle = sorted(row["budget"] + 1 if step is None else step for step in steps)[len(steps) // 2]
+    middle = sorted(float("inf") if step is None else step for step in steps)[len(steps) // 2]
+    reached = f"over {row['budget']:,}" if middle == float("inf") else f"{middle:,}"
     made = sorted({run["fingerprint"] for run in runs})
     marks = [mark if mark == current else f"{mark} old" for mark in made]
     cells = [
@@ -180,8 +181,7 @@ def line(name: str, row: Row, runs: list[Row], current: str) -> str:
         row["env"],
         *(("-", "-") if row["threshold"] is None else (f"{row['threshold']}", f"{passed} of {len(row['seeds'])}")),
         f"{median:.1f} ({low:.1f} to {high:.1f}): {', '.join(f'{one:.1f}' for one in returns)}",
-        f"{'over ' if middle > row['budget'] else ''}{min(middle, row['budget']):,}: "
-        + ", ".join("-" if step is None else f"{step:,}" for step in steps),
+        f"{reached}: " + ", ".join("-" if step is None else f"{step:,}" for step in steps),
         ", ".join("-" if run["seconds"] is None else f"{run['seconds']}" for run in runs),
         ", ".join(marks),
     ]

@@ -80,10 +80,10 @@ def test_overrides_may_be_lists_of_lists_and_win_over_the_common_ones():
 
 
 def test_a_row_without_a_threshold_shows_what_it_ended_with():
-    records = {"dqn": {"0": {"return": 12.5, "env_steps": 50_000, "seconds": 300, "fingerprint": "a.b.c"}}}
+    records = {"dqn": {"0": {"return": 12.5, "env_steps": 50_064, "seconds": 300, "fingerprint": "a.b.c"}}}
     line = learn.page({"dqn": ROW | {"threshold": None, "seeds": [0]}}, records, {"dqn": "a.b.c"}).splitlines()[-1]
     cells = [cell.strip() for cell in line.strip("|").split("|")]
-    assert cells[2:7] == ["-", "-", "12.5 (12.5 to 12.5): 12.5", "50,000: 50,000", "300"]
+    assert cells[2:7] == ["-", "-", "12.5 (12.5 to 12.5): 12.5", "50,064: 50,064", "300"]
 
 
 def fake_run(monkeypatch, folder, *summaries):
