@@ -13,6 +13,7 @@ from drl_cli.cli import export as command
 from drl_cli.cli.errors import UsageError
 from drl_cli.cli.export import Options, export
 from drl_cli.deploy import check, plan
+from drl_cli.deploy.head import Head, find_head
 
 ALONE = """
 import sys
@@ -61,8 +62,7 @@ def test_a_policy_that_differs_is_not_left_there(copied, monkeypatch):
     right = export(Options(run=str(copied), episodes=2))
     (folder,) = (copied / "export").iterdir()
     before = (folder / "spec.json").read_text()
-    head_params = plan.head_params
-    monkeypatch.setattr(plan, "head_params", lambda policy: [1.01 * array for array in head_params(policy)])
+    monkeypatch.setattr(plan, "find_head", lambda policy: Head([1.01 * array for array in find_head(policy).layers]))
     with pytest.raises(UsageError, match=r"not the run's: its actions are up to .* off, 1e-05 are allowed") as caught:
         export(Options(run=str(copied), episodes=2))
     assert caught.value.exit_code == 1

@@ -20,7 +20,7 @@ def test_envs_of_ours_and_of_gymnasium_with_what_is_tuned_for_them():
     found = rows()
     assert {*options("env"), "CartPole-v1", "BipedalWalker-v3"} <= set(found)
     assert found["Pendulum-v1"] == ["runs", "classic_control; tuned for sac"]
-    assert found["LunarLander"] == ["runs", "conf/env, LunarLander-v3; tuned for ppo"]
+    assert found["LunarLander"] == ["runs", "conf/env, LunarLander-v3; tuned for apex, dqn, iqn, ppo, rainbow"]
 
 
 def test_what_is_missing_is_named_with_its_pip_command(monkeypatch):
