@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from runs import QUIET, Line, watch
+from runs import QUIET, Line, spread, watch
 
 BASE = ("env=LunarLanderContinuous", "algo=sac", *QUIET)
 ALONE = {
@@ -54,7 +54,7 @@ def table(results: Mapping[str, Sequence[Result]]) -> str:
         waits = [f"{median(one['wait'][side] for one in rounds):.2f}" for side in ("worker", "trainer")]
         start = median(one["summary"]["start_up_s"] for one in rounds)
         lines.append(
-            f"| {name} | {_spread(steps)} | {_spread(updates)} | {ratio:.4g} | {' | '.join(waits)} | {start:.1f} |"
+            f"| {name} | {spread(steps)} | {spread(updates)} | {ratio:.4g} | {' | '.join(waits)} | {start:.1f} |"
         )
     return "\n".join(lines)
 
@@ -71,10 +71,6 @@ def roles(results: Mapping[str, Sequence[Result]]) -> str:
             cells.append(f"{cpu:.3f}, {mb:.0f} MB" if seen else "")
         lines.append(f"| {role} | {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def _spread(values: Sequence[float]) -> str:
-    return f"{median(values):,.1f} ({min(values):,.1f} - {max(values):,.1f})"
 
 
 def main() -> None:

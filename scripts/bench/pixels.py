@@ -5,7 +5,8 @@
 All have the settings of conf/tuned/dqn-<env>.yaml, the same ratio of updates to frames among them, and the whole
 machine in turn: stable-baselines3 with one thread and with two. Evaluations and checkpoints are left out, and so are
 the frames before the first update. The two sides of async are measured alone as well, the worker without a trainer
-and the trainer without a worker: at the tuned ratio the slower of them is the bound of what async can reach.
+and the trainer with hardly a worker: the slower of them is the bound of what async can reach. The trainer's frames are
+those that its updates are enough for at the tuned ratio.
 """
 
 import argparse
@@ -14,12 +15,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from statistics import median
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
 from alternate import peer_python
 from end_to_end import ALONE
-from runs import QUIET, Line, watch
+from runs import QUIET, Line, spread, watch
 
 PEER = Path(__file__).with_name("sb3_dqn.py")
 WARM = 500  # updates before
@@ -32,11 +33,20 @@ def ours(env: str, seconds: float, *overrides: str, warm: str = "perf/opt_steps"
     return watch([f"env={env}", "algo=dqn", *QUIET, *overrides], seconds, is_warm)["rates"]
 
 
-def sb3(env: str, seconds: float, threads: int, python: str) -> dict[str, float]:
+def tuned(env: str) -> dict[str, Any]:  # Any: values of the config
     from drl_cli.cli.compose import compose
     from drl_cli.cli.settings import to_yaml_keys
 
-    config = to_yaml_keys(compose([f"env={env}", "algo=dqn", "mode=single"]))
+    return to_yaml_keys(compose([f"env={env}", "algo=dqn", "mode=single"]))
+
+
+def trainer_alone(env: str, seconds: float) -> dict[str, float]:
+    updates = ours(env, seconds, "mode=async", *ALONE["trainer"])["updates"]
+    return {"env steps": updates / tuned(env)["orchestrator"]["sample_insert_ratio"], "updates": updates}
+
+
+def sb3(env: str, seconds: float, threads: int, python: str) -> dict[str, float]:
+    config = tuned(env)
     warm_up = config["orchestrator"]["min_inserts"]
     with tempfile.TemporaryDirectory() as folder:
         settings = Path(folder) / "settings.json"
@@ -61,7 +71,7 @@ def main() -> None:
         "async": lambda: ours(args.env, args.seconds, "mode=async"),
         "single": lambda: ours(args.env, args.seconds, "mode=single"),
         "worker alone": lambda: ours(args.env, args.seconds, "mode=async", *ALONE["worker"], warm="env_steps"),
-        "trainer alone": lambda: ours(args.env, args.seconds, "mode=async", *ALONE["trainer"]),
+        "trainer alone": lambda: trainer_alone(args.env, args.seconds),
         "sb3, 1 thread": lambda: sb3(args.env, args.seconds, 1, python),
         "sb3, 2 threads": lambda: sb3(args.env, args.seconds, 2, python),
     }
@@ -75,10 +85,6 @@ def main() -> None:
         frames, updates = ([one[what] for one in rounds] for what in ("env steps", "updates"))
         ratios = [own["env steps"] / one for own, one in zip(results["async"], frames, strict=True)]
         print(f"| {name} | {spread(frames, ',.0f')} | {spread(updates, ',.0f')} | {spread(ratios, '.2f')} |")
-
-
-def spread(values: list[float], form: str) -> str:
-    return f"{median(values):{form}} ({min(values):{form}} - {max(values):{form}})"
 
 
 if __name__ == "__main__":

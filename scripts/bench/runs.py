@@ -5,8 +5,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import psutil
@@ -63,6 +64,11 @@ def watch(overrides: list[str], seconds: float, is_warm: Callable[[list[Line]], 
         "mb": {role: used["peak_rss_mb"] for role, used in summary["processes"].items()},
         "summary": summary,
     }
+
+
+def spread(values: Sequence[float], form: str = ",.1f") -> str:
+    """Median, least and most."""
+    return f"{median(values):{form}} ({min(values):{form}} - {max(values):{form}})"
 
 
 def reports(folder: str) -> list[Line]:

@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--minutes", type=float, default=float("inf"))
-    parser.add_argument("--after", type=int, default=0, help="steps before the clock starts")
+    parser.add_argument("--after", type=int, default=0, help="steps of a new run before the clock starts")
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
@@ -102,9 +102,9 @@ def main() -> None:
     else:
         args.folder.mkdir(parents=True, exist_ok=True)
         done, dqn = {"env_steps": 0, "seconds": 0.0}, model(settings, args.seed)
+        if args.after:
+            dqn.learn(args.after)
     budget = settings["total_env_steps"]
-    if args.after:
-        dqn.learn(args.after)
     started = time.perf_counter()
     end = started + 60 * args.minutes
     if done["env_steps"] < budget:

@@ -23,15 +23,16 @@ class Pace:
     def updates(self) -> int:
         """Updates that one more train call may make now; 0: there may be none.
 
-        Trainers may be ahead of the workers (orchestrator.band), but of all the steps that the run will take only where
-        the band is so narrow that workers wait for it.
+        Trainers may be ahead of the workers (orchestrator.band), but not of all the steps that the run will take; only
+        by one update, where the band is so narrow that workers wait for it.
         """
         if self.learning.training >= self.prefetch:
             return 0
         updates, rows = self.learning.call_updates, self.hand_over.rows
         calls_left = -(-max(0, self.config.total_env_steps - self.hand_over.issued) // rows)
-        if not self.limiter.free and (calls_left == 0 or self.limiter.may_collect(rows)):
-            updates = min(updates, self.limiter.owed(calls_left * rows))
+        if not self.limiter.free:
+            is_waited_for = calls_left > 0 and not self.limiter.may_collect(rows)
+            updates = min(updates, max(self.limiter.owed(calls_left * rows), int(is_waited_for)))
         return updates if updates > 0 and self.limiter.may_sample(updates) else 0
 
     def may_collect(self) -> bool:

@@ -1,12 +1,15 @@
 """Pace: which call may be made next."""
 
+import random
 from types import SimpleNamespace
 
 import pytest
 from graphs import TINY, make_config
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from drl_cli.runtime.orchestrator.pace import Pace
-from drl_cli.runtime.orchestrator.rate_limiter import RateLimiter
+from drl_cli.runtime.orchestrator.rate_limiter import QueueLimiter, RateLimiter, required_band
 
 PPO = ("algo=ppo", "algo.minibatch_size=8")
 
@@ -29,7 +32,7 @@ def test_random_steps_are_those_that_were_issued_first(issued, env_steps, is_ran
 
 
 @pytest.mark.parametrize(
-    ("overrides", "given", "updates"),
+    ("overrides", "state", "updates"),
     [
         ((), {}, 4),
         ((), {"training": 1}, 4),  # the next batch is drawn while the present one trains
@@ -53,12 +56,12 @@ def test_random_steps_are_those_that_were_issued_first(issued, env_steps, is_ran
         ((), {"landed": 1002, "samples": 234, "issued": 511, "rows": 1, "band": 1.25, "call_updates": 1}, 1),
     ],
 )
-def test_updates_of_one_more_train_call(overrides, given, updates):
-    assert make(*overrides, **given).updates() == updates
+def test_updates_of_one_more_train_call(overrides, state, updates):
+    assert make(*overrides, **state).updates() == updates
 
 
 @pytest.mark.parametrize(
-    ("overrides", "given", "may"),
+    ("overrides", "state", "may"),
     [
         ((), {}, True),
         ((), {"issued": 511}, True),
@@ -72,12 +75,12 @@ def test_updates_of_one_more_train_call(overrides, given, updates):
         ((), {"band": 20.0, "samples": 231}, False),
     ],
 )
-def test_whether_one_more_collect_may_start(overrides, given, may):
-    assert make(*overrides, **given).may_collect() == may
+def test_whether_one_more_collect_may_start(overrides, state, may):
+    assert make(*overrides, **state).may_collect() == may
 
 
 @pytest.mark.parametrize(
-    ("given", "over"),
+    ("state", "over"),
     [
         ({}, True),
         ({"env_steps": 511}, False),
@@ -90,5 +93,69 @@ def test_whether_one_more_collect_may_start(overrides, given, may):
         ({"samples": 240}, True),
     ],
 )
-def test_a_run_is_over_when_its_steps_are_taken_and_paid_for(given, over):
-    assert make(**{"env_steps": 512, "samples": 234, **given}).is_over() == over
+def test_a_run_is_over_when_its_steps_are_taken_and_paid_for(state, over):
+    assert make(**{"env_steps": 512, "samples": 234, **state}).is_over() == over
+
+
+def play(limiter, total, rows, batches, workers, death, seed):
+    """A run to its end: calls are issued as Pace allows and come back in random order, some collects lost.
+
+    Returns the environment steps; fails where nobody may go on.
+    """
+    rng = random.Random(seed)
+    config = SimpleNamespace(is_on_policy=isinstance(limiter, QueueLimiter), total_env_steps=total)
+    hand_over = SimpleNamespace(issued=0, rows=rows, arrived=[], pool=SimpleNamespace(busy=[]))
+    learning = SimpleNamespace(training=0, publishing=False, params=object(), call_updates=batches)
+    pace = Pace(config, limiter, SimpleNamespace(env_steps=0), hand_over, learning)
+    busy, calls = hand_over.pool.busy, []
+    while not pace.is_over():
+        while updates := pace.updates():
+            limiter.issue_sample(updates)
+            learning.training += 1
+            calls.append(updates)
+        while len(busy) < workers and pace.may_collect():
+            limiter.issue_collect(rows)
+            hand_over.issued += rows
+            busy.append(rows)
+        assert calls or busy, f"nobody may go on: {limiter}"
+        if rng.random() * (len(calls) + len(busy)) < len(busy):
+            busy.pop()
+            lost = rng.random() < death
+            limiter.land(rows, 0 if lost else rows)
+            hand_over.issued -= rows * lost
+            pace.progress.env_steps += rows * (not lost)
+        else:
+            calls.pop()
+            learning.training -= 1
+    return pace.progress.env_steps
+
+
+@example(ratio=0.1, min_inserts=0, total=200, rows=16, batches=3, excess=0.0, workers=1, death=0.0, seed=0)
+@settings(deadline=None, max_examples=200)
+@given(
+    ratio=st.one_of(st.sampled_from([0.02, 0.1, 0.25, 1.0]), st.floats(0.01, 4)),
+    min_inserts=st.integers(0, 200),
+    total=st.integers(200, 700),
+    rows=st.integers(1, 40),
+    batches=st.integers(1, 16),
+    excess=st.one_of(st.just(0.0), st.floats(0, 50)),
+    workers=st.integers(1, 5),
+    death=st.sampled_from([0.0, 0.2]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_a_run_ends_with_the_updates_that_its_steps_pay_for(
+    ratio, min_inserts, total, rows, batches, excess, workers, death, seed
+):
+    limiter = RateLimiter(ratio, min_inserts, required_band(ratio, rows, batches) + excess)
+    env_steps = play(limiter, total, rows, batches, workers, death, seed)
+    assert total <= env_steps == limiter.landed < total + rows
+    paid = ratio * (env_steps - min_inserts)
+    ahead = 1.0 if limiter.band < 2 else 0.0  # of a narrow band an update may be made that workers wait for
+    assert paid - 1 < limiter.samples <= paid + ahead + 1e-5
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_run_on_policy_ends_when_its_rows_are_used_up(seed):
+    limiter = QueueLimiter(batch_size=64, ahead=1)
+    assert play(limiter, 500, 24, 1, 3, 0.2, seed) in range(500, 524)
+    assert limiter.queued < 64

@@ -115,6 +115,12 @@ def test_owed(ratio, min_inserts, inserts, samples, owed):
     assert RateLimiter(ratio, min_inserts, 1e9, inserts=inserts, landed=inserts, samples=samples).owed() == owed
 
 
+def test_owed_with_rows_to_come():
+    assert RateLimiter(0.25, 100, 1e9, inserts=139, landed=139, samples=4).owed(5) == 7
+    assert QueueLimiter(64, 1, queued=100).owed(28) == 2
+    assert QueueLimiter(64, 1, queued=100).owed(27) == 1
+
+
 def test_nothing_is_owed_before_min_inserts_have_landed():
     limiter = RateLimiter(1.0, 8, 1e9)
     limiter.issue_collect(16)
