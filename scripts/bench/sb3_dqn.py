@@ -1,10 +1,10 @@
-"""stable-baselines3's DQN on MinAtar with the settings of a config of ours, in pieces: for a peer's row of learn.py.
+"""stable-baselines3's DQN, or sb3-contrib's QR-DQN, on MinAtar with the settings of a config of ours: for learn.py.
 
     PEERS/bin/python scripts/bench/sb3_dqn.py SETTINGS.json FOLDER --seed 0 [--minutes 8]
 
-Goes on from what FOLDER has, and ends with its budget or after so many minutes, then with all that the next piece
-needs in FOLDER. The last line is JSON: `env_steps`, `seconds` (of learning, over all pieces) and, at the end of the
-budget, `return`, the mean of 100 greedy episodes.
+The algorithm is the config's, `dqn` or `qr_dqn`. It goes on from what FOLDER has, and ends with its budget or after so
+many minutes, then with all that the next piece needs in FOLDER. The last line is JSON: `env_steps`, `seconds` (of
+learning, over all pieces) and, at the end of the budget, `return`, the mean of 100 greedy episodes.
 """
 
 import argparse
@@ -16,6 +16,7 @@ from typing import Any
 import gymnasium
 import torch
 from minatar.gym import register_envs
+from sb3_contrib import QRDQN
 from stable_baselines3 import DQN
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
@@ -23,6 +24,7 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
 EPISODES = 100
+KINDS = {"dqn": DQN, "qr_dqn": QRDQN}
 
 
 class Small(BaseFeaturesExtractor):
@@ -55,13 +57,17 @@ def envs(settings: dict[str, Any], num: int, seed: int) -> Any:
     )
 
 
-def model(settings: dict[str, Any], seed: int) -> DQN:
+def model(settings: dict[str, Any], seed: int) -> DQN | QRDQN:
     """What the config says, as far as it is said in other words here: target_period counts updates there."""
     algo, pace, num = settings["algo"], settings["orchestrator"], settings["worker"]["envs"]
     assert not algo["double"]  # theirs is not
     assert algo["loss"] == "huber"
     ratio = pace["sample_insert_ratio"]
-    return DQN(
+    policy = {"features_extractor_class": Small, "net_arch": settings["network"]["hidden"]}
+    if algo["name"] == "qr_dqn":
+        assert algo["kappa"] == 1.0  # as it is there
+        policy |= {"n_quantiles": algo["quantiles"], "optimizer_class": torch.optim.Adam}  # named: with its own eps
+    return KINDS[algo["name"]](
         "MlpPolicy",
         envs(settings, num, seed),
         learning_rate=algo["lr"],
@@ -77,7 +83,7 @@ def model(settings: dict[str, Any], seed: int) -> DQN:
         exploration_initial_eps=algo["epsilon_start"],
         exploration_final_eps=algo["epsilon_end"],
         max_grad_norm=float("inf"),
-        policy_kwargs={"features_extractor_class": Small, "net_arch": settings["network"]["hidden"]},
+        policy_kwargs=policy,
         device="cpu",
         seed=seed,
     )
@@ -97,7 +103,8 @@ def main() -> None:
     settings, state = json.loads(args.settings.read_text()), args.folder / "state.json"
     if state.exists():
         done = json.loads(state.read_text())
-        dqn = DQN.load(args.folder / "model", envs(settings, settings["worker"]["envs"], args.seed + done["env_steps"]))
+        kind, num = KINDS[settings["algo"]["name"]], settings["worker"]["envs"]
+        dqn = kind.load(args.folder / "model", envs(settings, num, args.seed + done["env_steps"]))
         dqn.load_replay_buffer(args.folder / "replay")
     else:
         args.folder.mkdir(parents=True, exist_ok=True)

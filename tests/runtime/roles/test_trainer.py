@@ -88,6 +88,16 @@ def test_gradients_are_compiled_where_the_run_wants_that(monkeypatch, env, algo,
     assert compiled == (["gradients"] if compiles else [])
 
 
+@pytest.mark.parametrize(
+    ("device", "compiles", "is_cpp"), [("cpu", True, True), ("cpu", False, False), ("cuda", True, False)]
+)
+def test_on_a_processor_what_is_compiled_is_called_from_c_too(device, compiles, is_cpp):
+    config = pytest.importorskip("torch._inductor.config")
+    with config.patch(cpp_wrapper=False):
+        Trainer(lambda context: None, Context(torch.device(device), compiles=compiles))
+        assert config.cpp_wrapper is is_cpp
+
+
 class Doubled(Group):
     """Whatever the others have, the mean is twice what is here."""
 
