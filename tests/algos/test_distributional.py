@@ -172,7 +172,9 @@ def test_the_policy_acts_by_the_means_and_rates_rows_as_the_learner_does(module,
     policy = make_policy(module, algorithm)
     with torch.no_grad():
         means = algorithm.means(algorithm.online, batch["obs"])
-    np.testing.assert_allclose(policy.forward(batch["obs"].numpy(), None)[0], means, rtol=1e-4, atol=1e-5)
+    values, _ = policy.forward(batch["obs"].numpy(), None)
+    np.testing.assert_allclose(values, means, rtol=1e-4, atol=1e-5)
+    assert values.dtype == np.float32
     assert np.array_equal(policy.greedy(batch["obs"].numpy()), means.argmax(-1))
     if module is iqn:  # the learner's error is that of the fractions that were drawn
         return

@@ -1,8 +1,10 @@
 """Finding algorithms by name or import path, and saying why one does not fit."""
 
 import sys
+from dataclasses import MISSING, fields
 
 import pytest
+from confs import algo_node
 
 from drl_cli.algos.lookup import (
     ENTRY_POINTS,
@@ -41,6 +43,13 @@ def test_unknown_names_are_refused_with_what_there_is():
     assert not {"base", "lookup"} & set(algorithms())
     with pytest.raises(ValueError, match=r"unknown algorithm 'sca': .*; available: .*sac"):
         load_algorithm("sca")
+
+
+@pytest.mark.parametrize("name", algorithms())
+def test_what_a_config_has_as_default_is_what_its_yaml_says(name):
+    yaml = algo_node(name)
+    defaults = {f.name: f.default for f in fields(load_algorithm(name).Config) if f.default is not MISSING}
+    assert defaults == {key: type(value)(yaml[key]) for key, value in defaults.items()}
 
 
 def test_refusal_says_why():
