@@ -99,6 +99,9 @@ def test_what_is_seen_is_not_told_again():
     usage.tell([told("worker 98", process.pid, 1e6, 1000, host=usage.host)])
     assert usage.by_role()["worker 98"] == seen
     end(process)
+    usage.sample()
+    usage.tell([told("worker 99", process.pid, 3.0, 10, host=usage.host)])  # another's, which has its number now
+    assert usage.by_role()["worker 99"]["cpu_s"] == 3.0
 
 
 def test_processors_are_those_over_the_last_looks(monkeypatch):
