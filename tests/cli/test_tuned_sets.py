@@ -17,6 +17,14 @@ def test_on_acrobot_the_family_has_the_values_of_dqn(algo):
     assert own.worker.random_steps == (5000 if algo == "rainbow" else base.worker.random_steps)
 
 
+def test_on_acrobot_r2d2_has_its_values_of_cartpole():
+    assert {"r2d2-Acrobot-v1", "r2d2-CartPole-v1"} <= set(options("tuned"))
+    own, base = (make_config(f"env={env}", "algo=r2d2") for env in ("Acrobot-v1", "CartPole-v1"))
+    assert (own.replay.seq_len, own.replay.burn_in) == (20, 10)
+    for group in ("algo", "network", "orchestrator", "replay", "trainer", "manage"):
+        assert getattr(own, group) == getattr(base, group)
+
+
 @pytest.mark.parametrize("algo", ["apex", "iqn", "rainbow"])
 def test_on_the_lander_they_have_the_pace_of_dqn(algo):
     assert f"{algo}-LunarLander" in options("tuned")
