@@ -74,7 +74,7 @@ def test_the_contract_finds_what_a_broken_copy_learns_from(monkeypatch, broken, 
 
 
 def test_the_presets_are_the_papers():
-    apex, r2d2 = (make_config("env=CartPole-v1", f"algo={name}") for name in ("apex", "r2d2"))
+    apex, r2d2 = (make_config("env=CartPole-v1", "tuned=none", f"algo={name}") for name in ("apex", "r2d2"))
     assert (apex.algo.n_step, apex.algo.double, apex.algo.dueling, apex.algo.rescale) == (3, True, True, 0.0)
     assert (apex.replay.sampler, apex.replay.alpha, apex.replay.beta) == ("prioritized", 0.6, 0.4)
     assert apex.worker_priorities
