@@ -21,6 +21,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -54,6 +55,7 @@ used too.
 
 | row | environment | threshold | passed | best return: median (quartiles) | env steps to it | seconds | made by |"""
 
+COMPOSING = threading.Lock()  # Hydra's state is the process's
 Row = dict[str, Any]
 Records = dict[str, dict[str, Row]]  # row -> seed -> record
 
@@ -140,7 +142,8 @@ def play_peer(row: Row, common: list[str], seed: int, folder: Path, piece: float
 
     folder.mkdir(parents=True, exist_ok=True)
     settings = folder / "settings.json"
-    settings.write_text(json.dumps(to_yaml_keys(compose(overrides(row, common)))))
+    with COMPOSING:
+        settings.write_text(json.dumps(to_yaml_keys(compose(overrides(row, common)))))
     command = [peer_python(peers), PEER, settings, folder, "--seed", seed, "--minutes", piece]
     done = json.loads(run([str(part) for part in command]).splitlines()[-1])
     if "return" not in done:
