@@ -1,6 +1,7 @@
 """Environment steps/s of one worker (policy, n-step rows, blocks) against the bare `env.step` loop and SB3's rollouts.
 
     python scripts/bench/collect.py [--peers PEERS_VENV] [--envs 1 8 16 32] [--backend envpool]
+    python scripts/bench/collect.py --before CHECKOUT      # against another commit of ours, checked out there
 
 LunarLanderContinuous, a policy of two hidden layers of 256, 5-step rows, one thread. The bare loop repeats the worker's
 own episodes, resets included: the same seeds and actions, and no checking wrappers. stable-baselines3 collects with SAC
@@ -76,6 +77,7 @@ def sb3(num: int, steps: int) -> Callable[[], Figures]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peers", type=Path)
+    parser.add_argument("--before", type=Path, help="a checkout of another commit of ours, to compare with")
     parser.add_argument("--envs", type=int, nargs="+", default=[1, 8, 16, 32])
     parser.add_argument("--steps", type=int, default=8192)
     parser.add_argument("--rounds", type=int, default=7)
@@ -92,6 +94,9 @@ def main() -> None:
     for num in args.envs:
         options = ["--envs", num, "--steps", args.steps, "--backend", args.backend, "--side"]
         commands = {side: [sys.executable, __file__, *options, side] for side in own}
+        if args.before:
+            script = (args.before / "scripts/bench/collect.py").resolve()
+            commands["before"] = ["env", f"PYTHONPATH={script.parents[2]}", sys.executable, script, *options, "ours"]
         if args.peers:
             commands[peer] = [peer_python(args.peers), __file__, *options, peer]
         print(f"\n{num} environments\n\n{table(alternate(commands, args.rounds))}", flush=True)
