@@ -48,6 +48,14 @@ def test_what_no_test_notices_is_shown_until_one_does(tree):
 
 @pytest.mark.slow
 @pytest.mark.exhaustive
+def test_a_test_may_look_at_how_long_a_module_is(tree):
+    length = "\n\ndef test_length():\n    assert len(open('tiny/small.py').readlines()) == 2\n"
+    (tree / "tests" / "test_small.py").write_text(ENDS + length)
+    assert mutate(tree, "tiny")[1][-1] == "1 of 3 noticed: 0.33"
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_tests_further_away_come_later_or_not_at_all(tree):
     (tree / "tiny" / "outer.py").write_text("from tiny import small\n\nis_small = small.is_small\n")
     outer = ENDS.replace("tiny.small", "tiny.outer").replace("9", "3").replace("(1)", "(2)")
