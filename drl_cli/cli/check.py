@@ -121,7 +121,7 @@ def check_option(group: str, name: str, algo: type[AlgoConfig] | None = None) ->
 def _of_another_algorithm(tuned: str, algo: type[AlgoConfig] | None) -> list[str]:
     """A line where a set of tuned values is for another algorithm than the run's."""
     owner, name = tuned.partition("-")[0], algo.__module__.rpartition(".")[2] if algo is not None else ""
-    if algo is None or owner == name or owner not in options("algo"):
+    if algo is None or owner not in options("algo") or algorithm_of(owner) == name:
         return []
     return [f"tuned={tuned} is of algo={owner}, and this run has algo={name}; say algo={owner}, or tuned=none"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from drl_cli.algos.base import AlgoConfig
-from drl_cli.cli.conf import conf_dir, default, option_file, unreadable
+from drl_cli.cli.conf import default, option_file, unreadable
 from drl_cli.cli.errors import UsageError
 from drl_cli.cli.settings import all_keys, config_class, convert, fields, unknown_key
 from drl_cli.runtime.config import Config
@@ -57,7 +57,7 @@ def algorithm_of(option: str) -> str:
     """The algorithm of an option of the group algo: of a yaml the `name` in it, or in that which its defaults name."""
     for _ in range(9):  # a yaml may take another as its defaults
         file = option_file("algo", option)
-        if file is None or file.is_relative_to(conf_dir()):
+        if file is None:
             return option
         try:
             node = yaml.safe_load(file.read_text())
@@ -71,7 +71,7 @@ def algorithm_of(option: str) -> str:
         entries = [entry for entry in content.get("defaults") or [] if isinstance(entry, str) and entry != "_self_"]
         if not entries:
             return option
-        option = entries[0].removeprefix("/algo/")
+        option = entries[0].partition("@")[0].removeprefix("/algo/")
     return option
 
 

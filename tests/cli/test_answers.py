@@ -135,6 +135,9 @@ NAMES = [
     ("optimizer=lion", 2, "no optimizer option 'lion'.   available: adam, adamw, rmsprop, sgd"),
     ("tuned=sac-Pendulum", 2, "no set of tuned values 'sac-Pendulum'. Did you mean sac-Pendulum-v1?"),
     ("algo=dqn env=CartPole-v1 tuned=sac-Pendulum-v1", 2, "tuned=sac-Pendulum-v1 is of algo=sac, and this run has"),
+    ("algo=rainbow env=CartPole-v1 tuned=dqn-CartPole-v1", 2, "tuned=dqn-CartPole-v1 is of algo=dqn, and this run has"),
+    ("algo=rainbow algo.atms=5", 2, "algo.atms: c51 has no option 'atms'. Did you mean algo.atoms?"),
+    ("algo=r2d2 algo.n_stp=2", 2, "algo.n_stp: dqn has no option 'n_stp'. Did you mean algo.n_step?"),
 ]
 WORDS = [
     ("--env Pendulum-v1", 2, "no flag '--env': options have no dashes; say env=Pendulum-v1"),

@@ -3,6 +3,8 @@
 import pytest
 from graphs import make_config
 
+from drl_cli.cli.check import check_command
+from drl_cli.cli.command_line import read_command
 from drl_cli.cli.conf import options
 
 
@@ -40,3 +42,19 @@ def test_the_support_has_every_return_of_such_rewards(algo, env, worst, best):
     config = make_config(f"env={env}", f"algo={algo}").algo
     steps = 1 / (1 - config.gamma)
     assert (config.v_min, config.v_max) == pytest.approx((worst * steps, best * steps))
+
+
+@pytest.mark.parametrize("algo", ["iqn", "qr_dqn", "rainbow"])
+@pytest.mark.parametrize("game", ["Asterix", "Breakout", "Freeway", "Seaquest", "SpaceInvaders"])
+def test_on_minatar_they_have_the_pace_and_network_of_dqn(algo, game):
+    assert f"{algo}-MinAtar-{game}" in options("tuned")
+    own, base = (make_config(f"env=MinAtar-{game}", f"algo={name}") for name in (algo, "dqn"))
+    for group in ("network", "orchestrator", "worker", "trainer", "manage"):
+        assert getattr(own, group) == getattr(base, group)
+    assert (own.algo.lr, own.algo.target_period) == (base.algo.lr, base.algo.target_period)
+    assert (own.algo.double, own.algo.noisy) == ((True, True) if algo == "rainbow" else (False, False))
+
+
+@pytest.mark.parametrize(("algo", "tuned"), [("rainbow", "c51-CartPole-v1"), ("c51", "rainbow-CartPole-v1")])
+def test_a_set_of_a_preset_fits_its_algorithm_and_the_other_way_round(algo, tuned):
+    check_command(read_command([f"algo={algo}", "env=CartPole-v1", f"tuned={tuned}"]))

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import yaml
 
+from drl_cli.cli.check import check_command
+from drl_cli.cli.command_line import read_command
 from drl_cli.cli.conf import options
 
 ROOT = Path(__file__).parents[2]
@@ -44,6 +46,12 @@ def test_a_fingerprint_is_of_the_algorithm_and_what_it_imports_and_of_no_other()
     files = {path.relative_to(ROOT).as_posix() for path in learn.imported(["drl_cli.algos.c51"])}
     assert {"drl_cli/algos/c51.py", "drl_cli/algos/dqn.py", "drl_cli/networks/q_network.py"} <= files
     assert not files & {"drl_cli/algos/sac.py", "drl_cli/algos/ppo.py", "drl_cli/cli/train.py"}
+
+
+def test_each_row_is_a_command_that_is_accepted():
+    table = yaml.safe_load(learn.TABLE.read_text())
+    for row in table["rows"].values():
+        check_command(read_command(learn.overrides(row, table["common"])))
 
 
 def test_each_algorithm_of_the_value_family_has_its_seeds_in_single_and_one_in_async():
