@@ -23,7 +23,7 @@ SMALL = ("network.hidden=[16,16]", "network.memory_size=6", "replay.seq_len=5", 
 
 
 def test_none_is_forgotten_here():
-    presets = {"apex", "munchausen_dqn", "munchausen_iqn", "r2d2", "rainbow", "sqn"}
+    presets = {"apex", "munchausen_dqn", "munchausen_iqn", "r2d2", "rainbow", "rainbow_iqn", "sqn"}
     assert set(options("algo")) - set(algorithms()) == presets
 
 
@@ -34,6 +34,7 @@ def test_none_is_forgotten_here():
         ("munchausen_dqn", SMALL[:1]),
         ("munchausen_iqn", SMALL[:1]),
         ("rainbow", SMALL[:1]),
+        ("rainbow_iqn", SMALL[:1]),
         ("sqn", SMALL[:1]),
         ("r2d2", SMALL),
         ("sac_discrete", (*SMALL, "replay=sequences", "network=lstm", "algo.n_step=3")),
@@ -98,10 +99,11 @@ def test_the_soft_presets_are_the_papers(name, module, values):
     assert (config.temperature, config.epsilon_start, config.epsilon_end) == acts
 
 
-def test_rainbow_is_its_paper_s():
-    config = make_config("env=CartPole-v1", "algo=rainbow", "tuned=none")
+@pytest.mark.parametrize(("name", "module"), [("rainbow", "c51"), ("rainbow_iqn", "iqn")])
+def test_rainbow_is_its_paper_s(name, module):
+    config = make_config("env=CartPole-v1", f"algo={name}", "tuned=none")
     algo, replay = config.algo, config.replay
-    assert (algo.name, algo.n_step, algo.double, algo.dueling, algo.noisy) == ("c51", 3, True, True, True)
+    assert (algo.name, algo.n_step, algo.double, algo.dueling, algo.noisy) == (module, 3, True, True, True)
     assert (replay.sampler, replay.alpha, replay.beta, replay.initial_priority) == ("prioritized", 0.5, 0.4, "max")
 
 
@@ -113,7 +115,7 @@ def test_only_learners_that_make_windows_have_n_steps_in_sequences(monkeypatch):
     assert problem.startswith("algo.n_step=5")
 
 
-@pytest.mark.parametrize("name", ["apex", "munchausen_dqn", "munchausen_iqn", "rainbow", "sqn"])
+@pytest.mark.parametrize("name", ["apex", "munchausen_dqn", "munchausen_iqn", "rainbow", "rainbow_iqn", "sqn"])
 def test_it_learns(name):
     support = ("algo.v_min=-1", "algo.v_max=2") if name == "rainbow" else ()
     check_learning(name, *FAST, *support, updates=250)

@@ -4,12 +4,12 @@ import pytest
 
 from drl_cli.algos.lookup import algorithms, load_algorithm
 
-PRESETS = ["apex", "munchausen_dqn", "munchausen_iqn", "r2d2", "rainbow", "sqn"]
+PRESETS = ["apex", "munchausen_dqn", "munchausen_iqn", "r2d2", "rainbow", "rainbow_iqn", "sqn"]
 
 
 def test_algos_with_their_actions_and_modes(listed):
     lines = {line.split()[0]: line for line in listed("algos")}
-    titles = ("Ape-X", "Munchausen-DQN", "Munchausen-IQN", "R2D2", "Rainbow", "Soft Q-learning")
+    titles = ("Ape-X", "Munchausen-DQN", "Munchausen-IQN", "R2D2", "Rainbow", "Rainbow with IQN", "Soft Q-learning")
     assert sorted(lines) == sorted([*algorithms(), *PRESETS])
     for name, title in zip(PRESETS, titles, strict=True):
         assert title in lines.pop(name)

@@ -8,7 +8,9 @@ from drl_cli.cli.command_line import read_command
 from drl_cli.cli.conf import options
 
 
-@pytest.mark.parametrize("algo", ["apex", "c51", "iqn", "munchausen_dqn", "munchausen_iqn", "qr_dqn", "rainbow", "sqn"])
+@pytest.mark.parametrize(
+    "algo", ["apex", "c51", "iqn", "munchausen_dqn", "munchausen_iqn", "qr_dqn", "rainbow", "rainbow_iqn", "sqn"]
+)
 def test_on_acrobot_the_family_has_the_values_of_dqn(algo):
     assert f"{algo}-Acrobot-v1" in options("tuned")
     own, base = make_config("env=Acrobot-v1", f"algo={algo}"), make_config("env=Acrobot-v1", "algo=dqn")
@@ -16,7 +18,7 @@ def test_on_acrobot_the_family_has_the_values_of_dqn(algo):
         assert getattr(own, group) == getattr(base, group)
     for key in ("n_step", "lr", "target_period", "epsilon_steps"):
         assert getattr(own.algo, key) == getattr(base.algo, key)
-    assert own.worker.random_steps == (5000 if algo == "rainbow" else base.worker.random_steps)
+    assert own.worker.random_steps == (5000 if algo.startswith("rainbow") else base.worker.random_steps)
 
 
 def test_on_acrobot_r2d2_has_its_values_of_cartpole():
