@@ -167,7 +167,37 @@ def page(rows: dict[str, Row], records: Records, prints: dict[str, str]) -> str:
         made = [run for run in runs if run is not None]
         if made:
             lines.append(line(name, row, made, prints[name]))
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines + side_by_side(rows, records)) + "\n"
+
+
+def side_by_side(rows: dict[str, Row], records: Records) -> list[str]:
+    """A table of medians, ours and the peers', of the environments that both have played as long; none: no lines."""
+    games: dict[tuple[str, int], dict[str, str]] = {}
+    with_peers: set[tuple[str, int]] = set()
+    for name, row in rows.items():
+        returns = [run["return"] for seed in row["seeds"] if (run := records.get(name, {}).get(str(seed)))]
+        if row["threshold"] is None and returns:
+            who = f"{row.get('peer', '')} {row['algo']}".strip()
+            game, seeds = (row["env"], row["budget"]), f" ({len(returns)} of {len(row['seeds'])} seeds)"
+            cell = f"{np.median(returns):.1f}{seeds if len(returns) < len(row['seeds']) else ''}"
+            games.setdefault(game, {}).setdefault(who, cell)
+            if "peer" in row:
+                with_peers.add(game)
+    if not with_peers:
+        return []
+    sides = list(dict.fromkeys(who for game, made in games.items() if game in with_peers for who in made))
+    lines = [
+        "",
+        "## Side by side",
+        "",
+        "Median returns of the rows above, with the same network, settings and budget.",
+        "",
+    ]
+    lines += [f"| environment | env steps | {' | '.join(sides)} |", "|---" * (len(sides) + 2) + "|"]
+    for game, made in games.items():
+        if game in with_peers:
+            lines.append(f"| {game[0]} | {game[1]:,} | {' | '.join(made.get(who, '-') for who in sides)} |")
+    return lines
 
 
 def line(name: str, row: Row, runs: list[Row], current: str) -> str:

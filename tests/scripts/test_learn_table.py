@@ -94,6 +94,22 @@ def test_a_row_without_a_threshold_shows_what_it_ended_with():
     assert cells[2:7] == ["-", "-", "12.5 (12.5 to 12.5): 12.5", "50,064: 50,064", "300"]
 
 
+def test_ours_and_the_peers_stand_side_by_side_where_both_have_played_as_long():
+    def made(*returns):
+        return {str(seed): {"return": one, "env_steps": 1, "seconds": 1} for seed, one in enumerate(returns)}
+
+    game = {"env": "Breakout", "threshold": None, "budget": 1_000_000, "seeds": [0, 1, 2], "algo": "dqn"}
+    rows = {"ours": game, "theirs": game | {"peer": "sb3"}, "iqn": game | {"algo": "iqn"}}
+    rows |= {"short": game | {"budget": 1000}, "alone": game | {"env": "Freeway"}, "not made": game | {"algo": "c51"}}
+    records = {"ours": made(11.9, 11.8, 9.3), "theirs": made(12.0, 12.2), "short": made(1.0), "alone": made(2.0)}
+    assert learn.side_by_side(rows, records | {"iqn": made(13.5)})[-3:] == [
+        "| environment | env steps | dqn | sb3 dqn | iqn |",
+        "|---|---|---|---|---|",
+        "| Breakout | 1,000,000 | 11.8 | 12.1 (2 of 3 seeds) | 13.5 (1 of 3 seeds) |",
+    ]
+    assert learn.side_by_side({"alone": rows["alone"]}, records) == []
+
+
 def fake_run(monkeypatch, folder, *summaries):
     """Commands that `learn.run` is given; each leaves a summary where a run would."""
     commands, left = [], list(summaries)
