@@ -1,10 +1,13 @@
 """What dry_run=true passes does not fail in the run's first 200 environment steps and its first update."""
 
+import dataclasses
+
 import pytest
 
 from drl_cli.cli.errors import USER_CODE, UsageError
 from drl_cli.cli.preflight import LARGE_BATCH, fill, preflight
 from drl_cli.cli.settings import build
+from drl_cli.runtime.roles.trainer import Trainer
 
 ENVS = '''
 import time
@@ -307,6 +310,18 @@ def test_a_run_is_tried_too_before_it_has_a_folder(train_here, tmp_path, check):
     with pytest.raises(UsageError, match="dry_envs:OldStep: step gave too few values"):
         train_here("env=dry_envs:OldStep")
     assert not list(tmp_path.glob("dry_envs*/*"))
+
+
+def test_what_the_first_update_loads_once_does_not_count(check, monkeypatch):
+    train, left = Trainer.train, [3.0]
+
+    def slow_at_first(self, header, columns):
+        report, priority = train(self, header, columns)
+        return dataclasses.replace(report, seconds=left.pop() if left else report.seconds), priority
+
+    monkeypatch.setattr(Trainer, "train", slow_at_first)
+    assert check("env=Pendulum-v1") == ""
+    assert not left
 
 
 def test_a_slow_update_is_said_with_its_time(check, monkeypatch, composed):

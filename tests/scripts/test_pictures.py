@@ -34,6 +34,15 @@ def test_the_comparison_is_of_runs_made_for_it(pictures, tmp_path, monkeypatch):
     assert {path.name: path.read_text() for path in (tmp_path / "new").iterdir()} == {"compare.png": "compare"}
 
 
+def test_a_long_one_is_drawn_only_where_it_is_named(pictures, tmp_path, monkeypatch):
+    monkeypatch.setattr(pictures, "DRAWN", {"compare": pictures.compare, "pong": pictures.pong})
+    for names in ([], ["pong"]):
+        monkeypatch.setattr(sys, "argv", ["pictures", *names, "--to", str(tmp_path / "-".join(["to", *names]))])
+        pictures.main()
+    assert [path.name for path in (tmp_path / "to").iterdir()] == ["compare.png"]
+    assert [path.name for path in (tmp_path / "to-pong").iterdir()] == ["pong.png"]
+
+
 def test_its_commands_are_right(pictures, tmp_path):
     from drl_cli.cli import compare, play
     from drl_cli.cli.check import check_command
@@ -41,6 +50,7 @@ def test_its_commands_are_right(pictures, tmp_path):
     from drl_cli.cli.options import parse
 
     pictures.compare(tmp_path)
+    pictures.pong(tmp_path)
     with pytest.raises(ValueError, match="not enough values"):  # of films, where nothing is run
         pictures.video(tmp_path)
     for command, *args in pictures.typed:
