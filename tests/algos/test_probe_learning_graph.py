@@ -69,6 +69,7 @@ def test_where_something_is_in_an_image(learn, steps, probe, algo):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("algo", [DQN, PPO], ids=["dqn", "ppo"])
 def test_an_average_over_positions_says_nothing_of_it(learn, pooled, algo):
     assert learn(3000, f"{PROBES}Patch-v0", *algo, *SMALL_IMAGE, pooled)["mean"] < 0.42  # 0.25 and three errors
@@ -85,7 +86,7 @@ def test_such_an_average_does_not_depend_on_the_place(pooled):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("probe", ["PatchReach", "BothReach"])
+@pytest.mark.parametrize("probe", ["PatchReach", pytest.param("BothReach", marks=pytest.mark.exhaustive)])
 def test_continuous_actions_from_an_image(learn, probe):
     assert learn(5000, f"{PROBES}{probe}-v0", *SAC, *SMALL_IMAGE)["mean"] > -0.06  # -2/3 and -1/3 without looking
 

@@ -133,6 +133,7 @@ def test_the_table_has_every_part(measured):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_tune_prints_the_line_to_type(measured):
     done, result, _ = measured
     last = done.stdout.splitlines()[-1]

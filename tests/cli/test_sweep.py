@@ -195,9 +195,8 @@ def test_what_failed_or_was_killed_is_run_again_and_nothing_else(start, drl, her
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "everything", [pytest.param(True, marks=pytest.mark.exhaustive), False], ids=["everything", "the-sweep"]
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("everything", [True, False], ids=["everything", "the-sweep"])
 def test_a_sweep_that_was_killed_loses_no_job_and_runs_none_twice(start, drl, here, tmp_path_factory, everything):
     args = ("-m", *JOB, "seed=0,1,2,3")
     quiet = tmp_path_factory.mktemp("quiet")

@@ -61,6 +61,7 @@ def weights(folder):
 
 
 @pytest.mark.ray
+@pytest.mark.exhaustive
 def test_jobs_run_on_all_nodes_and_those_that_failed_are_run_again(
     sweep, jobs, drl, ray_cluster, second_node, tmp_path
 ):
