@@ -146,6 +146,7 @@ def test_tune_prints_the_line_to_type(measured):
 
 
 @pytest.mark.slow
+@pytest.mark.exhaustive
 def test_json_has_the_figures_and_nothing_else_is_left(measured):
     _, result, cwd = measured
     assert {figure["part"] for figure in result["figures"]} == {*PARTS, "tune"}
