@@ -190,7 +190,7 @@ def side_by_side(rows: dict[str, Row], records: Records) -> list[str]:
         "",
         "## Side by side",
         "",
-        "Median returns of the rows above: the same torso, width, batch, replay and updates; an algorithm's own parts on top.",
+        "Median returns of the rows above: torso, width, batch, replay and updates are the same, algorithms are not.",
         "",
     ]
     lines += [f"| environment | env steps | {' | '.join(sides)} |", "|---" * (len(sides) + 2) + "|"]
