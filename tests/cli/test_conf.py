@@ -63,11 +63,10 @@ def number(value):
         return value
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if "/" in file])
+@pytest.mark.parametrize("file", [file for file in FILES if "/" in file and not file.startswith("tuned/")])
 def test_every_yaml_composes_and_converts(composed, file):
     group, _, name = file.removesuffix(".yaml").partition("/")
-    tuned_for = name.partition("-")[0] if group == "tuned" and name != "none" else "sac"
-    config = build(composed(f"algo={tuned_for}", f"{group}={name}"))
+    config = build(composed(f"{group}={name}"))
     if group == "env":
         assert config.env.name == name
     if group == "algo":
@@ -121,27 +120,26 @@ def test_every_option_has_a_comment_on_its_line(file):
     assert [line for line in options if not re.search(r"\S\s+# \S", line)] == []
 
 
-@pytest.mark.parametrize("name", [name for name in options("tuned") if name != "none"])
 @pytest.mark.parametrize("mode", options("mode"))
-def test_tuned_values_come_by_themselves_in_every_mode(composed, name, mode):
+def test_a_mode_sets_nothing_else(mode):
+    assert read(f"mode/{mode}.yaml") == {"mode": mode}
+
+
+@pytest.mark.parametrize("name", [name for name in options("tuned") if name != "none"])
+def test_tuned_values_come_by_themselves_are_off_with_none_and_a_named_set_is_taken_elsewhere(composed, name):
     algo, _, env = name.partition("-")
     wanted = tuned_values(name)
     assert wanted
-    have = dict(leaves(composed(f"env={env}", f"algo={algo}", f"mode={mode}")))
+    tuned = composed(f"env={env}", f"algo={algo}")
+    have, plain = dict(leaves(tuned)), dict(leaves(composed(f"env={env}", f"algo={algo}", "tuned=none")))
     assert {key: number(have[key]) for key in wanted} == {key: number(value) for key, value in wanted.items()}
-
-
-@pytest.mark.parametrize("name", [name for name in options("tuned") if name != "none"])
-def test_tuned_none_is_off_and_a_named_set_is_taken_elsewhere(composed, name):
-    algo, _, env = name.partition("-")
-    plain, tuned = composed(f"env={env}", f"algo={algo}", "tuned=none"), composed(f"env={env}", f"algo={algo}")
-    wanted = tuned_values(name)
-    differing = {key for key, value in leaves(tuned) if dict(leaves(plain))[key] != value}
+    differing = {key for key, value in have.items() if plain[key] != value}
     assert differing
     assert differing <= set(wanted)
     elsewhere = composed("env=MountainCarContinuous-v0", f"algo={algo}", f"tuned={name}")
     assert elsewhere["algo"] == tuned["algo"]
     assert elsewhere["env"]["id"] == "MountainCarContinuous-v0"
+    build(elsewhere)
 
 
 def test_tuned_values_apply_to_every_sampler(composed):
