@@ -125,6 +125,13 @@ def test_a_mode_sets_nothing_else(mode):
     assert read(f"mode/{mode}.yaml") == {"mode": mode}
 
 
+@pytest.mark.parametrize("mode", options("mode"))
+def test_tuned_values_come_in_every_mode(composed, mode):
+    node = composed("env=LunarLander", "algo=dqn", f"mode={mode}")
+    assert node == composed("env=LunarLander", "algo=dqn") | {"mode": mode}
+    assert node != composed("env=LunarLander", "algo=dqn", f"mode={mode}", "tuned=none")
+
+
 @pytest.mark.parametrize("name", [name for name in options("tuned") if name != "none"])
 def test_tuned_values_come_by_themselves_are_off_with_none_and_a_named_set_is_taken_elsewhere(composed, name):
     algo, _, env = name.partition("-")
