@@ -23,29 +23,40 @@ class Pace:
     def updates(self) -> int:
         """Updates that one more train call may make now; 0: there may be none.
 
-        Trainers may be ahead of the workers (orchestrator.band), but not of all the steps that the run will take; only
-        by one update, where the band is so narrow that workers wait for it.
+        Trainers may be ahead of the workers (orchestrator.band), but not of the steps that the run will surely take.
         """
         if self.learning.training >= self.prefetch:
             return 0
-        updates, rows = self.learning.call_updates, self.hand_over.rows
-        calls_left = -(-max(0, self.config.total_env_steps - self.hand_over.issued) // rows)
+        updates = self.learning.call_updates
         if not self.limiter.free:
-            is_waited_for = calls_left > 0 and not self.limiter.may_collect(rows)
-            updates = min(updates, max(self.limiter.owed(calls_left * rows), int(is_waited_for)))
+            updates = min(updates, self._sure_updates())
         return updates if updates > 0 and self.limiter.may_sample(updates) else 0
 
     def may_collect(self) -> bool:
         """Whether one more collect may start.
 
         On-policy, not while a new version is under way. Before the first version, only as far as workers act at random.
+        Where a narrow band has workers wait for trainers that would be ahead of the run's end, workers go on.
         """
         issued = self.hand_over.issued
         if issued >= self.config.total_env_steps or (self.config.is_on_policy and self.learning.publishing):
             return False
         if self.learning.params is None and issued >= self.config.steps_without_params:
             return False
-        return self.limiter.may_collect(self.hand_over.rows)
+        if self.limiter.may_collect(self.hand_over.rows):
+            return True
+        return self.limiter.may_sample(1) and self._sure_updates() == 0
+
+    def _sure_updates(self) -> int:
+        """Updates, not made yet, that are paid for by the steps that the run will have taken at least.
+
+        A collect of a proxy, counted as one of all its workers while it is under way, may come back with one's steps.
+        """
+        least = self.config.rows_per_collect
+        under_way = len(self.hand_over.pool.busy) + len(self.hand_over.arrived)
+        sure = self.hand_over.issued - under_way * (self.hand_over.rows - least)
+        sure += -(-max(0, self.config.total_env_steps - sure) // least) * least
+        return self.limiter.owed(sure - self.hand_over.issued)
 
     def is_random(self) -> bool:
         """Whether the next collect acts at random."""
