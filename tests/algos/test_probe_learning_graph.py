@@ -95,8 +95,15 @@ def test_several_choices_at_once(learn):
     assert learn(4000, f"{PROBES}Switches-v0", *PPO)["mean"] == 1.0
 
 
-@pytest.mark.parametrize("algo", [DQN, PPO], ids=["dqn", "ppo"])
-@pytest.mark.parametrize("part", [False, True])
+@pytest.mark.parametrize(
+    ("algo", "part"),
+    [
+        (DQN, True),
+        (PPO, False),
+        pytest.param(DQN, False, marks=pytest.mark.exhaustive),
+        pytest.param(PPO, True, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_what_is_not_allowed_is_never_done(learn, algo, part):
     assert learn(4000, f"{PROBES}Masked-v0", f"+env.kwargs.part={part}", *algo)["mean"] == 1.0
     untrained = learn(64, f"{PROBES}Masked-v0", f"+env.kwargs.part={part}", *algo, "orchestrator.min_inserts=64")

@@ -21,6 +21,8 @@ from drl_cli.replay.config import SAMPLERS
 from drl_cli.runtime.config import Config
 
 FILES = sorted(path.relative_to(conf_dir()).as_posix() for path in conf_dir().rglob("*.yaml"))
+TUNED = [name for name in options("tuned") if name != "none"]
+ONE_EACH = {name.partition("-")[0]: name for name in TUNED}  # algorithm -> one of its sets
 OVERLAYS = ("tuned/", "experiment/", "hpo/")  # they set keys that are explained where they are declared
 PACKAGE = Path(drl_cli.__file__).parent
 REPOSITORY = PACKAGE.parent
@@ -132,8 +134,8 @@ def test_tuned_values_come_in_every_mode(composed, mode):
     assert node != composed("env=LunarLander", "algo=dqn", f"mode={mode}", "tuned=none")
 
 
-@pytest.mark.parametrize("name", [name for name in options("tuned") if name != "none"])
-def test_tuned_values_come_by_themselves_are_off_with_none_and_a_named_set_is_taken_elsewhere(composed, name):
+@pytest.mark.parametrize("name", TUNED)
+def test_tuned_values_come_by_themselves_and_are_off_with_none(composed, name):
     algo, _, env = name.partition("-")
     wanted = tuned_values(name)
     assert wanted
@@ -143,8 +145,14 @@ def test_tuned_values_come_by_themselves_are_off_with_none_and_a_named_set_is_ta
     differing = {key for key, value in have.items() if plain[key] != value}
     assert differing
     assert differing <= set(wanted)
+    build(tuned)
+
+
+@pytest.mark.parametrize("name", ONE_EACH.values())
+def test_a_named_set_of_an_algorithm_is_taken_elsewhere(composed, name):
+    algo, _, env = name.partition("-")
     elsewhere = composed("env=MountainCarContinuous-v0", f"algo={algo}", f"tuned={name}")
-    assert elsewhere["algo"] == tuned["algo"]
+    assert elsewhere["algo"] == composed(f"env={env}", f"algo={algo}")["algo"]
     assert elsewhere["env"]["id"] == "MountainCarContinuous-v0"
     build(elsewhere)
 

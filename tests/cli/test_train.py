@@ -37,9 +37,21 @@ PERF = {f"perf/{name}" for name in (
     "env_steps_per_s/worker_0", "samples_per_s", "loads_per_s", "calls_in_flight/trainer",
     "updates_per_env_step_window")}  # fmt: skip
 ACTIONS = {"LunarLander": "discrete", "LunarLanderContinuous": "box", "Pendulum-v1": "box"}
+ONLY_IN_ALL = {(algo, "sync") for algo in ("c51", "iqn", "qr_dqn", "sac_discrete")}
 CHOOSING = ("c51", "dqn", "iqn", "qr_dqn", "sac_discrete")
 LEARNS = {"ppo": {"box", "discrete"}, "sac": {"box"}} | {name: {"discrete"} for name in CHOOSING}
 """Which actions an algorithm learns, in every mode."""
+COMBINATIONS = [
+    pytest.param(
+        algo,
+        env,
+        mode,
+        marks=[pytest.mark.exhaustive] if env == "LunarLanderContinuous" or (algo, mode) in ONLY_IN_ALL else [],
+    )
+    for algo in algorithms()
+    for env in ACTIONS
+    for mode in options("mode")
+]
 
 
 def read_json(path):
@@ -279,9 +291,7 @@ def test_a_repeat_of_what_is_no_run_is_an_error_of_the_user(drl, tmp_path):
 # What fits runs, what does not is refused
 
 
-@pytest.mark.parametrize("mode", options("mode"))
-@pytest.mark.parametrize("env", ACTIONS)
-@pytest.mark.parametrize("algo", algorithms())
+@pytest.mark.parametrize(("algo", "env", "mode"), COMBINATIONS)
 def test_every_combination_that_fits_runs(train_here, composed, capsys, env, algo, mode):
     overrides = (f"env={env}", f"algo={algo}", f"mode={mode}")
     config = build(composed(*overrides))

@@ -76,9 +76,16 @@ def test_transitions_are_counted_and_sequences_are_whole(run_recall, mode, proxi
     assert left == open_rows
 
 
-@pytest.mark.parametrize("mode", ["single", "sync", "async"])
-@pytest.mark.parametrize("initial", ["max", "worker"])
-@pytest.mark.parametrize("remover", ["oldest", "random"])
+@pytest.mark.parametrize("mode", ["single", pytest.param("sync", marks=pytest.mark.exhaustive), "async"])
+@pytest.mark.parametrize(
+    ("initial", "remover"),
+    [
+        ("max", "oldest"),
+        ("worker", "random"),
+        pytest.param("max", "random", marks=pytest.mark.exhaustive),
+        pytest.param("worker", "oldest", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_states_priorities_and_pace_are_exact(run_recall, mode, initial, remover):
     graph = run_recall(
         f"mode={mode}", f"replay.initial_priority={initial}", f"replay.remover={remover}", "replay.capacity=420",
