@@ -22,7 +22,7 @@ from drl_cli.runtime.config import Config
 
 FILES = sorted(path.relative_to(conf_dir()).as_posix() for path in conf_dir().rglob("*.yaml"))
 TUNED = [name for name in options("tuned") if name != "none"]
-ONE_EACH = {name.partition("-")[0]: name for name in TUNED}  # algorithm -> one of its sets
+ONE_EACH = {name.partition("-")[0]: name for name in TUNED}.values()  # a set of each algorithm
 OVERLAYS = ("tuned/", "experiment/", "hpo/")  # they set keys that are explained where they are declared
 PACKAGE = Path(drl_cli.__file__).parent
 REPOSITORY = PACKAGE.parent
@@ -148,7 +148,9 @@ def test_tuned_values_come_by_themselves_and_are_off_with_none(composed, name):
     build(tuned)
 
 
-@pytest.mark.parametrize("name", ONE_EACH.values())
+@pytest.mark.parametrize(
+    "name", [name if name in ONE_EACH else pytest.param(name, marks=pytest.mark.exhaustive) for name in TUNED]
+)
 def test_a_named_set_of_an_algorithm_is_taken_elsewhere(composed, name):
     algo, _, env = name.partition("-")
     elsewhere = composed("env=MountainCarContinuous-v0", f"algo={algo}", f"tuned={name}")

@@ -19,7 +19,10 @@ class Limiter(Protocol):
         """Whether K more transitions may be collected now."""
 
     def owed(self, rows: int = 0) -> int:
-        """Whole batches that are paid for, or will be by K more rows, and not drawn yet; 0 before the first may be."""
+        """Whole batches that are paid for, or will be by K more rows, and not drawn yet; 0 before the first may be.
+
+        A negative K takes back rows that are counted while under way, and may not come.
+        """
 
     def issue_collect(self, rows: int) -> None:
         """A collect call of K rows is on its way."""
@@ -126,7 +129,7 @@ class QueueLimiter:
         return self.free or waiting < self.batch_size or waiting + rows <= self.ahead * self.batch_size
 
     def owed(self, rows: int = 0) -> int:
-        return max(0, (self.queued + rows) // self.batch_size)
+        return max(0, self.queued + max(0, rows)) // self.batch_size  # what is under way is not queued: none comes off
 
     def issue_collect(self, rows: int) -> None:
         self.under_way += rows

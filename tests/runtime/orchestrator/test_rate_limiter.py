@@ -121,6 +121,11 @@ def test_owed_with_rows_to_come():
     assert QueueLimiter(64, 1, queued=100).owed(27) == 1
 
 
+def test_owed_without_rows_that_may_not_come():
+    assert RateLimiter(0.25, 100, 1e9, inserts=139, landed=119, samples=4).owed(-19) == 1
+    assert QueueLimiter(64, 1, queued=100, under_way=64).owed(-64) == 1  # those under way were not counted
+
+
 def test_nothing_is_owed_before_min_inserts_have_landed():
     limiter = RateLimiter(1.0, 8, 1e9)
     limiter.issue_collect(16)
