@@ -3,9 +3,11 @@
     python scripts/bench/learn.py [--row NAME ...] [--again] [--jobs 2] [--minutes 8] [--piece 8] [--peers PEERS_VENV]
 
 Every seed is a drl-train of its own, which ends when an evaluation reaches the row's threshold (stop.return), or with
-its budget; without a threshold it is scored by its last evaluation. With `--piece` a run stops after so many minutes,
-and the next call goes on with it, as it does with one that was killed: what it needs is in outputs/learn. A row with
-`peer: sb3` is stable-baselines3's, with the same settings (sb3_dqn.py), and is made only with --peers.
+its budget. A row without a threshold has the return of its last evaluation, or with `scored_from` the mean of all that
+were made from so many env steps on: that of one set of weights is chance to a large part. With `--piece` a run stops
+after so many minutes, and the next call goes on with it, as it does with one that was killed: what it needs is in
+outputs/learn. A row with `peer: sb3` is stable-baselines3's, with the same settings (sb3_dqn.py), and is made only with
+--peers.
 
 Records are kept in docs/results.json, each with the fingerprint of what made it: the algorithm's module with all that
 it imports of ours, the replay and the environments; the values of its config; the versions of packages. A record whose
@@ -14,6 +16,7 @@ fingerprint is no longer the checkout's is shown as old, and `--again` makes it 
 
 import argparse
 import ast
+import csv
 import hashlib
 import importlib.metadata
 import json
@@ -49,7 +52,8 @@ HEAD = """# Results
 Written by scripts/bench/learn.py from scripts/bench/learn.yaml; do not edit. A run ends when the mean return of an
 evaluation reaches the threshold, or with its budget of environment steps: then it has not passed. An evaluation that
 reaches it goes on until its mean is surely above, for 20 to 120 greedy episodes in all (Acrobot-v1: 200). Without a
-threshold the return is that of 100 greedy episodes at the end of the budget. Records that are `old` were made by other
+threshold the return is that of 100 greedy episodes at the end of the budget; where learn.yaml says `scored_from` it is
+the mean of all evaluations, of 100 episodes each, from that step on. Records that are `old` were made by other
 code, config or packages than the checkout's (fingerprint: code.config.packages). Seconds are of a machine that others
 used too.
 
@@ -130,8 +134,10 @@ def play(row: Row, common: list[str], seed: int, folder: Path, piece: float) -> 
     if steps is None and summary["env_steps"] < row["budget"]:
         return None
     if row["threshold"] is None:
-        final, steps, seconds = summary["final_return"], summary["env_steps"], summary["wall_s"]
-        return {"return": round(final, 1), "env_steps": steps, "seconds": round(seconds)}
+        evaluations = list(csv.DictReader(next(folder.glob("*/*/*/eval.csv")).open()))
+        start = row.get("scored_from") or int(evaluations[-1]["env_steps"])
+        returns = [float(one["mean"]) for one in evaluations if int(one["env_steps"]) >= start]
+        return scored(returns, summary["env_steps"], summary["wall_s"])
     return {"return": round(summary["best_return"], 1), "env_steps": steps, "seconds": seconds and round(seconds)}
 
 
@@ -144,11 +150,15 @@ def play_peer(row: Row, common: list[str], seed: int, folder: Path, piece: float
     settings = folder / "settings.json"
     with COMPOSING:
         settings.write_text(json.dumps(to_yaml_keys(compose(overrides(row, common)))))
-    command = [peer_python(peers), PEER, settings, folder, "--seed", seed, "--minutes", piece]
+    start = row.get("scored_from") or row["budget"]
+    command = [peer_python(peers), PEER, settings, folder, "--seed", seed, "--minutes", piece, "--scored-from", start]
     done = json.loads(run([str(part) for part in command]).splitlines()[-1])
-    if "return" not in done:
-        return None
-    return {"return": round(done["return"], 1), "env_steps": done["env_steps"], "seconds": round(done["seconds"])}
+    return None if done["env_steps"] < row["budget"] else scored(done["returns"], done["env_steps"], done["seconds"])
+
+
+def scored(returns: list[float], env_steps: int, seconds: float) -> Row:
+    """The record of a run that was played to its end."""
+    return {"return": round(float(np.mean(returns)), 1), "env_steps": env_steps, "seconds": round(seconds)}
 
 
 def run(command: list[str]) -> str:
@@ -167,15 +177,19 @@ def page(rows: dict[str, Row], records: Records, prints: dict[str, str]) -> str:
         made = [run for run in runs if run is not None]
         if made:
             lines.append(line(name, row, made, prints[name]))
-    return "\n".join(lines + side_by_side(rows, records)) + "\n"
+    return "\n".join(lines + side_by_side(rows, records, prints)) + "\n"
 
 
-def side_by_side(rows: dict[str, Row], records: Records) -> list[str]:
-    """A table of medians, ours and the peers', of the environments that both have played as long; none: no lines."""
+def side_by_side(rows: dict[str, Row], records: Records, prints: dict[str, str]) -> list[str]:
+    """A table of medians, ours and the peers', of the environments that both have played as long; none: no lines.
+
+    Old records are left out: they may have been scored otherwise.
+    """
     games: dict[tuple[str, int], dict[str, str]] = {}
     with_peers: set[tuple[str, int]] = set()
     for name, row in rows.items():
-        returns = [run["return"] for seed in row["seeds"] if (run := records.get(name, {}).get(str(seed)))]
+        runs = [records.get(name, {}).get(str(seed)) for seed in row["seeds"]]
+        returns = [run["return"] for run in runs if run and run["fingerprint"] == prints[name]]
         if row["threshold"] is None and returns:
             who = f"{row.get('peer', '')} {row['algo']}".strip()
             game, seeds = (row["env"], row["budget"]), f" ({len(returns)} of {len(row['seeds'])} seeds)"
@@ -190,7 +204,8 @@ def side_by_side(rows: dict[str, Row], records: Records) -> list[str]:
         "",
         "## Side by side",
         "",
-        "Median returns of the rows above: torso, width, batch, replay and updates are the same, algorithms are not.",
+        "Median returns of the rows above that are not old: torso, width, batch, replay and updates are the same,",
+        "algorithms are not.",
         "",
     ]
     lines += [f"| environment | env steps | {' | '.join(sides)} |", "|---" * (len(sides) + 2) + "|"]

@@ -1,10 +1,11 @@
 """stable-baselines3's DQN, or sb3-contrib's QR-DQN, on MinAtar with the settings of a config of ours: for learn.py.
 
-    PEERS/bin/python scripts/bench/sb3_dqn.py SETTINGS.json FOLDER --seed 0 [--minutes 8]
+    PEERS/bin/python scripts/bench/sb3_dqn.py SETTINGS.json FOLDER --seed 0 [--minutes 8] [--scored-from 750000]
 
 The algorithm is the config's, `dqn` or `qr_dqn`. It goes on from what FOLDER has, and ends with its budget or after so
-many minutes, then with all that the next piece needs in FOLDER. The last line is JSON: `env_steps`, `seconds` (of
-learning, over all pieces) and, at the end of the budget, `return`, the mean of 100 greedy episodes.
+many minutes, then with all that the next piece needs in FOLDER. From --scored-from env steps on, else at the end of the
+budget, it is evaluated every manage.eval_period steps. The last line is JSON: `env_steps`, `seconds` (of learning, over
+all pieces) and `returns`, the mean of each evaluation's greedy episodes.
 """
 
 import argparse
@@ -23,7 +24,6 @@ from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 
-EPISODES = 100
 KINDS = {"dqn": DQN, "qr_dqn": QRDQN}
 
 
@@ -39,14 +39,24 @@ class Small(BaseFeaturesExtractor):
         return self.layers(obs.permute(0, 3, 1, 2))
 
 
-class Until(BaseCallback):
-    """Ends learning at a time of `perf_counter`."""
+class Scoring(BaseCallback):
+    """Adds an evaluation's mean to `returns` every so many steps, the first at `start`; ends at a time `end`.
 
-    def __init__(self, end: float) -> None:
+    `seconds` are those that evaluations took; the times are of `perf_counter`.
+    """
+
+    def __init__(self, settings: dict[str, Any], seed: int, returns: list[float], start: int, end: float) -> None:
         super().__init__()
-        self.end = end
+        self.period, self.episodes = settings["manage"]["eval_period"], settings["manage"]["eval_episodes"]
+        self.returns, self.start, self.end, self.seconds = returns, start, end, 0.0
+        self.make_envs = lambda: envs(settings, 20, 10**6 + seed)
 
     def _on_step(self) -> bool:
+        if self.num_timesteps >= self.start + len(self.returns) * self.period:
+            began = time.perf_counter()
+            mean, _ = evaluate_policy(self.model, self.make_envs(), self.episodes, warn=False)
+            self.returns.append(float(mean))
+            self.seconds += time.perf_counter() - began
         return time.perf_counter() < self.end
 
 
@@ -97,6 +107,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=float("inf"))
     parser.add_argument("--after", type=int, default=0, help="steps of a new run before the clock starts")
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--scored-from", type=int)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     register_envs()
@@ -108,21 +119,19 @@ def main() -> None:
         dqn.load_replay_buffer(args.folder / "replay")
     else:
         args.folder.mkdir(parents=True, exist_ok=True)
-        done, dqn = {"env_steps": 0, "seconds": 0.0}, model(settings, args.seed)
+        done, dqn = {"env_steps": 0, "seconds": 0.0, "returns": []}, model(settings, args.seed)
         if args.after:
             dqn.learn(args.after)
     budget = settings["total_env_steps"]
-    started = time.perf_counter()
-    end = started + 60 * args.minutes
     if done["env_steps"] < budget:
-        dqn.learn(budget - done["env_steps"], Until(end), reset_num_timesteps=False)
-        done = {"env_steps": dqn.num_timesteps, "seconds": done["seconds"] + time.perf_counter() - started}
+        started = time.perf_counter()
+        scoring = Scoring(settings, args.seed, done["returns"], args.scored_from or budget, started + 60 * args.minutes)
+        dqn.learn(budget - done["env_steps"], scoring, reset_num_timesteps=False)
+        seconds = done["seconds"] + time.perf_counter() - started - scoring.seconds
+        done = {"env_steps": dqn.num_timesteps, "seconds": seconds, "returns": scoring.returns}
         dqn.save(args.folder / "model")
         dqn.save_replay_buffer(args.folder / "replay")
         state.write_text(json.dumps(done))
-    if done["env_steps"] >= budget and time.perf_counter() < end:
-        mean, _ = evaluate_policy(dqn, envs(settings, 20, 10**6 + args.seed), EPISODES, warn=False)
-        done["return"] = float(mean)
     print(json.dumps(done))
 
 

@@ -96,22 +96,26 @@ def test_a_row_without_a_threshold_shows_what_it_ended_with():
 
 def test_ours_and_the_peers_stand_side_by_side_where_both_have_played_as_long():
     def made(*returns):
-        return {str(seed): {"return": one, "env_steps": 1, "seconds": 1} for seed, one in enumerate(returns)}
+        marked = {"env_steps": 1, "seconds": 1, "fingerprint": "new"}
+        return {str(seed): {"return": one, **marked} for seed, one in enumerate(returns)}
 
     game = {"env": "Breakout", "threshold": None, "budget": 1_000_000, "seeds": [0, 1, 2], "algo": "dqn"}
     rows = {"ours": game, "theirs": game | {"peer": "sb3"}, "iqn": game | {"algo": "iqn"}}
     rows |= {"short": game | {"budget": 1000}, "alone": game | {"env": "Freeway"}, "not made": game | {"algo": "c51"}}
     records = {"ours": made(11.9, 11.8, 9.3), "theirs": made(12.0, 12.2), "short": made(1.0), "alone": made(2.0)}
-    assert learn.side_by_side(rows, records | {"iqn": made(13.5)})[-3:] == [
+    prints = dict.fromkeys(rows, "new")
+    iqn = made(13.5, 90.0)
+    iqn["1"]["fingerprint"] = "old"
+    assert learn.side_by_side(rows, records | {"iqn": iqn}, prints)[-3:] == [
         "| environment | env steps | dqn | sb3 dqn | iqn |",
         "|---|---|---|---|---|",
         "| Breakout | 1,000,000 | 11.8 | 12.1 (2 of 3 seeds) | 13.5 (1 of 3 seeds) |",
     ]
-    assert learn.side_by_side({"alone": rows["alone"]}, records) == []
+    assert learn.side_by_side({"alone": rows["alone"]}, records, prints) == []
 
 
 def fake_run(monkeypatch, folder, *summaries):
-    """Commands that `learn.run` is given; each leaves a summary where a run would."""
+    """Commands that `learn.run` is given; each leaves a summary where a run would, and the same evaluations."""
     commands, left = [], list(summaries)
 
     def run(command):
@@ -120,13 +124,14 @@ def fake_run(monkeypatch, folder, *summaries):
         place.mkdir(parents=True, exist_ok=True)
         (place / "run.json").touch()
         (place / "summary.json").write_text(json.dumps(left.pop(0)))
+        (place / "eval.csv").write_text("env_steps,mean\n10000,100.0\n40000,4.0\n45064,8.0\n50000,3.14\n")
 
     monkeypatch.setattr(learn, "run", run)
     return commands
 
 
 SUMMARY = {"env_steps": 20_000, "time_to_return_env_steps": None, "time_to_return_s": None, "wall_s": 61.2}
-DONE = SUMMARY | {"env_steps": 50_000, "wall_s": 150.6, "final_return": 3.14, "best_return": 9.0}
+DONE = SUMMARY | {"env_steps": 50_000, "wall_s": 150.6, "best_return": 9.0}
 
 
 def test_a_run_goes_on_piece_by_piece_to_its_budget(tmp_path, monkeypatch):
@@ -137,6 +142,30 @@ def test_a_run_goes_on_piece_by_piece_to_its_budget(tmp_path, monkeypatch):
     begun = tmp_path / "CartPole-v1/dqn-single/1"
     values = ["env=CartPole-v1", "algo=dqn", "mode=single", "total_env_steps=50000", "seed=7", f"output_dir={tmp_path}"]
     assert commands == [[*values, "stop.wall_s=60.0"], [f"resume={begun}", "stop.wall_s=60.0"]]
+
+
+def test_evaluations_count_from_where_the_row_says(tmp_path, monkeypatch):
+    fake_run(monkeypatch, tmp_path, DONE)
+    row = ROW | {"threshold": None, "scored_from": 40_000}
+    assert learn.play(row, [], 0, tmp_path, float("inf"))["return"] == 5.0  # (4 + 8 + 3.14) / 3
+
+
+def test_a_peer_counts_from_the_same_step_and_goes_on_until_it_is_done(tmp_path, monkeypatch):
+    said = [
+        {"env_steps": 20_000, "seconds": 9.0, "returns": []},
+        {"env_steps": 50_000, "seconds": 99.6, "returns": [4, 6]},
+    ]
+    commands = []
+    monkeypatch.setattr(learn, "peer_python", lambda venv: venv / "bin/python")
+    monkeypatch.setattr(learn, "run", lambda command: commands.append(command) or f"...\n{json.dumps(said.pop(0))}\n")
+    for extra in ({"scored_from": 40_000}, {"scored_from": None}):
+        said_now = list(said)
+        row = ROW | {"threshold": None, "peer": "sb3"} | extra
+        made = [learn.play_peer(row, ["mode=single"], 7, tmp_path, 1.0, tmp_path) for _ in range(2)]
+        assert made == [None, {"return": 5.0, "env_steps": 50_000, "seconds": 100}]
+        said = said_now
+    starts = [command[command.index("--scored-from") + 1] for command in commands]
+    assert starts == ["40000", "40000", "50000", "50000"]
 
 
 def test_a_run_that_reached_its_threshold_is_over(tmp_path, monkeypatch):
