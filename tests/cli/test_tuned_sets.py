@@ -53,8 +53,17 @@ def test_on_minatar_they_have_the_pace_and_network_of_dqn(algo, game):
     own, base = (make_config(f"env=MinAtar-{game}", f"algo={name}") for name in (algo, "dqn"))
     for group in ("network", "orchestrator", "worker", "trainer", "manage"):
         assert getattr(own, group) == getattr(base, group)
-    assert (own.algo.lr, own.algo.target_period) == (base.algo.lr, base.algo.target_period)
+    assert own.algo.lr == base.algo.lr
     assert (own.algo.double, own.algo.noisy) == ((True, True) if algo == "rainbow" else (False, False))
+    lasts = algo == "rainbow" and game in ("Asterix", "Freeway", "Seaquest")
+    assert own.algo.target_period == (250 if lasts else base.algo.target_period)
+
+
+@pytest.mark.parametrize(("game", "steps", "alpha"), [("Asterix", 1, 0), ("Freeway", 3, 0.5), ("Seaquest", 3, 0.5)])
+def test_where_episodes_last_values_of_rainbow_begin_at_0(game, steps, alpha):
+    config = make_config(f"env=MinAtar-{game}", "algo=rainbow")
+    assert (config.algo.v_min, config.algo.v_max) == (-10, 10)
+    assert (config.algo.n_step, config.replay.alpha) == (steps, alpha)
 
 
 @pytest.mark.parametrize(("algo", "tuned"), [("rainbow", "c51-CartPole-v1"), ("c51", "rainbow-CartPole-v1")])
