@@ -1,0 +1,130 @@
+"""Whether our DQN and QR-DQN learn what stable-baselines3's and sb3-contrib's learn from the same batches.
+
+    PEERS/bin/python scripts/bench/sb3_equal.py RUN/config.yaml [--updates 2000] [--seed 0]
+
+RUN is one of MinAtar by DQN or QR-DQN, however short. Both begin with our weights and learn from the same batches of a
+random player's rows. Each time the target network is copied, a line of JSON says how far `apart` their values of 512
+states are at most, and how large the largest value is.
+"""
+
+import argparse
+import json
+import sys
+from dataclasses import fields
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from minatar.gym import register_envs
+from sb3_dqn import envs, model
+from stable_baselines3.common.logger import Logger
+from stable_baselines3.common.type_aliases import ReplayBufferSamples
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from drl_cli.algos.base import Counts
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.types import ActionSpec, Column, EnvSpec
+from drl_cli.utils.group import Context
+
+Rows = dict[str, np.ndarray]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("config", type=Path)
+    parser.add_argument("--updates", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    register_envs()
+    settings = yaml.safe_load(args.config.read_text())
+    period, size = settings["algo"]["target_period"], settings["trainer"]["batch_size"]
+    rows = random_play(settings, args.seed)
+    theirs, ours = model(settings, args.seed), learner(settings, rows, args.seed)
+    theirs.set_logger(Logger(None, []))
+    theirs.replay_buffer = Given(rows)
+    online, target = networks(theirs)
+    online.load_state_dict(weights(ours, theirs))
+    target.load_state_dict(online.state_dict())
+    rng, obs = np.random.default_rng(args.seed), torch.from_numpy(rows["obs"][:512]).float()
+    for start in range(0, args.updates, period):
+        drawn = rng.integers(0, len(rows["action"]), (min(period, args.updates - start), size))
+        theirs.replay_buffer.drawn = iter(drawn)
+        theirs.train(len(drawn), size)
+        for i, slots in enumerate(drawn):
+            batch = {name: torch.from_numpy(column[slots]) for name, column in rows.items()}
+            ours.learn(batch, Counts(opt_steps=start + i, env_steps=0))
+        with torch.no_grad():
+            value = online(obs)
+            target.load_state_dict(weights(ours, theirs))
+            apart = (target(obs) - value).abs().max().item()
+        target.load_state_dict(online.state_dict())  # theirs is copied here; ours has just been, by its own count
+        said = {"updates": start + len(drawn), "apart": apart, "largest_value": value.abs().max().item()}
+        print(json.dumps(said), flush=True)
+
+
+def random_play(settings: dict[str, Any], seed: int, steps: int = 20_000) -> Rows:
+    """Transitions of a random player, by the columns of our batches."""
+    env, rng = envs(settings, 1, seed), np.random.default_rng(seed)
+    obs, seen = env.reset(), []
+    for action in rng.integers(0, env.action_space.n, steps):
+        after, reward, done, infos = env.step([action])
+        ended = done[0] and not infos[0].get("TimeLimit.truncated", False)
+        last = infos[0]["terminal_observation"] if done[0] else after[0]
+        seen.append((obs[0], action, reward[0], last, 0.0 if ended else settings["algo"]["gamma"]))
+        obs = after
+    columns = [np.stack(column) for column in zip(*seen, strict=True)]
+    columns[2], columns[4] = columns[2].astype(np.float32), columns[4].astype(np.float32)
+    return dict(zip(("obs", "action", "reward", "next_obs", "discount"), columns, strict=True))
+
+
+def learner(settings: dict[str, Any], rows: Rows, seed: int) -> Any:
+    """Our Algorithm."""
+    algo, network = settings["algo"], settings["network"]
+    module = import_module(f"drl_cli.algos.{algo['name']}")
+    actions = int(rows["action"].max()) + 1
+    spec = EnvSpec("", Column(rows["obs"].shape[1:], "bool"), ActionSpec("discrete", actions, f"Discrete({actions})"))
+    config = module.Config(**{field.name: algo[field.name] for field in fields(module.Config)})
+    layers = NetworkConfig(tuple(network["hidden"]), network["activation"], network["init"])
+    return module.Algorithm(config, layers, spec, seed, Context(torch.device("cpu")))
+
+
+class Given:
+    """A replay buffer of stable-baselines3's which gives the rows that `drawn` says."""
+
+    def __init__(self, rows: Rows) -> None:
+        self.rows, self.drawn = rows, iter(())
+
+    def sample(self, batch_size: int, env: Any = None) -> ReplayBufferSamples:
+        slots = next(self.drawn)
+        assert len(slots) == batch_size
+        part = {name: torch.from_numpy(column[slots]) for name, column in self.rows.items()}
+        action, reward, discount = (part[name].unsqueeze(1) for name in ("action", "reward", "discount"))
+        ended = (discount == 0).float()
+        return ReplayBufferSamples(part["obs"].float(), action, part["next_obs"].float(), ended, reward, None)
+
+
+def networks(theirs: Any) -> list[torch.nn.Module]:
+    """Theirs: online and target."""
+    name = "q_net" if hasattr(theirs.policy, "q_net") else "quantile_net"
+    return [getattr(theirs.policy, name), getattr(theirs.policy, f"{name}_target")]
+
+
+def weights(ours: Any, theirs: Any) -> dict[str, torch.Tensor]:
+    """Our online network as the state of theirs: the torso's as it is, layers of the head transposed."""
+    flat = torch.cat([ours.params[name].flat for name in ("torso", "online")])
+    state, start = {}, 0
+    for name, tensor in networks(theirs)[0].state_dict().items():
+        part = flat[start : start + tensor.numel()]
+        start += tensor.numel()
+        state[name] = part.view(tensor.shape[::-1]).t() if tensor.ndim == 2 else part.view(tensor.shape)
+    *_, weight, bias = state  # our outputs are [actions, quantiles], theirs [quantiles, actions]
+    order = torch.arange(len(state[bias])).view(theirs.action_space.n, -1).t().flatten()
+    return state | {weight: state[weight][order], bias: state[bias][order]}
+
+
+if __name__ == "__main__":
+    main()
