@@ -113,7 +113,7 @@ def test_what_is_not_allowed_is_never_done(learn, algo, part):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("memory", ["lstm", "gru"])
-@pytest.mark.parametrize(("steps", "algo"), [(8000, CUE_DQN), (16000, CUE_PPO)], ids=["dqn", "ppo"])
+@pytest.mark.parametrize(("steps", "algo"), [(8000, CUE_DQN), (32_000, CUE_PPO)], ids=["dqn", "ppo"])
 def test_what_was_seen_once_is_remembered(learn, steps, algo, memory):
     assert learn(steps, *algo, f"network.memory={memory}")["mean"] == 1.0
 
