@@ -29,7 +29,10 @@ SAC = (
     *("orchestrator.min_inserts=256", "worker.envs=16", "worker.block_rows=64"),
 )
 CUE = (f"{PROBES}Cue-v0", "+env.kwargs.delay=3", "network.memory_size=16")
-CUE_PPO = (*CUE, *PPO, "algo.minibatch_size=128", "trainer.batch_size=512", "algo.seq_len=4", "algo.gamma=0.99")
+CUE_PPO = (
+    *(*CUE, *PPO, "algo.minibatch_size=128", "trainer.batch_size=512", "algo.seq_len=4", "algo.gamma=0.99"),
+    *("algo.lr=5e-3", "optimizer.schedule=linear", "algo.entropy_coef=0.1"),
+)
 CUE_DQN = (
     *(*CUE, *DQN, "replay=sequences", "replay.capacity=4000", "replay.seq_len=4", "replay.burn_in=0"),
     *("replay.overlap=0", "algo.lr=5e-3", "algo.epsilon_steps=3000"),
