@@ -84,6 +84,7 @@ def resume_sweep(folder: Path, ours: Mapping[str, str], rest: Sequence[str]) -> 
         configs = check_jobs(sweep, jobs, for_all(ours))
         if is_dry_run(ours, f"{len(jobs)} jobs; all checks passed"):
             return DONE
+        sweep.save()  # where the sweep was killed, jobs may have ended after it
         if jobs:
             run_jobs(sweep, jobs, configs)
         return close(sweep)

@@ -307,6 +307,19 @@ def test_a_damaged_sweep_is_said_to_be(begun):
     assert raised.value.exit_code == 8
 
 
+def test_jobs_that_ended_after_a_sweep_was_killed_are_said_to_be_done(begun, tmp_path):
+    for job in begun.jobs:
+        job.is_running = True
+        run = tmp_path / str(job.number)
+        run.mkdir()
+        (run / "summary.json").write_text('{"exit_code": 0, "env_steps": 1000}')
+        begun.file(job).write_text(json.dumps({"run": str(run)}))
+    begun.save()
+    assert [row["status"] for row in rows(tmp_path)] == ["running"] * 2
+    assert run_sweep(read_command(["-m", "resume=latest"])) == 0
+    assert [row["status"] for row in rows(tmp_path)] == ["done"] * 2
+
+
 def test_what_is_left_can_be_checked_without_a_run(begun, capsys):
     begun.jobs[0].exit_code = 0
     begun.save()
