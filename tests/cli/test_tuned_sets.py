@@ -59,10 +59,12 @@ def test_on_minatar_they_have_the_pace_and_network_of_dqn(algo, game):
     assert own.algo.target_period == (250 if lasts else base.algo.target_period)
 
 
-@pytest.mark.parametrize(("game", "steps", "alpha"), [("Asterix", 1, 0), ("Freeway", 3, 0.5), ("Seaquest", 1, 0)])
-def test_where_episodes_last_values_of_rainbow_begin_at_0(game, steps, alpha):
+@pytest.mark.parametrize(
+    ("game", "most", "steps", "alpha"), [("Asterix", 10, 1, 0), ("Freeway", 10, 3, 0.5), ("Seaquest", 5, 1, 0)]
+)
+def test_where_episodes_last_values_of_rainbow_begin_at_0(game, most, steps, alpha):
     config = make_config(f"env=MinAtar-{game}", "algo=rainbow")
-    assert (config.algo.v_min, config.algo.v_max) == (-10, 10)
+    assert (config.algo.v_min, config.algo.v_max) == (-most, most)
     assert (config.algo.n_step, config.replay.alpha) == (steps, alpha)
 
 
