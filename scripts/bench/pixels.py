@@ -24,20 +24,21 @@ from runs import QUIET, Line, spread, watch
 
 PEER = Path(__file__).with_name("sb3_dqn.py")
 WARM = 500  # updates before
+DQN = ("algo=dqn", "algo.loss=huber")  # theirs has no other loss
 
 
 def ours(env: str, seconds: float, *overrides: str, warm: str = "perf/opt_steps") -> dict[str, float]:
     def is_warm(lines: list[Line]) -> bool:
         return bool(lines) and lines[-1][warm] >= WARM
 
-    return watch([f"env={env}", "algo=dqn", *QUIET, *overrides], seconds, is_warm)["rates"]
+    return watch([f"env={env}", *DQN, *QUIET, *overrides], seconds, is_warm)["rates"]
 
 
 def tuned(env: str) -> dict[str, Any]:  # Any: values of the config
     from drl_cli.cli.compose import compose
     from drl_cli.cli.settings import to_yaml_keys
 
-    return to_yaml_keys(compose([f"env={env}", "algo=dqn", "mode=single"]))
+    return to_yaml_keys(compose([f"env={env}", *DQN, "mode=single"]))
 
 
 def trainer_alone(env: str, seconds: float) -> dict[str, float]:

@@ -2,10 +2,10 @@
 
     PEERS/bin/python scripts/bench/sb3_equal.py RUN/config.yaml [--updates 2000] [--seed 0] [--single]
 
-RUN is one of MinAtar by DQN or QR-DQN, however short. Both begin with our weights and learn from the same batches of a
-random player's rows, in double precision: rounding to single, as runs do, grows to hundredths on some seeds (`--single`
-shows it). Each time the target network is copied, a line of JSON says how far `apart` their values of 512 states are at
-most, and how large the largest value is.
+RUN is one of MinAtar by DQN with `algo.loss=huber`, or by QR-DQN, however short. Both begin with our weights and
+learn from the same batches of a random player's rows, in double precision: rounding to single, as in runs, grows to
+0.01 and more on some seeds (`--single` shows it). Each time the target network is copied, a line of JSON says how far
+`apart` their values of 512 states are at most, and how large the largest value is.
 """
 
 import argparse
