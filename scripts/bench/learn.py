@@ -269,7 +269,9 @@ def main() -> None:
         record["fingerprint"] = prints[name]
         print(name, seed, record, flush=True)
         if RECORDS.exists():
-            records.update(json.loads(RECORDS.read_text()))  # another that runs beside may have added some
+            latest = json.loads(RECORDS.read_text())  # another that runs beside may have added some, or dropped them
+            records.clear()
+            records.update(latest)
         records.setdefault(name, {})[str(seed)] = record
         RECORDS.write_text(json.dumps(records, indent=1, sort_keys=True) + "\n")
         PAGE.write_text(page(rows, records, prints))

@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("config", type=Path)
     parser.add_argument("--updates", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--single", action="store_true", help="precision")
+    parser.add_argument("--single", action="store_true", help="in single precision, as runs are")
     args = parser.parse_args()
     torch.set_num_threads(1)
     if not args.single:
@@ -89,7 +89,7 @@ def random_play(settings: dict[str, Any], seed: int, steps: int = 20_000) -> Row
         seen.append((obs[0], action, reward[0], last, 0.0 if ended else settings["algo"]["gamma"]))
         obs = after
     columns = [np.stack(column) for column in zip(*seen, strict=True)]
-    real = np.float64 if torch.get_default_dtype() == torch.float64 else np.float32
+    real = torch.empty(0).numpy().dtype
     columns[2], columns[4] = columns[2].astype(real), columns[4].astype(real)
     return dict(zip(("obs", "action", "reward", "next_obs", "discount"), columns, strict=True))
 

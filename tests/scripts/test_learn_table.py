@@ -175,3 +175,24 @@ def test_a_run_that_reached_its_threshold_is_over(tmp_path, monkeypatch):
     assert learn.play(*given) == {"return": 480.0, "env_steps": 20_000, "seconds": 30}
     assert commands[0][-1] == "stop.return=475"
     assert learn.play(*given) == {"return": 9.0, "env_steps": None, "seconds": None}
+
+
+def test_a_record_is_added_to_what_the_file_says_by_then(tmp_path, monkeypatch):
+    table, records = tmp_path / "learn.yaml", tmp_path / "results.json"
+    table.write_text(yaml.safe_dump({"common": [], "rows": {"new": ROW | {"seeds": [5]}, "dqn": ROW}}))
+    records.write_text(json.dumps(RECORDS))
+    added = {"seeds of another": {"0": RECORDS["dqn"]["0"]}}
+
+    def play(row, common, seed, folder, piece):
+        folder.mkdir(parents=True)
+        records.write_text(json.dumps(added))  # meanwhile a row was renamed
+        return {"return": 1.0, "env_steps": None, "seconds": 2}
+
+    for name, value in {"TABLE": table, "RECORDS": records, "PAGE": tmp_path / "page", "UNFINISHED": tmp_path}.items():
+        monkeypatch.setattr(learn, name, value)
+    monkeypatch.setattr(learn, "fingerprint", lambda row, common: "a.b.c")
+    monkeypatch.setattr(learn, "play", play)
+    monkeypatch.setattr(sys, "argv", ["learn.py", "--row", "new"])
+    learn.main()
+    made = {"5": {"return": 1.0, "env_steps": None, "seconds": 2, "fingerprint": "a.b.c"}}
+    assert json.loads(records.read_text()) == added | {"new": made}
