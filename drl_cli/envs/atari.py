@@ -9,8 +9,9 @@ from gymnasium.spaces import Box, Discrete
 from gymnasium.utils import seeding
 
 from drl_cli.envs.area import AreaResize
-from drl_cli.envs.config import EnvError
+from drl_cli.envs.kwargs import check_choice, check_number
 from drl_cli.types import Array, FrameStack, State
+from drl_cli.utils.ranges import Range
 
 SIZE = 84
 """Pixels: each side of a frame."""
@@ -46,7 +47,8 @@ class Atari(gymnasium.Env[Array, Any]):
     that step as from the last one of an episode, although the game goes on. Episodes are whole games; one of more than
     `max_frames` is truncated.
 
-    Raises EnvError for a protocol that there isn't.
+    `mode` and `difficulty` are switches of the console; which there are is the game's. Raises EnvError for values that
+    there aren't.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012  # as Gymnasium has it
@@ -69,17 +71,26 @@ class Atari(gymnasium.Env[Array, Any]):
     ) -> None:
         from ale_py import ALEInterface, LoggerMode, roms
 
-        if protocol not in PROTOCOLS:
-            raise EnvError(f"env.kwargs.protocol={protocol}: there are {', '.join(PROTOCOLS)}")
+        check_choice("protocol", protocol, tuple(PROTOCOLS))
         plain = PROTOCOLS[protocol]
         self.noop_max = plain.noop_max if noop_max is None else noop_max
+        sticky = plain.sticky if sticky is None else sticky
+        check_number("sticky", sticky, Range(0, 1), is_whole=False)
+        check_number("noop_max", self.noop_max, Range(0))
+        for name, value in {"frameskip": frameskip, "stack": stack, "max_frames": max_frames}.items():
+            check_number(name, value, Range(1))
         self.episodic_life = plain.episodic_life if episodic_life is None else episodic_life
         self.frameskip, self.mode, self.difficulty, self.render_mode = frameskip, mode, difficulty, render_mode
         self._rom = roms.get_rom_path(game)
         ALEInterface.setLoggerMode(LoggerMode.Error)
         self._ale = ALEInterface()
-        self._ale.setFloat("repeat_action_probability", plain.sticky if sticky is None else sticky)
+        self._ale.setFloat("repeat_action_probability", sticky)
         self._ale.setInt("max_num_frames_per_episode", max_frames)
+        self._ale.loadROM(self._rom)
+        if mode is not None:
+            check_choice("mode", mode, self._ale.getAvailableModes())
+        if difficulty is not None:
+            check_choice("difficulty", difficulty, self._ale.getAvailableDifficulties())
         self._seed(None)
         is_full = plain.full_action_set if full_action_set is None else full_action_set
         self._actions = self._ale.getLegalActionSet() if is_full else self._ale.getMinimalActionSet()

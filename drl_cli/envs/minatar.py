@@ -10,7 +10,9 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
+from drl_cli.envs.kwargs import check_number
 from drl_cli.types import Array, State
+from drl_cli.utils.ranges import Range
 
 PIXELS = 16
 """Each side of a cell in a picture."""
@@ -30,7 +32,7 @@ class MinAtar(gymnasium.Env[Array, Any]):
     With probability `sticky` a step repeats the action before it. With `ramping` the games that know it get more
     difficult with time. `minimal_actions` leaves out the actions, of 6, that have no effect in this game. Equal seeds
     and actions give what the package's own Gymnasium environment gives; made without that, a worker needs no plotting
-    packages in memory, and an episode can be brought back.
+    packages in memory, and an episode can be brought back. Raises EnvError for a `sticky` that is no probability.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012  # as Gymnasium has it
@@ -44,6 +46,7 @@ class MinAtar(gymnasium.Env[Array, Any]):
         minimal_actions: bool = True,
         render_mode: str | None = None,
     ) -> None:
+        check_number("sticky", sticky, Range(0, 1), is_whole=False)
         self.sticky, self.render_mode = sticky, render_mode
         self._game: Any = _module(game).Env(ramping=ramping)  # Any: it has no types
         self._actions = self._game.minimal_action_set() if minimal_actions else list(range(6))

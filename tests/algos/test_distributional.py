@@ -251,6 +251,20 @@ def test_a_risk_measure_is_the_mean_over_distorted_quantiles(module, risk, level
         assert (value < mean).all() if module is c51 and (risk == "cvar" or level < 0) else not np.allclose(value, mean)
 
 
+def test_a_risk_measure_is_finite_where_rounding_takes_the_mass_above_1():
+    logits = np.random.default_rng(0).normal(size=(64, 3 * 7)).astype(np.float32)
+    policy = make_policy(c51, make(c51), risk="power", risk_level=-1.5)  # a power of 2.5
+    assert (policy.distribution(logits).cumsum(-1)[..., -1] > 1).any()
+    assert np.isfinite(policy.expected(logits)).all()
+
+
+@every
+def test_dueling_begins_with_outputs_as_large_as_without(module):
+    """Half of the weights count for each output: they are drawn from U(-1, 1) / sqrt(the half)."""
+    last = make(module, dueling=True).online.mlp.networks[0][-2]
+    assert 0.8 / 12**0.5 < float(last.abs().max()) <= 1 / 12**0.5
+
+
 @every
 def test_all_options_together_keep_the_contract(module):
     options = ("dueling=true", "noisy=true", "soft_temperature=0.1", "munchausen=0.9", "tau=0.1", "risk=cvar")

@@ -1,6 +1,7 @@
 """Atari games: Gymnasium's preprocessing frame by frame, lives, protocols, and episodes that are brought back."""
 
 import hashlib
+import re
 from itertools import pairwise
 
 import gymnasium
@@ -67,6 +68,18 @@ def test_frames_are_those_that_gymnasiums_were(game, digest):
     assert seen.hexdigest()[:16] == digest
 
 
+@pytest.mark.parametrize(("game", "kwargs"), [("Breakout", {}), ("Pong", {"mode": 1, "difficulty": 3})])
+def test_rewards_and_ends_are_those_of_the_console(game, kwargs):
+    """Beside ale_py's own environment, which neither pools, stacks nor begins by doing nothing."""
+    plain = {"frameskip": 4, "repeat_action_probability": 0.0, "full_action_space": False}
+    theirs = gymnasium.make(f"ale_py:ALE/{game}-v5", **plain, **kwargs)
+    ours = make(game, noop_max=0, **kwargs)
+    played = [[given[1:4] for given in walk(env, 1000)] for env in (ours, theirs)]
+    assert played[0] == played[1]
+    assert {np.sign(reward) for reward, *_ in played[0]} == ({0, 1} if game == "Breakout" else {0, -1})
+    assert any(terminated for _, terminated, _ in played[0])
+
+
 def test_an_observation_is_not_changed_afterwards():
     env = make()
     seen = [env.reset(seed=0)[0]]
@@ -105,8 +118,25 @@ def test_protocols_and_their_parts():
     assert (mixed.action_space.n, mixed._ale.getFloat("repeat_action_probability")) == (4, 0.0)
     assert (mixed.noop_max, mixed.episodic_life) == (5, True)
     assert make(stack=2, frameskip=2).observation_space.shape == (2, 84, 84)
-    with pytest.raises(EnvError, match=r"env.kwargs.protocol=other: there are nature, machado"):
-        make(protocol="other")
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "answer"),
+    [
+        ({"protocol": "other"}, "env.kwargs.protocol=other: there are nature, machado"),
+        ({"mode": 99}, "env.kwargs.mode=99: there are 0, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44"),
+        ({"difficulty": 2}, "env.kwargs.difficulty=2: there are 0, 1"),
+        ({"sticky": 2}, "env.kwargs.sticky: must be >= 0 and <= 1, got 2"),
+        ({"sticky": "a"}, "env.kwargs.sticky: must be a number, got 'a'"),
+        ({"noop_max": -1}, "env.kwargs.noop_max: must be >= 0, got -1"),
+        ({"frameskip": 0}, "env.kwargs.frameskip: must be >= 1, got 0"),
+        ({"stack": True}, "env.kwargs.stack: must be a whole number, got True"),
+        ({"max_frames": 0.5}, "env.kwargs.max_frames: must be a whole number, got 0.5"),
+    ],
+)
+def test_values_that_there_are_not_are_refused(kwargs, answer):
+    with pytest.raises(EnvError, match=f"^{re.escape(answer)}$"):
+        make(**kwargs)
 
 
 def test_a_long_game_is_truncated():

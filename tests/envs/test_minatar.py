@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from drl_cli.envs.batch import EnvBatch
-from drl_cli.envs.config import EnvConfig
+from drl_cli.envs.config import EnvConfig, EnvError
 from drl_cli.envs.games import games
 from drl_cli.envs.make import build, read_spec
 from drl_cli.networks.images import Image, image
@@ -81,6 +81,12 @@ def test_an_action_may_be_repeated_or_not():
 
     assert walls(0.0) == [3, 2, 3, 4, 3]
     assert walls(1.0) == [4] * 5  # nothing, which was before the first
+
+
+@pytest.mark.parametrize("sticky", [-0.1, 2, "a"])
+def test_a_sticky_that_is_no_probability_is_refused(sticky):
+    with pytest.raises(EnvError, match=r"^env\.kwargs\.sticky: must be "):
+        build(config(sticky=sticky))
 
 
 def test_the_board_in_colour():
