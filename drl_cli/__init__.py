@@ -6,10 +6,10 @@ From Python there are `load`, which gives a run's trained policy, and `train`. I
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from drl_cli.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from drl_cli.deploy.policy import TrainedPolicy
-
-__version__ = "0.1.0"
 
 
 def load(run: str = "latest", checkpoint: str | int = "best", output_dir: str = "outputs") -> "TrainedPolicy":
@@ -18,7 +18,7 @@ def load(run: str = "latest", checkpoint: str | int = "best", output_dir: str = 
     `run` is a path, `latest`, a glob or the start of a run id below output_dir, `checkpoint` is best, last, a number of
     env steps or the name of a checkpoint's folder. Raises UsageError.
     """
-    from drl_cli.cli.trained import open_trained
+    from drl_cli.deploy.trained import open_trained
 
     return open_trained(run, str(checkpoint), output_dir).policy()
 
@@ -37,7 +37,7 @@ def train(overrides: Sequence[str]) -> dict[str, Any]:
 def __getattr__(name: str) -> Any:  # Any: a class
     """The exceptions, imported when they are asked for."""
     if name == "UsageError":
-        from drl_cli.cli.errors import UsageError
+        from drl_cli.errors import UsageError
 
         return UsageError
     if name == "RunFailed":

@@ -7,10 +7,10 @@ from drl_cli.algos.base import AlgoConfig, Algorithm, Batch, Counts, Policy, Upd
 from drl_cli.algos.policy import RandomActions, TorchPolicy
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.torsos import torso
+from drl_cli.optim.group import Context
+from drl_cli.optim.optimizer import Optimizer
+from drl_cli.optim.params import Params, Refused
 from drl_cli.types import Array, Columns, EnvSpec, Last, Obs
-from drl_cli.utils.group import Context
-from drl_cli.utils.optimizer import Optimizer
-from drl_cli.utils.params import Params, Refused
 from drl_cli.utils.ranges import Count, Fraction, Natural, NonNegative, Positive, Range
 
 __all__ = [

@@ -11,6 +11,8 @@ import pytest
 from go_on import GoOn
 from graphs import TINY, make_config
 
+pytest_plugins = ["commands"]
+
 hypothesis.settings.register_profile(  # a busy machine is no failure, and equal code has equal examples
     "here", deadline=None, derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )

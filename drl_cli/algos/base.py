@@ -12,11 +12,11 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from drl_cli.networks.config import NetworkConfig
+from drl_cli.optim.group import Context
+from drl_cli.optim.optimizer import NotFinite, Optimizer
+from drl_cli.optim.params import Params, load_tensors
 from drl_cli.types import Array, Columns, EnvSpec, Last, Obs, Schema, State
-from drl_cli.utils.group import Context
 from drl_cli.utils.lazy import torch
-from drl_cli.utils.optimizer import NotFinite, Optimizer
-from drl_cli.utils.params import Params, load_tensors
 from drl_cli.utils.ranges import Count, Fraction
 from drl_cli.utils.seeding import rng_state, set_rng_state
 

@@ -13,9 +13,9 @@ import numpy as np
 from drl_cli.algos import distributional, dqn
 from drl_cli.losses.distributional import cross_entropy, project, project_numpy, risky_share, softmax_numpy
 from drl_cli.networks.config import NetworkConfig
+from drl_cli.optim.params import Refused
 from drl_cli.types import Array, Columns, EnvSpec, Last, Obs, tree
 from drl_cli.utils.lazy import torch
-from drl_cli.utils.params import Refused
 from drl_cli.utils.ranges import Range
 
 ACTIONS, TABLES, EXPLORATION = dqn.ACTIONS, dqn.TABLES, dqn.EXPLORATION

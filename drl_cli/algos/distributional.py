@@ -5,9 +5,9 @@ from typing import Literal
 
 from drl_cli.algos import dqn
 from drl_cli.networks.q_network import ValueNetwork
+from drl_cli.optim.params import Refused
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import torch
-from drl_cli.utils.params import Refused
 
 
 @dataclass(frozen=True)

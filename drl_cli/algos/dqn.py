@@ -27,11 +27,11 @@ from drl_cli.losses.value import backed_up, half_square, huber, scaled_log_polic
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.mlp import num_params
 from drl_cli.networks.q_network import ActingNetwork, ActingQNetwork, QNetwork, QShape, ValueNetwork
+from drl_cli.optim.params import Refused
+from drl_cli.optim.schedules import linear
 from drl_cli.types import ActionSpec, Array, Columns, EnvSpec, Last, Obs, tree
 from drl_cli.utils.lazy import torch
-from drl_cli.utils.params import Refused
 from drl_cli.utils.ranges import Count, Fraction, NonNegative, Range
-from drl_cli.utils.schedules import linear
 
 ACTIONS = ("discrete",)
 TABLES = ("uniform", "prioritized", "sequences")

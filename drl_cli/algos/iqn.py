@@ -18,9 +18,9 @@ from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.implicit import ActingImplicitNetwork, ImplicitNetwork, implicit_shapes
 from drl_cli.networks.mlp import num_params
 from drl_cli.networks.q_network import ActingNetwork, QNetwork, QShape, ValueNetwork
+from drl_cli.optim.params import Part
 from drl_cli.types import ActionSpec, Array, Columns, EnvSpec, Last, Obs
 from drl_cli.utils.lazy import torch
-from drl_cli.utils.params import Part
 from drl_cli.utils.ranges import Count
 
 ACTIONS, TABLES, EXPLORATION = dqn.ACTIONS, dqn.TABLES, dqn.EXPLORATION

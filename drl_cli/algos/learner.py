@@ -10,11 +10,11 @@ from drl_cli.losses.returns import n_step_windows
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import Encoder, View, action_mask, at_steps, flat_steps
 from drl_cli.networks.mlp import MLP, Shapes, mlp_shapes, num_params
+from drl_cli.optim.group import Context
+from drl_cli.optim.optimizer import Optimizer
+from drl_cli.optim.params import Params
 from drl_cli.types import EnvSpec
-from drl_cli.utils.group import Context
 from drl_cli.utils.lazy import torch
-from drl_cli.utils.optimizer import Optimizer
-from drl_cli.utils.params import Params
 from drl_cli.utils.ranges import Positive
 
 

@@ -11,10 +11,10 @@ from drl_cli.losses.policy import FORBIDDEN
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import ActingEncoder, action_mask, memory_columns
 from drl_cli.networks.mlp import mlp_numpy, mlp_shapes, split
+from drl_cli.optim.group import Context
+from drl_cli.optim.params import Params
 from drl_cli.types import Array, Columns, EnvSpec, Last, Obs, Schema, State
-from drl_cli.utils.group import Context
 from drl_cli.utils.lazy import torch
-from drl_cli.utils.params import Params
 from drl_cli.utils.torch_ops import one_thread
 
 

@@ -28,9 +28,9 @@ from drl_cli.losses.policy import (
 from drl_cli.losses.returns import gae
 from drl_cli.losses.value import half_square
 from drl_cli.networks.config import NetworkConfig
+from drl_cli.optim.optimizer import NotFinite
 from drl_cli.types import ActionSpec, Array, Column, Columns, EnvSpec, Last, Obs, Schema
 from drl_cli.utils.lazy import torch
-from drl_cli.utils.optimizer import NotFinite
 from drl_cli.utils.ranges import Count, Fraction, NonNegative, Positive
 
 ACTIONS = ("box", "discrete", "multidiscrete")

@@ -7,8 +7,8 @@ import numpy as np
 
 from drl_cli.algos.base import Batch
 from drl_cli.networks.encoder import Encoder, action_mask
+from drl_cli.optim.group import Group
 from drl_cli.types import Array
-from drl_cli.utils.group import Group
 from drl_cli.utils.lazy import torch
 
 PIECE = 512

@@ -13,8 +13,8 @@ from drl_cli.envs.actions import ActionMap
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.envpool_tasks import find_task, make_pool
 from drl_cli.envs.make import build
+from drl_cli.errors import EnvironmentFailed, RunError
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.errors import EnvironmentFailed, RunError
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.roles.worker import Worker
 from drl_cli.types import Array, EnvSpec

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from drl_cli.bench.figures import ROUNDS
 from drl_cli.bench.overrides import overridden
+from drl_cli.errors import RunError
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.errors import RunError
 
 Line = Mapping[str, float]
 ENDLESS = 1_000_000_000

@@ -12,26 +12,26 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from drl_cli.algos.lookup import refusal
 from drl_cli.bench.overrides import overridden
-from drl_cli.cli.check import check_command
-from drl_cli.cli.command_line import CommandLine, read_command
-from drl_cli.cli.compose import compose
-from drl_cli.cli.conf import groups
-from drl_cli.cli.errors import (
+from drl_cli.errors import (
     INTERRUPTED,
     RESOURCES,
     TERMINATED,
     USAGE,
+    RunError,
     UsageError,
     fail,
     nearest,
     outlive_closed_pipe,
     users_errors,
 )
-from drl_cli.cli.options import parse, usage
-from drl_cli.cli.resume import named_run, with_config_of
-from drl_cli.cli.settings import fields
+from drl_cli.runs.resume import named_run, with_config_of
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.errors import RunError
+from drl_cli.settings.check import check_command
+from drl_cli.settings.command_line import CommandLine, read_command
+from drl_cli.settings.compose import compose
+from drl_cli.settings.conf import groups
+from drl_cli.settings.options import parse, usage
+from drl_cli.settings.settings import fields
 from drl_cli.types import EnvSpec
 from drl_cli.utils.cores import num_cores
 from drl_cli.utils.ranges import Positive
@@ -74,7 +74,7 @@ def bench(args: Sequence[str]) -> None:
     """Check, measure, print; raises UsageError."""
     options, typed = read(args)
     command = with_run(typed)
-    from drl_cli.cli.preflight import preflight
+    from drl_cli.preflight.preflight import preflight
     from drl_cli.runtime.place.cluster import share_cores
 
     config = compose(command.overrides, command.config_file)
@@ -96,7 +96,7 @@ def measure(config: Config, spec: EnvSpec, options: Options, command: CommandLin
     from drl_cli.bench.sheet import Sheet
     from drl_cli.bench.suite import Suite
     from drl_cli.bench.tune import advice
-    from drl_cli.cli.preflight import pace_problems
+    from drl_cli.preflight.preflight import pace_problems
 
     cores, load = num_cores(), os.getloadavg()[0]
     print(

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from drl_cli.cli.errors import MISSING, RESOURCES, UsageError, did_you_mean, fail, outlive_closed_pipe
-from drl_cli.cli.options import parse, usage
-from drl_cli.cli.runs import find_runs
-from drl_cli.results.comparison import Comparison, compare, over_environments
-from drl_cli.results.groups import Group, grouped, name_of, pooled_keys, unshown_keys
-from drl_cli.results.run import Run
-from drl_cli.results.table import between, number, table
+from drl_cli.errors import MISSING, RESOURCES, UsageError, did_you_mean, fail, outlive_closed_pipe
+from drl_cli.runs.comparison import Comparison, compare, over_environments
+from drl_cli.runs.find import find_runs
+from drl_cli.runs.groups import Group, grouped, name_of, pooled_keys, unshown_keys
+from drl_cli.runs.run import Run
+from drl_cli.runs.table import between, number, table
+from drl_cli.settings.options import parse, usage
 
 NOT_DRAWN = "needs matplotlib, which is not installed:  pip install 'drl-cli[plot]'"
 FORMATS = (".png", ".pdf", ".svg")
@@ -62,7 +62,7 @@ def run(options: Options, is_png_asked: bool) -> None:
             write_csv(Path(options.csv), comparisons)
             print(f"curves: {options.csv}")
         if options.png is not None:
-            from drl_cli.results.figure import draw
+            from drl_cli.runs.figure import draw
 
             draw(comparisons, Path(options.png))
             print(f"figure: {options.png}")

@@ -13,11 +13,11 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.algos.lookup import algorithms, installed
-from drl_cli.cli.command_line import OVERRIDE, PLAIN_FLAGS, VALUE_FLAGS, read_command
-from drl_cli.cli.conf import default, groups, options
-from drl_cli.cli.errors import UsageError
-from drl_cli.cli.runs import all_runs
-from drl_cli.cli.settings import all_keys, config_class, fields
+from drl_cli.errors import UsageError
+from drl_cli.runs.find import all_runs
+from drl_cli.settings.command_line import OVERRIDE, PLAIN_FLAGS, VALUE_FLAGS, read_command
+from drl_cli.settings.conf import default, groups, options
+from drl_cli.settings.settings import all_keys, config_class, fields
 from drl_cli.utils.ranges import NameOrClass
 
 INSTALL = """_drl_complete() {{

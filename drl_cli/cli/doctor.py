@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Literal
 
 import psutil
 
-from drl_cli import __version__
-from drl_cli.cli.errors import DONE, INTERRUPTED, MISSING, RESOURCES, UsageError, fail, outlive_closed_pipe
-from drl_cli.cli.extras import extras, missing, version_of
-from drl_cli.cli.options import parse, usage
-from drl_cli.runtime.errors import RoleLost
+from drl_cli.errors import DONE, INTERRUPTED, MISSING, RESOURCES, RoleLost, UsageError, fail, outlive_closed_pipe
+from drl_cli.preflight.extras import extras, missing, version_of
+from drl_cli.settings.options import parse, usage
 from drl_cli.utils.cores import num_cores
+from drl_cli.version import __version__
 
 if TYPE_CHECKING:  # importing it takes long
     from drl_cli.runtime.place.launch import RaySession

@@ -12,7 +12,7 @@ import numpy as np
 import yaml
 
 from drl_cli.algos.lookup import module_path
-from drl_cli.cli.errors import (
+from drl_cli.errors import (
     BELOW,
     CHECKPOINT,
     INTERRUPTED,
@@ -22,15 +22,15 @@ from drl_cli.cli.errors import (
     fail,
     outlive_closed_pipe,
 )
-from drl_cli.cli.options import parse, usage
-from drl_cli.cli.preflight import environment_spec
-from drl_cli.cli.runs import check_format, find_run, find_runs, find_step, read_config
-from drl_cli.results.comparison import estimate
-from drl_cli.results.groups import grouped
-from drl_cli.results.run import Run
-from drl_cli.results.statistics import interval, mean
-from drl_cli.results.table import between, number, table
+from drl_cli.preflight.preflight import environment_spec
+from drl_cli.runs.comparison import estimate
+from drl_cli.runs.find import check_format, find_run, find_runs, find_step, read_config
+from drl_cli.runs.groups import grouped
+from drl_cli.runs.run import Run
+from drl_cli.runs.statistics import interval, mean
+from drl_cli.runs.table import between, number, table
 from drl_cli.runtime.config import Config
+from drl_cli.settings.options import parse, usage
 from drl_cli.utils.outside import raised_by
 from drl_cli.utils.ranges import Count, Natural
 from drl_cli.utils.seeding import integers
@@ -140,7 +140,7 @@ def evaluate(folder: Path, options: Options, kwargs: Mapping[str, Any]) -> dict[
         "returns": [float(value) for value in score.returns],
     }
     print("\n".join(result_lines(folder.name, result, statistics, config.manage.max_episode_steps)), flush=True)
-    from drl_cli.results.evaluations import keep
+    from drl_cli.runs.evaluations import keep
 
     try:
         path = keep(folder, result)
@@ -162,7 +162,7 @@ def with_arguments(config: Config, kwargs: Mapping[str, Any]) -> Config:
 
 def play(config: Config, checkpoint: Path, seeds: list[int], stochastic: bool) -> "tuple[Score, dict[str, Any]]":
     """The score of a checkpoint's policy on these episodes, and the checkpoint's manifest; raises UsageError."""
-    from drl_cli.runtime.errors import CheckpointError
+    from drl_cli.errors import CheckpointError
     from drl_cli.runtime.files.checkpoint import load_model
     from drl_cli.runtime.roles.evaluator import Evaluator
 

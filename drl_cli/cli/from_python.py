@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from drl_cli.cli.check import check_command
-from drl_cli.cli.command_line import read_command
-from drl_cli.cli.compose import mapping
-from drl_cli.cli.errors import DONE, INTERRUPTED, UsageError
-from drl_cli.cli.resume import named_run, with_config_of
 from drl_cli.cli.train import train as train_composed
+from drl_cli.errors import DONE, INTERRUPTED, UsageError
+from drl_cli.runs.resume import named_run, with_config_of
+from drl_cli.settings.check import check_command
+from drl_cli.settings.command_line import read_command
+from drl_cli.settings.compose import mapping
 
 
 class RunFailed(Exception):

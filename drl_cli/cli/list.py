@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Sequence
 
-from drl_cli.cli.errors import UsageError, did_you_mean, fail, outlive_closed_pipe
+from drl_cli.errors import UsageError, did_you_mean, fail, outlive_closed_pipe
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
 def algos(args: Sequence[str]) -> list[str]:
     """Algorithms with their action spaces and modes."""
     from drl_cli.algos.lookup import NotAlgorithm, algorithms, installed, load_algorithm
-    from drl_cli.cli.conf import conf_dir, options
+    from drl_cli.settings.conf import conf_dir, options
     from drl_cli.utils.outside import ModuleRaised, NotFound
 
     no_options("algos", args)
@@ -54,14 +54,14 @@ def envs(args: Sequence[str]) -> list[str]:
 
 def keys(args: Sequence[str]) -> list[str]:
     """Keys of the config: type, default, range, meaning."""
-    from drl_cli.cli import keys
+    from drl_cli.settings import keys
 
     return keys.answer(args)
 
 
 def modes(args: Sequence[str]) -> list[str]:
     """Modes, and what each is for."""
-    from drl_cli.cli.conf import conf_dir, options
+    from drl_cli.settings.conf import conf_dir, options
 
     no_options("modes", args)
     lines = []

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import yaml
 
-from drl_cli.cli.conf import conf_dir, options
-from drl_cli.cli.errors import UsageError
+from drl_cli.errors import UsageError
+from drl_cli.settings.conf import conf_dir, options
 
 
 def answer(args: Sequence[str]) -> list[str]:

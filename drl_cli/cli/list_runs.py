@@ -10,14 +10,14 @@ from typing import Any, Literal
 
 import yaml
 
-from drl_cli.cli.errors import UsageError, did_you_mean
-from drl_cli.cli.options import parse, usage
-from drl_cli.cli.runs import all_runs
-from drl_cli.cli.settings import fields
-from drl_cli.results.groups import Group, compared, differing_keys, grouped, name_of, text
-from drl_cli.results.run import Run
-from drl_cli.results.table import NONE, number, table
-from drl_cli.sweeps.sweep import FILE, Sweep
+from drl_cli.errors import UsageError, did_you_mean
+from drl_cli.runs.find import all_runs
+from drl_cli.runs.groups import Group, compared, differing_keys, grouped, name_of, text
+from drl_cli.runs.run import SWEEP_FILE, Run
+from drl_cli.runs.table import NONE, number, table
+from drl_cli.settings.options import parse, usage
+from drl_cli.settings.settings import fields
+from drl_cli.sweeps.sweep import Sweep
 from drl_cli.utils.ranges import Count
 
 Sort = Literal["newest", "best", "final", "steps", "seconds"]
@@ -118,7 +118,7 @@ def sweep_lines(args: Sequence[str]) -> list[str]:
     if {"--help", "-h"} & set(args):
         return [usage("drl-list sweeps", SweepOptions, "sweeps, newest first")]
     options = parse(args, SweepOptions)
-    sweeps = [Sweep.open(path.parent) for path in Path(options.output_dir, "multirun").glob(f"*/{FILE}")]
+    sweeps = [Sweep.open(path.parent) for path in Path(options.output_dir, "multirun").glob(f"*/{SWEEP_FILE}")]
     if not sweeps:
         return []
     rows = [_sweep_row(sweep) for sweep in sorted(sweeps, key=lambda sweep: sweep.folder.name, reverse=True)]

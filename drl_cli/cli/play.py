@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from drl_cli.cli.errors import MISSING, RESOURCES, USER_CODE, UsageError, fail, outlive_closed_pipe, users_errors
-from drl_cli.cli.options import parse, usage
-from drl_cli.cli.trained import Trained, all_steps, open_trained
+from drl_cli.deploy.trained import Trained, all_steps, open_trained
 from drl_cli.envs.config import EnvError, EnvFault, MissingExtra
+from drl_cli.errors import MISSING, RESOURCES, USER_CODE, UsageError, fail, outlive_closed_pipe, users_errors
+from drl_cli.settings.options import parse, usage
 from drl_cli.utils.ranges import Count, Natural, Positive
 from drl_cli.utils.seeding import integers
 

@@ -1,22 +1,15 @@
 """drl-train: compose the config with Hydra, check it, train."""
 
-import dataclasses
 import os
 import shutil
 import signal
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from drl_cli.cli.check import check_command
-from drl_cli.cli.closing import closing_text, shown
-from drl_cli.cli.command_line import CommandLine, flags_for_hydra, read_command, with_free_keys
 from drl_cli.cli.complete import shell_completion
-from drl_cli.cli.compose import brief, composed
-from drl_cli.cli.conf import conf_dir, groups, options
-from drl_cli.cli.errors import (
+from drl_cli.errors import (
     DONE,
     INTERRUPTED,
     TERMINATED,
@@ -25,14 +18,20 @@ from drl_cli.cli.errors import (
     outlive_closed_pipe,
     users_errors,
 )
-from drl_cli.cli.keys import sections, text
-from drl_cli.cli.resume import Resumed, claimed, named_run, resume, with_config_of
-from drl_cli.cli.search import is_search
-from drl_cli.cli.settings import build, to_yaml_keys
-from drl_cli.cli.sweep import run_sweep
-from drl_cli.metrics.console import Console, announce, erase
+from drl_cli.metrics.console import Console
+from drl_cli.metrics.display import announce, erase
+from drl_cli.runs.closing import closing_text, shown
+from drl_cli.runs.resume import Resumed, claimed, named_run, resume, with_config_of
 from drl_cli.runtime.config import Config
+from drl_cli.settings.check import check_command
+from drl_cli.settings.command_line import CommandLine, flags_for_hydra, read_command, with_free_keys
+from drl_cli.settings.compose import composed, run_hydra, write_config
+from drl_cli.settings.conf import conf_dir, groups, options
+from drl_cli.settings.keys import sections, text
+from drl_cli.settings.settings import build
+from drl_cli.sweeps.hpo import is_search
 from drl_cli.sweeps.launcher import begin_job, end_with_sweep
+from drl_cli.sweeps.multirun import run_sweep
 from drl_cli.types import EnvSpec, leaves
 from drl_cli.utils.clock import process_start
 from drl_cli.utils.cores import num_cores
@@ -65,7 +64,7 @@ def main() -> None:
         if {"-sc", "--shell-completion"} & set(args):
             words = shell_completion(args[-1], os.environ.get("COMP_LINE", "drl-train "))
             if words is None:
-                _run_hydra(args)
+                run_hydra(args)
             else:
                 print("\n".join(words))
         else:
@@ -83,7 +82,7 @@ def main() -> None:
             if command.is_sweep:
                 sys.exit(run_sweep(command))
             if command.prints:
-                _run_hydra([*flags_for_hydra(command.flags), *OURS, *with_free_keys(command.overrides)])
+                run_hydra([*flags_for_hydra(command.flags), *OURS, *with_free_keys(command.overrides)])
                 return
             if console_kind(args) == "auto":
                 announce(sys.stdout, "reading the config")
@@ -99,27 +98,9 @@ def main() -> None:
 def _run(command: CommandLine) -> None:
     """One run."""
     with composed(command.overrides, command.config_file) as plain:
-        from drl_cli.cli.explain import tuned_line
+        from drl_cli.settings.explain import tuned_line
 
         exit_codes.append(int(train(plain, tuned_line(plain))["exit_code"]))
-
-
-def _run_hydra(args: Sequence[str]) -> None:
-    """What Hydra does by itself: it prints the config, or completes for other shells than ours."""
-    import hydra
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
-
-    from drl_cli.cli.hydra_plugins import register
-
-    register()
-    sys.argv = [sys.argv[0], *args]
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # its exceptions come to us, who print one line
-    try:
-        hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="train")(lambda node: None)()
-    except (HydraException, OmegaConfBaseException, YAMLError) as error:
-        raise UsageError(brief(error)) from error
 
 
 def console_kind(args: Sequence[str]) -> str:
@@ -141,7 +122,7 @@ def train(
     erase(sys.stdout)
     config, args = build(plain), typed if args is None else args
     if config.explain:
-        from drl_cli.cli.explain import explanation
+        from drl_cli.settings.explain import explanation
 
         print("\n".join(explanation(config)))
         return {"exit_code": DONE}
@@ -155,8 +136,10 @@ def _prepared(
     config: Config, console: Console, args: Sequence[str]
 ) -> "tuple[Config, EnvSpec, Resumed | None, Cluster | None]":
     """The config as this machine or cluster fills it in, all of it checked; raises UsageError."""
-    from drl_cli.cli.preflight import fill, join, preflight
+    from drl_cli.preflight.preflight import join, preflight
+    from drl_cli.preflight.weights import with_weights
     from drl_cli.runtime.place.cluster import share_cores
+    from drl_cli.settings.fill import fill
 
     resumed = resume(config, args) if config.resume is not None else None
     config = resumed.config if resumed else config
@@ -165,7 +148,7 @@ def _prepared(
     if config.ray.address and not config.debug.in_process:
         console.awaits(f"the cluster at {config.ray.address}")
         cluster = join(config)
-    config = fill(config, cluster.nodes if cluster else ())
+    config = fill(with_weights(config), cluster.nodes if cluster else ())
     with users_errors(config.outside_modules):
         return config, preflight(config), resumed, cluster
 
@@ -177,7 +160,7 @@ def _train(config: Config, console: Console, note: str | None, args: Sequence[st
         shapes = [f"{path} {column.shape}".strip() for path, column in leaves(spec.obs).items()]
         print(f"{config.env.name}: {', '.join(shapes)} observations, {spec.action.text} actions; all checks passed")
         return {"exit_code": DONE}
-    from drl_cli.cli.learning_checks import described
+    from drl_cli.preflight.learning import described
     from drl_cli.runtime.files.checkpoint import write_json
     from drl_cli.runtime.run import run
     from drl_cli.runtime.run_folder import make_folder, run_record
@@ -222,16 +205,6 @@ def _with_threads(config: Config, spec: EnvSpec, console: Console) -> Config:
             f"trainer.threads=auto is {config.num_threads}: milliseconds of an update by threads are {measured}"
         )
     return config
-
-
-def write_config(folder: Path, config: Config) -> None:
-    """config.yaml, in one piece, without what says how it came about."""
-    from omegaconf import OmegaConf
-
-    config = dataclasses.replace(config, resume=None, from_config=None, confirm=False)
-    draft = folder / f".config.yaml.{os.getpid()}"
-    OmegaConf.save(OmegaConf.create(to_yaml_keys(config)), draft)
-    os.replace(draft, folder / "config.yaml")
 
 
 def versions() -> str:

@@ -9,14 +9,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from drl_cli.cli.closing import closing_text, shown
-from drl_cli.cli.errors import INTERRUPTED, LOST, TERMINATED, UsageError, fail, outlive_closed_pipe
-from drl_cli.cli.options import parse, usage
-from drl_cli.cli.runs import find_run, read_json
-from drl_cli.metrics.console import TICK_S, Display, make_display
+from drl_cli.errors import INTERRUPTED, LOST, TERMINATED, UsageError, fail, outlive_closed_pipe
+from drl_cli.metrics.console import TICK_S, make_display
+from drl_cli.metrics.display import Display
 from drl_cli.metrics.status import Status
 from drl_cli.metrics.text import clock
-from drl_cli.results.run import RUN_LOCK
+from drl_cli.runs.closing import closing_text, shown
+from drl_cli.runs.find import find_run, read_json
+from drl_cli.runs.run import RUN_LOCK
+from drl_cli.settings.options import parse, usage
 from drl_cli.utils.locks import is_locked
 from drl_cli.utils.ranges import Positive
 

@@ -9,7 +9,6 @@ import numpy as np
 from drl_cli.algos.base import Policy
 from drl_cli.deploy.standalone import Caller, from_zero, some_allowed
 from drl_cli.envs.units import Units
-from drl_cli.networks.memory import state_size
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.types import MASK, Array, EnvSpec, Last, leaves
@@ -29,7 +28,7 @@ class TrainedPolicy(Caller):
         self.run, self.checkpoint = checkpoint.parents[1], checkpoint
         self.env = config.env.for_evaluation(config.manage.env_kwargs)
         self.units = Units(self.env, spec)
-        size = state_size(config.network)
+        size = config.network.state_size
         super().__init__(self.units.signature() | {"state": {"size": size} if size else None, "values": None})
         self.policy = self.fresh()
         self._action = Last.none(spec, 0).action

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import gymnasium
 
-from drl_cli.envs.games import LIBRARIES, games
+from drl_cli.envs.games.names import LIBRARIES, games
 
 NEEDS = {
     "box2d": ("Box2D", "gymnasium[box2d]"),

@@ -18,7 +18,7 @@ from drl_cli.envs.config import EnvConfig, EnvError, MissingExtra
 from drl_cli.envs.envpool_tasks import check_spaces, find_task, make_alone
 from drl_cli.envs.faults import reset_result
 from drl_cli.envs.frame_stack import find_frame_stacks
-from drl_cli.envs.games import games
+from drl_cli.envs.games.names import games
 from drl_cli.envs.observations import ObsMap, Parts, obs_spec
 from drl_cli.envs.wrap import wrap
 from drl_cli.types import Array, EnvSpec

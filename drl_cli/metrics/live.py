@@ -8,7 +8,7 @@ from typing import Any, TextIO
 import rich.live
 from rich.console import Console, RenderableType
 
-from drl_cli.metrics.console import Display
+from drl_cli.metrics.display import Display
 from drl_cli.metrics.panel import panel
 from drl_cli.metrics.status import Status
 

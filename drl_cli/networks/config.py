@@ -26,3 +26,8 @@ class NetworkConfig:
     channels: Positive = 1.0
     memory: Literal["none", "lstm", "gru"] = "none"
     memory_size: Count = 256
+
+    @property
+    def state_size(self) -> int:
+        """The length of one row's recurrent state; 0 without a memory."""
+        return {"none": 0, "gru": 1, "lstm": 2}[self.memory] * self.memory_size

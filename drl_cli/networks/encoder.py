@@ -11,12 +11,12 @@ import numpy as np
 
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.inputs import Inputs
-from drl_cli.networks.memory import make_memory, state_size
+from drl_cli.networks.memory import make_memory
 from drl_cli.networks.torsos import make_torso, torso_name
+from drl_cli.optim.group import Context
+from drl_cli.optim.params import Params
 from drl_cli.types import MASK, Array, Column, Columns, EnvSpec, Last, Obs, Schema
-from drl_cli.utils.group import Context
 from drl_cli.utils.lazy import torch
-from drl_cli.utils.params import Params
 from drl_cli.utils.torch_ops import one_thread
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ Batch = Mapping[str, Any]  # Any: a tensor, or a dict of tensors
 
 def memory_columns(network: NetworkConfig) -> Schema:
     """What a policy with memory adds to a row: its state before the row's step."""
-    return {} if network.memory == "none" else {"state": Column((state_size(network),), "float32")}
+    return {} if network.memory == "none" else {"state": Column((network.state_size,), "float32")}
 
 
 class Encoder:

@@ -10,11 +10,6 @@ if TYPE_CHECKING:
     from drl_cli.networks.recurrent import Memory
 
 
-def state_size(network: NetworkConfig) -> int:
-    """Numbers in the state of a row; 0 without a memory."""
-    return {"none": 0, "gru": 1, "lstm": 2}[network.memory] * network.memory_size
-
-
 def make_memory(network: NetworkConfig, inputs: int, generator: "Generator") -> "Memory":
     """The memory `network.memory` of so many inputs, initialised by `network.init` from the generator."""
     from drl_cli.networks import modules, recurrent  # they need torch

@@ -12,10 +12,10 @@ from itertools import pairwise
 
 import numpy as np
 
+from drl_cli.optim.params import Part
+from drl_cli.optim.products import Products
 from drl_cli.types import Array
 from drl_cli.utils.lazy import torch
-from drl_cli.utils.params import Part
-from drl_cli.utils.products import Products
 
 Shapes = list[tuple[int, ...]]
 NORM_EPS = 1e-5

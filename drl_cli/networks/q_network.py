@@ -14,9 +14,9 @@ import numpy as np
 
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.mlp import MLP, Shapes, Trace, mlp_numpy, mlp_shapes
+from drl_cli.optim.params import Part, Refused
 from drl_cli.types import Array
 from drl_cli.utils.lazy import torch
-from drl_cli.utils.params import Part, Refused
 
 SIGMA = 0.5
 """Sigma of every weight at the start, times the root of its layer's inputs (section 3.2)."""

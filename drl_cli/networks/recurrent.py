@@ -4,7 +4,6 @@ import torch
 from torch import Tensor, nn
 
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.networks.memory import state_size
 from drl_cli.networks.modules import orthogonal_
 
 
@@ -13,7 +12,7 @@ class Memory(nn.Module):
 
     def __init__(self, network: NetworkConfig, inputs: int) -> None:
         super().__init__()
-        self.size, self.state_size = network.memory_size, state_size(network)
+        self.size, self.state_size = network.memory_size, network.state_size
         self.is_lstm = network.memory == "lstm"
         self.cell = (nn.LSTM if self.is_lstm else nn.GRU)(inputs, self.size)
         if network.init == "orthogonal":  # `uniform` is torch's own: U(-1/sqrt(size), 1/sqrt(size))

@@ -10,10 +10,10 @@ from drl_cli.algos.lookup import module_path
 from drl_cli.envs.config import EnvConfig
 from drl_cli.metrics.console import Kind
 from drl_cli.networks.config import NetworkConfig
+from drl_cli.optim.optimizer_config import OptimizerConfig
 from drl_cli.replay.config import PrioritizedConfig, ReplayConfig, SequencesConfig
 from drl_cli.replay.frames import Stacking, make_stackings
 from drl_cli.types import EnvSpec
-from drl_cli.utils.optimizer_config import OptimizerConfig
 from drl_cli.utils.ranges import Count, Fraction, ImportPath, Natural, NonNegative, Positive, Range
 
 Mode = Literal["single", "sync", "async"]

@@ -11,7 +11,10 @@ import logging
 from pathlib import Path
 
 from drl_cli.algos.lookup import load_algorithm
+from drl_cli.errors import RoleLost
 from drl_cli.metrics.console import Console
+from drl_cli.optim.group import Context, Group
+from drl_cli.optim.products import make_products
 from drl_cli.replay.config import FifoConfig, SequencesConfig, UniformConfig
 from drl_cli.replay.frame_table import FrameTable, reference_schema
 from drl_cli.replay.frames import make_codec
@@ -22,7 +25,6 @@ from drl_cli.runtime.edges.manage_link import ManageLink
 from drl_cli.runtime.edges.replay_shards import ReplayShards
 from drl_cli.runtime.edges.trainer_group import TrainerGroup, roles
 from drl_cli.runtime.edges.worker_pool import WorkerPool
-from drl_cli.runtime.errors import RoleLost
 from drl_cli.runtime.files.checkpoint import load_model
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
@@ -38,9 +40,7 @@ from drl_cli.runtime.roles.trajectory_manager import TrajectoryManager
 from drl_cli.runtime.roles.worker import Worker, row_schema
 from drl_cli.runtime.roles.worker_proxy import WorkerProxy
 from drl_cli.types import Array, EnvSpec
-from drl_cli.utils.group import Context, Group
 from drl_cli.utils.lazy import torch
-from drl_cli.utils.products import make_products
 from drl_cli.utils.seeding import generator, integers
 
 log = logging.getLogger(__name__)

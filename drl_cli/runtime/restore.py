@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from drl_cli.errors import CheckpointError
 from drl_cli.metrics.cut_back import cut_back
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.errors import CheckpointError
 from drl_cli.runtime.files.checkpoint import COUNTERS, load_model, point, read_arrays, read_json, read_manifest
 from drl_cli.runtime.messages import EvalReport, LoadParams
 from drl_cli.runtime.orchestrator.orchestrator import Orchestrator

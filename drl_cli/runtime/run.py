@@ -11,10 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from drl_cli.errors import Diverged, RoleLost, RunError
 from drl_cli.metrics.console import Console
 from drl_cli.replay.store import row_bytes
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.errors import Diverged, RoleLost, RunError
 from drl_cli.runtime.files.checkpoint import write_arrays
 from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
 from drl_cli.runtime.orchestrator.progress import Progress

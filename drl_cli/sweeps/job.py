@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from drl_cli.results.curve import Curve
-from drl_cli.results.run import RUN_LOCK, Run, read_json
+from drl_cli.runs.curve import Curve
+from drl_cli.runs.run import RUN_LOCK, Run, read_json
 from drl_cli.utils.locks import is_locked
 
 Status = Literal["waiting", "running", "done", "failed", "diverged", "interrupted", "killed"]

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Protocol
 
-from drl_cli.results.run import RUN_LOCK
+from drl_cli.runs.run import RUN_LOCK
 from drl_cli.runtime.place.signals import EXIT_CODES
 from drl_cli.sweeps.job import Job
 from drl_cli.sweeps.sweep import Sweep

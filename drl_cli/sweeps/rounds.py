@@ -4,11 +4,11 @@ from collections import Counter
 
 import numpy as np
 
-from drl_cli.results.run import Run
+from drl_cli.runs.run import Run
 from drl_cli.runtime.files.checkpoint import adopt
+from drl_cli.settings.space import typed
 from drl_cli.sweeps.job import Job
 from drl_cli.sweeps.population import Population
-from drl_cli.sweeps.space import typed
 from drl_cli.sweeps.sweep import Sweep, tell_apart
 
 MOST_RESTARTS = 3

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from drl_cli.settings.space import typed
 from drl_cli.sweeps.job import Job
-from drl_cli.sweeps.space import typed
 from drl_cli.sweeps.study import Study, Trial
 from drl_cli.sweeps.sweep import Sweep
 from drl_cli.utils.clock import now

@@ -8,10 +8,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from drl_cli.results.run import read_json
+from drl_cli.runs.run import SWEEP_FILE, read_json
 from drl_cli.sweeps.job import Job
 
-FILE = "sweep.json"
 COLUMNS = ("status", "exit_code", "best_return", "final_return", "env_steps", "wall_s", "run")
 
 
@@ -31,9 +30,9 @@ class Sweep:
     @classmethod
     def open(cls, folder: Path) -> "Sweep":
         """One that exists, its jobs as they are now; raises ValueError when it is none."""
-        content = read_json(folder / FILE)
+        content = read_json(folder / SWEEP_FILE)
         if "jobs" not in content:
-            raise ValueError(f"{folder} is no sweep: it has no readable {FILE}")
+            raise ValueError(f"{folder} is no sweep: it has no readable {SWEEP_FILE}")
         sweep = cls(folder, content["flags"])
         for job, known in zip(sweep.add([job["overrides"] for job in content["jobs"]]), content["jobs"], strict=True):
             job.exit_code, job.run = known["exit_code"], Path(known["run"]) if known["run"] else None
@@ -79,7 +78,7 @@ class Sweep:
             for job in self.jobs
         ]
         content = json.dumps({"flags": self.flags, "jobs": jobs}, indent=1)
-        with whole(self.folder / FILE) as path:
+        with whole(self.folder / SWEEP_FILE) as path:
             path.write_text(content)
         with whole(self.folder / "sweep.csv") as path, path.open("w", newline="") as file:
             keys = list(dict.fromkeys(key for job in self.jobs for key in job.differs))

@@ -7,10 +7,11 @@ import numpy as np
 
 from drl_cli.algos.base import Algorithm, Batch, Counts, Policy, Update
 from drl_cli.algos.lookup import AlgoModule, algorithms, load_algorithm
-from drl_cli.cli.compose import compose
-from drl_cli.cli.conf import option_file
 from drl_cli.envs.make import read_spec
+from drl_cli.optim.group import Context, Group
 from drl_cli.replay.config import SequencesConfig
+from drl_cli.settings.compose import compose
+from drl_cli.settings.conf import option_file
 from drl_cli.types import (
     MASK,
     Array,
@@ -20,7 +21,6 @@ from drl_cli.types import (
     Schema,
     leaves,
 )
-from drl_cli.utils.group import Context, Group
 from drl_cli.utils.lazy import torch
 
 ROWS = 16

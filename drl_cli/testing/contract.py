@@ -6,11 +6,11 @@ import numpy as np
 
 from drl_cli.algos.base import Batch, Counts
 from drl_cli.algos.lookup import refusal
+from drl_cli.optim.params import Refused
 from drl_cli.testing.case import ROWS, Case, close, equal, rows_of, tensors
 from drl_cli.testing.together import Together
 from drl_cli.types import Array, Column, Columns, Last
 from drl_cli.utils.lazy import torch
-from drl_cli.utils.params import Refused
 
 
 def check_algorithm(name: str, *overrides: str) -> None:

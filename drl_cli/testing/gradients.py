@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
+from drl_cli.optim.params import Params
 from drl_cli.utils.lazy import torch
-from drl_cli.utils.params import Params
 
 
 def check_gradients(

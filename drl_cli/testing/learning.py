@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from drl_cli.algos.base import Counts, Policy
-from drl_cli.envs.batch import EnvBatch
+from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.replay.tables import make_table
 from drl_cli.runtime.roles.exploration import personal
 from drl_cli.runtime.roles.worker import make_builder, row_schema

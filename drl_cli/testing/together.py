@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from drl_cli.utils.group import Group
+from drl_cli.optim.group import Group
 from drl_cli.utils.lazy import torch
 
 

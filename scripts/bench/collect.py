@@ -34,10 +34,10 @@ def ours(num: int, steps: int, backend: str, is_bare: bool) -> Callable[[], Figu
 
     from drl_cli.algos.sac import Policy
     from drl_cli.bench.collect import Collecting
-    from drl_cli.cli.compose import compose
     from drl_cli.envs.make import read_spec
     from drl_cli.networks.mlp import num_params
     from drl_cli.runtime.messages import LoadParams
+    from drl_cli.settings.compose import compose
 
     config = compose([
         "env=LunarLanderContinuous", "algo=sac", "tuned=none", "network.hidden=[256,256]", "algo.n_step=5", "seed=1",

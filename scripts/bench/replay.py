@@ -49,8 +49,8 @@ def timed(tasks: Mapping[str, Task], seconds: float) -> Callable[[], Figures]:
 def ours(capacity: int) -> dict[str, Task]:
     from drl_cli.bench.replay import Replaying
     from drl_cli.bench.updates import lone_trainer
-    from drl_cli.cli.compose import compose
     from drl_cli.envs.make import read_spec
+    from drl_cli.settings.compose import compose
 
     def table(sampler: str) -> Replaying:
         config = compose([

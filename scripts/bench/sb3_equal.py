@@ -27,9 +27,9 @@ from stable_baselines3.common.type_aliases import ReplayBufferSamples
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from drl_cli.algos.base import Counts
 from drl_cli.networks.config import NetworkConfig
+from drl_cli.optim import params
+from drl_cli.optim.group import Context
 from drl_cli.types import ActionSpec, Column, EnvSpec
-from drl_cli.utils import params
-from drl_cli.utils.group import Context
 
 Rows = dict[str, np.ndarray]
 

@@ -70,8 +70,8 @@ def timed(train: Callable[[], int], seconds: float) -> Callable[[], Figures]:
 def ours(case: Case, threads: int, overrides: list[str]) -> Callable[[], int]:
     from drl_cli.bench.replay import Replaying
     from drl_cli.bench.updates import Updating, lone_trainer
-    from drl_cli.cli.compose import compose
     from drl_cli.envs.make import read_spec
+    from drl_cli.settings.compose import compose
 
     env = "MinAtar-Breakout" if case.board else "LunarLander" if case.algo == "dqn" else "LunarLanderContinuous"
     values = [f"env={env}", f"algo={case.algo}", "tuned=none", f"network.hidden=[{','.join(map(str, case.hidden))}]"]

@@ -14,19 +14,19 @@ from confs import algo_node
 from drl_cli.algos import base
 from drl_cli.algos.base import AlgoConfig, Counts
 from drl_cli.algos.lookup import algorithms, load_algorithm, refusal
-from drl_cli.cli.settings import convert
+from drl_cli.errors import Diverged
 from drl_cli.networks.config import NetworkConfig
+from drl_cli.optim.group import Context
+from drl_cli.optim.optimizer_config import OptimizerConfig
 from drl_cli.replay.builders import RolloutBuilder
-from drl_cli.runtime.errors import Diverged
 from drl_cli.runtime.files.checkpoint import read_arrays, write_arrays
 from drl_cli.runtime.messages import BatchTrainingData
 from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
 from drl_cli.runtime.roles.normalization import Layout
 from drl_cli.runtime.roles.trainer import Trainer
+from drl_cli.settings.settings import convert
 from drl_cli.types import ActionSpec, Column, EnvSpec, transition_schema
-from drl_cli.utils.group import Context
 from drl_cli.utils.moments import RunningMoments
-from drl_cli.utils.optimizer_config import OptimizerConfig
 
 CPU = Context(torch.device("cpu"))
 NETWORK = NetworkConfig((16, 16), "relu", "uniform")

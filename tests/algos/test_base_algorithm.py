@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from drl_cli.algos.base import AlgoConfig, Algorithm, Counts, Update
-from drl_cli.utils.group import Context
-from drl_cli.utils.optimizer import Optimizer
-from drl_cli.utils.optimizer_config import OptimizerConfig
-from drl_cli.utils.params import Params
+from drl_cli.optim.group import Context
+from drl_cli.optim.optimizer import Optimizer
+from drl_cli.optim.optimizer_config import OptimizerConfig
+from drl_cli.optim.params import Params
 
 
 class Pair(Algorithm):

@@ -10,12 +10,12 @@ from q_batches import q_batch
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.lookup import load_algorithm
-from drl_cli.cli.settings import convert
 from drl_cli.losses.distributional import cross_entropy, project
 from drl_cli.networks.config import NetworkConfig
+from drl_cli.optim.group import Context
 from drl_cli.replay.builders import NStepBuilder
+from drl_cli.settings.settings import convert
 from drl_cli.types import ActionSpec, Column, EnvSpec
-from drl_cli.utils.group import Context
 
 SMALL = {
     "dqn": {},

@@ -8,8 +8,8 @@ from peers import on_group, peers
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.lookup import load_algorithm
+from drl_cli.optim.group import Context, Group
 from drl_cli.types import ActionSpec, Column, EnvSpec
-from drl_cli.utils.group import Context, Group
 
 ROWS, UPDATES = 256, 50
 ACTIONS = {"sac": ActionSpec("box", 2, "Box(2,)"), "dqn": ActionSpec("discrete", 3, "Discrete(3)")}

@@ -10,8 +10,8 @@ from peers import on_group, peers
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.lookup import load_algorithm
+from drl_cli.optim.group import Context, Group
 from drl_cli.types import ActionSpec, Column, EnvSpec, flat_columns, gathered, random_obs
-from drl_cli.utils.group import Context, Group
 
 BOX, DISCRETE = ActionSpec("box", 2, "Box(2,)"), ActionSpec("discrete", 3, "Discrete(3)")
 VECTOR, IMAGE = Column((6,), "float32"), Column((12, 12, 2), "uint8")

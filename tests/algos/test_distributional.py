@@ -12,14 +12,14 @@ from torch.nn import functional
 
 from drl_cli.algos import c51, iqn, qr_dqn
 from drl_cli.algos.base import Counts
-from drl_cli.cli.settings import convert
 from drl_cli.losses.distributional import project
 from drl_cli.losses.value import rescaled, unscaled
 from drl_cli.networks.config import NetworkConfig
+from drl_cli.optim.group import Context
+from drl_cli.optim.params import Refused
+from drl_cli.settings.settings import convert
 from drl_cli.testing import check_algorithm, check_learning
 from drl_cli.types import ActionSpec, Column, EnvSpec
-from drl_cli.utils.group import Context
-from drl_cli.utils.params import Refused
 
 CPU = Context(torch.device("cpu"))
 SPEC = EnvSpec("x", Column((5,), "float32"), ActionSpec("discrete", 3, "Discrete(3)"))

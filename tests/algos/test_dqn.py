@@ -12,8 +12,8 @@ from torch.nn import functional
 from drl_cli.algos.base import Counts
 from drl_cli.algos.dqn import Algorithm, Config, Policy
 from drl_cli.networks.config import NetworkConfig
+from drl_cli.optim.group import Context
 from drl_cli.types import ActionSpec, Column, EnvSpec
-from drl_cli.utils.group import Context
 
 CPU = Context(torch.device("cpu"))
 SPEC = EnvSpec("x", Column((5,), "float32"), ActionSpec("discrete", 4, "Discrete(4)"))

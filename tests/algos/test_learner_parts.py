@@ -9,9 +9,9 @@ from learners import CASES, CPU, LOOKS, VECTOR, Learner
 
 from drl_cli.algos.base import Counts
 from drl_cli.networks.mlp import mlp_shapes
-from drl_cli.utils.group import Context, Group
-from drl_cli.utils.optimizer import NotFinite
-from drl_cli.utils.params import Params
+from drl_cli.optim.group import Context, Group
+from drl_cli.optim.optimizer import NotFinite
+from drl_cli.optim.params import Params
 
 ALL = pytest.mark.parametrize(("name", "kind"), CASES, ids=["-".join(case) for case in CASES])
 STREAMS = {

@@ -11,9 +11,9 @@ from torch.distributions import Categorical, Normal
 from drl_cli.algos.base import Counts
 from drl_cli.algos.ppo import Algorithm, Config, Policy, choice_log_prob
 from drl_cli.networks.config import NetworkConfig
+from drl_cli.optim.group import Context, Group
+from drl_cli.optim.optimizer_config import OptimizerConfig
 from drl_cli.types import ActionSpec, Column, EnvSpec
-from drl_cli.utils.group import Context, Group
-from drl_cli.utils.optimizer_config import OptimizerConfig
 
 MAX_NORM = 0.3
 CPU = Context(torch.device("cpu"), optimizer=OptimizerConfig(max_norm=MAX_NORM))

@@ -10,9 +10,9 @@ from graphs import make_config
 from drl_cli.algos import learner
 from drl_cli.algos.base import Algorithm
 from drl_cli.algos.lookup import algorithms
-from drl_cli.cli import learning_checks
-from drl_cli.cli.conf import options
-from drl_cli.cli.learning_checks import memory_problems
+from drl_cli.preflight import learning as learning_checks
+from drl_cli.preflight.learning import memory_problems
+from drl_cli.settings.conf import options
 from drl_cli.testing import Case, check_algorithm, check_learning
 from drl_cli.testing.contract import check_burn_in, check_padding
 from drl_cli.testing.learning import learned

@@ -6,16 +6,16 @@ import torch
 
 from drl_cli.algos import dqn, ppo, sac
 from drl_cli.algos.base import Counts
-from drl_cli.envs.batch import EnvBatch
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.make import read_spec
+from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.networks.config import NetworkConfig
+from drl_cli.optim.group import Context
+from drl_cli.optim.optimizer_config import OptimizerConfig
 from drl_cli.replay.builders import NStepBuilder, RolloutBuilder
 from drl_cli.replay.samplers import Uniform
 from drl_cli.replay.store import RingStore
 from drl_cli.types import transition_schema
-from drl_cli.utils.group import Context
-from drl_cli.utils.optimizer_config import OptimizerConfig
 
 NETWORK = NetworkConfig((32, 32), "relu", "uniform")
 NUM_ENVS = 8

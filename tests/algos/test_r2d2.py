@@ -10,16 +10,16 @@ from torch.nn import functional
 from drl_cli.algos import learner as learner_module
 from drl_cli.algos.base import Counts
 from drl_cli.algos.learner import n_step_sequences
-from drl_cli.envs.batch import EnvBatch
 from drl_cli.envs.make import read_spec
+from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.losses import value
 from drl_cli.networks.recurrent import Memory
+from drl_cli.optim.params import Refused
 from drl_cli.replay import tables
 from drl_cli.replay.builders import NStepBuilder
 from drl_cli.replay.sequences import SequenceBuilder
 from drl_cli.testing.case import tensors
 from drl_cli.types import Column
-from drl_cli.utils.params import Refused
 
 N_STEP, EPS = 3, 1e-2
 SUPPORT = torch.linspace(-3, 3, 7).double()

@@ -11,7 +11,7 @@ from learners import LOOKS, VECTOR, Learner
 
 from drl_cli.algos import rollout as module
 from drl_cli.algos.rollout import Rollout, chunks
-from drl_cli.utils.group import Group
+from drl_cli.optim.group import Group
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=40), st.integers(1, 9))

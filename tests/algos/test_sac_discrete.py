@@ -12,11 +12,11 @@ from torch.distributions import Categorical
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.sac_discrete import Algorithm, Config, Policy
-from drl_cli.cli.settings import convert
 from drl_cli.networks.config import NetworkConfig
+from drl_cli.optim.group import Context
+from drl_cli.settings.settings import convert
 from drl_cli.testing import check_algorithm, check_learning
 from drl_cli.types import ActionSpec, Column, EnvSpec
-from drl_cli.utils.group import Context
 
 NETWORK = NetworkConfig((12,), "tanh", "uniform")
 SPEC = EnvSpec("x", Column((5,), "float32"), ActionSpec("discrete", 4, "Discrete(4)"))

@@ -11,7 +11,7 @@ import pytest
 from processes import SMALL, Run
 
 from drl_cli.cli.bench import Options, is_own, read
-from drl_cli.cli.errors import UsageError
+from drl_cli.errors import UsageError
 
 PARTS = ("collect", "replay", "updates", "end")
 

@@ -186,7 +186,7 @@ def test_figure(outputs, compare):
 
 @pytest.mark.parametrize("asked", [[], ["png=x.png"]])
 def test_without_matplotlib_table_and_csv_are_there_all_the_same(outputs, compare, monkeypatch, asked):
-    monkeypatch.delitem(sys.modules, "drl_cli.results.figure", raising=False)
+    monkeypatch.delitem(sys.modules, "drl_cli.runs.figure", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     lines, err, code = compare("outputs", *asked)
     assert lines[1].startswith("algo.lr=0.1")

@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from drl_cli.cli.complete import choices, commands, completions, shell_completion
-from drl_cli.cli.conf import groups, options
-from drl_cli.cli.errors import UsageError
+from drl_cli.errors import UsageError
 from drl_cli.runtime.config import Config, Fetch
+from drl_cli.settings.conf import groups, options
 
 BASH = shutil.which("bash")
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from drl_cli.cli.errors import UsageError
 from drl_cli.cli.train import console_kind
+from drl_cli.errors import UsageError
 from drl_cli.metrics.status import Status
 from drl_cli.runtime import thread_choice
 

@@ -7,10 +7,10 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from drl_cli.cli import doctor, extras
+from drl_cli.cli import doctor
 from drl_cli.cli.doctor import Check, Options, examine
-from drl_cli.cli.errors import DONE, MISSING, RESOURCES
-from drl_cli.runtime.errors import RoleLost
+from drl_cli.errors import DONE, MISSING, RESOURCES, RoleLost
+from drl_cli.preflight import extras
 
 GIB = 2**30
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from drl_cli.cli.eval import main
-from drl_cli.results.statistics import interval, mean
+from drl_cli.runs.statistics import interval, mean
 from drl_cli.utils.seeding import integers
 
 

@@ -110,7 +110,9 @@ def test_train_raises_where_the_command_exits(here, tiny, monkeypatch):
             drl_cli.train([flag, "seed=0,1"])
     with pytest.raises(drl_cli.UsageError, match="say it to drl-train"):
         drl_cli.train(["explain=true"])
-    monkeypatch.setattr("drl_cli.cli.preflight.try_environment", lambda config, spec: None)  # its fault is found later
+    monkeypatch.setattr(
+        "drl_cli.preflight.preflight.try_environment", lambda config, spec: None
+    )  # its fault is found later
     with pytest.raises(drl_cli.RunFailed, match="the arm fell off") as failed:
         drl_cli.train(["env=user_envs:Tiny-v0", "env.kwargs.fail=step", "worker.max_restarts=0", "mode=single", *tiny])
     assert failed.value.exit_code == failed.value.summary["exit_code"] == 4

@@ -5,11 +5,11 @@ import sys
 
 import pytest
 
-from drl_cli.cli.conf import options
-from drl_cli.cli.errors import UsageError
 from drl_cli.cli.list_envs import answer
 from drl_cli.envs import catalog
 from drl_cli.envs.catalog import Entry
+from drl_cli.errors import UsageError
+from drl_cli.settings.conf import options
 
 
 def rows():

@@ -7,8 +7,8 @@ import shutil
 import pytest
 from run_folders import make_run
 
-from drl_cli.cli.runs import find_runs
-from drl_cli.results.run import RUN_LOCK
+from drl_cli.runs.find import find_runs
+from drl_cli.runs.run import RUN_LOCK
 from drl_cli.sweeps.sweep import Sweep
 from drl_cli.utils.locks import lock
 

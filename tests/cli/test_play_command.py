@@ -8,11 +8,11 @@ import pytest
 from PIL import Image
 
 from drl_cli.cli import play as command
-from drl_cli.cli.errors import UsageError
 from drl_cli.cli.eval import Options as EvalOptions
 from drl_cli.cli.eval import evaluate
 from drl_cli.cli.play import Options, play
 from drl_cli.deploy import video
+from drl_cli.errors import UsageError
 
 
 @pytest.fixture

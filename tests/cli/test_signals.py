@@ -8,8 +8,8 @@ import psutil
 import pytest
 from processes import SMALL
 
-from drl_cli.cli.conf import conf_dir
 from drl_cli.runtime.restore import open_checkpoint
+from drl_cli.settings.conf import conf_dir
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 

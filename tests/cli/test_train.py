@@ -17,11 +17,11 @@ import yaml
 
 from drl_cli.algos.lookup import algorithms
 from drl_cli.algos.sac import Config as SacConfig
-from drl_cli.cli.conf import groups, options
-from drl_cli.cli.errors import UsageError
-from drl_cli.cli.runs import read_config
-from drl_cli.cli.settings import all_keys, build, fields
+from drl_cli.errors import UsageError
 from drl_cli.replay.config import SAMPLERS, UniformConfig
+from drl_cli.runs.find import read_config
+from drl_cli.settings.conf import groups, options
+from drl_cli.settings.settings import all_keys, build, fields
 
 SUMMARY = {
     "run_id", "status", "exit_code", "env", "algo", "mode", "seed", "env_steps", "opt_steps", "episodes",
@@ -361,7 +361,7 @@ def test_stop_wall_s_ends_the_run(train_here):
 @pytest.fixture
 def untried(monkeypatch):
     """Environments are not tried before the run, so that what is wrong with them is found in it."""
-    monkeypatch.setattr("drl_cli.cli.preflight.try_environment", lambda config, spec: None)
+    monkeypatch.setattr("drl_cli.preflight.preflight.try_environment", lambda config, spec: None)
 
 
 @pytest.mark.usefixtures("untried")

@@ -14,12 +14,12 @@ import pytest
 from processes import SMALL, Run
 
 from drl_cli.cli import watch as module
-from drl_cli.cli.errors import LOST, USAGE
-from drl_cli.cli.resume import claimed
 from drl_cli.cli.watch import Options, how_it_ended, watch
-from drl_cli.metrics import console
+from drl_cli.errors import LOST, USAGE
+from drl_cli.metrics import display
 from drl_cli.metrics.status import Status
-from drl_cli.results.run import RUN_LOCK
+from drl_cli.runs.resume import claimed
+from drl_cli.runs.run import RUN_LOCK
 from drl_cli.utils.locks import is_locked, lock
 
 STATUS = Status(
@@ -66,7 +66,7 @@ def run(tmp_path):
 def watched(run, monkeypatch, capsys, script, **options):
     """The exit code, and the lines that were printed."""
     monkeypatch.setattr(module, "time", script)
-    monkeypatch.setattr(console, "time", script)
+    monkeypatch.setattr(display, "time", script)
     code = watch(run.folder, Options(**{"console": "plain", "period_s": 0.0, **options}))
     return code, capsys.readouterr().out.splitlines()
 

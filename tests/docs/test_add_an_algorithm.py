@@ -11,8 +11,8 @@ import pytest
 import torch
 from graphs import make_config, weights
 
-from drl_cli.cli.errors import UsageError
-from drl_cli.cli.preflight import preflight
+from drl_cli.errors import UsageError
+from drl_cli.preflight.preflight import preflight
 from drl_cli.testing import Case, check_algorithm, check_gradients, check_learning
 
 DOC = Path(__file__).parents[2] / "docs" / "add-an-algorithm.md"

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from fake_services import install_mlflow, install_wandb
 
-from drl_cli.cli.check import check_command
-from drl_cli.cli.command_line import read_command, with_free_keys
 from drl_cli.cli.train import train
 from drl_cli.runtime.roles.recording import EVAL_COLUMNS
+from drl_cli.settings.check import check_command
+from drl_cli.settings.command_line import read_command, with_free_keys
 
 PAGE = (Path(__file__).parents[2] / "docs" / "recording.md").read_text()
 COMMANDS = re.findall(r"^drl-train (.*)$", PAGE, re.MULTILINE)
@@ -35,8 +35,8 @@ def folders(tmp_path_factory):
     from hydra import compose, initialize_config_dir
     from omegaconf import OmegaConf
 
-    from drl_cli.cli.conf import conf_dir
-    from drl_cli.cli.hydra_plugins import register
+    from drl_cli.settings.conf import conf_dir
+    from drl_cli.settings.hydra_plugins import register
 
     here, found = tmp_path_factory.mktemp("reader"), {}
     for name, text in MODULES.items():
@@ -47,7 +47,7 @@ def folders(tmp_path_factory):
         patch.syspath_prepend(here)
         patch.setattr(sys, "argv", ["drl-train"])
         wandb, mlflow = install_wandb(patch), install_mlflow(patch)
-        patch.setattr("drl_cli.cli.recording_checks.source_file", lambda module: here)
+        patch.setattr("drl_cli.preflight.recording.source_file", lambda module: here)
         for command in COMMANDS:
             args = shlex.split(command)
             check_command(read_command(args))

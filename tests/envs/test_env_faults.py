@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
-from drl_cli.envs.batch import EnvBatch
 from drl_cli.envs.config import EnvConfig, EnvFault
 from drl_cli.envs.hang import TICKS, Hung, hang_limit
 from drl_cli.envs.make import read_spec
+from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.types import Episode
 
 COUNTER, FAULTY = "drl_cli.envs.probes:Counter-v0", "drl_cli.envs.probes:Faulty-v0"

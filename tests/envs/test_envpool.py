@@ -7,10 +7,10 @@ import pytest
 
 pytest.importorskip("envpool", reason="needs the extra envpool:  pip install 'drl-cli[envpool]'", exc_type=ImportError)
 
-from drl_cli.envs.batch import EnvBatch
 from drl_cli.envs.config import EnvConfig, EnvError
-from drl_cli.envs.envpool_batch import EnvPoolBatch
 from drl_cli.envs.make import read_spec
+from drl_cli.envs.stepping.batch import EnvBatch
+from drl_cli.envs.stepping.envpool_batch import EnvPoolBatch
 from drl_cli.types import FrameStack
 
 LANDER = {"id": "LunarLander-v3", "continuous": True}

@@ -6,10 +6,10 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from images import check_frames_rows
 
-from drl_cli.envs.batch import EnvBatch
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.make import read_spec
 from drl_cli.envs.probes import Frames, stamp
+from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.replay.builders import NStepBuilder
 from drl_cli.types import Column, FrameStack
 

@@ -6,9 +6,9 @@ import pytest
 from graphs import TINY, make_config
 from gymnasium.spaces import Box, Discrete
 
-from drl_cli.envs.batch import EnvBatch
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.make import read_spec
+from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.roles.worker import Worker
 

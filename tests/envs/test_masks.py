@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete
 
-from drl_cli.envs.batch import EnvBatch
 from drl_cli.envs.config import EnvConfig, EnvError
 from drl_cli.envs.make import read_spec
+from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.types import Column
 
 MASKED = "drl_cli.envs.probes:Masked-v0"

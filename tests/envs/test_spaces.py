@@ -6,9 +6,9 @@ import pytest
 from gymnasium import spaces
 from gymnasium.spaces import Box, Dict, Discrete, Graph, MultiBinary, MultiDiscrete, OneOf, Sequence, Text, Tuple
 
-from drl_cli.envs.batch import EnvBatch
 from drl_cli.envs.config import EnvConfig, EnvError, EnvFault
 from drl_cli.envs.make import Env, read_spec
+from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.types import ActionSpec, Column, FrameStack, flat_columns, leaves, map_parts, random_obs, tree
 
 PLANE = Box(-1.0, 1.0, (1,), np.float32)

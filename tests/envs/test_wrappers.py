@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box
 
-from drl_cli.envs.batch import EnvBatch
 from drl_cli.envs.config import EnvConfig, EnvError, EnvFault
 from drl_cli.envs.make import build, read_spec
+from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.types import Column
 
 

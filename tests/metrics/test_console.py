@@ -9,7 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from drl_cli.metrics import console as module
-from drl_cli.metrics.console import Console, announce, erase, make_display
+from drl_cli.metrics import display
+from drl_cli.metrics.console import Console, make_display
+from drl_cli.metrics.display import announce, erase
 from drl_cli.metrics.status import Status
 
 SCORE = {"mean": 201.5, "std": 3.25, "min": 195.0, "max": 205.0, "episodes": 10}
@@ -29,6 +31,7 @@ def clock(monkeypatch):
     clock = SimpleNamespace(now=100.0)
     fake = SimpleNamespace(time=lambda: clock.now, monotonic=lambda: clock.now)
     monkeypatch.setattr(module, "time", fake)
+    monkeypatch.setattr(display, "time", fake)
     return clock
 
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from drl_cli.networks.mlp import MLP, mlp_numpy, mlp_shapes, num_params, split
-from drl_cli.utils.group import Context
-from drl_cli.utils.params import Params
+from drl_cli.optim.group import Context
+from drl_cli.optim.params import Params
 
 CPU = Context(torch.device("cpu"))
 ACTIVATIONS = ("relu", "tanh", "elu")

@@ -5,7 +5,7 @@ import torch
 from gradients import check_gradients
 from networks import network
 
-from drl_cli.networks.memory import make_memory, state_size
+from drl_cli.networks.memory import make_memory
 
 KINDS = ("lstm", "gru")
 
@@ -106,7 +106,7 @@ def test_orthogonal_weights_and_no_bias_but_that_of_the_forget_gate():
 
 
 def test_the_state_is_as_wide_as_the_config_says():
-    assert [state_size(network(memory=kind, memory_size=5)) for kind in ("none", "gru", "lstm")] == [0, 5, 10]
+    assert [network(memory=kind, memory_size=5).state_size for kind in ("none", "gru", "lstm")] == [0, 5, 10]
     assert [make(kind).state_size for kind in ("gru", "lstm")] == [5, 10]
 
 

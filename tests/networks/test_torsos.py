@@ -170,7 +170,7 @@ from drl_cli.networks import config, images, inputs, memory, mlp, torsos
 from drl_cli.types import ActionSpec, Column, EnvSpec
 network = config.NetworkConfig((8,), "relu", "uniform", torso="resnet", memory="gru")
 spec = EnvSpec("X", Column((84, 84, 4), "uint8"), ActionSpec("box", 1, ""))
-assert "IMPALA" in torsos.describe(network, spec) and memory.state_size(network) == 256
+assert "IMPALA" in torsos.describe(network, spec) and network.state_size == 256
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True)

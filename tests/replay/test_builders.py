@@ -8,9 +8,9 @@ from counting import check_counter_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from drl_cli.envs.batch import EnvBatch
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.make import read_spec
+from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.replay.builders import NStepBuilder, RolloutBuilder
 from drl_cli.replay.store import RingStore
 from drl_cli.types import num_rows, transition_schema

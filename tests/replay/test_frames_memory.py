@@ -11,7 +11,7 @@ FRAME, STEPS = 84 * 84, 100_000
 FILL = """
 import json, sys
 import numpy as np, psutil
-from drl_cli.envs.batch import EnvBatch
+from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.make import read_spec
 from drl_cli.replay.builders import NStepBuilder

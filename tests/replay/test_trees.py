@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from images import ImageSteps, image_spec
 from replays import CONFIGS
 
-from drl_cli.envs.batch import EnvBatch
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.make import read_spec
+from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.replay.builders import NStepBuilder, RatedBuilder, RolloutBuilder
 from drl_cli.replay.frame_builder import FrameBuilder
 from drl_cli.replay.frame_table import FrameTable, frame_bytes, reference_schema

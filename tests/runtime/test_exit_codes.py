@@ -7,9 +7,9 @@ import pytest
 from graphs import COUNTER, TINY, make_config
 
 from drl_cli.envs.make import read_spec
+from drl_cli.errors import CheckpointError, Diverged, EnvironmentFailed, RoleLost
 from drl_cli.metrics.console import Console
 from drl_cli.runtime import run as run_module
-from drl_cli.runtime.errors import CheckpointError, Diverged, EnvironmentFailed, RoleLost
 
 
 @pytest.mark.parametrize(

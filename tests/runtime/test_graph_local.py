@@ -9,8 +9,8 @@ from counting import check_counter_rows
 from graphs import COUNTER, TINY, make_config, weights
 
 from drl_cli.envs.make import read_spec
+from drl_cli.errors import EnvironmentFailed, RoleLost
 from drl_cli.metrics.console import Console
-from drl_cli.runtime.errors import EnvironmentFailed, RoleLost
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.place.handles import RayRuntime, get
 from drl_cli.runtime.program import build

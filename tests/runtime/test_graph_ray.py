@@ -8,7 +8,7 @@ import pytest
 from counting import check_counter_rows
 from graphs import COUNTER, weights
 
-from drl_cli.runtime.errors import EnvironmentFailed, RoleLost
+from drl_cli.errors import EnvironmentFailed, RoleLost
 from drl_cli.runtime.messages import SampleBatch, UpdatePriority
 from drl_cli.runtime.place.handles import ActorDied, RayRuntime, get, wait
 

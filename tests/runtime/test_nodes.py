@@ -9,7 +9,7 @@ import pytest
 from counting import check_counter_rows
 from graphs import COUNTER, weights
 
-from drl_cli.runtime.errors import NodeGone, RoleLost
+from drl_cli.errors import NodeGone, RoleLost
 from drl_cli.runtime.place.handles import ObjectLost, RayRuntime, get
 
 pytestmark = pytest.mark.ray

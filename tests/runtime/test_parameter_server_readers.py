@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from graphs import COUNTER
 
-from drl_cli.runtime.errors import RoleLost
+from drl_cli.errors import RoleLost
 from drl_cli.runtime.files.checkpoint import load_model
 from drl_cli.runtime.place.handles import ActorDied, LocalRef, RayRuntime, get
 

@@ -7,7 +7,7 @@ import json
 import pytest
 from graphs import COUNTER, weights
 
-from drl_cli.runtime.errors import CheckpointError
+from drl_cli.errors import CheckpointError
 from drl_cli.runtime.restore import open_checkpoint
 
 EVERY = ("checkpoint.period=256", "manage.eval_period=256")

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import yaml
 
-from drl_cli.cli.check import check_command
-from drl_cli.cli.command_line import read_command
-from drl_cli.cli.conf import options
+from drl_cli.settings.check import check_command
+from drl_cli.settings.command_line import read_command
+from drl_cli.settings.conf import options
 
 ROOT = Path(__file__).parents[2]
 spec = importlib.util.spec_from_file_location("learn", ROOT / "scripts/bench/learn.py")

@@ -5,9 +5,9 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from drl_cli.cli.check import check_command
-from drl_cli.cli.command_line import read_command
 from drl_cli.metrics.status import Status
+from drl_cli.settings.check import check_command
+from drl_cli.settings.command_line import read_command
 
 SCRIPT = Path(__file__).parents[2] / "scripts" / "pictures"
 

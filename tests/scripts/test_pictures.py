@@ -45,9 +45,9 @@ def test_a_long_one_is_drawn_only_where_it_is_named(pictures, tmp_path, monkeypa
 
 def test_its_commands_are_right(pictures, tmp_path):
     from drl_cli.cli import compare, play
-    from drl_cli.cli.check import check_command
-    from drl_cli.cli.command_line import read_command
-    from drl_cli.cli.options import parse
+    from drl_cli.settings.check import check_command
+    from drl_cli.settings.command_line import read_command
+    from drl_cli.settings.options import parse
 
     pictures.compare(tmp_path)
     pictures.pong(tmp_path)

@@ -14,7 +14,7 @@ def compose_plain(*overrides):
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from omegaconf import OmegaConf
 
-    from drl_cli.cli.conf import conf_dir, groups, own_dirs
+    from drl_cli.settings.conf import conf_dir, groups, own_dirs
 
     parsed, conf, names = OverridesParser.create().parse_overrides(list(overrides)), conf_dir(), groups()
     choices = [each for each in parsed if each.key_or_group in names]
@@ -32,8 +32,8 @@ def compose_plain(*overrides):
 def _compose(*overrides):
     from hydra import compose, initialize_config_dir
 
-    from drl_cli.cli.conf import conf_dir
-    from drl_cli.cli.hydra_plugins import register
+    from drl_cli.settings.conf import conf_dir
+    from drl_cli.settings.hydra_plugins import register
 
     register()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):

@@ -2,8 +2,8 @@
 
 import yaml
 
-from drl_cli.cli.conf import conf_dir
 from drl_cli.runtime.config import HpoConfig
+from drl_cli.settings.conf import conf_dir
 
 
 def hpo(sampler, **values):

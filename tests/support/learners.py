@@ -8,10 +8,10 @@ import torch
 from confs import algo_node
 
 from drl_cli.algos.lookup import algorithms, load_algorithm
-from drl_cli.cli.settings import convert
 from drl_cli.networks.config import NetworkConfig
+from drl_cli.optim.group import Context
+from drl_cli.settings.settings import convert
 from drl_cli.types import ActionSpec, Column, EnvSpec, Last
-from drl_cli.utils.group import Context
 
 CPU = Context(torch.device("cpu"))
 ACTIONS = {

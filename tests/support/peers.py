@@ -38,7 +38,7 @@ def pid(group):
 def _start(rank, size, timeout_s):
     import torch
 
-    from drl_cli.utils.group import Group
+    from drl_cli.optim.group import Group
 
     torch.set_num_threads(1)
     _mine["group"] = Group(rank, size, timeout_s)

@@ -5,9 +5,9 @@ import json
 import pytest
 from hpos import hpo
 
+from drl_cli.settings.space import Interval
 from drl_cli.sweeps.population import Population
 from drl_cli.sweeps.rounds import MOST_RESTARTS, Rounds
-from drl_cli.sweeps.space import Interval
 from drl_cli.sweeps.sweep import Sweep
 
 SPACE = {"algo.lr": Interval(1e-4, 1e-2, is_log=True)}

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from hpos import hpo
 
+from drl_cli.settings.space import Choice, Interval
 from drl_cli.sweeps.population import Population
-from drl_cli.sweeps.space import Choice, Interval
 
 SPACE = {"algo.lr": Interval(1e-4, 1e-2, is_log=True), "algo.n_step": Choice(("1", "3", "5"))}
 

@@ -8,9 +8,9 @@ pytest.importorskip("optuna")
 
 from hpos import hpo
 
+from drl_cli.settings.space import Choice, Interval, corners, typed
 from drl_cli.sweeps import launcher
 from drl_cli.sweeps.search import Search
-from drl_cli.sweeps.space import Choice, Interval, corners, typed
 from drl_cli.sweeps.study import Study
 from drl_cli.sweeps.sweep import Sweep
 

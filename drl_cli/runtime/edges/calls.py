@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 
-from drl_cli.runtime.errors import RoleLost
+from drl_cli.errors import RoleLost
 from drl_cli.runtime.place.handles import ActorDied, Handle, ObjectLost, Ref, get, wait
 from drl_cli.utils.clock import now
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
+from drl_cli.errors import Diverged
+from drl_cli.optim.group import PeerLost
 from drl_cli.runtime.edges.calls import GRACE_S
-from drl_cli.runtime.errors import Diverged
 from drl_cli.runtime.place.handles import ActorDied, Handle, Ref, get, wait
 from drl_cli.types import State
 from drl_cli.utils.clock import now
-from drl_cli.utils.group import PeerLost
 
 
 class TrainerGroup:

@@ -18,7 +18,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from drl_cli.runtime.errors import CheckpointError
+from drl_cli.errors import CheckpointError
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.types import Array, State
 

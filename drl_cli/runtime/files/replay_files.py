@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from drl_cli.errors import CheckpointError
 from drl_cli.replay.base import Table
-from drl_cli.runtime.errors import CheckpointError
 from drl_cli.runtime.files.checkpoint import read_arrays
 from drl_cli.types import State
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from drl_cli.errors import CheckpointError
 from drl_cli.replay.base import Table
 from drl_cli.replay.snapshot import Snapshot, rows_per_chunk
-from drl_cli.runtime.errors import CheckpointError
 from drl_cli.runtime.files.checkpoint import read_arrays, read_manifest, write_arrays
 from drl_cli.runtime.files.replay_files import file_name
 from drl_cli.types import State, nested, within

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 
+from drl_cli.errors import Diverged, RoleLost
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.calls import Calls, blame
-from drl_cli.runtime.errors import Diverged, RoleLost
 from drl_cli.runtime.messages import LoadParams, SampleBatch, TrainReport
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.progress import Progress

@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from drl_cli.errors import RoleLost, RunError
 from drl_cli.metrics.console import Console
+from drl_cli.optim.group import PeerLost
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.calls import Calls
 from drl_cli.runtime.edges.worker_pool import Member
-from drl_cli.runtime.errors import RoleLost, RunError
 from drl_cli.runtime.messages import EvalReport, LoadParams
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.hand_over import HandOver
@@ -24,7 +25,6 @@ from drl_cli.runtime.orchestrator.saver import Saver
 from drl_cli.runtime.place.handles import ObjectLost, Ref, get
 from drl_cli.types import Array
 from drl_cli.utils.clock import now
-from drl_cli.utils.group import PeerLost
 
 log = logging.getLogger(__name__)
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from drl_cli.metrics.console import Console
+from drl_cli.optim.schedules import multiple_after
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.calls import Calls
 from drl_cli.runtime.messages import EvalReport, LoadParams
@@ -13,7 +14,6 @@ from drl_cli.runtime.orchestrator.standing import constants, standing
 from drl_cli.runtime.place.handles import Ref
 from drl_cli.runtime.roles.exploration import average
 from drl_cli.utils.clock import now
-from drl_cli.utils.schedules import multiple_after
 
 
 class Reports:

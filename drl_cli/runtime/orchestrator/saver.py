@@ -7,13 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from drl_cli.optim.schedules import multiple_after
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.calls import Calls
 from drl_cli.runtime.files.checkpoint import free_folder, make_draft
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.place.handles import ActorDied, Handle, Ref, get
-from drl_cli.utils.schedules import multiple_after
 
 log = logging.getLogger(__name__)
 

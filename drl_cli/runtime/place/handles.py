@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias
 
-from drl_cli.runtime.errors import NodeGone
+from drl_cli.errors import NodeGone
 from drl_cli.utils.lazy import LazyModule
 from drl_cli.utils.log_file import LogFile
 

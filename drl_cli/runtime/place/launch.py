@@ -14,9 +14,8 @@ from typing import NoReturn
 
 import psutil
 
-import drl_cli
 from drl_cli.envs.config import EnvConfig
-from drl_cli.runtime.errors import ClusterUnfit, RoleLost
+from drl_cli.errors import ClusterUnfit, RoleLost
 from drl_cli.runtime.place.cluster import (
     Answer,
     Node,
@@ -27,6 +26,7 @@ from drl_cli.runtime.place.cluster import (
     why_not_joined,
 )
 from drl_cli.runtime.place.nodes import ask, live_nodes
+from drl_cli.version import __version__
 
 log = logging.getLogger(__name__)
 
@@ -167,12 +167,12 @@ class Cluster:
             files = shipped_modules(modules)
         except ValueError as error:
             raise ClusterUnfit([str(error)]) from error
-        ours = Answer(platform.python_version(), version("ray"), drl_cli.__version__, None)
+        ours = Answer(platform.python_version(), version("ray"), __version__, None)
         answers = self._join(address, env, modules, files)
         lacking = [node for node, answer in answers.items() if answer is not None and answer.package is None]
         problems = unfit({node: answer for node, answer in answers.items() if node not in lacking}, ours)
         if lacking and not problems:  # they get ours
-            answers = self._join(address, env, modules, [*files, Path(drl_cli.__file__).parent])
+            answers = self._join(address, env, modules, [*files, Path(__file__).parents[2]])
             problems = unfit(answers, ours)
         if problems or not answers:
             self.close()
@@ -269,9 +269,7 @@ def _ask(nodes: Sequence[Node], env: EnvConfig, modules: Sequence[str], folder: 
 
         package, problem = None, None
         try:
-            import drl_cli
-
-            package = drl_cli.__version__
+            package = import_module("drl_cli").__version__
             from drl_cli.envs.make import read_spec
 
             if os.path.isdir(folder):

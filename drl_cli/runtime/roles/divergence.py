@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from drl_cli.runtime.errors import Diverged
+from drl_cli.errors import Diverged
 from drl_cli.types import Array, Columns, State
 
 ABSURD = 1e10

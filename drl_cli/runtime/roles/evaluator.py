@@ -7,8 +7,8 @@ from typing import Protocol
 
 import numpy as np
 
-from drl_cli.envs.episode_info import numbers
 from drl_cli.envs.make import Env
+from drl_cli.envs.stepping.episode_info import numbers
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.types import Array, EnvSpec, Last, leaves

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 
 from drl_cli.algos.base import Algorithm, Counts, Update
-from drl_cli.runtime.errors import AlgorithmFailed, AlgorithmRefused
+from drl_cli.errors import AlgorithmFailed, AlgorithmRefused
+from drl_cli.optim.group import Context, PeerLost
+from drl_cli.optim.params import Refused
 from drl_cli.runtime.messages import BatchTrainingData, LoadParams, TrainReport, UpdatePriority
 from drl_cli.runtime.place.handles import node_address
 from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
 from drl_cli.runtime.roles.divergence import check_metrics, check_state
 from drl_cli.types import Array, Columns, State, gathered
-from drl_cli.utils.group import Context, PeerLost
 from drl_cli.utils.lazy import torch
-from drl_cli.utils.params import Refused
 from drl_cli.utils.torch_ops import keep_freed_memory
 
 

@@ -7,17 +7,17 @@ import numpy as np
 
 from drl_cli.algos.base import Policy
 from drl_cli.algos.lookup import load_algorithm
-from drl_cli.envs.batch import EnvBatch
 from drl_cli.envs.config import EnvFault
-from drl_cli.envs.envpool_batch import EnvPoolBatch
 from drl_cli.envs.hang import hang_limit
+from drl_cli.envs.stepping.batch import EnvBatch
+from drl_cli.envs.stepping.envpool_batch import EnvPoolBatch
+from drl_cli.errors import EnvironmentFailed
 from drl_cli.replay.builders import Builder, NStepBuilder, RatedBuilder, RolloutBuilder
 from drl_cli.replay.config import SequencesConfig, UniformConfig
 from drl_cli.replay.frame_builder import FrameBuilder
 from drl_cli.replay.frames import make_codec
 from drl_cli.replay.sequences import SequenceBuilder
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.errors import EnvironmentFailed
 from drl_cli.runtime.messages import Block, InsertTransition, LoadParams
 from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.runtime.roles.exploration import describe, personal

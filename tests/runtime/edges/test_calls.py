@@ -2,9 +2,9 @@
 
 import pytest
 
+from drl_cli.errors import RoleLost
 from drl_cli.runtime.edges import calls
 from drl_cli.runtime.edges.calls import START_S, Calls, blame
-from drl_cli.runtime.errors import RoleLost
 from drl_cli.runtime.place.handles import ActorDied, LocalRef, ObjectLost, get
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from graphs import COUNTER, weights
 
-from drl_cli.runtime.errors import RoleLost
+from drl_cli.errors import RoleLost
 from drl_cli.runtime.place.handles import get
 
 pytestmark = pytest.mark.ray

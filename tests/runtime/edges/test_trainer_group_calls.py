@@ -2,12 +2,12 @@
 
 import pytest
 
+from drl_cli.errors import Diverged
+from drl_cli.optim.group import PeerLost
 from drl_cli.runtime.edges import trainer_group
 from drl_cli.runtime.edges.calls import GRACE_S
 from drl_cli.runtime.edges.trainer_group import TrainerGroup, roles
-from drl_cli.runtime.errors import Diverged
 from drl_cli.runtime.place.handles import ActorDied, LocalRef
-from drl_cli.utils.group import PeerLost
 
 
 class Trainer:

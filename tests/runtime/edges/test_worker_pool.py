@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
+from drl_cli.errors import NodeGone, RoleLost
 from drl_cli.runtime.edges.calls import START_S
 from drl_cli.runtime.edges.worker_pool import WorkerPool
-from drl_cli.runtime.errors import NodeGone, RoleLost
 from drl_cli.runtime.messages import Block, InsertTransition, LoadParams
 from drl_cli.runtime.place.handles import ActorDied, ActorUnavailable, LocalRef, LocalRuntime
 from drl_cli.runtime.roles.worker_proxy import WorkerProxy

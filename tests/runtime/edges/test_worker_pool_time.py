@@ -2,10 +2,10 @@
 
 import pytest
 
+from drl_cli.errors import NodeGone
 from drl_cli.runtime.edges import worker_pool
 from drl_cli.runtime.edges.calls import START_S
 from drl_cli.runtime.edges.worker_pool import WorkerPool
-from drl_cli.runtime.errors import NodeGone
 from drl_cli.runtime.messages import Block, InsertTransition, LoadParams
 from drl_cli.runtime.place.handles import ActorDied, LocalRef
 from drl_cli.types import Episode

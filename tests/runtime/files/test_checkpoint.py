@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from drl_cli.runtime.errors import CheckpointError
+from drl_cli.errors import CheckpointError
 from drl_cli.runtime.files.checkpoint import (
     load_model,
     point,

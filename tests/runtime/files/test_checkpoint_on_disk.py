@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from drl_cli.runtime.errors import CheckpointError
+from drl_cli.errors import CheckpointError
 from drl_cli.runtime.files import checkpoint
 from drl_cli.runtime.files.checkpoint import (
     adopt,

@@ -3,7 +3,7 @@
 import pytest
 from replays import Source, make
 
-from drl_cli.runtime.errors import CheckpointError
+from drl_cli.errors import CheckpointError
 from drl_cli.runtime.files import replay_saver
 from drl_cli.runtime.files.checkpoint import write_arrays
 from drl_cli.runtime.files.replay_files import file_name, read_states, refill

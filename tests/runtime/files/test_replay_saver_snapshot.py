@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from images import IMAGES
 from replays import CONFIGS, SPEC, Source, check_go_on_alike, check_same, clone, make
 
+from drl_cli.errors import CheckpointError
 from drl_cli.runtime.edges.replay_shards import ReplayShards
-from drl_cli.runtime.errors import CheckpointError
 from drl_cli.runtime.files import replay_saver
 from drl_cli.runtime.files.checkpoint import finish, make_draft, read_manifest
 from drl_cli.runtime.messages import Block, InsertTransition, SampleBatch

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from graphs import COUNTER, TINY, make_config
 
+from drl_cli.errors import Diverged
 from drl_cli.runtime.edges.calls import Calls
-from drl_cli.runtime.errors import Diverged
 from drl_cli.runtime.messages import LoadParams, SampleBatch, TrainReport
 from drl_cli.runtime.orchestrator import learning as module
 from drl_cli.runtime.orchestrator.edges import Edges

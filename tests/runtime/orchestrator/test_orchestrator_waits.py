@@ -6,13 +6,13 @@ from types import SimpleNamespace
 import pytest
 from graphs import COUNTER
 
-from drl_cli.runtime.errors import RoleLost
+from drl_cli.errors import RoleLost
+from drl_cli.optim.group import PeerLost
 from drl_cli.runtime.files.checkpoint import load_model, read_manifest
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.orchestrator import orchestrator as module
 from drl_cli.runtime.orchestrator.orchestrator import CLOSE_S, RESCUE_S
 from drl_cli.runtime.place.handles import ActorDied, LocalRef, ObjectLost
-from drl_cli.utils.group import PeerLost
 
 
 @pytest.fixture

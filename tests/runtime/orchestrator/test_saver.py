@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 from graphs import COUNTER, TINY, make_config
 
+from drl_cli.errors import RoleLost
 from drl_cli.runtime.edges.calls import Calls
-from drl_cli.runtime.errors import RoleLost
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.orchestrator import saver as module
 from drl_cli.runtime.orchestrator.edges import Edges

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from fake_ray import ObjectRef
 
-from drl_cli.runtime.errors import NodeGone
+from drl_cli.errors import NodeGone
 from drl_cli.runtime.place import handles
 from drl_cli.runtime.place.handles import (
     INLINE_BYTES,

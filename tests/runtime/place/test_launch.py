@@ -14,7 +14,7 @@ import pytest
 
 import drl_cli
 from drl_cli.envs.config import EnvConfig
-from drl_cli.runtime.errors import ClusterUnfit, RoleLost
+from drl_cli.errors import ClusterUnfit, RoleLost
 from drl_cli.runtime.place import launch
 from drl_cli.runtime.place.cluster import Answer, Node
 from drl_cli.runtime.place.launch import Cluster, RaySession

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from graphs import COUNTER
 
-from drl_cli.runtime.errors import Diverged
+from drl_cli.errors import Diverged
 from drl_cli.runtime.place.handles import RayRuntime, get
 from drl_cli.runtime.roles.divergence import check_metrics, check_state
 

@@ -9,8 +9,8 @@ from gymnasium.spaces import Box
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.envs.make import read_spec
 from drl_cli.networks.mlp import split
+from drl_cli.optim.group import Context
 from drl_cli.runtime.roles.evaluator import Evaluator, Score
-from drl_cli.utils.group import Context
 from drl_cli.utils.lazy import torch
 
 

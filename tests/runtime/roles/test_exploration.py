@@ -2,7 +2,7 @@
 
 import pytest
 
-from drl_cli.utils.schedules import linear
+from drl_cli.optim.schedules import linear
 
 DQN = (
     "env=drl_cli.envs.probes:Choose-v0",

@@ -11,7 +11,7 @@ from counting import check_counter_rows
 from graphs import COUNTER, make_config, weights
 
 from drl_cli.envs.make import read_spec
-from drl_cli.runtime.errors import Diverged
+from drl_cli.errors import Diverged
 from drl_cli.runtime.messages import BatchTrainingData
 from drl_cli.runtime.place.handles import get
 from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from drl_cli.runtime.errors import CheckpointError
+from drl_cli.errors import CheckpointError
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.roles.parameter_server import ParameterServer
 

@@ -7,16 +7,17 @@ from graphs import TINY, make_config
 
 from drl_cli.algos.base import Algorithm, Update
 from drl_cli.envs.make import read_spec
+from drl_cli.errors import AlgorithmFailed, AlgorithmRefused, Diverged
+from drl_cli.optim import products
+from drl_cli.optim.group import Context, Group, PeerLost
+from drl_cli.optim.optimizer import Optimizer
+from drl_cli.optim.params import Params, Refused
 from drl_cli.runtime.edges.trainer_group import TrainerGroup
-from drl_cli.runtime.errors import AlgorithmFailed, AlgorithmRefused, Diverged
 from drl_cli.runtime.messages import BatchTrainingData
 from drl_cli.runtime.place.handles import LocalHandle, LocalRef, get
 from drl_cli.runtime.program import make_trainer, make_trainers
 from drl_cli.runtime.roles.trainer import Trainer
-from drl_cli.utils import lazy, products
-from drl_cli.utils.group import Context, Group, PeerLost
-from drl_cli.utils.optimizer import Optimizer
-from drl_cli.utils.params import Params, Refused
+from drl_cli.utils import lazy
 
 CPU = Context(torch.device("cpu"))
 

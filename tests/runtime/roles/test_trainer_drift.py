@@ -6,12 +6,12 @@ import torch
 from peers import on_group, peers
 
 from drl_cli.algos.base import Algorithm, Update
-from drl_cli.runtime.errors import AlgorithmFailed
+from drl_cli.errors import AlgorithmFailed
+from drl_cli.optim.group import Context
+from drl_cli.optim.optimizer import Optimizer
+from drl_cli.optim.params import Params
 from drl_cli.runtime.messages import BatchTrainingData
 from drl_cli.runtime.roles.trainer import Trainer
-from drl_cli.utils.group import Context
-from drl_cli.utils.optimizer import Optimizer
-from drl_cli.utils.params import Params
 
 
 class Stepper(Algorithm):

@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from drl_cli.algos.base import Algorithm, Update
+from drl_cli.optim.group import Context, Group
+from drl_cli.optim.optimizer import Optimizer
+from drl_cli.optim.params import Params
 from drl_cli.runtime.messages import BatchTrainingData
 from drl_cli.runtime.roles import trainer as module
 from drl_cli.runtime.roles.trainer import Trainer, choose_device
-from drl_cli.utils.group import Context, Group
-from drl_cli.utils.optimizer import Optimizer
-from drl_cli.utils.params import Params
 
 
 class Small(Algorithm):

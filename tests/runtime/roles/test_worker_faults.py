@@ -6,7 +6,7 @@ from counting import check_counter_rows
 from graphs import COUNTER, TINY, make_config
 
 from drl_cli.envs.make import read_spec
-from drl_cli.runtime.errors import EnvironmentFailed
+from drl_cli.errors import EnvironmentFailed
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.place.handles import get
 from drl_cli.runtime.roles.worker import Worker

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from graphs import TINY, make_config
 
-from drl_cli.envs.batch import EnvBatch
 from drl_cli.envs.make import read_spec
-from drl_cli.runtime.errors import EnvironmentFailed
+from drl_cli.envs.stepping.batch import EnvBatch
+from drl_cli.errors import EnvironmentFailed
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.roles.worker import Worker
 

@@ -9,7 +9,7 @@ import pytest
 from counting import check_counter_rows
 from graphs import COUNTER
 
-from drl_cli.runtime.errors import RoleLost
+from drl_cli.errors import RoleLost
 from drl_cli.runtime.place.handles import get
 
 pytestmark = pytest.mark.ray

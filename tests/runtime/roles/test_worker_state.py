@@ -14,7 +14,7 @@ from gymnasium.spaces import Box
 import drl_cli.algos
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.envs.make import read_spec
-from drl_cli.runtime.errors import EnvironmentFailed
+from drl_cli.errors import EnvironmentFailed
 from drl_cli.runtime.files.checkpoint import read_arrays, write_arrays
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.roles.worker import Worker
@@ -224,7 +224,7 @@ def test_the_budget_goes_on(tmp_path):
 
 
 def test_long_episodes_begin_anew(caplog, monkeypatch):
-    monkeypatch.setattr("drl_cli.envs.batch.MAX_STEPS", 25)
+    monkeypatch.setattr("drl_cli.envs.stepping.batch.MAX_STEPS", 25)
     args = ("env=Pendulum-v1", "worker.envs=1", "worker.block_rows=10")
     first = make_worker(*args)
     for block in range(3):

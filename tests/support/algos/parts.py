@@ -10,8 +10,8 @@ import torch
 
 from drl_cli.algos import base
 from drl_cli.algos.base import AlgoConfig, Update
-from drl_cli.utils.optimizer import Optimizer
-from drl_cli.utils.params import Params
+from drl_cli.optim.optimizer import Optimizer
+from drl_cli.optim.params import Params
 
 ACTIONS = ("box", "discrete", "multidiscrete")
 MODES = ("single", "sync", "async")

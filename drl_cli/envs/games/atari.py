@@ -1,0 +1,164 @@
+"""Atari games as DQN plays them: frames skipped and pooled, 84x84 grey, stacked (extra `atari`)."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+from gymnasium.utils import seeding
+
+from drl_cli.envs.games.area import AreaResize
+from drl_cli.envs.games.kwargs import check_choice, check_number
+from drl_cli.types import Array, FrameStack, State
+from drl_cli.utils.ranges import Range
+
+SIZE = 84
+"""Pixels: each side of a frame."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How a game is played: see `Atari`."""
+
+    sticky: float
+    full_action_set: bool
+    noop_max: int
+    episodic_life: bool
+
+
+PROTOCOLS = {"nature": Protocol(0.0, False, 30, True), "machado": Protocol(0.25, True, 0, False)}
+
+
+class Atari(gymnasium.Env[Array, Any]):
+    """A game of the Arcade Learning Environment, uint8 observations `[stack, 84, 84]`, the newest frame last.
+
+    A step is `frameskip` frames of one action; what is seen is the brighter of the last two, pixel by pixel. Rewards
+    are the game's own. Frame by frame it is Gymnasium's AtariPreprocessing in its FrameStackObservation.
+
+    `protocol` says how it is played, and each part of it can be said by itself:
+
+    - nature (Mnih et al. 2015, Nature 518): the actions that have an effect in this game (`full_action_set=False`),
+      1 to `noop_max` = 30 frames of doing nothing first, `episodic_life`.
+    - machado (Machado et al. 2018, JAIR 61): all 18 actions, and with probability `sticky` = 0.25 a frame repeats the
+      action of the frame before; neither of the others.
+
+    With `episodic_life` the info of a step that costs a life, but not the game, has `life_lost`: training learns from
+    that step as from the last one of an episode, although the game goes on. Episodes are whole games; one of more than
+    `max_frames` is truncated.
+
+    `mode` and `difficulty` are switches of the console; which there are is the game's. Raises EnvError for values that
+    there aren't.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012  # as Gymnasium has it
+
+    def __init__(
+        self,
+        game: str,
+        protocol: Literal["nature", "machado"] = "nature",
+        *,
+        sticky: float | None = None,
+        full_action_set: bool | None = None,
+        noop_max: int | None = None,
+        episodic_life: bool | None = None,
+        frameskip: int = 4,
+        stack: int = 4,
+        max_frames: int = 108_000,
+        mode: int | None = None,
+        difficulty: int | None = None,
+        render_mode: str | None = None,
+    ) -> None:
+        from ale_py import ALEInterface, LoggerMode, roms
+
+        check_choice("protocol", protocol, tuple(PROTOCOLS))
+        plain = PROTOCOLS[protocol]
+        self.noop_max = plain.noop_max if noop_max is None else noop_max
+        sticky = plain.sticky if sticky is None else sticky
+        check_number("sticky", sticky, Range(0, 1), is_whole=False)
+        check_number("noop_max", self.noop_max, Range(0))
+        for name, value in {"frameskip": frameskip, "stack": stack, "max_frames": max_frames}.items():
+            check_number(name, value, Range(1))
+        self.episodic_life = plain.episodic_life if episodic_life is None else episodic_life
+        self.frameskip, self.mode, self.difficulty, self.render_mode = frameskip, mode, difficulty, render_mode
+        self._rom = roms.get_rom_path(game)
+        ALEInterface.setLoggerMode(LoggerMode.Error)
+        self._ale = ALEInterface()
+        self._ale.setFloat("repeat_action_probability", sticky)
+        self._ale.setInt("max_num_frames_per_episode", max_frames)
+        self._ale.loadROM(self._rom)
+        if mode is not None:
+            check_choice("mode", mode, self._ale.getAvailableModes())
+        if difficulty is not None:
+            check_choice("difficulty", difficulty, self._ale.getAvailableDifficulties())
+        self._seed(None)
+        is_full = plain.full_action_set if full_action_set is None else full_action_set
+        self._actions = self._ale.getLegalActionSet() if is_full else self._ale.getMinimalActionSet()
+        self._last_two = np.zeros((2, *self._ale.getScreenDims()), np.uint8)
+        self._resize = AreaResize(self._ale.getScreenDims(), SIZE)
+        self._frames = np.zeros((stack, SIZE, SIZE), np.uint8)
+        self._lives = 0
+        self.frame_stack = FrameStack(0, stack)
+        self.observation_space = Box(0, 255, self._frames.shape, np.uint8)
+        self.action_space = Discrete(len(self._actions))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
+        if seed is not None:
+            self._seed(seed)
+        self._ale.reset_game()
+        for _ in range(self.np_random.integers(1, self.noop_max + 1) if self.noop_max else 0):
+            self._ale.act(self._actions[0])
+            if self._ale.game_over():
+                self._ale.reset_game()
+        self._lives = self._ale.lives()
+        self._ale.getScreenGrayscale(self._last_two[0])
+        self._last_two[1] = 0
+        self._frames[:] = self._frame()
+        return self._frames.copy(), {}
+
+    def step(self, action: Any) -> tuple[Array, float, bool, bool, dict[str, Any]]:
+        ale, made, reward = self._ale, self._actions[action], 0.0
+        for left in range(self.frameskip - 1, -1, -1):
+            reward += ale.act(made)
+            terminated, truncated = ale.game_over(with_truncation=False), ale.game_truncated()
+            if terminated or truncated:
+                break
+            if left < 2:
+                ale.getScreenGrayscale(self._last_two[left])
+        self._frames[:-1] = self._frames[1:]
+        self._frames[-1] = self._frame()
+        lives, before = ale.lives(), self._lives
+        self._lives = lives
+        has_lost = self.episodic_life and 0 < lives < before  # some games show 0 for a while and then end
+        return self._frames.copy(), reward, terminated, truncated, {"life_lost": True} if has_lost else {}
+
+    def render(self) -> Array:
+        """The screen as it is, bytes `[height, width, 3]`."""
+        picture: Array = self._ale.getScreenRGB()
+        return picture
+
+    def save_state(self) -> State:
+        """What the next episodes depend on besides `np_random`: the console with its own generator."""
+        return {"console": np.frombuffer(self._ale.cloneState(include_rng=True).serialize(), np.uint8)}
+
+    def load_state(self, state: State) -> None:
+        """The inverse of `save_state`."""
+        from ale_py import ALEState
+
+        self._ale.restoreState(ALEState(state["console"].tobytes()))
+
+    def _seed(self, seed: int | None) -> None:
+        """Begin anew, all randomness by this seed, as ale_py's own environment does."""
+        ours, consoles = np.random.SeedSequence(seed).generate_state(2)
+        self._np_random, _ = seeding.np_random(int(ours))
+        self._ale.setInt("random_seed", int(np.int32(consoles)))
+        self._ale.loadROM(self._rom)
+        if self.mode is not None:
+            self._ale.setMode(self.mode)
+        if self.difficulty is not None:
+            self._ale.setDifficulty(self.difficulty)
+
+    def _frame(self) -> Array:
+        """What is seen now, uint8 `[84, 84]`; it stays for the pooling of a step that ends early."""
+        np.maximum(self._last_two[0], self._last_two[1], out=self._last_two[0])
+        return self._resize(self._last_two[0])

@@ -1,0 +1,107 @@
+"""The yaml files: ours in conf, and those of the user's own folders, which come before ours."""
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from drl_cli.algos.lookup import module_path
+from drl_cli.errors import UsageError
+from drl_cli.utils.outside import source_file
+
+SEARCH_PATH = "hydra.searchpath"
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C, where there is one, is four times as fast
+
+own_dirs: list[Path] = []
+"""Folders with yaml options of the user's, the first one first, as the command line that was read last names them."""
+
+
+def conf_dir() -> Path:
+    """Our yaml files: beside the package in a checkout, inside it in a wheel."""
+    package = Path(__file__).parents[1]
+    inside = package / "conf"
+    return inside if inside.is_dir() else package.parent / "conf"
+
+
+def option_file(group: str, name: str) -> Path | None:
+    """The yaml of a group's option."""
+    files = (place / group / f"{name}.yaml" for place in (*own_dirs, conf_dir()))
+    return next((file for file in files if file.is_file()), None)
+
+
+def algorithm_yaml(name: str) -> Path | None:
+    """The yaml of an algorithm: an option's; of a user's module conf/algo/<module>.yaml or <module>.yaml beside it."""
+    path = module_path(name)
+    source, file = source_file(path), f"{path.rpartition('.')[2]}.yaml"
+    beside = [source.parent / "conf" / "algo" / file, source.parent / file] if source is not None else []
+    return option_file("algo", name) or next((place for place in beside if place.is_file()), None)
+
+
+def options(group: str) -> list[str]:
+    """Names of the yaml files in a group."""
+    return sorted({path.stem for place in (*own_dirs, conf_dir()) for path in (place / group).glob("*.yaml")})
+
+
+def groups() -> list[str]:
+    """Names of the folders in conf, and of those with yaml files in the user's."""
+    own = {path.parent.name for place in own_dirs for path in place.glob("*/*.yaml")}
+    return sorted(own | {path.name for path in conf_dir().iterdir() if path.is_dir()})
+
+
+def default(group: str) -> str:
+    """The option of a group that train.yaml takes."""
+    return defaults()[group]
+
+
+def defaults() -> dict[str, str]:
+    """The option that train.yaml takes of each group."""
+    entries = yaml.load((conf_dir() / "train.yaml").read_text(), LOADER)["defaults"]
+    pairs = [next(iter(entry.items())) for entry in entries if isinstance(entry, dict)]
+    return {group.removeprefix("optional "): str(option) for group, option in pairs}
+
+
+def find_own_dirs(config_dir: str | None, overrides: Sequence[str], file: Path | None) -> list[Path]:
+    """Those of --config-dir and of hydra.searchpath on the command line, or in the user's main config `file`.
+
+    Raises UsageError naming each folder that is not there.
+    """
+    named = [arg.partition("=")[2] for arg in overrides if arg.lstrip("+").startswith(f"{SEARCH_PATH}=")]
+    try:
+        given: Any = yaml.safe_load(named[-1]) if named else _search_path(file)
+    except yaml.YAMLError as error:
+        raise UsageError(unreadable(file if not named else SEARCH_PATH, error)) from error
+    if not (isinstance(given, list) and all(isinstance(each, str) for each in given)):
+        raise UsageError(f"{SEARCH_PATH}: must be a list of folders, as [file://my_conf] or [pkg://my_pkg.conf]")
+    dirs = ([("--config-dir", config_dir)] if config_dir is not None else []) + [(SEARCH_PATH, each) for each in given]
+    found = [(flag, place, _folder(place)) for flag, place in dirs]
+    if missing := [f"{flag}: there is no folder {place}" for flag, place, folder in found if folder is None]:
+        raise UsageError(missing)
+    return [folder for _, _, folder in found if folder is not None]
+
+
+def unreadable(file: Path | str | None, error: yaml.YAMLError) -> str:
+    """The error line for a file that is no yaml, with the line that is at fault."""
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    line = "" if mark is None else f":{mark.line + 1}"
+    return f"{file}{line}: no valid yaml: {problem or ' '.join(str(error).split())}"
+
+
+def _search_path(file: Path | None) -> Any:  # Any: what yaml holds
+    content = yaml.safe_load(file.read_text()) if file is not None else None
+    hydra = content.get("hydra") if isinstance(content, dict) else None
+    return hydra.get("searchpath", []) if isinstance(hydra, dict) else []
+
+
+def _folder(given: str) -> Path | None:
+    """A folder, with or without `file://`, or a package's by `pkg://`; None where there is none."""
+    if not given.startswith("pkg://"):
+        folder = Path(given.removeprefix("file://")).absolute()
+        return folder if folder.is_dir() else None
+    try:
+        spec = importlib.util.find_spec(given.removeprefix("pkg://").replace("/", "."))
+    except (ImportError, ValueError):
+        return None
+    places = list(spec.submodule_search_locations or []) if spec is not None else []
+    return Path(places[0]) if places else None

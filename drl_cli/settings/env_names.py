@@ -1,0 +1,96 @@
+"""What is answered to the name of an environment that is not there: which package has it, or what was meant."""
+
+import re
+import sys
+from collections.abc import Sequence
+
+from drl_cli.errors import MISSING, UsageError, nearest
+from drl_cli.utils.outside import ModuleRaised, NotFound, source_file
+
+OLD_ATARI = re.compile(
+    r"(?P<game>[A-Z]\w*?)(-ram)?(NoFrameskip|Deterministic)-v\d+"
+    r"|(?P<known>Pong|Breakout|SpaceInvaders|Seaquest|Qbert|MsPacman|BeamRider|Enduro|Asteroids|Freeway)-v[04]"
+)
+OLD_MUJOCO = re.compile(
+    r"(Ant|HalfCheetah|Hopper|Humanoid|HumanoidStandup|InvertedPendulum|InvertedDoublePendulum|Pusher|Reacher|Swimmer"
+    r"|Walker2d)-v[123]"
+)
+
+
+def check_env(name: str, ours: Sequence[str]) -> None:
+    """Raise UsageError for an environment that neither we, nor Gymnasium, nor a named module has.
+
+    Exit 3 where a package has it that is not installed. `ours` are the options of the group.
+    """
+    from drl_cli.envs.make import exists, registered
+
+    if old := OLD_MUJOCO.fullmatch(name):
+        raise UsageError(f"{name} is of an older Gymnasium; say env={old[1]}-v5")
+    if old := OLD_ATARI.fullmatch(name):
+        new = f"ALE/{old['game'] or old['known']}-v5"
+        say_package(new, f"{name} is now {new}, which")
+        raise UsageError(f"{name} is now {new}; say env={new}")
+    if name and exists(name):
+        return
+    say_package(name, name)
+    if said := _as_module(name):
+        raise UsageError(f"no environment '{name}'. Did you mean env={said}?")
+    if ":" in name:
+        module = name.partition(":")[0]
+        raise UsageError(f"no environment '{name}': there is no module '{module}' to import")
+    if listed := module_envs(name):
+        lines = ", ".join(f"env={name}:{id}" for id in listed[:4])
+        raise UsageError(f"no environment '{name}': it is a module. Did you mean {lines}?")
+    all_ids = registered()
+    best = nearest(name, [*ours, *all_ids])
+    near = nearest(name, ours if best and best[0] in ours else all_ids, 2)
+    hint = f" Did you mean {', '.join(near)}?" if near else "   drl-list envs has all; one of your own is my_mod:MyEnv"
+    raise UsageError(f"no environment '{name}'.{hint}" if name else "env: say which, as env=Pendulum-v1")
+
+
+def say_package(name: str, subject: str) -> None:
+    """Raise UsageError where a known package has the environment: to install it (exit 3), or to name its module.
+
+    Of a game that is made here no module is named: where its package is there, nothing is raised.
+    """
+    from drl_cli.envs.catalog import package_of
+
+    if (package := package_of(name)) is None:
+        return
+    module = package.module
+    if source_file(module) is None:
+        quoted = f"'{package.install}'" if "[" in package.install else package.install
+        then = "" if package.is_ours else f"   then env={module}:{name}"
+        raise UsageError(f"{subject} needs {module}:  pip install {quoted}{then}", MISSING)
+    if package.is_ours:
+        return
+    raise UsageError(f"{name} is of the module {module}, which has to be named: env={module}:{name}")
+
+
+def _as_module(name: str) -> str | None:
+    """`my_mod:Name` for a file, `my_mod.py:Name`, or for a dotted path, `my_mod.Name`; None where it is neither."""
+    place, colon, id = name.partition(":")
+    if place.endswith(".py") or (colon and "/" in place):
+        dotted = place.removesuffix(".py").strip("./").replace("/", ".")
+        return f"{dotted}:{id or next(iter(module_envs(dotted)), 'MyEnv')}" if dotted else None
+    module, dot, attribute = name.rpartition(".")
+    if colon or not dot or not _is_users(module):
+        return None
+    return f"{module}:{attribute}"
+
+
+def module_envs(module: str) -> list[str]:
+    """Ids and classes of environments in a module of the user's; none where there is no such, or it raises."""
+    from drl_cli.envs.make import names_in
+
+    try:
+        return names_in(module) if _is_users(module) else []
+    except (NotFound, ModuleRaised):
+        return []
+
+
+def _is_users(module: str) -> bool:
+    """Whether it can be imported, and is none of Python's own: some of those do things."""
+    if not all(part.isidentifier() for part in module.split(".")):
+        return False
+    return module.partition(".")[0] not in sys.stdlib_module_names and source_file(module) is not None

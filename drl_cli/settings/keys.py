@@ -1,0 +1,264 @@
+"""drl-list keys and drl-train --help GROUP: type and range (from the dataclasses), default and meaning (from conf)."""
+
+import dataclasses
+import os
+import shutil
+import sys
+import textwrap
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import yaml
+
+from drl_cli.algos.base import AlgoConfig
+from drl_cli.algos.lookup import algorithms
+from drl_cli.errors import UsageError, did_you_mean
+from drl_cli.replay.config import SAMPLERS
+from drl_cli.runtime.config import Config
+from drl_cli.settings.conf import LOADER, algorithm_yaml, conf_dir, default, groups, options
+from drl_cli.settings.options import parse
+from drl_cli.settings.settings import all_keys, config_class, default_values, fields
+from drl_cli.utils.ranges import NameOrClass
+
+TOP = "top level"
+NARROWEST = 30  # columns of a terminal that a meaning is wrapped to; below, the terminal does as it likes
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key: its name as typed, type and range, default as yaml has it, meaning."""
+
+    name: str
+    type: str
+    default: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """A group's option, or the top level: `about` is the first comment of its file."""
+
+    title: str
+    about: str
+    keys: tuple[Key, ...]
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of drl-list keys."""
+
+    format: Literal["text", "markdown"] = "text"
+
+
+def answer(args: Sequence[str]) -> list[str]:
+    """What `drl-list keys [GROUP ...] [format=markdown]` prints; raises UsageError."""
+    sys.path.insert(0, os.getcwd())  # where the user's own algorithms are
+    own = [arg for arg in args if arg.partition("=")[0] not in groups() and "=" in arg]
+    found = sections([arg for arg in args if arg not in own])
+    return markdown(found) if parse(own, Options).format == "markdown" else text(found)
+
+
+def sections(topics: Sequence[str]) -> list[Section]:
+    """All of them, or those of groups, options (`algo.sac`, `algo=sac`) and single keys; raises UsageError."""
+    if topics:
+        return [section for topic in topics for section in find(topic)]
+    return [top_level(), *(section for group in groups() if not is_overlay(group) for section in group_sections(group))]
+
+
+def is_overlay(group: str) -> bool:
+    """Whether its options give values to keys of other groups, which explain them: tuned, and groups of the user's."""
+    return group not in fields(Config)
+
+
+def find(topic: str) -> list[Section]:
+    """The sections that a word means; raises UsageError naming the nearest word."""
+    group, _, option = topic.replace("=", ".", 1).partition(".")
+    if topic in groups():
+        return group_sections(topic)
+    if group in groups() and option in options(group):
+        return [option_section(group, option)]
+    every = sections([])
+    if kept := [section for section in (_only(section, topic) for section in every) if section.keys]:
+        return kept
+    if topic.startswith("algo="):  # a module of the user's
+        return [option_section(group, option)]
+    words = [key.name for section in every for key in section.keys]
+    known = [*groups(), *words, *(f"{name}.{choice}" for name in groups() for choice in options(name))]
+    raise UsageError(f"no group or key '{topic}'.{did_you_mean(topic, known)}   groups: {', '.join(groups())}")
+
+
+def _only(section: Section, topic: str) -> Section:
+    """A section with the keys that are `topic`, or below it."""
+    keys = tuple(key for key in section.keys if key.name == topic or key.name.startswith(f"{topic}."))
+    return dataclasses.replace(section, keys=keys)
+
+
+def top_level() -> Section:
+    """The keys of train.yaml itself."""
+    entries = read(conf_dir() / "train.yaml")
+    return Section(TOP, "", tuple(_keys(entries, all_keys(AlgoConfig))))
+
+
+def group_sections(group: str) -> list[Section]:
+    """The default option of a group with all its keys; of the other options what they have otherwise.
+
+    Of algorithms, and of sets of values such as `tuned`, each is shown in full.
+    """
+    names = options(group)
+    if group == "algo" or is_overlay(group):
+        return [option_section(group, name) for name in names]
+    first = default(group)
+    base = option_section(group, first)
+    title = group if names == [first] else f"{group}={first} (default)"
+    others = [option_section(group, name) for name in names if name != first]
+    return [dataclasses.replace(base, title=title), *(_difference(section, base) for section in others)]
+
+
+def _difference(section: Section, base: Section) -> Section:
+    return dataclasses.replace(section, keys=tuple(key for key in section.keys if key not in base.keys))
+
+
+def option_section(group: str, name: str) -> Section:
+    """One option of a group with all its keys, those of other groups that it sets, too; raises UsageError."""
+    file, entries, about = _file(group, name), dict[str, tuple[str, str]](), "no yaml, the defaults of its Config"
+    if group == "algo" and name not in options("algo"):
+        defaults = default_values(config_class(name)) | {"name": name}
+        entries = {f"algo.{key}": (_plain(value), "") for key, value in defaults.items()}
+    if file is not None:
+        try:
+            entries, about = entries | _whole(file, group), _about(file)
+        except yaml.YAMLError as error:
+            raise UsageError(f"{file}: not readable: {' '.join(str(error).split())}") from error
+    values = {key: value for key, (value, _) in entries.items()}
+    algo = values.get("algo.name", name) if name in options("algo") else name
+    sampler = values.get("replay.sampler", values.get("replay", ""))
+    return Section(f"{group}={name}", about, tuple(_keys(entries, _types(group, algo, sampler))))
+
+
+def _types(group: str, algo: str, sampler: str) -> dict[str, Any]:
+    """Dotted key -> type of all keys that an option may set, with this algorithm and sampler where it is of theirs."""
+    if is_overlay(group):
+        return {key: kind for name in algorithms() for key, kind in all_keys(config_class(name)).items()}
+    types = all_keys(config_class(algo) if group == "algo" else AlgoConfig)
+    table = fields(SAMPLERS[sampler]) if sampler in SAMPLERS else {}
+    return types | {f"replay.{key}": kind for key, kind in table.items()}
+
+
+def _file(group: str, name: str) -> Path | None:
+    return algorithm_yaml(name) if group == "algo" else conf_dir() / group / f"{name}.yaml"
+
+
+def read(file: Path) -> dict[str, tuple[str, str]]:
+    """Dotted key -> value as it is written, and the comment behind it; `defaults` left out."""
+    content = file.read_text()
+    root, lines = yaml.compose(content, Loader=LOADER), content.splitlines()
+
+    def walk(node: yaml.MappingNode, prefix: str) -> Iterator[tuple[str, tuple[str, str]]]:
+        for key, value in node.value:
+            if isinstance(value, yaml.MappingNode) and not value.flow_style:
+                yield from walk(value, f"{prefix}{key.value}.")
+            elif prefix + key.value != "defaults":
+                written = content[value.start_mark.index : value.end_mark.index]
+                behind = lines[value.end_mark.line][value.end_mark.column :]
+                yield prefix + key.value, (written.strip('"'), behind.partition("#")[2].strip())
+
+    return dict(walk(root, "")) if isinstance(root, yaml.MappingNode) else {}
+
+
+def _whole(file: Path, group: str) -> dict[str, tuple[str, str]]:
+    """What an option's file has, with the files of its group that it builds on; under full names."""
+    node = yaml.load(file.read_text(), LOADER) or {}
+    bases = [name for name in node.get("defaults", []) if isinstance(name, str) and name != "_self_"]
+    files = [base for name in bases if (base := _file(group, name.partition("@")[0])) is not None]
+    entries = {key: entry for base in files for key, entry in _whole(base, group).items()}
+    chosen = [entry for entry in node.get("defaults", []) if isinstance(entry, dict)]
+    for key, value in (pair for entry in chosen for pair in entry.items()):
+        entries[key.removeprefix("override /")] = (str(value), "the option of this group that it takes by default")
+    prefix = "" if "# @package _global_" in file.read_text() else f"{group}."
+    return entries | {prefix + key: entry for key, entry in read(file).items()}
+
+
+def _about(file: Path) -> str:
+    comments = [line for line in file.read_text().splitlines() if line.startswith("#")]
+    return next((line.lstrip("# ") for line in comments if "@package" not in line), "")
+
+
+def _keys(entries: Mapping[str, tuple[str, str]], types: Mapping[str, Any]) -> Iterator[Key]:
+    for name, (value, meaning) in entries.items():
+        kind = types.get(name)
+        yield Key(name, "option" if dataclasses.is_dataclass(kind) else type_text(kind), value, meaning)
+
+
+def type_text(kind: Any) -> str:
+    """A field's type and range, as a user would say it. Any: a type hint."""
+    alternatives = _alternatives(kind)
+    *others, last = alternatives
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _alternatives(kind: Any) -> list[str]:
+    origin, args = get_origin(kind), get_args(kind)
+    if origin in (Union, types.UnionType):
+        return [text for arm in args for text in _alternatives(arm)]
+    if origin is Literal:
+        return [str(choice) for choice in args]
+    if origin is Annotated:
+        base, bounds = args
+        is_name = isinstance(bounds, NameOrClass)
+        return [*bounds.names, "my_pkg.my_mod:Class"] if is_name else [f"{type_text(base)} {bounds}"]
+    if origin is tuple:
+        return [f"[{type_text(args[0])}, ...]"]
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return [f"{{name: {type_text(args[1])}}}"]
+    names = {bool: ["true", "false"], str: ["text"], types.NoneType: ["null"], Any: ["value"]}
+    return names.get(kind) or [str(kind.__name__)]
+
+
+def _plain(value: Any) -> str:
+    """A default of a dataclass as yaml has it. Any: of any field."""
+    return str(yaml.safe_dump(value, default_flow_style=True)).removesuffix("...\n").strip()
+
+
+def text(found: Sequence[Section]) -> list[str]:
+    """Aligned columns, a line per key; on a terminal the meanings are wrapped."""
+    rows = [(key.name, key.type, key.default) for section in found for key in section.keys]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)] if rows else []
+    widths = [min(width, most) for width, most in zip(widths, (40, 32, 24), strict=False)]
+    room = shutil.get_terminal_size().columns - sum(widths) - 8 if sys.stdout.isatty() else 0
+    lines: list[str] = []
+    for section in found:
+        lines += ["", f"{section.title}   {section.about}".rstrip()]
+        for key in section.keys:
+            cells = zip((key.name, key.type, key.default), widths, strict=True)
+            start = "  " + "  ".join(cell.ljust(width) for cell, width in cells) + "  "
+            wrapped = textwrap.wrap(key.meaning, room) if room >= NARROWEST else [key.meaning]
+            lines.append((start + (wrapped or [""])[0]).rstrip())
+            lines += [" " * (sum(widths) + 8) + line for line in wrapped[1:]]
+    return lines[1:]
+
+
+def markdown(found: Sequence[Section]) -> list[str]:
+    """A page with a table per section."""
+    lines = [
+        "# The reference of keys",
+        "",
+        "Every key of `drl-train`. On the command line: `drl-list keys`, `drl-list keys worker`, "
+        "`drl-train --help algo.sac`.",
+        "This page is written by `drl-list keys format=markdown > docs/reference.md`.",
+    ]
+    for section in found:
+        lines += ["", f"## {section.title}", ""]
+        lines += [_escaped(section.about), ""] if section.about else []
+        lines += ["| key | type and range | default | meaning |", "|---|---|---|---|"]
+        for key in section.keys:
+            lines.append(f"| `{key.name}` | `{key.type}` | `{key.default}` | {_escaped(key.meaning)} |")
+    return lines
+
+
+def _escaped(line: str) -> str:
+    for letter in "\\|*<":
+        line = line.replace(letter, f"\\{letter}")
+    return line

@@ -1,0 +1,104 @@
+"""What was probably meant by a word that is not key=value: `--env X`, `env X`, a bare `Pendulum-v1`."""
+
+import re
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from drl_cli.algos.base import AlgoConfig
+from drl_cli.algos.lookup import algorithms
+from drl_cli.errors import did_you_mean
+from drl_cli.settings.conf import groups, options
+from drl_cli.settings.hydra_grammar import is_open
+from drl_cli.settings.settings import all_keys, config_class
+from drl_cli.settings.synonyms import synonym
+
+COMMANDS = ("eval", "play", "export", "compare", "watch", "list", "doctor", "bench")
+ENV_ID = re.compile(r"[\w./-]+(:[\w./-]+)?-v\d+|[\w.]+:[\w./-]+")
+KEY = re.compile(r"[+~]*[\w./-]+")
+
+
+def known_keys() -> set[str]:
+    """Every key that some algorithm of ours has, and the groups."""
+    return {key for name in algorithms() for key in all_keys(config_class(name))} | set(groups())
+
+
+def meant(word: str) -> str | None:
+    """The key, or key=value, that a word names: its own name, or one that other tools have."""
+    name = word.replace("-", "_")
+    keys = known_keys()
+    if name in keys:
+        return name
+    same = [key for key in sorted(keys, key=len) if key.rpartition(".")[2] == name]
+    return synonym(name, keys) or next(iter(same), None)
+
+
+def said(key: str, value: str) -> str:
+    """key=value, where the key may bring its own value."""
+    if "=" in key:
+        return key
+    kind = all_keys(AlgoConfig).get(key)
+    brackets = value and str(kind).startswith("tuple") and not value.startswith("[")
+    return f"{key}={f'[{value}]' if brackets else value or '...'}"
+
+
+def flag_line(flag: str, rest: list[str], flags: Sequence[str]) -> str:
+    """The error line for a flag that there is none; where it is a key, its value is taken off the rest."""
+    word, equals, value = flag.lstrip("-").partition("=")
+    key = meant(word) if len(word) > 1 else None
+    if key is None:
+        return f"no flag '{flag}'.{did_you_mean(flag.partition('=')[0], flags)}   try --help"
+    if not equals and rest and not rest[0].startswith("-") and "=" not in rest[0]:
+        value = rest.pop(0)
+    if key == "mode" and value not in options("mode"):
+        value = ""
+    return f"no flag '--{word}': options have no dashes; say {said(key, value)}"
+
+
+def bare_words(overrides: Sequence[str], commands: Collection[str] = COMMANDS) -> tuple[list[str], list[str]]:
+    """The overrides that are of the form key=value, and a line for each word that is not and can be explained."""
+    good, problems, rest = list[str](), list[str](), list(overrides)
+    while rest:
+        arg = rest.pop(0)
+        if "=" in arg.strip("=:") and is_open(arg.partition("=")[2]) and rest:
+            whole = f"{arg} {rest.pop(0)}"
+            while is_open(whole.partition("=")[2]) and rest:
+                whole += f" {rest.pop(0)}"
+            problems.append(f"a value with spaces needs quotes around it: '{whole}'")
+        elif ENV_ID.fullmatch(arg):
+            problems.append(_bare(arg, commands))
+        elif "=" in arg.strip("=:") or arg.startswith("~") or not KEY.fullmatch(arg.rstrip("=:")):
+            good.append(arg)
+        elif rest and (key := meant(arg.rstrip("=:"))) and _is_value(rest[0]):
+            value = rest.pop(0)
+            value = rest.pop(0) if value == "=" and rest else value.lstrip("=")
+            problems.append(f"'{arg} {value}': key and value are one word; say {said(key, value)}")
+        elif arg.endswith("="):
+            good.append(arg)
+        else:
+            problems.append(_bare(arg, commands))
+    return good, problems
+
+
+def _is_value(word: str) -> bool:
+    """Whether it may be the value of the key before it."""
+    return word == "=" or (word.startswith("=") and len(word) > 1) or "=" not in word
+
+
+def _bare(word: str, commands: Collection[str]) -> str:
+    if word in commands:
+        return f"'{word}' is not of the form key=value; drl-{word} is a command of its own"
+    if word in ("help", "version", "multirun"):
+        return f"'{word}' is not of the form key=value. Did you mean --{word}?"
+    if key := meant(word):
+        return f"{word}: has no value; say {said(key, '')}"
+    hint = ""
+    for group in ("algo", "mode", "env", "network", "replay", "optimizer", "tuned"):
+        if word.lower() in options(group):
+            hint = f" Did you mean {group}={word.lower()}?"
+            break
+    else:
+        if word == "latest" or (Path(word) / "run.json").is_file():
+            hint = f" Did you mean resume={word}?"
+        elif ENV_ID.fullmatch(word):
+            hint = f" Did you mean env={word}?"
+    return f"'{word}' is not of the form key=value.{hint or '   try --help'}"

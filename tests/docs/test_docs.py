@@ -1,0 +1,90 @@
+"""Files that the documentation names are there, and its commands are right."""
+
+import re
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from drl_cli.settings.check import check_command
+from drl_cli.settings.command_line import read_command
+from drl_cli.settings.compose import compose
+from drl_cli.settings.grid import space as space_of
+from drl_cli.settings.space import corners
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+REPLAYED = "first-ten-minutes.md"  # docs/test_first_ten_minutes.py runs its commands
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_test_that_a_page_names_is_there(page):
+    named = re.findall(r"([\w/]*\btest_\w+\.py)(?:::(\w+))?", (ROOT / "docs" / page).read_text())
+    for path, test in named:
+        (file,) = (ROOT / "tests").rglob(path) if "/" not in path else [ROOT / "tests" / path]
+        assert file.is_file(), path
+        assert f"def {test}" in file.read_text(), test
+
+
+def test_every_module_of_the_architecture_is_there():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    names = [name for name in re.findall(r"`([\w/.]+\.py|[\w/]+/)`", page) if not name.startswith("<")]
+    assert len(names) > 20
+    package = ROOT / "drl_cli"
+    for name in names:
+        folders = (ROOT, package, package / "runtime", package / "replay", package / "runtime" / "orchestrator")
+        assert any((folder / name).exists() for folder in folders), name
+
+
+def commands():
+    """Every drl-train command line of README and docs, as (page, arguments); continued lines joined."""
+    found = []
+    for path in (ROOT / "README.md", *(ROOT / "docs" / page for page in PAGES if page != REPLAYED)):
+        text = re.sub(r"\\\n\s*", " ", path.read_text())
+        for line in re.findall(r"^(?:    |\$ )?drl-train ((?:-m |[\w.]+=|'[\w.]+=).*)$", text, re.MULTILINE):
+            words = shlex.split(line.split("  #")[0].split(" | ")[0], comments=True)
+            found.append((path.name, [word for word in words if word != "&"]))
+    return found
+
+
+@pytest.fixture
+def users(tmp_path, monkeypatch):
+    """What the pages call the user's own."""
+    page = (ROOT / "docs" / "own-environment.md").read_text()
+    (tmp_path / "my_mod.py").write_text(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1])
+    package = tmp_path / "my_pkg"
+    package.mkdir()
+    (package / "my_mod.py").write_text("import my_mod, gymnasium\ngymnasium.register('MyEnv-v0', my_mod.My)\n")
+    (package / "my_algo.py").write_text("from drl_cli.algos.sac import ACTIONS, Algorithm, Config, Policy\n")
+    shutil.copy(ROOT / "conf" / "algo" / "sac.yaml", package / "my_algo.yaml")
+    page = (ROOT / "docs" / "add-an-algorithm.md").read_text()
+    (tmp_path / "my_td3.py").write_text(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    for name in ("my_mod", "my_td3", "my_pkg", "my_pkg.my_mod", "my_pkg.my_algo"):
+        sys.modules.pop(name, None)
+
+
+def test_there_are_commands():
+    assert len(commands()) > 30
+
+
+@pytest.mark.parametrize(
+    ("page", "args"), commands(), ids=lambda value: " ".join(value) if isinstance(value, list) else ""
+)
+def test_every_training_command_of_the_docs_is_right(page, args, users):
+    command = read_command(args)
+    check_command(command)
+    named = {arg.partition("=")[0] for arg in command.overrides}
+    if named & {"resume", "from_config", "load_weights"}:  # they need a run; tests/cli has them
+        return
+    if command.is_sweep:
+        overrides = [arg for arg in command.overrides if not arg.startswith(("hpo", "sweep"))]
+        fixed, space = space_of(overrides)
+        assert space
+        compose([*fixed, *corners(space)[0]])
+    else:
+        compose(command.overrides)

@@ -1,0 +1,194 @@
+"""Atari games: Gymnasium's preprocessing frame by frame, lives, protocols, and episodes that are brought back."""
+
+import hashlib
+import re
+from itertools import pairwise
+
+import gymnasium
+import numpy as np
+import pytest
+
+from drl_cli.envs.config import EnvConfig, EnvError
+from drl_cli.envs.make import build, read_spec
+from drl_cli.envs.stepping.batch import EnvBatch
+from drl_cli.replay.builders import NStepBuilder
+from drl_cli.replay.config import UniformConfig
+from drl_cli.replay.frame_builder import FrameBuilder
+from drl_cli.replay.frame_table import FrameTable, reference_schema
+from drl_cli.replay.frames import make_codec, make_stackings
+from drl_cli.replay.tables import make_table
+from drl_cli.types import Column, FrameStack, transition_schema
+
+ale_py = pytest.importorskip("ale_py", reason="needs the extra atari:  pip install 'drl-cli[atari]'")
+
+
+def config(game="Breakout", **kwargs):
+    return EnvConfig(game, f"ALE/{game}-v5", kwargs, None, 1.0, "auto", False, False)
+
+
+def make(game="Breakout", **kwargs):
+    return build(config(game, **kwargs)).unwrapped
+
+
+def walk(env, steps, seed=7):
+    """What an environment gives for so many random actions, episode after episode."""
+    rng = np.random.default_rng(1)
+    yield env.reset(seed=seed)[0], 0.0, False, False, {}
+    for _ in range(steps):
+        given = env.step(int(rng.integers(env.action_space.n)))
+        yield given
+        if given[2] or given[3]:
+            yield env.reset()[0], 0.0, False, False, {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("game", "protocol"), [("Pong", "nature"), ("Breakout", "nature"), ("Breakout", "machado")])
+def test_frame_by_frame_gymnasiums_preprocessing(game, protocol):
+    cv2 = pytest.importorskip("cv2", reason="Gymnasium's needs OpenCV:  pip install opencv-python-headless")
+    from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
+
+    cv2.setNumThreads(1)
+    is_machado = protocol == "machado"
+    kwargs = {"repeat_action_probability": 0.25 * is_machado, "full_action_space": is_machado}
+    theirs = gymnasium.make(f"ale_py:ALE/{game}-v5", frameskip=1, **kwargs)
+    theirs = FrameStackObservation(AtariPreprocessing(theirs, noop_max=0 if is_machado else 30), 4)
+    ours = make(game, protocol=protocol)
+    assert (ours.observation_space, ours.action_space) == (theirs.observation_space, theirs.action_space)
+    for one, other in zip(walk(ours, 2000), walk(theirs, 2000), strict=True):
+        np.testing.assert_array_equal(one[0], other[0])
+        assert one[1:4] == other[1:4]
+
+
+@pytest.mark.parametrize(("game", "digest"), [("Pong", "99043e838eee04f9"), ("Breakout", "d3eb0791182d5569")])
+def test_frames_are_those_that_gymnasiums_were(game, digest):
+    """Of the first 300 steps, with ale-py 0.12 and OpenCV 5.0: for where there is no OpenCV."""
+    seen = hashlib.sha256()
+    for obs, *_ in walk(make(game), 300):
+        seen.update(obs.tobytes())
+    assert seen.hexdigest()[:16] == digest
+
+
+@pytest.mark.parametrize(("game", "kwargs"), [("Breakout", {}), ("Pong", {"mode": 1, "difficulty": 3})])
+def test_rewards_and_ends_are_those_of_the_console(game, kwargs):
+    """Beside ale_py's own environment, which neither pools, stacks nor begins by doing nothing."""
+    plain = {"frameskip": 4, "repeat_action_probability": 0.0, "full_action_space": False}
+    theirs = gymnasium.make(f"ale_py:ALE/{game}-v5", **plain, **kwargs)
+    ours = make(game, noop_max=0, **kwargs)
+    played = [[given[1:4] for given in walk(env, 1000)] for env in (ours, theirs)]
+    assert played[0] == played[1]
+    assert {np.sign(reward) for reward, *_ in played[0]} == ({0, 1} if game == "Breakout" else {0, -1})
+    assert any(terminated for _, terminated, _ in played[0])
+
+
+def test_an_observation_is_not_changed_afterwards():
+    env = make()
+    seen = [env.reset(seed=0)[0]]
+    kept = [seen[0].copy()]
+    for _ in range(2):
+        seen.append(env.step(1)[0])
+        kept.append(seen[-1].copy())
+    np.testing.assert_array_equal(seen, kept)
+    for before, after in pairwise(seen):
+        np.testing.assert_array_equal(after[:-1], before[1:])
+        assert not np.array_equal(after[-1], before[-1])
+
+
+def test_a_game_of_five_lives_loses_four_of_them_before_it_ends():
+    marks = [(info.get("life_lost", False), terminated) for _, _, terminated, _, info in walk(make(), 1200)]
+    ends = [i for i, (_, terminated) in enumerate(marks) if terminated]
+    assert len(ends) > 2
+    for begin, end in zip([0, *ends], ends, strict=False):
+        assert [lost for lost, _ in marks[begin : end + 1]].count(True) == 4
+    assert not any(lost and terminated for lost, terminated in marks)
+
+
+@pytest.mark.parametrize("kwargs", [{"episodic_life": False}, {"protocol": "machado"}])
+def test_lives_that_do_not_count(kwargs):
+    env = make(**kwargs)
+    assert not env.episodic_life
+    assert not any(info for *_, info in walk(env, 400))
+
+
+def test_protocols_and_their_parts():
+    nature, machado = make(), make(protocol="machado")
+    assert (nature.action_space.n, machado.action_space.n) == (4, 18)
+    assert [env._ale.getFloat("repeat_action_probability") for env in (nature, machado)] == [0.0, 0.25]
+    assert [(env.noop_max, env.episodic_life) for env in (nature, machado)] == [(30, True), (0, False)]
+    mixed = make(protocol="machado", sticky=0.0, full_action_set=False, noop_max=5, episodic_life=True)
+    assert (mixed.action_space.n, mixed._ale.getFloat("repeat_action_probability")) == (4, 0.0)
+    assert (mixed.noop_max, mixed.episodic_life) == (5, True)
+    assert make(stack=2, frameskip=2).observation_space.shape == (2, 84, 84)
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "answer"),
+    [
+        ({"protocol": "other"}, "env.kwargs.protocol=other: there are nature, machado"),
+        ({"mode": 99}, "env.kwargs.mode=99: there are 0, 4, 8, 12, 16, 20, 24, 28, 32, 36, 40, 44"),
+        ({"difficulty": 2}, "env.kwargs.difficulty=2: there are 0, 1"),
+        ({"sticky": 2}, "env.kwargs.sticky: must be >= 0 and <= 1, got 2"),
+        ({"sticky": "a"}, "env.kwargs.sticky: must be a number, got 'a'"),
+        ({"noop_max": -1}, "env.kwargs.noop_max: must be >= 0, got -1"),
+        ({"frameskip": 0}, "env.kwargs.frameskip: must be >= 1, got 0"),
+        ({"stack": True}, "env.kwargs.stack: must be a whole number, got True"),
+        ({"max_frames": 0.5}, "env.kwargs.max_frames: must be a whole number, got 0.5"),
+    ],
+)
+def test_values_that_there_are_not_are_refused(kwargs, answer):
+    with pytest.raises(EnvError, match=f"^{re.escape(answer)}$"):
+        make(**kwargs)
+
+
+def test_a_long_game_is_truncated():
+    ends = [(terminated, truncated) for _, _, terminated, truncated, _ in walk(make("Pong", max_frames=200), 60)]
+    assert (False, True) in ends
+    assert not any(terminated for terminated, _ in ends)
+
+
+def test_the_screen_in_colour():
+    env = make(render_mode="rgb_array")
+    env.reset(seed=0)
+    assert (env.render().shape, env.render().dtype, env.metadata["render_fps"]) == ((210, 160, 3), np.uint8, 15)
+
+
+@pytest.mark.parametrize("protocol", ["nature", "machado"])
+def test_episodes_are_brought_back(protocol):
+    """The third or so of each environment, after which the console's own generator has been drawn from for long."""
+    made = config("Breakout", protocol=protocol, max_frames=400)
+    spec, rng = read_spec(made), np.random.default_rng(0)
+    first, second = (EnvBatch(made, spec, [3, 4]) for _ in range(2))
+    size = spec.action.choices[0]
+    for _ in range(250):
+        first.step(rng.integers(size, size=2))
+    assert len(first.take_episodes()) >= 4
+    assert second.load_state(first.state()) == []
+    for _ in range(150):  # into the next episodes
+        actions = rng.integers(size, size=2)
+        one, other = first.step(actions), second.step(actions)
+        for column in ("next_obs", "reward", "terminated", "truncated"):
+            np.testing.assert_array_equal(getattr(one, column), getattr(other, column))
+    assert len(first.take_episodes()) >= 2
+
+
+def test_the_stack_is_known_of_a_game_that_begins_with_a_black_screen():
+    assert read_spec(config("KungFuMaster")).frame_stacks == {"": FrameStack(0, 4)}
+
+
+def test_each_frame_is_kept_once():
+    made, codec = config("Pong"), make_codec("none")
+    spec = read_spec(made)
+    assert (spec.obs, spec.frame_stacks) == (Column((4, 84, 84), "uint8"), {"": FrameStack(0, 4)})
+    stackings, schema = make_stackings(spec), reference_schema(transition_schema(spec), make_stackings(spec))
+    builder = FrameBuilder(NStepBuilder(3, 0.99), stackings, codec, 0, 0, 2)
+    table = make_table(UniformConfig("uniform", 1000, 1, "oldest", "none"), schema, np.random.default_rng(0), 0)
+    table, envs, rng = FrameTable(table, stackings, codec), EnvBatch(made, spec, [0, 1]), np.random.default_rng(0)
+    seen = []
+    for _ in range(200):
+        obs, action = envs.obs.copy(), rng.integers(6, size=2)
+        seen.append(obs)
+        builder.append({"obs": obs, "action": action, **vars(envs.step(action))})
+    rows = builder.take()
+    table.insert(rows, np.zeros(len(rows["reward"]), np.int64))
+    kept = {id(frame) for name in table.images for frame in table.store.columns[name][: len(table)].flat}
+    assert len(table) < len(kept) < len(table) + 40  # 56 kB of each transition are 7
+    assert {image.tobytes() for image in table.contents()["obs"]} <= {each.tobytes() for obs in seen for each in obs}

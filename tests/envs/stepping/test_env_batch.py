@@ -1,0 +1,194 @@
+"""Env, EnvBatch and specs on environments that are easy to get wrong."""
+
+import importlib.util
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+from drl_cli.envs.config import EnvConfig, EnvError, MissingExtra
+from drl_cli.envs.make import Env, exists, read_spec, registered
+from drl_cli.envs.stepping.batch import EnvBatch
+from drl_cli.types import ActionSpec, Episode
+
+
+class Recording(gymnasium.Env):
+    """Any spaces; keeps the actions it was given. Episodes of 3 steps end by truncation."""
+
+    def __init__(self, action_space=None, observation_space=None):
+        self.action_space = action_space or Box(-1.0, 1.0, (1,), np.float32)
+        self.observation_space = observation_space or Box(-100.0, 100.0, (2,), np.float32)
+        self.actions, self.count, self.resets = [], 0, 0
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.count, self.resets = 0, self.resets + 1
+        return np.array([-self.resets, self.np_random.random()], np.float32), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        self.actions.append(action)
+        self.count += 1
+        return (
+            np.array([self.count, self.np_random.random()], np.float32),
+            10.0 * self.count,
+            False,
+            self.count == 3,
+            {},
+        )
+
+
+class SameArray(gymnasium.Env):
+    """Gives one array at every step and reset, changed in place."""
+
+    def __init__(self):
+        self.observation_space, self.action_space = Box(-1, 100, (1,), np.float32), Box(-1, 1, (1,), np.float32)
+        self.obs = np.zeros(1, np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        self.obs[0] = 0
+        return self.obs, {}
+
+    def step(self, action):
+        self.obs += 1
+        return self.obs, 1.0, bool(self.obs[0] == 3), False, {}
+
+
+gymnasium.register("TestRecording-v0", Recording)
+gymnasium.register("TestSameArray-v0", SameArray)
+
+
+def config(id, **kwargs):
+    return EnvConfig("test", id, kwargs, None, 1.0, "none", False, False)
+
+
+def batch(id, seeds=(0,), **kwargs):
+    return EnvBatch(config(id, **kwargs), read_spec(config(id, **kwargs)), seeds)
+
+
+def make_env(**kwargs):
+    made = config("TestRecording-v0", **kwargs)
+    return Env(made, read_spec(made))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "action", "expected"),
+    [
+        ([-1.0], [1.0], [0.3], [0.3]),
+        ([-2.0], [2.0], [0.5], [1.0]),
+        ([-2.0], [4.0], [0.5], [2.5]),
+        ([0.0, -10.0], [1.0, 30.0], [-1.0, 1.0], [0.0, 30.0]),
+        ([0.0, -10.0], [1.0, 30.0], [0.0, 0.0], [0.5, 10.0]),
+        ([-2.0], [4.0], [7.0], [4.0]),  # clipped, never outside the space
+    ],
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_actions_are_rescaled(low, high, action, expected, dtype):
+    env = make_env(action_space=Box(np.array(low, dtype), np.array(high, dtype), dtype=dtype))
+    env.reset(0)
+    env.raw.step(env.to_env(np.array([action], np.float32))[0])
+    (given,) = env.raw.unwrapped.actions
+    assert given.dtype == dtype
+    np.testing.assert_allclose(given, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_actions_of_odd_bounds_stay_inside_and_keep_their_shape():
+    space = Box(np.full((2, 3), -0.1, np.float32), np.full((2, 3), 0.7, np.float32))
+    env = make_env(action_space=space)
+    assert read_spec(config("TestRecording-v0", action_space=space)).action == ActionSpec("box", 6, "Box(2, 3)")
+    env.reset(0)
+    for action in (np.ones(6), -np.ones(6), np.linspace(-1, 1, 6)):
+        env.raw.step(env.to_env(action[None].astype(np.float32))[0])
+    assert [given.shape for given in env.raw.unwrapped.actions] == [(2, 3)] * 3
+
+
+def test_discrete_actions_keep_their_start():
+    kwargs = {"action_space": Discrete(4, start=-2)}
+    assert read_spec(config("TestRecording-v0", **kwargs)).action == ActionSpec("discrete", 4, "Discrete(4)")
+    env = make_env(**kwargs)
+    env.reset(0)
+    for choice in np.arange(4):
+        env.raw.step(env.to_env(choice[None])[0])
+    assert env.raw.unwrapped.actions == [-2, -1, 0, 1]
+    choose = batch("drl_cli.envs.probes:Choose-v0", seeds=range(6))
+    assert choose.step(choose.obs.argmax(1)).reward.tolist() == [1.0] * 6
+
+
+def test_final_observation_is_kept_apart_from_the_reset_observation():
+    envs = batch("TestRecording-v0", seeds=(0, 1))
+    steps = [envs.step(np.zeros((2, 1), np.float32)) for _ in range(4)]
+    assert [step.next_obs[:, 0].tolist() for step in steps] == [[1, 1], [2, 2], [3, 3], [1, 1]]
+    assert [step.truncated.tolist() for step in steps] == [[False] * 2, [False] * 2, [True] * 2, [False] * 2]
+    assert not any(step.terminated.any() for step in steps)
+    again = batch("TestRecording-v0")
+    assert again.obs[0, 0] == -1
+    for _ in range(3):
+        again.step(np.zeros((1, 1), np.float32))
+    assert again.obs[0, 0] == -2  # the next action is for the new episode
+
+
+def test_episode_statistics_are_undiscounted_and_taken_once():
+    envs = batch("TestRecording-v0", seeds=(0, 1))
+    for _ in range(7):
+        envs.step(np.zeros((2, 1), np.float32))
+    assert envs.take_episodes() == tuple(Episode(env, 60.0, 3) for _ in range(2) for env in range(2))
+    assert envs.take_episodes() == ()
+    envs.step(np.zeros((2, 1), np.float32))
+    envs.step(np.zeros((2, 1), np.float32))
+    assert envs.take_episodes() == (Episode(0, 60.0, 3), Episode(1, 60.0, 3))
+
+
+def test_seeds_are_distinct_reproducible_and_not_reused_at_reset():
+    def noise(seeds):
+        envs = batch("TestRecording-v0", seeds=seeds)
+        return np.stack([envs.step(np.zeros((len(seeds), 1), np.float32)).next_obs[:, 1] for _ in range(9)])
+
+    first = noise((1, 2))
+    np.testing.assert_array_equal(first, noise((1, 2)))
+    assert len(np.unique(first)) == first.size
+
+
+def test_steps_own_their_arrays_when_the_environment_reuses_one():
+    envs = batch("TestSameArray-v0", seeds=(0, 1))
+    before, steps = [], []
+    for _ in range(4):
+        before.append(envs.obs.copy())
+        steps.append(envs.step(np.zeros((2, 1), np.float32)))
+    assert [obs[0, 0] for obs in before] == [0, 1, 2, 0]
+    assert [step.next_obs[0, 0] for step in steps] == [1, 2, 3, 1]
+
+
+def test_time_limit():
+    envs = EnvBatch(
+        EnvConfig("test", "drl_cli.envs.probes:Forever-v0", {}, 4, 1.0, "none", False, False),
+        read_spec(config("drl_cli.envs.probes:Forever-v0")),
+        (0,),
+    )
+    steps = [envs.step(np.zeros((1, 1), np.float32)) for _ in range(8)]
+    assert [bool(step.truncated[0]) for step in steps] == [False, False, False, True] * 2
+    assert not any(step.terminated[0] for step in steps)
+
+
+@pytest.mark.parametrize(
+    "id", ["NoSuchEnv-v0", "no_such_module:Env-v0", "drl_cli.envs.probes:NoSuchEnv-v0", "CartPole-v99"]
+)
+def test_environments_that_are_not_there(id):
+    with pytest.raises(EnvError, match=r"^env: "):
+        read_spec(config(id))
+
+
+def test_exists():
+    assert exists("CartPole-v1")
+    assert exists("drl_cli.envs.probes:Counter-v0")
+    assert not exists("NoSuchEnv-v0")
+    assert not exists("no_such_module:Env-v0")
+    assert not exists("no_such.module:Env-v0")
+    assert not exists(":Env-v0")
+    assert "CartPole-v1" in registered()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mujoco") is not None, reason="mujoco is installed")
+def test_a_missing_extra_says_what_to_install():
+    with pytest.raises(MissingExtra, match=r"Ant-v5 needs MuJoCo:  pip install 'drl-cli\[mujoco\]'"):
+        read_spec(config("Ant-v5"))

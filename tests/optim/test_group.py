@@ -1,0 +1,105 @@
+"""Group: means over processes, shared noise, members that are missing or lost."""
+
+import os
+import shutil
+import signal
+import time
+from concurrent.futures.process import BrokenProcessPool
+
+import pytest
+import torch
+from peers import on_group, peers, pid
+
+from drl_cli.optim.group import Context, Group, PeerLost
+
+
+def mean(group, values):
+    tensor = torch.tensor(values)
+    group.mean_(tensor)
+    return tensor.tolist()
+
+
+def noise(group, rows):
+    context, generator = Context(torch.device("cpu"), group), torch.Generator().manual_seed(3)
+    return torch.stack([context.randn(rows, 2, generator) for _ in range(2)]).numpy()
+
+
+def test_one_alone_is_its_own_mean():
+    assert mean(Group(), [1.0, 2.0]) == [1.0, 2.0]
+
+
+def test_the_mean_over_processes():
+    with peers(3) as ranks:
+        calls = [rank.submit(on_group, mean, [float(i), 10.0 * i]) for i, rank in enumerate(ranks)]
+        assert [call.result() for call in calls] == [[1.0, 10.0]] * 3
+
+
+def test_each_draws_its_rows_of_what_one_alone_would_draw():
+    alone = noise(Group(), 12)
+    parts = [noise(Group(rank, 3), 4) for rank in range(3)]
+    for rank, part in enumerate(parts):
+        assert (part == alone[:, 4 * rank : 4 * rank + 4]).all()
+    assert (alone[0] != alone[1]).any()
+
+
+def test_a_killed_member_is_an_error_at_once():
+    with peers(2) as ranks:
+        number = ranks[1].submit(on_group, pid).result()
+        waiting = ranks[0].submit(on_group, mean, [1.0])
+        os.kill(number, signal.SIGKILL)
+        started = time.monotonic()
+        with pytest.raises(PeerLost, match="learner 0 of 2 lost another"):
+            waiting.result()
+        assert time.monotonic() - started < 30  # half of its time-out
+        with pytest.raises(BrokenProcessPool):
+            ranks[1].submit(on_group, pid).result()
+
+
+@pytest.mark.slow
+def test_a_member_that_stays_away_is_an_error_after_the_time_out():
+    with peers(2, timeout_s=2.0) as ranks:
+        with pytest.raises(PeerLost, match="lost another"):
+            ranks[0].submit(on_group, mean, [1.0]).result()
+        late = ranks[1].submit(on_group, mean, [2.0])
+        with pytest.raises(PeerLost, match="lost another"):  # nobody is asked again: the answer might be to this
+            ranks[0].submit(on_group, mean, [1.0]).result()
+        with pytest.raises(PeerLost, match="lost another"):
+            late.result()
+
+
+def test_nobody_there_to_join():
+    group = Group(0, 2, timeout_s=1.0)
+    port = group.listen("127.0.0.1")
+    with pytest.raises(PeerLost, match="learner 0 of 2 found no group"):
+        group.join("127.0.0.1", port, torch.device("cpu"))
+
+
+FACTOR = 2.0
+
+
+class Scale:
+    def __init__(self, size, offset):
+        self.offset, self.weight = offset, torch.ones(size)
+
+    def of(self, rows):
+        return FACTOR * self.weight * rows["x"] + self.offset
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
+def test_what_is_compiled_checks_arguments_and_plain_values_but_neither_globals_nor_its_own_tensors(monkeypatch):
+    compiled = Context(torch.device("cpu"), compiles=True).compiled
+    one, other = Scale(3, 0.0), Scale(2, 1.0)
+    of_one, of_other = compiled(one.of), compiled(other.of)
+    rows = {"x": torch.ones(3)}
+    assert of_one(rows).tolist() == [2.0] * 3
+    assert of_other({"x": torch.ones(2)}).tolist() == [3.0] * 2  # it shares the code, and not what was compiled of it
+    monkeypatch.setitem(globals(), "FACTOR", 5.0)
+    one.weight += 1.0
+    assert of_one(rows).tolist() == [4.0] * 3
+    assert of_one({"x": torch.ones(2, 3)}).tolist() == [[10.0] * 3] * 2  # another shape: compiled anew
+    one.offset = 1.0
+    assert of_one(rows).tolist() == [11.0] * 3
+    monkeypatch.setattr(torch._dynamo.config, "error_on_recompile", True)
+    one.weight = one.weight.double()[:, None].float()[:, 0]
+    assert of_one({"x": 3 * torch.ones(3)}).tolist() == [31.0] * 3

@@ -1,0 +1,188 @@
+"""Optimizer: equal to torch.optim, by part, clipped, scheduled, skipped, saved."""
+
+import pytest
+import torch
+
+from drl_cli.optim.group import Context
+from drl_cli.optim.optimizer import NotFinite, Optimizer
+from drl_cli.optim.optimizer_config import OPTIMIZERS, OptimizerConfig, option_problems
+from drl_cli.optim.params import Params
+
+CPU = torch.device("cpu")
+
+
+def make(lrs, skips=False, total=100, **options):
+    context = Context(CPU, skips=skips, optimizer=OptimizerConfig(**options), total_env_steps=total)
+    params = Params(context, **{name: 20 - i for i, name in enumerate(lrs)})
+    params.flat.copy_(torch.randn(len(params.flat), generator=torch.Generator().manual_seed(0)))
+    return params, Optimizer(params, lrs, context)
+
+
+def gradients(params, num=20):
+    """Of growing length."""
+    generator = torch.Generator().manual_seed(1)
+    for i in range(num):
+        params.grad.copy_(torch.randn(len(params.flat), generator=generator) * i / 2)
+        yield
+
+
+@pytest.mark.parametrize("lrs", [{"a": 3e-3, "b": 3e-3}, {"a": 3e-3, "b": 1e-2}])
+@pytest.mark.parametrize("max_norm", [None, 30.0])
+@pytest.mark.parametrize("name", [*OPTIMIZERS])
+def test_steps_are_those_of_torch_optim(name, max_norm, lrs):
+    decay = 0.0 if name == "rprop" else 0.01
+    params, optimizer = make(lrs, name=name, max_norm=max_norm, weight_decay=decay)
+    copies = {part: torch.nn.Parameter(params[part].flat.clone()) for part in lrs}
+    options = {} if name == "rprop" else {"weight_decay": decay}
+    theirs = [getattr(torch.optim, OPTIMIZERS[name])([copies[part]], lr=lr, **options) for part, lr in lrs.items()]
+    for _ in gradients(params):
+        for part, copy in copies.items():
+            copy.grad = params[part].grad.clone()
+        if max_norm is not None:
+            torch.nn.utils.clip_grad_norm_(copies.values(), max_norm)
+        optimizer.step(torch.ones(()))
+        for one in theirs:
+            one.step()
+    torch.testing.assert_close(params.flat, torch.cat([*copies.values()]).detach(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["adam", "sgd"])
+def test_a_part_that_does_not_step_stays_as_it_is_and_has_its_own_count(name):
+    params, optimizer = make({"a": 1e-2, "b": 1e-2}, name=name)
+    alone, other = make({"a": 1e-2}, name=name)
+    alone.flat.copy_(params["a"].flat)
+    b = params["b"].flat.clone()
+    for i, _ in enumerate(gradients(params, 6)):
+        alone.grad.copy_(params["a"].grad)
+        optimizer.step(parts=("a",))
+        other.step()
+        if i % 2:
+            before, a = params["b"].flat.clone(), params["a"].flat.clone()
+            optimizer.step(parts=("b",))
+            assert torch.equal(params["a"].flat, a)
+            assert not torch.equal(params["b"].flat, before)
+        else:
+            assert torch.equal(params["b"].flat, b)
+        b = params["b"].flat.clone()
+    assert torch.equal(params["a"].flat, alone.flat)
+    if name == "adam":
+        assert optimizer.rule.count.tolist() == [6, 3]
+
+
+def test_minimize_is_of_its_parts_alone():
+    net = torch.nn.Linear(2, 1)
+    context = Context(CPU)
+    params = Params(context, actor=torch.nn.Linear(2, 2), critic=net)
+    optimizer = Optimizer(params, {"actor": 1e-2, "critic": 1e-2}, context)
+    x = torch.ones(3, 2)
+    params.grad.fill_(9.0)
+    optimizer.minimize(net(params.modules["actor"](x)).sum(), "actor")  # a loss that depends on both
+    assert params["actor"].grad.abs().max() < 9.0
+    assert (params["critic"].grad == 9.0).all()
+    optimizer.minimize(net(x).sum(), "critic")
+    assert params["critic"].grad.tolist() == [3.0, 3.0, 3.0]
+    optimizer.minimize(net(params.modules["actor"](x)).sum())
+    assert params["critic"].grad.any()
+    assert params["actor"].grad.any()
+
+
+@pytest.mark.parametrize("max_norm", [None, 30.0])
+@pytest.mark.parametrize(("loss", "value"), [(1.0, float("inf")), (1.0, float("nan")), (float("nan"), 1.0)])
+def test_an_update_that_is_not_finite_changes_nothing(max_norm, loss, value):
+    params, optimizer = make({"a": 1e-2, "b": 1e-2}, skips=True, max_norm=max_norm)
+    params.grad.fill_(1.0)
+    optimizer.step(torch.ones(()))
+    before = params.state() | optimizer.state()
+    params.grad.fill_(1.0)
+    params.grad[-1] = value
+    for parts in ((), ("b",)):
+        with pytest.raises(NotFinite):
+            optimizer.step(torch.tensor(loss), parts=parts)
+    after = params.state() | optimizer.state()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+
+
+def test_where_all_is_finite_losses_change_nothing():
+    flats = []
+    for skips in (False, True):
+        params, optimizer = make({"a": 1e-2, "b": 1e-2}, skips=skips, name="sgd")
+        for _ in gradients(params, 3):
+            optimizer.step(torch.tensor(7.0), torch.tensor(-2.0))
+        flats.append(params.flat.clone())
+    assert torch.equal(*flats)
+
+
+@pytest.mark.parametrize("name", [*OPTIMIZERS])
+@pytest.mark.parametrize("steps", [0, 3])
+def test_the_state_comes_back(name, steps):
+    (params, optimizer), (other_params, other) = (make({"a": 1e-2, "b": 1e-2}, name=name) for _ in range(2))
+    for _ in gradients(params, steps):
+        optimizer.step()
+    saved = {key: tensor.clone() for key, tensor in optimizer.state().items()}
+    other_params.load_state(params.state())
+    other.load_state(saved)
+    for _, _ in zip(gradients(params, 3), gradients(other_params, 3), strict=True):
+        optimizer.step()
+        other.step()
+    assert torch.equal(params.flat, other_params.flat)
+    if saved:
+        key = next(key for key, tensor in saved.items() if tensor.ndim)
+        with pytest.raises(ValueError, match=r"has shape \(1,\)"):
+            other.load_state(saved | {key: torch.zeros(1)})
+        if name not in ("adam", "adamw"):
+            with pytest.raises(ValueError, match=r"'optimizer\.mean' is of another optimizer"):
+                other.load_state(saved | {"optimizer.mean": torch.zeros(3)})
+
+
+@pytest.mark.parametrize(
+    ("name", "saved", "text"),
+    [
+        ("sgd", "optimizer.a.square_avg", "saved are 'optimizer.a.square_avg'; sgd has momentum_buffer"),
+        ("rmsprop", "optimizer.a.square_avg", "rmsprop has square_avg, step"),
+        ("adam", "optimizer.a.momentum_buffer", "has no 'optimizer.mean'"),
+    ],
+)
+def test_what_another_optimizer_saved_is_refused(name, saved, text):
+    params, optimizer = make({"a": 1e-2}, name=name, kwargs={"momentum": 0.9} if name == "sgd" else {})
+    before = optimizer.state()
+    with pytest.raises(ValueError, match=text):
+        optimizer.load_state({saved: torch.zeros(len(params.flat))})
+    assert optimizer.state().keys() == before.keys()
+
+
+def test_the_learning_rate_follows_the_environment_steps():
+    config = OptimizerConfig(schedule="linear", warmup_steps=10, end=0.1)
+    factors = [config.factor(step, 110) for step in (0, 9, 10, 60, 110, 1000)]
+    assert factors == pytest.approx([1 / 11, 10 / 11, 1.0, 0.55, 0.1, 0.1])
+    cosine = OptimizerConfig(schedule="cosine")
+    assert [cosine.factor(step, 100) for step in (0, 25, 50, 100)] == pytest.approx([1.0, 0.853553, 0.5, 0.0])
+    assert OptimizerConfig().factor(10**9, 1) == 1.0
+    for name in ("adam", "sgd"):
+        params, optimizer = make({"a": 1e-2}, name=name, schedule="linear")
+        half, other = make({"a": 5e-3}, name=name)
+        for one in (params, half):
+            one.grad.fill_(1.0)
+        optimizer.schedule(50)
+        assert optimizer.metrics()["lr"] == pytest.approx(5e-3)
+        optimizer.step()
+        other.step()
+        assert torch.equal(params.flat, half.flat)
+
+
+def test_the_length_of_the_gradient_is_that_before_clipping():
+    params, optimizer = make({"a": 1e-2}, max_norm=1.0)
+    params.grad.fill_(2.0)
+    optimizer.step()
+    assert optimizer.metrics()["grad_norm"] == pytest.approx(2.0 * 20**0.5)
+    assert float(params.grad.norm()) == pytest.approx(1.0, rel=1e-4)
+
+
+def test_options_of_another_optimizer_are_named():
+    assert option_problems(OptimizerConfig(kwargs={"eps": 1e-5})) == []
+    assert option_problems(OptimizerConfig("sgd", kwargs={"momentum": 0.9})) == []
+    (line,) = option_problems(OptimizerConfig("sgd", kwargs={"momentom": 0.9}))
+    assert line.startswith("optimizer.kwargs.momentom: sgd has no such option; it has dampening, momentum, nesterov")
+    (line,) = option_problems(OptimizerConfig("adam", kwargs={"beta": 0.9}))
+    assert "it has betas, eps" in line
+    (line,) = option_problems(OptimizerConfig("rprop", weight_decay=0.1))
+    assert line.startswith("optimizer.weight_decay: rprop has none")

@@ -1,0 +1,337 @@
+"""What dry_run=true passes does not fail in the run's first 200 environment steps and its first update."""
+
+import dataclasses
+
+import pytest
+
+from drl_cli.errors import USER_CODE, UsageError
+from drl_cli.preflight.preflight import LARGE_BATCH, preflight
+from drl_cli.runtime.roles.trainer import Trainer
+from drl_cli.settings.fill import fill
+from drl_cli.settings.settings import build
+
+ENVS = '''
+import time
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete
+
+
+class Good(gymnasium.Env):
+    """Each of the others breaks one thing."""
+
+    observation_space = Box(-1, 1, (3,), np.float32)
+    action_space = Box(-1, 1, (1,), np.float32)
+    made = 0
+
+    def __init__(self):
+        type(self).made += 1
+        self.number = self.made
+        self.steps = self.resets = 0
+
+    def obs(self):
+        return np.zeros(3, np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.resets += 1
+        return self.obs(), {}
+
+    def step(self, action):
+        self.steps += 1
+        return self.obs(), 0.0, False, self.steps % 50 == 0, {}
+
+
+class OldReset(Good):
+    def reset(self, *, seed=None, options=None):
+        return self.obs()
+
+
+class NoSeed(Good):
+    def reset(self):
+        return self.obs(), {}
+
+
+class ThreeOfReset(Good):
+    def reset(self, *, seed=None, options=None):
+        return self.obs(), {}, 0
+
+
+class OldStep(Good):
+    def step(self, action):
+        return self.obs(), 0.0, False, {}
+
+
+class SixOfStep(Good):
+    def step(self, action):
+        return self.obs(), 0.0, 0.0, False, False, {}
+
+
+class InfoThird(Good):
+    def step(self, action):
+        return self.obs(), 0.0, False, {}, False
+
+
+class Shape(Good):
+    def obs(self):
+        return np.zeros(4, np.float32)
+
+
+class ShapeOfStep(Good):
+    def step(self, action):
+        return np.zeros((1, 3), np.float32), 0.0, False, False, {}
+
+
+class Words(Good):
+    def obs(self):
+        return ["a", "b", "c"]
+
+
+class NotFinite(Good):
+    def obs(self):
+        return np.array([0, np.nan, 0], np.float32)
+
+
+class NoReward(Good):
+    def step(self, action):
+        return self.obs(), None, False, False, {}
+
+
+class InfiniteReward(Good):
+    def step(self, action):
+        return self.obs(), np.inf, False, False, {}
+
+
+class SharesOfBytes(Good):
+    observation_space = Box(0, 255, (3,), np.uint8)
+
+    def obs(self):
+        return np.full(3, 0.5, np.float32)
+
+
+class NoPart(Good):
+    observation_space = Dict({"arm": Box(-1, 1, (2,), np.float32), "goal": Box(-1, 1, (1,), np.float32)})
+
+    def obs(self):
+        return {"arm": np.zeros(2, np.float32)}
+
+
+class Outside(Good):
+    observation_space = Discrete(3)
+
+    def obs(self):
+        return 3
+
+
+class Exits(Good):
+    def step(self, action):
+        raise SystemExit(3)
+
+
+class SecondReset(Good):
+    def reset(self, *, seed=None, options=None):
+        if self.resets:
+            raise RuntimeError("only once")
+        return super().reset(seed=seed)
+
+
+class SixthStep(Good):
+    def step(self, action):
+        if self.steps == 5:
+            raise RuntimeError("worn out")
+        return super().step(action)
+
+
+class OnlyOne(Good):
+    made_now = 0
+
+    def __init__(self):
+        super().__init__()
+        if type(self).made_now:
+            raise RuntimeError("the port is in use")
+        type(self).made_now += 1
+
+    def close(self):
+        type(self).made_now -= 1
+
+
+class Lists(Good):
+    def obs(self):
+        return [0.0, 0.0, 0.0]
+
+
+class Doubles(Good):
+    def obs(self):
+        return np.zeros(3)
+
+
+class Once(Good):
+    def step(self, action):
+        if self.number == 2 and self.steps == 3:  # the first one is asked for its spaces
+            raise RuntimeError("a hiccup")
+        return super().step(action)
+
+
+class Hangs(Good):
+    def step(self, action):
+        time.sleep(60)
+'''
+
+BROKEN = {
+    "OldReset": "reset gave an observation alone (ndarray); Gymnasium's gives observation, info",
+    "NoSeed": "unexpected keyword argument 'seed'; Gymnasium's is reset(self, *, seed=None, options=None)",
+    "ThreeOfReset": "reset gave 3 values; Gymnasium's gives observation, info",
+    "OldStep": "step gave too few values; Gymnasium's gives observation, reward, terminated, truncated, info",
+    "SixOfStep": "step gave too many values; Gymnasium's gives observation, reward, terminated, truncated, info",
+    "InfoThird": "step gave {} as truncated, which must be true or false",
+    "Shape": "observation has shape (4,), expected (3,)",
+    "ShapeOfStep": "observation has shape (1, 3), expected (3,)",
+    "Words": "reset raised ValueError: could not convert string to float",
+    "NotFinite": "observation[1] is nan",
+    "NoReward": "step gave None as reward, which must be a number",
+    "InfiniteReward": "reward is inf",
+    "SharesOfBytes": "observation of float32 has values that uint8, its space's type, does not have",
+    "NoPart": "observation has no 'goal'",
+    "Outside": "observation is outside its space",
+    "Exits": "step raised SystemExit: 3",
+    "SecondReset": "reset raised RuntimeError: only once",
+    "SixthStep": "step raised RuntimeError: worn out, at step 6 of a trial with random actions",
+    "OnlyOne": "its constructor raised RuntimeError: the port is in use",
+    "Hangs": "hung for more than 0.2 s (worker.step_timeout_s)",
+}
+ODD = {
+    "Lists": "observations are lists, not arrays",
+    "Doubles": "observations are float64 and the space says float32; they are cast",
+    "Once": "a hiccup, in a trial; where that happens in the run, the environment is made anew",
+}
+
+REFUSED = {
+    ("orchestrator.min_inserts=300",): "orchestrator.min_inserts=300 is not below total_env_steps=300",
+    ("trainer.batch_size=301",): "trainer.batch_size=301 is above total_env_steps=300",
+    ("trainer.batch_size=1e6",): "trainer.batch_size=1000000 is above replay.capacity=2000",
+    ("orchestrator.sample_insert_ratio=1e-3",): "is below 1 at total_env_steps=300: no update would ever be made",
+    ("replay.capacity=20",): "replay.capacity=20 is below orchestrator.min_inserts=32",
+    ("worker.envs=64",): "worker.block_rows=16 is below worker.envs=64",
+    (
+        "worker.num=100000",
+        "replay.shards=1",
+        "replay.capacity=1e7",
+        "debug.in_process=false",
+    ): "worker.num=100000 needs",
+    ("network.hidden=[90000,90000]",): "network.hidden=[90000, 90000] needs 241.4 GiB",
+    ("network=cnn",): "network.torso=cnn",
+    ("network=lstm",): "say replay=sequences",
+    ("algo=dqn",): "DQN needs a discrete action space",
+    ("+optimizer.kwargs.rho=1",): "optimizer.kwargs.rho: adam has no such option",
+    ("trainer.num=2",): "trainer.num=2 needs processes of their own",
+    ("algo=ppo", "trainer.batch_size=512"): "total_env_steps=300 is below trainer.batch_size=512",
+    ("network=dry_nets:Raises",): "dry_nets raised ValueError: no such layer",
+}
+PASSED = [
+    ("trainer.batch_size=300",),
+    ("orchestrator.min_inserts=299", "orchestrator.sample_insert_ratio=1"),
+    ("optimizer=sgd", "optimizer.kwargs.momentum=0.5"),
+    ("algo=ppo", "trainer.batch_size=64", "algo.minibatch_size=48"),
+    ("replay=prioritized", "algo.n_step=5", "env.normalize_obs=true"),
+]
+NETS = """
+import torch
+from drl_cli.networks.torsos import *
+
+
+class Raises(torch.nn.Module):
+    def __init__(self, *args, **kwargs):
+        raise ValueError("no such layer")
+"""
+STEPS = "total_env_steps=300"
+
+
+@pytest.fixture
+def check(composed, tiny, tmp_path, monkeypatch, capsys):
+    """A dry run's checks with these overrides: what it warns of; raises UsageError."""
+    (tmp_path / "dry_envs.py").write_text(ENVS)
+    (tmp_path / "dry_nets.py").write_text(NETS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(__import__("sys").modules, "dry_envs", raising=False)  # its classes count
+
+    def check_it(*overrides):
+        from drl_cli.errors import users_errors
+
+        args = ("tuned=none", *tiny, STEPS, f"output_dir={tmp_path}", "dry_run=true", *overrides)
+        config = fill(build(composed(*args)))
+        with users_errors(config.outside_modules):
+            preflight(config)
+        return capsys.readouterr().err
+
+    return check_it
+
+
+def test_there_are_twenty_of_each():
+    assert len(BROKEN) >= 20
+    assert len(REFUSED) + len(PASSED) >= 20
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_environment_is_refused(check, name, alarms):
+    timeout = ("worker.step_timeout_s=0.2",) if name == "Hangs" else ()
+    with pytest.raises(UsageError) as refused:
+        check(f"env=dry_envs:{name}", *timeout)
+    assert refused.value.exit_code == USER_CODE
+    (problem,) = refused.value.problems
+    assert problem.startswith(f"dry_envs:{name}: ")
+    assert BROKEN[name] in problem
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_an_odd_one_is_warned_of_once_and_runs(check, train_here, name):
+    said = check(f"env=dry_envs:{name}")
+    assert said.count("warning: ") == said.count(ODD[name]) == 1
+    summary, _ = train_here(f"env=dry_envs:{name}", "tuned=none", STEPS)
+    assert (summary["status"], summary["env_steps"] >= 200) == ("done", True)
+    assert summary["opt_steps"] > 0
+
+
+@pytest.mark.parametrize("overrides", REFUSED, ids=" ".join)
+def test_settings_that_would_fail_are_refused(check, overrides):
+    with pytest.raises(UsageError) as refused:
+        check("env=Pendulum-v1", *overrides)
+    assert REFUSED[overrides] in "\n".join(refused.value.problems)
+
+
+@pytest.mark.parametrize("overrides", PASSED, ids=" ".join)
+def test_settings_that_pass_make_an_update(check, train_here, overrides):
+    assert check("env=Pendulum-v1", *overrides) == ""
+    summary, _ = train_here("env=Pendulum-v1", "tuned=none", STEPS, *overrides)
+    assert (summary["status"], summary["env_steps"] >= 200) == ("done", True)
+    assert summary["opt_steps"] > 0
+
+
+def test_a_run_is_tried_too_before_it_has_a_folder(train_here, tmp_path, check):
+    with pytest.raises(UsageError, match="dry_envs:OldStep: step gave too few values"):
+        train_here("env=dry_envs:OldStep")
+    assert not list(tmp_path.glob("dry_envs*/*"))
+
+
+def test_what_the_first_update_loads_once_does_not_count(check, monkeypatch):
+    train, left = Trainer.train, [3.0]
+
+    def slow_at_first(self, header, columns):
+        report, priority = train(self, header, columns)
+        return dataclasses.replace(report, seconds=left.pop() if left else report.seconds), priority
+
+    monkeypatch.setattr(Trainer, "train", slow_at_first)
+    assert check("env=Pendulum-v1") == ""
+    assert not left
+
+
+def test_a_slow_update_is_said_with_its_time(check, monkeypatch, composed):
+    monkeypatch.setattr("drl_cli.preflight.preflight.SLOW_S", 0.0)
+    said = check("env=Pendulum-v1", "trainer.batch_size=100")
+    assert said.startswith("warning: one update of trainer.batch_size=100 takes about ")
+    large = ("env=Pendulum-v1", f"trainer.batch_size={LARGE_BATCH + 1}", "replay.capacity=1e5", "total_env_steps=1e5")
+    asked = []
+    monkeypatch.setattr("drl_cli.preflight.preflight.update_seconds", lambda config, spec: asked.append(config) or 1.0)
+    preflight(fill(build(composed("tuned=none", *large))))
+    preflight(fill(build(composed("tuned=none", *large, f"trainer.batch_size={LARGE_BATCH}"))))
+    assert len(asked) == 1  # before every run where it may be slow

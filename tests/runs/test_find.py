@@ -1,0 +1,127 @@
+"""Finding runs again."""
+
+import json
+
+import pytest
+
+from drl_cli.errors import UsageError
+from drl_cli.runs.find import all_runs, find_run, find_runs, read_config, read_json
+
+IDS = ("20260101-100000-000000-s0", "20260102-100000-000000-s1", "20260102-120000-000000-s0")
+
+
+@pytest.fixture
+def outputs(tmp_path):
+    """Three runs, the newest in the first folder of the alphabet, and a folder that is no run."""
+    for env, run in zip(("Zebra", "Middle", "Ant"), IDS, strict=True):
+        folder = tmp_path / env / "sac-async" / run
+        folder.mkdir(parents=True)
+        (folder / "run.json").write_text(json.dumps({"id": run}))
+    (tmp_path / "multirun" / "x" / "29990101").mkdir(parents=True)
+    return tmp_path
+
+
+def test_all_runs_oldest_first(outputs):
+    assert [path.name for path in all_runs(str(outputs))] == list(IDS)
+    assert all_runs(str(outputs / "nowhere")) == []
+
+
+@pytest.mark.parametrize(
+    ("run", "found"),
+    [
+        ("latest", IDS[2]),
+        (IDS[0], IDS[0]),
+        ("20260101", IDS[0]),
+        ("20260102-10", IDS[1]),
+        ("{outputs}/Zebra/*/*", IDS[0]),
+        ("{outputs}/*/*/*", IDS[2]),
+        ("{outputs}/*/*/*-s1", IDS[1]),
+        ("{outputs}/Middle/sac-async/20260102-100000-000000-s1", IDS[1]),
+    ],
+)
+def test_a_run_by_latest_id_glob_or_path(outputs, run, found):
+    assert find_run(run.format(outputs=outputs), str(outputs)).name == found
+
+
+def test_a_path_needs_no_output_dir(outputs, tmp_path):
+    folder = outputs / "Zebra" / "sac-async" / IDS[0]
+    assert find_run(str(folder), str(tmp_path / "elsewhere")) == folder
+
+
+def test_a_glob_reaches_runs_outside_output_dir(outputs, tmp_path):
+    assert find_run(f"{outputs}/Zebra/*/*", str(tmp_path / "elsewhere")).name == IDS[0]
+
+
+def test_the_start_of_several_ids_is_refused_with_them(outputs):
+    with pytest.raises(UsageError, match="'20260102' begins the ids of 2 runs: ") as caught:
+        find_run("20260102", str(outputs))
+    assert caught.value.problems[0].endswith(f"{IDS[2]}, {IDS[1]}")
+
+
+def test_what_is_no_run_says_what_it_lacks(outputs):
+    with pytest.raises(UsageError, match=r"Ant is no run: it has no run\.json; the newest of 1 runs below it is .*Ant"):
+        find_run(str(outputs / "Ant"), str(outputs))
+    with pytest.raises(UsageError, match=r"run\.json is a file; a run is the folder"):
+        find_run(str(outputs / "Ant" / "sac-async" / IDS[2] / "run.json"), str(outputs))
+
+
+@pytest.mark.parametrize("run", ["nope", "2027", "/nowhere/*", "multirun"])
+def test_no_such_run_says_where_it_looked(outputs, run):
+    with pytest.raises(UsageError, match="no run") as caught:
+        find_run(run, str(outputs))
+    assert caught.value.exit_code == 2
+    assert str(outputs) in caught.value.problems[0]
+
+
+def test_latest_without_runs_is_an_error(tmp_path):
+    with pytest.raises(UsageError, match="no run 'latest'"):
+        find_run("latest", str(tmp_path))
+
+
+def test_the_config_of_a_run(small_run):
+    config = read_config(small_run.folder)
+    assert (config.env.id, config.seed, config.worker.envs) == ("Pendulum-v1", 3, 2)
+
+
+@pytest.mark.parametrize("content", [None, "a: [1", "", "3"])
+def test_a_config_that_is_missing_or_damaged(tmp_path, content):
+    if content is not None:
+        (tmp_path / "config.yaml").write_text(content)
+    with pytest.raises(UsageError, match=r"config\.yaml") as caught:
+        read_config(tmp_path)
+    assert caught.value.exit_code == 8
+
+
+def test_json_that_is_missing_or_cut_off_is_empty(tmp_path):
+    path = tmp_path / "run.json"
+    assert read_json(path) == {}
+    path.write_text('{"id": "a", "sta')
+    assert read_json(path) == {}
+    path.write_text('{"id": "a"}')
+    assert read_json(path) == {"id": "a"}
+
+
+@pytest.mark.parametrize(
+    ("patterns", "found"),
+    [
+        (["latest"], [2]),
+        (["2026"], [0, 1, 2]),
+        (["20260102"], [1, 2]),
+        (["{outputs}"], [0, 1, 2]),
+        (["{outputs}/Zebra"], [0]),
+        (["{outputs}/Middle/sac-async"], [1]),
+        (["{outputs}/*/*/*-s0"], [0, 2]),
+        (["Zebra/*/*"], [0]),
+        (["[ZA]*"], [0, 2]),
+        (["{outputs}/Zebra/sac-async/20260101-100000-000000-s0", "latest", "20260101"], [0, 2]),
+    ],
+)
+def test_all_runs_that_patterns_mean_each_once(outputs, patterns, found):
+    runs = find_runs([pattern.format(outputs=outputs) for pattern in patterns], str(outputs))
+    assert [run.name for run in runs] == [IDS[i] for i in found]
+
+
+def test_each_pattern_without_runs_is_named(outputs):
+    with pytest.raises(UsageError, match="no run") as caught:
+        find_runs(["nope", "latest", "multirun"], str(outputs))
+    assert ["'nope'" in caught.value.problems[0], "'multirun'" in caught.value.problems[1]] == [True, True]

@@ -1,0 +1,64 @@
+"""What a run's folder says of the run."""
+
+import json
+
+import pytest
+from run_folders import make_run
+
+from drl_cli.runs.run import RUN_LOCK, Run, flat
+from drl_cli.utils.locks import is_locked, lock
+
+
+def test_a_run_that_is_done(tmp_path):
+    folder = make_run(tmp_path, "r1", [(10, 1.0, -5.0)], summary={"env_steps": 40, "wall_s": 7.5}, env__kwargs={"g": 2})
+    run = Run(folder)
+    assert (run.id, run.status, run.env_steps, run.wall_s) == ("r1", "done", 40, 7.5)
+    assert run.config["env.kwargs.g"] == 2
+    assert run.record["command"] == ["drl-train"]
+    assert run.curve.best == -5.0
+
+
+def test_a_run_goes_on_as_long_as_its_lock_is_held_and_is_killed_after_that(tmp_path):
+    run = Run(make_run(tmp_path, "r1", status="running"))
+    assert run.status == "killed"
+    with lock(run.folder / RUN_LOCK):
+        assert run.status == "running"
+    assert run.status == "killed"
+    (run.folder / "run.json").write_text('{"status": "interrupted"}')
+    assert run.status == "interrupted"
+
+
+def test_looking_at_a_lock_takes_and_makes_none(tmp_path):
+    path = tmp_path / ".lock"
+    assert not is_locked(path)
+    assert not path.exists()
+    with lock(path, shared=True):
+        assert not is_locked(path)
+    with lock(path):
+        assert is_locked(path)
+    lock(path).close()
+
+
+def test_before_its_end_a_run_has_come_as_far_as_its_last_report(tmp_path):
+    folder = make_run(tmp_path, "r1", status="running")
+    lines = [json.dumps({"env_steps": i, "perf/wall_s": i / 10, "x": "y" * 50}) for i in range(3000)]
+    (folder / "metrics.jsonl").write_text("\n".join(lines) + '\n{"env_steps": 99')
+    assert (Run(folder).env_steps, Run(folder).wall_s) == (2999, 299.9)
+    assert Run(folder).last_report["env_steps"] == 2999
+    (folder / "metrics.jsonl").write_text('{"env_steps": 7}\n')
+    assert Run(folder).last_report == {"env_steps": 7}
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", "{", "3\n", "\n"])
+def test_files_that_are_missing_or_damaged_are_empty(tmp_path, content):
+    names = ("run.json", "config.yaml", "summary.json", "metrics.jsonl", "eval.csv")
+    for name in names if content is not None else ():
+        (tmp_path / name).write_text(content)
+    run = Run(tmp_path)
+    assert run.status == "unknown"
+    assert (run.record, run.summary, run.config, run.last_report) == ({}, {}, {}, {})
+    assert (run.env_steps, run.wall_s, len(run.curve)) == (0, 0.0, 0)
+
+
+def test_flat():
+    assert flat({"a": {"b": 1, "c": {"d": [2], "e": {}}}, "f": None}) == {"a.b": 1, "a.c.d": [2], "f": None}

@@ -1,0 +1,479 @@
+"""What drl-train answers to wrong commands: a line that says what was meant, an exit code, no word of the tools below.
+
+All in one process, some in processes of their own; `slow` runs all of them so, and looks at the time.
+"""
+
+import random
+import re
+import resource
+import shlex
+import signal
+import statistics
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from drl_cli.cli import train as command
+from drl_cli.settings.settings import to_yaml_keys
+
+MY_MOD = '''
+"""Environments of a user."""
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box
+
+
+class My(gymnasium.Env):
+    observation_space = Box(-1, 1, (3,), np.float32)
+    action_space = Box(-1, 1, (1,), np.float32)
+
+    def __init__(self, g=1.0):
+        self.count = 0
+
+    def reset(self, *, seed=None, options=None):
+        self.count = 0
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        self.count += 1
+        return np.zeros(3, np.float32), 0.0, False, self.count == 50, {}
+
+
+class Unregistered(My):
+    pass
+
+
+def make_my():
+    return My()
+
+
+gymnasium.register("AnswersMy-v0", My)
+'''
+FILES = {
+    "answers_mod.py": MY_MOD,
+    "answers_broken.py": "import no_such_package_at_all\n",
+    "answers_algo.py": "from drl_cli.algos.sac import ACTIONS, Algorithm, Config\n",
+    "conf/env/hard.yaml": "defaults: [LunarLander]\nname: hard\nid: Pendulum-v1\nkwargs: {g: 12.0}\n",
+    "conf/algo/mysac.yaml": "defaults: [sac]\nlr: 1e-3\n",
+    "conf/tuned/fast.yaml": "# @package _global_\nalgo:\n  lr: 1e-3\n  tau: 0.01\n",
+    "conf/experiment/quick.yaml": "# @package _global_\ntotal_env_steps: 5000\nalgo: {lr: 1e-3}\n",
+    "bad/env/broken.yaml": "name: x\nid: [1\nkwargs: {}\n",
+    "bad/env/short.yaml": "name: x\nid: Pendulum-v1\nspeed: 3\n",
+    "bad/env/words.yaml": "just words\n",
+    "bad/experiment/typo.yaml": "# @package _global_\nalgo:\n  lrr: 1e-3\nseed: many\n",
+    "bad/experiment/twice.yaml": "# @package _global_\nseed: 1\nalgo: {lr: 1e-3}\nseed: 2\n",
+    "bad/experiment/absent.yaml": "# @package _global_\ndefaults:\n  - override /mode: nosuch\n",
+    "bad/experiment/loop.yaml": "# @package _global_\nalgo:\n  lr: ${algo.nosuch}\n",
+    "same/env/hardly.yaml": (
+        "name: hardly\nid: Pendulum-v1\nkwargs: {}\nmax_episode_steps: null\nreward_clip: null\nreward_scale: 1.0\n"
+        "frame_stack: auto\nnormalize_obs: false\nnormalize_reward: false\nbackend: gymnasium\nwrappers: []\n"
+    ),
+    "same/env/LunarLander.yaml": "defaults: [hardly]\nname: same\n",
+    "bad/mode/single.yaml": "# @package _global_\nmodes: single\n",
+    "bad/main.yaml": "defaults:\n  - train\n  - _self_\nseed: [1\n",
+    "mine/main.yaml": "defaults:\n  - train\n  - override /env: Pendulum-v1\n  - _self_\nseed: 5\n",
+    "empty/readme.txt": "nothing\n",
+}
+OWN = "--config-dir conf"
+BAD = "--config-dir bad"
+
+NAMES = [
+    ("env=MiniGrid-Empty-5x5-v0", 3, "pip install minigrid   then env=minigrid:MiniGrid-Empty-5x5-v0"),
+    ("env=BabyAI-GoToObj-v0", 3, "BabyAI-GoToObj-v0 needs minigrid"),
+    ("env=highway-v0", 3, "pip install highway-env   then env=highway_env:highway-v0"),
+    ("env=FetchReach-v2", 3, "pip install gymnasium-robotics   then env=gymnasium_robotics:FetchReach-v2"),
+    (
+        "env=dm_control/walker-walk-v0",
+        3,
+        "pip install 'shimmy[dm-control]'   then env=shimmy:dm_control/walker-walk-v0",
+    ),
+    ("env=PandaReach-v3", 3, "pip install panda-gym   then env=panda_gym:PandaReach-v3"),
+    ("env=HalfCheetah-v2", 2, "HalfCheetah-v2 is of an older Gymnasium; say env=HalfCheetah-v5"),
+    ("env=answers_mod.My", 2, "no environment 'answers_mod.My'. Did you mean env=answers_mod:My?"),
+    ("env=answers_mod", 2, "it is a module. Did you mean env=answers_mod:AnswersMy-v0, env=answers_mod:Unregistered?"),
+    ("env=answers_mod.py", 2, "Did you mean env=answers_mod:AnswersMy-v0?"),
+    ("env=./answers_mod.py:My", 2, "Did you mean env=answers_mod:My?"),
+    ("env=answers_mod:Unregisterd", 2, "answers_mod has no environment 'Unregisterd'. Did you mean answers_mod:Unreg"),
+    ("env=answers_mod:AnswersMy-v1", 2, "Did you mean answers_mod:AnswersMy-v0?"),
+    ("env=answers_broken:Any-v0", 2, "can't import 'answers_broken': No module named 'no_such_package_at_all'"),
+    ("env=no_such_mod:My-v0", 2, "no environment 'no_such_mod:My-v0': there is no module 'no_such_mod' to import"),
+    ("env=Pendulum-v9", 2, "no environment 'Pendulum-v9'. Did you mean Pendulum-v1"),
+    ("env=pendulum", 2, "no environment 'pendulum'. Did you mean Pendulum-v1"),
+    ("env=xyzzy", 2, "no environment 'xyzzy'.   drl-list envs has all; one of your own is my_mod:MyEnv"),
+    ("env=", 2, "env: say which, as env=Pendulum-v1"),
+    ("env=antigravity", 2, "no environment 'antigravity'"),
+    (
+        "env=CartPole-v1",
+        2,
+        "SAC needs a continuous (Box) action space; CartPole-v1 has Discrete(2). For this: algo=c51 or algo=dqn",
+    ),
+    ("env=CartPole-v1 algo=c51 algo.v_min=5 algo.v_max=1", 2, "algo.v_min=5 has to be below algo.v_max=1"),
+    (
+        "env=CartPole-v1 algo=iqn algo.risk=cvar algo.risk_level=0",
+        2,
+        "algo.risk_level=0 has to be above 0 and at most 1",
+    ),
+    ("env=CartPole-v1 algo=dqn algo.munchausen=0.9", 2, "algo.munchausen needs a softmax policy; say algo.soft_temper"),
+    ("env=CartPole-v1 algo=dqn algo.dueling=true network.hidden=[]", 2, "algo.dueling=true needs a hidden layer to s"),
+    ("env=Pendulum-v1 algo=dqn", 2, "DQN needs a discrete action space; Pendulum-v1 has Box(1,)."),
+    ("algo=SAC", 2, "unknown algorithm 'SAC'. Did you mean 'sac'?"),
+    ("algo=a3c", 2, "unknown algorithm 'a3c'."),
+    ("algo=answers_algo", 2, "answers_algo ("),
+    ("mode=asink", 2, "no mode option 'asink'. Did you mean async?   available: async, single, sync"),
+    ("network=cnnn", 2, "no network option 'cnnn'. Did you mean cnn?"),
+    ("network=answers_mod:Net", 2, "no network 'answers_mod:Net': answers_mod has no 'Net'."),
+    ("network=[256,256]", 2, "no network option '[256,256]'. Did you mean network.hidden=[256,256]?"),
+    ("replay=per", 2, "no replay option 'per'."),
+    ("replay=1e6", 2, "Did you mean replay.capacity=1e6?"),
+    ("worker=4", 2, "no worker option '4'. Did you mean worker.num=4?"),
+    ("optimizer=Adam", 2, "no optimizer option 'Adam'. Did you mean adam?"),
+    ("optimizer=nadam", 2, "no optimizer option 'nadam'. Say optimizer.name=nadam."),
+    ("optimizer=lion", 2, "no optimizer option 'lion'.   available: adam, adamw, rmsprop, sgd"),
+    ("tuned=sac-Pendulum", 2, "no set of tuned values 'sac-Pendulum'. Did you mean sac-Pendulum-v1?"),
+    ("algo=dqn env=CartPole-v1 tuned=sac-Pendulum-v1", 2, "tuned=sac-Pendulum-v1 is of algo=sac, and this run has"),
+    ("algo=rainbow env=CartPole-v1 tuned=dqn-CartPole-v1", 2, "tuned=dqn-CartPole-v1 is of algo=dqn, and this run has"),
+    ("algo=rainbow algo.atms=5", 2, "algo.atms: c51 has no option 'atms'. Did you mean algo.atoms?"),
+    ("algo=r2d2 algo.n_stp=2", 2, "algo.n_stp: dqn has no option 'n_stp'. Did you mean algo.n_step?"),
+]
+WORDS = [
+    ("--env Pendulum-v1", 2, "no flag '--env': options have no dashes; say env=Pendulum-v1"),
+    ("--env=Pendulum-v1", 2, "no flag '--env': options have no dashes; say env=Pendulum-v1"),
+    ("--resume latest", 2, "no flag '--resume': options have no dashes; say resume=latest"),
+    ("--lr 1e-3", 2, "no flag '--lr': options have no dashes; say algo.lr=1e-3"),
+    ("--total-timesteps 1e6", 2, "no flag '--total-timesteps': options have no dashes; say total_env_steps=1e6"),
+    ("--hidden 256", 2, "say network.hidden=[256]"),
+    ("--cuda", 2, "say device=cuda"),
+    ("--seed", 2, "say seed=..."),
+    ("--foo", 2, "no flag '--foo'."),
+    ("-x", 2, "no flag '-x'.   try --help"),
+    ("--hydra-help", 2, "no flag '--hydra-help'.   try --help"),
+    ("--info", 2, "no flag '--info'."),
+    ("--cfg hydra", 2, "--cfg: job is all there is"),
+    ("env=Pendulum-v1 --resolve", 2, "--package and --resolve say how the config is printed: add --cfg job"),
+    ("env=Pendulum-v1 -p algo", 2, "--package and --resolve say how the config is printed: add --cfg job"),
+    ("--multi-run seed=0,1", 2, "no flag '--multi-run'. Did you mean --multirun?"),
+    ("Pendulum-v1", 2, "'Pendulum-v1' is not of the form key=value. Did you mean env=Pendulum-v1?"),
+    ("answers_mod:My", 2, "Did you mean env=answers_mod:My?"),
+    ("sac", 2, "Did you mean algo=sac?"),
+    ("async", 2, "Did you mean mode=async?"),
+    ("latest", 2, "Did you mean resume=latest?"),
+    ("help", 2, "Did you mean --help?"),
+    ("bench", 2, "drl-bench is a command of its own"),
+    ("qwerty", 2, "'qwerty' is not of the form key=value.   try --help"),
+    ("env Pendulum-v1", 2, "'env Pendulum-v1': key and value are one word; say env=Pendulum-v1"),
+    ("env = Pendulum-v1", 2, "key and value are one word; say env=Pendulum-v1"),
+    ("env= Pendulum-v1", 2, "key and value are one word; say env=Pendulum-v1"),
+    ("env: Pendulum-v1", 2, "key and value are one word; say env=Pendulum-v1"),
+    ("lr 1e-3", 2, "key and value are one word; say algo.lr=1e-3"),
+    ("network.hidden=[64, 64]", 2, "a value with spaces needs quotes around it: 'network.hidden=[64, 64]'"),
+    ("seed", 2, "seed: has no value; say seed=..."),
+    ("algo.lr", 2, "algo.lr: has no value; say algo.lr=..."),
+    ("=3", 2, "'=3' is not of the form key=value"),
+]
+KEYS = [
+    ("learning_rate=1e-3", 2, "learning_rate: no such option at the top level. Did you mean algo.lr?"),
+    ("lr=1e-3", 2, "lr: no such option at the top level. Did you mean algo.lr?"),
+    ("algo.learning_rate=1e-3", 2, "algo.learning_rate: sac has no option 'learning_rate'. Did you mean algo.lr?"),
+    ("sac.lr=1e-3", 2, "sac.lr: no such group of options. Did you mean algo.lr?"),
+    ("optimizer.lr=1e-3", 2, "optimizer.lr: optimizer has no option 'lr'. Did you mean algo.lr?"),
+    ("stop=200", 2, "stop: is a group of options; say stop.return=200"),
+    ("hidden=256", 2, "hidden: no such option at the top level. Did you mean network.hidden=[256]?"),
+    ("network.hidden=256", 2, "network.hidden: must be a list, got 256; say network.hidden=[256]"),
+    ("net_arch=[64,64]", 2, "Did you mean network.hidden?"),
+    ("wandb=true", 2, "wandb: no such option at the top level. Did you mean logger.wandb=offline?"),
+    ("num_workers=4", 2, "Did you mean worker.num?"),
+    ("n_envs=4", 2, "Did you mean worker.envs?"),
+    ("batch_size=64", 2, "Did you mean trainer.batch_size?"),
+    ("buffer_size=1e5", 2, "Did you mean replay.capacity?"),
+    ("total_timesteps=1e6", 2, "Did you mean total_env_steps?"),
+    ("learning_starts=100", 2, "Did you mean orchestrator.min_inserts?"),
+    ("gpu=true", 2, "Did you mean device=cuda?"),
+    ("n_seeds=3", 2, "For that: several seeds are a sweep: drl-train -m seed=0,1,2"),
+    ("render=true", 2, "For that: drl-play run=RUN records a video of a run"),
+    ("nosuchthing=1", 2, "nosuchthing: no such option at the top level."),
+    ("++foo=3", 2, "foo: no such option at the top level."),
+    ("+seed=3", 2, "+seed: this key is there already, so say seed=3"),
+    ("~seed", 2, "seed: is missing, say seed=..."),
+    ("~env", 2, "~env: a group can't be left out; say env=OPTION"),
+    ("env@x=Pendulum-v1", 2, "env@x: no such option at the top level."),
+    ("algo=ppo algo.tau=0.01", 2, "algo.tau: ppo has no option 'tau'."),
+    ("replay.alpha=0.5", 2, "replay.alpha: only replay=prioritized and replay=sequences have this option"),
+]  # fmt: skip
+VALUES = [
+    ("seed=0,1", 2, "seed=0,1: several values are a sweep, which needs -m: drl-train -m seed=0,1"),
+    ("algo=sac,ppo", 2, "algo=sac,ppo: several values are a sweep, which needs -m"),
+    ("seed=range(0,3)", 2, "seed=range(0,3): several values are a sweep, which needs -m"),
+    ("network.hidden=64,64", 2, "network.hidden: a list needs brackets: network.hidden=[64,64]"),
+    ("-m seed=0", 2, "-m sweeps over several values, as in seed=0,1 or algo.lr=1e-4,1e-3; for one run leave -m out"),
+    ("-m", 2, "for one run leave -m out"),
+    ("-m mode=sync,asink", 2, "no mode option 'asink'."),
+    ("device=gpu", 2, "device: 'gpu' is not one of auto, cpu, cuda"),
+    ("algo.lr=fast", 2, "algo.lr: must be a number, got 'fast'"),
+    ("algo.lr=", 2, "algo.lr: must be a number, got None"),
+    ("algo.lr=[1", 2, "algo.lr=[1: can't be read: a quote or a bracket is not closed"),
+    (["algo.lr='3e-4"], 2, "algo.lr='3e-4: can't be read: a quote or a bracket is not closed"),
+    (["output_dir=a b=c,d"], 2, "output_dir=a b=c,d: several values are a sweep"),
+    ("algo.lr=${algo.nosuch}", 2, "algo.lr: there is no key algo.nosuch to take the value of"),
+    ("algo.lr=${nosuch:1}", 2, "algo.lr: there is no resolver nosuch"),
+    ("seed=-1", 2, "seed: must be >= 0, got -1"),
+    ("algo.gamma=2", 2, "algo.gamma: must be >= 0 and <= 1, got 2"),
+    ("hydra.run.dir=/tmp/x", 2, "hydra.run.dir: this setting of the config system has no effect; say output_dir=DIR"),
+    ("hydra/launcher=joblib", 2, "hydra/launcher: this setting of the config system has no effect; say sweep.jobs=2"),
+    ("hydra.job.chdir=true", 2, "hydra.job.chdir: this setting of the config system has no effect"),
+    ("trainer.batch_size=1e6 env=Pendulum-v1", 2, "trainer.batch_size=1000000 is above replay.capacity=100000"),
+    (
+        "orchestrator.min_inserts=20000 env=Pendulum-v1",
+        2,
+        "orchestrator.min_inserts=20000 is not below total_env_steps",
+    ),
+    ("replay.capacity=10 env=Pendulum-v1", 2, "replay.capacity=10 is below orchestrator.min_inserts"),
+    ("network.hidden=[100000,100000] env=Pendulum-v1", 7, "network.hidden=[100000, 100000] needs 298.0 GiB"),
+    ("worker.num=100000 env=Pendulum-v1 replay.shards=1", 7, "worker.num=100000 needs"),
+    ("env=Pendulum-v1 env.kwargs.colour=1", 4, "Pendulum-v1 raised TypeError"),
+]
+RUNS = [
+    ("resume=nope", 2, "no run 'nope' in {cwd}/outputs (3 runs there, the newest is 20260301-100000-000000-s0)"),
+    ("resume=2026", 2, "'2026' begins the ids of 3 runs: 20260301-100000-000000-s0, 20260201"),
+    ("resume=empty", 2, "empty is no run: it has no run.json"),
+    (
+        "resume=outputs/Pendulum-v1",
+        2,
+        "outputs/Pendulum-v1 is no run: it has no run.json; the newest of 3 runs below it",
+    ),
+    ("resume=answers_mod.py", 2, "answers_mod.py is a file; a run is the folder in which run.json is"),
+    ("resume={run}/checkpoints/step_7", 8, "no checkpoint 'step_7' in {run}/checkpoints; there is: step_000000100"),
+    ("resume=latest env=CartPole-v1", 2, "resume: env=CartPole-v1 chooses another group of options"),
+    ("resume=latest from_config=latest", 2, "resume goes on with a run, from_config starts another: say one of them"),
+    ("load_weights=nope env=Pendulum-v1", 2, "load_weights: no run 'nope'"),
+    ("load_weights={run}/checkpoints/step_7 env=Pendulum-v1", 8, "no 'step_7' in {run}/checkpoints; there is"),
+    (
+        "load_weights={run}/checkpoints/step_000000100 env=Pendulum-v1 algo=ppo",
+        8,
+        "is of algo=sac, and this run has algo",
+    ),
+]
+OWN_YAML = [
+    (f"{BAD} env=broken", 2, "bad/env/broken.yaml:3: no valid yaml: "),
+    (f"{BAD} env=short", 2, "bad/env/short.yaml:3: env.speed: env has no option 'speed'."),
+    (f"{BAD} env=short", 2, "bad/env/short.yaml: lacks kwargs, max_episode_steps"),
+    (f"{BAD} mode=single", 2, "bad/mode/single.yaml:2: modes: no such option at the top level. Did you mean mode?"),
+    (f"{BAD} env=words", 2, "bad/env/words.yaml:1: must hold key: value"),
+    (
+        f"{BAD} +experiment=typo",
+        2,
+        "bad/experiment/typo.yaml:3: algo.lrr: sac has no option 'lrr'. Did you mean algo.lr?",
+    ),
+    (f"{BAD} experiment=typo", 2, "bad/experiment/typo.yaml:4: seed: must be a whole number, got 'many'"),
+    (f"{BAD} experiment=twice", 2, "bad/experiment/twice.yaml:4: seed is given twice, in line 2, too"),
+    (f"{BAD} experiment=absent env=Pendulum-v1", 2, "there is no mode/nosuch"),
+    (f"{BAD} experiment=loop env=Pendulum-v1", 2, "algo.lr: there is no key algo.nosuch to take the value of"),
+    (f"{BAD} experiment=nosuch", 2, "no experiment option 'nosuch'.   available: absent, loop, twice, typo"),
+    (f"{OWN} env=hardd", 2, "no environment 'hardd'. Did you mean hard?"),
+    (f"{OWN} algo=mysacc", 2, "unknown algorithm 'mysacc'"),
+    (f"{OWN} algo=ppo env=CartPole-v1 tuned=fast", 2, "conf/tuned/fast.yaml:4: algo.tau: ppo has no option 'tau'"),
+    ("--config-dir nowhere", 2, "--config-dir: there is no folder {cwd}/nowhere"),
+    ("--config-path nowhere", 2, "--config-path: there is no {cwd}/nowhere/train.yaml"),
+    ("--config-path bad --config-name main", 2, "bad/main.yaml:5: no valid yaml"),
+    ("--config-name nosuch", 2, "--config-name: say by --config-path in which folder nosuch.yaml is"),
+    ("hydra.searchpath=conf", 2, "hydra.searchpath: must be a list of folders"),
+    ("hydra.searchpath=[pkg://no_such_pkg]", 2, "hydra.searchpath: there is no folder pkg://no_such_pkg"),
+]
+RIGHT = [
+    ("env=Pendulum-v1 env.kwargs.g=5 dry_run=true", "all checks passed"),
+    ("env=answers_mod:My dry_run=true", "answers_mod:My: (3,) observations"),
+    ("env=answers_mod:Unregistered dry_run=true", "answers_mod:Unregistered: (3,) observations"),
+    ("env=answers_mod:make_my dry_run=true", "answers_mod:make_my: (3,) observations"),
+    ([r"env=answers_mod\:AnswersMy-v0", "dry_run=true"], "answers_mod:AnswersMy-v0: (3,) observations"),
+    (f"{OWN} env=hard dry_run=true", "hard: (3,) observations"),
+    ("--config-dir same env=LunarLander dry_run=true", "same: (3,) observations"),
+    ("-cd conf env=hard algo=mysac dry_run=true", "hard: (3,) observations"),
+    (f"{OWN} experiment=quick env=Pendulum-v1 dry_run=true", "all checks passed"),
+    ("hydra.searchpath=[file://conf] env=hard tuned=fast dry_run=true", "hard: (3,) observations"),
+    ("--config-path mine --config-name main dry_run=true", "(3,) observations"),
+    (f"{OWN} -m env=hard seed=0,1 dry_run=true", "2 jobs; all checks passed"),
+    ("-m env=answers_mod:AnswersMy-v0 seed=0,1 hydra.searchpath=[conf] dry_run=true", "2 jobs; all checks passed"),
+    (f"{OWN} --help", "experiment    quick"),
+    ("--version", "drl-cli "),
+]  # fmt: skip
+TABLE = [*NAMES, *WORDS, *KEYS, *VALUES, *RUNS, *OWN_YAML]
+
+BELOW = re.compile(
+    r"Traceback|Hydra|OmegaConf|omegaconf|DictConfig|hydra\.cc|HYDRA_|Error executing|Could not|Interpolation|usage: "
+    r"|NoViable|struct|full_key|drl_cli\.cli"
+)
+"""Words of the tools below, and of Python where it fails."""
+
+RIGHT_ARGS = (
+    *("env=Pendulum-v1", "mode=single", "total_env_steps=1e5", "algo.lr=1e-3", "trainer.batch_size=64"),
+    *("network.hidden=[64,64]", "replay.capacity=1e5", "worker.envs=8", "orchestrator.min_inserts=500"),
+    "manage.eval_period=1000",
+)
+
+
+def mutated():
+    """Of each right argument four wrong ones, and the key that each answer has to name."""
+    rng = random.Random(0)
+    for arg in RIGHT_ARGS:
+        key, _, value = arg.partition("=")
+        group, dot, name = key.rpartition(".")
+        i = rng.randrange(len(name) - 1)
+        yield f"{group}{dot}{name[:i]}{name[i + 1 :]}={value}", key
+        yield f"{group}{dot}{name[:i]}{name[i + 1]}{name[i]}{name[i + 2 :]}={value}", key
+        yield f"--{key} {value}", f"{key}={value}"
+        yield f"{key}: {value}", f"{key}={value}"
+
+
+MUTATED = list(mutated())
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, composed):
+    """A user's folder: modules, own yaml options, three runs that were ended."""
+    from drl_cli.settings.fill import fill
+    from drl_cli.settings.settings import build
+
+    cwd = tmp_path_factory.mktemp("answers")
+    for name, text in FILES.items():
+        (cwd / name).parent.mkdir(parents=True, exist_ok=True)
+        (cwd / name).write_text(text)
+    config = to_yaml_keys(fill(build(composed("env=Pendulum-v1"))))
+    for month in (1, 2, 3):
+        run = cwd / f"outputs/Pendulum-v1/sac-async/20260{month}01-100000-000000-s0"
+        step = run / "checkpoints" / "step_000000100"
+        step.mkdir(parents=True)
+        (run / "run.json").write_text("{}")
+        (run / "config.yaml").write_text(yaml.safe_dump(config))
+        (step / "manifest.json").write_text("{}")
+        (step / "model.safetensors").write_bytes(b"")
+    return SimpleNamespace(cwd=cwd, run=run)
+
+
+@pytest.fixture
+def answer(place, monkeypatch, capsys):
+    """drl-train in this process, as far as its start: its exit code, and what it says on both streams."""
+    monkeypatch.chdir(place.cwd)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
+    handler = signal.getsignal(signal.SIGTERM)
+
+    def run(args):
+        words = args if isinstance(args, list) else shlex.split(filled(args, place))
+        monkeypatch.setattr(sys, "argv", ["drl-train", *words])
+        monkeypatch.setattr(command, "typed", words)
+        monkeypatch.setattr(sys, "stdout", sys.stdout)
+        monkeypatch.setattr("drl_cli.runtime.run.run", lambda *args, **options: pytest.fail("it trains"))
+        command.exit_codes.clear()
+        try:
+            command.main()
+        except SystemExit as end:
+            code = end.code
+        else:
+            code = 0
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    yield run
+    signal.signal(signal.SIGTERM, handler)
+
+
+def filled(text, place):
+    return text.replace("{cwd}", str(place.cwd)).replace("{run}", str(place.run))
+
+
+def ids(row):
+    return " ".join(row[0]) if isinstance(row[0], list) else row[0]
+
+
+def assert_answer(place, given, code, says):
+    found, out, err = given
+    assert (found, out) == (code, ""), err
+    assert 1 <= len(err.splitlines()) <= 4, err
+    assert all(line.startswith(("error: ", "warning: ")) for line in err.splitlines()), err
+    assert filled(says, place) in err.replace(f"{place.cwd}/bad", "bad"), err
+    assert not BELOW.search(err), err
+
+
+def test_there_are_enough_of_them():
+    assert len(TABLE) >= 110
+    assert len(MUTATED) == len({args for args, _ in MUTATED}) == 40
+
+
+@pytest.mark.parametrize("row", TABLE, ids=ids)
+def test_a_wrong_command(place, answer, row):
+    args, code, says = row
+    assert_answer(place, answer(args), code, says)
+
+
+@pytest.mark.parametrize(("args", "names"), MUTATED)
+def test_a_command_with_a_slip_names_what_is_right(place, answer, args, names):
+    assert_answer(place, answer(args), 2, names)
+
+
+@pytest.mark.parametrize(("args", "says"), RIGHT)
+def test_a_right_command(answer, args, says):
+    code, out, err = answer(args)
+    assert (code, err) == (0, ""), err
+    assert says in out
+
+
+def test_the_page_about_options_of_your_own_is_right(answer, monkeypatch, tmp_path):
+    page = (Path(__file__).parents[2] / "docs" / "own-options.md").read_text()
+    for text in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL):
+        file = tmp_path / re.search(r"# (my_conf/\S+?\.yaml)", text)[1]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    monkeypatch.chdir(tmp_path)
+    commands = re.findall(r"^drl-train (--config-dir .*)$", page, re.MULTILINE)
+    assert len(commands) == 3
+    for args in commands:
+        code, out, err = answer(f"{args} dry_run=true")
+        assert (code, err) == (0, "")
+        assert "all checks passed" in out
+
+
+def test_several_wrong_flags_and_words_at_once(answer):
+    code, _, err = answer("--env Pendulum-v1 --lr 1e-3")
+    assert (code, len(err.splitlines())) == (2, 2)
+    code, _, err = answer("Pendulum-v1 sac learning_rate=3 mode=asink algo.gamma=7")
+    assert (code, len(err.splitlines())) == (2, 5)
+
+
+def test_the_versions_are_named(answer):
+    out = answer("--version")[1]
+    assert all(f"{name} " in out for name in ("drl-cli", "Python", "torch", "ray", "gymnasium"))
+
+
+@pytest.mark.parametrize("row", [NAMES[0], WORDS[0], OWN_YAML[0]], ids=ids)
+def test_a_process_of_its_own_answers_the_same(place, drl, row):
+    args, code, says = row
+    done = drl("train", *shlex.split(args), cwd=place.cwd)
+    assert_answer(place, (done.returncode, done.stdout, done.stderr), code, says)
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_all_of_them_as_processes(place, drl):
+    """The processor's time stands for the clock's, which other programs have a part in."""
+    seconds = []
+    for args, code, says in [*TABLE, *((args, 2, names) for args, names in MUTATED)]:
+        words = args if isinstance(args, list) else shlex.split(filled(args, place))
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        done = drl("train", *words, cwd=place.cwd)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        assert_answer(place, (done.returncode, done.stdout, done.stderr), code, says)
+    assert statistics.median(seconds) < 0.7
+
+
+@pytest.mark.parametrize("line", ["train --help", "list envs", "eval --help"])
+def test_a_pipe_that_is_closed_is_no_traceback(place, line):
+    """As `drl-list envs | head` closes it."""
+    import subprocess
+
+    piped = f"{sys.executable} -m drl_cli.cli.{line} | head -c 1 | wc -c; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", piped], cwd=place.cwd, capture_output=True, text=True, timeout=60)
+    assert (done.stderr, done.stdout.split()) == ("", ["1", "0"])

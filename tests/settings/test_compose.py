@@ -1,0 +1,48 @@
+"""A run's config is what Hydra composes, which knows it as its job's just as long; so is the tests' quick way."""
+
+import os
+
+import pytest
+from composing import compose_plain
+from hydra.core.hydra_config import HydraConfig
+
+from drl_cli.errors import UsageError
+from drl_cli.settings.compose import composed, mapping
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("env=Pendulum-v1",),
+        ("env=CartPole-v1", "algo=dqn", "algo.lr=1e-2", "mode=single", "network.hidden=[16,16]"),
+        ("algo=ppo", "tuned=none", "replay.max_staleness=3", "stop.return=1.5"),
+        ("env=drl_cli.envs.probes:Counter-v0", "++env.kwargs.g=5", "algo.n_step=3", "replay=prioritized"),
+    ],
+)
+def test_what_tests_compose_is_what_the_command_composes(overrides):
+    assert compose_plain(*overrides) == mapping(overrides)
+
+
+def test_hydra_knows_the_config_as_long_as_the_run_takes():
+    with composed(["env=Pendulum-v1", "seed=4"]) as plain:
+        assert (plain["seed"], "hydra" in plain) == (4, False)
+        assert HydraConfig.get().runtime.choices["env"] == "Pendulum-v1"
+    assert not HydraConfig.initialized()
+    with pytest.raises(UsageError, match="no such"), composed(["env=Pendulum-v1", "algo.lrr=1"]):
+        pass
+    assert not HydraConfig.initialized()
+
+
+def test_variables_for_the_job_are_there_for_values_and_for_the_run(monkeypatch):
+    monkeypatch.setenv("MY_SEED", "1")
+    with composed(["env=Pendulum-v1", "+hydra.job.env_set.MY_SEED='7'", "seed=${oc.env:MY_SEED}"]) as plain:
+        assert plain["seed"] == "7"
+        assert os.environ["MY_SEED"] == "7"
+
+
+def test_the_config_is_printed_instead_of_a_run(drl, tmp_path):
+    done = drl("train", "env=Pendulum-v1", "algo.lr=0.5", "--cfg", "job", "-p", "algo", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("# @package algo\nname: sac\n")
+    assert "\nlr: 0.5\n" in done.stdout
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,240 @@
+"""The yaml files: all compose, all are commented, and none has a key that nothing reads; the wheel has them."""
+
+import ast
+import dataclasses
+import os
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+from confs import algo_node
+
+import drl_cli
+from drl_cli.algos.lookup import algorithms, load_algorithm
+from drl_cli.replay.config import SAMPLERS
+from drl_cli.runtime.config import Config
+from drl_cli.settings.conf import conf_dir, groups, options
+from drl_cli.settings.settings import all_keys, build, fields
+
+FILES = sorted(path.relative_to(conf_dir()).as_posix() for path in conf_dir().rglob("*.yaml"))
+TUNED = [name for name in options("tuned") if name != "none"]
+ONE_EACH = {name.partition("-")[0]: name for name in TUNED}.values()  # a set of each algorithm
+OVERLAYS = ("tuned/", "experiment/", "hpo/")  # they set keys that are explained where they are declared
+PACKAGE = Path(drl_cli.__file__).parent
+REPOSITORY = PACKAGE.parent
+
+
+def read(file):
+    return yaml.safe_load((conf_dir() / file).read_text()) or {}
+
+
+def is_global(file):
+    return "# @package _global_" in (conf_dir() / file).read_text()
+
+
+def class_of(file):
+    group, _, name = file.removesuffix(".yaml").partition("/")
+    classes = {"algo": lambda: load_algorithm(algo_node(name)["name"]).Config, "replay": lambda: SAMPLERS[name]}
+    return classes[group]() if group in classes else fields(Config)[group]
+
+
+def leaves(node, prefix=""):
+    for key, value in node.items():
+        if isinstance(value, dict) and value and prefix + key != "env.kwargs":
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def tuned_values(name):
+    """Of a file in conf/tuned and of those that it builds on."""
+    node = read(f"tuned/{name}.yaml")
+    bases = [base for base in node.pop("defaults", ()) if base != "_self_"]
+    return {key: value for base in bases for key, value in tuned_values(base).items()} | dict(leaves(node))
+
+
+def number(value):
+    """yaml leaves 1e-3 as text."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return value
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if "/" in file and not file.startswith("tuned/")])
+def test_every_yaml_composes_and_converts(composed, file):
+    group, _, name = file.removesuffix(".yaml").partition("/")
+    config = build(composed(f"{group}={name}"))
+    if group == "env":
+        assert config.env.name == name
+    if group == "algo":
+        assert config.algo.name == algo_node(name)["name"]
+    if group == "mode":
+        assert config.mode == name
+    if group == "replay":
+        assert config.replay.sampler == name
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if "/" in file and not is_global(file)])
+def test_the_keys_of_a_yaml_and_of_those_it_builds_on_are_the_fields_of_its_class(file):
+    assert keys_of(file) == set(fields(class_of(file)))
+
+
+def keys_of(file):
+    node = read(file)
+    *bases, last = node.pop("defaults", ["_self_"])
+    assert last == "_self_"  # what a file says itself wins
+    return set(node).union(*(keys_of(f"{file.partition('/')[0]}/{base}.yaml") for base in bases))
+
+
+def test_the_keys_of_train_yaml_and_the_groups_are_the_fields_of_the_config():
+    node = read("train.yaml")
+    defaults = node.pop("defaults")
+    in_defaults = {key.removeprefix("optional ") for entry in defaults if isinstance(entry, dict) for key in entry}
+    assert set(node) | in_defaults - {"tuned"} == set(fields(Config))
+    assert set(node["stop"]) == set(fields(fields(Config)["stop"]))
+    assert in_defaults == set(groups())
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if is_global(file)])
+def test_an_overlay_sets_only_keys_that_exist(file):
+    known = set().union(*(all_keys(load_algorithm(name).Config) for name in algorithms()))
+    node = read(file)
+    node.pop("defaults", None)
+    assert {key for key, _ in leaves(node)} <= known
+    if file.startswith("algo/"):
+        assert set(algo_node(file.removeprefix("algo/").removesuffix(".yaml"))) == set(fields(class_of(file)))
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_option_has_a_comment_on_its_line(file):
+    text = (conf_dir() / file).read_text()
+    assert text.startswith("#")
+    if file.startswith(OVERLAYS):
+        return
+    after_defaults = text.split("\n\n", 1)[1] if file == "train.yaml" else text
+    options = [line for line in after_defaults.splitlines() if re.match(r"\s*\w+:\s*\S", line)]
+    assert options
+    assert [line for line in options if not re.search(r"\S\s+# \S", line)] == []
+
+
+@pytest.mark.parametrize("mode", options("mode"))
+def test_a_mode_sets_nothing_else(mode):
+    assert read(f"mode/{mode}.yaml") == {"mode": mode}
+
+
+@pytest.mark.parametrize("mode", options("mode"))
+def test_tuned_values_come_in_every_mode(composed, mode):
+    node = composed("env=LunarLander", "algo=dqn", f"mode={mode}")
+    assert node == composed("env=LunarLander", "algo=dqn") | {"mode": mode}
+    assert node != composed("env=LunarLander", "algo=dqn", f"mode={mode}", "tuned=none")
+
+
+@pytest.mark.parametrize("name", TUNED)
+def test_tuned_values_come_by_themselves_and_are_off_with_none(composed, name):
+    algo, _, env = name.partition("-")
+    wanted = tuned_values(name)
+    assert wanted
+    tuned = composed(f"env={env}", f"algo={algo}")
+    have, plain = dict(leaves(tuned)), dict(leaves(composed(f"env={env}", f"algo={algo}", "tuned=none")))
+    assert {key: number(have[key]) for key in wanted} == {key: number(value) for key, value in wanted.items()}
+    differing = {key for key, value in have.items() if plain[key] != value}
+    assert differing
+    assert differing <= set(wanted)
+    build(tuned)
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in ONE_EACH else pytest.param(name, marks=pytest.mark.exhaustive) for name in TUNED]
+)
+def test_a_named_set_of_an_algorithm_is_taken_elsewhere(composed, name):
+    algo, _, env = name.partition("-")
+    elsewhere = composed("env=MountainCarContinuous-v0", f"algo={algo}", f"tuned={name}")
+    assert elsewhere["algo"] == composed(f"env={env}", f"algo={algo}")["algo"]
+    assert elsewhere["env"]["id"] == "MountainCarContinuous-v0"
+    build(elsewhere)
+
+
+def test_tuned_values_apply_to_every_sampler(composed):
+    samplers = ("uniform", "prioritized", "sequences")
+    tables = {name: composed("env=LunarLanderContinuous", f"replay={name}")["replay"] for name in samplers}
+    assert {table["capacity"] for table in tables.values()} == {200_000}
+    assert set(tables["prioritized"]) - set(tables["uniform"]) == {
+        *("initial_priority", "alpha", "beta", "eps", "uniform_mix"),
+    }
+
+
+def test_the_command_line_wins_over_tuned_values(composed):
+    assert composed("env=Pendulum-v1")["algo"]["lr"] != 0.5
+    node = composed("env=Pendulum-v1", "algo.lr=0.5", "worker.envs=3", "network.hidden=[7]")
+    assert (node["algo"]["lr"], node["worker"]["envs"], node["network"]["hidden"]) == (0.5, 3, [7])
+
+
+@pytest.mark.parametrize("id", ["MountainCarContinuous-v0", "my_pkg.my_mod:MyEnv-v0", "my_mod:space/MyEnv-v0"])
+def test_env_takes_any_id(composed, id):
+    node = composed(f"env={id}", "env.max_episode_steps=5", "+env.kwargs.a=1")
+    plain = read("env/LunarLanderContinuous.yaml")
+    assert node["env"] == plain | {"name": id, "id": id, "kwargs": {"a": 1}, "max_episode_steps": 5}
+
+
+def options_read():
+    """`group.field` for every access to a field of a part of the config, also by a short name for the part."""
+    parts = {name for name, kind in fields(Config).items() if dataclasses.is_dataclass(kind)}
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        short = {name: name for name in parts}
+        # An algorithm's own file, the environments' and the samplers' take their part under the name `config`.
+        short["config"] = {"algos": "algo", "envs": "env", "replay": "replay"}.get(path.parent.name, "")
+        if path.stem in ("optimizer", "optimizer_config"):
+            short["config"] = "optimizer"
+        if path.stem == "optimizer_config":  # the group's own methods
+            short["self"] = "optimizer"
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign):
+                for target in node.targets:
+                    pairs = [(target, node.value)]
+                    if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                        pairs = list(zip(target.elts, node.value.elts, strict=True))
+                    for left, right in pairs:
+                        if isinstance(left, ast.Name) and isinstance(right, ast.Attribute) and right.attr in parts:
+                            short[left.id] = right.attr
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
+                owner = node.value
+                name = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", None)
+                if name in short:
+                    found.add(f"{short[name]}.{node.attr}".lstrip("."))
+    return found
+
+
+def test_every_option_is_read_by_the_code():
+    """Acme had two options that never reached its learner."""
+    found = options_read()
+    keys = set().union(*(all_keys(load_algorithm(name).Config) for name in algorithms()))
+    unread = {key for key in keys if key.replace("stop.return", "stop.return_") not in found}
+    assert unread == set()
+
+
+def test_the_wheel_holds_conf_and_works_from_any_folder(tmp_path):
+    pytest.importorskip("hatchling")
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(build, cwd=REPOSITORY, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        for file in FILES:
+            assert archive.read(f"drl_cli/conf/{file}") == (conf_dir() / file).read_bytes()
+        archive.extractall(tmp_path / "site")
+    assert not [name for name in names if name.startswith(("tests", "conf", "outputs", "docs"))]
+    command = [sys.executable, "-m", "drl_cli.cli.train", "dry_run=true", "env=Pendulum-v1"]
+    env = os.environ | {"PYTHONPATH": str(tmp_path / "site")}
+    (tmp_path / "work").mkdir()
+    done = subprocess.run(command, cwd=tmp_path / "work", env=env, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stderr) == (0, "")
+    help_text = subprocess.run([*command[:3], "--help"], cwd=tmp_path, env=env, capture_output=True, text=True).stdout
+    assert str(tmp_path / "site" / "drl_cli" / "conf") in help_text

@@ -1,0 +1,185 @@
+"""explain=true: every value with the layer that set it."""
+
+import re
+
+import pytest
+
+from drl_cli.algos.sac import Config as SacConfig
+from drl_cli.errors import UsageError
+from drl_cli.settings.command_line import read_command
+from drl_cli.settings.compose import composed
+from drl_cli.settings.conf import own_dirs
+from drl_cli.settings.explain import explanation, tuned_line
+from drl_cli.settings.settings import all_keys, build
+
+
+def job(ask, *overrides):
+    """What `ask` says within the Hydra job of this command line."""
+    try:
+        with composed(read_command(overrides).overrides) as plain:
+            return ask(plain)
+    finally:
+        own_dirs.clear()
+
+
+@pytest.fixture
+def explained():
+    """The rows of explain=true by key: (value, layer, source)."""
+
+    def rows(*overrides):
+        lines = [line for line in job(lambda plain: explanation(build(plain)), *overrides) if line]
+        cells = [[*re.split(r" {2,}", line), ""][:4] for line in lines]
+        assert len({key for key, *_ in cells}) == len(cells)
+        return {key: tuple(rest) for key, *rest in cells}
+
+    return rows
+
+
+@pytest.fixture
+def own_yaml(tmp_path):
+    """Where a user has an experiment and tuned values."""
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "tuned").mkdir()
+    experiment = (
+        "# @package _global_\ndefaults:\n  - override /replay: prioritized\nalgo:\n  lr: 0.02\nworker:\n  envs: 3\n"
+    )
+    (tmp_path / "experiment" / "mine.yaml").write_text(experiment)
+    (tmp_path / "tuned" / "sac-Acrobot-v1.yaml").write_text("# @package _global_\nalgo:\n  tau: 0.5\n")
+    return tmp_path
+
+
+def test_every_key_is_there_once_with_the_layer_that_set_it(explained):
+    rows = explained()
+    keys = all_keys(SacConfig)
+    wanted = {key for key in keys if not any(other.startswith(f"{key}.") for other in keys)}
+    others = {f"replay.{name}" for name in ("alpha", "beta", "eps", "uniform_mix", "initial_priority", "max_staleness")}
+    others |= {f"replay.{name}" for name in ("seq_len", "burn_in", "overlap", "eta")}
+    assert {key for key in rows if not key.endswith("=")} == wanted - others
+    assert {layer for _, layer, _ in rows.values()} == {"default", "mode", "algo", "tuned"}
+    assert all(source for _, _, source in rows.values())
+
+
+def test_the_layer_of_a_value(explained):
+    typed = ["env=Pendulum-v1", "mode=sync", "replay=prioritized", "algo.lr=1e-2", "worker.envs=3", "+env.kwargs.g=5"]
+    rows = explained(*typed, "logger.tensorboard=false", "+optimizer.kwargs.betas=[0.5,0.9]")
+    wanted = {
+        "seed": ("0", "default", "conf/train.yaml"),
+        "stop.return": ("null", "default", "conf/train.yaml"),
+        "mode": ("sync", "mode", "conf/mode/sync.yaml"),
+        "replay.alpha": ("0.6", "default", "conf/replay/prioritized.yaml"),
+        "replay.capacity": ("100000", "tuned", "conf/tuned/sac-Pendulum-v1.yaml"),
+        "algo.gamma": ("0.99", "algo", "conf/algo/sac.yaml"),
+        "algo.alpha_lr": ("0.001", "tuned", "conf/tuned/sac-Pendulum-v1.yaml"),
+        "algo.lr": ("0.01", "command line", "was 1e-3 (tuned, conf/tuned/sac-Pendulum-v1.yaml)"),
+        "worker.envs": ("3", "command line", "was 8 (tuned, conf/tuned/sac-Pendulum-v1.yaml)"),
+        "network.hidden": ("[128,128]", "tuned", "conf/tuned/sac-Pendulum-v1.yaml"),
+        "env.id": ("Pendulum-v1", "default", "env=Pendulum-v1"),
+        "env.reward_scale": ("0.1", "tuned", "conf/tuned/sac-Pendulum-v1.yaml"),
+        "env.kwargs": ("{g:5}", "command line", ""),
+        "optimizer.kwargs": ("{betas:[0.5,0.9]}", "command line", "was {} (default, conf/optimizer/adam.yaml)"),
+        "logger.tensorboard": ("false", "command line", "was true (default, conf/logger/default.yaml)"),
+        "replay=": ("prioritized", "command line", ""),
+        "env=": ("Pendulum-v1", "command line", ""),
+        "algo=": ("sac", "default", "conf/train.yaml"),
+        "tuned=": ("sac-Pendulum-v1", "default", "conf/train.yaml"),
+    }
+    assert {key: rows[key] for key in wanted} == wanted
+
+
+def test_what_an_algorithm_prefers_of_other_groups_is_its_layer(explained):
+    rows = explained("env=CartPole-v1", "algo=ppo", "tuned=none")
+    assert rows["replay="] == ("fifo-once", "algo", "conf/algo/ppo.yaml")
+    assert rows["network.activation"] == ("tanh", "algo", "conf/algo/ppo.yaml")
+    assert rows["trainer.batch_size"] == ("2048", "algo", "conf/algo/ppo.yaml")
+    assert rows["tuned="] == ("none", "command line", "")
+
+
+def test_null_and_auto_say_what_they_are_here(explained):
+    rows = explained("env=Pendulum-v1", "mode=single", "orchestrator.min_inserts=7")
+    assert rows["worker.num"][2] == "conf/worker/default.yaml; here 1"
+    assert rows["worker.random_steps"][2].endswith("; here 7")
+    assert rows["trainer.updates_per_call"][2].endswith("; here 16")
+    assert rows["worker.block_rows"] == ("null", "default", "conf/worker/default.yaml; here 64")
+    assert explained("worker.block_rows=64")["worker.block_rows"][1:] == (
+        "command line",
+        "was null (default, conf/worker/default.yaml)",
+    )
+    assert "here" not in explained("ray.address=auto")["worker.num"][2]
+    weights = explained("load_weights=not/there")  # that they are not there is said when it is trained
+    assert weights["worker.random_steps"][2].endswith("; here 0")
+
+
+def test_a_yaml_of_the_users_is_a_layer_between_tuned_and_typed(explained, own_yaml, monkeypatch):
+    monkeypatch.chdir(own_yaml)
+    typed = (f"hydra.searchpath=[{own_yaml}]", "env=Pendulum-v1", "+experiment=mine", "worker.envs=4")
+    rows = explained(*typed)
+    assert rows["algo.lr"] == ("0.02", "your yaml", "experiment/mine.yaml")
+    assert rows["replay="] == ("prioritized", "your yaml", "experiment/mine.yaml")
+    assert rows["worker.envs"] == ("4", "command line", "was 3 (your yaml, experiment/mine.yaml)")
+    assert job(tuned_line, *typed) == "tuned sac-Pendulum-v1: 10 values"
+    own = (typed[0], "env=Acrobot-v1")
+    assert explained(*own)["algo.tau"] == ("0.5", "your yaml", "tuned/sac-Acrobot-v1.yaml")
+    assert job(tuned_line, *own) == "tuned sac-Acrobot-v1: 1 value"
+
+
+def test_an_algorithm_of_the_users_has_its_defaults_and_its_yaml(explained, user_folder, monkeypatch):
+    monkeypatch.syspath_prepend(str(user_folder))
+    monkeypatch.chdir(user_folder)
+    rows = explained("env=Pendulum-v1", "algo=user_algo")
+    assert rows["algo.lr"] == ("0.0003", "your yaml", "user_algo.yaml")
+    (user_folder / "plain_algo.py").write_text((user_folder / "user_algo.py").read_text())
+    with pytest.raises(UsageError, match=r"algo\.lr: is missing"):
+        explained("env=Pendulum-v1", "algo=plain_algo")
+
+
+def test_columns_are_aligned_and_groups_apart():
+    lines = job(lambda plain: explanation(build(plain)), "env=Pendulum-v1", "algo.lr=1")
+    layers = {
+        line.index(name) for line in lines for name in ("  default  ", "  tuned   ", "  command line") if name in line
+    }
+    assert len(layers) == 1
+    blocks = [block.splitlines() for block in "\n".join(lines).split("\n\n")]
+    groups = [{line.split()[0].rpartition(".")[0] for line in block} for block in blocks]
+    assert all(len(group) == 1 for group in groups)
+    assert lines[0].startswith("algo=  ")
+
+
+def test_the_tuned_values_that_hold_are_counted():
+    assert job(tuned_line, "env=Pendulum-v1") == "tuned sac-Pendulum-v1: 12 values"
+    assert job(tuned_line, "env=Pendulum-v1", "worker.envs=3") == "tuned sac-Pendulum-v1: 11 values"
+    assert job(tuned_line, "env=Pendulum-v1", "tuned=none") is None
+    of_breakout = job(tuned_line, "env=MinAtar-Breakout", "algo=dqn")
+    assert job(tuned_line, "env=MinAtar-Asterix", "algo=dqn") == of_breakout.replace("Breakout", "Asterix")
+    assert job(tuned_line, "env=MountainCarContinuous-v0") is None
+
+
+def test_values_of_a_set_that_builds_on_another_which_builds_on_a_third_are_counted():
+    base, on_it = (job(tuned_line, "env=Acrobot-v1", f"algo={algo}").split(": ")[1] for algo in ("dqn", "rainbow"))
+    assert int(on_it.split()[0]) == int(base.split()[0]) + 3  # C51: its support; Rainbow: a random start
+
+
+def test_the_command_prints_it_and_starts_nothing(drl, tmp_path):
+    done = drl("train", "explain=true", "env=Pendulum-v1", "env.kwargs.g=5", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.search(r"^env\.kwargs +\{g:5\} +command line$", done.stdout, re.MULTILINE)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sweep_is_not_explained(drl, tmp_path):
+    done = drl("train", "-m", "explain=true", "seed=0,1", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: explain=true explains one run: leave -m and the lists of values out\n"
+
+
+def test_a_run_that_goes_on_has_the_layer_of_the_run(drl, small_run):
+    folder = small_run.folder.relative_to(small_run.cwd)
+    done = drl("train", "resume=latest", "total_env_steps=400", "explain=true", cwd=small_run.cwd)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.search(rf"^algo\.lr +0\.001 +run +{folder}/config\.yaml$", done.stdout, re.MULTILINE)
+    assert re.search(rf"^total_env_steps +400 +command line +was 160 \(run, {folder}/", done.stdout, re.MULTILINE)
+
+
+def test_the_header_of_a_run_names_tuned_values_and_the_torso(small_run):
+    lines = small_run.done.stdout.splitlines()
+    assert re.fullmatch(r"tuned sac-Pendulum-v1: \d values", lines[1])
+    assert lines[2] == "network: auto is mlp: 3 inputs, mlp [16, 16]"

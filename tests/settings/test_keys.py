@@ -1,0 +1,209 @@
+"""drl-list keys, drl-train --help GROUP and docs/reference.md: every key with type, range, default and meaning."""
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import drl_cli
+from drl_cli.algos.base import AlgoConfig
+from drl_cli.algos.lookup import algorithms, load_algorithm
+from drl_cli.errors import UsageError
+from drl_cli.settings.conf import conf_dir, groups
+from drl_cli.settings.keys import LOADER, answer, find, is_overlay, read, sections, text, type_text
+from drl_cli.settings.settings import all_keys
+
+DOCS = Path(drl_cli.__file__).parents[1] / "docs"
+
+
+def by_name(found):
+    return {key.name: key for section in found for key in section.keys}
+
+
+def refused(*args):
+    with pytest.raises(UsageError) as caught:
+        answer(args)
+    return "; ".join(caught.value.problems)
+
+
+def test_every_key_is_there_with_a_meaning():
+    every = by_name(sections([]))
+    wanted = set().union(*(all_keys(load_algorithm(name).Config) for name in algorithms()))
+    parents = {name for name in wanted if any(other.startswith(f"{name}.") for other in wanted)}
+    assert set(every) - {"network", "replay"} == wanted - parents  # some algorithms choose another of these
+    assert [key for key in every.values() if not key.meaning or not key.default or not key.type] == []
+
+
+def test_type_range_default_and_meaning_of_a_key():
+    of_ppo, group = find("orchestrator.min_inserts")
+    (key,) = group.keys
+    assert (of_ppo.title, of_ppo.keys[0].default) == ("algo=ppo", "0")
+    assert (key.type, key.default, key.meaning) == ("int >= 0", "1000", "transitions in replay before the first update")
+
+
+@pytest.mark.parametrize(
+    ("key", "says"),
+    [
+        ("worker.num", "int >= 1 or null"),
+        ("worker.fetch", "collect, episode or int >= 1"),
+        ("worker.exploration", "ladder, env_ladder, [{name: float}, ...] or null"),
+        ("network.dropout", "float >= 0 and < 1"),
+        ("network.hidden", "[int >= 1, ...]"),
+        ("network.torso", "auto, mlp, cnn, resnet, multi or my_pkg.my_mod:Class"),
+        ("env.kwargs", "{name: value}"),
+        ("env.id", "text"),
+        ("debug.trace", "true or false"),
+        ("mode", "single, sync or async"),
+    ],
+)
+def test_a_type_is_said_as_a_user_would(key, says):
+    assert type_text(all_keys(AlgoConfig)[key]) == says
+
+
+def test_the_default_option_in_full_and_of_the_others_what_differs():
+    first, *others = find("network")
+    assert first.title == "network=auto (default)"
+    assert {key.name for key in first.keys} == {f"network.{name}" for name in read(conf_dir() / "network/auto.yaml")}
+    gru = next(section for section in others if section.title == "network=gru")
+    assert [(key.name, key.default) for key in gru.keys] == [("network.memory", "gru")]
+    assert [section.title for section in find("worker")] == ["worker"]
+
+
+@pytest.mark.parametrize("word", ["replay.fifo-once", "replay=fifo-once"])
+def test_one_option_with_the_types_that_it_has(word):
+    (section,) = find(word)
+    assert section.about.startswith("A queue for on-policy learning")
+    assert by_name([section])["replay.shards"].type == "1"
+    assert by_name([section])["replay.max_staleness"].type == "int >= 0"
+
+
+def test_an_algorithm_with_what_it_sets_elsewhere():
+    (section,) = find("algo.ppo")
+    keys = by_name([section])
+    assert (keys["replay"].type, keys["replay"].default) == ("option", "fifo-once")
+    assert (keys["network.activation"].default, keys["algo.clip"].type) == ("tanh", "float > 0")
+    assert all(name in {section.title for section in find("algo.lr")} for name in ("algo=dqn", "algo=ppo", "algo=sac"))
+
+
+def test_a_tuned_set_is_shown_but_not_among_the_keys():
+    (section,) = find("tuned=sac-Pendulum-v1")
+    assert by_name([section])["algo.alpha_lr"].default == "1e-3"
+    assert not any(section.title.startswith("tuned") for section in sections([]))
+
+
+def test_the_whole_table_is_the_one_of_its_parts():
+    parts = [key for group in groups() if not is_overlay(group) for key in by_name(find(group))]
+    assert set(by_name(sections([]))) == {*parts, *read(conf_dir() / "train.yaml")}
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("wroker", "Did you mean worker?"),
+        ("algo.saac", "Did you mean algo.sac?"),
+        ("worker.enves", "Did you mean worker.envs?"),
+        ("stop.retrun", "Did you mean stop.return?"),
+        ("total_steps", "Did you mean total_env_steps?"),
+    ],
+)
+def test_a_wrong_word_names_the_nearest(word, hint):
+    line = refused(word)
+    assert line.startswith(f"no group or key '{word}'. {hint}   groups: algo, ")
+
+
+def test_a_wrong_option_is_an_error():
+    assert refused("format=html") == "format: 'html' is not one of text, markdown"
+    assert refused("fromat=text").startswith("fromat: no such option. Did you mean format?")
+    assert refused("algo=sca").startswith("unknown algorithm 'sca'. Did you mean 'sac'?")
+
+
+def test_both_yaml_parsers_read_the_same():
+    for path in conf_dir().rglob("*.yaml"):
+        content = path.read_text()
+        ours, slow = yaml.compose(content, Loader=LOADER), yaml.compose(content, Loader=yaml.SafeLoader)
+        if slow is not None:
+            assert [key.end_mark.index for key, _ in ours.value] == [key.end_mark.index for key, _ in slow.value]
+
+
+def test_a_comment_is_what_stands_behind_the_value(tmp_path):
+    (tmp_path / "a.yaml").write_text(
+        "# About\ndefaults: [_self_]\na: 'x # y'  # one\nb: {c: 1}  # two\nd:\n  e: null\n"
+    )
+    assert read(tmp_path / "a.yaml") == {"a": ("'x # y'", "one"), "b": ("{c: 1}", "two"), "d.e": ("null", "")}
+
+
+def test_columns_are_aligned_and_a_pipe_has_a_line_per_key():
+    title, *lines = text(find("manage"))
+    assert title.startswith("manage   The process")
+    keys = find("manage")[0].keys
+    assert len(lines) == len(keys)
+    assert {line.index(key.meaning) for line, key in zip(lines, keys, strict=True)} == {
+        len(lines[0]) - len(keys[0].meaning)
+    }
+    assert len({line.index(key.type, 20) for line, key in zip(lines, keys, strict=True)}) == 1
+
+
+def test_a_terminal_gets_wrapped_lines(tmp_path):
+    main, child = pty.openpty()
+    command = [sys.executable, "-m", "drl_cli.cli.list", "keys", "manage"]
+    with subprocess.Popen(command, stdout=child, cwd=tmp_path, env=os.environ | {"COLUMNS": "100"}) as process:
+        os.close(child)
+        shown = b""
+        while chunk := _read(main):
+            shown += chunk
+    os.close(main)
+    lines = shown.decode().splitlines()
+    assert process.returncode == 0
+    assert len(lines) > 1 + len(find("manage")[0].keys)
+    assert max(map(len, lines[1:])) <= 100
+
+
+def _read(main):
+    try:
+        return os.read(main, 4096)
+    except OSError:  # the other end is closed
+        return b""
+
+
+def test_the_page_of_keys_is_current():
+    page = "\n".join(answer(["format=markdown"])) + "\n"
+    assert (DOCS / "reference.md").read_text() == page, "drl-list keys format=markdown > docs/reference.md"
+
+
+def test_markdown_has_a_row_per_key_and_no_broken_cell():
+    lines = answer(["worker", "format=markdown"])
+    rows = [line.replace("\\|", "") for line in lines if line.startswith("| `")]
+    assert [row.split("`")[1] for row in rows] == list(by_name(find("worker")))
+    assert {row.count("|") for row in rows} == {5}
+
+
+def test_help_of_a_group_is_that_of_the_list(drl, tmp_path):
+    done = drl("train", "--help", "worker", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == drl("list", "keys", "worker", cwd=tmp_path).stdout
+    assert done.stdout.splitlines() == text(find("worker"))
+
+
+def test_help_of_a_wrong_group_is_one_line(drl, tmp_path):
+    done = drl("train", "wroker", "--help", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: no group or key 'wroker'. Did you mean worker?")
+
+
+def test_keys_and_completion_import_little():
+    """What they import is what they take, and a tab is pressed often."""
+    script = """
+import sys
+from drl_cli.cli.complete import completions
+from drl_cli.settings.keys import answer
+answer([])
+completions("drl-train worker.")
+print(*{"torch", "ray", "gymnasium", "hydra", "omegaconf", "rich"} & set(sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []

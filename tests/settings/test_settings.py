@@ -1,0 +1,181 @@
+"""From yaml to frozen dataclasses."""
+
+import copy
+import dataclasses
+import math
+
+import pytest
+
+from drl_cli.algos.sac import Config as SacConfig
+from drl_cli.errors import UsageError
+from drl_cli.replay.config import SAMPLERS, PrioritizedConfig, UniformConfig
+from drl_cli.runtime.config import Config
+from drl_cli.settings.settings import all_keys, build, fields, to_yaml_keys
+
+GROUPS = sorted({key.rpartition(".")[0] for key in all_keys(SacConfig)} - {""})
+
+
+@pytest.fixture
+def plain(composed):
+    return composed()
+
+
+def parent_of(node, group):
+    for name in group.split("."):
+        node = node[name]
+    return node
+
+
+def problems_of(node):
+    with pytest.raises(UsageError) as caught:
+        build(node)
+    assert caught.value.exit_code == 2
+    return caught.value.problems
+
+
+def test_the_defaults_become_one_frozen_config(plain):
+    config = build(plain)
+    assert isinstance(config, Config)
+    assert isinstance(config.algo, SacConfig)
+    assert config.network.hidden == tuple(plain["network"]["hidden"])
+    assert config.stop.return_ is None
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.seed = 1
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.algo.lr = 1.0
+
+
+def test_there_and_back_is_the_same_config(composed):
+    plain = composed("env=Pendulum-v1", "stop.return=-200", "worker.num=3", "+env.kwargs.g=9.5")
+    config = build(plain)
+    assert build(to_yaml_keys(config)) == config
+    assert to_yaml_keys(config)["stop"]["return"] == -200
+
+
+def test_the_config_does_not_share_its_values_with_the_mapping(plain):
+    plain["env"]["kwargs"] = {"a": 1}
+    config = build(plain)
+    plain["env"]["kwargs"]["a"] = 2
+    assert config.env.kwargs == {"a": 1}
+
+
+@pytest.mark.parametrize("group", ["", *GROUPS])
+def test_an_unknown_key_of_a_yaml_is_an_error_in_every_group(plain, group):
+    node = parent_of(plain, group) if group else plain
+    node["nosuchkey"] = 1
+    (problem,) = problems_of(plain)
+    assert problem.startswith(f"{group}.nosuchkey: " if group else "nosuchkey: ")
+
+
+@pytest.mark.parametrize("key", sorted(all_keys(SacConfig)))
+def test_every_key_is_needed(composed, key):
+    group, _, name = key.rpartition(".")
+    table = next(
+        (sampler for sampler, kind in SAMPLERS.items() if group == "replay" and name in fields(kind)), "uniform"
+    )
+    plain = composed(f"replay={table}")
+    del (parent_of(plain, group) if group else plain)[name]
+    problems = problems_of(plain)
+    if key == "algo" or key == "algo.name":
+        assert "unknown algorithm" in problems[0]
+    else:
+        assert problems == [f"{key}: is missing, say {key}=..."]
+
+
+@pytest.mark.parametrize("group", sorted(set(GROUPS) - {"algo"}))
+def test_a_value_in_place_of_a_group_is_an_error(plain, group):
+    plain[group] = 3
+    (problem,) = problems_of(plain)
+    assert problem == f"{group}: must be a group of options, got 3"
+
+
+def test_the_options_of_a_sampler_come_with_it(composed):
+    assert isinstance(build(composed("replay=prioritized", "replay.alpha=0.5")).replay, PrioritizedConfig)
+    assert type(build(composed()).replay) is UniformConfig
+    (problem,) = problems_of(composed("replay.sampler=prioritized"))
+    assert problem == "replay.sampler: say replay=prioritized, which brings its options along"
+    (problem,) = problems_of(composed("+replay.alpha=0.5"))
+    assert problem == "replay.alpha: only replay=prioritized and replay=sequences have this option"
+    (problem,) = problems_of(composed("+replay.eta=0.5"))
+    assert problem == "replay.eta: only replay=sequences has this option"
+    (problem,) = problems_of(composed("replay.sampler=fifo"))
+    assert problem == "replay.sampler: 'fifo' is not one of uniform, prioritized, fifo-once, sequences"
+
+
+def test_all_problems_at_once(plain):
+    plain["seed"] = "x"
+    plain["algo"]["lr"] = -1
+    plain["worker"]["nmu"] = 1
+    del plain["replay"]["capacity"]
+    problems = problems_of(plain)
+    assert len(problems) == 4
+    assert {problem.split(":")[0] for problem in problems} == {"seed", "algo.lr", "worker.nmu", "replay.capacity"}
+
+
+@pytest.mark.parametrize("value", [1e6, "1e6", 1_000_000, "1000000", "1E+6"])
+def test_a_whole_number_may_be_written_in_any_way(plain, value):
+    plain["total_env_steps"] = value
+    steps = build(plain).total_env_steps
+    assert steps == 1_000_000
+    assert type(steps) is int
+
+
+@pytest.mark.parametrize("value", [1, "1e-3", "3e-4", 0.5])
+def test_a_float_may_be_text_as_yaml_leaves_it(plain, value):
+    plain["algo"]["lr"] = value
+    lr = build(plain).algo.lr
+    assert lr == float(value)
+    assert type(lr) is float
+
+
+@pytest.mark.parametrize("value", [True, "x", "", None, math.nan, math.inf, "nan", "-inf", [1], {"a": 1}])
+def test_what_is_no_number_is_refused(plain, value):
+    plain["algo"]["lr"] = value
+    (problem,) = problems_of(plain)
+    assert problem.startswith("algo.lr: must be a number, got")
+
+
+def test_numbers_are_no_booleans(plain):
+    plain["debug"]["trace"] = 1
+    (problem,) = problems_of(plain)
+    assert problem == "debug.trace: must be true or false, got 1"
+
+
+@pytest.mark.parametrize(("value", "fetch"), [("collect", "collect"), ("episode", "episode"), (3, 3), ("1e1", 10)])
+def test_fetch_is_a_word_or_a_number(plain, value, fetch):
+    plain["worker"]["fetch"] = value
+    assert build(plain).worker.fetch == fetch
+
+
+@pytest.mark.parametrize("value", [0, 1.5, "never", None, True])
+def test_what_is_neither_is_refused_in_one_line(plain, value):
+    plain["worker"]["fetch"] = value
+    (problem,) = problems_of(plain)
+    assert problem.startswith(f"worker.fetch: {value!r} is not one of collect, episode, or must be ")
+
+
+def test_per_worker_exploration(plain):
+    for value, wanted in (
+        (None, None),
+        ("ladder", "ladder"),
+        ("env_ladder", "env_ladder"),
+        ([{"epsilon": "4e-1"}, {}], ({"epsilon": 0.4}, {})),
+    ):
+        plain["worker"]["exploration"] = value
+        config = build(plain)
+        assert config.worker.exploration == wanted
+        assert build(to_yaml_keys(config)) == config
+
+
+def test_a_wrong_entry_is_named_by_its_place(plain):
+    plain["worker"]["exploration"] = [{"epsilon": 0.4}, {"epsilon": "high"}]
+    assert problems_of(plain) == ["worker.exploration[1].epsilon: must be a number, got 'high'"]
+    plain["worker"]["exploration"] = "steps"
+    (problem,) = problems_of(plain)
+    assert problem == "worker.exploration: 'steps' is not one of ladder, env_ladder, or must be a list, got 'steps'"
+
+
+def test_nothing_changes_in_the_mapping(plain):
+    before = copy.deepcopy(plain)
+    build(plain)
+    assert plain == before

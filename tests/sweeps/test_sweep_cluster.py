@@ -1,0 +1,195 @@
+"""drl-train -m on a cluster: jobs are processes on its nodes, and all else is as on one machine."""
+
+import csv
+import json
+import signal
+
+import pytest
+from processes import SMALL
+
+from drl_cli.runs.run import Run
+
+SWEEP = (*SMALL, "mode=single", "debug.in_process=true")
+RATE = "algo.lr=tag(log,interval(1e-4,3e-3))"
+
+
+@pytest.fixture
+def sweep(start, ray_cluster, tmp_path):
+    """Start a sweep of jobs on the cluster, in a folder with a user's environment, which may read a file."""
+    (tmp_path / "near_env.py").write_text(
+        "import gymnasium\n"
+        "from gymnasium.envs.classic_control.pendulum import PendulumEnv\n"
+        "def make(map=None):\n"
+        "    return open(map) and PendulumEnv() if map else PendulumEnv()\n"
+        "gymnasium.register('Near-v0', make, max_episode_steps=50)\n"
+    )
+
+    def sweep_it(*args):
+        return start("-m", *SWEEP, "env=near_env:Near-v0", f"ray.address={ray_cluster.address}", *args)
+
+    return sweep_it
+
+
+@pytest.fixture
+def jobs(tmp_path):
+    """What sweep.csv says of each job, by column."""
+
+    def read(*columns):
+        (file,) = tmp_path.glob("outputs/multirun/*/sweep.csv")
+        with file.open() as text:
+            return [tuple(row[column] for column in columns) for row in csv.DictReader(text)]
+
+    return read
+
+
+def raylets(sweep):
+    """The nodes with jobs of this sweep: the processes of Ray's from which those of the jobs come."""
+    found = [process for process in sweep.processes() if process.pid != sweep.process.pid]
+    return {parent.pid for process in found for parent in process.parents() if parent.name() == "raylet"}
+
+
+def read(file):
+    return json.loads(file.read_text())
+
+
+def weights(folder):
+    """The bytes of each run's last model, by its seed."""
+    return {
+        read(run / "run.json")["seed"]: (run / "checkpoints/last/model.safetensors").read_bytes()
+        for run in {file.parent for file in folder.glob("outputs/*/*/*/run.json")}
+    }
+
+
+@pytest.mark.ray
+@pytest.mark.exhaustive
+def test_jobs_run_on_all_nodes_and_those_that_failed_are_run_again(
+    sweep, jobs, drl, ray_cluster, second_node, tmp_path
+):
+    running = sweep("total_env_steps=1500", "seed=0,1", "env.kwargs.map=null,late.txt")
+    running.until(lambda: len(raylets(running)) == 2)
+    assert running.wait(240) == 10, running.err
+    assert "4 of 4 jobs to run, 4 at once" in running.out
+    assert "[job 1 of 4] running  seed=0 env.kwargs.map=null" in running.out
+    assert "error: job 2 failed: seed=0 env.kwargs.map=late.txt: near_env:Near-v0 raised FileNotFound" in running.err
+    assert jobs("job", "status", "exit_code") == [
+        ("1", "done", "0"), ("2", "failed", "4"), ("3", "done", "0"), ("4", "failed", "4")
+    ]  # fmt: skip
+    assert not list(tmp_path.glob("outputs/multirun/.*")) + list(tmp_path.glob(".*"))  # what was looked for is gone
+    done = {run for (run,) in jobs("run") if run}
+    (tmp_path / "late.txt").write_text("")
+    again = drl("train", "-m", "resume=latest", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert "2 of 4 jobs to run, 2 at once" in again.stdout
+    assert jobs("status") == [("done",)] * 4
+    assert len(set(jobs("run"))) == 4
+    assert done < {run for (run,) in jobs("run")}
+    assert len(ray_cluster.global_state._live_node_ids()) == 2
+
+
+@pytest.mark.ray
+@pytest.mark.exhaustive
+def test_a_signal_ends_jobs_on_the_nodes_in_good_order_and_those_that_wait_for_room(
+    sweep, jobs, ray_cluster, second_node, tmp_path
+):
+    import ray
+
+    holders = [ray.remote(num_cpus=1)(type("Holder", (), {})).remote() for _ in range(2)]
+    ray.get([holder.__ray_ready__.remote() for holder in holders])
+    running = sweep("seed=0,1,2,3")
+    running.until(lambda: len(list(tmp_path.glob("outputs/*/*/*/checkpoints/last"))) == 2)
+    assert sorted(jobs("status")) == [("running",)] * 2 + [("waiting",)] * 2
+    running.send(signal.SIGINT)
+    assert running.wait(240) == 130, running.err
+    for holder in holders:
+        ray.kill(holder)
+    assert "Traceback" not in running.out + running.err
+    assert jobs("status", "exit_code") == [("interrupted", "130")] * 4
+    runs = [run for (run,) in jobs("run") if run]
+    assert [Run(tmp_path / run).status for run in runs] == ["interrupted"] * 2
+    assert running.left() == []
+
+
+@pytest.mark.ray
+@pytest.mark.exhaustive
+def test_a_node_or_a_sweep_that_is_killed_costs_no_job_and_none_is_run_twice(
+    sweep, jobs, drl, start, ray_cluster, second_node, tmp_path
+):
+    grid = ("total_env_steps=2000", "checkpoint.period=100", "seed=0,1,2")
+    running = sweep(*grid, "sweep.jobs=2")
+    running.until(lambda: len(list(tmp_path.glob("outputs/*/*/*/checkpoints/last"))) == 2)
+    ray_cluster.remove_node(second_node, allow_graceful=False)
+    assert running.wait(240) == 10, running.err
+    states = jobs("status", "exit_code")
+    assert sorted(states) == [("done", "0")] * 2 + [("killed", "-9")]
+    assert "its node, or Ray's process there, died" in running.err
+    assert running.left(30) == []  # those of the node have saved what they had
+    ended = [tmp_path / run for run, status in jobs("run", "status") if status == "killed"]
+    assert [Run(run).status for run in ended] == ["interrupted"]
+
+    resumed = start("-m", "resume=latest")
+    before = Run(ended[0]).env_steps
+    resumed.until(lambda: Run(ended[0]).env_steps > before)
+    resumed.process.send_signal(signal.SIGKILL)
+    assert resumed.left(30) == []
+    assert {Run(run).status for run in ended} <= {"interrupted", "done"}
+    assert drl("train", "-m", "resume=latest", cwd=tmp_path).returncode == 0
+    assert jobs("status") == [("done",)] * 3
+    assert len(set(jobs("run"))) == len(list(tmp_path.glob("outputs/*/*/*/run.json"))) == 3
+    interrupted = weights(tmp_path)
+    (tmp_path / "outputs").rename(tmp_path / "before")
+    assert start("-m", *SWEEP, "env=near_env:Near-v0", *grid).wait(240) == 0
+    assert interrupted == weights(tmp_path)
+
+
+@pytest.mark.ray
+@pytest.mark.exhaustive
+def test_jobs_with_roles_on_the_cluster_start_them_from_the_nodes(sweep, jobs, ray_cluster, second_node, tmp_path):
+    running = sweep("debug.in_process=false", "mode=single,sync", "worker.proxies=0", "total_env_steps=1500")
+    assert running.wait(240) == 0, running.err + "".join(
+        file.read_text() for file in tmp_path.glob("outputs/*/*/*.log")
+    )
+    assert jobs("mode", "status") == [("single", "done"), ("sync", "done")]
+
+
+@pytest.mark.ray
+@pytest.mark.exhaustive
+def test_a_search_that_was_killed_goes_on_on_the_nodes(sweep, drl, second_node, tmp_path):
+    def trials():
+        return [trial for file in tmp_path.glob("outputs/multirun/*/study.json") for trial in read(file)["trials"]]
+
+    search = ("hpo=tpe", "hpo.trials=4", "hpo.fresh_seeds=1", "total_env_steps=800", RATE)
+    running = sweep(*search, "sweep.jobs=2")
+    running.until(lambda: len(raylets(running)) == 2)
+    running.until(lambda: any(trial["state"] == "done" for trial in trials()))
+    running.process.send_signal(signal.SIGKILL)
+    assert running.left(30) == []
+    before = [trial["values"] for trial in trials()]
+    again = drl("train", "-m", "resume=latest", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert [trial["values"] for trial in trials()][: len(before)] == before
+    assert [trial["state"] for trial in trials()] == ["done"] * 4
+    assert len(list(tmp_path.glob("outputs/*/*/*/run.json"))) == 6
+    assert "best on 1 fresh seeds: -" in again.stdout
+
+
+@pytest.mark.ray
+@pytest.mark.exhaustive
+@pytest.mark.timeout(600)
+def test_a_population_on_the_nodes_that_was_killed_ends_as_one_on_this_machine(
+    sweep, drl, start, second_node, tmp_path
+):
+    def rounds():
+        return [one for file in tmp_path.glob("outputs/multirun/*/population.json") for one in read(file)["rounds"]]
+
+    population = ("hpo=pbt", "hpo.members=2", "hpo.rounds=2", "total_env_steps=800", "seed=3", RATE)
+    running = sweep(*population)
+    running.until(lambda: len(raylets(running)) == 2)
+    running.until(lambda: len(rounds()) == 2)
+    running.process.send_signal(signal.SIGKILL)
+    assert running.left(30) == []
+    again = drl("train", "-m", "resume=latest", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    killed, models = rounds(), weights(tmp_path)
+    (tmp_path / "outputs").rename(tmp_path / "before")
+    assert start("-m", *SWEEP, "env=near_env:Near-v0", *population).wait(240) == 0
+    assert (killed, models) == (rounds(), weights(tmp_path))
