@@ -7,7 +7,7 @@ import pytest
 
 from drl_cli.errors import CHECKPOINT, USAGE, UsageError
 from drl_cli.preflight.preflight import preflight
-from drl_cli.preflight.weights import find_weights
+from drl_cli.preflight.weights import find_weights, with_weights
 from drl_cli.runtime.files.checkpoint import load_model
 from drl_cli.settings.fill import fill
 from drl_cli.settings.settings import build
@@ -27,7 +27,8 @@ def check(composed, tmp_path):
 
     def check_it(path, *overrides):
         root = f"output_dir={tmp_path}/outputs"
-        config = fill(build(composed("env=Pendulum-v1", "tuned=none", root, f"load_weights='{path}'", *overrides)))
+        plain = composed("env=Pendulum-v1", "tuned=none", root, f"load_weights='{path}'", *overrides)
+        config = with_weights(fill(build(plain)))
         preflight(config)
         return config
 

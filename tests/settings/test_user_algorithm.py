@@ -15,6 +15,7 @@ from drl_cli.cli.eval import Options, evaluate
 from drl_cli.cli.train import help_lines, help_text, train
 from drl_cli.errors import CHECKPOINT, USAGE, USER_CODE, UsageError
 from drl_cli.preflight.preflight import preflight
+from drl_cli.preflight.weights import with_weights
 from drl_cli.runs.find import read_config, read_json
 from drl_cli.runs.resume import changed_code, named_run, resume, with_config_of
 from drl_cli.runtime.files.checkpoint import write_json
@@ -252,7 +253,8 @@ def test_a_run_of_ours_names_no_code(small_run):
 def test_later_commands_need_nothing_but_the_run(own_run, copied, composed, tiny):
     result = evaluate(copied, Options(episodes=2), {})
     assert json.loads((copied / "eval.json").read_text())["mean"] == result["mean"]
-    config = fill(build(composed(*tiny, "algo=my_pkg.my_algo", "env=CartPole-v1", f"load_weights='{copied}'")))
+    plain = composed(*tiny, "algo=my_pkg.my_algo", "env=CartPole-v1", f"load_weights='{copied}'")
+    config = with_weights(fill(build(plain)))
     preflight(config)
     options, command = read([f"from_config={copied}", "seconds=1", "algo.lr=1e-4"])
     assert options.seconds == 1
@@ -341,7 +343,7 @@ def test_a_checkpoint_of_another_format_is_refused_by_name(copied, composed, tin
         for call, *args in (
             (named_run, read_command([f"resume={copied}"])),
             (evaluate, copied, Options(), {}),
-            (lambda config: preflight(fill(config)), weights),
+            (lambda config: preflight(with_weights(fill(config))), weights),
         ):
             code, (problem,) = refused(call, *args)
             assert code == CHECKPOINT

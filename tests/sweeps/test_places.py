@@ -12,8 +12,7 @@ from drl_cli.runtime.place import launch, nodes
 from drl_cli.runtime.place.cluster import Node
 from drl_cli.settings.compose import mapping
 from drl_cli.settings.settings import build
-from drl_cli.sweeps import multirun as sweep
-from drl_cli.sweeps import places
+from drl_cli.sweeps import jobs, places
 from drl_cli.sweeps.launcher import start_here
 from drl_cli.sweeps.sweep import Sweep
 
@@ -126,21 +125,21 @@ def test_a_cluster_that_can_not_run_the_jobs_is_one_line(cluster, typed, tmp_pat
 def test_jobs_are_counted_as_they_were_typed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     joined = []
-    monkeypatch.setattr(sweep, "join", lambda *args: joined.append(args))
+    monkeypatch.setattr(jobs, "join", lambda *args: joined.append(args))
     made = Sweep(Path(), [])
     made.add([["env=Pendulum-v1", "mode=async", "output_dir=out"]])
-    (config,) = sweep.check_jobs(made, made.jobs, [])
+    (config,) = jobs.check_jobs(made, made.jobs, [])
     assert config.worker.num is None  # a cluster has other processors than this machine
     assert joined == [([config], tmp_path / "out")]
     made.make_folder("out")
-    sweep.check_jobs(made, made.jobs, [])
+    jobs.check_jobs(made, made.jobs, [])
     assert joined[1][1] == made.folder
 
 
 @pytest.mark.parametrize(("start", "what"), [(None, "the cluster"), (start_here, "this machine")])
 def test_more_jobs_than_there_is_room_for_are_refused(start, what, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sweep, "room", lambda configs: ([set(), set()], 9, start))
-    sweep.run_jobs(Sweep(tmp_path, []), [], [])
+    monkeypatch.setattr(jobs, "room", lambda configs: ([set(), set()], 9, start))
+    jobs.run_jobs(Sweep(tmp_path, []), [], [])
     assert capsys.readouterr().out == f"sweep.jobs=9: {what} holds 2 at once; more would be slower, not faster\n"
 
 
