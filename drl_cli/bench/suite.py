@@ -10,11 +10,11 @@ from drl_cli.bench.end_to_end import Pace
 from drl_cli.bench.figures import Figure, Rate, middle, short
 from drl_cli.bench.overrides import overridden
 from drl_cli.bench.replay import Replaying
-from drl_cli.bench.tune import ENVS, Setting, choose, promising, settings
+from drl_cli.bench.tune import ENVS, Setting, choose, promising, settings, thread_counts
 from drl_cli.bench.updates import Updating, lone_trainer
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.messages import LoadParams
-from drl_cli.runtime.thread_choice import alone, candidates
+from drl_cli.runtime.trial import single_trainer
 from drl_cli.types import Array, EnvSpec
 
 
@@ -40,8 +40,7 @@ class Suite:
         self.trainer_rates: dict[int, Rate] = {}
         """Environment steps for which all trainers together make the updates, by their number of threads."""
         self.updates_per_batch = 1.0
-        threads = config.trainer.threads
-        self.own = Setting(config.num_workers, 1 if threads == "auto" else threads, config.worker.envs)
+        self.own = Setting(config.num_workers, config.num_threads, config.worker.envs)
 
     @cached_property
     def params(self) -> tuple[LoadParams, Array]:
@@ -51,7 +50,7 @@ class Suite:
     @cached_property
     def replaying(self) -> Replaying:
         """A full table, until the runs that fill their own."""
-        return Replaying(alone(self.config, 1), self.spec, *self.params, self.seconds)
+        return Replaying(single_trainer(self.config, 1), self.spec, *self.params, self.seconds)
 
     def collect(self) -> None:
         """One worker, at several numbers of environments."""
@@ -79,7 +78,7 @@ class Suite:
         """The trainer at several numbers of threads."""
         config, own = self.replaying.config, self.own.threads
         on_gpu = updates.lone_trainer(config, self.spec).device.type != "cpu"
-        counts = [own] if on_gpu else sorted({own, *candidates(self.cores)})
+        counts = [own] if on_gpu else sorted({own, *thread_counts(self.cores)})
         sides = [Updating(self.replaying, self.spec, threads) for threads in counts]
         rates = updates.measure(sides, self.seconds)
         self.updates_per_batch = sides[0].updates_per_batch

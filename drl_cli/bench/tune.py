@@ -42,6 +42,11 @@ def settings(cores: int, threads: Iterable[int]) -> list[Setting]:
     return [Setting(num, count, envs) for num in range(1, cores + 1) for count in threads for envs in ENVS]
 
 
+def thread_counts(cores: int) -> list[int]:
+    """Return the powers of two up to the number of cores, and that number."""
+    return sorted({2**i for i in range(cores.bit_length())} | {cores})
+
+
 def promising(predicted: Mapping[Setting, float], count: int = TRIED) -> list[Setting]:
     """Those to try: the smallest of those that may well be the fastest, then the others, the faster first."""
     close = max(predicted.values()) / UNSURE

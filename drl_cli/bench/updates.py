@@ -8,14 +8,14 @@ from drl_cli.bench.replay import Replaying
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.program import make_trainer
 from drl_cli.runtime.roles.trainer import Trainer
-from drl_cli.runtime.thread_choice import alone
+from drl_cli.runtime.trial import single_trainer
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import torch
 
 
 def lone_trainer(config: Config, spec: EnvSpec, threads: int = 1) -> Trainer:
     """One of the run's trainers without the others."""
-    return make_trainer(alone(config, threads), spec, config.device, 0)
+    return make_trainer(single_trainer(config, threads), spec, config.device, 0)
 
 
 class Updating:

@@ -1,7 +1,6 @@
 """drl-train: compose the config with Hydra, check it, train."""
 
 import os
-import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -34,7 +33,6 @@ from drl_cli.sweeps.launcher import begin_job, end_with_sweep
 from drl_cli.sweeps.multirun import run_sweep
 from drl_cli.types import EnvSpec, leaves
 from drl_cli.utils.clock import process_start
-from drl_cli.utils.cores import num_cores
 
 if TYPE_CHECKING:  # importing it takes long
     from drl_cli.runtime.place.launch import Cluster
@@ -174,13 +172,6 @@ def _train(config: Config, console: Console, note: str | None, args: Sequence[st
         title = f"{config.env.name} {config.algo.name} {config.mode} seed {config.seed}"
         console.folder = folder
         console.update(run_id=folder.name, title=title, awaits="")
-        try:
-            config = _with_threads(config, spec, console)
-        except BaseException:
-            if resumed is None:  # it has not begun
-                shutil.rmtree(folder)
-            raise
-        write_config(folder, config)
         start = f"  from step {resumed.env_steps:,}" if resumed else ""
         for line in (f"{title}  ->  {shown(folder)}{start}", note, f"network: {described(config, spec)}"):
             if line is not None:
@@ -189,22 +180,6 @@ def _train(config: Config, console: Console, note: str | None, args: Sequence[st
         summary = run(config, spec, folder, record, began, console, cluster=cluster, checkpoint=checkpoint)
     console.end(summary, closing_text(summary, folder))
     return summary
-
-
-def _with_threads(config: Config, spec: EnvSpec, console: Console) -> Config:
-    """The config with a number for `trainer.threads=auto`."""
-    from drl_cli.runtime.thread_choice import choose_threads
-
-    if config.trainer.threads == "auto":
-        console.update(awaits="what threads are worth here (trainer.threads=auto)")
-    with users_errors(config.outside_modules):
-        config, seconds = choose_threads(config, spec, num_cores())
-    if seconds:
-        measured = ", ".join(f"{threads}: {1000 * each:.3g}" for threads, each in seconds.items())
-        console.line(
-            f"trainer.threads=auto is {config.num_threads}: milliseconds of an update by threads are {measured}"
-        )
-    return config
 
 
 def versions() -> str:

@@ -23,9 +23,9 @@ def update_seconds(config: Config, spec: EnvSpec) -> float:
     Raises UsageError with the exit code that the run would have ended with.
     """
     from drl_cli.runtime.program import make_trainer
-    from drl_cli.runtime.thread_choice import alone, random_batch
+    from drl_cli.runtime.trial import random_batch, single_trainer
 
-    config = dataclasses.replace(alone(config, threads=1), load_weights=None)
+    config = dataclasses.replace(single_trainer(config, threads=1), load_weights=None)
     rows = min(config.trainer.batch_size, MOST_ROWS)
     scale = config.trainer.batch_size / rows
     config = dataclasses.replace(config, trainer=dataclasses.replace(config.trainer, batch_size=rows))

@@ -9,12 +9,12 @@ from drl_cli.bench.collect import Collecting
 from drl_cli.bench.replay import Replaying
 from drl_cli.bench.updates import Updating, lone_trainer
 from drl_cli.envs.make import read_spec
-from drl_cli.runtime.thread_choice import alone
+from drl_cli.runtime.trial import single_trainer
 
 
 def parts(*overrides):
     """Config, spec, header and first parameters of a small run."""
-    config = alone(make_config(*TINY, *overrides), threads=1)
+    config = single_trainer(make_config(*TINY, *overrides), threads=1)
     spec = read_spec(config.env)
     return config, spec, *lone_trainer(config, spec).publish(0, 0)
 
@@ -94,5 +94,5 @@ def test_the_trainer_learns_from_the_table(overrides, per_batch):
 
 
 def test_one_of_several_trainers_has_its_share_of_a_batch():
-    config = alone(make_config("mode=sync", "trainer.num=2", "trainer.batch_size=256"), threads=1)
+    config = single_trainer(make_config("mode=sync", "trainer.num=2", "trainer.batch_size=256"), threads=1)
     assert (config.trainer.num, config.trainer.batch_size) == (1, 128)

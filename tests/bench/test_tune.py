@@ -3,7 +3,17 @@
 from graphs import make_config
 
 from drl_cli.bench.end_to_end import Pace
-from drl_cli.bench.tune import Setting, advice, choose, promising, settings
+from drl_cli.bench.tune import Setting, advice, choose, promising, settings, thread_counts
+
+
+def test_thread_counts_are_powers_of_two_and_the_number_of_cores():
+    assert [thread_counts(cores) for cores in (1, 2, 3, 6, 16)] == [
+        [1],
+        [1, 2],
+        [1, 2, 3],
+        [1, 2, 4, 6],
+        [1, 2, 4, 8, 16],
+    ]
 
 
 def test_settings_are_all_combinations_up_to_the_cores():

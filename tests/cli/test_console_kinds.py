@@ -5,9 +5,7 @@ import json
 import pytest
 
 from drl_cli.cli.train import console_kind
-from drl_cli.errors import UsageError
 from drl_cli.metrics.status import Status
-from drl_cli.runtime import thread_choice
 
 
 def test_json_is_nothing_but_objects(train_here, capsys):
@@ -32,18 +30,6 @@ def test_quiet_is_silent(train_here, capsys):
     printed = capsys.readouterr()
     assert (printed.out, printed.err) == ("", "")
     assert Status.read(folder).state == "done"
-
-
-@pytest.mark.parametrize("error", [UsageError("no"), SystemExit(75)])
-def test_a_run_that_does_not_begin_leaves_no_folder(train_here, tmp_path, monkeypatch, error):
-    def fail(*args):
-        assert list(tmp_path.glob("*/*/*/status.json"))  # it could be watched by then
-        raise error
-
-    monkeypatch.setattr(thread_choice, "choose_threads", fail)
-    with pytest.raises(type(error)):
-        train_here("env=Pendulum-v1")
-    assert list(tmp_path.glob("*/*/*")) == []
 
 
 @pytest.mark.parametrize(

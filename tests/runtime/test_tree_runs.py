@@ -17,7 +17,7 @@ from drl_cli.runtime.files.checkpoint import read_arrays, write_arrays
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.roles.evaluator import Evaluator
 from drl_cli.runtime.roles.worker import Worker
-from drl_cli.runtime.thread_choice import random_batch
+from drl_cli.runtime.trial import random_batch
 
 TREE = "env=drl_cli.envs.probes:Tree-v0"
 SEQUENCES = ("replay=sequences", "replay.seq_len=4", "replay.burn_in=4", "replay.overlap=1")

@@ -12,7 +12,7 @@ from drl_cli.runtime.program import make_proxy, make_trainer
 from drl_cli.runtime.roles import trainer as trainer_module
 from drl_cli.runtime.roles import worker as worker_module
 from drl_cli.runtime.roles.worker import Worker
-from drl_cli.runtime.thread_choice import random_batch
+from drl_cli.runtime.trial import random_batch
 
 RANDOM = LoadParams(-1, 0, 0, random_actions=True)
 

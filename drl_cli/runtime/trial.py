@@ -1,0 +1,51 @@
+"""One trainer and one batch of random data: an update like the run's own, without a run."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from drl_cli.runtime.config import Config
+from drl_cli.runtime.messages import BatchTrainingData, Block, InsertTransition, SampleBatch
+from drl_cli.runtime.program import make_replay
+from drl_cli.runtime.roles.normalization import make_policy
+from drl_cli.runtime.roles.worker import make_builder
+from drl_cli.types import Array, Columns, EnvSpec, Last, flat_columns, num_rows, random_obs, sources
+
+
+def single_trainer(config: Config, threads: int) -> Config:
+    """Return a config with one trainer, which gets the share of each batch that one of the run's trainers gets."""
+    share = max(1, config.trainer.batch_size // config.trainer.num)
+    return replace(config, trainer=replace(config.trainer, num=1, batch_size=share, threads=threads))
+
+
+def random_batch(config: Config, spec: EnvSpec, params: Array) -> tuple[BatchTrainingData, Columns]:
+    """Return a batch `[1, B, ...]` of random observations, actions and rewards, drawn from a replay like the run's."""
+    size, num = config.trainer.batch_size, config.worker.envs
+    table = replace(config.replay, capacity=config.row_steps * (2 * size + num), shards=1)
+    replay = make_replay(replace(config, replay=table), spec, 0)
+    policy, rng = make_policy(config, spec, 0), np.random.default_rng(0)
+    policy.load(params)
+    builder, number, last = make_builder(config, spec, policy, 0, 0), 0, Last.none(spec, num)
+    while len(replay.table) < size:
+        obs, next_obs = (random_obs(spec.obs, num, rng) for _ in range(2))
+        reward, never = rng.standard_normal(num, np.float32), np.zeros(num, np.bool_)
+        step = {**flat_columns("obs", obs), **policy.random(obs, last), **flat_columns("next_obs", next_obs)}
+        step |= {"reward": reward, "source": sources(0, num), "terminated": never, "truncated": never, "valid": ~never}
+        builder.append(step)
+        rows = builder.take()
+        block = Block(
+            worker=0,
+            incarnation=0,
+            number=number,
+            rows=num_rows(rows),
+            first_env_step=0,
+            last_env_step=0,
+            version=0,
+            opt_steps=0,
+        )
+        replay.insert(InsertTransition((block,), (), 0.0), rows)
+        number += 1
+    header, columns = replay.sample(SampleBatch(1, size))
+    assert isinstance(header, BatchTrainingData)
+    assert not isinstance(columns, BatchTrainingData)
+    return header, columns
