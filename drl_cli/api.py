@@ -10,7 +10,7 @@ from drl_cli.networks.torsos import torso
 from drl_cli.optim.group import Context
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.optim.params import Params, Refused
-from drl_cli.types import Array, Columns, EnvSpec, Last, Obs
+from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep
 from drl_cli.utils.ranges import Count, Fraction, Natural, NonNegative, Positive, Range
 
 __all__ = [
@@ -24,7 +24,6 @@ __all__ = [
     "Counts",
     "EnvSpec",
     "Fraction",
-    "Last",
     "Natural",
     "NetworkConfig",
     "NonNegative",
@@ -33,6 +32,7 @@ __all__ = [
     "Params",
     "Policy",
     "Positive",
+    "PreviousStep",
     "RandomActions",
     "Range",
     "Refused",

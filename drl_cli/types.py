@@ -86,7 +86,7 @@ class EnvSpec:
     notes: tuple[str, ...] = ()
 
 
-class Last(NamedTuple):
+class PreviousStep(NamedTuple):
     """What the step before gave each environment: `action` `[E, ...]`, unscaled `reward` `[E]`.
 
     Both are 0 where an episode `begins`, bool `[E]`.
@@ -97,14 +97,14 @@ class Last(NamedTuple):
     begins: Array
 
     @classmethod
-    def none(cls, spec: EnvSpec, num: int) -> "Last":
+    def none(cls, spec: EnvSpec, num: int) -> "PreviousStep":
         """Episodes begin everywhere."""
         column = spec.action.column
         action = np.zeros((num, *column.shape), column.dtype)
         return cls(action, np.zeros(num, np.float32), np.ones(num, np.bool_))
 
     @classmethod
-    def of(cls, action: Array, reward: Array, begun: Sequence[int]) -> "Last":
+    def of(cls, action: Array, reward: Array, begun: Sequence[int]) -> "PreviousStep":
         """After a step that began episodes in these environments."""
         begins = np.zeros(len(reward), np.bool_)
         if begun:

@@ -15,7 +15,7 @@ from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.group import Context
 from drl_cli.optim.optimizer import NotFinite, Optimizer
 from drl_cli.optim.params import Params, load_tensors
-from drl_cli.types import Array, Columns, EnvSpec, Last, Obs, Schema, State
+from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, Schema, State
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Count, Fraction
 from drl_cli.utils.seeding import rng_state, set_rng_state
@@ -81,14 +81,14 @@ class Policy(ABC):
         """
 
     @abstractmethod
-    def act(self, obs: Obs, last: Last | None = None) -> Columns:
+    def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
         """Explore: `action` `[E, ...]` and the policy's extra columns for observations `[E, ...]` of E environments.
 
         A policy with memory is given what the `last` step gave; each call is the next step of the same environments.
         """
 
     @abstractmethod
-    def random(self, obs: Obs, last: Last | None = None) -> Columns:
+    def random(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
         """The same columns with actions drawn uniformly from the action space."""
 
     def priorities(self, rows: Columns) -> Array:
@@ -96,7 +96,7 @@ class Policy(ABC):
         raise NotImplementedError
 
     @abstractmethod
-    def greedy(self, obs: Obs, last: Last | None = None) -> Array:
+    def greedy(self, obs: Obs, last: PreviousStep | None = None) -> Array:
         """The best action for each observation, without exploration."""
 
     def state(self) -> State:

@@ -14,7 +14,7 @@ from drl_cli.algos import distributional, dqn
 from drl_cli.losses.distributional import cross_entropy, project, project_numpy, risky_share, softmax_numpy
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.params import Refused
-from drl_cli.types import Array, Columns, EnvSpec, Last, Obs, tree
+from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, tree
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Range
 
@@ -53,7 +53,7 @@ class Policy(dqn.Policy):
         probs: Array = softmax_numpy(out.reshape(-1, self.action.size, len(self.support)))
         return probs
 
-    def forward(self, obs: Obs, last: Last | None) -> tuple[Array, Columns]:
+    def forward(self, obs: Obs, last: PreviousStep | None) -> tuple[Array, Columns]:
         """The values of the actions, in place of the logits."""
         logits, memory = super().forward(obs, last)
         return self.expected(logits), memory

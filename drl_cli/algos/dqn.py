@@ -29,7 +29,7 @@ from drl_cli.networks.mlp import num_params
 from drl_cli.networks.q_network import ActingNetwork, ActingQNetwork, QNetwork, QShape, ValueNetwork
 from drl_cli.optim.params import Refused
 from drl_cli.optim.schedules import linear
-from drl_cli.types import ActionSpec, Array, Columns, EnvSpec, Last, Obs, tree
+from drl_cli.types import ActionSpec, Array, Columns, EnvSpec, Obs, PreviousStep, tree
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Count, Fraction, NonNegative, Range
 
@@ -96,12 +96,12 @@ class Policy(NetworkPolicy):
         """The values of the actions `[E, A]`, given what the network says of them."""
         return out
 
-    def drawn(self, obs: Obs, last: Last | None) -> tuple[Array, Columns]:
+    def drawn(self, obs: Obs, last: PreviousStep | None) -> tuple[Array, Columns]:
         """As `forward`, by a network whose noise is drawn anew."""
         features, memory = self.encoder(obs, last)
         return self.expected(self.q(features, self.rng)), memory
 
-    def act(self, obs: Obs, last: Last | None = None) -> Columns:
+    def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
         values, memory = self.drawn(obs, last) if self.config.noisy else self.forward(obs, last)
         values = allowed(values, obs)
         is_random = self.rng.random(len(values)) < self.epsilon

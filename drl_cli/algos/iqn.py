@@ -19,7 +19,7 @@ from drl_cli.networks.implicit import ActingImplicitNetwork, ImplicitNetwork, im
 from drl_cli.networks.mlp import num_params
 from drl_cli.networks.q_network import ActingNetwork, QNetwork, QShape, ValueNetwork
 from drl_cli.optim.params import Part
-from drl_cli.types import ActionSpec, Array, Columns, EnvSpec, Last, Obs
+from drl_cli.types import ActionSpec, Array, Columns, EnvSpec, Obs, PreviousStep
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Count
 
@@ -45,7 +45,7 @@ class Policy(dqn.Policy):
         fraction = risky_fraction(midpoints(config.policy_quantiles), config.risk, config.risk_level)
         return ActingImplicitNetwork(network_shapes(config, network, self.action, self.encoder.width), fraction)
 
-    def forward(self, obs: Obs, last: Last | None) -> tuple[Array, Columns]:
+    def forward(self, obs: Obs, last: PreviousStep | None) -> tuple[Array, Columns]:
         features, memory = self.encoder(obs, last)
         return self.expected(self.q(features, None)), memory
 

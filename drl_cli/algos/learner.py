@@ -145,19 +145,19 @@ class NetworkAlgorithm(Algorithm):
     def steps(self, batch: Batch) -> dict[str, Any]:  # Any: as in Batch
         """The rows that are learned from: those of the batch, or the learned steps of its sequences.
 
-        These have a `weight` that is 0 for padding, and a column `real` that says no more than that; the mean of `real`
-        over all rows and trainers is 1.
+        For sequences there is a column `valid_weight` `[N]`: 0 for padding, one positive number for all valid steps,
+        with mean 1 over the rows of all trainers. `weight` includes the importance weight, if any.
         """
-        if "mask" not in batch:
+        if "valid" not in batch:
             return dict(batch)
         rows = flat_steps(batch, self.context.burn_in)
-        share = rows["real"].mean()
+        share = rows["valid_weight"].mean()
         self.context.group.mean_(share)
-        return rows | {"weight": rows["weight"] / share, "real": rows["real"] / share}
+        return rows | {"weight": rows["weight"] / share, "valid_weight": rows["valid_weight"] / share}
 
     def by_step(self, values: "torch.Tensor", batch: Batch) -> "torch.Tensor":
         """Values of the learned rows `[N]` as they are for rows, as `[B, T]` for sequences."""
-        return values.view(len(batch["mask"]), -1) if "mask" in batch else values
+        return values.view(len(batch["valid"]), -1) if "valid" in batch else values
 
 
 def n_step_sequences(batch: Batch, n_step: int) -> Batch:
@@ -165,9 +165,9 @@ def n_step_sequences(batch: Batch, n_step: int) -> Batch:
 
     The next observation of a step is that after its window's `last` step, int64 `[B, L]`, one more column.
     """
-    if n_step == 1 or "mask" not in batch:
+    if n_step == 1 or "valid" not in batch:
         return batch
-    reward, discount, last = n_step_windows(batch["reward"], batch["discount"], batch["mask"], n_step)
+    reward, discount, last = n_step_windows(batch["reward"], batch["discount"], batch["valid"], n_step)
     rows = torch.arange(len(last), device=last.device).unsqueeze(1)
     next_obs = at_steps(batch["next_obs"], rows, last)
     return {**batch, "reward": reward, "discount": discount, "next_obs": next_obs, "last": last}

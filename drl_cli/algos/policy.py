@@ -13,7 +13,7 @@ from drl_cli.networks.encoder import ActingEncoder, action_mask, memory_columns
 from drl_cli.networks.mlp import mlp_numpy, mlp_shapes, split
 from drl_cli.optim.group import Context
 from drl_cli.optim.params import Params
-from drl_cli.types import Array, Columns, EnvSpec, Last, Obs, Schema, State
+from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, Schema, State, num_rows
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.torch_ops import one_thread
 
@@ -27,7 +27,7 @@ class RandomActions(Policy):
 
     def draw(self, obs: Obs) -> Array:
         """One action for each observation `[E, ...]`, uniformly from the action space."""
-        rows, mask = num_observations(obs), action_mask(obs)
+        rows, mask = num_rows(obs), action_mask(obs)
         if self.action.kind == "box":
             return self.rng.uniform(-1.0, 1.0, (rows, self.action.size)).astype(np.float32)
         if mask is None and self.action.kind == "discrete":
@@ -62,12 +62,12 @@ class NetworkPolicy(RandomActions):
     def load(self, params: Array) -> None:
         self.params = split(self.encoder.load(params), self.shapes)
 
-    def forward(self, obs: Obs, last: Last | None) -> tuple[Array, Columns]:
+    def forward(self, obs: Obs, last: PreviousStep | None) -> tuple[Array, Columns]:
         """What the MLP gives for observations `[E, ...]`, and the columns of the encoder's memory."""
         features, columns = self.encoder(obs, last)
         return mlp_numpy(self.params, features, self.network.activation), columns
 
-    def greedy(self, obs: Obs, last: Last | None = None) -> Array:
+    def greedy(self, obs: Obs, last: PreviousStep | None = None) -> Array:
         out, _ = self.forward(obs, last)
         if self.action.kind != "box":
             return best_choices(allowed(out, obs), self.action.choices)
@@ -76,7 +76,7 @@ class NetworkPolicy(RandomActions):
             return np.tanh(action)
         return action if self.action.is_free else np.clip(action, -1.0, 1.0)
 
-    def random(self, obs: Obs, last: Last | None = None) -> Columns:
+    def random(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
         return {"action": self.draw(obs), **self.encoder(obs, last)[1]}
 
     def state(self) -> State:
@@ -118,24 +118,19 @@ class TorchPolicy(RandomActions):
     def load(self, params: Array) -> None:
         self.params.load_vector(list(self.modules), params)
 
-    def act(self, obs: Obs, last: Last | None = None) -> Columns:
+    def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
         return {"action": self.explored(self.greedy(obs, last), obs)}
 
-    def random(self, obs: Obs, last: Last | None = None) -> Columns:
+    def random(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
         return {"action": self.draw(obs)}
 
-    def greedy(self, obs: Obs, last: Last | None = None) -> Array:
+    def greedy(self, obs: Obs, last: PreviousStep | None = None) -> Array:
         tensors = (
             {n: torch.from_numpy(part) for n, part in obs.items()} if isinstance(obs, dict) else torch.from_numpy(obs)
         )
         with torch.no_grad(), one_thread():
             action: Array = self.choose(tensors).numpy()
         return action
-
-
-def num_observations(obs: Obs) -> int:
-    """How many observations these are."""
-    return len(next(iter(obs.values())) if isinstance(obs, dict) else obs)
 
 
 def allowed(values: Array, obs: Obs) -> Array:

@@ -29,7 +29,7 @@ from drl_cli.losses.returns import gae
 from drl_cli.losses.value import half_square
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.optimizer import NotFinite
-from drl_cli.types import ActionSpec, Array, Column, Columns, EnvSpec, Last, Obs, Schema
+from drl_cli.types import ActionSpec, Array, Column, Columns, EnvSpec, Obs, PreviousStep, Schema
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Count, Fraction, NonNegative, Positive
 
@@ -77,7 +77,7 @@ class Policy(NetworkPolicy):
         super().load(params)
         *self.params, self.log_std = self.params
 
-    def act(self, obs: Obs, last: Last | None = None) -> Columns:
+    def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
         out, memory = self.forward(obs, last)
         if self.action.kind == "box":
             noise = self.rng.standard_normal(out.shape, dtype=np.float32)
@@ -87,7 +87,7 @@ class Policy(NetworkPolicy):
         action = sample_choices(logits, self.action.choices, self.rng)
         return {"action": action, "log_prob": choice_log_prob(logits, action, self.action.choices), **memory}
 
-    def random(self, obs: Obs, last: Last | None = None) -> Columns:
+    def random(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
         columns = super().random(obs, last)
         action = columns["action"]
         if self.action.kind == "box":
@@ -171,7 +171,7 @@ class Algorithm(NetworkAlgorithm):
     def gradients(self, rows: Batch) -> "tuple[dict[str, torch.Tensor], torch.Tensor | None]":
         """Write the gradients of both losses; returns metrics and, where the encoder learns, their gradient for obs."""
         config, num = self.config, len(rows["obs"])
-        learns, share = not self.encoder.is_plain, rows.get("real")
+        learns, share = not self.encoder.is_plain, rows.get("valid_weight")
         advantage = rows["advantage"] if share is None else share * rows["advantage"]
 
         # Actor: the clipped surrogate, less the entropy.

@@ -45,8 +45,8 @@ class Rollout:
         self.num = len(batch["reward"])
         if encoder.memory is not None:
             self._state = batch["state"]
-            index, real = chunks(batch["cut"].cpu().numpy(), config.seq_len)
-            self.index, self.real = (torch.from_numpy(x).to(batch["reward"].device) for x in (index, real))
+            index, valid = chunks(batch["cut"].cpu().numpy(), config.seq_len)
+            self.index, self.valid = (torch.from_numpy(x).to(batch["reward"].device) for x in (index, valid))
 
     def features(self) -> "tuple[torch.Tensor, torch.Tensor]":
         """Of all rows' obs and next_obs, `[N, F]` each, by the encoder as it is now."""
@@ -57,9 +57,9 @@ class Rollout:
             views = [self.encoder(_take(self.rows, piece), learns=False) for piece in pieces]
             return torch.cat([view.obs for view in views]), torch.cat([view.next_obs for view in views])
         view = self.encoder(self._chunks(slice(None)), learns=False)
-        rows = self.index[self.real]
+        rows = self.index[self.valid]
         out = view.obs.new_empty(2, self.num, view.obs.shape[-1])
-        out[0, rows], out[1, rows] = view.obs[self.real.flatten()], view.next_obs[self.real.flatten()]
+        out[0, rows], out[1, rows] = view.obs[self.valid.flatten()], view.next_obs[self.valid.flatten()]
         return out[0], out[1]
 
     def minibatches(self, generator: "torch.Generator") -> Iterator[dict[str, Any]]:  # Any: as in Batch
@@ -90,12 +90,12 @@ class Rollout:
             share = int(is_mine.sum()) * self.group.size / len(part)
             is_mine[0] |= share == 0
             rows = _take(self.rows, ((part[is_mine] - first) % self.num).to(device))
-            yield rows | {"real": torch.full((len(rows["action"]),), share, device=device), "is_mine": is_mine}
+            yield rows | {"valid_weight": torch.full((len(rows["action"]),), share, device=device), "is_mine": is_mine}
 
     def _chunks(self, which: Any) -> dict[str, Any]:  # Any: indices or a slice; as in Batch
         index = self.index[which]
         rows: dict[str, Any] = _take(self.rows, index)  # Any: as in Batch
-        return rows | {"mask": self.real[which], "state": self._state[index[:, 0]]}
+        return rows | {"valid": self.valid[which], "state": self._state[index[:, 0]]}
 
 
 def chunks(cut: Array, length: int) -> tuple[Array, Array]:

@@ -22,7 +22,7 @@ from drl_cli.losses.policy import (
     temperature_gradient,
 )
 from drl_cli.losses.value import ensemble_mse, soft_target
-from drl_cli.types import Columns, EnvSpec, Last, Obs
+from drl_cli.types import Columns, EnvSpec, Obs, PreviousStep
 from drl_cli.utils.lazy import torch
 
 ACTIONS = ("box",)
@@ -41,7 +41,7 @@ class Policy(NetworkPolicy):
     is_squashed = True
     outputs = 2  # mean and log standard deviation
 
-    def act(self, obs: Obs, last: Last | None = None) -> Columns:
+    def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
         out, memory = self.forward(obs, last)
         mean, log_std = out[:, : self.action.size], out[:, self.action.size :]  # np.split takes ten times as long
         noise = self.rng.standard_normal(mean.shape, dtype=np.float32)
@@ -69,7 +69,7 @@ class Algorithm(SoftActorCritic):
 
         Returns metrics, |TD error| `[N]` and, where the encoder learns, d critic loss/d obs `[N, F]`.
         """
-        obs, next_obs, real = rows["obs"], rows["next_obs"], rows.get("real")
+        obs, next_obs, valid_weight = rows["obs"], rows["next_obs"], rows.get("valid_weight")
         alpha, num = self.log_alpha.exp(), obs.shape[0]
 
         # What the actor does, and what the critics say of it, is computed for two batches at once: obs and next_obs,
@@ -89,7 +89,7 @@ class Algorithm(SoftActorCritic):
         critic_loss, d_q = ensemble_mse(q, target, rows.get("weight"))
 
         # Actor, reparametrised: the gradient of min Q comes back through the action, the entropy's directly.
-        actor_loss, d_q_pi, d_log_prob = soft_policy_loss(q_pi, log_prob, alpha, real)
+        actor_loss, d_q_pi, d_log_prob = soft_policy_loss(q_pi, log_prob, alpha, valid_weight)
         d_values = torch.cat([d_q, d_q_pi], -1).unsqueeze(-1)
         if self.encoder.is_plain:
             d_obs = None
@@ -102,6 +102,6 @@ class Algorithm(SoftActorCritic):
         d_log_std *= (log_std > LOG_STD_MIN) & (log_std < LOG_STD_MAX)
         self.actor.backward(actor_trace, torch.cat([d_mean, d_log_std], -1).unsqueeze(0))
 
-        self.d_log_alpha.fill_(temperature_gradient(log_prob, self.target_entropy, real))
+        self.d_log_alpha.fill_(temperature_gradient(log_prob, self.target_entropy, valid_weight))
         metrics = self.metrics(critic_loss, actor_loss, alpha, -log_prob, q)
         return metrics, (q - target).abs().mean(0), d_obs

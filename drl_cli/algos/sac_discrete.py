@@ -14,7 +14,7 @@ from drl_cli.algos.soft_actor_critic import TABLES as TABLES
 from drl_cli.algos.soft_actor_critic import SoftActorCritic, SoftConfig
 from drl_cli.losses.policy import expected_soft_policy_loss, permitted, temperature_gradient
 from drl_cli.losses.value import ensemble_mse, expected_soft_target
-from drl_cli.types import Columns, EnvSpec, Last, Obs
+from drl_cli.types import Columns, EnvSpec, Obs, PreviousStep
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Fraction
 
@@ -31,7 +31,7 @@ class Config(SoftConfig):
 class Policy(NetworkPolicy):
     """The categorical actor."""
 
-    def act(self, obs: Obs, last: Last | None = None) -> Columns:
+    def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
         logits, memory = self.forward(obs, last)
         return {"action": sample_choices(allowed(logits, obs), self.action.choices, self.rng), **memory}
 
@@ -45,7 +45,7 @@ class Algorithm(SoftActorCritic):
 
     def gradients(self, rows: Batch) -> "tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor | None]":
         """Write all gradients."""
-        obs, real, alpha = rows["obs"], rows.get("real"), self.log_alpha.exp()
+        obs, valid_weight, alpha = rows["obs"], rows.get("valid_weight"), self.log_alpha.exp()
         out, actor_trace = self.actor.forward(torch.cat([obs, rows["next_obs"]]))
         logits, next_logits = out[0].chunk(2)
         log_probs = permitted(logits, rows["mask_now"]).log_softmax(-1)
@@ -62,9 +62,9 @@ class Algorithm(SoftActorCritic):
         learns = not self.encoder.is_plain
         d_obs = self.critic.backward(critic_trace, d_values, to_inputs=learns)
 
-        actor_loss, d_logits, entropy = expected_soft_policy_loss(log_probs, values.min(0).values, alpha, real)
+        actor_loss, d_logits, entropy = expected_soft_policy_loss(log_probs, values.min(0).values, alpha, valid_weight)
         self.actor.backward(actor_trace, d_logits.unsqueeze(0))
-        self.d_log_alpha.fill_(temperature_gradient(self.aim(rows["mask_now"]) - entropy, 0.0, real))
+        self.d_log_alpha.fill_(temperature_gradient(self.aim(rows["mask_now"]) - entropy, 0.0, valid_weight))
         metrics = self.metrics(critic_loss, actor_loss, alpha, entropy, q)
         return metrics, (q - target).abs().mean(0), d_obs if learns else None
 

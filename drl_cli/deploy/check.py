@@ -9,7 +9,7 @@ import numpy as np
 from drl_cli.deploy.episodes import play_together
 from drl_cli.deploy.policy import TrainedPolicy, at
 from drl_cli.deploy.standalone import Policy, bounds
-from drl_cli.envs.units import Part
+from drl_cli.envs.units import ArraySpec
 from drl_cli.types import Array
 from drl_cli.utils.seeding import integers
 
@@ -83,7 +83,7 @@ class _Beside:
         self.observations += int(running.sum())
 
 
-def difference(part: Part, theirs: Array, ours: Array, values: list[Array]) -> float:
+def difference(part: ArraySpec, theirs: Array, ours: Array, values: list[Array]) -> float:
     """The largest; of choices by how much less the other one is worth, and infinite where that is not known."""
     if not part.choices:
         low, high = bounds(vars(part))

@@ -11,7 +11,7 @@ from drl_cli.algos.base import Policy
 from drl_cli.algos.policy import NetworkPolicy, TorchPolicy
 from drl_cli.deploy.head import Head, find_head
 from drl_cli.deploy.standalone import FORBIDDEN, bounds, risky
-from drl_cli.envs.units import Part, Units
+from drl_cli.envs.units import ArraySpec, Units
 from drl_cli.networks.mlp import NORM_EPS
 from drl_cli.networks.modules import ACTIVATIONS
 from drl_cli.runtime.roles.normalization import NormalizedPolicy, Statistics
@@ -58,7 +58,7 @@ class Graph(nn.Module):
         actions = self.to_env(raw, self.gives_values)
         return (*actions, *([raw] if self.gives_values else []), *([] if state is None else [state]))
 
-    def _seen(self, path: str, part: Part, tensor: Tensor, dtype: str) -> Tensor:
+    def _seen(self, path: str, part: ArraySpec, tensor: Tensor, dtype: str) -> Tensor:
         """A part of an observation as policies are trained on it."""
         if path == MASK:
             masks = torch.split(tensor, list(self.action.choices), 1)
@@ -172,7 +172,7 @@ class _Normalize(nn.Module):
 class _ToBox(nn.Module):
     """As `standalone.box_actions`, in float64 as the environment's edge has it."""
 
-    def __init__(self, outputs: Sequence[Part]) -> None:
+    def __init__(self, outputs: Sequence[ArraySpec]) -> None:
         super().__init__()
         self.outputs, self.sizes = outputs, [int(np.prod(part.shape)) for part in outputs]
         limits = [bounds(vars(part)) for part in outputs]
@@ -197,7 +197,7 @@ class _ToBox(nn.Module):
 class _ToChoices(nn.Module):
     """The best of each choice by its values, or choices from 0 that a policy made itself, as the environment's."""
 
-    def __init__(self, outputs: Sequence[Part], action: ActionSpec) -> None:
+    def __init__(self, outputs: Sequence[ArraySpec], action: ActionSpec) -> None:
         super().__init__()
         self.outputs, self.choices = outputs, list(action.choices)
 

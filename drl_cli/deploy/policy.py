@@ -11,7 +11,7 @@ from drl_cli.deploy.standalone import Caller, from_zero, some_allowed
 from drl_cli.envs.units import Units
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.roles.normalization import make_policy
-from drl_cli.types import MASK, Array, EnvSpec, Last, leaves
+from drl_cli.types import MASK, Array, EnvSpec, PreviousStep, leaves
 
 
 class TrainedPolicy(Caller):
@@ -31,7 +31,7 @@ class TrainedPolicy(Caller):
         size = config.network.state_size
         super().__init__(self.units.signature() | {"state": {"size": size} if size else None, "values": None})
         self.policy = self.fresh()
-        self._action = Last.none(spec, 0).action
+        self._action = PreviousStep.none(spec, 0).action
 
     def __repr__(self) -> str:
         return f"<policy of {self.config.algo.name} for {self.config.env.name}: {self.checkpoint}>"
@@ -47,11 +47,11 @@ class TrainedPolicy(Caller):
         for (path, column), part, array in zip(leaves(self.spec.obs).items(), self.units.inputs, inputs, strict=True):
             seen = some_allowed(array, self.spec.action.choices) if path == MASK else from_zero(vars(part), array)
             parts[path] = seen.astype(column.dtype, copy=False)
-        last = Last.none(self.spec, len(begins))
+        last = PreviousStep.none(self.spec, len(begins))
         if not begins.all():
             going = (~begins).reshape(-1, *[1] * (self._action.ndim - 1))
             reward = np.where(begins, 0, reward).astype(np.float32)
-            last = Last(np.where(going, self._action, last.action), reward, begins)
+            last = PreviousStep(np.where(going, self._action, last.action), reward, begins)
         self._action = self.policy.greedy(parts.get("", parts), last)
         rows = self.units.to_env(self._action)
         return [np.stack([at(row, part.path) for row in rows]).astype(part.dtype) for part in self.units.outputs]

@@ -7,7 +7,7 @@ import numpy as np
 from gymnasium import spaces
 
 from drl_cli.envs.config import EnvError
-from drl_cli.envs.trees import Space, inner
+from drl_cli.envs.trees import Space, inner, space_leaves
 from drl_cli.types import ActionSpec, Array
 
 CHOICES = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -18,7 +18,7 @@ def action_spec(id: str, space: Space) -> ActionSpec:
 
     Dict and Tuple spaces are one box where all their parts are Box, one multidiscrete where all are choices.
     """
-    parts = _leaves(space)
+    parts = [part for _, part in space_leaves(space)]
     if parts and all(isinstance(part, spaces.Box) for part in parts):
         return ActionSpec("box", _width(space), _text(space), is_free=unbounded(space) > 0)
     if isinstance(space, spaces.Discrete):
@@ -32,13 +32,8 @@ def action_spec(id: str, space: Space) -> ActionSpec:
 
 def unbounded(space: Space) -> int:
     """How many dimensions of a box have no lower or no upper bound."""
-    boxes = [part for part in _leaves(space) if isinstance(part, spaces.Box)]
+    boxes = [part for _, part in space_leaves(space) if isinstance(part, spaces.Box)]
     return sum(int((~(np.isfinite(box.low) & np.isfinite(box.high))).sum()) for box in boxes)
-
-
-def _leaves(space: Space) -> list[Space]:
-    parts = inner(space)
-    return [space] if parts is None else [leaf for part in parts.values() for leaf in _leaves(part)]
 
 
 def _choices(space: Space) -> list[int]:
@@ -112,4 +107,4 @@ class ActionMap:
 
 def _width(space: Space) -> int:
     """Values of an action of a space that is handled."""
-    return sum(int(np.prod(leaf.shape or ())) for leaf in _leaves(space))
+    return sum(int(np.prod(leaf.shape or ())) for _, leaf in space_leaves(space))

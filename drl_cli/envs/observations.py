@@ -79,11 +79,11 @@ class ObsMap:
         self._wants_info = MASK in self.columns and MASK not in own
         self.root = "obs" if self._wants_info else ""  # the path of a plain space
         self._starts = {path or self.root: part.start for path, part in own.items() if hasattr(part, "start")}
-        self.is_plain = isinstance(space, spaces.Box) and not self._wants_info
+        self.is_single_box = isinstance(space, spaces.Box) and not self._wants_info
 
     def __call__(self, obs: Any, info: Mapping[str, Any]) -> Parts:  # Any: whatever the space says
         """The parts; raises EnvFault naming the one that is not as the space says."""
-        if self.is_plain:  # a small environment is reset every few steps
+        if self.is_single_box:  # a small environment is reset every few steps
             return {"": self._read("", self.columns[""], obs)}
         found: dict[str, Any] = {}
         _collect(self._space, obs, "", found)

@@ -1,4 +1,4 @@
-"""Dict and Tuple spaces as trees."""
+"""Dict and Tuple spaces as trees of other spaces."""
 
 from typing import Any, TypeAlias
 
@@ -6,9 +6,20 @@ from gymnasium import spaces
 
 Space: TypeAlias = spaces.Space[Any]
 
+Path: TypeAlias = tuple[str | int, ...]
+"""Keys of Dict spaces and positions in Tuple spaces, from the outermost space to the innermost."""
+
 
 def inner(space: Space) -> dict[Any, Space] | None:
-    """The spaces that a Dict or Tuple is made of, by key or position; None for any other space."""
+    """Return the spaces inside a Dict (by key) or Tuple (by position), or None for any other space."""
     if isinstance(space, spaces.Dict):
         return dict(space.spaces)
     return dict(enumerate(space.spaces)) if isinstance(space, spaces.Tuple) else None
+
+
+def space_leaves(space: Space, path: Path = ()) -> list[tuple[Path, Space]]:
+    """Return path and space of every space in the tree that is not a Dict or Tuple."""
+    parts = inner(space)
+    if parts is None:
+        return [(path, space)]
+    return [leaf for key, part in parts.items() for leaf in space_leaves(part, (*path, key))]

@@ -1,6 +1,6 @@
 """Observations and actions in an environment's own units: what each part of them is, as plain values."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,14 +11,14 @@ from drl_cli.envs.actions import ActionMap
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.make import Env
 from drl_cli.envs.observations import ObsMap
-from drl_cli.envs.trees import Space, inner
+from drl_cli.envs.trees import Path, Space, inner, space_leaves
 from drl_cli.types import MASK, Array, EnvSpec
 
 Bound = float | list[Any] | None  # Any: bounds again, nested by the axes of the part
 
 
 @dataclass(frozen=True)
-class Part:
+class ArraySpec:
     """One part of the observations, or of the actions: an array of this shape and dtype.
 
     `name` is what an exported policy calls it, `path` its keys in Dict and positions in Tuple spaces. Choices count
@@ -27,7 +27,7 @@ class Part:
     """
 
     name: str
-    path: tuple[str | int, ...]
+    path: Path
     shape: tuple[int, ...]
     dtype: str
     low: Bound = None
@@ -48,7 +48,7 @@ class Units:
         self.observations, self.actions = env.raw.observation_space, env.raw.action_space
         self.to_env: ActionMap = env.to_env
         self.inputs = _inputs(self.observations, env.read)
-        self.outputs = [_part("action", path, space) for path, space in _leaves(self.actions)]
+        self.outputs = [_part("action", path, space) for path, space in space_leaves(self.actions)]
 
     def signature(self) -> dict[str, Any]:
         """`inputs`, `outputs`, and `actions`, the tree of the outputs: an object, a list, or null for an output."""
@@ -68,24 +68,17 @@ class Units:
         return list(iterate(batch_space(self.actions, num), actions))
 
 
-def _inputs(space: Space, read: ObsMap) -> list[Part]:
-    parts, own = [], dict(_leaves(space))
+def _inputs(space: Space, read: ObsMap) -> list[ArraySpec]:
+    parts, own = [], dict(space_leaves(space))
     paths = {".".join(map(str, path)) or read.root: path for path in own}
     for name, column in read.columns.items():
         if name == MASK:
-            parts.append(Part(MASK, paths.get(MASK, ()), column.shape, "bool"))
+            parts.append(ArraySpec(MASK, paths.get(MASK, ()), column.shape, "bool"))
             continue
         part = _part("obs", paths[name], own[paths[name]])
         dtype = "int64" if column.choices else column.dtype  # what policies are trained on
-        parts.append(Part(part.name, part.path, column.shape, dtype, part.low, part.high, part.start, column.choices))
+        parts.append(replace(part, shape=column.shape, dtype=dtype, choices=column.choices))
     return parts
-
-
-def _leaves(space: Space, path: tuple[str | int, ...] = ()) -> list[tuple[tuple[str | int, ...], Space]]:
-    parts = inner(space)
-    if parts is None:
-        return [(path, space)]
-    return [leaf for key, part in parts.items() for leaf in _leaves(part, (*path, key))]
 
 
 def _tree(space: Space) -> Any:
@@ -96,16 +89,16 @@ def _tree(space: Space) -> Any:
     return trees if isinstance(space, spaces.Dict) else list(trees.values())
 
 
-def _part(name: str, path: tuple[str | int, ...], space: Space) -> Part:
+def _part(name: str, path: Path, space: Space) -> ArraySpec:
     name, shape = ".".join([name, *map(str, path)]), tuple(space.shape or ())
     if isinstance(space, spaces.Box):
-        return Part(name, path, shape, str(space.dtype), _bound(space.low), _bound(space.high))
+        return ArraySpec(name, path, shape, str(space.dtype), _bound(space.low), _bound(space.high))
     if isinstance(space, spaces.Discrete):
-        return Part(name, path, shape, "int64", start=int(space.start), choices=(int(space.n),))
+        return ArraySpec(name, path, shape, "int64", start=int(space.start), choices=(int(space.n),))
     if isinstance(space, spaces.MultiDiscrete):
         start, choices = _bound(space.start), tuple(space.nvec.ravel().tolist())
-        return Part(name, path, shape, str(space.dtype), start=start, choices=choices)
-    return Part(name, path, shape, str(space.dtype), start=0, choices=(2,) * int(np.prod(shape)))  # MultiBinary
+        return ArraySpec(name, path, shape, str(space.dtype), start=start, choices=choices)
+    return ArraySpec(name, path, shape, str(space.dtype), start=0, choices=(2,) * int(np.prod(shape)))  # MultiBinary
 
 
 def _bound(values: Array) -> Bound:

@@ -24,7 +24,7 @@ def gae(reward: Array, discount: Array, value: Array, next_value: Array, cut: Ar
 
 
 def n_step_windows(
-    reward: "torch.Tensor", discount: "torch.Tensor", mask: "torch.Tensor", n_step: int
+    reward: "torch.Tensor", discount: "torch.Tensor", valid: "torch.Tensor", n_step: int
 ) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
     """From the steps of sequences `[B, L]` their n-step rewards and discounts, and each window's last step, int64.
 
@@ -33,13 +33,13 @@ def n_step_windows(
 
         reward_t = sum_{k < m} (prod_{j < k} d_{t+j}) r_{t+k},   discount_t = prod_{j < m} d_{t+j},   m <= n steps
 
-    so that the bootstrap is from what comes after the window's last step, t + m - 1. `mask` is True for real steps,
-    which are one stretch of one episode; what comes out for padding means nothing.
+    so that the bootstrap is from what comes after the window's last step, t + m - 1. `valid` is False for padding;
+    the valid steps of a row are consecutive steps of one episode. The results for padding are meaningless.
     """
-    total, product, last = reward.clone(), discount.clone(), torch.arange(mask.shape[1], device=mask.device)
-    last = last.expand(mask.shape).clone()
-    for k in range(1, min(n_step, mask.shape[1])):
-        follows = mask[:, :-k] & mask[:, k:]
+    total, product, last = reward.clone(), discount.clone(), torch.arange(valid.shape[1], device=valid.device)
+    last = last.expand(valid.shape).clone()
+    for k in range(1, min(n_step, valid.shape[1])):
+        follows = valid[:, :-k] & valid[:, k:]
         total[:, :-k] += torch.where(follows, product[:, :-k] * reward[:, k:], 0.0)
         product[:, :-k] *= torch.where(follows, discount[:, k:], 1.0)
         last[:, :-k] += follows

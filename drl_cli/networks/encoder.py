@@ -15,7 +15,7 @@ from drl_cli.networks.memory import make_memory
 from drl_cli.networks.torsos import make_torso, torso_name
 from drl_cli.optim.group import Context
 from drl_cli.optim.params import Params
-from drl_cli.types import MASK, Array, Column, Columns, EnvSpec, Last, Obs, Schema
+from drl_cli.types import MASK, Array, Column, Columns, EnvSpec, Obs, PreviousStep, Schema
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.torch_ops import one_thread
 
@@ -52,8 +52,8 @@ class Encoder:
         return other
 
     def __call__(self, batch: Batch, burn_in: int = 0, learns: bool = True) -> "View":
-        """What it sees in a batch `[B, ...]`, or in sequences `[B, burn_in + T, ...]`, which have a column `mask`."""
-        if "mask" not in batch:
+        """What it sees in a batch `[B, ...]`, or in sequences `[B, burn_in + T, ...]`, which have a column `valid`."""
+        if "valid" not in batch:
             return Flat(self, batch) if self.is_plain else Rows(self, batch, learns)
         if self.memory is None:
             return Rows(self, flat_steps(batch, burn_in), learns)
@@ -128,12 +128,12 @@ class Unrolled(View):
 
     def __init__(self, encoder: Encoder, memory: "Memory", batch: Batch, burn_in: int, learns: bool) -> None:
         self.encoder = encoder
-        mask = batch["mask"]  # [B, L]
-        size, length = mask.shape
-        begins = torch.zeros(length + 1, size, dtype=torch.bool, device=mask.device)
-        begins[1:length] = (mask[:, 1:] & ~mask[:, :-1]).t()  # padded in front: its episode begins there
+        valid = batch["valid"]  # [B, L]
+        size, length = valid.shape
+        begins = torch.zeros(length + 1, size, dtype=torch.bool, device=valid.device)
+        begins[1:length] = (valid[:, 1:] & ~valid[:, :-1]).t()  # padded in front: its episode begins there
         with torch.set_grad_enabled(learns):
-            inputs = _shifted(encoder, batch, mask, burn_in)  # [L + 1, B, F]
+            inputs = _shifted(encoder, batch, valid, burn_in)  # [L + 1, B, F]
             state = batch["state"]
             if burn_in:
                 with torch.no_grad():
@@ -145,7 +145,7 @@ class Unrolled(View):
         after = out.detach().transpose(0, 1)  # [B, T + 1, H]
         if "last" in batch:
             last = batch["last"][:, burn_in:] - burn_in
-            self._next_obs = at_steps(after, torch.arange(size, device=mask.device).unsqueeze(1), last + 1).flatten(
+            self._next_obs = at_steps(after, torch.arange(size, device=valid.device).unsqueeze(1), last + 1).flatten(
                 0, 1
             )
         else:
@@ -156,18 +156,18 @@ class Unrolled(View):
             _backward(self.encoder, self._out, d_obs)
 
 
-def _shifted(encoder: Encoder, batch: Batch, mask: "torch.Tensor", burn_in: int) -> "torch.Tensor":
-    """The memory's inputs `[L + 1, B, F]`: obs, and behind the last real step of a sequence its next_obs."""
-    size, length = mask.shape
+def _shifted(encoder: Encoder, batch: Batch, valid: "torch.Tensor", burn_in: int) -> "torch.Tensor":
+    """The memory's inputs `[L + 1, B, F]`: obs, and after the last valid step of a sequence its next_obs."""
+    size, length = valid.shape
 
     def features(obs: Any) -> "torch.Tensor":  # Any: as in Batch
         return encoder.features(_flat(obs)).view(size, length, -1).transpose(0, 1)
 
     obs = features(batch["obs"])
     with torch.no_grad():
-        ends = mask & ~torch.cat([mask[:, 1:], torch.zeros_like(mask[:, :1])], 1)  # the last real step of each
+        ends = valid & ~torch.cat([valid[:, 1:], torch.zeros_like(valid[:, :1])], 1)  # the last valid step of each
         last = ends.int().argmax(1)
-        rows = torch.arange(size, device=mask.device)
+        rows = torch.arange(size, device=valid.device)
         final = encoder.features(at_steps(batch["next_obs"], rows, last))  # [B, F]
     after = torch.zeros_like(obs[:1])
     return torch.cat([obs, after]).index_put((last + 1, rows), final)
@@ -184,13 +184,13 @@ def _backward(encoder: Encoder, out: "torch.Tensor", d_out: "torch.Tensor | None
 def flat_steps(batch: Batch, burn_in: int = 0) -> dict[str, Any]:  # Any: as in Batch
     """The learned steps of sequences `[B, burn_in + T, ...]` as rows `[B T, ...]`; those of padding weigh nothing.
 
-    `real` `[B T]` is 1 for real steps and 0 for padding, `weight` that times the sequence's own, where it has one.
+    `valid_weight` `[B T]` is 1 for valid steps and 0 for padding; `weight` is that times the sequence's own, if any.
     Columns that are not by step are left out.
     """
-    real = batch["mask"][:, burn_in:].float()
-    weight = real * batch["weight"].unsqueeze(-1) if "weight" in batch else real
-    steps = {name: _flat(column, burn_in) for name, column in batch.items() if name not in ("state", "weight", "mask")}
-    return steps | {"real": real.reshape(-1), "weight": weight.reshape(-1)}
+    valid = batch["valid"][:, burn_in:].float()
+    weight = valid * batch["weight"].unsqueeze(-1) if "weight" in batch else valid
+    steps = {name: _flat(column, burn_in) for name, column in batch.items() if name not in ("state", "weight", "valid")}
+    return steps | {"valid_weight": valid.reshape(-1), "weight": weight.reshape(-1)}
 
 
 def _flat(column: Any, burn_in: int = 0) -> Any:  # Any: as in Batch
@@ -235,7 +235,7 @@ class ActingEncoder:
         self.params.load_vector(names, params[:size])
         return params[size:]
 
-    def __call__(self, obs: Obs, last: Last | None) -> tuple[Array, Columns]:
+    def __call__(self, obs: Obs, last: PreviousStep | None) -> tuple[Array, Columns]:
         """Features `[E, width]` of observations, and the columns that the memory adds to these rows."""
         if self.learner is None:
             return self.inputs.array(obs), {}

@@ -7,8 +7,8 @@ import numpy as np
 
 from drl_cli.types import Array, Column, Columns, Schema, State, nested, num_rows, within
 
-Rate = Callable[[Columns], Array]
-"""First priorities `[rows]` of rows `[rows, ...]`."""
+Prioritize = Callable[[Columns], Array]
+"""Computes the initial priorities `[rows]` of rows `[rows, ...]`."""
 
 
 class Builder(Protocol):
@@ -161,18 +161,18 @@ class RolloutBuilder:
         self._steps = []
 
 
-class RatedBuilder:
-    """Another builder's rows with their first priorities as one more column, `priority`."""
+class PriorityBuilder:
+    """Wraps a builder and adds the column `priority`, the initial priority of each row."""
 
-    def __init__(self, builder: Builder, rate: Rate) -> None:
-        self.builder, self.rate = builder, rate
+    def __init__(self, builder: Builder, prioritize: Prioritize) -> None:
+        self.builder, self.prioritize = builder, prioritize
 
     def append(self, step: Columns) -> None:
         self.builder.append(step)
 
     def take(self) -> Columns:
         rows = self.builder.take()
-        return {**rows, "priority": self.rate(rows)}
+        return {**rows, "priority": self.prioritize(rows)}
 
     @property
     def open_rows(self) -> int:

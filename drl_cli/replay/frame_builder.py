@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from drl_cli.replay.builders import Builder, Rate
+from drl_cli.replay.builders import Builder, Prioritize
 from drl_cli.replay.frames import Codec, Stacking, image_columns
 from drl_cli.types import Array, Columns, State, column_name, nested, within
 
@@ -37,9 +37,9 @@ class FrameBuilder:
         worker: int,
         incarnation: int,
         open_steps: int,
-        rate: Rate | None = None,
+        prioritize: Prioritize | None = None,
     ) -> None:
-        self.rate = rate
+        self.prioritize = prioritize
         self.builder, self.codec = builder, codec
         self.columns = image_columns(stackings)
         self.parts = {path: _Part(stacking, black) for black, (path, stacking) in enumerate(stackings.items())}
@@ -68,9 +68,9 @@ class FrameBuilder:
         rows = self.builder.take()
         ids = np.unique(np.concatenate([rows[name].ravel() for name in self.columns]))
         packed = [self._packed[i] for i in ids.tolist()]
-        if self.rate is not None:
+        if self.prioritize is not None:
             images = {name: self._images(stacking, rows[name]) for name, stacking in self.columns.items()}
-            rows["priority"] = self.rate({**rows, **images})
+            rows["priority"] = self.prioritize({**rows, **images})
         latest = np.concatenate([*(part.ids.ravel() for part in self.parts.values()), *self._open])
         self._packed = self._black | {i: self._packed[i] for i in set(latest.tolist())}
         sizes = np.array([len(frame) for frame in packed], np.int32)

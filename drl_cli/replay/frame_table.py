@@ -105,7 +105,7 @@ class FrameTable:
                 frames = self._repacked(frames, chunk, make_codec(codec))
             references = np.array([known.setdefault(frame, frame) for frame in frames], object)
             rows = {name: column for name, column in chunk.items() if name not in (*FRAMES, CODEC)}
-            yield rows | {name: references[rows[name]] for name in self.images}
+            yield from self.table.unpack([rows | {name: references[rows[name]] for name in self.images}])
 
     def refill(self, rows: Columns) -> None:
         self.table.refill(rows)

@@ -14,8 +14,8 @@ class SequenceBuilder:
     The first `burn_in` steps of a row only warm the recurrent state up, the other `seq_len` are learned from. The next
     row of an episode begins `seq_len - overlap` steps later, the first row learns from the episode's first step: every
     step is learned from, and none is where episodes meet. Where a row reaches beyond an episode's start or end it is
-    all zero, `mask` included, which is True for real steps. An episode whose environment fails ends before the step
-    that is not `valid`, as truncated. `state` is the policy's before the first real step, once
+    all zero, `valid` included, which is True elsewhere. An episode whose environment fails ends before the step
+    that is not `valid`, as truncated. `state` is the policy's before the first valid step, once
     per row: to be kept as it is through the padding before that (Kapturowski et al. 2019, "Recurrent Experience Replay
     in Distributed Reinforcement Learning", section 3).
 
@@ -51,7 +51,7 @@ class SequenceBuilder:
         """All sequences that are complete now, in the order in which they were; fresh arrays."""
         env, first, start, stop, broken = (np.concatenate(part) for part in zip(*self._rows, strict=True))
         time = first[:, None] + np.arange(self.length)
-        mask = (time >= start[:, None]) & (time < stop[:, None])
+        valid = (time >= start[:, None]) & (time < stop[:, None])
         needed = int(start.min(initial=len(self._steps) - 1))
         time = np.clip(time, start[:, None], stop[:, None] - 1) - needed
         steps = {name: np.stack([step[name] for step in self._steps[needed:]]) for name in self._steps[-1]}
@@ -62,8 +62,8 @@ class SequenceBuilder:
         rows = {name: column[time, env[:, None]] for name, column in steps.items()}
         rows["truncated"][broken, (stop - first - 1)[broken]] = True
         for column in rows.values():
-            column[~mask] = 0
-        rows["mask"] = mask
+            column[~valid] = 0
+        rows["valid"] = valid
         if state is not None:
             rows["state"] = state[start - needed, env]
         self._forget()
@@ -99,15 +99,15 @@ def sequence_schema(schema: Schema, length: int) -> dict[str, Column]:
     """The columns of a sequence of `length` steps that have these columns each."""
     columns = {name: replace(column, shape=(length, *column.shape)) for name, column in schema.items()}
     state = {"state": schema["state"]} if "state" in schema else {}
-    return {**columns, "mask": Column((length,), "bool"), **state}
+    return {**columns, "valid": Column((length,), "bool"), **state}
 
 
-def mix(priorities: Array, mask: Array, eta: float) -> Array:
-    """The priority of each sequence from those of its steps, both `[rows, seq_len]`, where `mask` says they are real.
+def mix(priorities: Array, valid: Array, eta: float) -> Array:
+    """The priority of each sequence from those of its steps, both `[rows, seq_len]`, of which only the `valid` count.
 
-    eta * max + (1 - eta) * mean (Kapturowski et al. 2019, section 2.3). NaN where a real one is negative or not finite.
+    eta * max + (1 - eta) * mean (Kapturowski et al. 2019, section 2.3). NaN if a valid one is negative or not finite.
     """
-    is_bad = mask & ~(np.isfinite(priorities) & (priorities >= 0))
-    real = np.where(mask & ~is_bad, priorities, 0.0).astype(np.float64)
-    mixed = eta * real.max(1) + (1.0 - eta) * real.sum(1) / mask.sum(1)
+    is_bad = valid & ~(np.isfinite(priorities) & (priorities >= 0))
+    values = np.where(valid & ~is_bad, priorities, 0.0).astype(np.float64)
+    mixed = eta * values.max(1) + (1.0 - eta) * values.sum(1) / valid.sum(1)
     return np.where(is_bad.any(1), np.nan, mixed)

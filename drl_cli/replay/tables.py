@@ -1,6 +1,6 @@
 """The table that keeps transitions until newer ones overwrite them, and the choice of a table by its config."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -116,13 +116,24 @@ class SequenceTable(ReplayTable):
         super().load_state(state)
         self.transitions = state["transitions"].item()
 
+    def pack(self, rows: Columns) -> State:
+        """Name the column `valid` as the files of replays do: `mask`."""
+        return _renamed(rows, "valid", "mask")
+
+    def unpack(self, chunks: Iterable[State]) -> Iterator[Columns]:
+        return (_renamed(rows, "mask", "valid") for rows in chunks)
+
     def _new_transitions(self, rows: Columns) -> int:
         """As if all were within episodes: where one begins there are more."""
-        return int(np.minimum(rows["mask"].sum(1), self.config.seq_len - self.config.overlap).sum())
+        return int(np.minimum(rows["valid"].sum(1), self.config.seq_len - self.config.overlap).sum())
 
     def _combine(self, slots: Array, priorities: Array) -> Array:
         """From those of the learned steps `[n, seq_len]`; padding does not count."""
-        return mix(priorities, self.store.columns["mask"][slots, self.config.burn_in :], self.config.eta)
+        return mix(priorities, self.store.columns["valid"][slots, self.config.burn_in :], self.config.eta)
+
+
+def _renamed(columns: Columns, old: str, new: str) -> Columns:
+    return {new if name == old else name: column for name, column in columns.items()}
 
 
 def make_table(config: ReplayConfig, schema: Schema, rng: np.random.Generator, num_batches: int) -> Table:

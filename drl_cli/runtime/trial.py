@@ -9,7 +9,7 @@ from drl_cli.runtime.messages import BatchTrainingData, Block, InsertTransition,
 from drl_cli.runtime.program import make_replay
 from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.runtime.roles.worker import make_builder
-from drl_cli.types import Array, Columns, EnvSpec, Last, flat_columns, num_rows, random_obs, sources
+from drl_cli.types import Array, Columns, EnvSpec, PreviousStep, flat_columns, num_rows, random_obs, sources
 
 
 def single_trainer(config: Config, threads: int) -> Config:
@@ -25,7 +25,7 @@ def random_batch(config: Config, spec: EnvSpec, params: Array) -> tuple[BatchTra
     replay = make_replay(replace(config, replay=table), spec, 0)
     policy, rng = make_policy(config, spec, 0), np.random.default_rng(0)
     policy.load(params)
-    builder, number, last = make_builder(config, spec, policy, 0, 0), 0, Last.none(spec, num)
+    builder, number, last = make_builder(config, spec, policy, 0, 0), 0, PreviousStep.none(spec, num)
     while len(replay.table) < size:
         obs, next_obs = (random_obs(spec.obs, num, rng) for _ in range(2))
         reward, never = rng.standard_normal(num, np.float32), np.zeros(num, np.bool_)

@@ -16,8 +16,8 @@ from drl_cli.types import (
     MASK,
     Array,
     Column,
-    Last,
     Obs,
+    PreviousStep,
     Schema,
     leaves,
 )
@@ -75,17 +75,17 @@ class Case:
         steps = self._steps(seed, rows * length)
         state = steps.pop("state", None)
         batch = {name: by_sequence(column, length) for name, column in steps.items()}
-        mask = torch.ones(rows, length, dtype=torch.bool)
+        valid = torch.ones(rows, length, dtype=torch.bool)
         if self.sequences.burn_in:
-            mask[0, 0] = False
+            valid[0, 0] = False
         if self.sequences.seq_len > 1:
-            mask[1, -1] = False
-        batch = {name: padded(column, mask) for name, column in batch.items()} | {"mask": mask}
+            valid[1, -1] = False
+        batch = {name: padded(column, valid) for name, column in batch.items()} | {"valid": valid}
         return batch if state is None else batch | {"state": state.view(rows, length, -1)[:, 0].contiguous()}
 
     def _steps(self, seed: int, rows: int) -> dict[str, Any]:  # Any: as in Batch
         rng, obs = np.random.default_rng(seed), self.obs(rows, seed + 1)
-        policy, last = self.policy(seed), Last.none(self.spec, rows)
+        policy, last = self.policy(seed), PreviousStep.none(self.spec, rows)
         columns: dict[str, Any] = dict(policy.act(obs, last) if self.is_on_policy else policy.random(obs, last))
         columns |= {
             "obs": obs,
@@ -118,11 +118,11 @@ def by_sequence(column: Any, length: int) -> Any:  # Any: as in Batch
     return column.unflatten(0, (-1, length))
 
 
-def padded(column: Any, mask: "torch.Tensor") -> Any:  # Any: as in Batch
-    """Sequences `[rows, length, ...]` with zeros where `mask` is False."""
+def padded(column: Any, valid: "torch.Tensor") -> Any:  # Any: as in Batch
+    """Sequences `[rows, length, ...]` with zeros where `valid` is False."""
     if isinstance(column, Mapping):
-        return {name: padded(part, mask) for name, part in column.items()}
-    return column * mask.view(*mask.shape, *[1] * (column.ndim - 2)).to(column.dtype)
+        return {name: padded(part, valid) for name, part in column.items()}
+    return column * valid.view(*valid.shape, *[1] * (column.ndim - 2)).to(column.dtype)
 
 
 def random_values(path: str, column: Column, rows: int, rng: np.random.Generator) -> Array:

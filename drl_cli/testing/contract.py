@@ -9,7 +9,7 @@ from drl_cli.algos.lookup import refusal
 from drl_cli.optim.params import Refused
 from drl_cli.testing.case import ROWS, Case, close, equal, rows_of, tensors
 from drl_cli.testing.together import Together
-from drl_cli.types import Array, Column, Columns, Last
+from drl_cli.types import Array, Column, Columns, PreviousStep
 from drl_cli.utils.lazy import torch
 
 
@@ -54,7 +54,7 @@ def check_actions(case: Case) -> None:
     """Actions have the environment's form; they follow from the seed, and the best ones from the observation alone."""
     policy, again, other = (case.policy(seed) for seed in (1, 1, 2))
     for rows in (1, 7, 50):
-        obs, column, last = case.obs(rows), case.spec.action.column, Last.none(case.spec, rows)
+        obs, column, last = case.obs(rows), case.spec.action.column, PreviousStep.none(case.spec, rows)
         for how in ("act", "random"):
             drawn, same, _ = (getattr(one, how)(obs, last) for one in (policy, again, other))
             assert drawn.keys() == {"action", *case.extra}, f"{how} gives {sorted(drawn)}"
@@ -70,7 +70,7 @@ def check_actions(case: Case) -> None:
         _check_column("greedy", best, column, rows)
         assert np.array_equal(best, other.greedy(obs, last)), "greedy depends on the seed"
         assert equal(tensors({"obs": obs}), tensors({"obs": case.obs(rows)})), "the policy changes its observations"
-    last = Last.none(case.spec, 7)
+    last = PreviousStep.none(case.spec, 7)
     policy.act(case.obs(7), last)
     other.load_state(policy.state())
     goes_on = last._replace(begins=np.zeros(7, np.bool_))
@@ -164,10 +164,10 @@ def check_skip(case: Case) -> None:
 
 
 def check_padding(case: Case) -> None:
-    """What stands in the padding of sequences is not learned from, and no priority of a real step follows from it."""
+    """What stands in the padding of sequences is not learned from, and no priority of a valid step follows from it."""
     batch = case.batch()
-    real, noise = batch["mask"], case.batch(seed=1)
-    filled = {name: _mixed(batch[name], noise[name], real) for name in batch if name not in ("mask", "state")}
+    valid, noise = batch["valid"], case.batch(seed=1)
+    filled = {name: _mixed(batch[name], noise[name], valid) for name in batch if name not in ("valid", "state")}
     _check_same(case, batch, batch | filled, "what stands in the padding of sequences")
 
 
@@ -175,7 +175,7 @@ def check_burn_in(case: Case) -> None:
     """The burn-in of sequences is seen by the memory alone: no action, reward or end in it is learned from."""
     assert case.sequences is not None
     batch, noise = case.batch(), case.batch(seed=1)
-    learned = torch.arange(case.sequences.length).expand_as(batch["mask"]) >= case.sequences.burn_in
+    learned = torch.arange(case.sequences.length).expand_as(batch["valid"]) >= case.sequences.burn_in
     names = ("action", "reward", "discount", "terminated", "truncated")
     filled = {name: _mixed(batch[name], noise[name], learned) for name in names}
     _check_same(case, batch, batch | filled, "actions and rewards of the burn-in")
@@ -195,9 +195,9 @@ def _check_same(case: Case, batch: Batch, other: Batch, what: str) -> None:
     first, second = ours.learn(batch, Counts()), theirs.learn(other, Counts())
     assert close(ours.state(), theirs.state()), f"{what} changes what is learned"
     if first.priorities is not None and second.priorities is not None:
-        real = batch["mask"][:, case.sequences.burn_in :]
-        both = ({"": update.priorities[real]} for update in (first, second) if update.priorities is not None)
-        assert close(*both), f"{what} changes priorities of real steps"
+        valid = batch["valid"][:, case.sequences.burn_in :]
+        both = ({"": update.priorities[valid]} for update in (first, second) if update.priorities is not None)
+        assert close(*both), f"{what} changes priorities of valid steps"
 
 
 def _check_column(what: str, values: Array, column: Column, rows: int) -> None:

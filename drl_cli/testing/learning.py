@@ -10,7 +10,7 @@ from drl_cli.replay.tables import make_table
 from drl_cli.runtime.roles.exploration import personal
 from drl_cli.runtime.roles.worker import make_builder, row_schema
 from drl_cli.testing.case import PROBES, Case, module_of, tensors
-from drl_cli.types import Columns, Last, flat_columns, gathered, map_parts, num_rows, sources
+from drl_cli.types import Columns, PreviousStep, flat_columns, gathered, map_parts, num_rows, sources
 from drl_cli.utils.lazy import torch
 
 CAPACITY = 10_000
@@ -23,10 +23,10 @@ def check_learning(name: str, *overrides: str, updates: int = 600) -> None:
     policy = learned(case, updates)
     if case.spec.action.kind == "box":
         goals = np.linspace(-0.8, 0.8, 33, dtype=np.float32)[:, None]
-        error = float(np.square(policy.greedy(goals, Last.none(case.spec, 33)) - goals).mean())
+        error = float(np.square(policy.greedy(goals, PreviousStep.none(case.spec, 33)) - goals).mean())
         assert error < 0.02, f"{name} misses the goals of Reach by {error:.3g} (mean square) after {updates} updates"
     else:
-        chosen = policy.greedy(np.eye(3, dtype=np.float32), Last.none(case.spec, 3)).tolist()
+        chosen = policy.greedy(np.eye(3, dtype=np.float32), PreviousStep.none(case.spec, 3)).tolist()
         assert chosen == [0, 1, 2], f"{name} chooses {chosen} in Choose after {updates} updates, best are [0, 1, 2]"
 
 
@@ -42,7 +42,7 @@ def learned(case: Case, updates: int, num_envs: int = 8, batch_size: int = 64) -
     replay = dataclasses.replace(config.replay, capacity=CAPACITY)
     table = make_table(replay, row_schema(config, case.spec), np.random.default_rng(0), updates)
     steps, random_steps = (32, 0) if case.is_on_policy else (1, 20)
-    last, source = Last.none(case.spec, num_envs), sources(0, num_envs)
+    last, source = PreviousStep.none(case.spec, num_envs), sources(0, num_envs)
     for i in range(random_steps + updates):
         counts = Counts(max(0, i - random_steps), i * steps * num_envs)
         policy.load(algorithm.policy_params())
@@ -53,7 +53,7 @@ def learned(case: Case, updates: int, num_envs: int = 8, batch_size: int = 64) -
             columns = policy.random(obs, last) if i < random_steps else policy.act(obs, last)
             step = envs.step(columns["action"])
             builder.append({**flat_columns("obs", obs), **columns, **step.columns(), "source": source})
-            last = Last.of(columns["action"], step.reward, envs.begun)
+            last = PreviousStep.of(columns["action"], step.reward, envs.begun)
         rows = builder.take()
         if case.is_on_policy:
             algorithm.learn(batch_of(rows), counts)

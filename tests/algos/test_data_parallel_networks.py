@@ -57,7 +57,7 @@ class Case:
             end = rng.integers(BURN_IN + 1, length + 1, size=self.rows)
             end[: self.rows // 2] = BURN_IN + 1  # the first learner has fewer real steps
             step = np.arange(length)
-            columns["mask"] = (step >= first[:, None]) & (step < end[:, None])
+            columns["valid"] = (step >= first[:, None]) & (step < end[:, None])
             columns["state"] = rng.normal(0, 0.3, (self.rows, 2 * 6)).astype(np.float32)
             columns["weight"] = rng.uniform(0.1, 1, self.rows).astype(np.float32)
         return columns

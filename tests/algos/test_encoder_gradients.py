@@ -25,7 +25,7 @@ def seen(plain, batch, burn_in):
         with torch.no_grad():
             then = plain.features(batch["next_obs"])
         return plain.features(batch["obs"]), then, columns, torch.ones(len(batch["reward"]), dtype=torch.bool)
-    mask, now, then = batch["mask"], [], []
+    mask, now, then = batch["valid"], [], []
     for b in range(len(mask)):
         begin, end = int(mask[b].int().argmax()), int(mask[b].nonzero().max()) + 1
         obs, next_obs = (taken(taken(batch[key], b), slice(begin, end)) for key in ("obs", "next_obs"))

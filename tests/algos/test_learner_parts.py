@@ -158,10 +158,10 @@ def test_of_sequences_the_real_steps_count_and_by_their_mean(group, share, is_we
     batch = learner.batch(algorithm)
     if is_weighted:
         batch["weight"] = torch.linspace(0.5, 1.0, 8)
-    real = batch["mask"][:, 2:].float().flatten()
+    real = batch["valid"][:, 2:].float().flatten()
     weight = real * batch["weight"].repeat_interleave(4) if is_weighted else real
     rows = algorithm.steps(batch)
-    torch.testing.assert_close(rows["real"], share * real / real.mean())
+    torch.testing.assert_close(rows["valid_weight"], share * real / real.mean())
     torch.testing.assert_close(rows["weight"], share * weight / real.mean())
     assert torch.equal(rows["reward"], batch["reward"][:, 2:].flatten())
     values = torch.arange(32.0)

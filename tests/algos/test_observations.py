@@ -6,7 +6,7 @@ import torch
 from learners import CASES, LENGTH, LOOKS, TREE, Learner, mapped
 
 from drl_cli.algos.base import Counts
-from drl_cli.types import Column, Last
+from drl_cli.types import Column, PreviousStep
 
 ALL = pytest.mark.parametrize(("name", "kind"), CASES, ids=["-".join(case) for case in CASES])
 MASKED = [case for case in CASES if case[1] != "box"]
@@ -76,7 +76,7 @@ def test_the_policy_is_the_learners_network_step_by_step(name, kind, look):
     begins = np.array([True] * 4)
     for t in range(4):
         obs = learner.obs(4, rng)
-        last = Last(np.zeros((4, *learner.action.column.shape)), np.zeros(4, np.float32), begins)
+        last = PreviousStep(np.zeros((4, *learner.action.column.shape)), np.zeros(4, np.float32), begins)
         out, columns = policy.forward(obs, last)
         with torch.no_grad():
             features = encoder.features(mapped(obs, torch.from_numpy))
@@ -125,7 +125,7 @@ def test_only_allowed_actions_are_taken_and_all_of_them_are(name, kind, obs, mem
     policy, one = learner.policy(learner.algorithm()), learner.obs(1, np.random.default_rng(1))
     rows = 300
     obs = mapped(one, lambda x: np.repeat(x, rows, 0))
-    last, mask = Last.none(learner.spec, rows), obs["action_mask"]
+    last, mask = PreviousStep.none(learner.spec, rows), obs["action_mask"]
     assert not mask.all()
     for values in ({"epsilon": 1.0}, {"epsilon": 0.3}, {"epsilon": 0.0}):
         policy.explore(values)

@@ -11,12 +11,11 @@ from drl_cli.algos.policy import (
     TorchPolicy,
     allowed,
     best_choices,
-    num_observations,
     sample_choices,
 )
 from drl_cli.losses.policy import FORBIDDEN
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.types import Column, EnvSpec, Last
+from drl_cli.types import Column, EnvSpec, PreviousStep
 
 NETWORK = NetworkConfig((4,), "relu", "uniform")
 MASK = np.array([[True, False, True, True, False, True, True]])
@@ -62,11 +61,6 @@ def test_what_is_drawn_under_a_mask_is_uniform_over_what_it_allows():
     several = drawing("multidiscrete").draw(obs)
     check_frequencies(several[:, 0], np.array([1, 0, 1, 1]) / 3)
     check_frequencies(several[:, 1], np.array([0, 1, 1]) / 2)
-
-
-def test_observations_are_counted_by_any_of_their_parts():
-    assert num_observations(np.zeros((5, 2))) == 5
-    assert num_observations({"a": np.zeros((3, 9)), "b": np.zeros(3)}) == 3
 
 
 def test_values_that_a_mask_forbids():
@@ -140,7 +134,7 @@ def test_a_policy_of_modules_acts_on_one_thread_without_autograd():
 def test_a_memory_is_part_of_the_state_and_of_each_row(method):
     learner = Learner("sac", "box", *LOOKS["memory"])
     policy, rng = learner.policy(learner.algorithm()), np.random.default_rng(0)
-    obs, begins = learner.obs(3, rng), Last.none(learner.spec, 3)
+    obs, begins = learner.obs(3, rng), PreviousStep.none(learner.spec, 3)
     assert policy.state().keys() == {"rng"}
     first = getattr(policy, method)(obs, begins)
     assert not first["state"].any()

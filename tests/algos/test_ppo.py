@@ -206,7 +206,7 @@ def test_padding_counts_in_no_metric_and_no_gradient(kind):
     grad = algorithm.params.grad.clone()
     real = torch.cat([torch.full((30,), 4 / 3), torch.zeros(10)])
     rows["log_prob"][30:] -= 1.0
-    metrics, _ = algorithm.gradients(rows | {"real": real, "drop": ()})
+    metrics, _ = algorithm.gradients(rows | {"valid_weight": real, "drop": ()})
     torch.testing.assert_close(metrics, expected)
     torch.testing.assert_close(algorithm.params.grad, grad)
 

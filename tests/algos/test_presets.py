@@ -16,7 +16,7 @@ from drl_cli.settings.conf import options
 from drl_cli.testing import Case, check_algorithm, check_learning
 from drl_cli.testing.contract import check_burn_in, check_padding
 from drl_cli.testing.learning import learned
-from drl_cli.types import Last
+from drl_cli.types import PreviousStep
 
 FAST = ("algo.gamma=0.9", "algo.lr=3e-3", "algo.target_period=20")
 SMALL = ("network.hidden=[16,16]", "network.memory_size=6", "replay.seq_len=5", "replay.burn_in=3", "replay.overlap=2")
@@ -50,7 +50,7 @@ def test_the_contract(name, options):
 
 def padding_is_learned_from(monkeypatch):
     flat_steps = learner.flat_steps
-    whole = lambda batch, burn_in: flat_steps({**batch, "mask": torch.ones_like(batch["mask"])}, burn_in)  # noqa: E731
+    whole = lambda batch, burn_in: flat_steps({**batch, "valid": torch.ones_like(batch["valid"])}, burn_in)  # noqa: E731
     monkeypatch.setattr(learner, "flat_steps", whole)
 
 
@@ -139,12 +139,12 @@ def recalled(*options):
     )
     case = Case("r2d2", *cue, *options, *small, *FAST)
     policy = learned(case, 120, batch_size=32)
-    last = Last.none(case.spec, 2)
+    last = PreviousStep.none(case.spec, 2)
     for step in range(5):
         obs = np.zeros((2, 3), np.float32)
         if step == 0:
             obs[[0, 1], [0, 1]] = 1
         obs[:, 2] = step == 4
         action = policy.greedy(obs, last)
-        last = Last.of(action, np.zeros(2, np.float32), [])
+        last = PreviousStep.of(action, np.zeros(2, np.float32), [])
     return action.tolist()

@@ -50,7 +50,7 @@ def expected(algorithm, batch, is_c51):
     online = Plain(algorithm.encoder, online=algorithm.online.mlp)
     target = Plain(algorithm.target_encoder, online=algorithm.target.mlp)
     losses, priorities = [], {}
-    for b, mask in enumerate(batch["mask"]):
+    for b, mask in enumerate(batch["valid"]):
         begin, end = int(mask.int().argmax()), int(mask.nonzero().max()) + 1
         obs, next_obs = (taken(taken(batch[key], b), slice(begin, end)) for key in ("obs", "next_obs"))
         burn_in, state = max(0, BURN_IN - begin), batch["state"][b : b + 1]
@@ -124,7 +124,7 @@ def burn_in_is_learned_from(monkeypatch):
 
 def padding_is_learned_from(monkeypatch):
     def flat(batch, burn_in):
-        return flat_steps(batch | {"mask": torch.ones_like(batch["mask"])}, burn_in)
+        return flat_steps(batch | {"valid": torch.ones_like(batch["valid"])}, burn_in)
 
     flat_steps = learner_module.flat_steps
     monkeypatch.setattr(learner_module, "flat_steps", flat)
@@ -171,7 +171,7 @@ def test_nothing_flows_into_the_burn_in():
     view.backward(torch.ones_like(view.obs))
     grad = batch["obs"].grad.flatten(2).abs().sum(-1)
     assert not grad[:, :BURN_IN].any()
-    assert grad[:, BURN_IN:][batch["mask"][:, BURN_IN:]].all()
+    assert grad[:, BURN_IN:][batch["valid"][:, BURN_IN:]].all()
 
 
 def check_priorities():
@@ -179,7 +179,7 @@ def check_priorities():
     replay = make_config(COUNTER, "replay=sequences", "replay.seq_len=4", "replay.burn_in=4", "replay.overlap=0").replay
     table = tables.make_table(replay, {"reward": Column((), "float32")}, np.random.default_rng(0), 10)
     mask = np.arange(8) < 5
-    table.insert({"reward": np.zeros((1, 8), np.float32), "mask": mask[None]}, np.zeros(5, np.int64))
+    table.insert({"reward": np.zeros((1, 8), np.float32), "valid": mask[None]}, np.zeros(5, np.int64))
     table.update_priorities(np.array([[0]]), np.array([[[2.0, 9.0, 9.0, 9.0]]]))
     assert table.sampler.tree.values[0] == pytest.approx((2.0 + replay.eps) ** replay.alpha)
 
@@ -207,8 +207,8 @@ def test_windows_in_sequences_are_the_rows_of_the_n_step_builder(n_step):
     batch = n_step_sequences(sequences, n_step)
     wanted = {tuple(obs.tolist()): i for i, obs in enumerate(rows["obs"])}
     compared = short = 0
-    for b, t in sequences["mask"].nonzero().tolist():
-        end = int(sequences["mask"][b].nonzero().max())
+    for b, t in sequences["valid"].nonzero().tolist():
+        end = int(sequences["valid"][b].nonzero().max())
         is_over = bool(sequences["terminated"][b, end] | sequences["truncated"][b, end])
         if int(batch["last"][b, t]) - t + 1 < n_step and not is_over:
             continue

@@ -72,7 +72,7 @@ def test_chunks_come_once_with_the_state_that_they_begin_with():
     order = torch.randperm(len(rollout.index), generator=generator())
     assert torch.equal(firsts, rollout.index[order, 0])
     assert {len(part["number"]) for part in parts[:-1]} == {2}  # seven steps are two chunks of three
-    taken = torch.cat([part["number"][part["mask"]] for part in parts])
+    taken = torch.cat([part["number"][part["valid"]] for part in parts])
     assert sorted(taken.tolist()) == list(range(30))
     for part in parts:
         assert torch.equal(part["state"], batch["state"][part["number"][:, 0]])
@@ -95,16 +95,19 @@ def test_several_learners_share_each_minibatch(look):
                 assert torch.equal(mine["number"], part[is_mine] - 30 * rank)
             else:
                 assert mine["is_mine"].tolist() == [True] + [False] * (len(part) - 1)
-            assert mine["real"].tolist() == pytest.approx([2 * int(is_mine.sum()) / len(part)] * len(mine["number"]))
+            assert mine["valid_weight"].tolist() == pytest.approx(
+                [2 * int(is_mine.sum()) / len(part)] * len(mine["number"])
+            )
         assert sum(
-            (mine["real"].sum() if mine["real"].any() else 0) / len(mine["real"]) for mine in both
+            (mine["valid_weight"].sum() if mine["valid_weight"].any() else 0) / len(mine["valid_weight"])
+            for mine in both
         ) == pytest.approx(2)
 
 
 def test_one_that_has_no_row_of_a_minibatch_has_one_that_weighs_nothing():
     rollouts = [make("plain", 1, group=Group(rank, 2), envs=1, steps=3)[0] for rank in range(2)]
     for both in zip(*(rollout.minibatches(generator()) for rollout in rollouts), strict=True):
-        assert sorted(mine["real"].tolist() for mine in both) == [[0.0], [2.0]]
+        assert sorted(mine["valid_weight"].tolist() for mine in both) == [[0.0], [2.0]]
         assert all(mine["is_mine"].tolist() == [True] and len(mine["number"]) == 1 for mine in both)
 
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from drl_cli.deploy.check import Parity, difference
-from drl_cli.envs.units import Part
+from drl_cli.envs.units import ArraySpec
 
-BOX = Part("action", (), (2,), "float32", low=[-1.0, 0.0], high=[1.0, 200.0])
-FREE = Part("action", (), (2,), "float32", low=[None, 0.0], high=[None, 0.5])
-TWO = Part("action", (), (2,), "int64", start=[1, 5], choices=(3, 2))
+BOX = ArraySpec("action", (), (2,), "float32", low=[-1.0, 0.0], high=[1.0, 200.0])
+FREE = ArraySpec("action", (), (2,), "float32", low=[None, 0.0], high=[None, 0.5])
+TWO = ArraySpec("action", (), (2,), "int64", start=[1, 5], choices=(3, 2))
 
 
 def test_of_boxes_it_is_in_units_of_half_the_range_or_of_one():

@@ -15,7 +15,7 @@ from drl_cli.deploy.policy import at
 from drl_cli.deploy.standalone import Policy
 from drl_cli.runtime.files.checkpoint import write_json
 from drl_cli.runtime.roles.evaluator import Evaluator
-from drl_cli.types import Last, random_obs
+from drl_cli.types import PreviousStep, random_obs
 
 PROBE = "env=drl_cli.envs.probes"
 CASES = {
@@ -164,7 +164,7 @@ def test_the_state_of_a_memory_goes_on_and_begins_anew(case):
     assert (np.abs(after - before)[~ended] > 1e-5).any(1).all()
     with pytest.raises(ValueError, match="remembers 6 episodes"):
         trained(*observations(trained, 2))
-    obs, last = random_obs(trained.spec.obs, 2, np.random.default_rng(0)), Last.none(trained.spec, 2)
+    obs, last = random_obs(trained.spec.obs, 2, np.random.default_rng(0)), PreviousStep.none(trained.spec, 2)
     with pytest.raises(ValueError, match="broadcast"):  # in the middle of episodes there can't be fewer
         trained.policy.greedy(obs, last._replace(begins=np.array([True, False])))
 

@@ -58,7 +58,7 @@ def test_rows_are_what_counters_rules_say(shape, num_envs, blocks, base_length, 
     starts, left = check_counter_sequences(rows, num_envs, sum(blocks), *shape, gamma, scale, base_length, spread)
     assert builder.open_rows == left
     np.testing.assert_array_equal(rows["log_prob"], 2 * rows["action"][:, :, 0])
-    assert ((rows["action"][:, :, 0] != 0) == rows["mask"]).all()
+    assert ((rows["action"][:, :, 0] != 0) == rows["valid"]).all()
     # The state is that of the first real step: who it is, and how many steps it had taken.
     assert rows["state"].tolist() == [[tag, begun + first] for tag, begun, first in starts]
 
@@ -81,7 +81,7 @@ def test_every_step_is_learned_from_once_beside_the_overlap(shape, num_steps, bu
     blocks = [burst] * -(-num_steps // burst)
     rows = joined(collect(builder, blocks, 1, {"base_length": 5, "spread": 9}))
     learned, before = [], None
-    for obs, action, mask in zip(rows["obs"], rows["action"], rows["mask"], strict=True):
+    for obs, action, mask in zip(rows["obs"], rows["action"], rows["valid"], strict=True):
         part, real = slice(burn_in, None), mask[burn_in:]
         follows = before is not None and before[0][0, 1] == obs[part][0, 1]
         shared = overlap if follows else 0
@@ -104,7 +104,7 @@ def test_a_worked_example():
     builder = SequenceBuilder(3, 2, 1, 0.5)
     (rows,) = collect(builder, [7], 1, {"base_length": 5, "spread": 1})
     assert rows["reward"].tolist() == [[0, 0, 1, 2, 3], [1, 2, 3, 4, 5]]
-    assert rows["mask"].tolist() == [[False, False, True, True, True], [True] * 5]
+    assert rows["valid"].tolist() == [[False, False, True, True, True], [True] * 5]
     assert rows["discount"].tolist() == [[0, 0, 0.5, 0.5, 0.5], [0.5, 0.5, 0.5, 0.5, 0.0]]
     assert rows["state"].tolist() == [[0, 0], [0, 0]]
     assert builder.open_rows == 2
@@ -151,7 +151,6 @@ def test_sequences_end_before_a_step_that_an_environment_could_not_take(shape, n
                 mine.append({name: column[env : env + 1].copy() for name, column in step.items()})
         taken.append(builder.take())
     rows, open_rows = joined(taken), 0
-    assert "valid" not in rows
     for env, mine in enumerate(steps):
         alone = SequenceBuilder(*shape, 0.9)
         for step, following in zip(mine, [*mine[1:], None], strict=True):
@@ -163,7 +162,7 @@ def test_sequences_end_before_a_step_that_an_environment_could_not_take(shape, n
             assert not own.any()
             continue
         open_rows += alone.open_rows
-        is_filled = expected["mask"][:, -1:]  # such a row was complete before the environment failed
+        is_filled = expected["valid"][:, -1:]  # such a row was complete before the environment failed
         expected["truncated"] = expected.pop("was") | (expected["truncated"] & ~is_filled)
         for name, column in expected.items():
             np.testing.assert_array_equal(rows[name][own], column, err_msg=name)

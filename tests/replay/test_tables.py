@@ -135,7 +135,7 @@ def test_a_bad_priority_of_a_worker_counts_as_zero_and_is_counted():
 def sequence_rows(first, mask):
     """Rows of which each step tells the row's number."""
     ids = np.arange(first, first + len(mask))
-    return {"id": np.broadcast_to(ids[:, None], mask.shape), "mask": mask}
+    return {"id": np.broadcast_to(ids[:, None], mask.shape), "valid": mask}
 
 
 def some_masks(rng, count):
@@ -155,7 +155,7 @@ def test_sequences_count_transitions_and_mix_priorities_by_their_own_masks():
     drawn = table.sample(5, 8, 0)
     ids = drawn.columns["id"][:, :, 0]
     assert np.array_equal(drawn.row_ids, ids)
-    assert np.array_equal(drawn.columns["mask"], masks[ids])
+    assert np.array_equal(drawn.columns["valid"], masks[ids])
     assert set(np.unique(ids)) <= set(range(10, 30))
     table.insert(sequence_rows(30, masks[:5]), np.zeros(5, np.int64))  # in the slots of rows 10 ... 14
     errors = rng.uniform(0, 9, (5, 8, 4)).astype(np.float32)

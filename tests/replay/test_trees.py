@@ -16,7 +16,7 @@ from replays import CONFIGS
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.make import read_spec
 from drl_cli.envs.stepping.batch import EnvBatch
-from drl_cli.replay.builders import NStepBuilder, RatedBuilder, RolloutBuilder
+from drl_cli.replay.builders import NStepBuilder, PriorityBuilder, RolloutBuilder
 from drl_cli.replay.frame_builder import FrameBuilder
 from drl_cli.replay.frame_table import FrameTable, frame_bytes, reference_schema
 from drl_cli.replay.frames import make_codec, make_stackings
@@ -130,9 +130,9 @@ def test_sequences(framed):
         builder = FrameBuilder(builder, stackings, make_codec("lz4"), 0, 0, 6)
         table = FrameTable(table, stackings, make_codec("lz4"))
     rows = make_rows(spec, builder, table, 100, 9)
-    check_counter_sequences(check_tree(rows, rows["mask"]), 3, 99, 4, 2, 1)
+    check_counter_sequences(check_tree(rows, rows["valid"]), 3, 99, 4, 2, 1)
     for path in leaves(spec.obs):
-        assert not rows[f"obs.{path}"][~rows["mask"]].any()
+        assert not rows[f"obs.{path}"][~rows["valid"]].any()
 
 
 SPECS = image_spec(-1, 3), image_spec(0, 2, (5, 4)), image_spec(-1, 1, (2, 2))
@@ -183,7 +183,7 @@ def test_several_images_are_as_those_of_a_plain_table(n_step, num_envs, blocks, 
     other = make_codec("lz4" if compress == "none" else "none")
     steps, plain_builder = (
         Steps(num_envs, np.random.default_rng(seed), greys),
-        RatedBuilder(NStepBuilder(n_step, 0.9), rate),
+        PriorityBuilder(NStepBuilder(n_step, 0.9), rate),
     )
 
     def make_builder():

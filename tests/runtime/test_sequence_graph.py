@@ -51,7 +51,7 @@ def tables(graph):
 
 def expected_priorities(table):
     rows, config = table.store.take(np.arange(len(table))), table.config
-    priorities = mix(rows["reward"][:, config.burn_in :], rows["mask"][:, config.burn_in :], config.eta)
+    priorities = mix(rows["reward"][:, config.burn_in :], rows["valid"][:, config.burn_in :], config.eta)
     return (priorities + config.eps) ** config.alpha
 
 
@@ -63,10 +63,10 @@ def test_transitions_are_counted_and_sequences_are_whole(run_recall, mode, proxi
     open_rows = sum(worker.builder.open_rows for worker in workers(graph))
     assert progress.env_steps == sum(worker.env_steps for worker in workers(graph)) >= 512
     assert progress.inserts == graph.limiter.landed == table.inserts == progress.env_steps - open_rows
-    assert len(table) == len(rows["mask"]) < progress.inserts
+    assert len(table) == len(rows["valid"]) < progress.inserts
     assert table.stats()["beta"] == 1.0
     left = 0
-    first = rows["obs"][np.arange(len(table)), rows["mask"].argmax(1), 0]
+    first = rows["obs"][np.arange(len(table)), rows["valid"].argmax(1), 0]
     for worker in workers(graph):
         mine = np.isin(first, worker.envs.obs[:, 0])
         own = {name: column[mine] for name, column in rows.items()}

@@ -59,7 +59,7 @@ def test_every_part_arrives(run_graph, mode, replay):
     assert isinstance(table, FrameTable) == (replay != "on-policy")
     rows = table.store.contents() if replay == "on-policy" else table.contents()  # what was served, too
     if replay == "sequences":
-        sequences = check_tree(rows, rows["mask"])
+        sequences = check_tree(rows, rows["valid"])
         if mode != "async":  # there one worker may have taken more steps than the other
             check_counter_sequences(sequences, 8, graph.progress.env_steps // 8, 4, 4, 1)
     elif replay == "on-policy":

@@ -44,11 +44,11 @@ def check_counter_sequences(
     Returns for each row its environment, the steps that this had taken before the episode, and the number of the row's
     first real step in it; and how many of the `num_steps` steps of the environments are in no row yet, over all.
     """
-    tags, starts = np.unique(rows["obs"][rows["mask"]][:, 0]), [None] * len(rows["mask"])
+    tags, starts = np.unique(rows["obs"][rows["valid"]][:, 0]), [None] * len(rows["valid"])
     expected, covered = _counter_sequences(num_steps, seq_len, overlap, base_length, spread)
     assert len(tags) == (num_envs if expected else 0)
     for tag in tags:
-        mine = [i for i, real in enumerate(rows["mask"]) if rows["obs"][i, real][0, 0] == tag]
+        mine = [i for i, real in enumerate(rows["valid"]) if rows["obs"][i, real][0, 0] == tag]
         assert len(mine) == len(expected)
         for i, (episode, start, length, begun) in zip(mine, expected, strict=True):
             count = start - burn_in + np.arange(burn_in + seq_len)
@@ -56,7 +56,7 @@ def check_counter_sequences(
             row = {name: column[i] for name, column in rows.items()}
             here = np.stack([np.full_like(count, tag), np.full_like(count, episode), count], 1)
             is_last = count == length - 1
-            np.testing.assert_array_equal(row["mask"], real)
+            np.testing.assert_array_equal(row["valid"], real)
             np.testing.assert_array_equal(row["obs"], here * real[:, None])
             np.testing.assert_array_equal(row["next_obs"], (here + np.array([0, 0, 1])) * real[:, None])
             np.testing.assert_array_equal(row["reward"], np.float32(scale) * (count + 1) * real)

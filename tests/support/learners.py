@@ -11,7 +11,7 @@ from drl_cli.algos.lookup import algorithms, load_algorithm
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.group import Context
 from drl_cli.settings.settings import convert
-from drl_cli.types import ActionSpec, Column, EnvSpec, Last
+from drl_cli.types import ActionSpec, Column, EnvSpec, PreviousStep
 
 CPU = Context(torch.device("cpu"))
 ACTIONS = {
@@ -68,7 +68,7 @@ class Learner:
     def rollout(self, algorithm, seed=0, envs=3, steps=10):
         """Rows `[envs * steps]`, environment by environment, made by the algorithm's own policy."""
         rng, policy = np.random.default_rng(seed), self.policy(algorithm, seed)
-        last, rows, obs = Last.none(self.spec, envs), [], self.obs(envs, rng)
+        last, rows, obs = PreviousStep.none(self.spec, envs), [], self.obs(envs, rng)
         for t in range(steps):
             columns = policy.act(obs, last)
             ended, next_obs = rng.random(envs) < 0.2, self.obs(envs, rng)
@@ -76,7 +76,7 @@ class Learner:
             columns |= {"obs": obs, "next_obs": next_obs, "reward": reward, "terminated": ended}
             columns |= {"discount": np.where(ended, 0, 0.9).astype(np.float32), "truncated": np.zeros_like(ended)}
             rows.append(columns | {"cut": ended | (t == steps - 1)})
-            last = Last.of(columns["action"], reward, list(np.nonzero(ended)[0]))
+            last = PreviousStep.of(columns["action"], reward, list(np.nonzero(ended)[0]))
             obs = self._begun(next_obs, ended, rng)
         return stacked(rows)
 
@@ -101,12 +101,12 @@ class Learner:
         batch = mapped(batch, lambda x: x * mask.view(size, LENGTH, *[1] * (x.ndim - 2)).to(x.dtype))
         state = torch.randn(size, algorithm.encoder.memory.state_size, generator=torch.Generator().manual_seed(seed))
         state[:2] = 0.0
-        return batch | {"mask": mask, "state": state / 2}
+        return batch | {"valid": mask, "state": state / 2}
 
     def _row(self, algorithm, seed, rows):
         rng, policy = np.random.default_rng(seed), self.policy(algorithm, seed)
         obs = self.obs(rows, rng)
-        columns = policy.random(obs, Last.none(self.spec, rows))
+        columns = policy.random(obs, PreviousStep.none(self.spec, rows))
         ended = rng.random(rows) < 0.2
         reward = 2 * rng.standard_normal(rows).astype(np.float32)
         columns = {"action": columns["action"], "obs": obs, "next_obs": self.obs(rows, rng), "reward": reward}

@@ -74,8 +74,8 @@ class Source:
             "terminated": self.rng.random(shape) < 0.5,
         }
         if self.kind == "sequences":
-            columns["mask"] = self.rng.random(shape) < 0.7
-            columns["mask"][:, -1] = True
+            columns["valid"] = self.rng.random(shape) < 0.7
+            columns["valid"][:, -1] = True
         return columns, versions
 
 
@@ -86,7 +86,7 @@ def call(table, block, rng):
         return []
     drawn = table.sample(2, 4, int(block[1].max(initial=0)))
     if drawn.row_ids is not None:
-        steps = (LENGTH - 1,) if "mask" in drawn.columns else ()
+        steps = (LENGTH - 1,) if "valid" in drawn.columns else ()
         for numbers in (drawn.row_ids, drawn.row_ids - 20):
             table.update_priorities(np.maximum(numbers, 0), rng.random((*drawn.row_ids.shape, *steps)))
     numbers = [] if drawn.row_ids is None else [drawn.row_ids]

@@ -57,9 +57,9 @@ def episodes(obs, next_obs):
 
 def steps(rows):
     """Obs and next_obs `[N, ...]` of the rows' real steps."""
-    if "mask" not in rows:
+    if "valid" not in rows:
         return rows["obs"], rows["next_obs"]
-    return rows["obs"][rows["mask"]], rows["next_obs"][rows["mask"]]
+    return rows["obs"][rows["valid"]], rows["next_obs"][rows["valid"]]
 
 
 def check_states(encoder, rows, least):
@@ -71,7 +71,7 @@ def check_states(encoder, rows, least):
     for episode in found:
         for obs, state, out in zip(episode, *unrolled(encoder, episode), strict=True):
             states[obs.tobytes()], outs[obs.tobytes()] = state, out
-    first = rows["mask"].argmax(1) if "mask" in rows else None
+    first = rows["valid"].argmax(1) if "valid" in rows else None
     obs = rows["obs"] if first is None else rows["obs"][np.arange(len(first)), first]
     expected = np.stack([states[one.tobytes()] for one in obs])
     np.testing.assert_allclose(rows["state"], expected, rtol=1e-5, atol=1e-6)

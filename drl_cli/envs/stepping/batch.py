@@ -205,7 +205,7 @@ class EnvBatch(Finished):
     ) -> tuple[Step, dict[int, EnvFault]]:
         """One step of every environment that has not missed it, and what went wrong in which. Any: an action."""
         size = len(self.envs)
-        plain = next_parts[""] if self.envs[0].read.is_plain else None
+        plain = next_parts[""] if self.envs[0].read.is_single_box else None
         shape = None if plain is None else plain.shape[1:]
         rewards, terminated, truncated = [0.0] * size, [False] * size, [False] * size
         infos = self._infos

@@ -11,7 +11,7 @@ from drl_cli.envs.make import Env
 from drl_cli.envs.stepping.episode_info import numbers
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.roles.normalization import make_policy
-from drl_cli.types import Array, EnvSpec, Last, leaves
+from drl_cli.types import Array, EnvSpec, PreviousStep, leaves
 from drl_cli.utils.outside import import_object
 
 
@@ -105,7 +105,7 @@ class Evaluator:
         obs = parts.get("", parts)
         returns, lengths = np.zeros(len(self.envs)), np.zeros(len(self.envs), np.int64)
         running = np.arange(len(self.envs))
-        last, rewards = Last.none(self.spec, len(self.envs)), np.zeros(len(self.envs), np.float32)
+        last, rewards = PreviousStep.none(self.spec, len(self.envs)), np.zeros(len(self.envs), np.float32)
         infos: list[Mapping[str, float]] = [{} for _ in self.envs]
         watch()
         for _ in range(self.max_steps):
@@ -123,7 +123,7 @@ class Evaluator:
                     still[k], infos[i] = False, numbers(info)
             watch()
             running = running[still]
-            last = Last.of(chosen, rewards, ())
+            last = PreviousStep.of(chosen, rewards, ())
             if len(running) == 0:
                 break
         return Score(returns, lengths, len(running), tuple(infos))

@@ -13,7 +13,7 @@ import numpy as np
 from drl_cli.algos.base import Policy
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.runtime.config import Config
-from drl_cli.types import Array, Columns, EnvSpec, Last, Obs, State, column_name, flat_columns, leaves, tree
+from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, State, column_name, flat_columns, leaves, tree
 from drl_cli.utils.moments import RunningMoments
 
 if TYPE_CHECKING:
@@ -46,11 +46,11 @@ class Layout:
 
     def moments(self, columns: Columns) -> RunningMoments:
         """Of the rows of a block: `obs` (each `next_obs` is another row's, so it adds nothing) and `reward`."""
-        is_real = columns.get("mask", slice(None))  # sequences are padded
+        valid = columns.get("valid", slice(None))  # without the padding of sequences
         names = [column_name("obs", path) for path in self.obs]
-        parts = [columns[name][is_real].reshape(-1, size) for name, size in zip(names, self.sizes, strict=True)]
+        parts = [columns[name][valid].reshape(-1, size) for name, size in zip(names, self.sizes, strict=True)]
         if self.reward:
-            parts.append(columns["reward"][is_real].reshape(-1, 1))
+            parts.append(columns["reward"][valid].reshape(-1, 1))
         return RunningMoments.of(np.concatenate(parts, -1).astype(np.float64))
 
 
@@ -136,10 +136,10 @@ class NormalizedPolicy(Policy):
     def explore(self, values: Mapping[str, Any]) -> None:
         self.policy.explore(values)
 
-    def act(self, obs: Obs, last: Last | None = None) -> Columns:
+    def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
         return self.policy.act(self._normalized(obs), last)
 
-    def random(self, obs: Obs, last: Last | None = None) -> Columns:
+    def random(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
         return self.policy.random(self._normalized(obs), last)
 
     def priorities(self, rows: Columns) -> Array:
@@ -147,7 +147,7 @@ class NormalizedPolicy(Policy):
         reward = rows["reward"] / np.float32(self.statistics.reward) if self.layout.reward else rows["reward"]
         return self.policy.priorities({**rows, **normal, "reward": reward})
 
-    def greedy(self, obs: Obs, last: Last | None = None) -> Array:
+    def greedy(self, obs: Obs, last: PreviousStep | None = None) -> Array:
         return self.policy.greedy(self._normalized(obs), last)
 
     def state(self) -> State:

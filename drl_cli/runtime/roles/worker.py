@@ -12,7 +12,7 @@ from drl_cli.envs.hang import hang_limit
 from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.envs.stepping.envpool_batch import EnvPoolBatch
 from drl_cli.errors import EnvironmentFailed
-from drl_cli.replay.builders import Builder, NStepBuilder, RatedBuilder, RolloutBuilder
+from drl_cli.replay.builders import Builder, NStepBuilder, PriorityBuilder, RolloutBuilder
 from drl_cli.replay.config import SequencesConfig, UniformConfig
 from drl_cli.replay.frame_builder import FrameBuilder
 from drl_cli.replay.frames import make_codec
@@ -27,7 +27,7 @@ from drl_cli.types import (
     Column,
     Columns,
     EnvSpec,
-    Last,
+    PreviousStep,
     Schema,
     State,
     flat_columns,
@@ -64,7 +64,7 @@ class Worker:
             raise EnvironmentFailed(f"worker {index} {error}") from error
         except Exception as error:
             raise EnvironmentFailed(f"worker {index}: {type(error).__name__}: {error}") from error
-        self.last = Last.none(spec, config.worker.envs)
+        self.last = PreviousStep.none(spec, config.worker.envs)
         self.source = sources(index, config.worker.envs)
         self.params_header: LoadParams | None = None
         self.held: LoadParams | None = None
@@ -143,7 +143,7 @@ class Worker:
         if (most := self.config.env.reward_clip) is not None:
             taken = {**taken, "reward": step.reward.clip(-most, most)}
         self.builder.append({**flat_columns("obs", obs), **columns, **taken, "source": self.source})
-        self.last = Last.of(columns["action"], step.reward, self.envs.begun)
+        self.last = PreviousStep.of(columns["action"], step.reward, self.envs.begun)
         return int(np.count_nonzero(step.valid))
 
     def state(self) -> State:
@@ -171,7 +171,7 @@ class Worker:
             self.policy.load(self.params)
         self.policy.load_state(within(state, "policy"))
         self.builder.load_state(within(state, "builder"))
-        self.last = Last(**within(state, "last"))
+        self.last = PreviousStep(**within(state, "last"))
         set_globals_state(within(state, "globals"))
 
     def close(self) -> None:
@@ -199,7 +199,7 @@ def make_builder(config: Config, spec: EnvSpec, policy: Policy, index: int, inca
     stackings, given = config.stackings(spec), rate if config.worker_priorities else None
     if stackings and isinstance(replay, UniformConfig):
         return FrameBuilder(builder, stackings, make_codec(replay.compress), index, incarnation, open_steps, given)
-    return RatedBuilder(builder, given) if given else builder
+    return PriorityBuilder(builder, given) if given else builder
 
 
 def row_schema(config: Config, spec: EnvSpec) -> Schema:

@@ -66,7 +66,7 @@ def test_statistics_are_those_of_numpy():
 def test_padded_steps_of_sequences_do_not_count():
     columns = {"obs": rows(12)["obs"].reshape(4, 3, 3, 2), "reward": rows(12)["reward"].reshape(4, 3)}
     mask = np.array([[1, 1, 0], [1, 1, 1], [0, 1, 1], [0, 0, 1]], bool)
-    ours = LAYOUT.moments(columns | {"mask": mask})
+    ours = LAYOUT.moments(columns | {"valid": mask})
     assert ours.count == 8
     np.testing.assert_allclose(ours.mean[:-1], columns["obs"][mask].astype(float).mean(0).ravel())
 

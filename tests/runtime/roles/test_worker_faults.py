@@ -49,9 +49,9 @@ def test_rows_are_exact_and_those_of_other_environments_as_without_it(tmp_path, 
     worker, headers, blocks = collect(*faulty(fault, tmp_path / "once"), *overrides)
     _, _, expected = collect(COUNTER, *overrides)
     rows, expected = joined(blocks), joined(expected)
-    source = rows["source"] if "mask" not in rows else rows["source"].max(1)
+    source = rows["source"] if "valid" not in rows else rows["source"].max(1)
     others = source > 0
-    expected_others = (expected["source"] if "mask" not in expected else expected["source"].max(1)) > 0
+    expected_others = (expected["source"] if "valid" not in expected else expected["source"].max(1)) > 0
     for name, column in expected.items():
         np.testing.assert_array_equal(rows[name][others], column[expected_others], err_msg=name)
 
@@ -82,7 +82,7 @@ def test_rows_are_exact_and_those_of_other_environments_as_without_it(tmp_path, 
 def check_sequences(rows, tag, lived, num_steps):
     """Each row is one episode's consecutive steps; each step of the environment that failed is learned from."""
     learned = set()
-    for obs, mask, truncated in zip(rows["obs"], rows["mask"], rows["truncated"], strict=True):
+    for obs, mask, truncated in zip(rows["obs"], rows["valid"], rows["truncated"], strict=True):
         real = obs[mask]
         assert len(np.unique(real[:, :2], axis=0)) == 1
         assert (np.diff(real[:, 2]) == 1).all()

@@ -4,7 +4,7 @@ import pytest
 from graphs import COUNTER, TINY, make_config
 
 from drl_cli.envs.make import read_spec
-from drl_cli.replay.builders import NStepBuilder, RatedBuilder, RolloutBuilder
+from drl_cli.replay.builders import NStepBuilder, PriorityBuilder, RolloutBuilder
 from drl_cli.replay.frame_builder import FrameBuilder
 from drl_cli.replay.sequences import SequenceBuilder
 from drl_cli.runtime.messages import LoadParams
@@ -34,7 +34,7 @@ def test_frames_are_kept_for_as_many_steps_as_rows_may_be_open(overrides, kind, 
     assert type(builder.builder) is kind
     assert builder._open.maxlen == open_steps
     assert builder._next_id == (3 + 1 << 16 | 7) << 32  # no other worker's, and none of its earlier lives
-    assert builder.rate is None
+    assert builder.prioritize is None
     assert builder.codec.name == "none"
 
 
@@ -61,8 +61,8 @@ def test_rows_are_made_by_the_configs_numbers():
 def test_rows_are_rated_where_the_worker_gives_priorities(env):
     builder, config = built(env, "algo=dqn", "replay=prioritized", "replay.initial_priority=worker")
     assert config.worker_priorities
-    assert type(builder) is (FrameBuilder if "Frames" in env else RatedBuilder)
-    assert builder.rate({"b": 1, "a": 2}) == ("rated", ["a", "b"])
+    assert type(builder) is (FrameBuilder if "Frames" in env else PriorityBuilder)
+    assert builder.prioritize({"b": 1, "a": 2}) == ("rated", ["a", "b"])
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ class Policy(base.Policy):
         raise NotImplementedError
 
     def priorities(self, rows):
-        return np.where(rows["mask"], rows["reward"], np.nan)[:, rows["mask"].shape[1] // 2 :]
+        return np.where(rows["valid"], rows["reward"], np.nan)[:, rows["valid"].shape[1] // 2 :]
 
     def greedy(self, obs, last=None):
         return np.zeros((len(obs), self.size), np.float32)
@@ -75,12 +75,12 @@ class Algorithm(base.Algorithm):
         self.optimizer, self.errors = Optimizer(self.params, {"updates": 1.0}, context), []
 
     def update(self, batch, counts):
-        mask, state, error = batch["mask"].unsqueeze(-1), batch["state"], torch.zeros(())
+        mask, state, error = batch["valid"].unsqueeze(-1), batch["state"], torch.zeros(())
         for t in range(mask.shape[1]):
             state = torch.where(mask[:, t], state / 2 + batch["obs"][:, t, 1:], state)
             error = torch.maximum(error, (mask[:, t] * (state - batch["seen"][:, t])).abs().max())
         self.params.grad.fill_(-1.0)
         self.optimizer.step(error)
         self.errors.append(float(error))
-        priorities = torch.where(batch["mask"], batch["reward"], torch.nan)[:, mask.shape[1] // 2 :]
+        priorities = torch.where(batch["valid"], batch["reward"], torch.nan)[:, mask.shape[1] // 2 :]
         return Update({"state_error": error}, priorities)
