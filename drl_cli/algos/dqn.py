@@ -174,7 +174,7 @@ class Algorithm(NetworkAlgorithm):
         if "weight" in rows:
             loss, slope = rows["weight"] * loss, (rows["weight"] * slope.t()).t()
         d_out = self.to_action(out, action, slope / slope.shape[0])
-        learns = not self.encoder.is_plain
+        learns = self.encoder.is_trainable
         d_obs = self.online.backward(trace, d_out, to_inputs=learns)
         metrics = {"q_loss": loss.mean(), "q_mean": self.expected(self.distribution(q)).mean()}
         return metrics, error_size, d_obs if learns else None

@@ -48,7 +48,7 @@ class NetworkAlgorithm(Algorithm):
         self.target_encoder = self.encoder
         self.no_grad = torch.no_grad()  # one for all updates: making it costs as much as a small product
         self.setup(config, spec)
-        if self.encoder.is_plain:  # else its modules are compiled, and this would be cut to pieces by autograd
+        if not self.encoder.is_trainable:  # else its modules are compiled, and this would be cut to pieces by autograd
             self.gradients = context.compiled(self.gradients)  # type: ignore[method-assign]
 
     @abstractmethod
@@ -131,7 +131,7 @@ class NetworkAlgorithm(Algorithm):
 
     def see_target(self, batch: Batch, view: View) -> View:
         """What the target encoder sees in a batch, given the view by the encoder itself."""
-        return view if self.encoder.is_plain else self.target_encoder(batch, self.context.burn_in, learns=False)
+        return self.target_encoder(batch, self.context.burn_in, learns=False) if self.encoder.is_trainable else view
 
     def step(self, view: View | None, d_obs: "torch.Tensor | None", *losses: "torch.Tensor") -> None:
         """Change the parameters by the gradients that are written, and by what the view's encoder makes of `d_obs`.

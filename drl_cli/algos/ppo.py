@@ -159,7 +159,7 @@ class Algorithm(NetworkAlgorithm):
 
     def _step(self, minibatch: dict[str, Any]) -> "dict[str, torch.Tensor]":  # Any: as in Batch
         """One gradient update from a minibatch `[M, ...]`; no metrics where it was left out."""
-        view, rows = (None, minibatch) if self.encoder.is_plain else self.see(minibatch)
+        view, rows = self.see(minibatch) if self.encoder.is_trainable else (None, minibatch)
         rows["drop"] = self.masks(self.critic, rows["target"], is_mine=rows.pop("is_mine", None))
         metrics, d_obs = self.gradients(rows)
         try:
@@ -171,7 +171,7 @@ class Algorithm(NetworkAlgorithm):
     def gradients(self, rows: Batch) -> "tuple[dict[str, torch.Tensor], torch.Tensor | None]":
         """Write the gradients of both losses; returns metrics and, where the encoder learns, their gradient for obs."""
         config, num = self.config, len(rows["obs"])
-        learns, share = not self.encoder.is_plain, rows.get("valid_weight")
+        learns, share = self.encoder.is_trainable, rows.get("valid_weight")
         advantage = rows["advantage"] if share is None else share * rows["advantage"]
 
         # Actor: the clipped surrogate, less the entropy.

@@ -7,7 +7,7 @@ import numpy as np
 
 from drl_cli.algos.base import Batch
 from drl_cli.networks.encoder import Encoder, action_mask
-from drl_cli.optim.group import Group
+from drl_cli.optim.group import ProcessGroup
 from drl_cli.types import Array
 from drl_cli.utils.lazy import torch
 
@@ -34,13 +34,13 @@ class Rollout:
     which begins with the state that the policy had there.
     """
 
-    def __init__(self, batch: Batch, encoder: Encoder, config: RolloutConfig, group: Group) -> None:
+    def __init__(self, batch: Batch, encoder: Encoder, config: RolloutConfig, group: ProcessGroup) -> None:
         self.encoder, self.config, self.group = encoder, config, group
-        names = ("action", "log_prob") if encoder.is_plain else ("action", "log_prob", "obs", "next_obs")
+        names = ("action", "log_prob", "obs", "next_obs") if encoder.is_trainable else ("action", "log_prob")
         self.rows: dict[str, Any] = {name: batch[name] for name in names}  # Any: as in Batch
         if (mask := action_mask(batch["obs"])) is not None:
             self.rows["action_mask"] = mask
-        if encoder.is_plain:
+        if not encoder.is_trainable:
             self.rows["obs"], self._next = encoder.features(batch["obs"]), batch["next_obs"]
         self.num = len(batch["reward"])
         if encoder.memory is not None:
@@ -50,7 +50,7 @@ class Rollout:
 
     def features(self) -> "tuple[torch.Tensor, torch.Tensor]":
         """Of all rows' obs and next_obs, `[N, F]` each, by the encoder as it is now."""
-        if self.encoder.is_plain:
+        if not self.encoder.is_trainable:
             return self.rows["obs"], self.encoder.features(self._next)
         if self.encoder.memory is None:
             pieces = torch.split(torch.arange(self.num, device=self.rows["action"].device), PIECE)
@@ -73,7 +73,7 @@ class Rollout:
             yield from self._shared(torch.split(torch.randperm(self.num * ranks, generator=generator), size))
         else:
             order = torch.randperm(self.num, generator=generator).to(self.rows["action"].device)
-            if self.encoder.is_plain:  # all at once: rows are small
+            if not self.encoder.is_trainable:  # all at once: rows are small
                 parts = {name: torch.split(column[order], size) for name, column in self.rows.items()}
                 yield from (dict(zip(parts, part, strict=True)) for part in zip(*parts.values(), strict=True))
             else:

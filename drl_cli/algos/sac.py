@@ -91,7 +91,7 @@ class Algorithm(SoftActorCritic):
         # Actor, reparametrised: the gradient of min Q comes back through the action, the entropy's directly.
         actor_loss, d_q_pi, d_log_prob = soft_policy_loss(q_pi, log_prob, alpha, valid_weight)
         d_values = torch.cat([d_q, d_q_pi], -1).unsqueeze(-1)
-        if self.encoder.is_plain:
+        if not self.encoder.is_trainable:
             d_obs = None
             d_action = self.critic.backward(critic_trace, d_values, to_weights=num, first=obs.shape[1])
         else:

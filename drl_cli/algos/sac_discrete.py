@@ -59,7 +59,7 @@ class Algorithm(SoftActorCritic):
         q = values.gather(-1, action).squeeze(-1)
         critic_loss, d_q = ensemble_mse(q, target, rows.get("weight"))
         d_values = torch.zeros_like(values).scatter_(-1, action, d_q.unsqueeze(-1))
-        learns = not self.encoder.is_plain
+        learns = self.encoder.is_trainable
         d_obs = self.critic.backward(critic_trace, d_values, to_inputs=learns)
 
         actor_loss, d_logits, entropy = expected_soft_policy_loss(log_probs, values.min(0).values, alpha, valid_weight)

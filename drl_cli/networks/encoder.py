@@ -41,7 +41,7 @@ class Encoder:
         self.size: int = width if self.memory is None else self.memory.size
         modules = {"torso": self.torso, "memory": self.memory}
         self.parts = {name: module for name, module in modules.items() if module is not None}
-        self.is_plain = not self.parts
+        self.is_trainable = bool(self.parts)
         """Whether it only flattens, and so has nothing to learn."""
 
     def target(self, params: Params) -> "Encoder":
@@ -54,7 +54,7 @@ class Encoder:
     def __call__(self, batch: Batch, burn_in: int = 0, learns: bool = True) -> "View":
         """What it sees in a batch `[B, ...]`, or in sequences `[B, burn_in + T, ...]`, which have a column `valid`."""
         if "valid" not in batch:
-            return Flat(self, batch) if self.is_plain else Rows(self, batch, learns)
+            return Rows(self, batch, learns) if self.is_trainable else Flat(self, batch)
         if self.memory is None:
             return Rows(self, flat_steps(batch, burn_in), learns)
         return Unrolled(self, self.memory, batch, burn_in, learns)
@@ -98,7 +98,7 @@ class Rows(View):
     def __init__(self, encoder: Encoder, batch: Batch, learns: bool) -> None:
         self.encoder, self.batch = encoder, batch
         self._out: torch.Tensor | None = None
-        if learns and not encoder.is_plain:
+        if learns and encoder.is_trainable:
             with torch.enable_grad():
                 self._out = encoder.features(batch["obs"])
 

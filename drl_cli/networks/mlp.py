@@ -68,7 +68,7 @@ def activate_numpy(x: Array, activation: str) -> Array:
 
 
 @dataclass(slots=True)
-class Trace:
+class ForwardPass:
     """What `MLP.backward` needs of a forward pass, for each network.
 
     The input of every layer; of every hidden layer, with layer norm, what was normalised, its mean and its 1 / standard
@@ -136,12 +136,12 @@ class MLP:
         parts = torch.split(factors, [self.ensemble * width for width in self._widths()], 1)
         return [part.view(len(part), self.ensemble, -1).transpose(0, 1) for part in parts]
 
-    def forward(self, x: "torch.Tensor", masks: "Sequence[torch.Tensor]" = ()) -> "tuple[torch.Tensor, Trace]":
+    def forward(self, x: "torch.Tensor", masks: "Sequence[torch.Tensor]" = ()) -> "tuple[torch.Tensor, ForwardPass]":
         """`[B, in] -> [N, B, out]`, to be called under torch.no_grad; the trace is for `backward`.
 
         With `masks` the outputs of hidden layers are multiplied by them: dropout (Srivastava et al. 2014).
         """
-        outputs, trace, step = [], Trace([], [], [], masks), self.step
+        outputs, trace, step = [], ForwardPass([], [], [], masks), self.step
         for network, params in enumerate(self.networks):
             h, last = x, len(params) - 2
             inputs: list[torch.Tensor] = []
@@ -166,7 +166,7 @@ class MLP:
 
     def backward(
         self,
-        trace: Trace,
+        trace: ForwardPass,
         d_out: "torch.Tensor",
         to_weights: int | None = None,
         first: int = 0,

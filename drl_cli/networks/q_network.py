@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.networks.mlp import MLP, Shapes, Trace, mlp_numpy, mlp_shapes
+from drl_cli.networks.mlp import MLP, ForwardPass, Shapes, mlp_numpy, mlp_shapes
 from drl_cli.optim.params import Part, Refused
 from drl_cli.types import Array
 from drl_cli.utils.lazy import torch
@@ -139,12 +139,12 @@ class QNetwork:
         fill_noise(self.noise_views, normals)
         torch.addcmul(self.mean.flat, self.sigma.flat, self.noise, out=self.mlp.flat)
 
-    def forward(self, x: "torch.Tensor", masks: "Sequence[torch.Tensor]" = ()) -> "tuple[torch.Tensor, Trace]":
+    def forward(self, x: "torch.Tensor", masks: "Sequence[torch.Tensor]" = ()) -> "tuple[torch.Tensor, ForwardPass]":
         """`[N, features] -> [N, actions * atoms]`, with the weights as they are drawn; the trace is for `backward`."""
         out, trace = self.mlp.forward(x, masks)
         return (self.shape.joined(out[0]) if self.shape.dueling else out[0]), trace
 
-    def backward(self, trace: Trace, d_out: "torch.Tensor", to_inputs: bool = False) -> "torch.Tensor":
+    def backward(self, trace: ForwardPass, d_out: "torch.Tensor", to_inputs: bool = False) -> "torch.Tensor":
         """Write d loss/d weights, given d loss/d out; returns d loss/d x `[N, features]` where it goes `to_inputs`."""
         if self.shape.dueling:
             d_out = self.shape.parted(d_out)

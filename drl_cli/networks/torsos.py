@@ -19,10 +19,10 @@ def torso_name(network: NetworkConfig, spec: EnvSpec) -> str | None:
     Raises ValueError when the torso that the config names can't take what the environment gives.
     """
     name, images = network.torso, _images(spec)
-    is_plain = isinstance(spec.obs, Column)
+    has_one_part = isinstance(spec.obs, Column)
     if name not in TORSOS:
         return name
-    if name == "multi" and is_plain:
+    if name == "multi" and has_one_part:
         raise ValueError(_misfit(network, spec, "a Dict or Tuple space", "auto"))
     if name in ("cnn", "resnet") and not images:
         raise ValueError(_misfit(network, spec, "an image", "auto or network.torso=mlp"))
@@ -30,7 +30,7 @@ def torso_name(network: NetworkConfig, spec: EnvSpec) -> str | None:
         return None
     if name == "resnet" and any(min(found.height, found.width) < IMPALA_SIDE for found in images.values()):
         raise ValueError(_misfit(network, spec, f"images of at least {IMPALA_SIDE}x{IMPALA_SIDE} pixels", "cnn"))
-    return _kind(network) if is_plain else "multi"
+    return _kind(network) if has_one_part else "multi"
 
 
 def describe(network: NetworkConfig, spec: EnvSpec) -> str:

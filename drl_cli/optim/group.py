@@ -1,4 +1,4 @@
-"""Group: the learners that go through the same updates together, each with its rows of every batch."""
+"""ProcessGroup: the learners that go through the same updates together, each with its rows of every batch."""
 
 import datetime
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ class PeerLost(Exception):
     """Another learner of the group is gone, or did not take part in time."""
 
 
-class Group:
+class ProcessGroup:
     """Learner `rank` of `size`. One of several has to `join` before its first update; one alone has nobody to ask.
 
     No member waits longer than `timeout_s` for another, then or later.
@@ -87,7 +87,7 @@ class Context:
     """
 
     device: "torch.device"
-    group: Group = field(default_factory=Group)
+    group: ProcessGroup = field(default_factory=ProcessGroup)
     skips: bool = False
     products: Products = field(default_factory=Products)
     compiles: bool = False

@@ -5,7 +5,7 @@ import dataclasses
 from drl_cli.algos.lookup import algorithms, load_algorithm
 from drl_cli.errors import RESOURCES, USER_CODE, RunError, UsageError
 from drl_cli.networks.torsos import torso_name
-from drl_cli.optim.group import Context, Group
+from drl_cli.optim.group import Context, ProcessGroup
 from drl_cli.optim.params import Refused
 from drl_cli.runtime.config import Config
 from drl_cli.types import EnvSpec
@@ -65,7 +65,7 @@ def try_algorithm(config: Config, spec: EnvSpec) -> None:
         return
     if memory != "none" and "state" not in module.Policy.extra_columns(*options):
         raise UsageError(f"network.memory={memory}: the policy of {name} has no memory; say network.memory=none")
-    context = Context(torch.device("cpu"), Group(0, config.trainer.num), optimizer=config.optimizer)
+    context = Context(torch.device("cpu"), ProcessGroup(0, config.trainer.num), optimizer=config.optimizer)
     try:
         with torch.random.fork_rng(devices=[]):
             params = module.Algorithm(*options, config.seed, context).policy_params()

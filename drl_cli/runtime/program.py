@@ -13,7 +13,7 @@ from pathlib import Path
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.errors import RoleLost
 from drl_cli.metrics.console import Console
-from drl_cli.optim.group import Context, Group
+from drl_cli.optim.group import Context, ProcessGroup
 from drl_cli.optim.products import make_products
 from drl_cli.replay.config import FifoConfig, SequencesConfig, UniformConfig
 from drl_cli.replay.frame_table import FrameTable, reference_schema
@@ -163,7 +163,7 @@ def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights:
     layout, where = normalized(config, spec), choose_device(device)
     context = Context(
         where,
-        Group(rank, config.trainer.num, config.orchestrator.stall_s),
+        ProcessGroup(rank, config.trainer.num, config.orchestrator.stall_s),
         skips=config.trainer.on_nonfinite == "skip",
         products=make_products(config.trainer.products, config.precision, where, measures=config.measures_products),
         compiles=config.trainer.compile,

@@ -8,7 +8,7 @@ import numpy as np
 from drl_cli.algos.base import Algorithm, Batch, Counts, Policy, Update
 from drl_cli.algos.lookup import AlgoModule, algorithms, load_algorithm
 from drl_cli.envs.make import read_spec
-from drl_cli.optim.group import Context, Group
+from drl_cli.optim.group import Context, ProcessGroup
 from drl_cli.replay.config import SequencesConfig
 from drl_cli.settings.compose import compose
 from drl_cli.settings.conf import option_file
@@ -48,10 +48,10 @@ class Case:
         context = context or self.context()
         return self.module.Algorithm(self.config.algo, self.config.network, self.spec, seed, context)
 
-    def context(self, group: Group | None = None, skips: bool = False) -> Context:
+    def context(self, group: ProcessGroup | None = None, skips: bool = False) -> Context:
         """Where it learns."""
         burn_in = self.sequences.burn_in if self.sequences else 0
-        return Context(torch.device("cpu"), group or Group(), skips, burn_in=burn_in)
+        return Context(torch.device("cpu"), group or ProcessGroup(), skips, burn_in=burn_in)
 
     def policy(self, seed: int = 0, algorithm: Algorithm | None = None) -> Policy:
         """As a worker makes it."""

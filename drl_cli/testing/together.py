@@ -4,11 +4,11 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from drl_cli.optim.group import Group
+from drl_cli.optim.group import ProcessGroup
 from drl_cli.utils.lazy import torch
 
 
-class Together(Group):
+class Together(ProcessGroup):
     """Learners in threads of one process, which average through memory."""
 
     def __init__(self, rank: int, members: "list[Together]") -> None:

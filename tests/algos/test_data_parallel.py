@@ -8,7 +8,7 @@ from peers import on_group, peers
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.lookup import load_algorithm
-from drl_cli.optim.group import Context, Group
+from drl_cli.optim.group import Context, ProcessGroup
 from drl_cli.types import ActionSpec, Column, EnvSpec
 
 ROWS, UPDATES = 256, 50
@@ -45,7 +45,7 @@ def learn(group, name, is_weighted):
     return state, np.stack([update.priorities.numpy() for update in updates])
 
 
-class Unheard(Group):
+class Unheard(ProcessGroup):
     """Takes its rows, but nobody's gradients."""
 
     def mean_(self, tensor):
@@ -61,7 +61,7 @@ def pair():
 @pytest.mark.parametrize("is_weighted", [False, True])
 @pytest.mark.parametrize("name", ["sac", "dqn"])
 def test_two_equal_one(pair, name, is_weighted):
-    one, priorities = learn(Group(), name, is_weighted)
+    one, priorities = learn(ProcessGroup(), name, is_weighted)
     calls = [rank.submit(on_group, learn, name, is_weighted) for rank in pair]
     (first, upper), (second, lower) = (call.result() for call in calls)
     assert first.keys() == one.keys()

@@ -10,7 +10,7 @@ from peers import on_group, peers
 
 from drl_cli.algos.base import Counts
 from drl_cli.algos.lookup import load_algorithm
-from drl_cli.optim.group import Context, Group
+from drl_cli.optim.group import Context, ProcessGroup
 from drl_cli.types import ActionSpec, Column, EnvSpec, flat_columns, gathered, random_obs
 
 BOX, DISCRETE = ActionSpec("box", 2, "Box(2,)"), ActionSpec("discrete", 3, "Discrete(3)")
@@ -94,7 +94,7 @@ def learn(group, name):
     return state, None if priorities[0] is None else np.stack([one.numpy() for one in priorities])
 
 
-class Unheard(Group):
+class Unheard(ProcessGroup):
     """Takes its rows, but nobody's gradients."""
 
     def mean_(self, tensor):
@@ -109,7 +109,7 @@ def pair():
 
 @pytest.mark.parametrize("name", CASES)
 def test_two_equal_one(pair, name):
-    one, priorities = learn(Group(), name)
+    one, priorities = learn(ProcessGroup(), name)
     (first, upper), (second, lower) = (call.result() for call in [rank.submit(on_group, learn, name) for rank in pair])
     assert first.keys() == one.keys()
     for key in one:

@@ -9,7 +9,7 @@ from learners import CASES, CPU, LOOKS, VECTOR, Learner
 
 from drl_cli.algos.base import Counts
 from drl_cli.networks.mlp import mlp_shapes
-from drl_cli.optim.group import Context, Group
+from drl_cli.optim.group import Context, ProcessGroup
 from drl_cli.optim.optimizer import NotFinite
 from drl_cli.optim.params import Params
 
@@ -142,14 +142,14 @@ def test_updates_are_made_without_autograd():
     assert torch.is_grad_enabled()
 
 
-class Halves(Group):
+class Halves(ProcessGroup):
     """One of two, whose mean with the other is half of its own."""
 
     def mean_(self, tensor):
         tensor.div_(2)
 
 
-@pytest.mark.parametrize(("group", "share"), [(Group(), 1.0), (Halves(0, 2), 2.0)])
+@pytest.mark.parametrize(("group", "share"), [(ProcessGroup(), 1.0), (Halves(0, 2), 2.0)])
 @pytest.mark.parametrize("is_weighted", [False, True])
 def test_of_sequences_the_real_steps_count_and_by_their_mean(group, share, is_weighted):
     learner = Learner("dqn", "discrete", *LOOKS["memory"])

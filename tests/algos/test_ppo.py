@@ -11,7 +11,7 @@ from torch.distributions import Categorical, Normal
 from drl_cli.algos.base import Counts
 from drl_cli.algos.ppo import Algorithm, Config, Policy, choice_log_prob
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.optim.group import Context, Group
+from drl_cli.optim.group import Context, ProcessGroup
 from drl_cli.optim.optimizer_config import OptimizerConfig
 from drl_cli.types import ActionSpec, Column, EnvSpec
 
@@ -65,7 +65,7 @@ def make_batch(kind, seed, rows=40):
     }
 
 
-class Unheard(Group):
+class Unheard(ProcessGroup):
     """Takes its rows, but nobody's gradients."""
 
     def mean_(self, tensor):

@@ -11,7 +11,7 @@ from learners import LOOKS, VECTOR, Learner
 
 from drl_cli.algos import rollout as module
 from drl_cli.algos.rollout import Rollout, chunks
-from drl_cli.optim.group import Group
+from drl_cli.optim.group import ProcessGroup
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=40), st.integers(1, 9))
@@ -42,7 +42,7 @@ def make(look, minibatch_size=4, seq_len=3, group=None, envs=3, steps=10):
     algorithm = learner.algorithm()
     batch = learner.rollout(algorithm, envs=envs, steps=steps)
     config = SimpleNamespace(minibatch_size=minibatch_size, seq_len=seq_len)
-    rollout = Rollout(batch, algorithm.encoder, config, group or Group())
+    rollout = Rollout(batch, algorithm.encoder, config, group or ProcessGroup())
     rollout.rows["number"] = torch.arange(envs * steps)
     return rollout, batch, algorithm
 
@@ -78,13 +78,13 @@ def test_chunks_come_once_with_the_state_that_they_begin_with():
         assert torch.equal(part["state"], batch["state"][part["number"][:, 0]])
     rollout, *_ = make("memory", minibatch_size=2)
     assert {len(part["number"]) for part in rollout.minibatches(generator())} == {1}
-    rollout, *_ = make("memory", minibatch_size=12, group=Group(0, 2))
+    rollout, *_ = make("memory", minibatch_size=12, group=ProcessGroup(0, 2))
     assert len(next(rollout.minibatches(generator()))["number"]) == 2  # half of them are another's
 
 
 @pytest.mark.parametrize("look", ["plain", "image"])
 def test_several_learners_share_each_minibatch(look):
-    rollouts = [make(look, 7, group=Group(rank, 2))[0] for rank in range(2)]
+    rollouts = [make(look, 7, group=ProcessGroup(rank, 2))[0] for rank in range(2)]
     order = torch.randperm(60, generator=generator())
     pairs = zip(*(rollout.minibatches(generator()) for rollout in rollouts), strict=True)
     for both, part in zip(pairs, torch.split(order, 7), strict=True):
@@ -105,7 +105,7 @@ def test_several_learners_share_each_minibatch(look):
 
 
 def test_one_that_has_no_row_of_a_minibatch_has_one_that_weighs_nothing():
-    rollouts = [make("plain", 1, group=Group(rank, 2), envs=1, steps=3)[0] for rank in range(2)]
+    rollouts = [make("plain", 1, group=ProcessGroup(rank, 2), envs=1, steps=3)[0] for rank in range(2)]
     for both in zip(*(rollout.minibatches(generator()) for rollout in rollouts), strict=True):
         assert sorted(mine["valid_weight"].tolist() for mine in both) == [[0.0], [2.0]]
         assert all(mine["is_mine"].tolist() == [True] and len(mine["number"]) == 1 for mine in both)

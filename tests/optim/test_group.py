@@ -1,4 +1,4 @@
-"""Group: means over processes, shared noise, members that are missing or lost."""
+"""ProcessGroup: means over processes, shared noise, members that are missing or lost."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ import pytest
 import torch
 from peers import on_group, peers, pid
 
-from drl_cli.optim.group import Context, Group, PeerLost
+from drl_cli.optim.group import Context, PeerLost, ProcessGroup
 
 
 def mean(group, values):
@@ -25,7 +25,7 @@ def noise(group, rows):
 
 
 def test_one_alone_is_its_own_mean():
-    assert mean(Group(), [1.0, 2.0]) == [1.0, 2.0]
+    assert mean(ProcessGroup(), [1.0, 2.0]) == [1.0, 2.0]
 
 
 def test_the_mean_over_processes():
@@ -35,8 +35,8 @@ def test_the_mean_over_processes():
 
 
 def test_each_draws_its_rows_of_what_one_alone_would_draw():
-    alone = noise(Group(), 12)
-    parts = [noise(Group(rank, 3), 4) for rank in range(3)]
+    alone = noise(ProcessGroup(), 12)
+    parts = [noise(ProcessGroup(rank, 3), 4) for rank in range(3)]
     for rank, part in enumerate(parts):
         assert (part == alone[:, 4 * rank : 4 * rank + 4]).all()
     assert (alone[0] != alone[1]).any()
@@ -68,7 +68,7 @@ def test_a_member_that_stays_away_is_an_error_after_the_time_out():
 
 
 def test_nobody_there_to_join():
-    group = Group(0, 2, timeout_s=1.0)
+    group = ProcessGroup(0, 2, timeout_s=1.0)
     port = group.listen("127.0.0.1")
     with pytest.raises(PeerLost, match="learner 0 of 2 found no group"):
         group.join("127.0.0.1", port, torch.device("cpu"))

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from drl_cli.optim import params as module
-from drl_cli.optim.group import Context, Group
+from drl_cli.optim.group import Context, ProcessGroup
 from drl_cli.optim.params import Params, Refused, load_tensors
 from drl_cli.optim.products import BFloat16
 
@@ -140,7 +140,7 @@ def test_the_policys_vector_brings_buffers_and_updates_targets():
 
 
 def test_what_several_trainers_can_not_share_is_refused_by_name():
-    pair = Context(torch.device("cpu"), Group(0, 2))
+    pair = Context(torch.device("cpu"), ProcessGroup(0, 2))
     Params(pair, net=Net())
     for layer, name in ((torch.nn.BatchNorm1d(3), "BatchNorm1d"), (torch.nn.Dropout(0.1), "Dropout")):
         with pytest.raises(Refused, match=rf"net\.0 is a {name}.*trainer\.num=1"):

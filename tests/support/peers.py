@@ -38,10 +38,10 @@ def pid(group):
 def _start(rank, size, timeout_s):
     import torch
 
-    from drl_cli.optim.group import Group
+    from drl_cli.optim.group import ProcessGroup
 
     torch.set_num_threads(1)
-    _mine["group"] = Group(rank, size, timeout_s)
+    _mine["group"] = ProcessGroup(rank, size, timeout_s)
 
 
 def _listen():

@@ -9,7 +9,7 @@ from drl_cli.algos.base import Algorithm, Update
 from drl_cli.envs.make import read_spec
 from drl_cli.errors import AlgorithmFailed, AlgorithmRefused, Diverged
 from drl_cli.optim import products
-from drl_cli.optim.group import Context, Group, PeerLost
+from drl_cli.optim.group import Context, PeerLost, ProcessGroup
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.optim.params import Params, Refused
 from drl_cli.runtime.edges.trainer_group import TrainerGroup
@@ -99,7 +99,7 @@ def test_on_a_processor_what_is_compiled_is_called_from_c_too(device, compiles, 
         assert config.cpp_wrapper is is_cpp
 
 
-class Doubled(Group):
+class Doubled(ProcessGroup):
     """Whatever the others have, the mean is twice what is here."""
 
     def mean_(self, tensor):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from drl_cli.algos.base import Algorithm, Update
-from drl_cli.optim.group import Context, Group
+from drl_cli.optim.group import Context, ProcessGroup
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.optim.params import Params
 from drl_cli.runtime.messages import BatchTrainingData
@@ -28,7 +28,7 @@ class Small(Algorithm):
         return Update({})
 
 
-class Noted(Group):
+class Noted(ProcessGroup):
     """One of several that notes whom it meets."""
 
     def __init__(self):
