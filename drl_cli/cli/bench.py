@@ -1,9 +1,8 @@
-"""drl-bench: measures this machine with a run's own parts, and proposes workers, environments and threads."""
+"""drl-bench: measure this machine with the parts of a run, and propose workers, environments and threads."""
 
 import dataclasses
 import os
 import shlex
-import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,39 +11,35 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from drl_cli.algos.lookup import refusal
 from drl_cli.bench.overrides import overridden
-from drl_cli.errors import (
-    INTERRUPTED,
-    RESOURCES,
-    TERMINATED,
-    USAGE,
-    RunError,
-    UsageError,
-    fail,
-    nearest,
-    outlive_closed_pipe,
-    users_errors,
-)
+from drl_cli.cli.command import help_text, run_words
+from drl_cli.errors import DONE, RESOURCES, USAGE, UsageError, users_errors
 from drl_cli.runs.resume import named_run, with_config_of
 from drl_cli.runtime.config import Config
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import CommandLine, read_command
 from drl_cli.settings.compose import compose
 from drl_cli.settings.conf import groups
-from drl_cli.settings.options import parse, usage
+from drl_cli.settings.options import parse
 from drl_cli.settings.settings import fields
 from drl_cli.types import EnvSpec
 from drl_cli.utils.cores import num_cores
 from drl_cli.utils.ranges import Positive
+from drl_cli.utils.spelling import nearest
 
 if TYPE_CHECKING:  # importing it takes long
     from drl_cli.bench.figures import Figure
 
 Part = Literal["collect", "replay", "updates", "end"]
+EXAMPLES = (
+    "drl-bench env=LunarLanderContinuous algo=sac",
+    "drl-bench env=Pendulum-v1 mode=single parts=[collect,updates] seconds=2",
+    "drl-bench from_config=latest tune=true",
+)
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of drl-bench, beside those of drl-train."""
+    """Options of drl-bench. It also takes every key of drl-train."""
 
     parts: tuple[Part, ...] = field(
         default=("collect", "replay", "updates", "end"), metadata={"help": "what is measured; end: a short real run"}
@@ -55,24 +50,20 @@ class Options:
 
 
 def main() -> None:
-    """The command."""
-    outlive_closed_pipe()
-    if {"--help", "-h"} & set(sys.argv[1:]):
-        print(help_text())
-        return
-    sys.path.insert(0, os.getcwd())
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
-    try:
-        bench(sys.argv[1:])
-    except UsageError as error:
-        fail(error)
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+    """Run drl-bench."""
+    run_words(answer, help_of)
 
 
-def bench(args: Sequence[str]) -> None:
-    """Check, measure, print; raises UsageError."""
-    options, typed = read(args)
+def help_of(words: Sequence[str]) -> str:
+    """Return the help."""
+    about = "measure this machine with a run's own environment, network and batches"
+    end = "and every key of drl-train, which say what is measured: drl-train --help"
+    return f"{help_text('drl-bench', Options, about, EXAMPLES)}\n\n{end}"
+
+
+def answer(words: Sequence[str]) -> int:
+    """Check the command line, measure, and print the table."""
+    options, typed = read(words)
     command = with_run(typed)
     from drl_cli.preflight.preflight import preflight
     from drl_cli.runtime.place.cluster import share_cores
@@ -82,17 +73,14 @@ def bench(args: Sequence[str]) -> None:
     with users_errors(config.outside_modules):
         spec = preflight(config)
     check_use(config, spec, options)
-    if config.dry_run:
-        return
-    try:
+    if not config.dry_run:
         with users_errors(config.outside_modules):
             measure(config, spec, options, command, typed.overrides)
-    except RunError as error:
-        raise UsageError(str(error).splitlines(), error.exit_code) from error
+    return DONE
 
 
 def measure(config: Config, spec: EnvSpec, options: Options, command: CommandLine, typed: Sequence[str]) -> None:
-    """All parts, then what is proposed."""
+    """Measure the chosen parts, print the figures, and propose a command line if `tune` is set."""
     from drl_cli.bench.sheet import Sheet
     from drl_cli.bench.suite import Suite
     from drl_cli.bench.tune import advice
@@ -129,7 +117,7 @@ def measure(config: Config, spec: EnvSpec, options: Options, command: CommandLin
 def write(
     path: str, config: Config, figures: Sequence["Figure"], tuned: list[str] | None, cores: int, load: float
 ) -> None:
-    """All that was measured, as json."""
+    """Write all figures as json."""
     from drl_cli.runtime.files.checkpoint import write_json
 
     names = {"env": config.env.name, "algo": config.algo.name, "mode": config.mode, "cores": cores, "load": load}
@@ -141,12 +129,12 @@ def write(
 
 
 def busy_text(load: float, cores: int) -> str:
-    """How far the figures can be trusted."""
+    """Return the load of the machine, with a warning if other programs use the processors."""
     return f"load {load:.1f}" + (": other programs disturb what is measured here" if load > cores / 4 else "")
 
 
 def read(args: Sequence[str]) -> tuple[Options, CommandLine]:
-    """Our own options, and the command line of drl-train; raises UsageError with all that is wrong with both."""
+    """Split the command line into own options and keys of drl-train. Raise UsageError with the problems of both."""
     own = [arg for arg in args if is_own(arg.partition("=")[0])]
     options, problems, exit_code = Options(), list[str](), USAGE
     command = CommandLine([], [], None, False)
@@ -170,14 +158,14 @@ def read(args: Sequence[str]) -> tuple[Options, CommandLine]:
 
 
 def is_own(key: str) -> bool:
-    """Whether a key is one of ours, or more like one of them than like any of drl-train's."""
-    own, theirs = fields(Options), {*fields(Config), *groups()}
-    found = [key] if key in theirs else nearest(key, [*own, *theirs])
+    """Return whether a key is an own option, or resembles one more than any key of drl-train."""
+    own, of_train = fields(Options), {*fields(Config), *groups()}
+    found = [key] if key in of_train else nearest(key, [*own, *of_train])
     return bool(found) and found[0] in own
 
 
 def with_run(command: CommandLine) -> CommandLine:
-    """With the config of the run that `from_config` names in its place."""
+    """Replace `from_config=RUN` by the config of this run."""
     folder = named_run(command)
     if folder is None:
         return command
@@ -188,27 +176,13 @@ def with_run(command: CommandLine) -> CommandLine:
 
 
 def check_use(config: Config, spec: EnvSpec, options: Options) -> None:
-    """Raise when this is not to be measured here."""
+    """Raise UsageError if drl-bench can't measure this config."""
     if config.ray.address:
         raise UsageError("ray.address: drl-bench measures this machine, not a cluster; leave it out")
     if config.explain:
         raise UsageError("explain: drl-bench measures; drl-train explain=true says where values come from")
     if options.tune and (problem := refusal(config.algo.name, spec, "async", config.replay.sampler)):
         raise UsageError(f"tune=true: {problem}")
-
-
-def help_text() -> str:
-    """Usage and our own options."""
-    lines = [
-        usage("drl-bench", Options, "measure this machine with a run's own environment, network and batches"),
-        "",
-        "  drl-bench env=LunarLanderContinuous algo=sac",
-        "  drl-bench env=Pendulum-v1 mode=single parts=[collect,updates] seconds=2",
-        "  drl-bench from_config=latest tune=true",
-        "",
-        "and every key of drl-train, which say what is measured: drl-train --help",
-    ]
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

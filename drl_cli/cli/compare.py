@@ -1,4 +1,4 @@
-"""drl-compare: returns of runs over environment steps and seconds, grouped by what differs in their configs."""
+"""drl-compare: compare the returns of runs, grouped by the keys that differ in their configs."""
 
 import csv
 import math
@@ -8,18 +8,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from drl_cli.errors import MISSING, RESOURCES, UsageError, did_you_mean, fail, outlive_closed_pipe
+from drl_cli.cli.command import help_text, run_words
+from drl_cli.errors import DONE, MISSING, RESOURCES, UsageError
 from drl_cli.runs.comparison import Comparison, compare, over_environments
 from drl_cli.runs.find import find_runs
 from drl_cli.runs.groups import Group, grouped, name_of, pooled_keys, unshown_keys
 from drl_cli.runs.run import Run
 from drl_cli.runs.table import between, number, table
-from drl_cli.settings.options import parse, usage
+from drl_cli.settings.options import parse
+from drl_cli.utils.spelling import did_you_mean
 
 NOT_DRAWN = "needs matplotlib, which is not installed:  pip install 'drl-cli[plot]'"
 FORMATS = (".png", ".pdf", ".svg")
-MOST_NAMED = 12
-FEW_SEEDS = 5
+MOST_NAMED = 12  # keys in a note
+FEW_SEEDS = 5  # below, a note warns about the intervals
+EXAMPLES = (
+    "drl-compare runs=[outputs/CartPole-v1/dqn-*,outputs/CartPole-v1/ppo-*] threshold=475",
+    "drl-compare outputs/Pendulum-v1 by=[algo.lr] csv=null",
+)
 
 
 @dataclass(frozen=True)
@@ -35,23 +41,25 @@ class Options:
 
 
 def main() -> None:
-    """The command."""
-    outlive_closed_pipe()
-    args = sys.argv[1:]
-    if not args or {"--help", "-h"} & set(args):
-        print(help_text())
-        return
-    try:
-        run(parse(args, Options, positional="runs"), is_png_asked=any(arg.startswith("png=") for arg in args))
-    except UsageError as error:
-        fail(error)
+    """Run drl-compare."""
+    run_words(answer, help_of)
 
 
-def run(options: Options, is_png_asked: bool) -> None:
-    """Print the table, write the curves and the figure; raises UsageError.
+def help_of(words: Sequence[str]) -> str:
+    """Return the help."""
+    about = "compare runs: table, figure and csv of returns over env steps and seconds"
+    return help_text("drl-compare", Options, about, EXAMPLES)
 
-    A figure that nobody asked for by name is left out with a word where matplotlib is missing.
+
+def answer(words: Sequence[str]) -> int:
+    """Print the table, and write the curves and the figure.
+
+    Without matplotlib a missing figure is an error only if `png=` was given.
     """
+    if not words:
+        print(help_of(words))
+        return DONE
+    options = parse(words, Options, positional="runs")
     if options.png is not None and Path(options.png).suffix not in FORMATS:
         raise UsageError(f"png: must end in {', '.join(FORMATS)}, got {options.png}")
     groups = chosen_groups(options)
@@ -69,32 +77,32 @@ def run(options: Options, is_png_asked: bool) -> None:
     except ModuleNotFoundError as error:
         if error.name != "matplotlib":
             raise
-        if is_png_asked:
+        if any(word.startswith("png=") for word in words):
             raise UsageError(f"png={options.png} {NOT_DRAWN}", MISSING) from error
         print(f"figure: {options.png} was not drawn, it {NOT_DRAWN}")
     except OSError as error:
         raise UsageError(f"can't be written: {error}", RESOURCES) from error
+    return DONE
 
 
 def chosen_groups(options: Options) -> list[Group]:
-    """The runs in groups, without those that have no evaluation yet; raises UsageError where none is left."""
+    """Group the runs, and leave out runs without an evaluation. Raise UsageError if no run is left."""
     runs = [Run(path) for path in find_runs(options.runs, options.output_dir)]
-    for one in runs:
-        if not len(one.curve):
-            print(f"warning: {one.id} ({one.status}) has no evaluation yet and is left out", file=sys.stderr)
-    runs = [one for one in runs if len(one.curve)]
+    for run in runs:
+        if not len(run.curve):
+            print(f"warning: {run.id} ({run.status}) has no evaluation yet and is left out", file=sys.stderr)
+    runs = [run for run in runs if len(run.curve)]
     if not runs:
         raise UsageError("none of these runs has an evaluation yet")
-    known = {key for one in runs for key in one.config}
-    unknown = [key for key in options.by if name_of(key) not in known]
-    if unknown:
+    known = {key for run in runs for key in run.config}
+    if unknown := [key for key in options.by if name_of(key) not in known]:
         names = [*known, "env", "algo"]
         raise UsageError([f"by: no run has a key '{key}'.{did_you_mean(key, names)}" for key in unknown])
     return grouped(runs, options.by)
 
 
 def comparison_table(comparisons: Sequence[Comparison]) -> str:
-    """A line per group."""
+    """Return the table with a line per group."""
     has_envs = len({one.group.env for one in comparisons}) > 1
     head = ["runs of", "seeds", "env steps", "seconds", "final IQM [95%]", "goal", "reached", "steps to", "seconds to"]
     rows = []
@@ -114,7 +122,7 @@ def comparison_table(comparisons: Sequence[Comparison]) -> str:
 
 
 def environments_table(comparisons: Sequence[Comparison]) -> list[str]:
-    """A line per label that is in every environment, where there are several."""
+    """Return the lines of a table over all environments, or [] for a single environment."""
     if not (found := over_environments(comparisons)):
         return []
     runs = Counter[str]()
@@ -126,7 +134,7 @@ def environments_table(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def notes(comparisons: Sequence[Comparison]) -> list[str]:
-    """What a reader of the table has to know of these numbers."""
+    """Return warnings about the numbers in the table."""
     groups = [one.group for one in comparisons]
     lines = []
     if keys := pooled_keys(groups):
@@ -142,7 +150,7 @@ def notes(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def write_csv(path: Path, comparisons: Sequence[Comparison]) -> None:
-    """A line per group, axis and point of its curve."""
+    """Write a line per group, axis and point of the curve."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(("env", "group", "axis", "x", "iqm", "low", "high", "seeds", "held"))
@@ -156,18 +164,8 @@ def write_csv(path: Path, comparisons: Sequence[Comparison]) -> None:
                     )
 
 
-def help_text() -> str:
-    """Usage."""
-    lines = [
-        usage("drl-compare", Options, "compare runs: table, figure and csv of returns over env steps and seconds"),
-        "",
-        "  drl-compare runs=[outputs/CartPole-v1/dqn-*,outputs/CartPole-v1/ppo-*] threshold=475",
-        "  drl-compare outputs/Pendulum-v1 by=[algo.lr] csv=null",
-    ]
-    return "\n".join(lines)
-
-
 def _named(keys: Sequence[str]) -> str:
+    """Return the first keys, and how many more there are."""
     more = len(keys) - MOST_NAMED
     return ", ".join(keys[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 

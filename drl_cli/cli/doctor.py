@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Literal
 
 import psutil
 
-from drl_cli.errors import DONE, INTERRUPTED, MISSING, RESOURCES, RoleLost, UsageError, fail, outlive_closed_pipe
+from drl_cli.cli.command import run_command
+from drl_cli.errors import DONE, MISSING, RESOURCES, RoleLost
 from drl_cli.preflight.extras import extras, missing, version_of
-from drl_cli.settings.options import parse, usage
 from drl_cli.utils.cores import num_cores
 from drl_cli.version import __version__
 
@@ -58,18 +58,8 @@ class Check:
 
 
 def main() -> None:
-    """The command; exits with 0, or with the code of the first check that failed."""
-    outlive_closed_pipe()
-    if {"--help", "-h"} & set(sys.argv[1:]):
-        print(usage("drl-doctor", Options, "check this machine: what is here, what is missing, what to do"))
-        return
-    try:
-        options = parse(sys.argv[1:], Options)
-        sys.exit(examine(options))
-    except UsageError as error:
-        fail(error)
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+    """Run drl-doctor."""
+    run_command("drl-doctor", Options, examine, "check this machine: what is here, what is missing, what to do")
 
 
 def examine(options: Options) -> int:

@@ -1,9 +1,10 @@
-"""drl-eval: plays runs' saved policies on fresh episode seeds; a table, and eval.json in each run's folder."""
+"""drl-eval: play the saved policies of runs on new episode seeds, print a table, and write eval.json into each run."""
 
 import dataclasses
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,16 +13,8 @@ import numpy as np
 import yaml
 
 from drl_cli.algos.lookup import module_path
-from drl_cli.errors import (
-    BELOW,
-    CHECKPOINT,
-    INTERRUPTED,
-    RESOURCES,
-    USER_CODE,
-    UsageError,
-    fail,
-    outlive_closed_pipe,
-)
+from drl_cli.cli.command import help_text, run_words
+from drl_cli.errors import BELOW, CHECKPOINT, DONE, RESOURCES, USER_CODE, ReportedError, UsageError
 from drl_cli.preflight.preflight import environment_spec
 from drl_cli.runs.comparison import estimate
 from drl_cli.runs.find import check_format, find_run, find_runs, find_step, read_config
@@ -30,7 +23,7 @@ from drl_cli.runs.run import Run
 from drl_cli.runs.statistics import interval, mean
 from drl_cli.runs.table import between, number, table
 from drl_cli.runtime.config import Config
-from drl_cli.settings.options import parse, usage
+from drl_cli.settings.options import parse
 from drl_cli.utils.outside import raised_by
 from drl_cli.utils.ranges import Count, Natural
 from drl_cli.utils.seeding import integers
@@ -39,11 +32,16 @@ if TYPE_CHECKING:  # importing it takes long
     from drl_cli.runtime.roles.evaluator import Score
 
 KWARGS = "env.kwargs."
+EXAMPLES = (
+    "drl-eval run=latest episodes=100 min_return=200",
+    "drl-eval runs=[outputs/CartPole-v1/*] checkpoint=last stochastic=true",
+    "drl-eval latest env.kwargs.gravity=-5",
+)
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of drl-eval, beside env.kwargs.X=...: arguments of the environment other than the run's."""
+    """Options of drl-eval. `env.kwargs.X=...` also changes an argument of the environment."""
 
     run: str = field(default="latest", metadata={"help": "a path, latest, a glob or the start of a run id"})
     runs: tuple[str, ...] | None = field(
@@ -58,24 +56,13 @@ class Options:
 
 
 def main() -> None:
-    """The command."""
-    outlive_closed_pipe()
-    args = sys.argv[1:]
-    if {"--help", "-h"} & set(args):
-        print(help_text())
-        return
-    sys.path.insert(0, "")
-    try:
-        options, kwargs = read(args)
-        evaluate_all(options, kwargs)
-    except UsageError as error:
-        fail(error)
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+    """Run drl-eval."""
+    about = "play a run's saved policy on fresh episode seeds"
+    run_words(lambda words: evaluate_all(*read(words)), lambda words: help_text("drl-eval", Options, about, EXAMPLES))
 
 
 def read(args: Sequence[str]) -> tuple[Options, dict[str, Any]]:
-    """The options, and the environment's arguments; raises UsageError."""
+    """Split the command line into options and arguments of the environment. Raise UsageError."""
     own = [arg for arg in args if not arg.lstrip("+").startswith(KWARGS)]
     bare = [arg for arg in own if "=" not in arg]
     options = parse(own, Options, positional="run" if len(bare) < 2 else "runs")
@@ -85,26 +72,28 @@ def read(args: Sequence[str]) -> tuple[Options, dict[str, Any]]:
 
 
 def environment_argument(arg: str) -> tuple[str, Any]:
-    """Name and value of `env.kwargs.X=...`; raises UsageError."""
+    """Return name and value of `env.kwargs.X=...`. Raise UsageError if they can't be read."""
     name, _, text = arg.lstrip("+").removeprefix(KWARGS).partition("=")
     try:
         if name and text:
             return name, _read(text)
     except yaml.YAMLError:
-        pass  # said below
+        pass  # the error below names the argument
     raise UsageError(f"{arg}: say {KWARGS}NAME=value")
 
 
-def evaluate_all(options: Options, kwargs: Mapping[str, Any]) -> None:
-    """Evaluate, print and write; a run that can't be evaluated does not keep the others from it. Raises UsageError."""
-    one, several, root = options.run, options.runs, options.output_dir
-    folders = [find_run(one, root)] if several is None else find_runs(several, root)
+def evaluate_all(options: Options, kwargs: Mapping[str, Any]) -> int:
+    """Evaluate every run, print the results, and write them. Raise UsageError with the problems of all failed runs."""
+    if options.runs is None:
+        folders = [find_run(options.run, options.output_dir)]
+    else:
+        folders = find_runs(options.runs, options.output_dir)
     results: dict[Path, dict[str, Any]] = {}
-    errors: list[UsageError] = []
+    errors: list[ReportedError] = []
     for folder in folders:
         try:
             results[folder] = evaluate(folder, options, kwargs)
-        except UsageError as error:
+        except ReportedError as error:
             errors.append(error)
     if len(results) > 1:
         print("\n".join([results_table(results), *over_runs(results)]))
@@ -115,10 +104,11 @@ def evaluate_all(options: Options, kwargs: Mapping[str, Any]) -> None:
             errors.append(UsageError(line, BELOW))
     if errors:
         raise UsageError([line for error in errors for line in error.problems], errors[0].exit_code)
+    return DONE
 
 
 def evaluate(folder: Path, options: Options, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Evaluate one run, print what was found, and keep it in its folder; returns it. Raises UsageError."""
+    """Evaluate one run, print the result, and write it into the run's folder. Raise UsageError or CheckpointError."""
     checkpoint = find_step(folder, options.checkpoint)
     check_format(checkpoint)
     config = with_arguments(read_config(folder), kwargs)
@@ -151,7 +141,7 @@ def evaluate(folder: Path, options: Options, kwargs: Mapping[str, Any]) -> dict[
 
 
 def with_arguments(config: Config, kwargs: Mapping[str, Any]) -> Config:
-    """The config with these arguments of the environment, whatever the run had, for training or for evaluation."""
+    """Set arguments of the environment, for training and for evaluations."""
     env, manage = config.env, config.manage
     return dataclasses.replace(
         config,
@@ -161,34 +151,39 @@ def with_arguments(config: Config, kwargs: Mapping[str, Any]) -> Config:
 
 
 def play(config: Config, checkpoint: Path, seeds: list[int], stochastic: bool) -> "tuple[Score, dict[str, Any]]":
-    """The score of a checkpoint's policy on these episodes, and the checkpoint's manifest; raises UsageError."""
-    from drl_cli.errors import CheckpointError
+    """Play an episode per seed with the policy of a checkpoint. Return the score and the checkpoint's manifest.
+
+    Raise CheckpointError if the checkpoint can't be read, UsageError if the environment or the algorithm raised.
+    """
     from drl_cli.runtime.files.checkpoint import load_model
     from drl_cli.runtime.roles.evaluator import Evaluator
 
-    try:
-        params, manifest = load_model(checkpoint)
-    except CheckpointError as error:
-        raise UsageError(str(error), CHECKPOINT) from error
+    params, manifest = load_model(checkpoint)
     spec = environment_spec(config, trains=False)
-    try:
+    with _blamed(config):
         evaluator = Evaluator(config, spec, seeds, manifest["exploration"] if stochastic else None)
-    except Exception as error:
-        raise UsageError(_blame(config, error), USER_CODE) from error
     try:
         evaluator.policy.load(params)
     except ValueError as error:
         raise UsageError(f"{checkpoint}: does not fit the run's config: {error}", CHECKPOINT) from error
-    try:
+    with _blamed(config):
         score = evaluator.evaluate(params)
-    except Exception as error:
-        raise UsageError(_blame(config, error), USER_CODE) from error
     evaluator.close()
     return score, manifest
 
 
+@contextmanager
+def _blamed(config: Config) -> Iterator[None]:
+    """Turn an exception into a UsageError that names the algorithm's module or else the environment."""
+    try:
+        yield
+    except Exception as error:
+        culprit = raised_by(error, [module_path(config.algo.name)]) or config.env.id
+        raise UsageError(f"{culprit} raised {type(error).__name__}: {error}", USER_CODE) from error
+
+
 def result_lines(name: str, result: Mapping[str, Any], statistics: Mapping[str, float], most: int) -> list[str]:
-    """A run's result in words."""
+    """Describe the result of a run."""
     how = "stochastic" if result["stochastic"] else "greedy"
     low, high = result["mean_interval_95"] or (math.nan, math.nan)
     texts = {key: f"{value}" if isinstance(value, int) else f"{value:.1f}" for key, value in statistics.items()}
@@ -203,7 +198,7 @@ def result_lines(name: str, result: Mapping[str, Any], statistics: Mapping[str, 
 
 
 def results_table(results: Mapping[Path, Mapping[str, Any]]) -> str:
-    """A line per run."""
+    """Return the table with a line per run."""
     names = ("std", "min", "median", "max", "length_mean")
     rows = []
     for folder, result in results.items():
@@ -215,7 +210,7 @@ def results_table(results: Mapping[Path, Mapping[str, Any]]) -> str:
 
 
 def over_runs(results: Mapping[Path, Mapping[str, Any]]) -> list[str]:
-    """A line per group of runs that differ in nothing but their seed."""
+    """Return a line per group of runs that differ only in their seed."""
     lines = []
     for group in grouped(map(Run, results)):
         if (num := len(group.runs)) > 1:
@@ -224,31 +219,13 @@ def over_runs(results: Mapping[Path, Mapping[str, Any]]) -> list[str]:
     return lines
 
 
-def help_text() -> str:
-    """Usage."""
-    lines = [
-        usage("drl-eval", Options, "play a run's saved policy on fresh episode seeds"),
-        "",
-        "  drl-eval run=latest episodes=100 min_return=200",
-        "  drl-eval runs=[outputs/CartPole-v1/*] checkpoint=last stochastic=true",
-        "  drl-eval latest env.kwargs.gravity=-5",
-    ]
-    return "\n".join(lines)
-
-
 def _read(text: str) -> Any:
-    """As Hydra reads it: a number also where yaml leaves it as text (1e-3)."""
+    """Read a value as Hydra does: 1e-3 is a number, although yaml reads it as text."""
     value = yaml.safe_load(text)
     try:
         return float(value) if isinstance(value, str) else value
     except ValueError:
         return value
-
-
-def _blame(config: Config, error: Exception) -> str:
-    """Who raised: the algorithm's module, or else the environment."""
-    culprit = raised_by(error, [module_path(config.algo.name)]) or config.env.id
-    return f"{culprit} raised {type(error).__name__}: {error}"
 
 
 if __name__ == "__main__":

@@ -1,15 +1,14 @@
 """drl-export: the trained policy as a file for elsewhere, checked against the run's."""
 
 import importlib.util
-import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
+from drl_cli.cli.command import run_command
 from drl_cli.deploy.trained import open_trained
 from drl_cli.envs.config import EnvFault
-from drl_cli.errors import BUG, MISSING, RESOURCES, USER_CODE, UsageError, fail, outlive_closed_pipe, users_errors
-from drl_cli.settings.options import parse, usage
+from drl_cli.errors import BUG, DONE, MISSING, RESOURCES, USER_CODE, UsageError, users_errors
+from drl_cli.runs.closing import shown
 from drl_cli.utils.ranges import Count
 
 WHAT = {
@@ -33,18 +32,15 @@ class Options:
 
 
 def main() -> None:
-    """The command."""
-    outlive_closed_pipe()
-    if {"--help", "-h"} & set(sys.argv[1:]):
-        print(
-            usage("drl-export", Options, "write a run's policy for use without drl-cli, normalisation and units inside")
-        )
-        return
-    sys.path.insert(0, "")
-    try:
-        print("\n".join(export(parse(sys.argv[1:], Options, positional="run"))))
-    except UsageError as error:
-        fail(error)
+    """Run drl-export."""
+    about = "write a run's policy for use without drl-cli, normalisation and units inside"
+    run_command("drl-export", Options, answer, about, positional="run")
+
+
+def answer(options: Options) -> int:
+    """Export the policy, and print where it is and how exactly it matches the run's policy."""
+    print("\n".join(export(options)))
+    return DONE
 
 
 def export(options: Options) -> list[str]:
@@ -70,14 +66,10 @@ def export(options: Options) -> list[str]:
         except EnvFault as error:
             raise UsageError(f"{trained.config.env.id}: {error}", USER_CODE) from error
     return [
-        f"{trained.run.name}  {trained.checkpoint.name}  ->  {_shown(folder)}",
+        f"{trained.run.name}  {trained.checkpoint.name}  ->  {shown(folder)}",
         f"{parity.observations:,} observations: actions differ by at most {parity.largest_difference:.1g}; "
         f"{parity.episodes} episodes: return {parity.return_exported:.1f}, the run's {parity.return_trained:.1f}",
     ]
-
-
-def _shown(folder: Path) -> Path:
-    return folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
 
 
 if __name__ == "__main__":

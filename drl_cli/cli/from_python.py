@@ -1,4 +1,4 @@
-"""drl-train as a function: the same checks, and exceptions where the command exits."""
+"""`drl_cli.train`: drl-train as a function that raises exceptions instead of exiting."""
 
 import signal
 import threading
@@ -16,7 +16,7 @@ from drl_cli.settings.compose import mapping
 
 
 class RunFailed(Exception):
-    """A run that did not end well; `summary` is what there is of it, `exit_code` that of drl-train."""
+    """A run ended with an exit code other than 0. `summary` holds the same values as summary.json."""
 
     def __init__(self, summary: dict[str, Any], reason: str) -> None:
         self.summary, self.exit_code = summary, int(summary["exit_code"])
@@ -24,13 +24,13 @@ class RunFailed(Exception):
 
 
 def train(overrides: Sequence[str]) -> dict[str, Any]:
-    """As drl_cli.train."""
-    started = time.time()
+    """Train with `key=value` strings, and return the summary. See `drl_cli.train`."""
+    began = time.time()
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("drl_cli.train takes signals, so it has to be called in the main thread")
     command = read_command(list(overrides))
     if command.flags:
-        raise UsageError(f"{command.flags[0]}: drl_cli.train takes key=value alone; for all else there is drl-train")
+        raise UsageError(f"{command.flags[0]}: drl_cli.train takes key=value alone; drl-train takes flags")
     if folder := named_run(command):
         command = with_config_of(folder, command)
     check_command(command)
@@ -39,9 +39,9 @@ def train(overrides: Sequence[str]) -> dict[str, Any]:
         raise UsageError("explain=true prints where values come from, and does not train: say it to drl-train")
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
     try:
-        summary = train_composed(plain, args=list(overrides), started=started)
+        summary = train_composed(plain, list(overrides), began=began)
     finally:
-        for number, handler in handlers.items():  # a command leaves them ignored when it was interrupted
+        for number, handler in handlers.items():  # an interrupted run leaves the signals ignored
             signal.signal(number, handler)
     if summary["exit_code"] == INTERRUPTED:
         raise KeyboardInterrupt
@@ -51,7 +51,7 @@ def train(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def _reason(summary: dict[str, Any], output_dir: str) -> str:
-    """The last line of the run's error.txt, where it has one."""
+    """Return the last line of the run's error.txt, or '' if the file does not exist."""
     for path in Path(output_dir).glob(f"*/*/{summary['run_id']}/error.txt"):
         return f": {path.read_text().strip().splitlines()[-1]}"
     return ""

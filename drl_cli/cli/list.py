@@ -1,31 +1,44 @@
-"""drl-list TOPIC: what there is, and what fits together. One function per topic; each gets the words after its name."""
+"""drl-list TOPIC: list algorithms, environments, modes, keys, runs or sweeps. Each topic is a function of its words."""
 
-import sys
 from collections.abc import Callable, Sequence
 
-from drl_cli.errors import UsageError, did_you_mean, fail, outlive_closed_pipe
+import yaml
+
+from drl_cli.cli.command import run_words
+from drl_cli.errors import DONE, UsageError
+from drl_cli.settings.conf import conf_dir, options
+from drl_cli.utils.spelling import did_you_mean
 
 
 def main() -> None:
-    """The command."""
-    outlive_closed_pipe()
-    words = sys.argv[1:]
-    if not words or words[0] in ("--help", "-h"):
-        print(f"drl-list {' | '.join(TOPICS)}   what there is, and what fits together")
-        return
+    """Run drl-list."""
+    run_words(answer, help_of)
+
+
+def answer(words: Sequence[str]) -> int:
+    """Print the list that the first word names."""
+    if not words:
+        print(help_of(words))
+        return DONE
     topic, *args = words
-    try:
-        if topic not in TOPICS:
-            raise UsageError(f"no list '{topic}'.{did_you_mean(topic, TOPICS)}   lists: {', '.join(TOPICS)}")
-        print("\n".join(TOPICS[topic](args)))
-    except UsageError as error:
-        fail(error)
+    if topic not in TOPICS:
+        raise UsageError(f"no list '{topic}'.{did_you_mean(topic, TOPICS)}   lists: {', '.join(TOPICS)}")
+    print("\n".join(TOPICS[topic](args)))
+    return DONE
+
+
+def help_of(words: Sequence[str]) -> str:
+    """Return the help of drl-list, or of a list with options."""
+    if words and words[0] in ("runs", "sweeps"):
+        from drl_cli.cli.list_runs import help_of
+
+        return help_of(words[0])
+    return f"drl-list {' | '.join(TOPICS)}   what there is, and what fits together"
 
 
 def algos(args: Sequence[str]) -> list[str]:
-    """Algorithms with their action spaces and modes."""
+    """List algorithms with their action spaces and modes."""
     from drl_cli.algos.lookup import NotAlgorithm, algorithms, installed, load_algorithm
-    from drl_cli.settings.conf import conf_dir, options
     from drl_cli.utils.outside import ModuleRaised, NotFound
 
     no_options("algos", args)
@@ -33,53 +46,61 @@ def algos(args: Sequence[str]) -> list[str]:
     for name in [*algorithms(), *installed()]:
         try:
             module = load_algorithm(name)
-        except (NotFound, NotAlgorithm, ModuleRaised) as error:  # an installed one: the others are listed all the same
+        except (NotFound, NotAlgorithm, ModuleRaised) as error:  # a broken installed algorithm must not end the list
             lines.append(f"{name:<8} can't be used here: {error}")
             continue
         title = next(iter((module.__doc__ or "").splitlines()), "")
         lines.append(f"{name:<8} {'/'.join(module.ACTIONS)} actions; {', '.join(module.MODES)}; {title}")
-    for name in [name for name in options("algo") if name not in algorithms()]:  # yaml alone: other options
-        text = (conf_dir() / "algo" / f"{name}.yaml").read_text().splitlines()
-        comment = next(line for line in text if not line.startswith("# @package"))
-        lines.append(f"{name:<8} {comment.removeprefix('# ')}")
-    return lines
+    variants = [name for name in options("algo") if name not in algorithms()]  # an algorithm with other values
+    return lines + [f"{name:<8} {about('algo', name)}" for name in variants]
 
 
 def envs(args: Sequence[str]) -> list[str]:
-    """Environments, and which of them run here."""
-    from drl_cli.cli import list_envs
+    """List environments, first those of conf/env: whether each runs here or what to install, and its tuned values."""
+    from drl_cli.envs.catalog import entries, missing_package  # it imports gymnasium
 
-    return list_envs.answer(args)
+    no_options("envs", args)
+    found = entries()
+    needed_by = {entry.id: entry.missing for entry in found}
+    ids = {name: yaml.safe_load((conf_dir() / "env" / f"{name}.yaml").read_text())["id"] for name in options("env")}
+    for id in ids.values():
+        if package := missing_package(id):
+            needed_by[id] = package.install
+    rows = [(name, needed_by.get(id), f"conf/env, {id}") for name, id in ids.items()]
+    rows += [(entry.id, entry.missing, entry.family) for entry in found]
+    width, tuned = max(len(name) for name, *_ in rows), [name.partition("-") for name in options("tuned")]
+    lines = []
+    for name, needed, family in rows:
+        status = "runs   " if needed is None else "missing"
+        install = "" if needed is None else f": pip install '{needed}'"
+        algorithms = [algo for algo, _, env in tuned if env == name]
+        tuned_for = f"; tuned for {', '.join(algorithms)}" if algorithms else ""
+        lines.append(f"{name:<{width}}  {status}  {family}{install}{tuned_for}")
+    return lines
 
 
 def keys(args: Sequence[str]) -> list[str]:
-    """Keys of the config: type, default, range, meaning."""
+    """List keys of the config with type, default, range and meaning."""
     from drl_cli.settings import keys
 
     return keys.answer(args)
 
 
 def modes(args: Sequence[str]) -> list[str]:
-    """Modes, and what each is for."""
-    from drl_cli.settings.conf import conf_dir, options
-
+    """List modes with their purpose."""
     no_options("modes", args)
-    lines = []
-    for name in options("mode"):
-        comment = (conf_dir() / "mode" / f"{name}.yaml").read_text().splitlines()[1]
-        lines.append(f"{name:<8} {comment.removeprefix('# ')}")
-    return lines
+    return [f"{name:<8} {about('mode', name)}" for name in options("mode")]
 
 
 def runs(args: Sequence[str]) -> list[str]:
-    """Runs, newest first."""
+    """List runs, newest first."""
     from drl_cli.cli.list_runs import run_lines
 
     return run_lines(args)
 
 
 def sweeps(args: Sequence[str]) -> list[str]:
-    """Sweeps, newest first."""
+    """List sweeps, newest first."""
     from drl_cli.cli.list_runs import sweep_lines
 
     return sweep_lines(args)
@@ -95,8 +116,14 @@ TOPICS: dict[str, Callable[[Sequence[str]], list[str]]] = {
 }
 
 
+def about(group: str, option: str) -> str:
+    """Return the first comment of a yaml file in conf/ that describes the option."""
+    lines = (conf_dir() / group / f"{option}.yaml").read_text().splitlines()
+    return next(line for line in lines if not line.startswith("# @package")).removeprefix("# ")
+
+
 def no_options(topic: str, args: Sequence[str]) -> None:
-    """Raise UsageError where a topic that takes no options got some."""
+    """Raise UsageError if a list without options is given some."""
     if args:
         raise UsageError(f"drl-list {topic} takes no options, got {' '.join(args)}")
 

@@ -1,4 +1,4 @@
-"""drl-list runs and drl-list sweeps: filtered, sorted, over seeds."""
+"""drl-list runs and drl-list sweeps: filter and sort runs, and average over seeds."""
 
 import fnmatch
 import statistics
@@ -10,15 +10,17 @@ from typing import Any, Literal
 
 import yaml
 
-from drl_cli.errors import UsageError, did_you_mean
+from drl_cli.cli.command import help_text
+from drl_cli.errors import UsageError
 from drl_cli.runs.find import all_runs
 from drl_cli.runs.groups import Group, compared, differing_keys, grouped, name_of, text
 from drl_cli.runs.run import SWEEP_FILE, Run
 from drl_cli.runs.table import NONE, number, table
-from drl_cli.settings.options import parse, usage
+from drl_cli.settings.options import parse
 from drl_cli.settings.settings import fields
 from drl_cli.sweeps.sweep import Sweep
 from drl_cli.utils.ranges import Count
+from drl_cli.utils.spelling import did_you_mean
 
 Sort = Literal["newest", "best", "final", "steps", "seconds"]
 
@@ -29,12 +31,16 @@ ORDER: dict[Sort, Callable[[Run], float]] = {
     "seconds": lambda run: run.wall_s,
 }
 SHOWN = ("env.name", "env.id", "algo.name", "mode")
-"""Keys that have columns of their own, or follow from one that has."""
+"""Keys that a column shows already."""
+EXAMPLES = (
+    "drl-list runs env=CartPole status=done sort=best limit=20",
+    "drl-list runs algo=sac,ppo algo.lr=3e-4 seeds=mean",
+)
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of drl-list runs, beside the keys of runs."""
+    """Options of drl-list runs. Every other key is a condition on the config of the runs."""
 
     sort: Sort = field(default="newest", metadata={"help": "newest, best, final, steps or seconds; the most first"})
     limit: Count = field(default=20, metadata={"help": "lines"})
@@ -42,21 +48,34 @@ class Options:
     output_dir: str = field(default="outputs", metadata={"help": "where the runs are"})
 
 
+@dataclass(frozen=True)
+class SweepOptions:
+    """Options of drl-list sweeps."""
+
+    limit: Count = field(default=20, metadata={"help": "lines"})
+    output_dir: str = field(default="outputs", metadata={"help": "where the sweeps' runs are"})
+
+
+def help_of(topic: str) -> str:
+    """Return the help of `drl-list runs` or `drl-list sweeps`."""
+    if topic == "sweeps":
+        return help_text("drl-list sweeps", SweepOptions, "sweeps, newest first")
+    about = "runs, newest first; only those with these values of any key"
+    return help_text("drl-list runs", Options, about, EXAMPLES)
+
+
 def run_lines(args: Sequence[str]) -> list[str]:
-    """The table of runs; raises UsageError."""
-    if {"--help", "-h"} & set(args):
-        return [help_text()]
+    """Return the table of runs. Raise UsageError for a wrong option or condition."""
     own = [arg for arg in args if arg.partition("=")[0] in fields(Options)]
     options = parse(own, Options)
     found = filtered([Run(path) for path in reversed(all_runs(options.output_dir))], set(args) - set(own))
     if options.sort != "newest":
         found = sorted(found, key=ORDER[options.sort], reverse=True)
-    return over_seeds(found, options) if options.seeds == "mean" else each(found, options.limit)
+    return group_table(found, options) if options.seeds == "mean" else run_table(found, options.limit)
 
 
-def each(runs: Iterable[Run], limit: int) -> list[str]:
-    """A line per run, and what of their configs differs."""
-    runs = list(runs)
+def run_table(runs: Sequence[Run], limit: int) -> list[str]:
+    """Return a line per run, with the keys in which the runs differ."""
     shown = runs[:limit]
     if not shown:
         return []
@@ -76,9 +95,9 @@ def each(runs: Iterable[Run], limit: int) -> list[str]:
     return [*lines, f"{len(runs) - limit} more: limit={len(runs)}"] if len(runs) > limit else lines
 
 
-def over_seeds(runs: Sequence[Run], options: Options) -> list[str]:
-    """A line per group of runs that differ in nothing but their seed: means, of those that have an evaluation."""
-    groups = sorted(grouped(runs), key=lambda group: runs.index(group.runs[0]))  # the order of their first runs
+def group_table(runs: Sequence[Run], options: Options) -> list[str]:
+    """Return a line per group of runs that differ only in their seed. Returns are means over the evaluated runs."""
+    groups = sorted(grouped(runs), key=lambda group: runs.index(group.runs[0]))  # in the order of `runs`
     if options.sort != "newest":
         groups = sorted(groups, key=lambda group: _mean(map(ORDER[options.sort], group.runs)), reverse=True)
     if not groups:
@@ -89,7 +108,7 @@ def over_seeds(runs: Sequence[Run], options: Options) -> list[str]:
 
 
 def filtered(runs: Sequence[Run], conditions: Iterable[str]) -> list[Run]:
-    """Runs that fulfil every `key=value[,value]`; raises UsageError for a key that no run has."""
+    """Return the runs that fulfil every `key=value[,value]`. Raise UsageError for a key that no run has."""
     found = list(runs)
     for condition in sorted(conditions):
         key, equals, values = condition.partition("=")
@@ -105,18 +124,8 @@ def filtered(runs: Sequence[Run], conditions: Iterable[str]) -> list[Run]:
     return found
 
 
-@dataclass(frozen=True)
-class SweepOptions:
-    """Options of drl-list sweeps."""
-
-    limit: Count = field(default=20, metadata={"help": "lines"})
-    output_dir: str = field(default="outputs", metadata={"help": "where the sweeps' runs are"})
-
-
 def sweep_lines(args: Sequence[str]) -> list[str]:
-    """A line per sweep, newest first: its jobs, the keys it is over, and its best run; raises UsageError."""
-    if {"--help", "-h"} & set(args):
-        return [usage("drl-list sweeps", SweepOptions, "sweeps, newest first")]
+    """Return a line per sweep, newest first: its jobs, its keys, and its best run. Raise UsageError."""
     options = parse(args, SweepOptions)
     sweeps = [Sweep.open(path.parent) for path in Path(options.output_dir, "multirun").glob(f"*/{SWEEP_FILE}")]
     if not sweeps:
@@ -127,23 +136,12 @@ def sweep_lines(args: Sequence[str]) -> list[str]:
     return [*lines, f"{len(rows) - options.limit} more"] if len(rows) > options.limit else lines
 
 
-def help_text() -> str:
-    """Usage."""
-    lines = [
-        usage("drl-list runs", Options, "runs, newest first; only those with these values of any key"),
-        "",
-        "  drl-list runs env=CartPole status=done sort=best limit=20",
-        "  drl-list runs algo=sac,ppo algo.lr=3e-4 seeds=mean",
-    ]
-    return "\n".join(lines)
-
-
 def _of(run: Run, key: str) -> Any:
     return run.status if key == "status" else run.config.get(name_of(key))
 
 
 def _fits(value: Any, asked: str) -> bool:
-    """Whether a value is what was typed; of a text its beginning is enough, and a glob may stand for it."""
+    """Return whether a value matches a condition. A text matches its beginning or a glob."""
     if isinstance(value, str):
         return value.startswith(asked) or fnmatch.fnmatchcase(value, asked)
     try:

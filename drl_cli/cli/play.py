@@ -3,13 +3,13 @@
 import os
 import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Literal
 
+from drl_cli.cli.command import run_command
 from drl_cli.deploy.trained import Trained, all_steps, open_trained
 from drl_cli.envs.config import EnvError, EnvFault, MissingExtra
-from drl_cli.errors import MISSING, RESOURCES, USER_CODE, UsageError, fail, outlive_closed_pipe, users_errors
-from drl_cli.settings.options import parse, usage
+from drl_cli.errors import DONE, MISSING, RESOURCES, USER_CODE, UsageError, users_errors
+from drl_cli.runs.closing import shown
 from drl_cli.utils.ranges import Count, Natural, Positive
 from drl_cli.utils.seeding import integers
 
@@ -35,20 +35,18 @@ class Options:
 
 
 def main() -> None:
-    """The command."""
-    outlive_closed_pipe()
-    if {"--help", "-h"} & set(sys.argv[1:]):
-        print(usage("drl-play", Options, "record a video of how a run's policy acts"))
-        return
-    sys.path.insert(0, "")
+    """Run drl-play."""
+    run_command("drl-play", Options, answer, "record a video of how a run's policy acts", positional="run")
+
+
+def answer(options: Options) -> int:
+    """Record the video without a screen, and print the returns and the path."""
     for name, value in HEADLESS.items():
         os.environ.setdefault(name, value)
     if sys.platform == "linux" and "DISPLAY" not in os.environ:
         os.environ.setdefault("MUJOCO_GL", "egl")
-    try:
-        print("\n".join(play(parse(sys.argv[1:], Options, positional="run"))))
-    except UsageError as error:
-        fail(error)
+    print("\n".join(play(options)))
+    return DONE
 
 
 def play(options: Options) -> list[str]:
@@ -84,7 +82,7 @@ def play(options: Options) -> list[str]:
         f"{episode.title}: return {episode.ret:.1f}, {episode.steps} steps{', cut there' if episode.was_cut else ''}"
         for episode in played
     ]
-    return [*lines, os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)]
+    return [*lines, shown(path)]
 
 
 def _suffix(format: str) -> str:

@@ -1,22 +1,13 @@
 """drl-train: compose the config with Hydra, check it, train."""
 
 import os
-import signal
 import sys
 from collections.abc import Sequence
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from drl_cli.cli.command import indented, run_words
 from drl_cli.cli.complete import shell_completion
-from drl_cli.errors import (
-    DONE,
-    INTERRUPTED,
-    TERMINATED,
-    UsageError,
-    fail,
-    outlive_closed_pipe,
-    users_errors,
-)
+from drl_cli.errors import DONE, EXIT_CODES, ReportedError, UsageError, users_errors
 from drl_cli.metrics.console import Console
 from drl_cli.metrics.display import announce, erase
 from drl_cli.runs.closing import closing_text, shown
@@ -41,91 +32,76 @@ OURS = (
     *("hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null"),
     *("hydra.run.dir=.", "hydra.job.chdir=false"),
 )
-"""What we tell Hydra: run folders and logs are ours."""
-
-exit_codes: list[int] = []
-typed: list[str] = sys.argv[1:]
-"""The command line as the user typed it."""
+"""Overrides that keep Hydra from writing folders and logs. A run's folder and logs are ours."""
 
 
 def main() -> None:
-    """The command; exits with the code of the user's guide."""
-    args = sys.argv[1:]
-    sys.path.insert(0, os.getcwd())
-    outlive_closed_pipe()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))  # until there is something to save
+    """Run drl-train."""
     end_with_sweep()
-    try:
-        if {"--help", "-h"} & set(args):
-            print("\n".join(help_lines([arg for arg in args if arg not in ("--help", "-h")])))
-            return
-        if {"-sc", "--shell-completion"} & set(args):
-            words = shell_completion(args[-1], os.environ.get("COMP_LINE", "drl-train "))
-            if words is None:
-                run_hydra(args)
-            else:
-                print("\n".join(words))
+    run_words(answer, help_text)
+
+
+def answer(args: list[str]) -> int:
+    """Train, sweep, complete a word, or print the config, as the command line asks. Return the exit code."""
+    if {"-sc", "--shell-completion"} & set(args):
+        words = shell_completion(args[-1], os.environ.get("COMP_LINE", "drl-train "))
+        if words is None:
+            run_hydra(args)
         else:
-            command = read_command(args)
-            if "--version" in command.flags:
-                print(versions())
-                return
-            if folder := named_run(command):
-                command = with_config_of(folder, command)
-            check_command(command)
-            if is_search(command.overrides) and not command.is_sweep:
-                raise UsageError("hpo searches over many runs: say -m, and what to search: drl-train -m hpo=tpe ...")
-            if command.is_sweep and "explain=true" in command.overrides:
-                raise UsageError("explain=true explains one run: leave -m and the lists of values out")
-            if command.is_sweep:
-                sys.exit(run_sweep(command))
-            if command.prints:
-                run_hydra([*flags_for_hydra(command.flags), *OURS, *with_free_keys(command.overrides)])
-                return
-            if console_kind(args) == "auto":
-                announce(sys.stdout, "reading the config")
-            _run(command)
-    except UsageError as error:
+            print("\n".join(words))
+        return DONE
+    command = read_command(args)
+    if folder := named_run(command):
+        command = with_config_of(folder, command)
+    check_command(command)
+    if is_search(command.overrides) and not command.is_sweep:
+        raise UsageError("hpo searches over many runs: say -m, and what to search: drl-train -m hpo=tpe ...")
+    if command.is_sweep and "explain=true" in command.overrides:
+        raise UsageError("explain=true explains one run: leave -m and the lists of values out")
+    if command.is_sweep:
+        return run_sweep(command)
+    if command.prints:
+        run_hydra([*flags_for_hydra(command.flags), *OURS, *with_free_keys(command.overrides)])
+        return DONE
+    return train_command(command, args)
+
+
+def train_command(command: CommandLine, args: Sequence[str]) -> int:
+    """Compose the config of one run, and train. Return the exit code."""
+    if console_kind(args) == "auto":
+        announce(sys.stdout, "reading the config")
+    try:
+        with composed(command.overrides, command.config_file) as plain:
+            from drl_cli.settings.explain import tuned_line
+
+            return int(train(plain, args, tuned_line(plain))["exit_code"])
+    except ReportedError:
         erase(sys.stdout)
-        fail(error)
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
-    sys.exit(exit_codes[0] if exit_codes else DONE)
-
-
-def _run(command: CommandLine) -> None:
-    """One run."""
-    with composed(command.overrides, command.config_file) as plain:
-        from drl_cli.settings.explain import tuned_line
-
-        exit_codes.append(int(train(plain, tuned_line(plain))["exit_code"]))
+        raise
 
 
 def console_kind(args: Sequence[str]) -> str:
-    """What `console=` says on a command line."""
+    """Return the value of `console=` on a command line."""
     return next((arg.removeprefix("console=") for arg in reversed(args) if arg.startswith("console=")), "auto")
 
 
 def train(
-    plain: dict[str, Any],
-    note: str | None = None,
-    args: Sequence[str] | None = None,
-    started: float | None = None,
+    plain: dict[str, Any], args: Sequence[str] = (), note: str | None = None, began: float | None = None
 ) -> dict[str, Any]:
-    """Check the composed config, train, show how it goes and ends; returns the summary.
+    """Check the composed config, train, and show the progress and the end. Return the summary.
 
-    The `note` is a line of the run's header. From Python, `args` are given instead of the command line, and `started`
-    [s since the epoch] instead of when the process began.
+    `args` is the command line for run.json, `note` a line for the header of the run. `began` is the time [s since the
+    epoch] from which the run's seconds count, by default the start of this process.
     """
     erase(sys.stdout)
-    config, args = build(plain), typed if args is None else args
+    config = build(plain)
     if config.explain:
         from drl_cli.settings.explain import explanation
 
         print("\n".join(explanation(config)))
         return {"exit_code": DONE}
     kind = "quiet" if config.dry_run else config.console
-    began = process_start() if started is None else started
+    began = process_start() if began is None else began
     with Console(kind, sys.stdout, began, config.logger.console_s) as console:
         return _train(config, console, note, args, began)
 
@@ -133,7 +109,7 @@ def train(
 def _prepared(
     config: Config, console: Console, args: Sequence[str]
 ) -> "tuple[Config, EnvSpec, Resumed | None, Cluster | None]":
-    """The config as this machine or cluster fills it in, all of it checked; raises UsageError."""
+    """Fill in the config for this machine or cluster, and check it. Raise UsageError if it can't run."""
     from drl_cli.preflight.preflight import join, preflight
     from drl_cli.preflight.weights import with_weights
     from drl_cli.runtime.place.cluster import share_cores
@@ -152,7 +128,7 @@ def _prepared(
 
 
 def _train(config: Config, console: Console, note: str | None, args: Sequence[str], began: float) -> dict[str, Any]:
-    """Train what has been composed; returns the summary."""
+    """Prepare the run folder and train in it. Return the summary."""
     config, spec, resumed, cluster = _prepared(config, console, args)
     if config.dry_run:
         shapes = [f"{path} {column.shape}".strip() for path, column in leaves(spec.obs).items()]
@@ -182,25 +158,32 @@ def _train(config: Config, console: Console, note: str | None, args: Sequence[st
     return summary
 
 
-def versions() -> str:
-    """Of this package and of those that matter for what it does."""
-    names = ("torch", "ray", "gymnasium", "numpy", "hydra-core")
-    python = ".".join(map(str, sys.version_info[:3]))
-    return f"drl-cli {version('drl-cli')}  (Python {python}, {', '.join(f'{name} {version(name)}' for name in names)})"
+def help_text(args: Sequence[str]) -> str:
+    """Return the general help, or the help of the groups and keys in `args`. Raise UsageError for an unknown name.
+
+    `algo=...` adds the keys of this algorithm.
+    """
+    words = read_command(args).overrides
+    topics, algos = [word for word in words if "=" not in word], [word for word in words if word.startswith("algo=")]
+    lines = text(sections(topics)) if topics else overview()
+    return "\n".join([*lines, "", *text(sections(algos))] if algos else lines)
 
 
-def help_text() -> str:
-    """Usage, groups and top-level keys."""
-    lines = [
+def overview() -> list[str]:
+    """Return usage, groups, top-level keys and exit codes."""
+    examples = (
+        "drl-train env=LunarLanderContinuous algo=sac mode=async stop.return=200",
+        "drl-train env=Pendulum-v1 mode=single seed=1 total_env_steps=15000",
+        "drl-train -m seed=0,1 algo.lr=3e-4,1e-3",
+        "drl-train -m resume=latest                 what is left of that sweep",
+    )
+    return [
         "drl-train [key=value ...]        train; -m sweeps over comma-separated values, side by side",
         "",
-        "  drl-train env=LunarLanderContinuous algo=sac mode=async stop.return=200",
-        "  drl-train env=Pendulum-v1 mode=single seed=1 total_env_steps=15000",
-        "  drl-train -m seed=0,1 algo.lr=3e-4,1e-3",
-        "  drl-train -m resume=latest                 what is left of that sweep",
+        *indented(examples),
         "",
         "groups (group=option; any key in them: group.key=value)",
-        *[f"  {group:<13} {', '.join(options(group))}" for group in groups()],
+        *indented([f"{group:<13} {', '.join(options(group))}" for group in groups()]),
         "",
         "env also takes any Gymnasium id, or module:Id for an environment of your own; algo an installed algorithm",
         "or a module of your own (my_pkg.my_algo); network a class of your own (my_pkg.my_net:Class).",
@@ -208,21 +191,15 @@ def help_text() -> str:
         "drl-list keys has those of all.",
         "",
         "keys",
-        *[f"  {line}" for line in (conf_dir() / "train.yaml").read_text().split("\n\n")[1].splitlines()],
+        *indented((conf_dir() / "train.yaml").read_text().split("\n\n")[1].splitlines()),
         "  stop.return, stop.wall_s",
+        "",
+        "exit codes",
+        *indented([f"{code:<4} {meaning}" for code, meaning in EXIT_CODES.items()]),
         "",
         f"All values and what they mean: {conf_dir()}",
         'Tab completion in bash: eval "$(drl-train -sc install=bash)"',
     ]
-    return "\n".join(lines)
-
-
-def help_lines(args: Sequence[str]) -> list[str]:
-    """The help, or that of the groups and keys that are named, then the options of `algo=...`; raises UsageError."""
-    words = read_command(args).overrides
-    topics, algos = [word for word in words if "=" not in word], [word for word in words if word.startswith("algo=")]
-    lines = text(sections(topics)) if topics else help_text().splitlines()
-    return [*lines, "", *text(sections(algos))] if algos else lines
 
 
 if __name__ == "__main__":

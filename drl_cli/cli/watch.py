@@ -1,6 +1,5 @@
 """drl-watch: shows how a run goes that another process does, in the background, elsewhere or on a cluster."""
 
-import signal
 import socket
 import sys
 import time
@@ -9,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from drl_cli.errors import INTERRUPTED, LOST, TERMINATED, UsageError, fail, outlive_closed_pipe
+from drl_cli.cli.command import run_command
+from drl_cli.errors import LOST
 from drl_cli.metrics.console import TICK_S, make_display
 from drl_cli.metrics.display import Display
 from drl_cli.metrics.status import Status
@@ -17,7 +17,6 @@ from drl_cli.metrics.text import clock
 from drl_cli.runs.closing import closing_text, shown
 from drl_cli.runs.find import find_run, read_json
 from drl_cli.runs.run import RUN_LOCK
-from drl_cli.settings.options import parse, usage
 from drl_cli.utils.locks import is_locked
 from drl_cli.utils.ranges import Positive
 
@@ -38,19 +37,14 @@ class Options:
 
 
 def main() -> None:
-    """The command; exits with the run's exit code, or 6 where nobody writes any more."""
-    outlive_closed_pipe()
-    if {"--help", "-h"} & set(sys.argv[1:]):
-        print(usage("drl-watch", Options, "show how a run goes until it ends; Ctrl-C leaves it alone"))
-        return
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
-    try:
-        options = parse(sys.argv[1:], Options, positional="run")
-        sys.exit(watch(find_run(options.run, options.output_dir), options))
-    except UsageError as error:
-        fail(error)
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+    """Run drl-watch."""
+    run_command(
+        "drl-watch",
+        Options,
+        lambda options: watch(find_run(options.run, options.output_dir), options),
+        "show how a run goes until it ends; Ctrl-C leaves it alone",
+        positional="run",
+    )
 
 
 def watch(folder: Path, options: Options) -> int:

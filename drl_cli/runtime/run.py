@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from drl_cli.errors import Diverged, RoleLost, RunError
+from drl_cli.errors import BUG, RESOURCES, USER_CODE, Diverged, RoleLost, RunError
 from drl_cli.metrics.console import Console
 from drl_cli.replay.store import row_bytes
 from drl_cli.runtime.config import Config
@@ -191,7 +191,7 @@ def _report_error(error: BaseException, config: Config, folder: Path) -> int:
     users = None if isinstance(error, MemoryError) else raised_by(error, config.outside_modules)
     what = f"{users} raised {type(error).__name__}" if users else type(error).__name__
     print(f"error: {what}: {error}\n  all of it: {folder / 'error.txt'}", file=sys.stderr)
-    return 4 if users else 7 if isinstance(error, MemoryError | OSError) else 1
+    return USER_CODE if users else RESOURCES if isinstance(error, MemoryError | OSError) else BUG
 
 
 def _keep_batch(batch: State, path: Path) -> None:

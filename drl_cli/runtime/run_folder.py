@@ -11,6 +11,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from drl_cli.errors import RUN_STATUS
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.files.checkpoint import write_json
 from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
@@ -19,8 +20,6 @@ from drl_cli.runtime.roles.exploration import rungs
 from drl_cli.utils.outside import source_file, source_hash
 
 log = logging.getLogger(__name__)
-
-STATUS = {0: "done", 5: "diverged", 75: "interrupted", 130: "interrupted"}
 
 
 def make_folder(config: Config) -> Path:
@@ -82,7 +81,7 @@ def summarise(
     exit_code: int,
 ) -> dict[str, Any]:
     """Write summary.json and the final run.json."""
-    status = STATUS.get(exit_code, "failed")
+    status = RUN_STATUS.get(exit_code, "failed")
     summary: dict[str, Any] = {
         "run_id": record["id"],
         "status": status,

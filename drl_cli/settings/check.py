@@ -8,7 +8,7 @@ from typing import Any, get_origin
 import yaml
 
 from drl_cli.algos.base import AlgoConfig
-from drl_cli.errors import USER_CODE, UsageError, did_you_mean
+from drl_cli.errors import USER_CODE, UsageError
 from drl_cli.optim.optimizer_config import OPTIMIZERS
 from drl_cli.settings.command_line import OVERRIDE, TEXTS, CommandLine
 from drl_cli.settings.conf import conf_dir, default, groups, option_file, options, unreadable
@@ -18,6 +18,7 @@ from drl_cli.settings.own_yaml import algorithm_of, check_file
 from drl_cli.settings.settings import all_keys, config_class, convert, unknown_key
 from drl_cli.settings.words import bare_words, said
 from drl_cli.utils.outside import ModuleRaised, NotFound, import_object
+from drl_cli.utils.spelling import did_you_mean
 
 OF_HYDRA = ("hydra.searchpath", "hydra.job.env_set")
 """Hydra's own settings that have an effect here."""

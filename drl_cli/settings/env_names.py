@@ -4,8 +4,9 @@ import re
 import sys
 from collections.abc import Sequence
 
-from drl_cli.errors import MISSING, UsageError, nearest
+from drl_cli.errors import MISSING, UsageError
 from drl_cli.utils.outside import ModuleRaised, NotFound, source_file
+from drl_cli.utils.spelling import nearest
 
 OLD_ATARI = re.compile(
     r"(?P<game>[A-Z]\w*?)(-ram)?(NoFrameskip|Deterministic)-v\d+"

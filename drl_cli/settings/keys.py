@@ -15,13 +15,14 @@ import yaml
 
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.algos.lookup import algorithms
-from drl_cli.errors import UsageError, did_you_mean
+from drl_cli.errors import UsageError
 from drl_cli.replay.config import SAMPLERS
 from drl_cli.runtime.config import Config
 from drl_cli.settings.conf import LOADER, algorithm_yaml, conf_dir, default, groups, options
 from drl_cli.settings.options import parse
 from drl_cli.settings.settings import all_keys, config_class, default_values, fields
 from drl_cli.utils.ranges import NameOrClass
+from drl_cli.utils.spelling import did_you_mean
 
 TOP = "top level"
 NARROWEST = 30  # columns of a terminal that a meaning is wrapped to; below, the terminal does as it likes

@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 import yaml
 
 from drl_cli.algos.base import AlgoConfig
-from drl_cli.errors import UsageError, did_you_mean
+from drl_cli.errors import UsageError
 from drl_cli.settings.settings import convert, fields
+from drl_cli.utils.spelling import did_you_mean
 
 T = TypeVar("T")
 

@@ -9,13 +9,14 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.algos.lookup import NotAlgorithm, algorithms, installed, load_algorithm
-from drl_cli.errors import USER_CODE, UsageError, did_you_mean, nearest
+from drl_cli.errors import USER_CODE, UsageError
 from drl_cli.replay.config import SAMPLERS, ReplayConfig
 from drl_cli.runtime.config import Config
 from drl_cli.settings.conf import options
 from drl_cli.settings.synonyms import note, synonym
 from drl_cli.utils.outside import ModuleRaised, NotFound
 from drl_cli.utils.ranges import NameOrClass, Range
+from drl_cli.utils.spelling import did_you_mean, nearest
 
 T = TypeVar("T")
 

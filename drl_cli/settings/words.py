@@ -6,11 +6,11 @@ from pathlib import Path
 
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.algos.lookup import algorithms
-from drl_cli.errors import did_you_mean
 from drl_cli.settings.conf import groups, options
 from drl_cli.settings.hydra_grammar import is_open
 from drl_cli.settings.settings import all_keys, config_class
 from drl_cli.settings.synonyms import synonym
+from drl_cli.utils.spelling import did_you_mean
 
 COMMANDS = ("eval", "play", "export", "compare", "watch", "list", "doctor", "bench")
 ENV_ID = re.compile(r"[\w./-]+(:[\w./-]+)?-v\d+|[\w.]+:[\w./-]+")

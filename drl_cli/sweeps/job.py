@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from drl_cli.errors import DONE, RUN_STATUS
 from drl_cli.runs.curve import Curve
 from drl_cli.runs.run import RUN_LOCK, Run, read_json
 from drl_cli.utils.locks import is_locked
@@ -14,7 +15,6 @@ from drl_cli.utils.locks import is_locked
 Status = Literal["waiting", "running", "done", "failed", "diverged", "interrupted", "killed"]
 
 ENDED = ("done", "failed", "diverged")  # what run.json says of a run that was not ended from outside
-STATUS: dict[int, Status] = {0: "done", 5: "diverged", 75: "interrupted", 130: "interrupted"}
 
 
 @dataclass(eq=False)
@@ -44,12 +44,12 @@ class Job:
         if self.exit_code is None:
             has_ended = self.run is None or Run(self.run).status in ENDED
             return "waiting" if has_ended else "killed"
-        return "killed" if self.exit_code < 0 else STATUS.get(self.exit_code, "failed")
+        return "killed" if self.exit_code < 0 else RUN_STATUS.get(self.exit_code, "failed")
 
     @property
     def is_done(self) -> bool:
         """Whether nothing is left to do."""
-        return self.exit_code == 0
+        return self.exit_code == DONE
 
     def look(self, file: Path) -> None:
         """Take from `file` which run it is, and from the run's folder how it ended."""
@@ -58,7 +58,7 @@ class Job:
         if self.run is not None and not self.is_running and not is_locked(self.run / RUN_LOCK):
             summary = read_json(self.run / "summary.json")
             code = summary.get("exit_code", self.exit_code)
-            self.exit_code = None if code == 0 and summary.get("env_steps", 0) < self.goal else code
+            self.exit_code = None if code == DONE and summary.get("env_steps", 0) < self.goal else code
 
     @property
     def has_begun(self) -> bool:

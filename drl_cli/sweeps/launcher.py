@@ -14,7 +14,7 @@ from types import FrameType
 from typing import Protocol
 
 from drl_cli.runs.run import RUN_LOCK
-from drl_cli.runtime.place.signals import EXIT_CODES
+from drl_cli.runtime.place.signals import SIGNAL_CODES
 from drl_cli.sweeps.job import Job
 from drl_cli.sweeps.sweep import Sweep
 from drl_cli.utils.locks import is_locked
@@ -114,7 +114,7 @@ class Launcher:
                 for look in self.tick:
                     look()
         if self.received:
-            sys.exit(EXIT_CODES[self.received[0]])
+            sys.exit(SIGNAL_CODES[self.received[0]])
 
     def stop(self, job: Job) -> None:
         """End a job softly, where it runs."""
@@ -162,7 +162,7 @@ class Launcher:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        before = {number: signal.signal(number, self._receive) for number in EXIT_CODES}
+        before = {number: signal.signal(number, self._receive) for number in SIGNAL_CODES}
         try:
             yield
         finally:

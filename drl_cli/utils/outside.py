@@ -1,6 +1,5 @@
 """Code from outside the package, named by its import path: imported or refused in one line, and its source file."""
 
-import difflib
 import hashlib
 import importlib
 import importlib.util
@@ -10,6 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from drl_cli.utils.spelling import did_you_mean
 
 
 class NotFound(ValueError):
@@ -42,8 +43,7 @@ def import_object(path: str) -> Any:  # Any: whatever the module has of that nam
     module_path, _, name = path.partition(":")
     module = import_module(module_path)
     if not hasattr(module, name):
-        near = difflib.get_close_matches(name, vars(module), 1)
-        raise NotFound(f"{module_path} has no '{name}'.{f' Did you mean {near[0]}?' if near else ''}")
+        raise NotFound(f"{module_path} has no '{name}'.{did_you_mean(name, vars(module))}")
     return getattr(module, name)
 
 

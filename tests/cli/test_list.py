@@ -1,24 +1,37 @@
-"""drl-list."""
+"""drl-list: algorithms, environments and modes. test_list_runs.py has runs and sweeps."""
+
+import subprocess
+import sys
 
 import pytest
 
 from drl_cli.algos.lookup import algorithms, load_algorithm
+from drl_cli.cli.list import envs
+from drl_cli.envs import catalog
+from drl_cli.envs.catalog import Entry
+from drl_cli.settings.conf import options
 
-PRESETS = ["apex", "munchausen_dqn", "munchausen_iqn", "r2d2", "rainbow", "rainbow_iqn", "sqn"]
+PRESETS = {
+    "apex": "Ape-X",
+    "munchausen_dqn": "Munchausen-DQN",
+    "munchausen_iqn": "Munchausen-IQN",
+    "r2d2": "R2D2",
+    "rainbow": "Rainbow",
+    "rainbow_iqn": "Rainbow with IQN",
+    "sqn": "Soft Q-learning",
+}
 
 
 def test_algos_with_their_actions_and_modes(listed):
     lines = {line.split()[0]: line for line in listed("algos")}
-    titles = ("Ape-X", "Munchausen-DQN", "Munchausen-IQN", "R2D2", "Rainbow", "Rainbow with IQN", "Soft Q-learning")
     assert sorted(lines) == sorted([*algorithms(), *PRESETS])
-    for name, title in zip(PRESETS, titles, strict=True):
-        assert title in lines.pop(name)
+    assert all(title in lines.pop(name) for name, title in PRESETS.items())
     for name, line in lines.items():
         module = load_algorithm(name)
         assert all(word in line for word in (*module.ACTIONS, *module.MODES))
 
 
-def test_installed_algorithms_are_listed_and_those_that_are_none_say_why(listed, tmp_path, monkeypatch):
+def test_installed_algorithms_are_listed_and_a_broken_one_with_its_error(listed, tmp_path, monkeypatch):
     (tmp_path / "theirs-1.0.dist-info").mkdir()
     (tmp_path / "theirs-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
     points = "[drl_cli.algos]\ntheir-dqn = outside.my_algo\ntheir-json = json\n"
@@ -30,18 +43,10 @@ def test_installed_algorithms_are_listed_and_those_that_are_none_say_why(listed,
     assert "can't be used here: their-json (" in lines["their-json"]
 
 
-def test_modes_with_what_they_are(listed):
+def test_modes_with_their_purpose(listed):
     lines = {line.split()[0]: line for line in listed("modes")}
     assert sorted(lines) == ["async", "single", "sync"]
     assert all(len(line.split()) > 4 for line in lines.values())
-
-
-def test_runs_with_status_and_best_return(listed, small_run, monkeypatch):
-    monkeypatch.chdir(small_run.cwd)
-    _, line = listed("runs")
-    cells = line.split()
-    assert cells[:7] == [small_run.folder.name, "Pendulum-v1", "sac", "async", "done", "160", cells[6]]
-    assert float(cells[7]) >= float(cells[8]) > -2000
 
 
 def test_no_runs_is_no_error(listed, tmp_path, monkeypatch):
@@ -55,12 +60,79 @@ def test_help_names_the_lists(listed, args):
     assert all(topic in line for topic in ("algos", "envs", "modes", "runs"))
 
 
-def test_an_unknown_list_is_an_error(drl, tmp_path):
-    done = drl("list", "algo", cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: no list 'algo'. Did you mean algos?")
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["algo"], "no list 'algo'. Did you mean algos?   lists: algos, envs, modes, keys, runs, sweeps"),
+        (["modes", "env=CartPole"], "drl-list modes takes no options, got env=CartPole"),
+        (["envs", "CartPole"], "drl-list envs takes no options, got CartPole"),
+    ],
+)
+def test_wrong_words(listed, capsys, words, error):
+    with pytest.raises(SystemExit) as caught:
+        listed(*words)
+    assert (caught.value.code, capsys.readouterr().err) == (2, f"error: {error}\n")
 
 
-def test_a_list_without_options_refuses_them(drl, tmp_path):
-    done = drl("list", "modes", "env=CartPole", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (2, "error: drl-list modes takes no options, got env=CartPole\n")
+def rows():
+    """The status and the rest of the line, by environment."""
+    return {line.split()[0]: line.split(maxsplit=2)[1:] for line in envs([])}
+
+
+def test_envs_of_conf_and_of_gymnasium_with_tuned_values():
+    found = rows()
+    assert {*options("env"), "CartPole-v1", "BipedalWalker-v3"} <= set(found)
+    assert found["Pendulum-v1"] == ["runs", "classic_control; tuned for sac"]
+    assert found["LunarLander"] == ["runs", "conf/env, LunarLander-v3; tuned for apex, dqn, iqn, ppo, rainbow"]
+
+
+def test_a_missing_package_is_named_with_its_pip_command(monkeypatch):
+    missing = ("mujoco", "Box2D", "minigrid", "ale_py")
+    monkeypatch.setattr(catalog, "_is_there", lambda module: module not in missing)
+    monkeypatch.setattr(catalog, "games", lambda: dict.fromkeys(["MinAtar/Freeway-v0", "MinAtar/Freeway-v1"]))
+    found = rows()
+    assert found["Ant-v5"] == ["missing", "mujoco: pip install 'drl-cli[mujoco]'"]
+    assert found["LunarLander"][0] == "missing"
+    assert found["minigrid:MiniGrid-Empty-5x5-v0"] == ["missing", "minigrid: pip install 'minigrid'"]
+    assert found["miniworld:MiniWorld-Hallway-v0"] == ["runs", "miniworld"]
+    assert found["phys2d/CartPole-v1"] == ["runs", "phys2d"]
+    assert found["ALE/Pong-v5"] == ["missing", "ale_py: pip install 'drl-cli[atari]'"]
+    assert found["Breakout"] == ["missing", "conf/env, ALE/Breakout-v5: pip install 'drl-cli[atari]'"]
+    assert found["MinAtar/Freeway-v0"] == found["MinAtar/Freeway-v1"] == ["runs", "minatar"]
+    assert found["MinAtar-Freeway"][0] == "runs"
+    assert "MinAtar/Breakout-v1" not in found
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_an_environment_can_be_made_exactly_if_the_list_says_so():
+    import gymnasium
+
+    families = {"classic_control", "toy_text", *catalog.NEEDS}
+    entries = [entry for entry in catalog.entries() if entry.family in families]
+    assert len(entries) > 30
+    for entry in entries:
+        if entry.missing is None:
+            gymnasium.make(entry.id).close()
+        else:
+            with pytest.raises((gymnasium.error.DependencyNotInstalled, ModuleNotFoundError)):
+                gymnasium.make(entry.id)
+
+
+def test_probes_and_removed_environments_are_left_out_and_a_users_is_listed():
+    import gymnasium
+
+    import drl_cli.envs.probes  # noqa: F401
+
+    gymnasium.register("Listed-v0", entry_point=lambda: None)
+    try:
+        entries = catalog.entries()
+    finally:
+        del gymnasium.registry["Listed-v0"]
+    assert Entry("Listed-v0", __name__, None) in entries
+    assert not {"Counter-v0", "Ant-v2", "GymV21Environment-v0"} & {entry.id for entry in entries}
+
+
+def test_the_list_imports_no_environment():
+    script = "import sys; from drl_cli.cli.list import envs; envs([])\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert not {"Box2D", "pygame", "torch", "ray", "mujoco", "ale_py"} & set(done.stdout.split())

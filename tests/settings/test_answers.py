@@ -363,10 +363,8 @@ def answer(place, monkeypatch, capsys):
     def run(args):
         words = args if isinstance(args, list) else shlex.split(filled(args, place))
         monkeypatch.setattr(sys, "argv", ["drl-train", *words])
-        monkeypatch.setattr(command, "typed", words)
         monkeypatch.setattr(sys, "stdout", sys.stdout)
         monkeypatch.setattr("drl_cli.runtime.run.run", lambda *args, **options: pytest.fail("it trains"))
-        command.exit_codes.clear()
         try:
             command.main()
         except SystemExit as end:

@@ -103,9 +103,8 @@ def test_config_errors_import_neither_torch_nor_ray(drl, tmp_path):
     commands = [[arg] for arg in sorted(args, key=lambda arg: arg.startswith("env"))]
     script = f"""
 import sys
-from drl_cli.cli.train import exit_codes, main
+from drl_cli.cli.train import main
 for args in {commands!r}:
-    exit_codes.clear()
     sys.argv = ["drl-train", *args]
     try:
         main()

@@ -12,7 +12,7 @@ import pytest
 
 from drl_cli.cli.bench import read
 from drl_cli.cli.eval import Options, evaluate
-from drl_cli.cli.train import help_lines, help_text, train
+from drl_cli.cli.train import help_text, overview, train
 from drl_cli.errors import CHECKPOINT, USAGE, USER_CODE, UsageError
 from drl_cli.preflight.preflight import preflight
 from drl_cli.preflight.weights import with_weights
@@ -228,15 +228,17 @@ def test_a_network_of_the_users_is_a_torso_of_the_default_network(composed):
 
 def test_help_has_the_options_of_an_algorithm():
     def defaults(algo):
-        return {line.split()[0]: line for line in help_lines([f"algo={algo}"]) if line.startswith("  algo.")}
+        return {
+            line.split()[0]: line for line in help_text([f"algo={algo}"]).splitlines() if line.startswith("  algo.")
+        }
 
     assert defaults("my_pkg.my_algo")["algo.target_period"].split()[1:] == ["int", ">=", "1", "20"]
     assert "2e-3" in defaults("my_yaml")["algo.lr"]
     assert defaults("my_yaml").keys() == {f"algo.{name}" for name in fields(config_class("my_yaml"))}
     assert "algo.tau" in defaults("sac")
-    assert help_lines(["env=CartPole-v1"]) == help_text().splitlines()
-    assert refused(help_lines, ["algo=my_bug"])[0] == USER_CODE
-    assert "my_cut.yaml: not readable: " in refused(help_lines, ["algo=my_cut"])[1][0]
+    assert help_text(["env=CartPole-v1"]).splitlines() == overview()
+    assert refused(help_text, ["algo=my_bug"])[0] == USER_CODE
+    assert "my_cut.yaml: not readable: " in refused(help_text, ["algo=my_cut"])[1][0]
 
 
 def test_a_run_says_of_which_code_it_is(own_run, outside_folder):

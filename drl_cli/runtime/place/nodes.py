@@ -12,7 +12,7 @@ from typing import Any
 
 from drl_cli.runtime.place.cluster import Node
 from drl_cli.runtime.place.handles import ActorDied, ActorUnavailable, get
-from drl_cli.runtime.place.signals import EXIT_CODES
+from drl_cli.runtime.place.signals import SIGNAL_CODES
 
 ASK_S = 60.0  # that a node has to answer
 OF_A_WORKER = ("RAY_JOB_ID", "RAY_RAYLET_PID")  # variables of a process of Ray's that are not for what it starts
@@ -104,7 +104,7 @@ class Keeper:
 @contextmanager
 def _unblocked() -> Iterator[None]:
     """What is started inside gets SIGINT, which Ray blocks in its processes."""
-    before = pthread_sigmask(SIG_UNBLOCK, EXIT_CODES)
+    before = pthread_sigmask(SIG_UNBLOCK, SIGNAL_CODES)
     try:
         yield
     finally:
@@ -157,7 +157,7 @@ class NodeProcess:
         if self.has_begun():
             self._keeper.send_signal.remote(number)
         elif self.returncode is None:
-            self.returncode = EXIT_CODES[Signals(number)]
+            self.returncode = SIGNAL_CODES[Signals(number)]
             self.kill()
 
     def kill(self) -> None:

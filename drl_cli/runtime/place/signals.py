@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from drl_cli.errors import DONE, INTERRUPTED, TERMINATED
+
 log = logging.getLogger(__name__)
 
-EXIT_CODES = {signal.SIGINT: 130, signal.SIGTERM: 75}
+SIGNAL_CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
 
 
 class Interrupted(BaseException):
@@ -43,8 +45,8 @@ class Signals:
 
     @property
     def exit_code(self) -> int:
-        """Of the first signal, 0 without any."""
-        return EXIT_CODES[signal.Signals(self.received[0])] if self.received else 0
+        """Of the first signal, DONE without any."""
+        return SIGNAL_CODES[signal.Signals(self.received[0])] if self.received else DONE
 
     def on_end(self, number: int, frame: FrameType | None) -> None:
         """SIGINT or SIGTERM."""

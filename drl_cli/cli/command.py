@@ -1,0 +1,127 @@
+"""Run a command: help, version, options, errors, signals and exit code are the same for all of them."""
+
+import atexit
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from importlib.metadata import version
+from typing import Any, TextIO, TypeVar, cast
+
+from drl_cli.errors import DONE, INTERRUPTED, TERMINATED, ReportedError
+from drl_cli.settings.options import parse, usage
+
+T = TypeVar("T")
+
+
+def run_command(
+    name: str,
+    options: type[T],
+    answer: Callable[[T], int],
+    about: str,
+    *,
+    examples: Sequence[str] = (),
+    positional: str | None = None,
+) -> None:
+    """Parse the command line into the dataclass `options`, call `answer`, and exit with the code that it returns.
+
+    A bare word is the value of the option `positional`. `about` and `examples` are for --help.
+    """
+    run_words(
+        lambda words: answer(parse(words, options, positional)),
+        lambda words: help_text(name, options, about, examples),
+    )
+
+
+def run_words(answer: Callable[[list[str]], int], help_of: Callable[[list[str]], str]) -> None:
+    """Call `answer` with the words of the command line, and exit with the code that it returns.
+
+    --help prints the text that `help_of` returns for the other words.
+    """
+    words = sys.argv[1:]
+    sys.path.insert(0, os.getcwd())  # the user's modules
+    outlive_closed_pipe()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
+    exit_code = DONE
+    try:
+        if {"--help", "-h"} & set(words):
+            print(help_of([word for word in words if word not in ("--help", "-h")]))
+        elif "--version" in words:
+            print(versions())
+        else:
+            exit_code = answer(words)
+    except ReportedError as error:
+        exit_code = report(error)
+    except KeyboardInterrupt:
+        exit_code = INTERRUPTED
+    if exit_code != DONE:
+        sys.exit(exit_code)
+
+
+def help_text(name: str, options: type[Any], about: str, examples: Sequence[str] = ()) -> str:
+    """Return the help of a command with a dataclass of `options`."""
+    return "\n".join([usage(name, options, about), *(["", *indented(examples)] if examples else [])])
+
+
+def indented(lines: Sequence[str]) -> list[str]:
+    """Indent lines of a help text."""
+    return [f"  {line}" for line in lines]
+
+
+def report(error: ReportedError) -> int:
+    """Print the problems of an error, and return its exit code. DRL_DEBUG=1 adds the traceback."""
+    if os.environ.get("DRL_DEBUG"):
+        traceback.print_exception(error)
+    for problem in error.problems:
+        print(f"error: {problem}", file=sys.stderr)
+    return error.exit_code
+
+
+def versions() -> str:
+    """Return the version of this package, of Python, and of the most important dependencies."""
+    names = ("torch", "ray", "gymnasium", "numpy", "hydra-core")
+    python = ".".join(map(str, sys.version_info[:3]))
+    return f"drl-cli {version('drl-cli')}  (Python {python}, {', '.join(f'{name} {version(name)}' for name in names)})"
+
+
+class _PipeProof:
+    """Wrap a stream that drops its text after the reader has closed the pipe, as `head` does."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            return self._stream.write(text)
+        except BrokenPipeError:
+            return self._drop()
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except BrokenPipeError:
+            self._drop()
+
+    def end(self) -> None:
+        """Flush when the process ends. A test may have closed the stream before."""
+        with suppress(ValueError):
+            self.flush()
+
+    def _drop(self) -> int:
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, self._stream.fileno())
+        os.close(null)
+        return 0
+
+    def __getattr__(self, name: str) -> Any:  # any attribute of the stream
+        return getattr(self._stream, name)
+
+
+def outlive_closed_pipe() -> None:
+    """Let a command, and the run that it started, continue to its exit code after stdout has lost its reader."""
+    if not isinstance(sys.stdout, _PipeProof):
+        stream = _PipeProof(sys.stdout)
+        sys.stdout = cast(TextIO, stream)  # __getattr__ gives everything else that a stream has
+        atexit.register(stream.end)
