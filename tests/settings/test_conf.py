@@ -177,7 +177,7 @@ def test_the_command_line_wins_over_tuned_values(composed):
 @pytest.mark.parametrize("id", ["MountainCarContinuous-v0", "my_pkg.my_mod:MyEnv-v0", "my_mod:space/MyEnv-v0"])
 def test_env_takes_any_id(composed, id):
     node = composed(f"env={id}", "env.max_episode_steps=5", "+env.kwargs.a=1")
-    plain = read("env/LunarLanderContinuous.yaml")
+    plain = read("env/LunarLander.yaml")
     assert node["env"] == plain | {"name": id, "id": id, "kwargs": {"a": 1}, "max_episode_steps": 5}
 
 
