@@ -84,7 +84,7 @@ def measure(config: Config, spec: EnvSpec, options: Options, command: CommandLin
     from drl_cli.bench.sheet import Sheet
     from drl_cli.bench.suite import Suite
     from drl_cli.bench.tune import advice
-    from drl_cli.preflight.preflight import pace_problems
+    from drl_cli.preflight.pace import pace_problems
 
     cores, load = num_cores(), os.getloadavg()[0]
     print(

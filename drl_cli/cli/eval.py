@@ -15,12 +15,12 @@ import yaml
 from drl_cli.algos.lookup import module_path
 from drl_cli.cli.command import help_text, run_words
 from drl_cli.errors import BELOW, CHECKPOINT, DONE, RESOURCES, USER_CODE, ReportedError, UsageError
-from drl_cli.preflight.preflight import environment_spec
+from drl_cli.preflight.environment import environment_spec
 from drl_cli.runs.comparison import estimate
 from drl_cli.runs.find import check_format, find_run, find_runs, find_step, read_config
 from drl_cli.runs.groups import grouped
 from drl_cli.runs.run import Run
-from drl_cli.runs.statistics import interval, mean
+from drl_cli.runs.statistics import interval
 from drl_cli.runs.table import between, number, table
 from drl_cli.runtime.config import Config
 from drl_cli.settings.options import parse
@@ -114,7 +114,7 @@ def evaluate(folder: Path, options: Options, kwargs: Mapping[str, Any]) -> dict[
     config = with_arguments(read_config(folder), kwargs)
     seeds = integers(config.seed, "confirm", options.episodes, index=options.seed)
     score, manifest = play(config, checkpoint, seeds, options.stochastic)
-    low, high = interval([score.returns], mean)
+    low, high = interval([score.returns], np.mean)
     statistics = score.statistics()
     result = {
         "run": str(folder),
@@ -130,10 +130,10 @@ def evaluate(folder: Path, options: Options, kwargs: Mapping[str, Any]) -> dict[
         "returns": [float(value) for value in score.returns],
     }
     print("\n".join(result_lines(folder.name, result, statistics, config.manage.max_episode_steps)), flush=True)
-    from drl_cli.runs.evaluations import keep
+    from drl_cli.runs.evaluation_files import save_evaluation
 
     try:
-        path = keep(folder, result)
+        path = save_evaluation(folder, result)
     except OSError as error:
         raise UsageError(f"{folder}: the result can't be written: {error}", RESOURCES) from error
     print(f"kept in {path.name}")

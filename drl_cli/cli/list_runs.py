@@ -13,7 +13,7 @@ import yaml
 from drl_cli.cli.command import help_text
 from drl_cli.errors import UsageError
 from drl_cli.runs.find import all_runs
-from drl_cli.runs.groups import Group, compared, differing_keys, grouped, name_of, text
+from drl_cli.runs.groups import Group, compared, differing_keys, grouped, long_name, override_text
 from drl_cli.runs.run import SWEEP_FILE, Run
 from drl_cli.runs.table import NONE, number, table
 from drl_cli.settings.options import parse
@@ -85,7 +85,7 @@ def run_table(runs: Sequence[Run], limit: int) -> list[str]:
             *(run.id, _value(run, "env.name"), _value(run, "algo.name"), _value(run, "mode"), run.status),
             *(number(run.env_steps), number(run.wall_s)),
             *(number(run.best, ".1f"), number(run.final, ".1f")),
-            *([text({key: run.config[key] for key in keys if key in run.config})] if keys else []),
+            *([override_text({key: run.config[key] for key in keys if key in run.config})] if keys else []),
         ]
         for run in shown
     ]
@@ -116,7 +116,7 @@ def filtered(runs: Sequence[Run], conditions: Iterable[str]) -> list[Run]:
             raise UsageError(f"'{condition}': say key=value, with a key of the runs or of {', '.join(fields(Options))}")
         if key != "status":
             known = {key for run in runs for key in run.config}
-            if known and name_of(key) not in known:
+            if known and long_name(key) not in known:
                 names = [*known, "env", "algo", "status", *fields(Options)]
                 raise UsageError(f"{key}: no run has this key.{did_you_mean(key, names)}")
         asked = values.split(",")
@@ -137,7 +137,7 @@ def sweep_lines(args: Sequence[str]) -> list[str]:
 
 
 def _of(run: Run, key: str) -> Any:
-    return run.status if key == "status" else run.config.get(name_of(key))
+    return run.status if key == "status" else run.config.get(long_name(key))
 
 
 def _fits(value: Any, asked: str) -> bool:

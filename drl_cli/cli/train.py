@@ -10,8 +10,8 @@ from drl_cli.cli.complete import shell_completion
 from drl_cli.errors import DONE, EXIT_CODES, ReportedError, UsageError, users_errors
 from drl_cli.metrics.console import Console
 from drl_cli.metrics.display import announce, erase
-from drl_cli.runs.closing import closing_text, shown
-from drl_cli.runs.resume import Resumed, claimed, named_run, resume, with_config_of
+from drl_cli.runs.end_text import end_text, relative_path
+from drl_cli.runs.resume import Resumed, claim_run, named_run, resume, with_config_of
 from drl_cli.runtime.config import Config
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import CommandLine, flags_for_hydra, read_command, with_free_keys
@@ -110,7 +110,8 @@ def _prepared(
     config: Config, console: Console, args: Sequence[str]
 ) -> "tuple[Config, EnvSpec, Resumed | None, Cluster | None]":
     """Fill in the config for this machine or cluster, and check it. Raise UsageError if it can't run."""
-    from drl_cli.preflight.preflight import join, preflight
+    from drl_cli.preflight.environment import join_cluster
+    from drl_cli.preflight.preflight import preflight
     from drl_cli.preflight.weights import with_weights
     from drl_cli.runtime.place.cluster import share_cores
     from drl_cli.settings.fill import fill
@@ -121,7 +122,7 @@ def _prepared(
     cluster = None
     if config.ray.address and not config.debug.in_process:
         console.awaits(f"the cluster at {config.ray.address}")
-        cluster = join(config)
+        cluster = join_cluster(config)
     config = fill(with_weights(config), cluster.nodes if cluster else ())
     with users_errors(config.outside_modules):
         return config, preflight(config), resumed, cluster
@@ -134,13 +135,13 @@ def _train(config: Config, console: Console, note: str | None, args: Sequence[st
         shapes = [f"{path} {column.shape}".strip() for path, column in leaves(spec.obs).items()]
         print(f"{config.env.name}: {', '.join(shapes)} observations, {spec.action.text} actions; all checks passed")
         return {"exit_code": DONE}
-    from drl_cli.preflight.learning import described
+    from drl_cli.preflight.network import network_text
     from drl_cli.runtime.files.checkpoint import write_json
     from drl_cli.runtime.run import run
     from drl_cli.runtime.run_folder import make_folder, run_record
 
     folder, command = resumed.folder if resumed else make_folder(config), ["drl-train", *args]
-    with claimed(folder):
+    with claim_run(folder):
         begin_job(folder)
         record = resumed.begin(command) if resumed else run_record(config, folder, command)
         write_config(folder, config)
@@ -149,12 +150,12 @@ def _train(config: Config, console: Console, note: str | None, args: Sequence[st
         console.folder = folder
         console.update(run_id=folder.name, title=title, awaits="")
         start = f"  from step {resumed.env_steps:,}" if resumed else ""
-        for line in (f"{title}  ->  {shown(folder)}{start}", note, f"network: {described(config, spec)}"):
+        for line in (f"{title}  ->  {relative_path(folder)}{start}", note, f"network: {network_text(config, spec)}"):
             if line is not None:
                 console.line(line)
         checkpoint = resumed.checkpoint if resumed else None
         summary = run(config, spec, folder, record, began, console, cluster=cluster, checkpoint=checkpoint)
-    console.end(summary, closing_text(summary, folder))
+    console.end(summary, end_text(summary, folder))
     return summary
 
 

@@ -14,9 +14,9 @@ from drl_cli.metrics.console import TICK_S, make_display
 from drl_cli.metrics.display import Display
 from drl_cli.metrics.status import Status
 from drl_cli.metrics.text import clock
-from drl_cli.runs.closing import closing_text, shown
-from drl_cli.runs.find import find_run, read_json
-from drl_cli.runs.run import RUN_LOCK
+from drl_cli.runs.end_text import end_text, relative_path
+from drl_cli.runs.find import find_run
+from drl_cli.runs.run import RUN_LOCK, read_json
 from drl_cli.utils.locks import is_locked
 from drl_cli.utils.ranges import Positive
 
@@ -114,7 +114,7 @@ class Shown:
 
     def begin(self, status: Status, folder: Path) -> None:
         """Name the run; the evaluations that were made before are only in the panel."""
-        self.display.line(f"{status.title}  ->  {shown(folder)}")
+        self.display.line(f"{status.title}  ->  {relative_path(folder)}")
         self.last_score = max((env_steps for env_steps, _ in status.scores), default=-1)
         self.display.awaits(status)
 
@@ -129,10 +129,10 @@ class Shown:
     def end(self, status: Status, folder: Path, summary: Mapping[str, Any]) -> int:
         """How the run ended; returns the exit code."""
         self._evaluations(status)
-        text = summary.get("why") or closing_text(summary, folder)
+        text = summary.get("why") or end_text(summary, folder)
         if summary["status"] == "killed":
             last = f"its last report was of step {status.env_steps:,}, {clock(status.wall_s)} after its start"
-            text = f"{text}; {last}\nnext: drl-train resume={shown(folder)}"
+            text = f"{text}; {last}\nnext: drl-train resume={relative_path(folder)}"
         self.display.tick(replace(status, state=str(summary["status"]), awaits="", note=str(summary.get("why", ""))))
         self.display.close()
         self.display.end(status, summary, text)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drl_cli.errors import CHECKPOINT, CheckpointError, UsageError
-from drl_cli.preflight.preflight import environment_spec
+from drl_cli.preflight.environment import environment_spec
 from drl_cli.runs.find import check_format, find_run, find_step, read_config
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.files.checkpoint import load_model

@@ -1,8 +1,10 @@
-"""An algorithm, tried before anything starts: what it refuses, or does not fit, is said at once."""
+"""Checks of the algorithm: it is built, and makes a trial update, before anything starts."""
 
 import dataclasses
+import sys
 
-from drl_cli.algos.lookup import algorithms, load_algorithm
+from drl_cli.algos.base import Policy
+from drl_cli.algos.lookup import algorithms, load_algorithm, title
 from drl_cli.errors import RESOURCES, USER_CODE, RunError, UsageError
 from drl_cli.networks.torsos import torso_name
 from drl_cli.optim.group import Context, ProcessGroup
@@ -11,28 +13,38 @@ from drl_cli.runtime.config import Config
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import torch
 
-MOST_ROWS = 4096
-"""Of the batch that is tried; a larger one takes so many times longer."""
+MAX_TRIAL_ROWS = 4096
+"""Rows of the trial batch at most. The time of a larger batch is extrapolated."""
+SLOW_S = 2.0
+"""Seconds of an update above which a warning is printed."""
+
+
+def warn_of_slow_updates(config: Config, spec: EnvSpec) -> None:
+    """Time a trial update and print a warning if it is slow, because Ctrl-C waits for the end of an update."""
+    seconds = update_seconds(config, spec)
+    if seconds > SLOW_S:
+        size = config.trainer.batch_size
+        line = f"one update of trainer.batch_size={size} takes about {seconds:.2g} s here; a smaller batch is quicker"
+        print(f"warning: {line}", file=sys.stderr)
 
 
 def update_seconds(config: Config, spec: EnvSpec) -> float:
-    """Make two updates on random rows, with one thread; returns what one of the run's takes, about [s].
+    """Return about how long one update takes [s], measured on random rows with one thread.
 
-    The first counts where it was quicker: it also loads what torch needs but once.
-
-    Raises UsageError with the exit code that the run would have ended with.
+    Raise UsageError with the exit code with which the run would fail.
     """
     from drl_cli.runtime.program import make_trainer
     from drl_cli.runtime.trial import random_batch, single_trainer
 
     config = dataclasses.replace(single_trainer(config, threads=1), load_weights=None)
-    rows = min(config.trainer.batch_size, MOST_ROWS)
+    rows = min(config.trainer.batch_size, MAX_TRIAL_ROWS)
     scale = config.trainer.batch_size / rows
     config = dataclasses.replace(config, trainer=dataclasses.replace(config.trainer, batch_size=rows))
     try:
         trainer = make_trainer(config, spec, config.device, 0)
         _, params = trainer.publish(0, 0)
         header, columns = random_batch(config, spec, params)
+        # the first update also loads parts of torch, so the faster of two counts
         return scale * min(trainer.train(header, columns)[0].seconds for _ in range(2))
     except Refused as error:
         raise UsageError(f"{config.algo.name}: {error}") from error
@@ -41,17 +53,23 @@ def update_seconds(config: Config, spec: EnvSpec) -> float:
     except RuntimeError as error:
         if "memory" not in str(error):
             raise
-        raise UsageError(f"an update of this size does not fit in memory: {_first_line(error)}", RESOURCES) from error
+        line = str(error).partition("\n")[0]
+        raise UsageError(f"an update of this size does not fit in memory: {line}", RESOURCES) from error
 
 
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), "")
+def check_priorities(config: Config) -> None:
+    """Raise UsageError if the workers are to compute priorities and the algorithm's policy can't."""
+    if config.worker_priorities and load_algorithm(config.algo.name).Policy.priorities is Policy.priorities:
+        raise UsageError(
+            f"{title(config.algo.name)}'s policy has no critic to compute replay.initial_priority=worker with; "
+            "say replay.initial_priority=max"
+        )
 
 
 def try_algorithm(config: Config, spec: EnvSpec) -> None:
-    """Of the user's own: make the learner and the policy, and give one the other's parameters; raises UsageError.
+    """Raise UsageError if the algorithm can't be built, or its policy does not take the trainer's parameters.
 
-    Of ours only a policy that needs no torch is made, which takes long to import.
+    A built-in algorithm is only built if its policy needs no torch, because importing torch takes long.
     """
     name, memory = config.algo.name, config.network.memory
     module = load_algorithm(name)

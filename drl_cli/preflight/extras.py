@@ -1,4 +1,4 @@
-"""Which packages are installed, by the metadata of drl-cli and of those that it names; nothing is imported."""
+"""Which packages of an extra are installed, read from package metadata without importing anything."""
 
 from importlib.metadata import PackageNotFoundError, distribution, version
 
@@ -8,7 +8,7 @@ DEVELOPMENT = ("dev",)
 
 
 def version_of(package: str) -> str | None:
-    """The version that is installed; None where it is not."""
+    """Return the installed version of a package, None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -16,7 +16,7 @@ def version_of(package: str) -> str | None:
 
 
 def extras(package: str = "drl-cli") -> list[str]:
-    """Names of the extras that a user may want; none where the package is not installed."""
+    """Return the package's extras without those for development; an empty list if the package is not installed."""
     if version_of(package) is None:
         return []
     names = distribution(package).metadata.get_all("Provides-Extra") or []
@@ -24,27 +24,18 @@ def extras(package: str = "drl-cli") -> list[str]:
 
 
 def missing(package: str, extra: str = "") -> list[str]:
-    """Names of the packages that one needs, or an extra of it, and that are not installed.
+    """Return the missing packages that an installed package needs, or that one of its extras adds.
 
-    Extras of what it needs (`gymnasium[mujoco]`) are looked into, versions are not. The package itself is installed.
+    Extras of a required package (`gymnasium[mujoco]`) are followed; versions are not compared.
     """
     lacking: list[str] = []
-    for needed in _requirements(package, extra):
+    for needed in map(Requirement, distribution(package).requires or []):
+        is_always = needed.marker is None or needed.marker.evaluate({"extra": ""})
+        is_for_extra = needed.marker is not None and needed.marker.evaluate({"extra": extra}) and not is_always
+        if not (is_for_extra if extra else is_always):
+            continue
         if version_of(needed.name) is None:
             lacking.append(needed.name)
         else:
             lacking += [name for inner in sorted(needed.extras) for name in missing(needed.name, inner)]
     return lacking
-
-
-def _requirements(package: str, extra: str) -> list[Requirement]:
-    """Those of the package itself, or of the extra alone where one is named; for this Python and system."""
-    every = map(Requirement, distribution(package).requires or [])
-    if not extra:
-        return [needed for needed in every if needed.marker is None or needed.marker.evaluate({"extra": ""})]
-    return [needed for needed in every if needed.marker is not None and _is_of(needed, extra)]
-
-
-def _is_of(needed: Requirement, extra: str) -> bool:
-    assert needed.marker is not None
-    return needed.marker.evaluate({"extra": extra}) and not needed.marker.evaluate({"extra": ""})

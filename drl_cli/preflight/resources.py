@@ -1,70 +1,62 @@
-"""Whether memory and disk suffice for a run, as far as its config says what it will need."""
+"""Checks of this machine: the memory, disk, CUDA devices, compiler and packages that a config needs."""
 
 import os
 import shutil
+import sys
 from itertools import pairwise
 from pathlib import Path
 
 import psutil
 
-from drl_cli.errors import RESOURCES, UsageError
+from drl_cli.errors import MISSING, RESOURCES, UsageError
 from drl_cli.replay.config import UniformConfig
 from drl_cli.replay.frame_table import frame_bytes, reference_schema
+from drl_cli.replay.frames import make_codec
 from drl_cli.replay.store import row_bytes
 from drl_cli.replay.tables import share_of, table_bytes
 from drl_cli.runtime.config import Config
 from drl_cli.types import EnvSpec, leaves
 
+GB = 2**30
 NETWORK_COPIES = 8
-"""Of its parameters, at least: gradients, what Adam remembers, a critic or its target, what is published."""
+"""Least number of copies of the network's weights: gradients, optimizer state, critics, targets, published policy."""
 WORKER_BYTES = 60 * 2**20
-"""Of a worker's process, at least."""
+"""Least memory of a worker's process."""
+MIN_DISK_BYTES = 50 * 2**20
 
 
 def check_resources(config: Config, spec: EnvSpec) -> None:
-    """Raise when the replay can't fit in memory or the output folder can't be written."""
-    needed, free = replay_bytes(config, spec), psutil.virtual_memory().available
-    if needed > free:
-        fits = config.replay.capacity * free // needed // 2
-        raise UsageError(
-            f"replay.capacity={config.replay.capacity} needs {needed / 2**30:.1f} GiB, "
-            f"{free / 2**30:.1f} GiB of memory are free; lower it to {fits}",
-            RESOURCES,
-        )
-    check_processes(config, spec, free)
+    """Raise UsageError if replay, processes or network don't fit in memory, or the output folder can't be written."""
+    free = psutil.virtual_memory().available
+    capacity, needed = config.replay.capacity, replay_bytes(config, spec)
+    _check_fits(f"replay.capacity={capacity}", needed, free, f"lower it to {capacity * free // max(1, needed) // 2}")
+    if config.mode != "single" and not config.debug.in_process and config.ray.address is None:
+        num, store_mb, size = config.num_workers, config.ray.object_store_mb, config.trainer.batch_size
+        _check_fits(f"worker.num={num}", num * WORKER_BYTES, free, f"lower it to {free // WORKER_BYTES // 2}")
+        _check_fits(f"ray.object_store_mb={store_mb}", (store_mb or 0) * 2**20, free, "leave it out")
+        batch_bytes = 2 * config.updates_per_call * size * row_bytes(leaves(spec.obs))
+        _check_fits(f"trainer.batch_size={size}", batch_bytes, free, "lower it")
+    hidden = config.network.hidden
+    weights = sum(inputs * outputs for inputs, outputs in pairwise(hidden))
+    _check_fits(f"network.hidden={list(hidden)}", NETWORK_COPIES * 4 * weights, free, "lower it")
     root = Path(config.output_dir).absolute()
     existing = next(path for path in (root, *root.parents) if path.exists())
     if not (existing.is_dir() and os.access(existing, os.W_OK)):
         raise UsageError(f"output_dir: can't write to {existing}", RESOURCES)
-    if shutil.disk_usage(existing).free < 50 * 2**20:
+    if shutil.disk_usage(existing).free < MIN_DISK_BYTES:
         raise UsageError(f"output_dir: less than 50 MB are free at {existing}", RESOURCES)
 
 
-def check_processes(config: Config, spec: EnvSpec, free: int) -> None:
-    """Raise when the workers, the batches under way or the network can't fit in memory."""
-    if config.mode != "single" and not config.debug.in_process and config.ray.address is None:
-        if (needed := config.num_workers * WORKER_BYTES) > free:
-            raise _too_large(
-                f"worker.num={config.num_workers}", needed, free, f"lower it to {free // WORKER_BYTES // 2}"
-            )
-        if config.ray.object_store_mb is not None and (needed := config.ray.object_store_mb * 2**20) > free:
-            raise _too_large(f"ray.object_store_mb={config.ray.object_store_mb}", needed, free, "leave it out")
-        rows = config.updates_per_call * config.trainer.batch_size
-        if (needed := 2 * rows * row_bytes(leaves(spec.obs))) > free:
-            raise _too_large(f"trainer.batch_size={config.trainer.batch_size}", needed, free, "lower it")
-    hidden = config.network.hidden
-    if (needed := NETWORK_COPIES * 4 * sum(a * b for a, b in pairwise(hidden))) > free:
-        raise _too_large(f"network.hidden={list(hidden)}", needed, free, "lower it")
-
-
-def _too_large(setting: str, needed: int, free: int, advice: str) -> UsageError:
-    line = f"{setting} needs {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB of memory are free; {advice}"
-    return UsageError(line, RESOURCES)
+def _check_fits(setting: str, needed: int, free: int, advice: str) -> None:
+    """Raise UsageError (exit 7) if the setting needs more bytes than are free."""
+    if needed > free:
+        line = f"{setting} needs {needed / GB:.1f} GiB, {free / GB:.1f} GiB of memory are free; {advice}"
+        raise UsageError(line, RESOURCES)
 
 
 def replay_bytes(config: Config, spec: EnvSpec) -> int:
-    """Bytes of the replay table, over all its shards."""
-    from drl_cli.runtime.roles.worker import row_schema  # brings gymnasium along
+    """Return the bytes of the replay table over all its shards."""
+    from drl_cli.runtime.roles.worker import row_schema  # imports gymnasium
 
     schema = row_schema(config, spec)
     shares = [share_of(config.replay, shard, config.num_shards) for shard in range(config.num_shards)]
@@ -73,3 +65,25 @@ def replay_bytes(config: Config, spec: EnvSpec) -> int:
     if not isinstance(config.replay, UniformConfig):
         return rows
     return rows + frame_bytes(stackings, config.replay.capacity, config.replay.compress)
+
+
+def check_hardware(config: Config) -> None:
+    """Raise UsageError (exit 3) if a CUDA device, a C++ compiler or the package lz4 is needed and missing."""
+    if config.device == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise UsageError("device=cuda, but torch finds no CUDA device here; device=cpu works everywhere", MISSING)
+        if (found := torch.cuda.device_count()) < config.trainer.num:
+            raise UsageError(f"device=cuda: trainer.num={config.trainer.num}, but there are {found} devices", MISSING)
+    compiler = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
+    # on a cluster the trainer may run on another machine
+    if config.trainer.compile and config.ray.address is None and shutil.which(compiler) is None:
+        line = f"trainer.compile=true needs a C++ compiler: there is no {compiler}. Install one, or name it by CXX=..."
+        raise UsageError(line, MISSING)
+    try:
+        if isinstance(config.replay, UniformConfig):
+            make_codec(config.replay.compress)
+    except ModuleNotFoundError as error:
+        line = "replay.compress=lz4 needs a package that is not installed:  pip install 'drl-cli[lz4]'"
+        raise UsageError(line, MISSING) from error

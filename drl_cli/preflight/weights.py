@@ -1,4 +1,4 @@
-"""`load_weights=PATH`: which checkpoint that is, and whether this run's policy can take it; before anything starts."""
+"""`load_weights=PATH`: find the checkpoint that is meant and check that this run's policy can take its parameters."""
 
 import dataclasses
 import sys
@@ -7,52 +7,53 @@ from pathlib import Path
 import yaml
 
 from drl_cli.errors import CHECKPOINT, CheckpointError, UsageError
-from drl_cli.runs.find import find_run
+from drl_cli.runs.find import checkpoint_names, find_run
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.files.checkpoint import load_model
+from drl_cli.runtime.files.checkpoint import MODEL, load_model
 from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.types import EnvSpec
 
 
 def with_weights(config: Config) -> Config:
-    """Return the config with `load_weights` replaced by the path of the checkpoint it names; raises UsageError."""
+    """Return the config with `load_weights` replaced by the path of the checkpoint; raise UsageError if none fits."""
     if config.load_weights is None:
         return config
     return dataclasses.replace(config, load_weights=str(find_weights(config.load_weights, config.output_dir)))
 
 
 def find_weights(path: str, output_dir: str) -> Path:
-    """The checkpoint folder: `path` itself, or the best one of the run that it means.
+    """Return the checkpoint folder at `path`, or the best checkpoint of the run that `path` names.
 
-    Raises UsageError saying what there is instead.
+    Raise UsageError with the checkpoints that exist if there is no such run or checkpoint.
     """
-    folder = Path(path).parent if Path(path).name == "model.safetensors" else Path(path)
-    if (folder / "model.safetensors").is_file() or (folder / "manifest.json").is_file():
+    folder = Path(path).parent if Path(path).name == MODEL else Path(path)
+    if (folder / MODEL).is_file() or (folder / "manifest.json").is_file():
         return folder.resolve()
-    if folder.parent.name == "checkpoints" and folder.parent.is_dir():
-        raise UsageError(f"load_weights: no '{folder.name}' in {folder.parent}; {_there(folder.parent)}", CHECKPOINT)
-    try:
-        checkpoints = find_run(path, output_dir) / "checkpoints"
-    except UsageError as error:
-        raise UsageError(f"load_weights: {error}; or name a checkpoint's folder") from error
-    if not (checkpoints / "best").exists():
-        raise UsageError(f"load_weights: no 'best' in {checkpoints}; {_there(checkpoints)}", CHECKPOINT)
-    return (checkpoints / "best").resolve()
+    is_checkpoint = folder.parent.name == "checkpoints" and folder.parent.is_dir()
+    if not is_checkpoint:
+        try:
+            folder = find_run(path, output_dir) / "checkpoints" / "best"
+        except UsageError as error:
+            raise UsageError(f"load_weights: {error}; or name a checkpoint's folder") from error
+    if is_checkpoint or not folder.exists():
+        there = checkpoint_names(folder.parent)
+        raise UsageError(f"load_weights: no '{folder.name}' in {folder.parent}; {there}", CHECKPOINT)
+    return folder.resolve()
 
 
 def check_weights(config: Config, spec: EnvSpec) -> None:
-    """Raise UsageError (exit 8) when the file is damaged, or its policy is another algorithm's or of another size.
+    """Raise UsageError (exit 8) if the checkpoint is damaged, of another algorithm or of another network size.
 
-    Where it fits and is of another environment, that is said.
+    Print a warning if the parameters fit and come from another environment.
     """
     if config.load_weights is None:
         return
     folder = Path(config.load_weights)
-    algo, env = _saved_with(folder)
+    algo, env = _trained_with(folder)
     if algo not in (None, config.algo.name):
         line = f"load_weights: {folder} is of algo={algo}, and this run has algo={config.algo.name}"
         raise UsageError(line, CHECKPOINT)
-    is_other = env not in (None, config.env.id)
+    is_other_env = env not in (None, config.env.id)
     try:
         params, _ = load_model(folder)
         make_policy(config, spec, 0).load(params)
@@ -60,21 +61,16 @@ def check_weights(config: Config, spec: EnvSpec) -> None:
         raise UsageError(f"load_weights: {error}", CHECKPOINT) from error
     except ValueError as error:
         advice = "env, algo, network and env.normalize_* must be as where it was saved"
-        whose = f" is of {env}, and this run has {config.env.id}" if is_other else ""
-        raise UsageError(f"load_weights: {folder}{whose}: {error}; {advice}", CHECKPOINT) from error
-    if is_other:
+        other = f" is of {env}, and this run has {config.env.id}" if is_other_env else ""
+        raise UsageError(f"load_weights: {folder}{other}: {error}; {advice}", CHECKPOINT) from error
+    if is_other_env:
         print(f"warning: load_weights: {folder} is of {env}; it fits {config.env.id}, too", file=sys.stderr)
 
 
-def _saved_with(checkpoint: Path) -> tuple[str | None, str | None]:
-    """The algorithm and the environment's id of its run; None where there is no such run any more."""
+def _trained_with(checkpoint: Path) -> tuple[str | None, str | None]:
+    """Return the algorithm and the environment id of the checkpoint's run; None for both if its config is gone."""
     try:
         node = yaml.safe_load((checkpoint.parents[1] / "config.yaml").read_text())
         return node["algo"]["name"], node["env"]["id"]
     except (OSError, yaml.YAMLError, KeyError, TypeError, IndexError):
         return None, None
-
-
-def _there(checkpoints: Path) -> str:
-    names = sorted(path.name for path in checkpoints.glob("*") if (path / "model.safetensors").is_file())
-    return f"there is: {', '.join(names)}" if names else "there is none"

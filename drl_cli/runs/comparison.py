@@ -1,4 +1,4 @@
-"""A group of runs in numbers: its joint curves, final returns, and the time to a threshold."""
+"""Comparison: the joint curves, final returns and time to a threshold of a group of runs."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from drl_cli.runs.run import Run
 from drl_cli.runs.statistics import interval, iqm
 from drl_cli.types import Array
 
-EARLY = 0.95  # of the env steps of a group's longest run: a curve that ends before that is worth a word
+EARLY = 0.95  # a joint curve that ends before this share of its longest run's steps gets a remark
 
 
 class Estimate(NamedTuple):
-    """An IQM over seeds, and the ends of its 95% interval (NaN with one seed)."""
+    """An interquartile mean over seeds with the ends of its 95% interval (NaN with one seed)."""
 
     value: float
     low: float
@@ -27,9 +27,10 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """What a table and a figure show of a group; `steps_to` and `seconds_to` are medians, infinite where most failed.
+    """The numbers of a group for a table and a figure.
 
-    `env_steps` and `wall_s` are medians over the runs of where their last evaluations were.
+    `env_steps` and `wall_s` are medians over the runs' last evaluations, `steps_to` and `seconds_to` over the first
+    evaluations at or above the threshold (infinite if most runs never got there).
     """
 
     group: Group
@@ -43,21 +44,23 @@ class Comparison:
     seconds_to: float
 
     def remarks(self) -> list[str]:
-        """What its numbers do not show: equal seeds, and a joint curve that ends before some of its runs do."""
+        """Return a line if runs have equal seeds, and a line if an unfinished run ends the joint curve early."""
         lines, runs = [], self.group.runs
         seeds = Counter((run.config.get("seed"), str(compared(run))) for run in runs)
         if twice := [str(seed) for (seed, _), num in seeds.items() if num > 1]:
             lines.append(f"several runs have seed {', '.join(twice)}: they may be no independent ones")
         unfinished = [run for run in runs if run.status != "done"]
-        first = min(unfinished, key=lambda run: run.curve.env_steps[-1], default=runs[0])
-        end, latest = first.curve.env_steps[-1], max(run.curve.env_steps[-1] for run in runs)
+        shortest = min(unfinished, key=lambda run: run.curve.env_steps[-1], default=runs[0])
+        end, latest = shortest.curve.env_steps[-1], max(run.curve.env_steps[-1] for run in runs)
         if unfinished and end < EARLY * latest:
-            lines.append(f"its curve ends at {end:,.0f} of {latest:,.0f} env steps, with {first.id} ({first.status})")
+            lines.append(
+                f"its curve ends at {end:,.0f} of {latest:,.0f} env steps, with {shortest.id} ({shortest.status})"
+            )
         return lines
 
 
 def compare(group: Group, threshold: float | None) -> Comparison:
-    """The numbers of a group; without a threshold that of its runs' stop.return, where they have the same."""
+    """Return the numbers of a group. If `threshold` is None, the runs' common `stop.return` is the threshold."""
     curves = [run.curve for run in group.runs]
     done = [run.status == "done" for run in group.runs]
     goal = group.common("stop.return") if threshold is None else threshold
@@ -76,26 +79,25 @@ def compare(group: Group, threshold: float | None) -> Comparison:
 
 
 def over_environments(comparisons: Sequence[Comparison]) -> dict[str, Estimate]:
-    """The final returns of all runs of a label that is in every environment; empty for less than two of these.
+    """Return an estimate of the scaled final return for each label that has runs in every environment.
 
-    Returns are scaled to 0 ... 1 between the lowest and the highest evaluation that any run had in the environment.
+    Returns are scaled to [0, 1] between the lowest and the highest evaluation in their environment. The result is empty
+    for fewer than two environments.
     """
-    rooms: dict[str, dict[str, list[Run]]] = defaultdict(dict)
-    for one in comparisons:
-        rooms[one.group.env][one.group.label] = one.group.runs
-    if len(rooms) < 2:
+    by_env: dict[str, dict[str, list[Run]]] = defaultdict(dict)
+    for comparison in comparisons:
+        by_env[comparison.group.env][comparison.group.label] = comparison.group.runs
+    if len(by_env) < 2:
         return {}
-    labels = [one.group.label for one in comparisons if one.group.env == comparisons[0].group.env]
     strata: dict[str, list[Array]] = defaultdict(list)
-    for groups in rooms.values():
+    for groups in by_env.values():
         returns = np.concatenate([run.curve.returns for runs in groups.values() for run in runs])
         low, span = returns.min(), np.ptp(returns) or 1.0
         for label, runs in groups.items():
             strata[label].append((np.array([run.curve.returns[-1] for run in runs]) - low) / span)
-    return {label: estimate(*strata[label]) for label in labels if len(strata[label]) == len(rooms)}
+    return {label: estimate(*scores) for label, scores in strata.items() if len(scores) == len(by_env)}
 
 
 def estimate(*strata: Array) -> Estimate:
-    """The IQM over runs, one score `[runs]` each; drawn again within each stratum."""
-    between = interval(strata, iqm)
-    return Estimate(float(iqm(np.concatenate(strata))), float(between.low), float(between.high))
+    """Return the interquartile mean over all runs; each stratum has scores `[runs]` and is resampled on its own."""
+    return Estimate(float(iqm(np.concatenate(strata))), *map(float, interval(strata, iqm)))

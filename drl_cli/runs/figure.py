@@ -1,4 +1,4 @@
-"""The figure of a comparison: for each environment, returns over environment steps and over wall seconds."""
+"""Figure of a comparison: returns over environment steps and over wall seconds, a row per environment."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,22 +14,21 @@ from drl_cli.runs.comparison import Comparison
 from drl_cli.runs.curve import Axis, JointCurve
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
-"""Told apart by colour-blind eyes, too (Okabe and Ito 2008)."""
-STYLES = ("-", "--", ":", "-.")  # of the first, second, ... label of a colour
+"""Colours that colour-blind readers can tell apart (Okabe and Ito 2008)."""
+STYLES = ("-", "--", ":", "-.")  # the second eight labels have the same colours as the first, with dashed lines
 X_LABELS: dict[Axis, str] = {"env_steps": "environment steps", "wall_s": "wall-clock seconds"}
 
 
 def draw(comparisons: Sequence[Comparison], path: Path) -> None:
-    """Write the figure in the format of the path's ending (png, pdf, svg)."""
+    """Write the figure to `path` in the format of its suffix (png, pdf, svg)."""
     make_figure(comparisons).savefig(path, dpi=150)
 
 
 def make_figure(comparisons: Sequence[Comparison]) -> Figure:
-    """A row of two plots for each environment.
+    """Return the figure with two plots for each environment.
 
-    Lines are the IQM over seeds, bands its 95% interval, both as steps: a return stands until the next evaluation.
-    Faint lines are single runs. Lines are thin where runs that are done count with their last return. A label has the
-    same colour in every environment.
+    Lines show the interquartile mean over seeds, bands its 95% interval, faint lines single runs; all are drawn as
+    steps. A line is thin from where a finished run counts with its last return. A label keeps its colour in all rows.
     """
     envs = list(dict.fromkeys(one.group.env for one in comparisons))
     labels = list(dict.fromkeys(one.group.label for one in comparisons))
@@ -75,6 +74,6 @@ def _style(i: int) -> dict[str, Any]:
 
 
 def _legend(label: str, comparisons: Sequence[Comparison]) -> str:
-    """The label with its number of seeds, of all environments it is in."""
+    """Return the label with the number of its seeds, which may differ between environments."""
     nums = sorted({len(one.group.runs) for one in comparisons if one.group.label == label})
     return f"{label} ({' or '.join(map(str, nums))} seed{'s' * (nums != [1])})"

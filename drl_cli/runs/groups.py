@@ -1,4 +1,4 @@
-"""Runs that differ in nothing but their seed belong together; what else differs is what they are compared by."""
+"""Groups of runs that differ only in their seed, labelled by the config keys in which the groups differ."""
 
 import json
 from collections import defaultdict
@@ -6,24 +6,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from drl_cli.runs.run import Run
+from drl_cli.runs.run import Run, as_typed, is_within
 
 SHORT = {"env": "env.name", "algo": "algo.name"}
-"""Names for keys, as one types them."""
+"""Short names of keys, as the user types them."""
 
 NOT_COMPARED = (
     *("seed", "output_dir", "resume", "from_config", "confirm", "dry_run", "explain"),
     *("logger", "checkpoint", "console", "debug", "sweep", "hpo", "manage.video_period"),
 )
-"""Keys and groups that say where a run is, how it was started, and what it writes."""
+"""Keys and groups that are ignored: where a run is, how it was started, what it writes."""
 
 MEASURED = ("trainer.threads",)
-"""Keys whose `auto` a run replaces by what it measured: they differ by chance, so they count only where typed."""
+"""Keys whose `auto` is replaced by a measurement. They differ by chance, so they count only if the user typed them."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs on one environment that have equal values of the keys they are grouped by; `values` are the keys shown."""
+    """Runs on one environment with equal values of the grouping keys. `values` are the keys and values in the label."""
 
     env: str
     values: Mapping[str, Any]
@@ -31,45 +31,44 @@ class Group:
 
     @property
     def label(self) -> str:
-        """The keys shown, as they are typed."""
-        return text(self.values)
+        """The keys and values as the user types them."""
+        return override_text(self.values)
 
     def common(self, key: str) -> Any:
-        """The value of a key that all runs of the group have; None where they differ."""
+        """Return the value of the key if all runs have the same, else None."""
         values = [run.config.get(key) for run in self.runs]
         return values[0] if all(value == values[0] for value in values) else None
 
 
 def grouped(runs: Iterable[Run], by: Sequence[str] = ()) -> list[Group]:
-    """The groups, sorted by environment and label.
+    """Return the groups, sorted by environment and label.
 
-    They are made by all that differs between runs of one environment and algorithm, or by the environment and the keys
-    `by` alone. A label says what differs so. Algorithms bring options and values along that others don't have: their
-    name stands for all of it.
+    Runs are grouped by environment and the keys `by`, or if `by` is empty by environment, algorithm and all keys that
+    differ within these. With several algorithms the label has the algorithm's name, which stands for its own options.
     """
     found = list(runs)
     has_algos = len({run.config.get("algo.name") for run in found}) > 1
     groups = []
-    for room in _parts(found, ["env.name"] if by else ["env.name", "algo.name"]):
-        keys = [name_of(key) for key in by] or differing_keys([compared(run) for run in room])
-        shown_keys = ["algo.name", *keys] if has_algos and not by else keys or ["algo.name", "mode"]
-        for members in _parts(room, keys):
+    for related in _split(found, ["env.name"] if by else ["env.name", "algo.name"]):
+        keys = [long_name(key) for key in by] or differing_keys([compared(run) for run in related])
+        label_keys = ["algo.name", *keys] if has_algos and not by else keys or ["algo.name", "mode"]
+        for members in _split(related, keys):
             config = members[0].config
-            groups.append(Group(str(config.get("env.name")), {key: config.get(key) for key in shown_keys}, members))
+            groups.append(Group(str(config.get("env.name")), {key: config.get(key) for key in label_keys}, members))
     return sorted(groups, key=lambda group: (group.env, [_order(value) for value in group.values.values()]))
 
 
 def compared(run: Run) -> dict[str, Any]:
-    """What a run is told apart by: its config, less the seed, and less what only says where and how it is written."""
+    """Return the run's config without the seed and the keys that have no influence on what is learned."""
     typed = {arg.lstrip("+").partition("=")[0] for arg in run.record.get("command", []) if isinstance(arg, str)}
-    return {key: value for key, value in run.config.items() if _counts(key) and (key not in MEASURED or key in typed)}
+    ignored = {*NOT_COMPARED, *(key for key in MEASURED if key not in typed)}
+    return {key: value for key, value in run.config.items() if not is_within(key, ignored)}
 
 
 def differing_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Keys with more than one value, in the order of the config.
+    """Return the keys with more than one value, in the order of the config.
 
-    A key that some don't have (an option of another sampler) counts by the values of those that do; in free mappings
-    (env.kwargs) to have none is a value.
+    A config without a key (an option of another sampler) does not count, except in free mappings such as `env.kwargs`.
     """
     keys = dict.fromkeys(key for config in configs for key in config)
 
@@ -81,47 +80,33 @@ def differing_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def pooled_keys(groups: Sequence[Group]) -> list[str]:
-    """Keys that differ between runs of one group: what its numbers are taken over, beside seeds."""
-    found = dict.fromkeys(key for group in groups for key in differing_keys([compared(run) for run in group.runs]))
-    return list(found)
+    """Return the keys, other than the seed, that differ between runs of one group."""
+    return list(dict.fromkeys(key for group in groups for key in differing_keys([compared(run) for run in group.runs])))
 
 
 def unshown_keys(groups: Sequence[Group]) -> list[str]:
-    """Keys in no label that differ between groups of an environment, beside the algorithms' own options."""
-    rooms: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    """Return the keys that differ between groups of one environment and are in no label, except `algo.*`."""
+    by_env: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for group in groups:
-        rooms[group.env] += [compared(run) for run in group.runs]
+        by_env[group.env] += [compared(run) for run in group.runs]
     known = {*pooled_keys(groups), *(key for group in groups for key in group.values)}
-    found = dict.fromkeys(key for room in rooms.values() for key in differing_keys(room))
+    found = dict.fromkeys(key for configs in by_env.values() for key in differing_keys(configs))
     return [key for key in found if key not in known and not key.startswith("algo.")]
 
 
-def name_of(key: str) -> str:
-    """The key of the config that a short name means."""
+def long_name(key: str) -> str:
+    """Return the config key for a short name."""
     return SHORT.get(key, key)
 
 
-def text(values: Mapping[str, Any]) -> str:
-    """`key=value` of each, as one types it."""
+def override_text(values: Mapping[str, Any]) -> str:
+    """Return `key=value` for each, with short names, as the user types it."""
     names = {long: short for short, long in SHORT.items()}
-    return " ".join(f"{names.get(key, key)}={shown(value)}" for key, value in values.items())
+    return " ".join(f"{names.get(key, key)}={as_typed(value)}" for key, value in values.items())
 
 
-def shown(value: Any) -> str:
-    """A value as one types it."""
-    if isinstance(value, float):
-        return f"{value:g}"
-    if isinstance(value, list):
-        return f"[{','.join(map(shown, value))}]"
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _counts(key: str) -> bool:
-    return not any(f"{key}.".startswith(f"{name}.") for name in NOT_COMPARED)
-
-
-def _parts(runs: Iterable[Run], keys: Sequence[str]) -> list[list[Run]]:
-    """Runs with equal values of these keys together."""
+def _split(runs: Iterable[Run], keys: Sequence[str]) -> list[list[Run]]:
+    """Split the runs into lists with equal values of these keys."""
     parts: dict[tuple[str, ...], list[Run]] = defaultdict(list)
     for run in runs:
         parts[tuple(json.dumps(run.config.get(key)) for key in keys)].append(run)

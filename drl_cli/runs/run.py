@@ -1,7 +1,7 @@
-"""A run's folder as other commands see it: what the run was told, how it stands, what its evaluations found."""
+"""Run: what a run's folder says about its command, config, status, progress and evaluations."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,31 +13,30 @@ from drl_cli.runs.curve import Curve, read_curve
 from drl_cli.utils.locks import is_locked
 
 RUN_LOCK = ".lock"
+"""A file in the run's folder that is locked while a process trains there."""
 SWEEP_FILE = "sweep.json"
-"""A file in the run's folder that is locked as long as a process trains there."""
-TAIL_BYTES = 1 << 16  # of metrics.jsonl; a report is shorter
+TAIL_BYTES = 1 << 16  # read from the end of metrics.jsonl; more than one report
 
-Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's is ten times faster, where it is there
+Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's loader is ten times faster
 
 
 @dataclass(frozen=True)
 class Run:
-    """Reads each file when it is asked for, and keeps what it read; `status` and `last_report` are always read anew.
+    """The files of a run folder, read when asked for. Files are cached, except for `status` and `last_report`.
 
-    Files that are missing, cut off or of an older version are no errors: what they would have said is empty.
+    Missing, cut off or older files are no errors: their values are empty.
     """
 
     folder: Path
 
     @property
     def id(self) -> str:
-        """The name of the folder."""
         return self.folder.name
 
     @property
     def status(self) -> str:
-        """As run.json has it (running, done, interrupted, failed, diverged), or killed: running, but no process is."""
-        is_alive = is_locked(self.folder / RUN_LOCK)  # first: a run that ends now writes how, then lets the lock go
+        """The status in run.json (running, done, interrupted, failed, diverged), or killed if no process trains."""
+        is_alive = is_locked(self.folder / RUN_LOCK)  # looked up first: a run writes its end before it lifts the lock
         status = str(read_json(self.folder / "run.json").get("status", "unknown"))
         return "killed" if status == "running" and not is_alive else status
 
@@ -54,22 +53,22 @@ class Run:
 
     @cached_property
     def record(self) -> dict[str, Any]:
-        """run.json."""
+        """The content of run.json."""
         return read_json(self.folder / "run.json")
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """summary.json, which a run writes at its end."""
+        """The content of summary.json; empty before the run's end."""
         return read_json(self.folder / "summary.json")
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """Dotted key -> value of config.yaml, as it was written: an older version may have had other keys."""
+        """The values of config.yaml by dotted key; an older version may have had other keys."""
         try:
             node = yaml.load((self.folder / "config.yaml").read_text(), Loader)
         except (OSError, ValueError, yaml.YAMLError):
             return {}
-        return flat(node) if isinstance(node, Mapping) else {}
+        return flatten(node) if isinstance(node, Mapping) else {}
 
     @cached_property
     def curve(self) -> Curve:
@@ -83,31 +82,45 @@ class Run:
 
     @cached_property
     def wall_s(self) -> float:
-        """Seconds so far, from the start of the process, those before a resume included."""
+        """Wall-clock time of training so far, with the time before a resume [s]."""
         evaluated = self.curve.wall_s[-1] if len(self.curve) else 0.0
         return float(self.summary.get("wall_s") or self.last_report.get("perf/wall_s") or evaluated)
 
     @property
     def best(self) -> float | None:
-        """The highest mean return of an evaluation; None before the first."""
+        """The highest mean return of an evaluation; None before the first evaluation."""
         return self.summary.get("best_return", self.curve.best)
 
     @property
     def final(self) -> float | None:
-        """The last mean return."""
+        """The mean return of the last evaluation; None before the first evaluation."""
         return self.summary.get("final_return", self.curve.final)
 
 
-def flat(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted key -> value of nested mappings; an empty one has no key."""
+def flatten(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of nested mappings by dotted key; an empty mapping adds no key."""
     keys: dict[str, Any] = {}
     for name, value in node.items():
-        keys |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+        keys |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
     return keys
 
 
+def is_within(key: str, names: Iterable[str]) -> bool:
+    """Return whether a dotted key is one of these keys or lies in one of these groups."""
+    return any(f"{key}.".startswith(f"{name}.") for name in names)
+
+
+def as_typed(value: Any) -> str:
+    """Format a config value as the user types it: null, true, 0.001, [64,64]."""
+    if isinstance(value, list):
+        return f"[{','.join(map(as_typed, value))}]"
+    if isinstance(value, float):
+        return short if float(short := f"{value:g}") == value else repr(value)
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def read_json(path: Path) -> dict[str, Any]:
-    """A json file of a run; empty when it is not there (yet), cut off, or holds something else."""
+    """Return the object in a json file; an empty dict if the file is missing, cut off or holds something else."""
     try:
         return _mapping(path.read_bytes())
     except OSError:

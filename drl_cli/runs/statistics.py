@@ -1,4 +1,4 @@
-"""Statistics of a few noisy scores: the interquartile mean and stratified bootstrap intervals.
+"""Statistics of few noisy scores: the interquartile mean and stratified bootstrap intervals.
 
 Agarwal et al. 2021, Deep Reinforcement Learning at the Edge of the Statistical Precipice.
 """
@@ -12,20 +12,20 @@ from drl_cli.types import Array
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
-MOST_VALUES = 1 << 22  # that are drawn at once: 32 MB
+MAX_DRAWN = 1 << 22  # float64 values drawn at once: 32 MB
 
 
 class Interval(NamedTuple):
-    """Ends of confidence intervals `[...]`; NaN where there is only one score to go by."""
+    """The two ends of a confidence interval, `[...]` each; NaN with a single score."""
 
     low: Array
     high: Array
 
 
 def iqm(scores: Array, axis: int = 0) -> Array:
-    """Interquartile mean: of the scores `[n, ...]` a quarter (rounded down) is left out at either end.
+    """Return the interquartile mean: the mean without the lowest and the highest quarter (rounded down) of the scores.
 
-    With fewer than four scores that is the mean.
+    With fewer than four scores it is the plain mean.
     """
     num = scores.shape[axis]
     middle = np.arange(num // 4, num - num // 4)
@@ -33,22 +33,15 @@ def iqm(scores: Array, axis: int = 0) -> Array:
     return means
 
 
-def mean(scores: Array, axis: int = 0) -> Array:
-    """The mean."""
-    means: Array = scores.mean(axis)
-    return means
-
-
 def interval(strata: Sequence[Array], statistic: Callable[[Array, int], Array]) -> Interval:
-    """The 95% percentile bootstrap interval of a statistic over all scores, `[n_i, ...]` in stratum i.
+    """Return the 95% percentile bootstrap interval of a statistic over all scores; stratum i has scores `[n_i, ...]`.
 
-    Scores are drawn again with replacement within each stratum (a task, or a run), as many as it has. Equal scores
-    give equal intervals: the draws are always the same.
+    Each resample draws n_i scores with replacement from stratum i (a task, or a run). The draws have a fixed seed.
     """
     rng, shape = np.random.default_rng(0), strata[0].shape[1:]
     if min(len(scores) for scores in strata) < 2:
         return Interval(np.full(shape, np.nan), np.full(shape, np.nan))
-    at_once = max(1, MOST_VALUES // max(1, sum(scores.size for scores in strata)))
+    at_once = max(1, MAX_DRAWN // max(1, sum(scores.size for scores in strata)))
     values = []
     for first in range(0, RESAMPLES, at_once):
         num = min(at_once, RESAMPLES - first)

@@ -1,28 +1,28 @@
-"""A table of text: drawn by rich on a terminal, plain aligned lines elsewhere, so that other programs can read them."""
+"""Text tables: drawn by rich on a terminal, as plain aligned lines for other programs."""
 
 import math
 from collections.abc import Sequence
 from typing import TextIO
 
 NONE = "-"
-"""What stands for a value that is not there."""
+"""Stands for a missing value."""
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO, left: Sequence[str] = ()) -> str:
-    """The table as `out` can show it; columns named in `left` are text, all others numbers on the right.
+    """Return the table as text for `out`. Columns named in `left` are aligned left, all others right.
 
-    On a narrow terminal cells go on in the next line: those with several words, and all where that is not enough.
+    On a narrow terminal cells of several words are wrapped, and all cells if that is not enough.
     """
     return _rich(head, rows, out, left) if out.isatty() else _plain(head, rows, left)
 
 
 def number(value: float | None, form: str = ",.0f") -> str:
-    """A number, or NONE where there is none (None, NaN or infinity)."""
+    """Format a number; None, NaN and infinity become "-"."""
     return NONE if value is None or not math.isfinite(value) else format(value, form)
 
 
 def between(value: float | None, low: float, high: float, form: str = ".1f") -> str:
-    """A value and its interval, where there is one."""
+    """Format a value with its interval `[low, high]`, which is left out if it is NaN."""
     ends = "" if math.isnan(low) else f" [{low:{form}}, {high:{form}}]"
     return number(value, form) + ends
 
@@ -43,15 +43,15 @@ def _rich(head: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO, left:
 
     console = Console(file=out)
     columns = list(zip(head, *rows, strict=True))
-    is_whole = [all(" " not in cell for cell in cells) for _, *cells in columns]
+    is_one_word = [all(" " not in cell for cell in cells) for _, *cells in columns]
     widths = [
-        max(len(part) for cell in column for part in ([cell] if whole else cell.split()))
-        for column, whole in zip(columns, is_whole, strict=True)
+        max(len(part) for cell in column for part in ([cell] if one_word else cell.split()))
+        for column, one_word in zip(columns, is_one_word, strict=True)
     ]
     fits = sum(widths) + 2 * len(head) <= console.width
     drawn = Table(box=None, padding=(0, 2, 0, 0))
-    for name, whole in zip(head, is_whole, strict=True):
-        drawn.add_column(name, justify="left" if name in left else "right", overflow="fold", no_wrap=whole and fits)
+    for name, one_word in zip(head, is_one_word, strict=True):
+        drawn.add_column(name, justify="left" if name in left else "right", overflow="fold", no_wrap=one_word and fits)
     for row in rows:
         drawn.add_row(*map(Text, row))
     with console.capture() as captured:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from drl_cli.errors import DONE, RESOURCES, SWEEP, UsageError
-from drl_cli.runs.resume import verdict
+from drl_cli.runs.changes import verdict
 from drl_cli.runtime.config import Config
 from drl_cli.settings.conf import groups
 from drl_cli.settings.grid import space as space_of

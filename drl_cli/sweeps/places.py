@@ -34,7 +34,7 @@ def join(configs: Sequence[Config], folder: Path) -> None:
     if address is None:
         return
     from drl_cli.errors import ClusterUnfit
-    from drl_cli.preflight.preflight import pace_problems
+    from drl_cli.preflight.pace import pace_problems
     from drl_cli.runtime.place.launch import Cluster
     from drl_cli.runtime.place.nodes import unshared
     from drl_cli.settings.fill import fill
@@ -110,7 +110,7 @@ def processors(config: Config) -> int:
 
 def memory_needed(config: Config) -> int:
     """Bytes: its processes, Ray's, and replay."""
-    from drl_cli.preflight.preflight import environment_spec
+    from drl_cli.preflight.environment import environment_spec
     from drl_cli.preflight.resources import replay_bytes
 
     roles = 5 if config.mode == "single" else 6 + config.num_workers

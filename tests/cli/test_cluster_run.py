@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from drl_cli.errors import UsageError
-from drl_cli.preflight.preflight import pace_problems
+from drl_cli.preflight.pace import pace_problems
 from drl_cli.runtime.place.cluster import Node
 from drl_cli.settings.fill import fill
 from drl_cli.settings.settings import build

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from drl_cli.cli.eval import main
-from drl_cli.runs.statistics import interval, mean
+from drl_cli.runs.statistics import interval
 from drl_cli.utils.seeding import integers
 
 
@@ -174,7 +174,7 @@ def test_an_environment_that_raises_is_exit_4(copied, drl, user_folder):
 
 def test_the_mean_has_a_bootstrap_interval(evaluated):
     done, result = evaluated
-    low, high = interval([np.array(result["returns"])], mean)
+    low, high = interval([np.array(result["returns"])], np.mean)
     assert result["mean_interval_95"] == pytest.approx([low, high])
     assert f"mean {result['mean']:.1f} [{low:.1f}, {high:.1f}]  std" in done.stdout
 
@@ -213,10 +213,10 @@ def test_a_missing_checkpoint_lists_those_that_exist(ask, copied):
     _, (line,), code, _ = ask("checkpoint=1234567")
     steps = sorted(path.name for path in (copied / "checkpoints").glob("step_*"))
     assert code == 8
-    assert line.endswith(f"there are best, last, {', '.join(steps)}")
+    assert line.endswith(f"there is: best, last, {', '.join(steps)}")
     shutil.rmtree(copied / "checkpoints")
     _, (line,), code, _ = ask()
-    assert (code, line.rpartition("; ")[2]) == (8, "there is none yet")
+    assert (code, line.rpartition("; ")[2]) == (8, "there is none")
 
 
 def test_arguments_of_the_environment(ask, copied):

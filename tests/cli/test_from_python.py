@@ -55,7 +55,7 @@ def test_checkpoints_by_name_number_and_link(small_run):
     assert best.checkpoint == (folder / "checkpoints" / "best").resolve()
     assert not np.array_equal(best(np.ones(3)), last(np.ones(3)))
     for wrong in ("16", "60", "first", "../checkpoints/last", "step_1"):
-        with pytest.raises(drl_cli.UsageError, match=r"there are best, last, step_0") as caught:
+        with pytest.raises(drl_cli.UsageError, match=r"there is: best, last, step_0") as caught:
             drl_cli.load(str(folder), wrong)
         assert caught.value.exit_code == 8
     with pytest.raises(drl_cli.UsageError, match="no run 'nope'"):

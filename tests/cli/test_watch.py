@@ -18,7 +18,7 @@ from drl_cli.cli.watch import Options, how_it_ended, watch
 from drl_cli.errors import LOST, USAGE
 from drl_cli.metrics import display
 from drl_cli.metrics.status import Status
-from drl_cli.runs.resume import claimed
+from drl_cli.runs.resume import claim_run
 from drl_cli.runs.run import RUN_LOCK
 from drl_cli.utils.locks import is_locked, lock
 
@@ -75,7 +75,7 @@ def watched(run, monkeypatch, capsys, script, **options):
 def test_a_run_is_followed_to_its_end_which_is_ours(run, monkeypatch, capsys, status, code):
     run.report(STATUS)
     newer = replace(STATUS, written=3.0, env_steps=700).evaluated(600, 5.0)
-    with claimed(run.folder):
+    with claim_run(run.folder):
         script = Script(lambda: run.report(newer), lambda: run.end(status, code))
         exit_code, lines = watched(run, monkeypatch, capsys, script)
     assert exit_code == code
@@ -90,7 +90,7 @@ def test_a_run_is_followed_to_its_end_which_is_ours(run, monkeypatch, capsys, st
 
 def test_before_the_first_report_and_before_the_first_step(run, monkeypatch, capsys):
     starting = replace(Status(title="x", started=990.0), awaits="Ray", written=1000.0)
-    with claimed(run.folder):
+    with claim_run(run.folder):
         script = Script(lambda: run.report(starting), *[lambda: None] * 3, lambda: run.end("done", 0))
         _, lines = watched(run, monkeypatch, capsys, script)
     assert lines[1:4] == [  # again after 5 s, as the run says it itself
@@ -102,7 +102,7 @@ def test_before_the_first_report_and_before_the_first_step(run, monkeypatch, cap
 
 def test_json_is_one_object_a_line(run, monkeypatch, capsys):
     run.report(STATUS)
-    with claimed(run.folder):
+    with claim_run(run.folder):
         newer = replace(STATUS, written=3.0).evaluated(600, 5.0)
         script = Script(lambda: run.report(newer), lambda: run.end("done", 0))
         _, lines = watched(run, monkeypatch, capsys, script, console="json")
@@ -125,7 +125,7 @@ def test_a_killed_run_is_said_at_once_where_its_lock_is(run, monkeypatch, capsys
 
 def test_a_run_that_is_alive_may_be_silent_as_long_as_it_likes(run, monkeypatch, capsys):
     run.report(STATUS)
-    with claimed(run.folder):
+    with claim_run(run.folder):
         script = Script(*[lambda: None] * 200, lambda: run.end("done", 0))
         code, _ = watched(run, monkeypatch, capsys, script)
     assert code == 0

@@ -326,12 +326,12 @@ def test_what_the_first_update_loads_once_does_not_count(check, monkeypatch):
 
 
 def test_a_slow_update_is_said_with_its_time(check, monkeypatch, composed):
-    monkeypatch.setattr("drl_cli.preflight.preflight.SLOW_S", 0.0)
+    monkeypatch.setattr("drl_cli.preflight.algorithm.SLOW_S", 0.0)
     said = check("env=Pendulum-v1", "trainer.batch_size=100")
     assert said.startswith("warning: one update of trainer.batch_size=100 takes about ")
     large = ("env=Pendulum-v1", f"trainer.batch_size={LARGE_BATCH + 1}", "replay.capacity=1e5", "total_env_steps=1e5")
     asked = []
-    monkeypatch.setattr("drl_cli.preflight.preflight.update_seconds", lambda config, spec: asked.append(config) or 1.0)
+    monkeypatch.setattr("drl_cli.preflight.algorithm.update_seconds", lambda config, spec: asked.append(config) or 1.0)
     preflight(fill(build(composed("tuned=none", *large))))
     preflight(fill(build(composed("tuned=none", *large, f"trainer.batch_size={LARGE_BATCH}"))))
     assert len(asked) == 1  # before every run where it may be slow

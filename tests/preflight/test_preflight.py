@@ -8,7 +8,9 @@ import fake_envpool
 import pytest
 
 from drl_cli.errors import MISSING, RESOURCES, USAGE, USER_CODE, UsageError
-from drl_cli.preflight.preflight import environment_spec, pace_problems, preflight
+from drl_cli.preflight.environment import environment_spec
+from drl_cli.preflight.pace import pace_problems
+from drl_cli.preflight.preflight import preflight
 from drl_cli.preflight.resources import check_resources, replay_bytes
 from drl_cli.runtime.orchestrator.rate_limiter import required_band
 from drl_cli.runtime.run import object_store_mb

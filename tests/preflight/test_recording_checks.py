@@ -7,9 +7,9 @@ import pytest
 from fake_services import install_wandb
 
 from drl_cli.errors import MISSING, USAGE, USER_CODE, UsageError
-from drl_cli.preflight.preflight import check_evaluation, environment_spec
+from drl_cli.preflight.environment import check_evaluation, environment_spec
 from drl_cli.preflight.recording import check_recording
-from drl_cli.runs.resume import changed_code
+from drl_cli.runs.changes import changed_code
 from drl_cli.runtime.files.checkpoint import write_json
 from drl_cli.settings.compose import compose
 from drl_cli.settings.settings import build
@@ -35,13 +35,13 @@ def broken(tmp_path, monkeypatch):
     [
         ("logger.recorders=[nowhere:Own]", "logger.recorders: there is no module 'nowhere' to import from"),
         ("logger.recorders=[telling:Onw]", "logger.recorders: telling has no 'Onw'. Did you mean Own?"),
-        ("logger.recorders=[telling:NUMBER]", "logger.recorders: telling:NUMBER is no class"),
+        ("logger.recorders=[telling:NUMBER]", "logger.recorders: telling:NUMBER is not a class"),
         ("logger.recorders=[telling:Lacking]", "logger.recorders: telling:Lacking has no method close"),
         (
             "logger.recorders=[telling:without_arguments]",
-            "logger.recorders: telling:without_arguments is to be made of",
+            "logger.recorders: telling:without_arguments must accept",
         ),
-        ("manage.evaluator=telling:Own", "manage.evaluator: telling:Own is to be made of (config, spec, seeds): "),
+        ("manage.evaluator=telling:Own", "manage.evaluator: telling:Own must accept (config, spec, seeds): "),
         ("manage.evaluator=builtins:slice", "manage.evaluator: builtins:slice has no method evaluate and no close"),
     ],
 )

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from drl_cli.runs.curve import MOST_POINTS, Curve, join, read_curve
+from drl_cli.runs.curve import MAX_POINTS, Curve, join, read_curve
 
 
 def curve(*points):
@@ -59,7 +59,7 @@ def test_runs_that_never_overlap_have_no_joint_curve():
 
 def test_a_long_curve_is_thinned_and_keeps_its_ends():
     joint = join([curve(*((i, 0.5 * i) for i in range(1000)))], [False], "env_steps")
-    assert len(joint.x) == MOST_POINTS
+    assert len(joint.x) == MAX_POINTS
     assert (joint.x[0], joint.x[-1]) == (0, 999)
     np.testing.assert_array_equal(joint.iqm, joint.x / 2)
 

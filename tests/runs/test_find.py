@@ -5,7 +5,7 @@ import json
 import pytest
 
 from drl_cli.errors import UsageError
-from drl_cli.runs.find import all_runs, find_run, find_runs, read_config, read_json
+from drl_cli.runs.find import all_runs, find_run, find_runs, read_config
 
 IDS = ("20260101-100000-000000-s0", "20260102-100000-000000-s1", "20260102-120000-000000-s0")
 
@@ -90,15 +90,6 @@ def test_a_config_that_is_missing_or_damaged(tmp_path, content):
     with pytest.raises(UsageError, match=r"config\.yaml") as caught:
         read_config(tmp_path)
     assert caught.value.exit_code == 8
-
-
-def test_json_that_is_missing_or_cut_off_is_empty(tmp_path):
-    path = tmp_path / "run.json"
-    assert read_json(path) == {}
-    path.write_text('{"id": "a", "sta')
-    assert read_json(path) == {}
-    path.write_text('{"id": "a"}')
-    assert read_json(path) == {"id": "a"}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ import yaml
 
 from drl_cli.errors import CHECKPOINT, USAGE, UsageError
 from drl_cli.replay.config import SAMPLERS
-from drl_cli.runs.resume import COMMAND, FREE, IMPOSSIBLE, claimed, named_run, verdict
+from drl_cli.runs.changes import COMMAND, FREE, IMPOSSIBLE, verdict
+from drl_cli.runs.resume import claim_run, named_run
 from drl_cli.runs.run import RUN_LOCK
 from drl_cli.runtime.restore import clean_up, open_checkpoint
 from drl_cli.settings.command_line import read_command
@@ -161,9 +162,9 @@ def test_from_config_starts_a_new_run_with_the_old_ones_config(run, drl, tmp_pat
 
 
 def test_one_process_at_a_time(run):
-    with claimed(run), pytest.raises(UsageError, match="is being trained right now"), claimed(run):
+    with claim_run(run), pytest.raises(UsageError, match="is being trained right now"), claim_run(run):
         pass
-    with claimed(run):
+    with claim_run(run):
         assert is_locked(run / RUN_LOCK)
     assert not is_locked(run / RUN_LOCK)
 
@@ -182,7 +183,7 @@ def test_the_manage_process_of_a_killed_run_is_waited_for(run, tmp_path):
         assert manage.stdout.readline() == "held\n"
         end = threading.Timer(0.3, manage.kill)
         end.start()
-        with claimed(run):
+        with claim_run(run):
             assert manage.wait(10) == -9
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from run_folders import make_run
 
-from drl_cli.runs.run import RUN_LOCK, Run, flat
+from drl_cli.runs.run import RUN_LOCK, Run, flatten
 from drl_cli.utils.locks import is_locked, lock
 
 
@@ -49,7 +49,7 @@ def test_before_its_end_a_run_has_come_as_far_as_its_last_report(tmp_path):
     assert Run(folder).last_report == {"env_steps": 7}
 
 
-@pytest.mark.parametrize("content", [None, "", "[]", "{", "3\n", "\n"])
+@pytest.mark.parametrize("content", [None, "", "[]", "{", "3\n", "\n", '{"id": "a", "sta'])
 def test_files_that_are_missing_or_damaged_are_empty(tmp_path, content):
     names = ("run.json", "config.yaml", "summary.json", "metrics.jsonl", "eval.csv")
     for name in names if content is not None else ():
@@ -60,5 +60,5 @@ def test_files_that_are_missing_or_damaged_are_empty(tmp_path, content):
     assert (run.env_steps, run.wall_s, len(run.curve)) == (0, 0.0, 0)
 
 
-def test_flat():
-    assert flat({"a": {"b": 1, "c": {"d": [2], "e": {}}}, "f": None}) == {"a.b": 1, "a.c.d": [2], "f": None}
+def test_flatten():
+    assert flatten({"a": {"b": 1, "c": {"d": [2], "e": {}}}, "f": None}) == {"a.b": 1, "a.c.d": [2], "f": None}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from drl_cli.runs.statistics import RESAMPLES, interval, iqm, mean
+from drl_cli.runs.statistics import RESAMPLES, interval, iqm
 
 
 @pytest.mark.parametrize(
@@ -29,22 +29,22 @@ def test_iqm_of_columns_is_that_of_each():
 
 def test_the_interval_of_a_mean_is_that_of_the_normal_law():
     scores = np.random.default_rng(2).normal(10.0, 3.0, 400)
-    low, high = interval([scores], mean)
+    low, high = interval([scores], np.mean)
     half = 1.96 * scores.std() / np.sqrt(400)
     assert low == pytest.approx(scores.mean() - half, abs=0.05)
     assert high == pytest.approx(scores.mean() + half, abs=0.05)
 
 
 def test_resampling_stays_within_its_stratum():
-    low, high = interval([np.full(3, 1.0), np.full(5, 100.0)], mean)
+    low, high = interval([np.full(3, 1.0), np.full(5, 100.0)], np.mean)
     assert low == high == pytest.approx((3 + 500) / 8)
-    spread = interval([np.concatenate([np.full(3, 1.0), np.full(5, 100.0)])], mean)
+    spread = interval([np.concatenate([np.full(3, 1.0), np.full(5, 100.0)])], np.mean)
     assert spread.low < 40 < 90 < spread.high
 
 
 def test_one_score_has_no_interval():
-    assert np.isnan(interval([np.array([3.0])], mean)).all()
-    assert np.isnan(interval([np.array([1.0, 2.0]), np.array([3.0])], mean)).all()
+    assert np.isnan(interval([np.array([3.0])], np.mean)).all()
+    assert np.isnan(interval([np.array([1.0, 2.0]), np.array([3.0])], np.mean)).all()
     assert interval([np.ones((1, 4))], iqm).low.shape == (4,)
 
 
@@ -52,7 +52,7 @@ def test_equal_scores_give_equal_intervals_however_many_are_drawn_at_once(monkey
     scores = np.random.default_rng(3).standard_normal((6, 2))
     whole = interval([scores], iqm)
     np.testing.assert_array_equal(whole, interval([scores.copy()], iqm))
-    monkeypatch.setattr("drl_cli.runs.statistics.MOST_VALUES", 12 * 300)
+    monkeypatch.setattr("drl_cli.runs.statistics.MAX_DRAWN", 12 * 300)
     counts = []
 
     def counting(values, axis):

@@ -7,7 +7,7 @@ from graphs import make_config
 from drl_cli.envs import catalog, make
 from drl_cli.envs.games import names as games
 from drl_cli.errors import UsageError
-from drl_cli.preflight.preflight import environment_spec
+from drl_cli.preflight.environment import environment_spec
 from drl_cli.settings import env_names
 from drl_cli.settings.env_names import check_env
 from drl_cli.settings.hydra_plugins import env_options

@@ -16,8 +16,10 @@ from drl_cli.cli.train import help_text, overview, train
 from drl_cli.errors import CHECKPOINT, USAGE, USER_CODE, UsageError
 from drl_cli.preflight.preflight import preflight
 from drl_cli.preflight.weights import with_weights
-from drl_cli.runs.find import read_config, read_json
-from drl_cli.runs.resume import changed_code, named_run, resume, with_config_of
+from drl_cli.runs.changes import changed_code
+from drl_cli.runs.find import read_config
+from drl_cli.runs.resume import named_run, resume, with_config_of
+from drl_cli.runs.run import read_json
 from drl_cli.runtime.files.checkpoint import write_json
 from drl_cli.runtime.run_folder import make_folder
 from drl_cli.settings.check import check_command

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from drl_cli.errors import ClusterUnfit, UsageError
-from drl_cli.preflight import preflight
+from drl_cli.preflight.environment import join_cluster
 from drl_cli.runtime.place import launch, nodes
 from drl_cli.runtime.place.cluster import Node
 from drl_cli.settings.compose import mapping
@@ -148,7 +148,7 @@ def test_a_job_on_one_node_asks_no_other(cluster, typed, monkeypatch, mode):
     asked = []
     monkeypatch.setattr(launch, "Cluster", lambda *args, only_here: asked.append((args, only_here)))
     config = typed(f"mode={mode}")
-    preflight.join(config)
+    join_cluster(config)
     assert asked == [(("a:1", config.env, []), mode == "single")]
 
 

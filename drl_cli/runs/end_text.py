@@ -1,31 +1,32 @@
-"""What is said at the end of a run: how it went, and what to type next."""
+"""The text at the end of a run: its results, and the commands to type next."""
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from drl_cli.metrics.text import clock, number
+from drl_cli.metrics.text import clock
+from drl_cli.runs.table import number
 
 
-def closing_text(summary: Mapping[str, Any], folder: Path) -> str:
-    """The end of a run, and the commands that go on from it. Any: json."""
+def end_text(summary: Mapping[str, Any], folder: Path) -> str:
+    """Return the results in summary.json and the commands that evaluate, export or resume the run. Any: json."""
     lines = [
         f"{summary['status']}: best return {number(summary.get('best_return'), '.1f')}, "
-        f"last {number(summary.get('final_return'), '.1f')}, {number(summary.get('env_steps'), ',')} env steps, "
-        f"{number(summary.get('opt_steps'), ',')} updates, {number(summary.get('wall_s'))} s"
+        f"last {number(summary.get('final_return'), '.1f')}, {number(summary.get('env_steps'))} env steps, "
+        f"{number(summary.get('opt_steps'))} updates, {number(summary.get('wall_s'))} s"
     ]
     if (reached := summary.get("time_to_return_s")) is not None:
         lines.append(f"stop.return reached at step {summary['time_to_return_env_steps']:,}, after {clock(reached)}")
-    commands, run = [], shown(folder)
+    commands, run = [], relative_path(folder)
     if summary["status"] != "done" and summary.get("checkpoint_last"):
         commands.append(f"drl-train resume={run}")
     if summary.get("checkpoint_best"):
         commands += [f"drl-eval run={run} episodes=100", f"drl-play run={run}", f"drl-export run={run}"]
-        commands.append(f"tensorboard --logdir {shown(folder.parent)}")
+        commands.append(f"tensorboard --logdir {relative_path(folder.parent)}")
     return "\n".join([*lines, *(f"{'      ' if i else 'next: '}{command}" for i, command in enumerate(commands))])
 
 
-def shown(folder: Path) -> str:
-    """A run's folder as the user would type it from here."""
+def relative_path(folder: Path) -> str:
+    """Return the path as the user would type it: relative if the folder is below the current folder."""
     return os.path.relpath(folder) if folder.is_relative_to(Path.cwd()) else str(folder)

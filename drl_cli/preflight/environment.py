@@ -1,0 +1,78 @@
+"""Checks of the environment: its spaces, its first steps, its evaluation variant, and the cluster that will run it."""
+
+import dataclasses
+import sys
+from typing import TYPE_CHECKING
+
+from drl_cli.envs.config import EnvError, EnvFault, MissingExtra
+from drl_cli.errors import MISSING, USER_CODE, ClusterUnfit, UsageError
+from drl_cli.runtime.config import Config
+from drl_cli.types import EnvSpec, leaves
+
+if TYPE_CHECKING:  # slow to import
+    from drl_cli.runtime.place.launch import Cluster
+
+
+def environment_spec(config: Config, trains: bool = True) -> EnvSpec:
+    """Return the environment's spec; raise UsageError if the environment is missing, unfit (for training) or raises."""
+    from drl_cli.envs.make import read_spec
+
+    try:
+        return read_spec(config.env, trains)
+    except MissingExtra as error:
+        raise UsageError(str(error), MISSING) from error
+    except EnvError as error:
+        raise UsageError(str(error)) from error
+    except EnvFault as error:
+        raise UsageError(str(error), USER_CODE) from error
+    except Exception as error:
+        raise UsageError(f"{config.env.id} raised {type(error).__name__}: {error}", USER_CODE) from error
+
+
+def join_cluster(config: Config) -> "Cluster":
+    """Join the Ray cluster at `ray.address`; raise UsageError if it does not answer or a node can't run the roles."""
+    from drl_cli.runtime.place.launch import Cluster
+
+    environment_spec(config)  # an error in the environment is cheaper to find here than on the nodes
+    assert config.ray.address is not None
+    try:
+        return Cluster(config.ray.address, config.env, config.outside_modules, only_here=config.mode == "single")
+    except ClusterUnfit as error:
+        raise UsageError(error.problems, error.exit_code) from error
+
+
+def try_environment(config: Config, spec: EnvSpec) -> None:
+    """Take some random steps; raise UsageError (exit 4) if the environment fails, print a warning if it is odd."""
+    from drl_cli.envs.trial import try_env
+
+    num, seconds = (min(2, config.worker.envs), 5.0) if config.dry_run else (1, 0.3)
+    try:
+        notes = try_env(config.env, spec, num=num, seconds=seconds, timeout_s=config.worker.step_timeout_s)
+    except EnvFault as error:
+        raise UsageError(f"{config.env.id}: {error}", USER_CODE) from error
+    for note in notes:
+        print(f"warning: {note}", file=sys.stderr)
+
+
+def check_evaluation(config: Config, spec: EnvSpec) -> None:
+    """Raise UsageError if the evaluation environment can't be made or differs from training in its spaces."""
+    if not config.manage.env_kwargs:
+        return
+    env = config.env.for_evaluation(config.manage.env_kwargs)
+    try:
+        evaluated = environment_spec(dataclasses.replace(config, env=env), trains=False)
+    except UsageError as error:
+        problems = [f"manage.env_kwargs={dict(config.manage.env_kwargs)}: {problem}" for problem in error.problems]
+        raise UsageError(problems, error.exit_code) from error
+    for name, before, after in (("observations", spec.obs, evaluated.obs), ("actions", spec.action, evaluated.action)):
+        if before != after:
+            raise UsageError(f"manage.env_kwargs: with them the environment has other {name} than in training")
+
+
+def check_normalization(config: Config, spec: EnvSpec) -> None:
+    """Raise UsageError if `env.normalize_obs` is set and no part of the observation is a float vector."""
+    if config.env.normalize_obs and all(column.dtype != "float32" for column in leaves(spec.obs).values()):
+        raise UsageError(
+            f"env.normalize_obs: {spec.id} has only choices, booleans or images (which are scaled to [0, 1] anyway); "
+            "say false"
+        )

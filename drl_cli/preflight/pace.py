@@ -1,0 +1,123 @@
+"""Problems of pace: settings with which a run would deadlock, lose data or never make an update."""
+
+from collections.abc import Iterator
+
+from drl_cli.algos.lookup import load_algorithm
+from drl_cli.replay.config import FifoConfig, SequencesConfig
+from drl_cli.runtime.config import Config
+from drl_cli.runtime.orchestrator.rate_limiter import required_band
+from drl_cli.runtime.roles.exploration import exploration_problems
+
+NO_UPDATE = "no update would ever be made"
+
+
+def pace_problems(config: Config) -> list[str]:
+    """Return a line with the numbers for each setting with which the run would never start, stop for ever or lose data.
+
+    If the sequences overlap completely, or the proxies can't share the workers equally, the later checks are left out.
+    """
+    replay, pace = config.replay, config.orchestrator
+    if isinstance(replay, SequencesConfig) and replay.overlap >= replay.seq_len:
+        return [f"replay.overlap={replay.overlap} must be below replay.seq_len={replay.seq_len}"]
+    problems = []
+    if replay.capacity < pace.min_inserts:
+        problems.append(
+            f"replay.capacity={replay.capacity} is below orchestrator.min_inserts={pace.min_inserts}: {NO_UPDATE}"
+        )
+    if isinstance(replay, FifoConfig):
+        problems += queue_problems(config, replay)
+    if config.block_rows < config.worker.envs:
+        problems.append(
+            f"worker.block_rows={config.block_rows} is below worker.envs={config.worker.envs}: "
+            "a block holds at least one step of every environment"
+        )
+    if config.num_proxies and config.num_workers % config.num_proxies:
+        problems.append(
+            f"worker.num={config.num_workers} can't be shared equally by worker.proxies={config.num_proxies}"
+        )
+        return problems
+    rows, share = rows_per_handover(config), replay.num_rows // config.num_shards
+    if share < rows + config.algo.n_step * config.worker.envs:
+        of = f" / replay.shards={config.num_shards}" if config.num_shards > 1 else ""
+        of += f" = {share} sequences" if isinstance(replay, SequencesConfig) else ""
+        problems.append(f"replay.capacity={replay.capacity}{of} is below one hand-over of {rows} transitions")
+    return problems if config.is_on_policy else [*problems, *update_problems(config), *band_problems(config)]
+
+
+def rows_per_handover(config: Config) -> int:
+    """Return the number of transitions that a worker, or a proxy for its workers, hands over to replay at once."""
+    return config.rows_per_collect * config.num_workers // (config.num_proxies or config.num_workers)
+
+
+def band_problems(config: Config) -> list[str]:
+    """Return a line if `orchestrator.band` is so narrow that workers and trainers would deadlock."""
+    pace, rows, batches = config.orchestrator, rows_per_handover(config), config.updates_per_call
+    needed = required_band(pace.sample_insert_ratio, rows, batches)
+    if config.mode != "async" or pace.band is None or pace.band >= needed:
+        return []
+    return [
+        f"orchestrator.band={pace.band:g} is below {needed:g} = sample_insert_ratio {pace.sample_insert_ratio:g} "
+        f"x {rows} rows per hand-over + {batches} updates per call: both sides would wait for ever"
+    ]
+
+
+def update_problems(config: Config) -> Iterator[str]:
+    """Yield a line for each setting with which the run ends before its first update or has too few rows for a batch."""
+    pace, steps, size = config.orchestrator, config.total_env_steps, config.trainer.batch_size
+    for name, most in (("replay.capacity", config.replay.capacity), ("total_env_steps", steps)):
+        if size > most:
+            yield f"trainer.batch_size={size} is above {name}={most}: a batch would hold every row many times"
+    if config.load_weights is not None:  # the loaded policy collects until the first update
+        return
+    if pace.min_inserts >= steps:
+        yield f"orchestrator.min_inserts={pace.min_inserts} is not below total_env_steps={steps}: {NO_UPDATE}"
+    elif config.num_updates < 1:
+        yield (
+            f"orchestrator.sample_insert_ratio={pace.sample_insert_ratio:g} x the transitions after "
+            f"orchestrator.min_inserts={pace.min_inserts} is below 1 at total_env_steps={steps}: {NO_UPDATE}"
+        )
+
+
+def queue_problems(config: Config, replay: FifoConfig) -> Iterator[str]:
+    """Yield a line for each setting with which an on-policy queue never fills a batch or drops transitions."""
+    batch, rows, ahead = config.trainer.batch_size, rows_per_handover(config), max(1, replay.max_staleness)
+    if replay.max_staleness == 0 and config.mode == "async":
+        yield (
+            "replay.max_staleness=0 can't be kept in mode=async, whose workers collect while the trainer learns: all "
+            "they collect would be dropped; say replay.max_staleness=1 or mode=sync"
+        )
+    if rows > ahead * batch and config.mode == "async":
+        yield (
+            f"a hand-over of {rows} transitions is more than replay.max_staleness {ahead} x trainer.batch_size "
+            f"{batch}: in mode=async its last ones would be too old; lower worker.block_rows or say mode=sync"
+        )
+    if config.total_env_steps < batch:
+        yield f"total_env_steps={config.total_env_steps} is below trainer.batch_size={batch}: {NO_UPDATE}"
+    collected = config.num_workers * config.rows_per_collect
+    if replay.capacity < (needed := ahead * batch + collected):
+        yield (
+            f"replay.capacity={replay.capacity} is below {needed} = {ahead} x trainer.batch_size {batch} that may wait "
+            f"+ {collected} transitions of one collect of all workers: some would be lost"
+        )
+
+
+def trainer_problems(config: Config) -> Iterator[str]:
+    """Yield a line for each reason why several trainers can't share the updates."""
+    num, size = config.trainer.num, config.trainer.batch_size
+    if size % num:
+        yield f"trainer.batch_size={size} can't be shared equally by trainer.num={num}"
+    if num > 1 and config.mode == "single":
+        yield f"trainer.num={num} needs processes of their own, and mode=single has none; say mode=sync"
+    elif num > 1 and config.debug.in_process:
+        yield f"trainer.num={num} needs processes of their own, and debug.in_process=true has none"
+
+
+def worker_problems(config: Config) -> Iterator[str]:
+    """Yield a line for each setting of the workers that this mode or algorithm does not allow."""
+    module = load_algorithm(config.algo.name)
+    yield from exploration_problems(config.worker.exploration, config.algo.name, module.EXPLORATION)
+    if config.worker.fetch != "collect" and config.mode != "async":
+        yield (
+            f"worker.fetch={config.worker.fetch}: in mode={config.mode} all workers collect with the newest policy; "
+            "say worker.fetch=collect, or mode=async"
+        )

@@ -1,0 +1,92 @@
+"""Changes between a run's config and a command that resumes it, and whether the run can go on with them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from drl_cli.errors import CHECKPOINT, UsageError
+from drl_cli.runs.run import as_typed, flatten, is_within, read_json
+from drl_cli.runtime.config import Config
+from drl_cli.settings.settings import to_yaml_keys
+from drl_cli.utils.outside import source_file, source_hash
+
+FREE = (
+    *("mode", "device", "total_env_steps", "stop", "output_dir"),
+    *("worker.num", "worker.proxies", "worker.envs", "worker.block_rows", "worker.fetch", "worker.step_timeout_s"),
+    *("worker.max_restarts", "replay.shards", "manage", "checkpoint", "logger", "ray", "sweep", "hpo", "debug"),
+    "console",
+    *("trainer.num", "trainer.updates_per_call", "trainer.threads", "trainer.products", "trainer.compile"),
+    *("trainer.on_nonfinite", "orchestrator.band", "orchestrator.gather_window_s", "orchestrator.stall_s"),
+    "orchestrator.sample_load_ratio",
+)
+"""Keys and groups that may change freely: where and how fast a run computes, when it stops, what it writes."""
+
+IMPOSSIBLE = (
+    *("seed", "load_weights", "network", "optimizer.name", "optimizer.kwargs", "algo.name", "env.name", "env.id"),
+    *("env.kwargs", "env.frame_stack", "env.normalize_obs", "env.normalize_reward", "env.wrappers"),
+    *("replay.sampler", "replay.compress", "replay.seq_len", "replay.burn_in", "replay.overlap"),
+)
+"""Keys and groups that the saved state depends on. Keys in neither list change the learning and need confirm=true."""
+
+COMMAND = ("resume", "from_config", "confirm", "dry_run", "explain")
+"""Keys of the command, which are not compared."""
+
+Verdict = Literal["free", "careful", "impossible"]
+
+
+@dataclass(frozen=True)
+class Change:
+    """A key whose value differs from the run's."""
+
+    key: str
+    old: Any
+    new: Any
+
+    def __str__(self) -> str:
+        return f"{self.key}={as_typed(self.new)} (was {as_typed(self.old)})"
+
+
+@dataclass(frozen=True)
+class CodeChange(Change):
+    """A user's source file (`key`) whose sha256 differs from the one that the run recorded."""
+
+    def __str__(self) -> str:
+        return f"{self.key} has changed (sha256 {self.new[:8]}, was {self.old[:8]})"
+
+
+def verdict(key: str) -> Verdict:
+    """Return whether a run can go on with another value of this key: freely, with confirm=true, or not at all."""
+    return "impossible" if is_within(key, IMPOSSIBLE) else "free" if is_within(key, FREE) else "careful"
+
+
+def changed_keys(old: Config, config: Config) -> list[Change]:
+    """Return the keys with different values, without the keys of the command itself."""
+    before, after = flatten(to_yaml_keys(old)), flatten(to_yaml_keys(config))
+    keys = [key for key in {**before, **after} if before.get(key) != after.get(key) and key not in COMMAND]
+    return [Change(key, before.get(key), after.get(key)) for key in keys]
+
+
+def changed_code(folder: Path, config: Config) -> list[Change]:
+    """Return the user's modules whose source differs from the sha256 in the run's run.json.
+
+    A module that is gone, or that run.json does not list, does not count.
+    """
+    recorded = read_json(folder / "run.json").get("code", {})
+    files = {module: file for module in config.learning_modules if (file := source_file(module)) is not None}
+    hashes = [(str(file), recorded.get(module), source_hash(file)) for module, file in files.items()]
+    return [CodeChange(file, old, new) for file, old, new in hashes if old not in (None, new)]
+
+
+def check_changes(changes: Iterable[Change], is_confirmed: bool) -> None:
+    """Raise UsageError (exit 8) if a change is impossible, or changes the learning without confirm=true."""
+    problems = [
+        f"resume: {change}: what was saved depends on it; from_config=RUN starts a new run"
+        for change in changes
+        if verdict(change.key) == "impossible"
+    ]
+    careful = [str(change) for change in changes if verdict(change.key) == "careful"]
+    if careful and not is_confirmed:
+        problems.append(f"resume: {', '.join(careful)}: changes what is learned from here on; say confirm=true")
+    if problems:
+        raise UsageError(problems, CHECKPOINT)

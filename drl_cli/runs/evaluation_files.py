@@ -1,0 +1,29 @@
+"""The results of drl-eval in a run's folder: the last one in eval.json, and each different one in its own file."""
+
+from collections.abc import Mapping
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from drl_cli.runs.run import read_json
+from drl_cli.runtime.files.checkpoint import write_json
+
+
+def save_evaluation(folder: Path, result: Mapping[str, Any]) -> Path:
+    """Write eval.json, and eval-<checkpoint>-<n>.json unless such a file holds this result; return the latter's path.
+
+    The earlier content of eval.json is saved in the same way.
+    """
+    if earlier := read_json(folder / "eval.json"):
+        _save_copy(folder, earlier)
+    path = _save_copy(folder, result)
+    write_json(folder / "eval.json", result)
+    return path
+
+
+def _save_copy(folder: Path, result: Mapping[str, Any]) -> Path:
+    paths = (folder / f"eval-{result['checkpoint']}-{i}.json" for i in count(1))
+    path = next(path for path in paths if not path.exists() or read_json(path) == result)
+    if not path.exists():
+        write_json(path, result)
+    return path
