@@ -16,7 +16,7 @@ from drl_cli.cli.train import help_text, overview, train
 from drl_cli.errors import CHECKPOINT, USAGE, USER_CODE, UsageError
 from drl_cli.preflight.preflight import preflight
 from drl_cli.preflight.weights import with_weights
-from drl_cli.runs.changes import changed_code
+from drl_cli.runs.changes import changed_code, verdict
 from drl_cli.runs.find import read_config
 from drl_cli.runs.resume import named_run, resume, with_config_of
 from drl_cli.runs.run import read_json
@@ -301,7 +301,7 @@ def test_the_environments_source_is_judged_too(composed, outside_folder, tmp_pat
     assert build(composed("env=drl_cli.envs.probes:Counter-v0")).outside_modules == []
     write_json(tmp_path / "run.json", {"code": {"my_pkg.my_net": "0" * 64}})
     (change,) = changed_code(tmp_path, config)
-    assert (change.key, change.verdict) == (str(outside_folder / "my_pkg" / "my_net.py"), "careful")
+    assert (change.key, verdict(change.key)) == (str(outside_folder / "my_pkg" / "my_net.py"), "careful")
     write_json(tmp_path / "run.json", {})
     assert changed_code(tmp_path, config) == []
 
