@@ -8,7 +8,7 @@ from drl_cli.cli.command import run_command
 from drl_cli.deploy.trained import open_trained
 from drl_cli.envs.config import EnvFault
 from drl_cli.errors import BUG, DONE, MISSING, RESOURCES, USER_CODE, UsageError, users_errors
-from drl_cli.runs.closing import shown
+from drl_cli.runs.end_text import relative_path
 from drl_cli.utils.ranges import Count
 
 WHAT = {
@@ -66,7 +66,7 @@ def export(options: Options) -> list[str]:
         except EnvFault as error:
             raise UsageError(f"{trained.config.env.id}: {error}", USER_CODE) from error
     return [
-        f"{trained.run.name}  {trained.checkpoint.name}  ->  {shown(folder)}",
+        f"{trained.run.name}  {trained.checkpoint.name}  ->  {relative_path(folder)}",
         f"{parity.observations:,} observations: actions differ by at most {parity.largest_difference:.1g}; "
         f"{parity.episodes} episodes: return {parity.return_exported:.1f}, the run's {parity.return_trained:.1f}",
     ]

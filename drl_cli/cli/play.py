@@ -9,7 +9,7 @@ from drl_cli.cli.command import run_command
 from drl_cli.deploy.trained import Trained, all_steps, open_trained
 from drl_cli.envs.config import EnvError, EnvFault, MissingExtra
 from drl_cli.errors import DONE, MISSING, RESOURCES, USER_CODE, UsageError, users_errors
-from drl_cli.runs.closing import shown
+from drl_cli.runs.end_text import relative_path
 from drl_cli.utils.ranges import Count, Natural, Positive
 from drl_cli.utils.seeding import integers
 
@@ -82,7 +82,7 @@ def play(options: Options) -> list[str]:
         f"{episode.title}: return {episode.ret:.1f}, {episode.steps} steps{', cut there' if episode.was_cut else ''}"
         for episode in played
     ]
-    return [*lines, shown(path)]
+    return [*lines, relative_path(path)]
 
 
 def _suffix(format: str) -> str:
