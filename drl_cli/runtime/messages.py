@@ -1,4 +1,4 @@
-"""The eight messages: headers that the orchestrator reads. Their bytes travel beside them, as a second result.
+"""The eight messages: headers that the orchestrator reads. Arrays travel beside a header, as a second result.
 
 | route | from -> to | message |
 |---|---|---|
@@ -11,8 +11,8 @@
 | 7 | Orchestrator -> WorkerProxy | LoadParams |
 | 8 | WorkerProxy -> Worker | LoadParams |
 
-Without a proxy a worker takes its place: routes 1 and 2 are then one and the same call, and so are 7 and 8.
-TrainReport and EvalReport are the answers to calls of the orchestrator.
+Without proxies the orchestrator calls the workers: routes 1 and 2 are then one call, and so are routes 7 and 8.
+TrainReport and EvalReport answer calls of the orchestrator.
 """
 
 from collections import Counter
@@ -24,11 +24,11 @@ from drl_cli.types import Array, Episode
 from drl_cli.utils.moments import RunningMoments
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Block:
-    """Where the rows of one collect call come from.
+    """The origin of the rows of one collect call: block `number` of one incarnation of one worker.
 
-    `version` and `opt_steps` are of the parameters that acted; version -1 acted at random, without parameters.
+    `version` and `opt_steps` describe the parameters that chose the actions; version -1 means random actions.
     """
 
     worker: int
@@ -43,7 +43,7 @@ class Block:
 
 @dataclass(frozen=True)
 class ProcessUse:
-    """What a process of a role has used since it `began`: processor seconds; and its memory now, in bytes."""
+    """Processor time of a process since its start at `began` [s], and its present memory `rss` [bytes]."""
 
     role: str
     host: str
@@ -55,12 +55,12 @@ class ProcessUse:
 
 @dataclass(frozen=True)
 class InsertTransition:
-    """Header of rows for replay. `rows` are complete; `env_steps` were taken, of which some rows may come later.
+    """Header of rows for replay.
 
-    The workers were at work for `work_s` seconds, summed over them; `env_s` of these went into environments, `policy_s`
-    into the policy. `uses` says what processes have used, where it is time to.
-    `faults` says, a line each, which environments were made anew and why. A proxy adds which of its workers were
-    replaced, in `restarts` and `notes`, and the messages within it, by route.
+    `rows` counts complete rows. `env_steps` counts environment steps; the rows of the last steps may come later.
+    `work_s` is the workers' working time [s], summed over workers; `env_s` and `policy_s` are its parts in environments
+    and in the policy. `uses` has a sample of processes from time to time. Each line of `faults` names a replaced
+    environment and the reason. A proxy adds its replaced workers (`restarts`, `notes`) and its messages by route.
     """
 
     blocks: tuple[Block, ...]
@@ -86,10 +86,10 @@ class InsertTransition:
 
 @dataclass(frozen=True)
 class SampleBatch:
-    """Draw `num_batches` batches and give each of `num_trainers` an equal part of every one.
+    """Request for `num_batches` batches, each split equally between `num_trainers`.
 
-    `version` is the newest of the parameters: on-policy tables serve nothing that is too old for it. `env_steps` were
-    taken so far, over all workers.
+    `version` is the newest parameter version; on-policy tables drop transitions that are too old for this version.
+    `env_steps` counts the steps of all workers so far.
     """
 
     num_batches: int
@@ -101,12 +101,12 @@ class SampleBatch:
 
 @dataclass(frozen=True)
 class BatchTrainingData:
-    """Batches `[num_batches, batch_size, ...]` for one trainer, drawn when the table had seen `inserts` transitions.
+    """Header of batches `[num_batches, batch_size, ...]` for one trainer.
 
-    `row_ids` `[num_batches, batch_size]` are the numbers of the rows, where the table wants their priorities;
-    `dropped` transitions were too old to be served; `stats` is what the table has to report. `version` and `env_steps`
-    are the request's; `moments` are those of all rows that came into this `shard`, where the trainer normalises by
-    them. `seconds` is what drawing took, `uses` as in InsertTransition.
+    `inserts` counts the transitions that the table had received before the draw. `row_ids` `[num_batches, batch_size]`
+    identify the rows if the table wants new priorities. `dropped` transitions were too old. `stats` are the table's
+    metrics. `version` and `env_steps` repeat the request. `moments` cover all rows inserted into this `shard` if the
+    trainer normalises. `seconds` is the drawing time.
     """
 
     trainer: int
@@ -126,9 +126,9 @@ class BatchTrainingData:
 
 @dataclass(frozen=True)
 class UpdatePriority:
-    """New priorities for the rows of a BatchTrainingData, both `[num_batches, batch_size]`; of steps `[..., seq_len]`.
+    """New priorities `[num_batches, batch_size]` of the rows of a BatchTrainingData; of sequences `[..., seq_len]`.
 
-    It travels whole, as the second result of a train call: the orchestrator passes on the reference.
+    The orchestrator forwards only a reference to this second result of a train call.
     """
 
     trainer: int
@@ -138,11 +138,10 @@ class UpdatePriority:
 
 @dataclass(frozen=True)
 class LoadParams:
-    """Header of a parameter version, -1 while there is none; the vector is sent only to those who have an older one.
+    """Header of a parameter version; -1 before the first. The vector travels only to roles with an older version.
 
-    It came of `opt_steps` updates, and was asked for after `env_steps`. `random_actions`: the next collect is to act at
-    random.
-    `exploration` are the values of the algorithm's exploration schedules at this version's env_steps.
+    The trainer published the version after `opt_steps` updates, at `env_steps` environment steps. `random_actions` asks
+    for random actions in the next collect. `exploration` has the values of the exploration schedules at `env_steps`.
     """
 
     version: int
@@ -152,13 +151,13 @@ class LoadParams:
     exploration: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrainReport:
-    """What one train call did: metrics are means over its updates.
+    """Result of one train call; `metrics` are means over its `num_updates` updates.
 
-    `skipped` more were left out, being not finite. `num_batches` were served, `dropped` transitions were not, being
-    too old, and `sample_s` went into drawing; `replay` is the table's own report. Of the `seconds`, `batch_s` went into
-    making the batches ready. `uses` as in InsertTransition, the replay shard's included.
+    `skipped` updates were left out because they were not finite. `num_batches` batches were drawn in `sample_s` seconds
+    and `dropped` transitions were too old; `replay` are the table's metrics. `batch_s` is the part of `seconds` that
+    prepared the batches. `uses` includes the replay shard's process.
     """
 
     opt_steps: int
@@ -176,9 +175,10 @@ class TrainReport:
 
 @dataclass(frozen=True)
 class EvalReport:
-    """One evaluation: what was evaluated, when it ended (the run's seconds), how it scored.
+    """Result of one evaluation, which ended `wall_s` seconds after the run's start.
 
-    `problem`: why it could not be written down, or its model not saved. `info`: means of what the environment says.
+    `cut` episodes reached the step limit. `problem` tells why the result or the best model could not be saved. `info`
+    has the means of the numbers that the environment reports.
     """
 
     params_header: LoadParams
@@ -195,30 +195,30 @@ class EvalReport:
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> "EvalReport":  # Any: json
-        """The report that `dataclasses.asdict` took apart."""
+        """Return the report that `dataclasses.asdict` turned into `fields`."""
         return cls(**{**fields, "params_header": LoadParams(**fields["params_header"])})
 
 
-class Trace:
-    """Counts messages by route; `observe` is told of each, too, with what there is to say of it."""
+class MessageCounts:
+    """Message counts by route; `observe(route, count, detail)` is called for each addition."""
 
     def __init__(self, observe: Callable[[int, int, Mapping[str, int]], None] | None = None) -> None:
         self.counts: Counter[int] = Counter(dict.fromkeys(range(1, 9), 0))
         self.observe = observe
 
     def add(self, route: int, count: int = 1, **detail: int) -> None:
-        """More messages on this route."""
+        """Count more messages on this route."""
         self.counts[route] += count
         if self.observe is not None:
             self.observe(route, count, detail)
 
     def merge(self, counts: Mapping[int, int]) -> None:
-        """Add what another process counted."""
+        """Add the counts of another process."""
         for route, count in counts.items():
             if count:
                 self.add(route, count)
 
     def take(self) -> dict[int, int]:
-        """The counts since the last take."""
+        """Return the counts since the last take."""
         counts, self.counts = dict(self.counts), Counter()
         return counts

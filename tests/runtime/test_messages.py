@@ -5,19 +5,22 @@ import pickle
 
 import numpy as np
 import pytest
+from headers import make_block
 
 from drl_cli.runtime.messages import (
     BatchTrainingData,
-    Block,
     InsertTransition,
     LoadParams,
+    MessageCounts,
     SampleBatch,
-    Trace,
     UpdatePriority,
 )
 from drl_cli.types import Episode
 
-BLOCKS = (Block(0, 0, 3, 30, 96, 128, 7, 112), Block(1, 2, 0, 28, 0, 32, 7, 112))
+BLOCKS = (
+    make_block(30, number=3, first_env_step=96, last_env_step=128, version=7, opt_steps=112),
+    make_block(28, worker=1, incarnation=2, last_env_step=32, version=7, opt_steps=112),
+)
 MESSAGES = [
     InsertTransition(BLOCKS, (Episode(1, -3.5, 20),), 0.25, 1, {1: 2}),
     SampleBatch(16, 256, 3, 2),
@@ -48,13 +51,13 @@ def test_rows_and_env_steps_are_sums_over_blocks():
     assert InsertTransition((), (), 0.0).rows == 0
 
 
-def test_trace_counts_every_route_and_tells_its_observer():
+def test_message_counts_cover_every_route_and_call_the_observer():
     seen = []
-    trace = Trace(lambda route, count, detail: seen.append((route, count, dict(detail))))
-    assert set(trace.counts) == set(range(1, 9))
-    trace.add(2)
-    trace.merge({1: 3, 2: 2})
-    trace.add(7, member=1, version=4)
+    counts = MessageCounts(lambda route, count, detail: seen.append((route, count, dict(detail))))
+    assert set(counts.counts) == set(range(1, 9))
+    counts.add(2)
+    counts.merge({1: 3, 2: 2})
+    counts.add(7, member=1, version=4)
     assert seen == [(2, 1, {}), (1, 3, {}), (2, 2, {}), (7, 1, {"member": 1, "version": 4})]
-    assert {route: count for route, count in trace.take().items() if count} == {1: 3, 2: 3, 7: 1}
-    assert not any(trace.take().values())
+    assert {route: count for route, count in counts.take().items() if count} == {1: 3, 2: 3, 7: 1}
+    assert not any(counts.take().values())

@@ -16,7 +16,7 @@ import psutil
 from drl_cli.metrics.aggregation import Means, over_shards, spread
 from drl_cli.metrics.status import MOST_SCORES
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.messages import EvalReport, InsertTransition, Trace, TrainReport
+from drl_cli.runtime.messages import EvalReport, InsertTransition, MessageCounts, TrainReport
 from drl_cli.runtime.orchestrator.recent import Totals
 from drl_cli.runtime.place.usage import Usage
 from drl_cli.utils.clock import Waiting, now
@@ -37,7 +37,7 @@ class Progress:
 
     def __init__(self, config: Config, started: float, trace_file: Path | None = None) -> None:
         self.config, self.started = config, started
-        self.trace = Trace(self._write_message if trace_file else None)
+        self.trace = MessageCounts(self._write_message if trace_file else None)
         self.trace_file = trace_file.open("a", buffering=1) if trace_file else None
         self.env_steps = self.opt_steps = self.inserts = self.samples = self.loads = 0
         self.num_episodes = self.worker_restarts = self.env_restarts = self.skipped_updates = 0

@@ -82,11 +82,20 @@ class Trainer:
             means |= self.algorithm.optimizer.metrics()
         self._check_drift()
         priorities = None if header.row_ids is None else _priorities(header.trainer, header.row_ids, updates)
-        seconds = time.perf_counter() - started
-        served = (header.num_batches, header.dropped, header.stats, header.seconds)
-        skipped = sum(update.skipped for update in updates)
-        uses = (*header.uses, *self.use.take())
-        return TrainReport(self.opt_steps, num_updates, skipped, means, seconds, *served, batch_s, uses), priorities
+        report = TrainReport(
+            opt_steps=self.opt_steps,
+            num_updates=num_updates,
+            skipped=sum(update.skipped for update in updates),
+            metrics=means,
+            seconds=time.perf_counter() - started,
+            num_batches=header.num_batches,
+            dropped=header.dropped,
+            replay=header.stats,
+            sample_s=header.seconds,
+            batch_s=batch_s,
+            uses=(*header.uses, *self.use.take()),
+        )
+        return report, priorities
 
     def _to_device(self, column: Array) -> "torch.Tensor":
         tensor = torch.from_numpy(column)

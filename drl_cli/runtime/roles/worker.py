@@ -106,14 +106,14 @@ class Worker:
         columns = self.builder.take()
         first, self.env_steps = self.env_steps, self.env_steps + num_steps
         block = Block(
-            self.index,
-            self.incarnation,
-            self.blocks,
-            open_rows + num_steps - self.builder.open_rows,
-            first,
-            self.env_steps,
-            held.version,
-            held.opt_steps,
+            worker=self.index,
+            incarnation=self.incarnation,
+            number=self.blocks,
+            rows=open_rows + num_steps - self.builder.open_rows,
+            first_env_step=first,
+            last_env_step=self.env_steps,
+            version=held.version,
+            opt_steps=held.opt_steps,
         )
         self.blocks += 1
         seconds = time.perf_counter() - started

@@ -5,7 +5,7 @@ import time
 import numpy as np
 
 from drl_cli.runtime.edges.worker_pool import WorkerPool
-from drl_cli.runtime.messages import InsertTransition, LoadParams, Trace
+from drl_cli.runtime.messages import InsertTransition, LoadParams, MessageCounts
 from drl_cli.runtime.place.handles import Ref, Runtime, get
 from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.types import Array, Columns
@@ -20,7 +20,7 @@ class WorkerProxy:
     def __init__(self, pool: WorkerPool, runtime: Runtime, window_s: float | None) -> None:
         self.pool, self.runtime, self.window_s = pool, runtime, window_s
         self.params: Ref = None
-        self.trace = Trace()
+        self.messages = MessageCounts()
         self.use = OwnUse()
 
     def collect(self, params_header: LoadParams, params: Array | None = None) -> tuple[InsertTransition, Columns]:
@@ -33,10 +33,10 @@ class WorkerProxy:
         while not results:
             for member in self.pool.idle():
                 self.pool.dispatch(member, params_header, self.params)
-                self.trace.add(8, int(member.loaded))
+                self.messages.add(8, int(member.loaded))
             gathered = self.pool.gather(self.window_s)
             results = [(done.header, done.columns) for done in gathered if done.header is not None]
-        self.trace.add(1, len(results))
+        self.messages.add(1, len(results))
         headers = [header for header, _ in results]
         blocks = [get(columns) for _, columns in results]
         columns = {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
@@ -45,7 +45,7 @@ class WorkerProxy:
             episodes=tuple(episode for header in headers for episode in header.episodes),
             collect_s=time.perf_counter() - started,
             restarts=self.pool.restarts - restarts,
-            routes=self.trace.take(),
+            routes=self.messages.take(),
             faults=tuple(fault for header in headers for fault in header.faults),
             notes=tuple(self.pool.take_notes()),
             work_s=sum(header.work_s for header in headers),

@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from frequencies import check_frequencies
+from headers import make_block
 
 from drl_cli.replay.config import PrioritizedConfig, UniformConfig
 from drl_cli.replay.tables import make_table, share_of
 from drl_cli.runtime.edges.replay_shards import ReplayShards
-from drl_cli.runtime.messages import Block, InsertTransition, SampleBatch, UpdatePriority
+from drl_cli.runtime.messages import InsertTransition, SampleBatch, UpdatePriority
 from drl_cli.runtime.place.handles import LocalHandle, LocalRef, get
 from drl_cli.runtime.roles.trajectory_manager import TrajectoryManager
 from drl_cli.types import Column
@@ -27,7 +28,7 @@ def make(config=UNIFORM, num=3, seed=0):
 
 
 def insert(shards, number, rows=10):
-    block = Block(0, 0, number, rows, rows * number, rows * (number + 1), 0, 0)
+    block = make_block(rows, number=number, first_env_step=rows * number)
     columns = {"id": np.arange(rows * number, rows * (number + 1))}
     return get(shards.insert(InsertTransition((block,), (), 0.0), LocalRef(columns)))
 
@@ -157,7 +158,7 @@ def peak():
 
 before, landed, drawn = peak(), 0, 0
 for number in range(1_000_000 // rows):
-    header = InsertTransition((Block(0, 0, number, rows, 0, rows, 0, 0),), (), 0.0)
+    header = make_insert(rows, number=number)
     get(shards.insert(header, LocalRef(block)))
     landed += rows
     shard, (header, columns) = shards.sample(SampleBatch(2, 256))

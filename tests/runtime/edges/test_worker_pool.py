@@ -4,11 +4,12 @@ import dataclasses
 
 import numpy as np
 import pytest
+from headers import make_insert
 
 from drl_cli.errors import NodeGone, RoleLost
 from drl_cli.runtime.edges.calls import START_S
 from drl_cli.runtime.edges.worker_pool import WorkerPool
-from drl_cli.runtime.messages import Block, InsertTransition, LoadParams
+from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.place.handles import ActorDied, ActorUnavailable, LocalRef, LocalRuntime
 from drl_cli.runtime.roles.worker_proxy import WorkerProxy
 
@@ -30,7 +31,7 @@ class Worker:
 
 
 def header(worker):
-    return InsertTransition((Block(worker, 0, 0, 2, 0, 2, 0, 0),), (), 0.0)
+    return make_insert(2, worker=worker)
 
 
 def collect(pool):

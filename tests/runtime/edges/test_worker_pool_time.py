@@ -1,12 +1,13 @@
 """WorkerPool by a clock that passes only while somebody waits: windows, deadlines, and how long members had no work."""
 
 import pytest
+from headers import make_block
 
 from drl_cli.errors import NodeGone
 from drl_cli.runtime.edges import worker_pool
 from drl_cli.runtime.edges.calls import START_S
 from drl_cli.runtime.edges.worker_pool import WorkerPool
-from drl_cli.runtime.messages import Block, InsertTransition, LoadParams
+from drl_cli.runtime.messages import InsertTransition, LoadParams
 from drl_cli.runtime.place.handles import ActorDied, LocalRef
 from drl_cli.types import Episode
 
@@ -36,9 +37,7 @@ class Worker:
 
     def call(self, method, *args, results):
         self.calls.append(len(args))
-        self.header = LocalRef(
-            InsertTransition((Block(self.index, 0, 0, 2, 0, 2, 0, 0),), collect_s=5.0, **self.options)
-        )
+        self.header = LocalRef(InsertTransition((make_block(2, worker=self.index),), collect_s=5.0, **self.options))
         self.columns = LocalRef({})
         self.clock.due[self.columns] = self.clock.now + self.seconds.pop(0)
         return [self.header, self.columns]

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from headers import make_insert
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from images import IMAGES
@@ -16,7 +17,7 @@ from drl_cli.errors import CheckpointError
 from drl_cli.runtime.edges.replay_shards import ReplayShards
 from drl_cli.runtime.files import replay_saver
 from drl_cli.runtime.files.checkpoint import finish, make_draft, read_manifest
-from drl_cli.runtime.messages import Block, InsertTransition, SampleBatch
+from drl_cli.runtime.messages import SampleBatch
 from drl_cli.runtime.place.handles import LocalHandle, get
 from drl_cli.runtime.roles.normalization import Layout
 from drl_cli.runtime.roles.trajectory_manager import TrajectoryManager
@@ -40,10 +41,9 @@ class Run:
     def insert(self, *counts):
         for rows in counts:
             columns, versions = self.source.block(rows)
-            block = Block(
-                3, self.incarnation, self.number, len(versions), 0, len(versions), int(versions.max(initial=0)), 0
-            )
-            self.manager.insert(InsertTransition((block,), (), 0.0), columns)
+            version = int(versions.max(initial=0))
+            names = {"worker": 3, "incarnation": self.incarnation, "number": self.number}
+            self.manager.insert(make_insert(len(versions), **names, version=version), columns)
             self.number += 1
 
 

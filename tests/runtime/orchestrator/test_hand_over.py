@@ -5,10 +5,11 @@ import time
 import numpy as np
 import pytest
 from graphs import TINY, make_config
+from headers import make_block
 
 from drl_cli.runtime.edges.calls import Calls
 from drl_cli.runtime.edges.worker_pool import WorkerPool
-from drl_cli.runtime.messages import Block, InsertTransition, LoadParams
+from drl_cli.runtime.messages import InsertTransition, LoadParams
 from drl_cli.runtime.orchestrator import hand_over as hand_over_module
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.hand_over import HandOver
@@ -30,7 +31,7 @@ class Worker:
         if taken is None:
             return [LocalRef(error=ActorDied("signal 9")) for _ in range(results)]
         env_steps, rows = taken
-        return [LocalRef(InsertTransition((Block(0, 0, 0, rows, 0, env_steps, 0, 0),), (), 0.0)), LocalRef({})]
+        return [LocalRef(InsertTransition((make_block(rows, last_env_step=env_steps),), (), 0.0)), LocalRef({})]
 
 
 class Replay:
@@ -81,7 +82,7 @@ def test_what_arrived_with_a_dead_worker_is_handed_over_and_counted():
 
 def test_a_block_that_is_lost_on_its_way_is_counted_out_again(caplog):
     made = hand_over((8, 7))
-    lost, header = [], InsertTransition((Block(0, 0, 0, 7, 0, 8, 0, 0),), (), 0.0)
+    lost, header = [], InsertTransition((make_block(7, last_env_step=8),), (), 0.0)
     made.progress.lost, made.inserting = lost.append, 1
     made._on_inserted(header, LocalRef(error=ObjectLost("node 10.0.0.7 is gone")))
     assert lost == [header]

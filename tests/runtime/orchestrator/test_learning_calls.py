@@ -6,10 +6,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from graphs import COUNTER, TINY, make_config
+from headers import make_train_report
 
 from drl_cli.errors import Diverged
 from drl_cli.runtime.edges.calls import Calls
-from drl_cli.runtime.messages import LoadParams, SampleBatch, TrainReport
+from drl_cli.runtime.messages import LoadParams, SampleBatch
 from drl_cli.runtime.orchestrator import learning as module
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.learning import CALL_S, Learning
@@ -32,7 +33,8 @@ class Noted:
 
 
 def report(opt_steps, num_updates=4, skipped=0, seconds=1.0, num_batches=4, dropped=0):
-    return TrainReport(opt_steps, num_updates, skipped, {}, seconds, num_batches, dropped, {}, 0.0)
+    options = {"skipped": skipped, "seconds": seconds, "num_batches": num_batches, "dropped": dropped}
+    return make_train_report(opt_steps, num_updates, **options)
 
 
 class Made:

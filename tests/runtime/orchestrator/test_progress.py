@@ -5,8 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 from graphs import TINY, make_config
+from headers import make_block, make_train_report
 
-from drl_cli.runtime.messages import Block, EvalReport, InsertTransition, LoadParams, TrainReport
+from drl_cli.runtime.messages import EvalReport, InsertTransition, LoadParams
 from drl_cli.runtime.orchestrator import progress as module
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.types import Episode
@@ -26,13 +27,15 @@ def make(*overrides, trace=None):
 
 
 def header(steps, worker=0, first=0, opt_steps=0, rows=None, **options):
-    block = Block(worker, 0, 0, steps if rows is None else rows, first, first + steps, 0, opt_steps)
+    span = {"first_env_step": first, "last_env_step": first + steps}
+    block = make_block(steps if rows is None else rows, worker=worker, opt_steps=opt_steps, **span)
     return InsertTransition((block,), options.pop("episodes", ()), options.pop("collect_s", 0.0), **options)
 
 
 def trained(opt_steps, updates, skipped=0, metrics=None, seconds=0.5, replay=None, sample_s=0.1):
     made = updates - skipped
-    return TrainReport(opt_steps, made, skipped, metrics or {}, seconds, updates, 0, replay or {}, sample_s)
+    options = {"seconds": seconds, "sample_s": sample_s, "num_batches": updates, "skipped": skipped}
+    return make_train_report(opt_steps, made, metrics=metrics or {}, replay=replay or {}, **options)
 
 
 def evaluated(progress, env_steps, mean):

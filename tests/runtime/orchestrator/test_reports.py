@@ -7,9 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 from graphs import COUNTER, TINY, make_config
+from headers import make_insert
 
 from drl_cli.metrics.console import Console
-from drl_cli.runtime.messages import Block, EvalReport, InsertTransition, LoadParams, ProcessUse
+from drl_cli.runtime.messages import EvalReport, LoadParams, ProcessUse
 from drl_cli.runtime.orchestrator import reports as module
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.progress import Progress
@@ -79,10 +80,10 @@ def test_the_state_says_what_a_run_is_at(make):
 
     made.send(LoadParams(1, 2, 3))
     assert status() == ("starting", "the first steps of the workers")
-    made.progress.collected(InsertTransition((Block(0, 0, 0, 40, 0, 40, 0, 0),), (), 0.0))
+    made.progress.collected(make_insert(40))
     made.send(LoadParams(1, 2, 3))
     assert status() == ("running", "warm-up 40/64")
-    made.progress.collected(InsertTransition((Block(0, 0, 1, 40, 40, 80, 0, 0),), (), 0.0))
+    made.progress.collected(make_insert(40, number=1, first_env_step=40))
     made.send(LoadParams(1, 2, 3), "paused")
     assert status() == ("paused", "the first update")
     made.progress.train_started = 3.0

@@ -5,9 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 from graphs import TINY, make_config
+from headers import make_block, make_train_report
 
 from drl_cli.metrics.status import Status
-from drl_cli.runtime.messages import Block, EvalReport, InsertTransition, LoadParams, TrainReport
+from drl_cli.runtime.messages import EvalReport, InsertTransition, LoadParams
 from drl_cli.runtime.orchestrator import progress as progress_module
 from drl_cli.runtime.orchestrator.progress import LATEST, Progress
 from drl_cli.runtime.orchestrator.recent import Recent
@@ -33,7 +34,7 @@ def make(*overrides):
 
 def collect(progress, steps, returns=(), **times):
     episodes = tuple(Episode(0, ret, 10) for ret in returns)
-    progress.collected(InsertTransition((Block(0, 0, 0, steps, 0, steps, 0, 0),), episodes, 0.0, **times))
+    progress.collected(InsertTransition((make_block(steps),), episodes, 0.0, **times))
 
 
 def test_the_means_are_over_the_last_episodes_of_training():
@@ -90,7 +91,7 @@ def test_shares_of_time_come_from_what_roles_say(clock):
     clock.now = 110.0
     collect(progress, 100, work_s=8.0, env_s=4.0, policy_s=2.0)
     progress.train_started = 105.0
-    progress.trained(TrainReport(5, 5, 0, {}, 3.5, 5, 0, {}, 0.1, batch_s=0.5))
+    progress.trained(make_train_report(5, 5, seconds=3.5, sample_s=0.1, batch_s=0.5))
     progress.trainer_idle.start(109.0)
     recent.add(progress.totals(10.0))
     fields = standing(config, progress, recent, SCALARS)

@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
+from headers import make_block
 
 from drl_cli.replay.config import PrioritizedConfig
 from drl_cli.replay.samplers import Prioritized, Uniform
 from drl_cli.replay.store import RingStore
 from drl_cli.replay.tables import ReplayTable
-from drl_cli.runtime.messages import BatchTrainingData, Block, InsertTransition, SampleBatch, UpdatePriority
+from drl_cli.runtime.messages import BatchTrainingData, InsertTransition, SampleBatch, UpdatePriority
 from drl_cli.runtime.roles import trajectory_manager as module
 from drl_cli.runtime.roles.normalization import Layout
 from drl_cli.runtime.roles.trajectory_manager import TrajectoryManager
@@ -29,7 +30,9 @@ def make_prioritized(capacity=10):
 
 def message(*sources, rows=4):
     """Blocks from (worker, incarnation, number)."""
-    return InsertTransition(tuple(Block(*source, rows, 0, rows, 0, 0) for source in sources), (), 0.0)
+    names = ("worker", "incarnation", "number")
+    blocks = tuple(make_block(rows, **dict(zip(names, source, strict=True))) for source in sources)
+    return InsertTransition(blocks, (), 0.0)
 
 
 def columns(first=0, rows=4):

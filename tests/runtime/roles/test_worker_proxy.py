@@ -1,9 +1,10 @@
 """WorkerProxy: what it sends to its workers, and what it makes of their blocks."""
 
 import numpy as np
+from headers import make_block
 
 from drl_cli.runtime.edges.worker_pool import WorkerPool
-from drl_cli.runtime.messages import Block, InsertTransition, LoadParams
+from drl_cli.runtime.messages import InsertTransition, LoadParams
 from drl_cli.runtime.place.handles import ActorDied, LocalRef, LocalRuntime, get
 from drl_cli.runtime.roles import worker_proxy as module
 from drl_cli.runtime.roles.worker_proxy import WorkerProxy
@@ -23,7 +24,7 @@ class Worker:
         if len(self.calls) <= self.deaths:
             return [LocalRef(error=ActorDied("signal 9"))] * 2
         number, rows = len(self.calls), self.index + 1
-        block = Block(self.index, 0, number, rows, 0, rows, 0, 0)
+        block = make_block(rows, worker=self.index, number=number)
         episode = Episode(self.index, float(number), 5)
         header = InsertTransition((block,), (episode,), 9.0, faults=(f"fault of {self.index}",))
         return [LocalRef(header), LocalRef({"reward": np.full(rows, 10.0 * self.index + number)})]
