@@ -3,40 +3,56 @@
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 TICKS = 8
-"""How often in `timeout_s` a look is taken: a hang is found by an eighth of it too late at most."""
+"""Checks per `timeout_s`: a hang is found at most one eighth of `timeout_s` late."""
 
 
 class Hung(BaseException):
-    """An environment took too long. Not an Exception, so that what an environment catches of its own is not this."""
+    """An environment took too long. Not an Exception, so that an environment's own `except` does not catch it."""
+
+
+class CallWatch:
+    """Context manager around each call of an environment; `hang_limit` reads it to see how long the call takes.
+
+    `number` is odd during a call and never repeats. This is the fastest way: small environments take 5 us per step.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def __enter__(self) -> None:
+        self.number += 1
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        self.number += 1
 
 
 @contextmanager
-def hang_limit(timeout_s: float, calls: Callable[[], int]) -> Iterator[None]:
-    """Raise Hung in a call that takes longer than `timeout_s`; `calls` is odd while one goes on, and never comes again.
+def hang_limit(timeout_s: float, calls: CallWatch) -> Iterator[None]:
+    """Raise Hung inside a call that takes longer than `timeout_s`.
 
-    It is raised where Python code runs or sleeps: one that never returns from a library is not stopped. In another
-    thread than the main one, where no signal arrives, there is no limit. SIGALRM is restored with its timer.
+    Only Python code and sleeping can be interrupted, not a library call that never returns. There is no limit outside
+    the main thread, because signals do not arrive there. The old SIGALRM handler and its timer are restored at the end.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    seen, unchanged = -1, 0
+    seen, ticks, ending = -1, 0, CallWatch.__exit__.__code__
 
-    def look(number: int, frame: FrameType | None) -> None:
-        nonlocal seen, unchanged
-        unchanged = unchanged + 1 if calls() == seen else 0
-        seen = calls()
-        if unchanged >= TICKS and seen % 2:
-            unchanged = 0
+    def check(number: int, frame: FrameType | None) -> None:
+        nonlocal seen, ticks
+        ticks = ticks + 1 if calls.number == seen else 0
+        seen = calls.number
+        if ticks >= TICKS and seen % 2 and (frame is None or frame.f_code is not ending):  # else `number` stays odd
+            ticks = 0
             raise Hung(f"hung for more than {timeout_s:g} s (worker.step_timeout_s)")
 
     started = time.monotonic()
-    handler = signal.signal(signal.SIGALRM, look)
+    handler = signal.signal(signal.SIGALRM, check)
     signal.siginterrupt(signal.SIGALRM, False)
     left, interval = signal.setitimer(signal.ITIMER_REAL, timeout_s / TICKS, timeout_s / TICKS)
     try:

@@ -9,7 +9,7 @@ import numpy as np
 from drl_cli.envs.config import EnvConfig, EnvFault
 from drl_cli.envs.faults import as_fault, not_finite, reset_result
 from drl_cli.envs.frame_stack import allowed_action
-from drl_cli.envs.hang import Hung, hang_limit
+from drl_cli.envs.hang import CallWatch, Hung, hang_limit
 from drl_cli.envs.make import Env
 from drl_cli.envs.observations import Parts, at
 from drl_cli.types import MASK, Array, EnvSpec, leaves
@@ -28,7 +28,7 @@ def try_env(config: EnvConfig, spec: EnvSpec, *, num: int, seconds: float, timeo
     for i in range(TRIES):
         trial = Trial(config, spec, i)
         try:
-            with hang_limit(timeout_s, lambda trial=trial: trial.calls):  # type: ignore[misc]  # mypy: no type for it
+            with hang_limit(timeout_s, trial.calls):
                 trial.run(num, seconds)
         except (Exception, Hung, SystemExit) as error:
             faults.append(as_fault(trial.method, error))
@@ -37,7 +37,7 @@ def try_env(config: EnvConfig, spec: EnvSpec, *, num: int, seconds: float, timeo
             continue
         finally:
             trial.close()
-        again = "where that happens in the run, the environment is made anew (worker.max_restarts)"
+        again = "in a run, the environment would be rebuilt (worker.max_restarts)"
         return sorted(trial.notes) + [f"{config.id}: {fault}, in a trial; {again}" for fault in faults]
     raise EnvFault(f"{faults[0]}{trial.when}") from faults[0].__cause__
 
@@ -45,7 +45,7 @@ def try_env(config: EnvConfig, spec: EnvSpec, *, num: int, seconds: float, timeo
 class Trial:
     """Steps some environments as a worker does, and looks at all that they give.
 
-    `method` is what was called last; `calls` is odd while an environment is called.
+    `method` is the environment's method that was called last.
     """
 
     def __init__(self, config: EnvConfig, spec: EnvSpec, seed: int) -> None:
@@ -54,7 +54,7 @@ class Trial:
         self.columns = leaves(spec.obs)
         self.rng = np.random.default_rng(seed)
         self.notes: set[str] = set()
-        self.method, self.calls, self.steps = "its constructor", 0, 0
+        self.method, self.calls, self.steps = "its constructor", CallWatch(), 0
 
     @property
     def when(self) -> str:
@@ -65,9 +65,8 @@ class Trial:
         """Raises whatever an environment raises, or EnvFault."""
         ends = time.monotonic() + seconds
         for _ in range(num):
-            self.calls += 1
-            self.envs.append(Env(self.config, self.spec))
-            self.calls += 1
+            with self.calls:
+                self.envs.append(Env(self.config, self.spec))
         parts = [self._reset(env, self.seed + i) for i, env in enumerate(self.envs)]
         while self.steps < STEPS and (self.steps < 2 or time.monotonic() < ends):
             self.steps += 1
@@ -87,18 +86,18 @@ class Trial:
                 self.notes.add(f"{self.config.id}: {as_fault('close', error)}")
 
     def _reset(self, env: Env, seed: int | None = None) -> Parts:
-        self.method, self.calls = "reset", self.calls + 1
-        result = env.raw.reset(seed=seed)
-        self.calls += 1
+        self.method = "reset"
+        with self.calls:
+            result = env.raw.reset(seed=seed)
         obs, info = reset_result(result)
         return self._look(env, obs, 0.0, info)
 
     def _step(self, env: Env, parts: Parts) -> tuple[Parts, bool]:
         action = self._action(env, parts)
-        self.method, self.calls = "step", self.calls + 1
-        result: Any = env.raw.step(action)  # Any: Gymnasium's types are what is to be seen
-        obs, reward, terminated, truncated, info = result
-        self.calls += 1
+        self.method = "step"
+        with self.calls:
+            result: Any = env.raw.step(action)  # Any: whether Gymnasium's types hold is checked below
+            obs, reward, terminated, truncated, info = result
         for name, value in (("terminated", terminated), ("truncated", truncated)):
             if isinstance(value, str | Mapping) or value is None or np.size(value) != 1:
                 raise EnvFault(f"step gave {value!r} as {name}, which must be true or false")

@@ -11,7 +11,7 @@ import pytest
 from gymnasium.spaces import Box
 
 from drl_cli.envs.config import EnvConfig, EnvFault
-from drl_cli.envs.hang import TICKS, Hung, hang_limit
+from drl_cli.envs.hang import TICKS, CallWatch, Hung, hang_limit
 from drl_cli.envs.make import read_spec
 from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.types import Episode
@@ -76,7 +76,7 @@ def run(id, num_steps, **kwargs):
     """Steps of three environments, as (obs before, step), and the batch."""
     config = EnvConfig("test", id, kwargs, None, 1.0, "none", False, False)
     envs, actions = EnvBatch(config, read_spec(config), (1, 2, 3), 10), np.zeros((3, 1), np.float32)
-    with hang_limit(0.2, lambda: envs.calls):
+    with hang_limit(0.2, envs.calls):
         return envs, [(envs.obs.copy(), envs.step(actions)) for _ in range(num_steps)]
 
 
@@ -160,7 +160,7 @@ def test_one_that_can_not_be_made_again_is_the_end(odd):
 
     envs = odd(act)
     envs.step(np.zeros((2, 1), np.float32))
-    with pytest.raises(EnvFault, match="env 0: can't be made anew: its constructor raised OSError: no licence"):
+    with pytest.raises(EnvFault, match="env 0: can't be rebuilt: its constructor raised OSError: no licence"):
         envs.step(np.zeros((2, 1), np.float32))
 
 
@@ -218,7 +218,7 @@ def test_the_same_at_the_beginning_of_three_in_a_row_is_the_end(odd, method):
         for _ in range(3):
             envs.step(np.zeros((1, 1), np.float32))
 
-    with pytest.raises(EnvFault, match=f"env 0: {method} raised ValueError: no arm, each of the 3 times that it was"):
+    with pytest.raises(EnvFault, match=f"env 0: {method} raised ValueError: no arm, each of the 3 times it was"):
         run()
     assert Odd.lives == 3
 
@@ -293,22 +293,22 @@ def test_begun_are_those_whose_episode_has_just_begun(odd):
 
 def test_only_a_call_that_goes_on_hangs(alarms):
     """Time outside of calls and many short calls do not count; a call does, also after it was caught once."""
-    calls = 0
-    with hang_limit(0.08, lambda: calls):
+    calls = CallWatch()
+    with hang_limit(0.08, calls):
         alarms(3 * TICKS)
         for _ in range(2 * TICKS):
-            calls += 1
-            alarms(1)
-        for _ in range(2):
-            calls += 1
-            alarms(TICKS)
-            with pytest.raises(Hung, match=r"hung for more than 0.08 s \(worker.step_timeout_s\)"):
+            with calls:
                 alarms(1)
-            calls += 1
+        for _ in range(2):
+            with calls:
+                alarms(TICKS)
+                with pytest.raises(Hung, match=r"hung for more than 0.08 s \(worker.step_timeout_s\)"):
+                    alarms(1)
 
 
 def test_the_timer_finds_a_call_that_does_not_end():
-    with hang_limit(0.02, lambda: 1), pytest.raises(Hung):
+    calls = CallWatch()
+    with hang_limit(0.02, calls), pytest.raises(Hung), calls:
         time.sleep(60)
 
 
@@ -319,7 +319,7 @@ def test_the_signal_and_its_timer_are_restored():
     before = signal.signal(signal.SIGALRM, mine)
     left, _ = signal.setitimer(signal.ITIMER_REAL, 40.0, 7.0)
     try:
-        with hang_limit(10.0, lambda: 0):
+        with hang_limit(10.0, CallWatch()):
             assert signal.getsignal(signal.SIGALRM) is not mine
         assert signal.getsignal(signal.SIGALRM) is mine
         again, interval = signal.getitimer(signal.ITIMER_REAL)
@@ -334,7 +334,7 @@ def test_there_is_no_limit_in_other_threads():
     seen = []
 
     def enter():
-        with hang_limit(10.0, lambda: 0):
+        with hang_limit(10.0, CallWatch()):
             seen.append(signal.getsignal(signal.SIGALRM))
 
     before = signal.getsignal(signal.SIGALRM)

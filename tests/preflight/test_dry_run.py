@@ -203,7 +203,7 @@ BROKEN = {
 ODD = {
     "Lists": "observations are lists, not arrays",
     "Doubles": "observations are float64 and the space says float32; they are cast",
-    "Once": "a hiccup, in a trial; where that happens in the run, the environment is made anew",
+    "Once": "a hiccup, in a trial; in a run, the environment would be rebuilt",
 }
 
 REFUSED = {

@@ -110,7 +110,7 @@ def test_an_episode_that_another_part_tells_apart_begins_anew():
     lost = second.envs.load_state({
         name.removeprefix("envs."): array for name, array in (state | {"envs.obs.inner.1": changed}).items()
     })  # fmt: skip
-    assert lost == ["env 1: its episode can't be brought back (it is another one when it is repeated); it begins anew"]
+    assert lost == ["env 1: can't continue its episode (its repeat differs); it begins another"]
 
 
 @pytest.mark.parametrize("discrete", [True, False])

@@ -98,7 +98,7 @@ class Worker:
             )
         num_steps, open_rows = 0, self.builder.open_rows
         try:
-            with hang_limit(self.config.worker.step_timeout_s, lambda: self.envs.calls):
+            with hang_limit(self.config.worker.step_timeout_s, self.envs.calls):
                 for _ in range(self.num_steps):
                     num_steps += self._step(params_header.random_actions)
         except EnvFault as error:
@@ -161,7 +161,7 @@ class Worker:
 
         Raises ValueError when the worker had another number of environments.
         """
-        with hang_limit(self.config.worker.step_timeout_s, lambda: self.envs.calls):
+        with hang_limit(self.config.worker.step_timeout_s, self.envs.calls):
             lost = self.envs.load_state(within(state, "envs"))
         for line in lost:
             log.warning("worker %d %s", self.index, line)

@@ -1,4 +1,4 @@
-"""EnvPoolBatch on a pool that counts: no row is a reset's, none is lost, and what is not finite begins anew."""
+"""EnvPoolBatch on a counting pool: no row of a reset, no lost row, and a new episode after a value that is not finite."""
 
 import fake_envpool
 import numpy as np
@@ -94,7 +94,7 @@ def test_what_is_not_finite_begins_anew_and_the_others_go_on(batch, fault, cause
         failed = rows[3][1]
         assert (failed.reward[1], failed.terminated[1], failed.truncated[1]) == (0, False, False)
         np.testing.assert_array_equal(failed.next_obs[1], rows[3][0][1])
-    assert envs.take_faults() == (f"env 1: {cause}; it begins anew 1/10 (worker.max_restarts)",)
+    assert envs.take_faults() == (f"env 1: {cause}; new episode 1/10 (worker.max_restarts)",)
     assert envs.take_faults() == ()
     assert envs.pool.reset_rows == 0
 
@@ -125,7 +125,7 @@ def test_a_resumed_batch_begins_anew_with_seeds_of_its_own(batch):
     seen = {7, 8, 9}
     for _ in range(3):
         state, envs = envs.state(), batch()
-        assert envs.load_state(state) == ["envs 0 to 2: EnvPool can't bring their episodes back; they begin anew"]
+        assert envs.load_state(state) == ["envs 0 to 2: EnvPool can't continue episodes; they begin others"]
         step = envs.step(ZEROS)
         assert not (step.valid | step.terminated | step.truncated).any()
         assert envs.begun == [0, 1, 2]

@@ -62,7 +62,7 @@ def test_a_step_that_failed_is_no_row(make_worker):
     worker = make_worker("+env.kwargs.fault=nan_obs", "+env.kwargs.fault_at=12", "algo.n_step=3")
     headers, rows = collect(worker, 3)
     assert [header.env_steps for header in headers] == [30, 29, 30]
-    assert headers[1].faults == ("worker 0 env 1: observation[0] is nan; it begins anew 1/10 (worker.max_restarts)",)
+    assert headers[1].faults == ("worker 0 env 1: observation[0] is nan; new episode 1/10 (worker.max_restarts)",)
     assert len(rows["reward"]) == 89 - worker.builder.open_rows
     assert all(np.isfinite(column).all() for column in rows.values())
 
@@ -78,7 +78,7 @@ def test_a_resumed_worker_says_that_its_episodes_are_gone_and_goes_on(make_worke
     first, second = make_worker("algo.n_step=5"), make_worker("algo.n_step=5")
     _, before = collect(first, 2)
     second.load_state(first.state())
-    lines = ["worker 0 envs 0 to 2: EnvPool can't bring their episodes back; they begin anew"]
+    lines = ["worker 0 envs 0 to 2: EnvPool can't continue episodes; they begin others"]
     assert [record.getMessage() for record in caplog.records] == lines
     headers, after = collect(second, 2)
     assert [header.env_steps for header in headers] == [27, 30]

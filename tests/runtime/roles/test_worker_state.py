@@ -168,7 +168,7 @@ def test_generators_of_the_process_are_seeded_by_the_run():
 @pytest.mark.parametrize(
     ("kwargs", "why"),
     [
-        ((), "it is another one when it is repeated"),
+        ((), "its repeat differs"),
         (("+env.kwargs.raises=true",), "repeating it raised ValueError: not again"),
     ],
 )
@@ -180,7 +180,7 @@ def test_what_can_not_be_brought_back_begins_anew(tmp_path, caplog, monkeypatch,
     monkeypatch.setattr(Forgetful, "forbidden", True)
     second.load_state(through_a_file(first.state(), tmp_path))
     monkeypatch.setattr(Forgetful, "forbidden", False)
-    lines = [f"worker 1 env {i}: its episode can't be brought back ({why}); it begins anew" for i in range(3)]
+    lines = [f"worker 1 env {i}: can't continue its episode ({why}); it begins another" for i in range(3)]
     assert [record.getMessage() for record in caplog.records] == lines
     assert second.builder.open_rows == first.builder.open_rows == 12
     begun, act = [], second.policy.act

@@ -1,0 +1,85 @@
+"""A step of several environments, and what both kinds of batches of environments share."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from drl_cli.envs.config import EnvFault
+from drl_cli.envs.hang import CallWatch
+from drl_cli.types import Array, Columns, Episode, Obs, State, flat_columns
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of all environments, `[E, ...]`. `next_obs` is the true final observation if an episode ended.
+
+    `valid` is False for an environment that failed: it took no step, its episode is over and a new one has begun.
+    `terminated` is True also if a life was lost and the episode goes on (see `EnvBatch`).
+    """
+
+    reward: Array
+    next_obs: Obs
+    terminated: Array
+    truncated: Array
+    valid: Array
+
+    def columns(self) -> Columns:
+        """Return the fields as columns for a builder, with one column for each part of `next_obs`."""
+        fields = vars(self)
+        if isinstance(self.next_obs, np.ndarray):
+            return fields
+        rest = {name: column for name, column in fields.items() if name != "next_obs"}
+        return {**rest, **flat_columns("next_obs", self.next_obs)}
+
+
+class EnvsBase:
+    """Finished episodes, faults, and the limit on rebuilds of a batch of environments.
+
+    `begun` lists the environments in which the last step began an episode.
+    """
+
+    obs: Obs
+
+    def __init__(self, seeds: Sequence[int], max_rebuilds: int) -> None:
+        self.seeds, self.max_rebuilds = list(seeds), max_rebuilds
+        self.episodes: list[Episode] = []
+        self.faults: list[str] = []
+        self.begun: list[int] = []
+        self.calls = CallWatch()
+        self._rebuilds, self._first_fault = 0, ""
+
+    def take_episodes(self) -> tuple[Episode, ...]:
+        """Return the episodes finished since the last call."""
+        episodes, self.episodes = tuple(self.episodes), []
+        return episodes
+
+    def take_faults(self) -> tuple[str, ...]:
+        """Return one line for each rebuild since the last call."""
+        faults, self.faults = tuple(self.faults), []
+        return faults
+
+    def _count_rebuild(self, line: str, cause: BaseException | None) -> str:
+        """Count a rebuild because of the fault `line`; return the count as text. Raise EnvFault if none is left."""
+        self._first_fault = self._first_fault or line
+        if self._rebuilds >= self.max_rebuilds:
+            before = "" if self._first_fault == line else f"; the first fault was in {self._first_fault}"
+            raise EnvFault(f"{line}; no rebuild is left (worker.max_restarts={self.max_rebuilds}){before}") from cause
+        self._rebuilds += 1
+        return f"{self._rebuilds}/{self.max_rebuilds} (worker.max_restarts)"
+
+    def _shared_state(self) -> State:
+        return {
+            **{name: part.copy() for name, part in flat_columns("obs", self.obs).items()},
+            "seeds": np.array(self.seeds),
+            "rebuilds": np.array([self._rebuilds]),
+            "first_fault": np.frombuffer(self._first_fault.encode(), np.uint8),
+        }
+
+    def _load_shared_state(self, state: State) -> None:
+        """Restore what `_shared_state` returned, except `obs`. Raise ValueError for another number of environments."""
+        saved, size = len(state["seeds"]), len(self.seeds)
+        if saved != size:
+            raise ValueError(f"the saved worker has {saved} environments, this one has {size} (worker.envs)")
+        self.seeds = state["seeds"].tolist()
+        self._rebuilds, self._first_fault = int(state["rebuilds"].item()), state["first_fault"].tobytes().decode()
