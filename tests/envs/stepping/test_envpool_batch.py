@@ -1,4 +1,4 @@
-"""EnvPoolBatch on a counting pool: no row of a reset, no lost row, and a new episode after a value that is not finite."""
+"""EnvPoolBatch on a counting pool: no rows of resets, no lost rows, a new episode after a value that is not finite."""
 
 import fake_envpool
 import numpy as np
