@@ -5,13 +5,13 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from drl_cli.algos.lookup import refusal
 from drl_cli.bench.overrides import overridden
-from drl_cli.cli.command import help_text, run_words
+from drl_cli.cli.command import help_text, option, run_words
 from drl_cli.errors import DONE, RESOURCES, USAGE, UsageError, users_errors
 from drl_cli.runs.resume import named_run, with_config_of
 from drl_cli.runtime.config import Config
@@ -41,12 +41,10 @@ EXAMPLES = (
 class Options:
     """Options of drl-bench. It also takes every key of drl-train."""
 
-    parts: tuple[Part, ...] = field(
-        default=("collect", "replay", "updates", "end"), metadata={"help": "what is measured; end: a short real run"}
-    )
-    seconds: Positive = field(default=5.0, metadata={"help": "of each figure, start-up of runs not counted"})
-    tune: bool = field(default=False, metadata={"help": "propose worker.num, worker.envs and trainer.threads"})
-    json: str | None = field(default=None, metadata={"help": "write all figures and their rounds to this file"})
+    parts: tuple[Part, ...] = option(("collect", "replay", "updates", "end"), "what is measured; end: a short real run")
+    seconds: Positive = option(5.0, "of each figure, start-up of runs not counted")
+    tune: bool = option(False, "propose worker.num, worker.envs and trainer.threads")
+    json: str | None = option(None, "write all figures and their rounds to this file")
 
 
 def main() -> None:

@@ -7,6 +7,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import field
 from importlib.metadata import version
 from typing import Any, TextIO, TypeVar, cast
 
@@ -14,6 +15,15 @@ from drl_cli.errors import DONE, INTERRUPTED, TERMINATED, ReportedError
 from drl_cli.settings.options import parse, usage
 
 T = TypeVar("T")
+
+RUN_HELP = "a path, latest, a glob or the start of a run id"
+CHECKPOINT_HELP = "best, last, a number of env steps or a folder's name"
+OUTPUT_DIR_HELP = "where the runs are"
+
+
+def option(default: Any, help: str) -> Any:  # Any: the type of the field
+    """Declare a field of a command's options, with its default and its line in --help."""
+    return field(default=default, metadata={"help": help})
 
 
 def run_command(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from drl_cli.cli.command import help_text, run_words
+from drl_cli.cli.command import OUTPUT_DIR_HELP, help_text, option, run_words
 from drl_cli.errors import DONE, MISSING, RESOURCES, UsageError
 from drl_cli.runs.comparison import Comparison, compare, over_environments
 from drl_cli.runs.find import find_runs
@@ -33,11 +33,11 @@ class Options:
     """Options of drl-compare."""
 
     runs: tuple[str, ...] = field(metadata={"help": "[GLOB,...]: runs, folders of runs, globs, starts of run ids"})
-    threshold: float | None = field(default=None, metadata={"help": "time to this return; null: the runs' stop.return"})
-    by: tuple[str, ...] = field(default=(), metadata={"help": "[KEY,...]: group by these keys alone, and by env"})
-    png: str | None = field(default="compare.png", metadata={"help": "the figure (.png, .pdf, .svg); null: none"})
-    csv: str | None = field(default="compare.csv", metadata={"help": "the curves; null: none"})
-    output_dir: str = field(default="outputs", metadata={"help": "where the runs are"})
+    threshold: float | None = option(None, "time to this return; null: the runs' stop.return")
+    by: tuple[str, ...] = option((), "[KEY,...]: group by these keys alone, and by env")
+    png: str | None = option("compare.png", "the figure (.png, .pdf, .svg); null: none")
+    csv: str | None = option("compare.csv", "the curves; null: none")
+    output_dir: str = option("outputs", OUTPUT_DIR_HELP)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""drl-doctor: whether this machine has what training needs; a line per check, and what to do where it has not."""
+"""drl-doctor: check whether this machine has what training needs. Print a line per check, with advice."""
 
 import os
 import platform
@@ -7,13 +7,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import psutil
 
-from drl_cli.cli.command import run_command
+from drl_cli.cli.command import option, run_command
 from drl_cli.errors import DONE, MISSING, RESOURCES, RoleLost
 from drl_cli.preflight.extras import extras, missing, version_of
 from drl_cli.utils.cores import num_cores
@@ -23,8 +23,9 @@ if TYPE_CHECKING:  # importing it takes long
     from drl_cli.runtime.place.launch import RaySession
 
 GIB = 2**30
-STORE_MB = 256  # of a run's own Ray session, unless its images need more
-RAY_S = 60.0  # after which Ray is said not to start
+STORE_MB = 256  # size of Ray's object store in a run without images
+RAY_S = 60.0  # time that Ray may take to start
+RAY_LOGS = "its logs are in /tmp/ray/session_latest/logs"
 CGROUP = Path("/sys/fs/cgroup")
 RENDER = """
 from drl_cli.envs.config import EnvConfig
@@ -39,13 +40,13 @@ print(*env.render().shape, sep="x")
 class Options:
     """Options of drl-doctor."""
 
-    ray: bool = field(default=True, metadata={"help": "start Ray to see whether it does; takes most of the time"})
-    output_dir: str = field(default="outputs", metadata={"help": "where the runs will be"})
+    ray: bool = option(True, "start Ray to see whether it does; takes most of the time")
+    output_dir: str = option("outputs", "where the runs will be")
 
 
 @dataclass(frozen=True)
 class Check:
-    """What one check found. `skip`: nothing that has to be here; `exit_code` is that of a `fail`."""
+    """The result of one check. `skip` means that training works without it. `exit_code` counts if `status` is fail."""
 
     status: Literal["ok", "skip", "warn", "fail"]
     name: str
@@ -63,7 +64,7 @@ def main() -> None:
 
 
 def examine(options: Options) -> int:
-    """Print all checks and what they amount to; returns the exit code."""
+    """Print all checks and a verdict. Return DONE, or the exit code of the first check that failed."""
     session = _begin_ray() if options.ray and version_of("ray") else None
     found = []
     for check in checks(options, session):
@@ -80,14 +81,14 @@ def examine(options: Options) -> int:
 
 
 def checks(options: Options, session: "RaySession | None") -> Iterator[Check]:
-    """In the order in which they are shown; Ray, which starts meanwhile, is the last."""
+    """Yield the checks in the order of the report. Ray starts in the background, so its check is the last one."""
     yield packages()
     yield processors()
     yield threads()
     yield memory()
     yield shared_memory()
-    yield disk("runs", options.output_dir)
-    yield disk("temporary", os.environ.get("TMPDIR", "/tmp"))
+    yield disk("runs", options.output_dir, "output_dir=...")
+    yield disk("temporary", os.environ.get("TMPDIR", "/tmp"), "TMPDIR=...")
     yield gpu()
     yield compiler()
     yield from rendering()
@@ -96,7 +97,7 @@ def checks(options: Options, session: "RaySession | None") -> Iterator[Check]:
 
 
 def packages() -> Check:
-    """Python and what the core needs of other packages."""
+    """Check Python and the required packages."""
     if version_of("drl-cli") is None:
         return Check("warn", "packages", "drl-cli is not installed, only found in a folder", "pip install -e .")
     if lacking := missing("drl-cli"):
@@ -106,7 +107,7 @@ def packages() -> Check:
 
 
 def processors() -> Check:
-    """How many there are for this process, and whether others use them."""
+    """Check the number of processors for this process, the limit of a container, and the load by other programs."""
     cores, load, quota = num_cores(), os.getloadavg()[0], cpu_quota()
     text = f"{cores} for this process, load {load:.1f}"
     if quota is not None and quota < cores:
@@ -117,22 +118,22 @@ def processors() -> Check:
 
 
 def cpu_quota() -> float | None:
-    """Processors that a container's limit leaves; None without a limit."""
+    """Return the number of processors that a container may use, or None without a limit."""
     words = _content(CGROUP / "cpu.max").split()
     return int(words[0]) / int(words[1]) if len(words) == 2 and words[0] != "max" else None
 
 
 def threads() -> Check:
-    """Threads of each process by the environment: more than one makes workers disturb each other."""
+    """Check OMP_NUM_THREADS. Workers with more than one thread slow each other down."""
     number = os.environ.get("OMP_NUM_THREADS", "1")
     text = f"OMP_NUM_THREADS={number}: of each process"
     if number != "1":
-        return Check("warn", "threads", text, "unset it, and say trainer.threads=... where the trainer is to have more")
+        return Check("warn", "threads", text, "unset it, and say trainer.threads=... if the trainer is to have more")
     return Check("ok", "threads", text)
 
 
 def memory() -> Check:
-    """What is free, also by a container's limit."""
+    """Check the free memory of the machine and of a container."""
     free = psutil.virtual_memory().available
     limit, used = (_content(CGROUP / f"memory.{name}").strip() for name in ("max", "current"))
     if limit.isdigit() and used.isdigit():
@@ -146,22 +147,20 @@ def memory() -> Check:
 
 
 def shared_memory() -> Check:
-    """/dev/shm, where Ray's store is; with too little, Ray puts it on the disk."""
+    """Check /dev/shm, which holds Ray's object store. If it is too small, Ray uses the disk."""
     if not Path("/dev/shm").is_dir():
         return Check("skip", "/dev/shm", "not on this system")
     free = shutil.disk_usage("/dev/shm").free / 2**20
-    text = f"{free:,.0f} MB free"
     if free < 1.1 * STORE_MB:
         advice = "Ray's store goes to the disk: docker run --shm-size=1g, or ray.object_store_mb=80"
-        return Check("warn", "/dev/shm", text, advice)
-    return Check("ok", "/dev/shm", text)
+        return Check("warn", "/dev/shm", f"{free:,.0f} MB free", advice)
+    return Check("ok", "/dev/shm", f"{free:,.0f} MB free")
 
 
-def disk(what: str, folder: str) -> Check:
-    """Whether a folder can be written, and how much is free there."""
+def disk(what: str, folder: str, option: str) -> Check:
+    """Check that a folder can be written, and the free space on its disk. `option` chooses another folder."""
     root = Path(folder).absolute()
     existing = next(path for path in (root, *root.parents) if path.exists())
-    option = "output_dir=..." if what == "runs" else "TMPDIR=..."
     if not (existing.is_dir() and os.access(existing, os.W_OK)):
         return Check("fail", "disk", f"{what}: can't write to {existing}", f"say another {option}", RESOURCES)
     free = shutil.disk_usage(existing).free / GIB
@@ -172,7 +171,7 @@ def disk(what: str, folder: str) -> Check:
 
 
 def gpu() -> Check:
-    """What torch finds, and whether there is a driver that it can't use."""
+    """Check for a CUDA device, and for an NVIDIA driver that this build of torch can't use."""
     if version_of("torch") is None:
         return Check("skip", "gpu", "no torch to ask")
     import torch
@@ -188,7 +187,7 @@ def gpu() -> Check:
 
 
 def compiler() -> Check:
-    """For trainer.compile=true."""
+    """Check the C++ compiler that trainer.compile=true needs."""
     name = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
     if shutil.which(name) is None:
         return Check("skip", "compiler", f"no {name}: trainer.compile=true needs one", "install it, or set CXX")
@@ -196,27 +195,27 @@ def compiler() -> Check:
 
 
 def rendering() -> Iterator[Check]:
-    """Frames without a display, in a process of their own, which a driver may kill."""
+    """Check that environments can draw without a display."""
     yield render("CartPole-v1", "")
     if version_of("mujoco"):
         yield render("InvertedPendulum-v5", "set MUJOCO_GL=egl, or osmesa")
 
 
 def render(id: str, advice: str) -> Check:
-    """One frame of an environment."""
+    """Draw one frame of an environment, in another process because a graphics driver may kill it."""
     command = [sys.executable, "-c", RENDER.format(id=id)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30)
     except subprocess.TimeoutExpired:
         return Check("warn", "rendering", f"{id}: no frame within 30 s", advice)
     if done.returncode:
-        says = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        return Check("warn", "rendering", f"{id}: {says}", advice)
+        reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        return Check("warn", "rendering", f"{id}: {reason}", advice)
     return Check("ok", "rendering", f"{id}: frames of {done.stdout.strip()} without a display")
 
 
 def optional() -> Iterator[Check]:
-    """The extras."""
+    """Check the extras of the package."""
     for name in extras():
         if missing("drl-cli", name):
             yield Check("skip", "extra", f"{name}: not installed", f"pip install 'drl-cli[{name}]'")
@@ -233,7 +232,7 @@ def _begin_ray() -> "RaySession":
 
 
 def ray(session: "RaySession | None", is_wanted: bool) -> Check:
-    """Whether a session of our own starts, which `session` is about to; it is ended."""
+    """Wait until the starting Ray session is up, and end it."""
     if session is None:
         return Check("skip", "ray", "not installed" if is_wanted else "not started, as ray=false says")
     started = time.monotonic()
@@ -241,17 +240,18 @@ def ray(session: "RaySession | None", is_wanted: bool) -> Check:
         time.sleep(0.05)
     if not session.is_up():
         session.is_stuck = True
-        return Check("fail", "ray", f"not there after {RAY_S:.0f} s", "its logs are in /tmp/ray/session_latest/logs")
+        return Check("fail", "ray", f"not there after {RAY_S:.0f} s", RAY_LOGS)
     try:
         session.wait()
     except RoleLost as error:
-        return Check("fail", "ray", " ".join(str(error).split()), "its logs are in /tmp/ray/session_latest/logs")
+        return Check("fail", "ray", " ".join(str(error).split()), RAY_LOGS)
     finally:
         session.close()
     return Check("ok", "ray", f"{version_of('ray')} starts")
 
 
 def _content(file: Path) -> str:
+    """Return the text of a file, or '' if it can't be read."""
     try:
         return file.read_text()
     except OSError:

@@ -5,7 +5,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ import numpy as np
 import yaml
 
 from drl_cli.algos.lookup import module_path
-from drl_cli.cli.command import help_text, run_words
+from drl_cli.cli.command import CHECKPOINT_HELP, OUTPUT_DIR_HELP, RUN_HELP, help_text, option, run_words
 from drl_cli.errors import BELOW, CHECKPOINT, DONE, RESOURCES, USER_CODE, ReportedError, UsageError
 from drl_cli.preflight.environment import environment_spec
 from drl_cli.runs.comparison import estimate
@@ -43,16 +43,14 @@ EXAMPLES = (
 class Options:
     """Options of drl-eval. `env.kwargs.X=...` also changes an argument of the environment."""
 
-    run: str = field(default="latest", metadata={"help": "a path, latest, a glob or the start of a run id"})
-    runs: tuple[str, ...] | None = field(
-        default=None, metadata={"help": "[GLOB,...]: several runs, as drl-compare takes them"}
-    )
-    episodes: Count = field(default=20, metadata={"help": "episodes, each with its own seed, all at once"})
-    checkpoint: str = field(default="best", metadata={"help": "best, last, a number of env steps or a folder's name"})
-    seed: Natural = field(default=0, metadata={"help": "another seed, other episodes; none is one of training's"})
-    stochastic: bool = field(default=False, metadata={"help": "explore as in training, instead of the best actions"})
-    min_return: float | None = field(default=None, metadata={"help": "exit 9 when the mean of a run is below it"})
-    output_dir: str = field(default="outputs", metadata={"help": "where the runs are"})
+    run: str = option("latest", RUN_HELP)
+    runs: tuple[str, ...] | None = option(None, "[GLOB,...]: several runs, as drl-compare takes them")
+    episodes: Count = option(20, "episodes, each with its own seed, all at once")
+    checkpoint: str = option("best", CHECKPOINT_HELP)
+    seed: Natural = option(0, "another seed, other episodes; none is one of training's")
+    stochastic: bool = option(False, "explore as in training, instead of the best actions")
+    min_return: float | None = option(None, "exit 9 when the mean of a run is below it")
+    output_dir: str = option("outputs", OUTPUT_DIR_HELP)
 
 
 def main() -> None:

@@ -4,13 +4,13 @@ import fnmatch
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
-from drl_cli.cli.command import help_text
+from drl_cli.cli.command import OUTPUT_DIR_HELP, help_text, option
 from drl_cli.errors import UsageError
 from drl_cli.runs.find import all_runs
 from drl_cli.runs.groups import Group, compared, differing_keys, grouped, long_name, override_text
@@ -42,18 +42,18 @@ EXAMPLES = (
 class Options:
     """Options of drl-list runs. Every other key is a condition on the config of the runs."""
 
-    sort: Sort = field(default="newest", metadata={"help": "newest, best, final, steps or seconds; the most first"})
-    limit: Count = field(default=20, metadata={"help": "lines"})
-    seeds: Literal["each", "mean"] = field(default="each", metadata={"help": "mean: one line for runs of equal keys"})
-    output_dir: str = field(default="outputs", metadata={"help": "where the runs are"})
+    sort: Sort = option("newest", "newest, best, final, steps or seconds; the most first")
+    limit: Count = option(20, "lines")
+    seeds: Literal["each", "mean"] = option("each", "mean: one line for runs of equal keys")
+    output_dir: str = option("outputs", OUTPUT_DIR_HELP)
 
 
 @dataclass(frozen=True)
 class SweepOptions:
     """Options of drl-list sweeps."""
 
-    limit: Count = field(default=20, metadata={"help": "lines"})
-    output_dir: str = field(default="outputs", metadata={"help": "where the sweeps' runs are"})
+    limit: Count = option(20, "lines")
+    output_dir: str = option("outputs", "where the sweeps' runs are")
 
 
 def help_of(topic: str) -> str:

@@ -1,4 +1,4 @@
-"""Writes a trained policy for use without drl-cli, by ONNX, torch.export or numpy, and sees that it is the same."""
+"""Write a trained policy for use without drl-cli, as ONNX, torch.export or numpy, and check that it acts the same."""
 
 import io
 import logging
@@ -14,24 +14,18 @@ from typing import Any, Literal
 from drl_cli.deploy import standalone
 from drl_cli.deploy.check import Parity, compare
 from drl_cli.deploy.policy import TrainedPolicy
+from drl_cli.errors import BUG, UsageError
 from drl_cli.runtime.files.checkpoint import make_draft, write_arrays, write_json
 
 Format = Literal["onnx", "torch", "numpy"]
 FILES: dict[Format, str] = {"onnx": "policy.onnx", "torch": "policy.pt2", "numpy": "policy.safetensors"}
 
 
-class CantExport(Exception):
-    """A policy that this format can't hold; the message is for the user."""
-
-
-class NotTheSame(Exception):
-    """An exported policy that does something else; the message says how far it is off."""
-
-
 def export(trained: TrainedPolicy, format: Format, episodes: int) -> tuple[Path, Parity]:
-    """Write the policy to RUN/export/<format>-<checkpoint>/, replacing what is there; returns the folder.
+    """Write the policy to RUN/export/<format>-<checkpoint>/, and return the folder. An older export is replaced.
 
-    Nothing is left when it is not the same policy. Raises CantExport and NotTheSame.
+    Raise UsageError if the format can't hold the policy, or if the exported policy acts differently. Then the folder
+    stays as it was.
     """
     folder = trained.run / "export" / f"{format}-{trained.checkpoint.name}"
     draft = make_draft(folder)
@@ -40,12 +34,12 @@ def export(trained: TrainedPolicy, format: Format, episodes: int) -> tuple[Path,
         try:
             spec |= (_write_numpy if format == "numpy" else _write_graph)(trained, format, draft)
         except ValueError as error:
-            raise CantExport(str(error)) from error
+            raise UsageError(f"format={format}: {error}") from error
         write_json(draft / "spec.json", spec)
         shutil.copyfile(standalone.__file__, draft / "policy.py")
         parity = compare(trained, standalone.Policy(draft), episodes)
         if problem := parity.problem():
-            raise NotTheSame(problem)
+            raise UsageError(f"format={format}: the exported policy is not the run's: {problem}", BUG)
         write_json(draft / "spec.json", spec | {"parity": parity.numbers()})
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(draft, folder)
@@ -98,10 +92,10 @@ def _write_graph(trained: TrainedPolicy, format: Format, folder: Path) -> dict[s
     with torch.no_grad(), _quiet():
         try:
             program = torch.export.export(graph, inputs, dynamic_shapes=shapes)
-        except Exception as error:  # whatever its modules do that can't be traced
+        except Exception as error:  # torch.export raises many types
             text = str(error).strip().splitlines()[0]
             advice = "a batch of any size must pass through it: x.shape[0], not len(x)"
-            raise CantExport(f"torch.export can't trace its modules ({text}); {advice}") from error
+            raise ValueError(f"torch.export can't trace its modules ({text}); {advice}") from error
         if format == "torch":
             torch.export.save(program, folder / FILES[format])
         else:
@@ -115,7 +109,7 @@ def _write_graph(trained: TrainedPolicy, format: Format, folder: Path) -> dict[s
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what torch's exporters say of their own progress and of packages that nobody needs here."""
+    """Silence the progress lines and the warnings of torch's exporters."""
     logger = logging.getLogger("torch")
     before = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Records episodes of trained policies, one after the other."""
+"""Record episodes of trained policies in one video, one after another."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from drl_cli.envs.frames import CantRender, frame, frames_per_second, rendering
 from drl_cli.types import MASK
 
 HOLD_S = 1.0
-"""Seconds that the last frame of an episode stays."""
+"""Seconds for which the last frame of an episode stays."""
 
 
 @dataclass(frozen=True)
 class Played:
-    """An episode: undiscounted return, steps, and whether it was cut before its end."""
+    """A recorded episode: undiscounted return, steps, and whether `max_steps` cut it."""
 
     title: str
     ret: float
@@ -32,9 +32,9 @@ def record(
     max_steps: int,
     fps: float | None,
 ) -> list[Played]:
-    """One episode of each policy, from its seed, in a video at `path`.
+    """Record one episode of each policy, with its seed, and write the video to `path`.
 
-    Raises CantRender, MissingExtra, EnvFault and VideoFailed, and leaves no file then.
+    Raise CantRender, MissingExtra, EnvFault or OSError, and leave no file then.
     """
     game, played = _game(policies[0], seeds[0]), []
     with Video(path, fps or frames_per_second(game.raw)) as video:
@@ -48,7 +48,7 @@ def record(
 def _game(policy: TrainedPolicy, seed: int) -> Game:
     try:
         return Game(rendering(policy.env), policy.spec, seed)
-    except TypeError as error:  # its constructor does not take the argument
+    except TypeError as error:  # the constructor does not take render_mode
         raise CantRender(f"{policy.env.id} can't be made with render_mode=rgb_array: {error}") from error
 
 

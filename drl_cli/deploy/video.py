@@ -1,4 +1,4 @@
-"""Videos of frames with a line of text: mp4 by ffmpeg where there is one, else an animated WebP or GIF by Pillow."""
+"""Write frames with lines of text to a video: mp4 by ffmpeg, or an animated WebP or GIF by Pillow."""
 
 import os
 import shutil
@@ -14,24 +14,20 @@ from drl_cli.types import Array
 Format = Literal["mp4", "webp", "gif"]
 
 LEAST_HEIGHT = 240
-"""Pixels; smaller frames are enlarged by a whole number, so that pixels stay squares and text can be read."""
+"""Pixels. A smaller frame is enlarged by a whole number: its pixels stay squares, and its text can be read."""
 MOST_WIDTH, MOST_FPS = 320, 25.0
-"""Of animated images, which are held in memory until the end and compress badly."""
-
-
-class VideoFailed(Exception):
-    """A video that could not be written; the message says why."""
+"""Limits of WebP and GIF, which stay in memory until the end and compress badly."""
 
 
 class Encoder(Protocol):
-    """Takes frames `[height, width, 3]` of one size."""
+    """Write frames `[height, width, 3]`, uint8, all of one size."""
 
     def write(self, frame: Array) -> None: ...
     def close(self) -> None: ...
 
 
 class Video:
-    """A file that is there once the block ends without an exception."""
+    """Write a video file. The file appears when the `with` block ends without an exception."""
 
     def __init__(self, path: Path, fps: float) -> None:
         self.path, self.fps = path, fps
@@ -43,7 +39,7 @@ class Video:
         return self
 
     def write(self, frame: Array, lines: list[str]) -> None:
-        """One more frame, bytes `[height, width, 3]`, with these lines in its upper left corner."""
+        """Append a frame, uint8 `[height, width, 3]`, with `lines` in its upper left corner."""
         picture = captioned(frame, lines)
         if self._encoder is None:
             make = Mp4 if self.path.suffix == ".mp4" else Animation
@@ -61,7 +57,7 @@ class Video:
 
 
 class Mp4:
-    """By ffmpeg, H.264."""
+    """Write H.264 with ffmpeg. Raise OSError with the message of ffmpeg if it fails."""
 
     def __init__(self, path: Path, width: int, height: int, fps: float) -> None:
         ffmpeg = find_ffmpeg()
@@ -85,11 +81,11 @@ class Mp4:
     def close(self) -> None:
         _, errors = self.process.communicate()
         if self.process.returncode:
-            raise VideoFailed(f"ffmpeg: {errors.decode().strip() or f'exit code {self.process.returncode}'}")
+            raise OSError(f"ffmpeg: {errors.decode().strip() or f'exit code {self.process.returncode}'}")
 
 
 class Animation:
-    """By Pillow: WebP or GIF, as the suffix says, at most MOST_WIDTH wide and with MOST_FPS frames per second."""
+    """Write WebP or GIF with Pillow, at most MOST_WIDTH pixels wide, with at most MOST_FPS frames per second."""
 
     def __init__(self, path: Path, width: int, height: int, fps: float) -> None:
         self.path, self.every = path, int(np.ceil(fps / MOST_FPS))
@@ -112,26 +108,26 @@ class Animation:
 
 
 def find_ffmpeg() -> str | None:
-    """The program: on the path, or as the package imageio-ffmpeg brings it; None where there is none."""
+    """Return ffmpeg on the path or from the package imageio-ffmpeg, or None."""
     if found := shutil.which("ffmpeg"):
         return found
     try:
         import imageio_ffmpeg
 
         return str(imageio_ffmpeg.get_ffmpeg_exe())
-    except (ImportError, RuntimeError):  # it has none for this machine
+    except (ImportError, RuntimeError):  # RuntimeError: the package has no program for this machine
         return None
 
 
 def best_format() -> Format:
-    """mp4 where ffmpeg is, else what Pillow has; raises ModuleNotFoundError without it."""
+    """Return mp4 if ffmpeg is installed, else webp or gif. Raise ModuleNotFoundError without Pillow."""
     from PIL import features
 
     return "mp4" if find_ffmpeg() else "webp" if features.check("webp") else "gif"
 
 
 def captioned(frame: Array, lines: list[str]) -> Array:
-    """A copy, enlarged if it is small, with white lines of text on a dark ground in the upper left corner."""
+    """Return a copy with white text on a dark ground in the upper left corner. A small frame is enlarged."""
     from PIL import Image, ImageDraw, ImageFont
 
     times = -(-LEAST_HEIGHT // frame.shape[0]) if frame.shape[0] < LEAST_HEIGHT else 1
@@ -146,7 +142,7 @@ def captioned(frame: Array, lines: list[str]) -> Array:
 
 
 def fitted(frame: Array, size: tuple[int, ...]) -> Array:
-    """The frame in this size `[height, width, 3]`, which that of the first one was."""
+    """Resize a frame to `size`: height, width, 3."""
     if frame.shape == size:
         return frame
     from PIL import Image

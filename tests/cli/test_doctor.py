@@ -123,16 +123,16 @@ def test_a_small_shared_memory_is_a_warning(free):
 @pytest.mark.parametrize(("gib", "status"), [(10, "ok"), (1, "warn"), (0.01, "fail")])
 def test_disk_that_is_full(free, tmp_path, gib, status):
     free(gib * GIB)
-    check = doctor.disk("runs", str(tmp_path / "not" / "there"))
+    check = doctor.disk("runs", str(tmp_path / "not" / "there"), "output_dir=...")
     assert (check.status, str(tmp_path) in check.text) == (status, True)
     assert status != "fail" or (check.exit_code, "output_dir" in check.advice) == (RESOURCES, True)
 
 
 def test_a_folder_that_can_not_be_written(tmp_path):
     (tmp_path / "file").write_text("")
-    check = doctor.disk("runs", str(tmp_path / "file" / "outputs"))
+    check = doctor.disk("runs", str(tmp_path / "file" / "outputs"), "output_dir=...")
     assert (check.status, check.exit_code) == ("fail", RESOURCES)
-    assert "TMPDIR" in doctor.disk("temporary", str(tmp_path / "file")).advice
+    assert "TMPDIR" in doctor.disk("temporary", str(tmp_path / "file"), "TMPDIR=...").advice
 
 
 def test_gpus_by_name_and_a_driver_that_torch_can_not_use(monkeypatch):

@@ -8,10 +8,11 @@ from outside import torch_policies
 from policies import SMALL, observations
 
 from drl_cli.deploy import policy as module
-from drl_cli.deploy.export import CantExport, export
+from drl_cli.deploy.export import export
 from drl_cli.deploy.graph import Graph
 from drl_cli.deploy.policy import TrainedPolicy
 from drl_cli.envs.make import read_spec
+from drl_cli.errors import UsageError
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def test_a_torch_policy_is_exported_by_torch_and_onnx(make):
     for format in ("torch", "onnx"):
         _, parity = export(trained, format, 20)
         assert parity.largest_difference == 0
-    with pytest.raises(CantExport, match=r"torch.export can't trace its modules .*x\.shape\[0\]"):
+    with pytest.raises(UsageError, match=r"torch.export can't trace its modules .*x\.shape\[0\]"):
         export(make(torch_policies.Fixed), "torch", 20)
 
 
@@ -64,7 +65,7 @@ def test_a_torch_policy_is_exported_by_torch_and_onnx(make):
 )
 def test_what_can_not_be_exported_leaves_nothing(make, kind, format, words, tmp_path):
     trained = make(kind)
-    with pytest.raises(CantExport, match=words):
+    with pytest.raises(UsageError, match=words):
         export(trained, format, 20)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
     assert trained(np.eye(3)[1]) in (3, 4, 5)

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from drl_cli.deploy import video
-from drl_cli.deploy.video import Video, VideoFailed, best_format, captioned, find_ffmpeg
+from drl_cli.deploy.video import Video, best_format, captioned, find_ffmpeg
 
 
 def frames(num, height=300, width=400):
@@ -44,7 +44,7 @@ def test_mp4_by_ffmpeg_with_odd_sides(tmp_path):
 def test_what_ffmpeg_says_is_told_and_no_file_is_left(tmp_path):
     if find_ffmpeg() is None:
         pytest.skip("no ffmpeg here")
-    with pytest.raises(VideoFailed, match="ffmpeg"):
+    with pytest.raises(OSError, match="ffmpeg"):
         write(tmp_path / "a.mp4", 0.0, frames(200))
     assert list(tmp_path.iterdir()) == []
 
