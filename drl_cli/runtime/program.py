@@ -8,6 +8,7 @@ worker ..N --1--> proxy --2--> ORCHESTRATOR --3--> trajectory manager --4--> tra
 """
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from drl_cli.algos.lookup import load_algorithm
@@ -26,6 +27,7 @@ from drl_cli.runtime.edges.replay_shards import ReplayShards
 from drl_cli.runtime.edges.trainer_group import TrainerGroup, roles
 from drl_cli.runtime.edges.worker_pool import WorkerPool
 from drl_cli.runtime.files.checkpoint import load_model
+from drl_cli.runtime.messages import EvalReport
 from drl_cli.runtime.orchestrator.edges import Edges
 from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
 from drl_cli.runtime.orchestrator.progress import Progress
@@ -58,6 +60,7 @@ def build(
     *,
     ray: RayRuntime | None,
     incarnation: int = 0,
+    health: Callable[[], str | None] = lambda: None,
 ) -> Orchestrator:
     """Put the roles where the mode wants them and connect them; without `ray`, all in this process.
 
@@ -79,16 +82,21 @@ def build(
             return None
         parts = (config, spec, folder, progress.started - progress.wall_before_s)
         try:
-            return aside.spawn("manage", Manage, *parts)
+            return aside.spawn("manage", Manage, *parts, concurrent=("evaluate",))  # a report must not wait
         except RoleLost as error:
             if config.mode != "single":
                 raise
             log.warning("%s; evaluations run in this process and training waits for them", error)
             return local.spawn("manage", Manage, *parts)
 
-    manage = ManageLink(spawn_manage, server, config.manage.max_restarts, config.orchestrator.stall_s)
+    def on_evaluation(report: EvalReport) -> None:
+        progress.evaluated(report)
+        console.evaluation(report.statistics, report.params_header.env_steps, report.is_best)
+
+    restarts, stall_s = config.manage.max_restarts, config.orchestrator.stall_s
+    manage = ManageLink(spawn_manage, server, restarts, on_evaluation, stall_s)
     edges = Edges(pool, replay, trainers, server, manage, share=edge.put)
-    return Orchestrator(config, edges, make_limiter(config), progress, console, folder)
+    return Orchestrator(config, edges, make_limiter(config), progress, console, folder, health)
 
 
 def make_pool(config: Config, spec: EnvSpec, runtime: Runtime, incarnation: int = 0) -> WorkerPool:

@@ -67,15 +67,15 @@ def run(
                     session.start()
                     console.awaits("Ray")
             ray = _runtime(session, folder, signals) if session else None
-            orchestrator = build(
-                config, spec, folder, progress, console, ray=ray, incarnation=first_incarnation(checkpoint)
-            )
+            health = session.lost if session else lambda: None
+            first = first_incarnation(checkpoint)
+            orchestrator = build(config, spec, folder, progress, console, ray=ray, incarnation=first, health=health)
             console.awaits("the trainer and the workers")
             if isinstance(session, RaySession):
                 session.start()  # mode=single: not before training can begin, which it would slow down
             if checkpoint is not None:
                 restore(checkpoint, config, orchestrator)
-            _train(orchestrator, session, signals)
+            _train(orchestrator, signals)
             exit_code = signals.exit_code
         except BaseException as error:
             exit_code = _on_error(error, config, orchestrator, session, signals, folder)
@@ -92,10 +92,8 @@ def _runtime(session: Session, folder: Path, signals: Signals) -> RayRuntime:
     return RayRuntime(str(folder / "workers"), ready, session.is_up, nodes)
 
 
-def _train(orchestrator: Orchestrator, session: Session | None, signals: Signals) -> None:
+def _train(orchestrator: Orchestrator, signals: Signals) -> None:
     """From the first step to the last checkpoint; signals now end it in good order."""
-    if session is not None:
-        orchestrator.health = session.lost
     signals.soft, signals.toggle = orchestrator.interrupt, orchestrator.toggle_pause
     signals.is_updating = lambda: orchestrator.learning.training > 0
     orchestrator.run()

@@ -1,4 +1,4 @@
-"""Time since the process started, which is where a user's clock starts too."""
+"""Clocks: the start of this process, monotonic time, and the time that something is idle."""
 
 import os
 import time
@@ -8,9 +8,9 @@ import psutil
 
 
 def process_start() -> float:
-    """Unix time [s] at which this process started.
+    """Return the Unix time [s] at which this process started.
 
-    psutil counts from a boot time in whole seconds; Linux says it to a hundredth.
+    On Linux it is exact to 0.01 s; psutil's is exact to 1 s, because it adds up from the boot time in whole seconds.
     """
     stat = Path("/proc/self/stat")
     if not stat.exists():
@@ -28,21 +28,21 @@ class Waiting:
         self._since: float | None = None
 
     def start(self, now: float) -> None:
-        """Idle from now on; no effect when it already is."""
+        """Begin to be idle; no effect if idle already."""
         if self._since is None:
             self._since = now
 
     def stop(self, now: float) -> None:
-        """Busy from now on; no effect when it already is."""
+        """Begin to be busy; no effect if busy already."""
         if self._since is not None:
             self.total += now - self._since
             self._since = None
 
     def seconds(self, now: float) -> float:
-        """Idle time so far, the present spell included."""
+        """Return the idle time so far, including the present spell."""
         return self.total + (now - self._since if self._since is not None else 0.0)
 
 
 def now() -> float:
-    """Monotonic time [s]."""
+    """Return the monotonic time [s]."""
     return time.monotonic()

@@ -1,4 +1,4 @@
-"""`torch`, imported at its first use: it costs seconds and 200 MB, and workers and error messages need neither."""
+"""`torch`, imported at its first use: the import costs seconds and 200 MB, and error messages do not need it."""
 
 import importlib
 from types import ModuleType
@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 
 class LazyModule(ModuleType):
-    """Stands for the module of the same name; imports it at the first attribute access."""
+    """Stands for the module `name`, and imports it at the first access to an attribute."""
 
-    def __getattr__(self, name: str) -> Any:  # Any: what a module holds is not known before it is imported
+    def __getattr__(self, name: str) -> Any:  # Any: the attributes of a module have no common type
         value = getattr(importlib.import_module(self.__name__), name)
         setattr(self, name, value)
         return value

@@ -1,17 +1,17 @@
-"""Locks on files: the system lifts them with the process that has them, however that ends."""
+"""Locks on files. The system releases a lock when its process ends, even if it is killed."""
 
 import fcntl
 import time
 from pathlib import Path
 from typing import TextIO
 
-POLL_S = 0.05  # the system can wait for a lock, or for a time, but not for both
+POLL_S = 0.05  # flock() can't wait with a timeout
 
 
 def lock(path: Path, shared: bool = False, timeout_s: float = 0.0) -> TextIO:
-    """Lock a file, alone or with others who share it, until what is returned is closed.
+    """Lock a file exclusively, or with others that share it, until the returned file is closed.
 
-    Raises BlockingIOError when another process has it for all that time.
+    Raises BlockingIOError if another process holds the lock for all of `timeout_s`.
     """
     file, end = path.open("w"), time.monotonic() + timeout_s
     while True:
@@ -27,7 +27,7 @@ def lock(path: Path, shared: bool = False, timeout_s: float = 0.0) -> TextIO:
 
 
 def is_locked(path: Path) -> bool:
-    """Whether a process has a file locked for itself alone; no file is not locked."""
+    """Return whether a process holds an exclusive lock on a file; False if the file does not exist."""
     try:
         with path.open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

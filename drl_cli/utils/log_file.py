@@ -1,16 +1,16 @@
-"""A log file that is silent when the disk is full: the lines are lost, what is logged goes on."""
+"""A log file that drops its lines on a full disk, without stopping the program."""
 
 import logging
 from contextlib import suppress
 
 
 class LogFile(logging.FileHandler):
-    """Where logging's own handler would print a traceback for every line that could not be written."""
+    """A FileHandler that prints no traceback for lines that it could not write."""
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """Lose the line."""
+        """Drop the line."""
 
     def close(self) -> None:
-        """Lose what could not be written until now."""
+        """Close the file, and drop buffered lines that can't be written."""
         with suppress(OSError):
             super().close()

@@ -1,4 +1,4 @@
-"""Running mean and variance that can be merged: what several processes have seen, as if one had seen it all."""
+"""Running mean and variance that can be merged over the rows of several processes."""
 
 from dataclasses import dataclass
 
@@ -10,9 +10,9 @@ Vector = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class RunningMoments:
-    """Of `count` rows `[D]`: their mean, and the sum of squared deviations from it.
+    """The mean `[D]` of `count` rows, and the sum of squared deviations from the mean `[D]`.
 
-    A value, never written to: merging gives a new one, so that it can be sent while its owner goes on.
+    The arrays are never changed in place, so that the moments can be sent while their owner merges new rows.
     """
 
     count: int
@@ -21,19 +21,19 @@ class RunningMoments:
 
     @classmethod
     def empty(cls, size: int) -> "RunningMoments":
-        """Of no rows yet."""
+        """Return the moments of no rows."""
         return cls(0, np.zeros(size), np.zeros(size))
 
     @classmethod
     def of(cls, rows: Vector) -> "RunningMoments":
-        """Of rows `[N, D]`."""
+        """Return the moments of rows `[N, D]`."""
         if len(rows) == 0:
             return cls.empty(rows.shape[1])
         mean = rows.mean(0)
         return cls(len(rows), mean, np.square(rows - mean).sum(0))
 
     def merge(self, other: "RunningMoments") -> "RunningMoments":
-        """Of both their rows (Chan, Golub & LeVeque 1979, "Updating formulae ... for computing sample variances")."""
+        """Return the moments of all rows (Chan, Golub & LeVeque 1979, "Updating formulae ... sample variances")."""
         count = self.count + other.count
         if count == 0:
             return self
@@ -43,16 +43,16 @@ class RunningMoments:
         return RunningMoments(count, mean, squares)
 
     def packed(self) -> Vector:
-        """All of it in one vector: count, mean, squares."""
+        """Return count, mean and squares in one vector `[1 + 2 D]`."""
         return np.concatenate([[float(self.count)], self.mean, self.squares])
 
     @classmethod
     def unpacked(cls, vector: Vector) -> "RunningMoments":
-        """The inverse of `packed`."""
+        """Return the moments in a vector made by `packed`."""
         mean, squares = vector[1:].reshape(2, -1).copy()
         return cls(int(vector[0]), mean, squares)
 
     @property
     def variance(self) -> Vector:
-        """Of the rows seen (divided by their number), zero without any."""
+        """Return the population variance of the rows, 0 without rows."""
         return self.squares / max(1, self.count)

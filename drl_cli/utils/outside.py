@@ -1,4 +1,4 @@
-"""Code from outside the package, named by its import path: imported or refused in one line, and its source file."""
+"""Imports the user's code by its import path, with errors in one line, and finds its source file."""
 
 import hashlib
 import importlib
@@ -14,21 +14,21 @@ from drl_cli.utils.spelling import did_you_mean
 
 
 class NotFound(ValueError):
-    """There is nothing of that name to import; the message says what is missing."""
+    """The module or object does not exist; the message names it."""
 
 
 class ModuleRaised(Exception):
-    """A module raised while it was imported; the message is its own error, and where it was raised."""
+    """A module raised an error while it was imported; the message has the error and its place."""
 
 
 def import_module(path: str) -> ModuleType:
-    """The module `my_pkg.my_module`, from the folders of `sys.path`.
+    """Import the module `my_pkg.my_module` from the folders of `sys.path`.
 
-    Raises NotFound where there is no such module, and ModuleRaised where there is one that can't be imported.
+    Raises NotFound if there is no such module, ModuleRaised if it raised an error.
     """
     dotted = path.removesuffix(".py").replace("/", ".").strip(".")
     if dotted != path or not all(part.isidentifier() for part in path.split(".")):
-        raise NotFound(f"'{path}' is no import path; say {dotted}" if dotted != path else f"'{path}' is no import path")
+        raise NotFound(f"'{path}' is no import path{f'; say {dotted}' if dotted != path else ''}")
     try:
         return importlib.import_module(path)
     except (Exception, SystemExit) as error:
@@ -38,8 +38,8 @@ def import_module(path: str) -> ModuleType:
         raise ModuleRaised(f"{path} raised {type(error).__name__}: {text}{_place(error)}") from error
 
 
-def import_object(path: str) -> Any:  # Any: whatever the module has of that name
-    """What `my_pkg.my_module:Name` names; raises NotFound and ModuleRaised."""
+def import_object(path: str) -> Any:  # Any: a class or function of the user
+    """Return the object `my_pkg.my_module:Name`; raise NotFound or ModuleRaised."""
     module_path, _, name = path.partition(":")
     module = import_module(module_path)
     if not hasattr(module, name):
@@ -48,28 +48,28 @@ def import_object(path: str) -> Any:  # Any: whatever the module has of that nam
 
 
 def raised_by(error: BaseException, modules: Iterable[str]) -> str | None:
-    """The first of these modules whose source file is in an exception's traceback, in one from another process too."""
+    """Return the first module whose source file is in the error's traceback, even if another process raised it."""
     text = "".join(traceback.format_exception(error))
     files = ((module, source_file(module)) for module in modules)
     return next((module for module, file in files if file is not None and f'File "{file}"' in text), None)
 
 
 def source_file(module: str) -> Path | None:
-    """The file that a module is imported from; None where the module can't be found, or has none."""
+    """Return the source file of a module; None if the module does not exist or has no file."""
     try:
         spec = importlib.util.find_spec(module)
-    except Exception:  # the package around it raised: who imports it will say so
+    except Exception:  # the package around the module raised; importing the module reports that
         return None
     return Path(spec.origin) if spec is not None and spec.has_location and spec.origin is not None else None
 
 
 def source_hash(file: Path) -> str:
-    """sha256 of a source file."""
+    """Return the sha256 of a source file."""
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _place(error: BaseException) -> str:
-    """' (file.py:3)', the innermost line of what was imported; nothing where it could not even be parsed."""
+    """Return ' (file.py:3)', the innermost line of the user's code; nothing for a syntax error."""
     machinery = (__file__, importlib.__file__)
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename not in machinery]
     lines = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames if not frame.filename.startswith("<")]

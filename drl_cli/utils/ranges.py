@@ -1,4 +1,4 @@
-"""What the values of config fields may be: `lr: Annotated[float, Range(above=0)]`."""
+"""Allowed values of config fields, used as `lr: Annotated[float, Range(above=0)]`."""
 
 import re
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 
 @dataclass(frozen=True)
 class Range:
-    """Bounds of a number; `least` and `most` are allowed values, `above` and `below` are not."""
+    """Bounds of a number: inclusive `least` and `most`, exclusive `above` and `below`."""
 
     least: float | None = None
     most: float | None = None
@@ -23,18 +23,13 @@ class Range:
         )
 
     def __str__(self) -> str:
-        parts = [
-            (self.least, ">="),
-            (self.above, ">"),
-            (self.most, "<="),
-            (self.below, "<"),
-        ]
+        parts = [(self.least, ">="), (self.above, ">"), (self.most, "<="), (self.below, "<")]
         return " and ".join(f"{sign} {bound:g}" for bound, sign in parts if bound is not None)
 
 
 @dataclass(frozen=True)
 class NameOrClass:
-    """One of these names, or the import path of a class of the user's, `my_pkg.my_mod:Class`."""
+    """One of `names`, or the import path `my_pkg.my_mod:Class` of a class of the user."""
 
     names: tuple[str, ...]
 
@@ -42,9 +37,8 @@ class NameOrClass:
         return value in self.names or re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", value) is not None
 
     def __str__(self) -> str:
-        return ", or ".join(
-            [*([", ".join(self.names)] if self.names else []), "a class of yours as my_pkg.my_mod:Class"]
-        )
+        names = f"{', '.join(self.names)}, or " if self.names else ""
+        return f"{names}a class of yours as my_pkg.my_mod:Class"
 
 
 Count: TypeAlias = Annotated[int, Range(least=1)]

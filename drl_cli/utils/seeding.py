@@ -1,4 +1,4 @@
-"""One seed for the run; every role derives its own stream from (seed, role, index, incarnation)."""
+"""Random streams: every role derives its stream from (seed, role, index, incarnation)."""
 
 import random
 from collections.abc import Mapping
@@ -10,17 +10,17 @@ ROLES = ("worker", "policy", "replay", "trainer", "evaluate", "confirm", "shard"
 
 
 def sequence(seed: int, role: str, index: int = 0, incarnation: int = 0) -> np.random.SeedSequence:
-    """The seed sequence of one role; distinct arguments give independent streams."""
+    """Return the seed sequence of one role; different arguments give independent streams."""
     return np.random.SeedSequence(seed, spawn_key=(ROLES.index(role), index, incarnation))
 
 
 def generator(seed: int, role: str, index: int = 0, incarnation: int = 0) -> np.random.Generator:
-    """A numpy generator for one role."""
+    """Return a numpy generator for one role."""
     return np.random.Generator(np.random.PCG64(sequence(seed, role, index, incarnation)))
 
 
 def rng_state(rng: np.random.Generator) -> npt.NDArray[np.uint64]:
-    """All of a PCG64 generator, uint64 `[6]`; raises ValueError for one of another kind."""
+    """Return the state of a PCG64 generator, uint64 `[6]`; raise ValueError for another kind of generator."""
     state = rng.bit_generator.state
     if state["bit_generator"] != "PCG64":
         raise ValueError(f"can't save a generator of kind {state['bit_generator']}")
@@ -29,7 +29,7 @@ def rng_state(rng: np.random.Generator) -> npt.NDArray[np.uint64]:
 
 
 def set_rng_state(rng: np.random.Generator, state: npt.NDArray[np.uint64]) -> None:
-    """Have a PCG64 generator go on where `rng_state` was taken."""
+    """Set a PCG64 generator to a state from `rng_state`."""
     high, low, inc_high, inc_low, has_uint32, uinteger = (int(value) for value in state)
     rng.bit_generator.state = {
         "bit_generator": "PCG64",
@@ -40,19 +40,19 @@ def set_rng_state(rng: np.random.Generator, state: npt.NDArray[np.uint64]) -> No
 
 
 def integers(seed: int, role: str, count: int, index: int = 0, incarnation: int = 0) -> list[int]:
-    """`count` seeds in [0, 2**31) for libraries that take an int (environments, torch)."""
+    """Return `count` seeds in [0, 2**31), for libraries that take an int (environments, torch)."""
     state = sequence(seed, role, index, incarnation).generate_state(count, np.uint32)
     return [int(value) >> 1 for value in state]
 
 
 def seed_globals(seed: int) -> None:
-    """Seed this process's own generators, `random` and numpy's global one, which environments may use."""
+    """Seed the global generators of `random` and numpy, which environments may use."""
     random.seed(seed)
     np.random.seed(seed)
 
 
 def globals_state() -> dict[str, npt.NDArray[np.generic]]:
-    """All of this process's own generators."""
+    """Return the states of the global generators of `random` and numpy."""
     _, words, gauss = random.getstate()
     _, keys, position, has_gauss, cached = np.random.get_state()
     return {
@@ -64,7 +64,7 @@ def globals_state() -> dict[str, npt.NDArray[np.generic]]:
 
 
 def set_globals_state(state: Mapping[str, npt.NDArray[np.generic]]) -> None:
-    """Have them go on where `globals_state` was taken."""
+    """Set the global generators to states from `globals_state`."""
     gauss, cached = state["python_gauss"].tolist(), state["numpy_gauss"].tolist()
     random.setstate((3, tuple(state["python"].tolist()), gauss[0] if gauss else None))
     *keys, position = state["numpy"].tolist()

@@ -51,14 +51,13 @@ def test_counters_mean_the_same_in_every_mode(run_graph, mode, ratio):
         COUNTER, f"mode={mode}", "worker.num=2", "total_env_steps=2000", f"orchestrator.sample_insert_ratio={ratio}"
     )
     progress = graph.progress
-    hand_over = 2 * graph.hand_over.rows
-    assert 2000 <= progress.env_steps < 2000 + hand_over
+    assert 2000 <= progress.env_steps < 2000 + 2 * graph.collector.rows
     assert progress.inserts == progress.env_steps  # n_step=1 leaves no row open
     assert progress.samples == progress.opt_steps
     assert progress.updates_per_env_step() == pytest.approx(ratio, rel=0.02)
     counts = progress.trace.counts
     assert all(counts[route] > 0 for route in (1, 2, 3, 4, 6, 7, 8))
-    assert counts[1] == counts[2] == progress.env_steps // graph.hand_over.rows
+    assert counts[1] == counts[2] == progress.env_steps // graph.collector.rows
     assert counts[7] == counts[8] <= 2 * progress.loads  # a version goes to each worker once, some never
     assert counts[6] == progress.loads
 
@@ -238,7 +237,7 @@ def test_pause_stops_all_traffic_and_resume_goes_on(build_graph, mode):
         counts = dict(graph.progress.trace.counts)
         seen.append((graph.limiter.inserts, graph.progress.samples, graph.progress.loads, counts))
         if len(seen) == 40:  # what was under way has ended long before
-            graph.resume()
+            graph.paused = False
         idle()
 
     collected = graph.progress.collected
@@ -246,7 +245,7 @@ def test_pause_stops_all_traffic_and_resume_goes_on(build_graph, mode):
     def pause_once(header):
         collected(header)
         if graph.progress.env_steps >= 200 and not seen:
-            graph.pause()
+            graph.paused = True
             graph._idle = watch
 
     graph.progress.collected = pause_once

@@ -97,7 +97,7 @@ def test_no_random_warm_up_unless_it_is_asked_for(build_graph, tmp_path, mode):
         loads = loads_of(graph)
         graph.run()
         assert len(loads) > 10
-        assert sum(params_header.random_actions for params_header in loads) == steps // graph.hand_over.rows
+        assert sum(params_header.random_actions for params_header in loads) == steps // graph.collector.rows
     graph = build_graph(*SAC, f"mode={mode}")
     loads = loads_of(graph)
     graph.run()

@@ -52,7 +52,7 @@ def remove_at(ray_cluster, second_node):
             if len(graph.pool.members) < members:
                 members = len(graph.pool.members)
                 config = dataclasses.replace(graph.config, total_env_steps=graph.progress.env_steps + 1000)
-                graph.config = graph.pace.config = config
+                graph.config = graph.admission.config = config
 
         graph.progress.collected = note
 

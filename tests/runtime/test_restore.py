@@ -52,7 +52,7 @@ def cut(graph):
     def train_and_stop(updates):
         train(updates)
         graph.interrupt()
-        graph.ends = 0.0
+        graph.training_ends = 0.0
 
     graph.learning.train = train_and_stop
     graph.run()

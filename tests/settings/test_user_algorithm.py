@@ -342,7 +342,7 @@ def test_a_checkpoint_of_another_format_is_refused_by_name(copied, composed, tin
         for name in ("last", "best"):
             (copied / "checkpoints" / name / "manifest.json").write_text(json.dumps(manifest))
         (copied / "config.yaml").write_text("from another time: true\n")
-        says = f"it was written by format {written} of drl-cli, this one reads 2"
+        says = f"its checkpoint format is {written}, this drl-cli reads 2"
         weights = build(composed(*tiny, "algo=my_pkg.my_algo", "env=CartPole-v1", f"load_weights='{copied}'"))
         for call, *args in (
             (named_run, read_command([f"resume={copied}"])),

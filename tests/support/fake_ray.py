@@ -131,10 +131,12 @@ class FakeRay(ModuleType):
 
 
 def install(monkeypatch):
-    """Have it imported as ray from now on, by whoever imports ray or parts of it."""
+    """Replace ray, and all that is imported from it, during a test."""
     fake = FakeRay()
     modules = {"ray": fake, "ray.util": fake.util, "ray.util.scheduling_strategies": fake.util.scheduling_strategies}
     modules |= {"ray._private": fake._private, "ray._private.node": fake._private.node}
     for name, module in modules.items():
         monkeypatch.setitem(sys.modules, name, module)
+    for name in ("handles", "launch", "nodes"):
+        monkeypatch.setattr(f"drl_cli.runtime.place.{name}.ray", fake)
     return fake

@@ -121,7 +121,7 @@ def test_a_node_or_a_sweep_that_is_killed_costs_no_job_and_none_is_run_twice(
     assert running.wait(240) == 10, running.err
     states = jobs("status", "exit_code")
     assert sorted(states) == [("done", "0")] * 2 + [("killed", "-9")]
-    assert "its node, or Ray's process there, died" in running.err
+    assert "its node, or Ray's process on it, died" in running.err
     assert running.left(30) == []  # those of the node have saved what they had
     ended = [tmp_path / run for run, status in jobs("run", "status") if status == "killed"]
     assert [Run(run).status for run in ended] == ["interrupted"]

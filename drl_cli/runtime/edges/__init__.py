@@ -1,1 +1,1 @@
-"""How one role is reached as many, or through failures."""
+"""Edges: how the orchestrator reaches roles that are several processes, or that may fail."""

@@ -1,4 +1,4 @@
-"""ReplayShards: the orchestrator's edge to one or several trajectory managers, which share the capacity."""
+"""ReplayShards: the orchestrator's edge to the trajectory managers, which split the replay capacity between them."""
 
 from collections.abc import Sequence
 
@@ -11,10 +11,9 @@ from drl_cli.utils.seeding import rng_state, set_rng_state
 
 
 class ReplayShards:
-    """A block goes to a random shard, batches come from a random one, priorities go back to where they are due.
+    """Sends each block to a random shard and draws each batch from a random shard.
 
-    Calls to one shard are answered in the order in which they are made, so a shard that was sent rows has them by the
-    time it is sampled.
+    A shard answers in order, so it has the rows of all earlier inserts when it is sampled.
     """
 
     def __init__(self, shards: Sequence[Handle], rng: np.random.Generator) -> None:
@@ -22,27 +21,27 @@ class ReplayShards:
         self.filled: set[int] = set()
 
     def insert(self, header: InsertTransition, columns: Ref) -> Ref:
-        """Send rows; the reference is to the shard's count of inserts."""
+        """Send a block of rows; return a reference to the shard's count of inserts."""
         shard = self._choose(range(len(self.shards)))
         if header.rows:
             self.filled.add(shard)
         return self.shards[shard].call("insert", header, columns)
 
     def sample(self, message: SampleBatch) -> tuple[int, list[Ref]]:
-        """The number of the shard that is asked, and references to a header and columns for each trainer in turn."""
+        """Draw batches; return the shard's number and references to a header and columns for each trainer."""
         shard = self._choose(sorted(self.filled))
         return shard, self.shards[shard].call("sample", message, results=2 * message.num_trainers)
 
     def update_priorities(self, shard: int, message: Ref) -> Ref:
-        """Send an UpdatePriority back to the shard that its batch came from."""
+        """Send an UpdatePriority to the shard that its batch came from."""
         return self.shards[shard].call("update_priorities", message)
 
     def state(self) -> State:
-        """The generator that chooses shards, and which shards have rows; the shards save their own states."""
+        """Return the random generator's state and the shards that have rows; the shards save their own states."""
         return {"rng": rng_state(self.rng), "filled": np.array(sorted(self.filled), np.int64)}
 
     def load_state(self, state: State) -> None:
-        """Go on from `state()`; the shards must hold the rows that they held then."""
+        """Continue from `state()`; the shards must hold the same rows as then."""
         set_rng_state(self.rng, state["rng"])
         self.filled = {shard for shard in state["filled"].tolist() if shard < len(self.shards)}
 

@@ -1,4 +1,4 @@
-"""TrainerGroup: the orchestrator's edge to one or several trainers, which make every update together."""
+"""TrainerGroup: the orchestrator's edge to the trainers, which make every update together."""
 
 from collections.abc import Sequence
 
@@ -11,9 +11,9 @@ from drl_cli.utils.clock import now
 
 
 class TrainerGroup:
-    """Each trainer gets its part of every batch; they average their gradients, so their parameters stay equal.
+    """Each trainer gets a part of every batch. The trainers average their gradients, so their parameters stay equal.
 
-    What is equal in all is asked of the first: parameters, state, and the report, whose metrics are means over all.
+    The first trainer answers for all of them where the answers are equal: parameters, state, and report.
     """
 
     def __init__(self, trainers: Sequence[Handle]) -> None:
@@ -21,37 +21,40 @@ class TrainerGroup:
         self.roles = roles(len(trainers))
 
     def connect(self) -> list[Ref]:
-        """Have several trainers meet, while other roles still start; returns a reference to each one's answer."""
+        """Have several trainers form a group; return a reference to each trainer's answer."""
         if len(self.trainers) == 1:
             return []
         address = self.trainers[0].call("listen")
         return [trainer.call("join", address) for trainer in self.trainers]
 
     def train(self, parts: Sequence[Ref]) -> tuple[list[Ref], list[Ref]]:
-        """Have all update on their `parts`, a header and columns for each; references to reports and priorities."""
+        """Have all trainers update on their `parts`, a header and columns each; return reports and priorities."""
         pairs = zip(self.trainers, parts[::2], parts[1::2], strict=True)
         calls = [trainer.call("train", header, columns, results=2) for trainer, header, columns in pairs]
         return [report for report, _ in calls], [priorities for _, priorities in calls]
 
     def publish(self, version: int, env_steps: int) -> tuple[Ref, Ref]:
-        """References to LoadParams and the policy's parameters, after all updates requested so far."""
+        """Return references to LoadParams and the policy's parameters, after all updates requested so far."""
         params_header, params = self.trainers[0].call("publish", version, env_steps, results=2)
         return params_header, params
 
     def describe(self) -> Ref:
-        """A reference to what the first learns on: its device, threads and products."""
+        """Return a reference to the first trainer's device, threads and products."""
         return self.trainers[0].call("describe")
 
     def state(self) -> Ref:
-        """A reference to what has to be saved to go on exactly."""
+        """Return a reference to the trainers' part of a checkpoint."""
         return self.trainers[0].call("state")
 
     def load_state(self, state: Ref | State) -> list[Ref]:
-        """Have all go on from one state; returns a reference to each one's answer."""
+        """Have all trainers continue from one state; return a reference to each trainer's answer."""
         return [trainer.call("load_state", state) for trainer in self.trainers]
 
     def at_fault(self, reports: Sequence[Ref], error: Diverged) -> Diverged:
-        """Of the errors of one train call, the one that names bad data; each trainer saw only its part of the batch."""
+        """Return the error that names bad data, if a trainer of the same call raised one; `error` otherwise.
+
+        Each trainer sees only its part of the batch, so the first error may come from a trainer with good data.
+        """
         silent, until = list(reports), now() + GRACE_S
         while not error.is_data and silent and (ready := wait(silent, max(0.0, until - now()))):
             silent = [ref for ref in silent if ref not in ready]
@@ -60,11 +63,11 @@ class TrainerGroup:
                     get(ref)
                 except Diverged as other:
                     error = other if other.is_data else error
-                except (ActorDied, PeerLost):  # what it saw is not known
+                except (ActorDied, PeerLost):  # this trainer can't tell what was in its part
                     continue
         return error
 
 
 def roles(num: int) -> list[str]:
-    """Names of the trainers' processes."""
+    """Return the names of the trainers' processes."""
     return ["trainer"] if num == 1 else [f"trainer {rank}" for rank in range(num)]

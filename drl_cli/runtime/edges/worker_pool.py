@@ -1,4 +1,4 @@
-"""WorkerPool: sends `collect` to many workers, gathers what is done, replaces the dead and the hung."""
+"""WorkerPool: sends collect calls to workers, gathers their blocks, and replaces workers that die or hang."""
 
 import logging
 from collections.abc import Callable
@@ -16,17 +16,19 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Member:
-    """One worker (or proxy) and what it is doing.
+    """A worker (or a proxy) and its state.
 
-    `header` refers to the answer of its last collect, begun at `issued` [s]; `loaded` tells whether parameters went
-    along with that call, `version` is that of the last parameters that did. `collects` counts the calls to this
-    incarnation; an episode `ended` in the last that was finished. `causes` say why it was replaced, each time; `lost`
-    is when the last loss was noticed [s], None once it has handed over again. One that `hung` has been killed.
+    `version` is the version of the parameters that the member has, -1 for none. `header` refers to the answer of its
+    last collect call, made at time `issued` [s]; `loaded` tells whether the call carried parameters. `collects` counts
+    the calls to this incarnation. `ended` tells whether an episode ended in the last block. `causes` lists why the
+    member was replaced each time. `lost_at` is the time [s] of a loss, None once the member has sent a block again.
+    `hung` tells whether the pool has killed the member because it hung.
     """
 
     index: int
     handle: Handle
     incarnation: int
+    waiting: Waiting
     version: int = -1
     header: Ref | None = None
     loaded: bool = False
@@ -34,20 +36,20 @@ class Member:
     ended: bool = False
     issued: float = 0.0
     causes: list[str] = field(default_factory=list)
-    lost: float | None = None
+    lost_at: float | None = None
     hung: bool = False
 
     @property
     def is_back(self) -> bool:
-        """It was replaced, and has no parameters yet."""
+        """Return whether the member was restarted and has no parameters yet."""
         return self.version < 0 and bool(self.causes)
 
 
 @dataclass(frozen=True)
 class Collected:
-    """What came back from one member: the header and a reference to the columns, both None when the member died.
+    """The answer of one member: a header and a reference to the columns, both None if the member died.
 
-    `loaded` tells whether parameters went along with the call, `restarts` how often the member was replaced for it.
+    `loaded` tells whether the call carried parameters; `restarts` counts the restarts that the answer caused.
     """
 
     member: int
@@ -58,14 +60,15 @@ class Collected:
 
 
 class WorkerPool:
-    """`num` members, the first of index `first`. `spawn(index, incarnation)` makes one, beginning with `incarnation`.
+    """Holds `num` members with indices from `first`; `spawn(index, incarnation)` starts a member.
 
-    A member is a worker, or a proxy that stands for `share` workers. It is busy from `dispatch` until its result is
-    `finish`ed. `fetch` says when newer parameters go to a member: "collect" (with each), n (with every n-th), or
-    "episode" (with the first collect after one in which an episode ended).
+    A member is a worker, or a proxy for `share` workers. It is busy from `dispatch` until `finish`. `fetch` tells when
+    a member gets newer parameters: "collect" (with each call), n (with every n-th call), or "episode" (with the first
+    call after an episode ended).
 
-    A member that died is replaced, `max_restarts` times; one whose node is gone is not. A member hangs when a collect
-    takes `timeout_s` longer than the slowest so far. `restart_seconds` are from noticing a loss to the next hand-over.
+    A member that died is restarted up to `max_restarts` times, beginning with `incarnation`; a member whose node is
+    gone is removed. A member hangs if a collect call takes `timeout_s` longer than the slowest so far.
+    `restart_seconds` lists the time from each loss to the next block.
     """
 
     def __init__(
@@ -83,22 +86,23 @@ class WorkerPool:
     ) -> None:
         self.name, self.spawn, self.max_restarts = name, spawn, max_restarts
         self.fetch, self.share, self.timeout_s = fetch, share, timeout_s
-        self.members = [Member(i, spawn(i, incarnation), incarnation) for i in range(first, first + num)]
-        self.waiting = [Waiting() for _ in self.members]
+        self.waiting = [Waiting() for _ in range(num)]  # kept for members that are removed
+        self.members = [
+            Member(i, spawn(i, incarnation), incarnation, waiting) for i, waiting in enumerate(self.waiting, first)
+        ]
         self.busy: dict[Ref, Member] = {}
         self.restarts = 0
         self.restart_seconds: list[float] = []
         self.slowest = 0.0
         self.notes: list[str] = []
-        self._first = first
 
     def idle(self) -> list[Member]:
-        """Members without a call in flight, in order."""
+        """Return the members without a call in flight, in order."""
         busy = {member.index for member in self.busy.values()}
         return [member for member in self.members if member.index not in busy]
 
     def fetches(self, member: Member, params_header: LoadParams) -> bool:
-        """Whether this version's parameters go along with the member's next collect."""
+        """Return whether the member's next collect call carries the parameters of this version."""
         if self.fetch == "collect" or member.version < 0:
             is_due = True
         else:
@@ -106,15 +110,15 @@ class WorkerPool:
         return is_due and params_header.version > member.version
 
     def dispatch(self, member: Member, params_header: LoadParams, params: Ref) -> Ref:
-        """Start a collect; the parameters go along only where `fetches` says so. Returns a reference to the columns.
+        """Send a collect call, with the parameters if `fetches` allows; return a reference to the columns.
 
-        Waiting for the columns, not for the header, has them on this node before replay is asked to take them: a node
-        that is lost while they travel does not hold up replay.
+        The pool waits for the columns rather than for the header, so that they are on this node before replay asks for
+        them. A node that is lost during the transfer then does not block replay.
         """
         member.loaded = self.fetches(member, params_header)
         args = (params_header, params) if member.loaded else (params_header,)
-        member.issued = now()  # before the call: in process it takes all its time here
-        self.waiting[member.index - self._first].stop(member.issued)
+        member.issued = now()  # before the call: a local worker collects during the call
+        member.waiting.stop(member.issued)
         member.header, columns = member.handle.call("collect", *args, results=2)
         member.version = params_header.version if member.loaded else member.version
         member.collects += 1
@@ -122,9 +126,9 @@ class WorkerPool:
         return columns
 
     def finish(self, ref: Ref) -> Collected:
-        """Take the result of a collect that is ready; a member that died is replaced, or dropped with its node."""
+        """Return the answer to a collect call that is ready; restart the member if it died."""
         member = self.busy.pop(ref)
-        self.waiting[member.index - self._first].start(now())
+        member.waiting.start(now())
         try:
             header: InsertTransition = get(member.header)
         except ActorUnavailable as error:
@@ -135,14 +139,14 @@ class WorkerPool:
             return Collected(member.index, None, None, restarts=self._replace(member, error))
         member.ended = bool(header.episodes)
         self.slowest = max(self.slowest, header.collect_s)
-        if member.lost is not None:
-            self.restart_seconds.append(now() - member.lost)
-            self._note(f"{self._restarted(member)} in {self.restart_seconds[-1]:.1f} s")
-            member.lost = None
+        if member.lost_at is not None:
+            self.restart_seconds.append(now() - member.lost_at)
+            self._note(f"{self._history(member)} in {self.restart_seconds[-1]:.1f} s")
+            member.lost_at = None
         return Collected(member.index, header, ref, member.loaded)
 
     def gather(self, window_s: float | None) -> list[Collected]:
-        """All results that are ready within `window_s` of the first (None: of all), in order of the members."""
+        """Return all answers that are ready within `window_s` of the first, in order; None waits for all members."""
         results: list[Collected] = []
         window_ends = float("inf")
         while self.busy and (moment := now()) <= window_ends:
@@ -154,39 +158,39 @@ class WorkerPool:
         return sorted(results, key=lambda result: result.member)
 
     def next_deadline(self) -> float:
-        """When the first of those that are busy hangs [s, as `now` has it]; infinity without any."""
+        """Return the time [s] at which the first busy member counts as hung, infinity if none is busy."""
         return min((self._deadline(member) for member in self.busy.values()), default=float("inf"))
 
     def kill_overdue(self, moment: float) -> None:
-        """Kill members that hang; `finish` then finds them dead. To be called when no answer is ready."""
+        """Kill members that hang, so that `finish` finds them dead. Call this when no answer is ready."""
         for member in self.busy.values():
             if moment >= self._deadline(member):
                 member.hung = True
-                self._lost(member, f"hung: no hand-over for {moment - member.issued:.3g} s (worker.step_timeout_s)")
+                self._lose(member, f"hung: no block for {moment - member.issued:.3g} s (worker.step_timeout_s)")
                 member.handle.kill()
 
     def take_notes(self) -> list[str]:
-        """The warnings about lost members since the last take: a proxy hands them on, for the user to see."""
+        """Return the warnings about lost members since the last call; a proxy sends them on to the user's process."""
         notes, self.notes = self.notes, []
         return notes
+
+    def wait_seconds(self, moment: float) -> float:
+        """Return the time [s] until `moment` that members spent without a call, summed over the members."""
+        return sum(waiting.seconds(moment) for waiting in self.waiting)
 
     def _deadline(self, member: Member) -> float:
         if member.hung:
             return float("inf")
         return member.issued + self.slowest + self.timeout_s + (START_S if member.collects == 1 else 0.0)
 
-    def wait_seconds(self, moment: float) -> float:
-        """Time [s] until `moment` that members spent without work since their first, summed over them."""
-        return sum(waiting.seconds(moment) for waiting in self.waiting)
-
     def _replace(self, member: Member, error: Exception) -> int:
-        """Returns the restarts that it took: one, or none where the node is gone."""
+        """Restart a member, or remove it if its node is gone; return the number of restarts, 1 or 0."""
         if not member.hung:
-            self._lost(member, f"died ({error})")
+            self._lose(member, f"died ({error})")
         try:
             handle = self.spawn(member.index, member.incarnation + 1)
         except NodeGone as gone:
-            self._drop(member, gone)
+            self._remove(member, gone)
             return 0
         self.restarts += 1
         if len(member.causes) > self.max_restarts:
@@ -199,10 +203,10 @@ class WorkerPool:
         member.handle = handle
         return 1
 
-    def _lost(self, member: Member, cause: str) -> None:
-        if member.lost is not None:
-            self._note(f"{self._restarted(member)}, and lost again before its first hand-over")
-        member.lost = now()
+    def _lose(self, member: Member, cause: str) -> None:
+        if member.lost_at is not None:
+            self._note(f"{self._history(member)}, and lost again before its first block")
+        member.lost_at = now()
         member.causes.append(cause)
         log.info("%s %d %s", self.name, member.index, cause)
 
@@ -210,15 +214,15 @@ class WorkerPool:
         log.warning(text)
         self.notes.append(text)
 
-    def _restarted(self, member: Member) -> str:
-        """What happened to a member, how often, for the user."""
+    def _history(self, member: Member) -> str:
+        """Return the last loss of a member and its number of restarts, for a warning."""
         count = f"{len(member.causes)}/{self.max_restarts}"
         return f"{self.name} {member.index} {member.causes[-1]}, restarted {count}"
 
-    def _drop(self, member: Member, gone: NodeGone) -> None:
+    def _remove(self, member: Member, gone: NodeGone) -> None:
         self.members.remove(member)
-        self.waiting[member.index - self._first].stop(now())
+        member.waiting.stop(now())
         if not self.members:
             raise RoleLost(f"{gone}, and with it the last worker") from gone
-        left, all_of_them = (self.share * len(them) for them in (self.members, self.waiting))
-        log.warning("%s: going on with %d of %d workers", gone, left, all_of_them)
+        left, total = self.share * len(self.members), self.share * len(self.waiting)
+        log.warning("%s: going on with %d of %d workers", gone, left, total)

@@ -1,1 +1,1 @@
-"""What is written to disk, and read back."""
+"""Files: checkpoints, and the replay's files in them."""

@@ -1,7 +1,7 @@
-"""Checkpoint folders: `step_000200000/{model.safetensors, state.*, manifest.json}`; `best` and `last` point to one.
+"""Checkpoint folders: `step_000200000/{model.safetensors, state.*, manifest.json}`; `best` and `last` link to one.
 
-A folder is written beside its place and renamed, everything in it synced first, the manifest with the sha256 of every
-file last. Loading reads arrays and json, never code.
+A folder is written as a draft beside its final place and renamed. Before that, all its files are synced; the manifest,
+which lists their sha256, is written last. Loading reads arrays and json, and never executes code.
 """
 
 import hashlib
@@ -25,21 +25,21 @@ from drl_cli.types import Array, State
 MODEL = "model.safetensors"
 COUNTERS = "state.orchestrator.json"
 FORMAT = 2
-"""What a checkpoint's files hold, and by which names. Format 1 had no number yet."""
+"""The version of the file format. Format 1 had no number in its manifests."""
 
 
 def save_model(folder: Path, params_header: LoadParams, params: Array, extra: Mapping[str, float]) -> Path:
-    """Write the policy's parameters of one version to a folder, replacing what is there; returns the folder."""
+    """Write the policy's parameters of one version to a folder, replacing an existing one; return the folder."""
     draft = make_draft(folder)
     try:
         return finish(draft, folder, params_header, params, {}, extra)
-    except OSError:  # a full disk is not to be filled with drafts
+    except OSError:  # drafts must not fill up a full disk
         shutil.rmtree(draft, ignore_errors=True)
         raise
 
 
 def make_draft(folder: Path) -> Path:
-    """An empty folder beside `folder`, for its files."""
+    """Return a new empty folder beside `folder`, for its files."""
     draft = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
@@ -54,7 +54,7 @@ def finish(
     sums: Mapping[str, str],
     extra: Mapping[str, Any],
 ) -> Path:
-    """Make a draft, whose files have these sha256 `sums`, a checkpoint: add the model and the manifest, rename it."""
+    """Turn a draft into a checkpoint: add the model and the manifest, and rename it. `sums` are its files' sha256."""
     sums = {**sums, MODEL: write_arrays(draft / MODEL, {"policy": params})}
     manifest = {
         "format": FORMAT,
@@ -66,28 +66,37 @@ def finish(
         "sha256": sums,
     }
     write_json(draft / "manifest.json", manifest | {"seal": _seal(manifest)})
-    _sync(draft)
+    _sync_folder(draft)
     _replace_folder(draft, folder)
-    _sync(folder.parent)
+    _sync_folder(folder.parent)
     return folder
 
 
 def write_arrays(path: Path, arrays: State) -> str:
-    """Write named arrays, synced; returns the sha256 of the file."""
+    """Write named arrays to a file and sync it; return its sha256."""
     content = safetensors.numpy.save({name: np.asarray(array, order="C") for name, array in arrays.items()})
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    return hashlib.sha256(content).hexdigest()
+    return _write(path, content)
+
+
+def write_json(path: Path, value: object) -> str:
+    """Write a json file atomically (a synced draft is renamed); return its sha256."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    digest = _write(draft, (json.dumps(value, indent=2) + "\n").encode())
+    os.replace(draft, path)
+    return digest
 
 
 def read_arrays(folder: Path, name: str, manifest: Mapping[str, Any]) -> State:
-    """The arrays of one file of a checkpoint; raises CheckpointError naming it when it is missing or damaged."""
+    """Return the arrays in a file of a checkpoint; raise CheckpointError if the file is missing or damaged."""
     try:
         return dict(safetensors.numpy.load(_content(folder, name, manifest)))
     except safetensors.SafetensorError as error:
         raise CheckpointError(f"{folder / name} is damaged: {error}") from error
+
+
+def read_json(folder: Path, name: str, manifest: Mapping[str, Any]) -> Any:
+    """Return the content of a json file of a checkpoint; raise CheckpointError if it is missing or damaged."""
+    return json.loads(_content(folder, name, manifest))
 
 
 def point(root: Path, name: str, folder: Path) -> None:
@@ -99,41 +108,50 @@ def point(root: Path, name: str, folder: Path) -> None:
 
 
 def adopt(root: Path, checkpoint: Path) -> None:
-    """Make a copy of another run's checkpoint the last one under `root`; its files, which never change, are linked.
+    """Make another run's checkpoint the last one under `root`; the files, which never change, are hard links.
 
-    What ends this in between leaves nothing that doing it again does not put right.
+    If the process is killed in between, a second call completes the work.
     """
     draft, folder = root / f".{checkpoint.name}.{os.getpid()}", root / checkpoint.name
     shutil.rmtree(draft, ignore_errors=True)
-    shutil.copytree(checkpoint, draft, copy_function=_link)
+    shutil.copytree(checkpoint, draft, copy_function=lambda old, new: link(old, new) or shutil.copy2(old, new))
     _replace_folder(draft, folder)
-    _sync(root)
+    _sync_folder(root)
     point(root, "last", folder)
 
 
+def link(source: str | Path, target: str | Path) -> bool:
+    """Make a hard link; return False if `source` is missing or the file system has no links."""
+    try:
+        os.link(source, target)
+    except OSError:
+        return False
+    return True
+
+
 def free_folder(root: Path, env_steps: int, version: int, suffix: str = "") -> Path:
-    """A step folder that is not there yet: named by the env steps, and by the version too where that name is taken."""
+    """Return an unused step folder, named by the env steps, and also by the version if that name is taken."""
     name = f"step_{env_steps:09d}"
     others = (f"{name}-v{version}{'' if i == 1 else f'-{i}'}{suffix}" for i in count(1))
     return next(path for path in map(root.joinpath, chain([name + suffix], others)) if not path.exists())
 
 
 def prune(root: Path, keep_last: int) -> None:
-    """Remove all but the newest `keep_last` step folders; what `best` and `last` point to stays.
+    """Remove all but the newest `keep_last` step folders, except those that `best` and `last` link to.
 
-    Folders named step_*-best hold a model only: they go as soon as `best` points to another.
+    A folder step_*-best, which holds a model only, is removed as soon as `best` links to another.
     """
     linked = {os.readlink(root / name) for name in ("best", "last") if (root / name).is_symlink()}
     folders = [path for path in root.glob("step_*") if path.is_dir()]
     models = [path for path in folders if path.name.endswith("-best")]
-    steps = sorted(set(folders) - set(models), key=_numbers)
+    steps = sorted(set(folders) - set(models), key=lambda path: [int(n) for n in re.findall(r"\d+", path.name)])
     for path in (*steps[:-keep_last], *models):
         if path.name not in linked:
-            _remove(path)
+            shutil.rmtree(_set_aside(path))  # if this is killed, no half-removed folder looks like a checkpoint
 
 
 def load_model(folder: Path) -> tuple[Array, dict[str, Any]]:
-    """The parameter vector and the manifest; raises CheckpointError naming what is missing or damaged."""
+    """Return a checkpoint's parameter vector and manifest; raise CheckpointError if one is missing or damaged."""
     manifest = read_manifest(folder)
     arrays = read_arrays(folder, MODEL, manifest)
     if "policy" not in arrays:
@@ -142,7 +160,7 @@ def load_model(folder: Path) -> tuple[Array, dict[str, Any]]:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:  # Any: json
-    """The manifest of a step folder; raises CheckpointError: there is none, another format, not as it was written."""
+    """Return the manifest of a step folder; raise CheckpointError if missing, damaged or of another format."""
     path = folder / "manifest.json"
     try:
         manifest = json.loads(path.read_text())
@@ -153,29 +171,21 @@ def read_manifest(folder: Path) -> dict[str, Any]:  # Any: json
     if problem := other_format(manifest):
         raise CheckpointError(f"{folder}: {problem}")
     if manifest.pop("seal", None) != _seal(manifest):
-        raise CheckpointError(f"{path}: damaged, it is not as it was written (its seal does not match)")
+        raise CheckpointError(f"{path}: damaged, its content has changed (its seal does not match)")
     return manifest
 
 
 def other_format(manifest: Mapping[str, Any]) -> str | None:
-    """Why a manifest's checkpoint can't be read, being of an older or newer format; None when it can."""
+    """Return why a manifest's format can't be read, None if it can."""
     written = manifest.get("format", 1)
-    return None if written == FORMAT else f"it was written by format {written} of drl-cli, this one reads {FORMAT}"
+    return None if written == FORMAT else f"its checkpoint format is {written}, this drl-cli reads {FORMAT}"
 
 
-def read_json(folder: Path, name: str, manifest: Mapping[str, Any]) -> Any:
-    """A json file of a checkpoint; raises CheckpointError naming it when it is missing or damaged."""
-    return json.loads(_content(folder, name, manifest))
-
-
-def write_json(path: Path, value: object) -> str:
-    """Write a json file in one piece: beside its place, synced, renamed; returns its sha256."""
-    draft, content = path.with_name(f".{path.name}.{os.getpid()}"), (json.dumps(value, indent=2) + "\n").encode()
-    with draft.open("wb") as file:
+def _write(path: Path, content: bytes) -> str:
+    with path.open("wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(draft, path)
     return hashlib.sha256(content).hexdigest()
 
 
@@ -190,25 +200,13 @@ def _content(folder: Path, name: str, manifest: Mapping[str, Any]) -> bytes:
     return content
 
 
-def _link(source: str, target: str) -> None:
-    """A hard link, or a copy where another file system is."""
-    try:
-        os.link(source, target)
-    except OSError:
-        shutil.copy2(source, target)
-
-
-def _numbers(path: Path) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", path.name)]
-
-
 def _seal(manifest: Mapping[str, Any]) -> str:
-    """sha256 of what a manifest says, whatever its layout."""
+    """Return the sha256 of a manifest's content, independent of its layout."""
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
-def _sync(folder: Path) -> None:
-    """Have the names in a folder on disk."""
+def _sync_folder(folder: Path) -> None:
+    """Write the names of a folder's files to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -217,21 +215,14 @@ def _sync(folder: Path) -> None:
 
 
 def _replace_folder(draft: Path, folder: Path) -> None:
-    if folder.exists():
-        old = _set_aside(folder)
-        draft.rename(folder)
+    old = _set_aside(folder) if folder.exists() else None
+    draft.rename(folder)
+    if old is not None:
         shutil.rmtree(old)
-    else:
-        draft.rename(folder)
-
-
-def _remove(folder: Path) -> None:
-    """Remove a step folder; what ends this in between leaves no half of one by its name."""
-    shutil.rmtree(_set_aside(folder))
 
 
 def _set_aside(folder: Path) -> Path:
-    """Rename a step folder to a name that is no checkpoint's, and is removed when a run begins."""
+    """Rename a step folder to a hidden name, which the next run removes if this process is killed."""
     old = folder.with_name(f".{folder.name}.old")
     shutil.rmtree(old, ignore_errors=True)
     return folder.rename(old)

@@ -1,4 +1,4 @@
-"""The files of a saved replay: their names, what they hold of all shards, and filling other tables from them."""
+"""The files of a saved replay: their names, reading the state of all shards, and refilling a different table."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -14,12 +14,12 @@ from drl_cli.types import State
 
 
 def file_name(shard: int, chunk: int | None = None) -> str:
-    """Of a shard's state or of one of its chunks."""
+    """Return the name of the file for a shard's state, or for one chunk of its rows."""
     return f"state.replay-{shard}{'' if chunk is None else f'.{chunk:05d}'}.safetensors"
 
 
 def read_states(folder: Path, manifest: Mapping[str, Any]) -> list[State]:
-    """What was saved of every shard besides its rows; raises CheckpointError when there is none or one is damaged."""
+    """Return each shard's state without its rows; raise CheckpointError if no replay was saved or a file is damaged."""
     states: list[State] = []
     while file_name(len(states)) in manifest["sha256"]:
         states.append(read_arrays(folder, file_name(len(states)), manifest))
@@ -31,12 +31,11 @@ def read_states(folder: Path, manifest: Mapping[str, Any]) -> list[State]:
 def refill(
     table: Table, shard: int, num_shards: int, folder: Path, manifest: Mapping[str, Any], states: Sequence[State]
 ) -> None:
-    """Fill the table of one shard with its share of the rows of all saved shards `states`, oldest first.
+    """Fill one shard's table with its share of the rows of all saved shards `states`, oldest first.
 
-    For a table of another kind or capacity, or another number of shards. Rows come in as new ones: their numbers,
-    priorities and parameter versions are lost, and so are the counts of inserts and of stale priorities, the sampler's
-    position (beta) and its random numbers. Where there is less room the oldest rows are lost. A fifo-once table stays
-    empty. Raises ValueError when the rows have other columns.
+    Used if the kind of table, its capacity or the number of shards has changed. The rows count as new: their row ids,
+    priorities and parameter versions are lost, and so are the table's counts, the sampler's beta and its random state.
+    A smaller table loses the oldest rows; a fifo-once table stays empty. Raises ValueError if the columns differ.
     """
     pieces = _oldest_first(states)
     chunks = (read_arrays(folder, file_name(saved, chunk), manifest) for saved, chunk, _ in pieces)
@@ -48,9 +47,9 @@ def refill(
 
 
 def _oldest_first(states: Sequence[State]) -> list[tuple[int, int, slice]]:
-    """Shard, chunk and rows of all that was saved; a chunk that has the newest and the oldest rows comes twice.
+    """Return (shard, chunk, rows of the chunk) of all saved rows; a chunk with newest and oldest rows comes twice.
 
-    The rows of a table that overwrites at random are of all ages everywhere.
+    In a table that overwrites rows at random, every chunk holds rows of all ages.
     """
     pieces: list[tuple[int, int, int, slice]] = []
     for shard, state in enumerate(states):

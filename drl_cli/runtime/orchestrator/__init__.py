@@ -1,1 +1,1 @@
-"""The only loop, and what it consults before it issues a call."""
+"""The orchestrator: the main loop, and the parts that decide which call it makes next."""

@@ -1,4 +1,4 @@
-"""Edges: what the orchestrator has in hand of every role."""
+"""Edges: the orchestrator's connection to every role."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,10 +12,7 @@ from drl_cli.runtime.place.handles import Handle, Ref
 
 @dataclass(frozen=True)
 class Edges:
-    """One edge for each kind of role, however many there are of it.
-
-    `share` stores a parameter vector where all workers can read it, and gives the reference to send to them.
-    """
+    """One connection for each kind of role; `share` stores parameters for all workers and returns the reference."""
 
     pool: WorkerPool
     replay: ReplayShards

@@ -1,4 +1,4 @@
-"""Learning: has replay draw batches and trainers update on them, sends priorities back, and publishes parameters."""
+"""Learning: has trainers update on batches from replay, returns priorities, and publishes parameter versions."""
 
 from collections.abc import Callable
 
@@ -14,57 +14,66 @@ from drl_cli.types import Array
 from drl_cli.utils.clock import now
 
 CALL_S = 0.2
-"""What a train call should take at most, where trainer.updates_per_call is not given: it delays the next version."""
+"""The longest that a train call should take if trainer.updates_per_call=null: a call delays the next version."""
 
 
 class Learning:
-    """`params_header` is that of the newest version and `params` a reference to its parameters, None before the first.
+    """Calls `on_published` with the header and parameters of every new version.
 
-    `training` train calls are under way, of up to `call_updates` updates each. While it is `publishing`, the next
-    version is under way; `on_published` is then called with its header and parameters.
+    `params_header` and `params` (a reference) are the newest version; `params` is None before the first version.
+    `training` train calls of up to `call_updates` updates are in flight. `publishing` is True while the trainers
+    prepare the next version.
     """
 
-    def __init__(self, config: Config, edges: Edges, limiter: Limiter, progress: Progress, calls: Calls) -> None:
+    def __init__(
+        self,
+        config: Config,
+        edges: Edges,
+        limiter: Limiter,
+        progress: Progress,
+        calls: Calls,
+        on_published: Callable[[LoadParams, Ref], None],
+    ) -> None:
         self.config, self.limiter, self.progress, self.calls = config, limiter, progress, calls
         self.replay, self.trainers, self.server, self.share = edges.replay, edges.trainers, edges.server, edges.share
-        self.on_published: Callable[[LoadParams, Ref], None] = lambda params_header, params: None
+        self.on_published = on_published
         self.params_header = LoadParams(-1, 0, 0)
         self.params: Ref = None
         self.training = 0
         self.publishing = False
         self.is_sized = not config.is_repeatable and config.trainer.updates_per_call is None
-        self.call_updates = 1 if self.is_sized else config.updates_per_call  # nobody knows yet how long one takes
+        self.call_updates = 1 if self.is_sized else config.updates_per_call  # the time of an update is not known yet
 
     @property
     def is_idle(self) -> bool:
-        """Whether the trainers have done all that they were asked for."""
+        """Return whether no train call and no publication is in flight."""
         return self.training == 0 and not self.publishing
 
     @property
     def is_ahead(self) -> bool:
-        """Whether there were updates since the newest version."""
+        """Return whether the trainers have made updates since the newest version."""
         return self.progress.opt_steps > self.params_header.opt_steps
 
     def connect(self) -> None:
-        """Have several trainers meet."""
+        """Have several trainers form their group."""
         for role, ref in zip(self.trainers.roles, self.trainers.connect(), strict=False):
             self.calls.expect(ref, role, get)
 
     def go_on(self, params_header: LoadParams, params: Array) -> None:
-        """Begin with this version, that of a checkpoint."""
+        """Begin with the version of a checkpoint."""
         self.params_header, self.params = params_header, self.share(params)
         self._push(self.params)
 
     def train(self, updates: int) -> None:
-        """Have the trainers make updates on batches that are drawn now."""
+        """Send one train call of `updates` updates, on batches that replay draws now."""
         self.progress.trainer_idle.stop(now())
         if self.progress.train_started is None:
             self.progress.train_started = now()
-        version = self.params_header.version + self.publishing  # of the newest parameters that the trainer has by then
+        version = self.params_header.version + self.publishing  # the trainers publish it before this train call
         size, num = self.config.trainer.batch_size, self.config.trainer.num
         message = SampleBatch(updates, size, version, num, self.progress.env_steps)
         shard, parts = self.replay.sample(message)
-        self.training += 1  # before the call: in process it takes all its time here
+        self.training += 1  # before the call: a local trainer updates during the call
         reports, priorities = self.trainers.train(parts)
         self.progress.trace.add(3)
         self.progress.trace.add(4, len(reports))
@@ -90,23 +99,23 @@ class Learning:
         self.calls.expect(params_header, self.trainers.roles[0], lambda ref: self._on_published(ref, params))
 
     def pull(self) -> Ref:
-        """The newest parameters for a worker that comes back: from the server, whatever became of `params`.
+        """Return the newest parameters from the parameter server, for a restarted worker; `params` may be lost.
 
-        They are of the version of `params_header`: the server answers in order, and was sent that version before.
+        They belong to `params_header`: the server answers in order, and that version was pushed before.
         """
         params_header, params = self.server.call("pull", results=2)
         self.calls.expect(params_header, "parameter server", get)
         return params
 
     def blame(self, error: Exception) -> RoleLost:
-        """Find out which trainer or replay shard is lost, after an error that another role reported."""
+        """Return an error that names the lost trainer or replay shard, after another role reported `error`."""
         shards = {f"replay {i}": shard for i, shard in enumerate(self.replay.shards)}
         return blame({**shards, **dict(zip(self.trainers.roles, self.trainers.trainers, strict=True))}, error)
 
     def _on_trained(self, ref: Ref, asked: int, shard: int, priorities: list[Ref]) -> None:
         report: TrainReport = get(ref)
         if self.config.replay.wants_priorities:
-            # Not passed on as references before they are there: replay answers in order, and the next batch would wait.
+            # Sent only now, when they are ready: replay answers in order, and the next batch would wait for them.
             for part in priorities:
                 self.calls.expect(self.replay.update_priorities(shard, part), "replay", get)
                 self.progress.trace.add(5)
@@ -115,16 +124,12 @@ class Learning:
         if self.training == 0:
             self.progress.trainer_idle.start(now())
         self.progress.trained(report, shard)
-        self._size_calls(report)
-        due = report.opt_steps - self.params_header.opt_steps >= self.config.orchestrator.sample_load_ratio
-        if self.config.mode == "async" and due and not self.publishing:
-            self.publish()
-
-    def _size_calls(self, report: TrainReport) -> None:
-        """Where updates are slow, make fewer in a call, unless equal seeds have to repeat the run."""
         if self.is_sized and report.num_batches:
             fitting = int(CALL_S * report.num_batches / max(1e-9, report.seconds))
             self.call_updates = max(1, min(self.config.updates_per_call, fitting))
+        due = report.opt_steps - self.params_header.opt_steps >= self.config.orchestrator.sample_load_ratio
+        if self.config.mode == "async" and due and not self.publishing:
+            self.publish()
 
     def _on_published(self, ref: Ref, params: Ref) -> None:
         self.params_header = get(ref)

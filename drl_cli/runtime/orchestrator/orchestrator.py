@@ -1,4 +1,4 @@
-"""Orchestrator: starts, paces and stops everything. It has the only loop, and sees headers and references only."""
+"""Orchestrator: starts, paces and stops all roles. Runs the main loop, and handles headers and references only."""
 
 import logging
 import math
@@ -13,11 +13,11 @@ from drl_cli.optim.group import PeerLost
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.edges.calls import Calls
 from drl_cli.runtime.edges.worker_pool import Member
-from drl_cli.runtime.messages import EvalReport, LoadParams
+from drl_cli.runtime.messages import LoadParams
+from drl_cli.runtime.orchestrator.admission import Admission
+from drl_cli.runtime.orchestrator.collector import Collector
 from drl_cli.runtime.orchestrator.edges import Edges
-from drl_cli.runtime.orchestrator.hand_over import HandOver
 from drl_cli.runtime.orchestrator.learning import Learning
-from drl_cli.runtime.orchestrator.pace import Pace
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.rate_limiter import Limiter
 from drl_cli.runtime.orchestrator.reports import Reports
@@ -28,48 +28,55 @@ from drl_cli.utils.clock import now
 
 log = logging.getLogger(__name__)
 
-UPDATES_S = 3.0  # for the updates that are due when a signal comes
-RESCUE_S = 15.0  # for a last checkpoint when a role is lost
-CLOSE_S = 10.0  # for manage to write what is left
+UPDATES_S = 3.0  # how long updates that are due may still start after a signal
+RESCUE_S = 15.0  # how long the last checkpoint may take after a role was lost
+CLOSE_S = 10.0  # how long manage may take to write its last records
 
 
 class Orchestrator:
-    """Issues every call and reacts to what comes back. `folder` is the run's."""
+    """Makes every call and reacts to every answer. `folder` is the run's folder.
+
+    `health` returns what is wrong with the processes below the roles (Ray), or None.
+    """
 
     def __init__(
-        self, config: Config, edges: Edges, limiter: Limiter, progress: Progress, console: Console, folder: Path
+        self,
+        config: Config,
+        edges: Edges,
+        limiter: Limiter,
+        progress: Progress,
+        console: Console,
+        folder: Path,
+        health: Callable[[], str | None] = lambda: None,
     ) -> None:
-        self.config, self.limiter, self.progress = config, limiter, progress
+        self.config, self.limiter, self.progress, self.health = config, limiter, progress, health
         self.pool, self.replay, self.trainers, self.manage = edges.pool, edges.replay, edges.trainers, edges.manage
-        self.manage.on_evaluation = self._on_evaluation
         self.calls = Calls(config.orchestrator.stall_s)
-        self.hand_over = HandOver(config, edges, limiter, progress, self.calls)
+        self.collector = Collector(config, edges, limiter, progress, self.calls)
         self.reports = Reports(config, edges, progress, console, self.calls)
-        self.learning = Learning(config, edges, limiter, progress, self.calls)
-        self.learning.on_published = self.reports.published
-        self.pace = Pace(config, limiter, progress, self.hand_over, self.learning)
+        self.learning = Learning(config, edges, limiter, progress, self.calls, self.reports.published)
+        self.admission = Admission(config, limiter, progress, self.collector, self.learning)
         self.saver = Saver(config, edges, self.calls, folder / "checkpoints")
         self.stop_reason: str | None = None
         self.paused = self.interrupted = False
         self.deadline: float | None = None
-        self.ends = math.inf  # when no more train call is begun
-        self.trainer_facts: Mapping[str, Any] | None = None  # for run.json; known when it has learned
-        self.health: Callable[[], str | None] = lambda: None  # what is wrong with what the roles run on
+        self.training_ends = math.inf  # no train call starts after this time
+        self.trainer_facts: Mapping[str, Any] | None = None  # for run.json; set in finish()
 
     def run(self) -> None:
-        """Train until a stop condition holds; the reason is in `stop_reason`."""
+        """Train until a stop condition holds; `stop_reason` then names the condition."""
         self.learning.connect()
         if self.learning.params is None:
             self.learning.publish()
-            self.calls.react((), 0.0, patient=())  # in this process version 0 is there at once
-        else:  # going on: every role takes its part of the checkpoint over before anything moves
+            self.calls.react((), 0.0, patient=())  # a local trainer has published version 0 already
+        else:  # a resumed run: every role restores its part of the checkpoint first
             self._until(lambda: not self.calls.pending)
         self._until(lambda: self.learning.params is not None or self.config.steps_without_params > 0)
         step = self._step_async if self.config.mode == "async" else self._step_sync
         while not self._done():
             if self.paused:
-                if self.hand_over.is_due():
-                    self.hand_over.flush()
+                if self.collector.is_due():
+                    self.collector.flush()
                 self._idle()
             else:
                 step()
@@ -78,14 +85,14 @@ class Orchestrator:
         self.progress.end()
 
     def go_on(self, params_header: LoadParams, params: Array) -> None:
-        """Begin with these parameters, and with the counters that `progress` has loaded from the same checkpoint."""
+        """Begin with the parameters of a checkpoint, whose counters `progress` has loaded before."""
         self.learning.go_on(params_header, params)
         self.reports.go_on(params_header.env_steps)
-        self.hand_over.issued = self.progress.env_steps
+        self.collector.issued = self.progress.env_steps
         self.saver.go_on(self.progress.env_steps)
 
     def state(self) -> dict[str, Any]:
-        """What a resumed run needs of the orchestrator, as json; no train call may be under way."""
+        """Return the orchestrator's part of a checkpoint, as json; no train call may be in flight."""
         return {
             "counts": {"version": self.learning.params_header.version, **self.progress.counts()},
             "progress": self.progress.state(),
@@ -96,7 +103,7 @@ class Orchestrator:
         }
 
     def finish(self) -> None:
-        """Publish, save and evaluate the last weights; an interrupt spares the evaluation."""
+        """Publish, save and evaluate the last parameters; a signal skips the evaluation."""
         self.reports.ending("the last checkpoint")
         self._settle()
         self.calls.expect(self.trainers.describe(), self.trainers.roles[0], self._on_described)
@@ -113,7 +120,7 @@ class Orchestrator:
         self.manage.finish(*newest, self.config.orchestrator.stall_s, is_over=lambda: self.interrupted)
 
     def rescue(self) -> None:
-        """Save a checkpoint when the run can't go on, or where a role for it is missing, at least the newest model."""
+        """Save a checkpoint after the run failed, or the newest model alone if a role that it needs is lost."""
         if self.learning.params is None:
             return
         self.deadline = now() + RESCUE_S
@@ -128,29 +135,21 @@ class Orchestrator:
             self.manage.save(self.learning.params_header, self.learning.params)
 
     def stop(self, reason: str) -> None:
-        """End at the next opportunity."""
+        """End the run at the next opportunity; only the first reason counts."""
         self.stop_reason = self.stop_reason or reason
 
     def interrupt(self) -> None:
-        """End as soon as all is saved."""
+        """End the run as soon as a checkpoint is saved."""
         self.interrupted = True
-        self.ends = now() + UPDATES_S
+        self.training_ends = now() + UPDATES_S
         self.stop("signal")
 
-    def pause(self) -> None:
-        """Issue no more calls; what is under way ends. Inserts, samples and loads then stand still."""
-        self.paused = True
-
-    def resume(self) -> None:
-        """Go on."""
-        self.paused = False
-
     def toggle_pause(self) -> None:
-        """Pause, or go on."""
+        """Make no new calls, or go on. Calls in flight end; then inserts, samples and versions stand still."""
         self.paused = not self.paused
 
     def close(self, status: str) -> None:
-        """Stop every role. Nobody is called after this."""
+        """Close manage and the workers; no role is called after this."""
         self.manage.close(status, CLOSE_S)
         for member in self.pool.members:
             member.handle.call("close")
@@ -158,22 +157,22 @@ class Orchestrator:
     # One step of the loop, by mode
 
     def _step_sync(self) -> None:
-        """All workers collect with version k; barrier; the updates that are due; publish k + 1.
+        """Have all workers collect with version k, wait for all of them, make the updates due, publish k + 1.
 
-        Updates that a signal has kept from being made, since they take long, are made first when the run goes on.
+        The updates come first, too: a signal may have stopped the run before all of them were made.
         """
         self._update_and_publish()
         for member in self.pool.idle():
             self._dispatch(member)
         self._until(lambda: not self.pool.busy)
-        self.hand_over.flush()
+        self.collector.flush()
         self._update_and_publish()
         if self.saver.is_due(self.progress.env_steps):
             self._save()
         self._housekeeping()
 
     def _update_and_publish(self) -> None:
-        while (owed := self.limiter.owed()) > 0 and now() < self.ends:
+        while (owed := self.limiter.owed()) > 0 and now() < self.training_ends:
             self.learning.train(min(owed, self.config.updates_per_call))
             self._until(lambda: self.learning.training == 0)
         if self.learning.is_ahead:
@@ -181,53 +180,53 @@ class Orchestrator:
         self._until(lambda: self.learning.is_idle)
 
     def _step_async(self) -> None:
-        """Keep every worker and two train calls going, as far as the limiter allows; react to what is ready."""
-        if self.hand_over.is_due():
-            self.hand_over.flush()
+        """Keep all workers and two train calls busy, as far as the limiter allows, and react to what is ready."""
+        if self.collector.is_due():
+            self.collector.flush()
         saving = self.saver.is_due(self.progress.env_steps)
         if saving and self._is_settled():
             self._save()
             saving = False
-        while not saving and (updates := self.pace.updates()):
+        while not saving and (updates := self.admission.updates()):
             self.learning.train(updates)
-        held = {done.member for done in self.hand_over.arrived}
+        held = {done.member for done in self.collector.arrived}
         longest_idle_first = sorted(self.pool.idle(), key=lambda member: member.issued)
-        for member in longest_idle_first:  # where there is room for one, the same would do all the work
-            if not self.pace.may_collect():
+        for member in longest_idle_first:  # in index order, a tight limiter would leave the last workers without work
+            if not self.admission.may_collect():
                 break
             if member.index not in held:
                 self._dispatch(member)
-        assert self.calls.pending or self.hand_over.arrived or self._done(), f"nothing may go on: {self.limiter}"
+        assert self.calls.pending or self.collector.arrived or self._done(), f"nothing may go on: {self.limiter}"
         self._idle()
 
     def _is_settled(self) -> bool:
-        """Whether all calls have been answered but collects."""
-        return self.learning.is_idle and self.hand_over.inserting == 0
+        """Return whether no call is in flight except collect calls."""
+        return self.learning.is_idle and self.collector.inserting == 0
 
     def _last_incarnation(self) -> int:
-        """The highest incarnation that a worker may have had.
+        """Return the highest incarnation that a worker may have had.
 
-        A proxy's workers are restarted by the proxy, up to max_restarts times in each of the proxy's own incarnations.
+        A proxy restarts each of its workers up to max_restarts times in each of the proxy's own incarnations.
         """
         highest = max(member.incarnation for member in self.pool.members)
-        lives = self.config.worker.max_restarts + 1 if self.config.num_proxies else 1
-        return (highest + 1) * lives - 1
+        per_proxy = self.config.worker.max_restarts + 1 if self.config.num_proxies else 1
+        return (highest + 1) * per_proxy - 1
 
     def _on_described(self, ref: Ref) -> None:
         self.trainer_facts = get(ref)
 
     def _settle(self) -> None:
-        """Hand over what has arrived, and wait for all calls but collects."""
-        self.hand_over.flush()
+        """Insert the blocks that have arrived, and wait for all calls except collect calls."""
+        self.collector.flush()
         self._until(self._is_settled)
 
     def _save(self, workers: bool = True) -> None:
         self.saver.begin(self.learning.params_header, self.learning.params, self.state(), workers)
 
     def _dispatch(self, member: Member) -> None:
-        params_header = replace(self.learning.params_header, random_actions=self.pace.is_random())
-        comes_back = member.is_back and params_header.version >= 0
-        self.hand_over.dispatch(member, params_header, self.learning.pull() if comes_back else self.learning.params)
+        params_header = replace(self.learning.params_header, random_actions=self.admission.is_random())
+        is_restarted = member.is_back and params_header.version >= 0
+        self.collector.dispatch(member, params_header, self.learning.pull() if is_restarted else self.learning.params)
 
     # Waiting
 
@@ -240,13 +239,13 @@ class Orchestrator:
             self._idle()
 
     def _wait(self) -> None:
-        """React to all answers that are there; wait for one if there are none, until something is due by the clock."""
-        due = min(self.reports.next, self.hand_over.ends, self.pool.next_deadline(), self.deadline or math.inf)
+        """React to all answers that are ready; without any, wait for one or for the next time that something is due."""
+        due = min(self.reports.next, self.collector.window_ends, self.pool.next_deadline(), self.deadline or math.inf)
         if problem := self.health():
             raise RoleLost(problem)
         self.manage.poll()
         try:
-            self.calls.react(self.manage.under_way(), due - now(), patient=self.pool.busy)
+            self.calls.react(self.manage.in_flight(), due - now(), patient=self.pool.busy)
         except (PeerLost, ObjectLost) as error:
             raise self.learning.blame(error) from error
         self.pool.kill_overdue(now())
@@ -260,12 +259,9 @@ class Orchestrator:
         if self.config.stop.wall_s is not None and self.progress.process_s() >= self.config.stop.wall_s:
             self.stop("wall_s")
 
-    def _on_evaluation(self, report: EvalReport) -> None:
-        if self.progress.evaluated(report):
-            self.stop("return")
-        self.reports.evaluated(report)
-
     def _done(self) -> bool:
-        if self.pace.is_over():
+        if self.progress.goal_reached:
+            self.stop("return")
+        if self.admission.is_over():
             self.stop("total_env_steps")
         return self.stop_reason is not None

@@ -1,4 +1,4 @@
-"""Progress: the counters of a run, what is reported of them while it runs, and its summary."""
+"""Progress: the counters of a run, and the report scalars and summary computed from them."""
 
 import dataclasses
 import json
@@ -17,22 +17,27 @@ from drl_cli.metrics.aggregation import Means, over_shards, spread
 from drl_cli.metrics.status import MOST_SCORES
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.messages import EvalReport, InsertTransition, MessageCounts, TrainReport
-from drl_cli.runtime.orchestrator.recent import Totals
+from drl_cli.runtime.orchestrator.rates import Totals
 from drl_cli.runtime.place.usage import Usage
 from drl_cli.utils.clock import Waiting, now
 
 log = logging.getLogger(__name__)
 
 LATEST = 100
-"""Episodes of training over which a return is shown: between two reports there may be none."""
+"""Episodes over which the training return is shown; between two reports there may be none."""
+SAVED = ("worker_restarts", "env_restarts", "skipped_updates", "warm_env_steps", "peak_rss_mb")
+"""Values of a checkpoint in addition to the counts."""
+REPORTS = ("time_to_return", "best", "last")
+"""Evaluation reports of a checkpoint."""
 
 
 class Progress:
-    """The counters mean the same in every mode: env_steps are over all workers, opt_steps are gradient updates.
+    """Counts the same in every mode: env_steps over all workers, opt_steps in gradient steps.
 
-    `inserts` are transitions that have landed in replay, `samples` batches drawn, `loads` versions published. Times
-    are in seconds; `started` is when the process began, since the epoch. `latest` are the returns and lengths of the
-    last episodes of training, `scores` the env_steps and mean returns of the last evaluations.
+    `inserts` counts transitions in replay, `samples` batches drawn, `loads` versions published. Times are in seconds;
+    `started` is the start of the process, since the epoch. `latest` holds (return, length) of the last training
+    episodes, `scores` holds (env_steps, mean return) of the last evaluations. `goal_reached` tells whether an
+    evaluation of this process has reached stop.return.
     """
 
     def __init__(self, config: Config, started: float, trace_file: Path | None = None) -> None:
@@ -47,9 +52,10 @@ class Progress:
         self.time_to_return: EvalReport | None = None
         self.best: EvalReport | None = None
         self.last: EvalReport | None = None
+        self.goal_reached = False
         self.latest: deque[tuple[float, int]] = deque(maxlen=LATEST)
         self.scores: deque[tuple[int, float]] = deque(maxlen=MOST_SCORES)
-        self.work_s = self.env_s = self.policy_s = self.update_s = 0.0  # of workers and trainer, in this process
+        self.work_s = self.env_s = self.policy_s = self.update_s = 0.0  # since this process started
         self.peak_rss_mb = 0.0
         self.usage = Usage()
         self.trainer_idle = Waiting()
@@ -59,20 +65,20 @@ class Progress:
         self._lags = [0, 0, 0]  # sum, count, maximum
         self._episodes: deque[tuple[float, int]] = deque()
         self._means = Means()
-        self._skipped_said = 0
+        self._skipped_warned = 0
         self._replay: dict[int, Mapping[str, float]] = {}
         self._worker_steps: Counter[int] = Counter()  # since the last report
         self._began = now()
         self._last_report = (self._began, self.counts())
-        self._first = (0, 0)  # env_steps and opt_steps of the run before this process
-        self._anew = (0.0, 0)  # env_steps that paid for updates, and inserts, before replay was last empty
+        self._before = (0, 0)  # env_steps and opt_steps before this process
+        self._before_empty = (0.0, 0)  # env_steps after the warm-up, and inserts, before replay was last empty
 
     def process_s(self) -> float:
-        """Seconds since this process started."""
+        """Return the seconds since this process started."""
         return time.time() - self.started
 
     def wall_s(self) -> float:
-        """Seconds that the run took so far, those before it was resumed included."""
+        """Return the seconds that the run has taken, including those before a resume."""
         return self.wall_before_s + self.process_s()
 
     def _write_message(self, route: int, count: int, detail: Mapping[str, int]) -> None:
@@ -81,7 +87,7 @@ class Progress:
         self.trace_file.write(json.dumps(line) + "\n")
 
     def collected(self, header: InsertTransition) -> None:
-        """Count what a worker (or proxy) handed over."""
+        """Count the block of a worker or proxy."""
         if self.collect_started is None:
             self.collect_started = now() - header.collect_s
             self.start_up_s = self.process_s() - header.collect_s
@@ -106,14 +112,14 @@ class Progress:
             self._worker_steps[block.worker] += block.last_env_step - block.first_env_step
         missing = self.missing_inserts()
         if self.warm_env_steps is None and missing <= 0:
-            self.warm_env_steps = self.env_steps + missing - self._anew[0]
+            self.warm_env_steps = self.env_steps + missing - self._before_empty[0]
 
     def missing_inserts(self) -> int:
-        """Transitions that have to land until min_inserts have; negative beyond that."""
-        return self.config.orchestrator.min_inserts - (self.inserts - self._anew[1])
+        """Return the transitions still missing to orchestrator.min_inserts; negative after the warm-up."""
+        return self.config.orchestrator.min_inserts - (self.inserts - self._before_empty[1])
 
     def lost(self, header: InsertTransition) -> None:
-        """Count a block out again that was lost on its way to replay."""
+        """Subtract a block that was lost on its way to replay."""
         self.env_steps -= header.env_steps
         self.inserts -= header.rows
         self.num_episodes -= len(header.episodes)
@@ -121,14 +127,14 @@ class Progress:
             self._worker_steps[block.worker] -= block.last_env_step - block.first_env_step
 
     def trained(self, report: TrainReport, shard: int = 0) -> None:
-        """Count a train call whose batches came from this shard."""
+        """Count a train call whose batches came from `shard`."""
         self.opt_steps = report.opt_steps
         self.samples += report.num_batches
         self._replay[shard] = report.replay
         self.skipped_updates += report.skipped
         self.update_s += report.seconds - report.batch_s
-        if self._skipped_said == 0:
-            self._say_skipped()
+        if self._skipped_warned == 0:
+            self._warn_of_skipped()
         if report.num_batches:
             self._means.add({"perf/sample_ms": 1000 * report.sample_s / report.num_batches}, report.num_batches)
         if report.num_updates == 0:
@@ -136,79 +142,72 @@ class Progress:
         self._means.add({f"train/{name}": value for name, value in report.metrics.items()}, report.num_updates)
         self._means.add({"perf/update_ms": 1000 * report.seconds / report.num_updates}, report.num_updates)
 
-    def _say_skipped(self) -> None:
-        if self.skipped_updates > self._skipped_said:
-            self._skipped_said = self.skipped_updates
-            log.warning("%d updates were left out, not being finite (trainer.on_nonfinite=skip)", self._skipped_said)
+    def _warn_of_skipped(self) -> None:
+        if self.skipped_updates > self._skipped_warned:
+            self._skipped_warned = self.skipped_updates
+            log.warning("%d non-finite updates were skipped (trainer.on_nonfinite=skip)", self._skipped_warned)
 
-    def evaluated(self, report: EvalReport) -> bool:
-        """An evaluation is done; returns whether it reached stop.return."""
+    def evaluated(self, report: EvalReport) -> None:
+        """Record an evaluation, and note whether the mean return has reached stop.return."""
         self.last = report
         if math.isfinite(report.mean):
             self.scores.append((report.params_header.env_steps, report.mean))
         if self.best is None or report.mean > self.best.mean:
             self.best = report
-        goal = self.config.stop.return_
-        reached = goal is not None and report.mean >= goal
-        if reached and self.time_to_return is None:
-            self.time_to_return = report
-        return reached
+        if self.config.stop.return_ is not None and report.mean >= self.config.stop.return_:
+            self.goal_reached = True
+            self.time_to_return = self.time_to_return or report
 
     def updates_per_env_step(self) -> float | None:
-        """Updates per environment step since min_inserts were there; None before."""
+        """Return the updates per environment step since the end of the warm-up; None during the warm-up."""
         if self.warm_env_steps is None or self.env_steps <= self.warm_env_steps:
             return None
         return self.opt_steps / (self.env_steps - self.warm_env_steps)
 
     def counts(self) -> dict[str, int]:
-        """The counters that tell how far the run is."""
+        """Return the counters that tell how far the run is."""
         names = ("env_steps", "opt_steps", "inserts", "samples", "loads", "num_episodes")
         return {name: getattr(self, name) for name in names}
 
     def state(self) -> dict[str, Any]:
-        """All that a resumed run goes on from, as json."""
-        reports = {"time_to_return": self.time_to_return, "best": self.best, "last": self.last}
+        """Return everything that a resumed run continues from, as json."""
+        reports = {name: getattr(self, name) for name in REPORTS}
         return {
             **self.counts(),
-            "worker_restarts": self.worker_restarts,
-            "env_restarts": self.env_restarts,
-            "skipped_updates": self.skipped_updates,
-            "warm_env_steps": self.warm_env_steps,
+            **{name: getattr(self, name) for name in SAVED},
             "wall_s": self.wall_s(),
-            "peak_rss_mb": self.peak_rss_mb,
             "messages": {str(route): count for route, count in self.trace.counts.items()},
             "scores": list(self.scores),
             **{name: report and dataclasses.asdict(report) for name, report in reports.items()},
         }
 
     def load_state(self, state: Mapping[str, Any], has_replay: bool) -> None:
-        """Go on from `state()`; without the replay that belongs to it, min_inserts are waited for again."""
-        others = ("worker_restarts", "env_restarts", "skipped_updates", "warm_env_steps", "peak_rss_mb")
-        for name in (*self.counts(), *others):
+        """Continue from `state()`; without the replay of the same checkpoint, the run waits for min_inserts again."""
+        for name in (*self.counts(), *SAVED):
             setattr(self, name, state[name])
         self.wall_before_s = state["wall_s"]
         self.scores.extend((env_steps, mean) for env_steps, mean in state.get("scores", ()))
-        for name in ("time_to_return", "best", "last"):
+        for name in REPORTS:
             setattr(self, name, state[name] and EvalReport.of(state[name]))
         self.trace.counts.update({int(route): count for route, count in state["messages"].items()})
-        self._first = (self.env_steps, self.opt_steps)
+        self._before = (self.env_steps, self.opt_steps)
         self._last_report = (now(), self.counts())
         if not has_replay:
             paid = 0.0 if self.warm_env_steps is None else self.env_steps - self.warm_env_steps
-            self._anew, self.warm_env_steps = (paid, self.inserts), None
+            self._before_empty, self.warm_env_steps = (paid, self.inserts), None
 
     def end(self) -> None:
-        """Collecting and training are over: rates and waits stand still from here."""
+        """Note the end of collecting and training: rates and waits do not change after this."""
         self.ended = now()
 
     def elapsed_s(self) -> float:
-        """Seconds from the first environment step until now or the end."""
+        """Return the seconds from the first environment step until now or the end."""
         return 0.0 if self.collect_started is None else (self.ended or now()) - self.collect_started
 
     def wait_fracs(self, worker_wait_s: float) -> tuple[float, float]:
-        """Share of their time that the workers, and since the first update the trainer, had nothing to do.
+        """Return the share of time that the workers waited, and that the trainer waited since its first update.
 
-        `worker_wait_s` is summed over the members of the pool.
+        `worker_wait_s` is a sum over the members of the pool.
         """
         moment = self.ended or now()
         worker_time = max(1e-9, self.elapsed_s() * (self.config.num_proxies or self.config.num_workers))
@@ -218,18 +217,18 @@ class Progress:
         return min(1.0, worker_wait_s / worker_time), min(1.0, max(0.0, trainer))
 
     def totals(self, worker_wait_s: float) -> Totals:
-        """What was done and waited for until now; before its first update the trainer waited."""
+        """Return counts and times until now; the time before the first update counts as waiting of the trainer."""
         moment = self.ended or now()
         trainer_wait = self.trainer_idle.seconds(moment) + (self.train_started or moment) - self._began
         counts, work = (self.env_steps, self.opt_steps), (self.work_s, self.env_s, self.policy_s)
         return Totals(moment, *counts, worker_wait_s, *work, trainer_wait, self.update_s)
 
     def report(self, worker_wait_s: float) -> dict[str, float]:
-        """Scalars by tag: means and rates since the last report, counters since the beginning."""
+        """Return scalars by tag: means and rates since the last report, counters since the beginning."""
         moment = now()
         since, before = self._last_report
         self._last_report = (moment, self.counts())
-        self._say_skipped()
+        self._warn_of_skipped()
         elapsed = max(1e-9, moment - since)
         gone = {name: count - before[name] for name, count in self.counts().items()}
         worker_wait, trainer_wait = self.wait_fracs(worker_wait_s)
@@ -262,12 +261,12 @@ class Progress:
         }
 
     def _worker_rates(self, elapsed: float) -> dict[str, float]:
-        """Environment steps per second of each worker since the last report, 0 where nothing came."""
+        """Return each worker's environment steps per second since the last report, 0 for one that sent no block."""
         steps, self._worker_steps = self._worker_steps, Counter(dict.fromkeys(self._worker_steps, 0))
         return {f"perf/env_steps_per_s/worker_{i}": steps[i] / elapsed for i in sorted(steps)}
 
     def summary(self, worker_wait_s: float, evals_skipped: int) -> dict[str, Any]:
-        """The numbers of summary.json."""
+        """Return the values of summary.json that follow from the counters."""
         self._system()
         elapsed = max(1e-9, self.elapsed_s())
         worker_wait, trainer_wait = self.wait_fracs(worker_wait_s)
@@ -288,8 +287,8 @@ class Progress:
             "best_return": best.mean if best else None,
             "best_step": best.params_header.env_steps if best else None,
             "eval_episodes": self.config.manage.eval_episodes,
-            "env_steps_per_s": (self.env_steps - self._first[0]) / elapsed,
-            "opt_steps_per_s": (self.opt_steps - self._first[1]) / elapsed,
+            "env_steps_per_s": (self.env_steps - self._before[0]) / elapsed,
+            "opt_steps_per_s": (self.opt_steps - self._before[1]) / elapsed,
             "policy_lag_mean": self._lags[0] / max(1, self._lags[1]),
             "policy_lag_max": self._lags[2],
             "worker_wait_frac": worker_wait,
@@ -303,7 +302,7 @@ class Progress:
         }
 
     def _system(self) -> dict[str, float]:
-        """Memory of this process and all it started, and the machine's load."""
+        """Return the memory of this process and its children, and the load of the machine."""
         rss = self.usage.sample()
         self.peak_rss_mb = max(self.peak_rss_mb, rss / 2**20)
         return {

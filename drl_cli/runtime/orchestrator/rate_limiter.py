@@ -1,61 +1,25 @@
-"""Rate limiters: arithmetic that says whether workers or trainers may go on. They never wait."""
+"""Rate limiters: decide whether workers and trainers may go on, from counts alone. They never wait."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TypeAlias
 
 ROUNDING = 1e-6  # a ratio such as 0.1 has no exact binary form
 
 
-class Limiter(Protocol):
-    """Told of every call, it answers whether the next one may be made."""
-
-    free: bool
-
-    def may_sample(self, batches: int) -> bool:
-        """Whether U more batches may be drawn now."""
-
-    def may_collect(self, rows: int) -> bool:
-        """Whether K more transitions may be collected now."""
-
-    def owed(self, rows: int = 0) -> int:
-        """Whole batches that are paid for, or will be by K more rows, and not drawn yet; 0 before the first may be.
-
-        A negative K takes back rows that are counted while under way, and may not come.
-        """
-
-    def issue_collect(self, rows: int) -> None:
-        """A collect call of K rows is on its way."""
-
-    def land(self, issued: int, rows: int) -> None:
-        """A collect call came back: `issued` rows were counted for it, `rows` are in replay now (0: it was lost)."""
-
-    def issue_sample(self, batches: int) -> None:
-        """A train call of U batches is on its way."""
-
-    def unserved(self, batches: int, dropped: int) -> None:
-        """A train call was served so many batches less than it asked for, and `dropped` transitions were too old."""
-
-    def state(self) -> dict[str, int]:
-        """What has landed and been served. Collects under way are left out; no train call may be under way."""
-
-    def load_state(self, state: Mapping[str, int]) -> None:
-        """Go on from `state()`."""
-
-
 @dataclass
 class RateLimiter:
-    """Two-sided: holds batches per transition at the configured ratio.
+    """Holds the number of batches per transition at `ratio`, by stopping the side that is ahead.
 
-    `inserts` counts transitions, `samples` batches, both with calls in flight counted as done; `landed` counts the
-    transitions that are in replay. With r = ratio, a collect adds K transitions, a train call takes U batches:
+    `inserts` counts transitions and `samples` counts batches; both include calls in flight. `landed` counts the
+    transitions in replay. A collect call adds K transitions, a train call takes U batches. With r = ratio:
 
         target = r * max(0, inserts - min_inserts)
         may_sample(U):  landed >= min_inserts  and  target - samples - U >= -band / 2
         may_collect(K): inserts < min_inserts  or   target + r K - samples <= band / 2
 
-    One of them is always true when band >= r K + U: otherwise both sides would wait for each other for ever.
-    (min_inserts counts as 1 when it is 0, since an empty table can't be sampled; comparisons allow for rounding.)
+    If band >= r K + U, one of the two conditions always holds, so the two sides never wait for each other.
+    (min_inserts=0 counts as 1, because an empty table can't be sampled. Comparisons allow for rounding.)
     """
 
     ratio: float
@@ -68,74 +32,86 @@ class RateLimiter:
 
     @property
     def target(self) -> float:
-        """Batches that the transitions so far pay for."""
+        """Return the number of batches due for the transitions so far."""
         return self.ratio * max(0, self.inserts - self.min_inserts)
 
     def may_sample(self, batches: int) -> bool:
+        """Return whether `batches` more batches may be drawn now."""
         if self.landed < max(1, self.min_inserts):
             return False
         return self.free or self.target - self.samples - batches >= -self.band / 2 - ROUNDING
 
     def may_collect(self, rows: int) -> bool:
+        """Return whether `rows` more transitions may be collected now."""
         if self.free or self.inserts < max(1, self.min_inserts):
             return True
         return self.target + self.ratio * rows - self.samples <= self.band / 2 + ROUNDING
 
     def owed(self, rows: int = 0) -> int:
+        """Return the whole batches that are due but not drawn, if `rows` more transitions come; 0 during the warm-up.
+
+        Negative `rows` subtract transitions of calls in flight that may not come.
+        """
         if self.landed < max(1, self.min_inserts):
             return 0
         return max(0, int(self.target + self.ratio * rows - self.samples + ROUNDING))
 
     def issue_collect(self, rows: int) -> None:
+        """Count a collect call of `rows` transitions as in flight."""
         self.inserts += rows
 
     def land(self, issued: int, rows: int) -> None:
+        """Replace the `issued` transitions counted for a collect call by the `rows` that are now in replay."""
         self.inserts += rows - issued
         self.landed += rows
 
     def issue_sample(self, batches: int) -> None:
+        """Count a train call of `batches` batches as in flight."""
         self.samples += batches
 
     def unserved(self, batches: int, dropped: int) -> None:
+        """Subtract `batches` that replay could not serve; `dropped` transitions were too old."""
         self.samples -= batches
 
     def state(self) -> dict[str, int]:
+        """Return the counts for a checkpoint, without collect calls in flight; no train call may be in flight."""
         return {"landed": self.landed, "samples": self.samples}
 
     def load_state(self, state: Mapping[str, int]) -> None:
+        """Continue from `state()`."""
         self.inserts = self.landed = state["landed"]
         self.samples = state["samples"]
 
 
 @dataclass
 class QueueLimiter:
-    """For a queue whose transitions are served once: `batch_size` of them make a batch, `ahead` batches may wait.
+    """Limits a queue that serves each transition once (on-policy); has the methods of RateLimiter.
 
-    A batch may be drawn when it is there; collecting goes on while less than a batch is there or under way, and as far
-    as `ahead` batches beyond that. One of the two is always true.
+    `batch_size` transitions make a batch. A batch may be drawn once it is complete. Workers collect until a batch is
+    queued or in flight, and then up to `ahead` batches in all. One of the two is always allowed.
     """
 
     batch_size: int
     ahead: int
     free: bool = False
-    under_way: int = 0
+    in_flight: int = 0
     queued: int = 0
 
     def may_sample(self, batches: int) -> bool:
         return self.queued >= batches * self.batch_size
 
     def may_collect(self, rows: int) -> bool:
-        waiting = self.queued + self.under_way
+        waiting = self.queued + self.in_flight
         return self.free or waiting < self.batch_size or waiting + rows <= self.ahead * self.batch_size
 
     def owed(self, rows: int = 0) -> int:
-        return max(0, self.queued + max(0, rows)) // self.batch_size  # what is under way is not queued: none comes off
+        return max(0, self.queued + max(0, rows)) // self.batch_size  # `queued` excludes calls in flight already
 
     def issue_collect(self, rows: int) -> None:
-        self.under_way += rows
+        self.in_flight += rows
 
     def land(self, issued: int, rows: int) -> None:
-        self.under_way -= issued
+        self.in_flight -= issued
         self.queued += rows
 
     def issue_sample(self, batches: int) -> None:
@@ -151,6 +127,9 @@ class QueueLimiter:
         self.queued = state["queued"]
 
 
+Limiter: TypeAlias = RateLimiter | QueueLimiter
+
+
 def required_band(ratio: float, rows: int, batches: int) -> float:
-    """The smallest band that can't deadlock: r K + U."""
+    """Return the smallest band that can't deadlock: r K + U."""
     return ratio * rows + batches

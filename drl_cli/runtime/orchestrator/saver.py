@@ -1,8 +1,8 @@
-"""Saver: makes checkpoints: asks each role for its part, and has manage put the parts together."""
+"""Saver: makes checkpoints. Collects the state of every role, and has manage write them as one checkpoint."""
 
 import logging
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,32 +19,33 @@ log = logging.getLogger(__name__)
 
 
 class Saver:
-    """One checkpoint at a time, in a folder under `root`. It is of the moment of `begin`; the roles go on meanwhile.
+    """Saves one checkpoint at a time below `root`, with the state at the moment of `begin`; the roles do not wait.
 
-    A full disk costs the replay's part first, then the checkpoint, never the run or the checkpoint before.
+    If the disk is full, the checkpoint is saved without the replay, or not at all; the run and the last checkpoint
+    are not affected.
     """
 
     def __init__(self, config: Config, edges: Edges, calls: Calls, root: Path) -> None:
         self.config, self.edges, self.calls, self.root = config, edges, calls, root
         self.last: Path | None = None
         self.saved: Mapping[str, Any] | None = None
-        self.next = 0  # the first checkpoint is of the beginning: there is always one to go on from
+        self.next = 0  # a checkpoint before the first step, so that every run can be resumed
         self.busy = False
         self.failing: set[str] = set()
 
     def is_due(self, env_steps: int) -> bool:
-        """Whether it is time for a checkpoint; the last of a run is saved at the end, whatever this says."""
+        """Return whether a periodic checkpoint is due; the last checkpoint of a run is saved in any case."""
         return self.next <= env_steps < self.config.total_env_steps and not self.busy
 
     def go_on(self, env_steps: int) -> None:
-        """Have the next checkpoint at the first multiple of checkpoint.period after these environment steps."""
+        """Set the next checkpoint to the first multiple of checkpoint.period after `env_steps`."""
         self.next = multiple_after(env_steps, self.config.checkpoint.period)
 
     def begin(self, params_header: LoadParams, params: Ref, counters: Mapping[str, Any], workers: bool = True) -> None:
-        """Save this version, the orchestrator's `counters`, and the state that every role has now.
+        """Save this version, the orchestrator's `counters`, and the present state of every role.
 
-        Calls to a role are answered in order: later calls do not change what is saved. Nothing happens when the last
-        checkpoint has the same counts.
+        A role answers in order, so later calls do not change what is saved. Does nothing if the last checkpoint has
+        the same counts.
         """
         assert not self.busy
         self.go_on(counters["counts"]["env_steps"])
@@ -59,74 +60,56 @@ class Saver:
         states = {"trainer": self.edges.trainers.state()}
         if workers and self.config.restores_workers:
             states |= {f"worker {member.index}": member.handle.call("state") for member in self.edges.pool.members}
-        parts = _Parts(
-            self.calls,
-            draft,
-            warn=partial(self._warn, "replay"),
-            then=partial(self._commit, draft, params_header, params, counters),
-        )
-        parts.begin(states, self.edges.replay.shards if self.config.checkpoint.replay == "on" else [], self.last)
+        shards = self.edges.replay.shards if self.config.checkpoint.replay == "on" else []
+        _Save(self, draft, (params_header, params, counters), states, shards).begin()
 
-    def _commit(
-        self,
-        draft: Path,
-        params_header: LoadParams,
-        params: Ref,
-        counters: Mapping[str, Any],
-        states: Mapping[str, Ref],
-        sums: Mapping[str, str],
-    ) -> None:
-        """All parts are there: have manage make a checkpoint of them."""
-        if sums:
-            self.failing.discard("replay")
-        parts = (str(draft), params_header, params, counters, sums, tuple(states), *states.values())
+    def commit(self, parts: Sequence[Any], counters: Mapping[str, Any]) -> None:
+        """Have manage make a checkpoint of `parts`, the arguments of Manage.commit."""
         self.edges.manage.commit(parts, partial(self._on_saved, counters))
 
     def _on_saved(self, counters: Mapping[str, Any], saved: str | Exception | None) -> None:
-        """Manage answered with the checkpoint's folder or with what went wrong; None: manage died."""
+        """Note the new checkpoint's folder, or warn of the error; `saved` is None if manage died."""
         self.busy = False
         if isinstance(saved, str):
             self.last, self.saved = Path(saved), counters["counts"]
             self.failing.discard("checkpoint")
         else:
             last = "there is none" if self.last is None else f"the last good one is {self.last.name}"
-            self._warn("checkpoint", f"a checkpoint could not be saved: {saved or 'manage failed'}; {last}")
+            self.warn("checkpoint", f"a checkpoint could not be saved: {saved or 'manage failed'}; {last}")
 
-    def _warn(self, what: str, text: str) -> None:
-        """Warn the first time in a row that something fails: on a full disk each checkpoint of a night does."""
-        log.log(logging.INFO if what in self.failing else logging.WARNING, text)
-        self.failing.add(what)
+    def warn(self, part: str, text: str) -> None:
+        """Warn, unless the same part failed the last time, too: a full disk would repeat the warning all night."""
+        log.log(logging.INFO if part in self.failing else logging.WARNING, text)
+        self.failing.add(part)
 
 
-class _Parts:
-    """Waits for the states of roles, and has every shard of the replay write its part into a draft, a piece per call.
+class _Save:
+    """One save: waits for the states of the roles, has every replay shard write its files, and commits the draft.
 
-    `then` gets references to the states, without the workers' when one of them died, and the sha256 sums of the shards'
-    files: none, after a `warn`ing, when a shard could not write its own.
+    The shards write piece by piece, one piece per call. If a worker died, no worker's state is saved. If a shard can't
+    write its files, the replay is left out.
     """
 
     def __init__(
         self,
-        calls: Calls,
+        saver: Saver,
         draft: Path,
-        *,
-        warn: Callable[[str], None],
-        then: Callable[[Mapping[str, Ref], Mapping[str, str]], None],
+        version: tuple[LoadParams, Ref, Mapping[str, Any]],
+        states: dict[str, Ref],
+        shards: Sequence[Handle],
     ) -> None:
-        self.calls, self.draft, self.warn, self.then = calls, draft, warn, then
-        self.states: dict[str, Ref] = {}
-        self.shards: Sequence[Handle] = []
+        self.saver, self.calls, self.draft, self.version = saver, saver.calls, draft, version
+        self.states, self.shards = states, shards
         self.sums: dict[str, str] = {}
-        self.left = 0
+        self.left = len(states) + len(shards)
         self.failed = False
 
-    def begin(self, states: Mapping[str, Ref], shards: Sequence[Handle], previous: Path | None) -> None:
-        """Wait for these states; the shards link what has not changed since the `previous` checkpoint."""
-        self.states, self.shards, self.left = dict(states), shards, len(states) + len(shards)
-        for role, ref in states.items():
+    def begin(self) -> None:
+        for role, ref in self.states.items():
             self.calls.expect(ref, role, partial(self._on_state, role))
-        for i, shard in enumerate(shards):
-            ref = shard.call("begin_save", str(self.draft), None if previous is None else str(previous))
+        previous = None if self.saver.last is None else str(self.saver.last)
+        for i, shard in enumerate(self.shards):
+            ref = shard.call("begin_save", str(self.draft), previous)
             self.calls.expect(ref, f"replay {i}", partial(self._on_piece, i))
 
     def _on_state(self, role: str, ref: Ref) -> None:
@@ -135,34 +118,39 @@ class _Parts:
         except ActorDied:
             if role == "trainer":
                 raise
-            log.info("%s died: a resumed run's workers begin anew", role)  # its next collect has it replaced
+            log.info("%s died: the checkpoint has no states of workers", role)  # the pool restarts the worker later
             self.states = {"trainer": self.states["trainer"]}
-        self._one_less()
+        self._one_done()
 
     def _on_piece(self, shard: int, ref: Ref) -> None:
-        """A shard answered: with the sums of all its files when it is done, else there is more to write."""
+        """Have the shard write its next piece, or note the sha256 sums of all its files when it has finished."""
         try:
             answer = get(ref)
         except OSError as error:
             if not self.failed:
-                self.warn(f"the replay is left out of a checkpoint: {error}")
+                self.saver.warn("replay", f"the replay is left out of a checkpoint: {error}")
             self.failed, answer = True, {}
         if self.failed or isinstance(answer, Mapping):
             self.sums.update(answer if isinstance(answer, Mapping) else {})
-            self._one_less()
+            self._one_done()
         else:
             self.calls.expect(self.shards[shard].call("save_part"), f"replay {shard}", partial(self._on_piece, shard))
 
-    def _one_less(self) -> None:
+    def _one_done(self) -> None:
         self.left -= 1
         if self.left:
             return
         if self.failed:
+            self.sums = {}
             for i, shard in enumerate(self.shards):
                 self.calls.expect(shard.call("abort_save"), f"replay {i}", get)
             for path in self.draft.glob("state.replay-*"):
                 path.unlink()
-        self.then(self.states, {} if self.failed else self.sums)
+        elif self.sums:
+            self.saver.failing.discard("replay")
+        params_header, params, counters = self.version
+        parts = (str(self.draft), params_header, params, counters, self.sums, tuple(self.states), *self.states.values())
+        self.saver.commit(parts, counters)
 
 
 def drop_drafts(root: Path) -> None:

@@ -1,1 +1,1 @@
-"""Where roles run: in this process or on Ray; the only room with Ray."""
+"""Where roles run: in this process or on Ray. No other room imports Ray."""

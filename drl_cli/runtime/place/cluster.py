@@ -1,4 +1,4 @@
-"""A cluster that exists: is it there, is each of its nodes fit for this run, what has to be shipped to them."""
+"""Checks an existing Ray cluster: whether it answers, whether its nodes fit this run, which files they need."""
 
 import importlib.util
 import os
@@ -17,7 +17,7 @@ VARIABLES = {
 
 @dataclass(frozen=True)
 class Node:
-    """A live node that takes work; `memory` [bytes] is what Ray gives out there."""
+    """A live node of the cluster; `memory` [bytes] is the memory that Ray can give to actors there."""
 
     id: str
     address: str
@@ -30,7 +30,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a node says of itself; `package` is None where ours can't be imported, `problem` what went wrong."""
+    """Versions on a node; `package` is None if drl_cli can't be imported there, `problem` is an error or None."""
 
     python: str
     ray: str
@@ -39,21 +39,22 @@ class Answer:
 
 
 def process_variables() -> dict[str, str]:
-    """Environment of every process: one thread for numpy and torch (the trainer sets its own), all devices visible."""
+    """Return environment variables for all processes: one thread for numpy and torch, all devices visible."""
     return VARIABLES | {name: os.environ[name] for name in (*VARIABLES, "OMP_WAIT_POLICY") if name in os.environ}
 
 
 def share_cores(mode: str) -> None:
-    """Have a trainer's threads wait asleep where workers use the same cores: waiting busily they wait 20 times as long.
+    """Make OpenMP threads sleep while they wait (mode=async); to be called before torch is imported.
 
-    Before torch is imported. Elsewhere they wait as OpenMP has it, busily for some milliseconds, which is faster.
+    Workers use the same cores as the trainer: with busy waiting, the trainer's threads wait 20 times as long. In the
+    other modes busy waiting, OpenMP's default, is faster.
     """
     if mode == "async":
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def unreachable(address: str) -> str | None:
-    """Why no cluster can be joined at host:port, or None. Ray itself would try for minutes and not say why."""
+    """Return why no cluster can be joined at host:port, or None. Ray would try for minutes and give no reason."""
     if os.environ.get("RAY_USE_TLS") == "1":
         return None
     import grpc
@@ -75,17 +76,17 @@ def unreachable(address: str) -> str | None:
 
 
 def why_not_joined(address: str, error: Exception) -> str:
-    """What Ray raised, in one line."""
+    """Return the error that Ray raised, in one line."""
     if address == "auto" and isinstance(error, ConnectionError):
         return (
             "ray.address=auto: no Ray cluster runs here. Start one (ray start --head), name one "
-            "(ray.address=host:port), or leave ray.address out for a session of our own"
+            "(ray.address=host:port), or leave ray.address out to start a new session"
         )
     return f"ray.address={address}: {' '.join(str(error).split())}"
 
 
 def _token() -> str | None:
-    """The token that Ray would send: from the environment, a file named there, or the user's own."""
+    """Return the token that Ray would send: from the environment, a file named there, or ~/.ray/auth_token."""
     if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
         return None
     if os.environ.get("RAY_AUTH_TOKEN"):
@@ -95,7 +96,7 @@ def _token() -> str | None:
 
 
 def unfit(answers: Mapping[Node, Answer | None], ours: Answer) -> list[str]:
-    """A line for every node that can't run our roles; None is a node that did not answer."""
+    """Return a line for every node that can't run the roles of this run; an answer is None if the node gave none."""
     problems = []
     for node, answer in answers.items():
         if answer is None:
@@ -113,9 +114,10 @@ def unfit(answers: Mapping[Node, Answer | None], ours: Answer) -> list[str]:
 
 
 def shipped_modules(modules: Sequence[str], max_mb: float = MAX_SHIPPED_MB) -> list[Path]:
-    """Files and packages that these modules need on the nodes: themselves, and what was imported from beside them.
+    """Return the files and packages to ship to the nodes: these modules, and what they import from the same folders.
 
-    None for what is installed: that has to be installed on the nodes, too. Raises ValueError beyond `max_mb`.
+    Installed packages are not shipped; they must be installed on the nodes. Raises ValueError if a package is larger
+    than `max_mb`.
     """
     needed = {module.split(".", 1)[0] for module in modules}
     folders = {path.parent for path in map(_location, needed) if path is not None}
@@ -125,17 +127,16 @@ def shipped_modules(modules: Sequence[str], max_mb: float = MAX_SHIPPED_MB) -> l
         size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file()) / 2**20 if path.is_dir() else 0
         if size > max_mb:
             raise ValueError(
-                f"{', '.join(modules)}: {path} has to be on the nodes; its {size:.0f} MB are too many to ship: "
-                "install it there"
+                f"{', '.join(modules)}: {path} is too large to ship to the nodes ({size:.0f} MB): install it there"
             )
     return sorted(found)
 
 
 def _location(module: str) -> Path | None:
-    """The file or folder of a top-level module that is not installed."""
+    """Return the file or folder of a top-level module, None if it is installed or has no file."""
     try:
         spec = importlib.util.find_spec(module)
-    except ValueError:  # something in sys.modules that was never found as a module is
+    except ValueError:  # an entry of sys.modules that is not an importable module
         return None
     if spec is None or not spec.has_location or spec.origin is None:
         return None

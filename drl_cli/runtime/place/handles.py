@@ -1,7 +1,8 @@
-"""Where a role runs: in this process, or as a Ray actor. The only seam between the graph and Ray.
+"""Handles: reach a role in this process, or a role in a process of its own on Ray.
 
-A handle is the edge of the graph: `handle.call("train", header, columns)` gives a reference at once, `get` its value,
-`wait` those that are ready. In this process a call happens when it is made; on Ray, in the role's own process.
+A handle is an edge of the graph. `handle.call("train", header, columns)` returns a reference at once, `get` returns the
+value of a reference, and `wait` returns the references that are ready. In this process the call runs before `call`
+returns; on Ray it runs in the role's process.
 """
 
 import gc
@@ -10,20 +11,20 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeAlias
 
 from drl_cli.errors import NodeGone
 from drl_cli.utils.lazy import LazyModule
 from drl_cli.utils.log_file import LogFile
 
-ray = LazyModule("ray")  # imported at first use: importing it takes a second that in-process runs need not pay
+ray = LazyModule("ray")  # imported at first use: the import takes a second, which in-process runs need not spend
 
 INLINE_BYTES = 50_000
-"""What is smaller goes along with each call: no slower than by way of Ray's store, and it needs no store."""
+"""Smaller values travel with each call: this is as fast as Ray's object store, and takes no room there."""
 
 Ref: TypeAlias = Any
-"""A LocalRef or a ray.ObjectRef. Any: Ray's references carry no usable type for what they refer to."""
+"""A LocalRef or a ray.ObjectRef. Any: Ray's references do not carry the type of their value."""
 
 
 class ActorDied(Exception):
@@ -31,47 +32,11 @@ class ActorDied(Exception):
 
 
 class ActorUnavailable(ActorDied):
-    """A role did not answer this call; the next one tells whether it is dead."""
+    """A role did not answer this call. Only the next call shows whether the role is dead."""
 
 
 class ObjectLost(ActorDied):
-    """A value is gone with the process or node that had it; raised for a call whose argument it was, too."""
-
-
-class Handle(Protocol):
-    """A role, wherever it runs."""
-
-    def call(self, method: str, *args: Any, results: int = 1) -> Any:
-        """Call a method; arguments that are references are replaced by their values where the role runs.
-
-        Returns one reference, or a list of `results` references to the parts of the tuple that the method returns.
-        """
-
-    def ping(self) -> Ref:
-        """A reference to the id of the role's process, which is there when the role has answered all calls before."""
-
-    def kill(self) -> None:
-        """End the role at once."""
-
-
-class Runtime(Protocol):
-    """Makes roles; `nodes` are those to spread workers over, none where there is but one."""
-
-    nodes: Sequence[str]
-
-    def spawn(
-        self, role: str, factory: Callable[..., object], *args: Any, gpus: float = 0, node: str | None = None
-    ) -> Handle:
-        """Build `factory(*args)` and give its handle; the building may still be going on.
-
-        It runs on `node`, not given: on the node of this process. Raises NodeGone when that is not there any more.
-        """
-
-    def put(self, value: Any) -> Ref:
-        """A reference to a value, stored once for all who will read it."""
-
-    def gpus(self) -> int:
-        """How many GPUs roles can ask for."""
+    """A value was lost with its process or node. A call fails with this, too, if the value was its argument."""
 
 
 class LocalRef:
@@ -82,17 +47,21 @@ class LocalRef:
 
 
 def is_ref(value: Any) -> bool:
-    """Whether this is a reference of either kind."""
+    """Return whether a value is a LocalRef or a reference of Ray."""
     return isinstance(value, LocalRef) or ("ray" in sys.modules and isinstance(value, ray.ObjectRef))
 
 
 class LocalHandle:
-    """A role in this process. Its errors surface at `get`, as they do on Ray."""
+    """A role in this process. An error of a call is raised by `get`, as on Ray."""
 
     def __init__(self, role: object) -> None:
         self.role = role
 
     def call(self, method: str, *args: Any, results: int = 1) -> Any:
+        """Call a method of the role, which gets the values of references among the arguments.
+
+        Returns one reference, or a list of `results` references if the method returns a tuple of that length.
+        """
         try:
             value = getattr(self.role, method)(*[get(arg) if is_ref(arg) else arg for arg in args])
         except Exception as error:
@@ -101,31 +70,49 @@ class LocalHandle:
         return LocalRef(value) if results == 1 else [LocalRef(part) for part in value]
 
     def ping(self) -> Ref:
+        """Return a reference to the id of the role's process; it is ready once all earlier calls are answered."""
         return LocalRef(os.getpid())
 
     def kill(self) -> None:
+        """End the role at once."""
         self.role = None
 
 
 class LocalRuntime:
-    """All roles in this process: deterministic, one call after the other."""
+    """Runs all roles in this process, one call after the other, so that runs are deterministic.
+
+    `nodes` are the nodes of the cluster that workers are spread over; none here.
+    """
 
     nodes: Sequence[str] = ()
 
     def spawn(
-        self, role: str, factory: Callable[..., object], *args: Any, gpus: float = 0, node: str | None = None
-    ) -> Handle:
+        self,
+        role: str,
+        factory: Callable[..., object],
+        *args: Any,
+        gpus: float = 0,
+        node: str | None = None,
+        concurrent: Collection[str] = (),
+    ) -> LocalHandle:
+        """Build the role as `factory(*args)` and return its handle; on Ray the role may still be starting then.
+
+        The role runs on `node`, by default on the node of this process; NodeGone is raised if that node has left.
+        Calls to a method in `concurrent` do not delay calls to other methods.
+        """
         return LocalHandle(factory(*args))
 
     def put(self, value: Any) -> Ref:
+        """Return a reference to a value that several roles read."""
         return value if isinstance(value, LocalRef) else LocalRef(value)
 
     def gpus(self) -> int:
+        """Return how many GPUs roles can ask for."""
         return 0
 
 
 class Host:
-    """The Ray actor class that every role lives in. A role that can't be built answers every call with the reason."""
+    """The Ray actor class around every role. If the role can't be built, every call raises the reason."""
 
     def __init__(self, log_file: str, factory: Callable[..., object], *args: Any) -> None:
         logging.basicConfig(
@@ -139,7 +126,7 @@ class Host:
         except Exception as error:
             logging.exception("can't be built")
             self.error = error
-        gc.freeze()  # what is there now stays; the collector need not look at it again
+        gc.freeze()  # the garbage collector need not scan what lives as long as the process
 
     def ping(self) -> int:
         return os.getpid()
@@ -155,16 +142,16 @@ class Host:
 
 
 class RayHandle:
-    """A role in its own process."""
+    """A role in its own process; each method in `concurrent` has a thread there."""
 
-    def __init__(self, actor: Any) -> None:
-        self.actor = actor
+    def __init__(self, actor: Any, concurrent: Collection[str] = ()) -> None:
+        self.actor, self.concurrent = actor, concurrent
 
     def call(self, method: str, *args: Any, results: int = 1) -> Any:
-        values = [get(a) if isinstance(a, LocalRef) else a for a in args]
+        values = [get(arg) if isinstance(arg, LocalRef) else arg for arg in args]
         options: dict[str, Any] = {"num_returns": results}
-        if method == "evaluate":
-            options["concurrency_group"] = "evaluate"
+        if method in self.concurrent:
+            options["concurrency_group"] = method
         return self.actor.call.options(**options).remote(method, *values)
 
     def ping(self) -> Ref:
@@ -175,9 +162,9 @@ class RayHandle:
 
 
 class RayRuntime:
-    """Every role as a Ray actor; each writes its own log file.
+    """Runs every role as a Ray actor with its own log file, and has the methods of LocalRuntime.
 
-    `ready` waits for Ray, and raises if it is gone; `is_up` tells whether it would have to wait.
+    `ready` waits for Ray, and raises RoleLost if Ray is gone. `is_up` tells whether `ready` would return at once.
     """
 
     def __init__(
@@ -190,24 +177,28 @@ class RayRuntime:
         self.log_folder, self.ready, self.is_up, self.nodes = log_folder, ready, is_up, nodes
 
     def __reduce__(self) -> tuple[type["RayRuntime"], tuple[str]]:
-        return RayRuntime, (self.log_folder,)  # where it arrives, Ray is there
+        return RayRuntime, (self.log_folder,)  # a process that unpickles it runs on Ray already
 
     def spawn(
-        self, role: str, factory: Callable[..., object], *args: Any, gpus: float = 0, node: str | None = None
-    ) -> Handle:
+        self,
+        role: str,
+        factory: Callable[..., object],
+        *args: Any,
+        gpus: float = 0,
+        node: str | None = None,
+        concurrent: Collection[str] = (),
+    ) -> RayHandle:
         self.ready()
         options: dict[str, Any] = {"num_cpus": 0, "num_gpus": gpus, "max_restarts": 0, "max_task_retries": 0}
         if node is not None:
             _check_alive(node)
-        if gpus == 0:  # a role with a GPU runs where there is one
-            here = node or ray.get_runtime_context().get_node_id()
-            affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
-            options["scheduling_strategy"] = affinity(here, soft=False)
-        if role == "manage":
-            options["concurrency_groups"] = {"evaluate": 1}  # a running evaluation must not delay a report
+        if gpus == 0:  # Ray places a role with a GPU
+            options["scheduling_strategy"] = on_node(node or ray.get_runtime_context().get_node_id())
+        if concurrent:
+            options["concurrency_groups"] = dict.fromkeys(concurrent, 1)
         log_file = f"{self.log_folder}/{role.replace(' ', '-')}.log"
-        host = type(role, (Host,), {})  # Ray titles the process after its class: Usage and `top` show whose it is
-        return RayHandle(ray.remote(**options)(host).remote(log_file, factory, *args))
+        host = type(role, (Host,), {})  # Ray titles the process after its class: Usage and `top` show the role
+        return RayHandle(ray.remote(**options)(host).remote(log_file, factory, *args), concurrent)
 
     def put(self, value: Any) -> Ref:
         if isinstance(value, LocalRef):
@@ -224,14 +215,23 @@ class RayRuntime:
         return int(ray.cluster_resources().get("GPU", 0))
 
 
+Handle: TypeAlias = LocalHandle | RayHandle
+Runtime: TypeAlias = LocalRuntime | RayRuntime
+
+
+def on_node(node: str) -> Any:  # Any: a class of Ray's
+    """Return the scheduling strategy that runs an actor or a task of Ray on one node."""
+    return ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
+
+
 def node_address() -> str:
-    """Where other nodes of the Ray session find this one."""
+    """Return the address of this node in the Ray cluster."""
     address: str = ray.util.get_node_ip_address()
     return address
 
 
 def get(ref: Ref) -> Any:
-    """The value; raises what the call raised, or ActorDied when the role's process or the value is gone."""
+    """Return the value of a reference; raises the error of the call, or ActorDied if process or value are gone."""
     if isinstance(ref, LocalRef):
         if ref.error is not None:
             raise ref.error
@@ -253,9 +253,9 @@ def get(ref: Ref) -> Any:
 
 
 def wait(refs: Sequence[Ref], timeout_s: float) -> list[Ref]:
-    """Those that are ready, in the order given: at once when some are, else when the first is or the time is up.
+    """Return the references that are ready, in the order given; without any, wait up to `timeout_s` for the first.
 
-    What is ready has also arrived at this node.
+    The values of the returned references have arrived at this node.
     """
     ready = [ref for ref in refs if isinstance(ref, LocalRef)]
     remote = [ref for ref in refs if not isinstance(ref, LocalRef)]
@@ -271,7 +271,7 @@ def wait(refs: Sequence[Ref], timeout_s: float) -> list[Ref]:
 
 
 def _log_handler(path: str) -> logging.Handler:
-    """To the file, or to stderr where that can't be made, as on a node without the run's folder."""
+    """Return a handler for the file, or for stderr if the file can't be created (a node without the run's folder)."""
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         return LogFile(path)
@@ -280,7 +280,7 @@ def _log_handler(path: str) -> logging.Handler:
 
 
 def _check_alive(node: str) -> None:
-    """Raise NodeGone, with the node's address, when a node has left the cluster."""
+    """Raise NodeGone, which names the node's address, if a node has left the cluster."""
     known = {entry["NodeID"]: entry for entry in ray.nodes()}
     if node not in known or not known[node]["Alive"]:
         address = known[node]["NodeManagerAddress"] if node in known else "unknown address"
@@ -288,9 +288,9 @@ def _check_alive(node: str) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Ray's explanation in one line: how the process ended, or its first, or where one could not start the last."""
+    """Return the line of Ray's error text that explains how a process ended, or why it could not start."""
     text = str(error)
-    if "connection error code" in text:  # all that Ray knows of a process that was killed or crashed
+    if "connection error code" in text:  # Ray knows no more of a process that was killed or crashed
         return "its process ended unexpectedly"
     if detail := re.search(r"Worker exit detail: (.*)", text):
         return detail[1].rstrip(".")

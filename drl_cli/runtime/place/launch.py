@@ -1,4 +1,4 @@
-"""Launch: Ray, started for a run or joined where it is."""
+"""Launch: starts a Ray session for a run, or joins an existing cluster."""
 
 import logging
 import os
@@ -25,20 +25,21 @@ from drl_cli.runtime.place.cluster import (
     unreachable,
     why_not_joined,
 )
+from drl_cli.runtime.place.handles import ray
 from drl_cli.runtime.place.nodes import ask, live_nodes
 from drl_cli.version import __version__
 
 log = logging.getLogger(__name__)
 
-START_S = 2.0  # that the end of a run waits for Ray to have started
+START_S = 2.0  # how long close() waits for a Ray that is still starting
 DIRECT_BYTES = 2_000_000
-"""What is smaller goes along with calls and answers: by way of Ray's store it would take more processor time."""
+"""Smaller values travel with calls and answers, which takes less CPU time than Ray's object store."""
 
 
 class RaySession:
-    """A Ray session of our own, started in a thread so that the rest can prepare meanwhile.
+    """A Ray session for one run, started in a thread, so that the process can prepare other things meanwhile.
 
-    The thread lives as long as the session: Ray's processes end with the thread that started them.
+    The thread lives as long as the session, because Ray's processes end with the thread that started them.
     """
 
     nodes: Sequence[Node] = ()
@@ -52,64 +53,60 @@ class RaySession:
         self._thread = threading.Thread(target=self._run, name="ray-session", daemon=True)
 
     def start(self) -> None:
-        """Begin, if that has not been done."""
+        """Begin to start Ray, unless that has begun."""
         if self._thread.ident is None:
             self._thread.start()
 
     def wait(self) -> None:
-        """Until Ray is there; raises RoleLost when it could not be started."""
+        """Wait until Ray runs; raise RoleLost if it could not start."""
         self.start()
         self._up.wait()
         if self._error is not None:
             raise RoleLost(f"Ray did not start: {self._error}") from self._error
 
     def is_up(self) -> bool:
-        """Whether `wait` would return at once."""
+        """Return whether `wait` would return at once."""
         return self._up.is_set()
 
     def lost(self) -> str | None:
-        """What died of Ray itself, and with it every role."""
+        """Return which of Ray's own processes died, and with it every role; None if they run."""
         if not self.is_up() or self._error is not None:
             return None
-        import ray
-
         node = ray._private.worker._global_node
         dead = {name for name, _ in node.dead_processes()} if node is not None else set()
         names = sorted(dead & {"gcs_server", "raylet"})
         return f"Ray's {' and '.join(names)} died, and all roles with it" if names else None
 
     def close(self) -> None:
-        """End the session and all processes in it; with this process only, when Ray is still starting."""
-        if self._thread.ident is None:  # it was never begun
+        """End the session and its processes; if Ray is still starting, set `is_stuck`: `leave` must end the process."""
+        if self._thread.ident is None:  # the session was never started
             return
         if not self._up.wait(START_S):
             self.is_stuck = True
             return
         if self._error is None:
-            import ray
-
             self._note_processes()
             ray.shutdown()
         self._kill_processes()
         self._end.set()
 
     def leave(self, exit_code: int) -> NoReturn:
-        """End this process and Ray's at once: a thread is inside Ray, which would end it in a way of its own."""
+        """End Ray's processes and this one at once: Ray, still starting in its thread, would change the exit code."""
         sys.stdout.flush()
         self._kill_processes()
         os._exit(exit_code)
 
     def _run(self) -> None:
         os.environ.update(process_variables())
-        # Ray's way to listen on loopback alone; it would replace 127.0.0.1 by the machine's address.
+        # Makes Ray listen on loopback alone; otherwise it would replace 127.0.0.1 by the machine's address.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-        os.environ.setdefault("RAY_worker_niceness", "0")  # else 15: whatever runs beside would starve the trainer
+        os.environ.setdefault("RAY_worker_niceness", "0")  # default 15: other programs would starve the trainer
         os.environ.setdefault("RAY_max_direct_call_object_size", str(DIRECT_BYTES))
-        os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # of answers nobody asked for: we name who died
-        # No record of each call, 3 KB in gcs_server for a dashboard that does not run here: 350 MB at 100,000 calls.
+        os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # lost roles are reported by this package
+        # No record of calls for the dashboard, which does not run: 3 KB each in gcs_server, 350 MB at 100,000 calls.
         os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
         os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([os.getcwd(), *sys.path[1:]]))
-        for attempt in (1, 2):  # on a machine that is busy it may be too slow the first time
+        for attempt in (1, 2):  # on a busy machine the first attempt may time out
             try:
                 self._start()
                 self._error = None
@@ -121,10 +118,8 @@ class RaySession:
         self._end.wait()
 
     def _start(self) -> None:
-        import ray
-
         _stand_apart()
-        ray.shutdown()  # what a failed attempt left
+        ray.shutdown()  # after a failed attempt
         with _fewer_services():
             ray.init(
                 address="local",
@@ -138,23 +133,23 @@ class RaySession:
         self._note_processes()
 
     def _kill_processes(self) -> None:
-        """What Ray's own processes, killed themselves, did not end, too."""
+        """Kill all processes of the session, including those that a killed process of Ray left behind."""
         self._note_processes()
         for process in self._processes:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
 
     def _note_processes(self) -> None:
-        """All that this process has started: what is left of it later is to be ended."""
+        """Remember all processes that this process has started, to be killed at the end."""
         self._processes |= set(psutil.Process().children(recursive=True))
 
 
 class Cluster:
-    """A cluster that exists, joined: each of its `nodes` can run our roles. It is left running at the end.
+    """An existing cluster that this process has joined; it keeps running at the end.
 
-    `modules` are the user's, and have been imported here, which says what they need there; `only_here` leaves all nodes
-    but this one out. The environment is tried in `folder`, where the node has that. Where our package was `lacking`, it
-    was shipped. Raises ClusterUnfit with all problems.
+    `nodes` can all run the roles of this run: each has made the environment in `folder`, if that exists there, and has
+    imported the user's `modules`. `lacking` are the nodes without drl_cli, to which it was shipped. `only_here` uses
+    the node of this process alone. Raises ClusterUnfit with all problems.
     """
 
     def __init__(
@@ -171,7 +166,7 @@ class Cluster:
         answers = self._join(address, env, modules, files)
         lacking = [node for node, answer in answers.items() if answer is not None and answer.package is None]
         problems = unfit({node: answer for node, answer in answers.items() if node not in lacking}, ours)
-        if lacking and not problems:  # they get ours
+        if lacking and not problems:  # join again, with drl_cli among the shipped packages
             answers = self._join(address, env, modules, [*files, Path(__file__).parents[2]])
             problems = unfit(answers, ours)
         if problems or not answers:
@@ -180,28 +175,23 @@ class Cluster:
         self.nodes, self.lacking = list(answers), lacking
 
     def wait(self) -> None:
-        """It is there."""
+        """Do nothing: the cluster runs."""
 
     def is_up(self) -> bool:
-        """It is."""
         return True
 
     def lost(self) -> str | None:
-        """Nothing that is known here: its nodes are watched one by one."""
+        """Return None: lost nodes are noticed by the calls to their roles."""
         return None
 
     def close(self) -> None:
-        """Disconnect; our processes in it end."""
-        import ray
-
+        """Leave the cluster; the processes of this run end."""
         ray.shutdown()
 
     def _join(
         self, address: str, env: EnvConfig, modules: Sequence[str], files: Sequence[Path]
     ) -> dict[Node, Answer | None]:
-        """Connect, with these files and packages for every process, and ask the nodes."""
-        import ray
-
+        """Join the cluster, ship these files and packages to every process, and ask the nodes."""
         self.close()
         os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
         try:
@@ -218,14 +208,14 @@ class Cluster:
 
 
 def _stand_apart() -> None:
-    """Ray's processes get groups of their own: a signal to ours is for us, who end them when all is saved."""
+    """Give Ray's processes their own process groups, so that Ctrl-C reaches this process alone, which saves first."""
     from ray._private import utils
 
     if not hasattr(utils, "set_kill_on_parent_death_linux"):
         return
     end_with_parent = utils.set_kill_on_parent_death_linux
 
-    def prepare() -> None:  # in the new process, before it is Ray's
+    def prepare() -> None:  # runs in the new process, before Ray's program starts
         end_with_parent()
         os.setpgid(0, 0)
 
@@ -234,9 +224,9 @@ def _stand_apart() -> None:
 
 @contextmanager
 def _fewer_services() -> Iterator[None]:
-    """Ray starts without what nobody here asks: the dashboard's server, the monitors of logs and of cluster size.
+    """Start Ray without the dashboard's server and the monitors of logs and cluster size, which are not used.
 
-    Each would be a Python process of 80 MB, and Ray would not be there before all of them had begun.
+    Each would be a Python process of 80 MB that Ray waits for when it starts.
     """
     from ray._private.node import Node
 
@@ -252,16 +242,14 @@ def _fewer_services() -> Iterator[None]:
 
 
 def _have_ray_log() -> None:
-    """What Ray has to say of a dead process goes to our log: the user gets a line from us."""
-    import ray
-
+    """Send Ray's messages about dead processes to the log; the user gets one line from this package."""
     ray._private.worker.print_to_stdstream = lambda data, **_: log.info("%s", " ".join(data["lines"]))
 
 
 def _ask(nodes: Sequence[Node], env: EnvConfig, modules: Sequence[str], folder: str = "") -> dict[Node, Answer | None]:
-    """What each node says of itself; None from those that say nothing within a minute."""
+    """Return the answer of each node, None from a node that does not answer within a minute."""
 
-    def look(pickled: bytes) -> tuple[str, str, str | None, str | None]:  # local, so that it travels by value
+    def look(pickled: bytes) -> tuple[str, str, str | None, str | None]:  # a local function, which Ray pickles by value
         import os
         import platform
         from importlib import import_module

@@ -1,4 +1,4 @@
-"""Nodes of a cluster that has been joined: which there are, what each says, and processes where Ray finds room."""
+"""Nodes of a joined cluster: lists them, asks them, and runs processes where Ray finds room."""
 
 import os
 import subprocess
@@ -11,17 +11,15 @@ from signal import SIG_SETMASK, SIG_UNBLOCK, SIGKILL, Signals, pthread_sigmask
 from typing import Any
 
 from drl_cli.runtime.place.cluster import Node
-from drl_cli.runtime.place.handles import ActorDied, ActorUnavailable, get
+from drl_cli.runtime.place.handles import ActorDied, ActorUnavailable, get, on_node, ray
 from drl_cli.runtime.place.signals import SIGNAL_CODES
 
-ASK_S = 60.0  # that a node has to answer
-OF_A_WORKER = ("RAY_JOB_ID", "RAY_RAYLET_PID")  # variables of a process of Ray's that are not for what it starts
+ASK_S = 60.0  # the time that a node has to answer
+NOT_INHERITED = ("RAY_JOB_ID", "RAY_RAYLET_PID")  # variables of a Ray worker, not for its children
 
 
 def live_nodes(only_here: bool = False) -> list[Node]:
-    """Those that live and have a processor; or just that of this process."""
-    import ray
-
+    """Return the live nodes that have a CPU, or with `only_here` the node of this process alone."""
     here = ray.get_runtime_context().get_node_id() if only_here else None
     return [
         Node(entry["NodeID"], entry["NodeManagerAddress"], held.get("CPU", 0.0), int(held.get("memory", 0)))
@@ -32,15 +30,9 @@ def live_nodes(only_here: bool = False) -> list[Node]:
 
 
 def ask(nodes: Sequence[Node], look: Callable[..., object], *args: object) -> dict[Node, Any]:
-    """What `look(*args)` returns on each node; the error where Ray could not run it, None without an answer in time."""
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
+    """Return the result of `look(*args)` on each node: Ray's error if it failed, None if it took more than ASK_S."""
     task = ray.remote(num_cpus=0, max_retries=0)(look)
-    asked = {
-        task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node.id, soft=False)).remote(*args): node
-        for node in nodes
-    }
+    asked = {task.options(scheduling_strategy=on_node(node.id)).remote(*args): node for node in nodes}
     answers: dict[Node, Any] = dict.fromkeys(nodes)
     done, _ = ray.wait(list(asked), num_returns=len(asked), timeout=ASK_S)
     for ref in done:
@@ -52,11 +44,11 @@ def ask(nodes: Sequence[Node], look: Callable[..., object], *args: object) -> di
 
 
 def unshared(nodes: Sequence[Node], folder: Path, work: Path) -> list[str]:
-    """A line for each node that does not see what is written into `folder` here, or has no folder `work`."""
+    """Return a line for each node that does not see a file written into `folder`, or has no folder `work`."""
     secret = uuid.uuid4().hex
     probe = folder / f".{secret}"
 
-    def look() -> tuple[bool, bool]:  # local, so that it travels by value
+    def look() -> tuple[bool, bool]:  # a local function, which Ray pickles by value
         return probe.is_file() and probe.read_text() == secret, work.is_dir()
 
     probe.write_text(secret)
@@ -76,14 +68,14 @@ def unshared(nodes: Sequence[Node], folder: Path, work: Path) -> list[str]:
 
 
 class Keeper:
-    """The Ray actor that has a process, whose end comes with its own if the process asks the system for that."""
+    """The Ray actor that starts a process of this Python on its node."""
 
     def __init__(self, arguments: Sequence[str], folder: str, variables: Mapping[str, str], log: str) -> None:
         with open(log, "ab") as out, _unblocked():
             self.process = subprocess.Popen(
                 [sys.executable, *arguments],
                 cwd=folder,
-                env={name: value for name, value in os.environ.items() if name not in OF_A_WORKER} | dict(variables),
+                env={name: value for name, value in os.environ.items() if name not in NOT_INHERITED} | dict(variables),
                 process_group=0,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -91,10 +83,10 @@ class Keeper:
             )
 
     def begun(self) -> None:
-        """Answers when the process is there."""
+        """Answer once the process has started."""
 
     def wait(self) -> int:
-        """Its exit code, negative where a signal ended it."""
+        """Return the exit code of the process, the negative signal number if a signal ended it."""
         return self.process.wait()
 
     def send_signal(self, number: int) -> None:
@@ -103,7 +95,7 @@ class Keeper:
 
 @contextmanager
 def _unblocked() -> Iterator[None]:
-    """What is started inside gets SIGINT, which Ray blocks in its processes."""
+    """Unblock SIGINT for processes started inside; Ray blocks it in its own processes."""
     before = pthread_sigmask(SIG_UNBLOCK, SIGNAL_CODES)
     try:
         yield
@@ -112,34 +104,33 @@ def _unblocked() -> Iterator[None]:
 
 
 class NodeProcess:
-    """A process of this Python on the node where Ray has room for it first, with what subprocess.Popen has to say.
+    """A process of this Python on the first node with room for it; has the interface of subprocess.Popen.
 
-    It takes so many processors and bytes there, runs in the current folder's namesake with `variables` beside those of
-    the node, and writes to the end of `log`. A process whose node or keeper dies has ended by SIGKILL.
+    The process reserves `cpus` and `memory` [bytes], runs in a folder of the same path as the current one, adds
+    `variables` to the node's environment, and appends its output to `log`. If its node or keeper dies, its exit code
+    is that of SIGKILL.
     """
 
     def __init__(
         self, arguments: Sequence[str], variables: Mapping[str, str], log: Path, cpus: float, memory: int
     ) -> None:
-        import ray
-
         options = {"num_cpus": cpus, "memory": memory, "max_restarts": 0, "max_concurrency": 2}
-        # Else Ray ends with the keeper what it has started, at once; so the process can save what it has.
+        # Otherwise Ray would kill the process together with its keeper, before it could save a checkpoint.
         own = {"RAY_kill_child_processes_on_worker_exit": "0"}
         keeper = ray.remote(**options, scheduling_strategy="SPREAD", runtime_env={"env_vars": own})(Keeper)
         self.returncode: int | None = None
         self._log = log
-        cluster = {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}  # which ray.address=auto finds there
+        cluster = {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}  # for ray.address=auto in the process
         self._keeper = keeper.remote(list(arguments), os.getcwd(), {**variables, **cluster}, str(log))
         self._begun, self._end = self._keeper.begun.remote(), self._keeper.wait.remote()
 
     def has_begun(self) -> bool:
-        """Whether Ray has found room for it."""
-        return _is_there(self._begun)
+        """Return whether Ray has found room for the process."""
+        return _is_ready(self._begun)
 
     def poll(self) -> int | None:
-        """Its exit code once it has ended."""
-        if self.returncode is None and _is_there(self._end):
+        """Return the exit code if the process has ended, None if it runs or waits."""
+        if self.returncode is None and _is_ready(self._end):
             try:
                 self.returncode = get(self._end)
             except ActorUnavailable:
@@ -147,13 +138,13 @@ class NodeProcess:
             except ActorDied as error:
                 self.returncode = -SIGKILL
                 with suppress(OSError), self._log.open("a") as log:
-                    log.write(f"error: its node, or Ray's process there, died: {error}\n")
+                    log.write(f"error: its node, or Ray's process on it, died: {error}\n")
             else:
                 self.kill()
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """To the process; while it waits for room it has ended with that."""
+        """Send a signal to the process; if it still waits for room, it ends with the exit code of the signal."""
         if self.has_begun():
             self._keeper.send_signal.remote(number)
         elif self.returncode is None:
@@ -161,13 +152,9 @@ class NodeProcess:
             self.kill()
 
     def kill(self) -> None:
-        """Its keeper's end, at once."""
-        import ray
-
+        """Kill the keeper at once."""
         ray.kill(self._keeper)
 
 
-def _is_there(ref: Any) -> bool:
-    import ray
-
+def _is_ready(ref: Any) -> bool:
     return bool(ray.wait([ref], timeout=0)[0])

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM: the first ends a run softly, the second at once; SIGUSR1 pauses it and lets it go on."""
+"""Signals: the first SIGINT or SIGTERM ends a run with a checkpoint, the second at once; SIGUSR1 pauses it."""
 
 import logging
 import os
@@ -16,17 +16,18 @@ SIGNAL_CODES = {signal.SIGINT: INTERRUPTED, signal.SIGTERM: TERMINATED}
 
 
 class Interrupted(BaseException):
-    """A signal came while there was nothing to save, or a second one."""
+    """A signal came before the run could save a checkpoint, or a second signal came."""
 
 
 PATIENCE_S = 10.0
-"""For an update that goes on when the first signal comes; then it counts as a second one."""
+"""The time that an update may take after the first signal; after it the run ends as if a second signal had come."""
 
 
 class Signals:
-    """`soft`, once it is set, ends the run with its checkpoint saved; what comes while it is cleaned up is ignored.
+    """Calls `soft` at the first SIGINT or SIGTERM, and `toggle` at SIGUSR1, once they are set.
 
-    `is_updating` tells whether the trainers have not answered yet.
+    `soft` ends the run with a checkpoint. `is_updating` tells whether a train call is in flight. While `is_closing`,
+    signals are ignored.
     """
 
     def __init__(self) -> None:
@@ -38,18 +39,18 @@ class Signals:
         self.is_closing = False
 
     def install(self) -> None:
-        """From now on; again when another has put its own handlers in front, as Ray does, which prints its stack."""
+        """Install the handlers, again after Ray has installed its own, which print a stack."""
         signal.signal(signal.SIGINT, self.on_end)
         signal.signal(signal.SIGTERM, self.on_end)
         signal.signal(signal.SIGUSR1, self.on_pause)
 
     @property
     def exit_code(self) -> int:
-        """Of the first signal, DONE without any."""
+        """Return the exit code of the first signal, DONE without a signal."""
         return SIGNAL_CODES[signal.Signals(self.received[0])] if self.received else DONE
 
     def on_end(self, number: int, frame: FrameType | None) -> None:
-        """SIGINT or SIGTERM."""
+        """Handle SIGINT or SIGTERM."""
         if self.is_closing:
             return
         self.received.append(number)
@@ -62,20 +63,20 @@ class Signals:
         timer.start()
 
     def _insist(self, number: int) -> None:
-        """The signal once more, where an update still goes on; from a thread, since that may keep the main one."""
+        """Send the signal again if an update still runs; called in a thread, as the update may block the main one."""
         if self.is_updating() and not self.is_closing:
-            log.warning("ended within an update that takes more than %g s; the last checkpoint is kept", PATIENCE_S)
+            log.warning("an update takes more than %g s: ended without it; the last checkpoint is kept", PATIENCE_S)
             os.kill(os.getpid(), number)
 
     def on_pause(self, number: int, frame: FrameType | None) -> None:
-        """SIGUSR1."""
+        """Handle SIGUSR1."""
         if self.toggle is not None:
             self.toggle()
 
 
 @contextmanager
 def catch() -> Iterator[Signals]:
-    """React to signals inside the block as Signals does, then as before; after the first, ignore them at the end."""
+    """Handle signals inside the block; restore the handlers after it, or ignore signals if one has come."""
     signals = Signals()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
     signals.install()

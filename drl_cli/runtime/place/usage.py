@@ -1,9 +1,9 @@
-"""Usage: processor time and memory of a run's processes, by the role that they have in it."""
+"""Usage: CPU time and memory of a run's processes, by role."""
 
 import re
 import socket
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 
 import psutil
@@ -11,75 +11,74 @@ import psutil
 from drl_cli.runtime.messages import ProcessUse
 
 ROLE = re.compile(r"ray::((?:worker|proxy|replay|trainer|parameter server|manage)(?: \d+)?)(?:\.|$)")
-"""Ray titles the process of a role so, from when the role is built; with the method's name while a call runs."""
+"""The title that Ray gives to the process of a role; during a call the method's name follows."""
 LOOKS = 11
-"""Looks over which the processors of a role are averaged: ten reports of a run."""
+"""Samples over which the cores of a role are averaged: ten reports of a run."""
 TELL_S = 1.0
-"""Seconds between two times that a role says what its process has used."""
+"""The least time [s] between two messages of a role about its process."""
 
 Key = tuple[str, int, float]
-"""A process: its host, its id, when it began; ids are used again."""
+"""A process: host, id, and start time, because the system reuses ids."""
 
 
 class Usage:
-    """What is seen or told: what a process that ended has used counts with its role from then on.
+    """Adds up what all processes of a run have used; a process that ended still counts for its role.
 
-    `main` is the process itself. It and all that it started is seen; of these, `ray` is what has no role. On a cluster
-    roles are started by others, and maybe elsewhere: they tell.
+    `sample` looks at the `main` process and its descendants; a descendant without a role counts as "ray". On a cluster
+    other processes have started the roles, maybe on other hosts: those roles report by `tell`.
     """
 
     def __init__(self, main: psutil.Process | None = None) -> None:
         self.main = main or psutil.Process()
         self.host = socket.gethostname()
         self._uses: dict[Key, ProcessUse] = {}
-        self._present: dict[Key, ProcessUse] = {}  # that may be running
+        self._present: dict[Key, ProcessUse] = {}  # processes that may still run
         self._seen: set[tuple[str, int]] = set()
-        self._looks: deque[tuple[float, dict[Key, float]]] = deque(maxlen=LOOKS)  # when, and the seconds used by then
+        self._looks: deque[tuple[float, dict[Key, float]]] = deque(maxlen=LOOKS)  # time, CPU seconds by process
         self._peak: dict[str, int] = {}
 
     def sample(self) -> int:
-        """Look; returns the bytes that all have in memory together, shared pages counted each time."""
+        """Look at the processes; return the memory [bytes] of all of them, shared pages counted each time."""
         self._present = {key: use for key, use in self._present.items() if key[:2] not in self._seen}
         self._seen = set()
         for process in (self.main, *self.main.children(recursive=True)):
             try:
                 with process.oneshot():
                     use = _use(process, self.host, self.role(process))
-            except psutil.Error:  # it ended while we were looking
+            except psutil.Error:  # the process ended during the look
                 continue
             self._seen.add((use.host, use.pid))
             self._note(use)
         self._looks.append((time.monotonic(), {key: use.cpu_s for key, use in self._present.items()}))
-        rss: dict[str, int] = {}
+        rss: Counter[str] = Counter()
         for use in self._present.values():
-            rss[use.role] = rss.get(use.role, 0) + use.rss
+            rss[use.role] += use.rss
         self._peak |= {role: max(size, self._peak.get(role, 0)) for role, size in rss.items()}
-        return sum(rss.values())
+        return rss.total()
 
     def tell(self, uses: Iterable[ProcessUse]) -> None:
-        """What roles say of their own processes; of those that are seen it is known."""
+        """Note what roles report of their own processes, unless `sample` sees those processes."""
         for use in uses:
             if (use.host, use.pid) not in self._seen:
-                others = [key for key, other in self._present.items() if other.role == use.role]
-                for key in others:  # the process that had this role before
-                    del self._present[key]
+                # a role has one process: this one replaces the process before a restart
+                self._present = {key: other for key, other in self._present.items() if other.role != use.role}
                 self._note(use)
 
     def by_role(self) -> dict[str, dict[str, float]]:
-        """Processor seconds so far, and the most megabytes that were there, by role."""
+        """Return the CPU seconds so far and the peak memory [MB] of each role."""
         table = {role: {"cpu_s": 0.0, "peak_rss_mb": size / 2**20} for role, size in sorted(self._peak.items())}
         for use in self._uses.values():
             table.setdefault(use.role, {"cpu_s": 0.0, "peak_rss_mb": 0.0})["cpu_s"] += use.cpu_s
         return table
 
     def now(self) -> dict[str, dict[str, float]]:
-        """By kind of role: how many processes there are, the processors that they use, their megabytes.
+        """Return the number of processes, the memory [MB] and the cores in use, by kind of role.
 
-        Processors are those over the last LOOKS looks; they are missing after the first.
+        `cores` is the mean over the last LOOKS samples, and missing after the first sample.
         """
         table: dict[str, dict[str, float]] = {}
         for key, use in sorted(self._present.items(), key=lambda item: item[1].role):
-            kind = table.setdefault(use.role.rstrip(" 0123456789"), {"processes": 0, "rss_mb": 0.0})
+            kind = table.setdefault(kind_of(use.role), {"processes": 0, "rss_mb": 0.0})
             kind["processes"] += 1
             kind["rss_mb"] += use.rss / 2**20
             seen = [(moment, used[key]) for moment, used in self._looks if key in used]
@@ -89,7 +88,7 @@ class Usage:
         return table
 
     def role(self, process: psutil.Process) -> str:
-        """What a process of the run is in it."""
+        """Return the role of a process of this run, "main" or "ray" for the others."""
         return "main" if process == self.main else role_of(process) or "ray"
 
     def _note(self, use: ProcessUse) -> None:
@@ -98,13 +97,13 @@ class Usage:
 
 
 class OwnUse:
-    """Lets a role say what its process uses, at most every TELL_S: looking takes 50 us."""
+    """Lets a role report what its process uses, at most every TELL_S, because a look takes 50 us."""
 
     def __init__(self) -> None:
         self._next = 0.0
 
     def take(self) -> tuple[ProcessUse, ...]:
-        """What there is to say now: nothing where it was said just before, or the process is not a role's own."""
+        """Return the use of this process, or nothing if it is not yet due or the process is not a role's own."""
         moment = time.monotonic()
         if moment < self._next:
             return ()
@@ -114,8 +113,13 @@ class OwnUse:
         return () if role is None else (_use(process, socket.gethostname(), role),)
 
 
+def kind_of(role: str) -> str:
+    """Return a role's name without its number."""
+    return role.rstrip(" 0123456789")
+
+
 def role_of(process: psutil.Process) -> str | None:
-    """The role that a process has, by its title."""
+    """Return the role in a process's title, or None."""
     title = process.cmdline()
     found = ROLE.match(title[0]) if title else None
     return found[1] if found else None
@@ -124,5 +128,10 @@ def role_of(process: psutil.Process) -> str | None:
 def _use(process: psutil.Process, host: str, role: str) -> ProcessUse:
     used = process.cpu_times()
     return ProcessUse(
-        role, host, process.pid, process.create_time(), used.user + used.system, process.memory_info().rss
+        role=role,
+        host=host,
+        pid=process.pid,
+        began=process.create_time(),
+        cpu_s=used.user + used.system,
+        rss=process.memory_info().rss,
     )

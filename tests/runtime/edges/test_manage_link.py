@@ -63,9 +63,11 @@ def clock(monkeypatch):
 
 
 def linked(*handles, max_restarts=1, stall_s=math.inf):
-    """A link that gets these handles one after the other."""
-    left, server = list(handles), ParameterServer()
-    return ManageLink(lambda wait: left.pop(0), LocalHandle(server), max_restarts, stall_s)
+    """A link that gets these handles one after the other; `seen` are the reports of its evaluations."""
+    left, server, seen = list(handles), ParameterServer(), []
+    link = ManageLink(lambda wait: left.pop(0), LocalHandle(server), max_restarts, seen.append, stall_s)
+    link.seen = seen
+    return link
 
 
 def pass_time(link, clock, seconds):
@@ -74,19 +76,18 @@ def pass_time(link, clock, seconds):
 
 
 def test_one_evaluation_at_a_time_and_then_the_newest(clock):
-    handle, seen = Handle(clock), []
+    handle = Handle(clock)
     link = linked(handle)
-    link.on_evaluation = seen.append
     for version in (1, 2, 3):
         link.evaluate(load(version), None)
     assert (handle.evaluated, link.skipped, link.evaluated) == ([1], 1, -1)
     pass_time(link, clock, 0.9)
-    assert seen == []
+    assert link.seen == []
     pass_time(link, clock, 0.2)
-    assert seen == [report(1)]
+    assert link.seen == [report(1)]
     assert (handle.evaluated, link.evaluated) == ([1, 3], 1)
     pass_time(link, clock, 1.0)
-    assert (link.evaluated, link.under_way()) == (3, [])
+    assert (link.evaluated, link.in_flight()) == (3, [])
 
 
 def test_reports_do_not_wait_for_an_evaluation_and_answers_come_back(clock):
@@ -99,9 +100,9 @@ def test_reports_do_not_wait_for_an_evaluation_and_answers_come_back(clock):
     assert [method for method, *_ in handle.calls] == ["evaluate", "report", "commit", "save"]
     assert handle.calls[1:3] == [("report", {"a": 1.0}, 5), ("commit", "draft", 2)]
     link.poll()
-    assert (len(link.under_way()), clock.now) == (4, 0.0)  # it has not waited for them
+    assert (len(link.in_flight()), clock.now) == (4, 0.0)  # it has not waited for them
     pass_time(link, clock, 1.0)
-    assert (done, link.under_way()) == (["the folder"], [])
+    assert (done, link.in_flight()) == (["the folder"], [])
 
 
 @pytest.mark.parametrize(("answer", "told"), [(("cpu",), ("cpu",)), (None, ())])
@@ -121,7 +122,7 @@ def test_what_is_sent_before_manage_can_start_is_kept_in_order(clock):
     link.commit((), done.append)
     link.evaluate(load(1), None)
     link.poll()
-    assert (link.handle, link.under_way()) == (None, [])
+    assert (link.handle, link.in_flight()) == (None, [])
     link.poll()
     assert [method for method, *_ in handle.calls] == ["report", "commit", "evaluate"]
     pass_time(link, clock, 1.0)
@@ -185,7 +186,7 @@ def test_one_that_dies_too_often_is_given_up_and_training_goes_on(clock, caplog)
     assert done == [None]
     link.evaluate(load(1), None)
     link.finish(load(1), None, 5.0, is_over=lambda: False)
-    assert (link.under_way(), clock.now) == ([], 0.0)
+    assert (link.in_flight(), clock.now) == ([], 0.0)
 
 
 def test_an_evaluation_that_takes_long_is_said_once(clock, caplog):
@@ -219,14 +220,14 @@ def test_the_end_waits_until_manage_can_be_started(clock):
         assert len(asked) < 9
         return handle if wait else None
 
-    link = ManageLink(spawn, LocalHandle(ParameterServer()), 1)
+    link = ManageLink(spawn, LocalHandle(ParameterServer()), 1, lambda report: None)
     link.evaluate(load(7), None)
     assert (asked, link.handle) == ([False], None)
     link.finish(load(7), None, 5.0, is_over=lambda: False)
     assert (asked.count(True), handle.evaluated, link.evaluated) == (1, [7], 7)
 
 
-def test_the_end_waits_for_what_is_under_way_unless_it_is_over(clock):
+def test_the_end_waits_for_what_is_in_flight_unless_it_is_over(clock):
     handle = Handle(clock, 3.0)
     link = linked(handle)
     link.evaluate(load(1), None)
@@ -253,7 +254,7 @@ def test_closing_waits_for_reports_and_for_no_evaluation(clock):
     link.report({}, 1)
     link.close("done", 5.0)
     assert handle.calls[-1] == ("close", "done")
-    assert (link.under_way(), link.gave_up, clock.now) == ([], False, 1.0)
+    assert (link.in_flight(), link.gave_up, clock.now) == ([], False, 1.0)
 
 
 def test_what_could_not_be_recorded_is_said(clock, caplog):

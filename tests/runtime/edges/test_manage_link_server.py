@@ -49,10 +49,9 @@ def server():
 
 def linked(server, *handles, max_restarts=3):
     """A link that gets these handles one after the other; `seen` are the reports of its evaluations."""
-    handles = list(handles)
-    link = ManageLink(lambda wait: handles.pop(0), server, max_restarts)
-    link.seen = []
-    link.on_evaluation = link.seen.append
+    handles, seen = list(handles), []
+    link = ManageLink(lambda wait: handles.pop(0), server, max_restarts, seen.append)
+    link.seen = seen
     return link
 
 

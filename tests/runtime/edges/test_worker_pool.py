@@ -149,7 +149,7 @@ def test_a_restart_is_said_when_it_has_handed_over(caplog):
     assert caplog.messages == ["worker 0 died (signal 9)"]
     collect(pool)
     assert caplog.messages[1:] == [
-        "worker 0 died (signal 9), restarted 1/7, and lost again before its first hand-over",
+        "worker 0 died (signal 9), restarted 1/7, and lost again before its first block",
         "worker 0 died (signal 11)",
     ]
     assert pool.restart_seconds == []
@@ -197,7 +197,7 @@ def test_one_that_hangs_is_killed_and_replaced(caplog):
     assert pool.members[0].loaded
     assert pool.next_deadline() == pool.members[1].issued + 35
     assert [done.restarts for done in pool.gather(None)] == [0, 0]
-    assert caplog.messages == ["worker 0 hung: no hand-over for 35 s (worker.step_timeout_s), restarted 1/3 in 0.0 s"]
+    assert caplog.messages == ["worker 0 hung: no block for 35 s (worker.step_timeout_s), restarted 1/3 in 0.0 s"]
 
 
 def test_one_that_hangs_again_and_again_ends_the_run():
@@ -207,7 +207,7 @@ def test_one_that_hangs_again_and_again_ends_the_run():
         pool.kill_overdue(pool.next_deadline())
         if not pool.restarts:
             pool.finish(ref)
-    with pytest.raises(RoleLost, match=r"worker 0 hung: no hand-over for 65 s .* the first time it hung: no hand-over"):
+    with pytest.raises(RoleLost, match=r"worker 0 hung: no block for 65 s .* the first time it hung: no block"):
         pool.finish(ref)
 
 

@@ -148,12 +148,12 @@ def test_a_restart_takes_until_it_has_handed_over_again(clock):
     (ref, *_) = pool.busy
     lost = pool.finish(ref)
     assert (lost.member, lost.header, lost.columns, lost.loaded, lost.restarts) == (10, None, None, False, 1)
-    assert (pool.restarts, pool.members[0].lost) == (1, 100.0)
+    assert (pool.restarts, pool.members[0].lost_at) == (1, 100.0)
     pool.members[0].handle.seconds = [7.0]
     start(pool)
     pool.gather(None)
     assert pool.restart_seconds == [7.0]
-    assert pool.members[0].lost is None
+    assert pool.members[0].lost_at is None
     assert pool.take_notes() == ["worker 10 died (killed), restarted 1/1 in 7.0 s"]
 
 

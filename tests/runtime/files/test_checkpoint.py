@@ -49,9 +49,7 @@ def test_another_format_is_refused_by_name(tmp_path, form, said):
     assert manifest["format"] == 2
     del manifest["format"]
     (folder / "manifest.json").write_text(json.dumps(manifest | ({"format": form} if form else {})))
-    with pytest.raises(
-        CheckpointError, match=rf"{folder}: it was written by format {said} of drl-cli, this one reads 2$"
-    ):
+    with pytest.raises(CheckpointError, match=rf"{folder}: its checkpoint format is {said}, this drl-cli reads 2$"):
         load_model(folder)
 
 

@@ -151,8 +151,8 @@ def test_a_manifest_that_was_changed_is_refused(tmp_path):
 
 def test_formats_of_manifests():
     assert other_format({"format": 2}) is None
-    assert other_format({}) == "it was written by format 1 of drl-cli, this one reads 2"
-    assert other_format({"format": 3}) == "it was written by format 3 of drl-cli, this one reads 2"
+    assert other_format({}) == "its checkpoint format is 1, this drl-cli reads 2"
+    assert other_format({"format": 3}) == "its checkpoint format is 3, this drl-cli reads 2"
 
 
 def test_a_free_name_has_the_steps_and_then_the_version(tmp_path):

@@ -65,7 +65,7 @@ def test_the_last_part_says_all_files_and_ends_the_save(tmp_path, monkeypatch):
     assert file_name(2) in sums
     assert all(name.startswith("state.replay-2") for name in sums)
     assert made.table.store.on_write is None  # nothing is copied any more
-    with pytest.raises(ValueError, match="no save of the replay is under way"):
+    with pytest.raises(ValueError, match="no save of the replay is running"):
         made.part()
     made.abort()
     assert sorted(sums) == sorted(path.name for path in tmp_path.iterdir())

@@ -55,7 +55,9 @@ class Made:
         edges = Edges(None, self.replay, self.trainers, self.server, None, share=lambda ref: ("shared", ref))
         self.progress, self.calls = Progress(config, time.time()), Calls(60.0)
         self.progress.env_steps = 77
-        self.learning = Learning(config, edges, self.limiter, self.progress, self.calls)
+        self.told = []
+        told = lambda *args: self.told.append(args)  # noqa: E731
+        self.learning = Learning(config, edges, self.limiter, self.progress, self.calls, told)
         self.learning.params_header = LoadParams(2, 0, 20)
 
     def react(self):
@@ -162,8 +164,7 @@ def test_one_version_at_a_time():
 
 
 def test_a_version_goes_to_the_server_and_is_told():
-    made, told = Made(), []
-    made.learning.on_published = lambda *args: told.append(args)
+    made = Made()
     made.learning.publish()
     assert made.trainers.calls == [("publish", 3, 77)]
     assert [role for role, *_ in made.calls.pending.values()] == ["trainer"]
@@ -171,7 +172,7 @@ def test_a_version_goes_to_the_server_and_is_told():
     header, params = made.published[0].value, made.published[1]
     assert (made.learning.params_header, made.learning.params) == (header, ("shared", params))
     assert made.server.calls == [("call", "push", header, params)]
-    assert told == [(header, ("shared", params))]
+    assert made.told == [(header, ("shared", params))]
     assert (made.progress.loads, made.trace) == (1, {6: 1})
     assert not made.learning.publishing
 

@@ -29,11 +29,11 @@ def still(build_graph, monkeypatch):
 
 
 def test_it_waits_until_the_next_thing_is_due(still):
-    still.manage.under_way = lambda: ["an evaluation"]
+    still.manage.in_flight = lambda: ["an evaluation"]
     still._wait()
     still.pool.next_deadline = lambda: 130.0
     still._wait()
-    still.hand_over.ends = 100.5
+    still.collector.window_ends = 100.5
     still._wait()
     still.clock.now, still.deadline = 100.25, 100.375
     still._wait()
@@ -71,10 +71,10 @@ def test_whose_absence_another_role_reports_is_found_out(still, error):
 
 def test_only_one_that_comes_back_gets_what_the_server_has(still):
     given, (member, *_) = [], still.pool.members
-    still.hand_over.dispatch = lambda member, header, params: given.append((header, params))
+    still.collector.dispatch = lambda member, header, params: given.append((header, params))
     still.learning.pull, still.learning.params = lambda: "the server's", "the newest"
     random = iter([True, False, False, False])
-    still.pace.is_random = lambda: next(random)
+    still.admission.is_random = lambda: next(random)
     for version, lost in ((-1, False), (-1, True), (4, False), (4, True)):
         still.learning.params_header, member.version = LoadParams(version, 5, 6), -1
         member.causes = ["died"] * lost
@@ -98,10 +98,10 @@ def test_reports_and_the_wall_clock_are_looked_at(still):
 
 def test_it_is_paused_and_stopped_from_outside(still):
     seen = [still.paused]
-    for change in (still.pause, still.pause, still.resume, still.toggle_pause, still.toggle_pause):
+    for change in (still.toggle_pause, still.toggle_pause):
         change()
         seen.append(still.paused)
-    assert seen == [False, True, True, False, True, False]
+    assert seen == [False, True, False]
     assert (still.stop_reason, still.interrupted) == (None, False)
     still.interrupt()
     still.stop("return")
@@ -116,8 +116,8 @@ def test_before_a_checkpoint_no_train_call_is_made(still, is_due, is_settled, sa
     calls, updates = [], iter([4, 2, 0])
     still.saver.is_due, still._is_settled = lambda env_steps: is_due, lambda: is_settled
     still._save = lambda: calls.append("saved")
-    still.pace.updates, still.learning.train = lambda: next(updates), calls.append
-    still.pace.may_collect, still._idle = lambda: False, lambda: None
+    still.admission.updates, still.learning.train = lambda: next(updates), calls.append
+    still.admission.may_collect, still._idle = lambda: False, lambda: None
     still.calls.pending["a call"] = None
     still._step_async()
     assert calls == ["saved"] * saved + trained
@@ -127,21 +127,12 @@ def test_those_that_waited_longest_collect_first_as_far_as_there_is_room(still):
     members = [SimpleNamespace(index=i, issued=issued) for i, issued in enumerate([30.0, 10.0, 20.0, 40.0])]
     asked, room = [], iter([True, True, True, False])
     still.pool.idle = lambda: members
-    still.hand_over.arrived.append(SimpleNamespace(member=2))  # it is to be handed over first
-    still.hand_over.is_due, still.pace.updates = lambda: False, lambda: 0
-    still.pace.may_collect, still._idle = lambda: next(room), lambda: None
+    still.collector.arrived.append(SimpleNamespace(member=2))  # it is to be handed over first
+    still.collector.is_due, still.admission.updates = lambda: False, lambda: 0
+    still.admission.may_collect, still._idle = lambda: next(room), lambda: None
     still._dispatch = lambda member: asked.append(member.index)
     still._step_async()
     assert asked == [1, 0]
-
-
-def test_an_evaluation_is_said_and_may_be_the_goal(still):
-    said = []
-    still.progress.evaluated, still.reports.evaluated = lambda report: report == "good", said.append
-    still.manage.on_evaluation("bad")
-    assert (said, still.stop_reason) == (["bad"], None)
-    still.manage.on_evaluation("good")
-    assert (said, still.stop_reason) == (["bad", "good"], "return")
 
 
 def test_the_end_closes_every_role(build_graph):
@@ -158,7 +149,7 @@ def test_a_run_goes_on_from_its_counters(build_graph):
     graph.progress.load_state(graph.progress.state() | {"env_steps": 260}, has_replay=True)
     params = graph.trainers.trainers[0].role.algorithm.policy_params()
     graph.go_on(LoadParams(7, 40, 250), params)
-    assert (graph.hand_over.issued, graph.saver.next) == (260, 300)
+    assert (graph.collector.issued, graph.saver.next) == (260, 300)
     assert graph.learning.params_header == LoadParams(7, 40, 250)
     assert graph.learning.server.role.params_header == LoadParams(7, 40, 250)
     evaluated = []
@@ -255,13 +246,13 @@ def test_in_sync_every_update_that_is_paid_for_is_made_and_checkpoints_come_in_t
     seen, housekeeping = [], graph._housekeeping
 
     def note():
-        if not graph.calls.pending and not graph.hand_over.arrived:
+        if not graph.calls.pending and not graph.collector.arrived:
             seen.append((graph.progress.env_steps, graph.limiter.owed()))
         housekeeping()
 
     graph._housekeeping = note
     graph.run()
-    assert {owed for steps, owed in seen if steps == graph.hand_over.issued} == {0}
+    assert {owed for steps, owed in seen if steps == graph.collector.issued} == {0}
     assert graph.progress.opt_steps == 15  # one for each hand-over after the first
     steps = [int(path.name[5:14]) for path in sorted((graph.folder / "checkpoints").glob("step_*[0-9]"))]
     assert steps == [32, 96, 192, 288, 384, 480]

@@ -123,7 +123,7 @@ def test_owed_with_rows_to_come():
 
 def test_owed_without_rows_that_may_not_come():
     assert RateLimiter(0.25, 100, 1e9, inserts=139, landed=119, samples=4).owed(-19) == 1
-    assert QueueLimiter(64, 1, queued=100, under_way=64).owed(-64) == 1  # those under way were not counted
+    assert QueueLimiter(64, 1, queued=100, in_flight=64).owed(-64) == 1  # those under way were not counted
 
 
 def test_nothing_is_owed_before_min_inserts_have_landed():
@@ -189,7 +189,7 @@ def test_a_queue_never_deadlocks_and_never_promises_what_is_not_there(
         assert limiter.owed() == max(0, limiter.queued) // batch_size
         if not free and asked is None:
             back = batch_size if stale else 0  # a batch that was not served comes back to the queue
-            assert limiter.queued + limiter.under_way < max(batch_size, ahead * batch_size + 1) + rows + back
+            assert limiter.queued + limiter.in_flight < max(batch_size, ahead * batch_size + 1) + rows + back
         if asked is None or rng.random() * (collecting + 1) < collecting:
             collecting -= 1
             landed = 0 if rng.random() < death else rows
@@ -203,7 +203,7 @@ def test_a_queue_never_deadlocks_and_never_promises_what_is_not_there(
 
 
 @pytest.mark.parametrize(
-    ("ahead", "queued", "under_way", "rows", "may_collect"),
+    ("ahead", "queued", "in_flight", "rows", "may_collect"),
     [
         (1, 0, 0, 8, True),
         (1, 15, 0, 8, True),  # less than a batch
@@ -214,11 +214,11 @@ def test_a_queue_never_deadlocks_and_never_promises_what_is_not_there(
         (2, 15, 0, 80, True),
     ],
 )
-def test_a_queue_may_wait_so_far_ahead(ahead, queued, under_way, rows, may_collect):
-    limiter = QueueLimiter(16, ahead, under_way=under_way, queued=queued)
+def test_a_queue_may_wait_so_far_ahead(ahead, queued, in_flight, rows, may_collect):
+    limiter = QueueLimiter(16, ahead, in_flight=in_flight, queued=queued)
     assert limiter.may_collect(rows) == may_collect
     assert limiter.may_sample(1) == (queued >= 16)
-    assert QueueLimiter(16, ahead, True, under_way, queued).may_collect(rows)
+    assert QueueLimiter(16, ahead, True, in_flight, queued).may_collect(rows)
 
 
 def test_from_min_inserts_on_the_band_holds_and_updates_are_owed():
@@ -230,7 +230,7 @@ def test_from_min_inserts_on_the_band_holds_and_updates_are_owed():
     assert RateLimiter(1.0, 8, 2.0, inserts=12, landed=7).owed() == 0
 
 
-def test_the_state_has_what_landed_and_not_what_is_under_way():
+def test_the_state_has_what_landed_and_not_what_is_in_flight():
     limiter, queue = RateLimiter(0.5, 8, 1e9), QueueLimiter(16, 2)
     for one in (limiter, queue):
         one.issue_collect(32)
@@ -243,7 +243,7 @@ def test_the_state_has_what_landed_and_not_what_is_under_way():
     resumed.load_state(limiter.state())
     empty.load_state(queue.state())
     assert (resumed.inserts, resumed.landed, resumed.samples) == (30, 30, 3)
-    assert (empty.queued, empty.under_way) == (30, 0)
+    assert (empty.queued, empty.in_flight) == (30, 0)
 
 
 def test_one_transition_is_enough_where_none_is_asked_for():

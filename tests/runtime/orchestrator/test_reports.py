@@ -128,5 +128,5 @@ def test_an_evaluation_that_reaches_the_goal_ends_the_run(build_graph, monkeypat
     display = SimpleNamespace(evaluation=lambda status, *score: said.append((status.best, *score)))
     monkeypatch.setattr(graph.reports.console, "display", display)
     graph.manage.on_evaluation(EvalReport(LoadParams(1, 2, 30), 1.0, {"mean": mean}, 0, is_best=True))
-    assert graph.stop_reason == reason
+    assert (graph._done(), graph.stop_reason) == (reason is not None, reason)
     assert said == [((30, mean), {"mean": mean}, 30, True)]

@@ -94,7 +94,7 @@ def test_calls_of_a_role_in_a_process_of_its_own(ray):
 
     ping = SimpleNamespace(remote=lambda: "its process")
     actor = SimpleNamespace(call=SimpleNamespace(options=options), ping=ping)
-    handle, there = RayHandle(actor), ObjectRef("there")
+    handle, there = RayHandle(actor, ("evaluate",)), ObjectRef("there")
     handle.call("train", LocalRef(5), there, "value", results=2)
     handle.call("evaluate", 1)
     assert made == [{"num_returns": 2}, {"num_returns": 1, "concurrency_group": "evaluate"}]
@@ -117,7 +117,7 @@ def test_roles_are_spread_as_they_are_asked_for(ray):
         runtime.spawn("worker 3", Role, 1, 2),
         runtime.spawn("trainer", Role, gpus=1),
         runtime.spawn("proxy 0", Role, node="far"),
-        runtime.spawn("manage", Role),
+        runtime.spawn("manage", Role, concurrent=("evaluate",)),
     ]
     assert (len(readied), runtime.nodes) == (4, ["far"])
     assert [handle.actor.args for handle in handles] == [args for _, _, args in ray.asked]

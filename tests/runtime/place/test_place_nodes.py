@@ -146,5 +146,5 @@ def test_a_process_whose_node_is_lost_was_killed_and_one_out_of_reach_is_asked_a
     actor.role, actor.ends = object(), [ObjectRef(error=errors.ActorUnavailableError("away")), ObjectRef(error=lost)]
     process = NodeProcess([], {}, tmp_path / "log", 1, 0)
     assert (process.poll(), process.poll()) == (None, -signal.SIGKILL)
-    said = "error: its node, or Ray's process there, died: The actor died because its node has died.\n"
+    said = "error: its node, or Ray's process on it, died: The actor died because its node has died.\n"
     assert (tmp_path / "log").read_text() == said

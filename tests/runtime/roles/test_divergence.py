@@ -124,7 +124,7 @@ def test_skipped_updates_are_counted_and_said(build_graph, caplog):
     progress = graph.progress
     assert 0 < progress.skipped_updates == progress.samples - progress.opt_steps
     assert progress.report(0.0)["train/skipped_updates"] == progress.skipped_updates
-    said = [re.match(r"(\d+) updates were left out, not being finite", line) for line in caplog.messages]
+    said = [re.match(r"(\d+) non-finite updates were skipped", line) for line in caplog.messages]
     counts = [int(match[1]) for match in said if match]
     assert counts[0] < counts[-1] == progress.skipped_updates
     assert len(counts) == 2  # at once, and with the only report

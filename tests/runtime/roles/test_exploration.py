@@ -40,7 +40,7 @@ def test_workers_explore_by_the_value_of_their_version(build_graph, mode, proxie
     graph.run()
     for _, params_header, epsilon in seen:
         assert epsilon == linear(params_header.env_steps, 1.0, 0.2, 300) == params_header.exploration["epsilon"]
-        assert params_header.env_steps % graph.hand_over.rows == 0
+        assert params_header.env_steps % graph.collector.rows == 0
     for index in (0, 1):
         mine = [(params_header, epsilon) for worker, params_header, epsilon in seen if worker == index]
         values = [epsilon for _, epsilon in mine]

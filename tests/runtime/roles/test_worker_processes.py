@@ -84,7 +84,7 @@ def test_a_stopped_worker_is_replaced_and_nobody_waits_longer(build_graph, caplo
     graph.run()
     graph.finish()
     assert graph.progress.worker_restarts == 1
-    said = r"worker 1 hung: no hand-over for \d(\.\d+)? s \(worker.step_timeout_s\), restarted 1/10 in \d+\.\d s"
+    said = r"worker 1 hung: no block for \d(\.\d+)? s \(worker.step_timeout_s\), restarted 1/10 in \d+\.\d s"
     assert sum(bool(re.fullmatch(said, line)) for line in caplog.messages) == 1
     assert during[1] <= 1  # what was on its way
     assert during[0] > (10 if mode == "async" else 0)

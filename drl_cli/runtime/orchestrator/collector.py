@@ -1,4 +1,4 @@
-"""HandOver: sends collects to workers and their rows to replay, and counts both."""
+"""Collector: sends collect calls to workers, inserts the blocks they return into replay, and counts both."""
 
 import logging
 import math
@@ -17,11 +17,11 @@ from drl_cli.utils.clock import now
 log = logging.getLogger(__name__)
 
 
-class HandOver:
-    """Collects that end within `window_s` of the first are handed over together, in the order of their workers.
+class Collector:
+    """Inserts together all blocks that arrive within `window_s` of the first, in the order of their workers.
 
-    One collect of one member of the pool takes `rows` environment steps. `issued` counts the steps taken, those of
-    collects under way included; `inserting` blocks are on their way to replay.
+    A collect call to one member of the pool asks for `rows` environment steps. `issued` counts the steps taken plus
+    the steps asked for by calls in flight; `inserting` counts the blocks that replay has not confirmed yet.
     """
 
     def __init__(self, config: Config, edges: Edges, limiter: Limiter, progress: Progress, calls: Calls) -> None:
@@ -30,12 +30,12 @@ class HandOver:
         self.rows = config.rows_per_collect * config.num_workers // len(self.pool.members)
         self.window_s = config.orchestrator.gather_window_s if config.mode == "async" else math.inf  # sync: a barrier
         self.arrived: list[Collected] = []
-        self.ends = math.inf
+        self.window_ends = math.inf
         self.issued = 0
         self.inserting = 0
 
     def dispatch(self, member: Member, params_header: LoadParams, params: Ref) -> None:
-        """Have a member collect."""
+        """Send one collect call to a member."""
         if self.pool.fetches(member, params_header):
             self.progress.trace.add(7, member=member.index, version=params_header.version)
         ref = self.pool.dispatch(member, params_header, params)
@@ -45,15 +45,15 @@ class HandOver:
 
     def _on_collected(self, ref: Ref) -> None:
         if not self.arrived:
-            self.ends = now() + self.window_s
+            self.window_ends = now() + self.window_s
         self.arrived.append(self.pool.finish(ref))
 
     def is_due(self) -> bool:
-        """Whether something has arrived, and the window is over or nobody is busy any more."""
-        return bool(self.arrived) and (now() >= self.ends or not self.pool.busy)
+        """Return whether blocks have arrived and either the window is over or no worker is busy."""
+        return bool(self.arrived) and (now() >= self.window_ends or not self.pool.busy)
 
     def flush(self) -> None:
-        """Insert what has arrived into replay, and count it."""
+        """Insert the blocks that have arrived into replay, and count them."""
         for done in sorted(self.arrived, key=lambda done: done.member):
             if done.header is None or done.columns is None:
                 self.progress.worker_restarts += done.restarts
@@ -71,10 +71,10 @@ class HandOver:
             self.progress.trace.merge(done.header.routes or {1: 1, 8: done.loaded})
             self.progress.trace.add(2)
             self.progress.trace.add(3)
-        self.arrived, self.ends = [], math.inf
+        self.arrived, self.window_ends = [], math.inf
 
     def _on_inserted(self, header: InsertTransition, ref: Ref) -> None:
-        """The block is in replay; or its bytes were lost on the way with their node, then it is counted out again."""
+        """Note that a block is in replay, or uncount a block whose bytes were lost together with their node."""
         self.inserting -= 1
         try:
             get(ref)

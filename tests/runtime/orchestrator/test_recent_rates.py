@@ -1,31 +1,31 @@
-"""Recent: rates and shares of time between two reports, by totals that the tests set."""
+"""RecentRates: rates and shares of time between two reports, by totals that the tests set."""
 
 from dataclasses import replace
 
 import pytest
 
-from drl_cli.runtime.orchestrator.recent import WINDOW, Recent, Totals
+from drl_cli.runtime.orchestrator.rates import WINDOW, RecentRates, Totals
 
 BEGIN = Totals(100.0, 1000, 50, 4.0, 10.0, 5.0, 1.0, 2.0, 6.0)
 LATER = Totals(110.0, 1800, 90, 12.0, 20.0, 11.0, 4.0, 5.0, 11.0)
 
 
 def make(*totals, members=2):
-    recent = Recent(members)
+    rates = RecentRates(members)
     for each in totals:
-        recent.add(each)
-    return recent
+        rates.add(each)
+    return rates
 
 
 def test_nothing_is_known_before_the_second_report():
-    for recent in (make(), make(BEGIN)):
-        assert (recent.env_steps_per_s(), recent.opt_steps_per_s()) == (None, None)
-        assert (recent.worker_time(), recent.trainer_time()) == ({}, {})
+    for rates in (make(), make(BEGIN)):
+        assert (rates.env_steps_per_s(), rates.opt_steps_per_s()) == (None, None)
+        assert (rates.worker_time(), rates.trainer_time()) == ({}, {})
 
 
 def test_rates_are_between_the_reports():
-    recent = make(BEGIN, LATER)
-    assert (recent.env_steps_per_s(), recent.opt_steps_per_s()) == (80.0, 4.0)
+    rates = make(BEGIN, LATER)
+    assert (rates.env_steps_per_s(), rates.opt_steps_per_s()) == (80.0, 4.0)
 
 
 def test_workers_wait_as_the_pool_says_and_share_the_rest_as_their_hand_overs_say():
@@ -50,7 +50,7 @@ def test_a_share_without_any_work_is_not_known():
 
 
 def test_what_is_long_ago_does_not_count():
-    recent = make(replace(BEGIN, moment=0.0, env_steps=-(10**6)))
+    rates = make(replace(BEGIN, moment=0.0, env_steps=-(10**6)))
     for i in range(WINDOW + 1):
-        recent.add(replace(BEGIN, moment=100.0 + 2 * i, env_steps=1000 + 20 * i))
-    assert recent.env_steps_per_s() == 10.0
+        rates.add(replace(BEGIN, moment=100.0 + 2 * i, env_steps=1000 + 20 * i))
+    assert rates.env_steps_per_s() == 10.0

@@ -1,4 +1,4 @@
-"""Pace: which call may be made next."""
+"""Admission: which call may be made next."""
 
 import random
 from types import SimpleNamespace
@@ -8,7 +8,7 @@ from graphs import TINY, make_config
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from drl_cli.runtime.orchestrator.pace import Pace
+from drl_cli.runtime.orchestrator.admission import Admission
 from drl_cli.runtime.orchestrator.rate_limiter import QueueLimiter, RateLimiter, required_band
 
 ONE_ROW = ("worker.envs=1", "worker.block_rows=1")
@@ -16,14 +16,14 @@ PPO = ("algo=ppo", "algo.minibatch_size=8")
 
 
 def make(*overrides, landed=1000, samples=0, free=False, band=1e9, env_steps=0, inserts=None, **changes):
-    """The pace of a run of 512 steps, in the middle of it; `changes` of its hand-over and of its learning."""
+    """The admission of a run of 512 steps, in the middle of it; `changes` of its hand-over and of its learning."""
     config = make_config(*TINY, "mode=async", *overrides)
-    hand_over = SimpleNamespace(issued=256, rows=32, arrived=[], pool=SimpleNamespace(busy={}))
+    collector = SimpleNamespace(issued=256, rows=32, arrived=[], pool=SimpleNamespace(busy={}))
     learning = SimpleNamespace(training=0, publishing=False, params=object(), call_updates=4)
     for name, value in changes.items():
-        setattr(hand_over if hasattr(hand_over, name) else learning, name, value)
+        setattr(collector if hasattr(collector, name) else learning, name, value)
     limiter = RateLimiter(0.25, 64, band, free, inserts or landed, landed, samples)
-    return Pace(config, limiter, SimpleNamespace(env_steps=env_steps), hand_over, learning)
+    return Admission(config, limiter, SimpleNamespace(env_steps=env_steps), collector, learning)
 
 
 @pytest.mark.parametrize(("issued", "env_steps", "is_random"), [(96, 96, True), (127, 0, True), (128, 0, False)])
@@ -106,7 +106,7 @@ def test_a_run_is_over_when_its_steps_are_taken_and_paid_for(state, over):
 
 
 def play(limiter, total, rows, batches, workers, death, seed, share=1):
-    """A run to its end: calls are issued as Pace allows and come back in random order, some collects lost.
+    """A run to its end: calls are issued as Admission allows and come back in random order, some collects lost.
 
     A collect comes back with the rows of some of the `share` workers that it stands for, `rows` of each. Returns the
     environment steps; fails where nobody may go on.
@@ -114,30 +114,30 @@ def play(limiter, total, rows, batches, workers, death, seed, share=1):
     rng = random.Random(seed)
     is_on_policy, asked = isinstance(limiter, QueueLimiter), rows * share
     config = SimpleNamespace(is_on_policy=is_on_policy, total_env_steps=total, rows_per_collect=rows)
-    hand_over = SimpleNamespace(issued=0, rows=asked, arrived=[], pool=SimpleNamespace(busy=[]))
+    collector = SimpleNamespace(issued=0, rows=asked, arrived=[], pool=SimpleNamespace(busy=[]))
     learning = SimpleNamespace(training=0, publishing=False, params=object(), call_updates=batches)
-    pace = Pace(config, limiter, SimpleNamespace(env_steps=0), hand_over, learning)
-    busy, calls = hand_over.pool.busy, []
-    while not pace.is_over():
-        while updates := pace.updates():
+    admission = Admission(config, limiter, SimpleNamespace(env_steps=0), collector, learning)
+    busy, calls = collector.pool.busy, []
+    while not admission.is_over():
+        while updates := admission.updates():
             limiter.issue_sample(updates)
             learning.training += 1
             calls.append(updates)
-        while len(busy) < workers and pace.may_collect():
+        while len(busy) < workers and admission.may_collect():
             limiter.issue_collect(asked)
-            hand_over.issued += asked
+            collector.issued += asked
             busy.append(asked)
         assert calls or busy, f"nobody may go on: {limiter}"
         if rng.random() * (len(calls) + len(busy)) < len(busy):
             busy.pop()
             landed = 0 if rng.random() < death else rows * rng.randint(1, share)
             limiter.land(asked, landed)
-            hand_over.issued += landed - asked
-            pace.progress.env_steps += landed
+            collector.issued += landed - asked
+            admission.progress.env_steps += landed
         else:
             calls.pop()
             learning.training -= 1
-    return pace.progress.env_steps
+    return admission.progress.env_steps
 
 
 @example(ratio=0.1, min_inserts=0, total=200, rows=16, batches=3, excess=0.0, workers=1, death=0.0, seed=0, share=1)

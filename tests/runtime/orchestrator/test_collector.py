@@ -1,4 +1,4 @@
-"""HandOver: what counts as issued, taken and landed when collects come back with less than was asked for."""
+"""Collector: what counts as issued, taken and landed when collects come back with less than was asked for."""
 
 import time
 
@@ -10,9 +10,9 @@ from headers import make_block
 from drl_cli.runtime.edges.calls import Calls
 from drl_cli.runtime.edges.worker_pool import WorkerPool
 from drl_cli.runtime.messages import InsertTransition, LoadParams
-from drl_cli.runtime.orchestrator import hand_over as hand_over_module
+from drl_cli.runtime.orchestrator import collector as collector_module
+from drl_cli.runtime.orchestrator.collector import Collector
 from drl_cli.runtime.orchestrator.edges import Edges
-from drl_cli.runtime.orchestrator.hand_over import HandOver
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.rate_limiter import RateLimiter
 from drl_cli.runtime.place.handles import ActorDied, LocalRef, ObjectLost
@@ -41,12 +41,12 @@ class Replay:
         return LocalRef(header.rows)
 
 
-def hand_over(*taken):
+def collect(*taken):
     """A hand-over of one worker after these collects of ROWS steps each."""
     config, calls = make_config(*TINY, "worker.num=1", f"worker.block_rows={ROWS}"), Calls(60.0)
     pool = WorkerPool("worker", 1, lambda index, incarnation: Worker(taken[incarnation:]), 9)
     edges = Edges(pool, Replay(), trainers=None, server=None, manage=None, share=None)
-    made = HandOver(config, edges, RateLimiter(0.5, 0, 1e9), Progress(config, time.time()), calls)
+    made = Collector(config, edges, RateLimiter(0.5, 0, 1e9), Progress(config, time.time()), calls)
     assert made.rows == ROWS
     for _ in taken:
         (member,) = pool.idle()
@@ -62,7 +62,7 @@ def test_what_arrived_with_a_dead_worker_is_handed_over_and_counted():
     taken = [[(8, 8)], [None], [(8, 7)]]
     pool = WorkerPool("worker", 3, lambda index, incarnation: Worker(taken[index][incarnation:]), 9)
     edges = Edges(pool, Replay(), trainers=None, server=None, manage=None, share=None)
-    made = HandOver(config, edges, RateLimiter(0.5, 0, 1e9), Progress(config, time.time()), calls)
+    made = Collector(config, edges, RateLimiter(0.5, 0, 1e9), Progress(config, time.time()), calls)
     for member in reversed(pool.idle()):
         made.dispatch(member, LoadParams(4, 0, 0), LocalRef(np.zeros(1)))
     assert (made.issued, made.limiter.inserts, made.is_due()) == (24, 24, False)
@@ -81,7 +81,7 @@ def test_what_arrived_with_a_dead_worker_is_handed_over_and_counted():
 
 
 def test_a_block_that_is_lost_on_its_way_is_counted_out_again(caplog):
-    made = hand_over((8, 7))
+    made = collect((8, 7))
     lost, header = [], InsertTransition((make_block(7, last_env_step=8),), (), 0.0)
     made.progress.lost, made.inserting = lost.append, 1
     made._on_inserted(header, LocalRef(error=ObjectLost("node 10.0.0.7 is gone")))
@@ -92,21 +92,21 @@ def test_a_block_that_is_lost_on_its_way_is_counted_out_again(caplog):
 
 def test_a_window_begins_with_what_arrives_first(monkeypatch):
     moment = [100.0]
-    monkeypatch.setattr(hand_over_module, "now", lambda: moment[0])
+    monkeypatch.setattr(collector_module, "now", lambda: moment[0])
     config, calls = make_config(*TINY, "worker.num=2", "mode=async", "orchestrator.gather_window_s=0.5"), Calls(60.0)
     pool = WorkerPool("worker", 2, lambda index, incarnation: Worker([(8, 8), (8, 8)]), 9)
-    made = HandOver(config, Edges(pool, Replay(), *[None] * 4), RateLimiter(0.5, 0, 1e9), Progress(config, 0.0), calls)
+    made = Collector(config, Edges(pool, Replay(), *[None] * 4), RateLimiter(0.5, 0, 1e9), Progress(config, 0.0), calls)
     refs = [pool.dispatch(member, LoadParams(0, 0, 0), LocalRef()) for member in pool.idle()]
-    assert made.ends == float("inf")
+    assert made.window_ends == float("inf")
     made._on_collected(refs[0])
     moment[0] = 100.4
-    assert (made.ends, made.is_due()) == (100.5, False)
+    assert (made.window_ends, made.is_due()) == (100.5, False)
     moment[0] = 100.5
     assert made.is_due()
     made._on_collected(refs[1])
-    assert made.ends == 100.5
+    assert made.window_ends == 100.5
     made.flush()
-    assert made.ends == float("inf")
+    assert made.window_ends == float("inf")
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_window_begins_with_what_arrives_first(monkeypatch):
     ],
 )
 def test_after_a_hand_over_issued_is_what_was_taken(taken, env_steps, rows):
-    made = hand_over(*taken)
+    made = collect(*taken)
     assert made.issued == made.progress.env_steps == env_steps
     assert made.limiter.inserts == made.limiter.landed == made.progress.inserts == rows
     assert made.inserting == 0

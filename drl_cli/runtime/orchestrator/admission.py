@@ -1,0 +1,72 @@
+"""Admission: decides whether the next collect call or train call may be made now."""
+
+from drl_cli.runtime.config import Config
+from drl_cli.runtime.orchestrator.collector import Collector
+from drl_cli.runtime.orchestrator.learning import Learning
+from drl_cli.runtime.orchestrator.progress import Progress
+from drl_cli.runtime.orchestrator.rate_limiter import Limiter
+
+
+class Admission:
+    """Combines the limiter, the parameter version and the run's progress into one answer; makes no call itself.
+
+    Up to `prefetch` train calls may be in flight, so that replay draws the next batch while the trainers still update.
+    """
+
+    def __init__(
+        self, config: Config, limiter: Limiter, progress: Progress, collector: Collector, learning: Learning
+    ) -> None:
+        self.config, self.limiter, self.progress = config, limiter, progress
+        self.collector, self.learning = collector, learning
+        self.prefetch = 1 if config.is_on_policy else 2
+
+    def updates(self) -> int:
+        """Return the number of updates that one more train call may make now, 0 if no call may be made.
+
+        The trainers may run ahead of the workers (orchestrator.band), but not ahead of the end of the run.
+        """
+        if self.learning.training >= self.prefetch:
+            return 0
+        updates = self.learning.call_updates
+        if not self.limiter.free:
+            updates = min(updates, self._certain_updates())
+        return updates if updates > 0 and self.limiter.may_sample(updates) else 0
+
+    def may_collect(self) -> bool:
+        """Return whether one more collect call may start.
+
+        On-policy, no call starts while a new version is being published. Before the first version, calls start only
+        for random steps. Near the end of the run a narrow band must not stop the workers: the trainers have nothing
+        left to do, so both sides would wait for ever.
+        """
+        issued = self.collector.issued
+        if issued >= self.config.total_env_steps or (self.config.is_on_policy and self.learning.publishing):
+            return False
+        if self.learning.params is None and issued >= self.config.steps_without_params:
+            return False
+        if self.limiter.may_collect(self.collector.rows):
+            return True
+        return self.limiter.may_sample(1) and self._certain_updates() == 0
+
+    def _certain_updates(self) -> int:
+        """Return how many updates are still due for the steps that the run takes in any case.
+
+        A proxy's collect call in flight counts with the steps of all its workers, but may return one worker's steps.
+        """
+        least = self.config.rows_per_collect
+        in_flight = len(self.collector.pool.busy) + len(self.collector.arrived)
+        certain = self.collector.issued - in_flight * (self.collector.rows - least)
+        certain += -(-max(0, self.config.total_env_steps - certain) // least) * least
+        return self.limiter.owed(certain - self.collector.issued)
+
+    def is_random(self) -> bool:
+        """Return whether the next collect call takes random actions."""
+        return self.collector.issued < self.config.random_steps
+
+    def is_over(self) -> bool:
+        """Return whether all environment steps are taken and all updates due for them are made."""
+        if self.progress.env_steps < self.config.total_env_steps:
+            return False
+        if self.learning.training or self.collector.pool.busy or self.collector.arrived:
+            return False
+        return self.limiter.free or self.limiter.owed() == 0
