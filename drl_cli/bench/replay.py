@@ -9,8 +9,8 @@ import numpy as np
 from drl_cli.bench.figures import ROUNDS, Rate, in_turn, timed
 from drl_cli.replay.config import SequencesConfig
 from drl_cli.runtime.config import Config
+from drl_cli.runtime.factories import make_replay
 from drl_cli.runtime.messages import BatchTrainingData, InsertTransition, LoadParams, SampleBatch, UpdatePriority
-from drl_cli.runtime.program import make_replay
 from drl_cli.runtime.roles.worker import Worker
 from drl_cli.types import Array, Columns, EnvSpec
 

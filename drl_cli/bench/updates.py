@@ -6,7 +6,7 @@ from functools import partial
 from drl_cli.bench.figures import ROUNDS, Rate, in_turn, timed
 from drl_cli.bench.replay import Replaying
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.program import make_trainer
+from drl_cli.runtime.factories import make_trainer
 from drl_cli.runtime.roles.trainer import Trainer
 from drl_cli.runtime.trial import single_trainer
 from drl_cli.types import EnvSpec

@@ -33,7 +33,7 @@ def update_seconds(config: Config, spec: EnvSpec) -> float:
 
     Raise UsageError with the exit code with which the run would fail.
     """
-    from drl_cli.runtime.program import make_trainer
+    from drl_cli.runtime.factories import make_trainer
     from drl_cli.runtime.trial import random_batch, single_trainer
 
     config = dataclasses.replace(single_trainer(config, threads=1), load_weights=None)

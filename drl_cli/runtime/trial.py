@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from drl_cli.runtime.config import Config
+from drl_cli.runtime.factories import make_replay
 from drl_cli.runtime.messages import BatchTrainingData, Block, InsertTransition, SampleBatch
-from drl_cli.runtime.program import make_replay
 from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.runtime.roles.worker import make_builder
 from drl_cli.types import Array, Columns, EnvSpec, PreviousStep, flat_columns, num_rows, random_obs, sources

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from drl_cli.runs.run import read_json
-from drl_cli.runtime.config import HpoConfig
+from drl_cli.runtime.sections import HpoConfig
 from drl_cli.settings.space import Space, Value, domain
 from drl_cli.sweeps.sweep import whole
 

@@ -10,7 +10,8 @@ import pytest
 
 from drl_cli.cli.complete import choices, commands, completions, shell_completion
 from drl_cli.errors import UsageError
-from drl_cli.runtime.config import Config, Fetch
+from drl_cli.runtime.config import Config
+from drl_cli.runtime.sections import Fetch
 from drl_cli.settings.conf import groups, options
 
 BASH = shutil.which("bash")

@@ -6,10 +6,10 @@ import safetensors.numpy
 from graphs import COUNTER, make_config
 
 from drl_cli.envs.make import read_spec
+from drl_cli.runtime.factories import make_trainer
 from drl_cli.runtime.files.checkpoint import save_model
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.place.handles import get
-from drl_cli.runtime.program import make_trainer
 from drl_cli.runtime.roles.trainer import Trainer
 
 MODES = ("single", "sync", "async")

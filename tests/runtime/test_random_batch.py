@@ -7,7 +7,7 @@ import pytest
 from graphs import COUNTER, TINY, make_config
 
 from drl_cli.envs.make import read_spec
-from drl_cli.runtime.program import make_trainer
+from drl_cli.runtime.factories import make_trainer
 from drl_cli.runtime.trial import random_batch, single_trainer
 
 CHOOSE, FRAMES = "env=drl_cli.envs.probes:Choose-v0", "env=drl_cli.envs.probes:Frames-v0"

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from drl_cli.errors import NodeGone, RoleLost
-from drl_cli.runtime.config import Fetch
 from drl_cli.runtime.edges.calls import START_S
 from drl_cli.runtime.messages import InsertTransition, LoadParams
 from drl_cli.runtime.place.handles import ActorDied, ActorUnavailable, Handle, Ref, get, wait
+from drl_cli.runtime.sections import Fetch
 from drl_cli.utils.clock import Waiting, now
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from drl_cli.runtime.config import Exploration
+from drl_cli.runtime.sections import Exploration
 
 LADDERS = ("ladder", "env_ladder")
 

@@ -6,9 +6,10 @@ import pytest
 from graphs import COUNTER, TINY, make_config
 
 from drl_cli.envs.make import read_spec
+from drl_cli.runtime.factories import make_trainer
 from drl_cli.runtime.messages import BatchTrainingData, LoadParams, ProcessUse
 from drl_cli.runtime.place.handles import LocalRuntime
-from drl_cli.runtime.program import make_proxy, make_trainer
+from drl_cli.runtime.program import make_proxy
 from drl_cli.runtime.roles import trainer as trainer_module
 from drl_cli.runtime.roles import worker as worker_module
 from drl_cli.runtime.roles.worker import Worker

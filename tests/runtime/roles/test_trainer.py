@@ -13,9 +13,10 @@ from drl_cli.optim.group import Context, PeerLost, ProcessGroup
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.optim.params import Params, Refused
 from drl_cli.runtime.edges.trainer_group import TrainerGroup
+from drl_cli.runtime.factories import make_trainer
 from drl_cli.runtime.messages import BatchTrainingData
 from drl_cli.runtime.place.handles import LocalHandle, LocalRef, get
-from drl_cli.runtime.program import make_trainer, make_trainers
+from drl_cli.runtime.program import make_trainers
 from drl_cli.runtime.roles.trainer import Trainer
 from drl_cli.utils import lazy
 

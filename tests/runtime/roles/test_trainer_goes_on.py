@@ -10,9 +10,9 @@ from drl_cli.envs.make import read_spec
 from drl_cli.optim.group import Context
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.optim.params import Params
+from drl_cli.runtime.factories import make_trainer
 from drl_cli.runtime.messages import BatchTrainingData, SampleBatch
 from drl_cli.runtime.place.handles import get
-from drl_cli.runtime.program import make_trainer
 from drl_cli.runtime.roles.trainer import Trainer
 from drl_cli.types import num_rows
 

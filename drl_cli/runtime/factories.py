@@ -1,0 +1,73 @@
+"""Create one role's object from the config, in the process where the role lives."""
+
+from drl_cli.algos.lookup import load_algorithm
+from drl_cli.optim.group import Context, ProcessGroup
+from drl_cli.optim.products import make_products
+from drl_cli.replay.config import FifoConfig, SequencesConfig, UniformConfig
+from drl_cli.replay.frame_table import FrameTable, reference_schema
+from drl_cli.replay.frames import make_codec
+from drl_cli.replay.tables import make_table, share_of
+from drl_cli.runtime.config import Config
+from drl_cli.runtime.orchestrator.rate_limiter import Limiter, QueueLimiter, RateLimiter, required_band
+from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
+from drl_cli.runtime.roles.normalization import normalized
+from drl_cli.runtime.roles.trainer import Trainer, choose_device
+from drl_cli.runtime.roles.trajectory_manager import TrajectoryManager
+from drl_cli.runtime.roles.worker import row_schema
+from drl_cli.types import Array, EnvSpec
+from drl_cli.utils.lazy import torch
+from drl_cli.utils.seeding import generator, integers
+
+
+def make_replay(config: Config, spec: EnvSpec, shard: int) -> TrajectoryManager:
+    """Create the trajectory manager of one replay shard."""
+    replay, rng = share_of(config.replay, shard, config.num_shards), generator(config.seed, "replay", shard)
+    schema, stackings = row_schema(config, spec), config.stackings(spec)
+    table = make_table(replay, reference_schema(schema, stackings), rng, config.batches_per_shard)
+    if stackings and isinstance(replay, UniformConfig):
+        table = FrameTable(table, stackings, make_codec(replay.compress))
+    return TrajectoryManager(table, shard, normalized(config, spec), config.num_shards)
+
+
+def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights: Array | None = None) -> Trainer:
+    """Create a trainer on its device; all trainers start from the same seed, or from the policy in `weights`."""
+    torch.set_num_threads(config.num_threads)
+    torch.set_float32_matmul_precision("highest")
+    (seed,) = integers(config.seed, "trainer", 1)
+    torch.manual_seed(seed)  # a user's algorithm may draw from torch's global generator
+    algorithm = load_algorithm(config.algo.name).Algorithm
+    layout, torch_device = normalized(config, spec), choose_device(device)
+    context = Context(
+        torch_device,
+        ProcessGroup(rank, config.trainer.num, config.orchestrator.stall_s),
+        skips=config.trainer.on_nonfinite == "skip",
+        products=make_products(
+            config.trainer.products, config.precision, torch_device, measures=config.measures_products
+        ),
+        compiles=config.trainer.compile,
+        optimizer=config.optimizer,
+        total_env_steps=config.total_env_steps,
+        burn_in=config.replay.burn_in if isinstance(config.replay, SequencesConfig) else 0,
+    )
+    trainer = Trainer(
+        lambda context: algorithm(config.algo, config.network, spec, seed, context),
+        context,
+        BatchNormalizer(layout) if layout else None,
+    )
+    if weights is not None:
+        trainer.load_policy(weights)
+    return trainer
+
+
+def make_limiter(config: Config) -> Limiter:
+    """Create the limiter; `orchestrator.band=null` is twice the width that the rows and updates in flight need.
+
+    The second half of the band lets either side be late once without a wait on the other side.
+    """
+    pace, replay = config.orchestrator, config.replay
+    is_free = pace.limiter == "none"
+    if isinstance(replay, FifoConfig):
+        return QueueLimiter(config.trainer.batch_size, max(1, replay.max_staleness), free=is_free)
+    in_flight = config.num_workers * config.rows_per_collect
+    band = pace.band or 2 * required_band(pace.sample_insert_ratio, in_flight, 2 * config.updates_per_call)
+    return RateLimiter(pace.sample_insert_ratio, pace.min_inserts, band, free=is_free)

@@ -1,0 +1,134 @@
+"""The sections of the config that belong to a run's roles and tools; networks, replay and others have their own."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeAlias
+
+from drl_cli.utils.ranges import Count, Fraction, ImportPath, Natural, NonNegative, Positive, Range
+
+Fetch: TypeAlias = Literal["collect", "episode"] | Count
+Exploration: TypeAlias = Literal["ladder", "env_ladder"] | tuple[Mapping[str, float], ...] | None
+
+
+@dataclass(frozen=True)
+class StopConfig:
+    """Conditions that end a run before total_env_steps."""
+
+    return_: float | None
+    wall_s: Positive | None
+
+
+@dataclass(frozen=True)
+class OrchestratorConfig:
+    """The replay ratio and how closely both sides keep to it."""
+
+    sample_insert_ratio: Positive
+    sample_load_ratio: Positive
+    min_inserts: Natural
+    limiter: Literal["ratio", "none"]
+    band: Positive | None
+    gather_window_s: NonNegative
+    stall_s: Positive
+
+
+@dataclass(frozen=True)
+class WorkerConfig:
+    """The workers: their number, environments, block size, exploration and restarts."""
+
+    num: Count | None
+    proxies: Natural | Literal["auto"]
+    envs: Count
+    block_rows: Count | None
+    random_steps: Natural | None
+    fetch: Fetch
+    exploration: Exploration
+    step_timeout_s: Positive
+    max_restarts: Natural
+
+
+@dataclass(frozen=True)
+class TrainerConfig:
+    """The trainers and their minibatches."""
+
+    num: Count
+    batch_size: Count
+    updates_per_call: Count | None
+    threads: Literal["auto"] | Count
+    products: Literal["auto", "torch", "onednn"]
+    compile: bool
+    on_nonfinite: Literal["stop", "skip"]
+
+
+@dataclass(frozen=True)
+class ManageConfig:
+    """The process that evaluates policies and writes records."""
+
+    eval_period: Count
+    eval_episodes: Count
+    confirm_episodes: Natural
+    max_episode_steps: Count
+    max_restarts: Natural
+    env_kwargs: Mapping[str, Any]  # Any: arguments of the environment
+    evaluator: ImportPath | None
+    video_period: Natural
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """When to save a checkpoint, and what the checkpoint holds."""
+
+    period: Count
+    keep_last: Count
+    replay: Literal["on", "off"]
+
+
+@dataclass(frozen=True)
+class LoggerConfig:
+    """Recorders and the intervals between reports."""
+
+    report_s: Positive
+    console_s: Positive
+    tensorboard: bool
+    wandb: Literal["none", "offline", "online"]
+    mlflow: str
+    project: str
+    recorders: tuple[ImportPath, ...]
+
+
+@dataclass(frozen=True)
+class RayConfig:
+    """The Ray session: a private one, or an existing cluster."""
+
+    address: str | None
+    object_store_mb: Annotated[int, Range(least=80)] | None
+
+
+@dataclass(frozen=True)
+class SweepConfig:
+    """The jobs of a sweep."""
+
+    jobs: Literal["auto"] | Count
+
+
+@dataclass(frozen=True)
+class HpoConfig:
+    """A hyperparameter search, or population-based training."""
+
+    sampler: Literal["none", "random", "tpe", "gp", "cma", "pbt"]
+    evaluations: Count
+    trials: Count
+    seeds: Count
+    pruner: Literal["none", "median", "halving"]
+    fresh_seeds: Natural
+    members: Annotated[int, Range(least=2)]
+    rounds: Count
+    quantile: Annotated[float, Range(above=0, most=0.5)]
+    resample: Fraction
+
+
+@dataclass(frozen=True)
+class DebugConfig:
+    """Options for debugging a run."""
+
+    trace: bool
+    in_process: bool
