@@ -1,6 +1,6 @@
 """Distributed deep reinforcement learning from the command line.
 
-From Python there are `load`, which gives a run's trained policy, and `train`. Importing this imports nothing else.
+In Python, `load` returns the trained policy of a run, and `train` trains. Importing this package imports nothing else.
 """
 
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 def load(run: str = "latest", checkpoint: str | int = "best", output_dir: str = "outputs") -> "TrainedPolicy":
-    """The trained policy of a run: `policy(obs)` gives the best action, both in the environment's own units.
+    """Return the trained policy of a run. `policy(obs)` returns the best action, in the environment's own units.
 
-    `run` is a path, `latest`, a glob or the start of a run id below output_dir, `checkpoint` is best, last, a number of
-    env steps or the name of a checkpoint's folder. Raises UsageError.
+    `run` is a path, `latest`, a glob, or the start of a run id below output_dir. `checkpoint` is best, last, a number
+    of env steps, or the name of a checkpoint folder. Raise UsageError.
     """
     from drl_cli.deploy.trained import open_trained
 
@@ -24,18 +24,18 @@ def load(run: str = "latest", checkpoint: str | int = "best", output_dir: str = 
 
 
 def train(overrides: Sequence[str]) -> dict[str, Any]:
-    """Train as `drl-train` with these `key=value` strings does; returns the summary, as summary.json has it.
+    """Train as `drl-train` does with these `key=value` strings. Return the content of summary.json.
 
-    Raises UsageError for what is wrong with the config, RunFailed when the run ended with another exit code than 0,
-    KeyboardInterrupt after Ctrl-C, with the checkpoint saved.
+    Raise UsageError if the config is wrong, and RunFailed if the run ended with an exit code other than 0. After Ctrl-C
+    a checkpoint is saved and KeyboardInterrupt is raised.
     """
     from drl_cli.cli.from_python import train
 
     return train(overrides)
 
 
-def __getattr__(name: str) -> Any:  # Any: a class
-    """The exceptions, imported when they are asked for."""
+def __getattr__(name: str) -> Any:  # Any: an exception class
+    """Import the exceptions when they are first used."""
     if name == "UsageError":
         from drl_cli.errors import UsageError
 

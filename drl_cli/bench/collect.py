@@ -1,4 +1,4 @@
-"""Environment steps of one worker, against the bare `env.step` loop over the same episodes."""
+"""Measure the environment steps of one worker, and of a bare `env.step` loop over the same episodes."""
 
 import time
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from drl_cli.utils.seeding import integers
 
 
 class Collecting:
-    """A worker with all that it does; and environments of its own for a bare loop, which repeats what it did."""
+    """A worker, and separate environments in which a bare loop repeats the actions of the worker."""
 
     def __init__(self, config: Config, spec: EnvSpec, params_header: LoadParams, params: Array) -> None:
         self.params_header, self.rows = params_header, config.rows_per_collect
@@ -36,11 +36,11 @@ class Collecting:
             self.actions.append(actions)
             return step(actions)
 
-        self.worker.envs.step = recorded  # type: ignore[method-assign]  # costs it nothing that could be measured
+        self.worker.envs.step = recorded  # type: ignore[method-assign]  # its cost is too small to measure
         self.worker.collect(params_header, params)
 
     def by_worker(self, collects: int) -> Rate:
-        """Environment steps in so many collects; raises EnvironmentFailed."""
+        """Return the rate of environment steps over `collects` collect calls. Raise EnvironmentFailed."""
 
         def work() -> int:
             for _ in range(collects):
@@ -50,7 +50,7 @@ class Collecting:
         return timed(work)
 
     def by_bare_loop(self) -> Rate:
-        """The steps that the worker took since the last time, resets included."""
+        """Return the rate of the bare loop over the worker's steps since the last call, with resets."""
         taken, self.actions = [self.bare.to_env(actions) for actions in self.actions], []
 
         def work() -> int:
@@ -61,7 +61,7 @@ class Collecting:
         return timed(work)
 
     def collects_in(self, seconds: float) -> int:
-        """How many collects take about so long."""
+        """Return how many collect calls take about `seconds`."""
         started = time.perf_counter()
         self.worker.collect(self.params_header)
         return max(1, round(seconds / (time.perf_counter() - started)))
@@ -73,7 +73,7 @@ class Collecting:
 
 
 class BareEnvs:
-    """Gymnasium's environments, stepped one after the other."""
+    """Gymnasium environments, stepped one after another."""
 
     def __init__(self, config: EnvConfig, seeds: Sequence[int]) -> None:
         self.envs: list[Any] = [build(config) for _ in seeds]  # Any: Gymnasium's spaces
@@ -81,7 +81,7 @@ class BareEnvs:
         for env, seed in zip(self.envs, seeds, strict=True):
             env.reset(seed=seed)
 
-    def step(self, actions: Any) -> None:  # Any: whatever the environments take
+    def step(self, actions: Any) -> None:  # Any: an action of the space
         """Step all of them, and reset those whose episode ended."""
         for env, action in zip(self.envs, actions, strict=True):
             _, _, terminated, truncated, _ = env.step(action)
@@ -95,7 +95,7 @@ class BareEnvs:
 
 
 class BarePool:
-    """As many environments of an EnvPool."""
+    """The environments of an EnvPool."""
 
     def __init__(self, config: EnvConfig, seeds: Sequence[int]) -> None:
         task = find_task(config)
@@ -116,9 +116,9 @@ class BarePool:
 def measure(
     config: Config, spec: EnvSpec, params_header: LoadParams, params: Array, num_envs: int, seconds: float
 ) -> tuple[Sequence[Rate], Sequence[Rate]]:
-    """Rounds of the worker and of the bare loop with so many environments; both take `seconds` together, roughly.
+    """Return the rounds of the worker and of the bare loop with `num_envs` environments, in about `seconds` together.
 
-    Raises EnvironmentFailed.
+    Raise EnvironmentFailed.
     """
     sized = replace(config, worker=replace(config.worker, envs=num_envs))
     try:

@@ -1,4 +1,4 @@
-"""A short real run, in processes of its own and a folder that is gone afterwards."""
+"""Measure a short real run in other processes. Its folder is deleted afterwards."""
 
 import json
 import signal
@@ -13,27 +13,18 @@ from itertools import pairwise
 from pathlib import Path
 
 from drl_cli.bench.figures import ROUNDS
-from drl_cli.bench.overrides import overridden
 from drl_cli.errors import RunError
 from drl_cli.runtime.config import Config
 
 Line = Mapping[str, float]
 ENDLESS = 1_000_000_000
 PATIENCE_S = 600.0
-"""For starting and filling, besides the time that is measured; then a run ends even if nobody is there to stop it."""
-
-
-class RunFailed(RunError):
-    """The run ended before it was measured; the message is what it said."""
-
-    def __init__(self, message: str, exit_code: int) -> None:
-        self.exit_code = exit_code
-        super().__init__(message)
+"""Seconds for starting and filling. The run then stops even if this process was killed."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """What a run did while it was measured: rates, their rounds, and shares of the time in which a side waited."""
+    """Rates of a run, their rounds, and the shares of the time for which workers and trainer waited."""
 
     env_steps_per_s: float
     opt_steps_per_s: float
@@ -49,48 +40,52 @@ class Pace:
 
 
 def measure(command: Sequence[str], config: Config, seconds: float) -> Pace:
-    """The pace of `drl-train <command>`, from its first updates on; `config` is what that makes.
+    """Return the pace of `drl-train <command>` after its first updates. `config` is the config of this command.
 
-    Raises RunFailed.
+    Raise RunError with the exit code of the run if the run ended before it was measured.
     """
     with tempfile.TemporaryDirectory(prefix="drl-bench-", ignore_cleanup_errors=True) as folder:
         with _started(overridden(command, *_ours(config, folder, seconds)), Path(folder)) as process:
             end = time.monotonic() + PATIENCE_S + seconds
             while not (lines := _measured(_reports(folder), seconds)):
                 if process.poll() is not None or time.monotonic() > end:
-                    said = (Path(folder) / "stderr").read_text().strip().removeprefix("error: ")
-                    raise RunFailed(f"the run ended before it was measured: {said}", max(1, process.poll() or 1))
+                    errors = (Path(folder) / "stderr").read_text().strip().removeprefix("error: ")
+                    raise RunError(f"the run ended before it was measured: {errors}", max(1, process.poll() or 1))
                 time.sleep(min(0.2, seconds / ROUNDS))
         (summary,) = Path(folder).glob("*/*/*/summary.json")
         return pace(lines, config, json.loads(summary.read_text())["start_up_s"])
 
 
 def pace(lines: Sequence[Line], config: Config, start_up_s: float) -> Pace:
-    """Between the first and the last of these reports; the rounds are between each and the next."""
+    """Compute the rates between the first and the last report. A round lies between two successive reports."""
 
-    def gone(name: str, first: Line = lines[0], last: Line = lines[-1]) -> float:
+    def increase(name: str, first: Line = lines[0], last: Line = lines[-1]) -> float:
         return last[name] - first[name]
 
-    wall = gone("perf/wall_s")
+    wall = increase("perf/wall_s")
     members = config.num_proxies or config.num_workers
     return Pace(
-        gone("env_steps") / wall,
-        gone("perf/opt_steps") / wall,
-        min(1.0, gone("perf/worker_wait_s") / wall / members),
-        min(1.0, gone("perf/trainer_wait_s") / wall),
+        increase("env_steps") / wall,
+        increase("perf/opt_steps") / wall,
+        min(1.0, increase("perf/worker_wait_s") / wall / members),
+        min(1.0, increase("perf/trainer_wait_s") / wall),
         start_up_s,
-        tuple(gone("env_steps", *pair) / gone("perf/wall_s", *pair) for pair in pairwise(lines)),
+        tuple(increase("env_steps", *pair) / increase("perf/wall_s", *pair) for pair in pairwise(lines)),
     )
 
 
+def overridden(command: Sequence[str], *changes: str) -> list[str]:
+    """Return the arguments of drl-train with these `key=value` at the end, without older values of the same keys."""
+    keys = {change.partition("=")[0] for change in changes}
+    return [*(arg for arg in command if arg.partition("=")[0].lstrip("+~") not in keys), *changes]
+
+
 def _ours(config: Config, folder: str, seconds: float) -> list[str]:
-    """Settings by which the run goes on until it is stopped, and does nothing but collect and train."""
+    """Return overrides with which the run only collects and trains, until it is stopped."""
     warm = min(config.orchestrator.min_inserts, 4 * config.trainer.batch_size)
-    weights = config.load_weights and [
-        f"load_weights='{config.load_weights}'"
-    ]  # named without the output_dir of the user
+    weights = [f"load_weights='{config.load_weights}'"] if config.load_weights else []  # an absolute path
     return [
-        *(weights or ()), f"output_dir='{folder}'", "stop.return=null", f"stop.wall_s={PATIENCE_S + seconds}",
+        *weights, f"output_dir='{folder}'", "stop.return=null", f"stop.wall_s={PATIENCE_S + seconds}",
         *(f"{key}={ENDLESS}" for key in ("total_env_steps", "manage.eval_period", "checkpoint.period")),
         "manage.eval_episodes=1", "manage.confirm_episodes=0", "checkpoint.replay=off", "logger.tensorboard=false",
         f"orchestrator.min_inserts={warm}", "worker.random_steps=0", f"logger.report_s={seconds / ROUNDS}",
@@ -98,14 +93,14 @@ def _ours(config: Config, folder: str, seconds: float) -> list[str]:
 
 
 def _reports(folder: str) -> list[Line]:
-    """Those that the run has made so far."""
+    """Return the reports that the run has written so far."""
     found = list(Path(folder).glob("*/*/*/metrics.jsonl"))
     lines = found[0].read_text().splitlines(True) if found else []
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
 def _measured(lines: Sequence[Line], seconds: float) -> Sequence[Line]:
-    """The reports over so many seconds that begin a whole report after the first update; nothing before."""
+    """Return the reports after the one with the first update, or () if they cover less than `seconds`."""
     training = [line for line in lines if line.get("perf/opt_steps")][1:]
     is_done = training and training[-1]["perf/wall_s"] - training[0]["perf/wall_s"] >= 0.99 * seconds
     return training if is_done else ()
@@ -113,14 +108,14 @@ def _measured(lines: Sequence[Line], seconds: float) -> Sequence[Line]:
 
 @contextmanager
 def _started(command: Sequence[str], folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """The run, in a process group of its own so that a terminal's Ctrl-C comes to us alone; ended softly."""
+    """Start the run, and end it with SIGTERM. A separate process group keeps a terminal's Ctrl-C from the run."""
     with (folder / "stdout").open("w") as out, (folder / "stderr").open("w") as errors:
         train = [sys.executable, "-m", "drl_cli.cli.train", *command]
         process = subprocess.Popen(train, stdin=subprocess.DEVNULL, stdout=out, stderr=errors, process_group=0)
     try:
         yield process
     finally:
-        while process.poll() is None:  # once more where it does not end, or the user can't wait
+        while process.poll() is None:  # the user may press Ctrl-C while the run ends
             process.send_signal(signal.SIGTERM)
             with suppress(subprocess.TimeoutExpired, KeyboardInterrupt, SystemExit):
                 process.wait(20)

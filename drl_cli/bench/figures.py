@@ -1,4 +1,4 @@
-"""What is measured: rates, taken in rounds in which everything that is compared has its turn."""
+"""Rates, figures, and rounds that interleave the things to compare."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -9,24 +9,24 @@ from typing import TypeVar
 K = TypeVar("K")
 
 ROUNDS = 5
-"""Of each measurement: their median counts, their spread is shown."""
+"""Rounds of each measurement. The table shows their median and spread."""
 
 
 @dataclass(frozen=True)
 class Rate:
-    """How many things are done in a second of the clock, and in one of this process's processor time."""
+    """Things done per second of wall-clock time, and per second of this process's processor time."""
 
     per_s: float
     per_cpu_s: float
 
     def times(self, factor: float) -> "Rate":
-        """The same work counted in another unit, of which each thing has so many."""
+        """Return the rate in another unit, `factor` of which make one thing."""
         return Rate(self.per_s * factor, self.per_cpu_s * factor)
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A line of the table; `note` says what the value is to be compared with."""
+    """A line of the table. `note` compares the value with another one."""
 
     part: str
     what: str
@@ -37,13 +37,13 @@ class Figure:
 
     @classmethod
     def of(cls, part: str, what: str, unit: str, rates: Sequence[Rate], note: str = "") -> "Figure":
-        """The median of these rounds."""
+        """Make a figure of the median of `rates`."""
         rounds = tuple(rate.per_s for rate in rates)
         return cls(part, what, unit, median(rounds), rounds, note)
 
 
 def timed(work: Callable[[], int], seconds: float = 0.0) -> Rate:
-    """Work for so long, at least once; each call says how many things it did."""
+    """Call `work` at least once, for `seconds`. It returns the number of things it did."""
     done, started, used = 0, time.perf_counter(), time.process_time()
     while True:
         done += work()
@@ -53,7 +53,7 @@ def timed(work: Callable[[], int], seconds: float = 0.0) -> Rate:
 
 
 def in_turn(plays: Mapping[K, Callable[[], Rate]], rounds: int = ROUNDS) -> dict[K, list[Rate]]:
-    """Rounds of each; the order is turned round after each, so that none always follows the same other one."""
+    """Call every function once per round. Odd rounds reverse the order, so that no function always follows another."""
     results: dict[K, list[Rate]] = {name: [] for name in plays}
     for i in range(rounds):
         for name in list(plays)[:: -1 if i % 2 else 1]:
@@ -62,10 +62,10 @@ def in_turn(plays: Mapping[K, Callable[[], Rate]], rounds: int = ROUNDS) -> dict
 
 
 def middle(rates: Sequence[Rate]) -> Rate:
-    """The median of both."""
+    """Return the median of both rates."""
     return Rate(median(rate.per_s for rate in rates), median(rate.per_cpu_s for rate in rates))
 
 
 def short(value: float) -> str:
-    """A number with three digits, or all of those before the point."""
+    """Format a number with three digits, and a large number without decimals."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"

@@ -1,4 +1,4 @@
-"""Rows inserted into the run's own replay table, and batches drawn from it."""
+"""Measure inserting transitions into the run's replay table, and drawing batches from it."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ NUM_BLOCKS = 8
 
 
 class Replaying:
-    """A shard of the replay table, filled with what a worker collected, again and again."""
+    """A shard of the replay table, filled with the same few blocks of a worker again and again."""
 
     def __init__(self, config: Config, spec: EnvSpec, params_header: LoadParams, params: Array, seconds: float) -> None:
         self.config = config
@@ -33,19 +33,19 @@ class Replaying:
 
     @property
     def is_full(self) -> bool:
-        """Whether the table has as many rows as it can."""
+        """Whether the table holds its full capacity."""
         return len(self.replay.table) >= self.config.replay.num_rows // self.config.num_shards
 
     def insert(self) -> int:
-        """One more hand-over; returns its transitions."""
+        """Insert one more block. Return its number of transitions."""
         header, columns = self.blocks[self.number % len(self.blocks)]
         self.number += 1
-        self.replay.last_block.clear()  # or else it would refuse what came before
+        self.replay.last_block.clear()  # the table refuses a block that it has seen
         self.replay.insert(header, columns)
         return header.rows
 
     def draw(self, num_batches: int) -> tuple[BatchTrainingData, Columns]:
-        """Batches for one trainer; a queue gets the rows that it serves first."""
+        """Draw batches for one trainer. A queue is filled before."""
         size = self.config.trainer.batch_size
         while self.config.is_on_policy and len(self.replay.table) < num_batches * size:
             self.insert()
@@ -55,7 +55,7 @@ class Replaying:
         return header, columns
 
     def serve(self, num_batches: int) -> int:
-        """Draw, and give new priorities where the table wants them; returns the batches."""
+        """Draw batches, and update priorities if the table has some. Return the number of batches."""
         header, _ = self.draw(num_batches)
         if header.row_ids is not None:
             replay, shape = self.config.replay, header.row_ids.shape
@@ -69,7 +69,7 @@ class Replaying:
 def collected(
     config: Config, spec: EnvSpec, params_header: LoadParams, params: Array, seconds: float
 ) -> Sequence[tuple[InsertTransition, Columns]]:
-    """A few hand-overs of a real worker, at least one with rows in it."""
+    """Collect a few blocks with a real worker. At least one block has rows."""
     blocks: list[tuple[InsertTransition, Columns]] = []
     with closing(Worker(config, spec, 0, 0)) as worker:
         started, block = time.perf_counter(), worker.collect(params_header, params)
@@ -80,7 +80,7 @@ def collected(
 
 
 def measure(replaying: Replaying, seconds: float) -> Mapping[str, Sequence[Rate]]:
-    """Rounds of "insert", in transitions (not of a queue, which has to be drawn from), and of "draw", in batches."""
+    """Measure "insert" in transitions and "draw" in batches. A queue has no "insert", because it must be drawn from."""
     per_call, each = replaying.config.updates_per_call, seconds / ROUNDS
     plays: dict[str, Callable[[], Rate]] = {"draw": lambda: timed(lambda: replaying.serve(per_call), each)}
     if not replaying.config.is_on_policy:

@@ -1,4 +1,4 @@
-"""The table of figures, line by line as they are measured."""
+"""Print the table of figures line by line."""
 
 from typing import Any, TextIO
 
@@ -8,7 +8,7 @@ HEAD = ("part", "what", "median", "min - max", "")
 
 
 class Sheet:
-    """On a terminal a rich table, else lines of plain text; a context."""
+    """Show figures in a rich table on a terminal, otherwise as lines of plain text. Use in a `with` block."""
 
     def __init__(self, out: TextIO) -> None:
         self.out = out
@@ -33,7 +33,7 @@ class Sheet:
             self.live.stop()
 
     def add(self, figure: Figure) -> None:
-        """One more line."""
+        """Add a line."""
         cells = cells_of(figure)
         if self.table is None:
             self._line(cells)
@@ -47,7 +47,7 @@ class Sheet:
 
 
 def cells_of(figure: Figure) -> tuple[str, ...]:
-    """Part, what, value with its unit, spread, note."""
+    """Return the texts of a line: part, what, value with unit, spread, note."""
     rounds = figure.rounds
     spread = f"{short(min(rounds))} - {short(max(rounds))}" if rounds else ""
     return figure.part, figure.what, f"{short(figure.value)} {figure.unit}", spread, figure.note

@@ -1,16 +1,14 @@
-"""The parts of drl-bench: what each measures, and what the end-to-end run is compared with."""
+"""The parts of drl-bench: collect, replay, updates, end and tune."""
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from statistics import median
 
 from drl_cli.bench import collect, end_to_end, replay, updates
-from drl_cli.bench.bounds import bound
-from drl_cli.bench.end_to_end import Pace
+from drl_cli.bench.end_to_end import Pace, overridden
 from drl_cli.bench.figures import Figure, Rate, middle, short
-from drl_cli.bench.overrides import overridden
 from drl_cli.bench.replay import Replaying
-from drl_cli.bench.tune import ENVS, Setting, choose, promising, settings, thread_counts
+from drl_cli.bench.tune import ENVS, Setting, bound, choose, promising, settings, thread_counts
 from drl_cli.bench.updates import Updating, lone_trainer
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.messages import LoadParams
@@ -19,9 +17,9 @@ from drl_cli.types import Array, EnvSpec
 
 
 class Suite:
-    """One after the other, for `seconds` each figure; `show` gets each as it is measured.
+    """Measure the parts of a run, each figure for `seconds`, and pass each figure to `show`.
 
-    `command` are the arguments of drl-train that make `config`. All but the end-to-end runs is in this process.
+    `command` holds the arguments of drl-train that make `config`. Only the parts end and tune start other processes.
     """
 
     def __init__(
@@ -36,24 +34,24 @@ class Suite:
         self.config, self.spec, self.command = config, spec, command
         self.cores, self.seconds, self.show = cores, seconds, show
         self.worker_rates: dict[int, Rate] = {}
-        """Environment steps of one worker, by its number of environments."""
+        """Environment steps of one worker, by number of environments."""
         self.trainer_rates: dict[int, Rate] = {}
-        """Environment steps for which all trainers together make the updates, by their number of threads."""
+        """Environment steps whose updates all trainers together can make, by number of threads."""
         self.updates_per_batch = 1.0
         self.own = Setting(config.num_workers, config.num_threads, config.worker.envs)
 
     @cached_property
     def params(self) -> tuple[LoadParams, Array]:
-        """The first version, untrained."""
+        """Header and parameters of the untrained policy."""
         return lone_trainer(self.config, self.spec).publish(0, 0)
 
     @cached_property
     def replaying(self) -> Replaying:
-        """A full table, until the runs that fill their own."""
+        """A full replay table. The real runs fill their own table, so the memory is freed before them."""
         return Replaying(single_trainer(self.config, 1), self.spec, *self.params, self.seconds)
 
     def collect(self) -> None:
-        """One worker, at several numbers of environments."""
+        """Measure one worker with several numbers of environments."""
         for num in sorted({1, *ENVS, self.own.envs}):
             ours, bare = collect.measure(self.config, self.spec, *self.params, num, self.seconds)
             self.worker_rates[num] = middle(ours)
@@ -63,7 +61,7 @@ class Suite:
             self.show(Figure.of("collect", what, "env steps/s", ours, note))
 
     def replay(self) -> None:
-        """Insert and draw."""
+        """Measure inserting transitions and drawing batches."""
         rates, config = replay.measure(self.replaying, self.seconds), self.replaying.config
         rows, capacity = len(self.replaying.replay.table), config.replay.num_rows
         if "insert" in rates:
@@ -75,7 +73,7 @@ class Suite:
         self.show(Figure.of("replay", what, "batches/s", rates["draw"], note))
 
     def updates(self) -> None:
-        """The trainer at several numbers of threads."""
+        """Measure the trainer with several numbers of threads."""
         config, own = self.replaying.config, self.own.threads
         on_gpu = updates.lone_trainer(config, self.spec).device.type != "cpu"
         counts = [own] if on_gpu else sorted({own, *thread_counts(self.cores)})
@@ -93,13 +91,13 @@ class Suite:
 
     @property
     def asked_ratio(self) -> float:
-        """Updates per environment step that the config asks for."""
+        """Configured updates per environment step."""
         return self.config.batches_per_insert * self.updates_per_batch
 
     def end(self) -> None:
-        """The run as it is."""
+        """Measure a real run with the config."""
         config = self.config
-        vars(self).pop("replaying", None)  # the run has its own
+        vars(self).pop("replaying", None)  # free its memory
         pace = end_to_end.measure(self.command, config, self.seconds)
         note = self._against(config.mode, self.own, pace)
         what = f"environment steps, mode={config.mode}"
@@ -113,7 +111,7 @@ class Suite:
         self.show(Figure("end", "start-up to the first step", "s", pace.start_up_s))
 
     def tune(self, fits: Callable[[Config], bool]) -> tuple[Setting, Pace]:
-        """The best setting that `fits`, and its pace; `collect` and `updates` come before."""
+        """Return the best setting for which `fits` is true, and its pace. Call `collect` and `updates` before."""
         vars(self).pop("replaying", None)
         possible = [one for one in settings(self.cores, self.trainer_rates) if fits(one.of(self.config))]
         tried = promising({one: self._bound("async", one)[0] for one in possible})
@@ -131,7 +129,7 @@ class Suite:
         return bound(mode, one.workers, self.cores, *rates)
 
     def _against(self, mode: str, one: Setting, pace: Pace) -> str:
-        """The bound and how close the run came to it; nothing where the parts that it is made of were left out."""
+        """Compare a run with its bound. Return '' if collect or updates was not measured with this setting."""
         if one.envs not in self.worker_rates or one.threads not in self.trainer_rates:
             return ""
         least, whose = self._bound(mode, one)

@@ -1,26 +1,26 @@
-"""Which numbers of workers, environments and threads to try, and which of those that were tried to take."""
+"""Choose numbers of workers, environments and threads, and predict how fast a run with them can be."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from drl_cli.bench.bounds import balanced_ratio
 from drl_cli.bench.end_to_end import Pace
+from drl_cli.bench.figures import Rate
 from drl_cli.runtime.config import Config
 
 BUSY = 0.1
-"""A side that waits for less than this share of its time is busy."""
+"""A side that waits for a smaller share of its time counts as busy."""
 
 ENVS = (8, 16, 32)
 TRIED = 4
 UNSURE = 1.1
-"""How far a prediction may be off."""
+"""Factor by which a predicted rate may be wrong."""
 SLACK = 1.03
-"""Measured rates that differ by less than this factor count as equal."""
+"""Measured rates within this factor count as equal."""
 
 
 @dataclass(frozen=True, order=True)
 class Setting:
-    """What is tuned; the smaller one needs less of the machine."""
+    """The numbers that drl-bench tunes. A smaller setting needs less of the machine."""
 
     workers: int
     threads: int
@@ -28,17 +28,17 @@ class Setting:
 
     @property
     def keys(self) -> list[str]:
-        """As the user types it."""
+        """The setting as overrides of drl-train."""
         return [f"worker.num={self.workers}", f"worker.envs={self.envs}", f"trainer.threads={self.threads}"]
 
     def of(self, config: Config) -> Config:
-        """A run with it."""
+        """Return the config of an async run with this setting."""
         worker = replace(config.worker, num=self.workers, envs=self.envs)
         return replace(config, mode="async", worker=worker, trainer=replace(config.trainer, threads=self.threads))
 
 
 def settings(cores: int, threads: Iterable[int]) -> list[Setting]:
-    """All that come into question; one worker less than cores leaves one to the trainer, as many keep all busy."""
+    """Return every combination of up to `cores` workers with these numbers of threads."""
     return [Setting(num, count, envs) for num in range(1, cores + 1) for count in threads for envs in ENVS]
 
 
@@ -48,21 +48,47 @@ def thread_counts(cores: int) -> list[int]:
 
 
 def promising(predicted: Mapping[Setting, float], count: int = TRIED) -> list[Setting]:
-    """Those to try: the smallest of those that may well be the fastest, then the others, the faster first."""
+    """Return the settings to try: first the smallest ones that may be the fastest, then the others by their rate."""
     close = max(predicted.values()) / UNSURE
     return sorted(predicted, key=lambda one: (-min(close, predicted[one]), one))[:count]
 
 
 def choose(measured: Mapping[Setting, float]) -> Setting:
-    """The smallest of those that are as fast as the fastest."""
+    """Return the smallest setting whose rate equals the highest rate."""
     best = max(measured.values())
     return min(one for one, rate in measured.items() if rate * SLACK >= best)
 
 
-def advice(pace: Pace, asked: float | None) -> list[str]:
-    """Which side is the bottleneck, and the ratio that would keep both busy; `asked` is the one that was held.
+def bound(mode: str, num_workers: int, cores: int, worker: Rate, trainer: Rate) -> tuple[float, str]:
+    """Return an upper bound for the environment steps/s of a run, and the name of what limits them.
 
-    It is None where the ratio follows from how the algorithm learns (on-policy).
+    `worker` is the rate of one worker. `trainer` is the rate of environment steps whose updates the trainer can make.
+    In mode=async workers and trainer run at the same time and share `cores` processors; in the other modes they
+    alternate.
+    """
+    processors = cores / (1 / worker.per_cpu_s + 1 / trainer.per_cpu_s)
+    if mode == "async":
+        limits = {"workers": num_workers * worker.per_s, "trainer": trainer.per_s, "processors": processors}
+        least = min(limits, key=lambda name: limits[name])
+        return limits[least], least
+    collect = min(num_workers * worker.per_s, cores * worker.per_cpu_s)
+    both = 1 / (1 / collect + 1 / trainer.per_s)
+    return both, "workers" if collect < trainer.per_s else "trainer"
+
+
+def balanced_ratio(ratio: float, worker_wait: float, trainer_wait: float) -> float:
+    """Return the updates per environment step at which neither side would wait.
+
+    In a run at `ratio`, workers waited for the share `worker_wait` of their time, the trainer for `trainer_wait`.
+    """
+    balanced = ratio * (1 - min(0.99, worker_wait)) / (1 - min(0.99, trainer_wait))
+    return float(f"{balanced:.2g}")
+
+
+def advice(pace: Pace, asked: float | None) -> list[str]:
+    """Name the bottleneck, and the ratio of updates to environment steps that would keep both sides busy.
+
+    `asked` is the configured ratio, or None for an on-policy algorithm, which has no such key.
     """
     waits = f"workers wait {pace.worker_wait:.0%}, the trainer {pace.trainer_wait:.0%} of their time"
     if max(pace.worker_wait, pace.trainer_wait) < BUSY:

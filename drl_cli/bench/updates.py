@@ -1,4 +1,4 @@
-"""Gradient updates of the run's own trainer, with the batches that it draws from a full replay table."""
+"""Measure gradient updates of the run's trainer with batches from a full replay table."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -14,12 +14,12 @@ from drl_cli.utils.lazy import torch
 
 
 def lone_trainer(config: Config, spec: EnvSpec, threads: int = 1) -> Trainer:
-    """One of the run's trainers without the others."""
+    """Make one of the run's trainers, without averaging."""
     return make_trainer(single_trainer(config, threads), spec, config.device, 0)
 
 
 class Updating:
-    """A trainer and the table that it learns from."""
+    """A trainer with the replay table that it learns from."""
 
     def __init__(self, replaying: Replaying, spec: EnvSpec, threads: int) -> None:
         self.replaying, self.threads = replaying, threads
@@ -27,7 +27,7 @@ class Updating:
         self.updates_per_batch = 1.0
 
     def train(self) -> int:
-        """One train call with its batches; returns its gradient updates."""
+        """Draw batches and train on them. Return the number of gradient updates."""
         header, columns = self.replaying.draw(self.replaying.config.updates_per_call)
         report, priorities = self.trainer.train(header, columns)
         if priorities is not None:
@@ -36,13 +36,13 @@ class Updating:
         return report.num_updates
 
     def play(self, seconds: float) -> Rate:
-        """Gradient updates for so long."""
-        torch.set_num_threads(self.threads)  # of the whole process, in which others have their turn
+        """Return the rate of gradient updates over `seconds`."""
+        torch.set_num_threads(self.threads)  # a setting of the process, shared by all trainers
         return timed(self.train, seconds)
 
 
 def measure(sides: Sequence[Updating], seconds: float) -> Mapping[int, Sequence[Rate]]:
-    """Rounds of gradient updates by number of threads, for so many seconds each."""
+    """Measure every trainer for `seconds`. Return the rounds by number of threads."""
     for side in sides:
         side.play(0.0)
     return in_turn({side.threads: partial(side.play, seconds / ROUNDS) for side in sides})

@@ -1,4 +1,4 @@
-"""The commands. Importing this sets one numpy thread per process: speed comes from processes, not from threads."""
+"""The commands. Importing this package sets one numpy thread per process, because workers run in processes."""
 
 import os
 

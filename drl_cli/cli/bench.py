@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from drl_cli.algos.lookup import refusal
-from drl_cli.bench.overrides import overridden
 from drl_cli.cli.command import help_text, option, run_words
 from drl_cli.errors import DONE, RESOURCES, USAGE, UsageError, users_errors
 from drl_cli.runs.resume import named_run, with_config_of
@@ -79,6 +78,7 @@ def answer(words: Sequence[str]) -> int:
 
 def measure(config: Config, spec: EnvSpec, options: Options, command: CommandLine, typed: Sequence[str]) -> None:
     """Measure the chosen parts, print the figures, and propose a command line if `tune` is set."""
+    from drl_cli.bench.end_to_end import overridden
     from drl_cli.bench.sheet import Sheet
     from drl_cli.bench.suite import Suite
     from drl_cli.bench.tune import advice

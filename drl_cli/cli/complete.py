@@ -1,4 +1,4 @@
-"""Tab completion: the bash function of all commands, and the words that it asks for; without Hydra, to be fast.
+"""Tab completion: the bash function of all commands, and the words that it offers. It is fast, without Hydra.
 
 `eval "$(drl-train -sc install=bash)"` in ~/.bashrc turns it on.
 """
@@ -32,14 +32,14 @@ INSTALL = """_drl_complete() {{
     return 0
 }}
 complete -o default -F _drl_complete {commands}"""
-"""Bash breaks words at = and : as well, and wants what follows the break ($2) alone; a last = or . gets no space."""
+"""Bash also breaks words at = and :, and wants only the part after the break ($2). No space follows a last = or ."""
 
 RUNS = ("run", "runs", "resume", "from_config", "load_weights")
-"""Keys whose values are runs."""
+"""Keys whose values name runs."""
 
 
 def shell_completion(what: str, line: str) -> list[str] | None:
-    """What `drl-train -sc WHAT` prints; None where it is left to Hydra (other shells); raises UsageError."""
+    """Return the lines that `drl-train -sc WHAT` prints, or None if Hydra completes (zsh, fish). Raise UsageError."""
     if what == "install=bash":
         return INSTALL.format(commands=" ".join(commands())).splitlines()
     if what == "uninstall=bash":
@@ -52,7 +52,7 @@ def shell_completion(what: str, line: str) -> list[str] | None:
 
 
 def commands() -> list[str]:
-    """Names of our commands."""
+    """Return the names of the commands."""
     try:
         points = distribution("drl-cli").entry_points
     except PackageNotFoundError:
@@ -61,7 +61,7 @@ def commands() -> list[str]:
 
 
 def completions(line: str) -> list[str]:
-    """The words that the last one of a command line can become."""
+    """Return the words that can complete the last word of a command line."""
     command, *words = line.split()
     word = words.pop() if words and not line[-1].isspace() else ""
     name = Path(command).name.removeprefix("drl-")
@@ -75,14 +75,14 @@ def completions(line: str) -> list[str]:
 
 
 def _train(words: Sequence[str], word: str) -> Iterable[str]:
-    if words and words[-1] in VALUE_FLAGS:  # a file: left to the shell
+    if words and words[-1] in VALUE_FLAGS:  # bash completes file names
         return []
     if word.startswith("-"):
         return ["--help", *PLAIN_FLAGS, *VALUE_FLAGS]
     is_help = bool({"--help", "-h"} & set(words))
     try:
         overrides = read_command([each for each in words if each not in ("--help", "-h")]).overrides
-    except UsageError:  # it will be said when the command is run
+    except UsageError:  # running the command will report the error
         overrides = []
     keys = _keys(overrides)
     if is_help:
@@ -96,7 +96,7 @@ def _train(words: Sequence[str], word: str) -> Iterable[str]:
 
 
 def _keys(overrides: Sequence[str]) -> dict[str, Any]:
-    """Dotted key -> type, of the algorithm that was typed."""
+    """Return the type of each dotted key, for the algorithm on the command line."""
     named = [arg.removeprefix("algo=").split(",")[0] for arg in overrides if arg.startswith("algo=")]
     try:
         return all_keys(config_class(named[-1] if named else default("algo")))
@@ -105,7 +105,7 @@ def _keys(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def _names(keys: dict[str, Any], word: str) -> Iterable[str]:
-    """Groups to choose from, groups to go into, and keys of the group that the word is in."""
+    """Return `group=`, `group.` and `key=` for all groups and keys at the level of `word`."""
     group = word.rpartition(".")[0]
     choices = [] if group else [f"{name}=" for name in groups() if options(name) != ["default"]]
     inside = {name: kind for name, kind in keys.items() if name.rpartition(".")[0] == group}
@@ -124,7 +124,7 @@ def _values(key: str, keys: dict[str, Any]) -> Iterable[str]:
 
 
 def choices(kind: Any) -> list[str]:
-    """The words that a value of this type can be. Any: a type hint."""
+    """Return the words that are values of a type hint."""
     origin, args = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
         return [word for arm in args for word in choices(arm)]
@@ -140,7 +140,7 @@ def _is_group(kind: Any) -> bool:
 
 
 def _topics(keys: dict[str, Any]) -> list[str]:
-    """What `drl-list keys` and `--help` take."""
+    """Return the words that `drl-list keys` and `--help` take: groups, options and keys."""
     chosen = [f"{group}={option}" for group in groups() for option in options(group)]
     return [*groups(), *chosen, *(name for name, kind in keys.items() if not _is_group(kind))]
 
@@ -154,18 +154,18 @@ def _list(words: Sequence[str]) -> list[str]:
 
 
 def _options(command: str, word: str) -> list[str]:
-    """Keys of a command with options of its own, or the values of one."""
+    """Return the options of a command with an Options dataclass, or the values of the option in `word`."""
     try:
         kinds = fields(importlib.import_module(f"drl_cli.cli.{command}").Options)
-    except (ImportError, AttributeError):  # it has none
+    except (ImportError, AttributeError):  # an unknown command, or one without Options
         return []
     key, equals, _ = word.partition("=")
     if not equals:
-        return ["--help", *(f"{name}=" for name in kinds)]
+        return ["--help", "--version", *(f"{name}=" for name in kinds)]
     values = _runs() if key in RUNS else ["best", "last"] if key == "checkpoint" else choices(kinds.get(key))
     return [f"{key}={value}" for value in values]
 
 
 def _runs() -> list[str]:
-    """The newest run and, by their folders, those below the usual one."""
+    """Return `latest` and the folders of all runs below outputs/."""
     return ["latest", *map(str, all_runs("outputs"))]

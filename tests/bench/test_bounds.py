@@ -2,8 +2,8 @@
 
 import pytest
 
-from drl_cli.bench.bounds import balanced_ratio, bound
 from drl_cli.bench.figures import Rate
+from drl_cli.bench.tune import balanced_ratio, bound
 
 FREE = 1e12
 """Things per second of processor time of what only waits."""

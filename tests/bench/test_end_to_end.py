@@ -5,8 +5,8 @@ import tempfile
 import pytest
 from graphs import make_config
 
-from drl_cli.bench.end_to_end import RunFailed, measure, pace
-from drl_cli.bench.overrides import overridden
+from drl_cli.bench.end_to_end import measure, overridden, pace
+from drl_cli.errors import RunError
 
 SMALL = (
     "env=Pendulum-v1", "debug.in_process=true", "network.hidden=[16,16]", "worker.num=1", "worker.envs=2",
@@ -62,7 +62,7 @@ def test_a_run_is_measured_and_leaves_nothing(folder, mode):
 
 def test_a_run_that_ends_before_says_why_with_its_exit_code(folder):
     config = make_config(*SMALL)
-    with pytest.raises(RunFailed, match="environment") as caught:
+    with pytest.raises(RunError, match="environment") as caught:
         measure([*SMALL, "env=Pendulum-v7"], config, 0.3)
     assert caught.value.exit_code == 2
     assert list(folder.iterdir()) == []
