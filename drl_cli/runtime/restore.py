@@ -1,4 +1,4 @@
-"""Restore: hands every role its part of a checkpoint, so that a run goes on where it was."""
+"""Restore: give every role its part of a checkpoint, so that a run continues where it stopped."""
 
 import logging
 import shutil
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from drl_cli.errors import CheckpointError
-from drl_cli.metrics.cut_back import cut_back
+from drl_cli.metrics.truncate import truncate_records
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.files.checkpoint import COUNTERS, load_model, point, read_arrays, read_json, read_manifest
 from drl_cli.runtime.messages import EvalReport, LoadParams
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a run goes on from: a version, its parameters, the orchestrator's `state`, and the other roles' files."""
+    """A checkpoint to resume from: a parameter version, the orchestrator's `state`, and files of the other roles."""
 
     folder: Path
     params_header: LoadParams
@@ -35,17 +35,17 @@ class Checkpoint:
 
     @property
     def env_steps(self) -> int:
-        """Environment steps that had been taken."""
+        """Environment steps before the checkpoint."""
         return int(self.state["counts"]["env_steps"])
 
     @property
     def has_replay(self) -> bool:
-        """Whether the replay table was saved too."""
+        """Whether the checkpoint holds the replay."""
         return any(name.startswith("state.replay-") for name in self.manifest["sha256"])
 
 
 def open_checkpoint(folder: Path) -> Checkpoint:
-    """Read what is small; raises CheckpointError naming the file that is missing or damaged."""
+    """Open a checkpoint and read its small files; raise CheckpointError naming a missing or damaged file."""
     params, manifest = load_model(folder)
     if COUNTERS not in manifest["sha256"]:
         raise CheckpointError(f"{folder} holds a model only, nothing to resume from; load_weights={folder} can use it")
@@ -56,12 +56,12 @@ def open_checkpoint(folder: Path) -> Checkpoint:
 
 
 def first_incarnation(checkpoint: Checkpoint | None) -> int:
-    """The incarnation that workers begin with: above all that the run's workers had before the checkpoint."""
+    """Return the first incarnation of the workers: above all incarnations before the checkpoint."""
     return int(checkpoint.state["incarnation"]) + 1 if checkpoint else 0
 
 
 def best_report(folder: Path) -> EvalReport:
-    """The evaluation of the best model so far, from its manifest."""
+    """Return the evaluation of the best model so far, from the model's manifest."""
     manifest = read_manifest(folder)
     params_header = LoadParams(manifest["version"], manifest["opt_steps"], manifest["env_steps"])
     statistics = {name: manifest[name] for name in EVAL_COLUMNS[4:]}
@@ -69,31 +69,32 @@ def best_report(folder: Path) -> EvalReport:
 
 
 def clean_up(run: Path, checkpoint: Checkpoint | None) -> None:
-    """Remove what a run wrote after this checkpoint: later records, and checkpoints that were not finished.
+    """Remove what a run wrote after this checkpoint: later records and unfinished checkpoints.
 
-    Without a checkpoint the run starts over: all records and checkpoints are removed.
+    Without a checkpoint the run starts over, so all records and checkpoints are removed.
     """
-    cut_back(run, checkpoint.env_steps if checkpoint else -1)
+    truncate_records(run, checkpoint.env_steps if checkpoint else -1)
     drop_drafts(run / "checkpoints")
     if checkpoint is not None:
-        point(run / "checkpoints", "last", checkpoint.folder)  # an older one may have been named
+        point(run / "checkpoints", "last", checkpoint.folder)  # the user may have chosen an older checkpoint
     else:
         shutil.rmtree(run / "checkpoints")
         (run / "checkpoints").mkdir()
 
 
 def _on_loaded(graph: Orchestrator, shard: int, ref: Ref) -> None:
+    """Note the rows that a replay shard has loaded."""
     if rows := get(ref):
         graph.replay.filled.add(shard)
-    if graph.config.is_on_policy:  # a queue of another capacity begins empty
+    if graph.config.is_on_policy:  # a queue with another capacity starts empty
         graph.limiter.load_state({"queued": rows})
 
 
 def restore(checkpoint: Checkpoint, config: Config, graph: Orchestrator) -> None:
-    """Have every role of a new graph go on from the checkpoint.
+    """Load the checkpoint into every role of a new graph.
 
-    Workers take over their states in mode=single, and in mode=sync without proxies, if their number and environments
-    are as they were. Otherwise they begin anew, and their environments with seeds that were not used before.
+    In mode=single, and in mode=sync without proxies, workers continue from their saved states if `worker_layout` is
+    unchanged. Otherwise they start again, and their environments get new seeds.
     """
     folder, manifest = checkpoint.folder, checkpoint.manifest
     state = read_arrays(folder, "state.trainer.safetensors", manifest)
@@ -104,10 +105,10 @@ def restore(checkpoint: Checkpoint, config: Config, graph: Orchestrator) -> None
             ref = shard.call("load", str(folder), manifest)
             graph.calls.expect(ref, f"replay {i}", partial(_on_loaded, graph, i))
     else:
-        log.warning("%s holds no replay: it is filled anew before the next update", folder.name)
-    is_same = checkpoint.state["workers"] == config.worker_layout
+        log.warning("%s holds no replay: it is refilled before the next update", folder.name)
+    has_same_layout = checkpoint.state["workers"] == config.worker_layout
     names = {f"state.worker-{member.index}.safetensors": member for member in graph.pool.members}
-    if config.restores_workers and is_same and names.keys() <= manifest["sha256"].keys():
+    if config.restores_workers and has_same_layout and names.keys() <= manifest["sha256"].keys():
         for name, member in names.items():
             ref = member.handle.call("load_state", read_arrays(folder, name, manifest))
             graph.calls.expect(ref, f"worker {member.index}", get)
@@ -117,7 +118,7 @@ def restore(checkpoint: Checkpoint, config: Config, graph: Orchestrator) -> None
         choices = checkpoint.state["shards"].items()
         graph.replay.load_state({name: np.array(value, np.uint64) for name, value in choices})
     best = folder.parent / "best"
-    if best.exists():  # it may be newer than the checkpoint
+    if best.exists():  # may be newer than the checkpoint
         graph.progress.best = best_report(best)
     graph.go_on(checkpoint.params_header, checkpoint.params)
     graph.saver.last, graph.saver.saved = folder, checkpoint.state["counts"]

@@ -1,4 +1,4 @@
-"""Run: trains in a prepared folder, and leaves it complete whatever the end was."""
+"""Run: train in a prepared folder and leave the folder complete, however the run ends."""
 
 import atexit
 import logging
@@ -7,7 +7,6 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -34,7 +33,7 @@ Session: TypeAlias = RaySession | Cluster
 
 
 def object_store_mb(config: Config, spec: EnvSpec) -> int:
-    """Megabytes for what is in flight: as configured, or 256, or four train calls' batches where these are more."""
+    """Return the size of Ray's object store [MB]: as configured, or four train calls' batches but at least 256."""
     batches = 4 * config.updates_per_call * config.trainer.batch_size * 2 * row_bytes(leaves(spec.obs)) // 2**20
     return config.ray.object_store_mb or max(256, batches)
 
@@ -50,11 +49,10 @@ def run(
     cluster: Cluster | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> dict[str, Any]:
-    """Train in a prepared run folder, from the checkpoint where one is given; returns the summary.
+    """Train in a prepared run folder, from a checkpoint if one is given; return the summary.
 
-    `record` is what run.json says of the run, `started` when its process began [s since the epoch]; the `console` shows
-    all but the end. No exception leaves this function but a bug of its own: what ended the run is in the summary's exit
-    code.
+    `record` is the content of run.json, `started` the start of the process [s since the epoch]. The `console` shows
+    everything but the end. Any error that ends the run is reported here and becomes the summary's exit code.
     """
     progress = Progress(config, started, folder / "trace.jsonl" if config.debug.trace else None)
     session: Session | None = cluster
@@ -72,10 +70,13 @@ def run(
             orchestrator = build(config, spec, folder, progress, console, ray=ray, incarnation=first, health=health)
             console.awaits("the trainer and the workers")
             if isinstance(session, RaySession):
-                session.start()  # mode=single: not before training can begin, which it would slow down
+                session.start()  # mode=single starts Ray only now, because Ray would delay the first steps
             if checkpoint is not None:
                 restore(checkpoint, config, orchestrator)
-            _train(orchestrator, signals)
+            signals.soft, signals.toggle = orchestrator.interrupt, orchestrator.toggle_pause
+            signals.is_updating = lambda: orchestrator.learning.training > 0
+            orchestrator.run()
+            orchestrator.finish()
             exit_code = signals.exit_code
         except BaseException as error:
             exit_code = _on_error(error, config, orchestrator, session, signals, folder)
@@ -87,17 +88,15 @@ def run(
 
 
 def _runtime(session: Session, folder: Path, signals: Signals) -> RayRuntime:
-    """Where roles run on Ray; it is waited for when the first one is spawned."""
-    ready, nodes = partial(_ready, session, signals), [node.id for node in session.nodes]
-    return RayRuntime(str(folder / "workers"), ready, session.is_up, nodes)
+    """Return the runtime that starts roles on Ray; the first role waits until Ray is ready."""
 
+    def ready() -> None:
+        session.wait()
+        signals.install()  # Ray has replaced the signal handlers
+        if problem := session.lost():  # a put into a lost Ray would end this process without a message
+            raise RoleLost(problem)
 
-def _train(orchestrator: Orchestrator, signals: Signals) -> None:
-    """From the first step to the last checkpoint; signals now end it in good order."""
-    signals.soft, signals.toggle = orchestrator.interrupt, orchestrator.toggle_pause
-    signals.is_updating = lambda: orchestrator.learning.training > 0
-    orchestrator.run()
-    orchestrator.finish()
+    return RayRuntime(str(folder / "workers"), ready, session.is_up, [node.id for node in session.nodes])
 
 
 def _on_error(
@@ -108,21 +107,22 @@ def _on_error(
     signals: Signals,
     folder: Path,
 ) -> int:
-    """Say what ended the run, and save what can be; returns the exit code."""
-    exit_code = signals.exit_code
-    if signals.has_raised:  # then it is Interrupted, or what a call of Ray's makes of that
-        return exit_code
+    """Report the error, save a checkpoint if possible, and return the exit code."""
+    signal_code = signals.exit_code
+    if signals.has_raised:  # the error is Interrupted, or an error that Ray raised because of Interrupted
+        return signal_code
     lost = session.lost() if session and isinstance(error, RoleLost) else None
-    code = _report_error(RoleLost(lost) if lost else error, config, folder)
-    if not (exit_code and isinstance(error, RoleLost)):  # else the signal ended the role, too
-        exit_code = code
+    exit_code = _report_error(RoleLost(lost) if lost else error, config, folder)
     if orchestrator is not None and not (lost or isinstance(error, Diverged)):
-        _rescue(orchestrator)
-    return exit_code
+        try:
+            orchestrator.rescue()
+        except (Exception, Interrupted):
+            log.info("nothing could be saved at the end", exc_info=True)
+    return signal_code if signal_code and isinstance(error, RoleLost) else exit_code  # the signal also ended the role
 
 
 def _close(orchestrator: Orchestrator | None, session: Session | None, status: str, exit_code: int) -> None:
-    """End every role, and Ray with them."""
+    """End all roles and the Ray session."""
     if orchestrator is not None and not (session and session.lost()):
         orchestrator.close(status)
     if session is not None:
@@ -131,30 +131,11 @@ def _close(orchestrator: Orchestrator | None, session: Session | None, status: s
             atexit.register(session.leave, exit_code)
 
 
-def _ready(session: Session, signals: Signals) -> None:
-    """Ray is there, and signals are ours again; raises RoleLost when it is not there any more.
-
-    To put a value into a Ray that is gone would end this process at once, without a word.
-    """
-    session.wait()
-    signals.install()
-    if problem := session.lost():
-        raise RoleLost(problem)
-
-
-def _rescue(orchestrator: Orchestrator) -> None:
-    """Save what there is; what goes wrong now is in the log, after what went wrong before."""
-    try:
-        orchestrator.rescue()
-    except (Exception, Interrupted):
-        log.info("nothing could be saved at the end", exc_info=True)
-
-
 @contextmanager
 def _log_to(path: Path) -> Iterator[None]:
-    """Our log goes to train.log; warnings also to stderr, one line each."""
+    """Write the package's log to a file, and its warnings also to stderr."""
     root = logging.getLogger("drl_cli")
-    before = root.level, root.propagate
+    level, propagate = root.level, root.propagate
     root.setLevel(logging.INFO)
     root.propagate = False
     file, screen = LogFile(path), logging.StreamHandler(sys.stderr)
@@ -168,13 +149,13 @@ def _log_to(path: Path) -> Iterator[None]:
     finally:
         root.removeHandler(file)
         root.removeHandler(screen)
-        root.setLevel(before[0])
-        root.propagate = before[1]
+        root.setLevel(level)
+        root.propagate = propagate
         file.close()
 
 
 def _report_error(error: BaseException, config: Config, folder: Path) -> int:
-    """error.txt has all of it, the user sees a line; returns the exit code."""
+    """Write the traceback to error.txt and one line to stderr; return the exit code."""
     try:
         (folder / "error.txt").write_text("".join(traceback.format_exception(error)))
     except OSError as full:
@@ -186,13 +167,14 @@ def _report_error(error: BaseException, config: Config, folder: Path) -> int:
         if isinstance(error, Diverged) and error.batch:
             _keep_batch(error.batch, folder / "diverged.safetensors")
         return error.exit_code
-    users = None if isinstance(error, MemoryError) else raised_by(error, config.outside_modules)
-    what = f"{users} raised {type(error).__name__}" if users else type(error).__name__
-    print(f"error: {what}: {error}\n  all of it: {folder / 'error.txt'}", file=sys.stderr)
-    return USER_CODE if users else RESOURCES if isinstance(error, MemoryError | OSError) else BUG
+    module = None if isinstance(error, MemoryError) else raised_by(error, config.outside_modules)
+    raised = f"{module} raised {type(error).__name__}" if module else type(error).__name__
+    print(f"error: {raised}: {error}\n  traceback: {folder / 'error.txt'}", file=sys.stderr)
+    return USER_CODE if module else RESOURCES if isinstance(error, MemoryError | OSError) else BUG
 
 
 def _keep_batch(batch: State, path: Path) -> None:
+    """Save the batch of a diverged update and print its path."""
     try:
         write_arrays(path, batch)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The folder of a run: where it is, and what run.json and summary.json say of it."""
+"""The folder of a run: its path, run.json and summary.json."""
 
 import datetime
 import logging
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def make_folder(config: Config) -> Path:
-    """A new run folder: <output_dir>/<env>/<algo>-<mode>/<time>-s<seed>."""
+    """Create and return a run folder: <output_dir>/<env>/<algo>-<mode>/<time>-s<seed>."""
     env, algo = (name.replace("/", "_").replace(":", "_") for name in (config.env.name, config.algo.name))
     parent = Path(config.output_dir).absolute() / env / f"{algo}-{config.mode}"
     while True:
@@ -31,7 +31,7 @@ def make_folder(config: Config) -> Path:
         folder = parent / f"{stamp}-s{config.seed}"
         try:
             folder.mkdir(parents=True)
-        except FileExistsError:  # another job took this microsecond
+        except FileExistsError:  # another job has taken this microsecond
             continue
         (folder / "workers").mkdir()
         (folder / "checkpoints").mkdir()
@@ -39,20 +39,20 @@ def make_folder(config: Config) -> Path:
 
 
 def code_hashes(config: Config) -> dict[str, str]:
-    """sha256 of the source file of each module from outside this package that the run names."""
+    """Return the sha256 of the source file of each module outside this package that the run uses."""
     files = {module: source_file(module) for module in config.outside_modules}
     return {module: source_hash(file) for module, file in files.items() if file is not None}
 
 
 def resumed_record(record: dict[str, Any], command: list[str], env_steps: int, changes: list[str]) -> dict[str, Any]:
-    """What run.json says of a run that goes on from these env steps with these changed keys."""
-    again = {"command": command, "when": now_text(), "env_steps": env_steps, "changes": changes}
-    ended = {"status": "running", "pid": os.getpid(), "host": socket.gethostname(), "git_commit": _git_commit()}
-    return record | ended | {"resumed": [*record.get("resumed", []), again]}
+    """Return the content of run.json for a run that resumes at `env_steps` with the changed keys `changes`."""
+    resumption = {"command": command, "when": now_text(), "env_steps": env_steps, "changes": changes}
+    process = {"status": "running", "pid": os.getpid(), "host": socket.gethostname(), "git_commit": _git_commit()}
+    return record | process | {"resumed": [*record.get("resumed", []), resumption]}
 
 
 def run_record(config: Config, folder: Path, command: list[str]) -> dict[str, Any]:
-    """What run.json says of a run that starts: who, when, where, with what."""
+    """Return the content of run.json for a run that starts."""
     packages = ("drl-cli", "ray", "torch", "gymnasium", "numpy", "hydra-core")
     return {
         "id": folder.name,
@@ -80,7 +80,7 @@ def summarise(
     orchestrator: Orchestrator | None,
     exit_code: int,
 ) -> dict[str, Any]:
-    """Write summary.json and the final run.json."""
+    """Write summary.json and the final run.json; return the summary."""
     status = RUN_STATUS.get(exit_code, "failed")
     summary: dict[str, Any] = {
         "run_id": record["id"],
@@ -94,7 +94,7 @@ def summarise(
     waited, skipped = (orchestrator.reports.worker_wait_s(), orchestrator.manage.skipped) if orchestrator else (0.0, 0)
     summary |= progress.summary(waited, skipped)
     restarts = orchestrator.pool.restart_seconds if orchestrator else []
-    summary["worker_restart_s"] = statistics.median(restarts) if restarts else None  # from noticing to the next block
+    summary["worker_restart_s"] = statistics.median(restarts) if restarts else None
     for name in ("best", "last"):
         link = folder / "checkpoints" / name
         summary[f"checkpoint_{name}"] = f"checkpoints/{os.readlink(link)}" if link.is_symlink() else None
@@ -102,9 +102,7 @@ def summarise(
         write_json(folder / "summary.json", summary)
         facts = {"trainer": orchestrator.trainer_facts} if orchestrator and orchestrator.trainer_facts else {}
         write_json(folder / "run.json", record | facts | {"status": status, "ended": now_text()})
-    except (
-        OSError
-    ) as error:  # a full disk: what there is to say is printed, and the run's checkpoints are what they were
+    except OSError as error:  # a full disk; the summary is printed all the same
         log.warning("the summary could not be written: %s", error)
     return summary
 
@@ -120,5 +118,5 @@ def _git_commit() -> str | None:
 
 
 def now_text() -> str:
-    """The time, for run.json."""
+    """Return the present UTC time, for run.json."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")

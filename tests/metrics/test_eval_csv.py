@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from drl_cli.metrics.cut_back import cut_back
 from drl_cli.metrics.recorders import Csv
+from drl_cli.metrics.truncate import truncate_records
 
 FIXED = ("env_steps", "mean")
 
@@ -61,7 +61,7 @@ def test_what_was_recorded_after_a_checkpoint_is_taken_back_and_its_columns_stay
     scores.write(row(10), {"a": 1.0})
     scores.write(row(20), {"b": 2.0})
     scores.close()
-    cut_back(scores.path.parent, 10)
+    truncate_records(scores.path.parent, 10)
     again = Csv(scores.path, FIXED)
     again.write(row(20), {"b": 3.0})
     assert read(again) == [["env_steps", "mean", "a", "b"], ["10", "5.0", "1.0", ""], ["20", "10.0", "", "3.0"]]

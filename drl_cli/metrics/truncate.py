@@ -1,4 +1,4 @@
-"""Takes back what a run recorded after the moment that it is resumed from, so that no curve goes backwards."""
+"""Remove what a run recorded after the checkpoint that it resumes from, so that no curve goes backwards."""
 
 import csv
 import io
@@ -9,22 +9,23 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-HEAD, FOOT = struct.calcsize("<QI"), struct.calcsize("<I")  # of a TFRecord: length and its checksum; the data's
+HEAD, FOOT = struct.calcsize("<QI"), struct.calcsize("<I")
+"""Bytes of a TFRecord before its data (length and checksum) and after (checksum)."""
 
 
-def cut_back(folder: Path, env_steps: int) -> None:
-    """Remove from a run's records all beyond `env_steps`, and what was not written to its end."""
-    _rewrite(folder / "metrics.jsonl", partial(_lines, env_steps=env_steps))
-    _rewrite(folder / "eval.csv", partial(_rows, env_steps=env_steps))
+def truncate_records(folder: Path, env_steps: int) -> None:
+    """Remove all records of a run that lie beyond `env_steps` or are incomplete."""
+    _filter_file(folder / "metrics.jsonl", partial(_lines, env_steps=env_steps))
+    _filter_file(folder / "eval.csv", partial(_rows, env_steps=env_steps))
     for path in folder.glob("events.out.tfevents.*"):
-        _rewrite(path, partial(_events, env_steps=env_steps))
+        _filter_file(path, partial(_events, env_steps=env_steps))
     for path in folder.glob("videos/eval_*.gif"):
         if int(path.stem.removeprefix("eval_")) > env_steps:
             path.unlink()
 
 
-def _rewrite(path: Path, keep: Callable[[bytes], Iterator[bytes]]) -> None:
-    """Replace a file, where it exists, by what is kept of it; nothing changes when that is all."""
+def _filter_file(path: Path, keep: Callable[[bytes], Iterator[bytes]]) -> None:
+    """Replace a file by the parts of its content that `keep` yields; leave a missing or unchanged file alone."""
     if not path.exists():
         return
     content = path.read_bytes()

@@ -5,9 +5,9 @@ import json
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from drl_cli.metrics.cut_back import cut_back
 from drl_cli.metrics.recorders import Csv, JsonLines, RunInfo
 from drl_cli.metrics.tensorboard import TensorBoard
+from drl_cli.metrics.truncate import truncate_records
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def steps(run):
 
 
 def test_records_beyond_the_step_go(run):
-    cut_back(run, 45)
+    truncate_records(run, 45)
     assert steps(run) == (
         [10, 20, 30, 40],
         [20, 40],
@@ -50,7 +50,7 @@ def test_records_beyond_the_step_go(run):
 
 def test_nothing_changes_when_there_is_nothing_beyond(run):
     files = {path: path.read_bytes() for path in run.iterdir()}
-    cut_back(run, 100)
+    truncate_records(run, 100)
     assert {path: path.read_bytes() for path in run.iterdir()} == files
 
 
@@ -58,14 +58,14 @@ def test_nothing_changes_when_there_is_nothing_beyond(run):
 def test_what_was_not_written_to_its_end_goes(run, cut):
     for path in run.iterdir():
         path.write_bytes(path.read_bytes()[:-cut])
-    cut_back(run, 100)
+    truncate_records(run, 100)
     lines, rows, _ = steps(run)
     assert lines == list(range(10, 91, 10)) or cut == 20
     assert lines == sorted(lines)
     assert rows == sorted(rows)
     for path in run.glob("events*"):
         before = path.read_bytes()
-        cut_back(run, 100)
+        truncate_records(run, 100)
         assert path.read_bytes() == before
     with (run / "metrics.jsonl").open("a") as file:
         file.write('{"env_steps": 100}\n')
@@ -77,11 +77,11 @@ def test_videos_of_later_evaluations_go(tmp_path):
     (tmp_path / "videos").mkdir()
     for name in names:
         (tmp_path / "videos" / name).touch()
-    cut_back(tmp_path, 10)
+    truncate_records(tmp_path, 10)
     assert sorted(path.name for path in (tmp_path / "videos").iterdir()) == ["best.gif", "eval_000000010.gif"]
 
 
 def test_an_empty_run_has_nothing_to_take_back(tmp_path):
     (tmp_path / "eval.csv").touch()
-    cut_back(tmp_path, 0)
+    truncate_records(tmp_path, 0)
     assert (tmp_path / "eval.csv").read_bytes() == b""
