@@ -19,7 +19,7 @@ from drl_cli.settings.command_line import CommandLine, read_command
 from drl_cli.settings.compose import compose
 from drl_cli.settings.conf import groups
 from drl_cli.settings.options import parse
-from drl_cli.settings.settings import fields
+from drl_cli.settings.value_types import group_of
 from drl_cli.types import EnvSpec
 from drl_cli.utils.cores import num_cores
 from drl_cli.utils.ranges import Positive
@@ -157,7 +157,7 @@ def read(args: Sequence[str]) -> tuple[Options, CommandLine]:
 
 def is_own(key: str) -> bool:
     """Return whether a key is an own option, or resembles one more than any key of drl-train."""
-    own, of_train = fields(Options), {*fields(Config), *groups()}
+    own, of_train = group_of(Options).keys, {*group_of(Config).keys, *groups()}
     found = [key] if key in of_train else nearest(key, [*own, *of_train])
     return bool(found) and found[0] in own
 

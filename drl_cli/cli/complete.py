@@ -3,22 +3,20 @@
 `eval "$(drl-train -sc install=bash)"` in ~/.bashrc turns it on.
 """
 
-import dataclasses
 import importlib
-import types
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.algos.lookup import algorithms, installed
 from drl_cli.errors import UsageError
 from drl_cli.runs.find import all_runs
+from drl_cli.settings.algorithm import config_class
 from drl_cli.settings.command_line import OVERRIDE, PLAIN_FLAGS, VALUE_FLAGS, read_command
 from drl_cli.settings.conf import default, groups, options
-from drl_cli.settings.settings import all_keys, config_class, fields
-from drl_cli.utils.ranges import NameOrClass
+from drl_cli.settings.description import Key, keys_of
+from drl_cli.settings.value_types import group_of
 
 INSTALL = """_drl_complete() {{
     local line="${{COMP_LINE:0:COMP_POINT}}" query=drl-train reply
@@ -95,25 +93,25 @@ def _train(words: Sequence[str], word: str) -> Iterable[str]:
     return [given + before[0] + before[1] + value for value in _values(match["key"], keys)]
 
 
-def _keys(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the type of each dotted key, for the algorithm on the command line."""
+def _keys(overrides: Sequence[str]) -> Mapping[str, Key]:
+    """Return the keys of a run with the algorithm on the command line."""
     named = [arg.removeprefix("algo=").split(",")[0] for arg in overrides if arg.startswith("algo=")]
     try:
-        return all_keys(config_class(named[-1] if named else default("algo")))
+        return keys_of(config_class(named[-1] if named else default("algo")))
     except UsageError:
-        return all_keys(AlgoConfig)
+        return keys_of(AlgoConfig)
 
 
-def _names(keys: dict[str, Any], word: str) -> Iterable[str]:
+def _names(keys: Mapping[str, Key], word: str) -> Iterable[str]:
     """Return `group=`, `group.` and `key=` for all groups and keys at the level of `word`."""
     group = word.rpartition(".")[0]
     choices = [] if group else [f"{name}=" for name in groups() if options(name) != ["default"]]
-    inside = {name: kind for name, kind in keys.items() if name.rpartition(".")[0] == group}
-    return [*choices, *(f"{name}." if _is_group(kind) else f"{name}=" for name, kind in inside.items())]
+    inside = [key for key in keys.values() if key.group == group]
+    return [*choices, *(f"{key.name}{'.' if key.type.is_group else '='}" for key in inside)]
 
 
-def _values(key: str, keys: dict[str, Any]) -> Iterable[str]:
-    found = [*options(key), *choices(keys.get(key))] if key in groups() else choices(keys.get(key))
+def _values(key: str, keys: Mapping[str, Key]) -> Iterable[str]:
+    found = [*(options(key) if key in groups() else ()), *(keys[key].type.words if key in keys else ())]
     if key == "env":
         from drl_cli.envs.make import registered
 
@@ -123,26 +121,10 @@ def _values(key: str, keys: dict[str, Any]) -> Iterable[str]:
     return found + _runs() if key in RUNS else found
 
 
-def choices(kind: Any) -> list[str]:
-    """Return the words that are values of a type hint."""
-    origin, args = get_origin(kind), get_args(kind)
-    if origin in (Union, types.UnionType):
-        return [word for arm in args for word in choices(arm)]
-    if origin is Annotated:
-        return list(args[1].names) if isinstance(args[1], NameOrClass) else choices(args[0])
-    if origin is Literal:
-        return [str(choice) for choice in args]
-    return {bool: ["true", "false"], types.NoneType: ["null"]}.get(kind, [])
-
-
-def _is_group(kind: Any) -> bool:
-    return dataclasses.is_dataclass(kind)
-
-
-def _topics(keys: dict[str, Any]) -> list[str]:
+def _topics(keys: Mapping[str, Key]) -> list[str]:
     """Return the words that `drl-list keys` and `--help` take: groups, options and keys."""
     chosen = [f"{group}={option}" for group in groups() for option in options(group)]
-    return [*groups(), *chosen, *(name for name, kind in keys.items() if not _is_group(kind))]
+    return [*groups(), *chosen, *(name for name, key in keys.items() if not key.type.is_group)]
 
 
 def _list(words: Sequence[str]) -> list[str]:
@@ -156,13 +138,14 @@ def _list(words: Sequence[str]) -> list[str]:
 def _options(command: str, word: str) -> list[str]:
     """Return the options of a command with an Options dataclass, or the values of the option in `word`."""
     try:
-        kinds = fields(importlib.import_module(f"drl_cli.cli.{command}").Options)
+        kinds = group_of(importlib.import_module(f"drl_cli.cli.{command}").Options).keys
     except (ImportError, AttributeError):  # an unknown command, or one without Options
         return []
     key, equals, _ = word.partition("=")
     if not equals:
         return ["--help", "--version", *(f"{name}=" for name in kinds)]
-    values = _runs() if key in RUNS else ["best", "last"] if key == "checkpoint" else choices(kinds.get(key))
+    words = kinds[key].words if key in kinds else ()
+    values = _runs() if key in RUNS else ["best", "last"] if key == "checkpoint" else words
     return [f"{key}={value}" for value in values]
 
 

@@ -81,9 +81,9 @@ def envs(args: Sequence[str]) -> list[str]:
 
 def keys(args: Sequence[str]) -> list[str]:
     """List keys of the config with type, default, range and meaning."""
-    from drl_cli.settings import keys
+    from drl_cli.settings import key_help
 
-    return keys.answer(args)
+    return key_help.answer(args)
 
 
 def modes(args: Sequence[str]) -> list[str]:

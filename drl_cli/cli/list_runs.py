@@ -17,7 +17,7 @@ from drl_cli.runs.groups import Group, compared, differing_keys, grouped, long_n
 from drl_cli.runs.run import SWEEP_FILE, Run
 from drl_cli.runs.table import NONE, number, table
 from drl_cli.settings.options import parse
-from drl_cli.settings.settings import fields
+from drl_cli.settings.value_types import group_of
 from drl_cli.sweeps.sweep import Sweep
 from drl_cli.utils.ranges import Count
 from drl_cli.utils.spelling import did_you_mean
@@ -66,7 +66,7 @@ def help_of(topic: str) -> str:
 
 def run_lines(args: Sequence[str]) -> list[str]:
     """Return the table of runs. Raise UsageError for a wrong option or condition."""
-    own = [arg for arg in args if arg.partition("=")[0] in fields(Options)]
+    own = [arg for arg in args if arg.partition("=")[0] in group_of(Options).keys]
     options = parse(own, Options)
     found = filtered([Run(path) for path in reversed(all_runs(options.output_dir))], set(args) - set(own))
     if options.sort != "newest":
@@ -113,11 +113,12 @@ def filtered(runs: Sequence[Run], conditions: Iterable[str]) -> list[Run]:
     for condition in sorted(conditions):
         key, equals, values = condition.partition("=")
         if not equals:
-            raise UsageError(f"'{condition}': say key=value, with a key of the runs or of {', '.join(fields(Options))}")
+            own = ", ".join(group_of(Options).keys)
+            raise UsageError(f"'{condition}': say key=value, with a key of the runs or of {own}")
         if key != "status":
             known = {key for run in runs for key in run.config}
             if known and long_name(key) not in known:
-                names = [*known, "env", "algo", "status", *fields(Options)]
+                names = [*known, "env", "algo", "status", *group_of(Options).keys]
                 raise UsageError(f"{key}: no run has this key.{did_you_mean(key, names)}")
         asked = values.split(",")
         found = [run for run in found if any(_fits(_of(run, key), one) for one in asked)]

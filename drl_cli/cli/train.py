@@ -13,12 +13,12 @@ from drl_cli.metrics.display import announce, erase
 from drl_cli.runs.end_text import end_text, relative_path
 from drl_cli.runs.resume import Resumed, claim_run, named_run, resume, with_config_of
 from drl_cli.runtime.config import Config
+from drl_cli.settings.build import build
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import CommandLine, flags_for_hydra, read_command, with_free_keys
 from drl_cli.settings.compose import composed, run_hydra, write_config
 from drl_cli.settings.conf import conf_dir, groups, options
-from drl_cli.settings.keys import sections, text
-from drl_cli.settings.settings import build
+from drl_cli.settings.key_help import sections, text
 from drl_cli.sweeps.hpo import is_search
 from drl_cli.sweeps.launcher import begin_job, end_with_sweep
 from drl_cli.sweeps.multirun import run_sweep

@@ -12,7 +12,7 @@ from drl_cli.errors import CHECKPOINT, UsageError
 from drl_cli.runs.run import SWEEP_FILE, read_json
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.files.checkpoint import other_format
-from drl_cli.settings.settings import build
+from drl_cli.settings.build import build
 
 MAX_NAMED = 5
 """Runs that an error message names at most."""

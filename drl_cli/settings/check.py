@@ -1,44 +1,48 @@
-"""Checks a drl-train command line before Hydra is even imported, so that a typo is answered at once."""
+"""Check a drl-train command line, and the user's yaml that it names, before the slow import of Hydra."""
 
-import dataclasses
 import re
-from collections.abc import Mapping
-from typing import Any, get_origin
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import yaml
 
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.errors import USER_CODE, UsageError
 from drl_cli.optim.optimizer_config import OPTIMIZERS
+from drl_cli.runtime.config import Config
+from drl_cli.settings.algorithm import algorithm_of, config_class, short_name
+from drl_cli.settings.bare_words import as_override, split_bare_words
 from drl_cli.settings.command_line import OVERRIDE, TEXTS, CommandLine
 from drl_cli.settings.conf import conf_dir, default, groups, option_file, options, unreadable
+from drl_cli.settings.description import Key, is_free, keys_of
 from drl_cli.settings.env_names import check_env
 from drl_cli.settings.hydra_grammar import is_sweep, parts, unquoted
-from drl_cli.settings.own_yaml import algorithm_of, check_file
-from drl_cli.settings.settings import all_keys, config_class, convert, unknown_key
-from drl_cli.settings.words import bare_words, said
+from drl_cli.settings.judge import problems_of
+from drl_cli.settings.value_types import MISSING, group_of
 from drl_cli.utils.outside import ModuleRaised, NotFound, import_object
 from drl_cli.utils.spelling import did_you_mean
 
-OF_HYDRA = ("hydra.searchpath", "hydra.job.env_set")
-"""Hydra's own settings that have an effect here."""
+USED_HYDRA_KEYS = ("hydra.searchpath", "hydra.job.env_set")
+"""The settings of Hydra that have an effect in drl-train."""
 INSTEAD = {
     **dict.fromkeys(("hydra.run.dir", "hydra.sweep.dir"), "output_dir=DIR"),
     **dict.fromkeys(("hydra/launcher", "hydra.launcher.n_jobs"), "sweep.jobs=2"),
     **dict.fromkeys(("hydra/sweeper", "hydra.sweeper.n_trials"), "-m with a=1,2 or choice(...)"),
     "hydra.verbose": "DRL_DEBUG=1",
 }
-"""What has the effect that others of them would have."""
+"""What to write instead of a setting of Hydra that has no effect."""
+PACKAGE = re.compile(r"^\s*#\s*@package\s+(\S+)\s*$", re.MULTILINE)
 MAIN_KEY = {"stop": "return", "worker": "num", "replay": "capacity", "network": "hidden", "checkpoint": "period"}
-"""What a number for a whole group is probably meant for."""
+"""The key that a user probably means who gives a number to a whole group."""
 
 
 def check_command(command: CommandLine) -> None:
     """Raise UsageError with every wrong group, key and plain value on the command line.
 
-    The exit code is the least of theirs: 4, say, where nothing is wrong but that a user's module raised.
+    The exit code is 2, or that of the problems if these all have another one: 4 if a user's module raised.
     """
-    overrides, problems = bare_words(command.overrides)
+    overrides, problems = split_bare_words(command.overrides)
     matches = [(arg, OVERRIDE.fullmatch(arg)) for arg in overrides]
     problems += [f"'{arg}' is not of the form key=value" for arg, match in matches if match is None]
     values = [match for _, match in matches if match is not None]
@@ -46,7 +50,7 @@ def check_command(command: CommandLine) -> None:
     found = [UsageError(problems)] if problems else []
     for match in values:
         try:
-            if lines := check_override(match, command, algo, values):
+            if lines := _check_override(match, command, algo, values):
                 raise UsageError(lines)
         except UsageError as error:
             found.append(error)
@@ -55,39 +59,45 @@ def check_command(command: CommandLine) -> None:
         raise UsageError([line for error in found for line in error.problems], min(error.exit_code for error in found))
 
 
-def check_override(
-    match: re.Match[str], command: CommandLine, algo: type[AlgoConfig] | None, all_of_them: list[re.Match[str]]
+def _check_override(
+    match: re.Match[str], command: CommandLine, algo: type[AlgoConfig] | None, overrides: Sequence[re.Match[str]]
 ) -> list[str]:
-    """What is wrong with one of them, a line each; raises UsageError where that has an exit code of its own."""
+    """Return a line for each problem with one of the overrides; raises UsageError for a problem with its own exit code.
+
+    `algo` is None if the algorithm does not exist.
+    """
     sign, key, value = match["sign"], match["key"], match["value"] or ""
     if key.startswith("hydra"):
         instead = f"; say {INSTEAD[key]}" if key in INSTEAD else ""
-        return [] if key.startswith(OF_HYDRA) else [f"{key}: this setting of the config system has no effect{instead}"]
+        used = key.startswith(USED_HYDRA_KEYS)
+        return [] if used else [f"{key}: this setting of the config system has no effect{instead}"]
+    keys = keys_of(algo or AlgoConfig)
     if is_sweep(value) and not command.is_sweep:
-        if str(all_keys(algo or AlgoConfig).get(key)).startswith("tuple"):
+        if key in keys and keys[key].type.is_list:
             return [f"{key}: a list needs brackets: {key}=[{value}]"]
         return [f"{key}={value}: several values are a sweep, which needs -m: drl-train -m {key}={value}"]
     if key in groups():
         if sign == "~":
             return [f"~{key}: a group can't be left out; say {key}=OPTION"]
         has_groups = command.config_file is None or "defaults:" in command.config_file.read_text()
-        is_pool = any(other["key"] == "env.backend" and other["value"] == "envpool" for other in all_of_them)
-        if not has_groups or (key == "env" and is_pool):  # EnvPool's ids take seconds to import
+        uses_envpool = any(other["key"] == "env.backend" and other["value"] == "envpool" for other in overrides)
+        if not has_groups or (key == "env" and uses_envpool):  # EnvPool's ids take seconds to import
             return []
-        if command.is_sweep and "(" in value:  # choice(...), glob(...): each job is checked by itself
+        if command.is_sweep and "(" in value:  # choice(...), glob(...): each job is checked later
             return []
         names = parts(value) if command.is_sweep else [value]
         return [line for name in names for line in check_option(key, unquoted(name), algo)]
     if algo is None and key.startswith("algo."):
-        return []  # the line about the algorithm says enough
-    keys = algo or config_class(default("algo"))
-    if sign == "+" and key in all_keys(keys):
+        return []  # the line about the algorithm is enough
+    if sign == "+" and key in keys:
         return [f"+{key}: this key is there already, so say {key}={value}"]
-    return check_value(key, match["value"], command.is_sweep, keys)
+    if sign == "~" and key in keys and not keys[key].type.is_mapping:
+        return [f"{key}: is missing, say {key}=..."]
+    return _check_value(key, match["value"], command.is_sweep, algo or config_class(default("algo")))
 
 
 def check_option(group: str, name: str, algo: type[AlgoConfig] | None = None) -> list[str]:
-    """What is wrong in the user's own yaml of a group's option, a line each.
+    """Return a line for each problem with `group=name`, in the option's yaml too if that is the user's.
 
     Raises UsageError for an option that does not exist, or a user's module that raises (exit 4).
     """
@@ -114,43 +124,40 @@ def check_option(group: str, name: str, algo: type[AlgoConfig] | None = None) ->
         if group == "optimizer" and name.lower() in OPTIMIZERS.keys() - set(known):
             hint = f" Say optimizer.name={name.lower()}."
         if not hint and group in MAIN_KEY and re.fullmatch(r"[\d.e]+|\[[\d, ]*\]", name):
-            hint = f" Did you mean {said(f'{group}.{MAIN_KEY[group]}', name)}?"
+            hint = f" Did you mean {as_override(f'{group}.{MAIN_KEY[group]}', name)}?"
         raise UsageError(f"no {kind} '{name}'.{hint}   available: {', '.join(known)}")
     return []
 
 
 def _of_another_algorithm(tuned: str, algo: type[AlgoConfig] | None) -> list[str]:
-    """A line where a set of tuned values is for another algorithm than the run's."""
-    owner, name = tuned.partition("-")[0], algo.__module__.rpartition(".")[2] if algo is not None else ""
+    """Return a line if a set of tuned values belongs to another algorithm than the run."""
+    owner, name = tuned.partition("-")[0], short_name(algo) if algo is not None else ""
     if algo is None or owner not in options("algo") or algorithm_of(owner) == name:
         return []
     return [f"tuned={tuned} is of algo={owner}, and this run has algo={name}; say algo={owner}, or tuned=none"]
 
 
-def check_value(key: str, value: str | None, is_sweep: bool, algo: type[AlgoConfig]) -> list[str]:
-    """Error lines for a key that does not exist or a plain value of the wrong type or out of range."""
-    keys = all_keys(algo)
-    if key not in keys:
-        mappings = [name for name, kind in keys.items() if get_origin(kind) is Mapping]  # any key may be in one
-        return [] if key.startswith(tuple(f"{name}." for name in mappings)) else [unknown_key(key, algo, value)]
-    if value is None or "{" in value or (is_sweep and re.search(r"[,(]", value)):  # each job is checked by itself
+def _check_value(name: str, text: str | None, is_sweep: bool, algo: type[AlgoConfig]) -> list[str]:
+    """Return a line for each problem with a key and the text that is its value."""
+    key = keys_of(algo).get(name)
+    if key is None:
+        return problems_of(name, text, algo)
+    if text is None or "{" in text or (is_sweep and re.search(r"[,(]", text)):  # each job of a sweep is checked later
         return []
-    if dataclasses.is_dataclass(keys[key]):
-        main = f"{key}.{MAIN_KEY[key]}={value}" if key in MAIN_KEY else f"{key}.KEY=VALUE"
-        return [f"{key}: is a group of options; say {main}"]
+    if key.type.is_group:
+        main = f"{name}.{MAIN_KEY[name]}={text}" if name in MAIN_KEY else f"{name}.KEY=VALUE"
+        return [f"{name}: is a group of options; say {main}"]
     try:
-        parsed: Any = yaml.safe_load(value)
+        value: Any = yaml.safe_load(text)
     except yaml.YAMLError:
-        return []  # Hydra's own grammar; it says what is wrong
-    if key in TEXTS and isinstance(parsed, int):  # the start of a run's id
+        return []  # Hydra's grammar is another one, and says what is wrong
+    if name in TEXTS and isinstance(value, int):  # the digits with which a run's id begins
         return []
-    problems: list[str] = []
-    convert(parsed, keys[key], key, problems, algo)
-    return problems
+    return problems_of(name, value, algo)
 
 
-def _algorithm(command: CommandLine, values: list[re.Match[str]]) -> type[AlgoConfig] | None:
-    """Config of the algorithm that the command line, the repeated run's config or the defaults name; None: no such."""
+def _algorithm(command: CommandLine, values: Sequence[re.Match[str]]) -> type[AlgoConfig] | None:
+    """Return the Config of the algorithm on the command line, in the main config or in our defaults, or None."""
     name = default("algo")
     if named := [match["value"] or "" for match in values if match["key"] == "algo"]:
         name = algorithm_of(unquoted(parts(named[0])[0]))
@@ -163,5 +170,54 @@ def _algorithm(command: CommandLine, values: list[re.Match[str]]) -> type[AlgoCo
         name = str(algo.get("name")) if isinstance(algo, dict) else name
     try:
         return config_class(name)
-    except UsageError:  # said where the option is checked, or the config is built
+    except UsageError:  # raised again when the option is checked, or the config is built
         return None
+
+
+def check_file(file: Path, group: str, algo: type[AlgoConfig] | None) -> list[str]:
+    """Return a line for each problem in the file of a group's option: its syntax, its keys, its plain values."""
+    try:
+        text = file.read_text()
+        node = yaml.compose(text, yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        return [unreadable(file, error)]
+    except (OSError, UnicodeDecodeError) as error:
+        return [f"{file}: can't be read: {error}"]
+    if node is None:
+        return []
+    if not isinstance(node, yaml.MappingNode):
+        return [f"{file}:{node.start_mark.line + 1}: must hold key: value"]
+    package = PACKAGE.search(text)
+    prefix = "" if package and package[1] == "_global_" else f"{package[1] if package else group}."
+    algo = algo or config_class(default("algo"))
+    keys = keys_of(algo)
+    lines, seen = [], dict[str, int]()
+    for name, value in _values(node, prefix, keys):
+        at = f"{file}:{value.start_mark.line + 1}"
+        if name in seen:
+            lines.append(f"{at}: {name} is given twice, in line {seen[name]}, too")
+        seen[name] = value.start_mark.line + 1
+        if name == f"{prefix}defaults" or name.startswith("hydra"):
+            continue
+        content = yaml.SafeLoader("").construct_object(value, deep=True)
+        if name not in keys or (content != MISSING and "${" not in str(content)):
+            lines += [f"{at}: {problem}" for problem in problems_of(name, content, algo)]
+    is_whole = prefix == f"{group}." and f"{prefix}defaults" not in seen
+    if is_whole and group in group_of(Config).keys and group not in ("algo", "replay"):
+        needed = [key.name for key in keys.values() if key.group == group]
+        if lacking := [name.removeprefix(prefix) for name in needed if name not in seen]:
+            model = option_file(group, default(group)) if group != "mode" else None
+            it = "them" if len(lacking) > 1 else "it"
+            lines.append(f"{file}: lacks {', '.join(lacking)}; copy {it} from {model}")
+    return lines
+
+
+def _values(node: yaml.MappingNode, prefix: str, keys: Mapping[str, Key]) -> Iterator[tuple[str, yaml.Node]]:
+    """Yield the dotted names and the values in a mapping and in the groups below it."""
+    for name_node, value in node.value:
+        name = f"{prefix}{name_node.value}"
+        takes_any = name in keys and keys[name].type.is_mapping
+        if isinstance(value, yaml.MappingNode) and not takes_any and not is_free(name, keys):
+            yield from _values(value, f"{name}.", keys)
+        else:
+            yield name, value

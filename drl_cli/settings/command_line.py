@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from drl_cli.errors import UsageError
+from drl_cli.settings.bare_words import flag_line
 from drl_cli.settings.conf import SEARCH_PATH, defaults, find_own_dirs, groups, own_dirs
-from drl_cli.settings.words import flag_line
 
 OVERRIDE = re.compile(r"(?P<sign>\+\+|\+|~)?(?P<key>[\w./@-]+)(=(?P<value>.*))?", re.DOTALL)
 CONFIG_PATH = ("--config-path", "-cp", "--config-dir", "-cd")

@@ -14,10 +14,11 @@ import yaml
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.errors import UsageError
 from drl_cli.runtime.config import Config
+from drl_cli.settings.build import build, to_yaml_keys
 from drl_cli.settings.command_line import with_free_keys
 from drl_cli.settings.conf import conf_dir, unreadable
 from drl_cli.settings.hydra_grammar import is_open
-from drl_cli.settings.settings import build, to_yaml_keys, unknown_key
+from drl_cli.settings.judge import unknown_key
 
 
 def compose(overrides: Sequence[str], file: Path | None = None) -> Config:

@@ -14,8 +14,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from drl_cli.algos.lookup import load_algorithm
+from drl_cli.settings.build import default_values
 from drl_cli.settings.conf import algorithm_yaml, conf_dir, default, own_dirs
-from drl_cli.settings.settings import default_values
 
 GLOBAL = "_global_"  # the package of a yaml that says what it prefers of other groups
 

@@ -1,4 +1,4 @@
-"""key=value options of the commands that need no Hydra: typed by a dataclass, wrong ones named all at once."""
+"""`key=value` options of the commands other than drl-train. A dataclass gives their names and types."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -6,56 +6,66 @@ from typing import Any, TypeVar
 
 import yaml
 
-from drl_cli.algos.base import AlgoConfig
 from drl_cli.errors import UsageError
-from drl_cli.settings.settings import convert, fields
+from drl_cli.settings.build import default_values
+from drl_cli.settings.description import Key
+from drl_cli.settings.judge import judge
+from drl_cli.settings.value_types import MISSING, ListOf, Null, OneOf, Scalar, ValueType, group_of
 from drl_cli.utils.spelling import did_you_mean
 
 T = TypeVar("T")
 
 
 def parse(args: Sequence[str], kind: type[T], positional: str | None = None) -> T:
-    """An instance of `kind` from `key=value` arguments; a bare word is the value of `positional`.
+    """Return an instance of `kind` from `key=value` arguments; a bare word is the value of `positional`.
 
-    Of a list of texts each bare word is an item; brackets and quotes around its items may be left out.
+    A list of texts may lack its brackets and quotes, and takes several bare words.
+    Raises UsageError with every problem.
     """
-    hints, values, problems = fields(kind), dict[str, Any](), list[str]()
+    types, values, problems = group_of(kind).keys, dict[str, Any](), list[str]()
     for arg in args:
-        key, equals, text = arg.partition("=")
+        name, equals, text = arg.partition("=")
         if not equals and positional:
-            key, text = positional, arg
-        if key not in hints:
-            problems.append(f"{key}: no such option.{did_you_mean(key, hints)}   options: {', '.join(hints)}")
-            continue
-        if hints[key] in (tuple[str, ...], tuple[str, ...] | None):
-            values[key] = (*(values.get(key, ()) if not equals else ()), *_items(text))
-            continue
-        try:
-            is_text = hints[key] is str or (hints[key] == str | None and text != "null")
-            value: Any = text if is_text else yaml.safe_load(text)
-        except yaml.YAMLError:
-            problems.append(f"{key}: can't read {text!r}")
-            continue
-        values[key] = convert(value, hints[key], key, problems, AlgoConfig)
-    required = [
-        field.name
-        for field in dataclasses.fields(kind)  # type: ignore[arg-type]  # every caller passes a dataclass
-        if field.default is dataclasses.MISSING and field.name not in values
-    ]
-    problems += [f"{name}: is missing, say {name}=..." for name in required]
+            name, text = positional, arg
+        if name not in types:
+            problems.append(f"{name}: no such option.{did_you_mean(name, types)}   options: {', '.join(types)}")
+        elif _may_be(types[name], ListOf(Scalar(str))):
+            values[name] = (*(values.get(name, ()) if not equals else ()), *_items(text))
+        else:
+            try:
+                values[name] = judge(Key(name, types[name]), _value(text, types[name]))
+            except yaml.YAMLError:
+                problems.append(f"{name}: can't read {text!r}")
+            except UsageError as error:
+                problems += error.problems
+    given = {arg.partition("=")[0] for arg in args} | values.keys()
+    required = [name for name, default in default_values(kind).items() if default == MISSING]
+    problems += [f"{name}: is missing, say {name}=..." for name in required if name not in given]
     if problems:
         raise UsageError(problems)
     return kind(**values)
 
 
+def _may_be(kind: ValueType, wanted: ValueType) -> bool:
+    """Tell whether a type is the wanted one, or a choice of the wanted one and null."""
+    kinds = kind.types if isinstance(kind, OneOf) else (kind,)
+    return wanted in kinds and all(each == wanted or isinstance(each, Null) for each in kinds)
+
+
+def _value(text: str, kind: ValueType) -> Any:
+    """Return the text itself for an option that is a text, else the value that yaml reads in it. Any: of any option."""
+    is_text = _may_be(kind, Scalar(str)) and (kind == Scalar(str) or text != "null")
+    return text if is_text else yaml.safe_load(text)
+
+
 def _items(text: str) -> list[str]:
-    """The items of a list of texts. Not read as yaml, where `*` begins an alias."""
+    """Return the items of a list of texts. yaml can't read them: to yaml `*` begins an alias."""
     inner = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     return [item.strip(" '\"") for item in inner.split(",") if item.strip()]
 
 
 def usage(command: str, kind: type[Any], what: str) -> str:
-    """Help text: the command, what it does, its options with their defaults."""
+    """Return the help text: the command, what it does, its options with their defaults."""
     lines = [f"{command} [key=value ...]   {what}", ""]
     for field in dataclasses.fields(kind):
         is_empty = field.default is dataclasses.MISSING or field.default == ()

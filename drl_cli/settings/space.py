@@ -1,21 +1,33 @@
-"""Space: what a search may choose from, by key of the config."""
+"""The values that a sweep or a search tries, by Hydra's grammar: a,b choice(...), range(...), glob(...), interval(...).
 
+A sweep runs every combination of the values. A search draws from a `Space`: an `Interval` or a `Choice` for each key.
+"""
+
+import itertools
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
+from drl_cli.errors import UsageError
+from drl_cli.settings.command_line import with_free_keys
+from drl_cli.settings.conf import groups, options
+
+T = TypeVar("T")
 Value: TypeAlias = float | int | str
 
 FACTORS = (0.8, 1.2)
-"""By which a population moves a number (Jaderberg et al. 2017, population based training)."""
+"""Population based training multiplies a number by one of these (Jaderberg et al. 2017)."""
+PLAIN = re.compile(r"[\w./:@+-]+")
+"""A text that needs no quotes on a command line."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Numbers from `low` to `high`, both included; `is_log`: even in their logarithm."""
+    """Numbers from `low` to `high`, both included. `is_log`: draws are uniform in the logarithm."""
 
     low: float
     high: float
@@ -25,13 +37,13 @@ class Interval:
 
     @property
     def corners(self) -> list[Value]:
-        """Its ends, and a number between them that is not whole where it need not be."""
+        """Return both ends, and for real numbers a number between them that is not whole."""
         if self.is_int:
             return [int(self.low), int(self.high)]
         return [self.low, self.high, self.low + (self.high - self.low) * (3 - 5**0.5) / 2]
 
     def distribution(self) -> Any:
-        """As Optuna has it. Any: Optuna is not typed here."""
+        """Return Optuna's distribution. Any: Optuna is imported only by searches."""
         from optuna.distributions import FloatDistribution, IntDistribution
 
         if self.is_int:
@@ -39,20 +51,21 @@ class Interval:
         return FloatDistribution(self.low, self.high, self.is_log)
 
     def draw(self, rng: np.random.Generator) -> Value:
-        """One of them at random."""
+        """Return a random number of the interval."""
         low, high = (math.log(self.low), math.log(self.high)) if self.is_log else (self.low, self.high)
         number = float(rng.uniform(low, high))
-        return self._within(math.exp(number) if self.is_log else number)
+        return self._clipped(math.exp(number) if self.is_log else number)
 
     def near(self, value: Value, rng: np.random.Generator) -> Value:
-        """A value moved by one of FACTORS; where an interval has no sign, by that share of half its width."""
+        """Return the value times one of FACTORS; if the interval reaches 0, move it by 0.2 of half the width."""
         factor, number = FACTORS[rng.integers(2)], float(value)
         moved = number * factor if self.low > 0 else number + (factor - 1) * (self.high - self.low) / 2
         if self.is_int and abs(moved - number) < self.step:
             moved = number + math.copysign(self.step, factor - 1)
-        return self._within(moved)
+        return self._clipped(moved)
 
-    def _within(self, number: float) -> Value:
+    def _clipped(self, number: float) -> Value:
+        """Return the nearest number of the interval."""
         number = float(min(max(number, self.low), self.high))
         if not self.is_int:
             return number
@@ -62,27 +75,27 @@ class Interval:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of these values, each as it is typed."""
+    """One of these values, each as the user types it."""
 
     values: tuple[str, ...]
 
     @property
     def corners(self) -> list[Value]:
-        """All of them."""
+        """Return all values."""
         return list(self.values)
 
     def distribution(self) -> Any:
-        """As Optuna has it. Any: Optuna is not typed here."""
+        """Return Optuna's distribution. Any: Optuna is imported only by searches."""
         from optuna.distributions import CategoricalDistribution
 
         return CategoricalDistribution(self.values)
 
     def draw(self, rng: np.random.Generator) -> Value:
-        """One of them at random."""
+        """Return a random value."""
         return self.values[rng.integers(len(self.values))]
 
     def near(self, value: Value, rng: np.random.Generator) -> Value:
-        """The one before or after, in the order in which they were typed."""
+        """Return the value before or after this one, in the order in which they were typed."""
         place = self.values.index(str(value)) + (-1, 1)[rng.integers(2)]
         return self.values[min(max(place, 0), len(self.values) - 1)]
 
@@ -91,17 +104,121 @@ Space: TypeAlias = Mapping[str, Interval | Choice]
 
 
 def domain(content: Mapping[str, Any]) -> Interval | Choice:
-    """From its fields, as json has them."""
+    """Return an interval or a choice from its fields in json."""
     return Choice(tuple(content["values"])) if "values" in content else Interval(**content)
 
 
 def typed(values: Mapping[str, Value]) -> list[str]:
-    """The overrides that give a run these values; numbers have six digits."""
+    """Return the overrides that give a run these values; numbers have six digits."""
     return [f"{key}={value:.6g}" if isinstance(value, float) else f"{key}={value}" for key, value in values.items()]
 
 
 def corners(space: Space) -> list[list[str]]:
-    """Overrides with which every end of every key comes up once, the other keys at their first."""
+    """Return overrides in which each corner of each key occurs once; the other keys stay at their first corner."""
     first = {key: domain.corners[0] for key, domain in space.items()}
     points = [first | {key: value} for key, domain in space.items() for value in domain.corners]
     return [list(point) for point in dict.fromkeys(tuple(typed(point)) for point in points)]
+
+
+def jobs(overrides: Sequence[str]) -> list[list[str]]:
+    """Return the overrides of each job of a sweep, in the order of nested loops; raises UsageError."""
+    forms = "a sweep is a,b,c or choice(a,b), range(1,4) or, of groups, glob(*)"
+    return [list(job) for job in itertools.product(*_parsed(overrides, _values, forms))]
+
+
+def space(overrides: Sequence[str]) -> tuple[list[str], dict[str, Interval | Choice]]:
+    """Return the overrides with one value, and the space of the keys with several; raises UsageError.
+
+    interval(a,b) and int(interval(a,b)) are intervals, with tag(log, ...) logarithmic ones; range(a,b) is an interval
+    of whole numbers; a,b,c and choice(a,b,c) are choices.
+    """
+    forms = "a search takes interval(a,b), tag(log,interval(a,b)), int(interval(a,b)), range(a,b) and choice(a,b)"
+    domains = _parsed(overrides, _domain, forms)
+    pairs = [*zip(overrides, domains, strict=True)]
+    return (
+        [text for text, found in pairs if found is None],
+        {text.partition("=")[0]: found for text, found in pairs if found is not None},
+    )
+
+
+def parse(overrides: Sequence[str]) -> list[tuple[str, Any]]:
+    """Return the key and the value of each override, the value with its Python type."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    return [(override.key_or_group, override.value()) for override in parsed]
+
+
+def _parsed(overrides: Sequence[str], read: Callable[[str, Any], T], forms: str) -> list[T]:
+    """Return what `read` makes of each override and of Hydra's Override object; raises UsageError with all problems."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.errors import HydraException
+
+    parser, found, problems = OverridesParser.create(), list[T](), list[str]()
+    for text in overrides:
+        try:
+            (parsed,) = parser.parse_overrides(with_free_keys([text]))
+            found.append(read(text, parsed))
+        except HydraException:
+            problems.append(f"{text}: can't be read; {forms}")
+        except ValueError as error:
+            problems.append(f"{text}: {error}")
+    if problems:
+        raise UsageError(problems)
+    return found
+
+
+def _domain(text: str, parsed: Any) -> Interval | Choice | None:
+    """Return what a search chooses from, or None for a single value. Any: Hydra's Override."""
+    from hydra.core.override_parser.types import IntervalSweep, RangeSweep
+
+    if not parsed.is_sweep_override():
+        return None
+    value = parsed.value()
+    tags = set(getattr(value, "tags", ()))
+    if unknown := tags - {"log"}:
+        raise ValueError(f"no tag '{min(unknown)}': log is the only one")
+    if isinstance(value, IntervalSweep):
+        is_int = isinstance(value.start, int)
+        if value.start is None or value.end is None or not value.start < value.end:
+            raise ValueError("an interval goes from a number to a higher one")
+        if "log" in tags and value.start <= 0:
+            raise ValueError("an interval that is even in its logarithm begins above 0")
+        return Interval(value.start, value.end, "log" in tags, is_int)
+    if tags:
+        raise ValueError("tag(log, ...) is for an interval")
+    if isinstance(value, RangeSweep):
+        numbers = list(value.range())
+        if len(numbers) < 2 or not all(isinstance(number, int) for number in numbers) or value.step < 0:
+            raise ValueError("a range has two whole numbers at least")
+        return Interval(numbers[0], numbers[-1], is_int=True, step=int(value.step))
+    return Choice(tuple(dict.fromkeys(choice.partition("=")[2] for choice in _values(text, parsed))))
+
+
+def _values(text: str, parsed: Any) -> list[str]:
+    """Return an override for each value. Any: Hydra's Override."""
+    if not parsed.is_sweep_override():
+        return [text]
+    from hydra.core.override_parser.types import Glob, IntervalSweep
+
+    if isinstance(parsed.value(), IntervalSweep):
+        raise ValueError("an interval is for a search: hpo=random or hpo=tpe; a sweep takes a,b,c or range(...)")
+    if isinstance(parsed.value(), Glob):
+        if parsed.key_or_group not in groups():
+            raise ValueError(f"glob is for groups ({', '.join(groups())})")
+        values = parsed.value().filter(options(parsed.key_or_group))
+    else:
+        values = [_text(value) for value in parsed.sweep_iterator()]
+    if not values:
+        raise ValueError("no value")
+    return [f"{text.partition('=')[0]}={value}" for value in values]
+
+
+def _text(value: Any) -> str:
+    """Return a value as the user can type it. Hydra would put a backslash before each colon. Any: of any key."""
+    from hydra.core.override_parser.types import Override
+
+    if isinstance(value, str) and PLAIN.fullmatch(value):
+        return value
+    text = str(Override._get_value_element_as_str(value))
+    return text.lower() if isinstance(value, bool) else text

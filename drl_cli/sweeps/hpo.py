@@ -11,9 +11,8 @@ from typing import Any
 from drl_cli.errors import DONE, MISSING, SWEEP, USER_CODE, UsageError
 from drl_cli.runtime.config import Config
 from drl_cli.settings.conf import groups
-from drl_cli.settings.grid import parse
-from drl_cli.settings.grid import space as space_of
-from drl_cli.settings.space import Choice, Space, corners, typed
+from drl_cli.settings.space import Choice, Space, corners, parse, typed
+from drl_cli.settings.space import space as space_of
 from drl_cli.sweeps.job import Job
 from drl_cli.sweeps.jobs import alone, check_jobs, for_all, is_dry_run, opened, run_jobs
 from drl_cli.sweeps.search import Search

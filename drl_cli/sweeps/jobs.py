@@ -64,9 +64,9 @@ def check_jobs(sweep: Sweep, jobs: Sequence[Job], more: Sequence[str]) -> list[C
     from drl_cli.errors import users_errors
     from drl_cli.preflight.preflight import preflight
     from drl_cli.preflight.weights import with_weights
+    from drl_cli.settings.build import build
     from drl_cli.settings.compose import mapping
     from drl_cli.settings.fill import fill
-    from drl_cli.settings.settings import build
 
     file = read_command(sweep.flags).config_file
     configs: list[Config] = []

@@ -9,8 +9,8 @@ from drl_cli.errors import DONE, SWEEP, UsageError
 from drl_cli.runs.run import SWEEP_FILE
 from drl_cli.settings.command_line import OVERRIDE, CommandLine
 from drl_cli.settings.conf import SEARCH_PATH
-from drl_cli.settings.grid import jobs as grid
 from drl_cli.settings.hydra_grammar import unquoted
+from drl_cli.settings.space import jobs as grid
 from drl_cli.sweeps.hpo import new_search, resumed_search
 from drl_cli.sweeps.jobs import alone, check_jobs, for_all, is_dry_run, opened, run_jobs
 from drl_cli.sweeps.pbt import new_population, resumed_population

@@ -10,8 +10,8 @@ from drl_cli.errors import DONE, RESOURCES, SWEEP, UsageError
 from drl_cli.runs.changes import verdict
 from drl_cli.runtime.config import Config
 from drl_cli.settings.conf import groups
-from drl_cli.settings.grid import space as space_of
 from drl_cli.settings.space import Space, typed
+from drl_cli.settings.space import space as space_of
 from drl_cli.sweeps.hpo import OF_SEARCH, check_corners, refuse_keys, write_best
 from drl_cli.sweeps.jobs import alone, is_dry_run, opened, run_jobs
 from drl_cli.sweeps.population import Population, Turn

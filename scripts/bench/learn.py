@@ -79,8 +79,8 @@ def flat(given: list[Any]) -> Iterable[str]:  # Any: an override, or a list of t
 def fingerprint(row: Row, common: list[str]) -> str:
     """Of code, config and packages, 4 digits each: `code.config.packages`."""
     from drl_cli.algos.lookup import module_path
+    from drl_cli.settings.build import to_yaml_keys
     from drl_cli.settings.compose import compose
-    from drl_cli.settings.settings import to_yaml_keys
 
     config = to_yaml_keys(compose(overrides(row, common)))
     ours = [module_path(config["algo"]["name"]), "drl_cli.replay.store", "drl_cli.envs.stepping.batch"]
@@ -143,8 +143,8 @@ def play(row: Row, common: list[str], seed: int, folder: Path, piece: float) -> 
 
 def play_peer(row: Row, common: list[str], seed: int, folder: Path, piece: float, peers: Path) -> Row | None:
     """The same of stable-baselines3."""
+    from drl_cli.settings.build import to_yaml_keys
     from drl_cli.settings.compose import compose
-    from drl_cli.settings.settings import to_yaml_keys
 
     folder.mkdir(parents=True, exist_ok=True)
     settings = folder / "settings.json"

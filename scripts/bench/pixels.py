@@ -35,8 +35,8 @@ def ours(env: str, seconds: float, *overrides: str, warm: str = "perf/opt_steps"
 
 
 def tuned(env: str) -> dict[str, Any]:  # Any: values of the config
+    from drl_cli.settings.build import to_yaml_keys
     from drl_cli.settings.compose import compose
-    from drl_cli.settings.settings import to_yaml_keys
 
     return to_yaml_keys(compose([f"env={env}", *DQN, "mode=single"]))
 

@@ -9,7 +9,7 @@ from typing import get_type_hints
 import numpy as np
 import pytest
 import torch
-from confs import algo_node
+from confs import algo_config
 
 from drl_cli.algos import base
 from drl_cli.algos.base import AlgoConfig, Counts
@@ -24,7 +24,6 @@ from drl_cli.runtime.messages import BatchTrainingData
 from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
 from drl_cli.runtime.roles.normalization import Layout
 from drl_cli.runtime.roles.trainer import Trainer
-from drl_cli.settings.settings import convert
 from drl_cli.types import ActionSpec, Column, EnvSpec, transition_schema
 from drl_cli.utils.moments import RunningMoments
 
@@ -48,9 +47,7 @@ class Case:
     def __init__(self, name, kind):
         self.module = load_algorithm(name)
         self.spec = EnvSpec("x", Column((3, 2), "float32"), ACTIONS[kind])
-        problems = []
-        self.config = convert(algo_node(name), self.module.Config, "algo", problems, self.module.Config)
-        assert not problems
+        self.config = algo_config(name, self.module.Config)
         extra = self.module.Policy.extra_columns(self.config, NETWORK, self.spec)
         if "fifo-once" in self.module.TABLES:
             extra = {**extra, **RolloutBuilder.extra_columns}

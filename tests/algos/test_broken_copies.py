@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from confs import algo_node
+from confs import algo_config
 from q_batches import q_batch
 
 from drl_cli.algos.base import Counts
@@ -14,7 +14,6 @@ from drl_cli.losses.distributional import cross_entropy, project
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.group import Context
 from drl_cli.replay.builders import NStepBuilder
-from drl_cli.settings.settings import convert
 from drl_cli.types import ActionSpec, Column, EnvSpec
 
 SMALL = {
@@ -31,7 +30,7 @@ GAMMA, N_STEP, EPISODE = 0.5, 3, 5
 def make(name, kind, obs=1, **options):
     """An algorithm of this class on `obs` numbers and 4 actions."""
     module = load_algorithm(name)
-    config = convert(algo_node(name), module.Config, "algo", [], module.Config)
+    config = algo_config(name, module.Config)
     config = dataclasses.replace(config, gamma=GAMMA, **SMALL.get(name, {}) | options)
     spec = EnvSpec("x", Column((obs,), "float32"), ActionSpec("discrete", 4, "Discrete(4)"))
     return kind(config, NetworkConfig((8,), "tanh", "uniform"), spec, 0, Context(torch.device("cpu")))

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from confs import algo_node
+from confs import algo_config
 from q_batches import q_batch
 from torch.nn import functional
 
@@ -17,7 +17,6 @@ from drl_cli.losses.value import rescaled, unscaled
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.group import Context
 from drl_cli.optim.params import Refused
-from drl_cli.settings.settings import convert
 from drl_cli.testing import check_algorithm, check_learning
 from drl_cli.types import ActionSpec, Column, EnvSpec
 
@@ -35,7 +34,7 @@ every = pytest.mark.parametrize("module", NAMES, ids=NAMES.values())
 
 
 def make(module, seed=0, hidden=None, **options):
-    config = convert(algo_node(NAMES[module]), module.Config, "algo", [], module.Config)
+    config = algo_config(NAMES[module], module.Config)
     config = dataclasses.replace(config, **SMALL[module] | options)
     return module.Algorithm(config, NetworkConfig(hidden or HIDDEN[module], "tanh", "uniform"), SPEC, seed, CPU)
 

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from confs import algo_node
+from confs import algo_config
 from q_batches import q_batch
 from torch.distributions import Categorical
 
@@ -14,7 +14,6 @@ from drl_cli.algos.base import Counts
 from drl_cli.algos.sac_discrete import Algorithm, Config, Policy
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.group import Context
-from drl_cli.settings.settings import convert
 from drl_cli.testing import check_algorithm, check_learning
 from drl_cli.types import ActionSpec, Column, EnvSpec
 
@@ -23,7 +22,7 @@ SPEC = EnvSpec("x", Column((5,), "float32"), ActionSpec("discrete", 4, "Discrete
 
 
 def make(seed=0, spec=SPEC, **options):
-    config = convert(algo_node("sac_discrete"), Config, "algo", [], Config)
+    config = algo_config("sac_discrete", Config)
     return Algorithm(dataclasses.replace(config, **options), NETWORK, spec, seed, Context(torch.device("cpu")))
 
 

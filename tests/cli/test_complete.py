@@ -8,11 +8,12 @@ import sys
 
 import pytest
 
-from drl_cli.cli.complete import choices, commands, completions, shell_completion
+from drl_cli.cli.complete import commands, completions, shell_completion
 from drl_cli.errors import UsageError
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.sections import Fetch
 from drl_cli.settings.conf import groups, options
+from drl_cli.settings.value_types import value_type
 
 BASH = shutil.which("bash")
 
@@ -81,9 +82,9 @@ def test_runs_of_this_folder(small_run, monkeypatch):
 
 
 def test_the_words_of_a_type():
-    assert choices(Fetch) == ["collect", "episode"]
-    assert choices(str | None) == ["null"]
-    assert choices(int) == []
+    assert value_type(Fetch).words == ("collect", "episode")
+    assert value_type(str | None).words == ("null",)
+    assert value_type(int).words == ()
 
 
 def test_every_command_is_completed_and_can_be_taken_back():

@@ -20,8 +20,10 @@ from drl_cli.algos.sac import Config as SacConfig
 from drl_cli.errors import UsageError
 from drl_cli.replay.config import SAMPLERS, UniformConfig
 from drl_cli.runs.find import read_config
+from drl_cli.settings.build import build
 from drl_cli.settings.conf import groups, options
-from drl_cli.settings.settings import all_keys, build, fields
+from drl_cli.settings.description import keys_of
+from drl_cli.settings.value_types import group_of
 
 SUMMARY = {
     "run_id", "status", "exit_code", "env", "algo", "mode", "seed", "env_steps", "opt_steps", "episodes",
@@ -155,7 +157,7 @@ def test_config_yaml_is_resolved_and_has_every_key(small_run):
     text = (small_run.folder / "config.yaml").read_text()
     assert "${" not in text
     node = yaml.safe_load(text)
-    assert set(node) == set(fields(type(build(node))))
+    assert set(node) == set(group_of(type(build(node))).keys)
     assert node["total_env_steps"] == 160
     assert node["algo"]["lr"] == 1e-3  # tuned
 
@@ -225,10 +227,11 @@ def test_hyperparameters_are_in_the_same_event_file(events):
 
 def test_hyperparameters_have_the_names_that_the_user_types(events):
     values = events[1]["_hparams_/session_start_info"].session_start_info.hparams
+    uniform = group_of(UniformConfig).keys
     of_other_tables = {
-        f"replay.{name}" for kind in SAMPLERS.values() for name in fields(kind).keys() - fields(UniformConfig)
+        f"replay.{name}" for kind in SAMPLERS.values() for name in group_of(kind).keys if name not in uniform
     }
-    keys = all_keys(SacConfig).keys() - of_other_tables
+    keys = keys_of(SacConfig).keys() - of_other_tables
     kwargs = ("env.kwargs", "optimizer.kwargs", "manage.env_kwargs")  # these have only what the user gave
     parents = {key.rpartition(".")[0] for key in keys} | set(kwargs)
     assert set(keys) - parents == {name for name in values if not name.startswith(kwargs)}

@@ -11,8 +11,8 @@ import pytest
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import read_command
 from drl_cli.settings.compose import compose
-from drl_cli.settings.grid import space as space_of
 from drl_cli.settings.space import corners
+from drl_cli.settings.space import space as space_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(path.name for path in (ROOT / "docs").glob("*.md"))

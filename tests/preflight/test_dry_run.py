@@ -7,8 +7,8 @@ import pytest
 from drl_cli.errors import USER_CODE, UsageError
 from drl_cli.preflight.preflight import LARGE_BATCH, preflight
 from drl_cli.runtime.roles.trainer import Trainer
+from drl_cli.settings.build import build
 from drl_cli.settings.fill import fill
-from drl_cli.settings.settings import build
 
 ENVS = '''
 import time

@@ -14,8 +14,8 @@ from drl_cli.preflight.preflight import preflight
 from drl_cli.preflight.resources import check_resources, replay_bytes
 from drl_cli.runtime.orchestrator.rate_limiter import required_band
 from drl_cli.runtime.run import object_store_mb
+from drl_cli.settings.build import build
 from drl_cli.settings.fill import fill
-from drl_cli.settings.settings import build
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from drl_cli.preflight.environment import check_evaluation, environment_spec
 from drl_cli.preflight.recording import check_recording
 from drl_cli.runs.changes import changed_code
 from drl_cli.runtime.files.checkpoint import write_json
+from drl_cli.settings.build import build
 from drl_cli.settings.compose import compose
-from drl_cli.settings.settings import build
 
 TELLING = ("env=telling:Telling-v0", "tuned=none")
 

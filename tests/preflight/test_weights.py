@@ -9,8 +9,8 @@ from drl_cli.errors import CHECKPOINT, USAGE, UsageError
 from drl_cli.preflight.preflight import preflight
 from drl_cli.preflight.weights import find_weights, with_weights
 from drl_cli.runtime.files.checkpoint import load_model
+from drl_cli.settings.build import build
 from drl_cli.settings.fill import fill
-from drl_cli.settings.settings import build
 
 
 @pytest.fixture

@@ -16,8 +16,9 @@ from drl_cli.runs.changes import COMMAND, FREE, IMPOSSIBLE, verdict
 from drl_cli.runs.resume import claim_run, named_run
 from drl_cli.runs.run import RUN_LOCK
 from drl_cli.runtime.restore import clean_up, open_checkpoint
+from drl_cli.settings.build import build
 from drl_cli.settings.command_line import read_command
-from drl_cli.settings.settings import all_keys, build
+from drl_cli.settings.description import keys_of
 from drl_cli.utils.locks import is_locked
 
 
@@ -31,7 +32,7 @@ def run(small_run, tmp_path):
 
 def test_every_key_has_a_verdict_and_every_verdict_a_key(composed):
     config = build(composed())
-    keys = all_keys(type(config.algo))
+    keys = keys_of(type(config.algo))
     for key in (*FREE, *IMPOSSIBLE, *COMMAND):
         assert key in keys, key
     assert verdict("total_env_steps") == verdict("stop.return") == verdict("mode") == "free"

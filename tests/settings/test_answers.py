@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from drl_cli.cli import train as command
-from drl_cli.settings.settings import to_yaml_keys
+from drl_cli.settings.build import to_yaml_keys
 
 MY_MOD = '''
 """Environments of a user."""
@@ -333,8 +333,8 @@ MUTATED = list(mutated())
 @pytest.fixture(scope="module")
 def place(tmp_path_factory, composed):
     """A user's folder: modules, own yaml options, three runs that were ended."""
+    from drl_cli.settings.build import build
     from drl_cli.settings.fill import fill
-    from drl_cli.settings.settings import build
 
     cwd = tmp_path_factory.mktemp("answers")
     for name, text in FILES.items():

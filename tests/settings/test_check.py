@@ -14,10 +14,10 @@ from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import read_command, with_free_keys
 from drl_cli.settings.compose import compose
 from drl_cli.settings.conf import groups, options
-from drl_cli.settings.settings import all_keys
+from drl_cli.settings.description import keys_of
 
-KEYS = all_keys(SacConfig)
-GROUPS = sorted({key.rpartition(".")[0] for key in KEYS} - {""})
+KEYS = keys_of(SacConfig)
+GROUPS = sorted({key.group for key in KEYS.values()} - {""})
 LEAVES = sorted(key for key in KEYS if key not in GROUPS)
 
 ERRORS = [

@@ -1,7 +1,6 @@
 """The yaml files: all compose, all are commented, and none has a key that nothing reads; the wheel has them."""
 
 import ast
-import dataclasses
 import os
 import re
 import subprocess
@@ -17,8 +16,10 @@ import drl_cli
 from drl_cli.algos.lookup import algorithms, load_algorithm
 from drl_cli.replay.config import SAMPLERS
 from drl_cli.runtime.config import Config
+from drl_cli.settings.build import build
 from drl_cli.settings.conf import conf_dir, groups, options
-from drl_cli.settings.settings import all_keys, build, fields
+from drl_cli.settings.description import keys_of
+from drl_cli.settings.value_types import group_of
 
 FILES = sorted(path.relative_to(conf_dir()).as_posix() for path in conf_dir().rglob("*.yaml"))
 TUNED = [name for name in options("tuned") if name != "none"]
@@ -39,7 +40,7 @@ def is_global(file):
 def class_of(file):
     group, _, name = file.removesuffix(".yaml").partition("/")
     classes = {"algo": lambda: load_algorithm(algo_node(name)["name"]).Config, "replay": lambda: SAMPLERS[name]}
-    return classes[group]() if group in classes else fields(Config)[group]
+    return classes[group]() if group in classes else group_of(Config).keys[group].config_class
 
 
 def leaves(node, prefix=""):
@@ -81,33 +82,33 @@ def test_every_yaml_composes_and_converts(composed, file):
 
 @pytest.mark.parametrize("file", [file for file in FILES if "/" in file and not is_global(file)])
 def test_the_keys_of_a_yaml_and_of_those_it_builds_on_are_the_fields_of_its_class(file):
-    assert keys_of(file) == set(fields(class_of(file)))
+    assert file_keys(file) == set(group_of(class_of(file)).keys)
 
 
-def keys_of(file):
+def file_keys(file):
     node = read(file)
     *bases, last = node.pop("defaults", ["_self_"])
     assert last == "_self_"  # what a file says itself wins
-    return set(node).union(*(keys_of(f"{file.partition('/')[0]}/{base}.yaml") for base in bases))
+    return set(node).union(*(file_keys(f"{file.partition('/')[0]}/{base}.yaml") for base in bases))
 
 
 def test_the_keys_of_train_yaml_and_the_groups_are_the_fields_of_the_config():
     node = read("train.yaml")
     defaults = node.pop("defaults")
     in_defaults = {key.removeprefix("optional ") for entry in defaults if isinstance(entry, dict) for key in entry}
-    assert set(node) | in_defaults - {"tuned"} == set(fields(Config))
-    assert set(node["stop"]) == set(fields(fields(Config)["stop"]))
+    assert set(node) | in_defaults - {"tuned"} == set(group_of(Config).keys)
+    assert set(node["stop"]) == set(group_of(Config).keys["stop"].keys)
     assert in_defaults == set(groups())
 
 
 @pytest.mark.parametrize("file", [file for file in FILES if is_global(file)])
 def test_an_overlay_sets_only_keys_that_exist(file):
-    known = set().union(*(all_keys(load_algorithm(name).Config) for name in algorithms()))
+    known = set().union(*(keys_of(load_algorithm(name).Config) for name in algorithms()))
     node = read(file)
     node.pop("defaults", None)
     assert {key for key, _ in leaves(node)} <= known
     if file.startswith("algo/"):
-        assert set(algo_node(file.removeprefix("algo/").removesuffix(".yaml"))) == set(fields(class_of(file)))
+        assert set(algo_node(file.removeprefix("algo/").removesuffix(".yaml"))) == set(group_of(class_of(file)).keys)
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -183,7 +184,7 @@ def test_env_takes_any_id(composed, id):
 
 def options_read():
     """`group.field` for every access to a field of a part of the config, also by a short name for the part."""
-    parts = {name for name, kind in fields(Config).items() if dataclasses.is_dataclass(kind)}
+    parts = {name for name, kind in group_of(Config).keys.items() if kind.is_group}
     found = set()
     for path in PACKAGE.rglob("*.py"):
         tree = ast.parse(path.read_text())
@@ -215,7 +216,7 @@ def options_read():
 def test_every_option_is_read_by_the_code():
     """Acme had two options that never reached its learner."""
     found = options_read()
-    keys = set().union(*(all_keys(load_algorithm(name).Config) for name in algorithms()))
+    keys = set().union(*(keys_of(load_algorithm(name).Config) for name in algorithms()))
     unread = {key for key in keys if key.replace("stop.return", "stop.return_") not in found}
     assert unread == set()
 

@@ -6,11 +6,12 @@ import pytest
 
 from drl_cli.algos.sac import Config as SacConfig
 from drl_cli.errors import UsageError
+from drl_cli.settings.build import build
 from drl_cli.settings.command_line import read_command
 from drl_cli.settings.compose import composed
 from drl_cli.settings.conf import own_dirs
+from drl_cli.settings.description import keys_of
 from drl_cli.settings.explain import explanation, tuned_line
-from drl_cli.settings.settings import all_keys, build
 
 
 def job(ask, *overrides):
@@ -50,7 +51,7 @@ def own_yaml(tmp_path):
 
 def test_every_key_is_there_once_with_the_layer_that_set_it(explained):
     rows = explained()
-    keys = all_keys(SacConfig)
+    keys = keys_of(SacConfig)
     wanted = {key for key in keys if not any(other.startswith(f"{key}.") for other in keys)}
     others = {f"replay.{name}" for name in ("alpha", "beta", "eps", "uniform_mix", "initial_priority", "max_staleness")}
     others |= {f"replay.{name}" for name in ("seq_len", "burn_in", "overlap", "eta")}

@@ -14,8 +14,8 @@ from drl_cli.algos.base import AlgoConfig
 from drl_cli.algos.lookup import algorithms, load_algorithm
 from drl_cli.errors import UsageError
 from drl_cli.settings.conf import conf_dir, groups
-from drl_cli.settings.keys import LOADER, answer, find, is_overlay, read, sections, text, type_text
-from drl_cli.settings.settings import all_keys
+from drl_cli.settings.description import keys_of
+from drl_cli.settings.key_help import LOADER, answer, find, is_overlay, read, sections, text
 
 DOCS = Path(drl_cli.__file__).parents[1] / "docs"
 
@@ -32,17 +32,18 @@ def refused(*args):
 
 def test_every_key_is_there_with_a_meaning():
     every = by_name(sections([]))
-    wanted = set().union(*(all_keys(load_algorithm(name).Config) for name in algorithms()))
+    wanted = set().union(*(keys_of(load_algorithm(name).Config) for name in algorithms()))
     parents = {name for name in wanted if any(other.startswith(f"{name}.") for other in wanted)}
     assert set(every) - {"network", "replay"} == wanted - parents  # some algorithms choose another of these
-    assert [key for key in every.values() if not key.meaning or not key.default or not key.type] == []
+    assert [key for key in every.values() if not key.help or not key.default or not key.type.text] == []
 
 
 def test_type_range_default_and_meaning_of_a_key():
     of_ppo, group = find("orchestrator.min_inserts")
     (key,) = group.keys
     assert (of_ppo.title, of_ppo.keys[0].default) == ("algo=ppo", "0")
-    assert (key.type, key.default, key.meaning) == ("int >= 0", "1000", "transitions in replay before the first update")
+    assert (key.type.text, key.default) == ("int >= 0", "1000")
+    assert key.help == "transitions in replay before the first update"
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,7 @@ def test_type_range_default_and_meaning_of_a_key():
     ],
 )
 def test_a_type_is_said_as_a_user_would(key, says):
-    assert type_text(all_keys(AlgoConfig)[key]) == says
+    assert keys_of(AlgoConfig)[key].type.text == says
 
 
 def test_the_default_option_in_full_and_of_the_others_what_differs():
@@ -77,15 +78,15 @@ def test_the_default_option_in_full_and_of_the_others_what_differs():
 def test_one_option_with_the_types_that_it_has(word):
     (section,) = find(word)
     assert section.about.startswith("A queue for on-policy learning")
-    assert by_name([section])["replay.shards"].type == "1"
-    assert by_name([section])["replay.max_staleness"].type == "int >= 0"
+    assert by_name([section])["replay.shards"].type.text == "1"
+    assert by_name([section])["replay.max_staleness"].type.text == "int >= 0"
 
 
 def test_an_algorithm_with_what_it_sets_elsewhere():
     (section,) = find("algo.ppo")
     keys = by_name([section])
-    assert (keys["replay"].type, keys["replay"].default) == ("option", "fifo-once")
-    assert (keys["network.activation"].default, keys["algo.clip"].type) == ("tanh", "float > 0")
+    assert (keys["replay"].type.text, keys["replay"].default) == ("option", "fifo-once")
+    assert (keys["network.activation"].default, keys["algo.clip"].type.text) == ("tanh", "float > 0")
     assert all(name in {section.title for section in find("algo.lr")} for name in ("algo=dqn", "algo=ppo", "algo=sac"))
 
 
@@ -141,10 +142,8 @@ def test_columns_are_aligned_and_a_pipe_has_a_line_per_key():
     assert title.startswith("manage   The process")
     keys = find("manage")[0].keys
     assert len(lines) == len(keys)
-    assert {line.index(key.meaning) for line, key in zip(lines, keys, strict=True)} == {
-        len(lines[0]) - len(keys[0].meaning)
-    }
-    assert len({line.index(key.type, 20) for line, key in zip(lines, keys, strict=True)}) == 1
+    assert {line.index(key.help) for line, key in zip(lines, keys, strict=True)} == {len(lines[0]) - len(keys[0].help)}
+    assert len({line.index(key.type.text, 20) for line, key in zip(lines, keys, strict=True)}) == 1
 
 
 def test_a_terminal_gets_wrapped_lines(tmp_path):
@@ -200,7 +199,7 @@ def test_keys_and_completion_import_little():
     script = """
 import sys
 from drl_cli.cli.complete import completions
-from drl_cli.settings.keys import answer
+from drl_cli.settings.key_help import answer
 answer([])
 completions("drl-train worker.")
 print(*{"torch", "ray", "gymnasium", "hydra", "omegaconf", "rich"} & set(sys.modules))

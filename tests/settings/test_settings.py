@@ -10,9 +10,11 @@ from drl_cli.algos.sac import Config as SacConfig
 from drl_cli.errors import UsageError
 from drl_cli.replay.config import SAMPLERS, PrioritizedConfig, UniformConfig
 from drl_cli.runtime.config import Config
-from drl_cli.settings.settings import all_keys, build, fields, to_yaml_keys
+from drl_cli.settings.build import build, to_yaml_keys
+from drl_cli.settings.description import keys_of
+from drl_cli.settings.value_types import group_of
 
-GROUPS = sorted({key.rpartition(".")[0] for key in all_keys(SacConfig)} - {""})
+GROUPS = sorted({key.group for key in keys_of(SacConfig).values()} - {""})
 
 
 @pytest.fixture
@@ -67,11 +69,11 @@ def test_an_unknown_key_of_a_yaml_is_an_error_in_every_group(plain, group):
     assert problem.startswith(f"{group}.nosuchkey: " if group else "nosuchkey: ")
 
 
-@pytest.mark.parametrize("key", sorted(all_keys(SacConfig)))
+@pytest.mark.parametrize("key", sorted(keys_of(SacConfig)))
 def test_every_key_is_needed(composed, key):
     group, _, name = key.rpartition(".")
     table = next(
-        (sampler for sampler, kind in SAMPLERS.items() if group == "replay" and name in fields(kind)), "uniform"
+        (sampler for sampler, kind in SAMPLERS.items() if group == "replay" and name in group_of(kind).keys), "uniform"
     )
     plain = composed(f"replay={table}")
     del (parent_of(plain, group) if group else plain)[name]

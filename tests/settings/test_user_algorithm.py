@@ -22,10 +22,12 @@ from drl_cli.runs.resume import named_run, resume, with_config_of
 from drl_cli.runs.run import read_json
 from drl_cli.runtime.files.checkpoint import write_json
 from drl_cli.runtime.run_folder import make_folder
+from drl_cli.settings.algorithm import config_class
+from drl_cli.settings.build import build
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import read_command
 from drl_cli.settings.fill import fill
-from drl_cli.settings.settings import build, config_class, fields
+from drl_cli.settings.value_types import group_of
 
 ALGO = Path(__file__).parents[1] / "support" / "outside" / "my_algo.py"
 HEAD = """from dataclasses import dataclass
@@ -236,7 +238,7 @@ def test_help_has_the_options_of_an_algorithm():
 
     assert defaults("my_pkg.my_algo")["algo.target_period"].split()[1:] == ["int", ">=", "1", "20"]
     assert "2e-3" in defaults("my_yaml")["algo.lr"]
-    assert defaults("my_yaml").keys() == {f"algo.{name}" for name in fields(config_class("my_yaml"))}
+    assert defaults("my_yaml").keys() == {f"algo.{name}" for name in group_of(config_class("my_yaml")).keys}
     assert "algo.tau" in defaults("sac")
     assert help_text(["env=CartPole-v1"]).splitlines() == overview()
     assert refused(help_text, ["algo=my_bug"])[0] == USER_CODE

@@ -4,6 +4,10 @@ from pathlib import Path
 
 import yaml
 
+from drl_cli.settings.description import Key
+from drl_cli.settings.judge import judge
+from drl_cli.settings.value_types import group_of
+
 CONF = Path(__file__).parents[2] / "conf" / "algo"
 
 
@@ -14,3 +18,8 @@ def algo_node(name):
         if isinstance(base, str) and base != "_self_":
             values |= algo_node(base.removesuffix("@algo"))
     return values | node.get("algo", node)
+
+
+def algo_config(name, config_class):
+    """Return these values as the algorithm's Config."""
+    return judge(Key("algo", group_of(config_class)), algo_node(name), config_class)

@@ -22,8 +22,8 @@ def make_config(*overrides):
     """The checked config of a drl-train command line."""
     from composing import compose_plain
 
+    from drl_cli.settings.build import build
     from drl_cli.settings.fill import fill
-    from drl_cli.settings.settings import build
 
     return fill(build(compose_plain(*overrides)))
 

@@ -5,12 +5,11 @@ import dataclasses
 
 import numpy as np
 import torch
-from confs import algo_node
+from confs import algo_config
 
 from drl_cli.algos.lookup import algorithms, load_algorithm
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.group import Context
-from drl_cli.settings.settings import convert
 from drl_cli.types import ActionSpec, Column, EnvSpec, PreviousStep
 
 CPU = Context(torch.device("cpu"))
@@ -38,9 +37,7 @@ class Learner:
         self.module, self.action = load_algorithm(name), ACTIONS[kind]
         self.spec = EnvSpec("x", obs, self.action)
         self.network = NetworkConfig((16, 12), "tanh", "uniform", memory=memory, memory_size=5)
-        problems = []
-        config = convert(algo_node(name), self.module.Config, "algo", problems, self.module.Config)
-        assert not problems
+        config = algo_config(name, self.module.Config)
         self.config = dataclasses.replace(config, **options)
         self.is_rollout, self.has_memory = "fifo-once" in self.module.TABLES, memory != "none"
         self.context = dataclasses.replace(CPU, burn_in=0 if self.is_rollout or not self.has_memory else BURN_IN)

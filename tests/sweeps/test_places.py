@@ -10,8 +10,8 @@ from drl_cli.errors import ClusterUnfit, UsageError
 from drl_cli.preflight.environment import join_cluster
 from drl_cli.runtime.place import launch, nodes
 from drl_cli.runtime.place.cluster import Node
+from drl_cli.settings.build import build
 from drl_cli.settings.compose import mapping
-from drl_cli.settings.settings import build
 from drl_cli.sweeps import jobs, places
 from drl_cli.sweeps.launcher import start_here
 from drl_cli.sweeps.sweep import Sweep

@@ -11,7 +11,7 @@ from processes import SMALL
 from drl_cli.errors import UsageError
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import read_command
-from drl_cli.settings.grid import space
+from drl_cli.settings.space import space
 from drl_cli.sweeps import launcher
 from drl_cli.sweeps import pbt as cli_population
 from drl_cli.sweeps.multirun import run_sweep

@@ -13,8 +13,7 @@ from hpos import hpo
 from drl_cli.errors import UsageError
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import read_command
-from drl_cli.settings.grid import space
-from drl_cli.settings.space import Choice, Interval
+from drl_cli.settings.space import Choice, Interval, space
 from drl_cli.sweeps import launcher
 from drl_cli.sweeps.hpo import write_best
 from drl_cli.sweeps.multirun import run_sweep

@@ -3,7 +3,7 @@
 import pytest
 
 from drl_cli.errors import UsageError
-from drl_cli.settings.grid import jobs
+from drl_cli.settings.space import jobs
 
 
 @pytest.mark.parametrize(

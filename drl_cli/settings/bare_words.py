@@ -1,4 +1,4 @@
-"""What was probably meant by a word that is not key=value: `--env X`, `env X`, a bare `Pendulum-v1`."""
+"""Explain words of a command line that are not key=value: `--env X`, `env X`, a bare `Pendulum-v1`."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -6,9 +6,10 @@ from pathlib import Path
 
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.algos.lookup import algorithms
+from drl_cli.settings.algorithm import config_class
 from drl_cli.settings.conf import groups, options
+from drl_cli.settings.description import keys_of
 from drl_cli.settings.hydra_grammar import is_open
-from drl_cli.settings.settings import all_keys, config_class
 from drl_cli.settings.synonyms import synonym
 from drl_cli.utils.spelling import did_you_mean
 
@@ -17,32 +18,27 @@ ENV_ID = re.compile(r"[\w./-]+(:[\w./-]+)?-v\d+|[\w.]+:[\w./-]+")
 KEY = re.compile(r"[+~]*[\w./-]+")
 
 
-def known_keys() -> set[str]:
-    """Every key that some algorithm of ours has, and the groups."""
-    return {key for name in algorithms() for key in all_keys(config_class(name))} | set(groups())
-
-
 def meant(word: str) -> str | None:
-    """The key, or key=value, that a word names: its own name, or one that other tools have."""
+    """Return the key, or `key=value`, that a word probably names: the key itself, its last part, or a synonym."""
     name = word.replace("-", "_")
-    keys = known_keys()
+    keys = {key for algo in algorithms() for key in keys_of(config_class(algo))} | set(groups())
     if name in keys:
         return name
     same = [key for key in sorted(keys, key=len) if key.rpartition(".")[2] == name]
     return synonym(name, keys) or next(iter(same), None)
 
 
-def said(key: str, value: str) -> str:
-    """key=value, where the key may bring its own value."""
+def as_override(key: str, value: str) -> str:
+    """Return `key=value`, with brackets around the value of a list; `key` may already be a whole `key=value`."""
     if "=" in key:
         return key
-    kind = all_keys(AlgoConfig).get(key)
-    brackets = value and str(kind).startswith("tuple") and not value.startswith("[")
-    return f"{key}={f'[{value}]' if brackets else value or '...'}"
+    keys = keys_of(AlgoConfig)
+    needs_brackets = value and key in keys and keys[key].type.is_list and not value.startswith("[")
+    return f"{key}={f'[{value}]' if needs_brackets else value or '...'}"
 
 
 def flag_line(flag: str, rest: list[str], flags: Sequence[str]) -> str:
-    """The error line for a flag that there is none; where it is a key, its value is taken off the rest."""
+    """Return the error line for an unknown flag. If the flag is a key, remove its value from `rest`."""
     word, equals, value = flag.lstrip("-").partition("=")
     key = meant(word) if len(word) > 1 else None
     if key is None:
@@ -51,11 +47,11 @@ def flag_line(flag: str, rest: list[str], flags: Sequence[str]) -> str:
         value = rest.pop(0)
     if key == "mode" and value not in options("mode"):
         value = ""
-    return f"no flag '--{word}': options have no dashes; say {said(key, value)}"
+    return f"no flag '--{word}': options have no dashes; say {as_override(key, value)}"
 
 
-def bare_words(overrides: Sequence[str], commands: Collection[str] = COMMANDS) -> tuple[list[str], list[str]]:
-    """The overrides that are of the form key=value, and a line for each word that is not and can be explained."""
+def split_bare_words(overrides: Sequence[str], commands: Collection[str] = COMMANDS) -> tuple[list[str], list[str]]:
+    """Return the overrides that may have the form key=value, and an error line for each of the other words."""
     good, problems, rest = list[str](), list[str](), list(overrides)
     while rest:
         arg = rest.pop(0)
@@ -71,7 +67,7 @@ def bare_words(overrides: Sequence[str], commands: Collection[str] = COMMANDS) -
         elif rest and (key := meant(arg.rstrip("=:"))) and _is_value(rest[0]):
             value = rest.pop(0)
             value = rest.pop(0) if value == "=" and rest else value.lstrip("=")
-            problems.append(f"'{arg} {value}': key and value are one word; say {said(key, value)}")
+            problems.append(f"'{arg} {value}': key and value are one word; say {as_override(key, value)}")
         elif arg.endswith("="):
             good.append(arg)
         else:
@@ -80,7 +76,7 @@ def bare_words(overrides: Sequence[str], commands: Collection[str] = COMMANDS) -
 
 
 def _is_value(word: str) -> bool:
-    """Whether it may be the value of the key before it."""
+    """Tell whether a word may be the value of the key before it."""
     return word == "=" or (word.startswith("=") and len(word) > 1) or "=" not in word
 
 
@@ -90,7 +86,7 @@ def _bare(word: str, commands: Collection[str]) -> str:
     if word in ("help", "version", "multirun"):
         return f"'{word}' is not of the form key=value. Did you mean --{word}?"
     if key := meant(word):
-        return f"{word}: has no value; say {said(key, '')}"
+        return f"{word}: has no value; say {as_override(key, '')}"
     hint = ""
     for group in ("algo", "mode", "env", "network", "replay", "optimizer", "tuned"):
         if word.lower() in options(group):

@@ -5,11 +5,10 @@ import os
 import shutil
 import sys
 import textwrap
-import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal
 
 import yaml
 
@@ -18,24 +17,16 @@ from drl_cli.algos.lookup import algorithms
 from drl_cli.errors import UsageError
 from drl_cli.replay.config import SAMPLERS
 from drl_cli.runtime.config import Config
+from drl_cli.settings.algorithm import config_class
+from drl_cli.settings.build import default_values
 from drl_cli.settings.conf import LOADER, algorithm_yaml, conf_dir, default, groups, options
+from drl_cli.settings.description import Key, keys_of
 from drl_cli.settings.options import parse
-from drl_cli.settings.settings import all_keys, config_class, default_values, fields
-from drl_cli.utils.ranges import NameOrClass
+from drl_cli.settings.value_types import Anything, group_of
 from drl_cli.utils.spelling import did_you_mean
 
 TOP = "top level"
 NARROWEST = 30  # columns of a terminal that a meaning is wrapped to; below, the terminal does as it likes
-
-
-@dataclass(frozen=True)
-class Key:
-    """One key: its name as typed, type and range, default as yaml has it, meaning."""
-
-    name: str
-    type: str
-    default: str
-    meaning: str
 
 
 @dataclass(frozen=True)
@@ -71,7 +62,7 @@ def sections(topics: Sequence[str]) -> list[Section]:
 
 def is_overlay(group: str) -> bool:
     """Whether its options give values to keys of other groups, which explain them: tuned, and groups of the user's."""
-    return group not in fields(Config)
+    return group not in group_of(Config).keys
 
 
 def find(topic: str) -> list[Section]:
@@ -100,7 +91,7 @@ def _only(section: Section, topic: str) -> Section:
 def top_level() -> Section:
     """The keys of train.yaml itself."""
     entries = read(conf_dir() / "train.yaml")
-    return Section(TOP, "", tuple(_keys(entries, all_keys(AlgoConfig))))
+    return Section(TOP, "", tuple(_keys(entries, keys_of(AlgoConfig))))
 
 
 def group_sections(group: str) -> list[Section]:
@@ -136,16 +127,16 @@ def option_section(group: str, name: str) -> Section:
     values = {key: value for key, (value, _) in entries.items()}
     algo = values.get("algo.name", name) if name in options("algo") else name
     sampler = values.get("replay.sampler", values.get("replay", ""))
-    return Section(f"{group}={name}", about, tuple(_keys(entries, _types(group, algo, sampler))))
+    return Section(f"{group}={name}", about, tuple(_keys(entries, _described(group, algo, sampler))))
 
 
-def _types(group: str, algo: str, sampler: str) -> dict[str, Any]:
-    """Dotted key -> type of all keys that an option may set, with this algorithm and sampler where it is of theirs."""
+def _described(group: str, algo: str, sampler: str) -> dict[str, Key]:
+    """Return the keys that an option may set, with the types that this algorithm and sampler give them."""
     if is_overlay(group):
-        return {key: kind for name in algorithms() for key, kind in all_keys(config_class(name)).items()}
-    types = all_keys(config_class(algo) if group == "algo" else AlgoConfig)
-    table = fields(SAMPLERS[sampler]) if sampler in SAMPLERS else {}
-    return types | {f"replay.{key}": kind for key, kind in table.items()}
+        return {name: key for each in algorithms() for name, key in keys_of(config_class(each)).items()}
+    keys = keys_of(config_class(algo) if group == "algo" else AlgoConfig)
+    table = group_of(SAMPLERS[sampler]).keys if sampler in SAMPLERS else {}
+    return {**keys, **{f"replay.{name}": Key(f"replay.{name}", kind) for name, kind in table.items()}}
 
 
 def _file(group: str, name: str) -> Path | None:
@@ -187,35 +178,11 @@ def _about(file: Path) -> str:
     return next((line.lstrip("# ") for line in comments if "@package" not in line), "")
 
 
-def _keys(entries: Mapping[str, tuple[str, str]], types: Mapping[str, Any]) -> Iterator[Key]:
-    for name, (value, meaning) in entries.items():
-        kind = types.get(name)
-        yield Key(name, "option" if dataclasses.is_dataclass(kind) else type_text(kind), value, meaning)
-
-
-def type_text(kind: Any) -> str:
-    """A field's type and range, as a user would say it. Any: a type hint."""
-    alternatives = _alternatives(kind)
-    *others, last = alternatives
-    return f"{', '.join(others)} or {last}" if others else last
-
-
-def _alternatives(kind: Any) -> list[str]:
-    origin, args = get_origin(kind), get_args(kind)
-    if origin in (Union, types.UnionType):
-        return [text for arm in args for text in _alternatives(arm)]
-    if origin is Literal:
-        return [str(choice) for choice in args]
-    if origin is Annotated:
-        base, bounds = args
-        is_name = isinstance(bounds, NameOrClass)
-        return [*bounds.names, "my_pkg.my_mod:Class"] if is_name else [f"{type_text(base)} {bounds}"]
-    if origin is tuple:
-        return [f"[{type_text(args[0])}, ...]"]
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        return [f"{{name: {type_text(args[1])}}}"]
-    names = {bool: ["true", "false"], str: ["text"], types.NoneType: ["null"], Any: ["value"]}
-    return names.get(kind) or [str(kind.__name__)]
+def _keys(entries: Mapping[str, tuple[str, str]], described: Mapping[str, Key]) -> Iterator[Key]:
+    """Yield the keys of yaml entries, with their value as default and their comment as help."""
+    for name, (value, comment) in entries.items():
+        known = described.get(name, Key(name, Anything()))
+        yield dataclasses.replace(known, default=value, help=comment)
 
 
 def _plain(value: Any) -> str:
@@ -225,7 +192,7 @@ def _plain(value: Any) -> str:
 
 def text(found: Sequence[Section]) -> list[str]:
     """Aligned columns, a line per key; on a terminal the meanings are wrapped."""
-    rows = [(key.name, key.type, key.default) for section in found for key in section.keys]
+    rows = [(key.name, key.type.text, key.default) for section in found for key in section.keys]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)] if rows else []
     widths = [min(width, most) for width, most in zip(widths, (40, 32, 24), strict=False)]
     room = shutil.get_terminal_size().columns - sum(widths) - 8 if sys.stdout.isatty() else 0
@@ -233,9 +200,9 @@ def text(found: Sequence[Section]) -> list[str]:
     for section in found:
         lines += ["", f"{section.title}   {section.about}".rstrip()]
         for key in section.keys:
-            cells = zip((key.name, key.type, key.default), widths, strict=True)
+            cells = zip((key.name, key.type.text, key.default), widths, strict=True)
             start = "  " + "  ".join(cell.ljust(width) for cell, width in cells) + "  "
-            wrapped = textwrap.wrap(key.meaning, room) if room >= NARROWEST else [key.meaning]
+            wrapped = textwrap.wrap(key.help, room) if room >= NARROWEST else [key.help]
             lines.append((start + (wrapped or [""])[0]).rstrip())
             lines += [" " * (sum(widths) + 8) + line for line in wrapped[1:]]
     return lines[1:]
@@ -255,7 +222,7 @@ def markdown(found: Sequence[Section]) -> list[str]:
         lines += [_escaped(section.about), ""] if section.about else []
         lines += ["| key | type and range | default | meaning |", "|---|---|---|---|"]
         for key in section.keys:
-            lines.append(f"| `{key.name}` | `{key.type}` | `{key.default}` | {_escaped(key.meaning)} |")
+            lines.append(f"| `{key.name}` | `{key.type.text}` | `{key.default}` | {_escaped(key.help)} |")
     return lines
 
 

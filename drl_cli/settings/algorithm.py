@@ -1,0 +1,66 @@
+"""The algorithm of a run: the class of its options, from the name or the yaml that the user chose."""
+
+import os
+from typing import Any
+
+import yaml
+
+from drl_cli.algos.base import AlgoConfig
+from drl_cli.algos.lookup import NotAlgorithm, algorithms, installed, load_algorithm
+from drl_cli.errors import USER_CODE, UsageError
+from drl_cli.settings.conf import option_file, options, unreadable
+from drl_cli.settings.value_types import Unreadable, group_of
+from drl_cli.utils.outside import ModuleRaised, NotFound
+from drl_cli.utils.spelling import did_you_mean
+
+
+def config_class(name: str) -> type[AlgoConfig]:
+    """Return the Config class of an algorithm; raises UsageError, with exit code 4 if the user's module raised."""
+    try:
+        found = load_algorithm(name).Config
+        group_of(found)
+    except NotFound as error:
+        raise UsageError(unknown_algorithm(name) if name.isidentifier() else str(error)) from error
+    except NotAlgorithm as error:
+        raise UsageError(str(error)) from error
+    except ModuleRaised as error:
+        raise UsageError(str(error), USER_CODE) from error
+    except Unreadable as error:
+        raise UsageError([f"{name}: {problem}" for problem in error.problems]) from error
+    return found
+
+
+def unknown_algorithm(name: str) -> str:
+    """Return the error line for an algorithm that does not exist."""
+    known = [*dict.fromkeys([*options("algo"), *algorithms(), *installed()])]
+    hint = did_you_mean(name, known, quote="'")
+    return (
+        f"unknown algorithm '{name}'.{hint}   available: {', '.join(known)}, or a module to import from {os.getcwd()}"
+    )
+
+
+def short_name(algo: type[AlgoConfig]) -> str:
+    """Return the name of the module that a Config class is from."""
+    return algo.__module__.rpartition(".")[2]
+
+
+def algorithm_of(option: str) -> str:
+    """Return the algorithm of `algo=OPTION`: the `name` in the option's yaml, or in the yaml that its defaults name."""
+    for _ in range(9):  # a yaml may take another as its defaults
+        file = option_file("algo", option)
+        if file is None:
+            return option
+        try:
+            node = yaml.safe_load(file.read_text())
+        except yaml.YAMLError as error:
+            raise UsageError(unreadable(file, error)) from error
+        content: dict[str, Any] = node if isinstance(node, dict) else {}
+        inner = content.get("algo")
+        name = (inner if isinstance(inner, dict) else content).get("name")
+        if name is not None:
+            return str(name)
+        bases = [entry for entry in content.get("defaults") or [] if isinstance(entry, str) and entry != "_self_"]
+        if not bases:
+            return option
+        option = bases[0].partition("@")[0].removeprefix("/algo/")
+    return option

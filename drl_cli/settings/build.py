@@ -1,0 +1,39 @@
+"""From a plain mapping, as yaml holds it, to the frozen dataclasses of a config, and back."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from drl_cli.runtime.config import Config
+from drl_cli.settings.algorithm import config_class
+from drl_cli.settings.description import Key, config_group
+from drl_cli.settings.judge import judge
+from drl_cli.settings.value_types import MISSING
+
+
+def build(node: Mapping[str, Any]) -> Config:
+    """Return the config of a run; raises UsageError with every problem in it."""
+    algo = config_class(str(node.get("algo", {}).get("name")))
+    config = judge(Key("", config_group(algo)), node, algo)
+    assert isinstance(config, Config)
+    return config
+
+
+def default_values(kind: type[Any]) -> dict[str, Any]:
+    """Return the defaults of a config class's fields by key, as yaml has them; MISSING for a field without default."""
+    values = {}
+    for field in dataclasses.fields(kind):
+        value = MISSING if field.default is dataclasses.MISSING else field.default
+        if field.default_factory is not dataclasses.MISSING:
+            value = field.default_factory()
+        values[field.name.rstrip("_")] = to_yaml_keys(value)
+    return values
+
+
+def to_yaml_keys(value: Any) -> Any:
+    """Return a config as plain mappings with the names that the user types."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name.rstrip("_"): to_yaml_keys(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, tuple | list):
+        return [to_yaml_keys(item) for item in value]
+    return dict(value) if isinstance(value, Mapping) else value

@@ -1,0 +1,54 @@
+"""The description of all keys: one `Key` for each, with its type, and its default and help where yaml was read."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from drl_cli.algos.base import AlgoConfig
+from drl_cli.replay.config import SAMPLERS, ReplayConfig
+from drl_cli.runtime.config import Config
+from drl_cli.settings.value_types import Group, ValueType, cached, group_of
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key: its dotted name, what its value may be; the default as an option's yaml writes it, and the comment."""
+
+    name: str
+    type: ValueType
+    default: str = ""
+    help: str = ""
+
+    @property
+    def group(self) -> str:
+        """Return the name of the key's group; the top level is ''."""
+        return self.name.rpartition(".")[0]
+
+
+def config_group(algo: type[AlgoConfig]) -> Group:
+    """Return the whole config as a group, with the options of this algorithm."""
+    config = group_of(Config)
+    return dataclasses.replace(config, keys={**config.keys, "algo": group_of(algo)})
+
+
+@cached
+def keys_of(algo: type[AlgoConfig]) -> Mapping[str, Key]:
+    """Return every key of a run with this algorithm by its name, groups and the options of all samplers included."""
+    return {key.name: key for key in _keys(config_group(algo), "")}
+
+
+def _keys(group: Group, prefix: str) -> list[Key]:
+    found = []
+    for name, kind in group.keys.items():
+        found.append(Key(prefix + name, kind))
+        is_replay = isinstance(kind, Group) and kind.config_class is ReplayConfig
+        # The first sampler that has a key gives its type: a later key of the same name is overwritten.
+        groups = [group_of(sampler) for sampler in reversed([*SAMPLERS.values()])] if is_replay else [kind]
+        found += [key for each in groups if isinstance(each, Group) for key in _keys(each, f"{prefix}{name}.")]
+    return found
+
+
+def is_free(name: str, keys: Mapping[str, Key]) -> bool:
+    """Tell whether a name lies below a mapping, such as env.kwargs, that takes any key."""
+    above = name.rpartition(".")[0]
+    return bool(above) and ((above in keys and keys[above].type.is_mapping) or is_free(above, keys))

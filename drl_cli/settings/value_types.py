@@ -1,0 +1,300 @@
+"""Value types: what the value of a key may be, read from the type hint of a config field.
+
+A value type reads values, describes itself for the help, and lists the words that completion offers.
+"""
+
+import dataclasses
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from drl_cli.replay.config import SAMPLERS, ReplayConfig
+from drl_cli.utils.ranges import NameOrClass, Range
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+MISSING = "???"
+"""The value by which Hydra marks a key in yaml that has no default."""
+
+
+class UnknownKey(str):
+    """The dotted name of a key that a group does not have. It stands among the problems of the group."""
+
+
+class Unreadable(TypeError):
+    """A config class has fields that no text on a command line can fill; `problems` has a line for each."""
+
+    def __init__(self, problems: list[str]) -> None:
+        self.problems = problems
+        super().__init__("; ".join(problems))
+
+
+class ValueType:
+    """What a value may be."""
+
+    words: tuple[str, ...] = ()  # that completion offers
+    is_group = is_list = is_mapping = False
+
+    @property
+    def alternatives(self) -> tuple[str, ...]:
+        """Return the parts of `text`: one for each kind of value that is allowed."""
+        raise NotImplementedError
+
+    def read(self, value: Any, path: str, problems: list[str]) -> Any:
+        """Return the value as the config holds it, or append to `problems` what is wrong. Any: yaml holds anything."""
+        raise NotImplementedError
+
+    @property
+    def text(self) -> str:
+        """Return the type and range as the help shows them: `int >= 1 or null`."""
+        *others, last = self.alternatives
+        return f"{', '.join(others)} or {last}" if others else last
+
+
+@dataclass(frozen=True)
+class Anything(ValueType):
+    """Any value that yaml can hold."""
+
+    alternatives = ("value",)
+
+    def read(self, value: Any, path: str, problems: list[str]) -> Any:
+        return value
+
+
+@dataclass(frozen=True)
+class Null(ValueType):
+    """No value. Only `OneOf` reads it."""
+
+    words = alternatives = ("null",)
+
+    def read(self, value: Any, path: str, problems: list[str]) -> Any:
+        if value is not None:
+            problems.append(f"{path}: must be null, got {value!r}")
+
+
+@dataclass(frozen=True)
+class Scalar(ValueType):
+    """A truth value, a number or a text, with bounds."""
+
+    type: type[Any]
+    bounds: Range | NameOrClass | None = None
+
+    @property
+    def words(self) -> tuple[str, ...]:  # type: ignore[override]  # a property instead of an attribute
+        if isinstance(self.bounds, NameOrClass):
+            return self.bounds.names
+        return ("true", "false") if self.type is bool else ()
+
+    @property
+    def alternatives(self) -> tuple[str, ...]:
+        if isinstance(self.bounds, NameOrClass):
+            return (*self.bounds.names, "my_pkg.my_mod:Class")
+        name = "text" if self.type is str else self.type.__name__
+        return self.words or (name if self.bounds is None else f"{name} {self.bounds}",)
+
+    def read(self, value: Any, path: str, problems: list[str]) -> Any:
+        result = self._converted(value)
+        if result is None:
+            names = {bool: "true or false", str: "text", float: "a number", int: "a whole number"}
+            problems.append(f"{path}: must be {names[self.type]}, got {value!r}")
+        elif self.bounds is not None and result not in self.bounds:
+            problems.append(f"{path}: must be {self.bounds}, got {value}")
+        return result
+
+    def _converted(self, value: Any) -> Any:
+        """Return the value with this type, or None. yaml leaves some numbers as text: 1e-3."""
+        if isinstance(value, bool) or self.type in (bool, str):
+            return value if type(value) is self.type else None
+        try:
+            number = float(value) if isinstance(value, int | float | str) else float("nan")
+        except (ValueError, OverflowError):
+            return None
+        if number != number or abs(number) == float("inf"):
+            return None
+        if self.type is float:
+            return number
+        return int(value if isinstance(value, int) else number) if number.is_integer() else None
+
+
+@dataclass(frozen=True)
+class Choice(ValueType):
+    """One of a few words or numbers."""
+
+    choices: tuple[Any, ...]
+
+    @property
+    def words(self) -> tuple[str, ...]:  # type: ignore[override]  # a property instead of an attribute
+        return tuple(map(str, self.choices))
+
+    alternatives = words
+
+    def read(self, value: Any, path: str, problems: list[str]) -> Any:
+        if isinstance(value, bool) and "on" in self.choices:  # yaml reads on and off as truth values
+            value = "on" if value else "off"
+        if value not in self.choices:
+            problems.append(f"{path}: {value!r} is not one of {', '.join(self.words)}")
+        return value
+
+
+@dataclass(frozen=True)
+class ListOf(ValueType):
+    """A list whose items have one type; the config holds a tuple."""
+
+    item: ValueType
+    is_list = True
+
+    @property
+    def alternatives(self) -> tuple[str, ...]:
+        return (f"[{self.item.text}, ...]",)
+
+    def read(self, value: Any, path: str, problems: list[str]) -> Any:
+        if isinstance(value, list | tuple):
+            return tuple(self.item.read(item, f"{path}[{i}]", problems) for i, item in enumerate(value))
+        hint = f"; say {path}=[{value}]" if isinstance(value, int | float) else ""
+        problems.append(f"{path}: must be a list, got {value!r}{hint}")
+        return None
+
+
+@dataclass(frozen=True)
+class MappingOf(ValueType):
+    """Values of one type under any names."""
+
+    item: ValueType
+    is_mapping = True
+
+    @property
+    def alternatives(self) -> tuple[str, ...]:
+        return (f"{{name: {self.item.text}}}",)
+
+    def read(self, value: Any, path: str, problems: list[str]) -> Any:
+        if isinstance(value, Mapping):
+            return {name: self.item.read(item, f"{path}.{name}", problems) for name, item in value.items()}
+        problems.append(f"{path}: must be a mapping such as {{a: 1}}, got {value!r}")
+        return None
+
+
+@dataclass(frozen=True)
+class OneOf(ValueType):
+    """A value of any of these types. The first one that accepts the value reads it."""
+
+    types: tuple[ValueType, ...]
+
+    @property
+    def words(self) -> tuple[str, ...]:  # type: ignore[override]  # a property instead of an attribute
+        return tuple(word for each in self.types for word in each.words)
+
+    @property
+    def alternatives(self) -> tuple[str, ...]:
+        return tuple(text for each in self.types for text in each.alternatives)
+
+    def read(self, value: Any, path: str, problems: list[str]) -> Any:
+        if value is None and any(isinstance(each, Null) for each in self.types):
+            return None
+        refusals: list[str] = []
+        for each in self.types:
+            if not isinstance(each, Null):
+                lines: list[str] = []
+                result = each.read(value, path, lines)
+                if not lines:
+                    return result
+                refusals += lines
+        inside = [line for line in refusals if not line.startswith(f"{path}: ")]  # the value has the right shape
+        problems += inside or [f"{path}: {', or '.join(line.removeprefix(f'{path}: ') for line in refusals)}"]
+        return None
+
+
+@dataclass(frozen=True)
+class Group(ValueType):
+    """The keys of a config class, under the names that the user types."""
+
+    config_class: type[Any]
+    keys: Mapping[str, ValueType]
+    alternatives = ("option",)
+    is_group = True
+
+    def read(self, value: Any, path: str, problems: list[str]) -> Any:
+        if not isinstance(value, Mapping):
+            problems.append(f"{path}: must be a group of options, got {value!r}")
+            return None
+        if self.config_class is ReplayConfig:
+            return self._read_replay(value, path, problems)
+        num_before, prefix = len(problems), f"{path}." if path else ""
+        problems += [UnknownKey(f"{prefix}{name}") for name in value if name not in self.keys]
+        missing = [name for name in self.keys if value.get(name, MISSING) == MISSING]
+        problems += [f"{prefix}{name}: is missing, say {prefix}{name}=..." for name in missing]
+        attributes = {field.name.rstrip("_"): field.name for field in dataclasses.fields(self.config_class)}
+        fields = {
+            attributes[name]: kind.read(value[name], f"{prefix}{name}", problems)
+            for name, kind in self.keys.items()
+            if name not in missing
+        }
+        if len(problems) > num_before:
+            return None
+        try:
+            return self.config_class(**fields)
+        except ValueError as error:  # the class refuses a combination of values
+            problems.append(str(error) if str(error).startswith(prefix) else f"{path}: {error}")
+            return None
+
+    def _read_replay(self, value: Mapping[str, Any], path: str, problems: list[str]) -> Any:
+        """Read the options of a replay table as the class of its sampler has them."""
+        tables = {name: group_of(sampler) for name, sampler in SAMPLERS.items()}
+        fitting = max(tables.values(), key=lambda table: len(table.keys.keys() & value.keys()))
+        table = tables.get(str(value.get("sampler")), fitting)
+        if value.keys() != table.keys.keys() and any(value.keys() == other.keys.keys() for other in tables.values()):
+            problems.append(f"{path}.sampler: say {path}={value['sampler']}, which brings its options along")
+            return None
+        return table.read(value, path, problems)
+
+
+def cached(function: F) -> F:
+    """Cache the results of a function of a class. functools.cache would not accept classes as hashable for mypy."""
+    return cast(F, cache(function))
+
+
+@cached
+def group_of(config_class: type[Any]) -> Group:
+    """Return the value types of all fields of a config class; raises Unreadable."""
+    name = config_class.__name__
+    try:
+        hints = get_type_hints(config_class, include_extras=True)
+    except (NameError, TypeError, AttributeError, SyntaxError) as error:  # a type in quotes
+        raise Unreadable([f"the types of {name} can't be read: {error}"]) from error
+    keys, problems = dict[str, ValueType](), list[str]()
+    for field in dataclasses.fields(config_class):
+        try:
+            keys[field.name.rstrip("_")] = value_type(hints[field.name])
+        except Unreadable as error:
+            problems += error.problems or [
+                f"{name}.{field.name} is {hints[field.name]}; a field can be bool, int, float, str, Literal[...], "
+                "tuple[X, ...], Mapping[str, X], a dataclass of these, and X | None"
+            ]
+    if problems:
+        raise Unreadable(problems)
+    return Group(config_class, keys)
+
+
+def value_type(hint: Any) -> ValueType:
+    """Return the value type of a type hint; raises Unreadable."""
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated and len(args) == 2:
+        base = value_type(args[0])
+        has_bounds = isinstance(base, Scalar) and isinstance(args[1], Range | NameOrClass)
+        return dataclasses.replace(base, bounds=args[1]) if has_bounds else base  # type: ignore[type-var]
+    if origin in (Union, types.UnionType):
+        return OneOf(tuple(map(value_type, args)))
+    if origin is Literal:
+        return Choice(args)
+    if origin is tuple and len(args) == 2 and args[1] is ...:
+        return ListOf(value_type(args[0]))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return MappingOf(value_type(args[1]))
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return group_of(hint)
+    if hint in (bool, int, float, str):
+        return Scalar(hint)
+    if hint in (Any, types.NoneType):
+        return Anything() if hint is Any else Null()
+    raise Unreadable([])
