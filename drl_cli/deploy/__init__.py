@@ -1,1 +1,1 @@
-"""What acts with a trained policy: loading it, exporting it, and recording how it plays."""
+"""Act with a trained policy: load it, export it, and record videos."""

@@ -1,4 +1,4 @@
-"""Whole episodes of a policy that is called in the environment's own units."""
+"""Play episodes with a policy that takes observations and gives actions in the environment's own units."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,14 +12,14 @@ from drl_cli.envs.faults import as_fault
 from drl_cli.envs.make import Env
 from drl_cli.types import MASK, Array, EnvSpec
 
-Watch = Callable[[Any, Any, Any, Array], None]  # Any: observations, masks and actions of a batch, as the spaces say
+Watch = Callable[[Any, Any, Any, Array], None]  # Any: batches of observations, masks and actions
 
 
 def play_together(policy: Caller, trained: TrainedPolicy, seeds: Sequence[int], watch: Watch | None = None) -> Array:
-    """The returns `[episodes]` of one episode for each seed, all of them stepped together, as an evaluation has them.
+    """Play one episode per seed, all together. Return their undiscounted returns `[episodes]`.
 
-    `policy` is the trained one itself, or another in its place. `watch` is given observations, masks, actions and
-    which episodes go on, bool `[episodes]`, of every step.
+    `policy` is `trained` or its exported form. `watch` gets the observations, masks and actions of every step, and a
+    bool array `[episodes]` of the episodes that have not ended.
     """
     games = [Game(trained.env, trained.spec, seed) for seed in seeds]
     policy.reset()
@@ -42,7 +42,7 @@ def play_together(policy: Caller, trained: TrainedPolicy, seeds: Sequence[int], 
 
 
 class Game:
-    """One episode of an environment, and what it gave last; `reward` begins with 0. Raises EnvFault where it raises."""
+    """One episode of an environment, with its last observation, info and reward. Raise EnvFault if it raises."""
 
     def __init__(self, config: EnvConfig, spec: EnvSpec, seed: int) -> None:
         self.raw = Env(config, spec).raw
@@ -61,12 +61,12 @@ class Game:
         self.reward, self.has_ended = float(reward), bool(terminated or truncated)
 
     def close(self) -> None:
-        """Free what the environment holds."""
+        """Close the environment."""
         self.raw.close()
 
 
 def _masks(infos: Sequence[Any]) -> Any:
-    """The masks that came beside the observations; None where there are none."""
+    """Stack the legal-action masks in `infos`, or return None without masks."""
     if MASK not in infos[0]:
         return None
     masks = [info[MASK] for info in infos]

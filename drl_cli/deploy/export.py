@@ -7,6 +7,7 @@ import shutil
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -40,7 +41,7 @@ def export(trained: TrainedPolicy, format: Format, episodes: int) -> tuple[Path,
         parity = compare(trained, standalone.Policy(draft), episodes)
         if problem := parity.problem():
             raise UsageError(f"format={format}: the exported policy is not the run's: {problem}", BUG)
-        write_json(draft / "spec.json", spec | {"parity": parity.numbers()})
+        write_json(draft / "spec.json", spec | {"parity": asdict(parity)})
         shutil.rmtree(folder, ignore_errors=True)
         os.replace(draft, folder)
     finally:

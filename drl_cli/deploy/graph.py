@@ -1,4 +1,4 @@
-"""The whole way from the environment's observations to its actions as one torch module, to be exported."""
+"""One torch module from the environment's observations to its actions, for torch.export and ONNX."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,11 +19,12 @@ from drl_cli.types import MASK, ActionSpec, EnvSpec, leaves
 
 
 class Graph(nn.Module):
-    """Takes the inputs of `units` in order `[n, ...]`, then, if the policy has a memory, its state `[n, state_size]`.
+    """Compute actions from observations.
 
-    Gives the outputs of `units`, then, where actions are choices, the value of each `[n, choices]` if the policy has
-    such, then the state. The policy that was given can't be used or loaded afterwards. Raises ValueError for one that
-    acts in a way of its own.
+    The inputs are the inputs of `units` `[n, ...]`, then the state `[n, state_size]` of a policy with memory. The
+    outputs are the outputs of `units`, then the values of all choices `[n, choices]` if the policy has values, then the
+    new state. The module takes over the parameters of `policy`, which can't be used afterwards. Raise ValueError for a
+    policy that overrides how it acts.
     """
 
     def __init__(self, policy: Policy, spec: EnvSpec, units: Units) -> None:
@@ -32,21 +33,21 @@ class Graph(nn.Module):
         self.normalize = _Normalize(policy.statistics) if isinstance(policy, NormalizedPolicy) else None
         self.choose = _chooser(policy.policy if isinstance(policy, NormalizedPolicy) else policy)
         self.to_env = _ToBox(units.outputs) if spec.action.kind == "box" else _ToChoices(units.outputs, spec.action)
-        for parameter in self.parameters():  # those of the policy are pieces of one large tensor
+        for parameter in self.parameters():  # the policy's parameters are views of one large tensor
             parameter.data = parameter.data.clone()
 
     @property
     def state_size(self) -> int:
-        """0 without a memory."""
+        """Size of the recurrent state, 0 without memory."""
         return self.choose.state_size
 
     @property
     def gives_values(self) -> bool:
-        """Whether values of choices are among the outputs."""
+        """Whether the outputs include the values of choices."""
         return self.action.kind != "box" and isinstance(self.choose, _Head)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """As the class says."""
+        """See the class."""
         state = inputs[-1] if self.state_size else None
         parts = zip(self.columns.items(), self.units.inputs, inputs, strict=False)
         obs = {path: self._seen(path, part, tensor, column.dtype) for (path, column), part, tensor in parts}
@@ -59,7 +60,7 @@ class Graph(nn.Module):
         return (*actions, *([raw] if self.gives_values else []), *([] if state is None else [state]))
 
     def _seen(self, path: str, part: ArraySpec, tensor: Tensor, dtype: str) -> Tensor:
-        """A part of an observation as policies are trained on it."""
+        """Convert a part of an observation to the form in training."""
         if path == MASK:
             masks = torch.split(tensor, list(self.action.choices), 1)
             return torch.cat([mask | ~mask.any(1, keepdim=True) for mask in masks], 1)
@@ -72,7 +73,7 @@ def _chooser(policy: Policy) -> "_Head | _Modules":
 
 
 def traceable(policy: Policy) -> TorchPolicy:
-    """The policy, if its best action is that of TorchPolicy; else raises ValueError."""
+    """Return the policy. Raise ValueError if it overrides TorchPolicy.greedy."""
     kind = type(policy)
     if isinstance(policy, TorchPolicy) and kind.greedy is TorchPolicy.greedy:
         return policy
@@ -83,7 +84,7 @@ def traceable(policy: Policy) -> TorchPolicy:
 
 
 class _Modules(nn.Module):
-    """A TorchPolicy's own modules, by its `choose`."""
+    """The modules of a TorchPolicy, called by its `choose`."""
 
     state_size = 0
 
@@ -96,7 +97,7 @@ class _Modules(nn.Module):
 
 
 class _Head(nn.Module):
-    """A NetworkPolicy: its encoder's modules, and its head."""
+    """The encoder's modules and the head of a NetworkPolicy."""
 
     embedded: Tensor | None
     support: Tensor | None
@@ -119,7 +120,7 @@ class _Head(nn.Module):
         self.activation = ACTIVATIONS[policy.network.activation]()
         self.is_squashed = policy.action.kind == "box" and policy.is_squashed
 
-    def forward(self, obs: Any, state: Tensor | None) -> tuple[Tensor, Tensor | None]:  # Any: as above
+    def forward(self, obs: Any, state: Tensor | None) -> tuple[Tensor, Tensor | None]:  # Any: a tensor or a dict
         x = self.inputs.tensor(obs) if self.learner is None else self.learner.features(obs)
         if state is not None:
             assert self.learner is not None
@@ -152,7 +153,7 @@ class _Head(nn.Module):
 
 
 class _Normalize(nn.Module):
-    """Parts by path, those with statistics normalised by them."""
+    """Normalise the parts of an observation that have statistics."""
 
     def __init__(self, statistics: Statistics) -> None:
         super().__init__()
@@ -170,7 +171,7 @@ class _Normalize(nn.Module):
 
 
 class _ToBox(nn.Module):
-    """As `standalone.box_actions`, in float64 as the environment's edge has it."""
+    """Scale actions as `standalone.box_actions` does, in float64."""
 
     def __init__(self, outputs: Sequence[ArraySpec]) -> None:
         super().__init__()
@@ -195,7 +196,7 @@ class _ToBox(nn.Module):
 
 
 class _ToChoices(nn.Module):
-    """The best of each choice by its values, or choices from 0 that a policy made itself, as the environment's."""
+    """Turn values of choices, or choices counted from 0, into actions of the environment."""
 
     def __init__(self, outputs: Sequence[ArraySpec], action: ActionSpec) -> None:
         super().__init__()
@@ -213,7 +214,7 @@ class _ToChoices(nn.Module):
 
 
 def example(units: Units, graph: Graph, rows: int = 2) -> list[Tensor]:
-    """Inputs to trace the graph with: the least of each space, a mask that allows everything, an empty state."""
+    """Return inputs for tracing the graph: zeros, the first choice, a mask of ones, and a state of zeros."""
     tensors = []
     for part in units.inputs:
         shape, dtype = (rows, *part.shape), getattr(torch, part.dtype)

@@ -1,4 +1,4 @@
-"""What a policy computes behind its encoder for its best action, as plain MLPs: what the exported forms are made of."""
+"""The MLPs with which a policy computes its best action from the features of its encoder. Exports are made of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from drl_cli.types import Array
 
 @dataclass(frozen=True)
 class Head:
-    """`layers` give the outputs, weights and biases in turn (and layer norm's).
+    """Parameters of the MLP behind the encoder: `layers` holds weights, biases, and the vectors of layer norm.
 
-    Where there is something `embedded` `[K, W]`, they are of its products with what the `trunk` gives, each layer of
-    that activated, and their mean over K counts. With a `support` `[K]` the outputs are logits of its values, K for
-    each action; what counts is their mean, or `risk`'s (drl_cli.losses.distributional.risky_share).
+    With `embedded` `[K, W]` (IQN), `layers` get the products of `embedded` and the activated output of `trunk`, and the
+    value is the mean over K. With a `support` `[K]` (C51), the outputs are K logits per action, and the value is the
+    mean of the distribution, or its mean under `risk` (drl_cli.losses.distributional.risky_share).
     """
 
     layers: Sequence[Array]
@@ -27,13 +27,13 @@ class Head:
 
 
 def find_head(policy: Policy) -> Head | None:
-    """Of a policy whose best action is that of NetworkPolicy; None of one that acts in a way of its own."""
+    """Return the head of a policy, or None if the policy overrides how it acts."""
     if not isinstance(policy, NetworkPolicy) or type(policy).greedy is not NetworkPolicy.greedy:
         return None
     kind = type(policy)
     if kind.forward is NetworkPolicy.forward:
         *params, weight, bias = policy.params
-        size = policy.action.size  # SAC's standard deviations are left out
+        size = policy.action.size  # without the standard deviations of SAC
         return Head([*params, weight[:, :size], bias[:size]])
     if isinstance(policy, c51.Policy) and kind.forward is c51.Policy.forward:
         config = policy.config

@@ -1,4 +1,4 @@
-"""What standalone.Network computes, as plain values, and the arrays that it takes: of policies made of known layers."""
+"""Describe a policy of known layers for standalone.Network: a plan of plain values, and arrays by name."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ ACTIVATIONS = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.ELU: "elu"}
 
 
 def plan(policy: Policy, spec: EnvSpec, units: Units) -> tuple[dict[str, Any], State]:
-    """The plan and the arrays by name; raises ValueError where a layer is not one that numpy has here."""
+    """Return the plan and its arrays by name. Raise ValueError for a layer that standalone.py does not implement."""
     names = {path: part.name for path, part in zip(leaves(spec.obs), units.inputs, strict=True)}
     arrays: State = {}
     bound = None
@@ -58,7 +58,7 @@ def plan(policy: Policy, spec: EnvSpec, units: Units) -> tuple[dict[str, Any], S
 
 
 def _torsos(torso: nn.Module | None, arrays: State) -> tuple[dict[str, dict[str, Any]], set[str]]:
-    """What each image goes through, by its path; and the paths that need nothing more."""
+    """Return the plan of each image's torso by path, and the set of these paths."""
     if torso is None:
         return {}, set()
     each = dict(zip(torso.paths, torso.torsos, strict=True)) if isinstance(torso, Multi) else {"": torso}

@@ -1,4 +1,4 @@
-"""A trained policy in the environment's own units: what drl_cli.load gives."""
+"""The policy that `drl_cli.load` returns. It takes observations and gives actions in the environment's own units."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,10 +15,10 @@ from drl_cli.types import MASK, Array, EnvSpec, PreviousStep, leaves
 
 
 class TrainedPolicy(Caller):
-    """The policy of a checkpoint: `policy(obs)` gives the best action. Torch is imported only where it needs it.
+    """The policy of a checkpoint: `policy(obs)` returns the best action. Only some networks import torch.
 
-    `run` and `checkpoint` are folders; `manifest` says how far it was trained, and how it scored if it was the best.
-    `env` is the environment as evaluations have it.
+    `run` and `checkpoint` are folders. `manifest` holds the steps of training, and the score of a best checkpoint.
+    `env` is the config of the environment for evaluations.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class TrainedPolicy(Caller):
         return f"<policy of {self.config.algo.name} for {self.config.env.name}: {self.checkpoint}>"
 
     def fresh(self) -> Policy:
-        """One more policy as the algorithm has it, with these parameters; raises ValueError when they do not fit."""
+        """Make another policy of the algorithm with these parameters. Raise ValueError if they do not fit."""
         policy = make_policy(self.config, self.spec, 0)
         policy.load(self.params)
         return policy
@@ -45,8 +45,8 @@ class TrainedPolicy(Caller):
     def act(self, inputs: list[Array], begins: Array, reward: Array) -> list[Array]:
         parts = {}
         for (path, column), part, array in zip(leaves(self.spec.obs).items(), self.units.inputs, inputs, strict=True):
-            seen = some_allowed(array, self.spec.action.choices) if path == MASK else from_zero(vars(part), array)
-            parts[path] = seen.astype(column.dtype, copy=False)
+            value = some_allowed(array, self.spec.action.choices) if path == MASK else from_zero(vars(part), array)
+            parts[path] = value.astype(column.dtype, copy=False)
         last = PreviousStep.none(self.spec, len(begins))
         if not begins.all():
             going = (~begins).reshape(-1, *[1] * (self._action.ndim - 1))
@@ -54,11 +54,11 @@ class TrainedPolicy(Caller):
             last = PreviousStep(np.where(going, self._action, last.action), reward, begins)
         self._action = self.policy.greedy(parts.get("", parts), last)
         rows = self.units.to_env(self._action)
-        return [np.stack([at(row, part.path) for row in rows]).astype(part.dtype) for part in self.units.outputs]
+        return [np.stack([action_at(row, part.path) for row in rows]).astype(part.dtype) for part in self.units.outputs]
 
 
-def at(action: Any, path: Sequence[str | int]) -> Any:  # Any: an action, or a batch of them, as its space says
-    """The part of an action at a path."""
+def action_at(action: Any, path: Sequence[str | int]) -> Any:  # Any: an action of the space, or a batch
+    """Return the part of an action at a path."""
     for key in path:
         action = action[key]
     return action

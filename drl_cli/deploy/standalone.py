@@ -1,11 +1,11 @@
-"""A trained policy by itself: `Policy(folder)` takes observations and gives actions, as the environment has them.
+"""A policy without drl-cli: `Policy(folder)` takes observations and gives actions, in the environment's own units.
 
-This file needs numpy and nothing of drl-cli: drl-export puts a copy, policy.py, beside the weights and spec.json. With
-a network in ONNX it also needs onnxruntime, with one of torch.export torch.
+This file imports numpy only. drl-export copies it as policy.py beside the weights and spec.json. An ONNX export also
+needs onnxruntime, a torch.export export needs torch.
 
     policy = Policy("export/numpy-step_000200000")
-    action = policy(obs)                   # one observation, or a batch of them: actions `[n, ...]`
-    policy.reset()                         # an episode begins; only policies with memory care
+    action = policy(obs)                   # one observation, or a batch: actions `[n, ...]`
+    policy.reset()                         # a new episode begins; only a policy with memory needs this
 """
 
 import json
@@ -18,15 +18,15 @@ import numpy as np
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 FORBIDDEN = -1e9
-"""The value of choices that a mask does not allow."""
+"""The value of a choice that the legal-action mask forbids."""
 NORM_EPS = 1e-5
-"""What layer norm adds to a variance."""
+"""The constant that layer norm adds to a variance."""
 
 
 class Caller:
-    """From observations to actions: reads them by the `signature`, and knows where episodes begin.
+    """Check observations against a `signature`, keep track of the beginnings of episodes, and call `act`.
 
-    Subclasses say what to do in `act`. Any, in this class: what the environment's spaces say.
+    Subclasses implement `act`. Any, in this class: an observation or an action of the environment's spaces.
     """
 
     def __init__(self, signature: Mapping[str, Any]) -> None:
@@ -34,11 +34,11 @@ class Caller:
         self._begins: Array | None = None
 
     def __call__(self, obs: Any, action_mask: Any = None, reward: Any = None) -> Any:
-        """The best action for an observation; for a batch, as a vector environment gives it, a batch of actions.
+        """Return the best action for an observation, or a batch of actions for a batch of a vector environment.
 
-        `action_mask` says which actions are allowed, where the environment tells in `info["action_mask"]`. `reward` is
-        what the last step gave; only a policy from outside drl-cli may want it. Raises ValueError naming the part of an
-        observation that is not as the environment's space says.
+        `action_mask` is `info["action_mask"]`, if the environment gives one. `reward` is the reward of the last step;
+        only a policy from outside drl-cli may use it. Raise ValueError naming the part of an observation that is not in
+        the environment's space.
         """
         inputs, lead = self._read(obs, action_mask)
         num = lead[0] if lead else 1
@@ -52,18 +52,18 @@ class Caller:
         return _tree(self.signature["actions"], iter(actions if lead else [_first(action) for action in actions]))
 
     def reset(self, ended: Any = None) -> None:
-        """Episodes begin with the next call: all, or of a batch those where `ended`, bool `[n]`."""
+        """Begin new episodes with the next call: all, or those of a batch with `ended`, bool `[n]`."""
         if ended is None or self._begins is None:
             self._begins = None
         else:
             self._begins = self._begins | np.reshape(ended, self._begins.shape).astype(np.bool_)
 
     def act(self, inputs: list[Array], begins: Array, reward: Array) -> list[Array]:
-        """The arrays `[n, ...]` of the signature's outputs for those of its inputs; `begins`, `reward` are `[n]`."""
+        """Return the outputs `[n, ...]` of the signature for its inputs. `begins` and `reward` have shape `[n]`."""
         raise NotImplementedError
 
     def _read(self, obs: Any, action_mask: Any) -> tuple[list[Array], tuple[int, ...]]:
-        """The inputs `[n, ...]`; and `(n,)` if they were a batch, `()` if they were one observation."""
+        """Return the inputs `[n, ...]`, and `(n,)` for a batch or `()` for one observation."""
         arrays, lead = [], None
         for part in self.signature["inputs"]:
             value = _at(obs, action_mask, part)
@@ -81,8 +81,7 @@ class Caller:
 class Policy(Caller):
     """The policy in a folder that drl-export made.
 
-    `values` are those of each choice `[n, choices]` in the last call, where actions are choices: what the network
-    thinks of them (Q values), or their logits.
+    `values` holds the Q values or logits `[n, choices]` of the last call, if actions are choices.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -131,7 +130,7 @@ class _Torch:
 
 
 class Network:
-    """The network in numpy: from the inputs, with the state behind them, to outputs, values of choices and state."""
+    """The network in numpy. It maps inputs and state to the outputs, the values of choices and the new state."""
 
     def __init__(self, spec: Mapping[str, Any], file: Path) -> None:
         self.spec, self.plan, self.weights = spec, spec["network"], read_safetensors(file)
@@ -181,7 +180,7 @@ class Network:
         return x
 
     def _remember(self, x: Array, state: Array) -> tuple[Array, Array]:
-        """One step of an LSTM or a GRU: the output and the state after it."""
+        """Take one step of an LSTM or a GRU. Return the output and the new state."""
         w_in, w_state, b_in, b_state = (self.weights[f"memory.{i}"] for i in range(4))
         h, c = np.split(state, 2, 1) if self.plan["memory"] == "lstm" else (state, state)
         a, b = x @ w_in.T + b_in, h @ w_state.T + b_state
@@ -196,14 +195,14 @@ class Network:
         return h, h
 
     def _head(self, x: Array) -> Array:
-        if "embedded" in self.weights:  # the mean of quantiles at fixed fractions
+        if "embedded" in self.weights:  # IQN: the mean of quantiles at fixed fractions
             x = activated(self._mlp("trunk", x), self.plan["activation"]) if self.plan["trunk"] else x
             embedded = self.weights["embedded"]
             outputs = self._mlp("head", (x[:, None] * embedded).reshape(-1, x.shape[1]))
             mean: Array = outputs.reshape(len(x), len(embedded), -1).mean(1)
             return mean
         x = self._mlp("head", x)
-        if "support" in self.weights:  # the mean of a distribution over these values
+        if "support" in self.weights:  # C51: the mean of a distribution over `support`
             support = self.weights["support"]
             powers = np.exp(x - x.max(1, keepdims=True)).reshape(len(x), -1, len(support))
             counts = risky((powers / powers.sum(-1, keepdims=True)).cumsum(-1).clip(max=1.0), *self.plan["risk"])
@@ -225,7 +224,7 @@ class Network:
 
 
 def risky(share: Any, risk: str, level: float) -> Any:
-    """How much the worst `share` of all returns counts: as much as it is, or by a measure of risk (cvar, power)."""
+    """Return the weight of the worst `share` of all returns under a risk measure: mean, cvar or power."""
     if risk == "cvar":
         return (share / level).clip(max=1.0)
     if risk == "power":
@@ -234,9 +233,9 @@ def risky(share: Any, risk: str, level: float) -> Any:
 
 
 def box_actions(outputs: Sequence[Mapping[str, Any]], raw: Array) -> list[Array]:
-    """Values `[n, dimensions]` in [-1, 1] as the environment's actions: low + (a + 1) / 2 (high - low), part by part.
+    """Scale values a `[n, dimensions]` in [-1, 1] to the environment's actions: low + (a + 1) / 2 (high - low).
 
-    A dimension that has not both bounds takes the value as it is, clipped to the one it may have.
+    In a dimension without both bounds, the value is the action, clipped to the bound that exists.
     """
     sizes = [int(np.prod(part["shape"])) for part in outputs]
     actions = []
@@ -251,7 +250,7 @@ def box_actions(outputs: Sequence[Mapping[str, Any]], raw: Array) -> list[Array]
 
 
 def bounds(part: Mapping[str, Any]) -> tuple[Array, Array]:
-    """Lowest and highest of each value of a part `[size]`, infinite where there is no bound."""
+    """Return the lower and upper bounds `[size]` of a part, infinite in dimensions without a bound."""
     size = int(np.prod(part["shape"]))
     low, high = (np.array(part[name], np.float64) for name in ("low", "high"))  # None becomes NaN
     low, high = np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high)
@@ -259,7 +258,7 @@ def bounds(part: Mapping[str, Any]) -> tuple[Array, Array]:
 
 
 def chosen(outputs: Sequence[Mapping[str, Any]], values: Array) -> list[Array]:
-    """The best of each choice, of values `[n, choices of all]`, as the environment's actions, part by part."""
+    """Return the environment's actions with the highest `values` `[n, sum of choices]`, part by part."""
     ends, actions = np.cumsum([n for part in outputs for n in part["choices"]]), []
     best = np.stack([part.argmax(1) for part in np.split(values, ends[:-1], 1)], 1)
     for part, choices in zip(
@@ -271,27 +270,27 @@ def chosen(outputs: Sequence[Mapping[str, Any]], values: Array) -> list[Array]:
 
 
 def convolved(x: Array, weight: Array, bias: Array, stride: int, padding: int) -> Array:
-    """A 2D convolution: x `[n, in, height, width]`, weight `[out, in, size, size]`."""
+    """Convolve x `[n, in, height, width]` with weight `[out, in, size, size]`."""
     windows = _windows(x, weight.shape[-1], stride, padding, 0.0)
     out: Array = np.tensordot(windows, weight, axes=((1, 4, 5), (1, 2, 3)))
     return (out + bias).transpose(0, 3, 1, 2)
 
 
 def _windows(x: Array, size: int, stride: int, padding: int, fill: float) -> Array:
-    """`[n, channels, height, width, size, size]`."""
+    """Return sliding windows `[n, channels, height, width, size, size]` of x padded with `fill`."""
     padded = np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)), constant_values=fill)
     return np.lib.stride_tricks.sliding_window_view(padded, (size, size), (2, 3))[:, :, ::stride, ::stride]
 
 
 def activated(x: Array, kind: str) -> Array:
-    """relu, tanh or elu."""
+    """Apply relu, tanh or elu."""
     if kind == "relu":
         return np.maximum(x, 0)
     return np.tanh(x) if kind == "tanh" else np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
 
 
 def read_safetensors(path: Path) -> dict[str, Array]:
-    """The float32 arrays of a safetensors file, by name."""
+    """Read the float32 arrays of a safetensors file by name."""
     content = path.read_bytes()
     start = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:start])
@@ -304,7 +303,7 @@ def read_safetensors(path: Path) -> dict[str, Array]:
 
 
 def _at(obs: Any, action_mask: Any, part: Mapping[str, Any]) -> Array:
-    """The value of an input: in the tree of observations, or the mask that comes beside it."""
+    """Return the value of an input from the observation or the mask."""
     if part["name"] == "action_mask" and not part["path"]:
         if action_mask is None:
             raise ValueError(
@@ -316,13 +315,13 @@ def _at(obs: Any, action_mask: Any, part: Mapping[str, Any]) -> Array:
             obs = obs[key]
         except (KeyError, IndexError, TypeError) as error:
             raise ValueError(f"the observation has no part {'.'.join(map(str, part['path']))!r}") from error
-    if part["name"] == "action_mask" and isinstance(obs, tuple):  # one for each component
+    if part["name"] == "action_mask" and isinstance(obs, tuple):  # one mask per component of the action
         return np.concatenate([np.asarray(each) for each in obs], -1)
     return np.asarray(obs)
 
 
 def _checked(part: Mapping[str, Any], value: Array) -> Array:
-    """The value in the input's dtype; raises ValueError where it is not of the space."""
+    """Return the value in the input's dtype. Raise ValueError if the value is not in the space."""
     if value.dtype.kind not in "buif" or (part["dtype"] == "uint8" and value.dtype.kind == "f"):
         raise ValueError(f"{part['name']} is {value.dtype}, expected {part['dtype']}")
     if part["choices"]:
@@ -333,12 +332,12 @@ def _checked(part: Mapping[str, Any], value: Array) -> Array:
 
 
 def from_zero(part: Mapping[str, Any], value: Array) -> Array:
-    """Choices counted from 0."""
+    """Count choices from 0."""
     return value - np.array(part["start"]) if part["choices"] else value
 
 
 def _flat(part: Mapping[str, Any], x: Array) -> Array:
-    """An input as float32 `[n, width]`: choices one-hot, bytes in [0, 1]."""
+    """Flatten an input to float32 `[n, width]`: choices one-hot, bytes scaled to [0, 1]."""
     if part["choices"]:
         one_hot = np.zeros((len(x), sum(part["choices"])), np.float32)
         starts = np.cumsum([0, *part["choices"][:-1]])
@@ -349,7 +348,7 @@ def _flat(part: Mapping[str, Any], x: Array) -> Array:
 
 
 def some_allowed(mask: Array, choices: Sequence[int]) -> Array:
-    """A mask that allows none of a component's choices counts as one that allows them all."""
+    """Allow every choice of a component for which the mask allows none."""
     parts = np.split(mask, np.cumsum(choices)[:-1], 1)
     return np.concatenate([part | ~part.any(1, keepdims=True) for part in parts], 1)
 
@@ -360,7 +359,7 @@ def _sigmoid(x: Array) -> Array:
 
 
 def _tree(tree: Any, actions: Iterator[Any]) -> Any:
-    """Actions as the environment's space nests them."""
+    """Nest actions as the environment's space does."""
     if tree is None:
         return next(actions)
     if isinstance(tree, Mapping):

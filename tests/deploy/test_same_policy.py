@@ -11,7 +11,7 @@ from drl_cli.deploy import check
 from drl_cli.deploy.episodes import play_together
 from drl_cli.deploy.export import FILES, _about, _write_numpy
 from drl_cli.deploy.graph import Graph
-from drl_cli.deploy.policy import at
+from drl_cli.deploy.policy import action_at
 from drl_cli.deploy.standalone import Policy
 from drl_cli.runtime.files.checkpoint import write_json
 from drl_cli.runtime.roles.evaluator import Evaluator
@@ -95,7 +95,7 @@ def recorded(trained):
 
 def assert_same(trained, ours, theirs):
     for part in trained.units.outputs:
-        one, other = at(ours, part.path), at(theirs, part.path)
+        one, other = action_at(ours, part.path), action_at(theirs, part.path)
         assert np.asarray(one).dtype == np.asarray(other).dtype
         if part.choices:
             np.testing.assert_array_equal(one, other)
