@@ -14,7 +14,7 @@ from drl_cli.runs.comparison import Comparison, compare, over_environments
 from drl_cli.runs.find import find_runs
 from drl_cli.runs.groups import Group, grouped, long_name, pooled_keys, unshown_keys
 from drl_cli.runs.run import Run
-from drl_cli.runs.table import between, number, table
+from drl_cli.runs.table import NONE, between, number, table
 from drl_cli.settings.options import parse
 from drl_cli.utils.spelling import did_you_mean
 
@@ -102,23 +102,27 @@ def chosen_groups(options: Options) -> list[Group]:
 
 
 def comparison_table(comparisons: Sequence[Comparison]) -> str:
-    """Return the table with a line per group."""
-    has_envs = len({one.group.env for one in comparisons}) > 1
-    head = ["runs of", "seeds", "env steps", "seconds", "final IQM [95%]", "goal", "reached", "steps to", "seconds to"]
-    rows = []
-    for one in comparisons:
-        row = [one.group.label, str(len(one.group.runs)), number(one.env_steps), number(one.wall_s)]
-        row.append(between(*one.final))
-        if one.threshold is None:
-            row += ["-"] * 4
-        else:
-            row += [f"{one.threshold:g}", f"{one.num_reached}/{len(one.group.runs)}"]
-            row += [number(one.steps_to), number(one.seconds_to)]
-        rows.append([*([one.group.env] if has_envs else []), *row])
+    """Return the table with a line per group, without the columns of environment and goal if they are not needed."""
+    rows = [
+        {
+            "env": one.group.env,
+            "runs of": one.group.label,
+            "seeds": str(len(one.group.runs)),
+            "env steps": number(one.env_steps),
+            "seconds": number(one.wall_s),
+            "final IQM [95%]": between(*one.final),
+            "goal": number(one.threshold, "g"),
+            "reached": NONE if one.threshold is None else f"{one.num_reached}/{len(one.group.runs)}",
+            "steps to": number(one.steps_to),
+            "seconds to": number(one.seconds_to),
+        }
+        for one in comparisons
+    ]
+    hidden = set[str]() if len({one.group.env for one in comparisons}) > 1 else {"env"}
     if all(one.threshold is None for one in comparisons):
-        head, rows = head[:-4], [row[:-4] for row in rows]
-    head = ["env", *head] if has_envs else head
-    return table(head, rows, sys.stdout, left=("env", "runs of"))
+        hidden |= {"goal", "reached", "steps to", "seconds to"}
+    head = [name for name in rows[0] if name not in hidden]
+    return table(head, [[row[name] for name in head] for row in rows], sys.stdout, left=("env", "runs of"))
 
 
 def environments_table(comparisons: Sequence[Comparison]) -> list[str]:
@@ -155,13 +159,12 @@ def write_csv(path: Path, comparisons: Sequence[Comparison]) -> None:
         writer = csv.writer(file)
         writer.writerow(("env", "group", "axis", "x", "iqm", "low", "high", "seeds", "held"))
         for one in comparisons:
+            group, seeds = (one.group.env, one.group.label), len(one.group.runs)
             for axis, curve in one.curves.items():
                 for x, *values in zip(curve.x, curve.iqm, curve.low, curve.high, strict=True):
                     numbers = ["" if math.isnan(value) else float(value) for value in values]
                     held = str(bool(x > curve.held_from)).lower()
-                    writer.writerow(
-                        (one.group.env, one.group.label, axis, float(x), *numbers, len(one.group.runs), held)
-                    )
+                    writer.writerow((*group, axis, float(x), *numbers, seeds, held))
 
 
 def _named(keys: Sequence[str]) -> str:

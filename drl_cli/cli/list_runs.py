@@ -3,7 +3,7 @@
 import fnmatch
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +13,7 @@ import yaml
 from drl_cli.cli.command import OUTPUT_DIR_HELP, help_text, option
 from drl_cli.errors import UsageError
 from drl_cli.runs.find import all_runs
-from drl_cli.runs.groups import Group, compared, differing_keys, grouped, long_name, override_text
+from drl_cli.runs.groups import compared, differing_keys, grouped, long_name, override_text
 from drl_cli.runs.run import SWEEP_FILE, Run
 from drl_cli.runs.table import NONE, number, table
 from drl_cli.settings.options import parse
@@ -32,6 +32,8 @@ ORDER: dict[Sort, Callable[[Run], float]] = {
 }
 SHOWN = ("env.name", "env.id", "algo.name", "mode")
 """Keys that a column shows already."""
+LEFT = ("run", "env", "algo", "mode", "status", "runs of", "sweep", "best run", "over", "differs in")
+"""Columns that are aligned left."""
 EXAMPLES = (
     "drl-list runs env=CartPole status=done sort=best limit=20",
     "drl-list runs algo=sac,ppo algo.lr=3e-4 seeds=mean",
@@ -76,23 +78,25 @@ def run_lines(args: Sequence[str]) -> list[str]:
 
 def run_table(runs: Sequence[Run], limit: int) -> list[str]:
     """Return a line per run, with the keys in which the runs differ."""
-    shown = runs[:limit]
-    if not shown:
-        return []
-    keys = [key for key in differing_keys([compared(run) for run in shown]) if key not in SHOWN]
+    listed = runs[:limit]
+    differing = [key for key in differing_keys([compared(run) for run in listed]) if key not in SHOWN]
     rows = [
-        [
-            *(run.id, _value(run, "env.name"), _value(run, "algo.name"), _value(run, "mode"), run.status),
-            *(number(run.env_steps), number(run.wall_s)),
-            *(number(run.best, ".1f"), number(run.final, ".1f")),
-            *([override_text({key: run.config[key] for key in keys if key in run.config})] if keys else []),
-        ]
-        for run in shown
+        {
+            "run": run.id,
+            "env": _value(run, "env.name"),
+            "algo": _value(run, "algo.name"),
+            "mode": _value(run, "mode"),
+            "status": run.status,
+            "env steps": number(run.env_steps),
+            "seconds": number(run.wall_s),
+            "best": number(run.best, ".1f"),
+            "final": number(run.final, ".1f"),
+            "differs in": override_text({key: run.config[key] for key in differing if key in run.config}),
+        }
+        for run in listed
     ]
-    head = ["run", "env", "algo", "mode", "status", "env steps", "seconds", "best", "final"]
-    head += ["differs in"] if keys else []
-    lines = [table(head, rows, sys.stdout, left=("run", "env", "algo", "mode", "status", "differs in"))]
-    return [*lines, f"{len(runs) - limit} more: limit={len(runs)}"] if len(runs) > limit else lines
+    hidden = () if differing else ("differs in",)
+    return _table(rows, len(runs), f": limit={len(runs)}", hidden)
 
 
 def group_table(runs: Sequence[Run], options: Options) -> list[str]:
@@ -100,11 +104,46 @@ def group_table(runs: Sequence[Run], options: Options) -> list[str]:
     groups = sorted(grouped(runs), key=lambda group: runs.index(group.runs[0]))  # in the order of `runs`
     if options.sort != "newest":
         groups = sorted(groups, key=lambda group: _mean(map(ORDER[options.sort], group.runs)), reverse=True)
-    if not groups:
-        return []
-    head = ("env", "runs of", "seeds", "done", "env steps", "seconds", "best", "final")
-    lines = [table(head, [_group_row(group) for group in groups[: options.limit]], sys.stdout, left=("env", "runs of"))]
-    return [*lines, f"{len(groups) - options.limit} more"] if len(groups) > options.limit else lines
+    rows = []
+    for group in groups[: options.limit]:
+        evaluated = [run for run in group.runs if run.best is not None]
+        rows.append(
+            {
+                "env": group.env,
+                "runs of": group.label,
+                "seeds": str(len(group.runs)),
+                "done": str(sum(run.status == "done" for run in group.runs)),
+                "env steps": number(_mean(run.env_steps for run in group.runs)),
+                "seconds": number(_mean(run.wall_s for run in group.runs)),
+                "best": number(_mean(map(ORDER["best"], evaluated)), ".1f"),
+                "final": number(_mean(map(ORDER["final"], evaluated)), ".1f"),
+            }
+        )
+    return _table(rows, len(groups))
+
+
+def sweep_lines(args: Sequence[str]) -> list[str]:
+    """Return a line per sweep, newest first: its jobs, its keys, and its best run. Raise UsageError."""
+    options = parse(args, SweepOptions)
+    folders = sorted(path.parent for path in Path(options.output_dir, "multirun").glob(f"*/{SWEEP_FILE}"))
+    rows = []
+    for sweep in map(Sweep.open, folders[::-1][: options.limit]):
+        runs = [Run(job.run) for job in sweep.jobs if job.run is not None]
+        best = max((run for run in runs if run.best is not None), key=ORDER["best"], default=None)
+        env, algo = (", ".join(sorted({_value(run, key) for run in runs})) for key in ("env.name", "algo.name"))
+        rows.append(
+            {
+                "sweep": sweep.folder.name,
+                "env": env or NONE,
+                "algo": algo or NONE,
+                "jobs": str(len(sweep.jobs)),
+                "done": str(sum(job.is_done for job in sweep.jobs)),
+                "best": number(best.best if best else None, ".1f"),
+                "best run": best.id if best else NONE,
+                "over": ", ".join(dict.fromkeys(key for job in sweep.jobs for key in job.differs)),
+            }
+        )
+    return _table(rows, len(folders))
 
 
 def filtered(runs: Sequence[Run], conditions: Iterable[str]) -> list[Run]:
@@ -125,19 +164,7 @@ def filtered(runs: Sequence[Run], conditions: Iterable[str]) -> list[Run]:
     return found
 
 
-def sweep_lines(args: Sequence[str]) -> list[str]:
-    """Return a line per sweep, newest first: its jobs, its keys, and its best run. Raise UsageError."""
-    options = parse(args, SweepOptions)
-    sweeps = [Sweep.open(path.parent) for path in Path(options.output_dir, "multirun").glob(f"*/{SWEEP_FILE}")]
-    if not sweeps:
-        return []
-    rows = [_sweep_row(sweep) for sweep in sorted(sweeps, key=lambda sweep: sweep.folder.name, reverse=True)]
-    head = ("sweep", "env", "algo", "jobs", "done", "best", "best run", "over")
-    lines = [table(head, rows[: options.limit], sys.stdout, left=("sweep", "env", "algo", "best run", "over"))]
-    return [*lines, f"{len(rows) - options.limit} more"] if len(rows) > options.limit else lines
-
-
-def _of(run: Run, key: str) -> Any:
+def _of(run: Run, key: str) -> Any:  # Any: a value of the config
     return run.status if key == "status" else run.config.get(long_name(key))
 
 
@@ -156,27 +183,13 @@ def _value(run: Run, key: str) -> str:
     return str(run.config.get(key, NONE))
 
 
-def _group_row(group: Group) -> list[str]:
-    runs = [run for run in group.runs if run.best is not None]
-    return [
-        *(group.env, group.label, str(len(group.runs)), str(sum(run.status == "done" for run in group.runs))),
-        *(number(_mean(run.env_steps for run in group.runs)), number(_mean(run.wall_s for run in group.runs))),
-        *(number(_mean(_or_least(run.best) for run in runs), ".1f"),),
-        *(number(_mean(_or_least(run.final) for run in runs), ".1f"),),
-    ]
-
-
-def _sweep_row(sweep: Sweep) -> list[str]:
-    runs = [Run(job.run) for job in sweep.jobs if job.run is not None]
-    best = max(runs, key=ORDER["best"], default=None)
-    keys = dict.fromkeys(key for job in sweep.jobs for key in job.differs)
-    return [
-        sweep.folder.name,
-        *(", ".join(sorted({_value(run, key) for run in runs})) or NONE for key in ("env.name", "algo.name")),
-        *(str(len(sweep.jobs)), str(sum(job.is_done for job in sweep.jobs))),
-        *((number(best.best, ".1f"), best.id) if best is not None and best.best is not None else (NONE, NONE)),
-        ", ".join(keys),
-    ]
+def _table(rows: Sequence[Mapping[str, str]], total: int, hint: str = "", hidden: Collection[str] = ()) -> list[str]:
+    """Return the lines of a table, and how many of `total` rows are left out. Without rows there are no lines."""
+    if not rows:
+        return []
+    head = [name for name in rows[0] if name not in hidden]
+    lines = [table(head, [[row[name] for name in head] for row in rows], sys.stdout, LEFT)]
+    return [*lines, f"{total - len(rows)} more{hint}"] if total > len(rows) else lines
 
 
 def _or_least(value: float | None) -> float:
@@ -184,5 +197,6 @@ def _or_least(value: float | None) -> float:
 
 
 def _mean(values: Iterable[float]) -> float:
+    """Return the mean, or -inf without values."""
     found = list(values)
     return statistics.fmean(found) if found else float("-inf")
