@@ -19,9 +19,9 @@ from drl_cli.settings.command_line import CommandLine, flags_for_hydra, read_com
 from drl_cli.settings.compose import composed, run_hydra, write_config
 from drl_cli.settings.conf import conf_dir, groups, options
 from drl_cli.settings.key_help import sections, text
-from drl_cli.sweeps.hpo import is_search
 from drl_cli.sweeps.launcher import begin_job, end_with_sweep
 from drl_cli.sweeps.multirun import run_sweep
+from drl_cli.sweeps.search import is_search
 from drl_cli.types import EnvSpec, leaves
 from drl_cli.utils.clock import process_start
 

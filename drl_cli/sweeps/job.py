@@ -1,11 +1,10 @@
-"""Job: one training of a sweep, and what is known of it from its files."""
+"""Job: one training run of a sweep, with its status and results as its files tell them."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
-
-import numpy as np
 
 from drl_cli.errors import DONE, RUN_STATUS
 from drl_cli.runs.curve import Curve
@@ -14,45 +13,49 @@ from drl_cli.utils.locks import is_locked
 
 Status = Literal["waiting", "running", "done", "failed", "diverged", "interrupted", "killed"]
 
-ENDED = ("done", "failed", "diverged")  # what run.json says of a run that was not ended from outside
+NO_RUN = Path(os.devnull)  # a folder without files
+ENDED = ("done", "failed", "diverged")  # statuses in run.json of a run that ended by itself
 
 
 @dataclass(eq=False)
 class Job:
-    """`overrides` are its part of the command line, `differs` those that not all jobs have.
-
-    `exit_code` is None until its process has ended; it is negative where a signal ended the process. `is_running` is
-    what the launcher has; it `is_queued` while its process waits for room on a cluster. A run that ended before `goal`
-    environment steps is not done; it goes on with these `changes` of its config.
-    """
+    """One training run of a sweep. A run below `goal` environment steps is resumed with the overrides in `changes`."""
 
     number: int
     overrides: list[str]
-    differs: dict[str, str]
-    exit_code: int | None = None
+    differs: dict[str, str]  # the overrides that not all jobs share
+    exit_code: int | None = None  # negative if a signal ended the process
     run: Path | None = None
     is_running: bool = False
-    is_queued: bool = False
+    is_queued: bool = False  # the process waits for room on a cluster
     goal: int = 0
     changes: list[str] = field(default_factory=list)
 
     @property
     def status(self) -> Status:
-        """`killed`: its process was ended by a signal that nobody can catch, or with the sweep's."""
+        """The status of the job; killed means that SIGKILL ended its process, or that the sweep's process died."""
         if self.is_running:
             return "waiting" if self.is_queued else "running"
         if self.exit_code is None:
-            has_ended = self.run is None or Run(self.run).status in ENDED
-            return "waiting" if has_ended else "killed"
+            return "waiting" if self.run is None or Run(self.run).status in ENDED else "killed"
         return "killed" if self.exit_code < 0 else RUN_STATUS.get(self.exit_code, "failed")
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to do."""
         return self.exit_code == DONE
 
-    def look(self, file: Path) -> None:
-        """Take from `file` which run it is, and from the run's folder how it ended."""
+    @property
+    def has_begun(self) -> bool:
+        """Whether the job has a run that can be resumed."""
+        return self.run is not None and (self.run / "config.yaml").is_file()
+
+    @property
+    def label(self) -> str:
+        """The overrides that tell this job from the others."""
+        return " ".join(f"{key}={value}" for key, value in self.differs.items())
+
+    def update(self, file: Path) -> None:
+        """Read the job's run folder from `file`, and its exit code from the run's summary if no process trains."""
         if (run := read_json(file).get("run")) is not None:
             self.run = Path(run)
         if self.run is not None and not self.is_running and not is_locked(self.run / RUN_LOCK):
@@ -60,28 +63,17 @@ class Job:
             code = summary.get("exit_code", self.exit_code)
             self.exit_code = None if code == DONE and summary.get("env_steps", 0) < self.goal else code
 
-    @property
-    def has_begun(self) -> bool:
-        """Whether it has a run to go on with."""
-        return self.run is not None and (self.run / "config.yaml").is_file()
-
     def arguments(self, flags: Sequence[str]) -> list[str]:
-        """Of drl-train: to go on with its run, which brings its config, where it has one; else to start it."""
-        if self.has_begun:
-            return [f"resume='{self.run}'", *self.changes]
-        return [*flags, *self.overrides]
+        """Return drl-train's arguments that resume the job's run, or start it. A resumed run brings its own config."""
+        return [f"resume='{self.run}'", *self.changes] if self.has_begun else [*flags, *self.overrides]
 
-    def progress(self) -> dict[str, Any]:
-        """What its run's files say: `env_steps`, `wall_s`, `best_return`, `final_return`; what is not known is None."""
-        run = Run(self.run) if self.run is not None else None
-        return {
-            "env_steps": (run.env_steps or None) if run else None,
-            "wall_s": (run.wall_s or None) if run else None,
-            "best_return": run.best if run else None,
-            "final_return": run.final if run else None,
-        }
+    def results(self) -> dict[str, Any]:
+        """Return `env_steps`, `wall_s`, `best_return` and `final_return` of the run so far; None if not known."""
+        run = Run(self.run or NO_RUN)
+        progress = {"env_steps": run.env_steps or None, "wall_s": run.wall_s or None}
+        return {**progress, "best_return": run.best, "final_return": run.final}
 
     @property
     def curve(self) -> Curve:
-        """The evaluations so far."""
-        return Run(self.run).curve if self.run is not None else Curve(*np.zeros((3, 0)))
+        """The run's evaluations so far."""
+        return Run(self.run or NO_RUN).curve

@@ -1,12 +1,11 @@
-"""Check the jobs of a sweep, run them side by side, and open and lock its folder."""
+"""Check the jobs of a sweep before the first starts, lock the sweep's folder, and run the jobs."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
 
-from drl_cli.errors import CHECKPOINT, UsageError
+from drl_cli.errors import UsageError
 from drl_cli.runs.run import RUN_LOCK
 from drl_cli.runtime.config import Config
 from drl_cli.settings.check import check_command
@@ -14,39 +13,24 @@ from drl_cli.settings.command_line import CommandLine, read_command
 from drl_cli.settings.hydra_grammar import unquoted
 from drl_cli.sweeps.job import Job
 from drl_cli.sweeps.launcher import Launcher, start_here
-from drl_cli.sweeps.places import join, room
-from drl_cli.sweeps.search import Search
+from drl_cli.sweeps.slots import check_cluster, job_slots
+from drl_cli.sweeps.study import Trials
 from drl_cli.sweeps.sweep import Sweep
-from drl_cli.sweeps.table import View
+from drl_cli.sweeps.table import SweepView
 from drl_cli.utils.locks import lock
 
-T = TypeVar("T")
 
-
-def for_all(ours: Mapping[str, str]) -> list[str]:
-    """The overrides of the sweep that every job's config is composed with."""
-    return [f"{key}={value}" for key, value in ours.items() if key not in ("resume", "dry_run")]
-
-
-def is_dry_run(ours: Mapping[str, str], said: str) -> bool:
-    """Whether the checks are all that is wanted; then they are said to have passed."""
-    is_dry = unquoted(ours.get("dry_run", "false")).lower() == "true"
+def is_dry_run(options: Mapping[str, str], text: str) -> bool:
+    """Return whether `dry_run` is true; if so, print the text about the checks that passed."""
+    is_dry = unquoted(options.get("dry_run", "false")).lower() == "true"
     if is_dry:
-        print(said)
+        print(text)
     return is_dry
 
 
-def opened(open_it: Callable[[Path], T], folder: Path) -> T:
-    """A sweep or study from its folder; raises UsageError (exit 8) where its file is damaged."""
-    try:
-        return open_it(folder)
-    except (ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"resume: {folder} can't be read: {error}", CHECKPOINT) from error
-
-
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Have a sweep's folder for this process; raises UsageError while another runs its jobs."""
+def claim_sweep(folder: Path) -> Iterator[None]:
+    """Lock the sweep's folder for this process; raise UsageError if another process runs the sweep."""
     try:
         claim = lock(folder / RUN_LOCK)
     except BlockingIOError as error:
@@ -55,11 +39,11 @@ def alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def check_jobs(sweep: Sweep, jobs: Sequence[Job], more: Sequence[str]) -> list[Config]:
-    """The config of each job that can run now, as typed; raises UsageError with the problems of all, each said once.
+def check_jobs(sweep: Sweep, jobs: Sequence[Job], options: Mapping[str, str]) -> list[Config]:
+    """Return the typed config of each job that can run; raise UsageError with each problem of any job once.
 
-    Of jobs that differ in nothing but the seed the first is tried. What a file that may still come would mend is a
-    warning: the job will say so itself, and can be run again. A cluster is joined, and its nodes are asked.
+    The sweep's `options` are added to each job. Of jobs that differ only in the seed, one is tried. A missing file is a
+    warning: it may exist when the job starts, or when the sweep is resumed.
     """
     from drl_cli.errors import users_errors
     from drl_cli.preflight.preflight import preflight
@@ -69,6 +53,7 @@ def check_jobs(sweep: Sweep, jobs: Sequence[Job], more: Sequence[str]) -> list[C
     from drl_cli.settings.fill import fill
 
     file = read_command(sweep.flags).config_file
+    more = [f"{key}={value}" for key, value in options.items() if key not in ("resume", "dry_run")]
     configs: list[Config] = []
     problems: dict[str, list[int]] = {}
     tried: set[str] = set()
@@ -85,7 +70,7 @@ def check_jobs(sweep: Sweep, jobs: Sequence[Job], more: Sequence[str]) -> list[C
             tried.add(key)
             configs.append(typed)
         except UsageError as error:
-            if _wants_a_file(error):
+            if _lacks_file(error):
                 print(f"warning: job {job.number} will fail: {error}", file=sys.stderr)
                 continue
             codes.append(error.exit_code)
@@ -95,17 +80,13 @@ def check_jobs(sweep: Sweep, jobs: Sequence[Job], more: Sequence[str]) -> list[C
         lines = [f"{problem}{_in_jobs(numbers, len(jobs))}" for problem, numbers in problems.items()]
         raise UsageError(lines, min(codes))
     if configs:
-        join(configs, Path(configs[0].output_dir).absolute() if sweep.folder == Path() else sweep.folder)
+        check_cluster(configs, Path(configs[0].output_dir).absolute() if sweep.folder == Path() else sweep.folder)
     return configs
 
 
-def _wants_a_file(error: BaseException | None) -> bool:
-    """Whether a missing file is what it comes from."""
-    while error is not None:
-        if isinstance(error, FileNotFoundError):
-            return True
-        error = error.__cause__
-    return False
+def _lacks_file(error: BaseException | None) -> bool:
+    """Return whether the error or one of its causes is a FileNotFoundError."""
+    return error is not None and (isinstance(error, FileNotFoundError) or _lacks_file(error.__cause__))
 
 
 def _in_jobs(numbers: Sequence[int], count: int) -> str:
@@ -118,25 +99,30 @@ def run_jobs(
     sweep: Sweep,
     jobs: Sequence[Job],
     configs: Sequence[Config],
-    search: Search | None = None,
     more: Callable[[], Sequence[Job]] = list,
+    trials: Trials | None = None,
 ) -> None:
-    """As many at once as there is room for, then what `more` gives; with a search the jobs of its next trials, too."""
-    places, most, start = room(configs)
-    if most > len(places):
-        what = "the cluster" if start is not start_here else "this machine"
-        print(f"sweep.jobs={most}: {what} holds {len(places)} at once; more would be slower, not faster")
-    if search is None and jobs:
-        at_once = min(len(places), len(jobs))
-        print(f"{len(jobs)} of {len(sweep.jobs)} jobs to run, {at_once} at once  ->  {sweep.folder}", flush=True)
-    expected = search.study.hpo.trials * search.study.hpo.seeds if search else 0
-    view, launcher = View(sweep, sys.stdout, expected), Launcher(sweep, places, start)
-    launcher.changed, launcher.tick = [view.changed], [view.tick]
-    if search is not None:
-        launcher.changed.append(search.ended)
-        launcher.tick.append(search.look)
-        search.stop = launcher.stop
+    """Run the jobs, as many at once as there is room for, then the jobs that `more` returns until it returns none."""
+    slots = job_slots(configs)
+    at_once = len(slots.processors)
+    if slots.asked > at_once:
+        place = "the cluster" if slots.start is not start_here else "this machine"
+        print(f"sweep.jobs={slots.asked}: {place} holds {at_once} at once; more would be slower, not faster")
+    if trials is None and jobs:
+        count = f"{len(jobs)} of {len(sweep.jobs)} jobs to run, {min(at_once, len(jobs))} at once"
+        print(f"{count}  ->  {sweep.folder}", flush=True)
+    view = SweepView(sweep, sys.stdout, trials.num_jobs if trials else 0)
+
+    def changed(job: Job) -> None:
+        view.changed(job)
+        if trials:
+            trials.changed(job)
+
+    def tick() -> Iterable[Job]:
+        view.tick()
+        return trials.tick() if trials else ()
+
     try:
-        launcher.run(jobs, search.more if search else more)
+        Launcher(sweep, slots.processors, slots.start, changed, tick).run(jobs, more)
     finally:
         view.close()

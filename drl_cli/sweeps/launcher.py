@@ -1,4 +1,4 @@
-"""Launcher: the processes of a sweep's jobs, each on processors of its own, here or on the nodes of a cluster."""
+"""Launcher: runs the jobs of a sweep side by side, each on its own processors or wherever a cluster has room."""
 
 import ctypes
 import json
@@ -7,8 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Protocol
@@ -19,76 +19,83 @@ from drl_cli.sweeps.job import Job
 from drl_cli.sweeps.sweep import Sweep
 from drl_cli.utils.locks import is_locked
 
-JOB_FILE = "DRL_JOB_FILE"
-"""Environment variable: where a job writes which run it is, before it trains."""
-
 POLL_S = 0.1
-PR_SET_PDEATHSIG = 1  # of Linux's prctl: which signal comes when the parent ends
+JOB_FILE = "DRL_JOB_FILE"
+"""Environment variable with the path of the file into which a job writes its run's folder."""
+
+PR_SET_PDEATHSIG = 1  # Linux's prctl option: the signal that a process gets when its parent ends
 
 
 class Process(Protocol):
-    """As subprocess.Popen has it, wherever the process runs."""
+    """A process on this machine or on a cluster's node, with the interface of subprocess.Popen."""
 
     returncode: int | None
 
     def has_begun(self) -> bool:
-        """Whether it waits for room no longer."""
+        """Return False while the process waits for room on the cluster."""
 
     def poll(self) -> int | None:
-        """The exit code once it has ended, negative where a signal ended it."""
+        """Return the exit code (negative if a signal ended the process), or None while the process runs."""
 
     def send_signal(self, number: int) -> None:
-        """SIGINT or SIGTERM; what waits for room has ended with that."""
+        """Send SIGINT or SIGTERM; a process that waits for room ends at once."""
 
     def kill(self) -> None:
-        """Its end, whatever it does."""
+        """End the process at once."""
 
 
 Start = Callable[[set[int], Sequence[str], Mapping[str, str], Path], Process]
-"""Start this Python with arguments on a slot, with more variables of its environment; a file gets what it prints."""
+"""Starts Python on a set of processors with arguments and extra environment variables; its output goes to the file."""
 
 
 class LocalProcess(subprocess.Popen[bytes]):
-    """One of this machine."""
+    """A process on this machine, which never waits for room."""
 
     def has_begun(self) -> bool:
         return True
 
 
-def start_here(slot: set[int], arguments: Sequence[str], variables: Mapping[str, str], log: Path) -> Process:
-    """Start a process of this machine, which runs on the processors of its slot alone."""
-    with log.open("ab") as out, _on(slot):
-        return LocalProcess(
+def start_here(processors: set[int], arguments: Sequence[str], variables: Mapping[str, str], log: Path) -> Process:
+    """Start a process on this machine that may use only these processors (all, if the set is empty)."""
+    with log.open("ab") as out:
+        process = LocalProcess(
             [sys.executable, *arguments],
             env=os.environ | dict(variables),
-            process_group=0,
+            process_group=0,  # a terminal's Ctrl-C must reach the job once, through the sweep
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
         )
+    if processors and hasattr(os, "sched_setaffinity"):
+        with suppress(OSError):  # the process has ended already
+            os.sched_setaffinity(process.pid, processors)
+    return process
 
 
 class Launcher:
-    """Runs jobs side by side, one in each of `slots`: sets of processors, an empty one for a job that may use all.
+    """Runs one job in each slot: a set of processors, empty if the job may use all.
 
-    `changed` are told of each job that starts or ends, `tick` are called several times a second.
-
-    The first SIGINT or SIGTERM goes to all jobs, which save what they have; a second one ends them at once. A job has a
-    process group of its own, so that a terminal's Ctrl-C comes to it once.
+    `changed` is called with each job that starts or ends. `tick` is called several times a second and returns the jobs
+    to stop. SIGINT and SIGTERM are passed on: at the first, jobs save a checkpoint and end; at the second, they end.
     """
 
-    def __init__(self, sweep: Sweep, slots: Sequence[set[int]], start: Start = start_here) -> None:
-        self.sweep, self.free, self.start = sweep, list(slots), start
+    def __init__(
+        self,
+        sweep: Sweep,
+        slots: Sequence[set[int]],
+        start: Start = start_here,
+        changed: Callable[[Job], None] = lambda job: None,
+        tick: Callable[[], Iterable[Job]] = list,
+    ) -> None:
+        self.sweep, self.free, self.start, self.changed, self.tick = sweep, list(slots), start, changed, tick
         self.running: dict[Job, tuple[Process, set[int]]] = {}
         self.received: list[signal.Signals] = []
         self._passed_on = 0
-        self.changed: list[Callable[[Job], None]] = []
-        self.tick: list[Callable[[], None]] = []
 
     def run(self, jobs: Sequence[Job], more: Callable[[], Sequence[Job]] = list) -> None:
-        """All of them to their ends, in order, then what `more` gives while it gives any.
+        """Run all jobs in order, then the jobs that `more` returns, until `more` returns none.
 
-        Raises SystemExit with the code of a signal that came.
+        Raise SystemExit with the exit code of the first signal, after all jobs have ended.
         """
         waiting = list(jobs)
         with self._signals():
@@ -102,38 +109,22 @@ class Launcher:
                 if not self.running and (self.received or not waiting):
                     break
                 time.sleep(POLL_S)
-                self._pass_on()
-                for job, (process, _) in list(self.running.items()):
-                    if process.poll() is not None:
-                        self._ended(job)
-                    elif job.is_queued and process.has_begun():
-                        job.is_queued = False
-                        self._save(job)
-                    elif job.run is None:
-                        self._find_run(job)
-                for look in self.tick:
-                    look()
+                self._pass_on_signals()
+                self._poll()
+                for job in self.tick():
+                    if job in self.running:
+                        self.running[job][0].send_signal(signal.SIGTERM)
         if self.received:
             sys.exit(SIGNAL_CODES[self.received[0]])
 
-    def stop(self, job: Job) -> None:
-        """End a job softly, where it runs."""
-        if job in self.running:
-            self.running[job][0].send_signal(signal.SIGTERM)
-
     def _start(self, job: Job) -> None:
-        """In a free slot, unless it has ended since it was last looked at."""
-        job.look(self.sweep.file(job))
+        """Start the job in a free slot, unless its run has ended since the last look."""
+        job.update(self.sweep.file(job))
         if job.is_done:
             self._save(job)
             return
-        slot = self.free.pop(0)
-        process = self.start(
-            slot,
-            ["-m", "drl_cli.cli.train", *job.arguments(self.sweep.flags)],
-            {JOB_FILE: str(self.sweep.file(job))},
-            self.sweep.log(job),
-        )
+        slot, arguments = self.free.pop(0), ["-m", "drl_cli.cli.train", *job.arguments(self.sweep.flags)]
+        process = self.start(slot, arguments, {JOB_FILE: str(self.sweep.file(job))}, self.sweep.log(job))
         job.is_running, job.is_queued, job.exit_code = True, not process.has_begun(), None
         self.running[job] = process, slot
         if job.is_queued:
@@ -141,24 +132,27 @@ class Launcher:
         else:
             self._save(job)
 
-    def _find_run(self, job: Job) -> None:
-        """Take the folder of its run as soon as there is one: what runs is shown, compared and pruned by its files."""
-        job.look(self.sweep.file(job))
-        if job.run is not None:
-            self.sweep.save()
-
-    def _ended(self, job: Job) -> None:
-        process, slot = self.running.pop(job)
-        self.free.append(slot)
-        job.is_running, job.is_queued, job.exit_code = False, False, process.returncode
-        job.look(self.sweep.file(job))
-        job.exit_code = process.returncode
-        self._save(job)
+    def _poll(self) -> None:
+        for job, (process, slot) in list(self.running.items()):
+            is_run_known = job.run is not None
+            if process.poll() is not None:
+                del self.running[job]
+                self.free.append(slot)
+                job.is_running = job.is_queued = False
+                job.update(self.sweep.file(job))
+                job.exit_code = process.returncode
+                self._save(job)
+            elif job.is_queued and process.has_begun():
+                job.is_queued = False
+                self._save(job)
+            elif not is_run_known:  # a search prunes by the files of running jobs
+                job.update(self.sweep.file(job))
+                if job.run is not None:
+                    self.sweep.save()
 
     def _save(self, job: Job) -> None:
         self.sweep.save()
-        for react in self.changed:
-            react(job)
+        self.changed(job)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
@@ -166,7 +160,7 @@ class Launcher:
         try:
             yield
         finally:
-            for process, _ in self.running.values():  # only where this raised
+            for process, _ in self.running.values():  # only after an exception
                 process.kill()
             for number, handler in before.items():
                 signal.signal(number, handler)
@@ -174,8 +168,8 @@ class Launcher:
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.received.append(signal.Signals(number))
 
-    def _pass_on(self) -> None:
-        """Not where a signal comes: that may be within a call of Ray's."""
+    def _pass_on_signals(self) -> None:
+        """Send new signals to all jobs. The handler does not do this: it may interrupt a call into Ray."""
         for number in self.received[self._passed_on :]:
             for process, _ in self.running.values():
                 process.send_signal(number)
@@ -183,43 +177,17 @@ class Launcher:
 
 
 def _next(waiting: Sequence[Job]) -> Job | None:
-    """The first whose run nobody trains: the processes of a sweep that was killed end by themselves."""
+    """Return the first job whose run no process trains; processes of a killed sweep may still be ending."""
     return next((job for job in waiting if job.run is None or not is_locked(job.run / RUN_LOCK)), None)
 
 
 def end_with_sweep() -> None:
-    """In a job: a sweep that is killed takes its jobs along, which save what they have."""
+    """In a job: ask Linux for SIGTERM when the sweep's process dies, so that the job saves a checkpoint and ends."""
     if JOB_FILE in os.environ and sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def begin_job(folder: Path) -> None:
-    """In a job: this is its run."""
+    """In a job: write the run's folder into the job's file."""
     if (file := os.environ.get(JOB_FILE)) is not None:
         Path(file).write_text(json.dumps({"run": str(folder)}))
-
-
-@contextmanager
-def _on(processors: set[int]) -> Iterator[None]:
-    """What is started inside runs on these alone."""
-    if not processors or not hasattr(os, "sched_setaffinity"):
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, processors)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
-
-def slots(processors: Sequence[int], need: int, memory: int, job_bytes: int, most: int | None) -> list[set[int]]:
-    """The sets of processors for jobs that need `need` of them and so many bytes of free memory each.
-
-    More jobs than processors hold would be slower than one after the other. One job alone may use all: an empty set.
-    """
-    count = max(1, min(len(processors) // max(1, need), memory // max(1, job_bytes), most or len(processors)))
-    if count == 1:
-        return [set()]
-    share = len(processors) // count
-    return [set(processors[i * share : (i + 1) * share]) for i in range(count)]

@@ -1,101 +1,68 @@
-"""Population: the turns of its members in one file, and who copies whom after a round (Jaderberg et al. 2017)."""
+"""Population: the record of its members' turns, and who copies whom after a round (Jaderberg et al. 2017)."""
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from drl_cli.runs.run import read_json
-from drl_cli.runtime.sections import HpoConfig
-from drl_cli.settings.space import Space, Value, domain
-from drl_cli.sweeps.sweep import whole
-
-FILE = "population.json"
+from drl_cli.settings.space import Value
+from drl_cli.sweeps.sweep import SearchRecord, check_readable
 
 
 @dataclass
 class Turn:
-    """A member in a round: its values, and from which member's checkpoint it began (None: its own, or none).
-
-    `start` and `env_steps` are those that it began and ended with; `score` is the mean return of its last evaluations.
-    """
+    """The training of one member in one round."""
 
     values: dict[str, Value]
-    source: int | None = None
-    start: int = 0
-    env_steps: int = 0
+    source: int | None = None  # the member whose checkpoint was copied
+    start: int = 0  # environment steps before the turn
+    env_steps: int = 0  # environment steps after the turn
     state: Literal["running", "done", "failed"] = "running"
-    score: float | None = None
+    score: float | None = None  # mean return of the turn's last evaluations
 
 
-class Population:
-    """population.json in the sweep's folder, written whole at every change: one that was killed goes on with it.
+@dataclass
+class Population(SearchRecord):
+    """The rounds of a population. Random draws follow from the seed and the round: a resumed round repeats them."""
 
-    `fixed` are the overrides of every member; each trains for `round_steps` environment steps in each of `rounds`,
-    which have a turn for each member. `is_ready` says that the checkpoints have been copied that the last round begins
-    with. What is drawn at random follows from the seed and the number of the round.
-    """
+    FILE: ClassVar = "population.json"
 
-    def __init__(
-        self, folder: Path, space: Space, fixed: Sequence[str], hpo: HpoConfig, *, seed: int, round_steps: int
-    ) -> None:
-        self.folder, self.space, self.fixed, self.hpo = folder, space, list(fixed), hpo
-        self.seed, self.round_steps = seed, round_steps
-        self.is_ready = True
-        self.rounds: list[list[Turn]] = [[Turn(self._drawn(member)) for member in range(hpo.members)]]
+    round_steps: int  # environment steps of each turn
+    is_ready: bool = True  # whether the checkpoints for the last round have been copied
+    rounds: list[list[Turn]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.rounds:
+            self.rounds = [[Turn(self._draw_values(member)) for member in range(self.hpo.members)]]
 
     @classmethod
     def open(cls, folder: Path) -> "Population":
-        """One that exists; raises ValueError when it is none."""
-        content = read_json(folder / FILE)
-        if not content.get("rounds"):
-            raise ValueError(f"{folder} is no population: it has no readable {FILE}")
-        space = {key: domain(known) for key, known in content["space"].items()}
-        hpo = HpoConfig(**content["hpo"])
-        numbers = {"seed": content["seed"], "round_steps": content["round_steps"]}
-        population = cls(folder, space, content["fixed"], hpo, **numbers)
-        population.is_ready = content["is_ready"]
-        population.rounds = [[Turn(**turn) for turn in turns] for turns in content["rounds"]]
-        return population
-
-    def save(self) -> None:
-        """In one piece."""
-        content = {
-            "hpo": asdict(self.hpo),
-            "seed": self.seed,
-            "round_steps": self.round_steps,
-            "fixed": self.fixed,
-            "space": {key: asdict(known) for key, known in self.space.items()},
-            "is_ready": self.is_ready,
-            "rounds": [[asdict(turn) for turn in turns] for turns in self.rounds],
-        }
-        with whole(self.folder / FILE) as path:
-            path.write_text(json.dumps(content, indent=1))
+        """Return the population in this folder; raise UsageError (exit 8) if it is missing or damaged."""
+        with check_readable(folder / cls.FILE):
+            content = cls.read(folder)
+            rounds = [[Turn(**turn) for turn in turns] for turns in content["rounds"]]
+            return cls(**content | {"rounds": rounds})
 
     @property
     def turns(self) -> list[Turn]:
-        """Of the last round that has begun."""
+        """The turns of the last round that has begun, by member."""
         return self.rounds[-1]
 
     @property
     def goal(self) -> int:
-        """Environment steps at which this round ends."""
+        """Environment steps at which the last round ends."""
         return len(self.rounds) * self.round_steps
 
     @property
     def ranked(self) -> list[int]:
-        """The members that are done with this round, the best first, of equal ones the first."""
+        """The members that are done with the last round, best score first."""
         scores = {i: turn.score for i, turn in enumerate(self.turns) if turn.score is not None}
         return sorted(scores, key=lambda member: -scores[member])
 
     def next_round(self, can_copy: Sequence[bool]) -> None:
-        """Exploit and explore: who failed, or is among the worst, copies one of the best and changes its values.
-
-        At least one member must be done. A member that can't take a copy goes on as it was.
-        """
+        """Begin a round: each failed or bad member copies one of the best, if it `can_copy`, and explores."""
         rng = np.random.default_rng([self.seed, len(self.rounds)])
         ranked, turns = self.ranked, self.turns
         count = max(1, int(len(turns) * self.hpo.quantile))
@@ -104,7 +71,7 @@ class Population:
         new = []
         for member, turn in enumerate(turns):
             source = int(rng.choice(best))
-            values = {key: self._explored(key, value, rng) for key, value in turns[source].values.items()}
+            values = {key: self._explore(key, value, rng) for key, value in turns[source].values.items()}
             if member in behind and can_copy[member] and turn.score != turns[source].score:
                 new.append(Turn(values, source, turns[source].env_steps))
             else:
@@ -114,7 +81,7 @@ class Population:
         self.save()
 
     def lineage(self, member: int) -> list[tuple[int, Turn]]:
-        """What a member's weights have gone through: for each round the member that they were in, and its turn."""
+        """Return the history of a member's weights: for each round the member that trained them, and its turn."""
         path: list[tuple[int, Turn]] = []
         for turns in reversed(self.rounds):
             path.append((member, turns[member]))
@@ -122,10 +89,10 @@ class Population:
             member = member if source is None else source
         return path[::-1]
 
-    def _drawn(self, member: int) -> dict[str, Value]:
+    def _draw_values(self, member: int) -> dict[str, Value]:
         rng = np.random.default_rng([self.seed, 0, member])
-        return {key: known.draw(rng) for key, known in self.space.items()}
+        return {key: domain.draw(rng) for key, domain in self.space.items()}
 
-    def _explored(self, key: str, value: Value, rng: np.random.Generator) -> Value:
-        known = self.space[key]
-        return known.draw(rng) if rng.random() < self.hpo.resample else known.near(value, rng)
+    def _explore(self, key: str, value: Value, rng: np.random.Generator) -> Value:
+        domain = self.space[key]
+        return domain.draw(rng) if rng.random() < self.hpo.resample else domain.near(value, rng)

@@ -1,109 +1,181 @@
-"""Search: turns the trials of a study into jobs of a sweep, and their returns into objectives."""
+"""`drl-train -m hpo=tpe ...`: run the trials that Optuna proposes, then the best and default values on new seeds."""
 
-from collections.abc import Callable
+import shlex
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-import numpy as np
-
-from drl_cli.settings.space import typed
+from drl_cli.errors import DONE, MISSING, SWEEP, USER_CODE, UsageError
+from drl_cli.runtime.config import Config
+from drl_cli.settings.conf import groups
+from drl_cli.settings.space import Choice, Space, corners, parse, typed
+from drl_cli.settings.space import space as read_space
 from drl_cli.sweeps.job import Job
-from drl_cli.sweeps.study import Study, Trial
-from drl_cli.sweeps.sweep import Sweep
-from drl_cli.utils.clock import now
+from drl_cli.sweeps.jobs import check_jobs, claim_sweep, is_dry_run, run_jobs
+from drl_cli.sweeps.study import Study, Trials
+from drl_cli.sweeps.sweep import Sweep, write_csv
+from drl_cli.utils.outside import source_file
 
-LOOK_S = 1.0
-FRESH = 1000
-"""Seeds of the runs at the end begin so much above those of the trials."""
+SEARCH_KEYS = ("trials", "seeds", "pruner", "fresh_seeds")
+POPULATION_KEYS = ("members", "rounds", "quantile", "resample")
+"""Keys of the group `hpo` that only a search, or only a population, has."""
 
 
-class Search:
-    """A trial is a job for each seed; all trials have the same seeds. `stop` ends the jobs of one that is pruned.
+def is_search(overrides: Sequence[str]) -> bool:
+    """Return whether the overrides ask for a search or a population."""
+    return any(arg.startswith("hpo=") and arg != "hpo=none" for arg in overrides)
 
-    Trials are compared where they have made as many evaluation periods of `eval_period` environment steps: a run may
-    leave evaluations out.
-    """
 
-    def __init__(self, sweep: Sweep, study: Study, eval_period: int) -> None:
-        self.sweep, self.study, self.eval_period = sweep, study, eval_period
-        self.stop: Callable[[Job], None] = lambda job: None
-        self._next = 0.0
+def new_search(sweep: Sweep, output_dir: str, options: Mapping[str, str], overrides: Sequence[str]) -> int:
+    """Check the corners of the search space, then search; return the exit code. Raise UsageError."""
+    check_options(options)
+    fixed, space = read_space(overrides)
+    if not space:
+        raise UsageError("hpo: nothing to search: say for example 'algo.lr=tag(log,interval(1e-4,3e-3))'")
+    if "seed" in space:
+        raise UsageError("seed: a search sets the seeds: hpo.seeds=3 runs each trial with three")
+    configs = check_corners(sweep, fixed, space, options)
+    config, hpo = configs[0], configs[0].hpo
+    if hpo.sampler == "cma" and all(isinstance(domain, Choice) for domain in space.values()):
+        raise UsageError("hpo=cma searches numbers, and there are only choices: say hpo=tpe")
+    if is_dry_run(options, f"{hpo.trials} trials over {', '.join(space)}; all checks passed at {len(configs)} points"):
+        return DONE
+    sweep.make_folder(output_dir)
+    with claim_sweep(sweep.folder):
+        fixed = [arg for arg in fixed if not arg.startswith("seed=")]
+        study = Study(sweep.folder, space, fixed, hpo, config.seed)
+        study.save()
+        return search(sweep, study, configs)
 
-    def left(self) -> list[Job]:
-        """The jobs of trials that had not ended when a search was."""
-        trials = [trial for trial in self.study.trials if trial.state == "running"]
-        for trial in trials:
-            trial.jobs = [job.number for job in self._jobs(trial)]
-            self._end_if_over(trial)
-        return [job for trial in trials if trial.state == "running" for job in self._jobs(trial) if not job.is_done]
 
-    def more(self) -> list[Job]:
-        """The jobs of a new trial; none when there have been enough."""
-        while len(self.study.trials) < self.study.hpo.trials:
-            trial = self.study.propose()
-            jobs = self._jobs(trial)
-            self.sweep.save()
-            trial.jobs = [job.number for job in jobs]
-            self.study.save()
-            if waiting := [job for job in jobs if job.exit_code is None and not job.is_running]:
-                return waiting
-            self._end_if_over(trial)  # these values have been tried
-        return []
+def resume_search(sweep: Sweep, options: Mapping[str, str]) -> int:
+    """Resume the search in the sweep's folder, with a new number of trials if `hpo.trials` is set."""
+    check_options(options)
+    study = Study.open(sweep.folder)
+    configs = check_corners(sweep, study.fixed, study.space, options)
+    if "hpo.trials" in options:
+        study.hpo = replace(study.hpo, trials=configs[0].hpo.trials)
+    if is_dry_run(options, f"{len(study.trials)} of {study.hpo.trials} trials begun; all checks passed"):
+        return DONE
+    return search(sweep, study, configs)
 
-    def ended(self, job: Job) -> None:
-        """A job has started or ended: the trial may have ended, too."""
-        for trial in self.study.trials:
-            if trial.state == "running" and job.number in trial.jobs and not job.is_running:
-                self._end_if_over(trial)
 
-    def look(self) -> None:
-        """Take the evaluations that have been made, every second; end the trials that are behind."""
-        if now() < self._next:
-            return
-        self._next = now() + LOOK_S
-        for trial in self.study.trials:
-            jobs = self._jobs(trial) if trial.state == "running" else []
-            if any(job.is_running for job in jobs) and self.study.report(trial, self._curve(jobs)):
-                self.study.end(trial, "pruned")
-                for job in jobs:
-                    self.stop(job)
+def check_options(options: Mapping[str, str]) -> None:
+    """Raise UsageError if Optuna is not installed (exit 3), or an option belongs to a population."""
+    if source_file("optuna") is None:
+        raise UsageError("hpo needs Optuna:  pip install 'drl-cli[hpo]'", MISSING)
+    refuse_keys(options, POPULATION_KEYS, "is of hpo=pbt, not of a search")
 
-    def fresh(self, trial: Trial | None) -> list[Job]:
-        """The jobs of these values, or of the defaults, with seeds that no trial had."""
-        values = typed(trial.values) if trial else []
-        seeds = [self.study.seed + FRESH + i for i in range(self.study.hpo.fresh_seeds)]
-        return [self._job([*self.study.fixed, *values, f"seed={seed}"]) for seed in seeds]
 
-    def objective(self, job: Job) -> float | None:
-        """The mean return of a job's last evaluations."""
-        found = job.curve.returns[-self.study.hpo.evaluations :]
-        return float(np.mean(found)) if len(found) else None
+def refuse_keys(options: Mapping[str, str], names: Sequence[str], why: str) -> None:
+    """Raise UsageError if one of these keys of the group `hpo` is set, or `hpo.sampler`."""
+    problems = [f"hpo.{name}: {why}" for name in names if f"hpo.{name}" in options]
+    if "hpo.sampler" in options:
+        problems.append(f"hpo.sampler: say hpo={options['hpo.sampler']}")
+    if problems:
+        raise UsageError(problems)
 
-    def _jobs(self, trial: Trial) -> list[Job]:
-        """One for each seed."""
-        if trial.jobs:
-            return [self.sweep.jobs[number - 1] for number in trial.jobs]
-        seeds = [self.study.seed + i for i in range(self.study.hpo.seeds)]
-        return [self._job([*self.study.fixed, *typed(trial.values), f"seed={seed}"]) for seed in seeds]
 
-    def _job(self, overrides: list[str]) -> Job:
-        """Of these overrides: one that there is, or a new one."""
-        self.sweep.add([overrides])
-        return next(job for job in self.sweep.jobs if set(job.overrides) == set(overrides))
+def check_corners(sweep: Sweep, fixed: Sequence[str], space: Space, options: Mapping[str, str]) -> list[Config]:
+    """Return the configs at the corners of the space; raise UsageError if one is wrong or none can run."""
+    points = [Job(number, [*fixed, *point], {}) for number, point in enumerate(corners(space), 1)]
+    configs = check_jobs(sweep, points, options)
+    if not configs:
+        raise UsageError("hpo: no trial can run as long as that file is missing", USER_CODE)
+    return configs
 
-    def _curve(self, jobs: list[Job]) -> dict[int, float]:
-        """The mean over a trial's runs of their returns, by evaluation periods, where all have been evaluated."""
-        curves = []
-        for curve in (job.curve for job in jobs):
-            periods, first = np.unique(curve.env_steps // self.eval_period, return_index=True)
-            curves.append(dict(zip(periods.astype(int).tolist(), curve.returns[first].tolist(), strict=True)))
-        return {at: float(np.mean([curve[at] for curve in curves])) for at in curves[0] if all(at in c for c in curves)}
 
-    def _end_if_over(self, trial: Trial) -> None:
-        """Where all its jobs are done, or one has failed; one that was interrupted or killed can go on."""
-        jobs = self._jobs(trial)
-        self.study.report(trial, self._curve(jobs))
-        values = [self.objective(job) for job in jobs]
-        if any(job.status in ("failed", "diverged") for job in jobs):
-            self.study.end(trial, "failed")
-        elif all(job.is_done for job in jobs):
-            known = [value for value in values if value is not None]
-            self.study.end(trial, *(("done", float(np.mean(known))) if len(known) == len(values) else ("failed", None)))
+def search(sweep: Sweep, study: Study, configs: Sequence[Config]) -> int:
+    """Run the remaining trials and the fresh seeds, print and write the results; return the exit code."""
+    trials = Trials(sweep, study, configs[0].manage.eval_period)
+    print(f"search by {study.hpo.sampler}: {len(study.trials)} of {study.hpo.trials} trials begun  ->  {sweep.folder}")
+    run_jobs(sweep, trials.unfinished_jobs(), configs, trials.next_jobs, trials)
+    if study.best is not None:
+        fresh = [*trials.fresh_jobs(study.best), *trials.fresh_jobs(None)]
+        sweep.save()
+        run_jobs(sweep, [job for job in fresh if not job.is_done], configs)
+    return finish_search(trials)
+
+
+def finish_search(trials: Trials) -> int:
+    """Print and write the results; return the exit code, 0 if all trials have ended and one of them is done."""
+    study, folder, best = trials.study, trials.study.folder, trials.study.best
+    counts = {state: sum(trial.state == state for trial in study.trials) for state in ("done", "pruned", "failed")}
+    print(f"{len(study.trials)} trials: {', '.join(f'{count} {state}' for state, count in counts.items())}")
+    running = [trial for trial in study.trials if trial.state == "running"]
+    if best is None or running:
+        problem = f"{len(running)} trials have not ended" if running else "no trial was done"
+        print(f"error: {problem}\nnext: drl-train -m resume={shlex.quote(str(folder))}", file=sys.stderr)
+        return SWEEP
+    print(f"best: {' '.join(typed(best.values))}   objective {best.objective:.1f}")
+    for name, trial in (("best", best), ("defaults", None)):
+        if jobs := trials.fresh_jobs(trial):
+            values = [value for job in jobs if (value := trials.objective(job)) is not None]
+            print(f"{name} on {len(jobs)} fresh seeds: {_mean_text(values, len(jobs))}")
+    for key, share in study.importances().items():
+        print(f"importance of {key}: {share:.2f}")
+    write_best(folder / "best_overrides.yaml", typed(best.values))
+    write_trials(study, folder / "trials.csv")
+    draw_search(study, folder / "search.png")
+    print(f"next: drl-train {' '.join(map(shlex.quote, [*study.fixed, *typed(best.values)]))}")
+    print(f"      or copy {folder / 'best_overrides.yaml'} to conf/tuned/<name>.yaml and say tuned=<name>")
+    return DONE
+
+
+def _mean_text(values: Sequence[float], count: int) -> str:
+    if not values:
+        return "none was done"
+    spread = f" +- {statistics.stdev(values):.1f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.1f}{spread}" + ("" if len(values) == count else f" ({len(values)} done)")
+
+
+def write_best(path: Path, overrides: Sequence[str]) -> None:
+    """Write the overrides as a yaml file for conf/tuned; a comment names the choices of groups."""
+    import yaml
+
+    tree: dict[str, Any] = {}
+    chosen: list[str] = []
+    for key, value in parse(overrides):
+        *parents, name = key.split(".")
+        if not parents and name in groups():
+            chosen.append(f"{name}={value}")
+            continue
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[name] = value
+    note = f"# and on the command line: {' '.join(chosen)}\n" if chosen else ""
+    path.write_text(f"# @package _global_\n{note}{yaml.safe_dump(tree, sort_keys=False)}")
+
+
+def write_trials(study: Study, path: Path) -> None:
+    """Write a row for each trial."""
+    rows = [
+        [i, *(trial.values[key] for key in study.space), trial.state, trial.objective, " ".join(map(str, trial.jobs))]
+        for i, trial in enumerate(study.trials)
+    ]
+    write_csv(path, ["trial", *study.space, "state", "objective", "jobs"], rows)
+
+
+def draw_search(study: Study, path: Path) -> None:
+    """Draw the objectives over the trials and the importances of the keys, if matplotlib is installed."""
+    if source_file("matplotlib") is None:
+        return
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.5), layout="constrained")
+    history, shares = figure.subplots(1, 2)
+    done = [(i, t.objective) for i, t in enumerate(study.trials) if t.state == "done" and t.objective is not None]
+    numbers, values = [i for i, _ in done], [value for _, value in done]
+    history.plot(numbers, values, "o", ms=4, label="objective")
+    history.step(numbers, [max(values[: i + 1]) for i in range(len(values))], where="post", label="best so far")
+    history.set(xlabel="trial", ylabel="return")
+    history.legend()
+    importances = study.importances()
+    shares.barh(list(importances), list(importances.values()))
+    shares.set(xlabel="importance", xlim=(0, 1))
+    FigureCanvasAgg(figure).print_figure(path, dpi=120)

@@ -1,143 +1,222 @@
-"""Study: the trials of a search in one file, and who proposes the next one."""
+"""The trials of a search: their record in study.json, Optuna, which proposes and prunes them, and their jobs."""
 
-import json
 import math
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from drl_cli.runs.run import read_json
+import numpy as np
+
 from drl_cli.runtime.sections import HpoConfig
-from drl_cli.settings.space import Space, Value, domain
-from drl_cli.sweeps.sweep import whole
-
-FILE = "study.json"
+from drl_cli.settings.space import Value, typed
+from drl_cli.sweeps.job import Job
+from drl_cli.sweeps.sweep import SearchRecord, Sweep, check_readable
+from drl_cli.utils.clock import now
 
 State = Literal["running", "done", "pruned", "failed"]
+
+LOOK_S = 1.0
+FRESH = 1000
+"""Distance of the fresh seeds from the trials' seeds."""
+MIN_TRIALS = 8  # done trials below which importances would say little
 
 
 @dataclass
 class Trial:
-    """Values that were tried: its jobs by number, the mean return by evaluation periods, the objective at the end."""
+    """Values that Optuna proposed, and what became of them."""
 
     values: dict[str, Value]
-    jobs: list[int] = field(default_factory=list)
+    jobs: list[int] = field(default_factory=list)  # numbers in the sweep
     state: State = "running"
     objective: float | None = None
-    curve: dict[int, float] = field(default_factory=dict)
+    curve: dict[int, float] = field(default_factory=dict)  # mean return by evaluation period
 
 
-class Study:
-    """study.json in the search's folder, written whole at every change: a search that was killed goes on with it.
+@dataclass
+class Study(SearchRecord):
+    """The trials of a search. Optuna keeps no file: it is told all trials when a search resumes."""
 
-    `fixed` are the overrides of every job. Optuna proposes values and says which trials to prune; what it knows is told
-    to it anew when a search goes on.
-    """
+    FILE: ClassVar = "study.json"
 
-    def __init__(self, folder: Path, space: Space, fixed: list[str], hpo: HpoConfig, seed: int) -> None:
-        self.folder, self.space, self.fixed, self.hpo, self.seed = folder, space, fixed, hpo, seed
-        self.trials: list[Trial] = []
-        self._optuna: Any = None  # Optuna's study, which is not typed here
-        self._asked: dict[int, Any] = {}
+    trials: list[Trial] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._optuna: Any = None  # Any: Optuna has no types here
+        self._optuna_trials: dict[int, Any] = {}
 
     @classmethod
     def open(cls, folder: Path) -> "Study":
-        """One that exists; raises ValueError when it is none."""
-        content = read_json(folder / FILE)
-        if "trials" not in content:
-            raise ValueError(f"{folder} is no search: it has no readable {FILE}")
-        space = {key: domain(known) for key, known in content["space"].items()}
-        study = cls(folder, space, content["fixed"], HpoConfig(**content["hpo"]), content["seed"])
-        for known in content["trials"]:
-            curve = {int(at): mean for at, mean in dict(known["curve"]).items()}  # json's keys are text
-            study.trials.append(Trial(**known | {"curve": curve}))
+        """Return the study in this folder; raise UsageError (exit 8) if it is missing or damaged."""
+        with check_readable(folder / cls.FILE):
+            content = cls.read(folder)
+            study = cls(**content | {"trials": [Trial(**trial) for trial in content["trials"]]})
+            for trial in study.trials:
+                trial.curve = {int(period): mean for period, mean in trial.curve.items()}  # json has text keys
         return study
 
-    def save(self) -> None:
-        """In one piece."""
-        content = {
-            "hpo": asdict(self.hpo),
-            "seed": self.seed,
-            "fixed": self.fixed,
-            "space": {key: asdict(domain) for key, domain in self.space.items()},
-            "trials": [asdict(trial) for trial in self.trials],
-        }
-        with whole(self.folder / FILE) as path:
-            path.write_text(json.dumps(content, indent=1))
-
     def propose(self) -> Trial:
-        """The next trial, as Optuna would have it."""
-        asked = self._study().ask({key: domain.distribution() for key, domain in self.space.items()})
-        trial = Trial(dict(asked.params))
-        self._asked[len(self.trials)] = asked
+        """Add and return the next trial."""
+        proposed = self._study().ask({key: domain.distribution() for key, domain in self.space.items()})
+        trial = Trial(dict(proposed.params))
+        self._optuna_trials[len(self.trials)] = proposed
         self.trials.append(trial)
         return trial
 
     def report(self, trial: Trial, curve: dict[int, float]) -> bool:
-        """The returns at its evaluations so far, by evaluation periods; whether it should be pruned."""
-        asked = self._handle(trial)
-        for at in sorted(curve.keys() - trial.curve.keys()):
-            asked.report(curve[at], at)
+        """Tell Optuna the trial's mean returns by evaluation period; return whether the trial should be pruned."""
+        optuna_trial = self._optuna_trial(trial)
+        for period in sorted(curve.keys() - trial.curve.keys()):
+            optuna_trial.report(curve[period], period)
         trial.curve = curve
-        return self.hpo.pruner != "none" and bool(asked.should_prune())
+        return self.hpo.pruner != "none" and bool(optuna_trial.should_prune())
 
     def end(self, trial: Trial, state: State, objective: float | None = None) -> None:
-        """Its end, with the objective where it is done."""
-        handle = self._handle(trial)
+        """End the trial, with its objective if it is done."""
+        optuna_trial = self._optuna_trial(trial)
         trial.state, trial.objective = state, objective
-        self._study().tell(handle, objective, _state(trial))
+        self._study().tell(optuna_trial, objective, _optuna_state(trial))
         self.save()
 
     @property
     def best(self) -> Trial | None:
-        """The one with the highest objective, the first of equal ones."""
+        """The done trial with the highest objective, the first of several; None if no trial is done."""
         done = [trial for trial in self.trials if trial.state == "done" and trial.objective is not None]
         return max(done, key=lambda trial: trial.objective or 0.0, default=None)
 
     def importances(self) -> dict[str, float]:
-        """How much of the objective's variance among good trials each key explains (PED-ANOVA, Watanabe 2023).
-
-        Empty with fewer than eight trials that are done, of which little can be said.
-        """
-        if sum(trial.state == "done" for trial in self.trials) < 8 or len(self.space) < 2:
+        """Return each key's share of the variance among good trials (PED-ANOVA, Watanabe 2023), {} for few trials."""
+        if sum(trial.state == "done" for trial in self.trials) < MIN_TRIALS or len(self.space) < 2:
             return {}
         from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
-        found = get_param_importances(self._study(), evaluator=PedAnovaImportanceEvaluator())
-        return {key: float(value) for key, value in found.items() if math.isfinite(value)}
+        shares = get_param_importances(self._study(), evaluator=PedAnovaImportanceEvaluator())
+        return {key: float(share) for key, share in shares.items() if math.isfinite(share)}
 
-    def _handle(self, trial: Trial) -> Any:
+    def _optuna_trial(self, trial: Trial) -> Any:
         self._study()
-        return self._asked[next(i for i, other in enumerate(self.trials) if other is trial)]
+        return self._optuna_trials[next(i for i, other in enumerate(self.trials) if other is trial)]
 
     def _study(self) -> Any:
-        """Optuna's, which knows all trials there are."""
-        if self._optuna is None:
-            import optuna
-            from optuna.trial import create_trial
+        """Return Optuna's study, made at the first call with all trials so far."""
+        if self._optuna is not None:
+            return self._optuna
+        import optuna
+        from optuna.trial import create_trial
 
-            optuna.logging.set_verbosity(optuna.logging.ERROR)
-            self._optuna = optuna.create_study(
-                direction="maximize", sampler=_sampler(self.hpo, self.seed + len(self.trials)), pruner=_pruner(self.hpo)
-            )
-            distributions = {key: domain.distribution() for key, domain in self.space.items()}
-            for trial in self.trials:
-                if trial.state != "running":
-                    known = {"params": trial.values, "intermediate_values": trial.curve}
-                    value = trial.objective if trial.state == "done" else None
-                    self._optuna.add_trial(
-                        create_trial(state=_state(trial), value=value, distributions=distributions, **known)
-                    )
-            for number, trial in enumerate(self.trials):
-                if trial.state == "running":
-                    self._optuna.enqueue_trial(trial.values)
-                    self._asked[number] = self._optuna.ask(distributions)
-                    trial.curve = {}
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        sampler = _sampler(self.hpo, self.seed + len(self.trials))
+        self._optuna = optuna.create_study(direction="maximize", sampler=sampler, pruner=_pruner(self.hpo))
+        distributions = {key: domain.distribution() for key, domain in self.space.items()}
+        for trial in self.trials:
+            if trial.state != "running":
+                known = {"params": trial.values, "intermediate_values": trial.curve, "distributions": distributions}
+                value = trial.objective if trial.state == "done" else None
+                self._optuna.add_trial(create_trial(state=_optuna_state(trial), value=value, **known))
+        for number, trial in enumerate(self.trials):
+            if trial.state == "running":
+                self._optuna.enqueue_trial(trial.values)
+                self._optuna_trials[number] = self._optuna.ask(distributions)
+                trial.curve = {}
         return self._optuna
 
 
-def _state(trial: Trial) -> Any:
-    """As Optuna has it."""
+class Trials:
+    """The jobs of a search's trials: one job for each seed, with the same seeds for all trials.
+
+    Curves are compared by evaluation period (`eval_period` environment steps), because a run may skip evaluations.
+    """
+
+    def __init__(self, sweep: Sweep, study: Study, eval_period: int) -> None:
+        self.sweep, self.study, self.eval_period = sweep, study, eval_period
+        self.num_jobs = study.hpo.trials * study.hpo.seeds
+        self._next_s = 0.0
+
+    def unfinished_jobs(self) -> list[Job]:
+        """Return the unfinished jobs of the trials that were running when the search stopped."""
+        trials = [trial for trial in self.study.trials if trial.state == "running"]
+        for trial in trials:
+            trial.jobs = [job.number for job in self._jobs(trial)]
+            self._end_if_over(trial)
+        return [job for trial in trials if trial.state == "running" for job in self._jobs(trial) if not job.is_done]
+
+    def next_jobs(self) -> list[Job]:
+        """Propose a trial and return its jobs; an empty list after the last trial."""
+        while len(self.study.trials) < self.study.hpo.trials:
+            trial = self.study.propose()
+            jobs = self._jobs(trial)
+            self.sweep.save()
+            trial.jobs = [job.number for job in jobs]
+            self.study.save()
+            if waiting := [job for job in jobs if job.exit_code is None and not job.is_running]:
+                return waiting
+            self._end_if_over(trial)  # an earlier trial had the same values
+        return []
+
+    def changed(self, job: Job) -> None:
+        """End the trial of a job that has ended, if all its jobs have."""
+        for trial in self.study.trials:
+            if trial.state == "running" and job.number in trial.jobs and not job.is_running:
+                self._end_if_over(trial)
+
+    def tick(self) -> list[Job]:
+        """Once a second, report new evaluations to Optuna; return the jobs of the trials that it prunes."""
+        pruned: list[Job] = []
+        if now() < self._next_s:
+            return pruned
+        self._next_s = now() + LOOK_S
+        for trial in self.study.trials:
+            jobs = self._jobs(trial) if trial.state == "running" else []
+            if any(job.is_running for job in jobs) and self.study.report(trial, self._curve(jobs)):
+                self.study.end(trial, "pruned")
+                pruned += jobs
+        return pruned
+
+    def fresh_jobs(self, trial: Trial | None) -> list[Job]:
+        """Return jobs with the trial's values (None: the default values) and seeds that no trial had."""
+        values = typed(trial.values) if trial else []
+        first = self.study.seed + FRESH
+        return self._jobs_for(values, range(first, first + self.study.hpo.fresh_seeds))
+
+    def objective(self, job: Job) -> float | None:
+        """Return the mean return of the job's last `hpo.evaluations` evaluations; None without an evaluation."""
+        returns = job.curve.returns[-self.study.hpo.evaluations :]
+        return float(np.mean(returns)) if len(returns) else None
+
+    def _jobs(self, trial: Trial) -> list[Job]:
+        if trial.jobs:
+            return [self.sweep.jobs[number - 1] for number in trial.jobs]
+        first = self.study.seed
+        return self._jobs_for(typed(trial.values), range(first, first + self.study.hpo.seeds))
+
+    def _jobs_for(self, values: Sequence[str], seeds: Sequence[int]) -> list[Job]:
+        """Return the sweep's jobs with these values and seeds; add the missing ones."""
+        overrides = [[*self.study.fixed, *values, f"seed={seed}"] for seed in seeds]
+        self.sweep.add(overrides)
+        jobs = {frozenset(job.overrides): job for job in self.sweep.jobs}
+        return [jobs[frozenset(each)] for each in overrides]
+
+    def _curve(self, jobs: Sequence[Job]) -> dict[int, float]:
+        """Return the mean return over the jobs, by evaluation period, for the periods that all jobs have."""
+        curves = []
+        for curve in (job.curve for job in jobs):
+            periods, first = np.unique(curve.env_steps // self.eval_period, return_index=True)
+            curves.append(dict(zip(periods.astype(int).tolist(), curve.returns[first].tolist(), strict=True)))
+        return {at: float(np.mean([curve[at] for curve in curves])) for at in curves[0] if all(at in c for c in curves)}
+
+    def _end_if_over(self, trial: Trial) -> None:
+        """End the trial if all its jobs are done or one has failed. An interrupted or killed job can go on."""
+        jobs = self._jobs(trial)
+        self.study.report(trial, self._curve(jobs))
+        values = [value for job in jobs if (value := self.objective(job)) is not None]
+        if any(job.status in ("failed", "diverged") for job in jobs):
+            self.study.end(trial, "failed")
+        elif all(job.is_done for job in jobs):
+            is_scored = len(values) == len(jobs)
+            self.study.end(trial, *(("done", float(np.mean(values))) if is_scored else ("failed", None)))
+
+
+def _optuna_state(trial: Trial) -> Any:
     from optuna.trial import TrialState
 
     return {"done": TrialState.COMPLETE, "pruned": TrialState.PRUNED, "failed": TrialState.FAIL}[trial.state]
@@ -146,22 +225,15 @@ def _state(trial: Trial) -> Any:
 def _sampler(hpo: HpoConfig, seed: int) -> Any:
     from optuna import samplers
 
-    match hpo.sampler:
-        case "tpe":
-            return samplers.TPESampler(seed=seed, constant_liar=True)  # several at once must not choose alike
-        case "gp":
-            return samplers.GPSampler(seed=seed)
-        case "cma":
-            return samplers.CmaEsSampler(seed=seed)
-    return samplers.RandomSampler(seed=seed)
+    if hpo.sampler == "tpe":
+        return samplers.TPESampler(seed=seed, constant_liar=True)  # proposes different values for jobs side by side
+    kinds = {"gp": samplers.GPSampler, "cma": samplers.CmaEsSampler, "random": samplers.RandomSampler}
+    return kinds[hpo.sampler](seed=seed)
 
 
 def _pruner(hpo: HpoConfig) -> Any:
     from optuna import pruners
 
-    match hpo.pruner:
-        case "median":
-            return pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=3)
-        case "halving":
-            return pruners.SuccessiveHalvingPruner(min_resource=3)
-    return pruners.NopPruner()
+    if hpo.pruner == "median":
+        return pruners.MedianPruner(n_startup_trials=5, n_warmup_steps=3)
+    return pruners.SuccessiveHalvingPruner(min_resource=3) if hpo.pruner == "halving" else pruners.NopPruner()

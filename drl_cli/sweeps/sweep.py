@@ -1,26 +1,29 @@
-"""Sweep: the jobs of a command, in a folder that says at any moment how each stands."""
+"""Sweep: the jobs of one `drl-train -m` command, and the files in its folder, which readers never see half written."""
 
 import csv
 import datetime
-import json
+import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
+from drl_cli.errors import CHECKPOINT, UsageError
 from drl_cli.runs.run import SWEEP_FILE, read_json
+from drl_cli.runtime.files.checkpoint import write_json
+from drl_cli.runtime.sections import HpoConfig
+from drl_cli.settings.space import Space, domain
 from drl_cli.sweeps.job import Job
 
 COLUMNS = ("status", "exit_code", "best_return", "final_return", "env_steps", "wall_s", "run")
 
 
 class Sweep:
-    """<output_dir>/multirun/<time>/ with sweep.json, sweep.csv and, for each job, <number>.json and <number>.log.
+    """The folder <output_dir>/multirun/<time>/: sweep.json, sweep.csv, and <number>.json and <number>.log of each job.
 
-    `flags` are those of drl-train, for every job.
-
-    A job's json file is written by the job: the folder of its run. All that is known is there before a job starts, so
-    that a sweep of which every process was killed can go on.
+    `flags` are drl-train's flags for every job. All files are saved at each change: a killed sweep can be resumed.
     """
 
     def __init__(self, folder: Path, flags: Sequence[str]) -> None:
@@ -29,78 +32,108 @@ class Sweep:
 
     @classmethod
     def open(cls, folder: Path) -> "Sweep":
-        """One that exists, its jobs as they are now; raises ValueError when it is none."""
+        """Return the sweep in this folder with the current status of its jobs; raise UsageError if it is damaged."""
         content = read_json(folder / SWEEP_FILE)
-        if "jobs" not in content:
-            raise ValueError(f"{folder} is no sweep: it has no readable {SWEEP_FILE}")
-        sweep = cls(folder, content["flags"])
-        for job, known in zip(sweep.add([job["overrides"] for job in content["jobs"]]), content["jobs"], strict=True):
-            job.exit_code, job.run = known["exit_code"], Path(known["run"]) if known["run"] else None
-            job.look(sweep.file(job))
+        with check_readable(folder / SWEEP_FILE):
+            sweep = cls(folder, content["flags"])
+            jobs = sweep.add([record["overrides"] for record in content["jobs"]])
+            for job, record in zip(jobs, content["jobs"], strict=True):
+                job.exit_code, job.run = record["exit_code"], Path(record["run"]) if record["run"] else None
+                job.update(sweep.file(job))
         return sweep
 
     def make_folder(self, output_dir: str) -> None:
-        """A new one."""
+        """Make a new folder named by the time."""
         parent = Path(output_dir).absolute() / "multirun"
         while True:
             self.folder = parent / datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
-            with suppress(FileExistsError):  # another sweep took this microsecond
+            with suppress(FileExistsError):  # another sweep started in the same microsecond
                 self.folder.mkdir(parents=True)
                 break
         self.save()
 
     def add(self, jobs: Sequence[Sequence[str]]) -> list[Job]:
-        """Those of these jobs that it does not have yet: a job is known by its overrides, in whatever order."""
+        """Add a job for each list of overrides that no job has yet, in any order; return the new jobs."""
         known = {frozenset(job.overrides) for job in self.jobs}
-        new = {frozenset(overrides): list(overrides) for overrides in jobs}
-        added = [
-            Job(number, overrides, {})
-            for number, overrides in enumerate(
-                (overrides for key, overrides in new.items() if key not in known), len(self.jobs) + 1
-            )
-        ]
+        unique = {frozenset(overrides): list(overrides) for overrides in jobs}
+        new = [overrides for key, overrides in unique.items() if key not in known]
+        added = [Job(number, overrides, {}) for number, overrides in enumerate(new, len(self.jobs) + 1)]
         self.jobs += added
-        tell_apart(self.jobs)
+        self.update_labels()
         return added
 
+    def update_labels(self) -> None:
+        """Set each job's `differs` to the overrides that not all jobs share."""
+        values = [dict(override.partition("=")[::2] for override in job.overrides) for job in self.jobs]
+        shared = set.intersection(*(set(own.items()) for own in values)) if values else set()
+        for job, own in zip(self.jobs, values, strict=True):
+            job.differs = {key: value for key, value in own.items() if (key, value) not in shared}
+
+    @property
+    def differing_keys(self) -> list[str]:
+        """The keys that not all jobs share."""
+        return list(dict.fromkeys(key for job in self.jobs for key in job.differs))
+
     def file(self, job: Job) -> Path:
-        """Where the job says which run it is."""
+        """Return the file into which the job writes its run's folder."""
         return self.folder / f"{job.number}.json"
 
     def log(self, job: Job) -> Path:
-        """What the job prints."""
+        """Return the file with the job's output."""
         return self.folder / f"{job.number}.log"
 
     def save(self) -> None:
-        """sweep.json and sweep.csv, each in one piece."""
+        """Replace sweep.json and sweep.csv."""
         jobs = [
             {"overrides": job.overrides, "exit_code": job.exit_code, "run": str(job.run) if job.run else None}
             for job in self.jobs
         ]
-        content = json.dumps({"flags": self.flags, "jobs": jobs}, indent=1)
-        with whole(self.folder / SWEEP_FILE) as path:
-            path.write_text(content)
-        with whole(self.folder / "sweep.csv") as path, path.open("w", newline="") as file:
-            keys = list(dict.fromkeys(key for job in self.jobs for key in job.differs))
-            writer = csv.writer(file)
-            writer.writerow(["job", *keys, *COLUMNS])
-            for job in self.jobs:
-                known = {**job.progress(), "status": job.status, "exit_code": job.exit_code, "run": job.run}
-                values = [known[column] for column in COLUMNS]
-                writer.writerow([job.number, *(job.differs.get(key) for key in keys), *values])
+        write_json(self.folder / SWEEP_FILE, {"flags": self.flags, "jobs": jobs})
+        keys, rows = self.differing_keys, []
+        for job in self.jobs:
+            values = {**job.results(), "status": job.status, "exit_code": job.exit_code, "run": job.run}
+            rows.append([job.number, *(job.differs.get(key) for key in keys), *(values[name] for name in COLUMNS)])
+        write_csv(self.folder / "sweep.csv", ["job", *keys, *COLUMNS], rows)
 
 
-@contextmanager
-def whole(path: Path) -> Iterator[Path]:
-    """Where to write what takes the place of `path` in the end: nobody ever finds a part of it."""
+def write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Replace a csv file."""
+    text = io.StringIO()
+    csv.writer(text).writerows([head, *rows])
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    yield draft
+    draft.write_text(text.getvalue(), newline="")
     os.replace(draft, path)
 
 
-def tell_apart(jobs: Sequence[Job]) -> None:
-    """Set what differs: the overrides that not all of these jobs have."""
-    pairs = [dict(override.partition("=")[::2] for override in job.overrides) for job in jobs]
-    shared = {key for key in pairs[0] if all(pair.get(key) == pairs[0][key] for pair in pairs)} if pairs else set()
-    for job, pair in zip(jobs, pairs, strict=True):
-        job.differs = {key: value for key, value in pair.items() if key not in shared}
+@contextmanager
+def check_readable(path: Path) -> Iterator[None]:
+    """Raise UsageError (exit 8) if the record at `path` can't be parsed inside this context."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"resume: {path} is missing or damaged", CHECKPOINT) from error
+
+
+@dataclass
+class SearchRecord:
+    """The fields that study.json and population.json share; `fixed` are the overrides of every job."""
+
+    folder: Path
+    space: Space
+    fixed: list[str]
+    hpo: HpoConfig
+    seed: int
+
+    FILE: ClassVar[str]
+
+    @classmethod
+    def read(cls, folder: Path) -> dict[str, Any]:
+        """Return the constructor's arguments from the record. Any: the fields of the subclass are still plain json."""
+        content = read_json(folder / cls.FILE)
+        space = {key: domain(values) for key, values in content["space"].items()}
+        return content | {"folder": folder, "space": space, "hpo": HpoConfig(**content["hpo"])}
+
+    def save(self) -> None:
+        """Replace the record in the folder."""
+        content = {key: value for key, value in asdict(self).items() if key != "folder"}
+        write_json(self.folder / self.FILE, content)

@@ -1,7 +1,8 @@
-"""Table: how the jobs of a sweep stand; live on a terminal, a line at each change elsewhere."""
+"""Progress of a sweep: a live table on a terminal, one line for each change elsewhere."""
 
 from typing import TYPE_CHECKING, Any, TextIO
 
+from drl_cli.runs.table import NONE, number
 from drl_cli.sweeps.job import Job
 from drl_cli.sweeps.sweep import Sweep
 from drl_cli.utils.clock import now
@@ -13,12 +14,12 @@ REFRESH_S = 2.0
 STYLES = {"done": "green", "running": "cyan", "failed": "red", "diverged": "red", "killed": "red"}
 
 
-class View:
-    """Of a sweep on a stream, of which so many jobs are expected; `close` leaves the last table there."""
+class SweepView:
+    """Shows a sweep on `stream`. `count` is the number of expected jobs, if more will be added."""
 
     def __init__(self, sweep: Sweep, stream: TextIO, count: int = 0) -> None:
-        self.sweep, self.stream, self.count, self._next = sweep, stream, count, 0.0
-        self.live: Any = None  # rich's Live, on a terminal
+        self.sweep, self.stream, self.count, self._next_s = sweep, stream, count, 0.0
+        self.live: Any = None  # rich's Live, only on a terminal
         if stream.isatty():
             from rich.console import Console
             from rich.live import Live
@@ -27,55 +28,52 @@ class View:
             self.live.start()
 
     def changed(self, job: Job) -> None:
-        """A job has started or ended."""
+        """Show that a job has started or ended."""
         if self.live is None:
             print(line(job, max(self.count, len(self.sweep.jobs))), file=self.stream, flush=True)
-        self._next = 0.0
+        self._next_s = 0.0
 
     def tick(self) -> None:
-        """Look again every two seconds."""
-        if self.live is not None and now() >= self._next:
-            self._next = now() + REFRESH_S
+        """Draw the table again after a change, and every two seconds."""
+        if self.live is not None and now() >= self._next_s:
+            self._next_s = now() + REFRESH_S
             self.live.update(table(self.sweep), refresh=True)
 
     def close(self) -> None:
-        """The last look."""
+        """Draw the last table and leave it on the terminal."""
         if self.live is not None:
             self.live.update(table(self.sweep), refresh=True)
             self.live.stop()
 
 
 def line(job: Job, count: int) -> str:
-    """[job 2 of 4] done  algo.lr=0.001  best -140.2  20,000 steps  12 s  outputs/..."""
-    differs = " ".join(f"{key}={value}" for key, value in job.differs.items())
-    values = [] if job.status == "running" else [text for text in cells(job) if text != "-"]
-    run = [str(job.run)] if job.run is not None and job.status != "running" else []
-    return "  ".join([f"[job {job.number} of {count}] {job.status}", *filter(None, [differs]), *values, *run])
+    """Return the job's line: [job 2 of 4] done  algo.lr=0.001  best -140.2  20,000 steps  12 s  outputs/..."""
+    parts = [f"[job {job.number} of {count}] {job.status}", job.label]
+    if job.status != "running":
+        best, steps, seconds = cells(job)
+        units = ((best, f"best {best}"), (steps, f"{steps} steps"), (seconds, f"{seconds} s"))
+        parts += [text for cell, text in units if cell != NONE]
+        parts += [str(job.run)] if job.run is not None else []
+    return "  ".join(filter(None, parts))
 
 
-def cells(job: Job) -> list[str]:
-    """Best return, environment steps and seconds as they are shown."""
-    known = job.progress()
-    best = "-" if known["best_return"] is None else f"best {known['best_return']:.1f}"
-    steps = "-" if known["env_steps"] is None else f"{known['env_steps']:,} steps"
-    seconds = "-" if known["wall_s"] is None else f"{known['wall_s']:.0f} s"
-    return [best, steps, seconds]
+def cells(job: Job) -> tuple[str, str, str]:
+    """Return the job's best return, environment steps and seconds as text."""
+    results = job.results()
+    return number(results["best_return"], ".1f"), number(results["env_steps"]), number(results["wall_s"], ".0f")
 
 
 def table(sweep: Sweep) -> "Table":
-    """One row per job."""
+    """Return a table with a row for each job."""
     from rich.table import Table
 
-    keys = list(dict.fromkeys(key for job in sweep.jobs for key in job.differs))
+    keys = sweep.differing_keys
     done = sum(job.is_done for job in sweep.jobs)
-    made = Table(title=f"{sweep.folder.name}  {done} of {len(sweep.jobs)} done", title_justify="left", box=None)
+    drawn = Table(title=f"{sweep.folder.name}  {done} of {len(sweep.jobs)} done", title_justify="left", box=None)
     for name in ("job", *keys, "status", "best", "steps", "seconds", "run"):
-        made.add_column(name, justify="right" if name in ("job", "best", "steps", "seconds") else "left", no_wrap=True)
+        drawn.add_column(name, justify="right" if name in ("job", "best", "steps", "seconds") else "left", no_wrap=True)
     for job in sweep.jobs:
-        best, steps, seconds = (
-            text.removeprefix("best ").removesuffix(" steps").removesuffix(" s") for text in cells(job)
-        )
-        values = (job.differs.get(key, "") for key in keys)
         status = f"[{STYLES.get(job.status, 'default')}]{job.status}[/]"
-        made.add_row(str(job.number), *values, status, best, steps, seconds, job.run.name if job.run else "")
-    return made
+        values = [job.differs.get(key, "") for key in keys]
+        drawn.add_row(str(job.number), *values, status, *cells(job), job.run.name if job.run else "")
+    return drawn

@@ -1,4 +1,4 @@
-"""drl-train -m hpo=...: what is wrong is said before the first trial; a search that was killed goes on."""
+"""A search: its trials, their jobs and objectives, pruning, results, and what a killed search resumes with."""
 
 import csv
 import json
@@ -11,16 +11,55 @@ pytest.importorskip("optuna")
 from hpos import hpo
 
 from drl_cli.errors import UsageError
-from drl_cli.settings.check import check_command
-from drl_cli.settings.command_line import read_command
-from drl_cli.settings.space import Choice, Interval, space
+from drl_cli.settings.space import Choice, Interval, corners, space, typed
 from drl_cli.sweeps import launcher
-from drl_cli.sweeps.hpo import write_best
-from drl_cli.sweeps.multirun import run_sweep
-from drl_cli.sweeps.study import Study
+from drl_cli.sweeps.search import write_best
+from drl_cli.sweeps.study import Study, Trials
 from drl_cli.sweeps.sweep import Sweep
 
 LR = "algo.lr=tag(log,interval(1e-4,3e-3))"
+SPACE = {"algo.lr": Interval(1e-4, 1e-2, is_log=True), "network.hidden": Choice(("[64]", "[32,32]"))}
+UNIT = {"a": Interval(0, 1), "b": Interval(0, 1)}
+PERIOD = 100
+
+
+@pytest.fixture
+def make(tmp_path):
+    """Make the trials of a search in a new folder."""
+
+    def make_it(space=SPACE, seed=0, **options):
+        sweep = Sweep(tmp_path, [])
+        sweep.make_folder(str(tmp_path))
+        config = hpo(**{"sampler": "tpe", "trials": 4, "evaluations": 2, "fresh_seeds": 2} | options)
+        study = Study(sweep.folder, space, ["env=A"], config, seed)
+        study.save()
+        return Trials(sweep, study, PERIOD)
+
+    return make_it
+
+
+def reopen(trials):
+    """Open the search again, as a new process does."""
+    return Trials(Sweep.open(trials.sweep.folder), Study.open(trials.study.folder), PERIOD)
+
+
+def play(trials, job, returns, exit_code=0):
+    """Write the run of a job with these returns (None: a skipped evaluation); without an exit code it still runs."""
+    run = trials.sweep.folder / f"run{job.number}"
+    run.mkdir(exist_ok=True)
+    lines = [f"{value},1,{100 * i + 7}\n" for i, value in enumerate(returns, 1) if value is not None]
+    (run / "eval.csv").write_text("".join(["mean,wall_s,env_steps\n", *lines]))
+    trials.sweep.file(job).write_text(json.dumps({"run": str(run)}))
+    if exit_code is not None:
+        (run / "summary.json").write_text(json.dumps({"exit_code": exit_code}))
+    job.run, job.exit_code, job.is_running = run, exit_code, exit_code is None
+    trials.sweep.save()
+    trials.changed(job)
+
+
+def play_five(trials):
+    for _ in range(5):
+        play(trials, trials.next_jobs()[0], [1, 2, 3, 4])
 
 
 @pytest.mark.parametrize(
@@ -35,111 +74,215 @@ LR = "algo.lr=tag(log,interval(1e-4,3e-3))"
         ("x=a:B-v0,b", Choice(("a:B-v0", "b"))),
     ],
 )
-def test_what_a_search_may_choose_from(text, domain):
-    key = text.partition("=")[0]
-    assert space(["seed=3", text]) == (["seed=3"], {key: domain})
+def test_the_domain_of_a_key(text, domain):
+    assert space(["seed=3", text]) == (["seed=3"], {text.partition("=")[0]: domain})
+
+
+def test_every_end_of_a_space_is_a_corner():
+    assert corners(SPACE) == [
+        ["algo.lr=0.0001", "network.hidden=[64]"],
+        ["algo.lr=0.01", "network.hidden=[64]"],
+        ["algo.lr=0.00388146", "network.hidden=[64]"],
+        ["algo.lr=0.0001", "network.hidden=[32,32]"],
+    ]
+    assert corners({"a": Interval(2, 8, is_int=True)}) == [["a=2"], ["a=8"]]
+
+
+def test_values_as_overrides():
+    values = {"a": 0.000123456789, "b": 3, "c": "[1,2]", "d": 1e-7}
+    assert typed(values) == ["a=0.000123457", "b=3", "c=[1,2]", "d=1e-07"]
+
+
+def test_a_trial_is_a_job_for_each_seed_and_its_objective_the_mean_of_the_last_evaluations(make):
+    trials = make(seeds=2, seed=5, evaluations=2)
+    first, second = trials.next_jobs()
+    (trial,) = trials.study.trials
+    assert [job.overrides for job in (first, second)] == [
+        ["env=A", *typed(trial.values), f"seed={seed}"] for seed in (5, 6)
+    ]
+    assert trial.jobs == [1, 2]
+    play(trials, first, [9, 1, 2])
+    assert trial.state == "running"
+    play(trials, second, [99, 5, 6])
+    assert (trial.state, trial.objective, trial.curve) == ("done", 3.5, {1: 54, 2: 3, 3: 4})
+
+
+def test_the_best_trial_is_not_the_one_with_the_luckiest_evaluation(make):
+    trials = make(trials=3)
+    for returns in ([100, 1, 1], [2, 2, 2], [0, 0, 0]):
+        play(trials, trials.next_jobs()[0], returns)
+    assert trials.next_jobs() == []
+    assert trials.study.best is trials.study.trials[1]
+
+
+@pytest.mark.parametrize("code", [4, 5, 1])
+def test_the_search_goes_on_after_a_failed_trial(make, code):
+    trials = make()
+    play(trials, trials.next_jobs()[0], [50], code)
+    assert trials.study.best is None
+    play(trials, trials.next_jobs()[0], [1])
+    assert trials.study.best is trials.study.trials[1]
+    assert [trial.state for trial in reopen(trials).study.trials] == ["failed", "done"]
+
+
+def test_a_killed_search_resumes_its_trials_and_makes_no_more_than_asked_for(make):
+    trials = make(trials=5)
+    jobs = [trials.next_jobs()[0] for _ in range(4)]
+    play(trials, jobs[0], [1, 2])
+    play(trials, jobs[1], [3], 130)
+    play(trials, jobs[2], [3], None)
+    play(trials, jobs[3], [5], None)
+    (jobs[3].run / "summary.json").write_text('{"exit_code": 0}')  # it ended after the search
+    again = reopen(trials)
+    assert [trial.values for trial in again.study.trials] == [trial.values for trial in trials.study.trials]
+    unfinished = again.unfinished_jobs()
+    assert [job.number for job in unfinished] == [2, 3]
+    for job in unfinished:
+        play(again, job, [7, 7])
+    assert len(again.next_jobs()) == 1
+    assert again.next_jobs() == []
+    assert [trial.objective for trial in again.study.trials] == [1.5, 7, 7, 5, None]
+
+
+def test_a_proposed_trial_without_jobs_gets_them(make):
+    trials = make()
+    trials.study.propose()
+    trials.study.save()
+    (job,) = reopen(trials).unfinished_jobs()
+    assert job.overrides == ["env=A", *typed(trials.study.trials[0].values), "seed=0"]
+
+
+def test_values_that_were_tried_are_not_run_again(make):
+    trials = make({"a": Choice(("1", "2"))}, trials=6)
+    count = 0
+    while jobs := trials.next_jobs():
+        count += 1
+        play(trials, jobs[0], [int(jobs[0].overrides[1][-1])])
+    assert count == 2
+    assert {(trial.values["a"], trial.objective) for trial in trials.study.trials} == {("1", 1), ("2", 2)}
+    assert len(trials.study.trials) == 6
+
+
+def test_a_trial_that_is_behind_at_the_same_evaluation_is_pruned(make):
+    trials = make(trials=8, pruner="median")
+    play_five(trials)
+    good, bad, late = (trials.next_jobs()[0] for _ in range(3))
+    for job, returns in ((good, [1, 2, 3, 5]), (bad, [1, 2, 1, 0]), (late, [None, None, 3.5])):
+        play(trials, job, returns, None)
+    assert trials.tick() == [bad]
+    assert [trial.state for trial in trials.study.trials[5:]] == ["running", "pruned", "running"]
+    assert trials.study.trials[7].curve == {3: 3.5}
+    again = reopen(trials)
+    assert [job.number for job in again.unfinished_jobs()] == [good.number, late.number]
+    assert again.study.trials[4].curve == {1: 1, 2: 2, 3: 3, 4: 4}
+
+
+def test_without_a_pruner_no_trial_is_pruned(make):
+    trials = make(trials=8)
+    play_five(trials)
+    play(trials, trials.next_jobs()[0], [-9, -9, -9, -9], None)
+    assert trials.tick() == []
+
+
+def test_the_launcher_stops_a_pruned_trial(make, monkeypatch):
+    monkeypatch.setattr(launcher, "POLL_S", 0)
+    monkeypatch.setattr("drl_cli.sweeps.study.LOOK_S", 0)
+    trials = make(trials=6, pruner="median")
+    play_five(trials)
+    (bad,) = trials.next_jobs()
+
+    class Process:
+        """Writes its run's folder when it is polled, and ends when it gets a signal."""
+
+        returncode, polls = None, 0
+
+        def has_begun(self):
+            return True
+
+        def poll(self):
+            play(trials, bad, [1, 2, 1], None)
+            bad.run, self.polls = None, self.polls + 1  # the launcher must find it
+            return 0 if self.polls > 9 else self.returncode
+
+        def send_signal(self, number):
+            self.returncode = 75
+
+    process = Process()
+    launcher.Launcher(trials.sweep, [set()], lambda *_: process, tick=trials.tick).run([bad])
+    assert (trials.study.trials[5].state, bad.status) == ("pruned", "interrupted")
+
+
+def test_the_best_and_default_values_run_on_fresh_seeds(make):
+    trials = make(seeds=2, seed=3)
+    for job in trials.next_jobs():
+        play(trials, job, [1])
+    best = trials.study.best
+    for trial, values in ((best, typed(best.values)), (None, [])):
+        assert [job.overrides for job in trials.fresh_jobs(trial)] == [
+            ["env=A", *values, f"seed={seed}"] for seed in (1003, 1004)
+        ]
 
 
 @pytest.mark.parametrize(
-    ("args", "says"),
+    ("sampler", "pruner", "classes"),
     [
-        ([], "hpo: nothing to search"),
-        (["algo.lrr=interval(1,2)"], "algo.lrr: sac has no option 'lrr'"),
-        (["algo.lr=interval(-1,1)"], "algo.lr: must be > 0, got -1"),
-        (["algo.gamma=interval(0.9,2)"], "algo.gamma: "),
-        (["algo.lr=interval(1,0)"], "an interval goes from a number to a higher one"),
-        (["algo.lr=tag(log,interval(0,1))"], "begins above 0"),
-        (["algo.lr=tag(exp,interval(1,2))"], "no tag 'exp'"),
-        (["algo.lr=tag(log,choice(1,2))"], "tag(log, ...) is for an interval"),
-        (["algo.lr=interval(1,"], "can't be read; a search takes"),
-        (["trainer.batch_size=interval(8,64)"], "trainer.batch_size: must be a whole number"),
-        (["network.hidden=choice([64],x)"], "network.hidden: must be a list"),
-        (["seed=range(0,3)", LR], "hpo.seeds=3"),
-        ([LR, "hpo.trials=0"], "hpo.trials: must be >= 1"),
-        ([LR, "hpo.trial=3"], "Did you mean hpo.trials"),
-        ([LR, "hpo.pruner=mean"], "hpo.pruner: 'mean' is not one of none, median, halving"),
-        (["hpo=cma", "network.hidden=choice([64],[32])"], "hpo=cma searches numbers"),
-        ([LR, "hpo.members=4"], "hpo.members: is of hpo=pbt, not of a search"),
-        ([LR, "hpo.sampler=gp"], "hpo.sampler: say hpo=gp"),
-        (["hpo=tpee", LR], "no hpo option 'tpee'. Did you mean tpe?"),
+        ("random", "none", ("RandomSampler", "NopPruner")),
+        ("tpe", "median", ("TPESampler", "MedianPruner")),
+        ("gp", "halving", ("GPSampler", "SuccessiveHalvingPruner")),
+        ("cma", "none", ("CmaEsSampler", "NopPruner")),
     ],
 )
-def test_a_wrong_search_is_answered_before_the_first_trial(args, says, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(launcher, "subprocess", None)  # no job is started
-    named = [] if any(arg.startswith("hpo=") for arg in args) else ["hpo=tpe"]
+def test_every_sampler_proposes_values_of_the_space_also_after_a_restart(make, monkeypatch, sampler, pruner, classes):
+    import optuna
 
-    def search():
-        command = read_command(["-m", *named, "env=Pendulum-v1", *args])
-        check_command(command)
-        run_sweep(command)
+    if sampler in ("gp", "cma"):
+        pytest.importorskip("torch" if sampler == "gp" else "cmaes")
+        pytest.importorskip("scipy")
+    asked, create_study = [], optuna.create_study
 
-    with pytest.raises(UsageError) as raised:
-        search()
-    assert raised.value.exit_code == 2
-    assert says in "\n".join(raised.value.problems)
-    assert list(tmp_path.iterdir()) == []
+    def create(**options):
+        asked.append((type(options["sampler"]).__name__, type(options["pruner"]).__name__))
+        return create_study(**options)
 
-
-def test_a_search_needs_many_runs(drl, tmp_path):
-    done = drl("train", "hpo=tpe", "algo.lr=1e-3", cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr == "error: hpo searches over many runs: say -m, and what to search: drl-train -m hpo=tpe ...\n"
-
-
-def test_all_checks_at_the_ends_of_the_space(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    args = ["-m", "hpo=tpe", "env=Pendulum-v1", LR, "network.hidden=choice([64],[32],[16])", "dry_run=true"]
-    assert run_sweep(read_command(args)) == 0
-    assert capsys.readouterr().out == "32 trials over algo.lr, network.hidden; all checks passed at 5 points\n"
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.fixture
-def begun(tmp_path, monkeypatch):
-    """A search of which no trial has begun, in the current folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(launcher, "subprocess", None)  # no job is started
-    sweep = Sweep(tmp_path, [])
-    sweep.make_folder("outputs")
-    fixed, domains = space(["env=Pendulum-v1", LR])
-    Study(sweep.folder, domains, fixed, hpo("tpe", trials=4), 0).save()
-    return sweep.folder
-
-
-def test_what_is_left_of_a_search_can_be_checked_without_a_run(begun, capsys):
-    for args, count in (([], 4), (["hpo.trials=1e2"], 100)):
-        assert run_sweep(read_command(["-m", "resume=latest", "dry_run=true", *args])) == 0
-        assert capsys.readouterr().out == f"0 of {count} trials begun; all checks passed\n"
-
-
-def test_a_damaged_study_is_said_to_be(begun):
-    (begun / "study.json").write_text('{"trials": []}')
-    with pytest.raises(UsageError, match="can't be read") as raised:
-        run_sweep(read_command(["-m", "resume=latest"]))
-    assert raised.value.exit_code == 8
-
-
-def test_the_seed_may_be_typed_as_any_number(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    seeds = []
-    monkeypatch.setattr("drl_cli.sweeps.hpo.search", lambda sweep, study, configs: seeds.append(study.seed) or 0)
-    assert run_sweep(read_command(["-m", "hpo=tpe", "env=Pendulum-v1", "seed=1e3", LR])) == 0
-    assert seeds == [1000]
-
-
-def test_a_search_that_can_not_begin_says_so(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "late_mod.py").write_text(
-        "import gymnasium\ndef make(**_):\n    open('late.txt')\ngymnasium.register('Late-v0', make)\n"
+    monkeypatch.setattr(optuna, "create_study", create)
+    trials = make(
+        {"a": Interval(-1, 1), "b": Interval(1, 100, is_log=True, is_int=True)}, sampler=sampler, pruner=pruner
     )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(UsageError, match="no trial can run as long as that file is missing"):
-        run_sweep(read_command(["-m", "hpo=tpe", "env=late_mod:Late-v0", LR]))
-    assert "late.txt" in capsys.readouterr().err
+    for i in range(4):
+        trials = reopen(trials) if i == 2 else trials
+        (job,) = trials.next_jobs()
+        values = trials.study.trials[-1].values
+        assert -1 <= values["a"] <= 1
+        assert values["b"] in range(1, 101)
+        play(trials, job, [-(values["a"] ** 2)])
+    assert asked == [classes] * 2
 
 
-def test_the_best_values_are_a_tuned_set(tmp_path, composed):
+@pytest.mark.parametrize("sampler", ["random", "tpe"])
+def test_proposals_follow_from_the_seed(make, sampler):
+    def proposed(seed):
+        trials = make(seed=seed, sampler=sampler)
+        trials.next_jobs()
+        return trials.study.trials[0].values
+
+    assert proposed(3) == proposed(3) != proposed(4)
+
+
+@pytest.mark.parametrize(("keys", "count", "is_known"), [("ab", 7, False), ("a", 9, False), ("ab", 24, True)])
+def test_importances_need_trials_and_two_keys(make, keys, count, is_known):
+    trials = make({key: UNIT[key] for key in keys}, trials=count, sampler="random")
+    while jobs := trials.next_jobs():
+        play(trials, jobs[0], [trials.study.trials[-1].values["a"] * 10])
+    shares = trials.study.importances()
+    assert shares["a"] > shares["b"] if is_known else shares == {}
+
+
+def test_a_folder_without_a_search_is_an_error(tmp_path):
+    with pytest.raises(UsageError, match=r"study\.json is missing or damaged"):
+        Study.open(tmp_path)
+
+
+def test_the_best_values_are_a_tuned_set(tmp_path):
     write_best(tmp_path / "best.yaml", ["algo.lr=0.002", "network.hidden=[8,8]", "env.kwargs.g=9", "network=mlp"])
     text = (tmp_path / "best.yaml").read_text()
     assert text.splitlines()[:2] == ["# @package _global_", "# and on the command line: network=mlp"]
@@ -147,15 +290,41 @@ def test_the_best_values_are_a_tuned_set(tmp_path, composed):
     assert "kwargs:\n    g: 9" in text
 
 
+def test_the_seed_may_be_typed_as_any_number(multirun, monkeypatch):
+    seeds = []
+    monkeypatch.setattr("drl_cli.sweeps.search.search", lambda sweep, study, configs: seeds.append(study.seed) or 0)
+    assert multirun("hpo=tpe", "env=Pendulum-v1", "seed=1e3", LR) == 0
+    assert seeds == [1000]
+
+
+def test_a_search_whose_environment_lacks_a_file_can_not_begin(multirun, tmp_path, monkeypatch, capsys):
+    (tmp_path / "late_mod.py").write_text(
+        "import gymnasium\ndef make(**_):\n    open('late.txt')\ngymnasium.register('Late-v0', make)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UsageError, match="no trial can run as long as that file is missing"):
+        multirun("hpo=tpe", "env=late_mod:Late-v0", LR)
+    assert "late.txt" in capsys.readouterr().err
+
+
+def test_a_resumed_search_can_be_checked_with_more_trials(multirun, make, capsys):
+    trials = make({"algo.lr": SPACE["algo.lr"]})
+    trials.study.fixed = ["env=Pendulum-v1"]
+    trials.study.save()
+    for args, count in (([], 4), (["hpo.trials=1e2"], 100)):
+        assert multirun(f"resume={trials.study.folder}", "dry_run=true", *args) == 0
+        assert capsys.readouterr().out == f"0 of {count} trials begun; all checks passed\n"
+
+
 @pytest.mark.slow
 @pytest.mark.exhaustive
-def test_a_search_that_was_killed_goes_on_and_ends_with_the_best_beside_the_defaults(start, drl, tiny, tmp_path):
+def test_a_killed_search_is_resumed_and_ends_with_the_best_and_default_values(start, drl, tiny, tmp_path):
     args = ("-m", "hpo=tpe", "hpo.trials=4", "hpo.fresh_seeds=1", "env=Pendulum-v1", "mode=single", *tiny, LR)
     search = start(*args)
-    (study,) = (tmp_path / "outputs" / "multirun",)
+    folder = tmp_path / "outputs" / "multirun"
 
     def trials():
-        return [trial for file in study.glob("*/study.json") for trial in json.loads(file.read_text())["trials"]]
+        return [trial for file in folder.glob("*/study.json") for trial in json.loads(file.read_text())["trials"]]
 
     search.until(lambda: sum(trial["state"] == "done" for trial in trials()) >= 1)
     search.process.send_signal(signal.SIGKILL)
@@ -163,17 +332,14 @@ def test_a_search_that_was_killed_goes_on_and_ends_with_the_best_beside_the_defa
     before = [trial["values"] for trial in trials()]
     again = drl("train", "-m", "resume=latest", cwd=tmp_path)
     assert again.returncode == 0, again.stderr
-    assert len(trials()) == 4
     assert [trial["values"] for trial in trials()][: len(before)] == before
-    assert {trial["state"] for trial in trials()} == {"done"}
+    assert [trial["state"] for trial in trials()] == ["done"] * 4
     assert len(list(tmp_path.glob("outputs/*/*/*/run.json"))) == 6
     assert "best on 1 fresh seeds: -" in again.stdout
     assert "defaults on 1 fresh seeds: -" in again.stdout
-    (folder,) = study.iterdir()
+    (folder,) = folder.iterdir()
     with (folder / "trials.csv").open() as file:
         assert [row["state"] for row in csv.DictReader(file)] == ["done"] * 4
     assert (folder / "best_overrides.yaml").read_text().startswith("# @package _global_\nalgo:\n  lr: 0.00")
-    more = drl("train", "-m", "resume=latest", "hpo.trials=5", cwd=tmp_path)
-    assert (more.returncode, len(trials())) == (0, 5)
     wrong = drl("train", "-m", "resume=latest", "algo.lr=1,2", cwd=tmp_path)
     assert (wrong.returncode, "leave algo.lr=1,2 out" in wrong.stderr) == (2, True)

@@ -1,0 +1,127 @@
+"""Slots: how many jobs this machine or a cluster can run at once, and how a job is started there."""
+
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from math import ceil
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from drl_cli.errors import LOST, MISSING, ClusterUnfit, UsageError
+from drl_cli.metrics.display import announce, erase
+from drl_cli.runtime.config import Config
+from drl_cli.runtime.place.cluster import Node
+from drl_cli.sweeps.launcher import Process, Start, start_here
+from drl_cli.utils.cores import cores
+
+PROCESS_BYTES = 300 * 2**20
+"""Memory of each process of a job, without replay."""
+PASSED_ON = ("DRL_", "WANDB_")
+"""Prefixes of the environment variables that a job on a cluster's node gets from here; the others are the node's."""
+
+
+class Slots(NamedTuple):
+    """How many jobs run at once, and how a job is started."""
+
+    processors: list[set[int]]  # one set for each job; the empty set stands for all processors
+    asked: int  # sweep.jobs, 0 for auto
+    start: Start
+
+
+def check_cluster(configs: Sequence[Config], folder: Path) -> None:
+    """Join the jobs' cluster, if any; raise UsageError if a node can't run them or does not see the sweep's folder."""
+    addresses = {config.ray.address for config in configs}
+    if len(addresses) > 1:
+        raise UsageError("ray.address: all jobs of a sweep run on one cluster: give one value")
+    (address,) = addresses
+    if address is None:
+        return
+    from drl_cli.preflight.pace import pace_problems
+    from drl_cli.runtime.place.launch import Cluster
+    from drl_cli.runtime.place.nodes import unshared
+    from drl_cli.settings.fill import fill
+
+    announce(sys.stdout, f"asking the nodes of the cluster at {address}")
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        modules = sorted({name for config in configs for name in config.outside_modules})
+        cluster = Cluster(address, configs[0].env, modules, folder=os.getcwd())
+    except ClusterUnfit as error:
+        raise UsageError(error.problems, error.exit_code) from error
+    finally:
+        signal.signal(signal.SIGTERM, handler)  # Ray replaces the handler
+    if problems := [problem for config in configs for problem in pace_problems(fill(config, cluster.nodes))]:
+        raise UsageError(list(dict.fromkeys(problems)))
+    existing = next(path for path in (folder, *folder.parents) if path.is_dir())
+    lacking = [f"{node} has no drl-cli: install it there" for node in cluster.lacking]
+    if problems := lacking or unshared(cluster.nodes, existing, Path.cwd()):
+        raise UsageError(problems, MISSING)
+    erase(sys.stdout)
+
+
+def job_slots(configs: Sequence[Config]) -> Slots:
+    """Return the slots for jobs with these configs as typed; raise UsageError if the cluster has no nodes any more."""
+    from drl_cli.settings.fill import fill
+
+    if not configs:
+        return Slots([set()], 0, start_here)
+    config = configs[0]
+    asked = 0 if config.sweep.jobs == "auto" else config.sweep.jobs
+    if config.ray.address:
+        from drl_cli.runtime.place.nodes import live_nodes
+
+        if not (nodes := live_nodes()):
+            raise UsageError(f"ray.address: the cluster at {config.ray.address} has no node with a CPU any more", LOST)
+        count, start = cluster_slots(nodes, [fill(config, nodes) for config in configs])
+        return Slots([set()] * min(count, asked or count), asked, start)
+    filled = [fill(config) for config in configs]
+    need, memory = max(map(busy_processors, filled)), max(map(memory_bytes, filled))
+    free = psutil.virtual_memory().available
+    return Slots(share_processors(cores(), need, free // max(1, memory), asked), asked, start_here)
+
+
+def share_processors(processors: Sequence[int], need: int, most: int, asked: int = 0) -> list[set[int]]:
+    """Share the processors among at most `most` and `asked` (0: any number) jobs that need `need` processors each."""
+    count = max(1, min(len(processors) // max(1, need), most, asked or len(processors)))
+    if count == 1:
+        return [set()]
+    share = len(processors) // count
+    return [set(processors[i * share : (i + 1) * share]) for i in range(count)]
+
+
+def cluster_slots(nodes: Sequence[Node], configs: Sequence[Config]) -> tuple[int, Start]:
+    """Return how many jobs the nodes hold, at least one, and a function that starts a job where Ray finds room.
+
+    A job with mode=single needs one node; any other job takes an equal share of every node.
+    """
+    from drl_cli.runtime.place.nodes import NodeProcess
+
+    parts = 1 if any(config.mode == "single" for config in configs) else len(nodes)
+    cpus, memory = (ceil(max(map(need, configs)) / parts) for need in (busy_processors, memory_bytes))
+    count = sum(min(int(node.cpus) // cpus, node.memory // memory) for node in nodes) // parts
+    largest = max(nodes, key=lambda node: (node.cpus, node.memory))
+    cpus, memory = min(cpus, int(largest.cpus)), min(memory, largest.memory)  # Ray would wait for ever for more
+
+    def start(processors: set[int], arguments: Sequence[str], variables: Mapping[str, str], log: Path) -> Process:
+        passed_on = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
+        return NodeProcess(arguments, passed_on | dict(variables), log, cpus, memory)
+
+    return max(1, count), start
+
+
+def busy_processors(config: Config) -> int:
+    """Return the number of processors that a job keeps busy."""
+    threads = config.trainer.threads if isinstance(config.trainer.threads, int) else 1
+    return threads if config.mode == "single" else config.num_workers + config.trainer.num * threads
+
+
+def memory_bytes(config: Config) -> int:
+    """Return the bytes of memory that a job needs for its processes, Ray's processes and replay."""
+    from drl_cli.preflight.environment import environment_spec
+    from drl_cli.preflight.resources import replay_bytes
+
+    processes = 5 if config.mode == "single" else 6 + config.num_workers
+    return processes * PROCESS_BYTES + replay_bytes(config, environment_spec(config))

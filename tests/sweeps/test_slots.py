@@ -1,0 +1,200 @@
+"""Slots: how many jobs this machine or a cluster holds, and what is checked on the nodes before the first job."""
+
+import signal
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+
+from drl_cli.errors import ClusterUnfit, UsageError
+from drl_cli.preflight.environment import join_cluster
+from drl_cli.runtime.place import launch, nodes
+from drl_cli.runtime.place.cluster import Node
+from drl_cli.settings.build import build
+from drl_cli.settings.compose import mapping
+from drl_cli.settings.fill import fill
+from drl_cli.sweeps import jobs, slots
+from drl_cli.sweeps.launcher import start_here
+from drl_cli.sweeps.slots import Slots, check_cluster, job_slots, memory_bytes, share_processors
+from drl_cli.sweeps.sweep import Sweep
+
+GB = 2**30
+LARGE, SMALL = Node("a1", "10.0.0.1", 8.0, 64 * GB), Node("b1", "10.0.0.2", 4.0, 64 * GB)
+LOCAL = ("env=Pendulum-v1", "replay.capacity=10000")
+
+
+def typed(*args):
+    """Return the config of a job as it is typed, on the cluster at a:1."""
+    return build(mapping([*LOCAL, "ray.address=a:1", *args]))
+
+
+@pytest.mark.parametrize(
+    ("processors", "need", "most", "asked", "expected"),
+    [
+        ([0, 1], 1, 10, 0, [{0}, {1}]),
+        ([0, 1], 2, 10, 0, [set()]),
+        ([0, 1], 3, 10, 0, [set()]),  # one job after the other, on all processors
+        ([2, 3, 5, 7], 2, 10, 0, [{2, 3}, {5, 7}]),
+        ([0, 1, 2, 3, 4], 2, 10, 0, [{0, 1}, {2, 3}]),
+        ([0, 1, 2, 3], 1, 2, 0, [{0, 1}, {2, 3}]),
+        ([0, 1, 2, 3], 1, 0, 0, [set()]),
+        ([0, 1, 2, 3], 1, 10, 2, [{0, 1}, {2, 3}]),
+        ([0, 1], 1, 10, 1, [set()]),
+        ([0, 1], 1, 10, 8, [{0}, {1}]),
+    ],
+)
+def test_jobs_share_the_processors(processors, need, most, asked, expected):
+    assert share_processors(processors, need, most, asked) == expected
+
+
+@pytest.mark.parametrize(
+    ("args", "expected", "asked"),
+    [
+        (["mode=single"], [{0}, {1}, {2}, {3}], 0),
+        (["mode=single", "sweep.jobs=2"], [{0, 1}, {2, 3}], 2),
+        (["mode=single", "sweep.jobs=9"], [{0}, {1}, {2}, {3}], 9),
+        (["mode=single", "trainer.threads=2"], [{0, 1}, {2, 3}], 0),
+        (["mode=async", "worker.num=1"], [{0, 1}, {2, 3}], 0),
+        (["mode=async", "worker.num=1", "trainer.num=2"], [set()], 0),
+        (["mode=sync", "worker.num=3"], [set()], 0),
+    ],
+)
+def test_the_slots_of_this_machine(args, expected, asked, monkeypatch):
+    config = build(mapping([*LOCAL, *args]))
+    monkeypatch.setattr(slots, "cores", lambda: [0, 1, 2, 3])
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=2**40))
+    assert job_slots([config, config]) == Slots(expected, asked, start_here)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=3 * memory_bytes(fill(config))))
+    assert len(job_slots([config]).processors) == min(len(expected), 3)
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """The arguments of each NodeProcess."""
+    made = []
+    monkeypatch.setattr(nodes, "NodeProcess", lambda *args: made.append(args))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("args", "there", "count", "asked", "cpus"),
+    [
+        (["mode=single"], [LARGE, SMALL], 12, 0, 1),
+        (["mode=single", "trainer.threads=3"], [LARGE, SMALL], 3, 0, 3),  # two and one; together they would hold four
+        (["mode=single", "sweep.jobs=5"], [LARGE, SMALL], 5, 5, 1),
+        (["mode=single", "sweep.jobs=50"], [LARGE, SMALL], 12, 50, 1),
+        (["mode=single", "trainer.threads=16"], [SMALL, LARGE], 1, 0, 8),  # no node has more: it takes a whole one
+        (["mode=async", "worker.num=3"], [LARGE, SMALL], 3, 0, 2),  # two of its four processors on each node
+        (["mode=sync", "worker.num=3", "trainer.num=2", "trainer.threads=2"], [LARGE, SMALL], 1, 0, 4),
+        (["mode=async"], [LARGE, SMALL], 1, 0, 6),  # all processors of both
+        (["mode=async"], [LARGE], 1, 0, 8),
+    ],
+)
+def test_the_slots_of_a_cluster(args, there, count, asked, cpus, started, monkeypatch, tmp_path):
+    monkeypatch.setattr(nodes, "live_nodes", lambda: there)
+    config = typed(*args)
+    found = job_slots([config, config])
+    assert (found.processors, found.asked) == ([set()] * count, asked)
+    found.start(set(), ["-m", "drl"], {"DRL_JOB_FILE": "1.json"}, tmp_path)
+    assert started[0][3] == cpus
+
+
+def test_a_job_on_a_node_gets_memory_and_variables(started, monkeypatch, tmp_path):
+    config = typed("mode=single", "worker.num=1")
+    need = memory_bytes(config)
+    assert GB < need < 3 * GB
+    monkeypatch.setattr(nodes, "live_nodes", lambda: [Node("a", "1", 8.0, 3 * need), Node("b", "2", 8.0, need + 1)])
+    monkeypatch.setattr(slots.os, "environ", {"DRL_DEBUG": "1", "WANDB_API_KEY": "k", "PATH": "/here"})
+    found = job_slots([config])
+    assert len(found.processors) == 4
+    found.start(set(), ["-m", "drl"], {"DRL_JOB_FILE": "1.json"}, tmp_path)
+    variables = {"DRL_DEBUG": "1", "WANDB_API_KEY": "k", "DRL_JOB_FILE": "1.json"}
+    assert started == [(["-m", "drl"], variables, tmp_path, 1, need)]
+    monkeypatch.setattr(nodes, "live_nodes", lambda: [])
+    with pytest.raises(UsageError, match="a:1 has no node with a CPU any more") as raised:
+        job_slots([config])
+    assert raised.value.exit_code == 6
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    """A cluster of one node. `joined` and `looked` have the arguments of Cluster and unshared."""
+    made = SimpleNamespace(joined=[], lacking=[], unseen=[], looked=[], nodes=[LARGE], problem=None)
+
+    def join(*args, folder):
+        made.joined.append((*args, folder))
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if made.problem:
+            raise ClusterUnfit([made.problem])
+        return made
+
+    monkeypatch.setattr(launch, "Cluster", join)
+    monkeypatch.setattr(nodes, "unshared", lambda *args: made.looked.append(args) or made.unseen)
+    return made
+
+
+def test_the_nodes_are_asked_before_the_first_job(cluster, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    handler = signal.getsignal(signal.SIGTERM)
+    configs = [typed("seed=1"), typed("manage.evaluator=json.decoder:My"), typed("manage.evaluator=json:My")]
+    check_cluster(configs, tmp_path / "outputs" / "new")
+    assert cluster.joined == [("a:1", configs[0].env, ["json", "json.decoder"], str(tmp_path))]
+    assert cluster.looked == [([LARGE], tmp_path, tmp_path)]  # the folder in which the sweep's will be made
+    assert signal.getsignal(signal.SIGTERM) == handler
+    check_cluster([build(mapping([*LOCAL]))], Path("/"))  # without a cluster no node is asked
+    assert len(cluster.joined) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "args", "problem", "code"),
+    [
+        ({"unseen": ["node x does not see /y"]}, (), "node x does not see /y", 3),
+        ({"lacking": [SMALL]}, (), "node 10.0.0.2 (b1) has no drl-cli: install it there", 3),
+        ({"problem": "no Ray cluster answers"}, (), "no Ray cluster answers", 2),
+        (
+            {"nodes": [LARGE, SMALL]},
+            ("mode=sync", "worker.num=1"),
+            "worker.num=1 can't be shared equally by worker.proxies=2",
+            2,
+        ),
+        ({}, ("ray.address=b:1",), "ray.address: all jobs of a sweep run on one cluster: give one value", 2),
+    ],
+)
+def test_a_cluster_that_can_not_run_the_jobs_is_one_line(cluster, tmp_path, change, args, problem, code):
+    vars(cluster).update(change)
+    first = () if "ray.address=b:1" in args else args
+    with pytest.raises(UsageError) as raised:
+        check_cluster([typed(*first), typed(*args, "seed=1")], tmp_path)
+    assert (raised.value.problems, raised.value.exit_code) == ([problem], code)
+
+
+@pytest.mark.parametrize("mode", ["single", "sync"])
+def test_a_run_on_one_node_asks_no_other(monkeypatch, mode):
+    asked = []
+    monkeypatch.setattr(launch, "Cluster", lambda *args, only_here: asked.append((args, only_here)))
+    config = typed(f"mode={mode}")
+    join_cluster(config)
+    assert asked == [(("a:1", config.env, []), mode == "single")]
+
+
+def test_slots_are_counted_from_typed_configs(tmp_path, monkeypatch):
+    """A cluster has other processors than this machine, so `worker.num` must not be filled in here."""
+    monkeypatch.chdir(tmp_path)
+    checked = []
+    monkeypatch.setattr(jobs, "check_cluster", lambda *args: checked.append(args))
+    made = Sweep(Path(), [])
+    made.add([["env=Pendulum-v1", "mode=async", "output_dir=out"]])
+    (config,) = jobs.check_jobs(made, made.jobs, {})
+    assert config.worker.num is None
+    assert checked == [([config], tmp_path / "out")]
+    made.make_folder("out")
+    jobs.check_jobs(made, made.jobs, {})
+    assert checked[1][1] == made.folder
+
+
+@pytest.mark.parametrize(("start", "place"), [(None, "the cluster"), (start_here, "this machine")])
+def test_a_line_if_more_jobs_are_asked_for_than_there_is_room_for(start, place, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(jobs, "job_slots", lambda configs: Slots([set(), set()], 9, start))
+    jobs.run_jobs(Sweep(tmp_path, []), [], [])
+    assert capsys.readouterr().out == f"sweep.jobs=9: {place} holds 2 at once; more would be slower, not faster\n"
