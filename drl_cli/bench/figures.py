@@ -69,3 +69,19 @@ def middle(rates: Sequence[Rate]) -> Rate:
 def short(value: float) -> str:
     """Format a number with three digits, and a large number without decimals."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+HEAD = ("part", "what", "median", "min - max", "")
+
+
+def row(figure: Figure) -> tuple[str, ...]:
+    """Return the cells of a figure: part, what, value with unit, spread, note."""
+    rounds = figure.rounds
+    spread = f"{short(min(rounds))} - {short(max(rounds))}" if rounds else ""
+    return figure.part, figure.what, f"{short(figure.value)} {figure.unit}", spread, figure.note
+
+
+def print_row(cells: tuple[str, ...]) -> None:
+    """Print a line of the table of figures, or its head."""
+    part, what, value, spread, note = cells
+    print(f"{part:<8} {what:<46} {value:>20}   {spread:<21} {note}".rstrip(), flush=True)

@@ -79,29 +79,25 @@ def answer(words: Sequence[str]) -> int:
 def measure(config: Config, spec: EnvSpec, options: Options, command: CommandLine, typed: Sequence[str]) -> None:
     """Measure the chosen parts, print the figures, and propose a command line if `tune` is set."""
     from drl_cli.bench.end_to_end import overridden
-    from drl_cli.bench.sheet import Sheet
+    from drl_cli.bench.figures import HEAD, print_row, row
     from drl_cli.bench.suite import Suite
     from drl_cli.bench.tune import advice
     from drl_cli.preflight.pace import pace_problems
 
     cores, load = num_cores(), os.getloadavg()[0]
-    print(
-        f"{config.env.name} {config.algo.name} {config.mode}: {cores} processors, {busy_text(load, cores)}", flush=True
-    )
+    print(f"{config.env.name} {config.algo.name} {config.mode}: {cores} processors, {busy_text(load, cores)}")
+    print_row(HEAD)
     figures: list[Figure] = []
-    tuned = None
-    with Sheet(sys.stdout) as sheet:
 
-        def show(figure: "Figure") -> None:
-            figures.append(figure)
-            sheet.add(figure)
+    def show(figure: "Figure") -> None:
+        figures.append(figure)
+        print_row(row(figure))
 
-        suite = Suite(config, spec, [*command.flags, *command.overrides], cores, options.seconds, show)
-        for part in get_args(Part):
-            if part in options.parts or (options.tune and part in ("collect", "updates")):
-                getattr(suite, part)()
-        if options.tune:
-            tuned = suite.tune(lambda one: not pace_problems(one))
+    suite = Suite(config, spec, [*command.flags, *command.overrides], cores, options.seconds, show)
+    for part in get_args(Part):
+        if part in options.parts or (options.tune and part in ("collect", "updates")):
+            getattr(suite, part)()
+    tuned = suite.tune(lambda setting: not pace_problems(setting)) if options.tune else None
     if tuned is not None:
         setting, pace = tuned
         mode = [] if config.mode == "async" else ["mode=async"]

@@ -1,5 +1,6 @@
 """drl-list TOPIC: list algorithms, environments, modes, keys, runs or sweeps. Each topic is a function of its words."""
 
+import importlib
 from collections.abc import Callable, Sequence
 
 import yaml
@@ -79,40 +80,24 @@ def envs(args: Sequence[str]) -> list[str]:
     return lines
 
 
-def keys(args: Sequence[str]) -> list[str]:
-    """List keys of the config with type, default, range and meaning."""
-    from drl_cli.settings import key_help
-
-    return key_help.answer(args)
-
-
 def modes(args: Sequence[str]) -> list[str]:
     """List modes with their purpose."""
     no_options("modes", args)
     return [f"{name:<8} {about('mode', name)}" for name in options("mode")]
 
 
-def runs(args: Sequence[str]) -> list[str]:
-    """List runs, newest first."""
-    from drl_cli.cli.list_runs import run_lines
-
-    return run_lines(args)
+def lists_of(module: str, function: str) -> Callable[[Sequence[str]], list[str]]:
+    """Return a function of another module, which is imported when the function is called."""
+    return lambda args: list(getattr(importlib.import_module(module), function)(args))
 
 
-def sweeps(args: Sequence[str]) -> list[str]:
-    """List sweeps, newest first."""
-    from drl_cli.cli.list_runs import sweep_lines
-
-    return sweep_lines(args)
-
-
-TOPICS: dict[str, Callable[[Sequence[str]], list[str]]] = {
+TOPICS = {
     "algos": algos,
     "envs": envs,
     "modes": modes,
-    "keys": keys,
-    "runs": runs,
-    "sweeps": sweeps,
+    "keys": lists_of("drl_cli.settings.key_help", "answer"),
+    "runs": lists_of("drl_cli.cli.list_runs", "run_lines"),
+    "sweeps": lists_of("drl_cli.cli.list_runs", "sweep_lines"),
 }
 
 

@@ -1,15 +1,15 @@
-"""Rates and their rounds."""
+"""Rates, their rounds, and the lines of the table."""
 
 from types import SimpleNamespace
 
 import pytest
 
-from drl_cli.bench.figures import Figure, Rate, in_turn, middle, short, timed
+from drl_cli.bench.figures import HEAD, Figure, Rate, in_turn, middle, print_row, row, short, timed
 
 
 @pytest.fixture
 def work(monkeypatch):
-    """Does so many things in a quarter of a second of the clock, of which half is processor time."""
+    """A function that does some things in 0.25 s of wall-clock time and 0.125 s of processor time."""
     calls = []
     clock = SimpleNamespace(perf_counter=lambda: 0.25 * len(calls), process_time=lambda: 0.125 * len(calls))
     monkeypatch.setattr("drl_cli.bench.figures.time", clock)
@@ -17,17 +17,17 @@ def work(monkeypatch):
 
 
 @pytest.mark.parametrize(("things", "rate"), [(7, Rate(28.0, 56.0)), (0, Rate(0.0, 0.0))])
-def test_work_is_done_at_least_once_and_its_things_are_counted(work, things, rate):
+def test_work_is_done_at_least_once(work, things, rate):
     assert timed(lambda: work(things), seconds=0.0) == rate
 
 
-def test_it_goes_on_for_the_time(work):
+def test_work_is_repeated_for_the_time(work):
     done = []
     assert timed(lambda: done.append(work(2)) or len(done), seconds=1.0) == Rate(1 + 2 + 3 + 4, 2 * (1 + 2 + 3 + 4))
     assert len(done) == 4
 
 
-def test_all_have_their_turn_in_an_order_that_changes():
+def test_the_order_is_reversed_in_every_other_round():
     order = []
     plays = {name: lambda name=name: order.append(name) or Rate(len(order), 1.0) for name in "ab"}
     results = in_turn(plays, rounds=3)
@@ -38,14 +38,24 @@ def test_all_have_their_turn_in_an_order_that_changes():
 def test_the_median_of_rounds_counts():
     rates = [Rate(3.0, 30.0), Rate(1.0, 50.0), Rate(2.0, 40.0)]
     assert middle(rates) == Rate(2.0, 40.0)
+    assert middle(rates).times(0.5) == Rate(1.0, 20.0)
     figure = Figure.of("replay", "draw", "batches/s", rates)
     assert (figure.value, figure.rounds) == (2.0, (3.0, 1.0, 2.0))
-
-
-def test_another_unit():
-    assert Rate(10.0, 20.0).times(0.5) == Rate(5.0, 10.0)
 
 
 @pytest.mark.parametrize(("value", "text"), [(12345.6, "12,346"), (95.12, "95.1"), (0.125, "0.125"), (0.0, "0")])
 def test_numbers_are_short(value, text):
     assert short(value) == text
+
+
+def test_the_lines_of_the_table_are_aligned(capsys):
+    rounds = (14e6, 15471479.0, 17e6)
+    print_row(HEAD)
+    print_row(row(Figure("replay", "insert, uniform", "rows/s", 15471479.0, rounds, "half full")))
+    print_row(row(Figure("end", "start-up to the first step", "s", 3.456)))
+    head, line, last = capsys.readouterr().out.splitlines()
+    assert head.split() == ["part", "what", "median", "min", "-", "max"]
+    texts = ("replay  ", "insert, uniform", "15,471,479 rows/s", "14,000,000 - 17,000,000", "half full")
+    assert all(text in line for text in texts)
+    assert last.endswith("3.46 s")
+    assert line.index("rows/s") + len("rows/s") == last.index(" s", 50) + len(" s")
