@@ -1,4 +1,4 @@
-"""The nouns that every part shares: what an environment is, what a column is. Imports nothing of ours."""
+"""Types that all rooms share: columns, observations, specs of environments. Imports no other module of drl_cli."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,18 +8,18 @@ import numpy as np
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Columns: TypeAlias = dict[str, Array]
-"""Named arrays of equal length: one row per transition, `[rows, ...]`; a batch is `[updates, batch, ...]`."""
+"""Named arrays of equal length: `[rows, ...]` with one row per transition, or batches `[updates, batch, ...]`."""
 
 Obs: TypeAlias = Array | dict[str, Array]
-"""Observations `[n, ...]`: an array, or, of a Dict or Tuple space, its parts by path (`camera`, `arm.angles`, `0`)."""
+"""Observations `[n, ...]`: an array, or for a Dict or Tuple space a dict of parts by path (`camera`, `arm.0`)."""
 
 State: TypeAlias = dict[str, Array]
-"""Named arrays of any shapes: what a role saves of itself to go on exactly. Names may be nested with dots."""
+"""Named arrays of any shapes: the saved state of a role or part. Dots in names separate nested parts."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """Shape of one row and its dtype; where the values are choices, `choices` says of how many from 0 each is one."""
+    """Shape and dtype of one row. A discrete value is in [0, n), with one n in `choices` for each value of the row."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -29,21 +29,21 @@ class Column:
 Schema: TypeAlias = Mapping[str, Column]
 
 ObsSpec: TypeAlias = Column | Mapping[str, Column]
-"""What observations are made of: one column, or, of a Dict or Tuple space, the columns of its parts by path."""
+"""The column of an observation, or for a Dict or Tuple space the columns of its parts by path."""
 
 MASK = "action_mask"
-"""The part of an observation that says which choices are allowed now, bool `[n, action.size]`."""
+"""Name of the legal-action mask, a part of the observation: bool `[n, action.size]`."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class ActionSpec:
-    """What a policy may output. Box actions live in [-1, 1]; the environment's edge rescales them.
+    """The actions of a policy. Box actions are in [-1, 1]; `ActionMap` rescales them to the environment's space.
 
-    `size` is the number of dimensions (box), of choices (discrete), or of choices of all components (multidiscrete);
-    `choices` are those of each component, `(size,)` for discrete. `text` is the space as messages name it. Where a
-    box `is_free`, not all its dimensions have both bounds, and those take the policy's values as they are.
+    `size` is the number of dimensions (box), of choices (discrete), or the sum of all components' choices
+    (multidiscrete). `choices` has the number of choices of each component. `text` names the space in messages. If
+    `is_free`, some dimensions of the box lack a bound; the environment gets the policy's values there unscaled.
     """
 
     kind: Literal["box", "discrete", "multidiscrete"]
@@ -58,7 +58,7 @@ class ActionSpec:
 
     @property
     def column(self) -> Column:
-        """The column that an action fills in a block."""
+        """The column of an action in a block."""
         if self.kind == "box":
             return Column((self.size,), "float32")
         return Column(() if self.kind == "discrete" else (len(self.choices),), "int64")
@@ -66,7 +66,7 @@ class ActionSpec:
 
 @dataclass(frozen=True)
 class FrameStack:
-    """An image observation is `k` frames along `axis`, oldest first; with k = 1 all of it is one frame."""
+    """The `k` frames of an image observation along `axis`, oldest first. With k = 1 the image is one frame."""
 
     axis: int
     k: int
@@ -74,9 +74,9 @@ class FrameStack:
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """What an algorithm knows of an environment.
+    """The description of an environment that algorithms and replay use.
 
-    `frame_stacks` is how replay stores images, by the path of each image part; `notes` are for the user to read.
+    `frame_stacks` has the frame stack of each image part by path, for replay. `notes` are printed for the user.
     """
 
     id: str
@@ -87,10 +87,7 @@ class EnvSpec:
 
 
 class PreviousStep(NamedTuple):
-    """What the step before gave each environment: `action` `[E, ...]`, unscaled `reward` `[E]`.
-
-    Both are 0 where an episode `begins`, bool `[E]`.
-    """
+    """The previous action `[E, ...]` and unscaled reward `[E]` of each environment; 0 if an episode `begins` `[E]`."""
 
     action: Array
     reward: Array
@@ -98,14 +95,14 @@ class PreviousStep(NamedTuple):
 
     @classmethod
     def none(cls, spec: EnvSpec, num: int) -> "PreviousStep":
-        """Episodes begin everywhere."""
+        """Return the value for `num` environments that all begin an episode."""
         column = spec.action.column
         action = np.zeros((num, *column.shape), column.dtype)
         return cls(action, np.zeros(num, np.float32), np.ones(num, np.bool_))
 
     @classmethod
     def of(cls, action: Array, reward: Array, begun: Sequence[int]) -> "PreviousStep":
-        """After a step that began episodes in these environments."""
+        """Return the value after a step; the environments in `begun` begin an episode."""
         begins = np.zeros(len(reward), np.bool_)
         if begun:
             begins[begun] = True
@@ -116,7 +113,7 @@ class PreviousStep(NamedTuple):
 
 @dataclass(frozen=True)
 class Episode:
-    """A finished episode: undiscounted, unscaled return, number of steps, and the numbers in its last step's info."""
+    """A finished episode: undiscounted, unscaled return, number of steps, and the numbers in the last step's info."""
 
     env: int
     ret: float
@@ -125,7 +122,7 @@ class Episode:
 
 
 def transition_schema(spec: EnvSpec, extra: Schema | None = None) -> dict[str, Column]:
-    """The columns of a transition row, plus what the policy adds (log-probability, state, ...)."""
+    """Return the columns of a transition, with the policy's `extra` columns (log-probability, state, ...)."""
     parts = leaves(spec.obs)
     return {
         **{column_name("obs", path): column for path, column in parts.items()},
@@ -140,65 +137,60 @@ def transition_schema(spec: EnvSpec, extra: Schema | None = None) -> dict[str, C
 
 
 def sources(worker: int, num_envs: int) -> Array:
-    """Who makes a row, int32 `[E]`: worker * 2**16 + environment; the column `source` of every row in replay."""
+    """Return the values of the column `source`, int32 `[E]`: worker * 2**16 + environment."""
     return (worker * 2**16 + np.arange(num_envs)).astype(np.int32)
 
 
 def empty_columns(schema: Schema, rows: int) -> Columns:
-    """Uninitialised columns of `rows` rows."""
+    """Return uninitialised columns of `rows` rows."""
     return {name: np.empty((rows, *column.shape), column.dtype) for name, column in schema.items()}
 
 
 def num_rows(columns: Obs | Columns) -> int:
-    """The common length of the columns, or of the parts of an observation."""
+    """Return the number of rows of columns or of observations."""
     return len(columns if isinstance(columns, np.ndarray) else next(iter(columns.values())))
 
 
 def leaves(obs: ObsSpec) -> dict[str, Column]:
-    """The parts of an observation by path; the only one of a plain space has the path ""."""
+    """Return the columns of an observation's parts by path. A space without parts has the path ""."""
     return {"": obs} if isinstance(obs, Column) else dict(obs)
 
 
 def column_name(name: str, path: str) -> str:
-    """The column that holds a part of `obs` or `next_obs`."""
+    """Return the name of the column with the part `path` of `obs` or `next_obs`."""
     return f"{name}.{path}" if path else name
 
 
 def flat_columns(name: str, obs: Obs) -> Columns:
-    """An observation's parts as columns: `obs`, or `obs.<path>` for each."""
+    """Return the parts of observations as columns: `obs`, or `obs.<path>` for each part."""
     if isinstance(obs, np.ndarray):
         return {name: obs}
     return {column_name(name, path): part for path, part in obs.items()}
 
 
 def tree(columns: Mapping[str, T], name: str) -> T | dict[str, T]:
-    """The inverse of `flat_columns`, of arrays or tensors: the column `name`, or the parts of a tree by path."""
+    """Return the column `name`, or its parts by path: the inverse of `flat_columns`, for arrays or tensors."""
     if name in columns:
         return columns[name]
     return {key.removeprefix(f"{name}."): part for key, part in columns.items() if key.startswith(f"{name}.")}
 
 
-def gathered(columns: dict[str, Any]) -> dict[str, Any]:  # Any: arrays or tensors, and of a tree dicts of them
-    """Columns with `obs` and `next_obs` as an algorithm is given them: of a tree each is a dict of parts by path."""
+def gathered(columns: dict[str, Any]) -> dict[str, Any]:  # Any: arrays or tensors, or dicts of them
+    """Replace the columns of parts by `obs` and `next_obs`, dicts of parts by path, as algorithms read them."""
     if "obs" in columns:
         return columns
-    found: dict[str, Any] = {}
-    for key, column in columns.items():
-        name, _, path = key.partition(".")
-        if path and name in ("obs", "next_obs"):
-            found.setdefault(name, {})[path] = column
-        else:
-            found[key] = column
-    return found
+    parts = ("obs.", "next_obs.")
+    rest = {name: column for name, column in columns.items() if not name.startswith(parts)}
+    return rest | {name: tree(columns, name) for name in ("obs", "next_obs")}
 
 
 def map_parts(function: Callable[[Array], Array], obs: Obs) -> Obs:
-    """An observation with each of its parts changed."""
+    """Apply a function to an observation or to each of its parts."""
     return function(obs) if isinstance(obs, np.ndarray) else {path: function(part) for path, part in obs.items()}
 
 
 def random_obs(spec: ObsSpec, rows: int, rng: np.random.Generator) -> Obs:
-    """Observations `[rows, ...]` of any values that fit, for measurements and tests; a mask allows everything."""
+    """Return random observations `[rows, ...]` for measurements and tests; a mask allows all actions."""
     parts = {path: _random(path, column, (rows, *column.shape), rng) for path, column in leaves(spec).items()}
     return tree(flat_columns("obs", parts), "obs")
 
@@ -214,10 +206,10 @@ def _random(path: str, column: Column, shape: tuple[int, ...], rng: np.random.Ge
 
 
 def nested(name: str, state: State) -> State:
-    """The state of a part, as it is named in that of the whole."""
+    """Prefix the names of a part's state with `name`."""
     return {f"{name}.{key}": array for key, array in state.items()}
 
 
 def within(state: State, name: str) -> State:
-    """The inverse of `nested`."""
+    """Return the state that was nested under `name`: the inverse of `nested`."""
     return {key.removeprefix(f"{name}."): array for key, array in state.items() if key.startswith(f"{name}.")}

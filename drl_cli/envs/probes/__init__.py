@@ -1,4 +1,4 @@
-"""Tiny environments that test the system: use them as `env=drl_cli.envs.probes:Counter-v0`."""
+"""Tiny environments to test the system, for example `env=drl_cli.envs.probes:Counter-v0`."""
 
 import gymnasium
 
@@ -10,7 +10,7 @@ from drl_cli.envs.probes.images import Both, BothReach, Patch, PatchReach
 __all__ = ["Counter", "Frames", "stamp"]
 
 STEPS = {Forever: 50, Positions: 500}
-"""After which an episode is truncated."""
+"""Steps after which an episode is truncated."""
 
 for _class in (
     *(Counter, Tree, Faulty, Frames, Reach, Scaled, Choose, Switches, Masked),

@@ -1,4 +1,4 @@
-"""Probes of one step whose right answer is in a vector."""
+"""Probes with one step per episode whose right action follows from a vector."""
 
 from typing import Any
 
@@ -11,83 +11,98 @@ from drl_cli.types import Array
 Info = dict[str, Any]
 
 
-class Reach(gymnasium.Env[Array, Array]):
-    """One-step problem with a known answer: the best action is the observation, the reward -(a - o)^2."""
+class OneStep(gymnasium.Env[Any, Any]):
+    """Base of environments whose episodes end after one step. A subclass defines `draw` and maybe `reward`."""
+
+    goal: Any  # Any: an action in the units of the subclass
+
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
+        super().reset(seed=seed)
+        self.info: Info = {}
+        self.obs = self.draw()
+        return self.obs, self.info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, Info]:
+        return self.obs, self.reward(action), True, False, self.info
+
+    def draw(self) -> Any:
+        """Draw a new problem and return its observation."""
+        raise NotImplementedError
+
+    def reward(self, action: Any) -> float:
+        """Return the reward of an action: 1 if the action equals `goal`, else 0."""
+        return float(action == self.goal)
+
+
+class Reach(OneStep):
+    """The best action equals the observation o; the reward is -(a - o)^2."""
 
     def __init__(self) -> None:
         self.observation_space = Box(-0.8, 0.8, (1,), np.float32)
         self.action_space = Box(-1.0, 1.0, (1,), np.float32)
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
-        super().reset(seed=seed)
+    def draw(self) -> Array:
         self.goal = self.np_random.uniform(-0.8, 0.8, 1).astype(np.float32)
-        return self.goal.copy(), {}
+        return self.goal.copy()
 
-    def step(self, action: Array) -> tuple[Array, float, bool, bool, Info]:
-        reward = -float((action[0] - self.goal[0]) ** 2)
-        return self.goal.copy(), reward, True, False, {}
+    def reward(self, action: Array) -> float:
+        return -float((action[0] - self.goal[0]) ** 2)
 
 
 class Scaled(Reach):
-    """Reach in unfortunate units: observations around 500, 1000 times as wide, rewards 1000 times as large."""
+    """Reach with observations o * 1000 + 500 and rewards times 1000, to test normalization."""
 
     def __init__(self) -> None:
         super().__init__()
         self.observation_space = Box(-300.0, 1300.0, (1,), np.float32)
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
-        obs, info = super().reset(seed=seed, options=options)
-        return 1000 * obs + 500, info
+    def draw(self) -> Array:
+        obs: Array = 1000 * super().draw() + 500
+        return obs
 
-    def step(self, action: Array) -> tuple[Array, float, bool, bool, Info]:
-        obs, reward, terminated, truncated, info = super().step(action)
-        return 1000 * obs + 500, 1000 * reward, terminated, truncated, info
+    def reward(self, action: Array) -> float:
+        return 1000 * super().reward(action)
 
 
-class Choose(gymnasium.Env[Array, np.int64]):
-    """Discrete probe: the observation is one-hot, the rewarded choice is its index; choices start at 3."""
+class Choose(OneStep):
+    """The observation is one-hot; the choice of its index is rewarded with 1. Choices start at 3."""
 
     def __init__(self) -> None:
         self.observation_space = Box(0.0, 1.0, (3,), np.float32)
         self.action_space = Discrete(3, start=3)
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
-        super().reset(seed=seed)
+    def draw(self) -> Array:
         self.goal = int(self.np_random.integers(3))
-        return np.eye(3, dtype=np.float32)[self.goal], {}
+        return np.eye(3, dtype=np.float32)[self.goal]
 
-    def step(self, action: np.int64) -> tuple[Array, float, bool, bool, Info]:
-        return np.eye(3, dtype=np.float32)[self.goal], float(action - 3 == self.goal), True, False, {}
+    def reward(self, action: np.int64) -> float:
+        return super().reward(action - 3)
 
 
-class Switches(gymnasium.Env[Array, Array]):
-    """Choices of two components, of three from 1 and of two from 5: the observation has a one-hot for each.
+class Switches(OneStep):
+    """A MultiDiscrete of three choices from 1 and two from 5; the observation has one one-hot for each component.
 
-    The reward is the share of the components that are right: at best 1; 5/12 at random.
+    The reward is the fraction of right components: at best 1, on average 5/12 for random actions.
     """
 
     def __init__(self) -> None:
         self.observation_space = Box(0.0, 1.0, (5,), np.float32)
         self.action_space = MultiDiscrete([3, 2], start=[1, 5])
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
-        super().reset(seed=seed)
+    def draw(self) -> Array:
         self.goal = self.np_random.integers([3, 2])
-        return self._obs(), {}
-
-    def step(self, action: Array) -> tuple[Array, float, bool, bool, Info]:
-        return self._obs(), float((action - [1, 5] == self.goal).mean()), True, False, {}
-
-    def _obs(self) -> Array:
         return np.concatenate([np.eye(3)[self.goal[0]], np.eye(2)[self.goal[1]]]).astype(np.float32)
 
+    def reward(self, action: Array) -> float:
+        return float((action - [1, 5] == self.goal).mean())
 
-class Masked(gymnasium.Env[Any, Any]):
-    """Which of four choices is the best one is in the observation, one-hot; it and another one are allowed.
 
-    The best gives 1, the other one 0, and one that is not allowed -1: at best 1; 0.5 for a policy that looks at nothing
-    but the mask, and never -1. The mask is in `info`, or (`part`) a part of the observation beside `goal`. With
-    `components` there are two such choices at once, as one MultiDiscrete, and the reward is their mean.
+class Masked(OneStep):
+    """A one-hot observation names the best of four choices; the legal-action mask allows it and one other choice.
+
+    The reward is 1 for the best choice, 0 for the other legal one, -1 for an illegal one: at best 1, and 0.5 for a
+    policy that sees nothing but the mask. The mask is in `info`, or with `part` in the observation beside `goal`. With
+    `components` there are two such choices in one MultiDiscrete, and the reward is their mean.
     """
 
     def __init__(self, part: bool = False, components: bool = False) -> None:
@@ -96,18 +111,16 @@ class Masked(gymnasium.Env[Any, Any]):
         self.observation_space = Dict(action_mask=MultiBinary(4 * self.num), goal=goal) if part else goal
         self.action_space = MultiDiscrete([4, 4]) if components else Discrete(4)
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
-        super().reset(seed=seed)
+    def draw(self) -> Any:
         self.goal = self.np_random.integers(4, size=self.num)
         self.other = (self.goal + self.np_random.integers(1, 4, self.num)) % 4
-        return self._obs()
+        goal, choices = np.eye(4, dtype=np.float32)[self.goal].ravel(), np.eye(4, dtype=np.int8)
+        mask = {"action_mask": (choices[self.goal] | choices[self.other]).ravel()}
+        if self.part:
+            return {**mask, "goal": goal}
+        self.info = mask
+        return goal
 
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, Info]:
+    def reward(self, action: Any) -> float:
         rewards = np.where(action == self.goal, 1.0, np.where(action == self.other, 0.0, -1.0))
-        obs, info = self._obs()
-        return obs, float(rewards.mean()), True, False, info
-
-    def _obs(self) -> tuple[Any, Info]:
-        goal, choices = np.eye(4, dtype=np.float32)[self.goal], np.eye(4, dtype=np.int8)
-        mask = (choices[self.goal] | choices[self.other]).ravel()
-        return ({"action_mask": mask, "goal": goal.ravel()}, {}) if self.part else (goal.ravel(), {"action_mask": mask})
+        return float(rewards.mean())

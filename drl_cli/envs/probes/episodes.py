@@ -1,7 +1,6 @@
-"""Probes of what happens in the course of time: truncation, memory, slowness."""
+"""Probes of truncation, memory and slow environments."""
 
 import time
-from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -9,13 +8,14 @@ import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 from gymnasium.spaces import Box, Discrete
 
+from drl_cli.envs.probes.counters import claim
 from drl_cli.types import Array
 
 Info = dict[str, Any]
 
 
 class Forever(gymnasium.Env[Array, Array]):
-    """Reward 1 at every step and only truncation: the value is 1 / (1 - gamma) if and only if truncation bootstraps."""
+    """Every step gives reward 1 and episodes are only truncated: the value is 1 / (1 - gamma) only if it bootstraps."""
 
     def __init__(self) -> None:
         self.observation_space = Box(-1.0, 1.0, (1,), np.float32)
@@ -29,9 +29,9 @@ class Forever(gymnasium.Env[Array, Array]):
 
 
 class Cue(gymnasium.Env[Array, np.int64]):
-    """Memory probe: a cue at the first step, then `delay` steps without it, at the last of which it is to be chosen.
+    """The first observation shows a cue of 0 or 1. The policy has to choose it `delay` steps later.
 
-    Observations are [cue is 0, cue is 1, choose now]. The reward is 1 or 0, at the end: at best 1; 0.5 without memory.
+    Observations are [cue is 0, cue is 1, choose now]. The final reward is 1 or 0: at best 1, and 0.5 without memory.
     """
 
     def __init__(self, delay: int = 10) -> None:
@@ -52,7 +52,7 @@ class Cue(gymnasium.Env[Array, np.int64]):
 
 
 class Positions(gymnasium.ObservationWrapper[Array, int | Array, Array]):
-    """CartPole of which only the positions of cart and pole are seen: their velocities have to be remembered."""
+    """CartPole without velocities in its observations: a policy with memory can derive them."""
 
     def __init__(self) -> None:
         super().__init__(CartPoleEnv())
@@ -66,9 +66,9 @@ class Positions(gymnasium.ObservationWrapper[Array, int | Array, Array]):
 
 
 class Sleeper(gymnasium.Env[Array, Array]):
-    """Takes `step_s` per step without using the processor.
+    """Sleeps for `step_s` seconds in each step.
 
-    The first instance that steps, and so creates `slow_file` where one is named, takes `slow_factor` times as long.
+    With `slow_file`, the first instance that steps creates this file and sleeps `slow_factor` times as long.
     """
 
     def __init__(
@@ -85,15 +85,8 @@ class Sleeper(gymnasium.Env[Array, Array]):
 
     def step(self, action: Array) -> tuple[Array, float, bool, bool, Info]:
         if self.slow_file:
-            self._claim()
+            self.step_s *= self.slow_factor if claim(self.slow_file) else 1.0
+            self.slow_file = ""
         time.sleep(self.step_s)
         self.count += 1
         return np.zeros(2, np.float32), 0.0, False, self.count >= self.length, {}
-
-    def _claim(self) -> None:
-        try:
-            Path(self.slow_file).touch(exist_ok=False)
-            self.step_s *= self.slow_factor
-        except FileExistsError:
-            pass
-        self.slow_file = ""

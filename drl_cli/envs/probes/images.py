@@ -1,23 +1,21 @@
-"""Probes of one step whose right answer is where something is in an image."""
+"""Probes with one step per episode whose right action follows from the place of a bright patch in an image."""
 
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 
+from drl_cli.envs.probes.answers import OneStep
 from drl_cli.types import Array
 
-Info = dict[str, Any]
-
 PATCH = 12
-"""Pixels of the bright patch, in either direction; it is the same wherever it is."""
+"""Height and width of the bright patch in pixels."""
 
 
-class Patch(gymnasium.Env[Array, np.int64]):
-    """Which quadrant of an image, `[size, size, 4]`, has the bright patch: upper left 0, upper right 1, lower 2 and 3.
+class Patch(OneStep):
+    """Name the quadrant of an image `[size, size, 4]` with the patch: upper left 0, upper right 1, lower 2 and 3.
 
-    The reward is 1 or 0: at best 1; 0.25 for a network that averages over positions of convolutions without borders.
+    The reward is 1 or 0: at best 1, and 0.25 for a network that averages convolutions without padding over positions.
     """
 
     def __init__(self, size: int = 84) -> None:
@@ -25,91 +23,73 @@ class Patch(gymnasium.Env[Array, np.int64]):
         self.observation_space = Box(0, 255, (size, size, 4), np.uint8)
         self.action_space = Discrete(4)
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
-        super().reset(seed=seed)
+    def draw(self) -> Array:
         self.goal, half = int(self.np_random.integers(4)), self.size // 2
-        corner = np.array(divmod(self.goal, 2)) * half + self.np_random.integers(half - PATCH + 1, size=2)
-        self.image = _image(self.size, corner)
-        return self.image, {}
+        return _image(self.size, np.array(divmod(self.goal, 2)) * half + self._corner(half, half))
 
-    def step(self, action: np.int64) -> tuple[Array, float, bool, bool, Info]:
-        return self.image, float(action == self.goal), True, False, {}
+    def _corner(self, height: int, width: int) -> Array:
+        """Draw the upper left corner of a patch inside a rectangle."""
+        return self.np_random.integers([height - PATCH + 1, width - PATCH + 1])
 
 
-class PatchReach(gymnasium.Env[Array, Array]):
-    """Where in an image, `[size, size, 4]`, the bright patch is: [down, right], each in [-1, 1].
+class PatchReach(Patch):
+    """Name the place of the patch in an image `[size, size, 4]` as [down, right], each in [-1, 1].
 
-    The reward is minus the squared distance: at best 0; about -2/3 for a network that averages over positions of
-    convolutions without borders.
+    The reward is minus the squared distance: at best 0, and about -2/3 for a network that averages convolutions without
+    padding over positions.
     """
 
     def __init__(self, size: int = 84) -> None:
-        self.size = size
-        self.observation_space = Box(0, 255, (size, size, 4), np.uint8)
+        super().__init__(size)
         self.action_space = Box(-1.0, 1.0, (2,), np.float32)
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Array, Info]:
-        super().reset(seed=seed)
-        room = self.size - PATCH
-        corner = self.np_random.integers(room + 1, size=2)
-        self.image, self.goal = _image(self.size, corner), 2.0 * corner / room - 1.0
-        return self.image, {}
+    def draw(self) -> Array:
+        corner = self._corner(self.size, self.size)
+        self.goal = 2.0 * corner / (self.size - PATCH) - 1.0
+        return _image(self.size, corner)
 
-    def step(self, action: Array) -> tuple[Array, float, bool, bool, Info]:
-        return self.image, -float(np.square(action - self.goal).sum()), True, False, {}
+    def reward(self, action: Array) -> float:
+        return -float(np.square(action - self.goal).sum())
 
 
-class Both(gymnasium.Env[Any, np.int64]):
-    """The bright patch of `image` is on its left or right, `vector` is [1] or [-1]: both are needed.
+class Both(Patch):
+    """The right choice needs both parts of the observation: the patch is left or right, `vector` is [1] or [-1].
 
-    Right is choice 0 for left and 1 or right and -1, else choice 1. The reward is 1 or 0: at best 1; 0.5 from one part.
+    Choice 0 is right for (left, 1) and (right, -1), else choice 1. The reward is 1 or 0: at best 1, and 0.5 for a
+    policy that sees one part.
     """
 
     def __init__(self, size: int = 84) -> None:
-        self.size = size
-        image, vector = Box(0, 255, (size, size, 4), np.uint8), Box(-1.0, 1.0, (1,), np.float32)
-        self.observation_space = Dict(image=image, vector=vector)
+        super().__init__(size)
+        self.observation_space = Dict(image=self.observation_space, vector=Box(-1.0, 1.0, (1,), np.float32))
         self.action_space = Discrete(2)
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
-        super().reset(seed=seed)
+    def draw(self) -> Any:
         is_right, is_negative = self.np_random.integers(2, size=2)
         half = self.size // 2
-        down, right = self.np_random.integers(self.size - PATCH + 1), self.np_random.integers(half - PATCH + 1)
-        image = _image(self.size, np.array([down, is_right * half + right]))
-        self.goal, self.obs = (
-            is_right ^ is_negative,
-            {"image": image, "vector": np.array([1 - 2 * is_negative], np.float32)},
-        )
-        return self.obs, {}
-
-    def step(self, action: np.int64) -> tuple[Any, float, bool, bool, Info]:
-        return self.obs, float(action == self.goal), True, False, {}
+        image = _image(self.size, self._corner(self.size, half) + np.array([0, is_right * half]))
+        self.goal = is_right ^ is_negative
+        return {"image": image, "vector": np.array([1 - 2 * is_negative], np.float32)}
 
 
-class BothReach(gymnasium.Env[Any, Array]):
-    """The first value of the action is to be the patch's place in `image`, left to right, the second is `vector`.
+class BothReach(Both):
+    """The best action is [place of the patch from left to right, `vector`], both in [-1, 1].
 
-    Both are in [-1, 1]. The reward is minus the squared distance: at best 0; about -1/3 from one part.
+    The reward is minus the squared distance: at best 0, and about -1/3 for a policy that sees one part.
     """
 
     def __init__(self, size: int = 84) -> None:
-        self.size = size
-        image, vector = Box(0, 255, (size, size, 4), np.uint8), Box(-1.0, 1.0, (1,), np.float32)
-        self.observation_space = Dict(image=image, vector=vector)
+        super().__init__(size)
         self.action_space = Box(-1.0, 1.0, (2,), np.float32)
 
-    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
-        super().reset(seed=seed)
-        room = self.size - PATCH
-        corner = self.np_random.integers(room + 1, size=2)
+    def draw(self) -> Any:
+        corner = self._corner(self.size, self.size)
         vector = self.np_random.uniform(-1.0, 1.0, 1).astype(np.float32)
-        self.goal = np.array([2.0 * corner[1] / room - 1.0, vector[0]])
-        self.obs = {"image": _image(self.size, corner), "vector": vector}
-        return self.obs, {}
+        self.goal = np.array([2.0 * corner[1] / (self.size - PATCH) - 1.0, vector[0]])
+        return {"image": _image(self.size, corner), "vector": vector}
 
-    def step(self, action: Array) -> tuple[Any, float, bool, bool, Info]:
-        return self.obs, -float(np.square(action - self.goal).sum()), True, False, {}
+    def reward(self, action: Array) -> float:
+        return -float(np.square(action - self.goal).sum())
 
 
 def _image(size: int, corner: Array) -> Array:

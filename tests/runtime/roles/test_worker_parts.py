@@ -62,7 +62,7 @@ def test_rows_are_rated_where_the_worker_gives_priorities(env):
     builder, config = built(env, "algo=dqn", "replay=prioritized", "replay.initial_priority=worker")
     assert config.worker_priorities
     assert type(builder) is (FrameBuilder if "Frames" in env else PriorityBuilder)
-    assert builder.prioritize({"b": 1, "a": 2}) == ("rated", ["a", "b"])
+    assert builder.prioritize({"obs": 1, "a": 2}) == ("rated", ["a", "obs"])
 
 
 @pytest.mark.parametrize(
