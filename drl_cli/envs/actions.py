@@ -1,4 +1,4 @@
-"""From the policy's actions to the environment's own."""
+"""Conversion of a policy's actions to actions of the environment's space."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,9 +14,9 @@ CHOICES = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
 def action_spec(id: str, space: Space) -> ActionSpec:
-    """What a policy outputs for a space; raises EnvError naming one that can't be handled.
+    """Return the policy's actions for a space, or raise EnvError for a space that is not supported.
 
-    Dict and Tuple spaces are one box where all their parts are Box, one multidiscrete where all are choices.
+    A Dict or Tuple becomes one box if all its parts are Box, or one multidiscrete if all its parts are choices.
     """
     parts = [part for _, part in space_leaves(space)]
     if parts and all(isinstance(part, spaces.Box) for part in parts):
@@ -26,12 +26,12 @@ def action_spec(id: str, space: Space) -> ActionSpec:
     if parts and all(isinstance(part, CHOICES) for part in parts):
         choices = tuple(n for part in parts for n in _choices(part))
         return ActionSpec("multidiscrete", sum(choices), _text(space), choices)
-    handled = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of Box alone or of the others alone are"
-    raise EnvError(f"env: {id} has {space} actions, which are not handled; {handled}")
+    supported = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of Box only or without Box are"
+    raise EnvError(f"env: {id} has {space} actions, which are not handled; {supported}")
 
 
 def unbounded(space: Space) -> int:
-    """How many dimensions of a box have no lower or no upper bound."""
+    """Return the number of box dimensions without a lower or an upper bound."""
     boxes = [part for _, part in space_leaves(space) if isinstance(part, spaces.Box)]
     return sum(int((~(np.isfinite(box.low) & np.isfinite(box.high))).sum()) for box in boxes)
 
@@ -53,14 +53,15 @@ def _text(space: Space) -> str:
 
 
 class ActionMap:
-    """Actions in [-1, 1] or choices from 0, `[n, ...]`, as a space's own: low + (a + 1) / 2 (high - low), its start.
+    """Converts actions `[n, ...]` of a policy to actions of a space.
 
-    A dimension of a box that has not both bounds takes the policy's values as they are, clipped to the one it may have.
+    Box actions are in [-1, 1] and become low + (a + 1) / 2 (high - low); a dimension without both bounds is only
+    clipped to the bound it has. Choices count from 0 and become choices from the start of the space.
     """
 
     def __init__(self, space: Space) -> None:
         self._space = space
-        self._convert: Callable[[Array], Any] = self._to_array  # Any: whatever the environment takes
+        self._convert: Callable[[Array], Any] = self._to_array  # Any: an action of the space
         if isinstance(space, spaces.Box):
             low, high = (bound.astype(np.float64).ravel() for bound in (space.low, space.high))
             is_free = ~(np.isfinite(low) & np.isfinite(high))
@@ -77,11 +78,11 @@ class ActionMap:
             self._convert = self._to_trees
 
     def __call__(self, actions: Array) -> Any:
-        """An action for each row: of a box an array `[n, ...]`, clipped to the space."""
+        """Return one action for each row; box actions are an array `[n, ...]`."""
         return self._convert(actions)
 
     def _to_box(self, actions: Array) -> Array:
-        scaled = np.minimum(np.maximum(actions, -1.0), 1.0)  # unlike `clip` no slower for few values
+        scaled = np.minimum(np.maximum(actions, -1.0), 1.0)  # faster than `clip` for few values
         scaled = self._low + (scaled + 1.0) * self._scale
         if self._free is not None:
             is_free, low, high = self._free
@@ -106,5 +107,5 @@ class ActionMap:
 
 
 def _width(space: Space) -> int:
-    """Values of an action of a space that is handled."""
+    """Return the number of values of an action."""
     return sum(int(np.prod(leaf.shape or ())) for _, leaf in space_leaves(space))

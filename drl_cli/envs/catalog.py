@@ -1,4 +1,4 @@
-"""Which environments there are, and what each needs that is not installed here; none of them is imported."""
+"""The environments that exist, and the packages that each needs. No package of an environment is imported."""
 
 import importlib.util
 import re
@@ -15,14 +15,14 @@ NEEDS = {
     "phys2d": ("jax", "gymnasium[jax]"),
     "tabular": ("jax", "gymnasium[jax]"),
 }
-"""Families of Gymnasium's own: the module that they import, and what to install for it."""
+"""Families of Gymnasium's own environments: the module they import, and what to install for it."""
 
 
 @dataclass(frozen=True)
 class Package:
-    """A package that brings environments: what their names are like, its module, what to install.
+    """A package of environments: a pattern of their names, its module, and what to install.
 
-    `example` is one of its ids, where drl-list is to name the package.
+    `example` is an id for `drl-list`, or None if the package is not listed.
     """
 
     names: str
@@ -32,12 +32,12 @@ class Package:
 
     @property
     def is_ours(self) -> bool:
-        """Whether its environments are made here, so that `env=` takes an id without the module."""
+        """Whether drl_cli.envs.games makes its environments, so that `env=` takes an id without `module:`."""
         return any(library.module == self.module for library in LIBRARIES)
 
     @property
     def is_there(self) -> bool:
-        """Whether it is installed."""
+        """Whether the package is installed."""
         return _is_there(self.module)
 
 
@@ -63,12 +63,12 @@ PACKAGES = (
     Package(r"FlappyBird-v\d+", "flappy_bird_gymnasium", "flappy-bird-gymnasium"),
     Package(r"Meta-World/.*", "metaworld", "metaworld"),
 )
-"""Packages that are known here; `env=` takes module:Id, but for those that are ours."""
+"""The known packages. `env=` takes `module:Id`, or only the id if the package `is_ours`."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An environment: its id as `env=` takes it, where it comes from, and what to install for it (None: nothing)."""
+    """An environment: its id for `env=`, its family, and what has to be installed first, if anything."""
 
     id: str
     family: str
@@ -76,19 +76,19 @@ class Entry:
 
 
 def entries() -> list[Entry]:
-    """All that Gymnasium has, but for those that it only names to say that they are gone; then what packages bring."""
+    """Return the environments of Gymnasium, without those it has removed, and then those of other packages."""
     listed = [package for package in PACKAGES if package.example is not None]
     of_packages = [entry for package in listed for entry in _of_package(package)]
     return [*sorted(_registered(), key=lambda entry: entry.id), *of_packages]
 
 
 def package_of(name: str) -> Package | None:
-    """The package that has environments with such names."""
+    """Return the package whose environments have such names, or None."""
     return next((package for package in PACKAGES if re.fullmatch(package.names, name)), None)
 
 
 def missing_package(id: str) -> Package | None:
-    """That of a game which is made here; None where it is installed, and for all else."""
+    """Return the package of a game in drl_cli.envs.games if it is not installed, else None."""
     package = package_of(id)
     return package if package is not None and package.is_ours and not package.is_there else None
 
@@ -98,7 +98,7 @@ def _registered() -> Iterator[Entry]:
         make = spec.entry_point
         module = make.partition(":")[0] if isinstance(make, str) else getattr(make, "__module__", "")
         is_gone = not isinstance(make, str) and module.startswith("gymnasium.")
-        if is_gone or module.startswith("drl_cli."):  # these are for tests
+        if is_gone or module.startswith("drl_cli."):  # a probe for tests
             continue
         family = module.removeprefix("gymnasium.envs.").partition(".")[0]
         needed, install = NEEDS.get(family, (None, ""))
@@ -106,7 +106,7 @@ def _registered() -> Iterator[Entry]:
 
 
 def _of_package(package: Package) -> list[Entry]:
-    """Its example; all that it has, where they are made here and it is installed."""
+    """Return all games of an installed package that `is_ours`, else only the example."""
     if package.is_ours and package.is_there:
         return [Entry(id, package.module, None) for id in games() if re.fullmatch(package.names, id)]
     id = package.example if package.is_ours else f"{package.module}:{package.example}"

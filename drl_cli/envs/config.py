@@ -1,4 +1,4 @@
-"""Which environment: apart from make.py, so that checking a command line does not import gymnasium."""
+"""The config of the environment, without an import of gymnasium, so that checking a command line stays fast."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -9,16 +9,15 @@ from drl_cli.utils.ranges import Count, Positive
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """The environment, and what is done to it.
+    """The keys `env.*`.
 
-    In training only: `max_episode_steps`, `reward_clip`, `reward_scale`, `backend`.
-    `wrappers` belong to the environment itself, wherever it is played. `normalize_obs` and `normalize_reward` are the
-    trainer's and the policy's business; replay and scores stay raw.
+    `max_episode_steps`, `reward_clip`, `reward_scale` and `backend` apply only in training, `wrappers` everywhere.
+    The trainer and the policy apply `normalize_obs` and `normalize_reward`; replay and returns stay raw.
     """
 
     name: str
     id: str
-    kwargs: Mapping[str, Any]  # Any: whatever the environment's constructor takes
+    kwargs: Mapping[str, Any]  # Any: keyword arguments of the environment
     max_episode_steps: Count | None
     reward_scale: Positive
     frame_stack: Literal["auto", "none"]
@@ -29,18 +28,18 @@ class EnvConfig:
     reward_clip: Positive | None = None
 
     def for_evaluation(self, kwargs: Mapping[str, Any] | None = None) -> "EnvConfig":  # Any: as in `kwargs`
-        """The environment as it is, with these `kwargs` beside its own or in their place."""
-        theirs = {**self.kwargs, **(kwargs or {})}
-        return replace(self, max_episode_steps=None, reward_scale=1.0, reward_clip=None, kwargs=theirs)
+        """Return the config without the changes for training; `kwargs` are added or replace values."""
+        kwargs = {**self.kwargs, **(kwargs or {})}
+        return replace(self, max_episode_steps=None, reward_scale=1.0, reward_clip=None, kwargs=kwargs)
 
 
 class MissingExtra(Exception):
-    """The environment exists but a package that it needs is not installed."""
+    """The environment exists, but a package that it needs is not installed."""
 
 
 class EnvFault(Exception):
-    """What is wrong with a running environment; the message is one line."""
+    """A failure of a running environment; the message is one line."""
 
 
 class EnvError(Exception):
-    """The user's environment can't be found, built or used."""
+    """The environment of the user can't be found, built or used."""

@@ -1,4 +1,4 @@
-"""EnvPool, an extra, at the edge: which of its tasks a Gymnasium environment is, and pools of it."""
+"""EnvPool (an extra): find the task that equals a Gymnasium environment, and make pools of it."""
 
 import difflib
 import warnings
@@ -18,14 +18,14 @@ OURS = frozenset(
     {"num_envs", "batch_size", "num_threads", "max_num_players", "thread_affinity_offset", "base_path"}
     | {"seed", "env_seed", "gym_reset_return_info", "max_episode_steps", "reward_threshold"}
 )
-"""Options of every EnvPool task that are not for `env.kwargs`."""
+"""Options of EnvPool tasks that `env.kwargs` must not set."""
 
 INT32_MAX = 2**31 - 1
 
 
 @dataclass(frozen=True)
 class Task:
-    """What EnvPool makes: its id and options, the spaces of one environment, and when an episode is cut."""
+    """An EnvPool task: id, options, the limit on an episode's steps, and the spaces of one environment."""
 
     id: str
     options: Mapping[str, Any]  # Any: as in EnvConfig.kwargs
@@ -35,7 +35,7 @@ class Task:
 
 
 def find_task(config: EnvConfig) -> Task:
-    """EnvPool's task; raises MissingExtra or EnvError with one line that says what to do."""
+    """Return the task for a config. Raise MissingExtra or EnvError with advice in one line."""
     library = _library()
     id, kwargs = _translate(config, library.list_all_envs())
     try:
@@ -59,10 +59,10 @@ def find_task(config: EnvConfig) -> Task:
 
 
 def make_pool(task: Task, seeds: Sequence[int]) -> Any:  # Any: EnvPool has no types
-    """A pool of an environment per seed, stepped by one thread: workers are processes.
+    """Return a pool with one environment per seed and one thread (workers are processes).
 
-    The limit on an episode's steps is for the caller to keep: EnvPool reports an episode that terminates with its last
-    step as truncated. So that its own never comes, it is a step later.
+    The caller has to end episodes at `max_episode_steps`; the limit of the pool is one step higher and never reached,
+    because EnvPool reports an episode that terminates in the last step as truncated.
     """
     limit = min(task.max_episode_steps + 1, INT32_MAX)
     with warnings.catch_warnings():
@@ -70,19 +70,19 @@ def make_pool(task: Task, seeds: Sequence[int]) -> Any:  # Any: EnvPool has no t
         pool = _library().make_gymnasium(
             task.id, num_envs=len(seeds), seed=list(seeds), num_threads=1, max_episode_steps=limit, **task.options
         )
-        _ = pool.observation_space  # makes it, which warns
+        _ = pool.observation_space  # made here, because making it warns
     return pool
 
 
 def info_of(info: Mapping[str, Any], i: int, size: int) -> dict[str, Any]:  # Any: arrays, and mappings of arrays
-    """What a pool of this size says of one of its environments."""
+    """Return the info of environment `i` from the info of a pool of `size` environments."""
     return {name: column[i] for name, column in info.items() if np.shape(column)[:1] == (size,)}
 
 
 def check_spaces(task: Task, env: "gymnasium.Env[Any, Any]", spec: EnvSpec) -> None:
-    """Raise EnvError where EnvPool's spaces are not Gymnasium's, since evaluations would play something else.
+    """Raise EnvError if EnvPool's spaces differ from Gymnasium's, which evaluations use, or are not supported.
 
-    Also where the observations are no Box, or where there are action masks: only Gymnasium's are handled.
+    Only Box observations without action masks are supported.
     """
     obs, action = task.observation_space, task.action_space
     strange = [] if isinstance(obs, spaces.Box) else [f"{type(obs).__name__} observations"]
@@ -104,11 +104,11 @@ def check_spaces(task: Task, env: "gymnasium.Env[Any, Any]", spec: EnvSpec) -> N
 
 
 class PoolEnv(gymnasium.Env[Array, Any]):
-    """An environment that only EnvPool has, alone; a seed makes the pool of one anew."""
+    """One environment that only EnvPool has, as a pool of size 1. A reset with a seed makes a new pool."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self.pool: Any = None  # Any: as make_pool gives it
+        self.pool: Any = None  # Any: as in make_pool
         self.observation_space, self.action_space = task.observation_space, task.action_space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
@@ -123,12 +123,12 @@ class PoolEnv(gymnasium.Env[Array, Any]):
 
 
 def make_alone(config: EnvConfig) -> "gymnasium.Env[Any, Any]":
-    """One of EnvPool's environments as Gymnasium would have it."""
+    """Return one EnvPool environment with Gymnasium's interface."""
     task = find_task(config)
     return TimeLimit(PoolEnv(task), task.max_episode_steps)
 
 
-def _library() -> Any:  # Any: it has no types
+def _library() -> Any:  # Any: EnvPool has no types
     try:
         import envpool
     except ModuleNotFoundError as error:
@@ -141,10 +141,10 @@ def _library() -> Any:  # Any: it has no types
 
 
 def _translate(config: EnvConfig, known: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """EnvPool's id, and the arguments it does not stand for.
+    """Return EnvPool's id and the arguments that this id does not imply.
 
-    Where Gymnasium has an id for the same environment with some of the arguments given, EnvPool may have only that:
-    LunarLander-v3 with `continuous=true` is LunarLanderContinuous-v3.
+    EnvPool may know an environment only under an id that implies arguments: LunarLander-v3 with `continuous=true` is
+    LunarLanderContinuous-v3.
     """
     registry = gymnasium.registry
     if config.id not in registry and config.id in known:

@@ -1,4 +1,4 @@
-"""What can be wrong with a step of an environment, in words."""
+"""Messages about what is wrong with a step or reset of an environment."""
 
 import math
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from drl_cli.types import Array
 
 
 def as_fault(method: str, error: BaseException) -> EnvFault:
-    """Why a call of an environment's method failed, in one line."""
+    """Return an EnvFault whose one-line message tells why a call of `method` failed."""
     if isinstance(error, EnvFault):
         return error
     cause = str(error) if isinstance(error, Hung) else f"{method} raised {type(error).__name__}: {error}"
@@ -25,8 +25,8 @@ def as_fault(method: str, error: BaseException) -> EnvFault:
     return because(" ".join(cause.split()), error)
 
 
-def reset_result(result: Any) -> tuple[Any, Any]:  # Any: whatever an environment's reset gave
-    """Observation and info; raises EnvFault where it is not these two."""
+def reset_result(result: Any) -> tuple[Any, Any]:  # Any: the value that `reset` returned
+    """Return observation and info of a reset. Raise EnvFault if the reset returned anything else."""
     if isinstance(result, tuple) and len(result) == 2:
         return result
     kind = f"{len(result)} values" if isinstance(result, tuple) else f"an observation alone ({type(result).__name__})"
@@ -34,19 +34,19 @@ def reset_result(result: Any) -> tuple[Any, Any]:  # Any: whatever an environmen
 
 
 def because(text: str, error: BaseException) -> EnvFault:
-    """A fault with its cause."""
+    """Return an EnvFault with its cause."""
     fault = EnvFault(text)
     fault.__cause__ = error
     return fault
 
 
 def is_surely_finite(values: Array) -> bool:
-    """Whether the sum of their squares is finite: in one pass, where a look at each value takes several."""
+    """Return whether the sum of squares is finite: one pass over the values, so faster than `np.isfinite`."""
     return math.isfinite(np.vdot(values, values))
 
 
 def not_finite(floats: Mapping[str, Array], i: int, reward: float) -> str | None:
-    """Which value of environment i is NaN or infinite, if one is: of its reward, or these parts of observations."""
+    """Return a message if the reward or a float observation of environment `i` is NaN or infinite, else None."""
     if not np.isfinite(reward):
         return f"reward is {reward}"
     for path, part in floats.items():

@@ -1,4 +1,4 @@
-"""Whether an environment's images are stacks of frames, and how."""
+"""Detection of frame stacks in image observations."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -17,14 +17,15 @@ Pair = tuple[Array, Array]
 
 
 def find_frame_stacks(env: "gymnasium.Env[Any, Any]", spec: EnvSpec) -> dict[str, FrameStack]:
-    """Of each image part, by its path, the stack in which each observation continues the one before; k = 1 without any.
+    """Return the frame stack of each image part by path, with k = 1 for images that are no stacks.
 
-    Along the first or last axis. It is found by taking random steps, where the environment has no `frame_stack` that
-    says it. Memory is all that depends on it: replay shares only frames that are equal.
+    An attribute `frame_stack` of the environment names it. Otherwise random steps find an axis, the first or last,
+    along which each observation continues the one before. An error here would only cost memory, because replay shares
+    only equal frames.
     """
-    said: Any = getattr(env.unwrapped, "frame_stack", None)  # some games show nothing new for long
-    if isinstance(said, FrameStack) and env.observation_space == env.unwrapped.observation_space:
-        return {"": said}
+    named: Any = getattr(env.unwrapped, "frame_stack", None)  # Atari: some games show nothing new for long
+    if isinstance(named, FrameStack) and env.observation_space == env.unwrapped.observation_space:
+        return {"": named}
     images = {path: column for path, column in leaves(spec.obs).items() if _is_image(column)}
     pairs = _changes(env, spec, [path for path, column in images.items() if len(column.shape) > 2])
     return {path: _find(column.shape, pairs.get(path, [])) for path, column in images.items()}
@@ -43,7 +44,7 @@ def _find(shape: tuple[int, ...], pairs: Sequence[Pair]) -> FrameStack:
 
 
 def _changes(env: "gymnasium.Env[Any, Any]", spec: EnvSpec, paths: Sequence[str]) -> Mapping[str, list[Pair]]:
-    """Of each of these parts, values that differ from the one before in their episode, with that one."""
+    """Take random steps. Return by path pairs of successive observations that differ."""
     read, to_env, rng = ObsMap(env.observation_space, spec), ActionMap(env.action_space), np.random.default_rng(0)
     env.action_space.seed(0)
     pairs: dict[str, list[Pair]] = defaultdict(list)
@@ -58,7 +59,7 @@ def _changes(env: "gymnasium.Env[Any, Any]", spec: EnvSpec, paths: Sequence[str]
             action = allowed_action(parts[MASK], spec, to_env, rng) if MASK in parts else env.action_space.sample()
             obs, _, terminated, truncated, info = env.step(action)
             next_parts = _copied(read(obs, info))
-        except EnvFault:  # the workers will say so, and go on if they may
+        except EnvFault:  # workers will report the fault
             return {}
         for path in paths:
             if len(pairs[path]) < ENOUGH and not np.array_equal(next_parts[path], parts[path]):
@@ -71,14 +72,16 @@ def _copied(parts: Parts) -> Parts:
     return {path: part.copy() for path, part in parts.items()}
 
 
-def allowed_action(mask: Array, spec: EnvSpec, to_env: ActionMap, rng: np.random.Generator) -> Any:  # Any: an action
-    """A random action of those allowed."""
+def allowed_action(
+    mask: Array, spec: EnvSpec, to_env: ActionMap, rng: np.random.Generator
+) -> Any:  # Any: an action of the space
+    """Return a random legal action."""
     masks = np.split(mask, np.cumsum(spec.action.choices[:-1]))
     choices = np.array([rng.choice(np.flatnonzero(each)) for each in masks])
     return to_env(choices.reshape(1, *spec.action.column.shape))[0]
 
 
 def _continues(obs: Array, next_obs: Array, axis: int, k: int) -> bool:
-    """Whether the next observation begins with all but the first of the k frames of this one."""
+    """Return whether `next_obs` begins with all but the first of the k frames of `obs`."""
     frames, next_frames = np.split(obs, k, axis), np.split(next_obs, k, axis)
     return all(np.array_equal(frame, same) for frame, same in zip(frames[1:], next_frames, strict=False))

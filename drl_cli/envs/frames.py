@@ -1,4 +1,4 @@
-"""Pictures of an environment, without a screen."""
+"""Frames of an environment for videos, rendered without a screen."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,22 +11,22 @@ from drl_cli.envs.faults import as_fault
 from drl_cli.types import Array
 
 FPS = 30.0
-"""Frames per second of an environment that does not say how many it has."""
+"""Frames per second of an environment whose metadata has no `render_fps`."""
 
 
 class CantRender(Exception):
-    """An environment that gives no frames; the message says why."""
+    """The environment gives no frames, for the reason in the message."""
 
 
 def rendering(config: EnvConfig) -> EnvConfig:
-    """The environment, made such that it gives frames."""
+    """Return the config of the same environment with `render_mode=rgb_array`."""
     return replace(config, kwargs={**config.kwargs, "render_mode": "rgb_array"})
 
 
 def frame(id: str, env: "gymnasium.Env[Any, Any]") -> Array:
-    """What it looks like now, bytes `[height, width, 3]`.
+    """Return the present frame, uint8 `[height, width, 3]`.
 
-    Raises CantRender, MissingExtra, and EnvFault where the environment raises.
+    Raise CantRender, MissingExtra, or EnvFault if the environment raises.
     """
     try:
         picture: Any = env.render()
@@ -43,11 +43,11 @@ def frame(id: str, env: "gymnasium.Env[Any, Any]") -> Array:
 
 
 def frames_per_second(env: "gymnasium.Env[Any, Any]") -> float:
-    """How many steps of the environment are a second of it, if it says so."""
+    """Return the environment's steps per second, from its metadata."""
     return float((env.metadata or {}).get("render_fps") or FPS)
 
 
 def modes(env: "gymnasium.Env[Any, Any]") -> str:
-    """What its metadata says that it can render."""
+    """Return a text about the render modes in the environment's metadata."""
     names = ", ".join(map(str, (env.metadata or {}).get("render_modes") or []))
     return f"needed is render_mode=rgb_array; its metadata names {names or 'no render_modes'}"

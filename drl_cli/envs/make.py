@@ -1,4 +1,4 @@
-"""Environments at the edge: any Gymnasium id in, observations as arrays and actions in [-1, 1] out."""
+"""Environments by id, with observations as arrays and actions in [-1, 1]."""
 
 import difflib
 import importlib
@@ -26,9 +26,9 @@ from drl_cli.utils.outside import import_module
 
 
 class Env:
-    """One environment, `raw`, what reads its observations and what makes its actions of the policy's.
+    """One environment `raw`, with conversions of its observations (`read`) and of the policy's actions (`to_env`).
 
-    The parts of an observation may be the environment's own arrays.
+    Observations may share memory with the environment.
     """
 
     def __init__(self, config: EnvConfig, spec: EnvSpec) -> None:
@@ -37,24 +37,24 @@ class Env:
         self.read = ObsMap(self.raw.observation_space, spec)
 
     def reset(self, seed: int | None = None) -> Parts:
-        """Start an episode; the seed also fixes all later episodes of this environment."""
+        """Begin an episode. The seed also determines all later episodes of this environment."""
         return self.read(*reset_result(self.raw.reset(seed=seed)))
 
     def step(self, action: Array) -> tuple[Parts, float, bool, bool]:
-        """Observation, reward, terminated, truncated for an action in [-1, 1] (or choices from 0)."""
+        """Return observation, reward, terminated, truncated for an action in [-1, 1] (or choices from 0)."""
         obs, reward, terminated, truncated, info = self.raw.step(self.to_env(action[None])[0])
         return self.read(obs, info), float(reward), terminated, truncated
 
     def close(self) -> None:
-        """Free what the environment holds."""
+        """Close the environment."""
         self.raw.close()
 
 
 def build(config: EnvConfig) -> "gymnasium.Env[Any, Any]":
-    """One environment in its wrappers, in training and in evaluation.
+    """Make one environment with its wrappers.
 
-    Gymnasium's where it has the id, whatever `backend`, for workers alone use it; else EnvPool's. Raises MissingExtra
-    or EnvError with one line that says what to do, EnvFault where a wrapper raises.
+    It is EnvPool's only if Gymnasium lacks the id; workers with `backend=envpool` use EnvPoolBatch instead. Raise
+    MissingExtra or EnvError with advice in one line, or EnvFault if a wrapper raises.
     """
     return wrap(_make(config), config.wrappers)
 
@@ -83,7 +83,7 @@ def _make(config: EnvConfig) -> "gymnasium.Env[Any, Any]":
 
 
 def _found(id: str) -> str | EnvRegistration:
-    """What Gymnasium makes: a game, a registered id, or what `module:Name` is where no environment has that name."""
+    """Return what gymnasium.make takes: a game, an id, or the class behind `module:Name` if no id has that name."""
     module_name, colon, name = id.partition(":")
     if not colon:
         return games().get(id, id)
@@ -96,7 +96,7 @@ def _found(id: str) -> str | EnvRegistration:
 
 
 def _instead(id: str) -> str:
-    """What the module of an id has, for one that is not there; nothing where it has none."""
+    """Return a hint with the environments of the module of an unknown `module:Name`, or an empty text."""
     module, colon, name = id.partition(":")
     there = names_in(module) if colon else []
     near = difflib.get_close_matches(name, there, 1, 0.5)
@@ -105,9 +105,9 @@ def _instead(id: str) -> str:
 
 
 def names_in(module_name: str) -> list[str]:
-    """Ids that a module registers for environments of its own, and its classes of which none is registered.
+    """Return the ids that a module registers, and the names of its environment classes without an id.
 
-    Raises NotFound and ModuleRaised.
+    Raise NotFound or ModuleRaised.
     """
     module = import_module(module_name)
     kinds = [each for each in vars(module).values() if isinstance(each, type) and issubclass(each, gymnasium.Env)]
@@ -117,14 +117,14 @@ def names_in(module_name: str) -> list[str]:
     return sorted(ids) + [kind.__name__ for kind in own if _home(kind) not in homes.values()]
 
 
-def _home(made: Any) -> str:
-    """`module:Name` of what makes an environment. Any: a class, a function, or what is registered of one."""
+def _home(made: Any) -> str:  # Any: see below
+    """Return `module:Name` of a class, a function or a registration that makes an environment."""
     entry = made.entry_point if isinstance(made, EnvRegistration) else made
     return entry if isinstance(entry, str) else f"{entry.__module__}:{getattr(entry, '__qualname__', '')}"
 
 
 def _without_order_checks(env: "gymnasium.Env[Any, Any]") -> "gymnasium.Env[Any, Any]":
-    """Less what Gymnasium puts around every environment to see that a reset comes first, and calls at each step."""
+    """Remove the wrapper with which Gymnasium checks at each step that there was a reset."""
     if isinstance(env, OrderEnforcing):
         return env.env
     if isinstance(env, TimeLimit) and isinstance(env.env, OrderEnforcing):
@@ -133,34 +133,34 @@ def _without_order_checks(env: "gymnasium.Env[Any, Any]") -> "gymnasium.Env[Any,
 
 
 def _extra(message: str) -> tuple[str, str]:
-    """What is missing and the extra that brings it, from Gymnasium's own message."""
+    """Return the missing library and the extra that installs it, from Gymnasium's message."""
     found = re.search(r"gymnasium\[([\w-]+)\]", message)
     name = found.group(1) if found else "mujoco" if "mujoco" in message.lower() else "dev"
     return {"mujoco": "MuJoCo", "atari": "Atari", "box2d": "Box2D"}.get(name, name), name
 
 
 def exists(id: str) -> bool:
-    """Whether an id can be made: a game, registered with Gymnasium, or `module:Id` with a module that can be found."""
+    """Return whether an id is a game, is registered with Gymnasium, or names a module that can be found."""
     if ":" in id:
         module = id.split(":", 1)[0]
         try:
             return importlib.util.find_spec(module) is not None
-        except (ImportError, ValueError):  # a parent is missing; the name is empty, or no import path
+        except (ImportError, ValueError):  # no parent package, or no valid name
             return False
-        except Exception:  # the package around it raised: who imports it will say so
+        except Exception:  # its package raised; importing the module will report that
             return True
     return id in games() or id in gymnasium.registry
 
 
 def registered() -> list[str]:
-    """All ids that Gymnasium knows, and the games."""
+    """Return all ids of Gymnasium and of the games."""
     return sorted({*gymnasium.registry, *games()})
 
 
 def read_spec(config: EnvConfig, trains: bool = True) -> EnvSpec:
-    """Build the environment once, and say what it takes and gives; raises EnvError where we can't handle it.
+    """Make the environment once and describe it. Raise EnvError if it is not supported.
 
-    Whether EnvPool can stand in for it matters only when it `trains`.
+    With `trains` and `backend=envpool`, also check that EnvPool's task is the same environment.
     """
     if ":" in config.id:
         module = config.id.split(":", 1)[0]
@@ -174,9 +174,7 @@ def read_spec(config: EnvConfig, trains: bool = True) -> EnvSpec:
     env = build(config)
     try:
         action = action_spec(config.id, env.action_space)
-        info = (
-            reset_result(env.reset(seed=0))[1] if action.kind != "box" else {}
-        )  # where masks are, the first reset shows one
+        info = reset_result(env.reset(seed=0))[1] if action.kind != "box" else {}  # it may have an action mask
         spec = EnvSpec(config.id, obs_spec(config.id, env.observation_space, action, info), action)
         if task is not None:
             check_spaces(task, env, spec)

@@ -1,4 +1,4 @@
-"""From an environment's own observations to arrays: the parts of Dict and Tuple spaces by path, choices from 0."""
+"""Conversion of an environment's observations to arrays, one for each part of Dict and Tuple spaces."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,13 +11,13 @@ from drl_cli.envs.trees import Space, inner
 from drl_cli.types import MASK, ActionSpec, Array, Column, EnvSpec, ObsSpec, leaves
 
 Parts = dict[str, Array]
-"""One observation's parts by path; the only part of a plain space has the path ""."""
+"""The parts of one observation by path. A space without parts has the path ""."""
 
 
 def obs_spec(id: str, space: Space, action: ActionSpec, info: Mapping[str, Any]) -> ObsSpec:
-    """What observations are made of; `info` is what the first reset gave, which may hold a mask.
+    """Return the columns of observations. `info` of the first reset may hold a legal-action mask.
 
-    Raises EnvError naming the part that can't be handled.
+    Raise EnvError if a part of the space is not supported.
     """
     columns = {path: _column(id, path, part) for path, part in walk(id, space)}
     own, mask = columns.pop(MASK, None), Column((action.size,), "bool")
@@ -33,7 +33,7 @@ def obs_spec(id: str, space: Space, action: ActionSpec, info: Mapping[str, Any])
 
 
 def walk(id: str, space: Space, path: str = "") -> Iterator[tuple[str, Space]]:
-    """The spaces that are no Dict or Tuple within a space, with their paths; raises EnvError for a bad key."""
+    """Yield dotted path and space of all parts that are no Dict or Tuple. Raise EnvError for a bad key."""
     parts = inner(space)
     if parts is None:
         yield path, space
@@ -67,9 +67,9 @@ def _place(path: str) -> str:
 
 
 class ObsMap:
-    """Observations of a space, with what `reset` or `step` told beside them, as arrays of the spec's shapes.
+    """Converts observations, and a mask in `info`, to arrays of the spec's shapes. Choices count from 0.
 
-    Choices count from 0. A mask that allows none of a component's choices counts as one that allows them all.
+    A mask that allows no choice of a component is changed to allow all its choices.
     """
 
     def __init__(self, space: Space, spec: EnvSpec) -> None:
@@ -81,9 +81,9 @@ class ObsMap:
         self._starts = {path or self.root: part.start for path, part in own.items() if hasattr(part, "start")}
         self.is_single_box = isinstance(space, spaces.Box) and not self._wants_info
 
-    def __call__(self, obs: Any, info: Mapping[str, Any]) -> Parts:  # Any: whatever the space says
-        """The parts; raises EnvFault naming the one that is not as the space says."""
-        if self.is_single_box:  # a small environment is reset every few steps
+    def __call__(self, obs: Any, info: Mapping[str, Any]) -> Parts:  # Any: a value of the space
+        """Return the parts. Raise EnvFault if one does not fit its space."""
+        if self.is_single_box:  # fast path: small environments are reset often
             return {"": self._read("", self.columns[""], obs)}
         found: dict[str, Any] = {}
         _collect(self._space, obs, "", found)
@@ -94,7 +94,7 @@ class ObsMap:
         return {path: self._read(path, column, found[path]) for path, column in self.columns.items()}
 
     def _read(self, path: str, column: Column, value: Any) -> Array:
-        if path == MASK and isinstance(value, tuple):  # one for each component
+        if path == MASK and isinstance(value, tuple):  # one mask for each component
             value = np.concatenate(value)
         value = np.asarray(value)
         if value.shape != column.shape:
@@ -113,7 +113,7 @@ class ObsMap:
 
 
 def _collect(space: Space, obs: Any, path: str, found: dict[str, Any]) -> None:
-    """Put the parts of an observation into `found`, by path."""
+    """Write the parts of an observation into `found`, by path."""
     parts = inner(space)
     if parts is None:
         found[path] = obs
@@ -128,5 +128,5 @@ def _collect(space: Space, obs: Any, path: str, found: dict[str, Any]) -> None:
 
 
 def at(path: str) -> str:
-    """How a message names a part."""
+    """Return the text that names a part in a message."""
     return f" {path!r}" if path else ""

@@ -1,4 +1,4 @@
-"""An environment, tried before a run starts: what would end the run in its first steps is said at once."""
+"""A trial of the environment before a run starts, which reports faults that would end the run in its first steps."""
 
 import time
 from collections.abc import Mapping
@@ -19,10 +19,10 @@ TRIES = 3
 
 
 def try_env(config: EnvConfig, spec: EnvSpec, *, num: int, seconds: float, timeout_s: float) -> list[str]:
-    """Step `num` environments at once, at random, STEPS times or for so many seconds; returns what is worth a warning.
+    """Take random steps in `num` environments, STEPS or for `seconds`, and return warnings.
 
-    Raises EnvFault where something goes wrong in each of TRIES tries, with other seeds: workers make an environment
-    anew that goes wrong once.
+    Raise EnvFault only if each of TRIES trials with different seeds fails, because workers rebuild an environment after
+    a single fault.
     """
     faults: list[EnvFault] = []
     for i in range(TRIES):
@@ -43,7 +43,7 @@ def try_env(config: EnvConfig, spec: EnvSpec, *, num: int, seconds: float, timeo
 
 
 class Trial:
-    """Steps some environments as a worker does, and looks at all that they give.
+    """Steps some environments as a worker does, and checks everything they return.
 
     `method` is the environment's method that was called last.
     """
@@ -58,11 +58,11 @@ class Trial:
 
     @property
     def when(self) -> str:
-        """At which step it went wrong, for a message; nothing where it was the first."""
+        """Return the step of the fault for a message, or nothing for the first step."""
         return f", at step {self.steps} of a trial with random actions" if self.steps > 1 else ""
 
     def run(self, num: int, seconds: float) -> None:
-        """Raises whatever an environment raises, or EnvFault."""
+        """Run the trial. Raise EnvFault, or whatever the environment raises."""
         ends = time.monotonic() + seconds
         for _ in range(num):
             with self.calls:
@@ -78,7 +78,7 @@ class Trial:
             self._reset(env)
 
     def close(self) -> None:
-        """Close them; what that raises says the worker's log."""
+        """Close the environments; an error becomes a note."""
         for env in self.envs:
             try:
                 env.close()
@@ -105,14 +105,14 @@ class Trial:
             raise EnvFault(f"step gave {reward!r} as reward, which must be a number")
         return self._look(env, obs, float(reward), info), bool(terminated or truncated)
 
-    def _action(self, env: Env, parts: Parts) -> Any:  # Any: whatever the environment takes
+    def _action(self, env: Env, parts: Parts) -> Any:  # Any: an action of the space
         action = self.spec.action
         if action.kind != "box":
             mask = parts.get(MASK, np.ones(action.size, np.bool_))
             return allowed_action(mask, self.spec, env.to_env, self.rng)
         return env.to_env(self.rng.uniform(-1, 1, (1, action.size)).astype(np.float32))[0]
 
-    def _look(self, env: Env, obs: Any, reward: float, info: Any) -> Parts:  # Any: whatever the environment gave
+    def _look(self, env: Env, obs: Any, reward: float, info: Any) -> Parts:  # Any: not checked yet
         if not isinstance(info, Mapping):
             raise EnvFault(f"{self.method} gave {type(info).__name__} as info, which must be a dict")
         parts = env.read(obs, info)

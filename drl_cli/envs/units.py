@@ -1,4 +1,4 @@
-"""Observations and actions in an environment's own units: what each part of them is, as plain values."""
+"""Descriptions of observations and actions in the environment's own units, for policies that are used or exported."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -14,16 +14,16 @@ from drl_cli.envs.observations import ObsMap
 from drl_cli.envs.trees import Path, Space, inner, space_leaves
 from drl_cli.types import MASK, Array, EnvSpec
 
-Bound = float | list[Any] | None  # Any: bounds again, nested by the axes of the part
+Bound = float | list[Any] | None  # Any: bounds, nested by axes
 
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """One part of the observations, or of the actions: an array of this shape and dtype.
+    """One array of the observations or of the actions.
 
-    `name` is what an exported policy calls it, `path` its keys in Dict and positions in Tuple spaces. Choices count
-    from `start`, and there are `choices` of each (of actions and of observations alike). All else lies between `low`
-    and `high`: one bound for all values, or one for each; None where there is none.
+    `name` is its name in an exported policy, `path` its keys in Dict spaces and positions in Tuple spaces. A discrete
+    value counts from `start`, with one number of choices for each value in `choices`. Other values lie between `low`
+    and `high`: one bound for all values, or one for each value; None if there is no bound.
     """
 
     name: str
@@ -37,9 +37,9 @@ class ArraySpec:
 
 
 class Units:
-    """The inputs and outputs of a policy for an environment, and what turns its own actions into the environment's.
+    """The inputs and outputs of a policy in the environment's units; `to_env` converts its actions.
 
-    A mask of allowed actions is an input too; its path is empty where it is in `info`, not in the observations.
+    A legal-action mask is an input, too. Its path is empty if it is in `info` and not in the observations.
     """
 
     def __init__(self, config: EnvConfig, spec: EnvSpec) -> None:
@@ -51,20 +51,20 @@ class Units:
         self.outputs = [_part("action", path, space) for path, space in space_leaves(self.actions)]
 
     def signature(self) -> dict[str, Any]:
-        """`inputs`, `outputs`, and `actions`, the tree of the outputs: an object, a list, or null for an output."""
+        """Return `inputs`, `outputs`, and `actions`, the tree of outputs as dicts and lists with None per output."""
         return {
             "inputs": [asdict(part) for part in self.inputs],
             "outputs": [asdict(part) for part in self.outputs],
             "actions": _tree(self.actions),
         }
 
-    def joined(self, observations: list[Any]) -> Any:  # Any: what the spaces say, as in all of these
-        """Observations as one of Gymnasium's vector environments gives them."""
+    def joined(self, observations: list[Any]) -> Any:  # Any: values of the spaces, also below
+        """Stack observations as Gymnasium's vector environments do."""
         empty: Any = create_empty_array(self.observations, len(observations))
         return concatenate(self.observations, observations, empty)
 
     def apart(self, actions: Any, num: int) -> list[Any]:
-        """The inverse for actions: one for each of so many environments."""
+        """Split the actions for `num` environments into a list of actions."""
         return list(iterate(batch_space(self.actions, num), actions))
 
 
@@ -76,7 +76,7 @@ def _inputs(space: Space, read: ObsMap) -> list[ArraySpec]:
             parts.append(ArraySpec(MASK, paths.get(MASK, ()), column.shape, "bool"))
             continue
         part = _part("obs", paths[name], own[paths[name]])
-        dtype = "int64" if column.choices else column.dtype  # what policies are trained on
+        dtype = "int64" if column.choices else column.dtype  # the types that policies are trained with
         parts.append(replace(part, shape=column.shape, dtype=dtype, choices=column.choices))
     return parts
 
@@ -102,7 +102,7 @@ def _part(name: str, path: Path, space: Space) -> ArraySpec:
 
 
 def _bound(values: Array) -> Bound:
-    """One number where all are equal, else a list as the array is nested; None for what is infinite."""
+    """Return one number if all values are equal, else nested lists; None for an infinite value."""
     if values.size and (values == values.flat[0]).all():
         one = values.flat[0].item()
         return one if np.isfinite(one) else None

@@ -1,4 +1,4 @@
-"""Gymnasium wrappers by import path, as `env.wrappers` names them."""
+"""Gymnasium wrappers by import path, for `env.wrappers`."""
 
 import difflib
 import importlib
@@ -11,9 +11,9 @@ from drl_cli.envs.config import EnvError, EnvFault
 
 
 def wrap(env: "gymnasium.Env[Any, Any]", paths: Sequence[str]) -> "gymnasium.Env[Any, Any]":
-    """An environment in these wrappers, `module:Class` each, the first innermost.
+    """Put an environment into wrappers, each `module:Class`, the first one innermost.
 
-    Raises EnvError where one can't be found, EnvFault where it raises or gives something else.
+    Raise EnvError if a wrapper can't be found, EnvFault if it raises or returns no environment.
     """
     for path in paths:
         wrapper = _find(path)

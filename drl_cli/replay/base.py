@@ -1,8 +1,8 @@
-"""What every replay table has to do: transitions go in, batches come out. Each is configuration (conf/replay)."""
+"""The interface of replay tables: transitions come in, batches go out. conf/replay chooses the table."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from drl_cli.replay.store import RingStore
 from drl_cli.types import Array, Columns, State
@@ -10,10 +10,10 @@ from drl_cli.types import Array, Columns, State
 
 @dataclass(frozen=True)
 class Sampled:
-    """Batches `[num_batches, batch_size, ...]`, of which there may be fewer than were asked for.
+    """Batches `[num_batches, batch_size, ...]`, maybe fewer than requested.
 
-    `row_ids` `[num_batches, batch_size]` are the numbers of their rows where the table wants priorities back;
-    `dropped` transitions were found too old to be served.
+    `row_ids` `[num_batches, batch_size]` are set if the table needs new priorities for these rows. `dropped` is the
+    number of transitions that were too old to be sampled.
     """
 
     columns: Columns
@@ -22,83 +22,74 @@ class Sampled:
     dropped: int = 0
 
 
-class Table(Protocol):
-    """What the trajectory manager owns.
-
-    It is saved as its `state` and, chunk by chunk, the rows of its `store`.
-    """
-
-    @property
-    def store(self) -> RingStore:
-        """What holds the rows."""
-
-    @property
-    def row_nbytes(self) -> int:
-        """Bytes of a row when it is saved, roughly."""
-
-    @property
-    def inserts(self) -> int:
-        """Transitions that ever came in."""
-
-    @property
-    def nbytes(self) -> int:
-        """Allocated bytes."""
-
-    def __len__(self) -> int:
-        """Rows that are stored now."""
-
-    def insert(self, columns: Columns, versions: Array) -> None:
-        """Take rows `[rows, ...]` in; `versions` `[transitions]` are those of the parameters that acted.
-
-        A column `priority`, where the worker gives one, is not stored: it is what the sampler begins with.
-        """
-
-    def sample(self, num_batches: int, batch_size: int, version: int) -> Sampled:
-        """Draw batches for a trainer whose newest parameters are of this version."""
-
-    def update_priorities(self, row_ids: Array, priorities: Array) -> None:
-        """New priorities for the rows of these numbers, both `[num_batches, batch_size]`; of steps `[..., seq_len]`."""
-
-    def stats(self) -> Mapping[str, float]:
-        """What is worth reporting: whole numbers are counts, which add up over shards; the rest is averaged."""
-
-    def contents(self) -> Columns:
-        """A copy of all stored rows, oldest first, `[rows, ...]`."""
-
-    def state(self) -> State:
-        """Everything but the rows, to go on exactly; copies."""
-
-    def load_state(self, state: State) -> None:
-        """Go on from `state()` of a table like this one, whose rows are then put in `store`."""
-
-    def pack(self, rows: Columns) -> State:
-        """Arrays to save for rows of the store."""
-
-    def unpack(self, chunks: Iterable[State]) -> Iterator[Columns]:
-        """The rows of the store that `pack` was given, chunk by chunk."""
-
-    def refill(self, rows: Columns) -> None:
-        """Take rows of another table's store in as new ones; their versions and priorities are not known.
-
-        Raises ValueError when they have other columns.
-        """
-
-
-class PlainRows:
-    """The part of a table whose rows are saved as they are."""
+class Table(ABC):
+    """A replay table, owned by a trajectory manager. A checkpoint holds its `state` and the rows of its `store`."""
 
     def __init__(self, store: RingStore) -> None:
         self.store = store
 
     @property
     def row_nbytes(self) -> int:
-        """Bytes of a row."""
+        """Approximate bytes of a saved row."""
         return sum(column.nbytes for column in self.store.columns.values()) // self.store.capacity
 
+    @property
+    def inserts(self) -> int:
+        """Number of transitions inserted so far."""
+        return self.store.inserts
+
+    @property
+    def nbytes(self) -> int:
+        """Allocated bytes."""
+        return self.store.nbytes
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of rows that can be sampled now."""
+
+    @abstractmethod
+    def insert(self, columns: Columns, versions: Array) -> None:
+        """Insert rows `[rows, ...]`; `versions` `[transitions]` are the versions of the policies that acted.
+
+        The optional column `priority` holds initial priorities for the sampler and is not stored. Raise ValueError if
+        columns are missing or there are more rows than the capacity.
+        """
+
+    @abstractmethod
+    def sample(self, num_batches: int, batch_size: int, version: int) -> Sampled:
+        """Sample batches for a trainer whose newest policy has this version."""
+
+    @abstractmethod
+    def update_priorities(self, row_ids: Array, priorities: Array) -> None:
+        """Set priorities `[num_batches, batch_size]`, or `[..., seq_len]` for the steps of sequences."""
+
+    @abstractmethod
+    def stats(self) -> Mapping[str, float]:
+        """Return values to log. Integers are counts, which are summed over shards; floats are averaged."""
+
+    @abstractmethod
+    def contents(self) -> Columns:
+        """Return a copy of all rows `[rows, ...]`, oldest first."""
+
+    @abstractmethod
+    def state(self) -> State:
+        """Return a copy of everything except the rows."""
+
+    @abstractmethod
+    def load_state(self, state: State) -> None:
+        """Restore the `state()` of an equal table; the caller then fills `store`."""
+
     def pack(self, rows: Columns) -> State:
-        """Nothing to do."""
+        """Convert rows of the store to arrays that can be saved."""
         return rows
 
     def unpack(self, chunks: Iterable[State]) -> Iterator[Columns]:
-        """Nothing to do."""
+        """Convert saved chunks back to rows of the store: the inverse of `pack`."""
         return iter(chunks)
+
+    @abstractmethod
+    def refill(self, rows: Columns) -> None:
+        """Insert rows from another table's store as new rows, with unknown versions and priorities.
+
+        Raise ValueError if they have other columns.
+        """

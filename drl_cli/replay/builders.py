@@ -1,7 +1,8 @@
-"""From environment steps to the rows of a replay table, in the worker."""
+"""Builders in the worker, which turn environment steps into rows of a replay table."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 
@@ -11,60 +12,62 @@ Prioritize = Callable[[Columns], Array]
 """Computes the initial priorities `[rows]` of rows `[rows, ...]`."""
 
 
-class Builder(Protocol):
-    """Takes steps, gives rows."""
+class Builder(ABC):
+    """Takes steps of E environments and returns rows.
+
+    If the column `valid` of a step is False, the environment took no step: there is no row for it, and the step before
+    counts as truncated. Rows of transitions have no column `valid`.
+    """
+
+    def __init__(self, gamma: float, reward_scale: float = 1.0) -> None:
+        self.gamma, self.reward_scale = gamma, reward_scale
+        self._steps: list[Columns] = []
 
     def append(self, step: Columns) -> None:
-        """Add one step of all environments: obs, action, reward, next_obs, terminated, truncated, ... `[E, ...]`.
+        """Add a step `[E, ...]`: obs, action, reward, next_obs, terminated, truncated, valid, ... Arrays are kept."""
+        self._steps.append(step)
 
-        Where its column `valid` is False an environment took none: there is no row for it, and what came before it is
-        as if the episode had been truncated there. `valid` is in no row.
-        """
-
+    @abstractmethod
     def take(self) -> Columns:
-        """All rows that are complete now, `[rows, ...]`; fresh arrays."""
+        """Return new arrays `[rows, ...]` of all rows that are complete and were not returned yet."""
 
     @property
+    @abstractmethod
     def open_rows(self) -> int:
-        """Steps appended that no row taken has as its own."""
+        """Number of steps without a row of their own in what `take` returned."""
 
+    @abstractmethod
     def state(self) -> State:
-        """What is still open, right after a `take`."""
+        """Return everything that is still open, right after a `take`."""
 
+    @abstractmethod
     def load_state(self, state: State) -> None:
-        """Go on from `state()`; its arrays may be read-only."""
+        """Restore `state()`; its arrays may be read-only."""
 
 
-class NStepBuilder:
-    """Turns steps of E environments into n-step transitions: exactly one row per environment step.
+class NStepBuilder(Builder):
+    """Turns steps into n-step transitions, exactly one row per step.
 
-    A row covers the steps from its own up to n of them or up to the episode's end, whichever comes first:
-    reward = sum_j gamma^j r_j (scaled), next_obs = the observation after the last of them, discount = gamma^length,
-    0 only if it terminated. `terminated` and `truncated` are those of the last step. Rows whose window is still open
-    wait for the next block; within an environment rows keep the order of time. A window that is open when its
-    environment fails ends before the step that is not `valid`, as truncated.
+    The window of a row covers n steps or ends with the episode: reward = sum_j gamma^j r_j (scaled), next_obs,
+    terminated and truncated of the last step of the window, discount = gamma^length, or 0 if terminated. A row whose
+    window is open waits for the next block. The rows of an environment are in order of time.
     """
 
     def __init__(self, n_step: int, gamma: float, reward_scale: float = 1.0) -> None:
-        self.n_step, self.gamma, self.reward_scale = n_step, gamma, reward_scale
-        self._steps: list[Columns] = []
+        super().__init__(gamma, reward_scale)
+        self.n_step = n_step
         self._emitted: list[Array] = []
 
     def append(self, step: Columns) -> None:
-        """Add one step of all environments: obs, action, reward, ..., terminated, truncated, valid, ... `[E, ...]`.
-
-        The arrays are kept, not copied.
-        """
-        self._steps.append(step)
+        super().append(step)
         self._emitted.append(~step["valid"])
 
     def take(self) -> Columns:
-        """All rows that are complete now, `[rows, ...]`; fresh arrays."""
         steps = {name: np.concatenate([step[name] for step in self._steps]) for name in self._steps[0]}
         valid = steps["valid"].reshape(len(self._steps), -1)
         rewards = steps["reward"].reshape(valid.shape) * np.float32(self.reward_scale)
         ended = (steps["terminated"] | steps["truncated"]).reshape(valid.shape) | ~valid
-        broken = np.zeros_like(ended)
+        broken = np.zeros_like(ended)  # the environment failed in the next step
         broken[:-1] = ~ended[:-1] & ~valid[1:]
         ended |= broken
         total = np.zeros_like(rewards)
@@ -76,7 +79,7 @@ class NStepBuilder:
             length[:starts] += is_open[:starts]
             is_open[:starts] &= ~ended[k:]
         complete = ~is_open | (length == self.n_step)
-        first = (complete.ravel() & ~np.concatenate(self._emitted)).nonzero()[0]  # of the row's steps, in `steps`
+        first = (complete.ravel() & ~np.concatenate(self._emitted)).nonzero()[0]  # indices into `steps`
         length = length.ravel().take(first)
         last = first + (length - 1) * valid.shape[1]
         rows = {
@@ -84,12 +87,10 @@ class NStepBuilder:
             for name, column in steps.items()
             if name not in ("reward", "terminated", "truncated", "valid")
         }
-        terminated = steps["terminated"].take(last)
+        terminated, powers = steps["terminated"].take(last), self.gamma ** np.arange(self.n_step + 1)
         rows |= {
             "reward": total.ravel().take(first),
-            "discount": np.where(terminated, 0.0, (self.gamma ** np.arange(self.n_step + 1))[length]).astype(
-                np.float32
-            ),
+            "discount": np.where(terminated, 0.0, powers[length]).astype(np.float32),
             "terminated": terminated,
             "truncated": steps["truncated"].take(last) | (broken.ravel().take(last) & (length < self.n_step)),
         }
@@ -99,7 +100,6 @@ class NStepBuilder:
 
     @property
     def open_rows(self) -> int:
-        """Steps appended whose row is not complete yet."""
         return int(sum((~emitted).sum() for emitted in self._emitted))
 
     def state(self) -> State:
@@ -110,30 +110,18 @@ class NStepBuilder:
         self._emitted = [step.pop("emitted") for step in self._steps]
 
 
-class RolloutBuilder:
-    """Turns steps of E environments into rollouts: one row per environment step, complete at once, in order of time.
+class RolloutBuilder(Builder):
+    """Turns steps into rollouts: one row per step, complete at once, sorted by environment and then by time.
 
-    Rows are sorted by environment (all of the first one's, then the second's, ...). `next_obs` is the true final
-    observation where an episode ended, discount = gamma, 0 only where it terminated. `cut` is True where the next row
-    is not the next step of the same episode: at an episode's end, before a step that is not `valid`, and in each
-    environment's last row of a block.
+    `next_obs` is the true final observation if an episode ended, discount = gamma, or 0 if it terminated. `cut` is
+    True if the next row is not the next step of the same episode: at an episode's end, before a step that is not
+    `valid`, and in each environment's last row of a block.
     """
 
     extra_columns: ClassVar[Schema] = {"cut": Column((), "bool")}
-
-    def __init__(self, gamma: float, reward_scale: float = 1.0) -> None:
-        self.gamma, self.reward_scale = gamma, reward_scale
-        self._steps: list[Columns] = []
-
-    def append(self, step: Columns) -> None:
-        """Add one step of all environments: obs, action, reward, ..., terminated, truncated, valid, ... `[E, ...]`.
-
-        The arrays are kept, not copied.
-        """
-        self._steps.append(step)
+    open_rows = 0
 
     def take(self) -> Columns:
-        """All rows since the last take, `[rows, ...]`; fresh arrays."""
         steps, self._steps = self._steps, []
         cut = np.stack([step["terminated"] | step["truncated"] for step in steps], 1)
         valid = np.stack([step["valid"] for step in steps], 1)
@@ -149,11 +137,6 @@ class RolloutBuilder:
         discount = np.where(rows["terminated"], 0.0, self.gamma).astype(np.float32)
         return rows | {"discount": discount, "cut": cut.ravel()[is_row]}
 
-    @property
-    def open_rows(self) -> int:
-        """None: a row is complete with its step."""
-        return 0
-
     def state(self) -> State:
         return {}
 
@@ -161,7 +144,7 @@ class RolloutBuilder:
         self._steps = []
 
 
-class PriorityBuilder:
+class PriorityBuilder(Builder):
     """Wraps a builder and adds the column `priority`, the initial priority of each row."""
 
     def __init__(self, builder: Builder, prioritize: Prioritize) -> None:
@@ -186,10 +169,10 @@ class PriorityBuilder:
 
 
 def stacked(steps: Sequence[Columns]) -> State:
-    """Steps of all environments as arrays `[steps, E, ...]`; of none, nothing."""
+    """Return the columns of steps as arrays `[steps, E, ...]`, or nothing if there are no steps."""
     return {name: np.stack([step[name] for step in steps]) for name in steps[0]} if steps else {}
 
 
 def unstacked(state: State) -> list[Columns]:
-    """The inverse of `stacked`."""
+    """Return the steps that were `stacked`."""
     return [{name: column[i] for name, column in state.items()} for i in range(num_rows(state))] if state else []

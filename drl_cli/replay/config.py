@@ -1,4 +1,4 @@
-"""Which replay table: each sampler has its own options beside the common ones."""
+"""The config of the replay table; each sampler adds its own options."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from drl_cli.utils.ranges import Count, Fraction, Natural, Positive
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """What every replay table has."""
+    """Options of every replay table."""
 
     sampler: Literal["uniform", "prioritized", "fifo-once", "sequences"]
     capacity: Count
@@ -17,23 +17,23 @@ class ReplayConfig:
 
     @property
     def holds_frames(self) -> bool:
-        """Whether the table holds each frame of an image once."""
+        """Whether the table stores each frame of an image once."""
         return self.sampler != "fifo-once"
 
     @property
     def wants_priorities(self) -> bool:
-        """Whether the trainer sends the rows' new priorities back."""
+        """Whether the trainer sends new priorities back."""
         return self.sampler in ("prioritized", "sequences")
 
     @property
     def num_rows(self) -> int:
-        """Rows that the table has room for: one per transition."""
+        """Capacity in rows; here a row is a transition."""
         return self.capacity
 
 
 @dataclass(frozen=True)
 class UniformConfig(ReplayConfig):
-    """Options of tables whose rows are drawn any number of times."""
+    """Options of tables whose rows can be sampled any number of times."""
 
     remover: Literal["oldest", "random"]
     compress: Literal["none", "lz4"]
@@ -52,7 +52,7 @@ class PrioritizedConfig(UniformConfig):
 
 @dataclass(frozen=True)
 class SequencesConfig(PrioritizedConfig):
-    """Options of sequences: a row covers `burn_in + seq_len` steps, the next begins `seq_len - overlap` later."""
+    """Options of sequences: a row has `burn_in + seq_len` steps; the next row begins `seq_len - overlap` later."""
 
     seq_len: Count
     burn_in: Natural
@@ -61,18 +61,18 @@ class SequencesConfig(PrioritizedConfig):
 
     @property
     def length(self) -> int:
-        """Steps of a row."""
+        """Steps per row."""
         return self.burn_in + self.seq_len
 
     @property
     def num_rows(self) -> int:
-        """As many as hold `capacity` transitions of long episodes; the last row of each may be shorter."""
+        """Capacity in rows: enough for `capacity` transitions if episodes are long."""
         return self.capacity // (self.seq_len - self.overlap)
 
 
 @dataclass(frozen=True)
 class FifoConfig(ReplayConfig):
-    """Options of the queue that serves every row once."""
+    """Options of the queue that serves each row once."""
 
     shards: Literal[1]
     max_staleness: Natural
@@ -84,4 +84,4 @@ SAMPLERS: Mapping[str, type[ReplayConfig]] = {
     "sequences": SequencesConfig,
     "fifo-once": FifoConfig,
 }
-"""The class of a table's options, by `replay.sampler`."""
+"""The config class by `replay.sampler`."""

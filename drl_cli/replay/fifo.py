@@ -1,65 +1,59 @@
-"""A queue of transitions for on-policy learning: each is served once, in order, and only while it is fresh."""
+"""A queue of transitions for on-policy learning, which serves each row once, in order, while the row is fresh."""
 
 from collections.abc import Mapping
 
 import numpy as np
 
-from drl_cli.replay.base import PlainRows, Sampled
+from drl_cli.replay.base import Sampled, Table
 from drl_cli.replay.config import FifoConfig
 from drl_cli.replay.store import RingStore
 from drl_cli.types import Array, Column, Columns, Schema, State, nested, within
 
 
-class FifoOnce(PlainRows):
-    """The newest `capacity` rows, and which of them wait to be served; those pushed out or too old are dropped.
+class FifoOnce(Table):
+    """Holds the newest `capacity` rows, of which those in `waiting` were not served yet.
 
-    A row is too old when more than `max_staleness` parameter versions came after the one that acted. All rows of a
-    block have one version, so that a dropped row never leaves a hole in a rollout.
+    A waiting row is dropped if newer rows overwrite it or if it is too old: more than `max_staleness` policy versions
+    came after the version that acted. All rows of a block have one version, so no rollout loses only some of its rows.
     """
 
     def __init__(self, schema: Schema, config: FifoConfig) -> None:
-        self.max_staleness = config.max_staleness
         super().__init__(RingStore({**schema, "version": Column((), "int64")}, config.capacity))
+        self.max_staleness = config.max_staleness
         self.waiting = np.empty(0, np.int64)
-        self.dropped = 0
+        self.dropped = self._reported = 0
         self.staleness = np.zeros(1)
-        self._reported = 0
 
     def __len__(self) -> int:
         return len(self.waiting)
 
     def insert(self, columns: Columns, versions: Array) -> None:
-        """Append rows `[rows, ...]` made with parameters `versions` `[rows]`; beyond capacity the oldest are dropped.
-
-        Raises ValueError when columns are missing or too many rows come at once.
-        """
         first = self.store.inserts
         self.store.insert(columns | {"version": versions})
         self._keep(self.store.holds(self.waiting))
         self.waiting = np.append(self.waiting, np.arange(first, self.store.inserts))
 
     def sample(self, num_batches: int, batch_size: int, version: int) -> Sampled:
-        """Up to `num_batches` whole batches of the oldest rows, after those too old for `version` are dropped.
+        """Drop rows that are too old, then serve up to `num_batches` batches of the oldest rows, maybe none.
 
-        `num_batches` of the result may be 0; its `dropped` counts what was dropped since the call before.
+        `dropped` of the result counts the rows dropped since the last call.
         """
         age = version - self.store.columns["version"][self._slots(self.waiting)]
         self._keep(age <= self.max_staleness)
         num_batches = min(num_batches, len(self.waiting) // batch_size)
         served, self.waiting = np.split(self.waiting, [num_batches * batch_size])
         columns = self.store.take(self._slots(served).reshape(num_batches, batch_size))
+        versions = columns.pop("version")
         if num_batches:
-            self.staleness = version - columns["version"]
-        del columns["version"]
+            self.staleness = version - versions
         dropped, self._reported = self.dropped - self._reported, self.dropped
         return Sampled(columns, num_batches, dropped=dropped)
 
     def update_priorities(self, row_ids: Array, priorities: Array) -> None:
-        """Raises ValueError: a row that was served does not come again."""
         raise ValueError("replay=fifo-once has no priorities")
 
     def stats(self) -> Mapping[str, float]:
-        """Rows that wait, rows dropped so far, and how many versions old the rows were that were served last."""
+        """Return the numbers of waiting and dropped rows, and the staleness in versions of the rows served last."""
         return {
             "size": len(self),
             "dropped_rows": self.dropped,
@@ -68,7 +62,7 @@ class FifoOnce(PlainRows):
         }
 
     def contents(self) -> Columns:
-        """A copy of the rows that wait, oldest first."""
+        """Return a copy of the waiting rows, oldest first."""
         columns = self.store.take(self._slots(self.waiting))
         del columns["version"]
         return columns
@@ -88,21 +82,11 @@ class FifoOnce(PlainRows):
         self.store.load_state(within(state, "store"))
 
     def refill(self, rows: Columns) -> None:
-        """None is taken: on-policy learning goes on with fresh ones."""
-
-    @property
-    def inserts(self) -> int:
-        """Rows inserted so far."""
-        return self.store.inserts
-
-    @property
-    def nbytes(self) -> int:
-        """Allocated bytes."""
-        return self.store.nbytes
+        """Do nothing: on-policy learning continues with new rows."""
 
     def _keep(self, is_kept: Array) -> None:
         self.dropped += len(self.waiting) - int(is_kept.sum())
         self.waiting = self.waiting[is_kept]
 
-    def _slots(self, numbers: Array) -> Array:
-        return numbers % self.store.capacity
+    def _slots(self, row_ids: Array) -> Array:
+        return row_ids % self.store.capacity

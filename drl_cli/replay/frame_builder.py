@@ -1,32 +1,30 @@
-"""From image observations to frames: around any builder of rows, in the worker."""
+"""From image observations to frames: a wrapper around a builder of rows, in the worker."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from itertools import pairwise
 
 import numpy as np
 
 from drl_cli.replay.builders import Builder, Prioritize
-from drl_cli.replay.frames import Codec, Stacking, image_columns
+from drl_cli.replay.frames import Codec, Stacking, image_columns, join_frames, split_frames
 from drl_cli.types import Array, Columns, State, column_name, nested, within
 
 FRAMES = ("frame_id", "frame_size", "frames")
-"""Columns of a block besides its rows: ids and sizes [bytes] of their frames `[F]`, and the bytes of all on end.
+"""Columns of a block besides its rows: ids and sizes in bytes of its frames `[F]`, and the bytes of all frames.
 
-Such blocks are merged as all are, by concatenating each column.
+Like all columns, they are concatenated if blocks are merged.
 """
 
 
-class FrameBuilder:
-    """Gives every frame an id, builds rows of ids, int64 `[rows, ..., k]`, and adds the frames of its rows to a block.
+class FrameBuilder(Builder):
+    """Gives each frame an id, builds rows with ids int64 `[rows, ..., k]` for images, and adds the frames to a block.
 
-    `stackings` are those of the image parts of observations, by path; all other columns stay as they are.
-    A frame that an observation shares with the one before it, or with its own neighbour, is found by comparing their
-    content, so whatever the environment does, the images of a row are exactly those it gave. Every block has all
-    frames of its rows; those that it shares with the worker's last block have the same ids there. The ids 0, 1, ... are
-    of the frames that are all zero, whoever has them: one for each image part.
+    `stackings` are those of the image parts of observations by path; other columns stay as they are. A frame that an
+    observation shares with the one before is found by comparing contents, so the images of a row are exactly those of
+    the environment. A block has all frames of its rows; frames that were in the worker's last block keep their ids.
+    The ids 0, 1, ... are reserved for frames that are all zero, one for each image part.
 
-    `open_steps`: how many of the latest steps may be part of rows that are not complete yet.
+    `open_steps` is the largest number of latest steps that may be in rows that are not complete yet.
     """
 
     def __init__(
@@ -39,17 +37,15 @@ class FrameBuilder:
         open_steps: int,
         prioritize: Prioritize | None = None,
     ) -> None:
-        self.prioritize = prioritize
-        self.builder, self.codec = builder, codec
+        self.builder, self.codec, self.prioritize = builder, codec, prioritize
         self.columns = image_columns(stackings)
-        self.parts = {path: _Part(stacking, black) for black, (path, stacking) in enumerate(stackings.items())}
+        self.parts = {path: _ImagePart(stacking, black) for black, (path, stacking) in enumerate(stackings.items())}
         self._next_id = ((worker + 1) << 16 | incarnation) << 32
         self._black = {part.black: codec.pack(np.zeros(part.stacking.size, np.uint8)) for part in self.parts.values()}
         self._packed = dict(self._black)
         self._open: deque[Array] = deque(maxlen=open_steps)
 
     def append(self, step: Columns) -> None:
-        """Add one step of all environments `[E, ...]`; the arrays are kept, not copied."""
         ids = {
             name: part.encode(step[name], self._new)
             for path, part in self.parts.items()
@@ -60,11 +56,10 @@ class FrameBuilder:
 
     @property
     def open_rows(self) -> int:
-        """Steps appended whose row is not complete yet."""
         return self.builder.open_rows
 
     def take(self) -> Columns:
-        """All rows that are complete now, and their frames; fresh arrays."""
+        """Return all rows that are complete, and their frames."""
         rows = self.builder.take()
         ids = np.unique(np.concatenate([rows[name].ravel() for name in self.columns]))
         packed = [self._packed[i] for i in ids.tolist()]
@@ -73,17 +68,11 @@ class FrameBuilder:
             rows["priority"] = self.prioritize({**rows, **images})
         latest = np.concatenate([*(part.ids.ravel() for part in self.parts.values()), *self._open])
         self._packed = self._black | {i: self._packed[i] for i in set(latest.tolist())}
-        sizes = np.array([len(frame) for frame in packed], np.int32)
-        return {**rows, "frame_id": ids, "frame_size": sizes, "frames": np.frombuffer(b"".join(packed), np.uint8)}
+        return {**rows, "frame_id": ids, **join_frames(packed)}
 
     def state(self) -> State:
-        packed = list(self._packed.values())
-        state = {
-            "next_id": np.array([self._next_id]),
-            "frame_id": np.array(list(self._packed)),
-            "frame_size": np.array([len(frame) for frame in packed]),
-            "frames": np.frombuffer(b"".join(packed), np.uint8),
-        }
+        ids = {"next_id": np.array([self._next_id]), "frame_id": np.array(list(self._packed))}
+        state = ids | join_frames(list(self._packed.values()))
         for path, part in self.parts.items():
             if part.obs is not None:
                 state |= {column_name("obs", path): part.obs.copy(), column_name("ids", path): part.ids.copy()}
@@ -93,9 +82,7 @@ class FrameBuilder:
 
     def load_state(self, state: State) -> None:
         self._next_id = int(state["next_id"].item())
-        frames, ends = state["frames"].tobytes(), np.cumsum(state["frame_size"]).tolist()
-        slices = zip(state["frame_id"].tolist(), pairwise([0, *ends]), strict=True)
-        self._packed = {i: frames[start:end] for i, (start, end) in slices}
+        self._packed = dict(zip(state["frame_id"].tolist(), split_frames(state), strict=True))
         self._open = deque(state.get("open", ()), self._open.maxlen)
         for path, part in self.parts.items():
             if (name := column_name("obs", path)) in state:
@@ -103,7 +90,7 @@ class FrameBuilder:
         self.builder.load_state(within(state, "builder"))
 
     def _images(self, stacking: Stacking, ids: Array) -> Array:
-        """Images `[..., *shape]` of the frames of these ids `[..., k]`."""
+        """Return images `[..., *shape]` of the frames with these ids `[..., k]`."""
         known, index = np.unique(ids, return_inverse=True)
         frames = self.codec.unpack([self._packed[i] for i in known.tolist()], stacking.size)
         flat = index.reshape(-1, stacking.k)
@@ -117,23 +104,24 @@ class FrameBuilder:
         return self._next_id
 
 
-class _Part:
-    """An image part of the observations of E environments: what it showed last, and the ids `[E, k]` of its frames."""
+class _ImagePart:
+    """The last observations of an image part in E environments, and the ids `[E, k]` of their frames."""
 
     def __init__(self, stacking: Stacking, black: int) -> None:
         self.stacking, self.black = stacking, black
         self.obs: Array | None = None
 
     def load(self, obs: Array, ids: Array) -> None:
-        """Go on from an observation `[E, ...]` whose frames have these ids."""
+        """Set the last observations `[E, ...]` and the ids of their frames."""
         self.obs, self.ids, self._frames = obs, ids, self.stacking.split(obs)
 
     def encode(self, obs: Array, new: Callable[[Array], int]) -> Array:
-        """The ids of the frames `[E, k]` of observations `[E, ...]` that follow those of the last call.
+        """Return the ids of the frames `[E, k]` of the next observations `[E, ...]`.
 
-        A frame that was not shown before gets a `new` one.
+        A frame keeps its id if the last observation had it one place later, or if it equals the frame before. All other
+        frames get a `new` id.
         """
-        if self.obs is None:  # as if all environments had been black before
+        if self.obs is None:  # begin with all-zero frames
             self.load(np.zeros_like(obs), np.full((len(obs), self.stacking.k), self.black))
         changed = np.flatnonzero((obs != self.obs).reshape(len(obs), -1).any(1))
         frames, last, last_ids = self.stacking.split(obs[changed]), self._frames[changed], self.ids[changed]
@@ -151,5 +139,5 @@ class _Part:
 
 
 def worker_of(frame_id: int) -> int:
-    """Whose frame it is: 1 + the worker; 0 for those that are all zero."""
+    """Return 1 + the index of the worker that made a frame, or 0 for an all-zero frame."""
     return frame_id >> 48

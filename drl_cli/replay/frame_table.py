@@ -1,33 +1,32 @@
-"""A table of rows with images that holds each frame once, however many rows show it."""
+"""A table of rows with images that stores each frame once."""
 
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 
 from drl_cli.replay.base import Sampled, Table
 from drl_cli.replay.frame_builder import FRAMES, worker_of
-from drl_cli.replay.frames import Codec, Stacking, image_columns, make_codec
-from drl_cli.replay.store import RingStore
+from drl_cli.replay.frames import Codec, Stacking, image_columns, join_frames, make_codec, split_frames
 from drl_cli.types import Array, Column, Columns, Schema, State, nested, within
 
 CODEC = "frame_codec"
-"""The name of the codec of saved frames."""
+"""Array in saved chunks with the name of the codec."""
 
 
-class FrameTable:
-    """Around any table: its rows hold references to frames, `[..., k]`; a frame goes with the last row that shows it.
+class FrameTable(Table):
+    """Wraps any table, whose rows hold references to frames `[..., k]`. A frame is freed with its last row.
 
-    The table's rows, and so its batches, are those that it would have with whole images. Rows of two blocks share
-    frames where a worker's last block came to this table too; where it went to another shard, they are here again.
+    Rows and batches equal those of a table of whole images. Blocks of a worker share frames only if the block before
+    came to this shard, too; otherwise a frame is stored once in each block.
     """
 
     def __init__(self, table: Table, stackings: Mapping[str, Stacking], codec: Codec) -> None:
+        super().__init__(table.store)
         self.table, self.codec = table, codec
-        self.frame_size = sum(stacking.size for stacking in stackings.values())  # of one frame of each image part
+        self.frame_size = sum(stacking.size for stacking in stackings.values())  # one frame of each image part
         self.images = image_columns(stackings)
         self._last: dict[int, dict[int, bytes]] = {}  # worker -> frames of its last block, by id
 
@@ -36,11 +35,10 @@ class FrameTable:
 
     @property
     def inserts(self) -> int:
-        """Transitions that ever came in."""
         return self.table.inserts
 
     def insert(self, columns: Columns, versions: Array) -> None:
-        """Take a FrameBuilder's block in, or several that were merged."""
+        """Insert a block of a FrameBuilder, or several merged blocks."""
         self.table.insert(self._to_references(columns), versions)
 
     def sample(self, num_batches: int, batch_size: int, version: int) -> Sampled:
@@ -58,49 +56,41 @@ class FrameTable:
 
     @property
     def nbytes(self) -> int:
-        """Allocated bytes, those of the stored rows' frames included."""
-        rows = self.table.contents()
-        frames = {id(frame): frame for name in self.images for frame in rows[name].flat}
-        return self.table.nbytes + sum(map(sys.getsizeof, frames.values()))
-
-    @property
-    def store(self) -> RingStore:
-        """The rows, with references."""
-        return self.table.store
+        """Allocated bytes, with the frames of all rows."""
+        return self.table.nbytes + sum(map(sys.getsizeof, self._frames(self.table.contents()).values()))
 
     @property
     def row_nbytes(self) -> int:
-        """With one frame of each image, as long as most rows share the others with their neighbours."""
+        """Approximate bytes of a saved row, with one new frame of each image part."""
         return self.table.row_nbytes + (self.frame_size // 2 if self.codec.name == "lz4" else self.frame_size)
 
     def state(self) -> State:
         last = {i: frame for frames in self._last.values() for i, frame in frames.items()}
-        frames = {"frame_id": np.array(list(last), np.int64), **_on_end(list(last.values()))}
+        frames = {"frame_id": np.array(list(last), np.int64), **join_frames(list(last.values()))}
         return self.table.state() | nested("last", frames)
 
     def load_state(self, state: State) -> None:
         self.table.load_state(state)
         last, self._last = within(state, "last"), {}
-        for i, frame in zip(last["frame_id"].tolist(), _apart(last), strict=True):
+        for i, frame in zip(last["frame_id"].tolist(), split_frames(last), strict=True):
             self._last.setdefault(worker_of(i), {})[i] = frame
 
     def pack(self, rows: Columns) -> State:
-        """The frames of the rows, each once, and which of them a row shows, int32 `[rows, ..., k]`."""
-        frames = {id(frame): frame for name in self.images for frame in rows[name].flat}
+        """Return the frames of the rows, each once, and the indices of each row's frames, int32 `[rows, ..., k]`."""
+        frames = self._frames(rows)
         index = {key: i for i, key in enumerate(frames)}
         numbers = {name: [index[id(frame)] for frame in rows[name].flat] for name in self.images}
-        shown = {name: np.array(numbers[name], np.int32).reshape(rows[name].shape) for name in self.images}
-        return self.table.pack(rows) | shown | _on_end(list(frames.values())) | {CODEC: _text(self.codec.name)}
+        indices = {name: np.array(numbers[name], np.int32).reshape(rows[name].shape) for name in self.images}
+        codec = np.frombuffer(self.codec.name.encode(), np.uint8)
+        return self.table.pack(rows) | indices | join_frames(list(frames.values())) | {CODEC: codec}
 
     def unpack(self, chunks: Iterable[State]) -> Iterator[Columns]:
-        """Equal frames become one object, over all chunks; those of another codec are packed anew."""
+        """Convert saved chunks to rows. Equal frames become one object; frames of another codec are packed again."""
         known = {frame: frame for frames in self._last.values() for frame in frames.values()}
         for chunk in chunks:
             if CODEC not in chunk:
-                raise ValueError(
-                    "the saved replay holds no frames, as this run's does: its images are stored otherwise"
-                )
-            frames, codec = _apart(chunk), chunk[CODEC].tobytes().decode()
+                raise ValueError("the saved replay holds whole images; this run's holds frames")
+            frames, codec = split_frames(chunk), chunk[CODEC].tobytes().decode()
             if codec != self.codec.name:
                 frames = self._repacked(frames, chunk, make_codec(codec))
             references = np.array([known.setdefault(frame, frame) for frame in frames], object)
@@ -110,8 +100,12 @@ class FrameTable:
     def refill(self, rows: Columns) -> None:
         self.table.refill(rows)
 
+    def _frames(self, rows: Columns) -> dict[int, bytes]:
+        """Return the frames of the rows, each once, by the identity of their bytes."""
+        return {id(frame): frame for name in self.images for frame in rows[name].flat}
+
     def _repacked(self, frames: list[bytes], chunk: State, codec: Codec) -> list[bytes]:
-        """Frames that another codec packed."""
+        """Convert frames that another codec packed."""
         sizes = np.zeros(len(frames), np.int64)
         for name, stacking in self.images.items():
             sizes[chunk[name]] = stacking.size
@@ -119,11 +113,11 @@ class FrameTable:
         return [self.codec.pack(codec.unpack([frame], size)[0]) for frame, size in pairs]
 
     def _to_references(self, block: Columns) -> Columns:
-        """Rows with references for ids, to a frame of the worker's last block where that has the same."""
+        """Replace ids by references; use the frame of the worker's last block if that block has the same one."""
         ids = block["frame_id"].tolist()
         frames: dict[int, bytes] = {}
         latest: dict[int, dict[int, bytes]] = defaultdict(dict)
-        for i, frame in zip(ids, _apart(block), strict=True):
+        for i, frame in zip(ids, split_frames(block), strict=True):
             last = self._last.get(worker_of(i), {}).get(i)
             frames[i] = latest[worker_of(i)][i] = frame if last != frame else last
         self._last |= latest
@@ -136,43 +130,26 @@ class FrameTable:
         return rows | {name: self._images(stacking, rows[name]) for name, stacking in self.images.items()}
 
     def _images(self, stacking: Stacking, references: Array) -> Array:
-        """Fresh contiguous uint8 images `[..., *shape]` of references `[..., k]`."""
+        """Return new contiguous uint8 images `[..., *shape]` of references `[..., k]`."""
         flat = references.reshape(-1, stacking.k)
         images = np.empty((len(flat), *stacking.shape), np.uint8)
-        for start in range(0, len(flat), 32):  # in pieces that the processor's cache holds: three times as fast
+        for start in range(0, len(flat), 32):  # pieces that fit into the processor's cache: three times as fast
             some = flat[start : start + 32].T
             frames = [self.codec.unpack(packed.tolist(), stacking.size) for packed in some]
             stacking.join(frames, images[start : start + 32])
         return images.reshape(*references.shape[:-1], *stacking.shape)
 
 
-def _on_end(frames: Sequence[bytes]) -> State:
-    """The columns of so many frames."""
-    sizes = np.array([len(frame) for frame in frames], np.int32)
-    return {"frame_size": sizes, "frames": np.frombuffer(b"".join(frames), np.uint8)}
-
-
-def _apart(columns: Columns) -> list[bytes]:
-    """The inverse of `_on_end`."""
-    ends, data = np.cumsum(columns["frame_size"]).tolist(), columns["frames"].data
-    return [bytes(data[start:end]) for start, end in pairwise([0, *ends])]
-
-
-def _text(text: str) -> Array:
-    return np.frombuffer(text.encode(), np.uint8)
-
-
 def reference_schema(schema: Schema, stackings: Mapping[str, Stacking]) -> Schema:
-    """The columns of a row of the table that a FrameTable is put around."""
+    """Return the columns of the rows in the table that a FrameTable wraps."""
     references = {name: Column((stacking.k,), "object") for name, stacking in image_columns(stackings).items()}
     return {**schema, **references}
 
 
 def frame_bytes(stackings: Mapping[str, Stacking], capacity: int, compress: str) -> int:
-    """Bytes of the frames of so many rows, with room for those that begin episodes of 16 steps or more.
+    """Return an estimate of the bytes of the frames of `capacity` rows, if episodes have at least 16 steps.
 
-    Shorter ones take more. Compressed frames are counted as half their size. Each frame has 48 bytes besides: the
-    object's and the heap's header.
+    A compressed frame counts half its size. Each frame takes 48 more bytes for the headers of the object and the heap.
     """
     sizes = [stacking.size for stacking in stackings.values()]
     held = sum((size if compress == "none" else size // 2) + 48 for size in sizes)

@@ -1,17 +1,18 @@
-"""Frames of image observations: how a stack is made of them, and how one is kept as bytes, plain or compressed."""
+"""Frames of image observations: splitting stacks into frames, and storing frames as bytes, maybe compressed."""
 
 import importlib
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
 
-from drl_cli.types import Array, EnvSpec, FrameStack, column_name, leaves
+from drl_cli.types import Array, Columns, EnvSpec, FrameStack, State, column_name, leaves
 
 
 class Stacking:
-    """Observations of one shape and their k frames, which are flat here: `[size]`."""
+    """Splits observations of one shape into their k frames, which are flat here (`[size]`), and joins them."""
 
     def __init__(self, shape: Sequence[int], stack: FrameStack) -> None:
         self.shape, self.k = tuple(shape), stack.k
@@ -20,44 +21,56 @@ class Stacking:
         self._parts = (outer, self.k, self.size // outer)
 
     def split(self, obs: Array) -> Array:
-        """Contiguous frames `[n, k, size]` of observations `[n, ...]`."""
+        """Return contiguous frames `[n, k, size]` of observations `[n, ...]`."""
         parts, frames = obs.reshape(len(obs), *self._parts), np.empty((len(obs), self.k, self.size), np.uint8)
         for j in range(self.k):
             frames[:, j] = parts[:, :, j].reshape(len(obs), self.size)
         return frames
 
     def join(self, frames: Sequence[Array], obs: Array) -> None:
-        """Write k arrays of frames `[n, size]`, oldest first, to contiguous observations `[n, ...]`."""
+        """Write k arrays of frames `[n, size]`, oldest first, into contiguous observations `[n, ...]`."""
         parts = obs.reshape(len(obs), *self._parts)
         for j, frame in enumerate(frames):
             parts[:, :, j] = frame.reshape(len(frame), self._parts[0], self._parts[2])
 
 
 def make_stackings(spec: EnvSpec) -> dict[str, Stacking]:
-    """How the images of an environment's observations are taken apart, by the path of each image part."""
+    """Return the Stacking of each image part of the observations, by path."""
     parts = leaves(spec.obs)
     return {path: Stacking(parts[path].shape, stack) for path, stack in spec.frame_stacks.items()}
 
 
 def image_columns(stackings: Mapping[str, Stacking]) -> dict[str, Stacking]:
-    """The same by column: each image part is two."""
+    """Return the Stacking of each image column: `obs` and `next_obs` of each image part."""
     return {column_name(name, path): stackings[path] for name in ("obs", "next_obs") for path in stackings}
 
 
+def join_frames(frames: Sequence[bytes]) -> State:
+    """Return the sizes of packed frames and their concatenated bytes, as arrays."""
+    sizes = np.array([len(frame) for frame in frames], np.int32)
+    return {"frame_size": sizes, "frames": np.frombuffer(b"".join(frames), np.uint8)}
+
+
+def split_frames(columns: Columns) -> list[bytes]:
+    """Return the packed frames from the arrays of `join_frames`."""
+    ends, data = np.cumsum(columns["frame_size"]).tolist(), columns["frames"].data
+    return [bytes(data[start:end]) for start, end in pairwise([0, *ends])]
+
+
 class Codec(Protocol):
-    """How the bytes of a frame are kept: in the worker, on the way, and in the table; `name` is `replay.compress`."""
+    """Packs frames into bytes in workers and unpacks them for batches; `name` is `replay.compress`."""
 
     name: str
 
     def pack(self, frame: Array) -> bytes:
-        """The bytes of one frame."""
+        """Return the bytes of one frame."""
 
     def unpack(self, frames: Sequence[bytes], size: int) -> Array:
-        """Frames `[n, size]`, uint8."""
+        """Return frames `[n, size]`, uint8."""
 
 
 class Plain:
-    """As they are."""
+    """Stores frames without compression."""
 
     name = "none"
 
@@ -69,12 +82,12 @@ class Plain:
 
 
 class Lz4(Plain):
-    """Each frame compressed on its own; raises ModuleNotFoundError where the package is missing."""
+    """Compresses each frame with lz4. Raises ModuleNotFoundError if the package is missing."""
 
     name = "lz4"
 
     def __init__(self) -> None:
-        self.lz4: Any = importlib.import_module("lz4.block")  # Any: it has no types
+        self.lz4: Any = importlib.import_module("lz4.block")  # Any: lz4 has no types
 
     def pack(self, frame: Array) -> bytes:
         packed: bytes = self.lz4.compress(frame.tobytes(), store_size=False)
@@ -85,5 +98,5 @@ class Lz4(Plain):
 
 
 def make_codec(compress: str) -> Codec:
-    """The codec by `replay.compress`."""
+    """Return the codec for a value of `replay.compress`."""
     return Lz4() if compress == "lz4" else Plain()

@@ -1,8 +1,8 @@
-"""Which rows of the store make a batch."""
+"""Samplers: the choice of rows for batches."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -14,87 +14,72 @@ from drl_cli.utils.seeding import rng_state, set_rng_state
 
 @dataclass(frozen=True)
 class Draw:
-    """Slots `[U, B]`, and their importance weights (float32 `[U, B]`) where they are not equally probable."""
+    """Slots `[U, B]`, and importance weights float32 `[U, B]` unless all rows are equally probable."""
 
     slots: Array
     weights: Array | None = None
 
 
-class Sampler(Protocol):
-    """Chooses slots; it is told what happens to them."""
+class Sampler(ABC):
+    """Draws slots of a store. `insert` and `update` tell it about new rows and new priorities."""
 
-    @property
-    def nbytes(self) -> int:
-        """Allocated bytes."""
-
-    def insert(self, slots: Array, priorities: Array | None = None) -> None:
-        """New rows are in these slots `[rows]`, with these priorities where the worker gave them some."""
-
-    def sample(self, size: int, num_batches: int, batch_size: int) -> Draw:
-        """`num_batches` batches of `batch_size` among the first `size` slots."""
-
-    def update(self, slots: Array, priorities: Array) -> None:
-        """New priorities `[rows]` of rows drawn before, oldest first; a slot may repeat."""
-
-    def stats(self) -> Mapping[str, float]:
-        """What is worth reporting."""
-
-    def state(self) -> State:
-        """Everything, to go on exactly."""
-
-    def load_state(self, state: State) -> None:
-        """Go on from `state()` of a sampler for as many slots."""
-
-
-class Uniform:
-    """Every stored row with the same probability, with replacement."""
+    nbytes = 0
+    """Allocated bytes."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
-        self.nbytes = 0
+
+    @abstractmethod
+    def sample(self, size: int, num_batches: int, batch_size: int) -> Draw:
+        """Draw `num_batches` batches of `batch_size` among the first `size` slots."""
 
     def insert(self, slots: Array, priorities: Array | None = None) -> None:
-        """Nothing to note."""
+        """Note new rows in slots `[rows]`, with initial priorities `[rows]` if the worker computed them."""
+
+    def update(self, slots: Array, priorities: Array) -> None:
+        """Set priorities `[rows]` of sampled rows; the last one counts for a slot that repeats."""
+
+    def stats(self) -> Mapping[str, float]:
+        """Return values to log."""
+        return {}
+
+    def state(self) -> State:
+        """Return everything needed to continue exactly."""
+        return {"rng": rng_state(self.rng)}
+
+    def load_state(self, state: State) -> None:
+        """Restore the `state()` of a sampler for the same number of slots."""
+        set_rng_state(self.rng, state["rng"])
+
+
+class Uniform(Sampler):
+    """Draws every row with the same probability, with replacement."""
 
     def sample(self, size: int, num_batches: int, batch_size: int) -> Draw:
         return Draw(self.rng.integers(0, size, (num_batches, batch_size)))
 
-    def update(self, slots: Array, priorities: Array) -> None:
-        """Nothing to note."""
 
-    def stats(self) -> Mapping[str, float]:
-        return {}
+class Prioritized(Sampler):
+    """Draws rows in proportion to (priority + eps)^alpha, with replacement (Schaul et al. 2015, arXiv 1511.05952).
 
-    def state(self) -> State:
-        return {"rng": rng_state(self.rng)}
+    Draws are stratified: each draw of a batch falls into its own equal share of the total priority. With probability
+    `uniform_mix` a draw is uniform instead. A row with probability P (of the mixture) among N rows has the importance
+    weight (N P)^-beta, divided by the largest weight of its batch (section 3.4). Beta rises linearly from its
+    configured value to 1 over `num_batches` batches.
 
-    def load_state(self, state: State) -> None:
-        set_rng_state(self.rng, state["rng"])
-
-
-class Prioritized:
-    """In proportion to (priority + eps)^alpha, with replacement (Schaul et al. 2015, arXiv 1511.05952).
-
-    Each batch is stratified: its draws fall into equal shares of the total. With probability `uniform_mix` a draw is
-    uniform instead. A row of probability P among N has the weight (N P)^-beta over the largest in its batch (section
-    3.4), P being the probability of the mixture; beta goes from its configured value to 1 in `num_batches` batches.
-
-    New rows have the priority that their worker gave them (Horgan et al. 2018, "Distributed Prioritized Experience
-    Replay"), or else the largest in the table. (Schaul et al. take the largest ever seen: after one spike all new rows
-    would outweigh the others for good.)
+    New rows get the priority computed by the worker (Horgan et al. 2018, "Distributed Prioritized Experience Replay"),
+    or else the largest priority in the table. (Schaul et al. use the largest priority ever seen, so that after one
+    spike all later rows would be preferred for good.)
     """
 
     def __init__(self, config: PrioritizedConfig, rng: np.random.Generator, num_batches: int) -> None:
-        self.config, self.rng, self.num_batches = config, rng, num_batches
+        super().__init__(rng)
+        self.config, self.num_batches = config, num_batches
         self.tree = SumTree(config.num_rows)
+        self.nbytes = self.tree.nbytes
         self.largest = 1.0
         self.drawn = 0
         self.bad = 0
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the tree."""
-        return self.tree.nbytes
 
     def insert(self, slots: Array, priorities: Array | None = None) -> None:
         self.largest = self.tree.maximum or self.largest
@@ -116,34 +101,26 @@ class Prioritized:
         return Draw(slots, (weights / weights.max(1, keepdims=True)).astype(np.float32))
 
     def beta(self, batch: Array) -> Array:
-        """The exponent for the batches of these numbers, the first being 0: linear, exactly 1 from the last one on."""
+        """Return beta for the batches with these numbers, counted from 0; exactly 1 from the last batch on."""
         done = np.minimum(1.0, batch / max(1, self.num_batches - 1))
         return 1.0 - (1.0 - self.config.beta) * (1.0 - done)
 
     def update(self, slots: Array, priorities: Array) -> None:
-        """A priority that is negative or not finite counts as 0, and in `bad`."""
+        """Set priorities. A negative or not finite priority becomes 0 and is counted in `bad`."""
         is_good = np.isfinite(priorities) & (priorities >= 0)
         self.bad += int((~is_good).sum())
         values = np.where(is_good, priorities, 0.0).astype(np.float64) + self.config.eps
         self.tree.set(slots, values**self.config.alpha)
 
     def stats(self) -> Mapping[str, float]:
-        return {
-            "bad_priorities": self.bad,
-            "max_priority": self.largest,
-            "beta": float(self.beta(np.array(self.drawn - 1))),
-        }
+        beta = float(self.beta(np.array(self.drawn - 1)))
+        return {"bad_priorities": self.bad, "max_priority": self.largest, "beta": beta}
 
     def state(self) -> State:
-        return {
-            "values": self.tree.values.copy(),
-            "largest": np.array(self.largest),
-            "drawn": np.array(self.drawn),
-            "bad": np.array(self.bad),
-            "rng": rng_state(self.rng),
-        }
+        counts = {name: np.array(getattr(self, name)) for name in ("largest", "drawn", "bad")}
+        return super().state() | counts | {"values": self.tree.values.copy()}
 
     def load_state(self, state: State) -> None:
+        super().load_state(state)
         self.tree.set(np.arange(self.config.num_rows), state["values"])
         self.largest, self.drawn, self.bad = (state[name].item() for name in ("largest", "drawn", "bad"))
-        set_rng_state(self.rng, state["rng"])

@@ -4,39 +4,32 @@ from dataclasses import replace
 
 import numpy as np
 
-from drl_cli.replay.builders import stacked, unstacked
+from drl_cli.replay.builders import Builder, stacked, unstacked
 from drl_cli.types import Array, Column, Columns, Schema, State, nested, within
 
 
-class SequenceBuilder:
-    """Turns steps of E environments into sequences of one environment each, `[rows, burn_in + seq_len, ...]`.
+class SequenceBuilder(Builder):
+    """Turns steps into sequences of one environment and episode, `[rows, burn_in + seq_len, ...]`.
 
-    The first `burn_in` steps of a row only warm the recurrent state up, the other `seq_len` are learned from. The next
-    row of an episode begins `seq_len - overlap` steps later, the first row learns from the episode's first step: every
-    step is learned from, and none is where episodes meet. Where a row reaches beyond an episode's start or end it is
-    all zero, `valid` included, which is True elsewhere. An episode whose environment fails ends before the step
-    that is not `valid`, as truncated. `state` is the policy's before the first valid step, once
-    per row: to be kept as it is through the padding before that (Kapturowski et al. 2019, "Recurrent Experience Replay
-    in Distributed Reinforcement Learning", section 3).
+    The first `burn_in` steps of a row only warm up the recurrent state; the algorithm learns from the other `seq_len`
+    steps. The first row of an episode learns from its first step, and each next row begins `seq_len - overlap` steps
+    later, so every step is learned from. Steps before the start or after the end of an episode are padding: all columns
+    are 0, and `valid` is False. `state` is the policy's state before the first valid step, once per row (Kapturowski et
+    al. 2019, "Recurrent Experience Replay in Distributed Reinforcement Learning", section 3).
 
-    Steps are 1-step: reward scaled, discount = gamma, 0 if terminated. Longer returns are the algorithm's: the
-    recurrent state that belongs to the observation n steps later is known only there.
+    Rewards are scaled rewards of single steps, discount = gamma, or 0 if terminated. The algorithm computes n-step
+    returns, because only the algorithm knows the recurrent state n steps later.
     """
 
     def __init__(self, seq_len: int, burn_in: int, overlap: int, gamma: float, reward_scale: float = 1.0) -> None:
+        super().__init__(gamma, reward_scale)
         self.seq_len, self.length, self.stride = seq_len, burn_in + seq_len, seq_len - overlap
-        self.gamma, self.reward_scale = gamma, reward_scale
-        self._steps: list[Columns] = []
-        self._rows: list[tuple[Array, Array, Array, Array, Array]] = []  # env, first, start, stop, broken off
+        self._rows: list[tuple[Array, Array, Array, Array, Array]] = []  # env, first, start, stop, whether env failed
         self._age = np.zeros((), np.int64)  # steps of each environment's episode so far, `[E]` after the first step
-        self._covered = np.zeros((), np.int64)  # how many of them some row has
+        self._covered = np.zeros((), np.int64)  # how many of these steps are in a row
 
     def append(self, step: Columns) -> None:
-        """Add one step of all environments: obs, action, reward, ..., terminated, truncated, valid, ... `[E, ...]`.
-
-        The arrays are kept, not copied.
-        """
-        self._steps.append(step)
+        super().append(step)
         valid = step["valid"]
         ended = step["terminated"] | step["truncated"] | ~valid
         age, stop = self._age + valid, len(self._steps) - 1 + valid  # the steps of each episode end before `stop`
@@ -48,7 +41,6 @@ class SequenceBuilder:
         self._age = np.where(ended, 0, age)
 
     def take(self) -> Columns:
-        """All sequences that are complete now, in the order in which they were; fresh arrays."""
         env, first, start, stop, broken = (np.concatenate(part) for part in zip(*self._rows, strict=True))
         time = first[:, None] + np.arange(self.length)
         valid = (time >= start[:, None]) & (time < stop[:, None])
@@ -71,7 +63,6 @@ class SequenceBuilder:
 
     @property
     def open_rows(self) -> int:
-        """Steps appended that are in no complete sequence yet."""
         return int((self._age - self._covered).sum())
 
     def state(self) -> State:
@@ -83,12 +74,12 @@ class SequenceBuilder:
         self._steps, self._rows = unstacked(within(state, "steps")), []
 
     def _next_row(self, age: Array, stop: int | Array) -> tuple[Array, Array]:
-        """First and end index among the kept steps of the row that each environment completes next."""
+        """Return the first and end index among the kept steps of each environment's next row."""
         end = stop - age + np.where(self._covered > 0, self._covered + self.stride, self.seq_len)
         return end - self.length, end
 
     def _forget(self) -> None:
-        """Drop the steps that no later row will have."""
+        """Delete the steps that no later row needs."""
         stop = len(self._steps)
         first, _ = self._next_row(self._age, stop)
         del self._steps[: int(np.maximum(first, stop - self._age).min())]
@@ -96,16 +87,17 @@ class SequenceBuilder:
 
 
 def sequence_schema(schema: Schema, length: int) -> dict[str, Column]:
-    """The columns of a sequence of `length` steps that have these columns each."""
+    """Return the columns of a sequence of `length` steps with this schema."""
     columns = {name: replace(column, shape=(length, *column.shape)) for name, column in schema.items()}
     state = {"state": schema["state"]} if "state" in schema else {}
     return {**columns, "valid": Column((length,), "bool"), **state}
 
 
 def mix(priorities: Array, valid: Array, eta: float) -> Array:
-    """The priority of each sequence from those of its steps, both `[rows, seq_len]`, of which only the `valid` count.
+    """Return the priority of each sequence from priorities `[rows, seq_len]` of its `valid` steps.
 
-    eta * max + (1 - eta) * mean (Kapturowski et al. 2019, section 2.3). NaN if a valid one is negative or not finite.
+    It is eta * max + (1 - eta) * mean (Kapturowski et al. 2019, section 2.3), or NaN if a priority of a valid step is
+    negative or not finite.
     """
     is_bad = valid & ~(np.isfinite(priorities) & (priorities >= 0))
     values = np.where(valid & ~is_bad, priorities, 0.0).astype(np.float64)

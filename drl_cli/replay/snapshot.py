@@ -1,4 +1,4 @@
-"""The rows of a table as they are at one moment, taken chunk by chunk while inserts go on."""
+"""Snapshots of a store: its rows at one moment, read chunk by chunk while inserts continue."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -8,10 +8,10 @@ from drl_cli.types import Array, Columns
 
 
 class Snapshot:
-    """Of these chunks of a store, each a fixed range of `chunk_rows` slots.
+    """A snapshot of chunks of a store; each chunk is a fixed range of `chunk_rows` slots.
 
-    Rows of chunks that were not let go yet are copied before they are overwritten, so that inserting costs at most
-    twice as much meanwhile, and memory for what is overwritten.
+    Rows of chunks that were not released yet are copied before they are overwritten. Inserting takes at most twice as
+    long during that time, and memory for the copies.
     """
 
     def __init__(self, store: RingStore, chunk_rows: int, chunks: Iterable[int]) -> None:
@@ -21,24 +21,24 @@ class Snapshot:
         store.on_write = self._keep
 
     def take(self, chunk: int) -> Columns:
-        """A copy of the rows `[at most chunk_rows, ...]` that a chunk had at the moment, without its empty slots."""
+        """Return a copy of the rows of a chunk at the moment of the snapshot, without empty slots."""
         first = chunk * self.chunk_rows
         rows = {
             name: column[first : min(first + self.chunk_rows, self.size)].copy()
             for name, column in self.store.columns.items()
         }
-        for slots, old in reversed(self._overwritten[chunk]):  # what was there first comes last
+        for slots, old in reversed(self._overwritten[chunk]):  # the oldest copy is the right one
             for name, column in rows.items():
                 column[slots - first] = old[name]
         return rows
 
     def let_go(self, chunk: int) -> None:
-        """A chunk is not asked for any more."""
+        """Release a chunk that was taken."""
         self._waiting.remove(chunk)
         self._overwritten.pop(chunk, None)
 
     def close(self) -> None:
-        """No chunk is asked for any more."""
+        """Release all chunks."""
         self._waiting.clear()
         self._overwritten.clear()
         self.store.on_write = None
@@ -52,5 +52,5 @@ class Snapshot:
 
 
 def rows_per_chunk(row_nbytes: int, chunk_bytes: int) -> int:
-    """The largest power of two of rows, at least 1, that has no more than these bytes."""
+    """Return the largest power of two (at least 1) of rows that fit into a chunk."""
     return 1 << max(0, (chunk_bytes // row_nbytes).bit_length() - 1)

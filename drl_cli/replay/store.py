@@ -1,4 +1,4 @@
-"""Ring arrays of a fixed capacity, allocated once."""
+"""Stores: arrays of a fixed number of rows, allocated once."""
 
 from collections.abc import Callable, Iterable
 
@@ -9,9 +9,9 @@ from drl_cli.utils.seeding import rng_state, set_rng_state
 
 
 class RingStore:
-    """The newest `capacity` rows; inserting is at most two slice copies per column.
+    """Holds the newest `capacity` rows. A slot is the place of a row; its row id is unique over the whole run.
 
-    `on_write`, where one is set, is told the slots `[rows]` that are about to be written.
+    `on_write`, if set, is called with the slots `[rows]` before they are overwritten.
     """
 
     def __init__(self, schema: Schema, capacity: int) -> None:
@@ -24,9 +24,9 @@ class RingStore:
         return min(self.inserts, self.capacity)
 
     def insert(self, rows: Columns) -> Array:
-        """Append rows, overwriting the oldest, and return their slots `[rows]`.
+        """Insert rows, overwriting the oldest, and return their slots `[rows]`.
 
-        Raises ValueError when columns are missing or too many rows come at once.
+        Raise ValueError if columns are missing or there are more rows than the capacity.
         """
         count = self._check(rows)
         start = self.inserts % self.capacity
@@ -40,16 +40,16 @@ class RingStore:
         return slots
 
     def take(self, slots: Array) -> Columns:
-        """Fresh contiguous columns `[*slots.shape, ...]`."""
+        """Return a copy of the rows in these slots, `[*slots.shape, ...]`."""
         return {name: np.take(column, slots, axis=0) for name, column in self.columns.items()}
 
     def row_ids(self, slots: Array) -> Array:
-        """The number of the row in each slot, int64, never given twice: `number % capacity` is the slot."""
+        """Return the row id in each slot, int64; `row_id % capacity` is the slot."""
         newest = self.inserts - 1
         return newest - (newest - slots) % self.capacity
 
     def holds(self, row_ids: Array) -> Array:
-        """Whether the rows of these numbers are still there."""
+        """Return which rows were not overwritten yet, bool `[...]`."""
         return row_ids >= self.inserts - self.capacity
 
     @property
@@ -58,11 +58,11 @@ class RingStore:
         return sum(column.nbytes for column in self.columns.values())
 
     def contents(self) -> Columns:
-        """A copy of all rows, oldest first, `[rows, ...]`."""
+        """Return a copy of all rows `[rows, ...]`, oldest first."""
         return self.take(np.arange(self.inserts - len(self), self.inserts) % self.capacity)
 
     def stamps(self, chunk_rows: int) -> list[int]:
-        """Of every chunk of so many slots that has rows: how many rows were ever written to it."""
+        """Return for each chunk of slots with rows how many rows were ever written to the chunk."""
         first = np.arange(0, len(self), chunk_rows)
         slots = np.minimum(chunk_rows, self.capacity - first)
         turns, position = divmod(self.inserts, self.capacity)
@@ -70,15 +70,15 @@ class RingStore:
         return stamps
 
     def state(self) -> State:
-        """Everything but the rows."""
+        """Return everything except the rows."""
         return {"inserts": np.array(self.inserts)}
 
     def load_state(self, state: State) -> None:
-        """Go on from `state()` of a store with this capacity; its rows have to be put in with `fill`."""
+        """Restore the `state()` of a store of the same capacity; `fill` has to follow."""
         self.inserts = state["inserts"].item()
 
     def fill(self, chunks: Iterable[Columns]) -> None:
-        """Put the rows of all slots back, from the first on; raises ValueError when their columns are others."""
+        """Fill the slots from the first one on. Raise ValueError if the columns differ."""
         start = 0
         for rows in chunks:
             self.check_columns(rows)
@@ -89,7 +89,7 @@ class RingStore:
         assert start == len(self), f"{start} rows for {len(self)} slots"
 
     def check_columns(self, rows: Columns) -> None:
-        """Raises ValueError when rows `[rows, ...]` have not exactly the columns of this store."""
+        """Raise ValueError if rows `[rows, ...]` do not have exactly the columns of this store."""
         own, given = ({name: f"{c.dtype}{list(c.shape[1:])}" for name, c in cs.items()} for cs in (self.columns, rows))
         if own != given:
             wrong = sorted(name for name in own.keys() | given.keys() if own.get(name) != given.get(name))
@@ -110,10 +110,10 @@ class RingStore:
 
 
 class RandomStore(RingStore):
-    """When it is full, each row of a block overwrites one that is chosen at random, no two of a block the same.
+    """A store that, when full, overwrites distinct random slots instead of the oldest.
 
-    Rows last for `capacity` inserts on average, as in a ring, but some much longer: their age is distributed
-    exponentially. The k-th row in slot s has the number s + k * capacity, as it has in a ring.
+    Rows stay for `capacity` inserts on average, as in a ring, but their age has an exponential distribution. The k-th
+    row in slot s has the row id s + k * capacity, as in a ring.
     """
 
     def __init__(self, schema: Schema, capacity: int, rng: np.random.Generator) -> None:
@@ -137,19 +137,18 @@ class RandomStore(RingStore):
 
     @property
     def nbytes(self) -> int:
-        """Allocated bytes."""
         return super().nbytes + self.numbers.nbytes
 
     def row_ids(self, slots: Array) -> Array:
-        numbers: Array = self.numbers[slots]
-        return numbers
+        row_ids: Array = self.numbers[slots]
+        return row_ids
 
     def holds(self, row_ids: Array) -> Array:
         is_there: Array = self.numbers[row_ids % self.capacity] == row_ids
         return is_there
 
     def contents(self) -> Columns:
-        """A copy of all rows in order of their slots, `[rows, ...]`."""
+        """Return a copy of all rows `[rows, ...]` in the order of their slots."""
         return self.take(np.arange(len(self)))
 
     def stamps(self, chunk_rows: int) -> list[int]:
@@ -167,5 +166,5 @@ class RandomStore(RingStore):
 
 
 def row_bytes(schema: Schema) -> int:
-    """Bytes of one row."""
+    """Return the bytes of one row."""
     return sum(int(np.prod(column.shape)) * np.dtype(column.dtype).itemsize for column in schema.values())

@@ -1,11 +1,11 @@
-"""The table that keeps transitions until newer ones overwrite them, and the choice of a table by its config."""
+"""Tables that keep rows until newer ones overwrite them, and the choice of a table by its config."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from drl_cli.replay.base import PlainRows, Sampled, Table
+from drl_cli.replay.base import Sampled, Table
 from drl_cli.replay.config import FifoConfig, PrioritizedConfig, ReplayConfig, SequencesConfig, UniformConfig
 from drl_cli.replay.fifo import FifoOnce
 from drl_cli.replay.samplers import Prioritized, Sampler, Uniform
@@ -15,8 +15,8 @@ from drl_cli.replay.sum_tree import tree_bytes
 from drl_cli.types import Array, Columns, Schema, State, nested, num_rows, within
 
 
-class ReplayTable(PlainRows):
-    """Rows stay until newer ones overwrite them, and may be drawn any number of times."""
+class ReplayTable(Table):
+    """A table whose rows stay until newer ones overwrite them and can be sampled any number of times."""
 
     def __init__(self, store: RingStore, sampler: Sampler) -> None:
         super().__init__(store)
@@ -27,13 +27,7 @@ class ReplayTable(PlainRows):
         return len(self.store)
 
     @property
-    def inserts(self) -> int:
-        """Transitions that ever came in."""
-        return self.store.inserts
-
-    @property
     def nbytes(self) -> int:
-        """Allocated bytes, of the store and of what the sampler keeps."""
         return self.store.nbytes + self.sampler.nbytes
 
     def insert(self, columns: Columns, versions: Array) -> None:
@@ -42,7 +36,7 @@ class ReplayTable(PlainRows):
         self.sampler.insert(slots, None if given is None else self._combine(slots, given))
 
     def sample(self, num_batches: int, batch_size: int, version: int) -> Sampled:
-        """Prioritized batches have one more column, `weight`; raises ValueError while the table is empty."""
+        """Sample batches, with a column `weight` if rows have priorities. Raise ValueError if the table is empty."""
         if len(self) == 0:
             raise ValueError("can't sample from an empty replay")
         draw = self.sampler.sample(len(self.store), num_batches, batch_size)
@@ -53,7 +47,7 @@ class ReplayTable(PlainRows):
         return Sampled(columns, num_batches, self.store.row_ids(draw.slots))
 
     def update_priorities(self, row_ids: Array, priorities: Array) -> None:
-        """Those of rows that were overwritten meanwhile are dropped, and counted."""
+        """Set priorities; skip and count rows that were overwritten since they were sampled."""
         is_there = self.store.holds(row_ids)
         self.stale_priorities += int((~is_there).sum())
         slots = row_ids[is_there] % self.store.capacity
@@ -81,16 +75,16 @@ class ReplayTable(PlainRows):
         self.insert(newest, np.zeros(self._new_transitions(newest), np.int64))
 
     def _new_transitions(self, rows: Columns) -> int:
-        """How many came with these rows."""
+        """Return the number of transitions that these rows add."""
         return num_rows(rows)
 
     def _combine(self, slots: Array, priorities: Array) -> Array:
-        """One priority for the row in each slot `[n]`."""
+        """Return one priority for each slot `[n]`."""
         return priorities
 
 
 class SequenceTable(ReplayTable):
-    """Rows are sequences: `inserts` counts their new transitions, priorities come per step and are mixed."""
+    """A table of sequences. `inserts` counts transitions; the priorities of the steps of a row are mixed to one."""
 
     def __init__(self, config: SequencesConfig, store: RingStore, sampler: Sampler) -> None:
         super().__init__(store, sampler)
@@ -99,7 +93,7 @@ class SequenceTable(ReplayTable):
 
     @property
     def inserts(self) -> int:
-        """Transitions that ever came in: not the rows, which overlap and are padded."""
+        """Number of transitions inserted so far. It is not the number of rows, which overlap and have padding."""
         return self.transitions
 
     def insert(self, columns: Columns, versions: Array) -> None:
@@ -124,11 +118,11 @@ class SequenceTable(ReplayTable):
         return (_renamed(rows, "mask", "valid") for rows in chunks)
 
     def _new_transitions(self, rows: Columns) -> int:
-        """As if all were within episodes: where one begins there are more."""
+        """Return an estimate: the first sequence of an episode adds more transitions than the others."""
         return int(np.minimum(rows["valid"].sum(1), self.config.seq_len - self.config.overlap).sum())
 
     def _combine(self, slots: Array, priorities: Array) -> Array:
-        """From those of the learned steps `[n, seq_len]`; padding does not count."""
+        """Mix the priorities of the learned steps `[n, seq_len]`, without padding."""
         return mix(priorities, self.store.columns["valid"][slots, self.config.burn_in :], self.config.eta)
 
 
@@ -137,7 +131,7 @@ def _renamed(columns: Columns, old: str, new: str) -> Columns:
 
 
 def make_table(config: ReplayConfig, schema: Schema, rng: np.random.Generator, num_batches: int) -> Table:
-    """The table of one shard; `num_batches` are those that the whole run will draw from it."""
+    """Make the table of one shard. `num_batches` is how many batches the run will sample from it in total."""
     if isinstance(config, FifoConfig):
         return FifoOnce(schema, config)
     assert isinstance(config, UniformConfig)
@@ -152,17 +146,17 @@ def make_table(config: ReplayConfig, schema: Schema, rng: np.random.Generator, n
 
 
 def table_schema(config: ReplayConfig, schema: Schema) -> Schema:
-    """The columns of a table's rows, for transitions of this schema."""
+    """Return the columns of the table's rows for transitions of this schema."""
     return sequence_schema(schema, config.length) if isinstance(config, SequencesConfig) else schema
 
 
 def table_bytes(config: ReplayConfig, schema: Schema) -> int:
-    """Bytes that the table of one shard allocates."""
+    """Return the bytes that the table of one shard allocates."""
     tree = tree_bytes(config.num_rows) if isinstance(config, PrioritizedConfig) else 0
     return config.num_rows * row_bytes(table_schema(config, schema)) + tree
 
 
 def share_of(config: ReplayConfig, shard: int, num_shards: int) -> ReplayConfig:
-    """The config of one shard: the capacity is split, the first shards take what is left over."""
+    """Return the config of one shard: an equal share of the capacity; the first shards take the remainder."""
     capacity, rest = divmod(config.capacity, num_shards)
     return replace(config, capacity=capacity + (shard < rest))

@@ -1,4 +1,4 @@
-"""Atari games as DQN plays them: frames skipped and pooled, 84x84 grey, stacked (extra `atari`)."""
+"""Atari games with the preprocessing of DQN: frame skip, pooling, 84x84 grey, stacking (extra `atari`)."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -14,12 +14,12 @@ from drl_cli.types import Array, FrameStack, State
 from drl_cli.utils.ranges import Range
 
 SIZE = 84
-"""Pixels: each side of a frame."""
+"""Height and width of a frame in pixels."""
 
 
 @dataclass(frozen=True)
 class Protocol:
-    """How a game is played: see `Atari`."""
+    """The settings of a protocol, see `Atari`."""
 
     sticky: float
     full_action_set: bool
@@ -31,24 +31,22 @@ PROTOCOLS = {"nature": Protocol(0.0, False, 30, True), "machado": Protocol(0.25,
 
 
 class Atari(gymnasium.Env[Array, Any]):
-    """A game of the Arcade Learning Environment, uint8 observations `[stack, 84, 84]`, the newest frame last.
+    """A game of the Arcade Learning Environment with uint8 observations `[stack, 84, 84]`, the newest frame last.
 
-    A step is `frameskip` frames of one action; what is seen is the brighter of the last two, pixel by pixel. Rewards
-    are the game's own. Frame by frame it is Gymnasium's AtariPreprocessing in its FrameStackObservation.
+    A step repeats an action for `frameskip` frames and shows the pixelwise maximum of the last two. Rewards are
+    unchanged. The frames equal those of Gymnasium's AtariPreprocessing and FrameStackObservation.
 
-    `protocol` says how it is played, and each part of it can be said by itself:
+    `protocol` sets defaults for the other arguments:
 
-    - nature (Mnih et al. 2015, Nature 518): the actions that have an effect in this game (`full_action_set=False`),
-      1 to `noop_max` = 30 frames of doing nothing first, `episodic_life`.
+    - nature (Mnih et al. 2015, Nature 518): only actions with an effect in this game (`full_action_set=False`), 1 to
+      `noop_max` = 30 frames of no-op at the beginning, `episodic_life`.
     - machado (Machado et al. 2018, JAIR 61): all 18 actions, and with probability `sticky` = 0.25 a frame repeats the
-      action of the frame before; neither of the others.
+      action of the frame before; no no-ops, no `episodic_life`.
 
-    With `episodic_life` the info of a step that costs a life, but not the game, has `life_lost`: training learns from
-    that step as from the last one of an episode, although the game goes on. Episodes are whole games; one of more than
-    `max_frames` is truncated.
+    With `episodic_life`, the info of a step that costs a life, but does not end the game, has `life_lost`. Training
+    treats this step as terminated, although the game goes on. An episode is a whole game, truncated after `max_frames`.
 
-    `mode` and `difficulty` are switches of the console; which there are is the game's. Raises EnvError for values that
-    there aren't.
+    `mode` and `difficulty` are switches of the console. Raise EnvError for values that the game does not have.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012  # as Gymnasium has it
@@ -129,26 +127,25 @@ class Atari(gymnasium.Env[Array, Any]):
         self._frames[-1] = self._frame()
         lives, before = ale.lives(), self._lives
         self._lives = lives
-        has_lost = self.episodic_life and 0 < lives < before  # some games show 0 for a while and then end
+        has_lost = self.episodic_life and 0 < lives < before  # some games show 0 lives for a while before they end
         return self._frames.copy(), reward, terminated, truncated, {"life_lost": True} if has_lost else {}
 
     def render(self) -> Array:
-        """The screen as it is, bytes `[height, width, 3]`."""
+        """Return the screen, uint8 `[height, width, 3]`."""
         picture: Array = self._ale.getScreenRGB()
         return picture
 
     def save_state(self) -> State:
-        """What the next episodes depend on besides `np_random`: the console with its own generator."""
+        """Return the state of the console and of its random generator; `np_random` is saved separately."""
         return {"console": np.frombuffer(self._ale.cloneState(include_rng=True).serialize(), np.uint8)}
 
     def load_state(self, state: State) -> None:
-        """The inverse of `save_state`."""
         from ale_py import ALEState
 
         self._ale.restoreState(ALEState(state["console"].tobytes()))
 
     def _seed(self, seed: int | None) -> None:
-        """Begin anew, all randomness by this seed, as ale_py's own environment does."""
+        """Restart the console and seed all generators, as the environment of ale_py does."""
         ours, consoles = np.random.SeedSequence(seed).generate_state(2)
         self._np_random, _ = seeding.np_random(int(ours))
         self._ale.setInt("random_seed", int(np.int32(consoles)))
@@ -159,6 +156,6 @@ class Atari(gymnasium.Env[Array, Any]):
             self._ale.setDifficulty(self.difficulty)
 
     def _frame(self) -> Array:
-        """What is seen now, uint8 `[84, 84]`; it stays for the pooling of a step that ends early."""
+        """Return the pooled frame, uint8 `[84, 84]`, and keep the maximum for a next step that ends early."""
         np.maximum(self._last_two[0], self._last_two[1], out=self._last_two[0])
         return self._resize(self._last_two[0])

@@ -1,4 +1,4 @@
-"""What the keys `env.kwargs.*` of environments of ours may be."""
+"""Checks of the values of `env.kwargs.*` for the games."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from drl_cli.utils.ranges import Range
 
 
 def check_number(name: str, value: object, allowed: Range, *, is_whole: bool = True) -> None:
-    """Raises EnvError where it is no number, not a whole one, or not allowed."""
+    """Raise EnvError unless the value is a number (by default a whole number) in the allowed range."""
     kinds = int if is_whole else (int, float)
     if not isinstance(value, kinds) or isinstance(value, bool):
         raise EnvError(f"env.kwargs.{name}: must be a {'whole ' if is_whole else ''}number, got {value!r}")
@@ -16,6 +16,6 @@ def check_number(name: str, value: object, allowed: Range, *, is_whole: bool = T
 
 
 def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
-    """Raises EnvError where it is none of them."""
+    """Raise EnvError unless the value is one of the choices."""
     if value not in choices:
         raise EnvError(f"env.kwargs.{name}={value}: there are {', '.join(map(str, choices))}")

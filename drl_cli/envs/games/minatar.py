@@ -15,7 +15,7 @@ from drl_cli.types import Array, State
 from drl_cli.utils.ranges import Range
 
 PIXELS = 16
-"""Each side of a cell in a picture."""
+"""Height and width in pixels of a cell in `render`."""
 COLORS = np.array(
     [
         *((0, 0, 0), (64, 160, 255), (255, 200, 60), (130, 130, 130), (220, 70, 70), (110, 210, 110)),
@@ -23,16 +23,16 @@ COLORS = np.array(
     ],
     np.uint8,
 )
-"""Of an empty cell, and of each channel; of several in a cell the last is seen."""
+"""Colors of an empty cell and of each channel; the last channel in a cell is drawn."""
 
 
 class MinAtar(gymnasium.Env[Array, Any]):
-    """A game of MinAtar, observations bool `[10, 10, channels]`, one channel for each kind of thing.
+    """A game of MinAtar with observations bool `[10, 10, channels]`, one channel for each kind of object.
 
-    With probability `sticky` a step repeats the action before it. With `ramping` the games that know it get more
-    difficult with time. `minimal_actions` leaves out the actions, of 6, that have no effect in this game. Equal seeds
-    and actions give what the package's own Gymnasium environment gives; made without that, a worker needs no plotting
-    packages in memory, and an episode can be brought back. Raises EnvError for a `sticky` that is no probability.
+    With probability `sticky` a step repeats the previous action. With `ramping` some games become more difficult over
+    time. `minimal_actions` removes those of the 6 actions that have no effect in the game. Equal seeds and actions give
+    the same episodes as the environment of the package, but without its plotting packages in memory, and episodes can
+    be repeated for a resume. Raise EnvError if `sticky` is no probability.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012  # as Gymnasium has it
@@ -48,7 +48,7 @@ class MinAtar(gymnasium.Env[Array, Any]):
     ) -> None:
         check_number("sticky", sticky, Range(0, 1), is_whole=False)
         self.sticky, self.render_mode = sticky, render_mode
-        self._game: Any = _module(game).Env(ramping=ramping)  # Any: it has no types
+        self._game: Any = _module(game).Env(ramping=ramping)  # Any: minatar has no types
         self._actions = self._game.minimal_action_set() if minimal_actions else list(range(6))
         self._last = 0
         self.observation_space = Box(0, 1, self._game.state_shape(), np.bool_)
@@ -67,26 +67,25 @@ class MinAtar(gymnasium.Env[Array, Any]):
         return self._game.state(), float(reward), bool(terminated), False, {}
 
     def render(self) -> Array:
-        """The board, bytes `[160, 160, 3]`."""
+        """Return the board, uint8 `[160, 160, 3]`."""
         state = self._game.state()
         topmost = (state * np.arange(1, state.shape[2] + 1)).max(2)
         picture: Array = COLORS[topmost].repeat(PIXELS, 0).repeat(PIXELS, 1)
         return picture
 
     def save_state(self) -> State:
-        """What the next episodes depend on: the generator, and the action that may be repeated."""
+        """Return the state of the generator, and the action that a sticky step would repeat."""
         _, key, position, *_ = self._game.random.get_state()
         return {"generator": key, "position": np.array([position, self._last])}
 
     def load_state(self, state: State) -> None:
-        """The inverse of `save_state`."""
         position, self._last = state["position"].tolist()
         self._game.random.set_state(("MT19937", state["generator"], position))
 
 
 @cache
 def _module(game: str) -> ModuleType:
-    """The game's own module: the package around it imports plotting packages, for 1.5 s and 100 MB."""
+    """Import the module of a game without its package, which imports plotting packages (1.5 s, 100 MB)."""
     package = importlib.util.find_spec("minatar")
     if package is None or not package.submodule_search_locations:
         raise ModuleNotFoundError("No module named 'minatar'", name="minatar")

@@ -1,4 +1,4 @@
-"""Games that are made here, by our own classes, of the files in their packages: Atari's and MinAtar's."""
+"""Ids of the Atari and MinAtar games, from the files in their packages, and the classes that make them."""
 
 import importlib.util
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from gymnasium.envs.registration import EnvSpec as EnvRegistration
 
 @dataclass(frozen=True)
 class Library:
-    """A package with a file for each game, by a pattern in its folder; ids with the game's name, and what makes it."""
+    """A package with one file per game: a pattern of the files, a pattern of the ids, and the class for the games."""
 
     module: str
     files: str
@@ -30,12 +30,12 @@ LIBRARIES = (
     ),
 )
 FOR_TWO = {"combat", "joust", "maze_craze", "warlords"}
-"""Atari games that nobody can play alone."""
+"""Atari games for two players only."""
 
 
 @cache
 def games() -> Mapping[str, EnvRegistration]:
-    """How to make each of those whose package is installed, by id: ALE/SpaceInvaders-v5; nothing is imported."""
+    """Return registrations of the games of installed packages by id (ALE/SpaceInvaders-v5), without an import."""
     found = {}
     for library in LIBRARIES:
         package = importlib.util.find_spec(library.module)

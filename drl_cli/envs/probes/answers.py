@@ -41,7 +41,7 @@ class Reach(OneStep):
         self.observation_space = Box(-0.8, 0.8, (1,), np.float32)
         self.action_space = Box(-1.0, 1.0, (1,), np.float32)
 
-    def draw(self) -> Array:
+    def draw(self) -> Any:
         self.goal = self.np_random.uniform(-0.8, 0.8, 1).astype(np.float32)
         return self.goal.copy()
 
@@ -56,9 +56,8 @@ class Scaled(Reach):
         super().__init__()
         self.observation_space = Box(-300.0, 1300.0, (1,), np.float32)
 
-    def draw(self) -> Array:
-        obs: Array = 1000 * super().draw() + 500
-        return obs
+    def draw(self) -> Any:
+        return 1000 * super().draw() + 500
 
     def reward(self, action: Array) -> float:
         return 1000 * super().reward(action)
@@ -71,7 +70,7 @@ class Choose(OneStep):
         self.observation_space = Box(0.0, 1.0, (3,), np.float32)
         self.action_space = Discrete(3, start=3)
 
-    def draw(self) -> Array:
+    def draw(self) -> Any:
         self.goal = int(self.np_random.integers(3))
         return np.eye(3, dtype=np.float32)[self.goal]
 
@@ -89,9 +88,9 @@ class Switches(OneStep):
         self.observation_space = Box(0.0, 1.0, (5,), np.float32)
         self.action_space = MultiDiscrete([3, 2], start=[1, 5])
 
-    def draw(self) -> Array:
-        self.goal = self.np_random.integers([3, 2])
-        return np.concatenate([np.eye(3)[self.goal[0]], np.eye(2)[self.goal[1]]]).astype(np.float32)
+    def draw(self) -> Any:
+        first, second = self.goal = self.np_random.integers([3, 2])
+        return np.concatenate([np.eye(3)[first], np.eye(2)[second]]).astype(np.float32)
 
     def reward(self, action: Array) -> float:
         return float((action - [1, 5] == self.goal).mean())

@@ -23,7 +23,7 @@ class Patch(OneStep):
         self.observation_space = Box(0, 255, (size, size, 4), np.uint8)
         self.action_space = Discrete(4)
 
-    def draw(self) -> Array:
+    def draw(self) -> Any:
         self.goal, half = int(self.np_random.integers(4)), self.size // 2
         return _image(self.size, np.array(divmod(self.goal, 2)) * half + self._corner(half, half))
 
@@ -43,7 +43,7 @@ class PatchReach(Patch):
         super().__init__(size)
         self.action_space = Box(-1.0, 1.0, (2,), np.float32)
 
-    def draw(self) -> Array:
+    def draw(self) -> Any:
         corner = self._corner(self.size, self.size)
         self.goal = 2.0 * corner / (self.size - PATCH) - 1.0
         return _image(self.size, corner)

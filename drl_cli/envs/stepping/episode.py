@@ -1,8 +1,8 @@
-"""How the running episode of an environment began, and how to bring it back in another process.
+"""The beginning of a running episode, from which another process can repeat the episode.
 
-No environment can be copied, but nearly all do the same again: what a new one needs is the state of its generator
-(`np_random`) before the reset, and the actions since. One that remembers more than that from episode to episode may
-offer `save_state() -> dict[str, numpy array]` and `load_state(state)`, both called right before a reset.
+Environments can't be copied, but nearly all are deterministic: a new environment needs the state of the random
+generator `np_random` before the reset, and the actions since then. An environment that keeps more from one episode to
+the next can offer `save_state() -> dict[str, numpy array]` and `load_state(state)`; both are called before a reset.
 """
 
 from collections.abc import Iterable
@@ -18,12 +18,12 @@ from drl_cli.types import Array, State, nested, within
 from drl_cli.utils.seeding import rng_state, set_rng_state
 
 MAX_STEPS = 10_000
-"""Episodes that are longer can't be brought back: their actions are not kept."""
+"""Longer episodes can't be repeated, because their actions are not kept."""
 
 
 @dataclass(frozen=True)
 class Beginning:
-    """What an episode followed from: the seed given to its reset, or the generator's state then, and the memory."""
+    """What determines an episode: the seed of its reset or the generator's state, and the environment's saved state."""
 
     seed: int | None
     rng: Array | None
@@ -31,8 +31,8 @@ class Beginning:
 
     @classmethod
     def of(cls, env: Env, seed: int | None) -> "Beginning":
-        """To be called right before `env.reset(seed)`."""
-        base: Any = env.raw.unwrapped  # Any: what it offers beyond Gymnasium's interface
+        """Return the beginning of the episode that `env.reset(seed)` will begin next."""
+        base: Any = env.raw.unwrapped  # Any: it may have more methods than gymnasium.Env
         memory = base.save_state() if hasattr(base, "save_state") else {}
         return cls(seed, None if seed is not None else generator_state(env), memory)
 
@@ -42,14 +42,14 @@ class Beginning:
 
     @classmethod
     def from_state(cls, state: State) -> "Beginning":
-        """The inverse of `state`."""
+        """Return the beginning from its `state()`."""
         seed = int(state["seed"].item()) if "seed" in state else None
         return cls(seed, state.get("rng"), within(state, "memory"))
 
     def repeat(self, env: Env, actions: Iterable[Array]) -> Parts:
-        """Begin the episode again and take these steps; returns the observation after them.
+        """Begin the episode again, take these actions, and return the last observation.
 
-        Raises EnvFault when the episode ends on the way, and whatever the environment raises.
+        Raise EnvFault if the episode ends earlier, or whatever the environment raises.
         """
         base: Any = env.raw.unwrapped  # Any: as above
         if self.memory:
@@ -65,7 +65,7 @@ class Beginning:
 
 
 def generator_state(env: Env) -> Array | None:
-    """State of the environment's generator `[6]`; None when it has none, or none that can be saved."""
+    """Return the state `[6]` of the environment's generator, or None if there is none or it can't be saved."""
     rng = getattr(env.raw.unwrapped, "_np_random", None)
     if isinstance(rng, np.random.Generator) and isinstance(rng.bit_generator, np.random.PCG64):
         return rng_state(rng)
@@ -73,7 +73,7 @@ def generator_state(env: Env) -> Array | None:
 
 
 def set_generator(env: Env, state: Array) -> None:
-    """The inverse of `generator_state`."""
+    """Set the state of the environment's generator."""
     base = env.raw.unwrapped
     if getattr(base, "_np_random", None) is None:
         base.np_random = np.random.Generator(np.random.PCG64())

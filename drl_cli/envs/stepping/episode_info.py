@@ -1,4 +1,4 @@
-"""What an environment says of an episode that ended: the numbers in the last step's info."""
+"""The numbers in the info of the last step of an episode, which become curves."""
 
 import math
 from collections.abc import Mapping
@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 
 LEFT_OUT = frozenset({"TimeLimit.truncated", "reward", "terminated", "truncated", "elapsed_step", "env_id"})
-"""What Gymnasium's wrappers and EnvPool put there of every step, and who reads it knows already."""
+"""Keys of Gymnasium's wrappers and of EnvPool that say nothing about the episode."""
 
 MOST = 64
-"""Numbers of one episode that are taken: each is a curve of its own."""
+"""Maximum number of values per episode."""
 
 
-def numbers(info: Any) -> dict[str, float]:  # Any: whatever a user's environment gives
-    """The finite numbers and booleans of an info by name, scalars alone; at most MOST.
+def numbers(info: Any) -> dict[str, float]:  # Any: whatever the environment returned
+    """Return the first MOST finite scalar numbers and booleans of an info, by name.
 
-    Not those of vector environments that say which entries are there (`_name`), and none of LEFT_OUT. What
-    RecordEpisodeStatistics adds, `episode`, is a mapping, as `final_info` is, and no scalar.
+    Names in LEFT_OUT and names with a leading underscore (flags of vector environments) are skipped. Mappings such as
+    `episode` and `final_info` are no scalars.
     """
     found: dict[str, float] = {}
     for name, value in info.items() if isinstance(info, Mapping) else ():
@@ -30,12 +30,12 @@ def numbers(info: Any) -> dict[str, float]:  # Any: whatever a user's environmen
 
 
 def _number(value: Any) -> float | None:
-    """A scalar as a float; None for all else."""
+    """Return a scalar as a float, or None for any other value."""
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
     if not isinstance(value, bool | int | float | np.bool_ | np.integer | np.floating):
         return None
     try:
         return float(value)
-    except OverflowError:  # an int beyond all floats
+    except OverflowError:  # an int too large for a float
         return None
