@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from run_folders import make_run
 
-from drl_cli.cli.compare import main
-
 
 @pytest.fixture
 def outputs(tmp_path, monkeypatch):
@@ -25,20 +23,14 @@ def outputs(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def compare(monkeypatch, capsys):
-    """What `drl-compare ...` prints, and how it ends."""
+def compare(drl_here):
+    """Run `drl-compare ...`. Return its lines, stderr and exit code."""
 
-    def ask(*args):
-        monkeypatch.setattr(sys, "argv", ["drl-compare", *map(str, args)])
-        code = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code
-        captured = capsys.readouterr()
-        return captured.out.splitlines(), captured.err, code
+    def run(*args):
+        done = drl_here("compare", *args)
+        return done.stdout.splitlines(), done.stderr, done.returncode
 
-    return ask
+    return run
 
 
 def rows_of(lines):
@@ -227,8 +219,5 @@ def test_runs_without_any_evaluation(tmp_path, monkeypatch, compare):
     assert (err.splitlines()[-1], code) == ("error: none of these runs has an evaluation yet", 2)
 
 
-@pytest.mark.parametrize("args", [[], ["--help"]])
-def test_help(compare, args):
-    lines, _, code = compare(*args)
-    assert code == 0
-    assert [line.split()[0] for line in lines[2:8]] == ["runs", "threshold", "by", "png", "csv", "output_dir"]
+def test_without_words_there_is_help(compare):
+    assert compare() == compare("--help")

@@ -4,66 +4,61 @@ import json
 import re
 import shutil
 import statistics
-import sys
 
 import numpy as np
 import pytest
 import yaml
 
-from drl_cli.cli.eval import main
 from drl_cli.runs.statistics import interval
 from drl_cli.utils.seeding import integers
 
 
-@pytest.fixture
-def copied(small_run, tmp_path):
-    """A copy of the small run, to be damaged."""
-    folder = tmp_path / "outputs" / "Pendulum-v1" / "sac-async" / small_run.folder.name
-    shutil.copytree(small_run.folder, folder, symlinks=True, ignore=shutil.ignore_patterns("eval*.json"))
-    return folder
-
-
 @pytest.fixture(scope="module")
 def evaluated(small_run, drl):
-    """`drl-eval episodes=3` where the run was made; the process and eval.json."""
+    """`drl-eval episodes=3` in the folder of the small run: the process and eval.json."""
     done = drl("eval", "episodes=3", cwd=small_run.cwd)
     return done, json.loads((small_run.folder / "eval.json").read_text())
 
 
 @pytest.fixture
-def ask(copied, monkeypatch, capsys):
-    """drl-eval in this process, in the folder with the copied run: lines, errors, exit code, eval.json."""
-    monkeypatch.chdir(copied.parents[3])
+def ask(copied, drl_here):
+    """Run drl-eval beside a copy of the small run. Return lines, errors, exit code, and the content of eval.json."""
 
     def run(*args):
-        monkeypatch.setattr(sys, "argv", ["drl-eval", *map(str, args)])
-        code = 0
-        try:
-            main()
-        except SystemExit as end:
-            code = end.code
-        captured, result = capsys.readouterr(), copied / "eval.json"
+        done, result = drl_here("eval", *args), copied / "eval.json"
         found = json.loads(result.read_text()) if result.exists() else None
-        return captured.out.splitlines(), captured.err.splitlines(), code, found
+        return done.stdout.splitlines(), done.stderr.splitlines(), done.returncode, found
+
+    return run
+
+
+@pytest.fixture
+def refused(ask):
+    """Run drl-eval, and return its exit code and its only error."""
+
+    def run(*args):
+        _, (line,), code, _ = ask(*args)
+        assert line.startswith("error: ")
+        return code, line
 
     return run
 
 
 @pytest.fixture
 def twin(copied):
-    """A second run beside the copied one, of another seed."""
+    """A second run beside the copied run, with another seed."""
     folder = copied.with_name("20990101-000000-000000-s8")
     shutil.copytree(copied, folder, symlinks=True)
-    config = yaml.safe_load((folder / "config.yaml").read_text()) | {"seed": 8}
-    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    change_config(folder, seed=8)
     return folder
 
 
-def one_error(done, code):
-    assert done.returncode == code, done.stderr
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("error: ")
-    return line
+def change_config(folder, **groups):
+    """Change keys of a run's config: `group={key: value}`, or `key=value`."""
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    for name, value in groups.items():
+        config[name] = config[name] | value if isinstance(value, dict) else value
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
 
 
 def test_table_and_eval_json_agree(evaluated, small_run):
@@ -82,7 +77,7 @@ def test_table_and_eval_json_agree(evaluated, small_run):
     assert re.search(rf"mean {result['mean']:.1f}\b", done.stdout)
 
 
-def test_its_seeds_are_none_of_trainings(evaluated, small_run):
+def test_its_seeds_differ_from_the_seeds_of_training(evaluated, small_run):
     _, result = evaluated
     assert len(set(result["seeds"])) == 3
     evaluations = integers(3, "evaluate", 1000)
@@ -90,86 +85,57 @@ def test_its_seeds_are_none_of_trainings(evaluated, small_run):
     assert not set(result["seeds"]) & {*evaluations, *workers}
 
 
-def test_the_same_command_gives_the_same_and_another_seed_other_episodes(evaluated, copied, drl):
+def test_the_same_command_gives_the_same_and_another_seed_other_episodes(evaluated, ask):
     _, first = evaluated
-    assert drl("eval", f"run={copied}", "episodes=3", cwd=copied).returncode == 0
-    assert json.loads((copied / "eval.json").read_text())["returns"] == first["returns"]
-    assert drl("eval", f"run={copied}", "episodes=3", "seed=1", cwd=copied).returncode == 0
-    other = json.loads((copied / "eval.json").read_text())
+    assert ask("episodes=3")[3]["returns"] == first["returns"]
+    other = ask("episodes=3", "seed=1")[3]
     assert not set(other["seeds"]) & set(first["seeds"])
     assert other["returns"] != first["returns"]
 
 
-def test_min_return_decides_the_exit_code(copied, drl, evaluated):
+def test_min_return_decides_the_exit_code(ask, evaluated):
     mean = evaluated[1]["mean"]
-    low = drl("eval", f"run={copied}", "episodes=3", f"min_return={mean + 1}", cwd=copied)
-    assert "below min_return" in one_error(low, 9)
-    assert f"mean {mean:.1f}" in low.stdout
-    enough = drl("eval", f"run={copied}", "episodes=3", f"min_return={mean - 1}", cwd=copied)
-    assert (enough.returncode, enough.stderr) == (0, "")
+    lines, (error,), code, _ = ask("episodes=3", f"min_return={mean + 1}")
+    assert (code, "below min_return" in error, f"mean {mean:.1f}" in lines[1]) == (9, True, True)
+    assert ask("episodes=3", f"min_return={mean - 1}")[1:3] == ([], 0)
 
 
-def test_another_checkpoint_by_name(copied, drl):
-    first = min(path.name for path in (copied / "checkpoints").glob("step_*"))
-    done = drl("eval", f"run={copied}", f"checkpoint={first}", "episodes=1", cwd=copied)
-    assert done.returncode == 0
-    assert json.loads((copied / "eval.json").read_text())["checkpoint"] == first
+def test_an_unknown_run_is_exit_2(refused, tmp_path):
+    code, line = refused("run=nope")
+    assert (code, "no run 'nope'" in line, str(tmp_path / "outputs") in line) == (2, True, True)
 
 
-def test_a_bad_run_is_exit_2(drl, tmp_path):
-    line = one_error(drl("eval", "run=nope", cwd=tmp_path), 2)
-    assert "no run 'nope'" in line
-    assert str(tmp_path / "outputs") in line
+def test_all_wrong_options_are_named_at_once(ask):
+    _, lines, code, _ = ask("runn=x", "episodes=0", "seed=-1")
+    assert (code, len(lines), "Did you mean run?" in lines[0]) == (2, 3, True)
 
 
-def test_bad_options_are_exit_2_all_at_once(drl, tmp_path):
-    done = drl("eval", "runn=x", "episodes=0", "seed=-1", cwd=tmp_path)
-    assert done.returncode == 2
-    lines = done.stderr.splitlines()
-    assert len(lines) == 3
-    assert "Did you mean run?" in lines[0]
-
-
-def test_a_tampered_model_is_exit_8(copied, drl):
+def test_a_changed_model_is_exit_8(copied, refused):
     model = copied / "checkpoints" / "best" / "model.safetensors"
     content = bytearray(model.read_bytes())
     content[-1] ^= 1
     model.write_bytes(content)
-    line = one_error(drl("eval", f"run={copied}", cwd=copied), 8)
-    assert "model.safetensors" in line
-    assert not (copied / "eval.json").exists()
-
-
-def test_a_missing_checkpoint_is_exit_8(copied, drl):
-    assert "step_42" in one_error(drl("eval", f"run={copied}", "checkpoint=step_42", cwd=copied), 8)
+    code, line = refused()
+    assert (code, "model.safetensors" in line, (copied / "eval.json").exists()) == (8, True, False)
 
 
 @pytest.mark.parametrize("manifest", ["{}", "[]", '{"sha'])
-def test_a_damaged_manifest_is_exit_8(copied, drl, manifest):
+def test_a_damaged_manifest_is_exit_8(copied, refused, manifest):
     (copied / "checkpoints" / "best" / "manifest.json").write_text(manifest)
-    assert "manifest.json" in one_error(drl("eval", f"run={copied}", cwd=copied), 8)
+    code, line = refused()
+    assert (code, "manifest.json" in line) == (8, True)
 
 
-def test_weights_that_do_not_fit_the_config_are_exit_8(copied, drl):
-    config = yaml.safe_load((copied / "config.yaml").read_text())
-    config["network"]["hidden"] = [8]
-    (copied / "config.yaml").write_text(yaml.safe_dump(config))
-    one_error(drl("eval", f"run={copied}", "episodes=1", cwd=copied), 8)
-
-
-def test_an_environment_that_is_gone_is_exit_2(copied, drl):
-    config = yaml.safe_load((copied / "config.yaml").read_text())
-    config["env"]["id"] = "module_that_is_gone:Env-v0"
-    (copied / "config.yaml").write_text(yaml.safe_dump(config))
-    assert "module_that_is_gone" in one_error(drl("eval", f"run={copied}", "episodes=1", cwd=copied), 2)
-
-
-def test_an_environment_that_raises_is_exit_4(copied, drl, user_folder):
-    config = yaml.safe_load((copied / "config.yaml").read_text())
-    config["env"] |= {"id": "user_envs:Tiny-v0", "kwargs": {"fail": "step"}}
-    (copied / "config.yaml").write_text(yaml.safe_dump(config))
-    done = drl("eval", f"run={copied}", "episodes=1", cwd=user_folder)
-    assert "the arm fell off" in one_error(done, 4)
+def test_a_config_that_does_not_fit_or_an_environment_that_fails(copied, refused, user_folder, monkeypatch):
+    monkeypatch.syspath_prepend(str(user_folder))
+    change_config(copied, network={"hidden": [8]})
+    assert refused("episodes=1")[0] == 8
+    change_config(copied, network={"hidden": [16, 16]}, env={"id": "module_that_is_gone:Env-v0"})
+    code, line = refused("episodes=1")
+    assert (code, "module_that_is_gone" in line) == (2, True)
+    change_config(copied, env={"id": "user_envs:Tiny-v0", "kwargs": {"fail": "step"}})
+    code, line = refused("episodes=1")
+    assert (code, "the arm fell off" in line) == (4, True)
 
 
 def test_the_mean_has_a_bootstrap_interval(evaluated):
@@ -226,21 +192,18 @@ def test_arguments_of_the_environment(ask, copied):
     assert changed["seeds"] == plain["seeds"]
     assert changed["returns"] != plain["returns"]
     assert ask("episodes=2", "+env.kwargs.g=1e1")[3]["returns"] == plain["returns"]  # what it is by default
-    config = yaml.safe_load((copied / "config.yaml").read_text())
     for group, key in (("env", "kwargs"), ("manage", "env_kwargs")):  # of the run, and of its evaluations alone
-        other = config | {group: config[group] | {key: {"g": 2.5}}}
-        (copied / "config.yaml").write_text(yaml.safe_dump(other))
+        change_config(copied, **{group: {key: {"g": 2.5}}})
         assert ask("episodes=2")[3]["returns"] == changed["returns"]
         assert ask("episodes=2", "env.kwargs.g=10")[3]["returns"] == plain["returns"]
+        change_config(copied, **{group: {key: {}}})
     _, (line,), code, _ = ask("env.kwargs.gg=2")
     assert code != 0
     assert "gg" in line
 
 
 def test_what_the_environment_says_is_shown_and_kept(ask, copied):
-    config = yaml.safe_load((copied / "config.yaml").read_text())
-    config["env"] |= {"id": "telling:Telling-v0", "kwargs": {"width": 3, "level": 2}}
-    (copied / "config.yaml").write_text(yaml.safe_dump(config))
+    change_config(copied, env={"id": "telling:Telling-v0", "kwargs": {"width": 3, "level": 2}})
     lines, _, _, result = ask("episodes=2", "env.kwargs.level=5")
     assert (result["mean"], result["info"]["cost"], result["info"]["level"]) == (4.0, 4.0, 5.0)
     assert "cost 4  level 5" in lines[2]
@@ -290,10 +253,3 @@ def test_no_runs_at_all(ask):
 
 def test_run_and_runs_are_not_both_said(ask):
     assert ask("run=latest", "runs=[latest]")[1:3] == (["error: run names one run, runs several: say one of them"], 2)
-
-
-def test_help_lists_the_options(drl, tmp_path):
-    done = drl("eval", "--help", cwd=tmp_path)
-    assert done.returncode == 0
-    names = [line.split()[0] for line in done.stdout.splitlines()[2:10]]
-    assert names == ["run", "runs", "episodes", "checkpoint", "seed", "stochastic", "min_return", "output_dir"]

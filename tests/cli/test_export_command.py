@@ -1,7 +1,6 @@
-"""drl-export, and what stands by itself afterwards."""
+"""drl-export, and the exported policy without drl-cli."""
 
 import json
-import shutil
 import subprocess
 import sys
 
@@ -15,26 +14,18 @@ from drl_cli.deploy import check, plan
 from drl_cli.deploy.head import Head, find_head
 from drl_cli.errors import UsageError
 
-ALONE = """
+WITHOUT_PACKAGE = """
 import sys
 for name in ("drl_cli", "torch", "gymnasium", "safetensors"):
-    sys.modules[name] = None  # not to be imported
+    sys.modules[name] = None  # importing it fails
 from policy import Policy
 policy = Policy(".")
 print(policy([1, 0, 0.5]).tolist(), policy([[1, 0, 0.5]] * 3).shape)
 """
 
 
-@pytest.fixture
-def copied(small_run, tmp_path):
-    """A copy of the small run."""
-    folder = tmp_path / "outputs" / "Pendulum-v1" / "sac-async" / small_run.folder.name
-    shutil.copytree(small_run.folder, folder, symlinks=True)
-    return folder
-
-
 @pytest.mark.slow
-def test_the_numpy_policy_alone_with_numpy(copied, drl, tmp_path):
+def test_a_numpy_policy_needs_only_numpy(copied, drl, tmp_path):
     done = drl("export", "episodes=5", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
     best = (copied / "checkpoints" / "best").readlink().name
@@ -47,17 +38,17 @@ def test_the_numpy_policy_alone_with_numpy(copied, drl, tmp_path):
     assert (spec["inputs"][0]["shape"], spec["outputs"][0]["low"], spec["outputs"][0]["high"]) == ([3], -2.0, 2.0)
     assert spec["parity"]["observations"] == 1000
     assert spec["parity"]["largest_difference"] <= 1e-5
-    alone = subprocess.run(
-        [sys.executable, "-c", ALONE], cwd=folder, env={}, capture_output=True, text=True, timeout=60
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_PACKAGE], cwd=folder, env={}, capture_output=True, text=True, timeout=60
     )
-    assert alone.returncode == 0, alone.stderr
-    values, shape = alone.stdout.split("] ")
+    assert done.returncode == 0, done.stderr
+    values, shape = done.stdout.split("] ")
     assert shape == "(3, 1)\n"
     expected = drl_cli.load(str(copied))(np.array([1, 0, 0.5]))
     np.testing.assert_allclose(json.loads(values + "]"), expected, rtol=1e-5)
 
 
-def test_a_policy_that_differs_is_not_left_there(copied, monkeypatch):
+def test_a_policy_that_differs_is_not_kept(copied, monkeypatch):
     monkeypatch.setattr(check, "LEAST_OBSERVATIONS", 50)
     right = export(Options(run=str(copied), episodes=2))
     (folder,) = (copied / "export").iterdir()
@@ -71,7 +62,7 @@ def test_a_policy_that_differs_is_not_left_there(copied, monkeypatch):
     assert len(right) == 2
 
 
-def test_other_checkpoints_have_folders_of_their_own(copied, monkeypatch):
+def test_every_checkpoint_has_its_own_folder(copied, monkeypatch):
     monkeypatch.setattr(check, "LEAST_OBSERVATIONS", 50)
     for checkpoint in ("best", "last", "last"):
         export(Options(run=str(copied), checkpoint=checkpoint, episodes=1))
@@ -79,17 +70,8 @@ def test_other_checkpoints_have_folders_of_their_own(copied, monkeypatch):
     assert {path.name for path in (copied / "export").iterdir()} == {f"numpy-{name}" for name in names}
 
 
-def test_what_is_missing_is_said_before_anything_is_read(monkeypatch, tmp_path):
+def test_missing_packages_are_named_before_the_run_is_read(monkeypatch, tmp_path):
     monkeypatch.setattr(command.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"pip install 'drl-cli\[onnx\]'") as caught:
         export(Options(run="nope", format="onnx"))
     assert caught.value.exit_code == 3
-
-
-def test_wrong_options_are_exit_2_and_help_lists_them(drl, tmp_path):
-    done = drl("export", "format=onx", "episodes=0", cwd=tmp_path)
-    assert done.returncode == 2
-    assert [line.split(":")[1] for line in done.stderr.splitlines()] == [" format", " episodes"]
-    done = drl("export", "--help", cwd=tmp_path)
-    names = [line.split()[0] for line in done.stdout.splitlines()[2:]]
-    assert names == ["run", "format", "checkpoint", "episodes", "output_dir"]

@@ -49,11 +49,6 @@ def test_modes_with_their_purpose(listed):
     assert all(len(line.split()) > 4 for line in lines.values())
 
 
-def test_no_runs_is_no_error(listed, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert "".join(listed("runs")) == ""
-
-
 @pytest.mark.parametrize("args", [[], ["--help"], ["-h"]])
 def test_help_names_the_lists(listed, args):
     (line,) = listed(*args)
@@ -68,10 +63,9 @@ def test_help_names_the_lists(listed, args):
         (["envs", "CartPole"], "drl-list envs takes no options, got CartPole"),
     ],
 )
-def test_wrong_words(listed, capsys, words, error):
-    with pytest.raises(SystemExit) as caught:
-        listed(*words)
-    assert (caught.value.code, capsys.readouterr().err) == (2, f"error: {error}\n")
+def test_wrong_words(drl_here, words, error):
+    done = drl_here("list", *words)
+    assert (done.returncode, done.stderr) == (2, f"error: {error}\n")
 
 
 def rows():

@@ -32,13 +32,6 @@ def days(lines):
     return [int(line[6:8]) for line in lines[1:] if line.startswith("2026")]
 
 
-def problem(listed, capsys, *args):
-    with pytest.raises(SystemExit) as caught:
-        listed(*args)
-    assert caught.value.code == 2
-    return capsys.readouterr().err
-
-
 def test_newest_first_with_all_that_is_known(outputs, listed):
     head, *lines = listed("runs")
     assert re.split(r"\s{2,}", head) == [
@@ -149,8 +142,9 @@ def test_no_runs_is_no_error(tmp_path, monkeypatch, listed, args):
         (["done"], "'done': say key=value"),
     ],
 )
-def test_what_can_not_be_asked_for(outputs, listed, capsys, args, said):
-    assert problem(listed, capsys, "runs", *args).startswith(f"error: {said}")
+def test_wrong_conditions_and_options(outputs, drl_here, args, said):
+    done = drl_here("list", "runs", *args)
+    assert (done.returncode, done.stderr.startswith(f"error: {said}")) == (2, True)
 
 
 def test_help(outputs, listed):

@@ -2,25 +2,15 @@
 
 import json
 import re
-import shutil
 
 import pytest
 from PIL import Image
 
-from drl_cli.cli import play as command
 from drl_cli.cli.eval import Options as EvalOptions
 from drl_cli.cli.eval import evaluate
 from drl_cli.cli.play import Options, play
 from drl_cli.deploy import video
 from drl_cli.errors import UsageError
-
-
-@pytest.fixture
-def copied(small_run, tmp_path):
-    """A copy of the small run."""
-    folder = tmp_path / "outputs" / "Pendulum-v1" / "sac-async" / small_run.folder.name
-    shutil.copytree(small_run.folder, folder, symlinks=True)
-    return folder
 
 
 @pytest.mark.slow
@@ -82,11 +72,3 @@ def test_an_environment_that_can_not_be_drawn_is_exit_2_and_one_that_raises_exit
         play(Options(run=str(folder), format="gif"))
     assert caught.value.exit_code == 4
     assert not list((folder / "videos").glob("*"))
-
-
-def test_help_lists_the_options_and_needs_no_pillow(drl, tmp_path):
-    done = drl("play", "--help", cwd=tmp_path)
-    names = [line.split()[0] for line in done.stdout.splitlines()[2:]]
-    expected = ["run", "episodes", "checkpoint", "evolution", "seed", "format", "fps", "max_steps", "output_dir"]
-    assert (done.returncode, names) == (0, expected)
-    assert command.HEADLESS["SDL_VIDEODRIVER"] == "dummy"

@@ -196,15 +196,16 @@ def test_to_look_at_a_lock_does_not_take_it(tmp_path):
         (["stale_s=0"], USAGE, "error: stale_s: must be > 0, got 0"),
     ],
 )
-def test_what_is_wrong_is_one_line(drl, tmp_path, args, code, says):
-    done = drl("watch", *args, cwd=tmp_path)
+def test_wrong_options(drl_here, args, code, says):
+    done = drl_here("watch", *args)
     assert (done.returncode, done.stdout) == (code, "")
     (line,) = done.stderr.splitlines()
     assert line.startswith(says)
 
 
-def test_a_run_that_is_done_is_shown_as_it_ended(drl, small_run):
-    done = drl("watch", cwd=small_run.cwd)
+def test_a_run_that_is_done_is_shown_with_its_end(drl_here, small_run, monkeypatch):
+    monkeypatch.chdir(small_run.cwd)
+    done = drl_here("watch")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[1].startswith("done: best return ")
     status = Status.read(small_run.folder)

@@ -1,7 +1,9 @@
-"""Fixtures for tests of the commands: run one as a user does, and one small run that many tests read."""
+"""Fixtures for tests of the commands: run a command as a user does, and one small run that many tests read."""
 
+import importlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -33,7 +35,7 @@ from gymnasium.spaces import Box
 
 
 class Tiny(gymnasium.Env):
-    """An environment of a user, which fails in the way it is told to."""
+    """An environment of a user, which fails in a chosen way."""
 
     observation_space = Box(-1, 1, (3,), np.float32)
     action_space = Box(-1, 1, (1,), np.float32)
@@ -59,13 +61,13 @@ class Tiny(gymnasium.Env):
 
 
 class Words(Tiny):
-    """One that speaks."""
+    """An environment with observations of text."""
 
     observation_space = gymnasium.spaces.Text(5)
 
 
 class Free(Tiny):
-    """One that takes any action."""
+    """An environment without bounds of actions."""
 
     action_space = Box(-np.inf, np.inf, (1,), np.float32)
 
@@ -82,7 +84,7 @@ class Twice(gymnasium.ObservationWrapper):
 
 
 class Broken(gymnasium.Wrapper):
-    """Another one."""
+    """A wrapper that raises."""
 
     def __init__(self, env):
         raise RuntimeError("does not fit")
@@ -103,7 +105,7 @@ def tiny():
 
 @pytest.fixture(scope="session")
 def drl():
-    """Run a command (`train`, `eval`, ...) in a process of its own, from the folder `cwd`."""
+    """Run a command (`train`, `eval`, ...) in another process, from the folder `cwd`."""
 
     def run(command, *args, cwd, **env):
         return subprocess.run(
@@ -118,6 +120,41 @@ def drl():
     return run
 
 
+@pytest.fixture
+def drl_here(monkeypatch, capsys):
+    """Run a command in this process, from the current folder. The result has the attributes of `drl`'s result."""
+    handler = signal.getsignal(signal.SIGTERM)
+
+    def run(command, *args):
+        module = importlib.import_module(f"drl_cli.cli.{command}")
+        with monkeypatch.context() as here:
+            here.setattr(sys, "argv", [f"drl-{command}", *map(str, args)])
+            here.setattr(sys, "path", [*sys.path])
+            here.setattr(sys, "stdout", sys.stdout)
+            code = 0
+            try:
+                module.main()
+            except SystemExit as end:
+                code = end.code
+        out, err = capsys.readouterr()
+        return SimpleNamespace(returncode=code, stdout=out, stderr=err)
+
+    yield run
+    signal.signal(signal.SIGTERM, handler)
+
+
+@pytest.fixture
+def listed(drl_here):
+    """The lines that `drl-list ...` prints."""
+
+    def run(*words):
+        done = drl_here("list", *words)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout.splitlines()
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def composed():
     """The plain mapping that Hydra makes of a drl-train command line."""
@@ -128,11 +165,10 @@ def composed():
 
 @pytest.fixture
 def train_here(tmp_path, monkeypatch, composed, user_folder):
-    """drl-train after the command line, in this process; gives its summary and the run's folder."""
+    """Train in this process with overrides of a tiny run. Return the summary and the run's folder."""
     from drl_cli.cli.train import train
 
     monkeypatch.syspath_prepend(str(user_folder))
-    monkeypatch.setattr(sys, "argv", ["drl-train"])
 
     def run(*overrides):
         summary = train(composed(*TINY_RUN, f"output_dir={tmp_path}", *overrides))
@@ -143,7 +179,7 @@ def train_here(tmp_path, monkeypatch, composed, user_folder):
 
 @pytest.fixture(scope="session")
 def user_folder(tmp_path_factory):
-    """Where a user works: `user_envs.py` has an environment, `user_algo.py` an algorithm."""
+    """The folder of a user: `user_envs.py` has an environment, `user_algo.py` an algorithm."""
     folder = tmp_path_factory.mktemp("user")
     (folder / "user_envs.py").write_text(USER_ENVS)
     (folder / "user_algo.py").write_text("from drl_cli.algos.sac import ACTIONS, Algorithm, Config, Policy\n")
@@ -153,9 +189,9 @@ def user_folder(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def forget(tmp_path_factory):
-    """What a test imported from the modules that tests write is forgotten after it, with the environments of these.
+    """Unload the modules that a test wrote and imported, and their environments.
 
-    Else the answers of a later test would name them, too.
+    Otherwise the answers of a later test would name them.
     """
     before, written = set(sys.modules), str(tmp_path_factory.getbasetemp())
     yield
@@ -177,7 +213,7 @@ def forget(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def small_run(tmp_path_factory, drl, tiny):
-    """One real drl-train: `done` is the process, `args` its command line, `cwd` where, `folder` the run's folder."""
+    """One run of drl-train: `done` is its process, `args` the command line, `cwd` where, `folder` the run's folder."""
     cwd = tmp_path_factory.mktemp("small")
     args = ["env=Pendulum-v1", "seed=3", *tiny]
     done = drl("train", *args, cwd=cwd)
@@ -187,13 +223,9 @@ def small_run(tmp_path_factory, drl, tiny):
 
 
 @pytest.fixture
-def listed(monkeypatch, capsys):
-    """The lines that `drl-list ...` prints."""
-    from drl_cli.cli.list import main
-
-    def ask(*args):
-        monkeypatch.setattr(sys, "argv", ["drl-list", *args])
-        main()
-        return capsys.readouterr().out.splitlines()
-
-    return ask
+def copied(small_run, tmp_path, monkeypatch):
+    """A copy of the small run below tmp_path, without evaluations of other tests. The test runs in tmp_path."""
+    folder = tmp_path / "outputs" / "Pendulum-v1" / "sac-async" / small_run.folder.name
+    shutil.copytree(small_run.folder, folder, symlinks=True, ignore=shutil.ignore_patterns("eval*.json"))
+    monkeypatch.chdir(tmp_path)
+    return folder

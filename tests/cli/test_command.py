@@ -1,0 +1,104 @@
+"""What all commands share: help, version, wrong options, signals, and exit codes."""
+
+import importlib
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from drl_cli.cli.command import run_words
+from drl_cli.cli.complete import commands
+from drl_cli.errors import EXIT_CODES, LOST, RoleLost, UsageError
+from drl_cli.settings.value_types import group_of
+
+NAMES = [name.removeprefix("drl-") for name in commands()]
+
+
+def options_of(name):
+    """The options of a command with a dataclass, else ()."""
+    module = importlib.import_module(f"drl_cli.cli.{name}")
+    return list(group_of(module.Options).keys) if hasattr(module, "Options") else ()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_has_help_a_version_and_names_wrong_options(drl_here, name):
+    for flag in ("--help", "-h"):
+        done = drl_here(name, flag)
+        assert (done.returncode, done.stderr, done.stdout.split()[0]) == (0, "", f"drl-{name}")
+        first_words = [line.split()[0] for line in done.stdout.splitlines()[2:] if line]
+        assert first_words[: len(options_of(name))] == list(options_of(name))
+    done = drl_here(name, "--version")
+    assert (done.returncode, done.stderr, done.stdout.split()[0]) == (0, "", "drl-cli")
+    done = drl_here(name, "outptu_dir=x", "secnds=1")
+    assert (done.returncode, done.stdout) == (2, "")
+    if "output_dir" in options_of(name):
+        assert done.stderr.startswith("error: outptu_dir: no such option. Did you mean output_dir?")
+        assert len(done.stderr.splitlines()) == 2 + (name == "compare")  # its option runs is missing, too
+
+
+def test_help_and_wrong_options_import_no_large_package(tmp_path):
+    script = f"""
+import importlib, sys
+for name in {NAMES!r}:
+    for word in ("--help", "seedd=1"):
+        sys.argv = ["drl-" + name, word]
+        try:
+            importlib.import_module("drl_cli.cli." + name).main()
+        except SystemExit as end:
+            assert end.code == 2, (name, word, end.code)
+        assert not {{"torch", "ray", "gymnasium", "hydra", "omegaconf", "matplotlib", "PIL"}} & set(sys.modules), name
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def end(monkeypatch, capsys):
+    """Run a command whose answer raises. Return the exit code and stderr."""
+    monkeypatch.setattr(sys, "argv", ["drl-test"])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
+    handler = signal.getsignal(signal.SIGTERM)
+
+    def run(error):
+        def answer(words):
+            raise error
+
+        with pytest.raises(SystemExit) as caught:
+            run_words(answer, str)
+        return caught.value.code, capsys.readouterr().err
+
+    yield run
+    signal.signal(signal.SIGTERM, handler)
+
+
+def test_errors_are_lines_with_an_exit_code(end, monkeypatch):
+    assert end(UsageError(["one", "two"])) == (2, "error: one\nerror: two\n")
+    assert end(RoleLost("first line\nsecond line")) == (LOST, "error: first line\nerror: second line\n")
+    assert end(KeyboardInterrupt()) == (130, "")
+    monkeypatch.setenv("DRL_DEBUG", "1")
+    assert "Traceback" in end(UsageError("one"))[1]
+
+
+def test_sigterm_ends_a_command_with_75(tmp_path):
+    script = """
+import os, signal, sys
+from drl_cli.cli.command import run_words
+sys.argv = ["drl-test"]
+run_words(lambda words: os.kill(os.getpid(), signal.SIGTERM) or signal.pause(), str)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (75, "")
+
+
+def test_readme_and_help_list_the_exit_codes(drl_here):
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    text = re.search(r"Exit codes: (.*?)\.\n", readme, re.DOTALL)[1].replace("\n", " ")
+    assert text == ", ".join(f"{code} {meaning}" for code, meaning in EXIT_CODES.items())
+    lines = drl_here("train", "--help").stdout.splitlines()
+    assert [line.split(maxsplit=1) for line in lines[lines.index("exit codes") + 1 :][: len(EXIT_CODES)]] == [
+        [str(code), meaning] for code, meaning in EXIT_CODES.items()
+    ]
