@@ -138,7 +138,7 @@ def test_refuses_rows_with_other_columns():
     del wrong["terminated"]
     with pytest.raises(ValueError, match=r"more: int64\[\], not none; obs: float64\[3\], not float32\[3\]; terminated"):
         load("uniform", state, [wrong])
-    with pytest.raises(ValueError, match="holds no frames"):
+    with pytest.raises(ValueError, match="holds whole images"):
         next(make("frames").unpack([chunk]))
 
 
