@@ -1,7 +1,9 @@
 """Allowed values of config fields, used as `lr: Annotated[float, Range(above=0)]`."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from operator import ge, gt, le, lt
 from typing import Annotated, TypeAlias
 
 
@@ -15,16 +17,14 @@ class Range:
     below: float | None = None
 
     def __contains__(self, value: float) -> bool:
-        return (
-            (self.least is None or value >= self.least)
-            and (self.most is None or value <= self.most)
-            and (self.above is None or value > self.above)
-            and (self.below is None or value < self.below)
-        )
+        return all(holds(value, bound) for bound, _, holds in self._bounds())
 
     def __str__(self) -> str:
-        parts = [(self.least, ">="), (self.above, ">"), (self.most, "<="), (self.below, "<")]
-        return " and ".join(f"{sign} {bound:g}" for bound, sign in parts if bound is not None)
+        return " and ".join(f"{sign} {bound:g}" for bound, sign, _ in self._bounds())
+
+    def _bounds(self) -> list[tuple[float, str, Callable[[float, float], bool]]]:
+        bounds = [(self.least, ">=", ge), (self.above, ">", gt), (self.most, "<=", le), (self.below, "<", lt)]
+        return [(bound, sign, holds) for bound, sign, holds in bounds if bound is not None]
 
 
 @dataclass(frozen=True)

@@ -33,11 +33,10 @@ class Calls:
         self.in_flight[kind_of(role)] += 1
 
     def react(self, others: Sequence[Ref], timeout_s: float, patient: Container[Ref]) -> None:
-        """Handle all answers that are ready; if there are none, wait for one.
+        """Handle all answers that are ready; without any, wait up to `timeout_s` for one, or for one of `others`.
 
-        The wait also ends when a reference in `others` is ready, and after `timeout_s`. Calls in `patient` may take
-        any time. Raises RoleLost if a role died or an answer takes too long, and ObjectLost if an argument of a call
-        was lost with its process or node.
+        Raises RoleLost if a role died or an answer takes too long (those in `patient` may take any time), ObjectLost
+        if an argument of a call was lost with its process or node.
         """
         for ref in wait([*self.pending, *others], max(0.0, timeout_s)):
             if ref in self.pending:
@@ -60,10 +59,7 @@ class Calls:
 
 
 def blame(roles: Mapping[str, Handle], error: Exception) -> RoleLost:
-    """Return a RoleLost that names the role behind an `error` which another role reported.
-
-    Pings all roles. Names the role that died, or the roles that do not answer within GRACE_S.
-    """
+    """Ping all roles; return a RoleLost that names the dead role, or those that do not answer within GRACE_S."""
     silent = {handle.ping(): role for role, handle in roles.items()}
     until = now() + GRACE_S
     while silent and (ready := wait(list(silent), max(0.0, until - now()))):

@@ -13,12 +13,11 @@ log = logging.getLogger(__name__)
 
 
 class ManageLink:
-    """Sends calls to manage, and calls `on_evaluation` with each finished evaluation.
+    """Calls `on_evaluation` with each finished evaluation; one evaluation runs, and only the newest version waits.
 
-    At most one evaluation runs, and only the newest version waits for the next evaluation. `spawn(wait)` returns a
-    handle, or None if manage can't start yet (mode=single trains while Ray starts); with `wait` it blocks until
-    manage can start. If manage died, or the parameters of an evaluation were lost, manage evaluates the newest version
-    of the parameter `server` instead.
+    `spawn(wait)` returns a handle, or None if manage can't start yet (mode=single trains while Ray starts); with
+    `wait` it blocks until then. If manage died, or the parameters of an evaluation were lost, manage evaluates the
+    newest version of the parameter `server` instead.
     """
 
     def __init__(
@@ -167,10 +166,7 @@ class ManageLink:
         return params_header, params
 
     def _take(self, ref: Ref) -> Any:
-        """Return the answer, ObjectLost if an argument of the call was lost, or None after another failure.
-
-        Replaces manage if it died, and warns of any other failure.
-        """
+        """Return the answer, ObjectLost if an argument was lost, or None after a failure; replace a dead manage."""
         try:
             return get(ref)
         except ObjectLost as error:

@@ -16,28 +16,21 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Member:
-    """A worker (or a proxy) and its state.
-
-    `version` is the version of the parameters that the member has, -1 for none. `header` refers to the answer of its
-    last collect call, made at time `issued` [s]; `loaded` tells whether the call carried parameters. `collects` counts
-    the calls to this incarnation. `ended` tells whether an episode ended in the last block. `causes` lists why the
-    member was replaced each time. `lost_at` is the time [s] of a loss, None once the member has sent a block again.
-    `hung` tells whether the pool has killed the member because it hung.
-    """
+    """A worker (or a proxy) and its state."""
 
     index: int
     handle: Handle
     incarnation: int
     waiting: Waiting
-    version: int = -1
-    header: Ref | None = None
-    loaded: bool = False
-    collects: int = 0
-    ended: bool = False
-    issued: float = 0.0
-    causes: list[str] = field(default_factory=list)
-    lost_at: float | None = None
-    hung: bool = False
+    version: int = -1  # of its parameters; -1 without any
+    header: Ref | None = None  # the answer to its last collect call
+    loaded: bool = False  # whether that call carried parameters
+    issued: float = 0.0  # when that call was made [s]
+    collects: int = 0  # calls to this incarnation
+    ended: bool = False  # whether an episode ended in its last block
+    causes: list[str] = field(default_factory=list)  # why it was lost, each time
+    lost_at: float | None = None  # when it was lost [s]; None once it has sent a block again
+    hung: bool = False  # whether the pool has killed it because it hung
 
     @property
     def is_back(self) -> bool:
@@ -47,28 +40,22 @@ class Member:
 
 @dataclass(frozen=True)
 class Collected:
-    """The answer of one member: a header and a reference to the columns, both None if the member died.
-
-    `loaded` tells whether the call carried parameters; `restarts` counts the restarts that the answer caused.
-    """
+    """The answer of one member: a header and a reference to the columns, both None if the member died."""
 
     member: int
     header: InsertTransition | None
     columns: Ref | None
-    loaded: bool = False
-    restarts: int = 0
+    loaded: bool = False  # whether the call carried parameters
+    restarts: int = 0  # how often the member was restarted
 
 
 class WorkerPool:
-    """Holds `num` members with indices from `first`; `spawn(index, incarnation)` starts a member.
+    """Holds `num` members with indices from `first`: workers, or proxies for `share` workers each.
 
-    A member is a worker, or a proxy for `share` workers. It is busy from `dispatch` until `finish`. `fetch` tells when
-    a member gets newer parameters: "collect" (with each call), n (with every n-th call), or "episode" (with the first
-    call after an episode ended).
-
-    A member that died is restarted up to `max_restarts` times, beginning with `incarnation`; a member whose node is
-    gone is removed. A member hangs if a collect call takes `timeout_s` longer than the slowest so far.
-    `restart_seconds` lists the time from each loss to the next block.
+    `spawn(index, incarnation)` starts a member. It is busy from `dispatch` until `finish`. `fetch` tells when it gets
+    newer parameters: with each call ("collect"), every n-th call (n), or the call after an episode ended ("episode").
+    A member that died is restarted up to `max_restarts` times; without its node it is removed. A member hangs if a
+    call takes `timeout_s` longer than the slowest so far. `restart_seconds` are the times from a loss to a new block.
     """
 
     def __init__(

@@ -8,10 +8,7 @@ from drl_cli.runtime.orchestrator.rate_limiter import Limiter
 
 
 class Admission:
-    """Combines the limiter, the parameter version and the run's progress into one answer; makes no call itself.
-
-    Up to `prefetch` train calls may be in flight, so that replay draws the next batch while the trainers still update.
-    """
+    """Lets `prefetch` train calls be in flight, so that replay draws the next batch while the trainers still update."""
 
     def __init__(
         self, config: Config, limiter: Limiter, progress: Progress, collector: Collector, learning: Learning
@@ -21,24 +18,16 @@ class Admission:
         self.prefetch = 1 if config.is_on_policy else 2
 
     def updates(self) -> int:
-        """Return the number of updates that one more train call may make now, 0 if no call may be made.
-
-        The trainers may run ahead of the workers (orchestrator.band), but not ahead of the end of the run.
-        """
+        """Return the number of updates that one more train call may make now, 0 if no call may be made."""
         if self.learning.training >= self.prefetch:
             return 0
         updates = self.learning.call_updates
-        if not self.limiter.free:
+        if not self.limiter.free:  # trainers may run ahead of the workers, but not ahead of the end of the run
             updates = min(updates, self._certain_updates())
         return updates if updates > 0 and self.limiter.may_sample(updates) else 0
 
     def may_collect(self) -> bool:
-        """Return whether one more collect call may start.
-
-        On-policy, no call starts while a new version is being published. Before the first version, calls start only
-        for random steps. Near the end of the run a narrow band must not stop the workers: the trainers have nothing
-        left to do, so both sides would wait for ever.
-        """
+        """Return whether one more collect call may start; on-policy, none starts while a version is published."""
         issued = self.collector.issued
         if issued >= self.config.total_env_steps or (self.config.is_on_policy and self.learning.publishing):
             return False
@@ -46,6 +35,7 @@ class Admission:
             return False
         if self.limiter.may_collect(self.collector.rows):
             return True
+        # At the end of a run the trainers may be done, and a narrow band would have the workers wait for them for ever.
         return self.limiter.may_sample(1) and self._certain_updates() == 0
 
     def _certain_updates(self) -> int:

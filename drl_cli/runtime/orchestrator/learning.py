@@ -18,11 +18,9 @@ CALL_S = 0.2
 
 
 class Learning:
-    """Calls `on_published` with the header and parameters of every new version.
+    """Calls `on_published` with every new version: `params_header`, and `params`, a reference, None before the first.
 
-    `params_header` and `params` (a reference) are the newest version; `params` is None before the first version.
-    `training` train calls of up to `call_updates` updates are in flight. `publishing` is True while the trainers
-    prepare the next version.
+    `training` train calls of up to `call_updates` updates are in flight, and a new version if `publishing`.
     """
 
     def __init__(
@@ -99,9 +97,9 @@ class Learning:
         self.calls.expect(params_header, self.trainers.roles[0], lambda ref: self._on_published(ref, params))
 
     def pull(self) -> Ref:
-        """Return the newest parameters from the parameter server, for a restarted worker; `params` may be lost.
+        """Return the newest parameters from the parameter server, for a restarted worker: `params` may be lost.
 
-        They belong to `params_header`: the server answers in order, and that version was pushed before.
+        The server answers in order, so they belong to `params_header`, which was pushed before.
         """
         params_header, params = self.server.call("pull", results=2)
         self.calls.expect(params_header, "parameter server", get)

@@ -157,11 +157,8 @@ class Orchestrator:
     # One step of the loop, by mode
 
     def _step_sync(self) -> None:
-        """Have all workers collect with version k, wait for all of them, make the updates due, publish k + 1.
-
-        The updates come first, too: a signal may have stopped the run before all of them were made.
-        """
-        self._update_and_publish()
+        """Have all workers collect with version k, wait for all of them, make the updates due, publish k + 1."""
+        self._update_and_publish()  # updates that a signal kept the last process from making
         for member in self.pool.idle():
             self._dispatch(member)
         self._until(lambda: not self.pool.busy)

@@ -27,6 +27,11 @@ LATEST = 100
 """Episodes over which the training return is shown; between two reports there may be none."""
 SAVED = ("worker_restarts", "env_restarts", "skipped_updates", "warm_env_steps", "peak_rss_mb")
 """Values of a checkpoint in addition to the counts."""
+SUMMARY = (
+    *("env_steps", "opt_steps", "inserts", "samples", "loads", "start_up_s"),
+    *("worker_restarts", "env_restarts", "peak_rss_mb"),
+)
+"""Values of summary.json."""
 REPORTS = ("time_to_return", "best", "last")
 """Evaluation reports of a checkpoint."""
 
@@ -176,7 +181,7 @@ class Progress:
             **self.counts(),
             **{name: getattr(self, name) for name in SAVED},
             "wall_s": self.wall_s(),
-            "messages": {str(route): count for route, count in self.trace.counts.items()},
+            "messages": self._messages(),
             "scores": list(self.scores),
             **{name: report and dataclasses.asdict(report) for name, report in reports.items()},
         }
@@ -272,15 +277,10 @@ class Progress:
         worker_wait, trainer_wait = self.wait_fracs(worker_wait_s)
         best, last, reached = self.best, self.last, self.time_to_return
         return {
-            "env_steps": self.env_steps,
-            "opt_steps": self.opt_steps,
+            **{name: getattr(self, name) for name in SUMMARY},
             "episodes": self.num_episodes,
-            "inserts": self.inserts,
-            "samples": self.samples,
-            "loads": self.loads,
             "updates_per_env_step": self.updates_per_env_step(),
             "wall_s": self.wall_s(),
-            "start_up_s": self.start_up_s,
             "time_to_return_s": reached.wall_s if reached else None,
             "time_to_return_env_steps": reached.params_header.env_steps if reached else None,
             "final_return": last.mean if last else None,
@@ -293,13 +293,14 @@ class Progress:
             "policy_lag_max": self._lags[2],
             "worker_wait_frac": worker_wait,
             "trainer_wait_frac": trainer_wait,
-            "worker_restarts": self.worker_restarts,
-            "env_restarts": self.env_restarts,
             "evals_skipped": evals_skipped,
-            "peak_rss_mb": self.peak_rss_mb,
             "processes": self.usage.by_role(),
-            "messages": {str(route): count for route, count in sorted(self.trace.counts.items())},
+            "messages": self._messages(),
         }
+
+    def _messages(self) -> dict[str, int]:
+        """Return the number of messages by route, as json."""
+        return {str(route): count for route, count in sorted(self.trace.counts.items())}
 
     def _system(self) -> dict[str, float]:
         """Return the memory of this process and its children, and the load of the machine."""

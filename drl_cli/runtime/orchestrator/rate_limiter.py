@@ -48,10 +48,7 @@ class RateLimiter:
         return self.target + self.ratio * rows - self.samples <= self.band / 2 + ROUNDING
 
     def owed(self, rows: int = 0) -> int:
-        """Return the whole batches that are due but not drawn, if `rows` more transitions come; 0 during the warm-up.
-
-        Negative `rows` subtract transitions of calls in flight that may not come.
-        """
+        """Return the batches due but not drawn if `rows` more transitions come (negative: fewer); 0 in the warm-up."""
         if self.landed < max(1, self.min_inserts):
             return 0
         return max(0, int(self.target + self.ratio * rows - self.samples + ROUNDING))

@@ -2,6 +2,7 @@
 
 from collections import deque
 from dataclasses import astuple, dataclass
+from typing import Any
 
 WINDOW = 10
 """Reports that the rates cover; over fewer, a single block would change a rate by half."""
@@ -9,10 +10,9 @@ WINDOW = 10
 
 @dataclass(frozen=True)
 class Totals:
-    """Counts and times [s] from the beginning of the run until `moment`.
+    """Counts and times [s] from the beginning of the run until `moment`; workers' times are sums over the workers.
 
-    `worker_wait_s` is a sum over the members of the pool; `work_s` and its parts `env_s` and `policy_s` are sums over
-    the workers. `update_s` is the time that the trainer spent on updates.
+    `env_s` and `policy_s` are parts of `work_s`. `update_s` is the time that the trainer spent on updates.
     """
 
     moment: float = 0.0
@@ -40,35 +40,26 @@ class RecentRates:
         first = astuple(self._totals[0])
         self._change = Totals(*(now - before for now, before in zip(astuple(totals), first, strict=True)))
 
-    def env_steps_per_s(self) -> float | None:
-        """Return the environment steps per second, None before the second report."""
-        return self._change.env_steps / self._change.moment if self._change.moment > 0 else None
-
-    def opt_steps_per_s(self) -> float | None:
-        """Return the updates per second, None before the second report."""
-        return self._change.opt_steps / self._change.moment if self._change.moment > 0 else None
-
-    def worker_time(self) -> dict[str, float]:
-        """Return the shares of the workers' time by activity, empty before the first block.
-
-        A worker reports its times with each block, so the shares follow from the blocks of the window.
-        """
+    def fields(self) -> dict[str, Any]:
+        """Return steps per second (None before the second report) and shares of time, as fields of the status."""
         change = self._change
-        if change.moment <= 0 or change.work_s <= 0:
-            return {}
+        known = change.moment > 0
+        return {
+            "env_steps_per_s": change.env_steps / change.moment if known else None,
+            "opt_steps_per_s": change.opt_steps / change.moment if known else None,
+            "worker_time": self._worker_time(change) if known and change.work_s > 0 else {},
+            "trainer_time": self._trainer_time(change) if known and change.update_s > 0 else {},
+        }
+
+    def _worker_time(self, change: Totals) -> dict[str, float]:
+        """Return the shares of the workers' time; workers report their times with each block."""
         waiting = min(1.0, change.worker_wait_s / (change.moment * self.members))
         environment, policy = ((1 - waiting) * part / change.work_s for part in (change.env_s, change.policy_s))
         rows = max(0.0, 1 - waiting - environment - policy)
         return {"environment": environment, "policy": policy, "rows": rows, "waiting": waiting}
 
-    def trainer_time(self) -> dict[str, float]:
-        """Return the shares of the trainer's time by activity, empty before the first update.
-
-        The time that is neither waiting nor updating goes into drawing, sending and preparing batches.
-        """
-        change = self._change
-        if change.moment <= 0 or change.update_s <= 0:
-            return {}
+    def _trainer_time(self, change: Totals) -> dict[str, float]:
+        """Return the shares of the trainer's time; `batch` is drawing, sending and preparing batches."""
         waiting = min(1.0, change.trainer_wait_s / change.moment)
         update = min(1 - waiting, change.update_s / change.moment)
         return {"batch": 1 - waiting - update, "update": update, "waiting": waiting}

@@ -21,8 +21,7 @@ log = logging.getLogger(__name__)
 class Saver:
     """Saves one checkpoint at a time below `root`, with the state at the moment of `begin`; the roles do not wait.
 
-    If the disk is full, the checkpoint is saved without the replay, or not at all; the run and the last checkpoint
-    are not affected.
+    On a full disk the checkpoint is saved without the replay, or not at all; the run goes on.
     """
 
     def __init__(self, config: Config, edges: Edges, calls: Calls, root: Path) -> None:
@@ -42,10 +41,9 @@ class Saver:
         self.next = multiple_after(env_steps, self.config.checkpoint.period)
 
     def begin(self, params_header: LoadParams, params: Ref, counters: Mapping[str, Any], workers: bool = True) -> None:
-        """Save this version, the orchestrator's `counters`, and the present state of every role.
+        """Save this version, the orchestrator's `counters`, and the present state of every role, unless saved already.
 
-        A role answers in order, so later calls do not change what is saved. Does nothing if the last checkpoint has
-        the same counts.
+        A role answers in order, so later calls do not change what is saved.
         """
         assert not self.busy
         self.go_on(counters["counts"]["env_steps"])
@@ -84,10 +82,9 @@ class Saver:
 
 
 class _Save:
-    """One save: waits for the states of the roles, has every replay shard write its files, and commits the draft.
+    """Waits for the states of the roles, has every replay shard write its files piece by piece, and commits the draft.
 
-    The shards write piece by piece, one piece per call. If a worker died, no worker's state is saved. If a shard can't
-    write its files, the replay is left out.
+    If a worker died, the workers' states are left out. If a shard can't write its files, the replay is left out.
     """
 
     def __init__(

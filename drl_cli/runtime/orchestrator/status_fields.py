@@ -37,7 +37,7 @@ def status_fields(
     """
     awaits, done, needed = awaited(config, progress)
     returns, lengths = zip(*progress.latest, strict=True) if progress.latest else ((), ())
-    best = progress.best
+    best, speeds = progress.best, rates.fields()
     trained = {tag.removeprefix("train/"): value for tag, value in scalars.items() if tag.startswith("train/")}
     losses = {name: value for name, value in trained.items() if name != "skipped_updates" and math.isfinite(value)}
     fields = {
@@ -45,7 +45,7 @@ def status_fields(
         "awaits": awaits,
         "done": done,
         "needed": needed,
-        "left_s": left_s(config, progress, rates),
+        "left_s": left_s(config, progress, speeds["env_steps_per_s"]),
         "env_steps": progress.env_steps,
         "opt_steps": progress.opt_steps,
         "episodes": progress.num_episodes,
@@ -54,11 +54,8 @@ def status_fields(
         "train_episodes": len(returns),
         "scores": tuple(progress.scores),
         "best": best and (best.params_header.env_steps, best.mean),
-        "env_steps_per_s": rates.env_steps_per_s(),
-        "opt_steps_per_s": rates.opt_steps_per_s(),
         "ratio": progress.updates_per_env_step(),
-        "worker_time": rates.worker_time(),
-        "trainer_time": rates.trainer_time(),
+        **speeds,
         "roles": progress.usage.now(),
         "cpu_percent": scalars["system/cpu_percent"],
         "replay_size": int(scalars["replay/size"]),
@@ -80,10 +77,10 @@ def awaited(config: Config, progress: Progress) -> tuple[str, int | None, int | 
     return "the first update" if progress.train_started is None else "", None, None
 
 
-def left_s(config: Config, progress: Progress, rates: RecentRates) -> float | None:
+def left_s(config: Config, progress: Progress, env_steps_per_s: float | None) -> float | None:
     """Return the seconds left until total_env_steps at the present rate, or until stop.wall_s; None if unknown."""
-    rate, limit = rates.env_steps_per_s(), config.stop.wall_s
+    limit = config.stop.wall_s
     left = [] if limit is None else [max(0.0, limit - progress.process_s())]
-    if rate:
-        left.append(max(0, config.total_env_steps - progress.env_steps) / rate)
+    if env_steps_per_s:
+        left.append(max(0, config.total_env_steps - progress.env_steps) / env_steps_per_s)
     return min(left, default=None)

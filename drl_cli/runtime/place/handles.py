@@ -1,8 +1,7 @@
-"""Handles: reach a role in this process, or a role in a process of its own on Ray.
+"""Handles: reach a role in this process, or a role in a separate process on Ray.
 
-A handle is an edge of the graph. `handle.call("train", header, columns)` returns a reference at once, `get` returns the
-value of a reference, and `wait` returns the references that are ready. In this process the call runs before `call`
-returns; on Ray it runs in the role's process.
+`handle.call("train", header, columns)` returns a reference, `get` returns its value, and `wait` returns the references
+that are ready. In this process the call runs before `call` returns; on Ray it runs in the role's process.
 """
 
 import gc
@@ -12,7 +11,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypedDict, Unpack
 
 from drl_cli.errors import NodeGone
 from drl_cli.utils.lazy import LazyModule
@@ -78,6 +77,14 @@ class LocalHandle:
         self.role = None
 
 
+class Where(TypedDict, total=False):
+    """Where and how a role runs on Ray."""
+
+    gpus: float  # default 0
+    node: str | None  # default None: the node of this process
+    concurrent: Collection[str]  # methods whose calls do not delay calls to other methods
+
+
 class LocalRuntime:
     """Runs all roles in this process, one call after the other, so that runs are deterministic.
 
@@ -86,19 +93,10 @@ class LocalRuntime:
 
     nodes: Sequence[str] = ()
 
-    def spawn(
-        self,
-        role: str,
-        factory: Callable[..., object],
-        *args: Any,
-        gpus: float = 0,
-        node: str | None = None,
-        concurrent: Collection[str] = (),
-    ) -> LocalHandle:
-        """Build the role as `factory(*args)` and return its handle; on Ray the role may still be starting then.
+    def spawn(self, role: str, factory: Callable[..., object], *args: Any, **where: Unpack[Where]) -> LocalHandle:
+        """Start the role `factory(*args)`; return its handle, maybe before the role has started.
 
-        The role runs on `node`, by default on the node of this process; NodeGone is raised if that node has left.
-        Calls to a method in `concurrent` do not delay calls to other methods.
+        Raises NodeGone if its node has left the cluster.
         """
         return LocalHandle(factory(*args))
 
@@ -179,16 +177,9 @@ class RayRuntime:
     def __reduce__(self) -> tuple[type["RayRuntime"], tuple[str]]:
         return RayRuntime, (self.log_folder,)  # a process that unpickles it runs on Ray already
 
-    def spawn(
-        self,
-        role: str,
-        factory: Callable[..., object],
-        *args: Any,
-        gpus: float = 0,
-        node: str | None = None,
-        concurrent: Collection[str] = (),
-    ) -> RayHandle:
+    def spawn(self, role: str, factory: Callable[..., object], *args: Any, **where: Unpack[Where]) -> RayHandle:
         self.ready()
+        gpus, node, concurrent = where.get("gpus", 0), where.get("node"), where.get("concurrent", ())
         options: dict[str, Any] = {"num_cpus": 0, "num_gpus": gpus, "max_restarts": 0, "max_task_retries": 0}
         if node is not None:
             _check_alive(node)

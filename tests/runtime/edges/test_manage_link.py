@@ -1,4 +1,4 @@
-"""ManageLink: what is sent to manage and when, and that neither its slowness nor its death stops anything."""
+"""ManageLink: what manage is sent and when, and that a slow, dead or failing manage does not stop the run."""
 
 import math
 
@@ -8,12 +8,15 @@ import pytest
 from drl_cli.runtime.edges import manage_link
 from drl_cli.runtime.edges.manage_link import ManageLink
 from drl_cli.runtime.messages import EvalReport, LoadParams
-from drl_cli.runtime.place.handles import ActorDied, LocalHandle, LocalRef, get
+from drl_cli.runtime.place.handles import ActorDied, LocalHandle, LocalRef, ObjectLost, get
 from drl_cli.runtime.roles.parameter_server import ParameterServer
+
+GONE = LocalRef(error=ObjectLost("node 10.0.0.7 is gone"))
+DIED = ActorDied("signal 9")
 
 
 class Clock:
-    """Time [s] that passes only while somebody waits; answers come when they are due."""
+    """Time [s] passes only during a wait; answers are ready at their due time."""
 
     def __init__(self):
         self.now, self.due = 0.0, {}
@@ -25,19 +28,24 @@ class Clock:
         return [ref for ref in refs if self.due[ref] <= self.now]
 
 
-class Handle:
-    """A manage that takes so long for each call; what it answers to a method may be told, or an error."""
+class Manage:
+    """A handle of a manage that takes `delay` seconds for each call; `answers` are answers or errors by method."""
 
     def __init__(self, clock, delay=1.0, **answers):
         self.clock, self.delay, self.answers, self.calls = clock, delay, answers, []
 
     def call(self, method, *args):
-        args = [get(arg) if isinstance(arg, LocalRef) else arg for arg in args]
-        self.calls.append((method, *args))
-        answer = self.answers.get(method)
-        if method == "evaluate" and answer is None:
-            answer = report(args[0].version)
-        ref = LocalRef(error=answer) if isinstance(answer, Exception) else LocalRef(answer)
+        ref = LocalRef(self.answers.get(method))
+        try:
+            args = [get(arg) if isinstance(arg, LocalRef) else arg for arg in args]
+        except ObjectLost as error:
+            ref.error = error
+        else:
+            self.calls.append((method, *args))
+            if method == "evaluate" and ref.value is None:
+                ref.value = report(args[0].version)
+            if isinstance(ref.value, Exception):
+                ref.error = ref.value
         self.clock.due[ref] = self.clock.now + self.delay
         return ref
 
@@ -62,21 +70,34 @@ def clock(monkeypatch):
     return clock
 
 
-def linked(*handles, max_restarts=1, stall_s=math.inf):
-    """A link that gets these handles one after the other; `seen` are the reports of its evaluations."""
-    left, server, seen = list(handles), ParameterServer(), []
-    link = ManageLink(lambda wait: left.pop(0), LocalHandle(server), max_restarts, seen.append, stall_s)
-    link.seen = seen
-    return link
+@pytest.fixture
+def linked(clock):
+    """Make a link that gets these handles one after the other; `seen` are the reports of its evaluations.
+
+    The parameter server has version 5.
+    """
+
+    def make(*handles, max_restarts=1, stall_s=math.inf):
+        left, seen, server = list(handles), [], ParameterServer()
+        server.push(load(5), np.full(2, 5.0))
+        link = ManageLink(lambda wait: left.pop(0), LocalHandle(server), max_restarts, seen.append, stall_s)
+        link.seen = seen
+        return link
+
+    return make
 
 
-def pass_time(link, clock, seconds):
+def pass_time(link, clock, seconds=1.0):
     clock.now += seconds
     link.poll()
 
 
-def test_one_evaluation_at_a_time_and_then_the_newest(clock):
-    handle = Handle(clock)
+def never():
+    return False
+
+
+def test_one_evaluation_runs_and_only_the_newest_version_waits(clock, linked):
+    handle = Manage(clock)
     link = linked(handle)
     for version in (1, 2, 3):
         link.evaluate(load(version), None)
@@ -86,12 +107,12 @@ def test_one_evaluation_at_a_time_and_then_the_newest(clock):
     pass_time(link, clock, 0.2)
     assert link.seen == [report(1)]
     assert (handle.evaluated, link.evaluated) == ([1, 3], 1)
-    pass_time(link, clock, 1.0)
+    pass_time(link, clock)
     assert (link.evaluated, link.in_flight()) == (3, [])
 
 
-def test_reports_do_not_wait_for_an_evaluation_and_answers_come_back(clock):
-    handle, done = Handle(clock, commit="the folder"), []
+def test_calls_do_not_wait_for_an_evaluation(clock, linked):
+    handle, done = Manage(clock, commit="the folder"), []
     link = linked(handle)
     link.evaluate(load(1), None)
     link.report({"a": 1.0}, 5)
@@ -101,22 +122,22 @@ def test_reports_do_not_wait_for_an_evaluation_and_answers_come_back(clock):
     assert handle.calls[1:3] == [("report", {"a": 1.0}, 5), ("commit", "draft", 2)]
     link.poll()
     assert (len(link.in_flight()), clock.now) == (4, 0.0)  # it has not waited for them
-    pass_time(link, clock, 1.0)
+    pass_time(link, clock)
     assert (done, link.in_flight()) == (["the folder"], [])
 
 
 @pytest.mark.parametrize(("answer", "told"), [(("cpu",), ("cpu",)), (None, ())])
-def test_what_its_process_has_used_is_told(clock, answer, told):
-    handle, heard = Handle(clock, used=answer), []
+def test_the_resources_of_manages_process_are_passed_on(clock, linked, answer, told):
+    handle, heard = Manage(clock, used=answer), []
     link = linked(handle)
     link.used(heard.append)
     assert (handle.calls, heard) == ([("used",)], [])
-    pass_time(link, clock, 1.0)
+    pass_time(link, clock)
     assert heard == [told]
 
 
-def test_what_is_sent_before_manage_can_start_is_kept_in_order(clock):
-    handle, done = Handle(clock, commit="the folder"), []
+def test_calls_before_manage_can_start_are_sent_later_in_order(clock, linked):
+    handle, done = Manage(clock, commit="the folder"), []
     link = linked(None, None, None, None, handle)
     link.report({}, 1)
     link.commit((), done.append)
@@ -125,12 +146,12 @@ def test_what_is_sent_before_manage_can_start_is_kept_in_order(clock):
     assert (link.handle, link.in_flight()) == (None, [])
     link.poll()
     assert [method for method, *_ in handle.calls] == ["report", "commit", "evaluate"]
-    pass_time(link, clock, 1.0)
+    pass_time(link, clock)
     assert (done, link.evaluated) == (["the folder"], 1)
 
 
-def test_a_failure_is_said_once_in_a_row_and_stops_nothing(clock, caplog):
-    handle, done = Handle(clock, 0.0, report=OSError("disk full"), commit=KeyError("b")), []
+def test_equal_failures_in_a_row_give_one_warning(clock, caplog, linked):
+    handle, done = Manage(clock, 0.0, report=OSError("disk full"), commit=KeyError("b")), []
     link = linked(handle)
     for _ in range(3):
         link.report({}, 1)
@@ -146,37 +167,65 @@ def test_a_failure_is_said_once_in_a_row_and_stops_nothing(clock, caplog):
     assert (link.restarts, link.gave_up) == (0, False)
 
 
-@pytest.mark.parametrize(("waiting", "again"), [((), [1]), ((2,), [2])])
-def test_one_that_dies_is_replaced_and_evaluates_what_is_newest(clock, caplog, waiting, again):
-    first, second, done = Handle(clock, evaluate=ActorDied("signal 9")), Handle(clock), []
+@pytest.mark.parametrize("waiting", [(), (2,)])
+def test_a_restarted_manage_evaluates_the_newest_version_of_the_server(clock, caplog, linked, waiting):
+    first, second, done = Manage(clock, evaluate=DIED), Manage(clock), []
     link = linked(first, second)
     for version in (1, *waiting):
         link.evaluate(load(version), None)
-        link.server.role.push(load(version), np.zeros(1))  # a new manage takes the newest from there
     clock.now += 0.5
     link.commit((), done.append)  # its answer would come later
     clock.now += 0.6
     link.poll()
     assert caplog.messages == ["manage died (signal 9), restarted 1/1"]
-    assert (link.handle, second.evaluated, done) == (second, again, [None])
-    pass_time(link, clock, 1.0)
-    assert link.evaluated == again[0]
+    assert (link.handle, second.evaluated, done) == (second, [5], [None])
+    pass_time(link, clock)
+    assert (link.evaluated, link.seen) == (5, [report(5)])
 
 
-def test_one_that_dies_after_an_evaluation_has_nothing_to_evaluate_again(clock):
-    first, second = Handle(clock, report=ActorDied("signal 9")), Handle(clock)
+@pytest.mark.parametrize("evaluated", [(), (1,)])
+def test_a_restarted_manage_that_was_idle_evaluates_nothing(clock, linked, evaluated):
+    first, second = Manage(clock, report=DIED), Manage(clock)
     link = linked(first, second)
-    link.evaluate(load(1), None)
-    link.server.role.push(load(1), np.zeros(1))
-    pass_time(link, clock, 1.0)
+    for version in evaluated:
+        link.evaluate(load(version), None)
+        pass_time(link, clock)
     link.report({}, 1)
-    pass_time(link, clock, 1.0)
-    assert (link.handle, link.evaluated, second.calls) == (second, 1, [])
+    for _ in range(3):
+        pass_time(link, clock)
+    assert (link.handle, link.restarts, second.calls) == (second, 1, [])
+    assert link.evaluated == max(evaluated, default=-1)
 
 
-def test_one_that_dies_too_often_is_given_up_and_training_goes_on(clock, caplog):
-    died, done = ActorDied("signal 9"), []
-    link = linked(*[Handle(clock, 0.0, report=died) for _ in range(2)])
+def test_lost_parameters_are_replaced_by_the_servers(clock, linked):
+    manage = Manage(clock)
+    link = linked(manage)
+    link.evaluate(load(6), GONE)
+    for _ in range(2):
+        pass_time(link, clock)
+    assert (manage.evaluated, link.restarts) == ([5], 0)
+
+
+def test_parameters_that_the_server_has_lost_too_are_reported_once(clock, caplog, linked):
+    link = linked(Manage(clock))
+    link.server.call = lambda method, results: [GONE, GONE]
+    link.finish(load(6), GONE, math.inf, is_over=never)
+    assert link.seen == []
+    assert caplog.messages == ["manage failed: node 10.0.0.7 is gone"]
+
+
+@pytest.mark.parametrize(("params", "saved"), [(LocalRef(np.full(2, 6.0)), 6), (GONE, 5)])
+def test_a_model_is_saved_from_the_server_only_if_its_parameters_are_lost(clock, linked, params, saved):
+    link = linked(manage := Manage(clock))
+    link.save(load(6), params)
+    link.close("failed", 10.0)
+    ((header, vector),) = [args for method, *args in manage.calls if method == "save"]
+    assert (header, vector.tolist(), link.restarts) == (load(saved), [float(saved)] * 2, 0)
+
+
+def test_a_manage_that_dies_too_often_is_given_up(clock, caplog, linked):
+    died, done = DIED, []
+    link = linked(*[Manage(clock, 0.0, report=died) for _ in range(2)])
     for _ in range(2):
         link.report({}, 1)
         link.poll()
@@ -185,35 +234,35 @@ def test_one_that_dies_too_often_is_given_up_and_training_goes_on(clock, caplog)
     link.commit((), done.append)
     assert done == [None]
     link.evaluate(load(1), None)
-    link.finish(load(1), None, 5.0, is_over=lambda: False)
+    link.finish(load(1), None, 5.0, is_over=never)
     assert (link.in_flight(), clock.now) == ([], 0.0)
 
 
-def test_an_evaluation_that_takes_long_is_said_once(clock, caplog):
-    link = linked(Handle(clock, 100.0), stall_s=10.0)
+def test_a_long_evaluation_gives_one_warning(clock, caplog, linked):
+    link = linked(Manage(clock, 100.0), stall_s=10.0)
     link.evaluate(load(3), None)
     pass_time(link, clock, 10.0)
     assert caplog.messages == []
     for _ in range(3):
-        pass_time(link, clock, 1.0)
+        pass_time(link, clock)
     assert caplog.messages == ["an evaluation takes longer than 10 s; training goes on"]
 
 
-def test_the_end_evaluates_the_last_version_once(clock):
-    handle = Handle(clock)
+def test_finish_evaluates_the_last_version_once(clock, linked):
+    handle = Manage(clock)
     link = linked(None, None, handle)
     link.evaluate(load(1), None)
     link.evaluate(load(2), None)
-    link.finish(load(7), None, 5.0, is_over=lambda: False)
+    link.finish(load(7), None, 5.0, is_over=never)
     assert (handle.evaluated, link.skipped) == ([7], 2)
-    link.finish(load(7), None, 5.0, is_over=lambda: False)
+    link.finish(load(7), None, 5.0, is_over=never)
     link.evaluate(load(8), None)
-    link.finish(load(8), None, 5.0, is_over=lambda: False)  # it is being evaluated
+    link.finish(load(8), None, 5.0, is_over=never)  # it is being evaluated
     assert (handle.evaluated, link.evaluated) == ([7, 8], 8)
 
 
-def test_the_end_waits_until_manage_can_be_started(clock):
-    handle, asked = Handle(clock), []
+def test_finish_waits_until_manage_can_start(clock, linked):
+    handle, asked = Manage(clock), []
 
     def spawn(wait):
         asked.append(wait)
@@ -223,30 +272,30 @@ def test_the_end_waits_until_manage_can_be_started(clock):
     link = ManageLink(spawn, LocalHandle(ParameterServer()), 1, lambda report: None)
     link.evaluate(load(7), None)
     assert (asked, link.handle) == ([False], None)
-    link.finish(load(7), None, 5.0, is_over=lambda: False)
+    link.finish(load(7), None, 5.0, is_over=never)
     assert (asked.count(True), handle.evaluated, link.evaluated) == (1, [7], 7)
 
 
-def test_the_end_waits_for_what_is_in_flight_unless_it_is_over(clock):
-    handle = Handle(clock, 3.0)
+def test_finish_waits_for_the_running_evaluation_until_the_run_is_over(clock, linked):
+    handle = Manage(clock, 3.0)
     link = linked(handle)
     link.evaluate(load(1), None)
     link.finish(load(2), None, 5.0, is_over=lambda: clock.now >= 1.0)
     assert (handle.evaluated, link.evaluated, clock.now) == ([1], -1, 1.0)
-    link.finish(load(2), None, 5.0, is_over=lambda: False)
+    link.finish(load(2), None, 5.0, is_over=never)
     assert (handle.evaluated, link.evaluated, clock.now) == ([1, 2], 2, 6.0)
 
 
-def test_one_that_does_not_answer_at_the_end_is_given_up(clock, caplog):
-    link = linked(Handle(clock, 1000.0))
+def test_finish_gives_up_without_an_answer(clock, caplog, linked):
+    link = linked(Manage(clock, 1000.0))
     link.evaluate(load(1), None)
-    link.finish(load(2), None, 5.0, is_over=lambda: False)
+    link.finish(load(2), None, 5.0, is_over=never)
     assert caplog.messages == ["manage does not answer for 5 s; its last results are missing"]
     assert (link.gave_up, clock.now) == (True, 6.0)
 
 
-def test_closing_waits_for_reports_and_for_no_evaluation(clock):
-    handle = Handle(clock)
+def test_close_waits_for_reports_but_not_for_an_evaluation(clock, linked):
+    handle = Manage(clock)
     link = linked(handle)
     handle.delay = 1000.0
     link.evaluate(load(1), None)
@@ -257,12 +306,12 @@ def test_closing_waits_for_reports_and_for_no_evaluation(clock):
     assert (link.in_flight(), link.gave_up, clock.now) == ([], False, 1.0)
 
 
-def test_what_could_not_be_recorded_is_said(clock, caplog):
-    handle = Handle(clock, report=["wandb is gone"], close=["mlflow is still busy"])
+def test_problems_of_recording_are_logged(clock, caplog, linked):
+    handle = Manage(clock, report=["wandb is gone"], close=["mlflow is still busy"])
     link = linked(handle)
     link.report({}, 10)
     link.report({}, 20)
-    pass_time(link, clock, 1.0)
+    pass_time(link, clock)
     assert [record.getMessage() for record in caplog.records] == ["wandb is gone"] * 2  # manage says each problem once
     caplog.clear()
     link.close("done", 10.0)

@@ -1,4 +1,4 @@
-"""Several trainers on Ray: together they go where one goes; one that is lost ends the run with its name."""
+"""TrainerGroup: which trainer gets which call, and whose error counts; on Ray, two trainers learn what one learns."""
 
 import os
 import signal
@@ -8,20 +8,100 @@ import numpy as np
 import pytest
 from graphs import COUNTER, weights
 
-from drl_cli.errors import RoleLost
-from drl_cli.runtime.place.handles import get
+from drl_cli.errors import Diverged, RoleLost
+from drl_cli.optim.group import PeerLost
+from drl_cli.runtime.edges import trainer_group
+from drl_cli.runtime.edges.calls import GRACE_S
+from drl_cli.runtime.edges.trainer_group import TrainerGroup, roles
+from drl_cli.runtime.place.handles import ActorDied, LocalRef, get
 
-pytestmark = pytest.mark.ray
+LOSS, DATA, OTHER = Diverged("loss is NaN"), Diverged("reward of worker 2", {}, is_data=True), Diverged("loss too")
+
+
+class Trainer:
+    """Records its calls and the references that it returned."""
+
+    def __init__(self):
+        self.calls, self.answers = [], []
+
+    def call(self, method, *args, results=1):
+        self.calls.append((method, *args))
+        refs = [LocalRef() for _ in range(results)]
+        self.answers.append(refs)
+        return refs[0] if results == 1 else refs
+
+
+def test_each_trainer_gets_its_part_and_the_first_answers_for_all():
+    trainers = [Trainer(), Trainer()]
+    group, parts = TrainerGroup(trainers), [LocalRef() for _ in range(4)]
+    reports, priorities = group.train(parts)
+    assert [trainer.calls for trainer in trainers] == [[("train", *parts[:2])], [("train", *parts[2:])]]
+    assert [*zip(reports, priorities, strict=True)] == [tuple(trainer.answers[0]) for trainer in trainers]
+    published, described, state = group.publish(7, 70), group.describe(), group.state()
+    loaded = group.load_state(state)
+    assert trainers[0].calls[1:] == [("publish", 7, 70), ("describe",), ("state",), ("load_state", state)]
+    assert trainers[1].calls[1:] == [("load_state", state)]
+    assert published == tuple(trainers[0].answers[1])
+    assert [described, state] == [answer[0] for answer in trainers[0].answers[2:4]]
+    assert loaded == [trainer.answers[-1][0] for trainer in trainers]
+
+
+def test_several_trainers_join_the_first_and_a_single_one_joins_nobody():
+    trainers = [Trainer() for _ in range(3)]
+    group = TrainerGroup(trainers)
+    joined = group.connect()
+    address = trainers[0].answers[0][0]
+    assert trainers[0].calls == [("listen",), ("join", address)]
+    assert [trainer.calls for trainer in trainers[1:]] == [[("join", address)]] * 2
+    assert joined == [trainer.answers[-1][0] for trainer in trainers]
+    alone = TrainerGroup([Trainer()])
+    assert alone.connect() == []
+    assert alone.trainers[0].calls == []
+
+
+def test_names_of_trainers():
+    assert roles(1) == TrainerGroup([Trainer()]).roles == ["trainer"]
+    assert roles(3) == ["trainer 0", "trainer 1", "trainer 2"]
+
+
+@pytest.mark.parametrize(
+    ("answers", "error", "expected"),
+    [
+        ([[LOSS, DATA]], LOSS, DATA),
+        ([[LOSS, OTHER]], LOSS, LOSS),
+        ([[LOSS], [DATA]], LOSS, DATA),  # the second trainer answers later
+        ([[ActorDied("signal 9"), PeerLost("gone"), DATA]], LOSS, DATA),
+        ([[LOSS], []], LOSS, LOSS),  # the second trainer never answers
+        ([], DATA, DATA),  # no trainer is asked, because the error is known
+    ],
+)
+def test_an_error_that_names_bad_data_counts(monkeypatch, answers, error, expected):
+    refs, left, asked = [LocalRef(), LocalRef(), LocalRef()], [], []
+
+    def wait(silent, timeout_s):
+        asked.append(timeout_s)
+        ready = [(silent[i], answer) for i, answer in enumerate(left.pop(0))]
+        for ref, answer in ready:
+            ref.error = answer
+        return [ref for ref, _ in ready]
+
+    refs, left[:] = refs[: max(1, sum(map(len, answers)) + ([] in answers))], [list(part) for part in answers]
+    moments = iter([50.0, 51.0, 99.0])
+    monkeypatch.setattr(trainer_group, "wait", wait)
+    monkeypatch.setattr(trainer_group, "now", lambda: next(moments))
+    assert TrainerGroup([Trainer()] * len(refs)).at_fault(refs, error) is expected
+    assert asked == [GRACE_S - 1.0, 0.0][: len(answers)]  # all have GRACE_S together
 
 
 def policy(graph):
-    """The final parameters of the policy, as every trainer has them."""
+    """Return the final parameters of the policy, which are equal in all trainers."""
     ranks = [get(trainer.call("publish", 0, 0, results=2)[1]) for trainer in graph.trainers.trainers]
     for params in ranks:
         np.testing.assert_array_equal(params, ranks[0])
     return ranks[0]
 
 
+@pytest.mark.ray
 @pytest.mark.parametrize(
     "option",
     [
@@ -30,19 +110,20 @@ def policy(graph):
         pytest.param("env.normalize_obs=true", marks=pytest.mark.exhaustive),
     ],
 )
-def test_two_equal_one_and_are_reproducible(run_graph, option):
+def test_two_trainers_equal_one_and_are_reproducible(run_graph, option):
     args = (COUNTER, "mode=sync", "worker.num=2", option, "seed=5")
     one = run_graph(*args)
     two, again = (run_graph(*args, "trainer.num=2", on_ray=True) for _ in range(2))
     assert two.progress.opt_steps == one.progress.opt_steps > 50
-    np.testing.assert_allclose(policy(two), policy(one), rtol=0, atol=1e-3)  # what they collect feeds back
+    np.testing.assert_allclose(policy(two), policy(one), rtol=0, atol=1e-3)  # small differences grow
     assert weights(two) == weights(again)
     sent = two.progress.trace.counts
     assert sent[4] == 2 * one.progress.trace.counts[4]
     assert sent[5] == (sent[4] if option == "replay=prioritized" else 0)
 
 
-def test_async_with_two(run_graph):
+@pytest.mark.ray
+def test_two_trainers_in_async(run_graph):
     graph = run_graph(COUNTER, "mode=async", "worker.num=2", "trainer.num=2", "replay=prioritized", on_ray=True)
     progress = graph.progress
     assert policy(graph).any()
@@ -51,7 +132,8 @@ def test_async_with_two(run_graph):
     assert progress.trace.counts[5] == progress.trace.counts[4] > 0
 
 
-def test_on_policy_with_two(run_graph):
+@pytest.mark.ray
+def test_two_trainers_on_policy(run_graph):
     args = ("algo=ppo", "algo.minibatch_size=8", "worker.num=2", "worker.block_rows=8", "total_env_steps=256")
     graph = run_graph(COUNTER, *args, "mode=async", "trainer.num=2", on_ray=True)
     assert policy(graph).any()
@@ -59,7 +141,7 @@ def test_on_policy_with_two(run_graph):
 
 
 def end(graph, rank, number):
-    """Send a signal to a trainer while the graph runs; returns the error that ends the run, and after how long."""
+    """Send a signal to a trainer of a running graph; return the error that ends the run, and the seconds until then."""
     process = get(graph.trainers.trainers[rank].ping())
     collected, sent = graph.progress.collected, []
 
@@ -78,6 +160,7 @@ def end(graph, rank, number):
     return str(caught.value), elapsed
 
 
+@pytest.mark.ray
 @pytest.mark.parametrize(
     ("mode", "rank"),
     [
@@ -86,15 +169,16 @@ def end(graph, rank, number):
         ("async", 1),
     ],
 )
-def test_a_killed_trainer_ends_the_run_with_its_name(build_graph, mode, rank):
+def test_a_killed_trainer_ends_the_run_and_is_named(build_graph, mode, rank):
     graph = build_graph(COUNTER, f"mode={mode}", "trainer.num=2", "total_env_steps=100000", on_ray=True)
     message, elapsed = end(graph, rank, signal.SIGKILL)
     assert message.startswith(f"trainer {rank} died")
     assert elapsed < 60  # a fifth of stall_s
 
 
+@pytest.mark.ray
 @pytest.mark.exhaustive
-def test_a_trainer_that_hangs_ends_the_run_with_its_name(build_graph):
+def test_a_hanging_trainer_ends_the_run_and_is_named(build_graph):
     args = ("mode=async", "trainer.num=2", "total_env_steps=100000", "orchestrator.stall_s=20")
     message, elapsed = end(build_graph(COUNTER, *args, on_ray=True), 1, signal.SIGSTOP)
     assert "trainer 1" in message

@@ -1,124 +1,211 @@
-"""WorkerPool with workers that die, hang, are out of reach, or gone with their node; they answer in this process."""
-
-import dataclasses
+"""WorkerPool with fake workers and a fake clock: gathering, deadlines, waiting times, and lost workers."""
 
 import numpy as np
 import pytest
-from headers import make_insert
+from headers import make_block
 
 from drl_cli.errors import NodeGone, RoleLost
+from drl_cli.runtime.edges import worker_pool
 from drl_cli.runtime.edges.calls import START_S
 from drl_cli.runtime.edges.worker_pool import WorkerPool
-from drl_cli.runtime.messages import LoadParams
+from drl_cli.runtime.messages import InsertTransition, LoadParams
 from drl_cli.runtime.place.handles import ActorDied, ActorUnavailable, LocalRef, LocalRuntime
 from drl_cli.runtime.roles.worker_proxy import WorkerProxy
+from drl_cli.types import Episode
 
 COLUMNS = {"reward": np.ones(2)}
+DIED = ActorDied("signal 9")
+TICK = 0.001
+"""The time of the shortest wait [s]."""
+
+
+class Clock:
+    """References are ready at their due time; time passes only during a wait."""
+
+    def __init__(self):
+        self.now, self.due, self.waits = 100.0, {}, []
+
+    def wait(self, refs, timeout_s):
+        self.waits.append((self.now, timeout_s))
+        first = min(self.due[ref] for ref in refs)
+        self.now = min(max(self.now, first), self.now + max(timeout_s, TICK))
+        return [ref for ref in refs if self.due[ref] <= self.now]
 
 
 class Worker:
-    """Answers `collect` with what comes next in its list: a header, or how it fails."""
+    """Answers each collect call with the next answer, a header or an error, after the next number of seconds."""
 
-    def __init__(self, *answers):
-        self.answers, self.calls = list(answers), []
+    def __init__(self, clock, *answers, seconds=()):
+        self.clock, self.answers, self.seconds, self.calls = clock, list(answers), list(seconds), []
 
-    def call(self, method, *args, results=1):
-        self.calls.append((method, *args))
+    def call(self, method, *args, results):
+        self.calls.append(len(args))
         answer = self.answers.pop(0)
-        if isinstance(answer, Exception):
-            return [LocalRef(error=answer), LocalRef(error=answer)]
-        return [LocalRef(answer), LocalRef(COLUMNS)]
+        self.header = LocalRef(error=answer) if isinstance(answer, Exception) else LocalRef(answer)
+        self.columns = LocalRef(COLUMNS)
+        self.clock.due[self.columns] = self.clock.now + (self.seconds.pop(0) if self.seconds else 0.0)
+        return [self.header, self.columns]
+
+    def kill(self):
+        self.header.error = ActorDied("killed")
+        self.clock.due[self.columns] = self.clock.now
 
 
-def header(worker):
-    return make_insert(2, worker=worker)
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(worker_pool, "now", lambda: clock.now)
+    monkeypatch.setattr(worker_pool, "wait", clock.wait)
+    return clock
+
+
+def header(worker=0, collect_s=0.0, episodes=()):
+    return InsertTransition((make_block(2, worker=worker),), episodes, collect_s)
+
+
+def timed(clock, *seconds, first=0, **options):
+    """A pool with one worker for each list of seconds; every block reports 5 s."""
+
+    def spawn(index, incarnation):
+        return Worker(clock, *[header(index, 5.0)] * 9, seconds=seconds[index - first])
+
+    return WorkerPool("worker", len(seconds), spawn, 1, first=first, **options)
+
+
+def dispatch(pool):
+    return [pool.dispatch(member, LoadParams(0, 0, 0), LocalRef(np.zeros(3))) for member in pool.idle()]
 
 
 def collect(pool):
-    for member in pool.idle():
-        pool.dispatch(member, LoadParams(0, 0, 0), LocalRef(np.zeros(3)))
+    dispatch(pool)
     return pool.gather(None)
 
 
-def test_results_are_in_order_of_the_members_and_name_the_columns():
-    pool = WorkerPool("worker", 3, lambda index, incarnation: Worker(header(index)), 0)
-    results = collect(pool)
+def test_gather_returns_all_blocks_in_the_order_of_the_members(clock):
+    results = collect(pool := timed(clock, [9.0], [2.0], [5.0]))
     assert [done.header.blocks[0].worker for done in results] == [done.member for done in results] == [0, 1, 2]
-    assert all(done.columns.value is COLUMNS and done.restarts == 0 for done in results)
+    assert all(done.columns.value is COLUMNS and done.restarts == 0 and done.loaded for done in results)
+    assert (clock.now, pool.busy) == (109.0, {})
+    # Each wait ends when a worker would hang: START_S more for the first call, 5 s more once a block has taken 5 s.
+    ends = 100.0 + 60.0 + START_S
+    assert clock.waits == [(100.0, ends - 100.0), (102.0, ends + 5.0 - 102.0), (105.0, ends + 5.0 - 105.0)]
 
 
-def test_a_dead_worker_is_replaced_and_gets_the_parameters_again():
+def test_a_window_begins_with_the_first_block(clock):
+    dispatch(pool := timed(clock, [9.0], [2.0], [3.5], [4.0], first=10))
+    assert [done.member for done in pool.gather(2.0)] == [11, 12, 13]
+    assert (clock.now, [member.index for member in pool.idle()]) == (104.0 + TICK, [11, 12, 13])
+    assert [wait[1] for wait in clock.waits[1:]] == [2.0, 0.5, 0.0]
+    assert [done.member for done in pool.gather(2.0)] == [10]
+    assert pool.gather(2.0) == []
+    dispatch(pool := timed(clock, [1.0], [1.0], [1.5]))
+    assert [done.member for done in pool.gather(0.0)] == [0, 1]
+
+
+def test_without_a_deadline_a_wait_takes_an_hour(clock):
+    dispatch(pool := timed(clock, [5000.0], timeout_s=float("inf")))
+    assert len(pool.gather(None)) == 1
+    assert clock.waits == [(100.0, 3600.0), (3700.0, 3600.0)]
+
+
+def test_a_hanging_worker_is_killed_while_the_others_are_gathered(clock):
+    pool = timed(clock, [1e9, 1.0], [3.0])
+    first, second = collect(pool)
+    assert (first.header, first.restarts, second.header is None) == (None, 1, False)
+    assert clock.now == 100.0 + 5.0 + 60.0 + START_S
+    member, other = pool.members
+    assert (member.incarnation, member.version, member.collects, member.hung) == (1, -1, 0, False)
+    assert (other.version, other.collects, other.incarnation) == (0, 1, 0)
+    assert (member.is_back, other.is_back) == (True, False)
+
+
+def test_waiting_time_counts_from_the_first_call_of_each_member(clock):
+    pool = timed(clock, [2.0, 4.0], [3.0, 1.0])
+    assert pool.wait_seconds(200.0) == 0.0
+    clock.now = 110.0
+    collect(pool)  # until 112 and 113
+    assert pool.wait_seconds(113.0) == 1.0
+    clock.now = 120.0
+    assert pool.wait_seconds(120.0) == 8.0 + 7.0
+    dispatch(pool)
+    assert pool.wait_seconds(123.0) == 15.0
+    pool.gather(None)  # until 124 and 121
+    assert pool.wait_seconds(130.0) == 15.0 + 6.0 + 9.0
+
+
+def test_a_new_member_has_no_parameters_and_is_not_back(clock):
+    (member,) = timed(clock, [1.0]).members
+    assert (member.incarnation, member.version, member.collects, member.loaded) == (0, -1, 0, False)
+    assert not member.is_back
+
+
+@pytest.mark.parametrize("episodes", [(), (Episode(0, 1.0, 5),)])
+def test_a_member_knows_whether_an_episode_ended(clock, episodes):
+    pool = WorkerPool("worker", 1, lambda i, incarnation: Worker(clock, header(episodes=episodes)), 0)
+    collect(pool)
+    assert pool.members[0].ended == bool(episodes)
+
+
+def test_a_dead_worker_is_replaced_and_gets_the_parameters_again(clock):
     made = []
 
     def spawn(index, incarnation):
-        made.append(Worker(ActorDied("signal 9") if incarnation == 0 else header(index)))
+        made.append(Worker(clock, header(index) if incarnation else DIED, seconds=[7.0] if incarnation else []))
         return made[-1]
 
-    pool = WorkerPool("worker", 1, spawn, 1)
+    pool = WorkerPool("worker", 1, spawn, 1, first=10)
     (died,) = collect(pool)
-    assert (died.header, died.restarts, pool.restarts) == (None, 1, 1)
+    assert (died.member, died.header, died.columns, died.loaded, died.restarts) == (10, None, None, False, 1)
+    assert (pool.restarts, pool.members[0].lost_at) == (1, 100.0)
     (done,) = collect(pool)
-    assert done.header == header(0)
-    assert done.loaded
-    assert len(made) == 2
+    assert (done.header, done.loaded, len(made)) == (header(10), True, 2)
+    assert (pool.restart_seconds, pool.members[0].lost_at) == ([7.0], None)
+    assert pool.take_notes() == ["worker 10 died (signal 9), restarted 1/1 in 7.0 s"]
 
 
-def test_a_worker_out_of_reach_is_asked_again_and_not_replaced():
-    worker = Worker(ActorUnavailable("socket closed"), header(0))
+def test_an_unavailable_worker_is_called_again_and_not_replaced(clock):
+    worker = Worker(clock, ActorUnavailable("socket closed"), header())
     pool = WorkerPool("worker", 1, lambda index, incarnation: worker, 0)
     (lost,) = collect(pool)
     assert (lost.header, lost.restarts, pool.restarts) == (None, 0, 0)
-    (done,) = collect(pool)
-    assert done.header == header(0)
-    assert [len(call) for call in worker.calls] == [3, 3]  # the parameters go along again: did it get them?
+    assert collect(pool)[0].header == header()
+    assert worker.calls == [2, 2]  # the parameters are sent again, because they may not have arrived
 
 
-def test_a_member_whose_node_is_gone_is_dropped_with_a_warning(caplog):
+def test_a_member_without_its_node_is_removed(clock, caplog):
     def spawn(index, incarnation):
         if incarnation:
             raise NodeGone("node 10.0.0.7 (abcdef) is gone")
-        return Worker(header(index), header(index)) if index else Worker(ActorDied("node died"))
+        return Worker(clock, *([header(index)] * 2 if index else [DIED]), seconds=[float(index)])
 
     pool = WorkerPool("proxy", 3, spawn, 0, share=4)
-    lost, *others = collect(pool)
-    assert (lost.header, lost.restarts) == (None, 0)
-    assert [done.member for done in others] == [1, 2]
+    lost, *others = collect(pool)  # until 100, 101 and 102
+    assert (lost.header, lost.restarts, [done.member for done in others]) == (None, 0, [1, 2])
     assert caplog.messages == ["node 10.0.0.7 (abcdef) is gone: going on with 8 of 12 workers"]
+    assert pool.wait_seconds(110.0) == 9.0 + 8.0
     assert [done.member for done in collect(pool)] == [1, 2]
-
-
-def test_without_any_member_left_the_run_ends():
-    def spawn(index, incarnation):
-        if incarnation:
-            raise NodeGone("node 10.0.0.7 (abcdef) is gone")
-        return Worker(ActorDied("node died"))
-
     with pytest.raises(RoleLost, match="is gone, and with it the last worker"):
         collect(WorkerPool("worker", 1, spawn, 10))
 
 
-def dying(*causes):
-    """Each incarnation of worker 0 dies of the next cause; the others live."""
+def test_a_worker_that_dies_too_often_ends_the_run(clock):
+    causes = ("signal 9", "signal 11", "never built")
 
     def spawn(index, incarnation):
-        return Worker(ActorDied(causes[incarnation])) if index == 0 else Worker(*[header(index)] * 9)
+        return Worker(clock, *([header(index)] * 9 if index else [ActorDied(causes[incarnation])]))
 
-    return spawn
-
-
-def test_restarts_are_used_up():
-    pool = WorkerPool("worker", 2, dying("signal 9", "signal 11", "never built"), 1)
+    pool = WorkerPool("worker", 2, spawn, 1)
     collect(pool)
-    with pytest.raises(
-        RoleLost,
-        match=r"worker 0 died \(signal 11\); 1 restarts are used up \(worker.max_restarts\); "
-        r"the first time it died \(signal 9\)$",
-    ):
+    message = (
+        r"worker 0 died \(signal 11\); 1 restarts are used up \(worker.max_restarts\); "
+        r"the first time it died \(signal 9\)$"
+    )
+    with pytest.raises(RoleLost, match=message):
         collect(pool)
 
 
-def test_every_worker_has_restarts_of_its_own():
-    pool = WorkerPool("worker", 3, lambda i, incarnation: Worker(*[header(i)] * incarnation, ActorDied("signal 9")), 2)
+def test_restarts_are_counted_for_each_worker(clock):
+    pool = WorkerPool("worker", 3, lambda i, life: Worker(clock, *[header(i)] * life, DIED), 2)
     for _ in range(5):
         collect(pool)
     assert pool.restarts == 6
@@ -126,12 +213,12 @@ def test_every_worker_has_restarts_of_its_own():
         collect(pool)
 
 
-def test_every_replacement_has_an_incarnation_of_its_own():
+def test_each_restart_has_a_new_incarnation(clock):
     born = []
 
     def spawn(index, incarnation):
         born.append((index, incarnation))
-        return Worker(header(index), ActorDied("signal 9"))
+        return Worker(clock, header(index), DIED)
 
     pool = WorkerPool("worker", 2, spawn, 3, incarnation=5)
     for _ in range(6):
@@ -140,15 +227,14 @@ def test_every_replacement_has_an_incarnation_of_its_own():
     assert [member.incarnation for member in pool.members] == [8, 8]
 
 
-def test_a_restart_is_said_when_it_has_handed_over(caplog):
+def test_a_restart_is_reported_with_the_next_block(clock, caplog):
     caplog.set_level("INFO")
-    answers = {0: [header(0), ActorDied("signal 9")], 1: [ActorDied("signal 11")], 2: [header(0), header(0)]}
-    pool = WorkerPool("worker", 1, lambda index, incarnation: Worker(*answers[incarnation]), 7)
-    for _ in range(2):
+    answers = {0: [header(), DIED], 1: [ActorDied("signal 11")], 2: [header(), header()]}
+    pool = WorkerPool("worker", 1, lambda index, incarnation: Worker(clock, *answers[incarnation]), 7)
+    for _ in range(3):
         collect(pool)
-    assert caplog.messages == ["worker 0 died (signal 9)"]
-    collect(pool)
-    assert caplog.messages[1:] == [
+    assert caplog.messages == [
+        "worker 0 died (signal 9)",
         "worker 0 died (signal 9), restarted 1/7, and lost again before its first block",
         "worker 0 died (signal 11)",
     ]
@@ -156,73 +242,49 @@ def test_a_restart_is_said_when_it_has_handed_over(caplog):
     for _ in range(2):
         collect(pool)
     assert caplog.messages[3:] == ["worker 0 died (signal 11), restarted 2/7 in 0.0 s"]
-    assert len(pool.restart_seconds) == 1
+    assert pool.restart_seconds == [0.0]
     assert [record.levelname for record in caplog.records] == ["INFO", "WARNING", "INFO", "WARNING"]
 
 
-class Hanging(Worker):
-    """Whoever kills it has the call answered so."""
-
-    def kill(self):
-        self.ref.error = ActorDied("killed")
-
-    def call(self, method, *args, results=1):
-        self.ref, columns = super().call(method, *args, results=results)
-        return [self.ref, columns]
-
-
-def dispatch(pool):
-    return [pool.dispatch(member, LoadParams(0, 0, 0), LocalRef(np.zeros(3))) for member in pool.idle()]
-
-
-def test_one_that_hangs_is_killed_and_replaced(caplog):
-    slow = dataclasses.replace(header(0), collect_s=30.0)
-    pool = WorkerPool("worker", 2, lambda index, incarnation: Hanging(*[slow] * 9), 3, timeout_s=5.0)
+def test_the_deadline_follows_the_slowest_block(clock, caplog):
+    pool = WorkerPool("worker", 2, lambda *_: Worker(clock, *[header(collect_s=30.0)] * 9), 3, timeout_s=5.0)
     assert pool.next_deadline() == float("inf")
     dispatch(pool)
-    issued = pool.members[0].issued
-    assert pool.next_deadline() == issued + START_S + 5
+    assert pool.next_deadline() == 100 + START_S + 5
     pool.kill_overdue(pool.next_deadline() - 0.1)
-    assert [done.restarts for done in pool.gather(None)] == [0, 0]  # the first of a process may take long
+    assert [done.restarts for done in pool.gather(None)] == [0, 0]  # the first call of a process may take long
     first, second = dispatch(pool)
     pool.finish(second)
-    deadline = pool.next_deadline()
-    assert deadline == pool.members[0].issued + 30 + 5
-    pool.kill_overdue(deadline)
-    assert pool.next_deadline() == float("inf")  # it is not killed again
-    pool.kill_overdue(deadline + 1)
+    assert pool.next_deadline() == 100 + 30 + 5
+    for moment in (135, 136):  # a member is killed once
+        pool.kill_overdue(moment)
+        assert pool.next_deadline() == float("inf")
     done = pool.finish(first)
-    assert (done.header, done.restarts, pool.members[0].incarnation, pool.members[1].incarnation) == (None, 1, 1, 0)
+    assert (done.header, done.restarts, [member.incarnation for member in pool.members]) == (None, 1, [1, 0])
     dispatch(pool)
     assert pool.members[0].loaded
-    assert pool.next_deadline() == pool.members[1].issued + 35
+    assert pool.next_deadline() == 135
     assert [done.restarts for done in pool.gather(None)] == [0, 0]
     assert caplog.messages == ["worker 0 hung: no block for 35 s (worker.step_timeout_s), restarted 1/3 in 0.0 s"]
 
 
-def test_one_that_hangs_again_and_again_ends_the_run():
-    pool = WorkerPool("worker", 1, lambda index, incarnation: Hanging(header(0)), 1, timeout_s=5.0)
-    for _ in range(2):
-        (ref,) = dispatch(pool)
-        pool.kill_overdue(pool.next_deadline())
-        if not pool.restarts:
-            pool.finish(ref)
+def test_a_worker_that_hangs_too_often_ends_the_run(clock):
+    pool = WorkerPool("worker", 1, lambda *_: Worker(clock, header(), seconds=[1e9]), 1, timeout_s=5.0)
+    collect(pool)
     with pytest.raises(RoleLost, match=r"worker 0 hung: no block for 65 s .* the first time it hung: no block"):
-        pool.finish(ref)
+        collect(pool)
 
 
-def test_a_proxy_hands_over_what_is_left_when_one_of_its_workers_dies():
+def test_a_proxy_returns_the_blocks_that_are_left_when_a_worker_dies(clock):
     def spawn(index, incarnation):
-        return Worker(header(index), header(index)) if index or incarnation else Worker(ActorDied("signal 9"))
+        return Worker(clock, *([header(index)] * 2 if index or incarnation else [DIED]))
 
     proxy = WorkerProxy(WorkerPool("worker", 3, spawn, 1), LocalRuntime(), None)
     merged, columns = proxy.collect(LoadParams(0, 0, 0), np.zeros(3))
     assert [block.worker for block in merged.blocks] == [1, 2]
-    assert merged.restarts == 1
-    assert merged.notes == ()
+    assert (merged.restarts, merged.notes) == (1, ())
     assert len(columns["reward"]) == merged.rows == 4
     merged, columns = proxy.collect(LoadParams(0, 0, 0))
     assert [block.worker for block in merged.blocks] == [0, 1, 2]
-    assert merged.restarts == 0
-    assert merged.notes == ("worker 0 died (signal 9), restarted 1/1 in 0.0 s",)  # for the user, who is elsewhere
+    assert (merged.restarts, merged.notes) == (0, ("worker 0 died (signal 9), restarted 1/1 in 0.0 s",))
     assert proxy.pool.take_notes() == []

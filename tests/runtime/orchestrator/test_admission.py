@@ -1,4 +1,4 @@
-"""Admission: which call may be made next."""
+"""Admission: which call may be made next, and that a run ends with all of its updates."""
 
 import random
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ PPO = ("algo=ppo", "algo.minibatch_size=8")
 
 
 def make(*overrides, landed=1000, samples=0, free=False, band=1e9, env_steps=0, inserts=None, **changes):
-    """The admission of a run of 512 steps, in the middle of it; `changes` of its hand-over and of its learning."""
+    """The admission of a run of 512 steps, in its middle; `changes` are attributes of its collector or learning."""
     config = make_config(*TINY, "mode=async", *overrides)
     collector = SimpleNamespace(issued=256, rows=32, arrived=[], pool=SimpleNamespace(busy={}))
     learning = SimpleNamespace(training=0, publishing=False, params=object(), call_updates=4)
@@ -27,8 +27,8 @@ def make(*overrides, landed=1000, samples=0, free=False, band=1e9, env_steps=0, 
 
 
 @pytest.mark.parametrize(("issued", "env_steps", "is_random"), [(96, 96, True), (127, 0, True), (128, 0, False)])
-def test_random_steps_are_those_that_were_issued_first(issued, env_steps, is_random):
-    """Counted by what has landed they would be more, by all that was under way then."""
+def test_random_steps_are_the_first_steps_issued(issued, env_steps, is_random):
+    """Counted by landed steps there would be more, by the steps in flight."""
     assert make("worker.random_steps=128", issued=issued, env_steps=env_steps).is_random() == is_random
 
 
@@ -36,31 +36,31 @@ def test_random_steps_are_those_that_were_issued_first(issued, env_steps, is_ran
     ("overrides", "state", "updates"),
     [
         ((), {}, 4),
-        ((), {"training": 1}, 4),  # the next batch is drawn while the present one trains
+        ((), {"training": 1}, 4),  # replay draws the next batch during an update
         ((), {"training": 2}, 0),
         (PPO, {}, 4),
         (PPO, {"training": 1}, 0),
         ((), {"landed": 63}, 0),
         ((), {"band": 0.0, "samples": 231}, 0),
-        # 234 are paid for; when all steps have been issued no more than these are made
+        # 234 updates are due: once all steps are issued, no more are made
         ((), {"samples": 231, "issued": 511}, 4),
         ((), {"samples": 231, "issued": 512}, 3),
         ((), {"samples": 234, "issued": 512}, 0),
         ((), {"samples": 300, "issued": 512}, 0),
         ((), {"samples": 234, "issued": 512, "free": True}, 4),
-        # before that no more than the steps to come will pay for, which are taken by whole calls
+        # before that, at most the updates due at the end of the run, whose steps come in whole calls
         ((), {"samples": 297}, 1),
         ((), {"samples": 298}, 0),
         ((), {"samples": 298, "free": True}, 4),
         ((), {"samples": 239, "issued": 511}, 3),
-        # of a proxy's collect the steps of one worker are sure
+        # a proxy's call in flight may return the steps of one worker
         ((), {"samples": 230, "issued": 512, "rows": 64, "pool": SimpleNamespace(busy={"a": 1})}, 4),
         ((), {"samples": 231, "issued": 576, "rows": 96, "pool": SimpleNamespace(busy={"a": 1})}, 0),
         ((), {"samples": 216, "issued": 576, "rows": 96, "pool": SimpleNamespace(busy={"a": 1})}, 2),
         ((), {"samples": 216, "issued": 576, "rows": 96, "arrived": ["a block"]}, 2),
     ],
 )
-def test_updates_of_one_more_train_call(overrides, state, updates):
+def test_updates_of_the_next_train_call(overrides, state, updates):
     assert make(*overrides, **state).updates() == updates
 
 
@@ -75,9 +75,9 @@ def test_updates_of_one_more_train_call(overrides, state, updates):
         (PPO, {"publishing": True}, False),
         (("worker.random_steps=64",), {"params": None, "issued": 63}, True),
         (("worker.random_steps=64",), {"params": None, "issued": 64}, False),
-        ((), {"band": 20.0, "samples": 232}, True),  # 8 more are paid for by 32 rows
+        ((), {"band": 20.0, "samples": 232}, True),  # 32 rows make 8 more updates due
         ((), {"band": 20.0, "samples": 231}, False),
-        # the trainers have made all updates that the run will pay for, and a narrow band would have workers wait
+        # all updates of the run are made, and a narrow band would stop the workers
         (ONE_ROW, {"landed": 1002, "samples": 234, "issued": 511, "rows": 1, "band": 1.25}, True),
         (ONE_ROW, {"landed": 1002, "samples": 234, "issued": 508, "rows": 1, "band": 1.25}, False),
         (ONE_ROW, {"landed": 63, "inserts": 1002, "issued": 511, "rows": 1, "band": 1.25}, False),
@@ -101,15 +101,14 @@ def test_whether_one_more_collect_may_start(overrides, state, may):
         ({"samples": 240}, True),
     ],
 )
-def test_a_run_is_over_when_its_steps_are_taken_and_paid_for(state, over):
+def test_a_run_is_over_after_its_steps_and_their_updates(state, over):
     assert make(**{"env_steps": 512, "samples": 234, **state}).is_over() == over
 
 
 def play(limiter, total, rows, batches, workers, death, seed, share=1):
-    """A run to its end: calls are issued as Admission allows and come back in random order, some collects lost.
+    """Simulate a run with calls that end in random order; return its environment steps, fail at a deadlock.
 
-    A collect comes back with the rows of some of the `share` workers that it stands for, `rows` of each. Returns the
-    environment steps; fails where nobody may go on.
+    A collect call returns `rows` rows of some of `share` workers, or is lost with probability `death`.
     """
     rng = random.Random(seed)
     is_on_policy, asked = isinstance(limiter, QueueLimiter), rows * share
@@ -154,9 +153,7 @@ def play(limiter, total, rows, batches, workers, death, seed, share=1):
     seed=st.integers(0, 2**32 - 1),
     share=st.integers(1, 4),
 )
-def test_a_run_ends_with_the_updates_that_its_steps_pay_for(
-    ratio, min_inserts, total, rows, batches, excess, workers, death, seed, share
-):
+def test_a_run_ends_with_all_updates_due(ratio, min_inserts, total, rows, batches, excess, workers, death, seed, share):
     limiter = RateLimiter(ratio, min_inserts, required_band(ratio, rows * share, batches) + excess)
     env_steps = play(limiter, total, rows, batches, workers, death, seed, share)
     assert total <= env_steps == limiter.landed < total + rows * share
@@ -165,7 +162,7 @@ def test_a_run_ends_with_the_updates_that_its_steps_pay_for(
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_run_on_policy_ends_when_its_rows_are_used_up(seed):
+def test_an_on_policy_run_ends_without_a_full_batch_left(seed):
     limiter = QueueLimiter(batch_size=64, ahead=1)
     assert play(limiter, 500, 24, 1, 3, 0.2, seed) in range(500, 524)
     assert limiter.queued < 64

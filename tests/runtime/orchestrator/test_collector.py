@@ -1,4 +1,4 @@
-"""Collector: what counts as issued, taken and landed when collects come back with less than was asked for."""
+"""Collector: counts of steps issued, taken and landed when calls return less than they asked for."""
 
 import time
 
@@ -21,7 +21,7 @@ ROWS = 8
 
 
 class Worker:
-    """Takes so many environment steps, for so many rows, in each collect; None: it dies."""
+    """Answers each collect call with the next (env_steps, rows), or dies at None."""
 
     def __init__(self, taken):
         self.taken = list(taken)
@@ -35,39 +35,38 @@ class Worker:
 
 
 class Replay:
-    """Takes everything."""
+    """Accepts every block."""
 
     def insert(self, header, columns):
         return LocalRef(header.rows)
 
 
-def collect(*taken):
-    """A hand-over of one worker after these collects of ROWS steps each."""
-    config, calls = make_config(*TINY, "worker.num=1", f"worker.block_rows={ROWS}"), Calls(60.0)
-    pool = WorkerPool("worker", 1, lambda index, incarnation: Worker(taken[incarnation:]), 9)
+def make(*workers, mode="async", **orchestrator):
+    """A collector of these workers; each worker is a list with the answers of its incarnations."""
+    options = [f"orchestrator.{name}={value}" for name, value in orchestrator.items()]
+    config = make_config(*TINY, f"worker.num={len(workers)}", f"worker.block_rows={ROWS}", f"mode={mode}", *options)
+    pool = WorkerPool("worker", len(workers), lambda index, life: Worker(workers[index][life:]), 9)
     edges = Edges(pool, Replay(), trainers=None, server=None, manage=None, share=None)
-    made = Collector(config, edges, RateLimiter(0.5, 0, 1e9), Progress(config, time.time()), calls)
+    made = Collector(config, edges, RateLimiter(0.5, 0, 1e9), Progress(config, time.time()), Calls(60.0))
     assert made.rows == ROWS
-    for _ in taken:
-        (member,) = pool.idle()
-        made.dispatch(member, LoadParams(0, 0, 0), LocalRef(np.zeros(1)))
-        calls.react((), 0.0, ())
-        made.flush()
-    calls.react((), 0.0, ())
     return made
 
 
-def test_what_arrived_with_a_dead_worker_is_handed_over_and_counted():
-    config, calls = make_config(*TINY, "worker.num=3", f"worker.block_rows={ROWS}", "mode=sync"), Calls(60.0)
-    taken = [[(8, 8)], [None], [(8, 7)]]
-    pool = WorkerPool("worker", 3, lambda index, incarnation: Worker(taken[index][incarnation:]), 9)
-    edges = Edges(pool, Replay(), trainers=None, server=None, manage=None, share=None)
-    made = Collector(config, edges, RateLimiter(0.5, 0, 1e9), Progress(config, time.time()), calls)
-    for member in reversed(pool.idle()):
-        made.dispatch(member, LoadParams(4, 0, 0), LocalRef(np.zeros(1)))
+def collect(made, version=0):
+    for member in reversed(made.pool.idle()):
+        made.dispatch(member, LoadParams(version, 0, 0), LocalRef(np.zeros(1)))
+
+
+def react(made):
+    made.calls.react((), 0.0, ())
+
+
+def test_blocks_are_inserted_and_counted_when_a_worker_dies():
+    made = make([(8, 8)], [None], [(8, 7)], mode="sync")
+    collect(made, version=4)
     assert (made.issued, made.limiter.inserts, made.is_due()) == (24, 24, False)
     assert made.progress.trace.counts[7] == 3
-    calls.react((), 0.0, ())
+    react(made)
     assert [done.member for done in made.arrived] == [2, 1, 0]
     assert made.is_due()
     made.flush()
@@ -76,27 +75,15 @@ def test_what_arrived_with_a_dead_worker_is_handed_over_and_counted():
     assert made.progress.worker_restarts == 1
     counts = made.progress.trace.counts
     assert (counts[1], counts[2], counts[3], counts[8]) == (2, 2, 2, 2)
-    calls.react((), 0.0, ())
+    react(made)
     assert made.inserting == 0
 
 
-def test_a_block_that_is_lost_on_its_way_is_counted_out_again(caplog):
-    made = collect((8, 7))
-    lost, header = [], InsertTransition((make_block(7, last_env_step=8),), (), 0.0)
-    made.progress.lost, made.inserting = lost.append, 1
-    made._on_inserted(header, LocalRef(error=ObjectLost("node 10.0.0.7 is gone")))
-    assert lost == [header]
-    assert (made.issued, made.inserting, made.limiter.inserts, made.limiter.landed) == (0, 0, 0, 0)
-    assert caplog.messages == ["a block of 7 transitions was lost on its way to replay (node 10.0.0.7 is gone)"]
-
-
-def test_a_window_begins_with_what_arrives_first(monkeypatch):
+def test_a_window_begins_with_the_first_block(monkeypatch):
     moment = [100.0]
     monkeypatch.setattr(collector_module, "now", lambda: moment[0])
-    config, calls = make_config(*TINY, "worker.num=2", "mode=async", "orchestrator.gather_window_s=0.5"), Calls(60.0)
-    pool = WorkerPool("worker", 2, lambda index, incarnation: Worker([(8, 8), (8, 8)]), 9)
-    made = Collector(config, Edges(pool, Replay(), *[None] * 4), RateLimiter(0.5, 0, 1e9), Progress(config, 0.0), calls)
-    refs = [pool.dispatch(member, LoadParams(0, 0, 0), LocalRef()) for member in pool.idle()]
+    made = make([(8, 8)], [(8, 8)], gather_window_s=0.5)
+    refs = [made.pool.dispatch(member, LoadParams(0, 0, 0), LocalRef()) for member in made.pool.idle()]
     assert made.window_ends == float("inf")
     made._on_collected(refs[0])
     moment[0] = 100.4
@@ -113,13 +100,24 @@ def test_a_window_begins_with_what_arrives_first(monkeypatch):
     ("taken", "env_steps", "rows"),
     [
         ([(8, 8), (8, 8)], 16, 16),
-        ([(5, 5), (8, 8)], 13, 13),  # an environment failed, or a proxy has gathered from some
+        ([(5, 5), (8, 8)], 13, 13),  # an environment failed, or a proxy gathered from some of its workers
         ([(8, 6), (8, 9)], 16, 15),  # rows that are still open in the n-step builder
         ([None, (8, 8)], 8, 8),
     ],
 )
-def test_after_a_hand_over_issued_is_what_was_taken(taken, env_steps, rows):
-    made = collect(*taken)
+def test_issued_steps_are_the_steps_taken_after_each_block(caplog, taken, env_steps, rows):
+    made = make(taken)
+    for _ in taken:
+        collect(made)
+        react(made)
+        made.flush()
+    react(made)
     assert made.issued == made.progress.env_steps == env_steps
     assert made.limiter.inserts == made.limiter.landed == made.progress.inserts == rows
     assert made.inserting == 0
+    header, made.inserting = InsertTransition((make_block(7, last_env_step=8),), (), 0.0), 1
+    made._on_inserted(header, LocalRef(error=ObjectLost("node 10.0.0.7 is gone")))  # the block was lost
+    assert made.issued == made.progress.env_steps == env_steps - 8
+    assert made.limiter.inserts == made.limiter.landed == made.progress.inserts == rows - 7
+    assert made.inserting == 0
+    assert caplog.messages[-1] == "a block of 7 transitions was lost on its way to replay (node 10.0.0.7 is gone)"

@@ -1,21 +1,293 @@
-"""Learning: how often a version is published."""
+"""Learning: the calls and counts of a train call and of a version, and how many updates a call has."""
 
+import time
 from itertools import pairwise
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
-from graphs import COUNTER
+from graphs import COUNTER, TINY, make_config
+from headers import make_train_report
+
+from drl_cli.errors import Diverged
+from drl_cli.runtime.edges.calls import Calls
+from drl_cli.runtime.messages import LoadParams, SampleBatch
+from drl_cli.runtime.orchestrator import learning as module
+from drl_cli.runtime.orchestrator.edges import Edges
+from drl_cli.runtime.orchestrator.learning import CALL_S, Learning
+from drl_cli.runtime.orchestrator.progress import Progress
+from drl_cli.runtime.place.handles import LocalRef
 
 
-@pytest.mark.parametrize(("ratio", "apart"), [(4, 8), (7, 8), (8, 8), (9, 16)])
-def test_a_version_follows_as_soon_as_its_updates_are_there(build_graph, ratio, apart):
-    """Train calls make four updates each, and two of them are in flight."""
-    calls = ("trainer.updates_per_call=4", f"orchestrator.sample_load_ratio={ratio}")
-    graph = build_graph(COUNTER, "mode=async", *calls)
+class Noted:
+    """Records every call with its name; `answers` are the answers by name."""
+
+    def __init__(self, **answers):
+        self.answers, self.calls = answers, []
+
+    def __getattr__(self, name):
+        def call(*args, **options):
+            self.calls.append((name, *args, *options.values()))
+            return self.answers.get(name)
+
+        return call
+
+
+def report(opt_steps, num_updates=4, skipped=0, seconds=1.0, num_batches=4, dropped=0):
+    options = {"skipped": skipped, "seconds": seconds, "num_batches": num_batches, "dropped": dropped}
+    return make_train_report(opt_steps, num_updates, **options)
+
+
+class Made:
+    """Learning with recorders around it; `react` delivers the answers."""
+
+    def __init__(self, *overrides, num=1, reports=None, mode="async"):
+        options = (*TINY, COUNTER, f"mode={mode}", f"trainer.num={num}", "orchestrator.sample_load_ratio=8")
+        config = make_config(*options, *overrides)
+        self.reports = [LocalRef(value) for value in reports or [report(4)] * num]
+        self.priorities = [LocalRef(f"priorities {i}") for i in range(num)]
+        self.published = LocalRef(LoadParams(3, 8, 80)), LocalRef("params 3")
+        self.replay = Noted(sample=(1, "parts"), update_priorities=LocalRef())
+        self.replay.shards = ["shard 0", "shard 1"]
+        self.trainers = Noted(train=(self.reports, self.priorities), publish=self.published, connect=[])
+        self.trainers.roles = ["trainer"] if num == 1 else [f"trainer {i}" for i in range(num)]
+        self.trainers.trainers = [f"handle {i}" for i in range(num)]
+        self.server, self.limiter = Noted(call=LocalRef(())), Noted()
+        edges = Edges(None, self.replay, self.trainers, self.server, None, share=lambda ref: ("shared", ref))
+        self.progress, self.calls = Progress(config, time.time()), Calls(60.0)
+        self.progress.env_steps = 77
+        self.told = []
+        told = lambda *args: self.told.append(args)  # noqa: E731
+        self.learning = Learning(config, edges, self.limiter, self.progress, self.calls, told)
+        self.learning.params_header = LoadParams(2, 0, 20)
+
+    def react(self):
+        while self.calls.pending:
+            self.calls.react((), 0.0, ())
+
+    @property
+    def trace(self):
+        return {route: count for route, count in self.progress.trace.counts.items() if count}
+
+
+def test_a_train_call_asks_one_shard_for_all_trainers():
+    made = Made("replay=prioritized", num=2)
+    assert made.learning.is_idle
+    made.learning.train(5)
+    assert made.replay.calls == [("sample", SampleBatch(5, 16, 2, 2, 77))]
+    assert made.trainers.calls == [("train", "parts")]
+    assert made.limiter.calls == [("issue_sample", 5)]
+    assert made.trace == {3: 1, 4: 2}
+    assert (made.learning.training, made.learning.is_idle, made.learning.is_ahead) == (1, False, False)
+    assert [role for role, *_ in made.calls.pending.values()] == ["trainer 0", "trainer 1"]
+    made.react()
+    assert made.replay.calls[1:] == [("update_priorities", 1, ref) for ref in made.priorities]
+    assert made.trace == {3: 1, 4: 2, 5: 2}
+    assert made.limiter.calls[1:] == [("unserved", 1, 0)]  # four of the five were there
+    assert (made.learning.training, made.learning.is_idle, made.learning.is_ahead) == (0, True, True)
+    assert (made.progress.opt_steps, made.progress.samples) == (4, 4)
+
+
+def test_dropped_transitions_are_counted_and_uniform_replay_gets_no_priorities():
+    made = Made(reports=[report(3, num_updates=2, skipped=1, num_batches=3, dropped=6)])
+    made.learning.train(4)
+    made.react()
+    assert len(made.replay.calls) == 1
+    assert 5 not in made.trace
+    assert made.limiter.calls[1:] == [("unserved", 1, 6)]
+
+
+def test_a_report_counts_once_all_trainers_have_answered():
+    made = Made(num=2)
+    made.learning.train(4)
+    first = next(iter(made.calls.pending))
+    made.calls.pending.pop(first)[1](first)
+    assert (made.learning.training, made.progress.opt_steps) == (1, 0)
+    made.react()
+    assert (made.learning.training, made.progress.opt_steps) == (0, 4)
+
+
+def test_the_error_of_the_trainer_with_bad_data_is_raised():
+    made = Made()
+    error, worse = Diverged("loss is NaN"), Diverged("reward of worker 2")
+    made.reports[0].error = error
+    made.trainers.answers["at_fault"] = worse
+    made.learning.train(4)
+    with pytest.raises(Diverged, match="reward of worker 2") as caught:
+        made.react()
+    assert caught.value.__cause__ is error
+    assert made.trainers.calls[-1] == ("at_fault", made.reports, error)
+
+
+def test_a_batch_belongs_to_the_version_in_flight():
+    made = Made()
+    made.learning.publish()
+    made.learning.train(4)
+    assert made.replay.calls == [("sample", SampleBatch(4, 16, 3, 1, 77))]
+
+
+def test_the_trainer_is_idle_without_a_train_call(monkeypatch):
+    clock = SimpleNamespace(now=100.0)
+    monkeypatch.setattr(module, "now", lambda: clock.now)
+    made = Made()
+    idle = made.progress.trainer_idle
+    for seconds, expected in ((1.0, 0.0), (4.0, 3.0)):
+        clock.now += seconds - 1.0
+        made.learning.train(4)
+        clock.now += 0.5
+        made.trainers.answers["train"] = [LocalRef(report(4))], [LocalRef()]
+        made.learning.train(4)
+        assert idle.seconds(clock.now) == expected
+        clock.now += 0.5
+        made.react()
+        assert idle.seconds(clock.now) == expected
+    assert made.progress.train_started == 100.0
+
+
+@pytest.mark.parametrize(
+    ("mode", "opt_steps", "publishes"), [("async", 8, True), ("async", 7, False), ("sync", 8, False)]
+)
+def test_in_async_a_version_is_due_after_sample_load_ratio_updates(mode, opt_steps, publishes):
+    made = Made(mode=mode, reports=[report(opt_steps)])
+    made.learning.train(4)
+    made.calls.react((), 0.0, ())
+    assert made.learning.publishing == publishes
+    assert [call for call in made.trainers.calls if call[0] == "publish"] == [("publish", 3, 77)] * publishes
+    assert made.learning.is_idle != publishes
+
+
+def test_no_version_is_published_during_another():
+    made = Made(reports=[report(100)])
+    made.learning.publishing = True
+    made.learning.train(4)
+    made.react()
+    assert [call[0] for call in made.trainers.calls] == ["train"]
+
+
+def test_a_version_goes_to_the_server_and_the_callback():
+    made = Made()
+    made.learning.publish()
+    assert made.trainers.calls == [("publish", 3, 77)]
+    assert [role for role, *_ in made.calls.pending.values()] == ["trainer"]
+    made.react()
+    header, params = made.published[0].value, made.published[1]
+    assert (made.learning.params_header, made.learning.params) == (header, ("shared", params))
+    assert made.server.calls == [("call", "push", header, params)]
+    assert made.told == [(header, ("shared", params))]
+    assert (made.progress.loads, made.trace) == (1, {6: 1})
+    assert not made.learning.publishing
+
+
+def test_a_resumed_run_begins_with_its_version():
+    made, params = Made(), np.ones(2)
+    made.learning.go_on(LoadParams(9, 90, 900), params)
+    assert made.learning.params_header == LoadParams(9, 90, 900)
+    assert made.learning.params == ("shared", params)
+    assert made.server.calls == [("call", "push", LoadParams(9, 90, 900), ("shared", params))]
+    assert made.trainers.calls == []
+    assert made.learning.is_ahead is False
+
+
+def test_a_restarted_worker_gets_the_servers_version():
+    made, header, params = Made(), LocalRef(LoadParams(2, 0, 0)), LocalRef("theirs")
+    made.server.answers["call"] = header, params
+    assert made.learning.pull() is params
+    assert made.server.calls == [("call", "pull", 2)]
+    assert made.calls.pending[header][0] == "parameter server"
+
+
+def test_answers_of_trainers_are_expected_under_their_names():
+    made, refs = Made(num=2), [LocalRef(), LocalRef()]
+    made.trainers.answers["connect"] = refs
+    made.learning.connect()
+    assert {ref: role for ref, (role, *_) in made.calls.pending.items()} == dict(
+        zip(refs, made.trainers.roles, strict=True)
+    )
+    alone = Made()
+    alone.learning.connect()
+    assert alone.calls.pending == {}
+
+
+def test_blame_asks_every_shard_and_trainer(monkeypatch):
+    made, asked, error = Made(num=2), [], KeyError("peer")
+    monkeypatch.setattr(module, "blame", lambda *args: asked.append(args))
+    made.learning.blame(error)
+    roles = {"replay 0": "shard 0", "replay 1": "shard 1", "trainer 0": "handle 0", "trainer 1": "handle 1"}
+    assert asked == [(roles, error)]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "report_s", "updates"),
+    [
+        ((), CALL_S * 2, 8),  # sixteen took twice as long as they may
+        ((), CALL_S / 10, 32),  # never more than the default
+        ((), CALL_S * 100, 1),
+        ((), 0.0, 32),
+        (("trainer.updates_per_call=5",), CALL_S * 100, 5),
+        (("debug.in_process=true",), CALL_S * 100, 32),
+    ],
+)
+def test_the_updates_of_a_call_follow_from_their_time(overrides, report_s, updates):
+    ratio = ("orchestrator.sample_insert_ratio=1", "worker.block_rows=64", "debug.in_process=false")
+    made = Made(*ratio, *overrides, reports=[report(16, seconds=report_s, num_batches=16)])
+    assert made.learning.config.updates_per_call == (5 if "trainer.updates_per_call=5" in overrides else 32)
+    assert made.learning.call_updates == (made.learning.config.updates_per_call if overrides else 1)
+    made.learning.train(16)
+    made.react()
+    assert made.learning.call_updates == updates
+    made.reports[0].value = report(16, num_updates=0, seconds=9.0, num_batches=0)
+    made.learning.train(16)
+    made.react()
+    assert made.learning.call_updates == updates  # a call without batches does not count
+
+
+@pytest.mark.parametrize(
+    ("overrides", "least", "most"),
+    [
+        (["mode=async", "debug.in_process=false"], 1.0, 1.0),  # also the first call, before any time is known
+        (["mode=async", "trainer.updates_per_call=4"], 3.0, 4.0),
+        (["mode=sync"], 3.0, 4.0),
+        (["mode=async", "debug.in_process=true"], 3.0, 4.0),  # equal seeds give equal weights
+    ],
+)
+def test_train_calls_of_slow_updates_are_short_in_async(build_graph, monkeypatch, overrides, least, most):
+    monkeypatch.setattr(module, "CALL_S", 0.0)
+    rows = ("worker.num=1", "worker.envs=2", "worker.block_rows=4", "orchestrator.sample_insert_ratio=1")
+    graph = build_graph(*rows, "orchestrator.min_inserts=32", "total_env_steps=96", *overrides)
+    graph.run()
+    progress = graph.progress
+    assert progress.opt_steps >= 48
+    assert least <= progress.opt_steps / progress.trace.counts[4] <= most
+
+
+@pytest.mark.parametrize(
+    ("ratio", "mode", "rows", "updates"),
+    [
+        *[(0.01, "sync", 512, 5), (0.01, "async", 1024, 10)],  # the updates due for the largest block
+        *[(0.1, "single", 320, 16), (0.1, "async", 640, 32)],
+        *[(1.0, "sync", 32, 16), (1.0, "async", 64, 32)],
+        *[(8.0, "single", 16, 16), (8.0, "async", 16, 32)],  # one step of every environment
+    ],
+)
+def test_a_block_is_due_for_two_train_calls_up_to_a_limit(ratio, mode, rows, updates):
+    config = make_config(f"orchestrator.sample_insert_ratio={ratio}", f"mode={mode}", "worker.envs=16")
+    assert (config.block_rows, config.updates_per_call) == (rows, updates)
+
+
+def test_given_sizes_hold_in_async():
+    config = make_config("mode=async", "worker.block_rows=48", "trainer.updates_per_call=7", "worker.envs=16")
+    assert (config.block_rows, config.updates_per_call) == (48, 7)
+
+
+@pytest.mark.parametrize(("ratio", "apart"), [(7, 8), (9, 16)])
+def test_versions_follow_as_soon_as_their_updates_are_made(build_graph, ratio, apart):
+    """Train calls make four updates each, and two calls are in flight."""
+    graph = build_graph(COUNTER, "mode=async", "trainer.updates_per_call=4", f"orchestrator.sample_load_ratio={ratio}")
     published, on_published = [], graph.learning.on_published
 
-    def note(load, params):
-        published.append(load.opt_steps)
-        on_published(load, params)
+    def note(params_header, params):
+        published.append(params_header.opt_steps)
+        on_published(params_header, params)
 
     graph.learning.on_published = note
     graph.run()

@@ -1,4 +1,4 @@
-"""Orchestrator: how long it waits, what ends it, and what it saves when a role is lost."""
+"""Orchestrator: how long it waits, what ends a run, and what is saved after a role is lost."""
 
 import json
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ from drl_cli.runtime.place.handles import ActorDied, LocalRef, ObjectLost
 
 @pytest.fixture
 def still(build_graph, monkeypatch):
-    """A graph at second 100 that has not begun; its waits are noted, and no answer comes."""
+    """A graph at second 100 that has not begun; waits are recorded, and no answer comes."""
     graph, clock = build_graph(COUNTER, "mode=async", "stop.wall_s=30"), SimpleNamespace(now=100.0)
     graph.manage.poll()
     monkeypatch.setattr(module, "now", lambda: clock.now)
@@ -28,7 +28,7 @@ def still(build_graph, monkeypatch):
     return graph
 
 
-def test_it_waits_until_the_next_thing_is_due(still):
+def test_a_wait_ends_when_something_is_due(still):
     still.manage.in_flight = lambda: ["an evaluation"]
     still._wait()
     still.pool.next_deadline = lambda: 130.0
@@ -42,7 +42,7 @@ def test_it_waits_until_the_next_thing_is_due(still):
     assert still.overdue == [100.0, 100.0, 100.0, 100.25]
 
 
-def test_a_rescue_has_its_time_and_no_more(still):
+def test_a_rescue_is_limited_in_time(still):
     still.deadline = 100.0
     still._wait()
     still.clock.now = 100.1
@@ -50,7 +50,7 @@ def test_a_rescue_has_its_time_and_no_more(still):
         still._wait()
 
 
-def test_what_is_wrong_with_ray_ends_the_run(still):
+def test_a_dead_ray_ends_the_run(still):
     still.health = lambda: "Ray's raylet died, and all roles with it"
     with pytest.raises(RoleLost, match="Ray's raylet died"):
         still._wait()
@@ -58,7 +58,7 @@ def test_what_is_wrong_with_ray_ends_the_run(still):
 
 
 @pytest.mark.parametrize("error", [PeerLost("no peer"), ObjectLost("a batch is gone")])
-def test_whose_absence_another_role_reports_is_found_out(still, error):
+def test_the_lost_role_behind_an_error_is_named(still, error):
     def react(*args, **options):
         raise error
 
@@ -69,7 +69,7 @@ def test_whose_absence_another_role_reports_is_found_out(still, error):
     assert caught.value.__cause__ is error
 
 
-def test_only_one_that_comes_back_gets_what_the_server_has(still):
+def test_only_a_restarted_worker_gets_the_servers_parameters(still):
     given, (member, *_) = [], still.pool.members
     still.collector.dispatch = lambda member, header, params: given.append((header, params))
     still.learning.pull, still.learning.params = lambda: "the server's", "the newest"
@@ -84,7 +84,7 @@ def test_only_one_that_comes_back_gets_what_the_server_has(still):
     assert [header.version for header, _ in given] == [-1, -1, 4, 4]
 
 
-def test_reports_and_the_wall_clock_are_looked_at(still):
+def test_housekeeping_sends_reports_and_stops_at_wall_s(still):
     sent, process_s = [], iter([29.0, 30.0, 31.0])
     still.progress.process_s = lambda: next(process_s)
     still.reports.send = lambda *args: sent.append(args)
@@ -96,7 +96,7 @@ def test_reports_and_the_wall_clock_are_looked_at(still):
     assert (sent, still.stop_reason) == ([(still.learning.params_header, "running")], "wall_s")
 
 
-def test_it_is_paused_and_stopped_from_outside(still):
+def test_pause_and_interrupt(still):
     seen = [still.paused]
     for change in (still.toggle_pause, still.toggle_pause):
         change()
@@ -112,7 +112,7 @@ def test_it_is_paused_and_stopped_from_outside(still):
     ("is_due", "is_settled", "saved", "trained"),
     [(False, True, 0, [4, 2]), (True, False, 0, []), (True, True, 1, [4, 2])],
 )
-def test_before_a_checkpoint_no_train_call_is_made(still, is_due, is_settled, saved, trained):
+def test_no_train_call_is_made_before_a_checkpoint(still, is_due, is_settled, saved, trained):
     calls, updates = [], iter([4, 2, 0])
     still.saver.is_due, still._is_settled = lambda env_steps: is_due, lambda: is_settled
     still._save = lambda: calls.append("saved")
@@ -123,11 +123,11 @@ def test_before_a_checkpoint_no_train_call_is_made(still, is_due, is_settled, sa
     assert calls == ["saved"] * saved + trained
 
 
-def test_those_that_waited_longest_collect_first_as_far_as_there_is_room(still):
+def test_workers_that_waited_longest_collect_first(still):
     members = [SimpleNamespace(index=i, issued=issued) for i, issued in enumerate([30.0, 10.0, 20.0, 40.0])]
     asked, room = [], iter([True, True, True, False])
     still.pool.idle = lambda: members
-    still.collector.arrived.append(SimpleNamespace(member=2))  # it is to be handed over first
+    still.collector.arrived.append(SimpleNamespace(member=2))  # its block must be inserted first
     still.collector.is_due, still.admission.updates = lambda: False, lambda: 0
     still.admission.may_collect, still._idle = lambda: next(room), lambda: None
     still._dispatch = lambda member: asked.append(member.index)
@@ -135,7 +135,7 @@ def test_those_that_waited_longest_collect_first_as_far_as_there_is_room(still):
     assert asked == [1, 0]
 
 
-def test_the_end_closes_every_role(build_graph):
+def test_close_closes_every_role(build_graph):
     graph, closed = build_graph(COUNTER, "mode=sync", "worker.num=2"), []
     graph.manage.close = lambda *args: closed.append(args)
     for member in graph.pool.members:
@@ -144,7 +144,7 @@ def test_the_end_closes_every_role(build_graph):
     assert closed == [("done", CLOSE_S), 0, 1]
 
 
-def test_a_run_goes_on_from_its_counters(build_graph):
+def test_a_resumed_run_continues_from_its_counters(build_graph):
     graph = build_graph(COUNTER, "mode=async", "checkpoint.period=100", "manage.eval_period=100")
     graph.progress.load_state(graph.progress.state() | {"env_steps": 260}, has_replay=True)
     params = graph.trainers.trainers[0].role.algorithm.policy_params()
@@ -164,7 +164,7 @@ def test_a_run_goes_on_from_its_counters(build_graph):
 
 
 def stopped(build_graph, *overrides):
-    """A graph that has made updates and is then stopped, as if a role had been lost."""
+    """A graph that has made updates and then stopped, as after the loss of a role."""
     graph = build_graph(COUNTER, "mode=sync", "worker.num=2", "checkpoint.period=10000", *overrides)
     collected = graph.progress.collected
 
@@ -179,7 +179,7 @@ def stopped(build_graph, *overrides):
     return graph
 
 
-def test_a_rescue_saves_everything_but_the_workers(build_graph, monkeypatch):
+def test_a_rescue_saves_all_but_the_workers(build_graph, monkeypatch):
     graph = stopped(build_graph)
     monkeypatch.setattr(module, "now", lambda: 500.0)
     said = []
@@ -206,7 +206,7 @@ def test_without_the_trainer_a_rescue_saves_the_newest_model(build_graph):
     assert params.tobytes() == newest.params.tobytes()
 
 
-def test_before_the_first_version_there_is_nothing_to_rescue(build_graph):
+def test_a_rescue_before_the_first_version_saves_nothing(build_graph):
     graph = build_graph(COUNTER, "mode=async")
     graph.rescue()
     assert graph.deadline is None
@@ -214,7 +214,7 @@ def test_before_the_first_version_there_is_nothing_to_rescue(build_graph):
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_the_end_publishes_reports_saves_and_evaluates_the_last_weights(build_graph, mode):
+def test_finish_publishes_reports_saves_and_evaluates_the_last_version(build_graph, mode):
     graph, finished, sent = build_graph(COUNTER, f"mode={mode}", "total_env_steps=300"), [], []
     graph.run()
     graph.manage.finish = lambda *args, is_over: finished.append((args, is_over))
@@ -240,7 +240,7 @@ def test_the_end_publishes_reports_saves_and_evaluates_the_last_weights(build_gr
     assert any("worker" in name for name in saved["sha256"]) == graph.config.restores_workers
 
 
-def test_in_sync_every_update_that_is_paid_for_is_made_and_checkpoints_come_in_time(build_graph):
+def test_sync_makes_every_update_due_and_saves_in_time(build_graph):
     args = ("orchestrator.min_inserts=1", "orchestrator.sample_insert_ratio=0.03125", "worker.block_rows=32")
     graph = build_graph(COUNTER, "mode=sync", *args, "checkpoint.period=96", "checkpoint.keep_last=99")
     seen, housekeeping = [], graph._housekeeping
@@ -253,6 +253,6 @@ def test_in_sync_every_update_that_is_paid_for_is_made_and_checkpoints_come_in_t
     graph._housekeeping = note
     graph.run()
     assert {owed for steps, owed in seen if steps == graph.collector.issued} == {0}
-    assert graph.progress.opt_steps == 15  # one for each hand-over after the first
+    assert graph.progress.opt_steps == 15  # one for each block after the first
     steps = [int(path.name[5:14]) for path in sorted((graph.folder / "checkpoints").glob("step_*[0-9]"))]
     assert steps == [32, 96, 192, 288, 384, 480]

@@ -1,4 +1,4 @@
-"""Progress: the counters, what they give by a clock that the tests set, and what a resumed run goes on from."""
+"""Progress: counters, report and summary under a fake clock, and the state of a resumed run."""
 
 import json
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ from drl_cli.types import Episode
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The time [s], 100 at first; it is also that of the process, which started at 95."""
+    """A clock at 100 s; the process started at 95 s."""
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(module, "now", lambda: clock.now)
     monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: clock.now))
@@ -52,7 +52,7 @@ def test_the_best_evaluation_is_the_first_with_the_highest_mean():
     assert (summary["best_step"], summary["best_return"], summary["final_return"]) == (40, -4.0, -4.0)
 
 
-def test_the_goal_is_reached_at_it_and_timed_once():
+def test_the_first_evaluation_at_the_goal_is_timed():
     progress = make("stop.return=5")
     assert [evaluated(progress, *report) for report in [(10, 4.9), (20, 5.0), (30, 6.0)]] == [False, True, True]
     summary = progress.summary(0.0, 0)
@@ -102,7 +102,7 @@ def test_metrics_are_means_over_updates():
     assert progress.counts()["samples"] == 44
 
 
-def test_times_of_a_run_stand_still_when_it_has_ended(clock):
+def test_rates_and_waits_do_not_change_after_the_end(clock):
     progress = make()
     assert (progress.elapsed_s(), progress.wait_fracs(0.0)) == (0.0, (0.0, 0.0))
     clock.now = 103.0
@@ -128,18 +128,18 @@ def test_times_of_a_run_stand_still_when_it_has_ended(clock):
     assert progress.report(8.0)["perf/trainer_wait_s"] == 10.0
 
 
-def test_the_lag_is_of_updates_since_the_version_that_acted():
+def test_the_policy_lag_counts_updates_since_the_version_that_acted():
     progress = make()
+    assert progress.summary(0.0, 0)["policy_lag_mean"] == 0.0
     progress.trained(trained(10, 10))
-    progress.collected(header(8, opt_steps=4))
-    progress.collected(header(8, opt_steps=10))
-    progress.collected(header(8, opt_steps=7))
-    summary = progress.summary(0.0, 0)
-    assert (summary["policy_lag_mean"], summary["policy_lag_max"]) == (3.0, 6)
+    for opt_steps, mean, largest in ((4, 6.0, 6), (10, 3.0, 6), (7, 3.0, 6)):
+        progress.collected(header(8, opt_steps=opt_steps))
+        summary = progress.summary(0.0, 0)
+        assert (summary["policy_lag_mean"], summary["policy_lag_max"]) == (mean, largest)
     assert progress.report(0.0)["async/policy_lag"] == 3.0
 
 
-def test_what_hand_overs_tell_is_counted(clock):
+def test_blocks_are_counted_and_lost_blocks_subtracted(clock):
     progress = make()
     episodes = (Episode(0, 3.0, 10), Episode(1, 5.0, 20))
     progress.collected(header(30, episodes=episodes, restarts=2, faults=("a", "b", "c"), rows=27))
@@ -156,7 +156,7 @@ def test_what_hand_overs_tell_is_counted(clock):
     assert "rollout/return_mean" not in progress.report(0.0)
 
 
-def test_what_environments_say_is_averaged_over_the_episodes_that_said_it(clock):
+def test_info_of_environments_is_a_mean_over_the_episodes_that_have_it(clock):
     progress = make()
     said = (
         {"success": 1.0, "cost": 4.0},
@@ -168,24 +168,27 @@ def test_what_environments_say_is_averaged_over_the_episodes_that_said_it(clock)
     progress.collected(header(10, episodes=[Episode(0, 3.0, 10, info) for info in said[2:]]))
     report = progress.report(0.0)
     assert (report["rollout/success"], report["rollout/cost"]) == pytest.approx((1 / 3, 4.0))
-    assert (report["rollout/return_mean"], report["rollout/episodes"]) == (3.0, 4)  # a name of ours is ours
+    assert (report["rollout/return_mean"], report["rollout/episodes"]) == (
+        3.0,
+        4,
+    )  # these names can't be replaced
     assert not {"rollout/success", "rollout/cost"} & progress.report(0.0).keys()
 
 
-def test_the_ratio_counts_from_where_min_inserts_were_there():
+def test_the_ratio_counts_from_the_end_of_the_warm_up():
     progress = make()
-    progress.collected(header(60))
-    assert progress.updates_per_env_step() is None
-    progress.collected(header(4))
-    assert progress.updates_per_env_step() is None  # they pay for none yet
+    for steps in (60, 4):
+        progress.collected(header(steps))
+        assert progress.updates_per_env_step() is None
+    assert progress.report(0.0)["perf/updates_per_env_step"] == 0.0
     progress.collected(header(36))
     progress.trained(trained(9, 9))
-    assert progress.updates_per_env_step() == 9 / 36
+    assert progress.report(0.0)["perf/updates_per_env_step"] == progress.updates_per_env_step() == 9 / 36
 
 
 @pytest.mark.parametrize(("has_replay", "paid"), [(True, 36 + 80), (False, 36 + 80 - 64)])
-def test_a_run_that_goes_on_counts_on(clock, has_replay, paid):
-    """Without the replay that belongs to it, no updates are made for the steps that fill it again."""
+def test_a_resumed_run_continues_the_counts(clock, has_replay, paid):
+    """Without the saved replay, the steps that fill replay again have no updates."""
     first, second = make(), make()
     first.collected(header(100, restarts=1, faults=("a",)))
     first.trained(trained(9, 10, skipped=1))
@@ -203,14 +206,14 @@ def test_a_run_that_goes_on_counts_on(clock, has_replay, paid):
     assert second.updates_per_env_step() == 9 / paid
 
 
-def test_the_most_memory_that_was_seen_counts():
+def test_the_peak_of_the_memory_is_kept():
     progress, sizes = make(), iter([3, 5, 4])
     progress.usage = SimpleNamespace(sample=lambda: next(sizes) * 2**20, by_role=dict)
     assert [progress.report(0.0)["system/rss_mb"] for _ in range(2)] == [3.0, 5.0]
     assert progress.summary(0.0, 0)["peak_rss_mb"] == 5.0
 
 
-def test_updates_that_were_left_out_are_said_once_in_a_report(caplog):
+def test_skipped_updates_are_reported_at_once_and_then_with_each_report(caplog):
     progress = make()
     progress.trained(trained(8, 10, skipped=2))
     progress.trained(trained(15, 10, skipped=3))
@@ -220,7 +223,7 @@ def test_updates_that_were_left_out_are_said_once_in_a_report(caplog):
     assert [text.split()[0] for text in caplog.messages] == ["2", "5"]
 
 
-def test_messages_are_written_where_a_file_is_given(clock, tmp_path):
+def test_messages_are_written_to_the_trace_file(clock, tmp_path):
     progress = make(trace=tmp_path / "trace.jsonl")
     progress.collected(header(8))
     progress.trace.add(7, member=1, version=4)
@@ -229,21 +232,7 @@ def test_messages_are_written_where_a_file_is_given(clock, tmp_path):
     assert make().trace_file is None
 
 
-def test_reports_have_the_ratio_and_a_single_blocks_lag():
-    progress = make()
-    progress.collected(header(64))
-    assert progress.report(0.0)["perf/updates_per_env_step"] == 0.0
-    progress.trained(trained(9, 9))
-    progress.collected(header(36, opt_steps=3))
-    assert progress.report(0.0)["perf/updates_per_env_step"] == 9 / 36
-    one = make()
-    assert one.summary(0.0, 0)["policy_lag_mean"] == 0.0
-    one.trained(trained(9, 9))
-    one.collected(header(8, opt_steps=3))
-    assert (one.summary(0.0, 0)["policy_lag_mean"], one.summary(0.0, 0)["policy_lag_max"]) == (6.0, 6)
-
-
-def test_waiting_is_a_share_of_however_short_a_time(clock):
+def test_shares_of_waiting_hold_for_a_short_time(clock):
     progress = make()
     progress.collected(header(8))
     progress.train_started = 100.0

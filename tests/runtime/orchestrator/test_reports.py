@@ -1,4 +1,4 @@
-"""Reports: what is sent, and which versions are evaluated."""
+"""Reports: what is sent to manage and the console, and which versions are evaluated."""
 
 import io
 import time
@@ -18,7 +18,7 @@ from drl_cli.runtime.orchestrator.reports import Reports
 
 
 class Sink:
-    """A manage that notes what it is given."""
+    """A manage that records its calls."""
 
     def __init__(self):
         self.reports, self.evaluated = [], []
@@ -40,7 +40,7 @@ def sink():
 
 @pytest.fixture
 def make(sink, monkeypatch):
-    """Reports at second 100; workers have waited 3 s at second 100, and a second more with each that passes."""
+    """Reports at second 100, when the workers have waited for 3 s; they wait on."""
     clock = SimpleNamespace(now=100.0)
     monkeypatch.setattr(module, "now", lambda: clock.now)
 
@@ -57,7 +57,7 @@ def make(sink, monkeypatch):
     return make_it
 
 
-def test_a_report_goes_to_manage_and_the_console_and_the_next_is_due_later(make, sink):
+def test_a_report_goes_to_manage_and_the_console(make, sink):
     made = make("logger.report_s=10")
     assert made.next == 110.0
     made.clock.now, made.progress.env_steps = 105.0, 77
@@ -72,7 +72,7 @@ def test_a_report_goes_to_manage_and_the_console_and_the_next_is_due_later(make,
     assert made.worker_wait_s() == 7.0
 
 
-def test_the_state_says_what_a_run_is_at(make):
+def test_the_state_of_the_status_follows_the_run(make):
     made = make("orchestrator.min_inserts=64", "stop.return=5")
 
     def status():
@@ -95,26 +95,26 @@ def test_the_state_says_what_a_run_is_at(make):
     assert status() == ("ending", "the last checkpoint")
 
 
-def test_what_manage_has_used_is_asked_with_each_report(make):
+def test_each_report_asks_for_the_use_of_manages_process(make):
     made = make()
     made.send(LoadParams(1, 2, 3))
     assert made.progress.usage.by_role()["manage"]["cpu_s"] == 2.5
 
 
-def test_exploration_is_averaged_over_the_workers(make, sink):
+def test_exploration_is_a_mean_over_the_workers(make, sink):
     made = make("env=CartPole-v1", "algo=dqn", "worker.exploration=ladder")
     made.send(LoadParams(1, 2, 3, exploration={"epsilon": 0.5}))
     assert sink.reports[0][0]["rollout/epsilon"] == pytest.approx((0.5 + 0.5**8) / 2)
 
 
-def test_a_version_is_evaluated_when_it_is_time_and_the_last_is_left_to_the_end(make, sink):
+def test_a_version_is_evaluated_every_eval_period_but_not_at_the_end(make, sink):
     made = make("total_env_steps=400")
     for env_steps in (0, 99, 100, 120, 199, 250, 299, 310, 400, 450):
         made.published(LoadParams(env_steps, env_steps, env_steps), None)
     assert sink.evaluated == [100, 250, 310]
 
 
-def test_a_run_that_goes_on_evaluates_at_the_steps_of_one_that_never_stopped(make, sink):
+def test_a_resumed_run_evaluates_at_the_same_multiples(make, sink):
     made = make("total_env_steps=400")
     made.go_on(210)
     for env_steps in (220, 300, 399):
@@ -123,7 +123,7 @@ def test_a_run_that_goes_on_evaluates_at_the_steps_of_one_that_never_stopped(mak
 
 
 @pytest.mark.parametrize(("mean", "reason"), [(4.0, None), (5.0, "return")])
-def test_an_evaluation_that_reaches_the_goal_ends_the_run(build_graph, monkeypatch, mean, reason):
+def test_an_evaluation_is_shown_and_ends_the_run_at_the_goal(build_graph, monkeypatch, mean, reason):
     graph, said = build_graph(COUNTER, "stop.return=5"), []
     display = SimpleNamespace(evaluation=lambda status, *score: said.append((status.best, *score)))
     monkeypatch.setattr(graph.reports.console, "display", display)

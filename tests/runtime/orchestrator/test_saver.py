@@ -1,4 +1,4 @@
-"""Saver: which states a checkpoint is put together from, and what a failure of one of them costs."""
+"""Saver: which states a checkpoint has, and what is left out after a failure."""
 
 import errno
 from types import SimpleNamespace
@@ -16,7 +16,7 @@ from drl_cli.runtime.place.handles import ActorDied, LocalRef
 
 
 class Role:
-    """Answers its calls with what comes next in its list of answers to the method, errors among them."""
+    """Answers each call with the next answer for the method, a value or an error."""
 
     def __init__(self, **answers):
         self.answers, self.calls = answers, []
@@ -28,7 +28,7 @@ class Role:
 
 
 class Manage:
-    """Notes the commits, and answers when it is told to."""
+    """Records the commits; `answer` answers the last one."""
 
     def __init__(self):
         self.commits, self.answer = [], None
@@ -39,7 +39,7 @@ class Manage:
 
 
 class Made:
-    """A saver, the roles around it, and what it calls."""
+    """A saver and fake roles around it."""
 
     def __init__(self, root, *overrides, shards=({},), workers=("w0", "w1"), trainer="t"):
         config = make_config(*TINY, COUNTER, "mode=sync", "checkpoint.period=100", *overrides)
@@ -62,13 +62,13 @@ class Made:
             self.calls.react((), 0.0, ())
 
     def committed(self):
-        """Names of the states, and the sums, of the last commit."""
+        """Return the states by role and the sums of the last commit."""
         _, _, _, _, sums, names, *states = self.manage.commits[-1]
         assert len(names) == len(states)
         return dict(zip(names, (ref.value for ref in states), strict=True)), sums
 
 
-def test_all_parts_are_put_together(tmp_path):
+def test_a_checkpoint_has_the_parts_of_all_roles(tmp_path):
     shards = [{"begin_save": [400], "save_part": [None, {"b": "2", "c": "3"}]}, {"begin_save": [{"a": "1"}]}]
     made = Made(tmp_path, shards=shards)
     made.begin(200)
@@ -89,20 +89,20 @@ def test_all_parts_are_put_together(tmp_path):
     assert made.shards[0].calls[-1] == ("begin_save", made.manage.commits[1][0], str(tmp_path / "step_000000200"))
 
 
-def test_what_is_saved_already_is_not_saved_again(tmp_path):
+def test_equal_counts_are_not_saved_twice(tmp_path):
     made = Made(tmp_path, shards=[{"begin_save": [{}, {}, {}]}])
     made.begin(0)
     made.manage.answer("folder")
     made.begin(0)
     assert (len(made.manage.commits), made.saver.busy) == (1, False)
     made.begin(40)
-    made.manage.answer(None)  # manage died: it is not saved
+    made.manage.answer(None)  # manage died, so nothing is saved
     made.begin(40)
     assert len(made.manage.commits) == 3
 
 
 @pytest.mark.parametrize("overrides", [("checkpoint.replay=off",), ("mode=async",)], ids=lambda overrides: overrides[0])
-def test_what_a_run_does_not_restore_is_not_asked_for(tmp_path, overrides):
+def test_states_that_a_run_does_not_restore_are_not_saved(tmp_path, overrides):
     made = Made(tmp_path, *overrides, shards=[{"begin_save": [{"a": "1"}]}])
     made.begin(0)
     states, sums = made.committed()
@@ -110,12 +110,12 @@ def test_what_a_run_does_not_restore_is_not_asked_for(tmp_path, overrides):
     assert sums == ({} if overrides[0].startswith("checkpoint") else {"a": "1"})
 
 
-def test_it_is_due_at_every_period_and_not_at_the_end(tmp_path):
+def test_a_checkpoint_is_due_every_period_but_not_at_the_end(tmp_path):
     made = Made(tmp_path, shards=[{"begin_save": [{}] * 9}])
     due = lambda: [steps for steps in range(0, 640, 20) if made.saver.is_due(steps)]  # noqa: E731
     assert due() == list(range(0, 512, 20))
     made.begin(0)
-    assert due() == []  # one is under way
+    assert due() == []  # a save is running
     made.manage.answer("folder")
     assert due() == list(range(100, 512, 20))
     made.begin(130)
@@ -126,7 +126,7 @@ def test_it_is_due_at_every_period_and_not_at_the_end(tmp_path):
     assert not made.saver.is_due(512)
 
 
-def test_a_dead_worker_costs_the_workers_states_and_a_dead_trainer_the_run(tmp_path):
+def test_a_dead_worker_leaves_out_the_workers_and_a_dead_trainer_ends_the_run(tmp_path):
     made = Made(tmp_path, workers=("w0", ActorDied("signal 9"), "w2"), shards=[{"begin_save": [{"a": "1"}]}])
     made.begin(0)
     assert made.committed() == ({"trainer": "t"}, {"a": "1"})
@@ -137,7 +137,7 @@ def test_a_dead_worker_costs_the_workers_states_and_a_dead_trainer_the_run(tmp_p
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_a_shard_without_room_costs_the_replay_and_is_said_once_in_a_row(tmp_path, caplog):
+def test_a_full_disk_leaves_out_the_replay_with_one_warning(tmp_path, caplog, monkeypatch):
     caplog.set_level("INFO")
     shards = [
         {"begin_save": [4, {}, 4, 4], "save_part": [{"a": "1"}, FULL, {"b": "2"}]},
@@ -145,21 +145,18 @@ def test_a_shard_without_room_costs_the_replay_and_is_said_once_in_a_row(tmp_pat
     ]
     shards[1]["save_part"] = [FULL, FULL, {"c": "3"}]
     made = Made(tmp_path, shards=shards)
-    original, drafts = module.make_draft, []
+    make_draft, drafts = module.make_draft, []
 
-    def make_draft(folder):
-        drafts.append(original(folder))
-        (drafts[-1] / "state.replay-0.safetensors").touch()
-        (drafts[-1] / "state.trainer.safetensors").touch()
+    def make_it(folder):
+        drafts.append(make_draft(folder))
+        for name in ("state.replay-0.safetensors", "state.trainer.safetensors"):
+            (drafts[-1] / name).touch()
         return drafts[-1]
 
-    module.make_draft = make_draft
-    try:
-        for env_steps in (0, 100, 200, 300):
-            made.begin(env_steps)
-            made.manage.answer("folder")
-    finally:
-        module.make_draft = original
+    monkeypatch.setattr(module, "make_draft", make_it)
+    for env_steps in (0, 100, 200, 300):
+        made.begin(env_steps)
+        made.manage.answer("folder")
     assert [parts[4] for parts in made.manage.commits] == [{}, {}, {}, {"b": "2", "c": "3"}]
     assert [parts[5] for parts in made.manage.commits] == [("trainer", "worker 5", "worker 6")] * 4
     assert [[path.name for path in sorted(draft.iterdir())] for draft in drafts] == [
@@ -172,10 +169,10 @@ def test_a_shard_without_room_costs_the_replay_and_is_said_once_in_a_row(tmp_pat
     made.shards[0].answers["begin_save"].append(FULL)
     made.shards[1].answers["begin_save"].append({})
     made.begin(400)
-    assert caplog.records[-1].levelname == "WARNING"  # once it went well
+    assert caplog.records[-1].levelname == "WARNING"  # after a success
 
 
-def test_a_checkpoint_that_fails_names_the_last_good_one(tmp_path, caplog, monkeypatch):
+def test_a_failed_checkpoint_names_the_last_good_one(tmp_path, caplog, monkeypatch):
     caplog.set_level("INFO")
     made = Made(tmp_path, shards=[{"begin_save": [{}] * 9}])
 
@@ -198,7 +195,7 @@ def test_a_checkpoint_that_fails_names_the_last_good_one(tmp_path, caplog, monke
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO", "WARNING"]
 
 
-def test_drafts_that_were_left_are_removed(tmp_path):
+def test_drafts_are_removed(tmp_path):
     for name in (".step_000000100.77", "step_000000100", ".other"):
         (tmp_path / name / "inside").mkdir(parents=True)
     drop_drafts(tmp_path)

@@ -1,4 +1,4 @@
-"""When newer parameters go to a worker, and that blocks name the version that acted."""
+"""worker.fetch: when a worker gets newer parameters, and that each block names the version that acted."""
 
 from itertools import pairwise
 
@@ -13,7 +13,7 @@ from drl_cli.types import Episode
 
 
 class FakeWorker:
-    """A handle that notes with which version parameters came; `episodes` says after which collects an episode ended."""
+    """Records the parameters of each call; an episode ends in the calls `episodes`."""
 
     def __init__(self, got, episodes=(), dies_at=None):
         self.got, self.episodes, self.dies_at = got, episodes, dies_at
@@ -28,7 +28,7 @@ class FakeWorker:
 
 
 def collect(fetch, versions, **worker):
-    """What came along with each collect when the newest version is as given; parameters are named by it."""
+    """Return the parameters of each call, which are their version; `versions` are the newest versions."""
     got = []
     pool = WorkerPool("worker", 1, lambda index, incarnation: FakeWorker(got, **worker), 3, fetch=fetch)
     for version in versions:
@@ -38,28 +38,28 @@ def collect(fetch, versions, **worker):
     return got
 
 
-def test_with_each_collect():
-    assert collect("collect", [0, 1, 1, 2]) == [0, 1, None, 2]
-
-
-def test_with_every_third_collect():
-    assert collect(3, range(8)) == [0, None, None, 3, None, None, 6, None]
-    assert collect(3, [0, 0, 0, 0, 4, 4, 4]) == [0, None, None, None, None, None, 4]
-    assert collect(1, [0, 1, 1, 2]) == collect("collect", [0, 1, 1, 2])
-
-
-def test_after_an_episode_ended():
-    assert collect("episode", range(6), episodes=(1, 4)) == [0, None, 2, None, None, 5]
-    assert collect("episode", [0, 0, 1, 2], episodes=(0,)) == [0, None, None, None]  # there was nothing newer
+@pytest.mark.parametrize(
+    ("fetch", "versions", "episodes", "expected"),
+    [
+        ("collect", [-1, 0, 1, 1, 2], (), [None, 0, 1, None, 2]),
+        (1, [0, 1, 1, 2], (), [0, 1, None, 2]),
+        (3, range(8), (), [0, None, None, 3, None, None, 6, None]),
+        (3, [0, 0, 0, 0, 4, 4, 4], (), [0, None, None, None, None, None, 4]),
+        ("episode", range(6), (1, 4), [0, None, 2, None, None, 5]),
+        ("episode", [-1, 0, 0, 1, 2], (1,), [None, 0, None, None, None]),  # the version was the same after the episode
+    ],
+)
+def test_when_a_worker_gets_parameters(fetch, versions, episodes, expected):
+    assert collect(fetch, versions, episodes=episodes) == expected
 
 
 @pytest.mark.parametrize("fetch", ["collect", 3, "episode"])
-def test_a_restarted_worker_gets_them_at_once(fetch):
+def test_a_restarted_worker_gets_parameters_at_once(fetch):
     assert collect(fetch, range(4), dies_at=1)[:3] == [0, "died", 2]
 
 
 def watch(graph):
-    """Parameters by version as they were published, and what each collect call of each worker had and gave."""
+    """Record the published parameters by version, and the parameters and the answer of each collect call."""
     published, calls = {}, []
     on_published = graph.learning._on_published
 
@@ -88,7 +88,7 @@ def watch(graph):
 def test_blocks_name_the_version_that_acted(build_graph, fetch, proxies):
     graph = build_graph(
         *(COUNTER, "mode=async", "worker.num=2", f"worker.fetch={fetch}", f"worker.proxies={proxies}"),
-        *("orchestrator.sample_load_ratio=1", "+env.kwargs.base_length=30", "total_env_steps=1500"),
+        *("orchestrator.sample_load_ratio=1", "+env.kwargs.base_length=30", "total_env_steps=800"),
     )
     published, calls = watch(graph)
     graph.run()
@@ -113,7 +113,7 @@ def test_blocks_name_the_version_that_acted(build_graph, fetch, proxies):
             assert sum(came for came, _ in mine) > 1
 
 
-def test_a_worker_that_keeps_its_version_explores_by_the_newest_value(build_graph):
+def test_a_worker_with_old_parameters_explores_by_the_newest_epsilon(build_graph):
     graph = build_graph(
         *("env=drl_cli.envs.probes:Choose-v0", "algo=dqn", "mode=async", "worker.num=2", "worker.fetch=1000"),
         *("algo.epsilon_steps=300", "algo.epsilon_end=0.2", "orchestrator.sample_load_ratio=1"),
