@@ -10,7 +10,7 @@ from drl_cli.replay.tables import make_table, share_of
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.orchestrator.rate_limiter import Limiter, QueueLimiter, RateLimiter, required_band
 from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
-from drl_cli.runtime.roles.normalization import normalized
+from drl_cli.runtime.roles.normalization import make_layout
 from drl_cli.runtime.roles.trainer import Trainer, choose_device
 from drl_cli.runtime.roles.trajectory_manager import TrajectoryManager
 from drl_cli.runtime.roles.worker import row_schema
@@ -26,7 +26,7 @@ def make_replay(config: Config, spec: EnvSpec, shard: int) -> TrajectoryManager:
     table = make_table(replay, reference_schema(schema, stackings), rng, config.batches_per_shard)
     if stackings and isinstance(replay, UniformConfig):
         table = FrameTable(table, stackings, make_codec(replay.compress))
-    return TrajectoryManager(table, shard, normalized(config, spec), config.num_shards)
+    return TrajectoryManager(table, shard, make_layout(config, spec), config.num_shards)
 
 
 def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights: Array | None = None) -> Trainer:
@@ -36,7 +36,7 @@ def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights:
     (seed,) = integers(config.seed, "trainer", 1)
     torch.manual_seed(seed)  # a user's algorithm may draw from torch's global generator
     algorithm = load_algorithm(config.algo.name).Algorithm
-    layout, torch_device = normalized(config, spec), choose_device(device)
+    layout, torch_device = make_layout(config, spec), choose_device(device)
     context = Context(
         torch_device,
         ProcessGroup(rank, config.trainer.num, config.orchestrator.stall_s),

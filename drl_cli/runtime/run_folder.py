@@ -16,7 +16,7 @@ from drl_cli.runtime.config import Config
 from drl_cli.runtime.files.checkpoint import write_json
 from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
 from drl_cli.runtime.orchestrator.progress import Progress
-from drl_cli.runtime.roles.exploration import rungs
+from drl_cli.runtime.roles.exploration import all_exponents
 from drl_cli.utils.outside import source_file, source_hash
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ def run_record(config: Config, folder: Path, command: list[str]) -> dict[str, An
         "git_commit": _git_commit(),
         "code": code_hashes(config),
         "cpus": os.cpu_count(),
-        "exploration_exponents": rungs(config.worker.exploration, config.num_workers, config.worker.envs),
+        "exploration_exponents": all_exponents(config.worker.exploration, config.num_workers, config.worker.envs),
     }
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from drl_cli.algos.base import Counts, Policy
 from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.replay.tables import make_table
-from drl_cli.runtime.roles.exploration import personal
+from drl_cli.runtime.roles.exploration import worker_values
 from drl_cli.runtime.roles.worker import make_builder, row_schema
 from drl_cli.testing.case import PROBES, Case, module_of, tensors
 from drl_cli.types import Columns, PreviousStep, flat_columns, gathered, map_parts, num_rows, sources
@@ -47,7 +47,7 @@ def learned(case: Case, updates: int, num_envs: int = 8, batch_size: int = 64) -
         counts = Counts(max(0, i - random_steps), i * steps * num_envs)
         policy.load(algorithm.policy_params())
         values = algorithm.exploration(counts.env_steps)
-        policy.explore(personal(config.worker.exploration, values, 0, 1, num_envs))
+        policy.explore(worker_values(config.worker.exploration, values, 0, 1, num_envs))
         for _ in range(steps):
             obs = map_parts(np.ndarray.copy, envs.obs)
             columns = policy.random(obs, last) if i < random_steps else policy.act(obs, last)

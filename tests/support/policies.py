@@ -6,7 +6,7 @@ from graphs import make_config
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.deploy.policy import TrainedPolicy
 from drl_cli.envs.make import read_spec
-from drl_cli.runtime.roles.normalization import Statistics, normalized
+from drl_cli.runtime.roles.normalization import Statistics, make_layout
 from drl_cli.testing.case import Context, torch
 
 SMALL = ("mode=single", "network.hidden=[16,16]", "network.memory_size=8")
@@ -18,7 +18,7 @@ def some_params(config, spec, noise=0.05):
     params = algorithm(config.algo, config.network, spec, 0, Context(torch.device("cpu"))).policy_params()
     rng = np.random.default_rng(0)
     params = params + noise * rng.standard_normal(len(params)).astype(np.float32)
-    if layout := normalized(config, spec):
+    if layout := make_layout(config, spec):
         mean, std = rng.uniform(-1, 1, layout.size), rng.uniform(0.5, 2, layout.size)
         params = Statistics(layout, 9, mean.astype(np.float32), std.astype(np.float32)).join(params)
     return params

@@ -1,4 +1,4 @@
-"""BatchNormalizer: the trainer's side of normalisation, which decides when new statistics count."""
+"""BatchNormalizer: normalises the trainer's batches, and decides when newer statistics take effect."""
 
 import functools
 
@@ -6,13 +6,16 @@ import numpy as np
 
 from drl_cli.runtime.messages import BatchTrainingData
 from drl_cli.runtime.roles.normalization import Layout, Statistics, normalize
-from drl_cli.types import Array, State, column_name
+from drl_cli.types import Array, State, column_name, nested, within
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.moments import RunningMoments
 
 
 class BatchNormalizer:
-    """Normalises batches by `statistics`, which change only when newer ones are adopted."""
+    """Normalises by fixed `statistics` until newer ones are adopted.
+
+    `before` are moments from a loaded policy. `shards` are the newest moments of each replay shard of this run.
+    """
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
@@ -22,17 +25,17 @@ class BatchNormalizer:
         self.version = 0
 
     def load(self, vector: Array) -> Array:
-        """Start from the statistics of a saved vector and count on from them; returns the policy's part."""
+        """Start from the statistics in a parameter vector; return the vector's other part, the policy's parameters."""
         params, self.statistics = Statistics.split(self.layout, vector)
         self.before = self.statistics.moments()
         return params
 
     def receive(self, header: BatchTrainingData, is_on_policy: bool) -> None:
-        """Take the newest moments of one shard, and adopt them at once.
+        """Take a shard's newest moments; adopt them now, or on-policy with the next parameter version.
 
-        On-policy rows go on by the statistics of the version that acted: theirs are adopted with the next version.
+        On-policy rows must be normalised by the statistics of the version that acted.
         """
-        if header.version > self.version:  # published by another trainer, or just now by this one
+        if header.version > self.version:  # this trainer or another has published a version
             self.version = header.version
             self.adopt()
         if header.moments is not None:
@@ -41,30 +44,31 @@ class BatchNormalizer:
             self.adopt()
 
     def adopt(self) -> None:
-        """Normalise by all that was received, from now on."""
+        """Normalise by all received moments from now on."""
         if self.shards:
             newest = (self.shards[shard] for shard in sorted(self.shards))
             self.statistics = Statistics.of(self.layout, functools.reduce(RunningMoments.merge, newest, self.before))
 
     def state(self) -> State:
-        """Everything, to go on exactly; `shards.<i>` are the moments that shard i told last."""
+        """Return the whole state; `shards.<i>` are the newest moments of shard i."""
+        shards = {str(shard): self.shards[shard].packed() for shard in sorted(self.shards)}
         return {
             "before": self.before.packed(),
             "statistics": self.statistics.join(np.zeros(0, np.float32)),
             "version": np.array(self.version),
-            **{f"shards.{shard}": self.shards[shard].packed() for shard in sorted(self.shards)},
+            **nested("shards", shards),
         }
 
     def load_state(self, state: State) -> None:
-        """Go on from `state()` of the same layout."""
+        """Continue from `state()` of the same layout."""
         self.before = RunningMoments.unpacked(state["before"])
         _, self.statistics = Statistics.split(self.layout, state["statistics"].copy())
         self.version = int(state["version"])
-        shards = [name.removeprefix("shards.") for name in state if name.startswith("shards.")]
-        self.shards = {int(shard): RunningMoments.unpacked(state[f"shards.{shard}"]) for shard in shards}
+        shards = within(state, "shards")
+        self.shards = {int(shard): RunningMoments.unpacked(vector) for shard, vector in shards.items()}
 
     def __call__(self, batches: "dict[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
-        """The columns of `obs`, `next_obs` `[..., *shape]` and `reward` normalised; what was given stays raw."""
+        """Return `batches` with normalised `obs`, `next_obs` `[..., *shape]` and `reward`; inputs stay unchanged."""
         changed = dict(batches)
         for path, both in self.statistics.obs.items():
             for name in batches.keys() & {column_name("obs", path), column_name("next_obs", path)}:

@@ -1,4 +1,4 @@
-"""Camera: films one greedy episode of a version."""
+"""Camera: films one greedy episode of a parameter version."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,20 +8,21 @@ from drl_cli.runtime.config import Config
 from drl_cli.runtime.roles.evaluator import Evaluator
 from drl_cli.types import Array, EnvSpec
 
-FPS = 30.0  # where an environment does not say how many
+FPS = 30.0
+"""Frames per second for an environment without `render_fps`."""
 
 
 class Camera:
-    """Has an environment of its own, which draws; its episode begins as the first one of an evaluation does."""
+    """A camera films in its own rendering environment, from the first seed of the evaluations."""
 
     def __init__(self, config: Config, spec: EnvSpec, seed: int, folder: Path) -> None:
-        drawing = {**config.manage.env_kwargs, "render_mode": "rgb_array"}
-        config = replace(config, manage=replace(config.manage, env_kwargs=drawing))
+        rendering = {**config.manage.env_kwargs, "render_mode": "rgb_array"}
+        config = replace(config, manage=replace(config.manage, env_kwargs=rendering))
         self.evaluator, self.folder = Evaluator(config, spec, [seed]), folder
         self.env = self.evaluator.envs[0].raw
 
     def film(self, params: Array, env_steps: int) -> Path:
-        """An animated GIF; raises what the environment raises, ValueError where it draws nothing."""
+        """Write an animated GIF and return its path; raise ValueError if the environment renders nothing."""
         film = Film(float(self.env.metadata.get("render_fps") or FPS))
         self.evaluator.evaluate(params, watch=lambda: film.step(self.env.render))
         self.folder.mkdir(exist_ok=True)

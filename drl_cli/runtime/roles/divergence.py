@@ -1,4 +1,4 @@
-"""Divergence: whether a training went wrong, and which value of its data was at fault."""
+"""Divergence: find values that are not finite, and the data that caused them."""
 
 import math
 from collections.abc import Sequence
@@ -8,21 +8,22 @@ import numpy as np
 from drl_cli.errors import Diverged
 from drl_cli.types import Array, Columns, State
 
-ABSURD = 1e10
-"""A value above this is at fault, and one that is a million times what is usual in its column."""
+SUSPICIOUS = 1e10
+"""A larger value is reported as the cause, and so is a value above a million times the median of its column."""
 
 
 def check_metrics(names: Sequence[str], values: Array, opt_steps: int, columns: Columns, cause: str) -> None:
-    """Raise Diverged where metrics `[U, M]` after `opt_steps` are not finite, with the batch of `columns` `[U, ...]`.
+    """Raise Diverged if a metric in `values` `[U, M]` is not finite; the error holds its batch out of `columns`.
 
-    It names the first bad value, and from the column `source`, where there is one, who made it; else the `cause`.
+    The message names the first bad value in the batch and, from the column `source`, the environment that gave it. If
+    the batch looks normal, the message ends in `cause`.
     """
     bad = np.argwhere(~np.isfinite(values))
     if len(bad) == 0:
         return
     update, metric = (int(i) for i in bad[0])
     batch = {name: column[update].copy() for name, column in columns.items()}
-    culprit = _first_bad(batch) or _absurd(batch)
+    culprit = _not_finite(batch) or _suspicious(batch)
     message = _message(opt_steps + update + 1, names[metric].replace("_", " "), values[update, metric])
     raise Diverged(f"{message}; {culprit or cause}", batch, culprit is not None)
 
@@ -34,28 +35,29 @@ def check_state(state: State, opt_steps: int) -> None:
             raise Diverged(_message(opt_steps, name, values[~np.isfinite(values)][0]))
 
 
-def _message(update: int, what: str, value: float) -> str:
-    return f"training diverged at update {update}: {what} is {'NaN' if math.isnan(value) else 'infinite'}"
+def _message(update: int, name: str, value: float) -> str:
+    return f"training diverged at update {update}: {name} is {'NaN' if math.isnan(value) else 'infinite'}"
 
 
-def _first_bad(batch: State) -> str | None:
+def _not_finite(batch: State) -> str | None:
+    """Name the first value of a batch that is not finite."""
     for name, column in _floats(batch).items():
         bad = np.argwhere(~np.isfinite(column))
         if len(bad):
-            return f"first bad value: {name}{_maker(batch, bad[0])}"
+            return f"first bad value: {name}{_origin(batch, bad[0])}"
     return None
 
 
-def _absurd(batch: State) -> str | None:
-    """The largest value of a finite batch where it is out of all proportion."""
+def _suspicious(batch: State) -> str | None:
+    """Name the largest suspicious value of a finite batch."""
     largest, text = 0.0, None
     for name, column in _floats(batch).items():
         sizes = np.abs(column)
-        usual, size = float(np.median(sizes)), float(sizes.max())
-        if size > max(largest, min(ABSURD, 1e6 * max(1.0, usual))):
+        median, size = float(np.median(sizes)), float(sizes.max())
+        if size > max(largest, min(SUSPICIOUS, 1e6 * max(1.0, median))):
             where = np.unravel_index(sizes.argmax(), sizes.shape)
             largest, value = size, float(column[where])
-            text = f"the batch was finite; its largest value: {name} {value:g}{_maker(batch, np.array(where))}"
+            text = f"the batch was finite; its largest value: {name} {value:g}{_origin(batch, np.array(where))}"
     return text
 
 
@@ -63,8 +65,8 @@ def _floats(batch: State) -> State:
     return {name: column for name, column in batch.items() if column.dtype.kind == "f" and column.size}
 
 
-def _maker(batch: State, where: Array) -> str:
-    """Whose value it is, at this index of a column."""
+def _origin(batch: State, where: Array) -> str:
+    """Name the worker and environment that gave the value at index `where` of a column."""
     if "source" not in batch:
         return ""
     source = batch["source"]

@@ -1,4 +1,4 @@
-"""Evaluator: plays one fixed version greedily on environments of its own, all episodes at once."""
+"""Evaluator: plays one parameter version greedily in its own environments, all episodes at the same time."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ from drl_cli.utils.outside import import_object
 class Score:
     """Undiscounted, unscaled returns and lengths `[episodes]`; `cut` episodes reached manage.max_episode_steps.
 
-    `infos` are the numbers that the environment gave at the end of each episode; none where they are not known.
+    `infos` has for each episode the numbers that the environment reported at its end.
     """
 
     returns: Array
@@ -33,18 +33,19 @@ class Score:
         return Score(np.concatenate(returns), np.concatenate(lengths), self.cut + other.cut, infos)
 
     def info(self) -> dict[str, float]:
-        """The mean of each number in `infos`, over the episodes that gave it."""
+        """Return the mean of each number in `infos` over the episodes that report this number."""
         values: dict[str, list[float]] = defaultdict(list)
-        for name, value in (pair for info in self.infos for pair in info.items()):
-            values[name].append(value)
-        return {name: float(np.mean(each)) for name, each in values.items()}
+        for info in self.infos:
+            for name, value in info.items():
+                values[name].append(value)
+        return {name: float(np.mean(series)) for name, series in values.items()}
 
     def standard_error(self) -> float:
-        """Of the mean return."""
+        """Return the standard error of the mean return."""
         return float(self.returns.std() / np.sqrt(len(self.returns)))
 
     def statistics(self) -> dict[str, float]:
-        """mean, std, min, max, median, episodes, length_mean."""
+        """Return mean, std, min, max and median of the returns, the number of episodes and their mean length."""
         return {
             "mean": float(self.returns.mean()),
             "std": float(self.returns.std()),
@@ -57,20 +58,20 @@ class Score:
 
 
 class Scorer(Protocol):
-    """What scores a version: the Evaluator, or a class of the user's in its place (manage.evaluator).
+    """The interface of Evaluator and of a user's own class (manage.evaluator).
 
-    It is made of a Config, an EnvSpec and a list of seeds, one for each episode.
+    The constructor takes a Config, an EnvSpec and a list with one seed per episode.
     """
 
     def evaluate(self, params: Array) -> Score:
-        """The score of these parameters, a vector that the policy of `make_policy(config, spec, 0)` loads."""
+        """Return the score of a parameter vector, which the policy of `make_policy(config, spec, 0)` can load."""
 
     def close(self) -> None:
         """Close the environments."""
 
 
 def make_evaluator(config: Config, spec: EnvSpec, seeds: list[int]) -> Scorer:
-    """The evaluator of this run, ours or the user's."""
+    """Create the evaluator that `manage.evaluator` names."""
     if config.manage.evaluator is None:
         return Evaluator(config, spec, seeds)
     scorer: Scorer = import_object(config.manage.evaluator)(config, spec, seeds)
@@ -78,9 +79,9 @@ def make_evaluator(config: Config, spec: EnvSpec, seeds: list[int]) -> Scorer:
 
 
 class Evaluator:
-    """Episode i always starts from `seeds[i]`, so equal weights give equal scores.
+    """Episode i always starts from `seeds[i]`, so that equal weights give equal scores.
 
-    With exploration values the policy explores by them, as a worker does, instead of choosing the best actions.
+    With `exploration` values the policy explores as a worker does; otherwise it is greedy.
     """
 
     def __init__(
@@ -94,9 +95,9 @@ class Evaluator:
         self.envs = [Env(config.env.for_evaluation(config.manage.env_kwargs), spec) for _ in seeds]
 
     def evaluate(self, params: Array, watch: Callable[[], None] = lambda: None) -> Score:
-        """One whole episode per seed; each counts once, however long the others take.
+        """Play one whole episode per seed and return the score.
 
-        `watch` is called when the episodes have begun, and after each step of those that still go on.
+        `watch` is called after the resets, and then after each step of the episodes that have not ended.
         """
         self.policy.load(params)
         first = [env.reset(seed) for env, seed in zip(self.envs, self.seeds, strict=True)]
@@ -111,7 +112,7 @@ class Evaluator:
         for _ in range(self.max_steps):
             chosen = self.policy.act(obs, last)["action"] if self.explores else self.policy.greedy(obs, last)
             actions = self.envs[0].to_env(chosen)
-            still = np.ones(len(running), np.bool_)
+            continues = np.ones(len(running), np.bool_)
             for k, i in enumerate(running):
                 raw, reward, terminated, truncated, info = self.envs[i].raw.step(actions[i])
                 for path, part in self.envs[i].read(raw, info).items():
@@ -120,9 +121,9 @@ class Evaluator:
                 returns[i] += reward
                 lengths[i] += 1
                 if terminated or truncated:
-                    still[k], infos[i] = False, numbers(info)
+                    continues[k], infos[i] = False, numbers(info)
             watch()
-            running = running[still]
+            running = running[continues]
             last = PreviousStep.of(chosen, rewards, ())
             if len(running) == 0:
                 break

@@ -1,4 +1,4 @@
-"""Manage: its own process, which evaluates, records and keeps the model files."""
+"""Manage: the process that evaluates, records, and writes models and checkpoints."""
 
 import errno
 import logging
@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from drl_cli.metrics.background import one_line
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.files.checkpoint import (
     COUNTERS,
@@ -33,13 +34,13 @@ from drl_cli.utils.seeding import integers
 log = logging.getLogger(__name__)
 
 MANAGE_LOCK = ".manage.lock"
-"""A file in the run's folder that is locked as long as such a process may write there."""
+"""A lock file in the run's folder; a living manage process holds the lock."""
 
 
 class Manage:
-    """It evaluates in one thread and does all else in another, so that a report never waits for an evaluation.
+    """Manage evaluates in one thread and does everything else in another, so that no report waits for an evaluation.
 
-    `started` is when the run began, in seconds since the epoch, time before it was resumed included.
+    `started` is the start of the run [s since the epoch], moved back by the time before a resume.
     """
 
     def __init__(self, config: Config, spec: EnvSpec, folder: Path, started: float) -> None:
@@ -57,17 +58,17 @@ class Manage:
             self.best = float(read_manifest(self.checkpoints / "best")["mean"])
 
     def report(self, scalars: Mapping[str, float], env_steps: int) -> list[str]:
-        """Write one report of the orchestrator; returns what went wrong since the last, a line each."""
+        """Write one report of the orchestrator; return the problems since the last report, one line each."""
         with self.lock:
             self.recording.report(scalars, env_steps)
             return self.recording.take_problems()
 
     def used(self) -> tuple[ProcessUse, ...]:
-        """What this process has used, where it is time to say so."""
+        """Return the use of this process if a sample is due."""
         return self.use.take()
 
     def evaluate(self, params_header: LoadParams, params: Array) -> EvalReport:
-        """Score this version, write it down at its env steps, and save it if it is the best so far."""
+        """Score a version, record the score, and save the version if its score is the best so far."""
         score = self._score(params)
         statistics, info = score.statistics(), score.info()
         wall_s = time.time() - self.started
@@ -97,17 +98,24 @@ class Manage:
         roles: Sequence[str],
         *states: State,
     ) -> str | OSError:
-        """Complete a draft with the states of these roles and make it the last checkpoint.
+        """Add the states of `roles` to a draft folder and make it the last checkpoint; return the checkpoint's folder.
 
-        `sums` are those of the files that are in it already. Returns the checkpoint's folder, or what the disk did not
-        let happen: the checkpoint before is then still the last one.
+        `sums` are the sha256 sums of the files already in the draft. Return an OSError if the disk fails; the previous
+        checkpoint then remains the last one.
         """
+        path, files = Path(draft), dict(sums)
         with self.lock:
             try:
-                folder = self._commit(
-                    Path(draft), params_header, params, counters, dict(sums), dict(zip(roles, states, strict=True))
-                )
-                point(self.checkpoints, "last", folder)
+                needed = params.nbytes + sum(array.nbytes for state in states for array in state.values()) + 2**20
+                if (free := shutil.disk_usage(path).free) < needed:
+                    problem = f"{needed / 2**20:.0f} MB are needed, {free / 2**20:.0f} MB are free"
+                    raise OSError(errno.ENOSPC, problem, draft)
+                for role, state in zip(roles, states, strict=True):
+                    name = f"state.{role.replace(' ', '-')}.safetensors"
+                    files[name] = write_arrays(path / name, state)
+                files[COUNTERS] = write_json(path / COUNTERS, counters)
+                folder = free_folder(self.checkpoints, counters["counts"]["env_steps"], params_header.version)
+                point(self.checkpoints, "last", finish(path, folder, params_header, params, files, {}))
                 prune(self.checkpoints, self.config.checkpoint.keep_last)
             except OSError as error:
                 shutil.rmtree(draft, ignore_errors=True)
@@ -115,13 +123,13 @@ class Manage:
         return str(folder)
 
     def save(self, params_header: LoadParams, params: Array) -> str:
-        """Save this version's model alone, from which a run can't be resumed; returns its folder."""
+        """Save a version as a model without the state to resume from; return its folder."""
         with self.lock:
             folder = free_folder(self.checkpoints, params_header.env_steps, params_header.version)
             return str(save_model(folder, params_header, params, {}))
 
     def close(self, status: str) -> list[str]:
-        """Close the files and environments; nothing is recorded after this. Returns what went wrong, as a report."""
+        """Close all files and environments; return the last problems, one line each."""
         with self.lock:
             self.recording.close(status)
             problems = self.recording.take_problems()
@@ -129,27 +137,28 @@ class Manage:
             evaluator.close()
         if self.camera is not None:
             self.camera.close()
-        self.claim.close()  # a program that trains goes on, and may resume this run
+        self.claim.close()  # the calling program may continue and resume this run
         return problems
 
     def _score(self, params: Array) -> Score:
-        """The score over eval_episodes; one that reaches stop.return is extended by up to confirm_episodes others.
+        """Score eval_episodes; if the mean reaches stop.return, confirm it with up to confirm_episodes more.
 
-        Among many evaluations the best is a lucky one; the extension tells a good policy from a lucky twenty. It goes
-        on, eval_episodes at a time, until the mean of all is below stop.return, or above it by two standard errors.
+        The best of many evaluations is often lucky. More episodes follow, eval_episodes at a time, until the mean
+        of all is below stop.return, or above it by two standard errors.
         """
         goal = self.config.stop.return_
         score = self._play(0, params)
         if goal is None or score.returns.mean() < goal:
             return score
-        for part in range(1, 1 + -(-self.config.manage.confirm_episodes // self.config.manage.eval_episodes)):
+        num_more = -(-self.config.manage.confirm_episodes // self.config.manage.eval_episodes)
+        for part in range(1, 1 + num_more):
             score += self._play(part, params)
             if not 0 <= score.returns.mean() - goal < 2 * score.standard_error():
                 break
         return score
 
     def _play(self, part: int, params: Array) -> Score:
-        """The score over one part of the episodes that an evaluation may take; equal parts have equal seeds."""
+        """Return the score of eval_episodes episodes; each `part` has its own fixed seeds."""
         manage = self.config.manage
         if part == len(self.evaluators):
             seeds = integers(self.config.seed, "evaluate", manage.eval_episodes + manage.confirm_episodes)
@@ -158,7 +167,7 @@ class Manage:
         return self.evaluators[part].evaluate(params)
 
     def _film(self, params_header: LoadParams, params: Array) -> None:
-        """Film a greedy episode when it is its turn; where that fails, none is tried again."""
+        """Film a greedy episode if a video is due; a failure ends all filming."""
         self.until_film -= 1
         if self.until_film != 0:
             return
@@ -174,32 +183,10 @@ class Manage:
             self.until_film = 0
             log.info("no video", exc_info=True)
             with self.lock:
-                text = " ".join(str(error).split())
-                self.recording.warn(f"manage.video_period: no video is made: {type(error).__name__}: {text}")
+                self.recording.warn(f"manage.video_period: no video is made: {one_line(error)}")
 
     def _save_best(self, params_header: LoadParams, params: Array, statistics: Mapping[str, float]) -> None:
         folder = free_folder(self.checkpoints, params_header.env_steps, params_header.version, "-best")
         point(self.checkpoints, "best", save_model(folder, params_header, params, statistics))
         prune(self.checkpoints, self.config.checkpoint.keep_last)
         self.best = statistics["mean"]
-
-    def _commit(
-        self,
-        draft: Path,
-        params_header: LoadParams,
-        params: Array,
-        counters: Mapping[str, Any],
-        sums: dict[str, str],
-        states: Mapping[str, State],
-    ) -> Path:
-        needed = params.nbytes + sum(array.nbytes for state in states.values() for array in state.values()) + 2**20
-        if (free := shutil.disk_usage(draft).free) < needed:
-            raise OSError(
-                errno.ENOSPC, f"{needed / 2**20:.0f} MB are needed, {free / 2**20:.0f} MB are free", str(draft)
-            )
-        for role, state in states.items():
-            name = f"state.{role.replace(' ', '-')}.safetensors"
-            sums[name] = write_arrays(draft / name, state)
-        sums[COUNTERS] = write_json(draft / COUNTERS, counters)
-        folder = free_folder(self.checkpoints, counters["counts"]["env_steps"], params_header.version)
-        return finish(draft, folder, params_header, params, sums, {})

@@ -1,7 +1,7 @@
-"""Normalisation of observations and rewards: what a parameter version normalises by, and the policy that does.
+"""Normalisation of observations and rewards: the statistics of a parameter version, and the policy that uses them.
 
-Replay keeps raw rows. The trajectory manager counts what is inserted, the trainer normalises batches by it, and the
-statistics travel at the end of the parameter vector: whoever acts with a version normalises as its learner did.
+Replay keeps raw rows. The trajectory manager computes moments of inserted rows, and the trainer normalises its batches
+by these moments. The statistics travel at the end of the parameter vector, so that workers normalise in the same way.
 """
 
 from collections.abc import Mapping
@@ -20,32 +20,32 @@ if TYPE_CHECKING:
     import torch
 
 EPS = 1e-8
-"""Added to the variance of an observation."""
+"""Added to the variance of observations before the square root."""
 CLIP = 10.0
-"""Normalised observations end here, on either side."""
+"""Normalised observations are clipped to [-CLIP, CLIP]."""
 
 Values = TypeVar("Values", Array, "torch.Tensor")
 
 
 @dataclass(frozen=True)
 class Layout:
-    """What is normalised: the parts of observations with these paths and shapes, and rewards or not."""
+    """What a run normalises: the observation parts with these paths and shapes, and optionally rewards."""
 
     obs: Mapping[str, tuple[int, ...]]
     reward: bool
 
     @property
     def sizes(self) -> list[int]:
-        """Number of values of each part."""
+        """Number of values in each observation part."""
         return [int(np.prod(shape)) for shape in self.obs.values()]
 
     @property
     def size(self) -> int:
-        """Number of values that have statistics of their own; the reward is the last."""
+        """Number of normalised values; the reward is the last."""
         return sum(self.sizes) + self.reward
 
     def moments(self, columns: Columns) -> RunningMoments:
-        """Of the rows of a block: `obs` (each `next_obs` is another row's, so it adds nothing) and `reward`."""
+        """Return the moments of `obs` and `reward` of a block's rows; each `next_obs` is the `obs` of another row."""
         valid = columns.get("valid", slice(None))  # without the padding of sequences
         names = [column_name("obs", path) for path in self.obs]
         parts = [columns[name][valid].reshape(-1, size) for name, size in zip(names, self.sizes, strict=True)]
@@ -54,8 +54,8 @@ class Layout:
         return RunningMoments.of(np.concatenate(parts, -1).astype(np.float64))
 
 
-def normalized(config: Config, spec: EnvSpec) -> Layout | None:
-    """What this run normalises; None for nothing."""
+def make_layout(config: Config, spec: EnvSpec) -> Layout | None:
+    """Return what this run normalises; None for nothing."""
     env = config.env
     if not (env.normalize_obs or env.normalize_reward):
         return None
@@ -65,7 +65,7 @@ def normalized(config: Config, spec: EnvSpec) -> Layout | None:
 
 @dataclass(frozen=True)
 class Statistics:
-    """float32 mean and standard deviation `[layout.size]` of `count` rows; of none, they change nothing."""
+    """Mean and standard deviation, float32 `[layout.size]`, of `count` rows; with no rows they change nothing."""
 
     layout: Layout
     count: int
@@ -74,13 +74,13 @@ class Statistics:
 
     @classmethod
     def of(cls, layout: Layout, moments: RunningMoments) -> "Statistics":
-        """Of the rows seen so far."""
+        """Return the statistics of these moments."""
         mean, std = (values.astype(np.float32) for values in (moments.mean, np.sqrt(moments.variance)))
         return cls(layout, moments.count, mean, std)
 
     @classmethod
     def split(cls, layout: Layout, vector: Array) -> "tuple[Array, Statistics]":
-        """A parameter vector as `join` made it: the policy's part, and these. Raises ValueError for a shorter one."""
+        """Split a vector made by `join` into parameters and statistics; raise ValueError if the vector is too short."""
         length = 1 + 2 * layout.size
         if vector.ndim != 1 or len(vector) < length:
             raise ValueError(f"parameter vector has shape {vector.shape}, the statistics alone need ({length},)")
@@ -88,17 +88,17 @@ class Statistics:
         return params, cls(layout, int(count[0]), mean, std)
 
     def join(self, params: Array) -> Array:
-        """The policy's parameters with these behind them: count, mean, standard deviation."""
+        """Return the policy's parameters followed by count, mean and standard deviation."""
         return np.concatenate([params, np.array([self.count], np.float32), self.mean, self.std])
 
     def moments(self) -> RunningMoments:
-        """What to go on counting from."""
+        """Return the moments, to which more rows can be added."""
         mean, std = self.mean.astype(np.float64), self.std.astype(np.float64)
         return RunningMoments(self.count, mean, self.count * np.square(std))
 
     @property
     def obs(self) -> dict[str, tuple[Array, Array]]:
-        """What each part of an observation is shifted and divided by, by its path."""
+        """Mean and scale of each observation part, by path."""
         scale = np.sqrt(np.square(self.std) + np.float32(EPS)) if self.count else np.ones_like(self.std)
         ends = np.cumsum(self.layout.sizes)
         parts = zip(self.layout.obs.items(), np.split(self.mean, ends), np.split(scale, ends), strict=False)
@@ -106,31 +106,31 @@ class Statistics:
 
     @property
     def reward(self) -> float:
-        """What rewards are divided by, their standard deviation; one that never varies is left as it is."""
+        """The divisor of rewards: their standard deviation, or 1 for a constant reward."""
         mean, std = float(self.mean[-1]), float(self.std[-1])
         return std if std > 1e-6 * abs(mean) else 1.0
 
     @property
     def bound(self) -> float:
-        """Where normalised observations are cut."""
+        """The clipping bound of normalised observations."""
         return CLIP if self.count else float("inf")
 
 
 def normalize(obs: Values, mean: Values, scale: Values, bound: float) -> Values:
-    """(obs - mean) / scale within +-bound; the same operations, and so the same bits, in numpy and torch."""
+    """Return (obs - mean) / scale clipped to +-bound, with bit-equal results in NumPy and torch."""
     return ((obs - mean) / scale).clip(-bound, bound)
 
 
 class NormalizedPolicy(Policy):
-    """A policy that sees normalised observations; its parameter vectors end in the statistics."""
+    """Wraps a policy so that the policy sees normalised observations; parameter vectors end in the statistics."""
 
     def __init__(self, policy: Policy, layout: Layout) -> None:
         self.policy, self.layout = policy, layout
         self._use(Statistics.of(layout, RunningMoments.empty(layout.size)))
 
     def load(self, params: Array) -> None:
-        own, statistics = Statistics.split(self.layout, params)
-        self.policy.load(own)
+        policy_params, statistics = Statistics.split(self.layout, params)
+        self.policy.load(policy_params)
         self._use(statistics)
 
     def explore(self, values: Mapping[str, Any]) -> None:
@@ -168,7 +168,7 @@ class NormalizedPolicy(Policy):
 
 
 def make_policy(config: Config, spec: EnvSpec, seed: int) -> Policy:
-    """The algorithm's policy, as this run's workers and evaluators use it."""
+    """Create the algorithm's policy for workers and evaluators, with normalisation if configured."""
     policy = load_algorithm(config.algo.name).Policy(config.algo, config.network, spec, seed)
-    layout = normalized(config, spec)
+    layout = make_layout(config, spec)
     return policy if layout is None else NormalizedPolicy(policy, layout)

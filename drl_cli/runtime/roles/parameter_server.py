@@ -1,4 +1,4 @@
-"""ParameterServer: the newest versioned parameters, for those that come late or again."""
+"""ParameterServer: keeps the newest parameter version for roles that start late or again."""
 
 from pathlib import Path
 
@@ -9,10 +9,10 @@ from drl_cli.types import Array
 
 
 class ParameterServer:
-    """It keeps a copy of what is pushed, so that nothing is lost with the trainer or with the trainer's node.
+    """The server keeps a copy of each pushed version, so that the loss of a trainer or its node loses no parameters.
 
-    Workers normally get parameters along with `collect`, by a reference to what the trainer published. The server is
-    read for a replaced worker or proxy, for a restarted manage, and by the rescue, where that reference leads nowhere.
+    Workers normally receive parameters with `collect`. The server is read for a replaced worker or proxy, for a
+    restarted manage, and by the final save after an error.
     """
 
     def __init__(self) -> None:
@@ -21,29 +21,23 @@ class ParameterServer:
         self.use = OwnUse()
 
     def push(self, params_header: LoadParams, params: Array) -> tuple[ProcessUse, ...]:
-        """Keep a newer version, ignore an older one; returns what its process has used, where it is time to."""
+        """Keep a newer version and ignore an older one; return the use of this process if a sample is due."""
         if self.params_header is None or params_header.version > self.params_header.version:
             self.params_header, self.params = params_header, params.copy()
         return self.use.take()
 
     def pull(self) -> tuple[LoadParams, Array]:
-        """The newest version; raises ValueError before the first push."""
+        """Return the newest version; raise ValueError before the first push."""
         if self.params_header is None or self.params is None:
             raise ValueError("the parameter server has no parameters yet")
         return self.params_header, self.params
 
-    def pull_if_newer(self, version: int) -> tuple[LoadParams | None, Array | None]:
-        """The newest version if it is newer than the caller's, else (None, None)."""
-        if self.params_header is None or self.params_header.version <= version:
-            return None, None
-        return self.params_header, self.params
-
     def save(self, folder: Path) -> Path:
-        """Write the newest version to a folder; raises ValueError before the first push."""
+        """Write the newest version to a folder; raise ValueError before the first push."""
         return save_model(folder, *self.pull(), {})
 
     def restore(self, folder: Path) -> LoadParams:
-        """Hold exactly what `save` wrote, under its version; raises CheckpointError when that is damaged."""
+        """Load the version that `save` wrote; raise CheckpointError if the files are damaged."""
         self.params, manifest = load_model(folder)
         counts = (manifest["version"], manifest["opt_steps"], manifest["env_steps"])
         self.params_header = LoadParams(*counts, exploration=manifest.get("exploration", {}))

@@ -1,4 +1,4 @@
-"""Recording: all that a run's reports, evaluations and videos are written to."""
+"""Recording: writes reports, evaluations and videos to the run's files and to all recorders."""
 
 import dataclasses
 import logging
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
-from drl_cli.metrics.aside import Aside
+from drl_cli.metrics.background import BackgroundRecorder
 from drl_cli.metrics.mlflow import Mlflow
 from drl_cli.metrics.recorders import Csv, JsonLines, Recorder, RunInfo, Value, VideoRecorder
 from drl_cli.metrics.tensorboard import TensorBoard
@@ -17,7 +17,8 @@ from drl_cli.utils.outside import import_object
 
 log = logging.getLogger(__name__)
 
-CLOSE_S = 8.0  # less than the orchestrator waits for the end of manage
+CLOSE_S = 8.0
+"""Time for background recorders at the end [s]; the orchestrator waits a little longer for manage."""
 EVAL_COLUMNS = (
     *("env_steps", "opt_steps", "version", "wall_s"),
     *("mean", "std", "min", "max", "median", "episodes", "length_mean"),
@@ -25,24 +26,24 @@ EVAL_COLUMNS = (
 
 
 class Recording:
-    """The run's own files, which raise OSError when a disk is full, and recorders beside them, which raise nothing."""
+    """The run's own files, which raise OSError on a full disk, and background recorders, which never raise."""
 
     def __init__(self, config: Config, folder: Path) -> None:
         run = describe(config, folder)
         self.lines = JsonLines(folder / "metrics.jsonl")
         self.boards = [TensorBoard(run)] if config.logger.tensorboard else []
         self.scores = Csv(folder / "eval.csv", EVAL_COLUMNS)
-        self.asides = make_asides(config, run)
+        self.background = make_background(config, run)
         self._problems: list[str] = []
 
     def report(self, scalars: Mapping[str, float], env_steps: int) -> None:
-        """Write a report everywhere."""
+        """Write a report to all recorders."""
         self._record(scalars, env_steps, [self.lines])
 
     def evaluation(self, row: Mapping[str, float], info: Mapping[str, float], cut: int) -> None:
-        """Write an evaluation to eval.csv and, as `eval/...`, everywhere but to the reports.
+        """Write an evaluation to eval.csv and, as `eval/...`, to all recorders but metrics.jsonl.
 
-        `row` is what EVAL_COLUMNS name, `info` what the environment says; where both have a name, it is the row's.
+        `row` has the EVAL_COLUMNS, `info` the environment's numbers; the row wins if both have the same name.
         """
         self.scores.write(row, info)
         ours = {f"eval/return_{name}": row[name] for name in ("mean", "std", "min", "max", "median")}
@@ -51,46 +52,46 @@ class Recording:
         self._record(tags, int(row["env_steps"]), [])
 
     def video(self, path: Path, env_steps: int) -> None:
-        """Show a video wherever there is a place for one."""
-        recorders: list[VideoRecorder] = [*self.asides, *self.boards]
+        """Give a video to all recorders that take videos."""
+        recorders: list[VideoRecorder] = [*self.background, *self.boards]
         for recorder in recorders:
             recorder.video("eval/video", path, env_steps)
 
     def warn(self, problem: str) -> None:
-        """Have this said to the user."""
+        """Keep a problem for the user."""
         self._problems.append(problem)
         log.info("%s", problem)
 
     def take_problems(self) -> list[str]:
-        """What is to be said to the user since the last call, a line each."""
+        """Return the problems since the last call, one line each."""
         problems, self._problems = self._problems, []
-        return problems + [problem for aside in self.asides if (problem := aside.take_problem())]
+        return problems + [problem for recorder in self.background if (problem := recorder.take_problem())]
 
     def close(self, status: str) -> None:
-        """Write what is left, and close all files; who writes aside has CLOSE_S seconds for it."""
-        recorders: list[Recorder] = [*self.asides, self.lines, *self.boards]
+        """Close all files; wait up to CLOSE_S seconds for the background recorders."""
+        recorders: list[Recorder] = [*self.background, self.lines, *self.boards]
         for recorder in recorders:
             recorder.close(status)
         self.scores.close()
         until = now() + CLOSE_S
-        for aside in self.asides:
-            aside.wait(until - now())
+        for background in self.background:
+            background.wait(until - now())
 
     def _record(self, scalars: Mapping[str, float], env_steps: int, more: list[Recorder]) -> None:
-        """To the recorders aside first: what a full disk does to our files is not theirs to bear."""
-        recorders: list[Recorder] = [*self.asides, *more, *self.boards]
+        """Record in the background first, so that a full disk of the run does not keep values from other recorders."""
+        recorders: list[Recorder] = [*self.background, *more, *self.boards]
         for recorder in recorders:
             recorder.record(scalars, env_steps)
 
 
-def make_asides(config: Config, run: RunInfo) -> list[Aside]:
-    """wandb, MLflow and the user's own, where the config names them."""
-    logger, asides = config.logger, []
+def make_background(config: Config, run: RunInfo) -> list[BackgroundRecorder]:
+    """Create the recorders that the config names: wandb, MLflow and the user's own."""
+    logger, recorders = config.logger, list[BackgroundRecorder]()
     if logger.wandb != "none":
-        asides.append(Aside(f"logger.wandb={logger.wandb}", partial(Wandb, run, logger.wandb)))
+        recorders.append(BackgroundRecorder(f"logger.wandb={logger.wandb}", partial(Wandb, run, logger.wandb)))
     if logger.mlflow != "none":
-        asides.append(Aside(f"logger.mlflow={logger.mlflow}", partial(Mlflow, run, logger.mlflow)))
-    return asides + [Aside(path, partial(_make_own, path, run)) for path in logger.recorders]
+        recorders.append(BackgroundRecorder(f"logger.mlflow={logger.mlflow}", partial(Mlflow, run, logger.mlflow)))
+    return recorders + [BackgroundRecorder(path, partial(_make_own, path, run)) for path in logger.recorders]
 
 
 def _make_own(path: str, run: RunInfo) -> Recorder:
@@ -99,13 +100,13 @@ def _make_own(path: str, run: RunInfo) -> Recorder:
 
 
 def describe(config: Config, folder: Path) -> RunInfo:
-    """What recorders are told of a run."""
+    """Describe a run for recorders."""
     name = f"{config.env.name} {config.algo.name}-{config.mode} s{config.seed}"
     return RunInfo(folder.name, name, folder, config.logger.project, hyperparameters(config))
 
 
 def hyperparameters(config: Config) -> dict[str, Value]:
-    """The config as flat names."""
+    """Return the config as dotted keys and plain values."""
     flat: dict[str, Value] = {}
 
     def walk(prefix: str, node: Mapping[str, object]) -> None:

@@ -1,4 +1,4 @@
-"""Trainer: owns the algorithm; updates when it is given batches, publishes versioned parameters."""
+"""Trainer: makes gradient updates from the batches that it receives, and publishes parameter versions."""
 
 import time
 import warnings
@@ -16,22 +16,22 @@ from drl_cli.runtime.place.handles import node_address
 from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
 from drl_cli.runtime.roles.divergence import check_metrics, check_state
-from drl_cli.types import Array, Columns, State, gathered
+from drl_cli.types import Array, Columns, State, gathered, nested, within
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.torch_ops import keep_freed_memory
 
 
 class Trainer:
-    """It never pulls, paces, logs or evaluates."""
+    """A trainer owns the algorithm and its optimizers. Pace, logs and evaluations are the work of other roles."""
 
     def __init__(
         self, build: Callable[[Context], Algorithm], context: Context, normalizer: BatchNormalizer | None = None
     ) -> None:
-        # Batches from shared memory are read-only, and torch warns although nothing here writes to them.
+        # Batches in shared memory are read-only. torch warns of this, although the trainer never writes to a batch.
         warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
         keep_freed_memory()
         if context.compiles and context.device.type == "cpu":
-            _have_calls_in_cpp()
+            _use_cpp_wrapper()
         self.device, self.group, self.products = context.device, context.group, context.products
         self.algorithm = build(context)
         self.normalizer = normalizer
@@ -39,30 +39,27 @@ class Trainer:
         self.use = OwnUse()
 
     def listen(self) -> tuple[str, int]:
-        """Where the other trainers find this one."""
+        """Open a port for the other trainers; return the host and the port."""
         host = node_address()
         return host, self.group.listen(host)
 
     def join(self, address: tuple[str, int]) -> None:
-        """Meet the other trainers; raises PeerLost when they do not come."""
+        """Connect to the other trainers; raise PeerLost if a trainer is missing."""
         self.group.join(*address, self.device)
 
     def describe(self) -> dict[str, Any]:
-        """On what it learns, as json for run.json: what was found out or measured here."""
-        return {
-            "device": str(self.device),
-            "threads": torch.get_num_threads(),
-            "products": dict(self.products.chosen()),
-        }
+        """Return device, threads and product libraries, for run.json."""
+        products = dict(self.products.chosen())
+        return {"device": str(self.device), "threads": torch.get_num_threads(), "products": products}
 
     def load_policy(self, vector: Array) -> None:
-        """Start from a published vector; raises ValueError naming both sizes when it does not fit."""
+        """Start from a published vector; raise ValueError naming both sizes if the vector does not fit."""
         self.algorithm.load_policy(self.normalizer.load(vector) if self.normalizer else vector)
 
     def train(self, header: BatchTrainingData, columns: Columns) -> tuple[TrainReport, UpdatePriority | None]:
-        """One update per batch of columns `[U, B, ...]`; returns the report and, where replay wants them, priorities.
+        """Make one update per batch of columns `[U, B, ...]`; return the report, and priorities if replay wants them.
 
-        Raises ValueError when it wants them and the algorithm has none.
+        Raise ValueError if replay wants priorities and the algorithm has none.
         """
         started = time.perf_counter()
         batches = {name: self._to_device(column) for name, column in columns.items() if name != "source"}
@@ -104,9 +101,9 @@ class Trainer:
         return tensor.pin_memory().to(self.device, non_blocking=True)
 
     def publish(self, version: int, env_steps: int) -> tuple[LoadParams, Array]:
-        """The policy's parameters after all updates requested so far, as one flat float32 vector.
+        """Return the policy's parameters after all updates so far, as one flat float32 vector.
 
-        Raises Diverged where one is not finite.
+        Raise Diverged if a parameter is not finite.
         """
         exploration = dict(self.algorithm.exploration(env_steps))
         params_header = LoadParams(version, self.opt_steps, env_steps, exploration=exploration)
@@ -118,22 +115,22 @@ class Trainer:
         return params_header, params
 
     def state(self) -> State:
-        """Everything that has to be saved to go on exactly; raises Diverged where something is not finite."""
+        """Return the state from which training continues exactly; raise Diverged if a value is not finite."""
         state = {"opt_steps": np.array(self.opt_steps), "torch": torch.get_rng_state().numpy()}
         state |= {f"algorithm.{name}": tensor.numpy() for name, tensor in self.algorithm.state().items()}
         if self.normalizer is not None:
-            state |= {f"normalizer.{name}": array for name, array in self.normalizer.state().items()}
+            state |= nested("normalizer", self.normalizer.state())
         check_state(state, self.opt_steps)
         return state
 
     def load_state(self, state: State) -> None:
-        """Go on from `state()`; raises ValueError with all that does not fit, having changed nothing."""
+        """Continue from `state()`; raise ValueError with all misfits before anything changes."""
         if problems := _misfits(self.state(), state):
             raise ValueError("the saved trainer does not fit this run: " + "; ".join(problems))
-        self.algorithm.load_state({name: torch.tensor(array) for name, array in _within(state, "algorithm.").items()})
+        self.algorithm.load_state({name: torch.tensor(array) for name, array in within(state, "algorithm").items()})
         torch.set_rng_state(torch.tensor(state["torch"]))
         if self.normalizer is not None:
-            self.normalizer.load_state(_within(state, "normalizer."))
+            self.normalizer.load_state(within(state, "normalizer"))
         self.opt_steps = int(state["opt_steps"])
 
     def _learn(self, batch: "dict[str, torch.Tensor]", counts: Counts) -> Update:
@@ -148,7 +145,7 @@ class Trainer:
             raise AlgorithmFailed(f"algo={module}: update raised {type(error).__name__}: {error}") from error
 
     def _check_drift(self) -> None:
-        """Raise AlgorithmFailed where the trainers' parameters differ; looked at rarely, at last at every 64th call."""
+        """Raise AlgorithmFailed if the trainers' parameters differ; check calls 1, 2, 4, ... 64 and then every 64th."""
         self.calls += 1
         is_power_of_two = self.calls & (self.calls - 1) == 0
         if self.group.size == 1 or not (is_power_of_two or self.calls % 64 == 0):
@@ -163,30 +160,30 @@ class Trainer:
             )
 
     def _means(self, updates: Sequence[Update], columns: Columns) -> dict[str, float]:
-        """Metrics averaged over the updates that give them and over trainers, fetched at once.
+        """Return metrics averaged over updates and over trainers; an update without a metric does not count for it.
 
-        Raises Diverged where one is not finite.
+        Raise Diverged if a metric is not finite.
         """
         names = list(dict.fromkeys(name for update in updates for name in update.metrics))
         if not names:
             return {}
-        nothing = torch.zeros((), device=self.device)
-        scalars = [update.metrics.get(name, nothing) for update in updates for name in names]
+        zero = torch.zeros((), device=self.device)
+        scalars = [update.metrics.get(name, zero) for update in updates for name in names]
         values = torch.stack(scalars).view(len(updates), -1).detach()
         self.group.mean_(values)
         values = values.cpu()
-        given = [sum(name in update.metrics for update in updates) for name in names]
+        counts = [sum(name in update.metrics for update in updates) for name in names]
         cause = "the batch was finite"
         if self.normalizer is not None and not np.isfinite(self.normalizer.statistics.mean).all():
-            cause = "some observation or reward was not finite, and so nor is what all are normalised by"
+            cause = "an observation or reward was not finite, and neither are the normaliser's statistics"
         check_metrics(names, values.numpy(), self.opt_steps, columns, cause)
-        return dict(zip(names, (values.sum(0) / torch.tensor(given)).tolist(), strict=True))
+        return dict(zip(names, (values.sum(0) / torch.tensor(counts)).tolist(), strict=True))
 
 
-def _have_calls_in_cpp() -> None:
-    """What torch.compile makes calls its loops and products from C++, too: from Python that is a tenth of an update.
+def _use_cpp_wrapper() -> None:
+    """Let compiled code call its kernels from C++, because calls from Python take a tenth of an update.
 
-    On a GPU, and with a torch from before 2.8, this was not tried.
+    Only for a CPU and torch >= 2.8; other cases are untested.
     """
     if hasattr(torch.compiler, "skip_guard_on_globals_unsafe"):
         from torch._inductor import config
@@ -195,7 +192,7 @@ def _have_calls_in_cpp() -> None:
 
 
 def _priorities(trainer: int, row_ids: Array, updates: Sequence[Update]) -> UpdatePriority | None:
-    """Those of the updates that were made; of skipped ones the rows keep theirs."""
+    """Return new priorities for the rows of all updates that were made; None if every update was skipped."""
     if any(update.steps and update.priorities is None for update in updates):
         raise ValueError("replay=prioritized needs priorities, and this algorithm gives none; say replay=uniform")
     given = {i: update.priorities.detach() for i, update in enumerate(updates) if update.priorities is not None}
@@ -204,27 +201,24 @@ def _priorities(trainer: int, row_ids: Array, updates: Sequence[Update]) -> Upda
     return UpdatePriority(trainer, row_ids[list(given)], torch.stack(list(given.values())).cpu().numpy())
 
 
-def _within(state: State, prefix: str) -> State:
-    return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}
-
-
 def _misfits(own: State, saved: State) -> list[str]:
-    """What is missing, unknown or of another shape or type; shards may come and go.
+    """Return a line for each array that is missing, unknown, or of another shape or type.
 
-    What an optimizer remembers may be there from its first step on; it looks at that itself.
+    The normaliser's moments by shard may differ. The optimizer checks its own extra arrays.
     """
-    texts = [{name: f"{array.dtype}{list(array.shape)}" for name, array in state.items()} for state in (own, saved)]
-    ours, theirs = ({name: text for name, text in one.items() if ".shards." not in name} for one in texts)
-    names = sorted(
-        name
-        for name in ours.keys() | theirs.keys()
-        if ours.get(name) != theirs.get(name) and not (name not in ours and name.startswith("algorithm.optimizer."))
+    needed, found = (
+        {name: f"{array.dtype}{list(array.shape)}" for name, array in state.items() if ".shards." not in name}
+        for state in (own, saved)
     )
-    return [f"{name} is {theirs.get(name, 'missing')}, needed is {ours.get(name, 'nothing')}" for name in names]
+    return [
+        f"{name} is {found.get(name, 'missing')}, needed is {needed.get(name, 'nothing')}"
+        for name in sorted(needed.keys() | found.keys())
+        if needed.get(name) != found.get(name) and not (name not in needed and name.startswith("algorithm.optimizer."))
+    ]
 
 
 def choose_device(name: str) -> "torch.device":
-    """The torch device for auto, cpu or cuda; raises ValueError when cuda is asked for and absent."""
+    """Return the torch device for auto, cpu or cuda; raise ValueError for cuda without a CUDA device."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name == "cuda" and not torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""TrajectoryManager: owns a replay table; inserts, samples, updates priorities, saves, loads; knows no algorithm."""
+"""TrajectoryManager: owns one replay table and answers insert, sample, update_priorities, save and load."""
 
 import time
 from collections.abc import Mapping
@@ -19,9 +19,10 @@ from drl_cli.utils.moments import RunningMoments
 
 
 class TrajectoryManager:
-    """Rows go in block by block, batches come out in parts, one for each trainer.
+    """Takes rows block by block and returns batches in equal parts, one part for each trainer.
 
-    With a `layout` it keeps the moments of all rows that ever came in, for the trainer to normalise by; rows stay raw.
+    With a `layout` the manager also computes the moments of all inserted rows, for the trainer's normalisation. The
+    stored rows stay raw.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class TrajectoryManager:
         self.use = OwnUse()
 
     def insert(self, message: InsertTransition, columns: Columns) -> int:
-        """Copy the rows in; returns the inserts so far. Raises ValueError for a block that came before."""
+        """Copy rows in and return the number of inserts so far; raise ValueError for a repeated block."""
         for block in message.blocks:
             if block.number <= self.last_block.get((block.worker, block.incarnation), -1):
                 raise ValueError(f"block {block.number} of worker {block.worker} was inserted before")
@@ -51,9 +52,9 @@ class TrajectoryManager:
         return self.table.inserts
 
     def sample(self, message: SampleBatch) -> tuple[BatchTrainingData | Columns, ...]:
-        """A header and fresh columns `[U, B / num_trainers, ...]` for each trainer in turn.
+        """Return a header and new columns `[U, B / num_trainers, ...]` for each trainer.
 
-        The parts are consecutive rows of the batches that a single trainer would have got.
+        The parts are consecutive rows of the batches that a single trainer would get.
         """
         started = time.perf_counter()
         drawn = self.table.sample(message.num_batches, message.batch_size, message.version)
@@ -64,14 +65,14 @@ class TrajectoryManager:
         seconds = time.perf_counter() - started
         parts: list[BatchTrainingData | Columns] = []
         for trainer in range(message.num_trainers):
-            mine = slice(trainer * size, (trainer + 1) * size)
-            numbers = None if drawn.row_ids is None else drawn.row_ids[:, mine]
+            part = slice(trainer * size, (trainer + 1) * size)
+            row_ids = None if drawn.row_ids is None else drawn.row_ids[:, part]
             header = BatchTrainingData(
                 trainer=trainer,
                 num_batches=drawn.num_batches,
                 batch_size=size,
                 inserts=self.table.inserts,
-                row_ids=numbers,
+                row_ids=row_ids,
                 dropped=drawn.dropped,
                 stats=stats,
                 version=message.version,
@@ -81,49 +82,50 @@ class TrajectoryManager:
                 seconds=seconds,
                 uses=uses,
             )
-            parts += [header, drawn.columns if message.num_trainers == 1 else _part(drawn.columns, mine)]
+            parts += [header, drawn.columns if message.num_trainers == 1 else _rows(drawn.columns, part)]
         return tuple(parts)
 
     def update_priorities(self, message: UpdatePriority | None) -> None:
-        """Give rows new priorities; there are none of updates that were all skipped."""
+        """Give rows new priorities; the message is None if all updates were skipped."""
         if message is not None:
             self.table.update_priorities(message.row_ids, message.priorities)
 
     def contents(self) -> Columns:
-        """A copy of all stored rows, oldest first, `[rows, ...]`."""
+        """Return a copy of all stored rows `[rows, ...]`, oldest first."""
         return self.table.contents()
 
     def begin_save(self, folder: str, previous: str | None) -> int:
-        """Begin to save everything, as it is now, into a folder; returns the bytes that are to be written, roughly.
+        """Start a save of the present state into a folder; return the approximate bytes to write.
 
-        `previous` is the last checkpoint that is complete: what has not changed since is linked from there. Raises
-        OSError (ENOSPC) when there is no room.
+        Unchanged files are linked from `previous`, the last complete checkpoint. Raise OSError (ENOSPC) if the disk has
+        too little space.
         """
         return self.saver.begin(Path(folder), None if previous is None else Path(previous), self._state())
 
     def save_part(self) -> dict[str, str] | None:
-        """Write for about 50 ms: None when there is more to write, or else the sha256 of all files by name.
+        """Write for about 50 ms; return None if more is left to write, otherwise the sha256 of all files by name.
 
-        Raises OSError when the disk is full or broken.
+        Raise OSError if the disk is full or broken.
         """
         return self.saver.part()
 
     def abort_save(self) -> None:
-        """Forget the save that is under way, if one is, and remove its files; those of one that is done stay."""
+        """Stop an unfinished save and remove its files; the files of a finished save stay."""
         self.saver.abort()
 
     def load(self, folder: str, manifest: Mapping[str, Any]) -> int:  # Any: json
-        """Go on from a checkpoint; returns the rows that are there now.
+        """Load a checkpoint and return the number of stored rows.
 
-        Exactly, where the number of shards, the kind of table and its capacity are the same; or else as `refill` says.
-        Raises CheckpointError for a file that is missing or damaged, ValueError when rows have other columns.
+        The state is restored exactly if the number of shards, the kind of table and its capacity are unchanged; if not,
+        `refill` inserts the saved rows again. Raise CheckpointError for a missing or damaged file, ValueError for rows
+        with other columns.
         """
         path = Path(folder)
         saved = read_states(path, manifest)
-        mine = saved[self.shard :: self.num_shards]
-        if len(saved) == self.num_shards and self.saver.fits(*mine):
-            self.saver.load(path, manifest, *mine)
-            blocks = mine[0]["blocks"]
+        own = saved[self.shard :: self.num_shards]
+        if len(saved) == self.num_shards and self.saver.fits(*own):
+            self.saver.load(path, manifest, *own)
+            blocks = own[0]["blocks"]
         else:
             self.saver.forget()
             refill(self.table, self.shard, self.num_shards, path, manifest, saved)
@@ -132,15 +134,15 @@ class TrajectoryManager:
         for worker, incarnation, number in blocks.tolist():
             self.last_block[worker, incarnation] = max(number, self.last_block.get((worker, incarnation), -1))
         if self.layout is not None:
-            moments = [RunningMoments.unpacked(state["moments"]) for state in mine if "moments" in state]
+            moments = [RunningMoments.unpacked(state["moments"]) for state in own if "moments" in state]
             self.moments = reduce(RunningMoments.merge, moments or [RunningMoments.empty(self.layout.size)])
         return len(self.table)
 
     def _state(self) -> State:
-        """What is saved besides the table: the last block of each worker, and the moments."""
+        """Return the state outside the table: the last block of each worker, and the moments."""
         blocks = np.array([(*key, number) for key, number in self.last_block.items()], np.int64).reshape(-1, 3)
         return {"blocks": blocks} | ({} if self.moments is None else {"moments": self.moments.packed()})
 
 
-def _part(columns: Columns, rows: slice) -> Columns:
+def _rows(columns: Columns, rows: slice) -> Columns:
     return {name: np.ascontiguousarray(column[:, rows]) for name, column in columns.items()}

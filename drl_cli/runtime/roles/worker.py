@@ -1,4 +1,4 @@
-"""Worker: owns E environments, a copy of the policy and the n-step builder; answers `collect`."""
+"""Worker: steps E environments with a copy of the policy and builds rows for replay."""
 
 import logging
 import time
@@ -20,7 +20,7 @@ from drl_cli.replay.sequences import SequenceBuilder
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.messages import Block, InsertTransition, LoadParams
 from drl_cli.runtime.place.usage import OwnUse
-from drl_cli.runtime.roles.exploration import describe, personal
+from drl_cli.runtime.roles.exploration import describe, worker_values
 from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.types import (
     Array,
@@ -44,10 +44,7 @@ log = logging.getLogger(__name__)
 
 
 class Worker:
-    """One collect call gives one columnar block. It never touches replay or another worker.
-
-    A restarted worker has a higher incarnation, and with it a new stream of seeds.
-    """
+    """A worker answers each `collect` with one block of rows. A restarted worker has new seeds."""
 
     def __init__(self, config: Config, spec: EnvSpec, index: int, incarnation: int) -> None:
         self.config, self.index, self.incarnation = config, index, incarnation
@@ -67,35 +64,30 @@ class Worker:
         self.last = PreviousStep.none(spec, config.worker.envs)
         self.source = sources(index, config.worker.envs)
         self.params_header: LoadParams | None = None
-        self.held: LoadParams | None = None
         self.params: Array | None = None
-        self.blocks = 0
-        self.env_steps = 0
+        self.blocks = self.env_steps = 0
         self.env_s = self.policy_s = 0.0
         self.use = OwnUse()
         if config.worker.exploration is not None:
-            how = describe(config.worker.exploration, index, config.num_workers, config.worker.envs)
-            log.info("worker %d explores by %s", index, how)
+            text = describe(config.worker.exploration, index, config.num_workers, config.worker.envs)
+            log.info("worker %d explores by %s", index, text)
 
     def collect(self, params_header: LoadParams, params: Array | None = None) -> tuple[InsertTransition, Columns]:
-        """Take `num_steps` steps in every environment; `params` come along when the worker is to take newer ones.
+        """Take `num_steps` steps in every environment; return a header and all complete rows as columns `[rows, ...]`.
 
-        How to explore is always the newest. Without any parameters yet the actions have to be random ones. Returns the
-        header, which names the version that acted, -1 for none, and the columns of all rows that are complete,
-        `[rows, ...]`.
+        `params` are present if the worker needs a newer version. The exploration values of `params_header` count in any
+        case. Before the first parameters `params_header` must ask for random actions.
         """
         started = time.perf_counter()
         self.env_s = self.policy_s = 0.0
         if params is not None:
             self.policy.load(params)
-            self.held, self.params = params_header, params
-        assert self.held is not None or (params_header.version < 0 and params_header.random_actions)
-        self.params_header, held = params_header, self.held or params_header
+            self.params_header, self.params = params_header, params
+        assert self.params_header is not None or (params_header.version < 0 and params_header.random_actions)
+        acting = self.params_header or params_header
         if params_header.version >= 0:
-            setting, values = self.config.worker, params_header.exploration
-            self.policy.explore(
-                personal(setting.exploration, values, self.index, self.config.num_workers, setting.envs)
-            )
+            worker, scheduled, num = self.config.worker, params_header.exploration, self.config.num_workers
+            self.policy.explore(worker_values(worker.exploration, scheduled, self.index, num, worker.envs))
         num_steps, open_rows = 0, self.builder.open_rows
         try:
             with hang_limit(self.config.worker.step_timeout_s, self.envs.calls):
@@ -104,16 +96,16 @@ class Worker:
         except EnvFault as error:
             raise EnvironmentFailed(f"worker {self.index} {error}") from error
         columns = self.builder.take()
-        first, self.env_steps = self.env_steps, self.env_steps + num_steps
+        first_env_step, self.env_steps = self.env_steps, self.env_steps + num_steps
         block = Block(
             worker=self.index,
             incarnation=self.incarnation,
             number=self.blocks,
             rows=open_rows + num_steps - self.builder.open_rows,
-            first_env_step=first,
+            first_env_step=first_env_step,
             last_env_step=self.env_steps,
-            version=held.version,
-            opt_steps=held.opt_steps,
+            version=acting.version,
+            opt_steps=acting.opt_steps,
         )
         self.blocks += 1
         seconds = time.perf_counter() - started
@@ -130,44 +122,43 @@ class Worker:
         return header, columns
 
     def _step(self, random_actions: bool) -> int:
-        """Step all environments; returns how many of them took the step."""
-        seen = self.envs.obs
-        obs = seen.copy() if isinstance(seen, np.ndarray) else map_parts(np.ndarray.copy, seen)
-        begun = time.perf_counter()
+        """Step all environments; return the number of environments that took the step."""
+        obs = map_parts(np.ndarray.copy, self.envs.obs)
+        started = time.perf_counter()
         columns = self.policy.random(obs, self.last) if random_actions else self.policy.act(obs, self.last)
         acted = time.perf_counter()
         step = self.envs.step(columns["action"])
         self.env_s += time.perf_counter() - acted
-        self.policy_s += acted - begun
+        self.policy_s += acted - started
         taken = step.columns()
-        if (most := self.config.env.reward_clip) is not None:
-            taken = {**taken, "reward": step.reward.clip(-most, most)}
+        if (limit := self.config.env.reward_clip) is not None:
+            taken = {**taken, "reward": step.reward.clip(-limit, limit)}
         self.builder.append({**flat_columns("obs", obs), **columns, **taken, "source": self.source})
         self.last = PreviousStep.of(columns["action"], step.reward, self.envs.begun)
         return int(np.count_nonzero(step.valid))
 
     def state(self) -> State:
-        """All of it, between two collects, the parameters that it holds included."""
+        """Return the whole state between two collects, parameters included."""
         state = {"counters": np.array([self.incarnation, self.blocks, self.env_steps])}
-        if self.held is not None and self.params is not None:
-            held = self.held
-            state |= {"held": np.array([held.version, held.opt_steps, held.env_steps]), "params": self.params.copy()}
+        if (header := self.params_header) is not None and self.params is not None:
+            counts = np.array([header.version, header.opt_steps, header.env_steps])
+            state |= {"held": counts, "params": self.params.copy()}
         state |= nested("policy", self.policy.state()) | nested("builder", self.builder.state())
         state |= nested("last", self.last._asdict())
         return state | nested("envs", self.envs.state()) | nested("globals", globals_state())
 
     def load_state(self, state: State) -> None:
-        """Go on from `state()`, bit by bit; an environment that can't begins anew, as after a fault, with a warning.
+        """Continue from `state()` bit for bit; replace an environment that can't, with a warning.
 
-        Raises ValueError when the worker had another number of environments.
+        Raise ValueError if the state is of another number of environments.
         """
         with hang_limit(self.config.worker.step_timeout_s, self.envs.calls):
-            lost = self.envs.load_state(within(state, "envs"))
-        for line in lost:
+            faults = self.envs.load_state(within(state, "envs"))
+        for line in faults:
             log.warning("worker %d %s", self.index, line)
         self.incarnation, self.blocks, self.env_steps = state["counters"].tolist()
         if "held" in state:
-            self.held, self.params = LoadParams(*state["held"].tolist()), state["params"]
+            self.params_header, self.params = LoadParams(*state["held"].tolist()), state["params"]
             self.policy.load(self.params)
         self.policy.load_state(within(state, "policy"))
         self.builder.load_state(within(state, "builder"))
@@ -175,35 +166,33 @@ class Worker:
         set_globals_state(within(state, "globals"))
 
     def close(self) -> None:
-        """Close the environments."""
+        """Close all environments."""
         self.envs.close()
 
 
 def make_builder(config: Config, spec: EnvSpec, policy: Policy, index: int, incarnation: int) -> Builder:
-    """What turns steps into the rows that this run's replay table takes."""
+    """Create the builder that turns environment steps into rows for this run's replay."""
     replay, gamma, scale = config.replay, config.algo.gamma, config.env.reward_scale
     builder: Builder
     if isinstance(replay, SequencesConfig):
-        builder, open_steps = (
-            SequenceBuilder(replay.seq_len, replay.burn_in, replay.overlap, gamma, scale),
-            replay.length,
-        )
+        builder = SequenceBuilder(replay.seq_len, replay.burn_in, replay.overlap, gamma, scale)
+        open_steps = replay.length
     elif config.is_on_policy:
         builder, open_steps = RolloutBuilder(gamma, scale), 0
     else:
         builder, open_steps = NStepBuilder(config.algo.n_step, gamma, scale), config.algo.n_step - 1
 
-    def rate(rows: Columns) -> Array:
+    def priorities(rows: Columns) -> Array:
         return policy.priorities(gathered(rows))
 
-    stackings, given = config.stackings(spec), rate if config.worker_priorities else None
+    stackings, rate = config.stackings(spec), priorities if config.worker_priorities else None
     if stackings and isinstance(replay, UniformConfig):
-        return FrameBuilder(builder, stackings, make_codec(replay.compress), index, incarnation, open_steps, given)
-    return PriorityBuilder(builder, given) if given else builder
+        return FrameBuilder(builder, stackings, make_codec(replay.compress), index, incarnation, open_steps, rate)
+    return PriorityBuilder(builder, rate) if rate else builder
 
 
 def row_schema(config: Config, spec: EnvSpec) -> Schema:
-    """The columns of a transition's row: what the algorithm learns from, and which environment made it."""
+    """Return the columns of a replay row: what the algorithm learns from, and the environment that made the row."""
     extra = load_algorithm(config.algo.name).Policy.extra_columns(config.algo, config.network, spec)
     built = RolloutBuilder.extra_columns if config.is_on_policy else {}
     return transition_schema(spec, {**extra, **built, "source": Column((), "int32")})

@@ -1,4 +1,4 @@
-"""WorkerProxy: the workers of one node behind one actor that looks like a single Worker."""
+"""WorkerProxy: answers for all workers of one node as if they were a single worker."""
 
 import time
 
@@ -12,9 +12,9 @@ from drl_cli.types import Array, Columns
 
 
 class WorkerProxy:
-    """Holds one copy of the parameters for its node and merges the blocks of its workers.
+    """A proxy holds one copy of the parameters for its node and merges the blocks of its workers.
 
-    A merged block is of the workers that are done within `window_s` of the first; None: of all of them (mode=sync).
+    It merges the blocks that arrive within `window_s` after the first; with None it waits for all workers (mode=sync).
     """
 
     def __init__(self, pool: WorkerPool, runtime: Runtime, window_s: float | None) -> None:
@@ -24,7 +24,7 @@ class WorkerProxy:
         self.use = OwnUse()
 
     def collect(self, params_header: LoadParams, params: Array | None = None) -> tuple[InsertTransition, Columns]:
-        """Start every idle worker and return the merged block of those that are done within the window."""
+        """Start every idle worker; return the merged header and columns of the workers that finish in time."""
         started = time.perf_counter()
         if params is not None:
             self.params = self.runtime.put(params)
@@ -56,6 +56,6 @@ class WorkerProxy:
         return merged, columns
 
     def close(self) -> None:
-        """Stop the workers."""
+        """Stop all workers."""
         for member in self.pool.members:
             member.handle.call("close")

@@ -1,65 +1,165 @@
-"""Exploration schedules travel with the parameters: every worker explores by the value at its version."""
+"""Exploration: schedules travel with the parameters, and each worker may explore differently."""
 
+import logging
+
+import numpy as np
 import pytest
+from graphs import TINY, make_config
 
 from drl_cli.optim.schedules import linear
+from drl_cli.runtime.roles.exploration import all_exponents, average, describe, exploration_problems, worker_values
+from drl_cli.runtime.run_folder import run_record
 
-DQN = (
-    "env=drl_cli.envs.probes:Choose-v0",
-    "algo=dqn",
-    "worker.num=2",
-    "worker.random_steps=128",
-    "algo.epsilon_steps=300",
-    "algo.epsilon_end=0.2",
-    "orchestrator.sample_load_ratio=1",
+CHOOSE = ("env=drl_cli.envs.probes:Choose-v0", "algo=dqn")
+MODES = pytest.mark.parametrize(("mode", "proxies"), [("single", 0), ("sync", 2), ("async", 0), ("async", 2)])
+
+
+def all_workers(graph, proxies):
+    """The Worker objects of a graph in one process."""
+    roles = [member.handle.role for member in graph.pool.members]
+    return [member.handle.role for role in roles for member in role.pool.members] if proxies else roles
+
+
+def ladder(value, num):
+    return [worker_values("ladder", {"epsilon": value}, index, num)["epsilon"] for index in range(num)]
+
+
+def test_without_a_setting_all_workers_follow_the_schedule():
+    assert worker_values(None, {"epsilon": 0.3}, 2, 4) == {"epsilon": 0.3}
+
+
+def test_the_ladders_are_those_of_ape_x():
+    """0.4 ** (1 + 7 i / (N - 1)) for N = 8, computed by hand."""
+    wanted = [0.4, 0.16, 0.064, 0.0256, 0.01024, 0.004096, 0.0016384, 0.00065536]
+    assert ladder(0.4, 8) == pytest.approx(wanted)
+    assert ladder(0.4, 2) == pytest.approx([0.4, 0.4**8])
+    assert ladder(0.4, 1) == [0.4]
+    for num in (1, 2, 4, 8):  # "env_ladder" gives the same values, however the environments are shared
+        parts = [worker_values("env_ladder", {"epsilon": 0.4}, index, num, 8 // num)["epsilon"] for index in range(num)]
+        assert np.concatenate(parts) == pytest.approx(wanted)
+    assert worker_values("env_ladder", {"epsilon": 0.4}, 0, 1, 1)["epsilon"] == pytest.approx([0.4])
+
+
+def test_all_exponents_lists_the_ladder_by_worker():
+    assert all_exponents("ladder", 3, 8) == [1.0, 4.5, 8.0]
+    assert all_exponents("env_ladder", 2, 2) == [[1.0, 3.333333], [5.666667, 8.0]]
+    assert all_exponents(None, 3, 8) is all_exponents(({"epsilon": 0.1},), 3, 8) is None
+
+
+def test_list_entries_go_to_workers_in_turn_and_other_values_follow_the_schedule():
+    setting = ({"epsilon": 0.4}, {"sigma": 0.05})
+    got = [worker_values(setting, {"epsilon": 0.9, "sigma": 0.8}, index, 3) for index in range(3)]
+    assert got == [{"epsilon": 0.4, "sigma": 0.8}, {"epsilon": 0.9, "sigma": 0.05}, {"epsilon": 0.4, "sigma": 0.8}]
+
+
+@pytest.mark.parametrize(
+    ("setting", "texts"),
+    [
+        (None, ["the schedule"] * 3),
+        ("ladder", ["value ** 1", "value ** 4.5", "value ** 8"]),
+        ("env_ladder", [f"value ** {steps}, by environment" for steps in ("1 to 2.4", "3.8 to 5.2", "6.6 to 8")]),
+        (({"epsilon": 0.4}, {}), ["{'epsilon': 0.4}", "{}", "{'epsilon': 0.4}"]),
+    ],
 )
+def test_describe(setting, texts):
+    assert [describe(setting, index, 3, 2) for index in range(3)] == texts
 
 
-def watch(worker, seen):
-    """Note what each collect call of a worker was given, and what its policy explored by."""
-    collect = worker.collect
-
-    def collect_it(params_header, *params):
-        result = collect(params_header, *params)
-        seen.append((worker.index, params_header, worker.policy.epsilon))
-        return result
-
-    worker.collect = collect_it
+def test_average_over_the_workers():
+    assert average(({"epsilon": 0.4}, {"epsilon": 0.1}), {"epsilon": 0.9}, 3) == {"epsilon": pytest.approx(0.3)}
+    wanted = sum(0.4**exponent for exponent in (1, 10 / 3, 17 / 3, 8)) / 4
+    assert average("env_ladder", {"epsilon": 0.4}, 2, 2)["epsilon"] == pytest.approx(wanted)
+    assert average(None, {"epsilon": 0.9}, 3) == {"epsilon": pytest.approx(0.9)}
 
 
-@pytest.mark.parametrize("mode", ["single", "sync", "async"])
-@pytest.mark.parametrize("proxies", [0, 1])
-def test_workers_explore_by_the_value_of_their_version(build_graph, mode, proxies):
-    graph = build_graph(*DQN, f"mode={mode}", f"worker.proxies={proxies}")
-    members = graph.pool.members
-    if proxies:
-        members = [worker for member in members for worker in member.handle.role.pool.members]
-    seen = []
-    for member in members:
-        watch(member.handle.role, seen)
-    graph.run()
-    for _, params_header, epsilon in seen:
-        assert epsilon == linear(params_header.env_steps, 1.0, 0.2, 300) == params_header.exploration["epsilon"]
-        assert params_header.env_steps % graph.collector.rows == 0
-    for index in (0, 1):
-        mine = [(params_header, epsilon) for worker, params_header, epsilon in seen if worker == index]
-        values = [epsilon for _, epsilon in mine]
-        assert values == sorted(values, reverse=True)
-        assert len(set(values)) > 3
-        assert any(params_header.random_actions for params_header, _ in mine)
-    assert min(epsilon for *_, epsilon in seen) == 0.2
+@pytest.mark.parametrize(
+    ("setting", "known", "words"),
+    [
+        (({"epsilon": 0.1}, {"lr": 0.1}), ("epsilon",), ["'lr'", "may differ", "dqn has: epsilon"]),
+        (({"epsilon": 0.1},), (), ["no exploration values"]),
+        ("ladder", (), ["no exploration values"]),
+        ((), ("epsilon",), ["empty list"]),
+    ],
+)
+def test_a_setting_that_does_not_fit_is_refused(setting, known, words):
+    (problem,) = exploration_problems(setting, "dqn", known)
+    assert all(word in problem for word in words)
 
 
-def test_the_value_is_reported(build_graph):
-    graph = build_graph(*DQN, "mode=sync")
+@pytest.mark.parametrize("setting", [None, "ladder", "env_ladder", ({"epsilon": 0.1},), ({}, {"epsilon": 0.1})])
+def test_a_setting_that_fits_is_accepted(setting):
+    assert exploration_problems(setting, "dqn", ("epsilon",)) == []
+
+
+@MODES
+@pytest.mark.parametrize(
+    ("setting", "wanted", "logged"),
+    [
+        ("ladder", [0.4 ** (1 + 7 * i / 3) for i in range(4)], ["** 1", "** 3.33", "** 5.67", "** 8"]),
+        (
+            "env_ladder",
+            [0.4 ** (1 + 7 * np.arange(4 * i, 4 * i + 4) / 15) for i in range(4)],
+            [f"{steps}, by environment" for steps in ("** 1 to 2.4", "2.87 to 4.27", "4.73 to 6.13", "6.6 to 8")],
+        ),
+        ("[{epsilon:0.3},{}]", [0.3, 0.4, 0.3, 0.4], ["{'epsilon': 0.3}", "{}", "{'epsilon': 0.3}", "{}"]),
+    ],
+)
+def test_each_worker_explores_by_its_own_values_and_logs_them(
+    build_graph, caplog, mode, proxies, setting, wanted, logged
+):
+    caplog.set_level(logging.INFO, "drl_cli")
+    fixed = ("worker.num=4", "worker.random_steps=0", "algo.epsilon_start=0.4", "algo.epsilon_end=0.4")
+    graph = build_graph(*CHOOSE, *fixed, f"mode={mode}", f"worker.proxies={proxies}", f"worker.exploration={setting}")
     reports = []
     graph.manage.report = lambda scalars, env_steps: reports.append(scalars)
     graph.run()
     graph.finish()
+    for worker, epsilon in zip(all_workers(graph, proxies), wanted, strict=True):
+        assert worker.policy.epsilon == pytest.approx(epsilon)
+    assert reports[-1]["rollout/epsilon"] == pytest.approx(np.mean(wanted))
+    lines = [record.getMessage() for record in caplog.records if "explores by" in record.getMessage()]
+    assert [line.split()[1] for line in lines] == ["0", "1", "2", "3"]
+    assert all(line.endswith(end) for line, end in zip(lines, logged, strict=True))
+
+
+def test_run_json_has_the_ladder_by_worker(tmp_path):
+    config = make_config(*TINY, "env=CartPole-v1", "algo=apex", "mode=async", "worker.num=2")
+    assert run_record(config, tmp_path, [])["exploration_exponents"] == all_exponents("env_ladder", 2, 4)
+
+
+@MODES
+def test_workers_explore_by_the_value_of_their_version(build_graph, mode, proxies):
+    schedule = ("worker.random_steps=128", "algo.epsilon_steps=300", "algo.epsilon_end=0.2", "worker.num=2")
+    pace = ("orchestrator.sample_load_ratio=1", f"mode={mode}", f"worker.proxies={proxies}")
+    graph = build_graph(*CHOOSE, *schedule, *pace)
+    seen, reports = [], []
+    graph.manage.report = lambda scalars, env_steps: reports.append(scalars)
+
+    def watch(worker, collect):
+        def collect_and_note(params_header, *params):
+            result = collect(params_header, *params)
+            seen.append((worker.index, params_header, worker.policy.epsilon))
+            return result
+
+        worker.collect = collect_and_note
+
+    for worker in all_workers(graph, proxies):
+        watch(worker, worker.collect)
+    graph.run()
+    graph.finish()
+    for _, params_header, epsilon in seen:
+        assert epsilon == linear(params_header.env_steps, 1.0, 0.2, 300) == params_header.exploration["epsilon"]
+        assert params_header.env_steps % graph.collector.rows == 0
+    for index in (0, 1):
+        values = [epsilon for worker, _, epsilon in seen if worker == index]
+        assert values == sorted(values, reverse=True)
+        assert len(set(values)) > 3
+        assert any(params_header.random_actions for worker, params_header, _ in seen if worker == index)
+    assert min(epsilon for *_, epsilon in seen) == 0.2
     assert reports[-1]["rollout/epsilon"] == 0.2
 
 
-def test_an_algorithm_without_schedules_sends_none(build_graph):
+def test_an_algorithm_without_schedules_sends_no_values(build_graph):
     graph = build_graph("env=drl_cli.envs.probes:Counter-v0", "mode=sync")
     graph.run()
     assert graph.learning.params_header.opt_steps > 0

@@ -16,7 +16,7 @@ from drl_cli.runtime.messages import BatchTrainingData
 from drl_cli.runtime.place.handles import get
 from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
 from drl_cli.runtime.roles.evaluator import Evaluator
-from drl_cli.runtime.roles.normalization import CLIP, Layout, NormalizedPolicy, Statistics, make_policy, normalized
+from drl_cli.runtime.roles.normalization import CLIP, Layout, NormalizedPolicy, Statistics, make_layout, make_policy
 from drl_cli.types import tree
 from drl_cli.utils.moments import RunningMoments
 
@@ -293,7 +293,7 @@ def test_reported_and_evaluated_rewards_are_raw(run_graph):
 def test_of_a_tree_the_parts_of_real_numbers_are_normalised():
     """By statistics of their own, to the same bits in policy and learner; choices, images and booleans stay."""
     config = make_config("env=drl_cli.envs.probes:Tree-v0", *BOTH)
-    assert normalized(config, read_spec(config.env)) == Layout({"who": (3,)}, True)
+    assert make_layout(config, read_spec(config.env)) == Layout({"who": (3,)}, True)
     layout, rng = Layout({"a.0": (3, 2), "b": (2,)}, True), np.random.default_rng(0)
     names, columns = ("obs", "next_obs"), rows(200)
     tall = {f"{name}.b": (1e4 * rng.standard_normal((200, 2)) - 7).astype(np.float32) for name in names}
@@ -371,7 +371,7 @@ def test_a_value_that_is_not_finite_is_said_to_be_the_cause(build_graph):
     graph = build_graph(COUNTER, "mode=sync", *BOTH)
     (manager,) = managers(graph)
     manager.moments = manager.moments.merge(RunningMoments(1, np.full(4, np.nan), np.zeros(4)))
-    with pytest.raises(Diverged, match="some observation or reward was not finite"):
+    with pytest.raises(Diverged, match="an observation or reward was not finite"):
         graph.run()
 
 

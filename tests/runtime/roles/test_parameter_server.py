@@ -12,7 +12,6 @@ def test_empty():
     server = ParameterServer()
     with pytest.raises(ValueError, match="no parameters yet"):
         server.pull()
-    assert server.pull_if_newer(-1) == (None, None)
 
 
 def test_keeps_the_newest_version():
@@ -24,15 +23,6 @@ def test_keeps_the_newest_version():
     server.push(LoadParams(4, 20, 200), np.full(2, 4.0, np.float32))
     assert server.pull()[0].version == 4
     assert server.pull()[0] == LoadParams(4, 20, 200)
-
-
-def test_pull_if_newer():
-    server = ParameterServer()
-    server.push(LoadParams(3, 10, 100), np.ones(2, np.float32))
-    params_header, params = server.pull_if_newer(2)
-    assert (params_header.version, params.tolist()) == (3, [1.0, 1.0])
-    assert server.pull_if_newer(3) == (None, None)
-    assert server.pull_if_newer(4) == (None, None)
 
 
 def test_owns_its_copy():

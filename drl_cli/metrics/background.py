@@ -1,4 +1,4 @@
-"""Aside: a recorder that may be slow or fail, in a thread of its own."""
+"""BackgroundRecorder: a recorder that may be slow or fail, in its own thread."""
 
 import logging
 import queue
@@ -11,44 +11,45 @@ from drl_cli.metrics.recorders import Recorder
 
 log = logging.getLogger(__name__)
 
-MOST_WAITING = 1000  # calls; at one report every two seconds half an hour
+MAX_WAITING = 1000
+"""Calls in the queue: half an hour at one report every two seconds."""
 
 
-class Aside:
-    """Makes a recorder and calls it, in order, while nobody waits for it.
+class BackgroundRecorder:
+    """Makes a recorder and calls it in order, without delaying the caller.
 
-    The first thing that goes wrong is said once, by `take_problem`; the recorder is called again all the same, as a
-    server may come back. Only where it can't be made, that is the end of it. What it is too slow for is left out.
+    `take_problem` gives the first problem once. A recorder that fails is called again, because a server may come back.
+    Calls beyond the queue's size are dropped.
     """
 
     def __init__(self, name: str, make: Callable[[], Recorder]) -> None:
         self.name, self.make = name, make
-        self._calls: queue.Queue[tuple[Any, ...]] = queue.Queue(MOST_WAITING)
+        self._calls: queue.Queue[tuple[Any, ...]] = queue.Queue(MAX_WAITING)
         self._problem: str | None = None
         self._has_failed = False
         self._thread = threading.Thread(target=self._run, name=f"recorder {name}", daemon=True)
         self._thread.start()
 
     def record(self, scalars: Mapping[str, float], env_steps: int) -> None:
-        """Have these scalars recorded."""
+        """Queue scalars."""
         self._put("record", dict(scalars), env_steps)
 
     def video(self, tag: str, path: Path, env_steps: int) -> None:
-        """Have this video recorded, where the recorder takes videos."""
+        """Queue a video, for a recorder that takes videos."""
         self._put("video", tag, path, env_steps)
 
     def close(self, status: str) -> None:
-        """Have all recorded that waits, and nothing after it."""
+        """Queue the end: nothing is recorded after it."""
         self._put("close", status)
 
     def wait(self, timeout_s: float) -> None:
-        """Until a recorder that was closed has written all that it was given."""
+        """Wait until a closed recorder has written everything."""
         self._thread.join(max(0.0, timeout_s))
         if self._thread.is_alive():
-            self._fail("is still busy at the end; what it has not written is missing")
+            self._fail("is still busy at the end; unwritten values are lost")
 
     def take_problem(self) -> str | None:
-        """What went wrong first, the first time that this is asked."""
+        """Return the first problem; None before a problem and in all later calls."""
         problem, self._problem = self._problem, None
         return problem
 
@@ -57,13 +58,13 @@ class Aside:
             self._calls.put_nowait(call)
         except queue.Full:
             if self._thread.is_alive():
-                self._fail("is too slow; some of what there is to record is left out")
+                self._fail("is too slow; some values are left out")
 
     def _run(self) -> None:
         try:
             recorder = self.make()
         except (Exception, SystemExit) as error:
-            self._fail(f"can't be made: {_line(error)}", error)
+            self._fail(f"can't be made: {one_line(error)}", error)
             return
         method = ""
         while method != "close":
@@ -72,14 +73,15 @@ class Aside:
                 if method != "video" or hasattr(recorder, "video"):
                     getattr(recorder, method)(*args)
             except (Exception, SystemExit) as error:
-                self._fail(f"{method} raised {_line(error)}", error)
+                self._fail(f"{method} raised {one_line(error)}", error)
 
     def _fail(self, what: str, error: BaseException | None = None) -> None:
         if not self._has_failed:
             self._has_failed = True
-            self._problem = f"{self.name} {what} (said once; training goes on)"
+            self._problem = f"{self.name} {what} (shown once; training continues)"
             log.info("%s", self._problem, exc_info=error)
 
 
-def _line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """Return type and text of an error in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
