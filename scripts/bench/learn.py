@@ -1,17 +1,15 @@
-"""What each algorithm reaches: runs the table in learn.yaml, goes on where it stopped, and writes docs/results.md.
+"""Train every row of learn.yaml and write docs/results.md.
 
     python scripts/bench/learn.py [--row NAME ...] [--again] [--jobs 2] [--minutes 8] [--piece 8] [--peers PEERS_VENV]
 
-Every seed is a drl-train of its own, which ends when an evaluation reaches the row's threshold (stop.return), or with
-its budget. A row without a threshold has the return of its last evaluation, or with `scored_from` the mean of all that
-were made from so many env steps on: that of one set of weights is chance to a large part. With `--piece` a run stops
-after so many minutes, and the next call goes on with it, as it does with one that was killed: what it needs is in
-outputs/learn. A row with `peer: sb3` is stable-baselines3's, with the same settings (sb3_dqn.py), and is made only with
---peers.
+Every seed of a row is one run of drl-train. The run ends when an evaluation reaches the row's threshold (stop.return)
+or when the budget is used up. A row without a threshold scores the last evaluation, or with `scored_from` the mean of
+all evaluations from that step on, because the score of a single evaluation depends on chance. `--piece` stops a run
+after some minutes, and the next call continues the run from outputs/learn. A row with `peer: sb3` runs
+stable-baselines3 with the same settings (sb3_dqn.py) and needs --peers.
 
-Records are kept in docs/results.json, each with the fingerprint of what made it: the algorithm's module with all that
-it imports of ours, the replay and the environments; the values of its config; the versions of packages. A record whose
-fingerprint is no longer the checkout's is shown as old, and `--again` makes it anew.
+docs/results.json keeps one record per run, with a fingerprint of the algorithm's code, the config and the package
+versions. A record with another fingerprint than this checkout is shown as old, and `--again` repeats the run.
 """
 
 import argparse
@@ -45,19 +43,29 @@ GROUPS = (
     *("env", "algo", "network", "optimizer", "orchestrator", "replay", "worker", "manage", "mode"),
     "total_env_steps",
 )
-"""Of the config, what a result follows from."""
+"""The groups of the config that a result depends on."""
 
 HEAD = """# Results
 
-Written by scripts/bench/learn.py from scripts/bench/learn.yaml; do not edit. A run ends when the mean return of an
-evaluation reaches the threshold, or with its budget of environment steps: then it has not passed. An evaluation that
-reaches it goes on until its mean is surely above, for 20 to 120 greedy episodes in all (Acrobot-v1: 200). Without a
-threshold the return is that of 100 greedy episodes at the end of the budget; where learn.yaml says `scored_from` it is
-the mean of all evaluations, of 100 episodes each, from that step on. Records that are `old` were made by other
-code, config or packages than the checkout's (fingerprint: code.config.packages). Seconds are of a machine that others
-used too.
+scripts/bench/learn.py writes this page from scripts/bench/learn.yaml and docs/results.json. Do not edit the page.
 
-| row | environment | threshold | passed | best return: median (quartiles) | env steps to it | seconds | made by |"""
+A run ends when the mean return of an evaluation reaches the threshold, or when its budget of environment steps is used
+up. An evaluation that reaches the threshold plays more greedy episodes, up to 120 (Acrobot-v1: 200), to confirm the
+mean. The columns are:
+
+- **row**: the name of the row in learn.yaml, which has the settings, the budget and the seeds.
+- **passed**: how many seeds reached the threshold.
+- **median return**, **quartiles**, **return per seed**: the best mean return of an evaluation. Rows without a
+  threshold show the mean of 100 greedy episodes at the end, or the mean of all evaluations (100 episodes each) from
+  the step `scored_from` on.
+- **median steps**, **steps per seed**: environment steps until the threshold, or the budget for rows without a
+  threshold.
+- **seconds per seed**: wall time, on a machine that other programs used too.
+- **made by**: a fingerprint of code, config and packages (code.config.packages). `old` marks a result of other code,
+  config or packages than this checkout.
+
+| row | environment | threshold | passed | median return | quartiles | return per seed | median steps | \
+steps per seed | seconds per seed | made by |"""
 
 COMPOSING = threading.Lock()  # Hydra's state is the process's
 Row = dict[str, Any]
@@ -77,7 +85,7 @@ def flat(given: list[Any]) -> Iterable[str]:  # Any: an override, or a list of t
 
 
 def fingerprint(row: Row, common: list[str]) -> str:
-    """Of code, config and packages, 4 digits each: `code.config.packages`."""
+    """Return 4 digits each for code, config and packages: `code.config.packages`."""
     from drl_cli.algos.lookup import module_path
     from drl_cli.settings.build import to_yaml_keys
     from drl_cli.settings.compose import compose
@@ -95,7 +103,7 @@ def digest(text: str | bytes) -> str:
 
 
 def imported(modules: Iterable[str]) -> list[Path]:
-    """Files of these modules of ours and of all that they import, sorted."""
+    """Return the files of these modules and of all drl_cli modules that they import, sorted."""
     found: dict[str, Path] = {}
     rest = list(modules)
     while rest:
@@ -170,8 +178,8 @@ def run(command: list[str]) -> str:
 
 
 def page(rows: dict[str, Row], records: Records, prints: dict[str, str]) -> str:
-    """docs/results.md."""
-    lines = [HEAD, "|---|---|---|---|---|---|---|---|"]
+    """Return the text of docs/results.md."""
+    lines = [HEAD, "|---" * 11 + "|"]
     for name, row in rows.items():
         runs = [records.get(name, {}).get(str(seed)) for seed in row["seeds"]]
         made = [run for run in runs if run is not None]
@@ -181,9 +189,9 @@ def page(rows: dict[str, Row], records: Records, prints: dict[str, str]) -> str:
 
 
 def side_by_side(rows: dict[str, Row], records: Records, prints: dict[str, str]) -> list[str]:
-    """A table of medians, ours and the peers', of the environments that both have played as long; none: no lines.
+    """Return a table of medians for environments that drl-cli and a peer played with the same budget, or no lines.
 
-    Old records are left out: they may have been scored otherwise.
+    Old records are left out, because they may have been scored differently.
     """
     games: dict[tuple[str, int], dict[str, str]] = {}
     with_peers: set[tuple[str, int]] = set()
@@ -204,8 +212,8 @@ def side_by_side(rows: dict[str, Row], records: Records, prints: dict[str, str])
         "",
         "## Side by side",
         "",
-        "Median returns of the rows above that are not old: torso, width, batch, replay and updates are the same,",
-        "algorithms are not.",
+        "The table shows median returns of the rows above that are not old. The rows of an environment have the same",
+        "torso, width, batch size, replay and number of updates.",
         "",
     ]
     lines += [f"| environment | env steps | {' | '.join(sides)} |", "|---" * (len(sides) + 2) + "|"]
@@ -228,9 +236,9 @@ def line(name: str, row: Row, runs: list[Row], current: str) -> str:
         name,
         row["env"],
         *(("-", "-") if row["threshold"] is None else (f"{row['threshold']}", f"{passed} of {len(row['seeds'])}")),
-        f"{median:.1f} ({low:.1f} to {high:.1f}): {', '.join(f'{one:.1f}' for one in returns)}",
-        f"{reached}: " + ", ".join("-" if step is None else f"{step:,}" for step in steps),
-        ", ".join("-" if run["seconds"] is None else f"{run['seconds']}" for run in runs),
+        *(f"{median:.1f}", f"{low:.1f} to {high:.1f}", " / ".join(f"{one:.1f}" for one in returns)),
+        *(reached, " / ".join("-" if step is None else f"{step:,}" for step in steps)),
+        " / ".join("-" if run["seconds"] is None else f"{run['seconds']}" for run in runs),
         ", ".join(marks),
     ]
     return f"| {' | '.join(cells)} |"
