@@ -1,18 +1,18 @@
-"""Advice: which part of a run the others wait for, and what to change; says when that changes what is learned."""
+"""Advice: name the bottleneck of a run and the keys that help, with a warning if a key changes what is learned."""
 
 from drl_cli.metrics.status import Status
 
 WAITS = 0.2
-"""A side that waits for a larger share of its time than this waits for the other."""
+"""A side that waits for a larger share of its time is held up by the other side."""
 FREE, FULL = 0.85, 0.95
-"""Below the first load of the machine there are processors to use, above the second there are none."""
+"""Below a machine load of FREE processors are idle; above FULL no processor is idle."""
 OWN = 0.7
-"""Of a full machine a run has at least this share, or other programs hold it up."""
+"""A run with a smaller share of a full machine is held up by other programs."""
 CHANGES = "this changes what is learned"
 
 
 def bottleneck(status: Status) -> str:
-    """One line; empty while nothing is known."""
+    """Return one line of advice; empty if too little is known."""
     worker, trainer = status.worker_time.get("waiting"), status.trainer_time.get("waiting")
     if status.awaits or worker is None:
         return ""
@@ -24,8 +24,8 @@ def bottleneck(status: Status) -> str:
         return _in_turns(status)
     if worker > WAITS and trainer > WAITS:
         return (
-            f"both sides wait for each other (workers {worker:.0%}, trainer {trainer:.0%}): raise worker.block_rows, "
-            f"so that there are fewer calls; policies are then older, {CHANGES} a little"
+            f"both sides wait for each other (workers {worker:.0%}, trainer {trainer:.0%}): raise worker.block_rows "
+            f"for fewer calls; policies are then older, {CHANGES} a little"
         )
     if worker > WAITS:
         return f"the trainer: workers wait {worker:.0%} of their time. {_faster_updates(status)}"
@@ -35,7 +35,7 @@ def bottleneck(status: Status) -> str:
 
 
 def _in_turns(status: Status) -> str:
-    """mode=single and sync: one side stands still while the other works, by design."""
+    """Advise for mode=single and sync, where workers and trainer take turns."""
     collects = 1.0 - status.worker_time["waiting"]
     if collects < 0.5:
         return f"updates take {1 - collects:.0%} of the time, in turns with collecting. {_faster_updates(status)}"
@@ -63,11 +63,11 @@ def _faster_updates(status: Status) -> str:
 
 def _faster_steps(status: Status) -> str:
     share = status.worker_time
-    pieces = f" (shorter pieces of more episodes: {CHANGES})" if status.is_on_policy else ""
+    rollouts = f" (shorter rollouts from more episodes: {CHANGES})" if status.is_on_policy else ""
     if share.get("policy", 0.0) > share.get("environment", 0.0):
-        what = f"They spend it on the policy: raise worker.envs, which act together{pieces}"
+        what = f"They spend it on the policy: raise worker.envs, which act together{rollouts}"
     elif has_free_cores(status):
-        what = f"Raise worker.num above {status.workers}: not all of the {status.cpus} processors are busy{pieces}"
+        what = f"Raise worker.num above {status.workers}: not all of the {status.cpus} processors are busy{rollouts}"
     else:
         what = f"All {status.cpus} processors are busy: env.backend=envpool, or ray.address=... for more machines"
     if status.is_on_policy or status.ratio_asked is None:
@@ -76,7 +76,7 @@ def _faster_steps(status: Status) -> str:
 
 
 def has_free_cores(status: Status) -> bool:
-    """Whether there are processors that this run may use and nobody does; unknown counts as none."""
+    """Return whether this run can use idle processors; False if the load is unknown."""
     load = _load(status)
     return status.cpus > 1 and load is not None and load < FREE and _own_cores(status) < FREE * status.cpus
 

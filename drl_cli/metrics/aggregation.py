@@ -1,4 +1,4 @@
-"""Aggregation between two reports: nothing is lost when intervals do not line up."""
+"""Aggregate values between two reports."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,13 +14,13 @@ class Means:
         self._weights: dict[str, float] = defaultdict(float)
 
     def add(self, values: Mapping[str, float], weight: float = 1.0) -> None:
-        """Add values that stand for `weight` observations each."""
+        """Add values that each stand for `weight` observations."""
         for name, value in values.items():
             self._sums[name] += value * weight
             self._weights[name] += weight
 
     def take(self) -> dict[str, float]:
-        """The means, and start anew."""
+        """Return the means and reset them."""
         means = {name: total / self._weights[name] for name, total in self._sums.items()}
         self._sums.clear()
         self._weights.clear()
@@ -28,7 +28,7 @@ class Means:
 
 
 def spread(name: str, values: Iterable[float]) -> dict[str, float]:
-    """mean, min, max and median of the values as `name_mean`, ...; empty without values."""
+    """Return mean, min, max and median of the values as `name_mean` and so on; empty without values."""
     array = np.asarray(list(values), np.float64)
     if len(array) == 0:
         return {}
@@ -41,7 +41,7 @@ def spread(name: str, values: Iterable[float]) -> dict[str, float]:
 
 
 def over_shards(stats: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """What several tables report, as of one: whole numbers are counts and add up, the rest is averaged."""
+    """Merge the metrics of several tables: integers are counts and are summed, other numbers are averaged."""
     merged = {}
     for name in dict.fromkeys(name for part in stats for name in part):
         values = [part[name] for part in stats if name in part]

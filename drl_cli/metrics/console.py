@@ -1,4 +1,4 @@
-"""The console: shows how a run goes as `console=` says, and keeps its status in the run's folder for drl-watch."""
+"""The console: shows a run in the form of `console=`, and writes its status file for drl-watch."""
 
 import os
 import socket
@@ -16,13 +16,13 @@ from drl_cli.metrics.status import Status
 Kind = Literal["auto", "plain", "json", "quiet"]
 
 TICK_S = 2.0
-"""Seconds between two looks at the panel's clock."""
+"""Seconds between two ticks of the display."""
 
 
 class Console:
-    """Holds the newest status; a context, in which a thread has the display follow the clock.
+    """Holds the newest status. As a context manager it runs a thread that ticks the display.
 
-    `started` is when the run's process began [s since the epoch], `period_s` the seconds between two reports as text.
+    `started` is the start of the run's process [s since the epoch], `period_s` the time between two printed reports.
     """
 
     def __init__(self, kind: Kind, out: TextIO, started: float, period_s: float = 30.0) -> None:
@@ -41,21 +41,21 @@ class Console:
         self.close()
 
     def line(self, text: str) -> None:
-        """Say something that is not a part of the status."""
+        """Show a line that is not part of the status."""
         with self._lock:
             self.display.line(text)
 
     def update(self, **fields: Any) -> None:  # Any: a Status's fields
-        """Change the status; it is shown with what comes next."""
+        """Change the status without showing it."""
         with self._lock:
             changed, moment = replace(self.status, **fields), time.time()
             self.status = replace(changed, written=moment, wall_s=moment - changed.started)
             if self.folder is not None:
-                with suppress(OSError):  # a disk that is full: who watches sees an older status, the run goes on
+                with suppress(OSError):  # on a full disk the run continues, and drl-watch shows an older status
                     self.status.write(self.folder)
 
     def awaits(self, what: str) -> None:
-        """Say what the run waits for now, "" for nothing."""
+        """Show what the run waits for now; "" for nothing."""
         with self._lock:
             self.update(awaits=what, done=None, needed=None)
             self.display.awaits(self.status)
@@ -67,14 +67,14 @@ class Console:
             self.display.report(self.status)
 
     def evaluation(self, statistics: Mapping[str, float], env_steps: int, is_best: bool) -> None:
-        """Show what an evaluation of the version of these environment steps found."""
+        """Show the result of the evaluation at `env_steps`."""
         with self._lock:
             evaluated = self.status.evaluated(env_steps, statistics["mean"])
             self.update(scores=evaluated.scores, best=evaluated.best)
             self.display.evaluation(self.status, statistics, env_steps, is_best)
 
     def end(self, summary: Mapping[str, Any], text: str) -> None:
-        """Show how the run ended; `text` is for people."""
+        """Show the end of the run; `text` is the summary as plain text."""
         with self._lock:
             self.update(state=str(summary["status"]), awaits="", done=None, needed=None)
             self.display.tick(self.status)
@@ -82,7 +82,7 @@ class Console:
             self.display.end(self.status, summary, text)
 
     def close(self) -> None:
-        """Give the terminal back."""
+        """Release the terminal."""
         with self._lock:
             self._over.set()
             self.display.close()
@@ -94,7 +94,7 @@ class Console:
 
 
 def make_display(kind: Kind, out: TextIO, period_s: float) -> Display:
-    """`auto` is the panel on a terminal that can move its cursor, elsewhere plain lines."""
+    """Create a display; `auto` is the panel on a terminal and plain lines elsewhere."""
     if kind == "auto" and is_terminal(out):
         from drl_cli.metrics.live import Live  # rich is imported only here
 

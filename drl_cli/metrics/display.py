@@ -1,4 +1,4 @@
-"""The ways to show a run: plain lines, JSON lines or nothing. The panel is in live.py."""
+"""Displays of a run: plain lines, JSON lines or nothing. The panel is in live.py."""
 
 import json
 import math
@@ -12,11 +12,11 @@ from drl_cli.metrics.status import Status, finite
 from drl_cli.metrics.text import awaits_line, evaluation_line, report_line
 
 AWAITS_S = 5.0
-"""While a run starts, plain text says at least this often [s] what is waited for."""
+"""Longest time without a line while a run starts [s]."""
 
 
 class Display:
-    """One way to show a run; lines are of text that stands for itself. What is not overridden shows nothing."""
+    """Base class of displays; each method shows one event, or nothing if it is not overridden."""
 
     def line(self, text: str) -> None: ...
     def awaits(self, status: Status) -> None: ...
@@ -28,36 +28,36 @@ class Display:
 
 
 def is_terminal(out: TextIO) -> bool:
-    """Whether a panel can be drawn there."""
+    """Return whether `out` is a terminal that can move its cursor."""
     return out.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
 def announce(out: TextIO, what: str) -> None:
-    """On a terminal say at once what is done, until there is something to show; `erase` takes it back."""
+    """Print a temporary line on a terminal; `erase` removes the line."""
     if is_terminal(out):
         print(f"{what} ...", end="\r", file=out, flush=True)
 
 
 def erase(out: TextIO) -> None:
-    """Take back what was announced."""
+    """Remove the line of `announce`."""
     if is_terminal(out):
         print("\x1b[2K", end="", file=out, flush=True)
 
 
 class Quiet(Display):
-    """Shows nothing; warnings and errors go to stderr by other ways."""
+    """Shows nothing; warnings and errors still go to stderr."""
 
     def __init__(self, out: TextIO, period_s: float) -> None:
         self.out, self.period_s = out, period_s
-        self.reported = -math.inf  # when the last report was shown [s]
+        self.reported = -math.inf  # time of the last report [s]
 
     def print(self, text: str) -> None:
-        """One line, at once."""
-        with suppress(OSError):  # it goes to a file on a disk that is full
+        """Print one line at once."""
+        with suppress(OSError):  # output to a full disk
             print(text, file=self.out, flush=True)
 
     def is_due(self, status: Status) -> bool:
-        """Whether it is time to show a report, of a run that has begun to collect; it is then taken as shown."""
+        """Return whether a report is due, and count the report as shown; never while the run starts."""
         if status.state == "starting" or time.monotonic() - self.reported < self.period_s:
             return False
         self.reported = time.monotonic()
@@ -65,31 +65,31 @@ class Quiet(Display):
 
 
 class Plain(Quiet):
-    """Lines of text: from the first steps on every `period_s`, at each evaluation, and of what a run waits for."""
+    """Lines of text: a report every `period_s`, each evaluation, and what the run waits for."""
 
     def __init__(self, out: TextIO, period_s: float) -> None:
         super().__init__(out, period_s)
-        self.said, self.said_at = "", -math.inf
+        self.shown, self.shown_at = "", -math.inf
 
     def line(self, text: str) -> None:
         self.print(text)
 
     def awaits(self, status: Status) -> None:
-        """At once while the run starts; later only what takes long, by `tick`."""
+        """Print at once while the run starts; later `tick` prints only long waits."""
         if status.state == "starting":
-            self._say(status)
+            self._show(status)
 
     def tick(self, status: Status) -> None:
-        """Nothing before the run has a title: there may be an error to say first."""
+        """Print what the run waits for; nothing before the run has a title, because an error may come first."""
         if not status.title:
             return
-        is_long_ago = time.monotonic() - self.said_at >= AWAITS_S
-        if status.awaits != self.said or (status.state == "starting" and is_long_ago):
-            self._say(status)
+        is_long_ago = time.monotonic() - self.shown_at >= AWAITS_S
+        if status.awaits != self.shown or (status.state == "starting" and is_long_ago):
+            self._show(status)
 
     def report(self, status: Status) -> None:
         if self.is_due(status):
-            self.said = status.awaits
+            self.shown = status.awaits
             self.print(report_line(status))
 
     def evaluation(self, status: Status, statistics: Mapping[str, float], env_steps: int, is_best: bool) -> None:
@@ -98,14 +98,14 @@ class Plain(Quiet):
     def end(self, status: Status, summary: Mapping[str, Any], text: str) -> None:
         self.print(text)
 
-    def _say(self, status: Status) -> None:
-        self.said, self.said_at = status.awaits, time.monotonic()
+    def _show(self, status: Status) -> None:
+        self.shown, self.shown_at = status.awaits, time.monotonic()
         if status.awaits:
             self.print(awaits_line(status, time.time() - status.started))
 
 
 class Json(Quiet):
-    """What Plain says, one object a line; `event` says what it is."""
+    """The events of Plain as one JSON object per line, with the kind of event in `event`."""
 
     def line(self, text: str) -> None:
         self._put("note", {"text": text})

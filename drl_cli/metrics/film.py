@@ -1,4 +1,4 @@
-"""Film: the frames of one episode, thinned out as it gets longer, as an animated GIF."""
+"""Film: the frames of one episode as an animated GIF; longer episodes keep fewer frames per second."""
 
 import io
 import struct
@@ -7,16 +7,18 @@ from typing import Any
 
 import numpy as np
 
-MOST_FRAMES = 128
-WIDTH = 240  # pixels, at most
-MOST_BYTES = 900_000
-LEAST_MS = 20  # what is shown faster, browsers show slowly
+MAX_FRAMES = 128
+MAX_WIDTH = 240
+"""Pixels."""
+MAX_BYTES = 900_000
+MIN_MS = 20
+"""Shortest time per frame; browsers slow down faster GIFs."""
 
 
 class Film:
-    """Takes a frame at every call of `step` while there are few, of every second step from MOST_FRAMES on, and so on.
+    """Keeps a frame of every step; at MAX_FRAMES it drops every second frame and keeps half as many from then on.
 
-    It so shows the whole episode at the pace of its steps, `fps` of them in a second.
+    The GIF shows the whole episode at `fps` steps per second.
     """
 
     def __init__(self, fps: float) -> None:
@@ -24,22 +26,22 @@ class Film:
         self.frames: list[Any] = []  # PIL.Image.Image
 
     def step(self, render: Callable[[], Any]) -> None:
-        """One step later; renders where its frame is wanted. Raises ValueError where that gives no picture."""
+        """Advance one step and render if the film keeps this frame; raise ValueError if render() gives no picture."""
         if self.steps % self.stride == 0:
-            if len(self.frames) == MOST_FRAMES:
+            if len(self.frames) == MAX_FRAMES:
                 self._thin()
             if self.steps % self.stride == 0:
                 self.frames.append(_picture(render()))
         self.steps += 1
 
     def gif(self) -> bytes:
-        """The film so far, of at most MOST_BYTES, for which more frames may go."""
+        """Return the film as a GIF; frames are dropped until it has at most MAX_BYTES."""
         while True:
             content = io.BytesIO()
-            duration = max(LEAST_MS, round(1000 * self.stride / self.fps))
+            duration = max(MIN_MS, round(1000 * self.stride / self.fps))
             first, *rest = self.frames
             first.save(content, "GIF", save_all=True, append_images=rest, duration=duration, loop=0)
-            if content.tell() <= MOST_BYTES or not rest:
+            if content.tell() <= MAX_BYTES or not rest:
                 return content.getvalue()
             self._thin()
 
@@ -48,19 +50,19 @@ class Film:
 
 
 def size_of(gif: bytes) -> tuple[int, int]:
-    """Width and height of a GIF."""
+    """Return width and height of a GIF."""
     width, height = struct.unpack_from("<HH", gif, 6)
     return width, height
 
 
 def _picture(frame: Any) -> Any:
-    """A frame `[height, width, 3]` of uint8 as a small picture of 256 colours."""
+    """Turn a uint8 frame `[height, width, 3]` into a small picture with 256 colours."""
     from PIL import Image
 
     if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
         got = f"{frame.dtype} {frame.shape}" if isinstance(frame, np.ndarray) else type(frame).__name__
         raise ValueError(f"render() gives {got}, not uint8 [height, width, 3]")
     image = Image.fromarray(frame)
-    if image.width > WIDTH:
-        image = image.resize((WIDTH, max(1, image.height * WIDTH // image.width)))
+    if image.width > MAX_WIDTH:
+        image = image.resize((MAX_WIDTH, max(1, image.height * MAX_WIDTH // image.width)))
     return image.quantize(256)

@@ -1,4 +1,4 @@
-"""Live: the panel that stays at the bottom of a terminal; what is said besides goes above it."""
+"""Live: the panel at the bottom of a terminal; other lines appear above the panel."""
 
 import sys
 import time
@@ -14,7 +14,7 @@ from drl_cli.metrics.status import Status
 
 
 class Live(Display):
-    """Draws the newest status at every tick and whenever what is waited for changes. The last one stays."""
+    """Draws the newest status at every tick; the last panel stays on the terminal."""
 
     def __init__(self, out: TextIO) -> None:
         self.status = Status(started=time.time())
@@ -23,7 +23,7 @@ class Live(Display):
             console=self.console,
             auto_refresh=False,
             get_renderable=self._render,
-            redirect_stderr=sys.stderr.isatty(),  # else warnings would not be where the user has sent stderr
+            redirect_stderr=sys.stderr.isatty(),  # otherwise warnings would miss a redirected stderr
         )
         self.live.start()
 
@@ -47,7 +47,7 @@ class Live(Display):
         self.line(text)
 
     def close(self) -> None:
-        self.live.transient = not self.status.title  # the run did not even begin
+        self.live.transient = not self.status.title  # remove the panel of a run that did not start
         self.live.stop()
 
     def _render(self) -> RenderableType:

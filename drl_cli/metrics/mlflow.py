@@ -1,4 +1,4 @@
-"""MLflow, an extra: one run of its own for each of ours, whose id is kept in the run's folder."""
+"""MLflow recorder, an optional extra: each run is one MLflow run, whose id is kept in the run's folder."""
 
 import json
 import math
@@ -12,14 +12,17 @@ from drl_cli.metrics.recorders import RunInfo
 from drl_cli.utils.locks import lock
 
 STATUS = {"done": "FINISHED", "interrupted": "KILLED"}
-MOST_PARAMS = 100  # in one call, and so many characters in one value
-MOST_CHARACTERS = 500
+MAX_PARAMS = 100
+"""MLflow's limit for one call."""
+MAX_CHARACTERS = 500
+"""MLflow's limit for one value."""
 DATABASE = "mlflow.db"
-START_S = 60.0  # that the database takes at most until it has its tables
+START_S = 60.0
+"""Longest time until a new database has its tables [s]."""
 
 
 class Mlflow:
-    """Writes to a tracking server, or, at `uri` "offline", to the database mlflow.db beside all runs (in output_dir).
+    """Writes to a tracking server, or for "offline" to the database mlflow.db in output_dir.
 
     Steps are environment steps. Numbers that are not finite are left out.
     """
@@ -31,14 +34,14 @@ class Mlflow:
         self._metric: Any = Metric
         if uri == "offline":
             root = run.folder.parents[2]
-            with lock(root / f".{DATABASE}.lock", timeout_s=START_S):  # two jobs would both make its tables
+            with lock(root / f".{DATABASE}.lock", timeout_s=START_S):  # two jobs must not both create the tables
                 self._begin(mlflow, f"sqlite:///{root / DATABASE}", run, (root / "mlartifacts").as_uri())
         else:
             self._begin(mlflow, uri, run, None)
         if self._is_new:
-            params = [Param(_name(key), str(value)[:MOST_CHARACTERS]) for key, value in run.hparams.items()]
-            for first in range(0, len(params), MOST_PARAMS):
-                self._client.log_batch(self._id, params=params[first : first + MOST_PARAMS])
+            params = [Param(_name(key), str(value)[:MAX_CHARACTERS]) for key, value in run.hparams.items()]
+            for first in range(0, len(params), MAX_PARAMS):
+                self._client.log_batch(self._id, params=params[first : first + MAX_PARAMS])
 
     def record(self, scalars: Mapping[str, float], env_steps: int) -> None:
         now_ms = time.time_ns() // 1_000_000
@@ -53,7 +56,7 @@ class Mlflow:
         self._client.set_terminated(self._id, STATUS.get(status, "FAILED"))
 
     def _begin(self, mlflow: Any, uri: str, run: RunInfo, artifacts: str | None) -> None:
-        """Go on with the run whose id is kept, or, where none is or it is at another place, make one."""
+        """Continue the MLflow run whose id is kept for this server, or create one."""
         self._client: Any = mlflow.MlflowClient(tracking_uri=uri)
         note = run.folder / "mlflow.json"
         kept = json.loads(note.read_text()) if note.exists() else {}
@@ -72,5 +75,5 @@ class Mlflow:
 
 
 def _name(key: str) -> str:
-    """A key or tag of the letters that MLflow takes."""
+    """Replace the characters that MLflow does not allow in a key or tag."""
     return re.sub(r"[^\w\-. /]", "_", key)

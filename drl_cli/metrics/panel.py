@@ -1,4 +1,4 @@
-"""The panel: a status as a rich renderable, for the run's own terminal and for drl-watch."""
+"""The panel: a status as a rich renderable, for drl-train and drl-watch."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -20,13 +20,13 @@ COLORS = {
     "interrupted": "yellow",
     "paused": "yellow",
 }
-MOST_LOSSES = 8
-MOST_BARS = 24
+MAX_LOSSES = 8
+MAX_BARS = 24
 BARS, ASCII_BARS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588", "_.-=+*#@"
 
 
 def panel(status: Status, moment: float) -> RenderableType:
-    """The status as it is seen at this moment [s since the epoch]."""
+    """Return the panel of a status at `moment` [s since the epoch]."""
     rows = Table.grid(padding=(0, 2), expand=True)
     rows.add_column(style="dim", no_wrap=True)
     rows.add_column(ratio=1)
@@ -41,10 +41,10 @@ def panel(status: Status, moment: float) -> RenderableType:
 
 
 class Items:
-    """Short texts, as many in a line as fit; at the end `values` as a row of bars from the least to the greatest."""
+    """Short texts, as many per line as fit, followed by a bar chart of `values`."""
 
     def __init__(self, items: Sequence[str], values: Sequence[float] = ()) -> None:
-        self.items, self.values = items, values[-MOST_BARS:]
+        self.items, self.values = items, values[-MAX_BARS:]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         bars = [sparkline(self.values, ASCII_BARS if options.ascii_only else BARS)] if len(self.values) > 1 else []
@@ -59,14 +59,14 @@ class Items:
 
 
 def sparkline(values: Sequence[float], levels: str) -> str:
-    """One of the levels for each value."""
+    """Return one character of `levels` per value, from the lowest to the highest value."""
     low, high = min(values), max(values)
     scale = (len(levels) - 1) / (high - low) if high > low else 0.0
     return "".join(levels[round(scale * (value - low))] for value in values)
 
 
 def _head(status: Status, wall_s: float) -> RenderableType:
-    """The bar with percent and steps, and the clock."""
+    """Return the progress bar, the steps and the clock."""
     bar = Table.grid(padding=(0, 2), expand=True)
     bar.add_column(ratio=1)
     bar.add_column(no_wrap=True)
@@ -87,8 +87,8 @@ def _rows(status: Status) -> Iterator[tuple[str, RenderableType]]:
     yield "workers", Items(_shares(status.worker_time))
     yield "trainer", Items(_shares(status.trainer_time))
     losses = [f"{name} {value:.3g}" for name, value in status.losses.items()]
-    more = [f"and {len(losses) - MOST_LOSSES} more"] if len(losses) > MOST_LOSSES else []
-    yield "losses", Items([*losses[:MOST_LOSSES], *more])
+    more = [f"and {len(losses) - MAX_LOSSES} more"] if len(losses) > MAX_LOSSES else []
+    yield "losses", Items([*losses[:MAX_LOSSES], *more])
     yield "memory", Items(_memory(status))
     yield "processors", Items(_processors(status))
     if advice := bottleneck(status):

@@ -1,4 +1,4 @@
-"""Recorders: where reports and scores are written. What every one of them is, and the two plain files."""
+"""Recorders: the interface, and the run's own two text files."""
 
 import csv
 import json
@@ -17,8 +17,8 @@ Value: TypeAlias = float | int | str | bool | None
 class RunInfo:
     """The run that is recorded.
 
-    `id` is the name of its `folder` and stays the same when the run is resumed; `name` is for people. `hparams` are the
-    config's values by key, `project` is what logger.project says.
+    `id` is the name of the run's `folder`, also after a resume; `name` is a title. `hparams` are the config's values by
+    key, `project` is the value of logger.project.
     """
 
     id: str
@@ -29,28 +29,28 @@ class RunInfo:
 
 
 class Recorder(Protocol):
-    """Takes scalars by tag at a number of environment steps: reports, and evaluations (`eval/...`) as they come.
+    """Receives reports and evaluations (`eval/...`): scalars by tag at a number of environment steps.
 
-    The env_steps of an evaluation may lie before those of the last report: a version is evaluated while training goes
-    on. A recorder of the user's is made of a RunInfo (logger.recorders).
+    The env_steps of an evaluation may be below those of the last report, because training continues during an
+    evaluation. The constructor of a user's recorder (logger.recorders) takes a RunInfo.
     """
 
     def record(self, scalars: Mapping[str, float], env_steps: int) -> None:
         """Write these scalars."""
 
     def close(self, status: str) -> None:
-        """Write what is left; `status` is the run's end (done, failed, ...)."""
+        """Write everything that is pending; `status` is the final status (done, failed, ...)."""
 
 
 class VideoRecorder(Recorder, Protocol):
-    """One that takes videos, too."""
+    """A recorder that also takes videos."""
 
     def video(self, tag: str, path: Path, env_steps: int) -> None:
-        """Write this animated GIF."""
+        """Write an animated GIF."""
 
 
 class JsonLines:
-    """metrics.jsonl: one object per report; NaN and infinity become null."""
+    """metrics.jsonl: one JSON object per report; NaN and infinity become null."""
 
     def __init__(self, path: Path) -> None:
         self.file = path.open("a", buffering=1)
@@ -64,10 +64,10 @@ class JsonLines:
 
 
 class Csv:
-    """eval.csv: one line per evaluation. These `columns` come first and are in every line.
+    """eval.csv: one line per evaluation, starting with the fixed `columns`.
 
-    A name that a line brings along beside them gets a column at the end from then on, which is empty in the lines
-    before, and where it is missing later. So no column ever moves, in a file that goes on neither.
+    A new name gets a column at the end; lines without the name have an empty cell. No column ever moves, also in a file
+    that a resumed run continues.
     """
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
@@ -80,7 +80,7 @@ class Csv:
         self._open()
 
     def write(self, row: Mapping[str, float], more: Mapping[str, float] | None = None) -> None:
-        """One line, and what there is `more`; raises KeyError when one of the columns that come first is missing."""
+        """Write `row`, then the other names in `more`; raise KeyError if a fixed column is missing in `row`."""
         values = {**(more or {}), **{column: row[column] for column in self.fixed}}
         if new := [name for name in values if name not in self.columns]:
             self._widen(new)
@@ -97,14 +97,14 @@ class Csv:
         self.columns = [*before, *names]
         try:
             self._rewrite(rows)
-        except OSError:  # the file is as it was
+        except OSError:  # the file is unchanged
             self.columns = before
             raise
         self.file.close()
         self._open()
 
     def _rewrite(self, rows: Sequence[Sequence[str]]) -> None:
-        """The file in one piece: the columns, and these rows, the cells that they lack empty."""
+        """Replace the file by the columns and these rows; missing cells are empty."""
         draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         width = len(self.columns)
         try:

@@ -1,4 +1,4 @@
-"""Status: how a run goes at one moment. The console shows it, and drl-watch reads it from the run's folder."""
+"""Status: the state of a run at one moment, for the console and, through a file, for drl-watch."""
 
 import dataclasses
 import json
@@ -10,25 +10,24 @@ from pathlib import Path
 from typing import Any
 
 STATUS_FILE = "status.json"
-MOST_SCORES = 60
-"""Evaluations that a status keeps, the newest."""
+MAX_SCORES = 60
+"""Number of newest evaluations in a status."""
 
 
 @dataclass(frozen=True)
 class Status:
-    """None, or an empty mapping, stands for what is not known (yet).
+    """The state of a run; None or an empty mapping stands for an unknown value.
 
-    `state` is starting, running, paused or ending, and at the end what run.json says, or killed. `note` is what those
-    have to add who look at the run. `awaits` names what is waited for, `done` of `needed` of it are there.
+    `state` is starting, running, paused, ending, killed, or the final status of run.json. `note` is a remark of
+    drl-watch. `awaits` names what the run waits for, with `done` of `needed` so far. `started` and `written` are in
+    seconds since the epoch; for a resumed run `started` includes the earlier duration. `left_s` is the expected time
+    until total_env_steps or stop.wall_s.
 
-    Times are in seconds, `started` and `written` since the epoch; a run that was resumed counts as `started` that much
-    earlier as it had lasted before. `left_s` is what remains at the present pace until total_env_steps or stop.wall_s.
-
-    `scores` are (env_steps, mean return) of the evaluations, oldest first. `train_return` and `train_length` are means
-    over the last `train_episodes` episodes of training. `ratio` is updates per environment step, `ratio_asked` is None
-    where nothing holds it. `worker_time` (environment, policy, rows, waiting) and `trainer_time` (batch, update,
-    waiting) are shares of the last reports' time. `roles` has by kind of role how many `processes` there are, the
-    `cores` that they use and their memory `rss_mb`; `cpu_percent` is of the whole machine.
+    `scores` are (env_steps, mean return) of evaluations, oldest first. `train_return` and `train_length` are means over
+    the last `train_episodes` training episodes. `ratio` is updates per environment step, `ratio_asked` the target or
+    None. `worker_time` (environment, policy, rows, waiting) and `trainer_time` (batch, update, waiting) are shares of
+    time in the last reports. `roles` maps each kind of role to its number of `processes`, used `cores` and memory
+    `rss_mb`; `cpu_percent` is for the whole machine.
     """
 
     run_id: str = ""
@@ -74,39 +73,39 @@ class Status:
 
     @property
     def is_over(self) -> bool:
-        """Whether there will be no newer status."""
+        """Whether the run has ended."""
         return self.state not in ("starting", "running", "paused", "ending")
 
     def age_s(self, moment: float) -> float:
-        """How long the run has lasted at this moment [s since the epoch]; at its last report when it is over."""
+        """Return the duration of the run at `moment` [s since the epoch]; of an ended run, the final duration."""
         return self.wall_s if self.is_over else max(0.0, moment - self.started)
 
     @property
     def share(self) -> float:
-        """How much of total_env_steps is done, from 0 to 1; the last hand-over may go beyond."""
+        """The share of total_env_steps that is done, at most 1."""
         return min(1.0, self.env_steps / max(1, self.total_env_steps))
 
     @property
     def awaited(self) -> str:
-        """What is waited for, with how much of it is there."""
+        """Text of what the run waits for, with a count if known."""
         count = "" if self.needed is None else f" {self.done or 0:,}/{self.needed:,}"
         return f"{self.awaits}{count}" if self.awaits else ""
 
     def evaluated(self, env_steps: int, mean: float) -> "Status":
-        """The status with one more evaluation, unless its mean is not finite."""
+        """Return the status with one more evaluation; ignore a mean that is not finite."""
         if not math.isfinite(mean):
             return self
         best = self.best if self.best is not None and self.best[1] >= mean else (env_steps, mean)
-        return dataclasses.replace(self, scores=(*self.scores, (env_steps, mean))[-MOST_SCORES:], best=best)
+        return dataclasses.replace(self, scores=(*self.scores, (env_steps, mean))[-MAX_SCORES:], best=best)
 
     def json(self) -> dict[str, Any]:  # Any: json
-        """All fields; a number that is not finite is None."""
+        """Return all fields as JSON data; a number that is not finite becomes None."""
         plain: dict[str, Any] = finite(dataclasses.asdict(self))
         return plain
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> "Status":  # Any: json
-        """The status that `json` took apart; what another version of this package wrote beside it is left out."""
+        """Return the status in `fields`, the data of `json`; ignore fields of other package versions."""
         known = {f.name: fields[f.name] for f in dataclasses.fields(cls) if f.name in fields}
         for name in ("worker_time", "trainer_time", "losses"):
             known[name] = {key: value for key, value in known.get(name, {}).items() if value is not None}
@@ -115,14 +114,14 @@ class Status:
         return cls(**known)
 
     def write(self, folder: Path) -> None:
-        """Replace the status in a run's folder, in one piece. Not synced: after a power cut nobody watches."""
+        """Replace the status file of a run atomically, without syncing the disk."""
         draft = folder / f".{STATUS_FILE}.{os.getpid()}"
         draft.write_text(json.dumps(self.json()))
         os.replace(draft, folder / STATUS_FILE)
 
     @classmethod
     def read(cls, folder: Path) -> "Status | None":
-        """The newest status of a run; None where there is none that can be read."""
+        """Return the newest status of a run; None if no status can be read."""
         try:
             return cls.of(json.loads((folder / STATUS_FILE).read_text()))
         except (OSError, ValueError, TypeError, AttributeError):
@@ -130,7 +129,7 @@ class Status:
 
 
 def finite(value: Any) -> Any:  # Any: json
-    """Plain data as json can have it: None for NaN and infinities, lists for tuples."""
+    """Return plain data for JSON: None replaces NaN and infinity, lists replace tuples."""
     if isinstance(value, Mapping):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

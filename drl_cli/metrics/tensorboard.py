@@ -1,4 +1,4 @@
-"""TensorBoard: the run's event file, and what its page shows first."""
+"""TensorBoard: the run's event file and the layout of its charts."""
 
 import os
 import socket
@@ -10,7 +10,8 @@ from typing import Any
 from drl_cli.metrics.film import size_of
 from drl_cli.metrics.recorders import RunInfo
 
-BUFFER_BYTES = 1 << 20  # more than any event: one is never written in part by a disk that has room for a part
+BUFFER_BYTES = 1 << 20
+"""Larger than any event, so that a nearly full disk never gets half an event."""
 
 LAYOUT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "score": {
@@ -30,13 +31,13 @@ LAYOUT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "memory [MB]": ("system/rss_mb",),
     },
 }
-"""The charts of the custom scalars tab, by category; a tag is a regular expression there."""
+"""Charts of the custom scalars tab, by category; each tag is a regular expression."""
 
 
 class TensorBoard:
-    """events.out.tfevents.*: scalars over environment steps, hyperparameters, layout and videos in the same run.
+    """events.out.tfevents.*: scalars over environment steps, hyperparameters, layout and videos of a run.
 
-    Written as they come: TensorBoard's own writer has a thread, which does not live through a full disk.
+    Events are written directly, because the thread of TensorBoard's own writer dies on a full disk.
     """
 
     def __init__(self, run: RunInfo) -> None:
@@ -94,7 +95,7 @@ class TensorBoard:
 
 
 def _layout(proto: Any) -> bytes:  # Any: TensorBoard's generated module has no types
-    """LAYOUT as the custom scalars tab reads it."""
+    """Return LAYOUT in the format of the custom scalars tab."""
     categories = [
         proto.Category(
             title=category,

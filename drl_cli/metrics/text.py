@@ -1,4 +1,4 @@
-"""Lines of text that say how a run goes, where there is no panel; ASCII only."""
+"""Lines of text about a run for terminals without a panel; ASCII only."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ from drl_cli.metrics.status import Status
 
 
 def clock(seconds: float | None) -> str:
-    """Hours, minutes and seconds as 0:03:58; - where they are not known."""
+    """Return seconds as 0:03:58, or - if unknown."""
     if seconds is None:
         return "-"
     whole = max(0, int(seconds))
@@ -14,29 +14,29 @@ def clock(seconds: float | None) -> str:
 
 
 def number(value: float | None, form: str = ",.0f") -> str:
-    """A number in this format, - where it is not known."""
+    """Return a number in this format, or - if unknown."""
     return "-" if value is None else format(value, form)
 
 
 def ratio_text(status: Status) -> str:
-    """The ratio held, of the ratio asked: 0.483 of 0.5."""
+    """Return the replay ratio and its target: 0.483 of 0.5."""
     asked = "" if status.ratio_asked is None else f" of {status.ratio_asked:g}"
     return f"{number(status.ratio, '.3g')}{asked}"
 
 
 def left_text(status: Status) -> str:
-    """The time that is left; where an evaluation may end the run before, the most."""
+    """Return the time left, as an upper limit if an evaluation may end the run earlier."""
     at_most = "at most " if status.goal is not None and status.left_s is not None else ""
     return f"left {at_most}{clock(status.left_s)}"
 
 
 def awaits_line(status: Status, wall_s: float) -> str:
-    """What is waited for."""
+    """Return a line about what the run waits for."""
     return f"{clock(wall_s):>9}  waiting for {status.awaited}"
 
 
 def report_line(status: Status) -> str:
-    """How training goes; columns are aligned from one line to the next."""
+    """Return a line about training, with columns aligned from line to line."""
     if status.awaits:
         return f"{_begin(status, status.env_steps)}  waiting for {status.awaited}  {_speed(status)}"
     return (
@@ -47,7 +47,7 @@ def report_line(status: Status) -> str:
 
 
 def evaluation_line(status: Status, statistics: Mapping[str, float], env_steps: int, is_best: bool) -> str:
-    """What an evaluation found, as far as it is known beyond the mean; `status` has it already."""
+    """Return a line about an evaluation that `status` already includes; statistics but the mean are optional."""
     best = "" if status.best is None else f"  best {status.best[1]:.1f}"
     target = "" if status.goal is None else f"  target {status.goal:g}"
     spread = ""

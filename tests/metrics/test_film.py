@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from drl_cli.metrics import film as module
-from drl_cli.metrics.film import MOST_BYTES, MOST_FRAMES, WIDTH, Film, size_of
+from drl_cli.metrics.film import MAX_BYTES, MAX_FRAMES, MAX_WIDTH, Film, size_of
 from drl_cli.metrics.tensorboard import BUFFER_BYTES
 
 
@@ -42,30 +42,30 @@ def test_a_short_episode_is_whole():
     assert drawn == list(range(5))
 
 
-@pytest.mark.parametrize(("steps", "stride"), [(MOST_FRAMES, 1), (MOST_FRAMES + 1, 2), (5 * MOST_FRAMES, 8)])
+@pytest.mark.parametrize(("steps", "stride"), [(MAX_FRAMES, 1), (MAX_FRAMES + 1, 2), (5 * MAX_FRAMES, 8)])
 def test_a_longer_one_is_thinned_out_evenly_and_keeps_its_pace(steps, stride):
     film, drawn = films(steps)
     shown = frames_of(film.gif())
     assert [number for number, _ in shown] == [number % 256 for number in range(0, steps, stride)]
     assert {duration for _, duration in shown} == {20 * stride}
-    assert len(drawn) < MOST_FRAMES * (1 + steps // MOST_FRAMES)
+    assert len(drawn) < MAX_FRAMES * (1 + steps // MAX_FRAMES)
 
 
 def test_large_pictures_become_small_and_keep_their_shape():
-    film, _ = films(2, make=lambda number: frame(number, (300, 3 * WIDTH, 3)))
-    assert size_of(film.gif()) == (WIDTH, 100)
+    film, _ = films(2, make=lambda number: frame(number, (300, 3 * MAX_WIDTH, 3)))
+    assert size_of(film.gif()) == (MAX_WIDTH, 100)
     film, _ = films(2, make=lambda number: frame(number, (40, 50, 3)))
     assert size_of(film.gif()) == (50, 40)
 
 
 def test_what_can_hardly_be_compressed_has_fewer_frames(monkeypatch):
-    monkeypatch.setattr(module, "MOST_BYTES", 20_000)
+    monkeypatch.setattr(module, "MAX_BYTES", 20_000)
     rng = np.random.default_rng(0)
     film, _ = films(40, make=lambda number: rng.integers(0, 256, (40, 40, 3), dtype=np.uint8))
     content = film.gif()
     assert len(content) <= 20_000
     assert 4 < len(frames_of(content)) < 20
-    assert MOST_BYTES < BUFFER_BYTES - 1000  # an event is one film at most
+    assert MAX_BYTES < BUFFER_BYTES - 1000  # an event is one film at most
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import io
 import pytest
 from rich.console import Console
 
-from drl_cli.metrics.panel import BARS, MOST_BARS, panel, sparkline
+from drl_cli.metrics.panel import BARS, MAX_BARS, panel, sparkline
 from drl_cli.metrics.status import Status
 from drl_cli.metrics.text import awaits_line, clock, evaluation_line, report_line
 
@@ -115,7 +115,7 @@ def test_a_sparkline_goes_from_the_least_to_the_greatest():
     assert sparkline([0.0, 5.0, 10.0, 7.5], "abc") == "abcc"
     assert sparkline([3.0, 3.0], "abc") == "aa"
     many = dataclasses.replace(STATUS, scores=tuple((i, float(i)) for i in range(60)))
-    assert sum(letter in BARS for letter in row(many, "evaluation")) == MOST_BARS
+    assert sum(letter in BARS for letter in row(many, "evaluation")) == MAX_BARS
 
 
 def test_many_losses_are_counted():

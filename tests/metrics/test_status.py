@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from drl_cli.metrics.status import MOST_SCORES, STATUS_FILE, Status
+from drl_cli.metrics.status import MAX_SCORES, STATUS_FILE, Status
 
 FULL = Status(
     run_id="x-s0",
@@ -56,10 +56,10 @@ def test_a_file_of_another_version_is_read_as_far_as_it_goes(tmp_path):
 
 def test_evaluations_are_kept_the_newest_and_the_first_best():
     status = Status()
-    for i in range(MOST_SCORES + 5):
+    for i in range(MAX_SCORES + 5):
         status = status.evaluated(i, float(min(i, 50)))
-    assert len(status.scores) == MOST_SCORES
-    assert status.scores[-1] == (MOST_SCORES + 4, 50.0)
+    assert len(status.scores) == MAX_SCORES
+    assert status.scores[-1] == (MAX_SCORES + 4, 50.0)
     assert status.best == (50, 50.0)
 
 

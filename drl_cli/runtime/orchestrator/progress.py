@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 from drl_cli.metrics.aggregation import Means, over_shards, spread
-from drl_cli.metrics.status import MOST_SCORES
+from drl_cli.metrics.status import MAX_SCORES
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.messages import EvalReport, InsertTransition, MessageCounts, TrainReport
 from drl_cli.runtime.orchestrator.rates import Totals
@@ -59,7 +59,7 @@ class Progress:
         self.last: EvalReport | None = None
         self.goal_reached = False
         self.latest: deque[tuple[float, int]] = deque(maxlen=LATEST)
-        self.scores: deque[tuple[int, float]] = deque(maxlen=MOST_SCORES)
+        self.scores: deque[tuple[int, float]] = deque(maxlen=MAX_SCORES)
         self.work_s = self.env_s = self.policy_s = self.update_s = 0.0  # since this process started
         self.peak_rss_mb = 0.0
         self.usage = Usage()
