@@ -1,4 +1,4 @@
-"""load_weights on the command line: what it may name, and what is refused before anything starts."""
+"""load_weights: what it may name, and what is refused before anything starts."""
 
 import json
 import shutil
@@ -12,10 +12,12 @@ from drl_cli.runtime.files.checkpoint import load_model
 from drl_cli.settings.build import build
 from drl_cli.settings.fill import fill
 
+FITS = "network.hidden=[16,16]"
+
 
 @pytest.fixture
 def copied(small_run, tmp_path):
-    """A copy of the small run, to be damaged."""
+    """A copy of the small run that a test may damage."""
     folder = tmp_path / "outputs" / "Pendulum-v1" / "sac-async" / small_run.folder.name
     shutil.copytree(small_run.folder, folder, symlinks=True)
     return folder
@@ -23,12 +25,11 @@ def copied(small_run, tmp_path):
 
 @pytest.fixture
 def check(composed, tmp_path):
-    """What drl-train does with load_weights before it starts; gives the config."""
+    """Check `load_weights=latest` as drl-train does, and return the config."""
 
-    def check_it(path, *overrides):
-        root = f"output_dir={tmp_path}/outputs"
-        plain = composed("env=Pendulum-v1", "tuned=none", root, f"load_weights='{path}'", *overrides)
-        config = with_weights(fill(build(plain)))
+    def check_it(*overrides):
+        named = (f"output_dir={tmp_path}/outputs", "load_weights=latest")
+        config = with_weights(fill(build(composed("env=Pendulum-v1", "tuned=none", *named, *overrides))))
         preflight(config)
         return config
 
@@ -54,78 +55,67 @@ def refusal(check, *args):
         ("{run}/checkpoints/last/model.safetensors", "last"),
     ],
 )
-def test_what_it_may_name(copied, tmp_path, path, found):
+def test_a_run_or_a_checkpoint_can_be_named(copied, tmp_path, path, found):
     outputs = tmp_path / "outputs"
     path = path.format(run=copied, outputs=outputs, id=copied.name[:15])
     assert find_weights(path, str(outputs)) == (copied / "checkpoints" / found).resolve()
 
 
-def test_the_config_names_the_checkpoint_itself(copied, check):
-    config = check("latest", "network.hidden=[16,16]")
-    assert config.load_weights == str((copied / "checkpoints" / "best").resolve())
-
-
-def test_another_size_is_exit_8_and_names_both(copied, check):
-    params, _ = load_model(copied / "checkpoints" / "best")
-    code, problem = refusal(check, "latest", "network.hidden=[8]")
-    assert code == CHECKPOINT
-    assert f"({len(params)},)" in problem
-    assert f"({3 * 8 + 8 + 8 * 2 + 2},)" in problem
-    assert "network" in problem
-    code, problem = refusal(check, "latest", "network.hidden=[16,16]", "env.normalize_obs=true")
-    assert code == CHECKPOINT
-    assert "env.normalize_*" in problem
-
-
-def test_another_environment_that_it_fits_is_named(copied, check, user_folder, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("overrides", "parts"),
+    [
+        (["network.hidden=[8]"], ("({size},)", f"({3 * 8 + 8 + 8 * 2 + 2},)", "network")),
+        ([FITS, "env.normalize_obs=true"], ("env.normalize_*",)),
+        (["network.hidden=[8]", "env=user_envs:Tiny-v0"], ("is of Pendulum-v1, and this run has user_envs:Tiny-v0: ",)),
+        ([FITS, "tampered"], ("sha256",)),
+    ],
+)
+def test_weights_that_do_not_fit_are_exit_8(copied, check, user_folder, monkeypatch, overrides, parts):
     monkeypatch.syspath_prepend(str(user_folder))
-    check("latest", "network.hidden=[16,16]", "env=user_envs:Tiny-v0")
-    said = f"warning: load_weights: {(copied / 'checkpoints' / 'best').resolve()} is of Pendulum-v1; "
-    assert capsys.readouterr().err == f"{said}it fits user_envs:Tiny-v0, too\n"
-    code, problem = refusal(check, "latest", "network.hidden=[8]", "env=user_envs:Tiny-v0")
-    assert code == CHECKPOINT
-    assert "is of Pendulum-v1, and this run has user_envs:Tiny-v0: " in problem
-
-
-def test_a_tampered_model_is_exit_8(copied, check):
     model = copied / "checkpoints" / "best" / "model.safetensors"
-    content = bytearray(model.read_bytes())
-    content[-1] ^= 1
-    model.write_bytes(content)
-    code, problem = refusal(check, "latest", "network.hidden=[16,16]")
+    params, _ = load_model(model.parent)
+    if "tampered" in overrides:
+        content = bytearray(model.read_bytes())
+        content[-1] ^= 1
+        model.write_bytes(content)
+    code, problem = refusal(check, *(override for override in overrides if override != "tampered"))
     assert code == CHECKPOINT
-    assert "sha256" in problem
+    assert all(part.format(size=len(params)) in problem for part in parts)
 
 
-def test_a_checkpoint_that_is_not_there_names_those_that_are(copied, tmp_path):
-    with pytest.raises(UsageError, match=r"no 'step_42'.*there is: best, last, step_") as caught:
-        find_weights(f"{copied}/checkpoints/step_42", str(tmp_path / "outputs"))
-    assert caught.value.exit_code == CHECKPOINT
+def test_weights_of_another_environment_that_fit_give_a_warning(copied, check, user_folder, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(user_folder))
+    config = check(FITS, "env=user_envs:Tiny-v0")
+    best = (copied / "checkpoints" / "best").resolve()
+    assert config.load_weights == str(best)
+    line = f"load_weights: {best} is of Pendulum-v1; it fits user_envs:Tiny-v0, too"
+    assert capsys.readouterr().err == f"warning: {line}\n"
 
 
-def test_a_run_that_saved_nothing_is_exit_8(copied, tmp_path):
+def test_a_missing_checkpoint_names_the_others(copied, tmp_path):
+    outputs = str(tmp_path / "outputs")
+    code, problem = refusal(find_weights, f"{copied}/checkpoints/step_42", outputs)
+    assert code == CHECKPOINT
+    assert "no 'step_42'" in problem
+    assert "there is: best, last, step_" in problem
     shutil.rmtree(copied / "checkpoints")
-    with pytest.raises(UsageError, match=r"no 'best'.*there is none") as caught:
-        find_weights(str(copied), str(tmp_path / "outputs"))
-    assert caught.value.exit_code == CHECKPOINT
-
-
-def test_nothing_of_that_name_is_exit_2(tmp_path):
-    with pytest.raises(UsageError, match=r"load_weights: no run 'nope' in .*0 runs there") as caught:
-        find_weights("nope", str(tmp_path))
-    assert caught.value.exit_code == USAGE
+    code, problem = refusal(find_weights, str(copied), outputs)
+    assert code == CHECKPOINT
+    assert problem.endswith("there is none")
+    code, problem = refusal(find_weights, "nope", str(tmp_path / "empty"))
+    assert code == USAGE
+    assert problem.startswith("load_weights: no run 'nope' in ")
 
 
 @pytest.mark.slow
-def test_the_command_starts_from_it_and_says_no_before_ray_starts(small_run, drl, tmp_path):
+def test_training_starts_from_the_weights_or_is_refused_before_ray_starts(small_run, drl, tmp_path):
     args = (*small_run.args, f"load_weights={small_run.folder}", "orchestrator.min_inserts=300")
     done = drl("train", *args, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (run,) = tmp_path.glob("outputs/*/*/*")
-    ours, theirs = (
-        load_model(folder / "checkpoints" / name)[0] for folder, name in ((run, "last"), (small_run.folder, "best"))
-    )
-    assert ours.tobytes() == theirs.tobytes()
+    places = ((run, "last"), (small_run.folder, "best"))
+    new, old = (load_model(folder / "checkpoints" / name)[0] for folder, name in places)
+    assert new.tobytes() == old.tobytes()
     refused = drl("train", *args, "network.hidden=[8]", "debug.in_process=false", cwd=tmp_path)
     assert refused.returncode == CHECKPOINT
     assert refused.stderr.startswith("error: load_weights: ")
@@ -142,18 +132,17 @@ def test_the_command_starts_from_it_and_says_no_before_ray_starts(small_run, drl
         ),
         (
             *("env=drl_cli.envs.probes:Cue-v0", "algo=dqn", "network=lstm", "network.memory_size=8"),
-            *("replay=sequences", "replay.seq_len=6", "replay.burn_in=3", "replay.overlap=2"),
+            *("replay=sequences", "replay.seq_len=6", "replay.burn_in=3", "replay.overlap=2", "total_env_steps=96"),
         ),
     ],
     ids=["normalised", "cnn", "lstm"],
 )
-def test_a_run_is_evaluated_as_it_was_and_another_starts_from_it(drl, tiny, tmp_path, args):
-    """With its statistics, its torso, or a memory that begins anew in each episode."""
-    args = (*args, *tiny, "manage.confirm_episodes=0")
+def test_a_run_with_statistics_images_or_memory_is_evaluated_and_started_from(drl, tiny, tmp_path, args):
+    args = (*tiny, *args, "manage.confirm_episodes=0")
     assert drl("train", *args, cwd=tmp_path).returncode == 0
     returns = []
     for _ in range(2):
-        done = drl("eval", "episodes=8", cwd=tmp_path)
+        done = drl("eval", "episodes=4", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         (path,) = tmp_path.glob("outputs/*/*/*/eval.json")
         returns.append(json.loads(path.read_text())["returns"])
