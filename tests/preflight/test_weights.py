@@ -107,16 +107,16 @@ def test_a_missing_checkpoint_names_the_others(copied, tmp_path):
     assert problem.startswith("load_weights: no run 'nope' in ")
 
 
-@pytest.mark.slow
-def test_training_starts_from_the_weights_or_is_refused_before_ray_starts(small_run, drl, tmp_path):
+def test_training_starts_from_the_weights_or_is_refused_before_ray_starts(small_run, drl_here, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     args = (*small_run.args, f"load_weights={small_run.folder}", "orchestrator.min_inserts=300")
-    done = drl("train", *args, cwd=tmp_path)
+    done = drl_here("train", *args)
     assert done.returncode == 0, done.stderr
     (run,) = tmp_path.glob("outputs/*/*/*")
-    places = ((run, "last"), (small_run.folder, "best"))
-    new, old = (load_model(folder / "checkpoints" / name)[0] for folder, name in places)
+    checkpoints = (run / "checkpoints" / "last", small_run.folder / "checkpoints" / "best")
+    new, old = (load_model(checkpoint)[0] for checkpoint in checkpoints)
     assert new.tobytes() == old.tobytes()
-    refused = drl("train", *args, "network.hidden=[8]", "debug.in_process=false", cwd=tmp_path)
+    refused = drl_here("train", *args, "network.hidden=[8]", "debug.in_process=false")
     assert refused.returncode == CHECKPOINT
     assert refused.stderr.startswith("error: load_weights: ")
     assert len(list(tmp_path.glob("outputs/*/*/*"))) == 1
@@ -132,20 +132,26 @@ def test_training_starts_from_the_weights_or_is_refused_before_ray_starts(small_
         ),
         (
             *("env=drl_cli.envs.probes:Cue-v0", "algo=dqn", "network=lstm", "network.memory_size=8"),
-            *("replay=sequences", "replay.seq_len=6", "replay.burn_in=3", "replay.overlap=2", "total_env_steps=96"),
+            *("replay=sequences", "replay.seq_len=6", "replay.burn_in=3", "replay.overlap=2"),
         ),
     ],
     ids=["normalised", "cnn", "lstm"],
 )
-def test_a_run_with_statistics_images_or_memory_is_evaluated_and_started_from(drl, tiny, tmp_path, args):
-    args = (*tiny, *args, "manage.confirm_episodes=0")
-    assert drl("train", *args, cwd=tmp_path).returncode == 0
+def test_a_run_with_statistics_images_or_memory_is_evaluated_and_started_from(
+    drl_here, tiny, tmp_path, monkeypatch, args
+):
+    monkeypatch.chdir(tmp_path)
+
+    def drl(*words):
+        done = drl_here(*words)
+        assert done.returncode == 0, done.stderr
+
+    args = (*args, *tiny, "manage.confirm_episodes=0")
+    drl("train", *args)
     returns = []
     for _ in range(2):
-        done = drl("eval", "episodes=4", cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
+        drl("eval", "episodes=8")
         (path,) = tmp_path.glob("outputs/*/*/*/eval.json")
         returns.append(json.loads(path.read_text())["returns"])
     assert returns[0] == returns[1]
-    again = drl("train", *args, "load_weights=latest", cwd=tmp_path)
-    assert again.returncode == 0, again.stderr
+    drl("train", *args, "load_weights=latest")
