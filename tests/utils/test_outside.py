@@ -1,4 +1,4 @@
-"""Code from outside the package: what is imported, what is said when it can't be, which file it is."""
+"""User code: importing it, errors in one line, and its source file."""
 
 import hashlib
 import sys
@@ -18,7 +18,7 @@ from drl_cli.utils.outside import (
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder of a user's, where one stands."""
+    """A folder with modules of a user, which is the current folder."""
     files = {
         "their_module.py": "class Net:\n    def fail(self):\n        raise RuntimeError('inside')\n",
         "their_bug.py": "import math\n\nmath.sqrt(\n    -1)\n",
@@ -40,7 +40,7 @@ def folder(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def test_a_module_and_what_is_in_it(folder):
+def test_a_module_and_an_object_are_imported(folder):
     assert import_module("their_package.module").X == 1
     assert import_object("their_module:Net").__name__ == "Net"
 
@@ -58,7 +58,7 @@ def test_a_module_and_what_is_in_it(folder):
         ("", "'' is no import path"),
     ],
 )
-def test_a_module_that_is_not_there(folder, path, says):
+def test_a_missing_module_is_named(folder, path, says):
     with pytest.raises(NotFound) as caught:
         import_module(path)
     assert str(caught.value) == says.format(folder=folder)
@@ -80,7 +80,7 @@ def test_a_module_that_raises(folder, path, says):
     assert str(caught.value) == says
 
 
-def test_an_object_that_is_not_there_has_a_nearest(folder):
+def test_a_missing_object_is_named_with_the_nearest(folder):
     with pytest.raises(NotFound, match=r"^their_module has no 'Nett'\. Did you mean Net\?$"):
         import_object("their_module:Nett")
     with pytest.raises(NotFound, match=r"^their_module has no ''\.$"):
@@ -96,7 +96,7 @@ def test_the_file_of_a_module_and_its_hash(folder):
     assert source_file("sys") is None
 
 
-def test_whose_module_raised(folder):
+def test_the_module_that_raised_is_found(folder):
     net = import_object("their_module:Net")()
     with pytest.raises(RuntimeError) as caught:
         net.fail()
@@ -104,7 +104,7 @@ def test_whose_module_raised(folder):
     assert raised_by(caught.value, ["their_package.module", "their_absent"]) is None
 
 
-def test_whose_module_raised_in_another_process_is_in_the_text_of_its_error(folder):
+def test_the_module_that_raised_in_another_process_is_found_in_the_error_text(folder):
     import_module("their_module")
     error = ValueError("lost")
     error.__cause__ = RuntimeError(f'Traceback:\n  File "{folder}/their_module.py", line 3, in fail\n')

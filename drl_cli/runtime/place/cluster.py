@@ -141,7 +141,7 @@ def _location(module: str) -> Path | None:
     if spec is None or not spec.has_location or spec.origin is None:
         return None
     path = Path(spec.origin).resolve()
-    installed = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    if installed & set(path.parents):
+    standard = {Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")}
+    if standard & set(path.parents) or {"site-packages", "dist-packages"} & set(path.parts):
         return None
     return path.parent if spec.submodule_search_locations else path

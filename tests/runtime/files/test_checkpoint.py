@@ -1,65 +1,67 @@
-"""Model files: round trip, damage, links, pruning."""
+"""Checkpoint folders: contents, damage, links, pruning, syncing, and what a crash leaves."""
 
 import json
 import os
+import shutil
 
 import numpy as np
 import pytest
 
 from drl_cli.errors import CheckpointError
+from drl_cli.runtime.files import checkpoint
 from drl_cli.runtime.files.checkpoint import (
+    adopt,
+    finish,
+    free_folder,
     load_model,
+    make_draft,
+    other_format,
     point,
     prune,
+    read_arrays,
+    read_json,
     read_manifest,
     save_model,
+    write_arrays,
     write_json,
 )
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.orchestrator.saver import drop_drafts
 
-PARAMS = np.linspace(-1, 1, 1000, dtype=np.float32)
+HEADER = LoadParams(3, 30, 300, exploration={"epsilon": 0.25})
+PARAMS = np.arange(5, dtype=np.float32)
 
 
-def save(root, env_steps=200_000, version=12, params=PARAMS, name=None):
-    return save_model(
-        root / (name or f"step_{env_steps:09d}"), LoadParams(version, 96, env_steps), params, {"mean": 1.5}
-    )
+def save(root, env_steps=200_000, name=None):
+    return save_model(root / (name or f"step_{env_steps:09d}"), LoadParams(12, 96, env_steps), PARAMS, {"mean": 1.5})
 
 
-def names(root):
-    return sorted(path.name for path in root.iterdir())
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
 
 
-def test_round_trip(tmp_path):
-    folder = save(tmp_path)
-    params, manifest = load_model(folder)
-    assert params.dtype == np.float32
-    np.testing.assert_array_equal(params, PARAMS)
-    expected = {"version": 12, "opt_steps": 96, "env_steps": 200_000, "mean": 1.5}
-    assert {key: manifest[key] for key in expected} == expected
-    assert names(folder) == ["manifest.json", "model.safetensors"]
-    assert names(tmp_path) == ["step_000200000"]
+@pytest.fixture
+def synced(monkeypatch):
+    """Record the name, size and descriptor of each synced file or folder."""
+    seen, fsync = [], os.fsync
+
+    def note(descriptor):
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        seen.append((os.path.basename(path), os.fstat(descriptor).st_size, descriptor))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    return seen
 
 
-@pytest.mark.parametrize(("form", "said"), [(None, 1), (3, 3)])
-def test_another_format_is_refused_by_name(tmp_path, form, said):
+@pytest.mark.parametrize(("form", "found"), [(None, 1), (3, 3)])
+def test_another_format_is_refused_by_name(tmp_path, form, found):
     folder = save(tmp_path)
     manifest = read_manifest(folder)
-    assert manifest["format"] == 2
-    del manifest["format"]
+    assert (manifest.pop("format"), other_format({"format": 2})) == (2, None)
     (folder / "manifest.json").write_text(json.dumps(manifest | ({"format": form} if form else {})))
-    with pytest.raises(CheckpointError, match=rf"{folder}: its checkpoint format is {said}, this drl-cli reads 2$"):
+    with pytest.raises(CheckpointError, match=rf"{folder}: its checkpoint format is {found}, this drl-cli reads 2$"):
         load_model(folder)
-
-
-def test_saving_again_replaces_and_leaves_no_drafts(tmp_path):
-    save(tmp_path)
-    folder = save(tmp_path, version=13, params=PARAMS + 1)
-    params, manifest = load_model(folder)
-    assert manifest["version"] == 13
-    np.testing.assert_array_equal(params, PARAMS + 1)
-    assert names(tmp_path) == ["step_000200000"]
 
 
 def test_a_changed_byte_is_refused_by_name(tmp_path):
@@ -74,10 +76,13 @@ def test_a_changed_byte_is_refused_by_name(tmp_path):
         load_model(model.parent)
 
 
-@pytest.mark.parametrize("keep", [0, 1, 40])
-def test_a_truncated_manifest_is_refused_by_name(tmp_path, keep):
+@pytest.mark.parametrize("keep", [None, 0, 1, 40])
+def test_a_missing_or_truncated_manifest_is_refused_by_name(tmp_path, keep):
     manifest = save(tmp_path) / "manifest.json"
-    manifest.write_bytes(manifest.read_bytes()[:keep])
+    content = manifest.read_bytes()
+    manifest.unlink()
+    if keep is not None:
+        manifest.write_bytes(content[:keep])
     with pytest.raises(CheckpointError, match=r"step_000200000/manifest.json: no readable checkpoint"):
         load_model(manifest.parent)
 
@@ -90,21 +95,7 @@ def test_a_manifest_without_sums_is_refused_by_name(tmp_path, content):
         load_model(manifest.parent)
 
 
-def test_a_folder_that_is_not_there_is_refused_by_name(tmp_path):
-    with pytest.raises(CheckpointError, match=r"step_1/manifest.json"):
-        read_manifest(tmp_path / "step_1")
-
-
-def test_links_are_relative_and_replaced_in_one_piece(tmp_path):
-    old, new = save(tmp_path, 10), save(tmp_path, 20)
-    for folder in (old, new, new):
-        point(tmp_path, "best", folder)
-        assert os.readlink(tmp_path / "best") == folder.name
-        assert load_model(tmp_path / "best")[1]["env_steps"] == int(folder.name[-2:])
-    assert names(tmp_path) == ["best", "step_000000010", "step_000000020"]
-
-
-def test_prune_keeps_the_newest_and_what_is_linked(tmp_path):
+def test_prune_keeps_the_newest_and_the_linked(tmp_path):
     folders = [save(tmp_path, step) for step in range(100, 700, 100)]
     point(tmp_path, "best", folders[1])
     point(tmp_path, "last", folders[-1])
@@ -114,7 +105,7 @@ def test_prune_keeps_the_newest_and_what_is_linked(tmp_path):
     assert load_model(tmp_path / "best")[1]["env_steps"] == 200
 
 
-def test_what_a_killed_process_was_removing_is_no_checkpoint_any_more(tmp_path, monkeypatch):
+def test_a_half_removed_folder_is_no_checkpoint(tmp_path, monkeypatch):
     class Killed(BaseException):
         """The process ends."""
 
@@ -145,19 +136,171 @@ def test_prune_orders_by_number_not_by_text(tmp_path, older, newer):
     assert names(tmp_path) == [newer]
 
 
-def test_write_json_replaces_and_leaves_no_draft(tmp_path):
+def test_write_json_replaces_the_file_unless_it_fails(tmp_path):
     for value in ({"a": 1}, {"a": 2}):
         write_json(tmp_path / "run.json", value)
-        assert json.loads((tmp_path / "run.json").read_text()) == value
-    assert names(tmp_path) == ["run.json"]
     with pytest.raises(TypeError):
         write_json(tmp_path / "run.json", {"a": object()})
     assert json.loads((tmp_path / "run.json").read_text()) == {"a": 2}
+    assert names(tmp_path) == ["run.json"]
 
 
-def test_a_link_that_a_killed_process_left_half_made_is_no_matter(tmp_path):
-    (tmp_path / "step_1").mkdir()
-    (tmp_path / f".last.{os.getpid()}").symlink_to("gone")
-    point(tmp_path, "last", tmp_path / "step_1")
-    assert (tmp_path / "last").resolve() == (tmp_path / "step_1").resolve()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["last", "step_1"]
+def test_links_are_relative_and_replaced_atomically(tmp_path):
+    old, new = save(tmp_path, 10), save(tmp_path, 20)
+    (tmp_path / f".best.{os.getpid()}").symlink_to("gone")  # a killed process left this draft
+    for folder in (old, new, new):
+        point(tmp_path, "best", folder)
+        assert os.readlink(tmp_path / "best") == folder.name
+        assert load_model(tmp_path / "best")[1]["env_steps"] == int(folder.name[-2:])
+    assert names(tmp_path) == ["best", "step_000000010", "step_000000020"]
+
+
+@pytest.mark.parametrize("write", [write_json, write_arrays])
+def test_a_file_is_complete_when_it_is_synced(tmp_path, synced, write):
+    path, value = tmp_path / "file", {"a": np.arange(10)}  # smaller than the buffer
+    value = value if write is write_arrays else {"a": "x" * 50}
+    digest = write(path, value)
+    ((_, size, _),) = synced
+    assert size == path.stat().st_size > 50
+    assert digest == checkpoint.hashlib.sha256(path.read_bytes()).hexdigest()
+    assert names(tmp_path) == ["file"]
+
+
+def test_folders_are_synced_and_closed(tmp_path, synced):
+    save_model(tmp_path / "step_000000300", HEADER, PARAMS, {})
+    order = [name for name, *_ in synced]
+    assert order[0] == "model.safetensors"
+    assert order[1].startswith(".manifest.json")
+    assert order[2].startswith(".step_000000300.")
+    assert order[3:] == [tmp_path.name]
+    for _, _, descriptor in synced:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
+
+
+def test_leftovers_of_a_crash_are_replaced(tmp_path):
+    """Drafts, and a folder that was being replaced."""
+    folder = tmp_path / "root" / "step_000000300"
+    save_model(folder, HEADER, PARAMS, {})  # this makes the root, too
+    for name in (f".step_000000300.{os.getpid()}", ".step_000000300.old"):
+        (folder.parent / name).mkdir()
+        (folder.parent / name / "left").touch()
+    assert save_model(folder, HEADER, PARAMS + 1, {"mean": 2.0}) == folder
+    assert names(folder.parent) == ["step_000000300"]
+    params, manifest = load_model(folder)
+    assert np.array_equal(params, PARAMS + 1)
+    assert (manifest["exploration"], manifest["mean"], manifest["format"]) == ({"epsilon": 0.25}, 2.0, 2)
+    draft = make_draft(tmp_path / "new" / "step_1")
+    assert draft.parent == tmp_path / "new"
+    assert names(draft) == []
+
+
+def test_a_full_disk_keeps_no_draft(tmp_path, monkeypatch):
+    def full(path, arrays):
+        path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "write_arrays", full)
+    with pytest.raises(OSError, match="No space left"):
+        save_model(tmp_path / "step_000000300", HEADER, PARAMS, {})
+    assert names(tmp_path) == []
+
+
+def test_a_checkpoint_lists_the_sums_of_all_its_files(tmp_path):
+    draft = make_draft(tmp_path / "step_000000300")
+    sums = {"a.safetensors": write_arrays(draft / "a.safetensors", {"x": np.ones((2, 3))[:, ::-1], "y": np.array(7)})}
+    sums["b.json"] = write_json(draft / "b.json", [1, 2])
+    folder = finish(draft, tmp_path / "step_000000300", HEADER, PARAMS, sums, {"extra": 1})
+    assert folder == tmp_path / "step_000000300"
+    assert not draft.exists()
+    manifest = read_manifest(folder)
+    assert manifest["sha256"].keys() == {"a.safetensors", "b.json", "model.safetensors"}
+    assert (manifest["version"], manifest["opt_steps"], manifest["env_steps"], manifest["extra"]) == (3, 30, 300, 1)
+    arrays = read_arrays(folder, "a.safetensors", manifest)
+    assert {name: (array.shape, array.tolist()) for name, array in arrays.items()} == {
+        "x": ((2, 3), np.ones((2, 3)).tolist()),
+        "y": ((), 7),
+    }
+    assert read_json(folder, "b.json", manifest) == [1, 2]
+    with pytest.raises(CheckpointError, match=r"c\.json is missing or damaged \(No such file or directory\)"):
+        read_json(folder, "c.json", manifest)
+    (folder / "c.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"c\.json is missing or damaged \(its sha256 is not the manifest's\)"):
+        read_json(folder, "c.json", manifest)
+
+
+def test_a_file_without_a_model_is_refused(tmp_path):
+    folder = save_model(tmp_path / "step_1", HEADER, PARAMS, {})
+    for content, says in ((b"no arrays", "is damaged"), (None, "holds no 'policy'")):
+        if content is None:
+            digest = write_arrays(folder / "model.safetensors", {"other": PARAMS})
+        else:
+            (folder / "model.safetensors").write_bytes(content)
+            digest = checkpoint.hashlib.sha256(content).hexdigest()
+        manifest = json.loads((folder / "manifest.json").read_text())
+        manifest["sha256"]["model.safetensors"] = digest
+        del manifest["seal"]
+        write_json(folder / "manifest.json", manifest | {"seal": checkpoint._seal(manifest)})
+        with pytest.raises(CheckpointError, match=says):
+            load_model(folder)
+
+
+def test_a_manifest_that_was_changed_is_refused(tmp_path):
+    folder = save_model(tmp_path / "step_1", HEADER, PARAMS, {"mean": 1.0})
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"mean": 2.0}))
+    with pytest.raises(CheckpointError, match="its seal does not match"):
+        read_manifest(folder)
+    (folder / "manifest.json").write_text(json.dumps(dict(reversed(manifest.items()))))  # another order of keys
+    assert read_manifest(folder)["mean"] == 1.0
+    assert "seal" not in read_manifest(folder)
+
+
+def test_a_free_folder_is_named_by_steps_and_then_version(tmp_path):
+    taken = []
+    for suffix in ("", "", "", "-best", "-best"):
+        taken.append(free_folder(tmp_path, 42, 7, suffix).name)
+        (tmp_path / taken[-1]).mkdir()
+    assert taken == [
+        *("step_000000042", "step_000000042-v7", "step_000000042-v7-2"),
+        *("step_000000042-best", "step_000000042-v7-best"),
+    ]
+
+
+def test_prune_removes_models_that_best_does_not_link(tmp_path):
+    for name in ("step_000000001", "step_000000001-best", "step_000000002", "step_000000003", "step_000000003-best"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "step_000000009").touch()  # not a folder
+    (tmp_path / "best").symlink_to("step_000000001-best")
+    prune(tmp_path, 2)
+    assert names(tmp_path) == ["best", "step_000000001-best", "step_000000002", "step_000000003", "step_000000009"]
+    shutil.rmtree(tmp_path / "step_000000001-best")
+    (tmp_path / "best").unlink()
+    (tmp_path / "last").mkdir()  # not a link
+    prune(tmp_path, 1)
+    assert names(tmp_path) == ["last", "step_000000003", "step_000000009"]
+
+
+@pytest.mark.parametrize("can_link", [True, False])
+def test_a_checkpoint_of_another_run_is_adopted_as_the_last(tmp_path, synced, monkeypatch, can_link):
+    for name, value in (("theirs", PARAMS), ("mine", PARAMS + 1)):
+        folder = save_model(tmp_path / name / "step_000000300", HEADER, value, {})
+        checkpoint.point(folder.parent, "last", folder)
+    source, mine = tmp_path / "theirs" / "step_000000300", tmp_path / "mine"
+    (mine / f".{source.name}.{os.getpid()}").mkdir()  # a killed attempt left this
+    if not can_link:
+
+        def refuse(*_):
+            raise OSError("another file system")
+
+        monkeypatch.setattr(os, "link", refuse)
+    synced.clear()
+    for _ in range(2):  # the second time as after a kill
+        adopt(mine, source)
+        assert names(mine) == ["last", "step_000000300"]
+        assert os.readlink(mine / "last") == "step_000000300"
+        np.testing.assert_array_equal(load_model(mine / "last")[0], PARAMS)
+    assert "mine" in [name for name, _, _ in synced]
+    assert (source / "model.safetensors").samefile(mine / "last" / "model.safetensors") == can_link
+    shutil.rmtree(source.parent)
+    np.testing.assert_array_equal(load_model(mine / "last")[0], PARAMS)

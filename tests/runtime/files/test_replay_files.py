@@ -1,4 +1,4 @@
-"""The files of a saved replay: their names, the states of all shards, and who gets which rows of them."""
+"""The files of a saved replay: their names, the states of all shards, and the rows of each refilled shard."""
 
 import pytest
 from replays import Source, make
@@ -13,7 +13,7 @@ from drl_cli.types import num_rows
 
 @pytest.fixture
 def save(tmp_path, monkeypatch):
-    """Save shards that each got so many rows, block by block; gives their states and the manifest."""
+    """Save shards, each given by the rows of its blocks; return their states and the manifest."""
     monkeypatch.setattr(replay_saver, "now", lambda: 0.0)
 
     def save_it(kind, *shards):
@@ -30,19 +30,19 @@ def save(tmp_path, monkeypatch):
 
 
 def refilled(kind, num_shards, folder, states, manifest):
-    """The rows of each of so many tables."""
+    """Return the row ids of each refilled table."""
     tables = [make(kind) for _ in range(num_shards)]
     for shard, table in enumerate(tables):
         refill(table, shard, num_shards, folder, manifest, states)
     return [table.contents()["id"].tolist() for table in tables]
 
 
-def test_names():
+def test_names_of_files():
     assert file_name(3) == "state.replay-3.safetensors"
     assert file_name(3, 7) == "state.replay-3.00007.safetensors"
 
 
-def test_states_are_those_of_all_shards(save, tmp_path):
+def test_the_states_of_all_shards_are_read(save, tmp_path):
     states, manifest = save("uniform", (20,), (5, 3), (9,))
     assert [state["size"].item() for state in states] == [20, 8, 9]
     del manifest["sha256"][file_name(1)]
@@ -57,24 +57,24 @@ def test_states_are_those_of_all_shards(save, tmp_path):
 
 @pytest.mark.parametrize("num_shards", [1, 2, 3, 7])
 @pytest.mark.parametrize("counts", [(30,), (40,), (20, 20, 13), (20, 20, 40), (20, 20, 39, 3)])
-def test_shards_share_what_was_saved_and_none_of_it_comes_twice(save, tmp_path, num_shards, counts):
+def test_shards_share_the_saved_rows_without_doubles(save, tmp_path, num_shards, counts):
     states, manifest = save("uniform", counts)
     parts = refilled("uniform", num_shards, tmp_path, states, manifest)
     total = sum(counts)
     for rows in parts:
         assert rows == sorted(rows)  # oldest first
-        assert abs(len(rows) - min(40, total) / num_shards) <= 12  # each chunk is split, of which one comes twice
+        assert abs(len(rows) - min(40, total) / num_shards) <= 12  # each chunk is split between the shards
     assert sorted(row for rows in parts for row in rows) == list(range(max(0, total - 40), total))
 
 
-def test_of_several_shards_the_oldest_rows_come_first(save, tmp_path):
-    """By their numbers within each: three shards that were filled evenly are of the same age."""
+def test_the_oldest_rows_of_several_shards_come_first(save, tmp_path):
+    """Ages follow from the row numbers in each shard; shards that were filled evenly have the same ages."""
     states, manifest = save("uniform", (12,), (12,))
     (rows,) = refilled("uniform", 1, tmp_path, states, manifest)
     assert [*range(4), *range(12, 16), *range(4, 8), *range(16, 20), *range(8, 12), *range(20, 24)] == rows
 
 
-def test_where_there_is_less_room_the_oldest_are_lost(save, tmp_path):
+def test_a_smaller_table_loses_the_oldest_rows(save, tmp_path):
     states, manifest = save("uniform", (30,))
     table = make("uniform", capacity=7)
     refill(table, 0, 1, tmp_path, manifest, states)
@@ -82,7 +82,7 @@ def test_where_there_is_less_room_the_oldest_are_lost(save, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["random", "fifo-once", "sequences"])
-def test_rows_of_other_tables(save, tmp_path, kind):
+def test_rows_of_other_kinds_of_tables(save, tmp_path, kind):
     states, manifest = save(kind, (20, 20, 13))
     table, like = make(kind), make(kind)
     source = Source(kind)
@@ -93,12 +93,12 @@ def test_rows_of_other_tables(save, tmp_path, kind):
         assert num_rows(table.contents()) == 0
     elif kind == "sequences":
         assert table.contents()["id"].tolist() == like.contents()["id"].tolist()
-    else:  # its rows are of all ages everywhere
+    else:  # every chunk holds rows of all ages
         assert len(table) == 40
         assert max(table.contents()["id"]) == 52
 
 
-def test_an_empty_share_takes_nothing(save, tmp_path):
+def test_an_empty_share_has_no_rows(save, tmp_path):
     states, manifest = save("uniform", (1,))
     assert refilled("uniform", 3, tmp_path, states, manifest) == [[], [], [0]]
 

@@ -1,4 +1,4 @@
-"""Handles: what Ray is asked for a role, and what its answers and failures become; Ray itself is a fake."""
+"""Handles: roles in this process, and the options, answers and errors of roles on a fake Ray."""
 
 import logging
 import os
@@ -13,7 +13,6 @@ import pytest
 from fake_ray import ObjectRef
 
 from drl_cli.errors import NodeGone
-from drl_cli.runtime.place import handles
 from drl_cli.runtime.place.handles import (
     INLINE_BYTES,
     ActorDied,
@@ -33,9 +32,7 @@ from drl_cli.runtime.place.handles import (
 
 @pytest.fixture
 def ray(monkeypatch):
-    fake = fake_ray.install(monkeypatch)
-    monkeypatch.setattr(handles, "ray", fake)
-    return fake
+    return fake_ray.install(monkeypatch)
 
 
 class Role:
@@ -59,7 +56,7 @@ class Role:
 # In this process
 
 
-def test_a_role_here_answers_by_references_and_fails_when_they_are_looked_at():
+def test_a_local_role_answers_with_references_and_errors_are_raised_by_get():
     handle = LocalRuntime().spawn("role", Role, 3, gpus=1, node="elsewhere")
     assert handle.role.args == (3,)
     assert get(handle.call("add", 1, LocalRef(2))) == 3
@@ -76,7 +73,7 @@ def test_a_role_here_answers_by_references_and_fails_when_they_are_looked_at():
     assert (LocalRuntime().gpus(), LocalRuntime().nodes) == (0, ())
 
 
-def test_a_value_here_is_put_once():
+def test_a_local_value_is_put_once():
     ref = LocalRuntime().put("value")
     assert (ref.value, LocalRuntime().put(ref)) == ("value", ref)
     assert [is_ref(ref), is_ref("value")] == [True, False]
@@ -85,7 +82,7 @@ def test_a_value_here_is_put_once():
 # On Ray
 
 
-def test_calls_of_a_role_in_a_process_of_its_own(ray):
+def test_calls_of_a_role_on_ray(ray):
     made, calls = [], []
 
     def options(**given):
@@ -109,7 +106,7 @@ def entry(name, alive=True):
     return {"NodeID": name, "Alive": alive, "NodeManagerAddress": f"10.0.0.{len(name)}"}
 
 
-def test_roles_are_spread_as_they_are_asked_for(ray):
+def test_roles_run_where_they_are_asked_to(ray):
     readied = []
     runtime = RayRuntime("/logs", lambda: readied.append(1), nodes=["far"])
     ray.entries = [entry("far"), entry("gonenode1", alive=False)]
@@ -148,7 +145,7 @@ def test_roles_are_spread_as_they_are_asked_for(ray):
         runtime.spawn("proxy 1", Role, node="never there")
 
 
-def test_where_a_runtime_arrives_ray_is_there(ray):
+def test_an_unpickled_runtime_does_not_wait_for_ray(ray):
     def never():
         raise AssertionError
 
@@ -157,7 +154,7 @@ def test_where_a_runtime_arrives_ray_is_there(ray):
     runtime.ready()
 
 
-def test_what_is_large_goes_to_rays_store_and_what_is_small_along_with_each_call(ray):
+def test_large_values_go_to_rays_store_and_small_ones_travel_with_calls(ray):
     readied = []
     runtime = RayRuntime("/logs", lambda: readied.append(1))
     small, large = np.zeros(INLINE_BYTES - 1, np.uint8), np.zeros(INLINE_BYTES, np.uint8)
@@ -172,7 +169,7 @@ def test_what_is_large_goes_to_rays_store_and_what_is_small_along_with_each_call
     assert runtime.put(LocalRef(there)) is there
 
 
-def test_gpus_are_those_of_the_cluster(ray):
+def test_gpus_are_counted_in_the_cluster(ray):
     readied = []
     runtime = RayRuntime("/logs", lambda: readied.append(1))
     assert runtime.gpus() == 0
@@ -197,7 +194,7 @@ def test_gpus_are_those_of_the_cluster(ray):
         (fake_ray.RayActorError(" \n"), ActorDied, "RayActorError"),
     ],
 )
-def test_errors_of_ray_become_ours(ray, error, kind, says):
+def test_errors_of_ray_are_translated(ray, error, kind, says):
     with pytest.raises(kind) as caught:
         get(ObjectRef(error=error))
     assert type(caught.value) is kind
@@ -205,7 +202,7 @@ def test_errors_of_ray_become_ours(ray, error, kind, says):
     assert get(ObjectRef(7)) == 7
 
 
-def test_what_is_ready_comes_in_the_order_given(ray):
+def test_wait_returns_ready_references_in_the_order_given(ray):
     first, second, third = (ObjectRef(value) for value in "abc")
     here = LocalRef()
     ray.silent = ("b",)
@@ -225,7 +222,7 @@ def test_what_is_ready_comes_in_the_order_given(ray):
     assert ray.calls == [("wait", [first, second], 1, 1.0)]
 
 
-def test_without_anything_to_wait_for_the_time_passes(monkeypatch):
+def test_wait_without_references_sleeps(monkeypatch):
     slept = []
     monkeypatch.setattr(time, "sleep", slept.append)
     assert (wait([], 0.5), wait([], 0.0), wait([], -1.0)) == ([], [], [])
@@ -239,7 +236,7 @@ def test_without_anything_to_wait_for_the_time_passes(monkeypatch):
 
 @contextmanager
 def own_log():
-    """The log of a process that has none yet."""
+    """A root logger without handlers, as in a new process."""
     logger = logging.getLogger()
     kept = logger.handlers, logger.level
     logger.handlers = []
@@ -252,7 +249,7 @@ def own_log():
         logger.setLevel(kept[1])
 
 
-def test_a_host_answers_for_its_role_and_logs_what_fails(tmp_path):
+def test_a_host_calls_its_role_and_logs_errors(tmp_path):
     path = tmp_path / "logs" / "worker-3.log"
     with own_log():
         host = Host(str(path), Role, 5)
@@ -266,11 +263,11 @@ def test_a_host_answers_for_its_role_and_logs_what_fails(tmp_path):
     assert lines[-1] == "KeyError: 'lost'"
 
 
-def test_a_role_that_can_not_be_built_says_so_at_every_call(tmp_path):
+def test_a_role_that_can_not_be_built_fails_every_call(tmp_path):
     (tmp_path / "file").touch()
     with own_log() as logger:
         host = Host(str(tmp_path / "file" / "worker-3.log"), Role, "fails")
-        assert type(logger.handlers[0]) is logging.StreamHandler  # there is no place for the file
+        assert type(logger.handlers[0]) is logging.StreamHandler  # the log file could not be created
         for _ in range(2):
             with pytest.raises(ValueError, match="it can't be built"):
                 host.call("add", 1)

@@ -1,4 +1,4 @@
-"""Launch: what a session or a cluster is begun with, and what is done when it fails or ends; Ray itself is a fake."""
+"""Launch: how a session or a cluster starts, fails and ends, with a fake Ray."""
 
 import logging
 import os
@@ -29,7 +29,7 @@ def ray(monkeypatch):
 
 
 class Process:
-    """Something that this process has started."""
+    """A child of this process."""
 
     def __init__(self, name, is_gone=False):
         self.name, self.is_gone, self.killed = name, is_gone, False
@@ -42,7 +42,7 @@ class Process:
 
 @pytest.fixture
 def children(monkeypatch):
-    """What psutil says that this process has started."""
+    """The children of this process according to psutil."""
     found = []
     monkeypatch.setattr(psutil.Process, "children", lambda self, recursive: found if recursive else [])
     return found
@@ -55,7 +55,7 @@ def session(ray, children):
     made._end.set()
 
 
-def test_a_session_is_begun_once_and_told_what_it_needs(ray, session, children, monkeypatch):
+def test_a_session_starts_once_with_its_options(ray, session, children, monkeypatch):
     os.environ |= {"OMP_NUM_THREADS": "3", "RAY_worker_niceness": "5"}
     children += [Process("gcs_server"), Process("raylet")]
     assert not session.is_up()
@@ -77,7 +77,7 @@ def test_a_session_is_begun_once_and_told_what_it_needs(ray, session, children, 
             },
         ),
     ]
-    assert ray.Node.started == ["raylet"]  # and nothing that nobody asks
+    assert ray.Node.started == ["raylet"]  # and no other service
     assert session._processes == set(children)
     expected = {
         "OMP_NUM_THREADS": "3",
@@ -93,7 +93,7 @@ def test_a_session_is_begun_once_and_told_what_it_needs(ray, session, children, 
     assert session._thread.daemon
 
 
-def test_services_are_left_out_only_while_a_session_starts(ray):
+def test_services_are_left_out_only_during_the_start(ray):
     with pytest.raises(ValueError, match="not three"), launch._fewer_services():
         ray.init(value=ray.Node().start_api_server(include=True), other=int("not three"))
     with launch._fewer_services():
@@ -103,17 +103,17 @@ def test_services_are_left_out_only_while_a_session_starts(ray):
     assert ray.Node.started[1:] == ["api server", "log monitor", "raylet"]
 
 
-def test_processes_of_ray_have_a_group_of_their_own_and_end_with_their_parent(ray, monkeypatch):
+def test_processes_of_ray_have_a_process_group_and_end_with_their_parent(ray, monkeypatch):
     monkeypatch.setattr(os, "setpgid", lambda *args: ray.parents.append(args))
     launch._stand_apart()
     ray._private.utils.set_kill_on_parent_death_linux()
     assert ray.parents == ["ends with it", (0, 0)]
     del ray._private.utils.set_kill_on_parent_death_linux
-    launch._stand_apart()  # a Ray without it
+    launch._stand_apart()  # a Ray without this function
     assert vars(ray._private.utils) == {}
 
 
-def test_what_ray_says_goes_to_our_log(ray, session, caplog):
+def test_messages_of_ray_go_to_the_log(ray, session, caplog):
     caplog.set_level("INFO")
     session.wait()
     ray._private.worker.print_to_stdstream({"lines": ["a worker", "died"]}, file=None)
@@ -141,10 +141,10 @@ def test_a_start_that_fails_is_tried_once_more(ray, session, monkeypatch, failur
     assert session.is_up()
 
 
-def test_what_died_of_ray_is_named(ray, session):
+def test_dead_processes_of_ray_are_named(ray, session):
     node = SimpleNamespace(dead_processes=lambda: [("raylet", None), ("log_monitor", None), ("gcs_server", None)])
     ray._private.worker._global_node = node
-    assert session.lost() is None  # it is not there yet
+    assert session.lost() is None  # Ray has not started
     session.wait()
     assert session.lost() == "Ray's gcs_server and raylet died, and all roles with it"
     node.dead_processes = lambda: [("log_monitor", None)]
@@ -153,7 +153,7 @@ def test_what_died_of_ray_is_named(ray, session):
     assert session.lost() is None
 
 
-def test_the_end_of_a_session_leaves_nothing(ray, session, children):
+def test_close_leaves_no_process(ray, session, children):
     children += [Process("raylet"), Process("gone", is_gone=True)]
     session.wait()
     children.append(Process("late"))
@@ -165,7 +165,7 @@ def test_the_end_of_a_session_leaves_nothing(ray, session, children):
     assert not session.is_stuck
 
 
-def test_a_session_that_never_began_or_failed_is_not_shut_down(ray, session, children, monkeypatch):
+def test_a_session_that_never_started_is_not_shut_down(ray, session, children, monkeypatch):
     RaySession(100).close()
     assert ray.calls == []
 
@@ -180,7 +180,7 @@ def test_a_session_that_never_began_or_failed_is_not_shut_down(ray, session, chi
     assert (ray.calls, [process.killed for process in children]) == ([], [True])
 
 
-def test_a_session_that_still_starts_is_left_with_the_process(ray, session, children, monkeypatch, capsys):
+def test_a_session_that_still_starts_ends_with_the_process(ray, session, children, monkeypatch, capsys):
     began, go_on, codes = threading.Event(), threading.Event(), []
     monkeypatch.setattr(session, "_start", lambda: (began.set(), go_on.wait(10)))
     monkeypatch.setattr(launch, "START_S", 0.0)
@@ -207,7 +207,7 @@ NODES = [Node("a123456789", "10.0.0.1", 4.0), Node("c123456789", "10.0.0.0", 2.0
 
 @pytest.fixture
 def answers(ray, monkeypatch):
-    """What each node answers, each time that all are asked; `asked` are the nodes, the environments and modules."""
+    """The answers of the nodes, round by round; `asked` are the nodes, environments and modules."""
     given = SimpleNamespace(rounds=[], asked=[])
 
     def ask(nodes, env, modules, folder):
@@ -221,10 +221,10 @@ def answers(ray, monkeypatch):
     return given
 
 
-def test_a_cluster_is_joined_with_the_users_files(ray, answers):
+def test_a_cluster_is_joined_with_the_files_of_the_user(ray, answers):
     answers.rounds = [[OURS, OURS]]
     cluster = Cluster("10.0.0.1:6379", ENV, ["my_env"], folder="/user")
-    assert cluster.nodes == NODES  # those that live and have a processor
+    assert cluster.nodes == NODES  # live nodes with a CPU
     assert answers.asked == [(NODES, ENV, ["my_env"], "/user")]
     variables = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     variables["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
@@ -243,7 +243,7 @@ def test_a_cluster_is_joined_with_the_users_files(ray, answers):
     assert ray.calls[2:] == [("shutdown",)]
 
 
-def test_nodes_without_our_package_get_it(ray, answers):
+def test_nodes_without_drl_cli_get_it(ray, answers):
     lacks = Answer(OURS.python, OURS.ray, None, "ModuleNotFoundError: No module named 'drl_cli'")
     answers.rounds = [[OURS, lacks], [OURS, OURS]]
     assert Cluster("auto", ENV, ["my_env"]).nodes == NODES
@@ -259,7 +259,7 @@ def test_nodes_without_our_package_get_it(ray, answers):
         ([[Answer(OURS.python, OURS.ray, None, "no"), OURS]] * 2, ["node 10.0.0.1 (a12345): no"]),
     ],
 )
-def test_nodes_that_are_not_fit_end_the_run_with_a_line_each(ray, answers, rounds, says):
+def test_each_unfit_node_has_a_line(ray, answers, rounds, says):
     answers.rounds = list(rounds)
     with pytest.raises(ClusterUnfit) as caught:
         Cluster("auto", ENV, [])
@@ -268,7 +268,7 @@ def test_nodes_that_are_not_fit_end_the_run_with_a_line_each(ray, answers, round
     assert ray.calls[-1] == ("shutdown",)
 
 
-def test_a_cluster_that_can_not_be_used_is_named(ray, answers, monkeypatch):
+def test_a_cluster_that_can_not_be_joined_is_named(ray, answers, monkeypatch):
     ray.entries, answers.rounds = [], [[]]
     with pytest.raises(ClusterUnfit, match=r"^ray\.address: the cluster at auto has no node with a CPU$"):
         Cluster("auto", ENV, [])
@@ -281,7 +281,7 @@ def test_a_cluster_that_can_not_be_used_is_named(ray, answers, monkeypatch):
         Cluster("10.0.0.1:1", ENV, [])
     monkeypatch.setattr(launch, "unreachable", lambda address: f"nobody answers at {address}")
     with pytest.raises(ClusterUnfit, match=r"^ray\.address=auto: no Ray cluster runs here"):
-        Cluster("auto", ENV, [])  # Ray finds the address itself
+        Cluster("auto", ENV, [])  # Ray looks for the address
     with pytest.raises(ClusterUnfit, match=r"^nobody answers at 10\.0\.0\.1:1$"):
         Cluster("10.0.0.1:1", ENV, [])
 
@@ -293,7 +293,7 @@ def test_a_cluster_that_can_not_be_used_is_named(ray, answers, monkeypatch):
         Cluster("auto", ENV, [])
 
 
-def test_each_node_is_asked_what_it_has_and_whether_the_environment_works_there(ray):
+def test_each_node_is_asked_for_versions_and_the_environment(ray):
     nodes = [*NODES, Node("e123456789", "10.0.0.4", 1.0)]
     answered = launch._ask(nodes, ENV, ["drl_cli.algos.sac"])
     assert answered == dict.fromkeys(nodes, OURS)
@@ -305,7 +305,7 @@ def test_each_node_is_asked_what_it_has_and_whether_the_environment_works_there(
     assert (len(refs), num, timeout) == (3, 3, 60)
 
 
-def test_the_environment_is_tried_in_a_folder_that_the_node_has(ray, monkeypatch, tmp_path):
+def test_the_environment_is_made_in_the_folder_if_it_exists(ray, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here").mkdir()
     for folder, where in (("nowhere", tmp_path), ("here", tmp_path / "here")):
@@ -313,7 +313,7 @@ def test_the_environment_is_tried_in_a_folder_that_the_node_has(ray, monkeypatch
         assert Path.cwd() == where
 
 
-def test_what_goes_wrong_on_a_node_is_its_answer(ray, monkeypatch):
+def test_an_error_on_a_node_is_its_answer(ray, monkeypatch):
     (answer,) = launch._ask(NODES[:1], ENV, ["no_such_module"]).values()
     problem = "ModuleNotFoundError: No module named 'no_such_module'"
     assert answer == Answer(OURS.python, OURS.ray, drl_cli.__version__, problem)

@@ -1,4 +1,4 @@
-"""Nodes: which there are, what each sees, and a process on one of them; Ray itself is a fake that runs all here."""
+"""Nodes: listing them, asking them, and a process on one of them; a fake Ray runs everything in this process."""
 
 import json
 import signal
@@ -8,16 +8,16 @@ import fake_ray
 import pytest
 from fake_ray import ObjectRef
 
-from drl_cli.runtime.place import handles, nodes
+from drl_cli.runtime.place import nodes
 from drl_cli.runtime.place.cluster import Node
 from drl_cli.runtime.place.nodes import NodeProcess, live_nodes, unshared
 
 NEAR, FAR = Node("here", "10.0.0.1", 4.0, 2**30), Node("there", "10.0.0.2", 2.0, 2**31)
-LATER = "what has not come yet"
+LATER = "not ready"
 
 
 class Actor:
-    """Runs its methods when they are called; `ends` are what its first calls of `wait` refer to."""
+    """Runs its methods at once; `ends` are the references that the first calls of `wait` return."""
 
     def __init__(self, role):
         self.role, self.begun_ref, self.ends = role, ObjectRef(), []
@@ -35,13 +35,12 @@ class Actor:
 def ray(monkeypatch):
     fake = fake_ray.install(monkeypatch)
     fake.silent = (LATER,)
-    monkeypatch.setattr(handles, "ray", fake)
     return fake
 
 
 @pytest.fixture
 def actor(ray, monkeypatch):
-    """What NodeProcess gets for its keeper, made by it from the class that it names; `options` are those of Ray."""
+    """Replaces the actor that NodeProcess makes of its keeper; `options` are the options for Ray."""
     made = SimpleNamespace(options={}, actor=None, begun_ref=ObjectRef(), ends=[], role=None)
 
     def remote(**options):
@@ -61,7 +60,7 @@ def actor(ray, monkeypatch):
     return made
 
 
-def test_nodes_that_live_and_have_a_processor_or_just_this_one(ray):
+def test_live_nodes_have_a_cpu_or_are_this_node(ray):
     ray.entries = [
         {
             "NodeID": "there",
@@ -76,7 +75,7 @@ def test_nodes_that_live_and_have_a_processor_or_just_this_one(ray):
     assert live_nodes(only_here=True) == [Node("here", "10.0.0.1", 0.0)]
 
 
-def test_a_node_that_does_not_see_a_folder_is_named(ray, tmp_path, monkeypatch):
+def test_a_node_without_the_shared_folder_is_named(ray, tmp_path, monkeypatch):
     (tmp_path / "sweep").mkdir()
     assert unshared([NEAR, FAR], tmp_path / "sweep", tmp_path) == []
     elsewhere = tmp_path / "elsewhere"
@@ -85,7 +84,7 @@ def test_a_node_that_does_not_see_a_folder_is_named(ray, tmp_path, monkeypatch):
     asked = []
 
     def ask(nodes, look):
-        for probe in (tmp_path / "sweep").iterdir():  # another folder of the same name, with another file in it
+        for probe in (tmp_path / "sweep").iterdir():  # a folder of the same name that is not shared
             probe.write_text("another")
             asked.append(probe)
         return {NEAR: look(), FAR: None}
@@ -99,7 +98,7 @@ def test_a_node_that_does_not_see_a_folder_is_named(ray, tmp_path, monkeypatch):
     assert list((tmp_path / "sweep").iterdir()) == []
 
 
-def test_a_process_on_a_node_is_as_one_of_this_machine(actor, ray, tmp_path, monkeypatch):
+def test_a_process_on_a_node_runs_like_a_local_one(actor, ray, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAY_JOB_ID", "of Ray's own")
     monkeypatch.setenv("OF_THE_NODE", "1")
@@ -109,11 +108,11 @@ def test_a_process_on_a_node_is_as_one_of_this_machine(actor, ray, tmp_path, mon
         "import json, os, signal; blocked = list(signal.pthread_sigmask(signal.SIG_BLOCK, []))\n"
         "print(json.dumps([os.getcwd(), dict(os.environ), os.getpgid(0) == os.getpid(), blocked])); exit(7)"
     )
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # as Ray has it in its processes
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # as in processes of Ray
     process = NodeProcess(["-c", code], {"GIVEN": "2"}, log, 3, 2**20)
     assert signal.SIGINT in signal.pthread_sigmask(signal.SIG_SETMASK, before)
     assert (process.has_begun(), process.poll(), process.returncode) == (True, 7, 7)
-    assert ray.calls[-1] == ("kill", actor.actor)  # its room is free for the next
+    assert ray.calls[-1] == ("kill", actor.actor)  # its room is free again
     folder, variables, has_group, blocked = json.loads(log.read_text().removeprefix("before\n"))
     assert (folder, has_group, blocked) == (str(tmp_path), True, [])
     assert (variables["OF_THE_NODE"], variables["GIVEN"], variables["RAY_ADDRESS"]) == ("1", "2", "10.0.0.9:1")
@@ -122,7 +121,7 @@ def test_a_process_on_a_node_is_as_one_of_this_machine(actor, ray, tmp_path, mon
     assert actor.options["scheduling_strategy"] == "SPREAD"
 
 
-def test_a_signal_comes_to_the_process(actor, tmp_path):
+def test_a_signal_reaches_the_process(actor, tmp_path):
     actor.ends = [ObjectRef(LATER)]
     process = NodeProcess(["-c", "import time; time.sleep(60)"], {}, tmp_path / "log", 1, 0)
     assert process.poll() is None
@@ -130,7 +129,7 @@ def test_a_signal_comes_to_the_process(actor, tmp_path):
     assert actor.actor.role.wait() == -signal.SIGTERM
 
 
-def test_a_process_that_waits_for_room_has_ended_with_a_signal(actor, ray, tmp_path):
+def test_a_signal_ends_a_process_that_waits_for_room(actor, ray, tmp_path):
     actor.role, actor.begun_ref, actor.ends = object(), ObjectRef(LATER), [ObjectRef(LATER)]
     process = NodeProcess([], {}, tmp_path / "log", 1, 0)
     assert (process.has_begun(), process.poll()) == (False, None)
@@ -140,7 +139,7 @@ def test_a_process_that_waits_for_room_has_ended_with_a_signal(actor, ray, tmp_p
     assert [call for call in ray.calls if call[0] == "kill"] == [("kill", actor.actor)]
 
 
-def test_a_process_whose_node_is_lost_was_killed_and_one_out_of_reach_is_asked_again(actor, ray, tmp_path):
+def test_a_lost_node_counts_as_sigkill_and_an_unavailable_one_is_asked_again(actor, ray, tmp_path):
     errors = ray.exceptions
     lost = errors.RayActorError("The actor died because its node has died.\nmore")
     actor.role, actor.ends = object(), [ObjectRef(error=errors.ActorUnavailableError("away")), ObjectRef(error=lost)]

@@ -1,4 +1,4 @@
-"""ReplaySaver: how much a part writes, which chunk comes first, what is counted as needed, and what it ends with."""
+"""ReplaySaver: the size of a part, the order of chunks, the room that is needed, aborts, and fitting tables."""
 
 import errno
 import shutil
@@ -25,15 +25,22 @@ def saver(*counts, kind="uniform", chunk_bytes=128):
     return ReplaySaver(filled(kind, *counts), 2, chunk_bytes)
 
 
-@pytest.mark.parametrize(("seconds", "per_part"), [(0.01, 5), (0.02, 3), (0.05, 1), (0.06, 1)])
-def test_a_part_takes_about_50_ms(tmp_path, monkeypatch, seconds, per_part):
+@pytest.mark.parametrize(
+    ("seconds", "nbytes", "per_part"),
+    [
+        *[(0.01, 0, 5), (0.02, 0, 3), (0.05, 0, 1), (0.06, 0, 1)],
+        *[(0.0, 8 << 20, 1), (0.0, (8 << 20) - 1, 2), (0.0, 3 << 20, 3)],
+    ],
+)
+def test_a_part_takes_50_ms_or_8_megabytes(tmp_path, monkeypatch, seconds, nbytes, per_part):
     made, clock = saver(40), SimpleNamespace(now=100.0)
     monkeypatch.setattr(replay_saver, "now", lambda: clock.now)
     write = made._write
 
     def slow(*args):
         clock.now += seconds
-        return write(*args)
+        write(*args)
+        return nbytes
 
     made._write = slow
     made.begin(tmp_path, None, EXTRA)
@@ -43,19 +50,7 @@ def test_a_part_takes_about_50_ms(tmp_path, monkeypatch, seconds, per_part):
     assert chunks - len(made._save.chunks) == per_part
 
 
-@pytest.mark.parametrize(("nbytes", "per_part"), [(8 << 20, 1), ((8 << 20) - 1, 2), (3 << 20, 3)])
-def test_a_part_is_of_8_megabytes(tmp_path, monkeypatch, nbytes, per_part):
-    made = saver(40)
-    monkeypatch.setattr(replay_saver, "now", lambda: 0.0)
-    write = made._write
-    made._write = lambda *args: (write(*args), nbytes)[1]
-    made.begin(tmp_path, None, EXTRA)
-    chunks = len(made._save.chunks)
-    assert made.part() is None
-    assert chunks - len(made._save.chunks) == per_part
-
-
-def test_the_last_part_says_all_files_and_ends_the_save(tmp_path, monkeypatch):
+def test_the_last_part_returns_all_files_and_ends_the_save(tmp_path, monkeypatch):
     made = saver(30)
     monkeypatch.setattr(replay_saver, "now", lambda: 0.0)
     made.begin(tmp_path, None, EXTRA)
@@ -64,14 +59,14 @@ def test_the_last_part_says_all_files_and_ends_the_save(tmp_path, monkeypatch):
     assert sorted(sums) == sorted(path.name for path in tmp_path.iterdir())
     assert file_name(2) in sums
     assert all(name.startswith("state.replay-2") for name in sums)
-    assert made.table.store.on_write is None  # nothing is copied any more
+    assert made.table.store.on_write is None  # the snapshot is closed
     with pytest.raises(ValueError, match="no save of the replay is running"):
         made.part()
     made.abort()
     assert sorted(sums) == sorted(path.name for path in tmp_path.iterdir())
 
 
-def test_an_abort_removes_the_files_and_copies_nothing_any_more(tmp_path, monkeypatch):
+def test_an_abort_removes_the_files_and_ends_the_save(tmp_path, monkeypatch):
     made = saver(40)
     monkeypatch.setattr(replay_saver, "PART_BYTES", 1)
     made.begin(tmp_path, None, EXTRA)
@@ -83,12 +78,12 @@ def test_an_abort_removes_the_files_and_copies_nothing_any_more(tmp_path, monkey
     assert made.table.store.on_write is None
     made.begin(tmp_path, None, EXTRA)
     made.part()
-    made.begin(tmp_path, None, EXTRA)  # aborts what is under way
+    made.begin(tmp_path, None, EXTRA)  # aborts the running save
     assert [path.name for path in tmp_path.iterdir()] == ["state.replay-0.safetensors"]
 
 
 @pytest.mark.parametrize("rows", [40, 62])
-def test_what_is_overwritten_next_is_written_first(tmp_path, rows):
+def test_chunks_that_are_overwritten_soonest_are_written_first(tmp_path, rows):
     made = saver(*[20] * (rows // 20), rows % 20)
     made.begin(tmp_path, None, EXTRA)
     chunks, step = made._save.chunks, made.chunk_rows
@@ -115,7 +110,7 @@ def test_room_is_counted_for_rows_state_and_a_margin(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
-def test_a_table_fits_one_of_its_kind_and_capacity(kind):
+def test_a_state_fits_a_table_of_the_same_kind_and_capacity(kind):
     state = ReplaySaver(filled(kind, 9))._header()
     state |= {f"table.{name}": array for name, array in filled(kind, 9).state().items()}
     assert ReplaySaver(make(kind)).fits(state)
