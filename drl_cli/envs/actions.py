@@ -19,11 +19,11 @@ def action_spec(id: str, space: Space) -> ActionSpec:
     A Dict or Tuple becomes one box if all its parts are Box, or one multidiscrete if all its parts are choices.
     """
     parts = [part for _, part in space_leaves(space)]
-    if parts and all(isinstance(part, spaces.Box) for part in parts):
+    if all(isinstance(part, spaces.Box) for part in parts):
         return ActionSpec("box", _width(space), _text(space), is_free=unbounded(space) > 0)
     if isinstance(space, spaces.Discrete):
         return ActionSpec("discrete", int(space.n), _text(space))
-    if parts and all(isinstance(part, CHOICES) for part in parts):
+    if all(isinstance(part, CHOICES) for part in parts):
         choices = tuple(n for part in parts for n in _choices(part))
         return ActionSpec("multidiscrete", sum(choices), _text(space), choices)
     supported = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of Box only or without Box are"

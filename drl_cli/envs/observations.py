@@ -7,7 +7,7 @@ import numpy as np
 from gymnasium import spaces
 
 from drl_cli.envs.config import EnvError, EnvFault
-from drl_cli.envs.trees import Space, inner
+from drl_cli.envs.trees import Path, Space, space_leaves
 from drl_cli.types import MASK, ActionSpec, Array, Column, EnvSpec, ObsSpec, leaves
 
 Parts = dict[str, Array]
@@ -19,7 +19,7 @@ def obs_spec(id: str, space: Space, action: ActionSpec, info: Mapping[str, Any])
 
     Raise EnvError if a part of the space is not supported.
     """
-    columns = {path: _column(id, path, part) for path, part in walk(id, space)}
+    columns = {path: _column(id, path, part) for path, _, part in walk(id, space)}
     own, mask = columns.pop(MASK, None), Column((action.size,), "bool")
     if own is not None and action.kind == "box":
         raise EnvError(f"env: {id} has an {MASK} and {action.text} actions; masks are for choices. Rename or drop it.")
@@ -32,18 +32,13 @@ def obs_spec(id: str, space: Space, action: ActionSpec, info: Mapping[str, Any])
     return {path or "obs": column for path, column in columns.items()} | {MASK: mask}
 
 
-def walk(id: str, space: Space, path: str = "") -> Iterator[tuple[str, Space]]:
-    """Yield dotted path and space of all parts that are no Dict or Tuple. Raise EnvError for a bad key."""
-    parts = inner(space)
-    if parts is None:
-        yield path, space
-        return
-    if not parts:
-        raise EnvError(f"env: {id} has {_place(path)} an empty {type(space).__name__}")
-    for key, part in parts.items():
-        if not str(key) or "." in str(key):
-            raise EnvError(f"env: {id} has the key {key!r} in its observations; keys must have a name without a dot")
-        yield from walk(id, part, f"{path}.{key}" if path else str(key))
+def walk(id: str, space: Space) -> Iterator[tuple[str, Path, Space]]:
+    """Yield dotted path, path and space of all parts that are no Dict or Tuple. Raise EnvError for a bad key."""
+    for path, part in space_leaves(space):
+        keys = [str(key) for key in path]
+        if bad := [key for key in keys if not key or "." in key]:
+            raise EnvError(f"env: {id} has the key {bad[0]!r} in its observations; keys must have a name without a dot")
+        yield ".".join(keys), path, part
 
 
 def _column(id: str, path: str, space: Space) -> Column:
@@ -56,6 +51,8 @@ def _column(id: str, path: str, space: Space) -> Column:
         return Column((), "int32", (int(space.n),))
     if isinstance(space, spaces.MultiDiscrete):
         return Column(tuple(space.shape), "int32", tuple(space.nvec.ravel().tolist()))
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        raise EnvError(f"env: {id} has {_place(path)} an empty {type(space).__name__}")
     raise EnvError(
         f"env: {id} has {_place(path)} {space}, which is not handled; Box, Discrete, MultiDiscrete, MultiBinary, and "
         "Dict and Tuple of these are. Wrap it: env.wrappers=[my_mod:MyWrapper]"
@@ -74,19 +71,19 @@ class ObsMap:
 
     def __init__(self, space: Space, spec: EnvSpec) -> None:
         self.columns = leaves(spec.obs)
-        own = dict(walk(spec.id, space))
-        self._space, self._choices = space, spec.action.choices
-        self._wants_info = MASK in self.columns and MASK not in own
+        parts = list(walk(spec.id, space))
+        self._paths = {name: path for name, path, _ in parts}
+        self._choices = spec.action.choices
+        self._wants_info = MASK in self.columns and MASK not in self._paths
         self.root = "obs" if self._wants_info else ""  # the path of a plain space
-        self._starts = {path or self.root: part.start for path, part in own.items() if hasattr(part, "start")}
+        self._starts = {name or self.root: part.start for name, _, part in parts if hasattr(part, "start")}
         self.is_single_box = isinstance(space, spaces.Box) and not self._wants_info
 
     def __call__(self, obs: Any, info: Mapping[str, Any]) -> Parts:  # Any: a value of the space
         """Return the parts. Raise EnvFault if one does not fit its space."""
         if self.is_single_box:  # fast path: small environments are reset often
             return {"": self._read("", self.columns[""], obs)}
-        found: dict[str, Any] = {}
-        _collect(self._space, obs, "", found)
+        found = {name: _value(obs, path) for name, path in self._paths.items()}
         if self._wants_info:
             if MASK not in info:
                 raise EnvFault(f"info has no {MASK}, and at the first reset it had one")
@@ -112,19 +109,14 @@ class ObsMap:
         return mask
 
 
-def _collect(space: Space, obs: Any, path: str, found: dict[str, Any]) -> None:
-    """Write the parts of an observation into `found`, by path."""
-    parts = inner(space)
-    if parts is None:
-        found[path] = obs
-        return
-    for key, part in parts.items():
-        place = f"{path}.{key}" if path else str(key)
+def _value(obs: Any, path: Path) -> Any:  # Any: a value of the space
+    """Return the part of an observation at a path. Raise EnvFault if it is missing."""
+    for i, key in enumerate(path):
         try:
-            value = obs[key]
+            obs = obs[key]
         except (KeyError, IndexError, TypeError) as error:
-            raise EnvFault(f"observation has no {place!r}") from error
-        _collect(part, value, place, found)
+            raise EnvFault(f"observation has no {'.'.join(map(str, path[: i + 1]))!r}") from error
+    return obs
 
 
 def at(path: str) -> str:

@@ -18,8 +18,8 @@ def inner(space: Space) -> dict[Any, Space] | None:
 
 
 def space_leaves(space: Space, path: Path = ()) -> list[tuple[Path, Space]]:
-    """Return path and space of every space in the tree that is not a Dict or Tuple."""
+    """Return path and space of every space in the tree that is not a Dict or Tuple, or that is an empty one."""
     parts = inner(space)
-    if parts is None:
+    if not parts:
         return [(path, space)]
     return [leaf for key, part in parts.items() for leaf in space_leaves(part, (*path, key))]

@@ -50,12 +50,15 @@ class NStepBuilder(Builder):
 
     The window of a row covers n steps or ends with the episode: reward = sum_j gamma^j r_j (scaled), next_obs,
     terminated and truncated of the last step of the window, discount = gamma^length, or 0 if terminated. A row whose
-    window is open waits for the next block. The rows of an environment are in order of time.
+    window is open waits for the next block. The rows of an environment are in order of time. With `prioritize` there
+    is a column `priority`.
     """
 
-    def __init__(self, n_step: int, gamma: float, reward_scale: float = 1.0) -> None:
+    def __init__(
+        self, n_step: int, gamma: float, reward_scale: float = 1.0, prioritize: Prioritize | None = None
+    ) -> None:
         super().__init__(gamma, reward_scale)
-        self.n_step = n_step
+        self.n_step, self.prioritize = n_step, prioritize
         self._emitted: list[Array] = []
 
     def append(self, step: Columns) -> None:
@@ -96,7 +99,7 @@ class NStepBuilder(Builder):
         }
         keep = max(0, len(self._steps) - (self.n_step - 1))
         self._steps, self._emitted = self._steps[keep:], list(complete[keep:])
-        return rows
+        return rows if self.prioritize is None else rows | {"priority": self.prioritize(rows)}
 
     @property
     def open_rows(self) -> int:
@@ -142,30 +145,6 @@ class RolloutBuilder(Builder):
 
     def load_state(self, state: State) -> None:
         self._steps = []
-
-
-class PriorityBuilder(Builder):
-    """Wraps a builder and adds the column `priority`, the initial priority of each row."""
-
-    def __init__(self, builder: Builder, prioritize: Prioritize) -> None:
-        self.builder, self.prioritize = builder, prioritize
-
-    def append(self, step: Columns) -> None:
-        self.builder.append(step)
-
-    def take(self) -> Columns:
-        rows = self.builder.take()
-        return {**rows, "priority": self.prioritize(rows)}
-
-    @property
-    def open_rows(self) -> int:
-        return self.builder.open_rows
-
-    def state(self) -> State:
-        return self.builder.state()
-
-    def load_state(self, state: State) -> None:
-        self.builder.load_state(state)
 
 
 def stacked(steps: Sequence[Columns]) -> State:

@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -57,31 +57,22 @@ def split_frames(columns: Columns) -> list[bytes]:
     return [bytes(data[start:end]) for start, end in pairwise([0, *ends])]
 
 
-class Codec(Protocol):
-    """Packs frames into bytes in workers and unpacks them for batches; `name` is `replay.compress`."""
+class Codec:
+    """Packs frames into bytes in workers and unpacks them for batches, here without compression."""
 
-    name: str
+    name = "none"
+    """The value of `replay.compress`."""
 
     def pack(self, frame: Array) -> bytes:
         """Return the bytes of one frame."""
-
-    def unpack(self, frames: Sequence[bytes], size: int) -> Array:
-        """Return frames `[n, size]`, uint8."""
-
-
-class Plain:
-    """Stores frames without compression."""
-
-    name = "none"
-
-    def pack(self, frame: Array) -> bytes:
         return frame.tobytes()
 
     def unpack(self, frames: Sequence[bytes], size: int) -> Array:
+        """Return frames `[n, size]`, uint8."""
         return np.frombuffer(b"".join(frames), np.uint8).reshape(len(frames), size)
 
 
-class Lz4(Plain):
+class Lz4(Codec):
     """Compresses each frame with lz4. Raises ModuleNotFoundError if the package is missing."""
 
     name = "lz4"
@@ -99,4 +90,4 @@ class Lz4(Plain):
 
 def make_codec(compress: str) -> Codec:
     """Return the codec for a value of `replay.compress`."""
-    return Lz4() if compress == "lz4" else Plain()
+    return Lz4() if compress == "lz4" else Codec()

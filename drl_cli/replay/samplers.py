@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -10,14 +9,6 @@ from drl_cli.replay.config import PrioritizedConfig
 from drl_cli.replay.sum_tree import SumTree
 from drl_cli.types import Array, State
 from drl_cli.utils.seeding import rng_state, set_rng_state
-
-
-@dataclass(frozen=True)
-class Draw:
-    """Slots `[U, B]`, and importance weights float32 `[U, B]` unless all rows are equally probable."""
-
-    slots: Array
-    weights: Array | None = None
 
 
 class Sampler(ABC):
@@ -30,8 +21,12 @@ class Sampler(ABC):
         self.rng = rng
 
     @abstractmethod
-    def sample(self, size: int, num_batches: int, batch_size: int) -> Draw:
-        """Draw `num_batches` batches of `batch_size` among the first `size` slots."""
+    def sample(self, size: int, num_batches: int, batch_size: int) -> tuple[Array, Array | None]:
+        """Draw batches among the first `size` slots.
+
+        Return slots `[num_batches, batch_size]`, and importance weights of this shape, float32, or None if all rows are
+        equally probable.
+        """
 
     def insert(self, slots: Array, priorities: Array | None = None) -> None:
         """Note new rows in slots `[rows]`, with initial priorities `[rows]` if the worker computed them."""
@@ -55,8 +50,8 @@ class Sampler(ABC):
 class Uniform(Sampler):
     """Draws every row with the same probability, with replacement."""
 
-    def sample(self, size: int, num_batches: int, batch_size: int) -> Draw:
-        return Draw(self.rng.integers(0, size, (num_batches, batch_size)))
+    def sample(self, size: int, num_batches: int, batch_size: int) -> tuple[Array, Array | None]:
+        return self.rng.integers(0, size, (num_batches, batch_size)), None
 
 
 class Prioritized(Sampler):
@@ -88,7 +83,7 @@ class Prioritized(Sampler):
         else:
             self.update(slots, priorities)
 
-    def sample(self, size: int, num_batches: int, batch_size: int) -> Draw:
+    def sample(self, size: int, num_batches: int, batch_size: int) -> tuple[Array, Array | None]:
         shape, total, mix = (num_batches, batch_size), self.tree.total, self.config.uniform_mix
         mass = (np.arange(batch_size) + self.rng.random(shape)) / batch_size * total
         slots = self.tree.find(mass)
@@ -98,7 +93,7 @@ class Prioritized(Sampler):
         beta = self.beta(self.drawn + np.arange(num_batches))
         self.drawn += num_batches
         weights = (size * probability) ** -beta[:, None]
-        return Draw(slots, (weights / weights.max(1, keepdims=True)).astype(np.float32))
+        return slots, (weights / weights.max(1, keepdims=True)).astype(np.float32)
 
     def beta(self, batch: Array) -> Array:
         """Return beta for the batches with these numbers, counted from 0; exactly 1 from the last batch on."""

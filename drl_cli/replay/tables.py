@@ -39,12 +39,11 @@ class ReplayTable(Table):
         """Sample batches, with a column `weight` if rows have priorities. Raise ValueError if the table is empty."""
         if len(self) == 0:
             raise ValueError("can't sample from an empty replay")
-        draw = self.sampler.sample(len(self.store), num_batches, batch_size)
-        columns = self.store.take(draw.slots)
-        if draw.weights is None:
+        slots, weights = self.sampler.sample(len(self.store), num_batches, batch_size)
+        columns = self.store.take(slots)
+        if weights is None:
             return Sampled(columns, num_batches)
-        columns["weight"] = draw.weights
-        return Sampled(columns, num_batches, self.store.row_ids(draw.slots))
+        return Sampled(columns | {"weight": weights}, num_batches, self.store.row_ids(slots))
 
     def update_priorities(self, row_ids: Array, priorities: Array) -> None:
         """Set priorities; skip and count rows that were overwritten since they were sampled."""

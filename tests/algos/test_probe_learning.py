@@ -42,7 +42,7 @@ def learn(module, config, probe, updates, max_episode_steps=None):
         builder.append({"obs": obs, **columns, **vars(envs.step(columns["action"]))})
         store.insert(builder.take())
         if step >= 20:
-            rows = store.take(sampler.sample(len(store), 1, 64).slots[0])
+            rows = store.take(sampler.sample(len(store), 1, 64)[0][0])
             batch = {name: torch.from_numpy(column) for name, column in rows.items()}
             algorithm.learn(batch, Counts(step - 20, step * NUM_ENVS))
     policy.load(algorithm.policy_params())

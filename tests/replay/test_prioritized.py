@@ -1,4 +1,4 @@
-"""Prioritized: frequencies, importance weights, the schedule of beta, what becomes of odd priorities."""
+"""Prioritized: frequencies, importance weights, the schedule of beta, and priorities that are not usable."""
 
 import numpy as np
 import pytest
@@ -43,11 +43,11 @@ def some_priorities(count, seed=0):
 
 
 @pytest.mark.parametrize("uniform_mix", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize(("capacity", "size"), [(5, 5), (100, 100), (777, 500), (3001, 3001)])
+@pytest.mark.parametrize(("capacity", "size"), [(5, 5), (777, 500), (3001, 3001)])
 def test_frequencies_of_a_million_draws(capacity, size, uniform_mix):
     priorities = some_priorities(size)
     sampler = filled(capacity, priorities, uniform_mix=uniform_mix)
-    slots = sampler.sample(size, 1_000_000, 1).slots
+    slots = sampler.sample(size, 1_000_000, 1)[0]
     check_frequencies(slots, probabilities(priorities, uniform_mix=uniform_mix))
 
 
@@ -64,12 +64,12 @@ def test_frequencies_after_duplicate_updates_and_a_wrap_around():
     powers = (expected.astype(np.float64) + 1e-6) ** 0.6
     powers[np.arange(700, 900) % 777] = powers.max()
     assert sampler.tree.values[:777] == pytest.approx(powers, rel=1e-6)
-    check_frequencies(sampler.sample(777, 1_000_000, 1).slots, powers / powers.sum())
+    check_frequencies(sampler.sample(777, 1_000_000, 1)[0], powers / powers.sum())
 
 
 def test_a_batch_is_stratified():
     priorities = some_priorities(100)
-    slots = filled(100, priorities).sample(100, 4000, 256).slots
+    slots = filled(100, priorities).sample(100, 4000, 256)[0]
     expected = probabilities(priorities)
     # 256 equal shares: a slot appears in a batch as often as expected, give or take what straddles its two ends.
     counts = np.stack([np.bincount(batch, minlength=100) for batch in slots])
@@ -83,10 +83,10 @@ def test_a_batch_is_stratified():
 def test_weights_equal_brute_force(uniform_mix, beta):
     priorities = some_priorities(50)
     sampler = filled(60, priorities, uniform_mix=uniform_mix, beta=beta, num_batches=6)
-    draw = sampler.sample(50, 8, 32)
-    assert (draw.weights.dtype, draw.weights.shape) == (np.float32, (8, 32))
+    drawn, weighed = sampler.sample(50, 8, 32)
+    assert (weighed.dtype, weighed.shape) == (np.float32, (8, 32))
     p = probabilities(priorities, uniform_mix=uniform_mix)
-    for number, (slots, weights) in enumerate(zip(draw.slots, draw.weights, strict=True)):
+    for number, (slots, weights) in enumerate(zip(drawn, weighed, strict=True)):
         b = beta + (1 - beta) * min(1.0, number / 5)
         expected = np.array([(50 * p[slot]) ** -b for slot in slots])
         np.testing.assert_allclose(weights, expected / expected.max(), rtol=1e-5)
@@ -96,10 +96,10 @@ def test_weights_equal_brute_force(uniform_mix, beta):
 def test_at_beta_one_the_weights_undo_the_priorities():
     value = np.random.default_rng(3).standard_normal(200)
     sampler = filled(200, some_priorities(200) + 0.01, uniform_mix=0.1, beta=1.0)
-    draw = sampler.sample(200, 1, 1_000_000)
-    weighted = (draw.weights * value[draw.slots]).sum() / draw.weights.sum()
+    slots, weights = sampler.sample(200, 1, 1_000_000)
+    weighted = (weights * value[slots]).sum() / weights.sum()
     assert weighted == pytest.approx(value.mean(), abs=2e-3)
-    assert abs(value[draw.slots].mean() - value.mean()) > 2e-2
+    assert abs(value[slots].mean() - value.mean()) > 2e-2
 
 
 @pytest.mark.parametrize("beta", [0.0, 0.1, 0.4, 0.7, 1.0])
@@ -119,9 +119,9 @@ def test_beta_goes_to_exactly_one_over_the_run(beta, num_batches):
 
 def test_alpha_zero_is_uniform():
     sampler = filled(77, some_priorities(77), alpha=0.0)
-    draw = sampler.sample(77, 1_000_000, 1)
-    assert (draw.weights == 1).all()
-    check_frequencies(draw.slots, np.full(77, 1 / 77))
+    slots, weights = sampler.sample(77, 200_000, 1)
+    assert (weights == 1).all()
+    check_frequencies(slots, np.full(77, 1 / 77))
 
 
 def test_new_rows_have_the_largest_priority_in_the_table():
@@ -132,7 +132,7 @@ def test_new_rows_have_the_largest_priority_in_the_table():
     sampler.insert(np.arange(4, 6))
     assert sampler.tree.values[4:6] == pytest.approx(7, rel=1e-5)
     assert sampler.stats()["max_priority"] == sampler.tree.values[4]
-    # What is over counts no more.
+    # The old largest priority does not count any more.
     sampler.update(np.array([1, 4, 5]), np.array([0.125, 0.125, 0.125], np.float32))
     sampler.insert(np.arange(6, 8))
     assert sampler.tree.values[6:] == pytest.approx(0.5, rel=1e-5)
@@ -140,7 +140,7 @@ def test_new_rows_have_the_largest_priority_in_the_table():
 
 def test_zero_priorities_are_still_drawn():
     sampler = filled(3, [0, 0, 0])
-    check_frequencies(sampler.sample(3, 100_000, 1).slots, np.full(3, 1 / 3))
+    check_frequencies(sampler.sample(3, 100_000, 1)[0], np.full(3, 1 / 3))
     assert sampler.stats()["bad_priorities"] == 0
 
 
@@ -151,19 +151,16 @@ def test_bad_priorities_count_as_zero_and_are_counted():
     assert sampler.stats()["bad_priorities"] == 4
     sampler.update(np.array([0]), np.array([np.nan], np.float32))
     assert sampler.stats()["bad_priorities"] == 5
-    draw = sampler.sample(6, 100, 10)
-    assert np.isfinite(draw.weights).all()
+    assert np.isfinite(sampler.sample(6, 100, 10)[1]).all()
 
 
 def test_huge_priorities_stay_finite():
     sampler = filled(4, np.full(4, np.finfo(np.float32).max), alpha=1.0)
-    draw = sampler.sample(4, 10, 10)
-    assert (draw.weights == 1).all()
+    assert (sampler.sample(4, 10, 10)[1] == 1).all()
 
 
 def test_draws_are_seeded():
     first, again, other = (filled(50, some_priorities(50), seed=seed, uniform_mix=0.5) for seed in (0, 0, 1))
     one, same, another = (sampler.sample(50, 3, 8) for sampler in (first, again, other))
-    assert np.array_equal(one.slots, same.slots)
-    assert np.array_equal(one.weights, same.weights)
-    assert not np.array_equal(one.slots, another.slots)
+    assert all(map(np.array_equal, one, same))
+    assert not np.array_equal(one[0], another[0])

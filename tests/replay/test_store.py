@@ -149,16 +149,15 @@ def test_take_gives_fresh_contiguous_columns():
 
 
 def test_uniform_sampling():
-    draw = Uniform(np.random.default_rng(0)).sample(50, 40, 250)
-    slots = draw.slots
+    slots, weights = Uniform(np.random.default_rng(0)).sample(50, 40, 250)
     assert slots.shape == (40, 250)
-    assert draw.weights is None
+    assert weights is None
     counts = np.bincount(slots.ravel(), minlength=50)
     assert len(counts) == 50
     # chi-squared with 49 degrees of freedom: mean 49, 99.99% below 96
     assert ((counts - 200.0) ** 2 / 200).sum() < 96
-    assert np.array_equal(slots, Uniform(np.random.default_rng(0)).sample(50, 40, 250).slots)
-    assert not np.array_equal(slots, Uniform(np.random.default_rng(1)).sample(50, 40, 250).slots)
+    assert np.array_equal(slots, Uniform(np.random.default_rng(0)).sample(50, 40, 250)[0])
+    assert not np.array_equal(slots, Uniform(np.random.default_rng(1)).sample(50, 40, 250)[0])
 
 
 def test_transition_schema():

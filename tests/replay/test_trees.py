@@ -16,7 +16,7 @@ from replays import CONFIGS
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.make import read_spec
 from drl_cli.envs.stepping.batch import EnvBatch
-from drl_cli.replay.builders import NStepBuilder, PriorityBuilder, RolloutBuilder
+from drl_cli.replay.builders import NStepBuilder, RolloutBuilder
 from drl_cli.replay.frame_builder import FrameBuilder
 from drl_cli.replay.frame_table import FrameTable, frame_bytes, reference_schema
 from drl_cli.replay.frames import make_codec, make_stackings
@@ -183,7 +183,7 @@ def test_several_images_are_as_those_of_a_plain_table(n_step, num_envs, blocks, 
     other = make_codec("lz4" if compress == "none" else "none")
     steps, plain_builder = (
         Steps(num_envs, np.random.default_rng(seed), greys),
-        PriorityBuilder(NStepBuilder(n_step, 0.9), rate),
+        NStepBuilder(n_step, 0.9, prioritize=rate),
     )
 
     def make_builder():

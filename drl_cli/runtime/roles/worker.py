@@ -12,7 +12,7 @@ from drl_cli.envs.hang import hang_limit
 from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.envs.stepping.envpool_batch import EnvPoolBatch
 from drl_cli.errors import EnvironmentFailed
-from drl_cli.replay.builders import Builder, NStepBuilder, PriorityBuilder, RolloutBuilder
+from drl_cli.replay.builders import Builder, NStepBuilder, RolloutBuilder
 from drl_cli.replay.config import SequencesConfig, UniformConfig
 from drl_cli.replay.frame_builder import FrameBuilder
 from drl_cli.replay.frames import make_codec
@@ -173,6 +173,11 @@ class Worker:
 def make_builder(config: Config, spec: EnvSpec, policy: Policy, index: int, incarnation: int) -> Builder:
     """Create the builder that turns environment steps into rows for this run's replay."""
     replay, gamma, scale = config.replay, config.algo.gamma, config.env.reward_scale
+
+    def prioritize(rows: Columns) -> Array:
+        return policy.priorities(gathered(rows))
+
+    stackings, given = config.stackings(spec), prioritize if config.worker_priorities else None
     builder: Builder
     if isinstance(replay, SequencesConfig):
         builder = SequenceBuilder(replay.seq_len, replay.burn_in, replay.overlap, gamma, scale)
@@ -180,15 +185,11 @@ def make_builder(config: Config, spec: EnvSpec, policy: Policy, index: int, inca
     elif config.is_on_policy:
         builder, open_steps = RolloutBuilder(gamma, scale), 0
     else:
-        builder, open_steps = NStepBuilder(config.algo.n_step, gamma, scale), config.algo.n_step - 1
-
-    def priorities(rows: Columns) -> Array:
-        return policy.priorities(gathered(rows))
-
-    stackings, rate = config.stackings(spec), priorities if config.worker_priorities else None
+        builder = NStepBuilder(config.algo.n_step, gamma, scale, None if stackings else given)
+        open_steps = config.algo.n_step - 1
     if stackings and isinstance(replay, UniformConfig):
-        return FrameBuilder(builder, stackings, make_codec(replay.compress), index, incarnation, open_steps, rate)
-    return PriorityBuilder(builder, rate) if rate else builder
+        return FrameBuilder(builder, stackings, make_codec(replay.compress), index, incarnation, open_steps, given)
+    return builder
 
 
 def row_schema(config: Config, spec: EnvSpec) -> Schema:
