@@ -16,7 +16,7 @@ from drl_cli.settings.algorithm import config_class
 from drl_cli.settings.command_line import OVERRIDE, PLAIN_FLAGS, VALUE_FLAGS, read_command
 from drl_cli.settings.conf import default, groups, options
 from drl_cli.settings.description import Key, keys_of
-from drl_cli.settings.value_types import group_of
+from drl_cli.settings.value_types import Group, group_of
 
 INSTALL = """_drl_complete() {{
     local line="${{COMP_LINE:0:COMP_POINT}}" query=drl-train reply
@@ -107,7 +107,7 @@ def _names(keys: Mapping[str, Key], word: str) -> Iterable[str]:
     group = word.rpartition(".")[0]
     choices = [] if group else [f"{name}=" for name in groups() if options(name) != ["default"]]
     inside = [key for key in keys.values() if key.group == group]
-    return [*choices, *(f"{key.name}{'.' if key.type.is_group else '='}" for key in inside)]
+    return [*choices, *(f"{key.name}{'.' if isinstance(key.type, Group) else '='}" for key in inside)]
 
 
 def _values(key: str, keys: Mapping[str, Key]) -> Iterable[str]:
@@ -124,7 +124,7 @@ def _values(key: str, keys: Mapping[str, Key]) -> Iterable[str]:
 def _topics(keys: Mapping[str, Key]) -> list[str]:
     """Return the words that `drl-list keys` and `--help` take: groups, options and keys."""
     chosen = [f"{group}={option}" for group in groups() for option in options(group)]
-    return [*groups(), *chosen, *(name for name, key in keys.items() if not key.type.is_group)]
+    return [*groups(), *chosen, *(name for name, key in keys.items() if not isinstance(key.type, Group))]
 
 
 def _list(words: Sequence[str]) -> list[str]:

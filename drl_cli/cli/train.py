@@ -15,7 +15,7 @@ from drl_cli.runs.resume import Resumed, claim_run, named_run, resume, with_conf
 from drl_cli.runtime.config import Config
 from drl_cli.settings.build import build
 from drl_cli.settings.check import check_command
-from drl_cli.settings.command_line import CommandLine, flags_for_hydra, read_command, with_free_keys
+from drl_cli.settings.command_line import CommandLine, flags_for_hydra, for_hydra, read_command
 from drl_cli.settings.compose import composed, run_hydra, write_config
 from drl_cli.settings.conf import conf_dir, groups, options
 from drl_cli.settings.key_help import sections, text
@@ -61,7 +61,7 @@ def answer(args: list[str]) -> int:
     if command.is_sweep:
         return run_sweep(command)
     if command.prints:
-        run_hydra([*flags_for_hydra(command.flags), *OURS, *with_free_keys(command.overrides)])
+        run_hydra([*flags_for_hydra(command.flags), *OURS, *for_hydra(command.overrides)])
         return DONE
     return train_command(command, args)
 

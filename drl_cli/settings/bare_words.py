@@ -11,6 +11,7 @@ from drl_cli.settings.conf import groups, options
 from drl_cli.settings.description import keys_of
 from drl_cli.settings.hydra_grammar import is_open
 from drl_cli.settings.synonyms import synonym
+from drl_cli.settings.value_types import ListOf
 from drl_cli.utils.spelling import did_you_mean
 
 COMMANDS = ("eval", "play", "export", "compare", "watch", "list", "doctor", "bench")
@@ -33,7 +34,7 @@ def as_override(key: str, value: str) -> str:
     if "=" in key:
         return key
     keys = keys_of(AlgoConfig)
-    needs_brackets = value and key in keys and keys[key].type.is_list and not value.startswith("[")
+    needs_brackets = value and key in keys and isinstance(keys[key].type, ListOf) and not value.startswith("[")
     return f"{key}={f'[{value}]' if needs_brackets else value or '...'}"
 
 

@@ -19,7 +19,7 @@ from drl_cli.settings.description import Key, is_free, keys_of
 from drl_cli.settings.env_names import check_env
 from drl_cli.settings.hydra_grammar import is_sweep, parts, unquoted
 from drl_cli.settings.judge import problems_of
-from drl_cli.settings.value_types import MISSING, group_of
+from drl_cli.settings.value_types import MISSING, Group, ListOf, MappingOf, group_of
 from drl_cli.utils.outside import ModuleRaised, NotFound, import_object
 from drl_cli.utils.spelling import did_you_mean
 
@@ -73,7 +73,7 @@ def _check_override(
         return [] if used else [f"{key}: this setting of the config system has no effect{instead}"]
     keys = keys_of(algo or AlgoConfig)
     if is_sweep(value) and not command.is_sweep:
-        if key in keys and keys[key].type.is_list:
+        if key in keys and isinstance(keys[key].type, ListOf):
             return [f"{key}: a list needs brackets: {key}=[{value}]"]
         return [f"{key}={value}: several values are a sweep, which needs -m: drl-train -m {key}={value}"]
     if key in groups():
@@ -91,7 +91,7 @@ def _check_override(
         return []  # the line about the algorithm is enough
     if sign == "+" and key in keys:
         return [f"+{key}: this key is there already, so say {key}={value}"]
-    if sign == "~" and key in keys and not keys[key].type.is_mapping:
+    if sign == "~" and key in keys and not isinstance(keys[key].type, MappingOf):
         return [f"{key}: is missing, say {key}=..."]
     return _check_value(key, match["value"], command.is_sweep, algo or config_class(default("algo")))
 
@@ -144,7 +144,7 @@ def _check_value(name: str, text: str | None, is_sweep: bool, algo: type[AlgoCon
         return problems_of(name, text, algo)
     if text is None or "{" in text or (is_sweep and re.search(r"[,(]", text)):  # each job of a sweep is checked later
         return []
-    if key.type.is_group:
+    if isinstance(key.type, Group):
         main = f"{name}.{MAIN_KEY[name]}={text}" if name in MAIN_KEY else f"{name}.KEY=VALUE"
         return [f"{name}: is a group of options; say {main}"]
     try:
@@ -216,7 +216,7 @@ def _values(node: yaml.MappingNode, prefix: str, keys: Mapping[str, Key]) -> Ite
     """Yield the dotted names and the values in a mapping and in the groups below it."""
     for name_node, value in node.value:
         name = f"{prefix}{name_node.value}"
-        takes_any = name in keys and keys[name].type.is_mapping
+        takes_any = name in keys and isinstance(keys[name].type, MappingOf)
         if isinstance(value, yaml.MappingNode) and not takes_any and not is_free(name, keys):
             yield from _values(value, f"{name}.", keys)
         else:

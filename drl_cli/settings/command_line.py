@@ -11,7 +11,6 @@ from drl_cli.settings.bare_words import flag_line
 from drl_cli.settings.conf import SEARCH_PATH, defaults, find_own_dirs, groups, own_dirs
 
 OVERRIDE = re.compile(r"(?P<sign>\+\+|\+|~)?(?P<key>[\w./@-]+)(=(?P<value>.*))?", re.DOTALL)
-CONFIG_PATH = ("--config-path", "-cp", "--config-dir", "-cd")
 VALUE_FLAGS = {
     **dict.fromkeys(("--config-path", "-cp"), "config-path"),
     **dict.fromkeys(("--config-name", "-cn"), "config-name"),
@@ -19,28 +18,27 @@ VALUE_FLAGS = {
     **dict.fromkeys(("--cfg", "-c"), "cfg"),
     **dict.fromkeys(("--package", "-p"), "package"),
 }
+"""Flags that take a value, and their names without dashes."""
 PLAIN_FLAGS = ("-m", "--multirun", "--resolve", "--version")
-FREE_KEYS = re.compile(r"(env\.kwargs|optimizer\.kwargs|manage\.env_kwargs)[.=]")
-"""Where any key may be, in no yaml."""
 TEXTS = ("resume", "from_config", "load_weights", "output_dir")
-"""Keys whose values are text, whatever they look like: a path, the digits that a run's id begins with."""
+"""Keys whose values are always text. The digits with which a run's id begins would otherwise be a number."""
 
 
 @dataclasses.dataclass(frozen=True)
 class CommandLine:
-    """Hydra's flags, with their values, apart from the overrides."""
+    """The flags with their values, the overrides, and what the flags say."""
 
     flags: list[str]
     overrides: list[str]
     config_file: Path | None
     is_sweep: bool
-    prints: bool = False  # the config, instead of a run
+    prints: bool = False  # print the config instead of starting a run
 
 
 def read_command(args: Sequence[str]) -> CommandLine:
-    """Split a command line; raises UsageError for a flag that does not exist. Paths become absolute.
+    """Split a command line and make its paths absolute; raises UsageError for a flag that does not exist.
 
-    From then on the user's folders that it names are looked into for yaml options.
+    From this call on, options are also looked up in the folders that the command line names.
     """
     flags, overrides, problems = list[str](), list[str](), list[str]()
     named: dict[str, str] = {}
@@ -50,12 +48,11 @@ def read_command(args: Sequence[str]) -> CommandLine:
         flag, equals, value = arg.partition("=")
         if not arg.startswith("-"):
             overrides.append(arg)
-        elif flag in VALUE_FLAGS:
+        elif name := VALUE_FLAGS.get(flag):
             value = value if equals else rest.pop(0) if rest else ""
-            if flag in CONFIG_PATH:  # meant from where the user stands; Hydra would take it from where our file is
-                value = os.path.abspath(value)
-            named[VALUE_FLAGS[flag]] = value
-            flags += [flag, value]
+            # Hydra would take a relative path from the folder of conf/.
+            named[name] = os.path.abspath(value) if name in ("config-path", "config-dir") else value
+            flags += [flag, named[name]]
         elif arg in PLAIN_FLAGS:
             flags.append(arg)
         else:
@@ -72,7 +69,7 @@ def read_command(args: Sequence[str]) -> CommandLine:
 
 
 def _config_file(named: dict[str, str]) -> Path | None:
-    """The user's main config, where the flags name one; raises UsageError when it is not there."""
+    """Return the user's main config, or None if no flag names one; raises UsageError if the file does not exist."""
     if not {"config-path", "config-name"} & named.keys():
         return None
     name = f"{named.get('config-name', 'train').removesuffix('.yaml')}.yaml"
@@ -85,7 +82,7 @@ def _config_file(named: dict[str, str]) -> Path | None:
 
 
 def flags_for_hydra(flags: Sequence[str]) -> list[str]:
-    """The flags without --config-dir: the user's folders are in our search path."""
+    """Return the flags without --config-dir: a search path plugin gives Hydra the user's folders."""
     rest, kept = list(flags), list[str]()
     while rest:
         flag = rest.pop(0)
@@ -94,19 +91,19 @@ def flags_for_hydra(flags: Sequence[str]) -> list[str]:
     return kept
 
 
-def with_free_keys(overrides: Sequence[str]) -> list[str]:
-    """Overrides as Hydra takes them.
+def for_hydra(overrides: Sequence[str]) -> list[str]:
+    """Return overrides in a form that Hydra accepts, without the search path.
 
-    Keys in these mappings need not be in any yaml, nor a group of the user's in our defaults; text
-    is quoted; the folders of hydra.searchpath are in our search path.
+    `++` sets a key whether or not a yaml has it, and `+` adds a group that train.yaml does not name. The judge
+    has already refused wrong keys.
     """
     return [_for_hydra(arg) for arg in overrides if not arg.lstrip("+").startswith(f"{SEARCH_PATH}=")]
 
 
 def _for_hydra(arg: str) -> str:
-    key, equals, value = arg.partition("=")
-    if FREE_KEYS.match(arg):
-        return f"++{arg}"
+    key, equals, value = arg.lstrip("+").partition("=")
+    if key in groups():
+        return f"+{key}={value}" if equals and key not in defaults() else arg
     if key in TEXTS and value not in ("", "null") and not set("'\"$,") & set(value):
-        return f"{key}='{value}'"
-    return f"+{arg}" if equals and key in groups() and key not in defaults() else arg
+        value = f"'{value}'"
+    return f"++{key}={value}" if equals and not key.startswith("~") else arg

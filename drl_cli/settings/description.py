@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.replay.config import SAMPLERS, ReplayConfig
 from drl_cli.runtime.config import Config
-from drl_cli.settings.value_types import Group, ValueType, cached, group_of
+from drl_cli.settings.value_types import Group, MappingOf, ValueType, cached, group_of
 
 
 @dataclass(frozen=True)
@@ -51,4 +51,4 @@ def _keys(group: Group, prefix: str) -> list[Key]:
 def is_free(name: str, keys: Mapping[str, Key]) -> bool:
     """Tell whether a name lies below a mapping, such as env.kwargs, that takes any key."""
     above = name.rpartition(".")[0]
-    return bool(above) and ((above in keys and keys[above].type.is_mapping) or is_free(above, keys))
+    return bool(above) and ((above in keys and isinstance(keys[above].type, MappingOf)) or is_free(above, keys))

@@ -19,6 +19,7 @@ from drl_cli.settings.command_line import OVERRIDE
 from drl_cli.settings.conf import LOADER, algorithm_yaml, conf_dir
 from drl_cli.settings.description import keys_of
 from drl_cli.settings.fill import fill
+from drl_cli.settings.value_types import Group
 
 GROUP_LAYERS = ("mode", "algo", "tuned", "experiment")
 """Groups whose files are layers of their own; what the files of the others say is the layer `default`."""
@@ -83,7 +84,7 @@ def chosen_options(layers: Sequence[Layer], choices: Mapping[str, str]) -> Itera
 def settings(config: Config, layers: Sequence[Layer]) -> Iterator[Setting]:
     """Every key."""
     derived = _derived(config)
-    ends = {key.name for key in keys_of(type(config.algo)).values() if not key.type.is_group}
+    ends = {key.name for key in keys_of(type(config.algo)).values() if not isinstance(key.type, Group)}
     for key, value in _leaves(to_yaml_keys(config), ends):
         setting = [layer for layer in layers if layer.sets(key)]
         source = setting[-1].source + (f"; here {_shown(derived[key])}" if key in derived else "")

@@ -13,7 +13,7 @@ from drl_cli.replay.config import SAMPLERS, ReplayConfig
 from drl_cli.settings.algorithm import short_name
 from drl_cli.settings.description import Key, is_free, keys_of
 from drl_cli.settings.synonyms import note, synonym
-from drl_cli.settings.value_types import UnknownKey, group_of
+from drl_cli.settings.value_types import ListOf, UnknownKey, group_of
 from drl_cli.utils.spelling import nearest
 
 
@@ -86,5 +86,5 @@ def _last(name: str) -> str:
 
 def _with_value(name: str, keys: Mapping[str, Key], value: Any) -> str:
     """Return the name of a key, for a list with the user's value in brackets if these are missing."""
-    is_bare = name in keys and keys[name].type.is_list and value and not str(value).startswith("[")
+    is_bare = name in keys and isinstance(keys[name].type, ListOf) and value and not str(value).startswith("[")
     return f"{name}=[{value}]" if is_bare else name

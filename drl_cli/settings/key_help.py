@@ -22,7 +22,7 @@ from drl_cli.settings.build import default_values
 from drl_cli.settings.conf import LOADER, algorithm_yaml, conf_dir, default, groups, options
 from drl_cli.settings.description import Key, keys_of
 from drl_cli.settings.options import parse
-from drl_cli.settings.value_types import Anything, group_of
+from drl_cli.settings.value_types import ValueType, group_of
 from drl_cli.utils.spelling import did_you_mean
 
 TOP = "top level"
@@ -181,7 +181,7 @@ def _about(file: Path) -> str:
 def _keys(entries: Mapping[str, tuple[str, str]], described: Mapping[str, Key]) -> Iterator[Key]:
     """Yield the keys of yaml entries, with their value as default and their comment as help."""
     for name, (value, comment) in entries.items():
-        known = described.get(name, Key(name, Anything()))
+        known = described.get(name, Key(name, ValueType()))
         yield dataclasses.replace(known, default=value, help=comment)
 
 

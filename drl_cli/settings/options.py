@@ -10,7 +10,7 @@ from drl_cli.errors import UsageError
 from drl_cli.settings.build import default_values
 from drl_cli.settings.description import Key
 from drl_cli.settings.judge import judge
-from drl_cli.settings.value_types import MISSING, ListOf, Null, OneOf, Scalar, ValueType, group_of
+from drl_cli.settings.value_types import MISSING, Null, OneOf, ValueType, group_of, value_type
 from drl_cli.utils.spelling import did_you_mean
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ def parse(args: Sequence[str], kind: type[T], positional: str | None = None) -> 
             name, text = positional, arg
         if name not in types:
             problems.append(f"{name}: no such option.{did_you_mean(name, types)}   options: {', '.join(types)}")
-        elif _may_be(types[name], ListOf(Scalar(str))):
+        elif _may_be(types[name], value_type(tuple[str, ...])):
             values[name] = (*(values.get(name, ()) if not equals else ()), *_items(text))
         else:
             try:
@@ -54,7 +54,7 @@ def _may_be(kind: ValueType, wanted: ValueType) -> bool:
 
 def _value(text: str, kind: ValueType) -> Any:
     """Return the text itself for an option that is a text, else the value that yaml reads in it. Any: of any option."""
-    is_text = _may_be(kind, Scalar(str)) and (kind == Scalar(str) or text != "null")
+    is_text = _may_be(kind, value_type(str)) and (kind == value_type(str) or text != "null")
     return text if is_text else yaml.safe_load(text)
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 
 from drl_cli.errors import UsageError
-from drl_cli.settings.command_line import with_free_keys
+from drl_cli.settings.command_line import for_hydra
 from drl_cli.settings.conf import groups, options
 
 T = TypeVar("T")
@@ -157,7 +157,7 @@ def _parsed(overrides: Sequence[str], read: Callable[[str, Any], T], forms: str)
     parser, found, problems = OverridesParser.create(), list[T](), list[str]()
     for text in overrides:
         try:
-            (parsed,) = parser.parse_overrides(with_free_keys([text]))
+            (parsed,) = parser.parse_overrides(for_hydra([text]))
             found.append(read(text, parsed))
         except HydraException:
             problems.append(f"{text}: can't be read; {forms}")

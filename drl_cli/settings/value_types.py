@@ -1,6 +1,6 @@
 """Value types: what the value of a key may be, read from the type hint of a config field.
 
-A value type reads values, describes itself for the help, and lists the words that completion offers.
+A value type reads values, describes itself in the help, and lists the words that completion offers.
 """
 
 import dataclasses
@@ -20,100 +20,69 @@ MISSING = "???"
 
 
 class UnknownKey(str):
-    """The dotted name of a key that a group does not have. It stands among the problems of the group."""
+    """The dotted name of a key that a group does not have, among the problems of the group."""
 
 
 class Unreadable(TypeError):
-    """A config class has fields that no text on a command line can fill; `problems` has a line for each."""
+    """A config class has fields that no text on a command line can fill; `problems` has a line for each field."""
 
     def __init__(self, problems: list[str]) -> None:
         self.problems = problems
         super().__init__("; ".join(problems))
 
 
+@dataclass(frozen=True)
 class ValueType:
-    """What a value may be."""
+    """What a value may be: any value, unless a subclass says more.
 
-    words: tuple[str, ...] = ()  # that completion offers
-    is_group = is_list = is_mapping = False
+    `forms` are the parts of `text`, one for each kind of value. Completion offers `words`.
+    """
 
-    @property
-    def alternatives(self) -> tuple[str, ...]:
-        """Return the parts of `text`: one for each kind of value that is allowed."""
-        raise NotImplementedError
-
-    def read(self, value: Any, path: str, problems: list[str]) -> Any:
-        """Return the value as the config holds it, or append to `problems` what is wrong. Any: yaml holds anything."""
-        raise NotImplementedError
+    forms: tuple[str, ...] = ("value",)
+    words: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
         """Return the type and range as the help shows them: `int >= 1 or null`."""
-        *others, last = self.alternatives
+        *others, last = self.forms
         return f"{', '.join(others)} or {last}" if others else last
 
-
-@dataclass(frozen=True)
-class Anything(ValueType):
-    """Any value that yaml can hold."""
-
-    alternatives = ("value",)
-
     def read(self, value: Any, path: str, problems: list[str]) -> Any:
+        """Return the value as the config holds it. Append to `problems` what is wrong. Any: yaml holds anything."""
         return value
 
 
-@dataclass(frozen=True)
 class Null(ValueType):
-    """No value. Only `OneOf` reads it."""
-
-    words = alternatives = ("null",)
-
-    def read(self, value: Any, path: str, problems: list[str]) -> Any:
-        if value is not None:
-            problems.append(f"{path}: must be null, got {value!r}")
+    """No value. `OneOf` reads it."""
 
 
 @dataclass(frozen=True)
 class Scalar(ValueType):
     """A truth value, a number or a text, with bounds."""
 
-    type: type[Any]
+    base: type[Any] = str
     bounds: Range | NameOrClass | None = None
-
-    @property
-    def words(self) -> tuple[str, ...]:  # type: ignore[override]  # a property instead of an attribute
-        if isinstance(self.bounds, NameOrClass):
-            return self.bounds.names
-        return ("true", "false") if self.type is bool else ()
-
-    @property
-    def alternatives(self) -> tuple[str, ...]:
-        if isinstance(self.bounds, NameOrClass):
-            return (*self.bounds.names, "my_pkg.my_mod:Class")
-        name = "text" if self.type is str else self.type.__name__
-        return self.words or (name if self.bounds is None else f"{name} {self.bounds}",)
 
     def read(self, value: Any, path: str, problems: list[str]) -> Any:
         result = self._converted(value)
         if result is None:
             names = {bool: "true or false", str: "text", float: "a number", int: "a whole number"}
-            problems.append(f"{path}: must be {names[self.type]}, got {value!r}")
+            problems.append(f"{path}: must be {names[self.base]}, got {value!r}")
         elif self.bounds is not None and result not in self.bounds:
             problems.append(f"{path}: must be {self.bounds}, got {value}")
         return result
 
     def _converted(self, value: Any) -> Any:
         """Return the value with this type, or None. yaml leaves some numbers as text: 1e-3."""
-        if isinstance(value, bool) or self.type in (bool, str):
-            return value if type(value) is self.type else None
+        if isinstance(value, bool) or self.base in (bool, str):
+            return value if type(value) is self.base else None
         try:
             number = float(value) if isinstance(value, int | float | str) else float("nan")
         except (ValueError, OverflowError):
             return None
         if number != number or abs(number) == float("inf"):
             return None
-        if self.type is float:
+        if self.base is float:
             return number
         return int(value if isinstance(value, int) else number) if number.is_integer() else None
 
@@ -122,13 +91,7 @@ class Scalar(ValueType):
 class Choice(ValueType):
     """One of a few words or numbers."""
 
-    choices: tuple[Any, ...]
-
-    @property
-    def words(self) -> tuple[str, ...]:  # type: ignore[override]  # a property instead of an attribute
-        return tuple(map(str, self.choices))
-
-    alternatives = words
+    choices: tuple[Any, ...] = ()
 
     def read(self, value: Any, path: str, problems: list[str]) -> Any:
         if isinstance(value, bool) and "on" in self.choices:  # yaml reads on and off as truth values
@@ -140,14 +103,9 @@ class Choice(ValueType):
 
 @dataclass(frozen=True)
 class ListOf(ValueType):
-    """A list whose items have one type; the config holds a tuple."""
+    """A list of items with one type; the config holds a tuple."""
 
-    item: ValueType
-    is_list = True
-
-    @property
-    def alternatives(self) -> tuple[str, ...]:
-        return (f"[{self.item.text}, ...]",)
+    item: ValueType = ValueType()
 
     def read(self, value: Any, path: str, problems: list[str]) -> Any:
         if isinstance(value, list | tuple):
@@ -161,12 +119,7 @@ class ListOf(ValueType):
 class MappingOf(ValueType):
     """Values of one type under any names."""
 
-    item: ValueType
-    is_mapping = True
-
-    @property
-    def alternatives(self) -> tuple[str, ...]:
-        return (f"{{name: {self.item.text}}}",)
+    item: ValueType = ValueType()
 
     def read(self, value: Any, path: str, problems: list[str]) -> Any:
         if isinstance(value, Mapping):
@@ -177,17 +130,9 @@ class MappingOf(ValueType):
 
 @dataclass(frozen=True)
 class OneOf(ValueType):
-    """A value of any of these types. The first one that accepts the value reads it."""
+    """A value of any of these types. The first type that accepts the value reads it."""
 
-    types: tuple[ValueType, ...]
-
-    @property
-    def words(self) -> tuple[str, ...]:  # type: ignore[override]  # a property instead of an attribute
-        return tuple(word for each in self.types for word in each.words)
-
-    @property
-    def alternatives(self) -> tuple[str, ...]:
-        return tuple(text for each in self.types for text in each.alternatives)
+    types: tuple[ValueType, ...] = ()
 
     def read(self, value: Any, path: str, problems: list[str]) -> Any:
         if value is None and any(isinstance(each, Null) for each in self.types):
@@ -209,17 +154,15 @@ class OneOf(ValueType):
 class Group(ValueType):
     """The keys of a config class, under the names that the user types."""
 
-    config_class: type[Any]
-    keys: Mapping[str, ValueType]
-    alternatives = ("option",)
-    is_group = True
+    config_class: type[Any] = object
+    keys: Mapping[str, ValueType] = dataclasses.field(default_factory=dict)
 
     def read(self, value: Any, path: str, problems: list[str]) -> Any:
         if not isinstance(value, Mapping):
             problems.append(f"{path}: must be a group of options, got {value!r}")
             return None
         if self.config_class is ReplayConfig:
-            return self._read_replay(value, path, problems)
+            return _read_replay(value, path, problems)
         num_before, prefix = len(problems), f"{path}." if path else ""
         problems += [UnknownKey(f"{prefix}{name}") for name in value if name not in self.keys]
         missing = [name for name in self.keys if value.get(name, MISSING) == MISSING]
@@ -238,25 +181,26 @@ class Group(ValueType):
             problems.append(str(error) if str(error).startswith(prefix) else f"{path}: {error}")
             return None
 
-    def _read_replay(self, value: Mapping[str, Any], path: str, problems: list[str]) -> Any:
-        """Read the options of a replay table as the class of its sampler has them."""
-        tables = {name: group_of(sampler) for name, sampler in SAMPLERS.items()}
-        fitting = max(tables.values(), key=lambda table: len(table.keys.keys() & value.keys()))
-        table = tables.get(str(value.get("sampler")), fitting)
-        if value.keys() != table.keys.keys() and any(value.keys() == other.keys.keys() for other in tables.values()):
-            problems.append(f"{path}.sampler: say {path}={value['sampler']}, which brings its options along")
-            return None
-        return table.read(value, path, problems)
+
+def _read_replay(value: Mapping[str, Any], path: str, problems: list[str]) -> Any:
+    """Return the config of a replay table. Its sampler, or else most of its keys, tell which class it has."""
+    tables = {name: group_of(sampler) for name, sampler in SAMPLERS.items()}
+    fitting = max(tables.values(), key=lambda table: len(table.keys.keys() & value.keys()))
+    table = tables.get(str(value.get("sampler")), fitting)
+    if value.keys() != table.keys.keys() and any(value.keys() == other.keys.keys() for other in tables.values()):
+        problems.append(f"{path}.sampler: say {path}={value['sampler']}, which brings its options along")
+        return None
+    return table.read(value, path, problems)
 
 
 def cached(function: F) -> F:
-    """Cache the results of a function of a class. functools.cache would not accept classes as hashable for mypy."""
+    """Cache the results of a function of a class. To mypy, functools.cache takes no class that has __hash__."""
     return cast(F, cache(function))
 
 
 @cached
 def group_of(config_class: type[Any]) -> Group:
-    """Return the value types of all fields of a config class; raises Unreadable."""
+    """Return the keys of a config class with their value types; raises Unreadable."""
     name = config_class.__name__
     try:
         hints = get_type_hints(config_class, include_extras=True)
@@ -273,28 +217,35 @@ def group_of(config_class: type[Any]) -> Group:
             ]
     if problems:
         raise Unreadable(problems)
-    return Group(config_class, keys)
+    return Group(("option",), (), config_class, keys)
 
 
-def value_type(hint: Any) -> ValueType:
-    """Return the value type of a type hint; raises Unreadable."""
+def value_type(hint: Any, bounds: Any = None) -> ValueType:
+    """Return the value type of a type hint; raises Unreadable. `bounds` come from `Annotated`."""
     origin, args = get_origin(hint), get_args(hint)
-    if origin is Annotated and len(args) == 2:
-        base = value_type(args[0])
-        has_bounds = isinstance(base, Scalar) and isinstance(args[1], Range | NameOrClass)
-        return dataclasses.replace(base, bounds=args[1]) if has_bounds else base  # type: ignore[type-var]
+    if origin is Annotated:
+        return value_type(args[0], args[1] if isinstance(args[1], Range | NameOrClass) else None)
     if origin in (Union, types.UnionType):
-        return OneOf(tuple(map(value_type, args)))
+        kinds = tuple(map(value_type, args))
+        forms, words = (tuple(text for kind in kinds for text in getattr(kind, name)) for name in ("forms", "words"))
+        return OneOf(forms, words, kinds)
     if origin is Literal:
-        return Choice(args)
+        return Choice(words := tuple(map(str, args)), words, args)
     if origin is tuple and len(args) == 2 and args[1] is ...:
-        return ListOf(value_type(args[0]))
+        item = value_type(args[0])
+        return ListOf((f"[{item.text}, ...]",), (), item)
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return MappingOf(value_type(args[1]))
+        item = value_type(args[1])
+        return MappingOf((f"{{name: {item.text}}}",), (), item)
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return group_of(hint)
-    if hint in (bool, int, float, str):
-        return Scalar(hint)
+    if isinstance(bounds, NameOrClass) and hint is str:
+        return Scalar((*bounds.names, "my_pkg.my_mod:Class"), bounds.names, hint, bounds)
+    if hint in (int, float):
+        return Scalar((f"{hint.__name__} {bounds}" if bounds else hint.__name__,), (), hint, bounds)
+    if hint in (bool, str):
+        words = ("true", "false") if hint is bool else ()
+        return Scalar(words or ("text",), words, hint)
     if hint in (Any, types.NoneType):
-        return Anything() if hint is Any else Null()
+        return ValueType() if hint is Any else Null(("null",), ("null",))
     raise Unreadable([])

@@ -13,7 +13,7 @@ from fake_services import install_mlflow, install_wandb
 from drl_cli.cli.train import train
 from drl_cli.runtime.roles.recording import EVAL_COLUMNS
 from drl_cli.settings.check import check_command
-from drl_cli.settings.command_line import read_command, with_free_keys
+from drl_cli.settings.command_line import for_hydra, read_command
 
 PAGE = (Path(__file__).parents[2] / "docs" / "recording.md").read_text()
 COMMANDS = re.findall(r"^drl-train (.*)$", PAGE, re.MULTILINE)
@@ -52,7 +52,7 @@ def folders(tmp_path_factory):
             args = shlex.split(command)
             check_command(read_command(args))
             with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-                node = compose("train", overrides=[*with_free_keys(args), *SMALL])
+                node = compose("train", overrides=[*for_hydra(args), *SMALL])
             summary = train(OmegaConf.to_container(node, resolve=True))
             assert summary["exit_code"] == 0
             (found[args[-1]],) = here.glob(f"outputs/*/*/{summary['run_id']}")

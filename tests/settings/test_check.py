@@ -11,7 +11,7 @@ import pytest
 from drl_cli.algos.sac import Config as SacConfig
 from drl_cli.errors import UsageError
 from drl_cli.settings.check import check_command
-from drl_cli.settings.command_line import read_command, with_free_keys
+from drl_cli.settings.command_line import for_hydra, read_command
 from drl_cli.settings.compose import compose
 from drl_cli.settings.conf import groups, options
 from drl_cli.settings.description import keys_of
@@ -267,4 +267,4 @@ def test_keys_of_mappings_that_take_any_need_no_plus():
     config = compose(["env=Pendulum-v1", "env.kwargs.g=5.0", "optimizer=sgd", "optimizer.kwargs.momentum=0.5"])
     assert config.env.kwargs == {"g": 5.0}
     assert config.optimizer.kwargs == {"momentum": 0.5}
-    assert with_free_keys(["+env.kwargs.g=1", "algo.lr=1"]) == ["+env.kwargs.g=1", "algo.lr=1"]
+    assert for_hydra(["+env.kwargs.g=1", "resume=12"]) == ["++env.kwargs.g=1", "++resume='12'"]

@@ -19,7 +19,7 @@ from drl_cli.runtime.config import Config
 from drl_cli.settings.build import build
 from drl_cli.settings.conf import conf_dir, groups, options
 from drl_cli.settings.description import keys_of
-from drl_cli.settings.value_types import group_of
+from drl_cli.settings.value_types import Group, group_of
 
 FILES = sorted(path.relative_to(conf_dir()).as_posix() for path in conf_dir().rglob("*.yaml"))
 TUNED = [name for name in options("tuned") if name != "none"]
@@ -184,7 +184,7 @@ def test_env_takes_any_id(composed, id):
 
 def options_read():
     """`group.field` for every access to a field of a part of the config, also by a short name for the part."""
-    parts = {name for name, kind in group_of(Config).keys.items() if kind.is_group}
+    parts = {name for name, kind in group_of(Config).keys.items() if isinstance(kind, Group)}
     found = set()
     for path in PACKAGE.rglob("*.py"):
         tree = ast.parse(path.read_text())
