@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from drl_cli.runs.run import Run, as_typed, is_within
+from drl_cli.runs.run import Run
+from drl_cli.settings.build import as_typed, is_within
 
 SHORT = {"env": "env.name", "algo": "algo.name"}
 """Short names of keys, as the user types them."""

@@ -1,7 +1,7 @@
 """Run: what a run's folder says about its command, config, status, progress and evaluations."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -103,20 +103,6 @@ def flatten(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     for name, value in node.items():
         keys |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
     return keys
-
-
-def is_within(key: str, names: Iterable[str]) -> bool:
-    """Return whether a dotted key is one of these keys or lies in one of these groups."""
-    return any(f"{key}.".startswith(f"{name}.") for name in names)
-
-
-def as_typed(value: Any) -> str:
-    """Format a config value as the user types it: null, true, 0.001, [64,64]."""
-    if isinstance(value, list):
-        return f"[{','.join(map(as_typed, value))}]"
-    if isinstance(value, float):
-        return short if float(short := f"{value:g}") == value else repr(value)
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import yaml
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.algos.lookup import NotAlgorithm, algorithms, installed, load_algorithm
 from drl_cli.errors import USER_CODE, UsageError
-from drl_cli.settings.conf import option_file, options, unreadable
+from drl_cli.settings.conf import bases, option_file, options, unreadable
 from drl_cli.settings.value_types import Unreadable, group_of
 from drl_cli.utils.outside import ModuleRaised, NotFound
 from drl_cli.utils.spelling import did_you_mean
@@ -59,8 +59,7 @@ def algorithm_of(option: str) -> str:
         name = (inner if isinstance(inner, dict) else content).get("name")
         if name is not None:
             return str(name)
-        bases = [entry for entry in content.get("defaults") or [] if isinstance(entry, str) and entry != "_self_"]
-        if not bases:
+        if not (names := bases(content)):
             return option
-        option = bases[0].partition("@")[0].removeprefix("/algo/")
+        option = names[0]
     return option

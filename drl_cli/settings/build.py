@@ -1,7 +1,7 @@
 """From a plain mapping, as yaml holds it, to the frozen dataclasses of a config, and back."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from drl_cli.runtime.config import Config
@@ -37,3 +37,19 @@ def to_yaml_keys(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [to_yaml_keys(item) for item in value]
     return dict(value) if isinstance(value, Mapping) else value
+
+
+def as_typed(value: Any) -> str:
+    """Format a config value as the user types it: null, true, 0.001, [64,64], {g:5}. Any: of any key."""
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(as_typed, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{','.join(f'{key}:{as_typed(item)}' for key, item in value.items())}}}"
+    if isinstance(value, float):
+        return short if float(short := f"{value:g}") == value else repr(value)
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def is_within(key: str, names: Iterable[str]) -> bool:
+    """Return whether a dotted key is one of these keys or lies in one of these groups."""
+    return any(f"{key}.".startswith(f"{name}.") for name in names)

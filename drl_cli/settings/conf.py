@@ -1,7 +1,7 @@
-"""The yaml files: ours in conf, and those of the user's own folders, which come before ours."""
+"""The yaml files: ours in conf/, and those in the user's folders, which take precedence."""
 
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,60 +12,66 @@ from drl_cli.errors import UsageError
 from drl_cli.utils.outside import source_file
 
 SEARCH_PATH = "hydra.searchpath"
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the one in C, where there is one, is four times as fast
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the loader in C is four times as fast, but may be missing
 
 own_dirs: list[Path] = []
-"""Folders with yaml options of the user's, the first one first, as the command line that was read last names them."""
+"""The user's folders with yaml options, the strongest first. `read_command` sets them."""
 
 
 def conf_dir() -> Path:
-    """Our yaml files: beside the package in a checkout, inside it in a wheel."""
+    """Return the folder with our yaml files: beside the package in a checkout, inside it in a wheel."""
     package = Path(__file__).parents[1]
     inside = package / "conf"
     return inside if inside.is_dir() else package.parent / "conf"
 
 
 def option_file(group: str, name: str) -> Path | None:
-    """The yaml of a group's option."""
+    """Return the yaml of a group's option, or None."""
     files = (place / group / f"{name}.yaml" for place in (*own_dirs, conf_dir()))
     return next((file for file in files if file.is_file()), None)
 
 
 def algorithm_yaml(name: str) -> Path | None:
-    """The yaml of an algorithm: an option's; of a user's module conf/algo/<module>.yaml or <module>.yaml beside it."""
+    """Return the yaml of an algorithm: an option, or MODULE.yaml or conf/algo/MODULE.yaml beside the user's module."""
     path = module_path(name)
     source, file = source_file(path), f"{path.rpartition('.')[2]}.yaml"
     beside = [source.parent / "conf" / "algo" / file, source.parent / file] if source is not None else []
     return option_file("algo", name) or next((place for place in beside if place.is_file()), None)
 
 
+def bases(node: Mapping[str, Any]) -> list[str]:
+    """Return the options that a yaml builds on: the texts in its `defaults`."""
+    entries = [entry for entry in node.get("defaults") or [] if isinstance(entry, str) and entry != "_self_"]
+    return [entry.partition("@")[0].rpartition("/")[2] for entry in entries]
+
+
 def options(group: str) -> list[str]:
-    """Names of the yaml files in a group."""
+    """Return the options of a group: the names of its yaml files."""
     return sorted({path.stem for place in (*own_dirs, conf_dir()) for path in (place / group).glob("*.yaml")})
 
 
 def groups() -> list[str]:
-    """Names of the folders in conf, and of those with yaml files in the user's."""
+    """Return the groups: the folders in conf/, and the user's folders with yaml files."""
     own = {path.parent.name for place in own_dirs for path in place.glob("*/*.yaml")}
     return sorted(own | {path.name for path in conf_dir().iterdir() if path.is_dir()})
 
 
 def default(group: str) -> str:
-    """The option of a group that train.yaml takes."""
+    """Return the option of a group in train.yaml."""
     return defaults()[group]
 
 
 def defaults() -> dict[str, str]:
-    """The option that train.yaml takes of each group."""
+    """Return the option of each group in train.yaml."""
     entries = yaml.load((conf_dir() / "train.yaml").read_text(), LOADER)["defaults"]
     pairs = [next(iter(entry.items())) for entry in entries if isinstance(entry, dict)]
     return {group.removeprefix("optional "): str(option) for group, option in pairs}
 
 
 def find_own_dirs(config_dir: str | None, overrides: Sequence[str], file: Path | None) -> list[Path]:
-    """Those of --config-dir and of hydra.searchpath on the command line, or in the user's main config `file`.
+    """Return the folders of --config-dir, and of hydra.searchpath on the command line or in the user's main config.
 
-    Raises UsageError naming each folder that is not there.
+    Raises UsageError with every folder that does not exist.
     """
     named = [arg.partition("=")[2] for arg in overrides if arg.lstrip("+").startswith(f"{SEARCH_PATH}=")]
     try:
@@ -82,20 +88,20 @@ def find_own_dirs(config_dir: str | None, overrides: Sequence[str], file: Path |
 
 
 def unreadable(file: Path | str | None, error: yaml.YAMLError) -> str:
-    """The error line for a file that is no yaml, with the line that is at fault."""
+    """Return the error line for a file that is no valid yaml, with the number of the wrong line."""
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
     line = "" if mark is None else f":{mark.line + 1}"
     return f"{file}{line}: no valid yaml: {problem or ' '.join(str(error).split())}"
 
 
-def _search_path(file: Path | None) -> Any:  # Any: what yaml holds
+def _search_path(file: Path | None) -> Any:  # Any: yaml holds anything
     content = yaml.safe_load(file.read_text()) if file is not None else None
     hydra = content.get("hydra") if isinstance(content, dict) else None
     return hydra.get("searchpath", []) if isinstance(hydra, dict) else []
 
 
 def _folder(given: str) -> Path | None:
-    """A folder, with or without `file://`, or a package's by `pkg://`; None where there is none."""
+    """Return a folder from `DIR`, `file://DIR` or `pkg://PACKAGE`; None if it does not exist."""
     if not given.startswith("pkg://"):
         folder = Path(given.removeprefix("file://")).absolute()
         return folder if folder.is_dir() else None

@@ -1,4 +1,4 @@
-"""What is answered to the name of an environment that is not there: which package has it, or what was meant."""
+"""Answers to the name of an environment that does not exist: the package that has it, or the nearest name."""
 
 import re
 import sys
@@ -19,9 +19,9 @@ OLD_MUJOCO = re.compile(
 
 
 def check_env(name: str, ours: Sequence[str]) -> None:
-    """Raise UsageError for an environment that neither we, nor Gymnasium, nor a named module has.
+    """Raise UsageError for an environment that is neither in Gymnasium nor in the module that its name begins with.
 
-    Exit 3 where a package has it that is not installed. `ours` are the options of the group.
+    The exit code is 3 if a package that is not installed has the environment. `ours` are the options of the group.
     """
     from drl_cli.envs.make import exists, registered
 
@@ -34,8 +34,8 @@ def check_env(name: str, ours: Sequence[str]) -> None:
     if name and exists(name):
         return
     say_package(name, name)
-    if said := _as_module(name):
-        raise UsageError(f"no environment '{name}'. Did you mean env={said}?")
+    if meant := _as_module(name):
+        raise UsageError(f"no environment '{name}'. Did you mean env={meant}?")
     if ":" in name:
         module = name.partition(":")[0]
         raise UsageError(f"no environment '{name}': there is no module '{module}' to import")
@@ -50,9 +50,9 @@ def check_env(name: str, ours: Sequence[str]) -> None:
 
 
 def say_package(name: str, subject: str) -> None:
-    """Raise UsageError where a known package has the environment: to install it (exit 3), or to name its module.
+    """Raise UsageError if a known package has the environment: install the package (exit 3), or name its module.
 
-    Of a game that is made here no module is named: where its package is there, nothing is raised.
+    Atari and MinAtar games are made by drl-cli, so their module need not be named.
     """
     from drl_cli.envs.catalog import package_of
 
@@ -69,7 +69,7 @@ def say_package(name: str, subject: str) -> None:
 
 
 def _as_module(name: str) -> str | None:
-    """`my_mod:Name` for a file, `my_mod.py:Name`, or for a dotted path, `my_mod.Name`; None where it is neither."""
+    """Return `my_mod:Name` for `my_mod.py:Name` or `my_mod.Name`, or None for a name of another form."""
     place, colon, id = name.partition(":")
     if place.endswith(".py") or (colon and "/" in place):
         dotted = place.removesuffix(".py").strip("./").replace("/", ".")
@@ -81,7 +81,7 @@ def _as_module(name: str) -> str | None:
 
 
 def module_envs(module: str) -> list[str]:
-    """Ids and classes of environments in a module of the user's; none where there is no such, or it raises."""
+    """Return the ids and classes of environments in the user's module; none if the module is missing or raises."""
     from drl_cli.envs.make import names_in
 
     try:
@@ -91,7 +91,7 @@ def module_envs(module: str) -> list[str]:
 
 
 def _is_users(module: str) -> bool:
-    """Whether it can be imported, and is none of Python's own: some of those do things."""
+    """Return whether a module exists and is not from Python's library, whose modules may act on import."""
     if not all(part.isidentifier() for part in module.split(".")):
         return False
     return module.partition(".")[0] not in sys.stdlib_module_names and source_file(module) is not None

@@ -1,4 +1,4 @@
-"""explain=true: every value of a run with the layer that set it. Layers are read again in the order of Hydra's."""
+"""explain=true: every value of a run with the layer that set it. The layers are read again in the order of Hydra."""
 
 import dataclasses
 import os
@@ -14,15 +14,15 @@ from hydra.types import RunMode
 from omegaconf import OmegaConf
 
 from drl_cli.runtime.config import Config
-from drl_cli.settings.build import to_yaml_keys
+from drl_cli.settings.build import as_typed, is_within, to_yaml_keys
 from drl_cli.settings.command_line import OVERRIDE
-from drl_cli.settings.conf import LOADER, algorithm_yaml, conf_dir
+from drl_cli.settings.conf import LOADER, algorithm_yaml, bases, conf_dir
 from drl_cli.settings.description import keys_of
 from drl_cli.settings.fill import fill
 from drl_cli.settings.value_types import Group
 
 GROUP_LAYERS = ("mode", "algo", "tuned", "experiment")
-"""Groups whose files are layers of their own; what the files of the others say is the layer `default`."""
+"""Groups whose files are layers of this name. The files of all other groups are the layer `default`."""
 
 YOURS, RUN, TYPED = "your yaml", "run", "command line"
 
@@ -31,7 +31,7 @@ YOURS, RUN, TYPED = "your yaml", "run", "command line"
 class Layer:
     """One file, or the command line: the values that it sets and the options of groups that it chooses, by key.
 
-    A key of `values` may be a group: all in it are set, to what the file does not say.
+    A key of `values` may be a group: the layer then sets all keys in the group.
     """
 
     name: str
@@ -40,13 +40,13 @@ class Layer:
     choices: Mapping[str, str]
 
     def sets(self, key: str) -> bool:
-        """Whether it sets a key, a part of it, or all around it."""
-        return any(_is_within(key, path) or _is_within(path, key) for path in self.values)
+        """Return whether the layer sets a key, a part of the key, or the whole group."""
+        return any(is_within(key, [path]) or is_within(path, [key]) for path in self.values)
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A key, its value as it can be typed, and the last layer that set it, with what it set."""
+    """A key, its value as the user can type it, and the last layer that set it, with the file."""
 
     key: str
     value: str
@@ -55,12 +55,12 @@ class Setting:
 
     @property
     def group(self) -> str:
-        """What it stands with: the chosen options, the top level, or the group of its key."""
+        """Return the group of the key; `=` for chosen options."""
         return "=" if self.key.endswith("=") else self.key.rpartition(".")[0]
 
 
 def explanation(config: Config) -> list[str]:
-    """Lines for a config, within the Hydra job that composed it: groups apart, columns two spaces or more apart."""
+    """Return the lines of explain=true, in columns, for the config of the Hydra job that is running."""
     layers = job_layers()
     rows = [*chosen_options(layers, _choices()), *settings(config, layers)]
     cells = [(row.key, row.value, row.layer) for row in rows]
@@ -74,7 +74,7 @@ def explanation(config: Config) -> list[str]:
 
 
 def chosen_options(layers: Sequence[Layer], choices: Mapping[str, str]) -> Iterator[Setting]:
-    """The option of each group of which there are several."""
+    """Yield the chosen option of each group with several options."""
     for group, option in choices.items():
         if option != "default":
             *_, last = (layer for layer in layers if group in layer.choices)
@@ -82,19 +82,18 @@ def chosen_options(layers: Sequence[Layer], choices: Mapping[str, str]) -> Itera
 
 
 def settings(config: Config, layers: Sequence[Layer]) -> Iterator[Setting]:
-    """Every key."""
+    """Yield every key."""
     derived = _derived(config)
-    ends = {key.name for key in keys_of(type(config.algo)).values() if not isinstance(key.type, Group)}
-    for key, value in _leaves(to_yaml_keys(config), ends):
+    for key, value in _values(config).items():
         setting = [layer for layer in layers if layer.sets(key)]
-        source = setting[-1].source + (f"; here {_shown(derived[key])}" if key in derived else "")
+        source = setting[-1].source + (f"; here {as_typed(derived[key])}" if key in derived else "")
         if len(setting) > 1 and setting[-1].name == TYPED and key in setting[-2].values:
-            source = f"was {_shown(setting[-2].values[key])} ({setting[-2].name}, {setting[-2].source})"
-        yield Setting(key, _shown(value), setting[-1].name, source)
+            source = f"was {as_typed(setting[-2].values[key])} ({setting[-2].name}, {setting[-2].source})"
+        yield Setting(key, as_typed(value), setting[-1].name, source)
 
 
 def job_layers() -> list[Layer]:
-    """Those of the Hydra job that is running, the weakest first."""
+    """Return the layers of the Hydra job that is running, the weakest first."""
     job = HydraConfig.get()
     overrides = [*job.overrides.hydra, *job.overrides.task]
     loader = GlobalHydra.instance().config_loader()
@@ -109,25 +108,25 @@ def job_layers() -> list[Layer]:
 
 
 def tuned_line(plain: Mapping[str, Any]) -> str | None:
-    """`tuned sac-Pendulum-v1: 13 values`, those of the set that hold; None without one. Within a Hydra job."""
+    """Return `tuned sac-Pendulum-v1: 13 values` for the tuned values that the running Hydra job has, or None."""
     option = _choices().get("tuned")
     if option is None:
         return None
-    values, have = _tuned_values(option), dict(_leaves(plain))
+    values, have = _tuned_values(option), _flat(plain)
     holding = sum(have.get(key) == value for key, value in values.items())
     return f"tuned {option}: {holding} value{'s' * (holding > 1)}" if holding else None
 
 
 def _tuned_values(option: str) -> dict[str, Any]:
-    """Of a set's yaml and of those that it builds on, by key."""
+    """Return the values of a tuned set, and of the sets that it builds on, by key."""
     file = _file(f"tuned/{option}")
     node: Any = {} if file is None else OmegaConf.to_container(OmegaConf.load(file))
-    bases = [base for base in node.pop("defaults", ()) if isinstance(base, str) and base != "_self_"]
-    return {key: value for base in bases for key, value in _tuned_values(base).items()} | dict(_leaves(node))
+    inherited = {key: value for base in bases(node) for key, value in _tuned_values(base).items()}
+    return inherited | _flat({name: value for name, value in node.items() if name != "defaults"})
 
 
 def _choices() -> dict[str, str]:
-    """The chosen option of each group; a tuned set that does not exist is none."""
+    """Return the chosen option of each group, without a tuned set that does not exist."""
     job = HydraConfig.get()
     choices = {str(group): str(name) for group, name in job.runtime.choices.items() if not group.startswith("hydra/")}
     if _file(f"tuned/{choices.get('tuned')}") is None:
@@ -136,14 +135,14 @@ def _choices() -> dict[str, str]:
 
 
 def _file(path: str) -> Path | None:
-    """The yaml that Hydra takes for `group/option`; None where there is none."""
+    """Return the yaml that Hydra takes for `group/option`, or None."""
     sources = HydraConfig.get().runtime.config_sources
     files = (Path(source.path) / f"{path}.yaml" for source in sources if source.schema == "file")
     return next((file for file in files if file.is_file()), None)
 
 
 def _file_layers(path: str, package: str) -> Iterator[Layer]:
-    """A config that Hydra has taken: a file, or made up for an environment, an algorithm or a network of the user's."""
+    """Yield the layers of one config: a file, or an option that the source `Outside` makes, which may have a file."""
     group, _, option = path.partition("/")
     name = group if group in GROUP_LAYERS else "default"
     file = _file(path)
@@ -158,28 +157,34 @@ def _file_layers(path: str, package: str) -> Iterator[Layer]:
     if not file.is_relative_to(conf_dir()):
         name = RUN if (file.parent / "run.json").is_file() else YOURS
     source = f"conf/{file.relative_to(conf_dir())}" if name not in (RUN, YOURS) else os.path.relpath(file)
-    yield Layer(name, source, dict(_leaves(node, prefix=f"{package}." if package else "")), choices)
+    yield Layer(name, source, _flat(node, prefix=f"{package}." if package else ""), choices)
 
 
 def _typed(overrides: Sequence[str], groups: Container[str]) -> Layer:
-    """The command line."""
+    """Return the layer of the command line."""
     matches = [match for arg in overrides if (match := OVERRIDE.fullmatch(arg))]
     typed = {match["key"]: match["value"] for match in matches}
     choices = {key: value for key, value in typed.items() if key in groups}
     return Layer(TYPED, "", {key: value for key, value in typed.items() if key not in groups}, choices)
 
 
-def _leaves(node: Any, ends: Container[str] = (), prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted key -> value of nested mappings; one that is empty, or whose key is in `ends`, is a value."""
+def _values(config: Config) -> dict[str, Any]:
+    """Return the value of every key that is no group."""
+    keys = keys_of(type(config.algo)).values()
+    return _flat(to_yaml_keys(config), {key.name for key in keys if not isinstance(key.type, Group)})
+
+
+def _flat(node: Mapping[str, Any], ends: Container[str] = (), prefix: str = "") -> dict[str, Any]:
+    """Return the values of nested mappings by dotted key. Empty mappings, and the keys in `ends`, are values."""
+    found: dict[str, Any] = {}
     for name, value in node.items():
-        if isinstance(value, Mapping) and value and prefix + name not in ends:
-            yield from _leaves(value, ends, f"{prefix}{name}.")
-        else:
-            yield prefix + name, value
+        goes_deeper = isinstance(value, Mapping) and value and prefix + name not in ends
+        found |= _flat(value, ends, f"{prefix}{name}.") if goes_deeper else {prefix + name: value}
+    return found
 
 
 def _derived(config: Config) -> dict[str, Any]:
-    """What null and auto come out as on this machine, where that is known before the start."""
+    """Return the values that null and auto get on this machine, as far as they are known before the start."""
     if config.ray.address is not None:
         return {}
     here = fill(dataclasses.replace(config, load_weights=None))
@@ -191,18 +196,5 @@ def _derived(config: Config) -> dict[str, Any]:
         "trainer.updates_per_call": here.updates_per_call,
         "replay.shards": here.num_shards,
     }
-    asked = dict(_leaves(to_yaml_keys(config)))
-    return {key: value for key, value in found.items() if asked[key] in (None, "auto")}
-
-
-def _is_within(key: str, path: str) -> bool:
-    return f"{key}.".startswith(f"{path}.")
-
-
-def _shown(value: Any) -> str:
-    """A value as it can be typed. Any: of any key."""
-    if isinstance(value, list | tuple):
-        return f"[{','.join(map(_shown, value))}]"
-    if isinstance(value, Mapping):
-        return f"{{{','.join(f'{key}:{_shown(item)}' for key, item in value.items())}}}"
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    values = _values(config)
+    return {key: value for key, value in found.items() if values[key] in (None, "auto")}

@@ -1,14 +1,14 @@
-"""The little of Hydra's grammar for values that a command line needs before Hydra: lists of values, quotes, escapes."""
+"""The part of Hydra's grammar that is needed before Hydra is imported: lists of values, quotes, escapes."""
 
 import re
 
 FUNCTION = re.compile(r"(choice|range|interval|glob|shuffle|sort|tag)\(.*\)", re.DOTALL)
-"""What Hydra makes several values of."""
+"""A function that stands for several values."""
 OPEN, CLOSE = "([{", ")]}"
 
 
 def parts(value: str) -> list[str]:
-    """The values of a sweep, `a,b`; commas in quotes and brackets part nothing."""
+    """Split the values of a sweep, `a,b`, at commas outside quotes and brackets."""
     found, depth, quote, escaped = [""], 0, "", False
     for letter in value:
         if escaped or letter == "\\":
@@ -29,12 +29,12 @@ def parts(value: str) -> list[str]:
 
 
 def is_sweep(value: str) -> bool:
-    """Whether it stands for several values."""
+    """Return whether a value stands for several values."""
     return len(parts(value)) > 1 or FUNCTION.fullmatch(value) is not None
 
 
 def is_open(value: str) -> bool:
-    """Whether a quote or a bracket in it is not closed, or none was opened that is closed."""
+    """Return whether a value has a quote or a bracket without its partner."""
     plain = re.sub(r"\\.|'(\\.|[^'\\])*'|\"(\\.|[^\"\\])*\"", "", value)
     return any(plain.count(one) != plain.count(other) for one, other in zip(OPEN, CLOSE, strict=True)) or bool(
         set("'\"") & set(plain)
@@ -42,7 +42,7 @@ def is_open(value: str) -> bool:
 
 
 def unquoted(value: str) -> str:
-    """A plain value without its quotes, or without the backslashes that Hydra puts into what it hands on."""
+    """Return a plain value without its quotes or its backslashes."""
     if value[:1] in ("'", '"') and value[-1:] == value[0]:
         return value[1:-1].replace(f"\\{value[0]}", value[0])
     return re.sub(r"\\([\\()\[\]{}:=, \t])", r"\1", value)

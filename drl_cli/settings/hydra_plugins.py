@@ -1,4 +1,4 @@
-"""Two Hydra plugins: groups take options from outside conf, and our conf folder is found from any config path.
+"""Two Hydra plugins: options of groups that no yaml holds, and the folders in which Hydra looks for yaml.
 
 `env=` takes any Gymnasium id, `algo=` any module with an algorithm, `network=` any `my_pkg.my_module:Class`.
 """
@@ -17,19 +17,20 @@ from drl_cli.algos.lookup import load_algorithm
 from drl_cli.settings.build import default_values
 from drl_cli.settings.conf import algorithm_yaml, conf_dir, default, own_dirs
 
-GLOBAL = "_global_"  # the package of a yaml that says what it prefers of other groups
+GLOBAL = "_global_"
+"""The package of a yaml whose keys have their full names, so that the yaml can set keys of any group."""
 
 
 class Outside(ConfigSource):
-    """Makes up conf/env/<name>.yaml, conf/algo/<name>.yaml and conf/network/<name>.yaml where there is no file."""
+    """Makes the options of env, algo and network that have no file in conf/. The judge has checked their names."""
 
     @staticmethod
     def scheme() -> str:
-        """The prefix of this source in Hydra's search path."""
+        """Return the prefix of this source in Hydra's search path."""
         return "outside"
 
     def load_config(self, config_path: str) -> ConfigResult:
-        """The same keys as a file in conf; a user's algorithm may come with a yaml of its own."""
+        """Return an option with the keys that a file in conf/ would have."""
         if not self.is_config(config_path):
             raise ConfigLoadError(f"no config {config_path}")
         group, _, name = config_path.removesuffix(".yaml").partition("/")
@@ -41,28 +42,28 @@ class Outside(ConfigSource):
         return ConfigResult(provider=self.provider, path="outside://", config=node, header=header)
 
     def available(self) -> bool:
-        """It always is."""
+        """Return True: this source reads no place that could be missing."""
         return True
 
     def is_group(self, config_path: str) -> bool:
-        """The groups that take options from outside."""
+        """Return whether a group takes options from outside conf/."""
         return config_path in ("", "env", "algo", "network")
 
     def is_config(self, config_path: str) -> bool:
-        """Any name of `env` and `algo`, and a class for `network`: whether it exists was checked before."""
+        """Return whether an option may come from outside conf/."""
         group, _, name = config_path.partition("/")
         return group in ("env", "algo") or (group == "network" and ":" in name)
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
-        """Nothing to list: nobody knows what can be imported."""
+        """Return no options: the modules that can be imported have no list."""
         return []
 
 
 class OutsidePath(SearchPathPlugin):
-    """Puts the user's folders before the main one, conf behind it where that is another, and Outside last."""
+    """Adds to Hydra's search path: the user's folders at the front, conf/ and `Outside` at the end."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """A file in one of the user's folders comes first."""
+        """Add the places."""
         for folder in reversed(own_dirs):
             search_path.prepend("own", f"file://{folder}", SearchPathQuery(provider="main"))
         search_path.append("conf", f"file://{conf_dir()}")
@@ -70,39 +71,26 @@ class OutsidePath(SearchPathPlugin):
 
 
 def register() -> None:
-    """Make both known to Hydra."""
+    """Register both plugins with Hydra."""
     for plugin in (Outside, OutsidePath):
         Plugins.instance().register(plugin)
 
 
 def env_options(name: str) -> dict[str, object]:
-    """Those of a file in conf/env, with their plain values; an Atari game has those of Pong."""
-    if name.startswith("ALE/"):
-        pong = yaml.safe_load((conf_dir() / "env" / "Pong.yaml").read_text())
-        return {**pong, "name": name, "id": name}
-    return {
-        "name": name,
-        "id": name,
-        "kwargs": {},
-        "max_episode_steps": None,
-        "reward_clip": None,
-        "reward_scale": 1.0,
-        "frame_stack": "auto",
-        "normalize_obs": False,
-        "normalize_reward": False,
-        "backend": "gymnasium",
-        "wrappers": [],
-    }
+    """Return the options of an environment without a file: those of Pong for Atari games, or else plain ones."""
+    model = "Pong" if name.startswith("ALE/") else "LunarLander"
+    options = yaml.safe_load((conf_dir() / "env" / f"{model}.yaml").read_text())
+    return {**options, "name": name, "id": name}
 
 
 def network_options(path: str) -> dict[str, object]:
-    """Those of the network that is the default, with the torso `my_pkg.my_module:Class`."""
+    """Return the options of the default network with the torso `my_pkg.my_module:Class`."""
     plain = yaml.safe_load((conf_dir() / "network" / f"{default('network')}.yaml").read_text())
     return {**plain, "torso": path}
 
 
 def algorithm_options(name: str) -> tuple[DictConfig, dict[str, str | None]]:
-    """The defaults of a user's Config, overridden by its yaml where there is one; and the yaml's header."""
+    """Return the defaults of a user's Config, overridden by the user's yaml if there is one, and the yaml's header."""
     ours = {**default_values(load_algorithm(name).Config), "name": name}
     file = algorithm_yaml(name)
     if file is None:

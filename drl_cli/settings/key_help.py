@@ -1,14 +1,13 @@
-"""drl-list keys and drl-train --help GROUP: type and range (from the dataclasses), default and meaning (from conf)."""
+"""drl-list keys and drl-train --help GROUP: the keys with type, range, default and meaning."""
 
 import dataclasses
-import os
 import shutil
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import yaml
 
@@ -18,20 +17,23 @@ from drl_cli.errors import UsageError
 from drl_cli.replay.config import SAMPLERS
 from drl_cli.runtime.config import Config
 from drl_cli.settings.algorithm import config_class
-from drl_cli.settings.build import default_values
-from drl_cli.settings.conf import LOADER, algorithm_yaml, conf_dir, default, groups, options
+from drl_cli.settings.build import as_typed, default_values
+from drl_cli.settings.conf import LOADER, algorithm_yaml, bases, conf_dir, default, groups, option_file, options
 from drl_cli.settings.description import Key, keys_of
 from drl_cli.settings.options import parse
 from drl_cli.settings.value_types import ValueType, group_of
 from drl_cli.utils.spelling import did_you_mean
 
 TOP = "top level"
-NARROWEST = 30  # columns of a terminal that a meaning is wrapped to; below, the terminal does as it likes
+NARROWEST = 30
+"""The narrowest column [characters] into which meanings are wrapped. A narrower terminal breaks the lines itself."""
+Entries = dict[str, tuple[str, str]]
+"""By dotted key: the value as a yaml writes it, and the comment behind it."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """A group's option, or the top level: `about` is the first comment of its file."""
+    """The keys of a group's option, or of the top level; `about` is the first comment of the file."""
 
     title: str
     about: str
@@ -46,27 +48,26 @@ class Options:
 
 
 def answer(args: Sequence[str]) -> list[str]:
-    """What `drl-list keys [GROUP ...] [format=markdown]` prints; raises UsageError."""
-    sys.path.insert(0, os.getcwd())  # where the user's own algorithms are
+    """Return the lines of `drl-list keys [GROUP ...] [format=markdown]`; raises UsageError."""
     own = [arg for arg in args if arg.partition("=")[0] not in groups() and "=" in arg]
     found = sections([arg for arg in args if arg not in own])
     return markdown(found) if parse(own, Options).format == "markdown" else text(found)
 
 
 def sections(topics: Sequence[str]) -> list[Section]:
-    """All of them, or those of groups, options (`algo.sac`, `algo=sac`) and single keys; raises UsageError."""
+    """Return all sections, or those of groups, options (`algo.sac`, `algo=sac`) and single keys; raises UsageError."""
     if topics:
         return [section for topic in topics for section in find(topic)]
     return [top_level(), *(section for group in groups() if not is_overlay(group) for section in group_sections(group))]
 
 
 def is_overlay(group: str) -> bool:
-    """Whether its options give values to keys of other groups, which explain them: tuned, and groups of the user's."""
+    """Return whether the options of a group only set keys of other groups, as those of tuned do."""
     return group not in group_of(Config).keys
 
 
 def find(topic: str) -> list[Section]:
-    """The sections that a word means; raises UsageError naming the nearest word."""
+    """Return the sections that a word names; raises UsageError with the nearest word."""
     group, _, option = topic.replace("=", ".", 1).partition(".")
     if topic in groups():
         return group_sections(topic)
@@ -75,7 +76,7 @@ def find(topic: str) -> list[Section]:
     every = sections([])
     if kept := [section for section in (_only(section, topic) for section in every) if section.keys]:
         return kept
-    if topic.startswith("algo="):  # a module of the user's
+    if topic.startswith("algo="):  # the user's module
         return [option_section(group, option)]
     words = [key.name for section in every for key in section.keys]
     known = [*groups(), *words, *(f"{name}.{choice}" for name in groups() for choice in options(name))]
@@ -83,21 +84,20 @@ def find(topic: str) -> list[Section]:
 
 
 def _only(section: Section, topic: str) -> Section:
-    """A section with the keys that are `topic`, or below it."""
-    keys = tuple(key for key in section.keys if key.name == topic or key.name.startswith(f"{topic}."))
+    """Return the section with only the key `topic` and the keys below it."""
+    keys = tuple(key for key in section.keys if f"{key.name}.".startswith(f"{topic}."))
     return dataclasses.replace(section, keys=keys)
 
 
 def top_level() -> Section:
-    """The keys of train.yaml itself."""
-    entries = read(conf_dir() / "train.yaml")
-    return Section(TOP, "", tuple(_keys(entries, keys_of(AlgoConfig))))
+    """Return the keys of train.yaml itself."""
+    return Section(TOP, "", tuple(_keys(read(conf_dir() / "train.yaml"), keys_of(AlgoConfig))))
 
 
 def group_sections(group: str) -> list[Section]:
-    """The default option of a group with all its keys; of the other options what they have otherwise.
+    """Return a section for each option of a group.
 
-    Of algorithms, and of sets of values such as `tuned`, each is shown in full.
+    The default option has all keys, and another option those that differ. Algorithms and tuned sets have all keys.
     """
     names = options(group)
     if group == "algo" or is_overlay(group):
@@ -106,24 +106,26 @@ def group_sections(group: str) -> list[Section]:
     base = option_section(group, first)
     title = group if names == [first] else f"{group}={first} (default)"
     others = [option_section(group, name) for name in names if name != first]
-    return [dataclasses.replace(base, title=title), *(_difference(section, base) for section in others)]
-
-
-def _difference(section: Section, base: Section) -> Section:
-    return dataclasses.replace(section, keys=tuple(key for key in section.keys if key not in base.keys))
+    differing = [tuple(key for key in section.keys if key not in base.keys) for section in others]
+    return [
+        dataclasses.replace(base, title=title),
+        *(dataclasses.replace(section, keys=keys) for section, keys in zip(others, differing, strict=True)),
+    ]
 
 
 def option_section(group: str, name: str) -> Section:
-    """One option of a group with all its keys, those of other groups that it sets, too; raises UsageError."""
-    file, entries, about = _file(group, name), dict[str, tuple[str, str]](), "no yaml, the defaults of its Config"
+    """Return all keys that an option sets, in other groups too; raises UsageError."""
+    file, entries, about = _file(group, name), Entries(), "no yaml, the defaults of its Config"
     if group == "algo" and name not in options("algo"):
         defaults = default_values(config_class(name)) | {"name": name}
-        entries = {f"algo.{key}": (_plain(value), "") for key, value in defaults.items()}
+        entries = {f"algo.{key}": (as_typed(value), "") for key, value in defaults.items()}
     if file is not None:
         try:
-            entries, about = entries | _whole(file, group), _about(file)
+            entries |= _with_bases(file, group)
         except yaml.YAMLError as error:
             raise UsageError(f"{file}: not readable: {' '.join(str(error).split())}") from error
+        comments = [line for line in file.read_text().splitlines() if line.startswith("#") and "@package" not in line]
+        about = comments[0].lstrip("# ") if comments else ""
     values = {key: value for key, (value, _) in entries.items()}
     algo = values.get("algo.name", name) if name in options("algo") else name
     sampler = values.get("replay.sampler", values.get("replay", ""))
@@ -134,17 +136,23 @@ def _described(group: str, algo: str, sampler: str) -> dict[str, Key]:
     """Return the keys that an option may set, with the types that this algorithm and sampler give them."""
     if is_overlay(group):
         return {name: key for each in algorithms() for name, key in keys_of(config_class(each)).items()}
-    keys = keys_of(config_class(algo) if group == "algo" else AlgoConfig)
     table = group_of(SAMPLERS[sampler]).keys if sampler in SAMPLERS else {}
+    keys = keys_of(config_class(algo) if group == "algo" else AlgoConfig)
     return {**keys, **{f"replay.{name}": Key(f"replay.{name}", kind) for name, kind in table.items()}}
 
 
+def _keys(entries: Entries, described: Mapping[str, Key]) -> Iterator[Key]:
+    """Yield the keys of yaml entries, with their value as default and their comment as help."""
+    for name, (value, comment) in entries.items():
+        yield dataclasses.replace(described.get(name, Key(name, ValueType())), default=value, help=comment)
+
+
 def _file(group: str, name: str) -> Path | None:
-    return algorithm_yaml(name) if group == "algo" else conf_dir() / group / f"{name}.yaml"
+    return algorithm_yaml(name) if group == "algo" else option_file(group, name)
 
 
-def read(file: Path) -> dict[str, tuple[str, str]]:
-    """Dotted key -> value as it is written, and the comment behind it; `defaults` left out."""
+def read(file: Path) -> Entries:
+    """Return the entries of a yaml without its `defaults`."""
     content = file.read_text()
     root, lines = yaml.compose(content, Loader=LOADER), content.splitlines()
 
@@ -160,12 +168,11 @@ def read(file: Path) -> dict[str, tuple[str, str]]:
     return dict(walk(root, "")) if isinstance(root, yaml.MappingNode) else {}
 
 
-def _whole(file: Path, group: str) -> dict[str, tuple[str, str]]:
-    """What an option's file has, with the files of its group that it builds on; under full names."""
+def _with_bases(file: Path, group: str) -> Entries:
+    """Return the entries of an option's file and of the options that it builds on, under full names."""
     node = yaml.load(file.read_text(), LOADER) or {}
-    bases = [name for name in node.get("defaults", []) if isinstance(name, str) and name != "_self_"]
-    files = [base for name in bases if (base := _file(group, name.partition("@")[0])) is not None]
-    entries = {key: entry for base in files for key, entry in _whole(base, group).items()}
+    files = [base for name in bases(node) if (base := _file(group, name)) is not None]
+    entries = {key: entry for base in files for key, entry in _with_bases(base, group).items()}
     chosen = [entry for entry in node.get("defaults", []) if isinstance(entry, dict)]
     for key, value in (pair for entry in chosen for pair in entry.items()):
         entries[key.removeprefix("override /")] = (str(value), "the option of this group that it takes by default")
@@ -173,25 +180,8 @@ def _whole(file: Path, group: str) -> dict[str, tuple[str, str]]:
     return entries | {prefix + key: entry for key, entry in read(file).items()}
 
 
-def _about(file: Path) -> str:
-    comments = [line for line in file.read_text().splitlines() if line.startswith("#")]
-    return next((line.lstrip("# ") for line in comments if "@package" not in line), "")
-
-
-def _keys(entries: Mapping[str, tuple[str, str]], described: Mapping[str, Key]) -> Iterator[Key]:
-    """Yield the keys of yaml entries, with their value as default and their comment as help."""
-    for name, (value, comment) in entries.items():
-        known = described.get(name, Key(name, ValueType()))
-        yield dataclasses.replace(known, default=value, help=comment)
-
-
-def _plain(value: Any) -> str:
-    """A default of a dataclass as yaml has it. Any: of any field."""
-    return str(yaml.safe_dump(value, default_flow_style=True)).removesuffix("...\n").strip()
-
-
 def text(found: Sequence[Section]) -> list[str]:
-    """Aligned columns, a line per key; on a terminal the meanings are wrapped."""
+    """Return a line per key in aligned columns; on a terminal, meanings are wrapped."""
     rows = [(key.name, key.type.text, key.default) for section in found for key in section.keys]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)] if rows else []
     widths = [min(width, most) for width, most in zip(widths, (40, 32, 24), strict=False)]
@@ -209,7 +199,7 @@ def text(found: Sequence[Section]) -> list[str]:
 
 
 def markdown(found: Sequence[Section]) -> list[str]:
-    """A page with a table per section."""
+    """Return docs/reference.md: a table per section."""
     lines = [
         "# The reference of keys",
         "",

@@ -10,7 +10,7 @@ from drl_cli.errors import UsageError
 from drl_cli.settings.build import default_values
 from drl_cli.settings.description import Key
 from drl_cli.settings.judge import judge
-from drl_cli.settings.value_types import MISSING, Null, OneOf, ValueType, group_of, value_type
+from drl_cli.settings.value_types import MISSING, group_of
 from drl_cli.utils.spelling import did_you_mean
 
 T = TypeVar("T")
@@ -29,11 +29,14 @@ def parse(args: Sequence[str], kind: type[T], positional: str | None = None) -> 
             name, text = positional, arg
         if name not in types:
             problems.append(f"{name}: no such option.{did_you_mean(name, types)}   options: {', '.join(types)}")
-        elif _may_be(types[name], value_type(tuple[str, ...])):
+        elif "[text, ...]" in types[name].forms:
             values[name] = (*(values.get(name, ()) if not equals else ()), *_items(text))
         else:
+            forms = types[name].forms
+            is_text = "text" in forms and not (text == "null" and "null" in forms)
             try:
-                values[name] = judge(Key(name, types[name]), _value(text, types[name]))
+                value: Any = text if is_text else yaml.safe_load(text)
+                values[name] = judge(Key(name, types[name]), value)
             except yaml.YAMLError:
                 problems.append(f"{name}: can't read {text!r}")
             except UsageError as error:
@@ -44,18 +47,6 @@ def parse(args: Sequence[str], kind: type[T], positional: str | None = None) -> 
     if problems:
         raise UsageError(problems)
     return kind(**values)
-
-
-def _may_be(kind: ValueType, wanted: ValueType) -> bool:
-    """Tell whether a type is the wanted one, or a choice of the wanted one and null."""
-    kinds = kind.types if isinstance(kind, OneOf) else (kind,)
-    return wanted in kinds and all(each == wanted or isinstance(each, Null) for each in kinds)
-
-
-def _value(text: str, kind: ValueType) -> Any:
-    """Return the text itself for an option that is a text, else the value that yaml reads in it. Any: of any option."""
-    is_text = _may_be(kind, value_type(str)) and (kind == value_type(str) or text != "null")
-    return text if is_text else yaml.safe_load(text)
 
 
 def _items(text: str) -> list[str]:

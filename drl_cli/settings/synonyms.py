@@ -1,8 +1,8 @@
-"""What other tools call our keys: a word of theirs is answered with the key that it means here."""
+"""Words of other tools for our keys. The answer to such a word names our key, or what to do instead."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Mapping
 
-_KEYS: Mapping[str, str] = {
+WORDS: Mapping[str, str] = {
     "env": "environment env_id env_name gym_id game task gym",
     "algo": "algorithm agent alg method",
     "algo.lr": "learning_rate actor_lr critic_lr step_size",
@@ -52,38 +52,31 @@ _KEYS: Mapping[str, str] = {
     "logger.mlflow=offline": "mlflow",
     "ray.address": "cluster head_address redis_address",
 }
-"""Our key, or key=value where the word itself says the value: the words."""
-
-SYNONYMS: Mapping[str, str] = {word: key for key, words in _KEYS.items() for word in words.split()}
+"""By our key, or `key=value` if the word contains the value: the words of other tools."""
 
 NOTES: Mapping[str, str] = {
-    "seeds": "several seeds are a sweep: drl-train -m seed=0,1,2",
-    "n_seeds": "several seeds are a sweep: drl-train -m seed=0,1,2",
-    "num_seeds": "several seeds are a sweep: drl-train -m seed=0,1,2",
-    "render": "drl-play run=RUN records a video of a run",
-    "video": "drl-play run=RUN records a video of a run",
-    "capture_video": "drl-play run=RUN records a video of a run",
-    "eval": "drl-eval run=RUN evaluates a run",
-    "test": "drl-eval run=RUN evaluates a run",
-    "run": "drl-train goes on with a run by resume=RUN",
-    "name": "a run's folder is named by its time and seed; output_dir=DIR is where runs are",
-    "run_name": "a run's folder is named by its time and seed; output_dir=DIR is where runs are",
-    "exp_name": "a run's folder is named by its time and seed; output_dir=DIR is where runs are",
-    "config": "own yaml options are named by --config-dir DIR, a whole config by --config-path and --config-name",
+    "several seeds are a sweep: drl-train -m seed=0,1,2": "seeds n_seeds num_seeds",
+    "drl-play run=RUN records a video of a run": "render video capture_video",
+    "drl-eval run=RUN evaluates a run": "eval test",
+    "drl-train goes on with a run by resume=RUN": "run",
+    "a run's folder is named by its time and seed; output_dir=DIR is where runs are": "name run_name exp_name",
+    "own yaml options are named by --config-dir DIR, a whole config by --config-path and --config-name": "config",
 }
-"""Words for which there is no key here, and what to do instead."""
+"""What to do instead: the words for which we have no key."""
 
 
-def synonym(word: str, keys: Iterable[str]) -> str | None:
-    """The key, or key=value, that a word of other tools means; a group in front of it does not matter."""
+def _found(word: str, table: Mapping[str, str]) -> str | None:
     name = word.rpartition(".")[2].replace("-", "_").lower()
-    said = SYNONYMS.get(name)
-    if said is None:
-        return None
-    key, known = said.partition("=")[0], set(keys)
-    return said if key in known or key.startswith(("optimizer.kwargs.", "env.kwargs.")) else None
+    return next((answer for answer, words in table.items() if name in words.split()), None)
+
+
+def synonym(word: str, keys: Container[str]) -> str | None:
+    """Return the key, or `key=value`, that other tools call by this word; the word's group does not matter."""
+    found = _found(word, WORDS) or ""
+    key = found.partition("=")[0]
+    return found if key in keys or key.startswith(("optimizer.kwargs.", "env.kwargs.")) else None
 
 
 def note(word: str) -> str | None:
-    """What to do instead of a key that other tools have."""
-    return NOTES.get(word.replace("-", "_").lower())
+    """Return what to do instead of a key that only other tools have."""
+    return _found(word, NOTES)

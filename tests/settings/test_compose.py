@@ -28,7 +28,7 @@ def test_hydra_knows_the_config_as_long_as_the_run_takes():
         assert (plain["seed"], "hydra" in plain) == (4, False)
         assert HydraConfig.get().runtime.choices["env"] == "Pendulum-v1"
     assert not HydraConfig.initialized()
-    with pytest.raises(UsageError, match="no such"), composed(["env=Pendulum-v1", "algo.lrr=1"]):
+    with pytest.raises(UsageError, match="no key x"), composed(["env=Pendulum-v1", "algo.lr=${x}"]):
         pass
     assert not HydraConfig.initialized()
 
