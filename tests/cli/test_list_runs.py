@@ -1,4 +1,4 @@
-"""drl-list runs: which, in which order, with what beside them."""
+"""drl-list runs and drl-list sweeps."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from drl_cli.utils.locks import lock
 
 @pytest.fixture
 def outputs(tmp_path, monkeypatch):
-    """Runs in ./outputs: two dqn seeds, one with another learning rate, a ppo that was killed, one of another env."""
+    """Five runs in ./outputs: two seeds of dqn, another learning rate, a killed ppo, another environment."""
     monkeypatch.chdir(tmp_path)
     root = tmp_path / "outputs"
     done = [(10, 1.0, 5.0), (20, 2.0, 4.0)]
@@ -28,11 +28,11 @@ def outputs(tmp_path, monkeypatch):
 
 
 def days(lines):
-    """Which runs, by their days in January."""
+    """The runs in a table, by their days in January."""
     return [int(line[6:8]) for line in lines[1:] if line.startswith("2026")]
 
 
-def test_newest_first_with_all_that_is_known(outputs, listed):
+def test_newest_first_with_all_columns(outputs, listed):
     head, *lines = listed("runs")
     assert re.split(r"\s{2,}", head) == [
         *("run", "env", "algo", "mode", "status", "env steps", "seconds", "best", "final", "differs in"),
@@ -45,7 +45,7 @@ def test_newest_first_with_all_that_is_known(outputs, listed):
     assert values[0][4:] == ["failed", "0", "0", "-", "-", "env.kwargs.g=5", "algo.lr=0.001"]
 
 
-def test_a_run_that_goes_on_is_running(outputs, listed):
+def test_a_run_with_a_held_lock_is_running(outputs, listed):
     with lock(next(outputs.glob("*/ppo-*/*")) / RUN_LOCK):
         assert " running " in "".join(listed("runs", "algo=ppo"))
 
@@ -74,15 +74,13 @@ def test_filters(outputs, listed, conditions, found):
 @pytest.mark.parametrize(
     ("sort", "found"), [("best", [4, 2, 1, 3]), ("final", [4, 2, 1, 3]), ("steps", [1, 2, 3]), ("seconds", [2, 1])]
 )
-def test_sorted_the_most_first(outputs, listed, sort, found):
+def test_sorted_with_the_largest_first(outputs, listed, sort, found):
     assert days(listed("runs", "env=Pole", f"sort={sort}"))[: len(found)] == found
+    if sort in ("best", "final"):
+        assert days(listed("runs", f"sort={sort}"))[-1] == 5  # without evaluation
 
 
-def test_a_run_without_evaluation_comes_last(outputs, listed):
-    assert days(listed("runs", "sort=best"))[-1] == 5
-
-
-def test_limit_says_what_is_left_out(outputs, listed):
+def test_limit_counts_the_runs_that_are_left_out(outputs, listed):
     lines = listed("runs", "limit=2")
     assert days(lines) == [5, 4]
     assert lines[-1] == "3 more: limit=5"
@@ -90,15 +88,20 @@ def test_limit_says_what_is_left_out(outputs, listed):
 
 
 def test_means_over_seeds(outputs, listed):
-    head, *lines = listed("runs", "seeds=mean", "env=Pole")
-    rows = {line.split("  ")[1].strip(): line.split() for line in lines}
+    head, *lines = listed("runs", "seeds=mean")
+    rows = [line.split() for line in lines]
     assert head.split()[:4] == ["env", "runs", "of", "seeds"]
-    assert rows["algo=dqn algo.lr=0.001"][3:] == ["2", "2", "1,050", "45", "6.0", "5.5"]
-    assert [line.split()[1:3] for line in lines] == [
-        ["algo=ppo", "1"],
-        ["algo=dqn", "algo.lr=0.5"],
-        ["algo=dqn", "algo.lr=0.001"],
+    assert [(row[0], *row[1:-6]) for row in rows] == [
+        ("Lander", "algo=dqn"),
+        ("Pole", "algo=ppo"),
+        ("Pole", "algo=dqn", "algo.lr=0.5"),
+        ("Pole", "algo=dqn", "algo.lr=0.001"),
     ]
+    assert rows[-1][3:] == ["2", "2", "1,050", "45", "6.0", "5.5"]
+    assert rows[0][-2:] == ["-", "-"]  # no evaluation
+    make_run(outputs, "20260106-s2", seed=2, status="interrupted", summary={"env_steps": 0, "wall_s": 0})
+    (line,) = [line for line in listed("runs", "seeds=mean", "env=Pole") if "dqn algo.lr=0.001" in line]
+    assert line.split()[3:] == ["3", "2", "700", "30", "6.0", "5.5"]  # a run without evaluation is in no mean return
 
 
 def test_means_sorted_and_limited(outputs, listed):
@@ -106,18 +109,6 @@ def test_means_sorted_and_limited(outputs, listed):
     assert [line.split()[1] for line in lines[1:3]] == ["algo=ppo", "algo=dqn"]
     assert "algo.lr=0.001" in lines[2]
     assert lines[-1] == "2 more"
-
-
-def test_a_seed_without_evaluations_is_in_no_mean(outputs, listed):
-    make_run(outputs, "20260106-s2", seed=2, status="interrupted", summary={"env_steps": 0, "wall_s": 0})
-    (line,) = [
-        line for line in listed("runs", "seeds=mean") if "algo.lr=0.001" in line and "dqn" in line and "Pole" in line
-    ]
-    assert line.split()[3:] == ["3", "2", "700", "30", "6.0", "5.5"]
-
-
-def test_a_group_without_evaluations_has_no_means(outputs, listed):
-    assert listed("runs", "seeds=mean", "env=Lander")[1].split()[-2:] == ["-", "-"]
 
 
 def test_runs_of_another_folder(outputs, listed, tmp_path, monkeypatch):
@@ -147,14 +138,9 @@ def test_wrong_conditions_and_options(outputs, drl_here, args, said):
     assert (done.returncode, done.stderr.startswith(f"error: {said}")) == (2, True)
 
 
-def test_help(outputs, listed):
-    text = "\n".join(listed("runs", "--help"))
-    assert all(word in text for word in ("sort", "limit", "seeds", "output_dir", "status=done"))
-
-
 @pytest.fixture
 def swept(outputs):
-    """Two sweeps: the newer one over seeds and learning rates, whose first job failed and whose last never began."""
+    """Two sweeps. The first job of the newer sweep failed, and its last job never began."""
     newer, older = (Sweep(outputs / "multirun" / name, []) for name in ("20260201", "20260131"))
     newer.add([["env=Pole", f"algo.lr={lr}", f"seed={seed}"] for lr in (0.1, 0.2) for seed in (0, 1)])
     for job, exit_code in zip(newer.jobs[:3], (1, 0, 0), strict=True):
@@ -179,7 +165,6 @@ def test_sweeps_newest_first(swept, listed):
 
 def test_no_sweeps(outputs, listed):
     assert listed("sweeps") == [""]
-    assert "limit" in "".join(listed("sweeps", "--help"))
 
 
 def test_the_runs_of_a_sweep(swept):
