@@ -1,4 +1,4 @@
-"""drl-bench: what it takes, what it prints, how it ends."""
+"""drl-bench: its command line, its output, and its end."""
 
 import json
 import signal
@@ -21,7 +21,7 @@ def problems_of(*args):
     return caught.value.problems
 
 
-def test_own_options_and_drl_trains_come_apart():
+def test_own_options_are_split_from_keys_of_drl_train():
     options, command = read(["seed=3", "parts=[end]", "env=Pendulum-v1", "seconds=0.5", "tune=true"])
     assert options == Options(parts=("end",), seconds=0.5, tune=True)
     assert command.overrides == ["seed=3", "env=Pendulum-v1"]
@@ -31,7 +31,7 @@ def test_own_options_and_drl_trains_come_apart():
 @pytest.mark.parametrize(
     ("key", "own"), [("seconds", True), ("secnds", True), ("part", True), ("seed", False), ("algo.lr", False)]
 )
-def test_a_mistyped_key_belongs_to_those_that_it_is_like(key, own):
+def test_a_misspelled_key_belongs_to_the_nearest_keys(key, own):
     assert is_own(key) == own
 
 
@@ -49,7 +49,7 @@ def test_a_mistyped_key_belongs_to_those_that_it_is_like(key, own):
         ("from_config=nope", "no run 'nope'"),
     ],
 )
-def test_what_is_wrong_is_named(arg, says):
+def test_wrong_options(arg, says):
     (problem,) = problems_of(arg)
     assert problem.startswith(says)
 
@@ -84,7 +84,7 @@ def test_the_same_errors_and_exit_codes_as_drl_train(drl_here, user_folder, monk
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory, drl, tiny):
-    """A whole drl-bench of a tiny run, tuned too: the process, its json, and where it was."""
+    """A complete drl-bench with tuning: the process, its json, and its folder."""
     cwd = tmp_path_factory.mktemp("bench")
     (cwd / "tmp").mkdir()
     args = ["env=Pendulum-v1", *tiny, "seconds=0.2", "tune=true", "json=bench.json"]
@@ -151,7 +151,7 @@ def test_the_config_of_a_run_is_measured(drl, small_run, tmp_path):
 
 @pytest.fixture
 def short_tmp():
-    """A folder for temporary ones whose name leaves room for those of Ray's sockets."""
+    """A folder with a short name for temporary files: the paths of Ray's sockets have a limit."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         yield Path(folder)
 

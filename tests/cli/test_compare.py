@@ -11,7 +11,7 @@ from run_folders import make_run
 
 @pytest.fixture
 def outputs(tmp_path, monkeypatch):
-    """Three seeds each of two learning rates; one seed of the second never gets to 100."""
+    """Three seeds of two learning rates. One seed of the second rate never reaches 100."""
     monkeypatch.chdir(tmp_path)
     root = tmp_path / "outputs"
     for seed in range(3):
@@ -34,7 +34,7 @@ def compare(drl_here):
 
 
 def rows_of(lines):
-    """The cells of the table's lines, by the columns' names."""
+    """The cells of each line of the table, by the names of the columns."""
     head, *rows = [re.split(r"\s{2,}", line) for line in lines if not re.match(r"\d seeds? in|curves:|figure:", line)]
     return [dict(zip(head, row, strict=True)) for row in rows]
 
@@ -57,12 +57,12 @@ def test_table(outputs, compare):
     assert [path.name for path in Path().iterdir()] == ["outputs"]
 
 
-def test_where_most_seeds_do_not_reach_the_threshold_there_is_no_median(outputs, compare):
+def test_the_median_time_to_a_threshold_needs_most_seeds(outputs, compare):
     _, slow = rows_of(compare("outputs", "threshold=101", "png=null", "csv=null")[0])
     assert [slow[name] for name in ("reached", "steps to", "seconds to")] == ["1/3", "-", "-"]
 
 
-def test_without_a_threshold_it_is_the_runs_own_goal(outputs, compare):
+def test_without_a_threshold_the_runs_own_goal_counts(outputs, compare):
     lines = compare("outputs", "png=null", "csv=null")[0]
     assert "reached" not in lines[0]
     make_run(outputs, "20260102-s0", [(50, 1.0, 3.0), (60, 2.0, 7.0)], env__name="Goal", stop__return=5.0)
@@ -96,7 +96,7 @@ def test_one_seed_has_no_interval(outputs, compare):
     assert "1 seed in the smallest group" in "".join(lines)
 
 
-def test_a_run_that_is_done_is_held(tmp_path, monkeypatch, compare):
+def test_the_curve_of_a_finished_run_is_extended(tmp_path, monkeypatch, compare):
     monkeypatch.chdir(tmp_path)
     make_run(tmp_path / "outputs", "s0", [(10, 1.0, 0.0), (20, 2.0, 8.0)], stop__return=8.0)
     make_run(tmp_path / "outputs", "s1", [(10, 1.0, 2.0), (40, 4.0, 4.0)], stop__return=8.0, seed=1)
@@ -110,7 +110,7 @@ def test_a_run_that_is_done_is_held(tmp_path, monkeypatch, compare):
     assert "its curve ends" not in "".join(lines)
 
 
-def test_a_run_that_ended_early_ends_the_curve_and_is_named(outputs, compare):
+def test_an_unfinished_run_ends_the_curve_and_is_named(outputs, compare):
     make_run(outputs, "20260103-s3", [(100, 1.0, 5.0)], algo__lr=0.1, seed=3, status="failed")
     lines, _, _ = compare("outputs", "png=null")
     assert "algo.lr=0.1: its curve ends at 100 of 300 env steps, with 20260103-s3 (failed)" in lines
@@ -137,24 +137,16 @@ def test_over_all_environments(outputs, compare):
     assert second == ["algo.lr=0.2", "5", "0.98 [0.87, 0.99]"]
 
 
-def test_equal_seeds_are_named(outputs, compare):
-    make_run(outputs, "20260103-s2", [(100, 1.0, 5.0)], algo__lr=0.1, seed=2)
-    lines, _, _ = compare("outputs", "png=null", "csv=null")
-    assert [line for line in lines if "seed 2" in line] == [
-        "algo.lr=0.1: several runs have seed 2: they may be no independent ones"
-    ]
-
-
-def test_by_pools_and_says_so(outputs, compare):
+def test_notes_name_equal_seeds_and_keys_that_no_label_shows(outputs, compare):
     lines, _, _ = compare("outputs", "by=[mode]", "png=null", "csv=null")
     assert "runs of one line differ in more than their seed: algo.lr" in lines
     assert lines[1].split()[:2] == ["mode=single", "6"]
     assert not any(word in "".join(lines) for word in ("smallest group", "several runs have seed"))
-
-
-def test_what_differs_between_algorithms_is_named(outputs, compare):
+    make_run(outputs, "20260103-s2", [(100, 1.0, 5.0)], algo__lr=0.1, seed=2)
     make_run(outputs, "20260103-s0", [(100, 1.0, 5.0)], algo__name="ppo", replay__sampler="fifo-once")
     lines, _, _ = compare("outputs", "png=null", "csv=null")
+    (line,) = [line for line in lines if "seed 2" in line]
+    assert line.endswith("algo.lr=0.1: several runs have seed 2: they may be no independent ones")
     assert "the algorithms' runs differ in these, too: replay.sampler" in lines
 
 
@@ -177,7 +169,7 @@ def test_figure(outputs, compare):
 
 
 @pytest.mark.parametrize("asked", [[], ["png=x.png"]])
-def test_without_matplotlib_table_and_csv_are_there_all_the_same(outputs, compare, monkeypatch, asked):
+def test_without_matplotlib_there_are_table_and_csv(outputs, compare, monkeypatch, asked):
     monkeypatch.delitem(sys.modules, "drl_cli.runs.figure", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     lines, err, code = compare("outputs", *asked)
@@ -206,7 +198,7 @@ def test_without_matplotlib_table_and_csv_are_there_all_the_same(outputs, compar
         (["outputs", "png=no/where.png", "csv=null"], "can't be written: ", 7),
     ],
 )
-def test_what_can_not_be_done(outputs, compare, args, said, code):
+def test_wrong_options_and_files(outputs, compare, args, said, code):
     _, err, ended = compare(*args)
     assert (err.startswith(f"error: {said}"), ended) == (True, code), err
     assert len(err.splitlines()) == (2 if "neither" in args[0] else 1)

@@ -1,4 +1,4 @@
-"""drl-watch: from a run's files alone, what is shown of it, how it ended, and when nobody writes any more."""
+"""drl-watch: what it shows from the files of a run, how the run ended, and when a run counts as killed."""
 
 import io
 import json
@@ -20,7 +20,7 @@ from drl_cli.metrics import display
 from drl_cli.metrics.status import Status
 from drl_cli.runs.resume import claim_run
 from drl_cli.runs.run import RUN_LOCK
-from drl_cli.utils.locks import is_locked, lock
+from drl_cli.utils.locks import lock
 
 STATUS = Status(
     title="Pendulum-v1 sac async seed 0", state="running", started=1.0, written=2.0, wall_s=61.0, env_steps=500,
@@ -29,14 +29,14 @@ STATUS = Status(
 
 
 class Script:
-    """What happens to a run, step by step, whenever who watches it sleeps; `now` is both clocks [s]."""
+    """Steps of a run. Each sleep of drl-watch takes one. `now` is the time of both clocks [s]."""
 
     def __init__(self, *steps):
         self.steps, self.now = list(steps), 1000.0
 
     def sleep(self, seconds):
         self.now += seconds
-        assert self.steps, "it is not over, and nothing happens any more"
+        assert self.steps, "the script has ended, and drl-watch still waits"
         self.steps.pop(0)()
 
     def monotonic(self):
@@ -47,7 +47,7 @@ class Script:
 
 @pytest.fixture
 def run(tmp_path):
-    """A run's folder, and functions that change what is in it."""
+    """A run's folder, and functions that change its files."""
     folder = tmp_path / "20260101-s0"
     folder.mkdir()
 
@@ -64,7 +64,7 @@ def run(tmp_path):
 
 
 def watched(run, monkeypatch, capsys, script, **options):
-    """The exit code, and the lines that were printed."""
+    """Watch the run. Return the exit code and the printed lines."""
     monkeypatch.setattr(module, "time", script)
     monkeypatch.setattr(display, "time", script)
     code = watch(run.folder, Options(**{"console": "plain", "period_s": 0.0, **options}))
@@ -72,7 +72,7 @@ def watched(run, monkeypatch, capsys, script, **options):
 
 
 @pytest.mark.parametrize(("status", "code"), [("done", 0), ("failed", 4), ("interrupted", 75)])
-def test_a_run_is_followed_to_its_end_which_is_ours(run, monkeypatch, capsys, status, code):
+def test_a_run_is_shown_until_its_end_and_its_exit_code_returned(run, monkeypatch, capsys, status, code):
     run.report(STATUS)
     newer = replace(STATUS, written=3.0, env_steps=700).evaluated(600, 5.0)
     with claim_run(run.folder):
@@ -85,7 +85,7 @@ def test_a_run_is_followed_to_its_end_which_is_ours(run, monkeypatch, capsys, st
     assert "step   700" in lines[3]
     assert lines[4].startswith(f"{status}: best return 2.0")
     assert any(line.startswith("next: ") or "drl-eval" in line for line in lines[5:])
-    assert sum("eval  return" in line for line in lines) == 1  # not those that were made before
+    assert sum("eval  return" in line for line in lines) == 1  # evaluations from before are not shown
 
 
 def test_before_the_first_report_and_before_the_first_step(run, monkeypatch, capsys):
@@ -93,7 +93,7 @@ def test_before_the_first_report_and_before_the_first_step(run, monkeypatch, cap
     with claim_run(run.folder):
         script = Script(lambda: run.report(starting), *[lambda: None] * 3, lambda: run.end("done", 0))
         _, lines = watched(run, monkeypatch, capsys, script)
-    assert lines[1:4] == [  # again after 5 s, as the run says it itself
+    assert lines[1:4] == [  # repeated every 5 s
         "  0:00:00  waiting for its first report",
         "  0:00:12  waiting for Ray",
         "  0:00:18  waiting for Ray",
@@ -111,7 +111,7 @@ def test_json_is_one_object_a_line(run, monkeypatch, capsys):
     assert events[-1]["best_return"] == 2.0
 
 
-def test_a_killed_run_is_said_at_once_where_its_lock_is(run, monkeypatch, capsys):
+def test_a_killed_run_on_this_machine_is_noticed_at_once(run, monkeypatch, capsys):
     run.report(STATUS)
     with lock(run.folder / RUN_LOCK) as held:
         code, lines = watched(run, monkeypatch, capsys, Script(lambda: None, held.close))
@@ -123,7 +123,7 @@ def test_a_killed_run_is_said_at_once_where_its_lock_is(run, monkeypatch, capsys
     assert lines[-1].startswith("next: drl-train resume=")
 
 
-def test_a_run_that_is_alive_may_be_silent_as_long_as_it_likes(run, monkeypatch, capsys):
+def test_a_run_with_a_held_lock_may_be_silent_forever(run, monkeypatch, capsys):
     run.report(STATUS)
     with claim_run(run.folder):
         script = Script(*[lambda: None] * 200, lambda: run.end("done", 0))
@@ -131,8 +131,7 @@ def test_a_run_that_is_alive_may_be_silent_as_long_as_it_likes(run, monkeypatch,
     assert code == 0
 
 
-def test_of_a_run_elsewhere_the_reports_tell(run, monkeypatch, capsys):
-    """Its lock says nothing here; as long as reports come it lives."""
+def test_a_run_on_another_machine_lives_while_it_reports(run, monkeypatch, capsys):
     run.record(host="elsewhere")
     run.report(STATUS)
     alive = [lambda i=i: run.report(replace(STATUS, written=3.0 + i)) for i in range(40)]
@@ -140,18 +139,18 @@ def test_of_a_run_elsewhere_the_reports_tell(run, monkeypatch, capsys):
     code, lines = watched(run, monkeypatch, capsys, script, stale_s=20.0)
     assert code == LOST
     assert not [step for step in script.steps if step in alive]
-    assert len(script.steps) == 40 - 10  # a look every 2 s
+    assert len(script.steps) == 40 - 10  # one step every 2 s
     assert "nobody writes any more: there was no report for 0:00:20 (process 42 on elsewhere)" in lines[-2]
 
 
-def test_an_end_that_comes_while_we_look_is_no_kill(run):
-    was = json.loads((run.folder / "run.json").read_text())
+def test_a_run_that_ends_while_its_lock_is_read_was_not_killed(run):
+    before = json.loads((run.folder / "run.json").read_text())
     run.end("done", 0)
     (run.folder / RUN_LOCK).touch()
-    assert how_it_ended(run.folder, was, 0.0, 60.0)["status"] == "done"
+    assert how_it_ended(run.folder, before, 0.0, 60.0)["status"] == "done"
 
 
-def test_silence_is_in_the_panel(run, monkeypatch):
+def test_the_panel_shows_how_long_a_run_is_silent(run, monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
     out = io.StringIO()
@@ -167,7 +166,7 @@ def test_silence_is_in_the_panel(run, monkeypatch):
     assert "killed" in text[text.rindex("bottleneck" if "bottleneck" in text else "processors") :]
 
 
-def test_a_lock_that_can_not_be_looked_at_leaves_the_reports(run, monkeypatch, capsys):
+def test_without_a_readable_lock_the_reports_count(run, monkeypatch, capsys):
     def refuse(path):
         raise PermissionError(path)
 
@@ -176,15 +175,6 @@ def test_a_lock_that_can_not_be_looked_at_leaves_the_reports(run, monkeypatch, c
     code, lines = watched(run, monkeypatch, capsys, Script(*[lambda: None] * 40))
     assert code == LOST
     assert "there was no report for 0:01:00" in lines[-2]
-
-
-def test_to_look_at_a_lock_does_not_take_it(tmp_path):
-    path = tmp_path / "lock"
-    assert not is_locked(path)
-    with lock(path):
-        assert is_locked(path)
-    assert not is_locked(path)
-    lock(path).close()
 
 
 @pytest.mark.parametrize(
@@ -215,7 +205,7 @@ def test_a_run_that_is_done_is_shown_with_its_end(drl_here, small_run, monkeypat
 
 @pytest.fixture
 def begun(start, tmp_path):
-    """A run in the background, and a drl-watch that began as soon as its folder was there."""
+    """Start a run, and drl-watch as soon as the run's folder exists."""
 
     def begin(*args):
         run = start(*SMALL, "mode=async", "logger.report_s=0.5", *args)
@@ -228,7 +218,7 @@ def begun(start, tmp_path):
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_run_in_the_background_is_watched_from_its_first_second_to_its_end(begun):
+def test_a_run_in_the_background_is_watched_from_start_to_end(begun):
     run, watching = begun("total_env_steps=3000")
     assert run.wait() == 0, run.err
     assert watching.wait(30) == 0, watching.err
@@ -243,7 +233,7 @@ def test_a_run_in_the_background_is_watched_from_its_first_second_to_its_end(beg
 
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_run_that_is_killed_is_said_to_be(begun):
+def test_a_killed_run_is_reported(begun):
     run, watching = begun()
     run.until(lambda: run.saved >= 400 and "train return" in watching.out)
     os.kill(run.process.pid, signal.SIGKILL)
