@@ -1,4 +1,4 @@
-"""drl-train on a cluster that exists: it joins, ships what the user wrote, and leaves the cluster as it was."""
+"""drl-train on an existing cluster: it joins, ships the user's modules, and leaves the cluster running."""
 
 import json
 import os
@@ -87,7 +87,7 @@ def test_a_node_without_our_package_gets_it(drl, tiny, user_folder, ray_cluster,
 
 
 @pytest.mark.ray
-def test_a_module_that_is_missing_on_the_nodes_is_said_of_each(drl, tiny, ray_cluster, second_node, tmp_path):
+def test_a_module_that_is_missing_on_the_nodes_is_named_for_each(drl, tiny, ray_cluster, second_node, tmp_path):
     here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
     here.mkdir()
     elsewhere.mkdir()
@@ -109,7 +109,7 @@ def test_a_module_that_is_missing_on_the_nodes_is_said_of_each(drl, tiny, ray_cl
 
 
 @pytest.mark.ray
-def test_no_cluster_is_one_line(drl, tiny, tmp_path):
+def test_a_missing_cluster_is_one_error(drl, tiny, tmp_path):
     done = drl("train", *tiny, ON_RAY, "env=Pendulum-v1", "ray.address=127.0.0.1:9", cwd=tmp_path)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()

@@ -1,4 +1,4 @@
-"""Tab completion: what a line can become, and a real bash that is sent tabs."""
+"""Tab completion: the offered words, and a real bash that gets tabs."""
 
 import os
 import pty
@@ -55,7 +55,7 @@ BASH = shutil.which("bash")
         ("drl-train", None),
     ],
 )
-def test_what_a_line_can_become(line, found):
+def test_the_words_that_complete_a_line(line, found):
     words = completions(line)
     if found is not None:
         assert set(words) == found
@@ -87,7 +87,7 @@ def test_the_words_of_a_type():
     assert value_type(int).words == ()
 
 
-def test_every_command_is_completed_and_can_be_taken_back():
+def test_every_command_is_completed_and_can_be_uninstalled():
     assert {"drl-train", "drl-eval", "drl-list", "drl-bench"} <= set(commands())
     assert shell_completion("install=bash", "")[-1] == f"complete -o default -F _drl_complete {' '.join(commands())}"
     assert shell_completion("uninstall=bash", "")[0] == f"complete -r {' '.join(commands())}"
@@ -98,7 +98,7 @@ def test_every_command_is_completed_and_can_be_taken_back():
 
 @pytest.fixture
 def typed(tmp_path):
-    """What a bash with our completion shows when it is sent some keys; drl-train in it says what it got."""
+    """Send keys to a bash with the completion. Its drl-train prints its arguments. Return the output."""
     script = f'#!{BASH}\nif [ "$1" = -sc ]; then exec {sys.executable} -m drl_cli.cli.train "$@"; fi\necho "GOT:$*:"\n'
     (tmp_path / "drl-train").write_text(script)
     (tmp_path / "drl-train").chmod(0o755)

@@ -23,7 +23,7 @@ assert set(sys.modules).isdisjoint({"numpy", "gymnasium", "torch", "hydra"}), "i
 policy = drl_cli.load()
 import numpy as np
 print(policy(np.array([1, 0, 0.5])).tolist(), policy(np.zeros((4, 3), np.float32)).shape)
-assert set(sys.modules).isdisjoint({"torch", "ray", "hydra", "tensorboard"}), "an MLP needs numpy alone"
+assert set(sys.modules).isdisjoint({"torch", "ray", "hydra", "tensorboard"}), "an MLP needs only numpy"
 """
 
 
@@ -34,7 +34,7 @@ def test_load_in_a_fresh_interpreter_without_torch(small_run):
     assert done.stdout == f"{policy(np.array([1, 0, 0.5])).tolist()} (4, 1)\n"
 
 
-def test_a_loaded_policy_plays_as_drl_eval_has_it(small_run):
+def test_a_loaded_policy_has_the_returns_of_drl_eval(small_run):
     policy = drl_cli.load(str(small_run.folder))
     config, spec = policy.config, policy.spec
     seeds = integers(config.seed, "confirm", 3)
@@ -72,7 +72,7 @@ def test_checkpoints_by_name_number_and_link(small_run):
         (None, "obs has shape"),
     ],
 )
-def test_an_observation_of_another_space(small_run, obs, words):
+def test_an_observation_outside_the_space(small_run, obs, words):
     policy = drl_cli.load(str(small_run.folder))
     with pytest.raises(ValueError, match=words):
         policy(obs)
@@ -85,7 +85,7 @@ def here(tmp_path, monkeypatch, user_folder):
     return tmp_path
 
 
-def test_train_gives_the_summary_and_load_its_policy(here, tiny, capsys):
+def test_train_returns_the_summary_and_load_the_policy(here, tiny, capsys):
     started, handler = time.time(), signal.getsignal(signal.SIGINT)
     overrides = ["env=Pendulum-v1", "mode=single", *tiny]
     summary = drl_cli.train(overrides)
@@ -99,7 +99,7 @@ def test_train_gives_the_summary_and_load_its_policy(here, tiny, capsys):
     assert (again["run_id"], again["env_steps"]) == (summary["run_id"], 208)
 
 
-def test_train_raises_where_the_command_exits(here, tiny, monkeypatch):
+def test_train_raises_instead_of_exiting(here, tiny, monkeypatch):
     with pytest.raises(drl_cli.UsageError, match=r"Did you mean algo\.lr") as caught:
         drl_cli.train(["algo.lrr=1", "worker.envs=-2"])
     assert len(caught.value.problems) == 2
@@ -112,14 +112,14 @@ def test_train_raises_where_the_command_exits(here, tiny, monkeypatch):
         drl_cli.train(["explain=true"])
     monkeypatch.setattr(
         "drl_cli.preflight.preflight.try_environment", lambda config, spec: None
-    )  # its fault is found later
+    )  # the fault appears in training
     with pytest.raises(drl_cli.RunFailed, match="the arm fell off") as failed:
         drl_cli.train(["env=user_envs:Tiny-v0", "env.kwargs.fail=step", "worker.max_restarts=0", "mode=single", *tiny])
     assert failed.value.exit_code == failed.value.summary["exit_code"] == 4
     assert drl_cli.train(["env=Pendulum-v1", "dry_run=true"]) == {"exit_code": 0}
 
 
-def test_ctrl_c_is_a_keyboard_interrupt_and_the_next_one_too(here, tiny, monkeypatch):
+def test_ctrl_c_is_a_keyboard_interrupt_also_after_the_run(here, tiny, monkeypatch):
     from drl_cli.runtime.orchestrator.orchestrator import Orchestrator
 
     run = Orchestrator.run
@@ -150,6 +150,6 @@ def test_train_in_another_thread_is_refused():
     assert "main thread" in errors[0]
 
 
-def test_there_is_nothing_else():
+def test_an_unknown_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="lod"):
         _ = drl_cli.lod

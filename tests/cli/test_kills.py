@@ -1,4 +1,4 @@
-"""kill -9 of everything, again and again, and of each role alone."""
+"""kill -9 of the whole run, repeatedly, and of each role."""
 
 import hashlib
 import random
@@ -15,6 +15,9 @@ EXHAUSTIVE = pytest.mark.exhaustive
 PERIOD = 300
 DIED = "died: its process ended unexpectedly"
 RESTARTED = r"died \(its process ended unexpectedly\), restarted 1"
+MANAGE = f"manage {RESTARTED}/3"
+WORKER = rf"worker 0 {RESTARTED}/10 in \d+\.\d s"
+RAYLET_DIED = "error: Ray's raylet died, and all roles with it"
 NOT_SAVED = "warning: a checkpoint could not be saved: manage failed; the last good one is step_"
 OFTEN = (
     *SMALL,
@@ -33,7 +36,7 @@ IQN = ("env=drl_cli.envs.probes:Choose-v0", "algo=iqn", "algo.noisy=true", "netw
 
 
 def killed(run, seconds):
-    """Kill it that long after it began; what it had saved and shown by then can be read. Returns the last step seen."""
+    """Kill the run `seconds` after its start, and check its files. Return the last env step in them."""
     run.until_said("->")
     run.rest(seconds)
     run.send(signal.SIGKILL, group=True)
@@ -42,14 +45,14 @@ def killed(run, seconds):
 
 
 def resumed(start, **options):
-    """Go on with the last run; returns it and the environment steps from which it does."""
+    """Resume the last run. Return it and the env steps of its checkpoint."""
     run = start("resume=latest", **options)
     run.until_said("->")
     return run, int(re.search(r"from step ([\d,]+)", run.out)[1].replace(",", ""))
 
 
 @pytest.mark.parametrize(("mode", "workers"), [("async", 2), pytest.param("sync", 1, marks=EXHAUSTIVE)])
-def test_whenever_a_run_is_killed_it_goes_on_from_its_last_checkpoint(start, mode, workers):
+def test_a_run_killed_at_any_time_resumes_from_its_last_checkpoint(start, mode, workers):
     random_moment = random.Random(mode)
     run = start(*OFTEN, f"mode={mode}", f"worker.num={workers}")
     run.until(lambda: run.saved >= PERIOD)
@@ -65,7 +68,7 @@ def test_whenever_a_run_is_killed_it_goes_on_from_its_last_checkpoint(start, mod
 
 
 def weights(run):
-    """sha256 of the last model."""
+    """sha256 of the last checkpoint's weights."""
     return hashlib.sha256((run.folder / "checkpoints/last/model.safetensors").read_bytes()).hexdigest()
 
 
@@ -78,8 +81,8 @@ def weights(run):
     ],
     ids=["cnn", "lstm", "r2d2", "iqn", "r2d2-single"],
 )
-def test_a_killed_run_ends_with_the_weights_of_one_that_was_never_killed(start, tmp_path, kind, mode):
-    total = 2400 if mode == "sync" else 7200  # mode=single is fast, and must not be done before it is killed
+def test_a_killed_and_resumed_run_ends_with_the_same_weights(start, tmp_path, kind, mode):
+    total = 2400 if mode == "sync" else 7200  # mode=single is fast, and must still run when it is killed
     args = (*OFTEN, *kind, f"mode={mode}", "orchestrator.sample_insert_ratio=0.25", f"total_env_steps={total}")
     (tmp_path / "once").mkdir()
     once = start(*args, "debug.in_process=true", cwd=tmp_path / "once")
@@ -96,22 +99,20 @@ def test_a_killed_run_ends_with_the_weights_of_one_that_was_never_killed(start, 
 
 
 @pytest.mark.parametrize(
-    ("role", "mode", "says"),
+    ("role", "mode", "error"),
     [
         ("trainer", "async", f"error: trainer {DIED}"),
         pytest.param("replay-0", "async", f"error: replay( 0)? {DIED}", marks=EXHAUSTIVE),
         pytest.param("parameter-server", "async", f"error: parameter server {DIED}", marks=EXHAUSTIVE),
-        pytest.param("raylet", "async", "error: Ray's raylet died, and all roles with it", marks=EXHAUSTIVE),
-        pytest.param("raylet", "sync", "error: Ray's raylet died, and all roles with it", marks=EXHAUSTIVE),
-        pytest.param("raylet", "single", "error: Ray's raylet died, and all roles with it", marks=EXHAUSTIVE),
+        *(pytest.param("raylet", mode, RAYLET_DIED, marks=EXHAUSTIVE) for mode in ("async", "sync", "single")),
     ],
 )
-def test_without_this_role_a_run_ends_soon_and_can_be_resumed(start, role, mode, says):
+def test_a_run_without_this_role_ends_soon_and_can_be_resumed(start, role, mode, error):
     run = start(*SMALL, f"mode={mode}")
     run.until(lambda: run.saved >= 400)
     run.kill(role)
     assert run.wait(30) == 6, run.err
-    assert re.fullmatch(says, run.err.rstrip("\n"))
+    assert re.fullmatch(error, run.err.rstrip("\n"))
     assert run.left() == []
     assert run.status == "failed"
     assert f"next: drl-train resume={run.folder.relative_to(run.cwd)}" in run.out
@@ -124,38 +125,24 @@ def test_without_this_role_a_run_ends_soon_and_can_be_resumed(start, role, mode,
 
 
 @pytest.mark.parametrize(
-    ("role", "mode", "args", "says"),
+    ("role", "mode", "args", "warning"),
     [
-        pytest.param("manage", "async", (), f"manage {RESTARTED}/3", marks=EXHAUSTIVE),
-        pytest.param("manage", "sync", (), f"manage {RESTARTED}/3", marks=EXHAUSTIVE),
-        pytest.param("manage", "single", (), f"manage {RESTARTED}/3", marks=EXHAUSTIVE),
-        ("worker-0", "async", LSTM, rf"worker 0 {RESTARTED}/10 in \d+\.\d s"),
-        pytest.param("worker-0", "sync", (), rf"worker 0 {RESTARTED}/10 in \d+\.\d s", marks=EXHAUSTIVE),
-        pytest.param(
-            "worker-0",
-            "async",
-            ("worker.proxies=1",),
-            rf"worker 0 {RESTARTED}/10 in \d+\.\d s",
-            marks=EXHAUSTIVE,
-        ),
-        pytest.param(
-            "proxy-0",
-            "async",
-            ("worker.proxies=1",),
-            rf"proxy 0 {RESTARTED}/10 in \d+\.\d s",
-            marks=EXHAUSTIVE,
-        ),
+        ("worker-0", "async", LSTM, WORKER),
+        pytest.param("worker-0", "sync", (), WORKER, marks=EXHAUSTIVE),
+        pytest.param("worker-0", "async", ("worker.proxies=1",), WORKER, marks=EXHAUSTIVE),
+        pytest.param("proxy-0", "async", ("worker.proxies=1",), WORKER.replace("worker", "proxy"), marks=EXHAUSTIVE),
+        *(pytest.param("manage", mode, (), MANAGE, marks=EXHAUSTIVE) for mode in ("async", "sync", "single")),
     ],
 )
-def test_this_role_is_restarted_and_the_run_is_done(start, role, mode, args, says):
+def test_this_role_is_restarted_and_the_run_finishes(start, role, mode, args, warning):
     run = start(*SMALL, f"mode={mode}", "total_env_steps=8000", *args)
     run.until_said("eval  return")
     run.kill(role)
     assert run.wait() == 0, run.err
     first, *others = run.err.splitlines()
-    assert re.fullmatch(f"warning: {says}", first)
+    assert re.fullmatch(f"warning: {warning}", first)
     assert len(others) <= 1
-    assert all(line.startswith(NOT_SAVED) for line in others)  # what it was saving when it died
+    assert all(line.startswith(NOT_SAVED) for line in others)  # the role died while it saved
     assert run.left() == []
     assert run.status == "done"
     assert run.saved == max(eval_steps(run.folder)) >= 8000

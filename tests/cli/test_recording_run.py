@@ -1,4 +1,4 @@
-"""Recorders of a user in a whole run on Ray: they are found where they run, and a failing one is said."""
+"""Recorders of a user in a run on Ray: they are imported in their process, and a failing recorder is a warning."""
 
 import csv
 

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM in every phase of a run and in every mode: what is saved, the exit code, and nothing left."""
+"""Signals in every phase of a run and in every mode: the checkpoint, the exit code, and no process left."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ SLOW_EVALUATION = ("env=drl_cli.envs.probes:Sleeper-v0", "+env.kwargs.length=200
 
 
 def begun(run, name):
-    """Whether a process of this name is there."""
+    """Whether the run has started a process of this name."""
     return any(process.name() == name for process in psutil.Process(run.process.pid).children())
 
 
@@ -41,11 +41,11 @@ PHASES = {
         lambda run: run.saved >= 400 and any(run.cwd.glob("outputs/*/*/*/checkpoints/.step*")),
     ),
 }
-"""Overrides, and how the moment is known."""
+"""Overrides, and a function that tells whether the phase has begun."""
 
 
 def check_end(run, number):
-    """The exit code of the signal, nothing said, no process left."""
+    """Check the exit code of the signal, an empty stderr, and that no process is left."""
     assert run.wait() == CODES[number], run.err
     assert run.err == ""
     assert run.left() == []
@@ -89,7 +89,7 @@ def test_a_signal_ends_a_run_in_any_phase(start, phase, mode, number, group):
 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=EXHAUSTIVE), signal.SIGTERM])
-def test_a_signal_before_there_is_a_run_leaves_nothing(start, tmp_path, number):
+def test_a_signal_before_the_run_leaves_nothing(start, tmp_path, number):
     (tmp_path / "slow_envs.py").write_text("print('being imported', flush=True)\nimport time\ntime.sleep(600)\n")
     run = start(*SMALL, "env=slow_envs:Slow-v0")
     run.until_said("being imported")
@@ -126,14 +126,30 @@ def test_one_signal_ends_an_update_that_takes_minutes(start, tmp_path, mode):
     assert run.status == "interrupted"
 
 
-def test_a_second_signal_does_not_wait_for_anything(start):
+def test_a_second_signal_ends_the_run_at_once(start):
     run = start(*SMALL, "mode=async")
     run.until(lambda: run.saved >= 400)
     saved = run.saved
-    os.kill(run.pid("trainer"), signal.SIGSTOP)  # what the first waits for
+    os.kill(run.pid("trainer"), signal.SIGSTOP)  # the first signal waits for the trainer
     while run.process.poll() is None:
         run.send(signal.SIGINT)
         run.rest(0.5)
     check_end(run, signal.SIGINT)
     assert run.status == "interrupted"
     assert open_checkpoint(run.folder / "checkpoints" / "last").env_steps >= saved
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("role", "named"), [("trainer", "trainer"), ("replay-0", "replay")])
+def test_a_role_that_stops_answering_ends_the_run(start, role, named):
+    run = start(*SMALL, "mode=async", "orchestrator.stall_s=20")
+    run.until(lambda: run.saved >= 400)
+    os.kill(run.pid(role), signal.SIGSTOP)
+    assert run.wait() == 6, run.err
+    first, *others = run.err.splitlines()
+    assert first.startswith("error: no answer for 20 s from: ")
+    assert named in first
+    assert others == []
+    assert run.left() == []
+    assert run.status == "failed"
+    assert open_checkpoint(run.folder / "checkpoints" / "last").env_steps >= 400

@@ -1,4 +1,4 @@
-"""A disk that fills up while a run is under way: the run goes on, and what it had saved can be read."""
+"""A disk that fills up during a run: the run continues, and its checkpoints stay readable."""
 
 import subprocess
 from contextlib import suppress
@@ -9,7 +9,7 @@ from records import check_checkpoints, metrics_steps
 
 from drl_cli.runtime.restore import open_checkpoint
 
-SIZE_MB = 160  # room for the replay's margin of 64 MiB
+SIZE_MB = 160  # more than the 64 MiB that saving the replay leaves free
 WARNINGS = (
     "the replay is left out of a checkpoint: ",
     "a checkpoint could not be saved: ",
@@ -20,7 +20,7 @@ WARNINGS = (
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A folder with room for SIZE_MB; needs the right to mount."""
+    """A folder on a disk of SIZE_MB. The test needs the right to mount."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(
@@ -28,13 +28,13 @@ def small_disk(tmp_path):
     )
     if mounted.returncode:
         pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.strip()}")
-    (tmp_path / "outputs").symlink_to(folder)  # what the runs print stays outside
+    (tmp_path / "outputs").symlink_to(folder)  # the output files of the runs are on the other disk
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 def fill(path):
-    """Take all the room that is left on a disk."""
+    """Fill a disk completely."""
     with path.open("wb", buffering=0) as file, suppress(OSError):
         while True:
             file.write(bytes(2**12))
@@ -44,7 +44,7 @@ def fill(path):
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["async", "single"])
 @pytest.mark.exhaustive
-def test_a_run_on_a_full_disk_goes_on_to_its_end(start, small_disk, mode):
+def test_a_run_on_a_full_disk_continues_to_its_end(start, small_disk, mode):
     ballast = small_disk / "ballast"
     run = start(*SMALL, f"mode={mode}", "total_env_steps=6000", "checkpoint.keep_last=20")
     run.until(lambda: run.saved >= 400)

@@ -17,7 +17,9 @@ import yaml
 
 from drl_cli.algos.lookup import algorithms
 from drl_cli.algos.sac import Config as SacConfig
+from drl_cli.cli.train import console_kind
 from drl_cli.errors import UsageError
+from drl_cli.metrics.status import Status
 from drl_cli.replay.config import SAMPLERS, UniformConfig
 from drl_cli.runs.find import read_config
 from drl_cli.settings.build import build
@@ -374,6 +376,41 @@ def test_a_signal_ends_a_run_with_its_model_saved(tmp_path, tiny):
         summary = assert_complete(folder, "interrupted", codes[number])
         last = read_json(folder / "checkpoints" / "last" / "manifest.json")
         assert last["opt_steps"] == summary["opt_steps"] > 0
+
+
+# Console
+
+
+def test_json_prints_one_object_per_line(train_here, capsys):
+    summary, folder = train_here("env=Pendulum-v1", "console=json", "logger.report_s=0.01", "logger.console_s=0.01")
+    out = capsys.readouterr().out
+    events = [json.loads(line) for line in out.splitlines()]
+    kinds = [event["event"] for event in events]
+    assert kinds[:3] == ["note", "note", "awaits"]
+    assert events[2]["what"] == "the trainer and the workers"
+    assert kinds[-1] == "end"
+    assert kinds.count("end") == 1
+    assert {"status", "evaluation"} <= set(kinds)
+    assert events[-1]["best_return"] == summary["best_return"]
+    assert "NaN" not in out
+    status = Status.read(folder)
+    assert [event["mean"] for event in events if event["event"] == "evaluation"] == [mean for _, mean in status.scores]
+    assert status.env_steps == 160
+
+
+def test_quiet_is_silent(train_here, capsys):
+    _, folder = train_here("env=Pendulum-v1", "console=quiet")
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == ("", "")
+    assert Status.read(folder).state == "done"
+
+
+@pytest.mark.parametrize(
+    ("args", "kind"),
+    [([], "auto"), (["console=json"], "json"), (["seed=1", "console=json", "console=quiet", "algo=sac"], "quiet")],
+)
+def test_the_kind_of_console_on_a_command_line(args, kind):
+    assert console_kind(args) == kind
 
 
 # Help

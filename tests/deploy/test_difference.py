@@ -1,11 +1,13 @@
-"""How far an exported policy is off, in numbers by hand."""
+"""The difference of an exported policy, against numbers by hand, and the policies that can be exported."""
 
 import math
 
 import numpy as np
 import pytest
 
+from drl_cli.algos import c51, dqn, iqn, qr_dqn, sac
 from drl_cli.deploy.check import Parity, difference
+from drl_cli.deploy.head import find_head
 from drl_cli.envs.units import ArraySpec
 
 BOX = ArraySpec("action", (), (2,), "float32", low=[-1.0, 0.0], high=[1.0, 200.0])
@@ -13,7 +15,7 @@ FREE = ArraySpec("action", (), (2,), "float32", low=[None, 0.0], high=[None, 0.5
 TWO = ArraySpec("action", (), (2,), "int64", start=[1, 5], choices=(3, 2))
 
 
-def test_of_boxes_it_is_in_units_of_half_the_range_or_of_one():
+def test_boxes_differ_in_units_of_half_the_range_or_of_one():
     actions = np.array([[0.0, 100.0], [0.5, 50.0]], np.float32)
     assert difference(BOX, actions, actions + np.array([0.0, 1.0]), []) == pytest.approx(0.01)
     assert difference(BOX, actions, actions - np.array([0.25, 1.0]), []) == pytest.approx(0.25)
@@ -22,7 +24,7 @@ def test_of_boxes_it_is_in_units_of_half_the_range_or_of_one():
     assert math.isnan(difference(BOX, actions, actions * np.nan, []))
 
 
-def test_of_choices_it_is_what_the_other_one_is_worth_less():
+def test_choices_differ_by_their_loss_of_value():
     values = [np.array([[1.0, 2.0, 2.5], [0.0, 8.0, 4.0]]), np.array([[1.0, 1.0], [0.0, 0.0]])]
     ours = np.array([[3, 5], [2, 5]])
     assert difference(TWO, ours, ours, values) == 0
@@ -36,10 +38,17 @@ def parity(largest=0.0, exported=10.0):
     return Parity(1000, largest, 1e-5, 20, 10.0, exported, 0.5)
 
 
-def test_what_is_not_the_same_policy():
+def test_policies_that_differ():
     assert parity().problem() is None
     assert parity(1e-5, 11.4).problem() is None
     for largest in (2e-5, math.inf, math.nan):
         assert "its actions are up to" in parity(largest).problem()
     assert "its mean return is 11.6" in parity(exported=11.6).problem()
     assert "its mean return is 8.4" in parity(exported=8.4).problem()
+
+
+@pytest.mark.parametrize("module", [c51, dqn, iqn, qr_dqn, sac])
+@pytest.mark.parametrize("name", ["forward", "greedy"])
+def test_a_policy_that_overrides_how_it_acts_has_no_head(module, name):
+    own = type("Own", (module.Policy,), {name: lambda self, obs, last: None})
+    assert find_head(object.__new__(own)) is None

@@ -1,4 +1,4 @@
-"""SAC, the DQN family, PPO, an image, a memory: trained, exported in every format, scored as drl-eval has it."""
+"""Runs of several algorithms and networks, exported in every format and compared with drl-eval."""
 
 import json
 import math
@@ -37,7 +37,7 @@ RUNS = {
 
 @pytest.fixture(scope="module", params=RUNS)
 def run(request, tmp_path_factory):
-    """The folder of a trained run, and what drl-eval says of it."""
+    """The folder of a trained run, and the result of drl-eval."""
     root = tmp_path_factory.mktemp(request.param)
     summary = drl_cli.train([*RUNS[request.param], f"output_dir={root}"])
     (folder,) = root.glob(f"*/*/{summary['run_id']}")
@@ -67,7 +67,7 @@ def test_an_export_is_the_same_policy(run, format):
         assert ((ours == theirs) | is_close).all()
 
 
-def test_it_is_loaded_in_a_fresh_interpreter(run):
+def test_the_policy_is_loaded_in_a_new_interpreter(run):
     folder, _ = run
     trained = drl_cli.load(str(folder), checkpoint="last")
     trained.units.observations.seed(2)

@@ -1,4 +1,4 @@
-"""Policies from outside the package: what can be exported is, and what can't is refused by a line that says why."""
+"""Export of policies from outside the package, and the errors for those that can't be exported."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from drl_cli.errors import UsageError
 
 @pytest.fixture
 def make(tmp_path, monkeypatch):
-    """The policy of a run whose policy class is this."""
+    """Make a trained policy with this policy class."""
 
     def make_it(kind, env="drl_cli.envs.probes:Choose-v0"):
         config = make_config(*SMALL, f"env={env}", "algo=dqn")
@@ -63,7 +63,7 @@ def test_a_torch_policy_is_exported_by_torch_and_onnx(make):
         (torch_policies.Own, "onnx", r"Own has its own greedy\(\).* drl_cli.load"),
     ],
 )
-def test_what_can_not_be_exported_leaves_nothing(make, kind, format, words, tmp_path):
+def test_a_failed_export_leaves_nothing(make, kind, format, words, tmp_path):
     trained = make(kind)
     with pytest.raises(UsageError, match=words):
         export(trained, format, 20)
@@ -71,7 +71,7 @@ def test_what_can_not_be_exported_leaves_nothing(make, kind, format, words, tmp_
     assert trained(np.eye(3)[1]) in (3, 4, 5)
 
 
-def test_a_policy_with_a_memory_of_its_own_is_told_what_the_last_step_gave(make):
+def test_a_policy_with_its_own_memory_gets_the_last_action_and_reward(make):
     kind = type("Memory", (torch_policies.Memory,), {"params": None, "shapes": [(1,)], "load": lambda *args: None})
     kind.__abstractmethods__ = frozenset()
     trained = make(kind)
@@ -80,7 +80,10 @@ def test_a_policy_with_a_memory_of_its_own_is_told_what_the_last_step_gave(make)
     assert trained(obs).tolist() == [4, 4]
     assert trained(obs, reward=[0.0, 2.0]).tolist() == [3, 5]  # 2 steps, action 1, and reward: 3 and 5 of 3
     trained.reset([False, True])
-    assert trained(obs, reward=[1.0, 1.0]).tolist() == [4, 3]  # 3 steps, action 0 and reward 1 are 4 of 3; and anew
+    assert trained(obs, reward=[1.0, 1.0]).tolist() == [
+        4,
+        3,
+    ]  # 3 steps, action 0 and reward 1 are 4 of 3; and after a reset 3
     trained.reset([True, False])
     trained.reset([False, True])
     assert trained(obs, reward=[2.0, 2.0]).tolist() == [3, 3]

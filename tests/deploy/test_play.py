@@ -1,4 +1,4 @@
-"""Episodes that are recorded are those that are played."""
+"""Recorded episodes equal the episodes of an evaluation."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def policy(tmp_path_factory):
     return make_policy(tmp_path_factory.mktemp("run"), *overrides, "network.memory=lstm")
 
 
-def test_returns_and_steps_are_those_of_an_evaluation(policy, tmp_path):
+def test_returns_and_steps_equal_those_of_an_evaluation(policy, tmp_path):
     path = tmp_path / "a.gif"
     played = record([policy] * 3, ["one", "two", "three"], [5, 6, 7], path, 100, None)
     returns = play_together(policy, policy, [5, 6, 7])
@@ -29,15 +29,15 @@ def test_returns_and_steps_are_those_of_an_evaluation(policy, tmp_path):
         ("one", 12, False), ("two", 12, False), ("three", 12, False),
     ]  # fmt: skip
     with Image.open(path) as image:
-        assert image.info["duration"] == 100  # 10 frames per second, as the environment says
+        assert image.info["duration"] == 100  # the environment has 10 frames per second
         total = 0
-        for i in range(image.n_frames):  # equal frames are joined
+        for i in range(image.n_frames):  # Pillow joins equal frames
             image.seek(i)
             total += image.info["duration"]
-        assert total == 3 * (13 + 10) * 100  # every step of each episode, then its last frame for a second
+        assert total == 3 * (13 + 10) * 100  # every step of each episode, and its last frame for a second
 
 
-def test_the_environment_is_as_evaluations_have_it(tmp_path):
+def test_the_environment_has_the_arguments_of_evaluations(tmp_path):
     overrides = ("env=everything:Everything-v0", "algo=sac", "+manage.env_kwargs.bonus=100")
     policy = make_policy(tmp_path, *overrides)
     (episode,) = record([policy], [""], [5], tmp_path / "a.gif", 100, None)
@@ -50,7 +50,7 @@ def test_an_episode_is_cut_where_asked(policy, tmp_path):
     assert (episode.steps, episode.was_cut) == (4, True)
 
 
-def test_an_environment_without_pictures_says_so_and_leaves_no_file(tmp_path):
+def test_an_environment_without_frames_is_an_error_and_leaves_no_file(tmp_path):
     policy = make_policy(tmp_path, "env=everything:Stacked-v0", "algo=dqn")
     with pytest.raises(CantRender, match=r"Stacked-v0.*rgb_array"):
         record([policy], [""], [0], tmp_path / "a.gif", 4, None)
@@ -69,7 +69,7 @@ class Screen:
         return self.picture
 
 
-def test_pictures_that_are_none():
+def test_render_must_return_frames():
     for picture in (None, [np.zeros((2, 2, 3))], np.zeros((2, 2)), np.zeros((2, 2, 4)), NotImplementedError()):
         with pytest.raises(CantRender, match=r"Some-v0.*rgb_array"):
             frame("Some-v0", Screen(picture))

@@ -1,4 +1,4 @@
-"""A trained policy, the torch graph that is exported, and the standalone numpy policy do the same."""
+"""A trained policy, its exported torch graph, and the standalone numpy policy act the same."""
 
 from contextlib import contextmanager
 
@@ -55,7 +55,7 @@ MEMORY = ("ppo-tree-masked", "ppo-lstm")
 
 @pytest.fixture(scope="module", params=CASES)
 def case(request, tmp_path_factory):
-    """The trained policy, the one that runs the torch graph, and the one in numpy."""
+    """The trained policy, the policy of the torch graph, and the policy in numpy."""
     tmp_path = tmp_path_factory.mktemp("run")
     trained = make_policy(tmp_path, *CASES[request.param])
     spec = {"format": "numpy", "file": FILES["numpy"], **_about(trained), **trained.signature}
@@ -79,7 +79,7 @@ def started(case):
 
 @contextmanager
 def recorded(trained):
-    """What the network gives, in a list."""
+    """Record the outputs of the network in a list."""
     policy, given = getattr(trained.policy, "policy", trained.policy), []
     forward = policy.forward
 
@@ -93,9 +93,9 @@ def recorded(trained):
     del policy.forward
 
 
-def assert_same(trained, ours, theirs):
+def assert_same(trained, actions, others):
     for part in trained.units.outputs:
-        one, other = action_at(ours, part.path), action_at(theirs, part.path)
+        one, other = action_at(actions, part.path), action_at(others, part.path)
         assert np.asarray(one).dtype == np.asarray(other).dtype
         if part.choices:
             np.testing.assert_array_equal(one, other)
@@ -114,10 +114,10 @@ def test_batches_of_real_observations(case):
             allowed = policy.values > -1e8
             np.testing.assert_allclose(policy.values[allowed], given[0][allowed], rtol=1e-5, atol=1e-5)
             assert allowed.all() == all(part.name != "action_mask" for part in trained.units.inputs)
-    assert np.ptp(given[0], axis=0).min() > 1e-3  # else nothing was compared
+    assert np.ptp(given[0], axis=0).min() > 1e-3  # the outputs differ between observations
 
 
-def test_an_action_of_one_observation_is_the_environments_own(case):
+def test_the_action_of_one_observation_is_in_the_space(case):
     obs, masks = observations(case[0], 5)
     for policy in case:
         policy.reset()
@@ -130,7 +130,7 @@ def test_an_action_of_one_observation_is_the_environments_own(case):
 
 
 @pytest.mark.parametrize("case", MASKED, indirect=True)
-def test_a_mask_forbids_and_one_that_forbids_all_allows_all(case):
+def test_a_mask_that_forbids_everything_allows_everything(case):
     trained, *exported = started(case)
     obs, masks = observations(trained, 30)
     free = trained(obs, np.ones_like(masks))
@@ -143,7 +143,7 @@ def test_a_mask_forbids_and_one_that_forbids_all_allows_all(case):
 
 
 @pytest.mark.parametrize("case", MEMORY, indirect=True)
-def test_the_state_of_a_memory_goes_on_and_begins_anew(case):
+def test_the_state_of_a_memory_continues_and_is_reset(case):
     trained, *exported = started(case)
     steps = [observations(trained, 6, seed) for seed in range(5)]
     ended = np.array([False, True, False, False, True, False])
@@ -165,7 +165,7 @@ def test_the_state_of_a_memory_goes_on_and_begins_anew(case):
     with pytest.raises(ValueError, match="remembers 6 episodes"):
         trained(*observations(trained, 2))
     obs, last = random_obs(trained.spec.obs, 2, np.random.default_rng(0)), PreviousStep.none(trained.spec, 2)
-    with pytest.raises(ValueError, match="broadcast"):  # in the middle of episodes there can't be fewer
+    with pytest.raises(ValueError, match="broadcast"):  # the number of episodes can't shrink before they end
         trained.policy.greedy(obs, last._replace(begins=np.array([True, False])))
 
 
@@ -175,11 +175,11 @@ def trained_state(trained):
 
 
 @pytest.mark.parametrize("case", ["dqn-frames", "dqn-masked-part", "ppo-tree-masked"], indirect=True)
-def test_episodes_are_those_of_an_evaluation(case):
+def test_episodes_equal_those_of_an_evaluation(case):
     trained, *_ = started(case)
     seeds = [3, 4, 5, 6]
     expected = Evaluator(trained.config, trained.spec, seeds).evaluate(trained.params).returns
-    trained(*observations(trained, 2))  # it remembers others
+    trained(*observations(trained, 2))  # a state of other episodes
     returns = play_together(trained, trained, seeds)
     np.testing.assert_allclose(returns, expected, rtol=1e-6)
     assert len(np.unique(expected)) > 1

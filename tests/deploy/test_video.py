@@ -1,4 +1,4 @@
-"""Frames become files that open again."""
+"""Video files of frames, and captions."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def test_an_animation_has_its_frames_at_most_25_a_second_and_320_wide(tmp_path, 
         assert (image.n_frames, image.size) == (10, (320, 240))
         image.seek(9)
         image.load()
-        assert image.info["duration"] in (40, 9 * 40 + 40)  # of each frame; in all of them, as WebP has it
+        assert image.info["duration"] in (40, 9 * 40 + 40)  # the duration of a frame; WebP gives the sum
         assert abs(np.asarray(image.convert("RGB")).mean() - 90) < 3
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
@@ -34,14 +34,14 @@ def test_an_animation_has_its_frames_at_most_25_a_second_and_320_wide(tmp_path, 
 def test_mp4_by_ffmpeg_with_odd_sides(tmp_path):
     imageio = pytest.importorskip("imageio_ffmpeg")
     path = tmp_path / "a.mp4"
-    write(path, 20.0, [*frames(9, 301, 251), *frames(1, 100, 100)])  # the last one has another size
+    write(path, 20.0, [*frames(9, 301, 251), *frames(1, 100, 100)])  # the last frame has another size
     reader = imageio.read_frames(str(path))
     meta = next(reader)
     assert (meta["size"], meta["fps"], meta["codec"]) == ((252, 302), 20.0, "h264")
     assert len(list(reader)) == 10
 
 
-def test_what_ffmpeg_says_is_told_and_no_file_is_left(tmp_path):
+def test_an_error_of_ffmpeg_is_raised_and_leaves_no_file(tmp_path):
     if find_ffmpeg() is None:
         pytest.skip("no ffmpeg here")
     with pytest.raises(OSError, match="ffmpeg"):
@@ -76,7 +76,7 @@ def test_small_frames_are_enlarged_by_a_whole_number():
     assert np.array_equal(picture[::3, ::3], frame)
 
 
-def test_without_ffmpeg_it_is_an_animated_image(monkeypatch):
+def test_the_best_format_depends_on_ffmpeg_and_pillow(monkeypatch):
     monkeypatch.setattr(video, "find_ffmpeg", lambda: "/bin/ffmpeg")
     assert best_format() == "mp4"
     monkeypatch.setattr(video, "find_ffmpeg", lambda: None)

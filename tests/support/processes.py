@@ -1,4 +1,4 @@
-"""A drl-train in processes of its own: wait for a moment of it, send it or its roles a signal, see what is left."""
+"""A command in other processes: wait for a moment, send signals to it or to a role, and find left-over processes."""
 
 import json
 import os
@@ -29,13 +29,13 @@ SMALL = (
     "ray.object_store_mb=80",
     "total_env_steps=1000000",
 )
-"""A run that begins to train, evaluate and save soon, and would go on for long."""
+"""A run that soon trains, evaluates and saves, and that continues for long."""
 
 MARK = "DRL_TEST_PROCESS"
 
 
 class Run:
-    """`python -m drl_cli.cli.<command>` in a session of its own; every process that comes of it is found by a mark."""
+    """`python -m drl_cli.cli.<command>` in a new session. A mark in their environment finds all its processes."""
 
     def __init__(self, cwd, *args, command="train", **env):
         self.cwd, self.mark = cwd, uuid.uuid4().hex
@@ -63,7 +63,7 @@ class Run:
         return json.loads((self.folder / "run.json").read_text())["status"]
 
     def until(self, condition, timeout_s=240.0):
-        """Wait until it holds (called with nothing); fails when the run ends before."""
+        """Wait until `condition()` is true. Fail if the run ends before."""
         end = time.monotonic() + timeout_s
         while not condition():
             assert self.process.poll() is None, f"ended with {self.process.returncode}:\n{self.out}\n{self.err}"
@@ -71,36 +71,36 @@ class Run:
             time.sleep(0.01)
 
     def rest(self, seconds):
-        """Let it go on for so long, or to its end."""
+        """Wait for some seconds, or until the run ends."""
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(seconds)
 
     def until_said(self, text, timeout_s=240.0):
-        """Wait until the run has printed this."""
+        """Wait until the run has printed a text."""
         self.until(lambda: text in self.out, timeout_s)
 
     @property
     def saved(self):
-        """The environment steps of the last checkpoint so far, -1 without any."""
+        """Environment steps of the last checkpoint, -1 without one."""
         last = next(self.cwd.glob("outputs/*/*/*/checkpoints/last"), None)
         return int(last.readlink().name[5:14]) if last else -1
 
     def pid(self, role):
-        """The process that a role has now."""
+        """The current process id of a role."""
         (log,) = self.cwd.glob(f"outputs/*/*/*/workers/{role}.log")
         return int(re.findall(r"is process (\d+)", log.read_text())[-1])
 
     def send(self, number, group=False):
-        """A signal to the main process, or to its whole group."""
+        """Send a signal to the main process, or to its process group."""
         (os.killpg if group else os.kill)(self.process.pid, number)
 
     def kill(self, role):
-        """End the process of a role, or one of Ray's own, which have a name."""
+        """Kill the process of a role, or a process of Ray by its name."""
         named = [process for process in self.processes() if process.name() == role]
         os.kill(named[0].pid if named else self.pid(role), signal.SIGKILL)
 
     def processes(self):
-        """All that came of this run and are not dead."""
+        """All living processes of this run."""
         found = []
         for process in psutil.process_iter():
             with suppress(psutil.Error):
@@ -109,14 +109,14 @@ class Run:
         return found
 
     def left(self, timeout_s=5.0):
-        """What is still there when those that were killed have had time to go."""
+        """Return the processes that still live after `timeout_s`."""
         end = time.monotonic() + timeout_s
         while (found := self.processes()) and time.monotonic() < end:
             time.sleep(0.05)
         return [" ".join(process.cmdline())[:80] for process in found if process.is_running()]
 
     def wait(self, timeout_s=120.0):
-        """The exit code."""
+        """Wait for the end. Return the exit code."""
         try:
             return self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
