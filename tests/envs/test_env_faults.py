@@ -187,21 +187,6 @@ def test_what_none_can_do_at_the_first_step_is_the_end_at_once(odd):
     assert (Odd.lives, envs.take_faults()) == (2, ())
 
 
-def test_when_one_has_stepped_the_others_are_made_anew(odd):
-    steps = []
-
-    def act(env, method):
-        if method == "step":
-            steps.append(env.life)
-            if env.life == 1 or len(steps) > 2:
-                raise ValueError("no arm")
-
-    envs = odd(act, 3)
-    envs.step(np.zeros((2, 1), np.float32))
-    envs.step(np.zeros((2, 1), np.float32))  # now both of them fail
-    assert len(envs.take_faults()) == 3
-
-
 @pytest.mark.parametrize("method", ["reset", "step"])
 def test_the_same_at_the_beginning_of_three_in_a_row_is_the_end(odd, method):
     spare = odd(lambda env, method: None, 9)
@@ -251,12 +236,6 @@ def test_what_is_no_observation_or_reward(odd, given, said):
     assert envs.step(np.zeros((2, 1), np.float32)).valid.tolist() == [False, True]
     (fault,) = envs.take_faults()
     assert re.match("env 0: " + said, fault)
-
-
-def test_observations_may_be_lists(odd):
-    envs = odd(lambda env, method: ([7.0, 8.0], None) if method == "step" else None)
-    assert envs.step(np.zeros((2, 1), np.float32)).next_obs.tolist() == [[7, 8], [7, 8]]
-    assert envs.take_faults() == ()
 
 
 def test_an_action_that_is_not_finite_is_named(odd):

@@ -57,12 +57,6 @@ def test_what_it_can_not_be_is_refused(library, id, kwargs, match):
         read_spec(config(id, **kwargs))
 
 
-def test_evaluations_play_gymnasiums(library):
-    assert "Pool" not in str(make_env("FakeCounter-v0").raw)
-    assert "Pool" in str(make_env("FakeOnly-v0").raw)
-    read_spec(config("Pendulum-v1"), trains=False)
-
-
 def test_one_that_only_the_pool_has_is_evaluated_there(library):
     env = make_env("FakeOnly-v0")
     assert [env.reset(seed)[""].tolist() for seed in (5, 6, 5)] == [[5, 0, 0], [6, 0, 0], [5, 0, 0]]

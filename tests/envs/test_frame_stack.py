@@ -4,13 +4,10 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
-from images import check_frames_rows
 
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.make import read_spec
 from drl_cli.envs.probes import Frames, stamp
-from drl_cli.envs.stepping.batch import EnvBatch
-from drl_cli.replay.builders import NStepBuilder
 from drl_cli.types import Column, FrameStack
 
 
@@ -100,21 +97,3 @@ def test_frames_differ_and_come_again_with_the_seed():
     np.testing.assert_array_equal(runs[0], runs[1])
     assert len({frame.tobytes() for run in (runs[0], runs[2]) for frame in run}) == 400
     assert stamp(runs[0])[:2].tolist() == [[3, 0, 0], [3, 0, 1]]
-
-
-@pytest.mark.parametrize("axis", [0, -1])
-@pytest.mark.parametrize("n_step", [1, 4])
-def test_rows_of_the_probe(axis, n_step):
-    config = EnvConfig(
-        "frames", "drl_cli.envs.probes:Frames-v0", {"axis": axis, "size": 12}, None, 1.0, "auto", False, False
-    )
-    found = read_spec(config)
-    envs, builder = EnvBatch(config, found, [5, 6]), NStepBuilder(n_step, 0.9)
-    for _ in range(300):
-        obs, action = envs.obs.copy(), np.zeros(2, np.int64)
-        builder.append({"obs": obs, "action": action, **vars(envs.step(action))})
-    rows = builder.take()
-    check_frames_rows(rows, found, n_step, 600)
-    rows["next_obs"][7] = rows["next_obs"][8]
-    with pytest.raises(AssertionError):
-        check_frames_rows(rows, found, n_step, 600)

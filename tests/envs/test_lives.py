@@ -53,12 +53,6 @@ def test_only_what_is_learned_from_ends_with_a_life():
     assert [(episode.ret, episode.length) for episode in envs.take_episodes()] == [(120.0, 12)] * 2
 
 
-def test_an_environment_without_lives_of_its_own_ends_once():
-    envs = batch(episodic_life=False)
-    ends = [bool(envs.step(np.zeros(2, np.int64)).terminated.all()) for _ in range(12)]
-    assert ends == [False] * 11 + [True]
-
-
 def test_a_step_that_was_not_taken_costs_no_life():
     envs, zeros = batch(max_rebuilds=10, fails=True), np.zeros(2, np.int64)
     steps = [envs.step(zeros) for _ in range(6)]
@@ -90,8 +84,6 @@ def test_a_window_of_several_steps_ends_with_a_life_and_none_begins_before_the_n
 @pytest.mark.parametrize(
     ("overrides", "learned"),
     [
-        ((), 10.0),
-        (("env.reward_clip=1",), 1.0),
         (("env.reward_clip=20",), 10.0),
         (("env.reward_clip=1", "env.reward_scale=0.5"), 0.5),
     ],
@@ -116,9 +108,3 @@ def test_cuts_are_on_both_sides(monkeypatch):
     monkeypatch.setattr(Lives, "step", lambda self, action: (lambda o, r, *rest: (o, -r, *rest))(*step(self, action)))
     _, rows = collected(one)
     assert set(rows["reward"].tolist()) == {-2.0}
-
-
-def test_nothing_of_it_is_in_evaluations():
-    config = make_config("env=TestLives-v0", "algo=dqn", "env.reward_clip=1").env
-    played = config.for_evaluation()
-    assert (config.reward_clip, played.reward_clip) == (1.0, None)

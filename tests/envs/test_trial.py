@@ -55,8 +55,3 @@ def test_what_fails_in_every_try_is_named_with_its_step():
         EnvFault, match="step raised RuntimeError: probe crashed at step 9, at step 9 of a trial with ran"
     ):
         attempt("drl_cli.envs.probes:Faulty-v0", at=9)
-
-
-@pytest.mark.parametrize("part", [False, True])
-def test_masks_are_kept_to(part):
-    assert attempt("drl_cli.envs.probes:Masked-v0", part=part) == []

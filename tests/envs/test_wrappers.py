@@ -36,11 +36,6 @@ class Raises(gymnasium.Wrapper):
         raise KeyError("no\nkey")
 
 
-class Stuck(gymnasium.Wrapper):
-    def step(self, action):
-        raise RuntimeError("stuck")
-
-
 def nothing(env):
     return None
 
@@ -93,12 +88,6 @@ def test_paths_that_are_wrong(path, said):
 def test_wrappers_that_fail(name, said):
     with pytest.raises(EnvFault, match=re.escape(f"env.wrappers: {__name__}:{name} {said}")):
         build(named(name))
-
-
-def test_one_that_raises_later_is_a_fault_of_its_environment():
-    envs = EnvBatch(named("Stuck"), read_spec(named("Stuck")), [0], 0)
-    with pytest.raises(EnvFault, match="env 0: step raised RuntimeError: stuck"):
-        envs.step(np.zeros((1, 1), np.float32))
 
 
 def test_envpools_environments_can_not_be_wrapped(monkeypatch):

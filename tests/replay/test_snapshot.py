@@ -31,7 +31,7 @@ def load(kind, state, chunks, capacity=40):
     return table
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=50)
 @given(
     kind=st.sampled_from(sorted(CONFIGS)),
     before=st.lists(st.integers(0, 40), max_size=6),
@@ -57,7 +57,7 @@ def test_equals_the_table_at_its_moment(kind, before, between, chunk_rows, seed)
     check_go_on_alike([expected, loaded], source, seed)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(
     kind=st.sampled_from(sorted(CONFIGS)),
     before=st.integers(1, 100),

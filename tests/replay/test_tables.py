@@ -121,14 +121,6 @@ def test_uniform_tables_draw_what_is_there(remover):
     check_frequencies(np.searchsorted(there, drawn.columns["id"]), np.full(777, 1 / 777))
 
 
-def test_a_bad_priority_of_a_worker_counts_as_zero_and_is_counted():
-    table = make_table(PRIORITIZED, SCHEMA, np.random.default_rng(0), 1)
-    table.insert({"id": np.arange(4), "priority": np.array([1.0, np.nan, -1.0, 3.0])}, np.zeros(4, np.int64))
-    assert table.sampler.tree.values[:4] == pytest.approx((np.array([1.0, 0.0, 0.0, 3.0]) + 1e-6) ** 0.6)
-    assert table.stats()["bad_priorities"] == 2
-    assert set(table.contents()) == {"id"}
-
-
 # Sequences
 
 

@@ -1,4 +1,4 @@
-"""MinAtar's games: what the package's own environment gives, without what that imports."""
+"""MinAtar games equal the environments of the package, without its imports."""
 
 import subprocess
 import sys
@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from drl_cli.envs.config import EnvConfig, EnvError
-from drl_cli.envs.games.names import games
 from drl_cli.envs.make import build, read_spec
 from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.networks.images import Image, image
@@ -16,19 +15,15 @@ from drl_cli.types import Column
 pytest.importorskip("minatar", reason="needs the extra minatar:  pip install 'drl-cli[minatar]'")
 
 GAMES = {"Asterix": (4, 5), "Breakout": (4, 3), "Freeway": (7, 3), "Seaquest": (10, 6), "SpaceInvaders": (6, 4)}
-"""Channels, and actions that have an effect."""
+"""Channels, and number of actions with an effect."""
 
 
 def config(game="Breakout", version=1, **kwargs):
     return EnvConfig(game, f"MinAtar/{game}-v{version}", kwargs, None, 1.0, "auto", False, False)
 
 
-def test_all_games_are_there_with_both_sets_of_actions():
-    assert {id for id in games() if id.startswith("MinAtar/")} == {f"MinAtar/{g}-v{v}" for g in GAMES for v in (0, 1)}
-
-
 @pytest.mark.parametrize("game", GAMES)
-def test_step_by_step_the_packages_own(game):
+def test_equals_the_environment_of_the_package(game):
     gym = pytest.importorskip("minatar.gym")
     name = {"SpaceInvaders": "space_invaders"}.get(game, game.lower())
     ours, theirs = build(config(game)), gym.BaseEnv(name, use_minimal_action_set=True)
@@ -36,7 +31,7 @@ def test_step_by_step_the_packages_own(game):
     assert ours.unwrapped.observation_space.shape == tuple(theirs.observation_space.shape)
     rng, ends = np.random.default_rng(0), 0
     assert np.array_equal(ours.reset(seed=5)[0], theirs.reset(seed=5)[0])
-    for _ in range(1500):
+    for _ in range(800):
         action = int(rng.integers(ours.action_space.n))
         one, other = ours.step(action), theirs.step(action)
         assert np.array_equal(one[0], other[0])
@@ -44,21 +39,21 @@ def test_step_by_step_the_packages_own(game):
         if one[2]:
             ends += 1
             assert np.array_equal(ours.reset()[0], theirs.reset()[0])
-    assert ends > 3 or game == "Freeway"  # one of 2,500 steps
+    assert ends > 1 or game == "Freeway"  # one of 2,500 steps
 
 
 @pytest.mark.parametrize("game", GAMES)
 def test_spaces(game):
     spec = read_spec(config(game))
     assert spec.obs == Column((10, 10, GAMES[game][0]), "bool")
-    assert image(spec.obs) == Image(10, 10, GAMES[game][0], 1, False)  # for the small convolution
+    assert image(spec.obs) == Image(10, 10, GAMES[game][0], 1, False)  # selects the small convolution
     assert spec.action.choices == (GAMES[game][1],)
     assert read_spec(config(game, version=0)).action.choices == (6,)
     assert read_spec(config(game, minimal_actions=False)).action.choices == (6,)
 
 
-@pytest.mark.parametrize("game", GAMES)
-def test_episodes_are_brought_back(game):
+@pytest.mark.parametrize("game", ["Breakout", "SpaceInvaders"])
+def test_a_resume_continues_episodes(game):
     spec, rng = read_spec(config(game)), np.random.default_rng(0)
     first, second = (EnvBatch(config(game), spec, [3, 4]) for _ in range(2))
     size = spec.action.choices[0]
@@ -80,7 +75,7 @@ def test_an_action_may_be_repeated_or_not():
         return [int(place) for place in places]
 
     assert walls(0.0) == [3, 2, 3, 4, 3]
-    assert walls(1.0) == [4] * 5  # nothing, which was before the first
+    assert walls(1.0) == [4] * 5  # repeats the no-op before the first step
 
 
 @pytest.mark.parametrize("sticky", [-0.1, 2, "a"])

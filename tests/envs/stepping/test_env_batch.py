@@ -159,17 +159,6 @@ def test_steps_own_their_arrays_when_the_environment_reuses_one():
     assert [step.next_obs[0, 0] for step in steps] == [1, 2, 3, 1]
 
 
-def test_time_limit():
-    envs = EnvBatch(
-        EnvConfig("test", "drl_cli.envs.probes:Forever-v0", {}, 4, 1.0, "none", False, False),
-        read_spec(config("drl_cli.envs.probes:Forever-v0")),
-        (0,),
-    )
-    steps = [envs.step(np.zeros((1, 1), np.float32)) for _ in range(8)]
-    assert [bool(step.truncated[0]) for step in steps] == [False, False, False, True] * 2
-    assert not any(step.terminated[0] for step in steps)
-
-
 @pytest.mark.parametrize(
     "id", ["NoSuchEnv-v0", "no_such_module:Env-v0", "drl_cli.envs.probes:NoSuchEnv-v0", "CartPole-v99"]
 )

@@ -67,12 +67,6 @@ def test_the_limit_is_ours_and_a_last_step_that_terminates_is_both(batch):
     assert envs.pool.config.max_episode_steps == 5  # EnvPool would have said of step 6 that it is truncated alone
 
 
-def test_gymnasiums_limit_where_it_has_the_id(batch):
-    assert batch(id="FakeCounter-v0").task.max_episode_steps == 6
-    assert batch(id="FakeCounter-v0", max_episode_steps=50).task.max_episode_steps == 50
-    assert batch(id="FakeOnly-v0").task.max_episode_steps == 1000
-
-
 @pytest.mark.parametrize(
     ("fault", "cause"),
     [("nan_obs", "observation[0] is nan"), ("inf_reward", "reward is inf"), ("nan_reset", "observation[0] is nan")],
@@ -111,14 +105,6 @@ def test_a_pool_that_raises_is_the_end(batch):
         play(envs, 4)
 
 
-def test_equal_seeds_give_equal_rows(batch):
-    def observations(seeds):
-        return np.stack([obs for obs, _ in play(batch(seeds), 20)])
-
-    np.testing.assert_array_equal(observations((1, 2, 3)), observations((1, 2, 3)))
-    assert (observations((1, 2, 3))[..., 0] != observations((4, 5, 6))[..., 0]).all()
-
-
 def test_a_resumed_batch_begins_anew_with_seeds_of_its_own(batch):
     envs = batch()
     play(envs, 5)
@@ -153,9 +139,3 @@ def test_an_action_that_is_not_finite_is_named(batch, monkeypatch):
     monkeypatch.setattr(envs, "to_env", lambda actions: np.zeros_like(actions))
     envs.step(np.array([[0], [np.nan], [0]], np.float32))
     assert envs.take_faults()[0].startswith("env 1: the policy's action is not finite")
-
-
-def test_close(batch):
-    envs = batch()
-    envs.close()
-    assert envs.pool.is_closed
