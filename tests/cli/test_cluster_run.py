@@ -6,7 +6,6 @@ from collections import Counter
 
 import pytest
 
-from drl_cli.errors import UsageError
 from drl_cli.preflight.pace import pace_problems
 from drl_cli.runtime.place.cluster import Node
 from drl_cli.settings.build import build
@@ -33,13 +32,6 @@ def test_workers_and_proxies_of_a_cluster(composed, overrides, nodes, num, proxi
     config = fill(build(composed(*overrides)), nodes)
     assert (config.num_workers, config.num_proxies) == (num, proxies)
     assert not [problem for problem in pace_problems(config) if "proxies" in problem]
-
-
-def test_proxies_are_a_number_or_auto(composed):
-    with pytest.raises(UsageError, match=r"worker\.proxies: must be a whole number, got 'some'"):
-        build(composed("worker.proxies=some"))
-    with pytest.raises(UsageError, match=r"worker\.proxies: must be a whole number, got None"):
-        build(composed("worker.proxies=null"))
 
 
 @pytest.mark.ray

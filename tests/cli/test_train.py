@@ -6,9 +6,6 @@ import json
 import math
 import os
 import shutil
-import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -281,14 +278,6 @@ def test_every_combination_that_fits_runs(train_here, composed, capsys, env, alg
     assert (summary["env"], summary["algo"], summary["mode"]) == (env, algo, mode)
 
 
-@pytest.mark.slow
-def test_an_environment_of_the_user_from_the_current_folder(drl, user_folder, tiny, tmp_path):
-    done = drl("train", "env=user_envs:Tiny-v0", *tiny, f"output_dir={tmp_path}", cwd=user_folder)
-    assert done.returncode == 0, done.stderr
-    (folder,) = tmp_path.glob("user_envs_Tiny-v0/sac-async/*")
-    assert assert_complete(folder)["env"] == "user_envs:Tiny-v0"
-
-
 def test_a_folder_has_no_slash_and_colon_of_the_environments_name(train_here, tmp_path):
     _, folder = train_here("env=user_envs:space/Tiny-v0", "algo.n_step=3")
     assert folder.relative_to(tmp_path).parts[:2] == ("user_envs_space_Tiny-v0", "sac-async")
@@ -357,27 +346,6 @@ def test_divergence_names_the_update_and_keeps_its_batch(train_here, capsys):
     np.testing.assert_array_equal(batch["reward"], np.float32(1e30))
 
 
-@pytest.mark.slow
-def test_a_signal_ends_a_run_with_its_model_saved(tmp_path, tiny):
-    codes, processes = {signal.SIGTERM: 75, signal.SIGINT: 130}, {}
-    command = [sys.executable, "-m", "drl_cli.cli.train", "env=Pendulum-v1", *tiny, "total_env_steps=1e8"]
-    for number in codes:
-        (tmp_path / number.name).mkdir()
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        processes[number] = subprocess.Popen(command, cwd=tmp_path / number.name, text=True, **pipes)
-    for number, process in processes.items():
-        seen = next((line for line in process.stdout if "  eval  return " in line), None)
-        assert seen, "the run ended before its first evaluation"
-        os.kill(process.pid, number)
-        out, _ = process.communicate(timeout=120)
-        assert process.returncode == codes[number], out
-        assert "Traceback" not in out
-        (folder,) = (tmp_path / number.name).glob("outputs/*/*/*")
-        summary = assert_complete(folder, "interrupted", codes[number])
-        last = read_json(folder / "checkpoints" / "last" / "manifest.json")
-        assert last["opt_steps"] == summary["opt_steps"] > 0
-
-
 # Console
 
 
@@ -422,10 +390,3 @@ def test_help_lists_groups_with_their_choices_and_keys(drl_here):
     for group in groups():
         assert all(name in listed[group] for name in options(group))
     assert all(key in out for key in ("seed", "total_env_steps", "device", "precision", "output_dir", "stop.return"))
-
-
-def test_tab_completion(drl_here, monkeypatch):
-    assert "complete " in drl_here("train", "-sc", "install=bash").stdout
-    monkeypatch.setenv("COMP_LINE", "drl-train mode=s")
-    found = drl_here("train", "-sc", "query=bash").stdout.split()
-    assert {"mode=single", "mode=sync"} <= set(found)

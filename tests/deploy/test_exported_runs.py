@@ -2,18 +2,13 @@
 
 import json
 import math
-import os
-import subprocess
-import sys
 
-import numpy as np
 import pytest
 
 import drl_cli
 from drl_cli.cli.eval import Options as EvalOptions
 from drl_cli.cli.eval import evaluate
 from drl_cli.cli.export import Options, export
-from drl_cli.deploy.standalone import Policy
 
 pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
@@ -45,7 +40,8 @@ def run(request, tmp_path_factory):
 
 
 @pytest.mark.parametrize("format", ["numpy", "torch", "onnx"])
-def test_an_export_is_the_same_policy(run, format):
+def test_an_exported_policy_has_the_return_of_drl_eval(run, format):
+    """The export itself compares actions on at least 1000 observations."""
     folder, evaluated = run
     export(Options(run=str(folder), format=format, checkpoint="last"))
     (exported,) = (folder / "export").glob(f"{format}-*")
@@ -53,32 +49,5 @@ def test_an_export_is_the_same_policy(run, format):
     assert parity["observations"] >= 1000
     assert parity["largest_difference"] <= 1e-5
     noise = 3 * math.sqrt(2) * evaluated["std"] / math.sqrt(20) + 1e-3 * abs(evaluated["mean"])
-    assert abs(parity["return_exported"] - evaluated["mean"]) <= noise
+    assert parity["return_exported"] == pytest.approx(evaluated["mean"], abs=noise)
     assert parity["return_trained"] == pytest.approx(evaluated["mean"], abs=noise)
-    policy, trained = Policy(exported), drl_cli.load(str(folder), checkpoint="last")
-    trained.units.observations.seed(1)
-    obs = trained.units.joined([trained.units.observations.sample() for _ in range(64)])
-    ours, theirs = policy(obs), trained(obs)
-    if trained.spec.action.kind == "box":
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=2e-5)
-    else:
-        best = np.sort(policy.values, 1)
-        is_close = best[:, -1] - best[:, -2] < 1e-5
-        assert ((ours == theirs) | is_close).all()
-
-
-def test_the_policy_is_loaded_in_a_new_interpreter(run):
-    folder, _ = run
-    trained = drl_cli.load(str(folder), checkpoint="last")
-    trained.units.observations.seed(2)
-    obs = np.stack([trained.units.observations.sample() for _ in range(3)])
-    code = (
-        "import drl_cli, json, sys; import numpy as np; "
-        f"policy = drl_cli.load({str(folder)!r}, checkpoint='last'); "
-        "print(json.dumps(policy(np.array(json.load(sys.stdin), policy.units.inputs[0].dtype)).tolist()))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code], input=json.dumps(obs.tolist()), env=os.environ, capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    np.testing.assert_allclose(json.loads(done.stdout), trained(obs), rtol=1e-6)
