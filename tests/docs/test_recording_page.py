@@ -1,4 +1,4 @@
-"""docs/recording.md: its commands are run, on small runs, from a folder with the modules that it shows."""
+"""The commands of docs/recording.md run on small runs, in a folder with the modules of the page."""
 
 import csv
 import json
@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from composing import compose_plain
 from fake_services import install_mlflow, install_wandb
 
 from drl_cli.cli.train import train
 from drl_cli.runtime.roles.recording import EVAL_COLUMNS
 from drl_cli.settings.check import check_command
-from drl_cli.settings.command_line import for_hydra, read_command
+from drl_cli.settings.command_line import read_command
 
 PAGE = (Path(__file__).parents[2] / "docs" / "recording.md").read_text()
 COMMANDS = re.findall(r"^drl-train (.*)$", PAGE, re.MULTILINE)
@@ -31,17 +32,10 @@ pytestmark = [pytest.mark.slow, pytest.mark.exhaustive]
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    """What each command of the page leaves: its run's folder."""
-    from hydra import compose, initialize_config_dir
-    from omegaconf import OmegaConf
-
-    from drl_cli.settings.conf import conf_dir
-    from drl_cli.settings.hydra_plugins import register
-
+    """Run every command of the page. Return the run folders by the last argument, and the fake wandb and mlflow."""
     here, found = tmp_path_factory.mktemp("reader"), {}
     for name, text in MODULES.items():
         (here / name).write_text(text)
-    register()
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(here)
         patch.syspath_prepend(here)
@@ -51,9 +45,7 @@ def folders(tmp_path_factory):
         for command in COMMANDS:
             args = shlex.split(command)
             check_command(read_command(args))
-            with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-                node = compose("train", overrides=[*for_hydra(args), *SMALL])
-            summary = train(OmegaConf.to_container(node, resolve=True))
+            summary = train(compose_plain(*args, *SMALL))
             assert summary["exit_code"] == 0
             (found[args[-1]],) = here.glob(f"outputs/*/*/{summary['run_id']}")
     for name in MODULES:
@@ -65,7 +57,7 @@ def rows(folder):
     return list(csv.DictReader((folder / "eval.csv").open()))
 
 
-def test_the_page_shows_what_this_tests():
+def test_the_page_has_the_modules_and_commands_of_this_test():
     assert set(MODULES) == {"my_wraps.py", "my_recorder.py", "my_evaluator.py"}
     assert len(COMMANDS) == 7
     assert ",".join(EVAL_COLUMNS) in PAGE

@@ -1,4 +1,4 @@
-"""scripts/bench/alternate.py: what is said of rounds in turn."""
+"""scripts/bench/alternate.py: intervals and tables of alternating rounds."""
 
 import importlib.util
 from pathlib import Path
@@ -13,7 +13,7 @@ spec.loader.exec_module(alternate)
 @pytest.mark.parametrize(
     ("rounds", "interval"), [(1, (1, 1)), (5, (1, 5)), (6, (1, 6)), (9, (2, 8)), (15, (4, 12)), (21, (6, 16))]
 )
-def test_the_interval_of_a_median_is_that_of_the_sign_test(rounds, interval):
+def test_the_interval_of_a_median_follows_the_sign_test(rounds, interval):
     assert alternate.median_interval([*range(rounds, 0, -1)]) == interval
 
 

@@ -1,4 +1,4 @@
-"""scripts/bench/learn.py: what is due, whose code a fingerprint is of, and the page."""
+"""scripts/bench/learn.py: the runs that are due, fingerprints, and the page of results."""
 
 import importlib.util
 import json
@@ -27,13 +27,13 @@ RECORDS = {
 }
 
 
-def test_only_missing_runs_are_due_and_old_ones_when_they_are_to_be_made_again():
+def test_missing_runs_are_due_and_old_runs_with_again():
     rows, prints = {"dqn": ROW, "new": ROW | {"seeds": [5]}}, {"dqn": "a.b.c", "new": "n"}
     assert learn.due(rows, RECORDS, prints, again=False) == [("new", 5)]
     assert learn.due(rows, RECORDS, prints, again=True) == [("dqn", 1), ("new", 5)]
 
 
-def test_a_row_says_who_passed_and_which_record_is_old():
+def test_a_row_shows_passed_seeds_and_old_records():
     line = learn.page({"dqn": ROW, "never run": ROW}, RECORDS, {"dqn": "a.b.c", "never run": "n"}).splitlines()[-1]
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells == [
@@ -42,19 +42,22 @@ def test_a_row_says_who_passed_and_which_record_is_old():
     ]
 
 
-def test_a_fingerprint_is_of_the_algorithm_and_what_it_imports_and_of_no_other():
+def test_a_fingerprint_covers_the_algorithm_and_its_imports():
     files = {path.relative_to(ROOT).as_posix() for path in learn.imported(["drl_cli.algos.c51"])}
     assert {"drl_cli/algos/c51.py", "drl_cli/algos/dqn.py", "drl_cli/networks/q_network.py"} <= files
     assert not files & {"drl_cli/algos/sac.py", "drl_cli/algos/ppo.py", "drl_cli/cli/train.py"}
 
 
-def test_each_row_is_a_command_that_is_accepted():
+def test_each_row_is_a_valid_command_with_a_tuned_set_that_exists():
     table = yaml.safe_load(learn.TABLE.read_text())
     for row in table["rows"].values():
-        check_command(read_command(learn.overrides(row, table["common"])))
+        given = learn.overrides(row, table["common"])
+        check_command(read_command(given))
+        named = {one.partition("=")[2] for one in given if one.startswith("tuned=")}
+        assert named <= set(options("tuned"))
 
 
-def test_each_algorithm_of_the_value_family_has_its_seeds_in_single_and_one_in_async():
+def test_each_value_algorithm_has_rows_in_single_and_async():
     table = yaml.safe_load(learn.TABLE.read_text())
     have: set[tuple[object, ...]] = set()
     for row in table["rows"].values():
@@ -65,13 +68,6 @@ def test_each_algorithm_of_the_value_family_has_its_seeds_in_single_and_one_in_a
     runs = [("mode=single", (0, 1, 2)), ("mode=async", (0,))]
     family = set(options("algo")) - {"ppo", "sac", "r2d2"}
     assert not {(algo, *goal, *run) for algo in family for goal in goals for run in runs} - have
-
-
-def test_the_tuned_sets_that_rows_name_are_there():
-    rows = yaml.safe_load(learn.TABLE.read_text())["rows"].values()
-    named = [one.partition("=")[2] for row in rows for one in learn.flat(row["overrides"]) if one.startswith("tuned=")]
-    assert named
-    assert set(named) <= set(options("tuned"))
 
 
 def test_a_fingerprint_follows_the_config():
@@ -87,14 +83,14 @@ def test_overrides_may_be_lists_of_lists_and_win_over_the_common_ones():
     assert learn.overrides(row, ["mode=single", "seed=1"]) == wanted
 
 
-def test_a_row_without_a_threshold_shows_what_it_ended_with():
+def test_a_row_without_a_threshold_shows_the_last_return():
     records = {"dqn": {"0": {"return": 12.5, "env_steps": 50_064, "seconds": 300, "fingerprint": "a.b.c"}}}
     line = learn.page({"dqn": ROW | {"threshold": None, "seeds": [0]}}, records, {"dqn": "a.b.c"}).splitlines()[-1]
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells[2:10] == ["-", "-", "12.5", "12.5 to 12.5", "12.5", "50,064", "50,064", "300"]
 
 
-def test_ours_and_the_peers_stand_side_by_side_where_both_have_played_as_long():
+def test_the_side_by_side_table_has_environments_with_a_peer_of_the_same_budget():
     def made(*returns):
         marked = {"env_steps": 1, "seconds": 1, "fingerprint": "new"}
         return {str(seed): {"return": one, **marked} for seed, one in enumerate(returns)}
@@ -115,7 +111,7 @@ def test_ours_and_the_peers_stand_side_by_side_where_both_have_played_as_long():
 
 
 def fake_run(monkeypatch, folder, *summaries):
-    """Commands that `learn.run` is given; each leaves a summary where a run would, and the same evaluations."""
+    """Return the list of commands that `learn.run` gets. Each command writes the next summary and fixed evaluations."""
     commands, left = [], list(summaries)
 
     def run(command):
@@ -134,7 +130,7 @@ SUMMARY = {"env_steps": 20_000, "time_to_return_env_steps": None, "time_to_retur
 DONE = SUMMARY | {"env_steps": 50_000, "wall_s": 150.6, "best_return": 9.0}
 
 
-def test_a_run_goes_on_piece_by_piece_to_its_budget(tmp_path, monkeypatch):
+def test_a_run_continues_in_pieces_to_its_budget(tmp_path, monkeypatch):
     commands = fake_run(monkeypatch, tmp_path, SUMMARY, DONE)
     given = (ROW | {"threshold": None}, ["mode=single"], 7, tmp_path, 1.0)
     assert learn.play(*given) is None
@@ -144,26 +140,26 @@ def test_a_run_goes_on_piece_by_piece_to_its_budget(tmp_path, monkeypatch):
     assert commands == [[*values, "stop.wall_s=60.0"], [f"resume={begun}", "stop.wall_s=60.0"]]
 
 
-def test_evaluations_count_from_where_the_row_says(tmp_path, monkeypatch):
+def test_evaluations_count_from_scored_from(tmp_path, monkeypatch):
     fake_run(monkeypatch, tmp_path, DONE)
     row = ROW | {"threshold": None, "scored_from": 40_000}
     assert learn.play(row, [], 0, tmp_path, float("inf"))["return"] == 5.0  # (4 + 8 + 3.14) / 3
 
 
-def test_a_peer_counts_from_the_same_step_and_goes_on_until_it_is_done(tmp_path, monkeypatch):
-    said = [
+def test_a_peer_counts_from_scored_from_and_continues_to_its_budget(tmp_path, monkeypatch):
+    texts = [
         {"env_steps": 20_000, "seconds": 9.0, "returns": []},
         {"env_steps": 50_000, "seconds": 99.6, "returns": [4, 6]},
     ]
     commands = []
     monkeypatch.setattr(learn, "peer_python", lambda venv: venv / "bin/python")
-    monkeypatch.setattr(learn, "run", lambda command: commands.append(command) or f"...\n{json.dumps(said.pop(0))}\n")
+    monkeypatch.setattr(learn, "run", lambda command: commands.append(command) or f"...\n{json.dumps(texts.pop(0))}\n")
     for extra in ({"scored_from": 40_000}, {"scored_from": None}):
-        said_now = list(said)
+        rest = list(texts)
         row = ROW | {"threshold": None, "peer": "sb3"} | extra
         made = [learn.play_peer(row, ["mode=single"], 7, tmp_path, 1.0, tmp_path) for _ in range(2)]
         assert made == [None, {"return": 5.0, "env_steps": 50_000, "seconds": 100}]
-        said = said_now
+        texts = rest
     starts = [command[command.index("--scored-from") + 1] for command in commands]
     assert starts == ["40000", "40000", "50000", "50000"]
 
@@ -177,7 +173,7 @@ def test_a_run_that_reached_its_threshold_is_over(tmp_path, monkeypatch):
     assert learn.play(*given) == {"return": 9.0, "env_steps": None, "seconds": None}
 
 
-def test_a_record_is_added_to_what_the_file_says_by_then(tmp_path, monkeypatch):
+def test_a_record_is_added_to_the_present_content_of_the_file(tmp_path, monkeypatch):
     table, records = tmp_path / "learn.yaml", tmp_path / "results.json"
     table.write_text(yaml.safe_dump({"common": [], "rows": {"new": ROW | {"seeds": [5]}, "dqn": ROW}}))
     records.write_text(json.dumps(RECORDS))

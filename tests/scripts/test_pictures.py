@@ -1,4 +1,4 @@
-"""scripts/pictures: which pictures are drawn, and where to. What they show takes minutes, and is drawn by hand."""
+"""scripts/pictures: which pictures are drawn and where. Drawing takes minutes and is not tested."""
 
 import importlib.machinery
 import importlib.util
@@ -7,12 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from drl_cli.cli import compare, play
+from drl_cli.metrics.status import Status
+from drl_cli.settings.check import check_command
+from drl_cli.settings.command_line import read_command
+from drl_cli.settings.options import parse
+
 SCRIPT = Path(__file__).parents[2] / "scripts" / "pictures"
 
 
 @pytest.fixture
 def pictures(monkeypatch):
-    """The script as a module, and `typed`, the commands it ran; each leaves a file behind, named after the command."""
+    """The script as a module. `typed` are the commands that it ran; each one leaves a file named after the command."""
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     loader = importlib.machinery.SourceFileLoader("pictures", str(SCRIPT))
     module = importlib.util.module_from_spec(importlib.util.spec_from_loader("pictures", loader))
@@ -27,31 +33,20 @@ def pictures(monkeypatch):
     return module
 
 
-def test_the_comparison_is_of_runs_made_for_it(pictures, tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["pictures", "compare", "--to", str(tmp_path / "new")])
-    pictures.main()
-    assert [command for command, *_ in pictures.typed] == ["train", "compare"]
-    assert {path.name: path.read_text() for path in (tmp_path / "new").iterdir()} == {"compare.png": "compare"}
-
-
-def test_a_long_one_is_drawn_only_where_it_is_named(pictures, tmp_path, monkeypatch):
+def test_a_long_picture_is_only_drawn_by_name(pictures, tmp_path, monkeypatch):
     monkeypatch.setattr(pictures, "DRAWN", {"compare": pictures.compare, "pong": pictures.pong})
-    for names in ([], ["pong"]):
-        monkeypatch.setattr(sys, "argv", ["pictures", *names, "--to", str(tmp_path / "-".join(["to", *names]))])
+    for names, drawn in (([], ["compare.png"]), (["pong"], ["pong.png"])):
+        place = tmp_path / "-".join(["to", *names])
+        monkeypatch.setattr(sys, "argv", ["pictures", *names, "--to", str(place)])
         pictures.main()
-    assert [path.name for path in (tmp_path / "to").iterdir()] == ["compare.png"]
-    assert [path.name for path in (tmp_path / "to-pong").iterdir()] == ["pong.png"]
+        assert [path.name for path in place.iterdir()] == drawn
+    assert [command for command, *_ in pictures.typed[:2]] == ["train", "compare"]
 
 
 def test_its_commands_are_right(pictures, tmp_path):
-    from drl_cli.cli import compare, play
-    from drl_cli.settings.check import check_command
-    from drl_cli.settings.command_line import read_command
-    from drl_cli.settings.options import parse
-
     pictures.compare(tmp_path)
     pictures.pong(tmp_path)
-    with pytest.raises(ValueError, match="not enough values"):  # of films, where nothing is run
+    with pytest.raises(ValueError, match="not enough values"):  # there are no videos, because nothing runs
         pictures.video(tmp_path)
     for command, *args in pictures.typed:
         if command == "train":
@@ -59,6 +54,22 @@ def test_its_commands_are_right(pictures, tmp_path):
         else:
             module, positional = {"compare": (compare, "runs"), "play": (play, "run")}[command]
             parse(args, module.Options, positional=positional)
+
+
+def test_the_panel_is_drawn_from_the_status_of_a_run(pictures, monkeypatch, tmp_path):
+    typed = []
+
+    def status_of_a_run(folder, evaluations, *args):
+        typed.extend(args)
+        return Status(title="a run", state="running", env_steps=7, total_env_steps=100, train_return=1.5)
+
+    monkeypatch.setattr(pictures, "status_of_a_run", status_of_a_run)
+    (svg,) = pictures.panel(tmp_path).values()
+    text = svg.decode().replace("&#160;", " ")
+    assert text.startswith("<svg")
+    assert "a run" in text
+    assert "return 1.5" in text
+    check_command(read_command(typed))
 
 
 def test_the_page_needs_a_browser(pictures, tmp_path, monkeypatch):
@@ -73,7 +84,7 @@ def test_every_picture_of_the_docs_is_drawn_here(pictures):
     assert shown == pictures.DRAWN.keys()
 
 
-def test_a_picture_that_there_is_not(pictures, capsys, monkeypatch):
+def test_an_unknown_picture_is_a_usage_error(pictures, capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["pictures", "nope"])
     with pytest.raises(SystemExit) as caught:
         pictures.main()
