@@ -14,7 +14,7 @@ from fake_services import install_mlflow, install_wandb
 from drl_cli.cli.train import train
 from drl_cli.runtime.roles.recording import EVAL_COLUMNS
 from drl_cli.settings.check import check_command
-from drl_cli.settings.command_line import read_command, with_free_keys
+from drl_cli.settings.command_line import for_hydra, read_command
 
 PAGE = (Path(__file__).parents[2] / "docs" / "recording.md").read_text()
 COMMANDS = re.findall(r"^drl-train (.*)$", PAGE, re.MULTILINE)
@@ -45,7 +45,7 @@ def folders(tmp_path_factory):
         for command in COMMANDS:
             args = shlex.split(command)
             check_command(read_command(args))
-            summary = train(compose_plain(*with_free_keys(args), *SMALL))
+            summary = train(compose_plain(*for_hydra(args), *SMALL))
             assert summary["exit_code"] == 0
             (found[args[-1]],) = here.glob(f"outputs/*/*/{summary['run_id']}")
     for name in MODULES:
