@@ -36,28 +36,28 @@ def pace_problems(config: Config) -> list[str]:
             f"worker.num={config.num_workers} can't be shared equally by worker.proxies={config.num_proxies}"
         )
         return problems
-    rows, share = rows_per_handover(config), replay.num_rows // config.num_shards
+    rows, share = rows_per_block(config), replay.num_rows // config.num_shards
     if share < rows + config.algo.n_step * config.worker.envs:
         of = f" / replay.shards={config.num_shards}" if config.num_shards > 1 else ""
         of += f" = {share} sequences" if isinstance(replay, SequencesConfig) else ""
-        problems.append(f"replay.capacity={replay.capacity}{of} is below one hand-over of {rows} transitions")
+        problems.append(f"replay.capacity={replay.capacity}{of} is below one block of {rows} transitions")
     return problems if config.is_on_policy else [*problems, *update_problems(config), *band_problems(config)]
 
 
-def rows_per_handover(config: Config) -> int:
+def rows_per_block(config: Config) -> int:
     """Return the number of transitions that a worker, or a proxy for its workers, hands over to replay at once."""
     return config.rows_per_collect * config.num_workers // (config.num_proxies or config.num_workers)
 
 
 def band_problems(config: Config) -> list[str]:
     """Return a line if `orchestrator.band` is so narrow that workers and trainers would deadlock."""
-    pace, rows, batches = config.orchestrator, rows_per_handover(config), config.updates_per_call
+    pace, rows, batches = config.orchestrator, rows_per_block(config), config.updates_per_call
     needed = required_band(pace.sample_insert_ratio, rows, batches)
     if config.mode != "async" or pace.band is None or pace.band >= needed:
         return []
     return [
         f"orchestrator.band={pace.band:g} is below {needed:g} = sample_insert_ratio {pace.sample_insert_ratio:g} "
-        f"x {rows} rows per hand-over + {batches} updates per call: both sides would wait for ever"
+        f"x {rows} rows per block + {batches} updates per call: both sides would wait for ever"
     ]
 
 
@@ -80,7 +80,7 @@ def update_problems(config: Config) -> Iterator[str]:
 
 def queue_problems(config: Config, replay: FifoConfig) -> Iterator[str]:
     """Yield a line for each setting with which an on-policy queue never fills a batch or drops transitions."""
-    batch, rows, ahead = config.trainer.batch_size, rows_per_handover(config), max(1, replay.max_staleness)
+    batch, rows, ahead = config.trainer.batch_size, rows_per_block(config), max(1, replay.max_staleness)
     if replay.max_staleness == 0 and config.mode == "async":
         yield (
             "replay.max_staleness=0 can't be kept in mode=async, whose workers collect while the trainer learns: all "
@@ -88,7 +88,7 @@ def queue_problems(config: Config, replay: FifoConfig) -> Iterator[str]:
         )
     if rows > ahead * batch and config.mode == "async":
         yield (
-            f"a hand-over of {rows} transitions is more than replay.max_staleness {ahead} x trainer.batch_size "
+            f"a block of {rows} transitions is more than replay.max_staleness {ahead} x trainer.batch_size "
             f"{batch}: in mode=async its last ones would be too old; lower worker.block_rows or say mode=sync"
         )
     if config.total_env_steps < batch:

@@ -50,7 +50,7 @@ REFUSED = [
     (
         ("replay.capacity=200", "orchestrator.min_inserts=100", "worker.block_rows=256", "trainer.batch_size=64"),
         USAGE,
-        ("one hand-over of 256",),
+        ("one block of 256",),
     ),
     (
         ("replay=sequences", "replay.overlap=80", "replay.seq_len=80"),
@@ -121,9 +121,9 @@ def test_every_shard_holds_a_hand_over(config):
     fits = ("replay.capacity=1000", "worker.block_rows=256")
     assert pace_problems(config(*fits, "replay.shards=3", "mode=sync", "orchestrator.band=1")) == []  # no band in sync
     (problem,) = pace_problems(config(*fits, "replay.shards=4", "orchestrator.min_inserts=100"))
-    assert "replay.capacity=1000 / replay.shards=4 is below one hand-over of 256" in problem
+    assert "replay.capacity=1000 / replay.shards=4 is below one block of 256" in problem
     (problem,) = pace_problems(config("replay=sequences", "worker.block_rows=256", "replay.capacity=10000"))
-    assert problem == "replay.capacity=10000 = 250 sequences is below one hand-over of 256 transitions"
+    assert problem == "replay.capacity=10000 = 250 sequences is below one block of 256 transitions"
     assert pace_problems(config("replay=sequences", "worker.block_rows=256", "replay.capacity=20000")) == []
 
 

@@ -40,7 +40,7 @@ def check_account(graph, batch_size=16):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("proxies", [0, 1])
-@pytest.mark.parametrize("rows", [8, 12, 4])  # of a hand-over of one worker: batches are 16
+@pytest.mark.parametrize("rows", [8, 12, 4])  # of a block; batches have 16
 def test_every_transition_is_learned_from_at_most_once_and_in_order(build_graph, mode, proxies, rows):
     graph = build_graph(*PPO, f"mode={mode}", f"worker.proxies={proxies}", f"worker.block_rows={rows}")
     batches = record(graph)
@@ -54,7 +54,7 @@ def test_every_transition_is_learned_from_at_most_once_and_in_order(build_graph,
         times = obs[obs[:, 0] == tag][:, 1] * 100 + obs[obs[:, 0] == tag][:, 2]
         assert (np.diff(times) > 0).all()
     dropped = check_account(graph)
-    assert dropped == 0 or (mode, rows) == ("async", 12)  # what is left of a hand-over ages with each batch
+    assert dropped == 0 or (mode, rows) == ("async", 12)  # the rest of a block ages with each batch
     assert dropped < 0.5 * graph.progress.inserts
     assert graph.progress.opt_steps == graph.progress.samples * 2 * 2
     assert max(header.stats["staleness_max"] for header, _ in batches) <= 1

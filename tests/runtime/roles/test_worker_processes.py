@@ -21,7 +21,7 @@ def process(graph, role):
 
 
 def on_collected(graph, react):
-    """Call react(header) for every block that is handed over."""
+    """Call react(header) for every block."""
     collected = graph.progress.collected
 
     def note(header):
