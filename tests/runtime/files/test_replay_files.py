@@ -5,7 +5,6 @@ from replays import Source, make
 
 from drl_cli.errors import CheckpointError
 from drl_cli.runtime.files import replay_saver
-from drl_cli.runtime.files.checkpoint import write_arrays
 from drl_cli.runtime.files.replay_files import file_name, read_states, refill
 from drl_cli.runtime.files.replay_saver import ReplaySaver
 from drl_cli.types import num_rows
@@ -74,13 +73,6 @@ def test_the_oldest_rows_of_several_shards_come_first(save, tmp_path):
     assert [*range(4), *range(12, 16), *range(4, 8), *range(16, 20), *range(8, 12), *range(20, 24)] == rows
 
 
-def test_a_smaller_table_loses_the_oldest_rows(save, tmp_path):
-    states, manifest = save("uniform", (30,))
-    table = make("uniform", capacity=7)
-    refill(table, 0, 1, tmp_path, manifest, states)
-    assert table.contents()["id"].tolist() == list(range(23, 30))
-
-
 @pytest.mark.parametrize("kind", ["random", "fifo-once", "sequences"])
 def test_rows_of_other_kinds_of_tables(save, tmp_path, kind):
     states, manifest = save(kind, (20, 20, 13))
@@ -101,10 +93,3 @@ def test_rows_of_other_kinds_of_tables(save, tmp_path, kind):
 def test_an_empty_share_has_no_rows(save, tmp_path):
     states, manifest = save("uniform", (1,))
     assert refilled("uniform", 3, tmp_path, states, manifest) == [[], [], [0]]
-
-
-def test_a_damaged_chunk_is_named(save, tmp_path):
-    states, manifest = save("uniform", (20,))
-    write_arrays(tmp_path / file_name(0, 2), {"x": states[0]["size"]})
-    with pytest.raises(CheckpointError, match=r"state\.replay-0\.00002\.safetensors is missing or damaged"):
-        refill(make("uniform"), 0, 1, tmp_path, manifest, states)
