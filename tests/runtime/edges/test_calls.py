@@ -1,4 +1,4 @@
-"""Who is given up, and when."""
+"""Calls: reacting to answers, the time that a role has for an answer, and which role is to blame for an error."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from drl_cli.runtime.place.handles import ActorDied, LocalRef, ObjectLost, get
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Seconds that pass when told to; no answer is ever there but those in `answers`."""
+    """A clock that the test moves; only the references in `answers` are ready."""
 
     class Clock:
         time, answers = 1000.0, ()
@@ -21,7 +21,7 @@ def clock(monkeypatch):
     return clock
 
 
-def test_a_role_may_take_longer_for_its_first_answer_than_for_others(clock):
+def test_a_role_has_more_time_for_its_first_answer(clock):
     asked = Calls(stall_s=5.0)
     first, second = LocalRef(1), LocalRef(2)
     asked.expect(first, "trainer", get)
@@ -37,14 +37,11 @@ def test_a_role_may_take_longer_for_its_first_answer_than_for_others(clock):
     asked.react([], 0.0, patient=(second,))
     with pytest.raises(RoleLost, match=r"no answer for 5 s from: trainer$"):
         asked.react([], 0.0, patient=())
-
-
-def test_one_that_never_starts_is_lost_too(clock):
-    asked = Calls(stall_s=5.0)
-    asked.expect(LocalRef(1), "replay", get)
+    never = Calls(stall_s=5.0)
+    never.expect(LocalRef(1), "replay", get)
     clock.time += 5.1 + START_S
     with pytest.raises(RoleLost, match="replay"):
-        asked.react([], 0.0, patient=())
+        never.react([], 0.0, patient=())
 
 
 def test_calls_in_flight_are_counted_by_kind_of_role(clock):
@@ -52,14 +49,14 @@ def test_calls_in_flight_are_counted_by_kind_of_role(clock):
     for role, ref in zip(("worker 0", "worker 12", "parameter server", "worker 0"), refs, strict=True):
         asked.expect(ref, role, seen.append)
     assert asked.in_flight == {"worker": 3, "parameter server": 1}
-    clock.answers = (refs[1], refs[2], LocalRef("of somebody else"))
+    clock.answers = (refs[1], refs[2], LocalRef("of another object"))
     asked.react([clock.answers[2]], 0.0, patient=())
     assert seen == refs[1:3]
     assert asked.in_flight == {"worker": 2, "parameter server": 0}
     assert list(asked.pending) == [refs[0], refs[3]]
 
 
-def test_it_waits_as_long_as_it_is_told_and_not_into_the_past(monkeypatch):
+def test_a_wait_has_the_given_timeout_and_none_below_zero(monkeypatch):
     asked, waited = Calls(stall_s=5.0), []
     ref, other = LocalRef(1), LocalRef(2)
     monkeypatch.setattr(calls, "wait", lambda refs, timeout_s: waited.append((refs, timeout_s)) or [])
@@ -77,7 +74,7 @@ def test_it_waits_as_long_as_it_is_told_and_not_into_the_past(monkeypatch):
         (KeyError("a bug of ours"), KeyError, "a bug of ours"),
     ],
 )
-def test_what_a_role_failed_with_surfaces(clock, error, kind, says):
+def test_errors_of_roles_are_raised(clock, error, kind, says):
     asked, ref = Calls(stall_s=5.0), LocalRef(error=error)
     clock.answers = (ref,)
     asked.expect(ref, "replay 1", get)
@@ -86,7 +83,7 @@ def test_what_a_role_failed_with_surfaces(clock, error, kind, says):
 
 
 class Role:
-    """Answers a ping: with its process, or with how it died."""
+    """Answers a ping with its process id, or with the error that it died of."""
 
     def __init__(self, answer):
         self.answer = answer
@@ -95,7 +92,7 @@ class Role:
         return self.answer
 
 
-def test_of_roles_that_miss_one_another_the_dead_one_is_blamed(monkeypatch):
+def test_the_dead_or_silent_role_is_blamed(monkeypatch):
     alive, dead, silent = LocalRef(17), LocalRef(error=ActorDied("signal 9")), LocalRef(18)
     roles = {"replay 0": Role(alive), "trainer 0": Role(dead), "trainer 1": Role(silent)}
     ready, timeouts = [[alive], [dead]], []

@@ -158,14 +158,14 @@ def test_blocks_are_counted_and_lost_blocks_subtracted(clock):
 
 def test_info_of_environments_is_a_mean_over_the_episodes_that_have_it(clock):
     progress = make()
-    said = (
+    infos = (
         {"success": 1.0, "cost": 4.0},
         {"success": 0.0},
         {},
         {"success": 0.0, "return_mean": 99.0, "episodes": 99.0},
     )
-    progress.collected(header(30, episodes=[Episode(0, 3.0, 10, info) for info in said[:2]]))
-    progress.collected(header(10, episodes=[Episode(0, 3.0, 10, info) for info in said[2:]]))
+    progress.collected(header(30, episodes=[Episode(0, 3.0, 10, info) for info in infos[:2]]))
+    progress.collected(header(10, episodes=[Episode(0, 3.0, 10, info) for info in infos[2:]]))
     report = progress.report(0.0)
     assert (report["rollout/success"], report["rollout/cost"]) == pytest.approx((1 / 3, 4.0))
     assert (report["rollout/return_mean"], report["rollout/episodes"]) == (

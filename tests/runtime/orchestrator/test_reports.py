@@ -124,9 +124,9 @@ def test_a_resumed_run_evaluates_at_the_same_multiples(make, sink):
 
 @pytest.mark.parametrize(("mean", "reason"), [(4.0, None), (5.0, "return")])
 def test_an_evaluation_is_shown_and_ends_the_run_at_the_goal(build_graph, monkeypatch, mean, reason):
-    graph, said = build_graph(COUNTER, "stop.return=5"), []
-    display = SimpleNamespace(evaluation=lambda status, *score: said.append((status.best, *score)))
+    graph, shown = build_graph(COUNTER, "stop.return=5"), []
+    display = SimpleNamespace(evaluation=lambda status, *score: shown.append((status.best, *score)))
     monkeypatch.setattr(graph.reports.console, "display", display)
     graph.manage.on_evaluation(EvalReport(LoadParams(1, 2, 30), 1.0, {"mean": mean}, 0, is_best=True))
     assert (graph._done(), graph.stop_reason) == (reason is not None, reason)
-    assert said == [((30, mean), {"mean": mean}, 30, True)]
+    assert shown == [((30, mean), {"mean": mean}, 30, True)]

@@ -49,8 +49,8 @@ def test_errors_of_ray_are_one_line():
     absent = why_not_joined("auto", ConnectionError("Could not find any running Ray instance."))
     assert absent.startswith("ray.address=auto: no Ray cluster runs here. Start one (ray start --head)")
     versions = RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.9.0\n    Python: 3.10.1")
-    said = "ray.address=host:1: Version mismatch: The cluster was started with: Ray: 2.9.0 Python: 3.10.1"
-    assert why_not_joined("host:1", versions) == said
+    message = "ray.address=host:1: Version mismatch: The cluster was started with: Ray: 2.9.0 Python: 3.10.1"
+    assert why_not_joined("host:1", versions) == message
     assert why_not_joined("auto", RuntimeError("too old")) == "ray.address=auto: too old"
     assert why_not_joined("host:1", ConnectionError("closed")) == "ray.address=host:1: closed"
 

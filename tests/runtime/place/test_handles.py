@@ -75,7 +75,7 @@ def test_a_local_role_answers_with_references_and_errors_are_raised_by_get():
 
 def test_a_local_value_is_put_once():
     ref = LocalRuntime().put("value")
-    assert (ref.value, LocalRuntime().put(ref)) == ("value", ref)
+    assert (ref.value, LocalRuntime().put(ref), LocalRuntime().gpus()) == ("value", ref, 0)
     assert [is_ref(ref), is_ref("value")] == [True, False]
 
 
@@ -106,39 +106,29 @@ def entry(name, alive=True):
     return {"NodeID": name, "Alive": alive, "NodeManagerAddress": f"10.0.0.{len(name)}"}
 
 
-def test_roles_run_where_they_are_asked_to(ray):
+@pytest.mark.parametrize(
+    ("role", "where", "node", "options"),
+    [
+        ("worker 3", {}, "here", {}),
+        ("trainer", {"gpus": 1}, None, {"num_gpus": 1}),
+        ("proxy 0", {"node": "far"}, "far", {}),
+        ("manage", {"concurrent": ("evaluate",)}, "here", {"concurrency_groups": {"evaluate": 1}}),
+    ],
+)
+def test_roles_run_where_they_are_asked_to(ray, role, where, node, options):
     readied = []
     runtime = RayRuntime("/logs", lambda: readied.append(1), nodes=["far"])
     ray.entries = [entry("far"), entry("gonenode1", alive=False)]
-    handles = [
-        runtime.spawn("worker 3", Role, 1, 2),
-        runtime.spawn("trainer", Role, gpus=1),
-        runtime.spawn("proxy 0", Role, node="far"),
-        runtime.spawn("manage", Role, concurrent=("evaluate",)),
-    ]
-    assert (len(readied), runtime.nodes) == (4, ["far"])
-    assert [handle.actor.args for handle in handles] == [args for _, _, args in ray.asked]
-    assert [args for _, _, args in ray.asked] == [
-        ("/logs/worker-3.log", Role, 1, 2),
-        ("/logs/trainer.log", Role),
-        ("/logs/proxy-0.log", Role),
-        ("/logs/manage.log", Role),
-    ]
-    hosts, given = zip(*((host, dict(options)) for host, options, _ in ray.asked), strict=True)
-    assert [host.__name__ for host in hosts] == ["worker 3", "trainer", "proxy 0", "manage"]
-    assert all(issubclass(host, Host) for host in hosts)
-    where = [options.pop("scheduling_strategy", None) for options in given]
-    assert [each and vars(each) for each in where] == [
-        {"node": "here", "soft": False},
-        None,
-        {"node": "far", "soft": False},
-        {"node": "here", "soft": False},
-    ]
-    once = {"num_cpus": 0, "max_restarts": 0, "max_task_retries": 0}
-    groups = {"concurrency_groups": {"evaluate": 1}}
-    assert list(given) == [
-        once | {"num_gpus": gpus} | extra for gpus, extra in ((0, {}), (1, {}), (0, {}), (0, groups))
-    ]
+    handle = runtime.spawn(role, Role, 1, 2, **where)
+    ((host, given, args),) = ray.asked
+    assert (readied, handle.actor.args, args) == ([1], args, (f"/logs/{role.replace(' ', '-')}.log", Role, 1, 2))
+    assert (host.__name__, issubclass(host, Host)) == (role, True)
+    strategy = {"scheduling_strategy": SimpleNamespace(node=node, soft=False)} if node else {}
+    assert given == {"num_cpus": 0, "num_gpus": 0, "max_restarts": 0, "max_task_retries": 0} | strategy | options
+
+
+def test_a_node_that_has_left_the_cluster_is_named(ray):
+    ray.entries, runtime = [entry("gonenode1", alive=False)], RayRuntime("/logs")
     with pytest.raises(NodeGone, match=r"^node 10\.0\.0\.9 \(goneno\) is gone$"):
         runtime.spawn("proxy 1", Role, node="gonenode1")
     with pytest.raises(NodeGone, match=r"^node unknown address \(never \) is gone$"):

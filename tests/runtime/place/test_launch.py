@@ -16,7 +16,7 @@ import drl_cli
 from drl_cli.envs.config import EnvConfig
 from drl_cli.errors import ClusterUnfit, RoleLost
 from drl_cli.runtime.place import launch
-from drl_cli.runtime.place.cluster import Answer, Node
+from drl_cli.runtime.place.cluster import Answer, Node, process_variables
 from drl_cli.runtime.place.launch import Cluster, RaySession
 
 ENV = EnvConfig("counter", "drl_cli.envs.probes:Counter-v0", {}, None, 1.0, "none", False, False)
@@ -55,7 +55,8 @@ def session(ray, children):
     made._end.set()
 
 
-def test_a_session_starts_once_with_its_options(ray, session, children, monkeypatch):
+def test_a_session_starts_once_with_its_options(ray, session, children, caplog):
+    caplog.set_level("INFO")
     os.environ |= {"OMP_NUM_THREADS": "3", "RAY_worker_niceness": "5"}
     children += [Process("gcs_server"), Process("raylet")]
     assert not session.is_up()
@@ -63,20 +64,9 @@ def test_a_session_starts_once_with_its_options(ray, session, children, monkeypa
     session.wait()
     session.wait()
     assert session.is_up()
-    assert ray.calls == [
-        ("shutdown",),
-        (
-            "init",
-            {
-                "address": "local",
-                "_node_ip_address": "127.0.0.1",
-                "include_dashboard": False,
-                "object_store_memory": 100 * 2**20,
-                "logging_level": logging.ERROR,
-                "log_to_driver": False,
-            },
-        ),
-    ]
+    options = {"object_store_memory": 100 * 2**20, "logging_level": logging.ERROR, "log_to_driver": False}
+    here = {"address": "local", "_node_ip_address": "127.0.0.1", "include_dashboard": False}
+    assert ray.calls == [("shutdown",), ("init", here | options)]
     assert ray.Node.started == ["raylet"]  # and no other service
     assert session._processes == set(children)
     expected = {
@@ -91,6 +81,8 @@ def test_a_session_starts_once_with_its_options(ray, session, children, monkeypa
     assert {name: os.environ.get(name) for name in expected} == expected
     assert os.environ["PYTHONPATH"].split(os.pathsep) == list(dict.fromkeys([os.getcwd(), *sys.path[1:]]))
     assert session._thread.daemon
+    ray._private.worker.print_to_stdstream({"lines": ["a worker", "died"]}, file=None)
+    assert caplog.messages == ["a worker died"]
 
 
 def test_services_are_left_out_only_during_the_start(ray):
@@ -111,13 +103,6 @@ def test_processes_of_ray_have_a_process_group_and_end_with_their_parent(ray, mo
     del ray._private.utils.set_kill_on_parent_death_linux
     launch._stand_apart()  # a Ray without this function
     assert vars(ray._private.utils) == {}
-
-
-def test_messages_of_ray_go_to_the_log(ray, session, caplog):
-    caplog.set_level("INFO")
-    session.wait()
-    ray._private.worker.print_to_stdstream({"lines": ["a worker", "died"]}, file=None)
-    assert caplog.messages == ["a worker died"]
 
 
 @pytest.mark.parametrize("failures", [0, 1, 2])
@@ -226,15 +211,10 @@ def test_a_cluster_is_joined_with_the_files_of_the_user(ray, answers):
     cluster = Cluster("10.0.0.1:6379", ENV, ["my_env"], folder="/user")
     assert cluster.nodes == NODES  # live nodes with a CPU
     assert answers.asked == [(NODES, ENV, ["my_env"], "/user")]
-    variables = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    variables["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    options = {
-        "address": "10.0.0.1:6379",
-        "runtime_env": {"env_vars": variables, "py_modules": ["/user/my_env.py"]},
-        "logging_level": logging.ERROR,
-        "log_to_driver": False,
-    }
-    assert ray.calls == [("shutdown",), ("init", options)]
+    (shutdown, (_, options)) = ray.calls
+    assert shutdown == ("shutdown",)
+    assert options.pop("runtime_env") == {"env_vars": process_variables(), "py_modules": ["/user/my_env.py"]}
+    assert options == {"address": "10.0.0.1:6379", "logging_level": logging.ERROR, "log_to_driver": False}
     assert os.environ["RAY_IGNORE_UNHANDLED_ERRORS"] == "1"
     assert ray._private.worker.print_to_stdstream is not print
     cluster.wait()

@@ -79,8 +79,8 @@ def test_a_node_without_the_shared_folder_is_named(ray, tmp_path, monkeypatch):
     (tmp_path / "sweep").mkdir()
     assert unshared([NEAR, FAR], tmp_path / "sweep", tmp_path) == []
     elsewhere = tmp_path / "elsewhere"
-    said = "a sweep has to be in a folder that all nodes share"
-    assert unshared([NEAR], tmp_path / "sweep", elsewhere) == [f"node 10.0.0.1 (here) does not see {elsewhere}: {said}"]
+    why = "a sweep has to be in a folder that all nodes share"
+    assert unshared([NEAR], tmp_path / "sweep", elsewhere) == [f"node 10.0.0.1 (here) does not see {elsewhere}: {why}"]
     asked = []
 
     def ask(nodes, look):
@@ -91,7 +91,7 @@ def test_a_node_without_the_shared_folder_is_named(ray, tmp_path, monkeypatch):
 
     monkeypatch.setattr(nodes, "ask", ask)
     assert unshared([NEAR, FAR], tmp_path / "sweep", tmp_path) == [
-        f"node 10.0.0.1 (here) does not see {tmp_path / 'sweep'}: {said}",
+        f"node 10.0.0.1 (here) does not see {tmp_path / 'sweep'}: {why}",
         f"node 10.0.0.2 (there) does not say whether it sees {tmp_path / 'sweep'}",
     ]
     assert len(asked) == 1
@@ -145,5 +145,5 @@ def test_a_lost_node_counts_as_sigkill_and_an_unavailable_one_is_asked_again(act
     actor.role, actor.ends = object(), [ObjectRef(error=errors.ActorUnavailableError("away")), ObjectRef(error=lost)]
     process = NodeProcess([], {}, tmp_path / "log", 1, 0)
     assert (process.poll(), process.poll()) == (None, -signal.SIGKILL)
-    said = "error: its node, or Ray's process on it, died: The actor died because its node has died.\n"
-    assert (tmp_path / "log").read_text() == said
+    message = "error: its node, or Ray's process on it, died: The actor died because its node has died.\n"
+    assert (tmp_path / "log").read_text() == message

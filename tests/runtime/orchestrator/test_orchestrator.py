@@ -163,47 +163,30 @@ def test_a_resumed_run_continues_from_its_counters(build_graph):
     json.dumps(graph.state())
 
 
-def stopped(build_graph, *overrides):
-    """A graph that has made updates and then stopped, as after the loss of a role."""
-    graph = build_graph(COUNTER, "mode=sync", "worker.num=2", "checkpoint.period=10000", *overrides)
-    collected = graph.progress.collected
+@pytest.mark.parametrize("loses_trainer", [False, True])
+def test_a_rescue_saves_all_but_the_workers_or_without_the_trainer_the_model(build_graph, monkeypatch, loses_trainer):
+    graph = build_graph(COUNTER, "mode=sync", "worker.num=2", "checkpoint.period=10000")
+    collected, shown = graph.progress.collected, []
 
-    def note(header):
+    def stop_at_256(header):
         collected(header)
         if graph.progress.env_steps >= 256:
             graph.stop("lost")
 
-    graph.progress.collected = note
+    graph.progress.collected, graph.reports.ending = stop_at_256, shown.append
     graph.run()
-    assert graph.stop_reason == "lost"
-    return graph
-
-
-def test_a_rescue_saves_all_but_the_workers(build_graph, monkeypatch):
-    graph = stopped(build_graph)
     monkeypatch.setattr(module, "now", lambda: 500.0)
-    said = []
-    graph.reports.ending = said.append
-    graph.rescue()
-    assert said == ["what can be saved"]
-    assert not graph.saver.busy
-    assert graph.deadline == 500.0 + RESCUE_S
-    graph.close("failed")
-    manifest = read_manifest(graph.folder / "checkpoints" / "last")
-    assert manifest["env_steps"] == graph.learning.params_header.env_steps == 256
-    parts = {name.removeprefix("state.").partition(".")[0] for name in manifest["sha256"]} - {"model"}
-    assert parts == {"orchestrator", "trainer", "replay-0"}
-
-
-def test_without_the_trainer_a_rescue_saves_the_newest_model(build_graph):
-    graph = stopped(build_graph)
-    graph.trainers.trainers[0].call = lambda *args, **options: LocalRef(error=ActorDied("signal 9"))
+    if loses_trainer:
+        graph.trainers.trainers[0].call = lambda *args, **options: LocalRef(error=ActorDied("signal 9"))
     graph.rescue()
     graph.close("failed")
-    params, manifest = load_model(max((graph.folder / "checkpoints").glob("step_*")))
+    assert (shown, graph.deadline) == (["what can be saved"], 500.0 + RESCUE_S)
+    params, manifest = load_model(max((graph.folder / "checkpoints").glob("step_*[0-9]")))
     newest = graph.learning.server.role
-    assert manifest["version"] == newest.params_header.version > 0
-    assert params.tobytes() == newest.params.tobytes()
+    assert (manifest["version"], params.tobytes()) == (newest.params_header.version, newest.params.tobytes())
+    parts = {name.removeprefix("state.").partition(".")[0] for name in manifest["sha256"]} - {"model"}
+    assert parts == (set() if loses_trainer else {"orchestrator", "trainer", "replay-0"})
+    assert manifest["env_steps"] == graph.learning.params_header.env_steps == 256
 
 
 def test_a_rescue_before_the_first_version_saves_nothing(build_graph):
@@ -220,11 +203,11 @@ def test_finish_publishes_reports_saves_and_evaluates_the_last_version(build_gra
     graph.manage.finish = lambda *args, is_over: finished.append((args, is_over))
     send = graph.reports.send
     graph.reports.send = lambda header: (sent.append(header), send(header))
-    said = []
-    graph.reports.ending = said.append
+    shown = []
+    graph.reports.ending = shown.append
     assert graph.trainer_facts is None
     graph.finish()
-    assert said == ["the last checkpoint", "the last evaluation"]
+    assert shown == ["the last checkpoint", "the last evaluation"]
     newest = graph.learning.params_header
     assert newest.opt_steps == graph.progress.opt_steps > 0
     assert sent == [newest]
