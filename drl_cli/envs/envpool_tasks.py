@@ -92,13 +92,13 @@ def check_spaces(task: Task, env: "gymnasium.Env[Any, Any]", spec: EnvSpec) -> N
         what = " and ".join(strange)
         raise EnvError(f"env: {spec.id} has {what}, which are not handled with EnvPool; say env.backend=gymnasium")
     if env.observation_space.shape != obs.shape or (env.observation_space.dtype == np.uint8) != (obs.dtype == np.uint8):
-        what, theirs, ours = "observations", obs, env.observation_space
+        what, pool, gym = "observations", obs, env.observation_space
     elif not _same_actions(env.action_space, action):
-        what, theirs, ours = "actions", action, env.action_space
+        what, pool, gym = "actions", action, env.action_space
     else:
         return
     raise EnvError(
-        f"env: EnvPool's {task.id} has {theirs} {what}, Gymnasium's, which evaluations play, {ours}; "
+        f"env: EnvPool's {task.id} has {pool} {what}, Gymnasium's, which evaluations play, {gym}; "
         "say env.backend=gymnasium"
     )
 

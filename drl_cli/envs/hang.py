@@ -47,7 +47,8 @@ def hang_limit(timeout_s: float, calls: CallWatch) -> Iterator[None]:
         nonlocal seen, ticks
         ticks = ticks + 1 if calls.number == seen else 0
         seen = calls.number
-        if ticks >= TICKS and seen % 2 and (frame is None or frame.f_code is not ending):  # else `number` stays odd
+        is_ending = frame is not None and frame.f_code is ending  # raising in __exit__ would leave `number` odd
+        if ticks >= TICKS and seen % 2 and not is_ending:
             ticks = 0
             raise Hung(f"hung for more than {timeout_s:g} s (worker.step_timeout_s)")
 

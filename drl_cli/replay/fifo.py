@@ -11,7 +11,7 @@ from drl_cli.types import Array, Column, Columns, Schema, State, nested, within
 
 
 class FifoOnce(Table):
-    """Holds the newest `capacity` rows, of which those in `waiting` were not served yet.
+    """Holds the newest `capacity` rows. `waiting` has the row ids of the rows that were not served yet.
 
     A waiting row is dropped if newer rows overwrite it or if it is too old: more than `max_staleness` policy versions
     came after the version that acted. All rows of a block have one version, so no rollout loses only some of its rows.

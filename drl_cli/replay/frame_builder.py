@@ -10,7 +10,7 @@ from drl_cli.replay.frames import Codec, Stacking, image_columns, join_frames, s
 from drl_cli.types import Array, Columns, State, column_name, nested, within
 
 FRAMES = ("frame_id", "frame_size", "frames")
-"""Columns of a block besides its rows: ids and sizes in bytes of its frames `[F]`, and the bytes of all frames.
+"""Columns of a block in addition to its rows: ids and sizes in bytes of its frames `[F]`, and their bytes.
 
 Like all columns, they are concatenated if blocks are merged.
 """
@@ -19,10 +19,10 @@ Like all columns, they are concatenated if blocks are merged.
 class FrameBuilder(Builder):
     """Gives each frame an id, builds rows with ids int64 `[rows, ..., k]` for images, and adds the frames to a block.
 
-    `stackings` are those of the image parts of observations by path; other columns stay as they are. A frame that an
-    observation shares with the one before is found by comparing contents, so the images of a row are exactly those of
-    the environment. A block has all frames of its rows; frames that were in the worker's last block keep their ids.
-    The ids 0, 1, ... are reserved for frames that are all zero, one for each image part.
+    `stackings` has the Stacking of each image part by path; other columns stay unchanged. Comparing the contents of
+    successive observations finds shared frames, so the images of a row are exactly the images of the environment. A
+    block has all frames of its rows; frames that were in the worker's last block keep their ids. The ids 0, 1, ... are
+    reserved for all-zero frames, one for each image part.
 
     `open_steps` is the largest number of latest steps that may be in rows that are not complete yet.
     """

@@ -1,4 +1,4 @@
-"""An environment that goes wrong is made anew; the others do not notice."""
+"""Faults of environments: a failed environment is rebuilt, and the other environments continue."""
 
 import re
 import signal
@@ -17,7 +17,7 @@ from drl_cli.envs.stepping.batch import EnvBatch
 from drl_cli.types import Episode
 
 COUNTER, FAULTY = "drl_cli.envs.probes:Counter-v0", "drl_cli.envs.probes:Faulty-v0"
-SAID = {
+MESSAGES = {
     "raise": "step raised RuntimeError: probe crashed at step 5",
     "nan_obs": "observation[0] is nan",
     "inf_reward": "reward is inf",
@@ -28,7 +28,7 @@ SAID = {
 
 
 class Odd(gymnasium.Env):
-    """Does what `act(self, method)` says before each of its methods; its observations are [life, episode's step]."""
+    """Calls `act(self, method)` in each method. Observations are [number of the instance, step of the episode]."""
 
     act = staticmethod(lambda env, method: None)
     lives = 0
@@ -60,7 +60,7 @@ gymnasium.register("TestOdd-v0", Odd)
 
 @pytest.fixture
 def odd(monkeypatch):
-    """A batch of two Odds that act as told from now on; up to two may be made anew."""
+    """Return a function that makes a batch of two Odds with this `act`, and two rebuilds by default."""
 
     def make(act, max_rebuilds=2):
         config = EnvConfig("test", "TestOdd-v0", {}, None, 1.0, "none", False, False)
@@ -73,15 +73,15 @@ def odd(monkeypatch):
 
 
 def run(id, num_steps, **kwargs):
-    """Steps of three environments, as (obs before, step), and the batch."""
+    """Return a batch of three environments, and (observations before the step, step) for each step."""
     config = EnvConfig("test", id, kwargs, None, 1.0, "none", False, False)
     envs, actions = EnvBatch(config, read_spec(config), (1, 2, 3), 10), np.zeros((3, 1), np.float32)
     with hang_limit(0.2, envs.calls):
         return envs, [(envs.obs.copy(), envs.step(actions)) for _ in range(num_steps)]
 
 
-@pytest.mark.parametrize("fault", SAID)
-def test_one_environment_is_made_anew_and_the_others_go_on(tmp_path, alarms, fault):
+@pytest.mark.parametrize("fault", MESSAGES)
+def test_one_environment_is_rebuilt_and_the_rest_continue(tmp_path, alarms, fault):
     envs, steps = run(FAULTY, 12, fault=fault, at=5, file=str(tmp_path / "once"))
     expected_envs, expected = run(COUNTER, 12)
     for (obs, step), (expected_obs, expected_step) in zip(steps, expected, strict=True):
@@ -100,7 +100,7 @@ def test_one_environment_is_made_anew_and_the_others_go_on(tmp_path, alarms, fau
     if fault != "reset":
         assert (failed.reward[0], failed.terminated[0], failed.truncated[0]) == (0, False, False)
         np.testing.assert_array_equal(failed.next_obs[0], steps[first - 1][0][0])
-    assert envs.take_faults() == (f"env 0: {SAID[fault]}; environment rebuilt 1/10 (worker.max_restarts)",)
+    assert envs.take_faults() == (f"env 0: {MESSAGES[fault]}; environment rebuilt 1/10 (worker.max_restarts)",)
     assert envs.take_faults() == ()
     others = [episode for episode in expected_envs.take_episodes() if episode.env]
     mine = [Episode(0, 6.0, 3), *([Episode(0, 10.0, 4)] if fault == "reset" else []), Episode(0, 6.0, 3)]
@@ -121,7 +121,7 @@ def test_new_seeds_are_reproducible_and_differ(tmp_path):
     assert not {tag for pair in first for tag in pair} & {tag for pair in tags((3, 4)) for tag in pair}
 
 
-def test_the_budget_is_for_all_and_its_end_tells_the_first_cause(odd):
+def test_rebuilds_are_counted_over_all_environments(odd):
     def act(env, method):
         if method == "step" and env.count == 2:
             raise (KeyError("a") if env.life == 2 else ValueError("two\nlines"))
@@ -141,17 +141,17 @@ def test_the_budget_is_for_all_and_its_end_tells_the_first_cause(odd):
     assert isinstance(caught.value.__cause__, ValueError)
 
 
-def test_the_last_and_the_first_cause_are_told(odd):
-    said = (
+def test_the_error_names_the_last_and_the_first_fault(odd):
+    message = (
         "env 0: reward is inf; no rebuild is left (worker.max_restarts=1); the first fault was in env 0: reward is nan"
     )
     envs = odd(lambda env, method: (None, {1: np.nan, 3: np.inf}.get(env.life)) if method == "step" else None, 1)
     envs.step(np.zeros((2, 1), np.float32))
-    with pytest.raises(EnvFault, match=re.escape(said)):
+    with pytest.raises(EnvFault, match=re.escape(message)):
         envs.step(np.zeros((2, 1), np.float32))
 
 
-def test_one_that_can_not_be_made_again_is_the_end(odd):
+def test_a_failed_rebuild_is_raised(odd):
     def act(env, method):
         if method == "init" and env.life == 3:
             raise OSError("no licence")
@@ -164,7 +164,7 @@ def test_one_that_can_not_be_made_again_is_the_end(odd):
         envs.step(np.zeros((2, 1), np.float32))
 
 
-def test_resets_that_fail_are_tried_again_within_the_budget(odd):
+def test_failed_resets_use_rebuilds(odd):
     bad = {1: np.array([np.nan, 0], np.float32), 3: np.zeros((1, 2), np.float32)}
     envs = odd(lambda env, method: bad.get(env.life) if method == "reset" else None)
     assert envs.obs.tolist() == [[4, 0], [2, 0]]
@@ -174,21 +174,21 @@ def test_resets_that_fail_are_tried_again_within_the_budget(odd):
     )
 
 
-def test_what_none_can_do_at_the_first_step_is_the_end_at_once(odd):
+def test_a_fault_of_all_environments_at_the_first_step_is_raised(odd):
     def act(env, method):
         if method == "step":
             raise ValueError("no arm")
 
     envs = odd(act)
-    said = "env 0: step raised ValueError: no arm, as in all environments at their first step"
-    with pytest.raises(EnvFault, match=said) as caught:
+    message = "env 0: step raised ValueError: no arm, as in all environments at their first step"
+    with pytest.raises(EnvFault, match=message) as caught:
         envs.step(np.zeros((2, 1), np.float32))
     assert isinstance(caught.value.__cause__, ValueError)
     assert (Odd.lives, envs.take_faults()) == (2, ())
 
 
 @pytest.mark.parametrize("method", ["reset", "step"])
-def test_the_same_at_the_beginning_of_three_in_a_row_is_the_end(odd, method):
+def test_three_equal_early_faults_are_raised(odd, method):
     spare = odd(lambda env, method: None, 9)
 
     def act(env, called):
@@ -208,7 +208,7 @@ def test_the_same_at_the_beginning_of_three_in_a_row_is_the_end(odd, method):
     assert Odd.lives == 3
 
 
-def test_a_close_that_raises_does_no_harm(odd):
+def test_a_close_that_raises_is_ignored(odd):
     def act(env, method):
         if method == "close" or (method == "step" and env.life == 1):
             raise ValueError(method)
@@ -219,7 +219,7 @@ def test_a_close_that_raises_does_no_harm(odd):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ((["a", "b"], None), "step raised ValueError: could not convert"),
         ((np.zeros(1, np.float32), None), r"observation has shape \(1,\), expected \(2,\)"),
@@ -231,11 +231,11 @@ def test_a_close_that_raises_does_no_harm(odd):
     ],
 )
 @pytest.mark.filterwarnings("ignore:overflow")
-def test_what_is_no_observation_or_reward(odd, given, said):
+def test_wrong_observations_and_rewards(odd, given, message):
     envs = odd(lambda env, method: given if method == "step" and env.life == 1 else None)
     assert envs.step(np.zeros((2, 1), np.float32)).valid.tolist() == [False, True]
     (fault,) = envs.take_faults()
-    assert re.match("env 0: " + said, fault)
+    assert re.match("env 0: " + message, fault)
 
 
 def test_an_action_that_is_not_finite_is_named(odd):
@@ -248,7 +248,7 @@ def test_an_action_that_is_not_finite_is_named(odd):
     assert envs.take_faults()[0].startswith("env 0: the policy's action is not finite; ")
 
 
-def test_interrupts_come_through(odd):
+def test_interrupts_are_raised(odd):
     def act(env, method):
         if method == "step":
             raise KeyboardInterrupt
@@ -257,7 +257,7 @@ def test_interrupts_come_through(odd):
         odd(act).step(np.zeros((2, 1), np.float32))
 
 
-def test_begun_are_those_whose_episode_has_just_begun(odd):
+def test_begun_lists_environments_that_began_an_episode(odd):
     def act(env, method):
         if method == "step" and env.life == 2 and env.count == 2:
             raise ValueError
@@ -270,8 +270,8 @@ def test_begun_are_those_whose_episode_has_just_begun(odd):
     assert begun == [[], [1], [], [0], [], [1]]
 
 
-def test_only_a_call_that_goes_on_hangs(alarms):
-    """Time outside of calls and many short calls do not count; a call does, also after it was caught once."""
+def test_only_a_long_call_hangs(alarms):
+    """Only one long call hangs, not time outside of calls or many short calls; also after a first Hung was caught."""
     calls = CallWatch()
     with hang_limit(0.08, calls):
         alarms(3 * TICKS)
@@ -309,7 +309,7 @@ def test_the_signal_and_its_timer_are_restored():
         signal.setitimer(signal.ITIMER_REAL, left)
 
 
-def test_there_is_no_limit_in_other_threads():
+def test_other_threads_have_no_limit():
     seen = []
 
     def enter():

@@ -1,4 +1,4 @@
-"""EnvPool itself, where it is installed: what EnvPoolBatch relies on, and that it plays Gymnasium's task."""
+"""The real EnvPool, if it is installed: what EnvPoolBatch relies on, and that its tasks equal Gymnasium's."""
 
 from itertools import pairwise
 
@@ -22,7 +22,7 @@ def config(id, limit=None, backend="envpool", **kwargs):
 
 
 def play(envs, num_steps, how=lambda rng, size, action: rng.uniform(-1, 1, (size, action.size)).astype(np.float32)):
-    """[(obs before, step)] of random actions."""
+    """Return (observations before the step, step) for each step with random actions."""
     rng, size = np.random.default_rng(0), len(envs.obs)
     return [(envs.obs.copy(), envs.step(how(rng, size, envs.action))) for _ in range(num_steps)]
 
@@ -57,7 +57,7 @@ def test_each_step_of_the_pool_is_a_step_of_every_environment():
     assert len(envs.take_episodes()) > 10
 
 
-def test_rows_join_within_episodes_and_nowhere_else():
+def test_observations_continue_only_within_episodes():
     rows = play(batch(**LANDER), 300)
     for (_, step), (obs, _) in pairwise(rows):
         over = step.terminated | step.truncated
@@ -67,7 +67,7 @@ def test_rows_join_within_episodes_and_nowhere_else():
     assert any(step.terminated.any() for _, step in rows)
 
 
-def test_what_it_gave_is_not_written_again():
+def test_returned_arrays_do_not_change():
     envs = batch(**LANDER)
     rows = play(envs, 50)
     copies = [{name: column.copy() for name, column in vars(step).items()} for _, step in rows]
@@ -85,7 +85,7 @@ def test_limits():
     assert [t for t, step in enumerate(steps) if step.truncated.all()] == [29, 59, 89]
 
 
-def test_an_episode_that_terminates_with_its_last_step_does_terminate():
+def test_an_episode_that_terminates_in_the_last_allowed_step():
     def first(limit):
         steps = [step for _, step in play(batch(limit, seeds=(3,), id="CartPole-v1"), 60, choices)]
         ends = [(t + 1, bool(step.terminated[0]), bool(step.truncated[0])) for t, step in enumerate(steps)]
@@ -107,8 +107,8 @@ def test_equal_seeds_give_equal_rows():
 
 
 @pytest.mark.parametrize("kwargs", [LANDER, {"id": "Pendulum-v1"}, {"id": "CartPole-v1"}], ids=lambda k: k["id"])
-def test_returns_of_random_actions_are_gymnasiums(kwargs):
-    """Means of 4 x 50 episodes or so, within four standard errors."""
+def test_returns_of_random_actions_equal_gymnasiums(kwargs):
+    """The mean returns of 200 episodes differ by at most four standard errors."""
     how = choices if kwargs["id"] == "CartPole-v1" else play.__defaults__[0]
     returns = []
     for backend in ("envpool", "gymnasium"):
@@ -123,7 +123,7 @@ def test_returns_of_random_actions_are_gymnasiums(kwargs):
 
 
 def test_images_and_their_frames():
-    """An environment that only EnvPool has."""
+    """Pong-v5 exists only in EnvPool."""
     spec = read_spec(config("Pong-v5"))
     assert (spec.obs.shape, spec.obs.dtype, spec.action.text) == ((4, 84, 84), "uint8", "Discrete(6)")
     assert spec.frame_stacks == {"": FrameStack(0, 4)}

@@ -1,4 +1,4 @@
-"""Which of EnvPool's tasks an environment is, and what it can't be."""
+"""The EnvPool task of a config, and configs that are refused."""
 
 import sys
 
@@ -26,12 +26,12 @@ def library(monkeypatch):
 
 
 @pytest.mark.parametrize("id", ["FakeCounter-v0", "FakeOnly-v0"])
-def test_the_spec_is_that_of_gymnasium_or_of_the_pool(library, id):
+def test_spec_of_an_envpool_task(library, id):
     spec = read_spec(config(id))
     assert (spec.obs, spec.action) == (Column((3,), "float32"), ActionSpec("box", 1, "Box(1,)"))
 
 
-def test_arguments_that_have_an_id_of_their_own(library):
+def test_arguments_may_select_another_id(library):
     task = find_task(config("FakeCounter-v0", base_length=9))
     assert (task.id, task.options) == ("FakeCounterLong-v0", {})
     task = find_task(config("FakeCounter-v0", base_length=4))
@@ -52,12 +52,12 @@ def test_arguments_that_have_an_id_of_their_own(library):
         ("FakeGame-v0", {}, "has 2 players"),
     ],
 )
-def test_what_it_can_not_be_is_refused(library, id, kwargs, match):
+def test_tasks_that_are_refused(library, id, kwargs, match):
     with pytest.raises(EnvError, match=match):
         read_spec(config(id, **kwargs))
 
 
-def test_one_that_only_the_pool_has_is_evaluated_there(library):
+def test_evaluation_of_an_environment_that_only_envpool_has(library):
     env = make_env("FakeOnly-v0")
     assert [env.reset(seed)[""].tolist() for seed in (5, 6, 5)] == [[5, 0, 0], [6, 0, 0], [5, 0, 0]]
     steps = [env.raw.step(env.to_env(np.zeros((1, 1), np.float32))[0]) for _ in range(3)]
@@ -68,7 +68,7 @@ def test_one_that_only_the_pool_has_is_evaluated_there(library):
     assert env.reset()[""].tolist() == [5, 1, 0]
 
 
-def test_without_it_the_extra_is_named(monkeypatch):
+def test_without_envpool_the_error_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "envpool", None)
     with pytest.raises(MissingExtra, match=r"env.backend=envpool needs EnvPool:  pip install 'drl-cli\[envpool\]'"):
         read_spec(config("LunarLander-v3"))

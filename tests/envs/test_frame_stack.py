@@ -1,4 +1,4 @@
-"""Stacks of frames are found, and nothing else is taken for one; the Frames probe."""
+"""Detection of frame stacks, and the probe Frames."""
 
 import gymnasium
 import numpy as np
@@ -12,7 +12,7 @@ from drl_cli.types import Column, FrameStack
 
 
 class Images(gymnasium.Env):
-    """Images of a shape, by what is done to the one before: numpy arrays changed in place."""
+    """Images that change in one of several ways, as one array that is changed in place."""
 
     def __init__(self, shape=(6, 5, 4), change="new", dtype=np.uint8, length=7):
         self.observation_space, self.action_space = Box(0, 255, shape, dtype), Discrete(2)
@@ -72,7 +72,7 @@ def test_the_stack_of_the_probe(axis, shape):
     assert (found.obs, found.frame_stacks) == (Column(shape, "uint8"), {"": FrameStack(axis, 3)})
 
 
-def test_gymnasiums_own_stack():
+def test_stack_of_gymnasiums_wrapper():
     def make():
         env = gymnasium.wrappers.FrameStackObservation(Frames(k=1, size=12), 4)
         return gymnasium.wrappers.TransformObservation(env, lambda obs: obs[..., 0], Box(0, 255, (4, 12, 12), np.uint8))
@@ -81,7 +81,7 @@ def test_gymnasiums_own_stack():
     assert spec("TestStacked-v0").frame_stacks == {"": FrameStack(0, 4)}
 
 
-def test_frames_differ_and_come_again_with_the_seed():
+def test_frames_differ_and_depend_on_the_seed():
     runs = []
     for seed in (3, 3, 4):
         env, frames = Frames(), []

@@ -1,4 +1,4 @@
-"""A life that is lost: what is learned from ends there, the episode does not."""
+"""Lost lives: the transition terminates, the episode goes on. Clipped rewards: episodes report raw rewards."""
 
 import gymnasium
 import numpy as np
@@ -14,7 +14,7 @@ from drl_cli.runtime.roles.worker import Worker
 
 
 class Lives(gymnasium.Env):
-    """Three lives of four steps, 10 points for each step; observes how many were taken."""
+    """Episodes of three lives with four steps each, 10 points per step; the observation is the number of steps."""
 
     def __init__(self, episodic_life=True, fails=False):
         self.observation_space, self.action_space = Box(0, 100, (1,), np.float32), Discrete(2)
@@ -41,7 +41,7 @@ def batch(num=2, max_rebuilds=0, **kwargs):
     return EnvBatch(config, read_spec(config), list(range(num)), max_rebuilds)
 
 
-def test_only_what_is_learned_from_ends_with_a_life():
+def test_a_lost_life_terminates_but_the_episode_goes_on():
     envs, zeros = batch(), np.zeros(2, np.int64)
     for count in range(1, 13):
         step = envs.step(zeros)
@@ -53,7 +53,7 @@ def test_only_what_is_learned_from_ends_with_a_life():
     assert [(episode.ret, episode.length) for episode in envs.take_episodes()] == [(120.0, 12)] * 2
 
 
-def test_a_step_that_was_not_taken_costs_no_life():
+def test_an_invalid_step_costs_no_life():
     envs, zeros = batch(max_rebuilds=10, fails=True), np.zeros(2, np.int64)
     steps = [envs.step(zeros) for _ in range(6)]
     assert [step.terminated.all() for step in steps] == [False] * 3 + [True] + [False] * 2
@@ -71,7 +71,7 @@ def collected(one):
     return header.episodes, rows
 
 
-def test_a_window_of_several_steps_ends_with_a_life_and_none_begins_before_the_next():
+def test_n_step_windows_end_with_a_life():
     episodes, rows = collected(worker("algo.n_step=3"))
     assert [(episode.ret, episode.length) for episode in episodes] == [(120.0, 12)] * 2
     life = [17.5, 17.5, 15.0, 10.0]  # at a discount of 0.5
@@ -89,7 +89,7 @@ def test_a_window_of_several_steps_ends_with_a_life_and_none_begins_before_the_n
     ],
 )
 @pytest.mark.parametrize("algo", [("algo.n_step=1",), ("algo=ppo", "algo.minibatch_size=8")])
-def test_what_is_learned_from_is_cut_and_what_is_reported_is_not(overrides, learned, algo):
+def test_rows_have_clipped_rewards_and_episodes_raw_ones(overrides, learned, algo):
     one = worker(*algo, "worker.block_rows=22", *overrides)
     if "algo=ppo" in algo:  # it has no random actions
         params = np.zeros(sum(int(np.prod(shape)) for shape in one.policy.shapes), np.float32)
@@ -102,7 +102,7 @@ def test_what_is_learned_from_is_cut_and_what_is_reported_is_not(overrides, lear
     assert one.last.reward.tolist() == [10.0]  # what a policy with a memory is told
 
 
-def test_cuts_are_on_both_sides(monkeypatch):
+def test_rewards_are_clipped_on_both_sides(monkeypatch):
     one = worker("algo.n_step=1", "env.reward_clip=2")
     step = Lives.step
     monkeypatch.setattr(Lives, "step", lambda self, action: (lambda o, r, *rest: (o, -r, *rest))(*step(self, action)))

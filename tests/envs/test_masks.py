@@ -1,4 +1,4 @@
-"""Action masks: where they are found, what they become, and what is wrong with one."""
+"""Legal-action masks: in observations and info, as arrays, and invalid ones."""
 
 import gymnasium
 import numpy as np
@@ -15,7 +15,7 @@ GOAL = Box(0, 1, (2,), np.float32)
 
 
 class Told(gymnasium.Env):
-    """Tells the masks it is given, one at a time: in info where they are not None, or in its observations."""
+    """Returns the given masks one after the other, in `info` (except None), or in its observations."""
 
     def __init__(self, masks, action=None, part=None, alone=False):
         self.masks, self.action_space, self.part = masks, action or Discrete(3), part
@@ -53,8 +53,8 @@ def told(*masks, **kwargs):
 
 @pytest.mark.parametrize("components", [False, True])
 @pytest.mark.parametrize("part", [False, True])
-def test_masks_travel_with_observations(part, components):
-    """Whoever acts by the mask alone never does what is forbidden; and what it allows is what the probe says."""
+def test_observations_include_masks(part, components):
+    """Actions from the mask are never illegal, and the best action is always legal."""
     made = config(MASKED, part=part, components=components)
     found, size = read_spec(made), 8 if components else 4
     name = "goal" if part else "obs"
@@ -75,7 +75,7 @@ def test_masks_travel_with_observations(part, components):
             assert (reward == 1).all()
 
 
-def test_one_that_allows_nothing_allows_everything_component_by_component():
+def test_a_mask_without_legal_choices_allows_all_choices_of_the_component():
     envs = told(np.array([0, 0, 0]), np.array([0, 1, 0], np.int8))
     assert envs.obs["action_mask"].tolist() == [[True] * 3]
     envs.step(np.zeros(1, np.int64))
@@ -90,28 +90,28 @@ def test_one_that_allows_nothing_allows_everything_component_by_component():
 @pytest.mark.parametrize(
     "part", [MultiBinary(3), Box(0, 1, (3,), np.int8), Box(0.0, 1.0, (3,)), MultiDiscrete([2] * 3)]
 )
-def test_a_part_may_be_of_any_kind(part):
+def test_a_mask_may_have_any_kind_of_space(part):
     envs = told(np.array([1, 0, 1], part.dtype), part=part)
     assert envs.obs["action_mask"].tolist() == [[True, False, True]]
     assert envs.obs["action_mask"].dtype == np.bool_
 
 
 @pytest.mark.parametrize(
-    ("masks", "said"),
+    ("masks", "message"),
     [
         ([np.ones(3), np.ones(4)], "observation 'action_mask' has shape (4,), expected (3,)"),
         ([np.ones(3), None], "info has no action_mask, and at the first reset it had one"),
     ],
 )
-def test_one_that_is_missing_or_of_another_shape_is_a_fault(masks, said):
+def test_a_missing_or_misshapen_mask_is_a_fault(masks, message):
     envs = told(*masks)
     step = envs.step(np.zeros(1, np.int64))
     assert not step.valid.any()
     (fault,) = envs.take_faults()
-    assert fault.startswith(f"env 0: {said}; environment rebuilt")
+    assert fault.startswith(f"env 0: {message}; environment rebuilt")
 
 
-def test_what_is_no_mask_of_choices():
+def test_masks_that_are_ignored_or_refused():
     box = Box(-1, 1, (3,), np.float32)
     assert told(np.ones(3), action=box).spec.obs == Column((2,), "float32")  # of no use with continuous actions
     with pytest.raises(EnvError, match=r"has an action_mask and Box\(3,\) actions; masks are for choices"):
@@ -124,7 +124,7 @@ def test_what_is_no_mask_of_choices():
 
 
 def test_taxi():
-    """Gymnasium's own: choices that are observed, and a mask in info."""
+    """Taxi has a discrete observation, and a mask in `info`."""
     found = read_spec(config("Taxi-v4"))
     assert found.obs == {"obs": Column((), "int32", (500,)), "action_mask": Column((6,), "bool")}
     envs = EnvBatch(config("Taxi-v4"), found, [1, 2, 3])

@@ -1,4 +1,4 @@
-"""Every space that is handled, what it becomes, and every one that is refused by name."""
+"""Supported spaces of observations and actions, and spaces that are refused by name."""
 
 import gymnasium
 import numpy as np
@@ -15,7 +15,7 @@ PLANE = Box(-1.0, 1.0, (1,), np.float32)
 
 
 class Any(gymnasium.Env):
-    """Draws observations from its space; keeps the actions and checks that they are in their space."""
+    """Samples observations from its space, keeps the actions, and checks that they are in its action space."""
 
     def __init__(self, obs=PLANE, action=PLANE, change=lambda obs, count: obs):
         self.observation_space, self.action_space, self.change = obs, action, change
@@ -78,7 +78,7 @@ def spec(**kwargs):
     ],
 )
 def test_observations_become_columns(space, columns):
-    """And what the batch gives are the values that the space gave, in order, choices counted from 0."""
+    """The batch returns the values of the space in the same order, with choices counted from 0."""
     assert spec(obs=space).obs == columns
     envs = EnvBatch(config(obs=space), spec(obs=space), [1, 2])
     for _ in range(7):
@@ -94,7 +94,7 @@ def test_observations_become_columns(space, columns):
 
 
 def same(obs, i, raw, space, path=""):
-    """Whether row i of observations is what an environment gave."""
+    """Return whether row i of the observations equals an environment's own observation."""
     if isinstance(space, Dict | Tuple):
         inner = space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
         return all(same(obs, i, raw[key], part, f"{path}.{key}" if path else str(key)) for key, part in inner)
@@ -103,7 +103,7 @@ def same(obs, i, raw, space, path=""):
 
 
 class Strange(spaces.Space):
-    """One that nobody knows."""
+    """An unknown kind of space."""
 
     def __repr__(self):
         return "Strange()"
@@ -148,7 +148,7 @@ def test_observations_that_are_refused(space, match):
         ),
     ],
 )
-def test_actions_become_the_environments_own(space, kind, size, choices, given, expected):
+def test_actions_are_converted_to_the_space(space, kind, size, choices, given, expected):
     found = spec(action=space).action
     assert (found.kind, found.size, found.choices) == (kind, size, choices)
     dtype = np.float32 if kind == "box" else np.int64
@@ -190,13 +190,13 @@ def test_actions_that_are_refused(space):
     assert str(space) in str(caught.value)
 
 
-def test_dimensions_without_bounds_take_actions_as_they_are():
+def test_dimensions_without_bounds_get_unscaled_actions():
     low, high = np.array([-np.inf, 0.0, -1.0, -4.0]), np.array([np.inf, np.inf, 1.0, 4.0])
     space = Box(low, high, dtype=np.float64)
     found = spec(action=space)
     assert found.action == ActionSpec("box", 4, "Box(4,)", is_free=True)
-    said = "TestAny-v0: 2 dimensions of its actions have no bounds; the policy's values go in as they are"
-    assert found.notes == (said,)
+    message = "TestAny-v0: 2 dimensions of its actions have no bounds; the policy's values go in as they are"
+    assert found.notes == (message,)
     env = Env(config(action=space), found)
     given = np.array([[2.7, 2.7, 2.7, 0.5], [-0.3, -0.3, -0.3, -3.0]], np.float32)
     expected = [[2.7, 2.7, 1.0, 2.0], [-0.3, 0.0, -0.3, -4.0]]
@@ -209,7 +209,7 @@ FAULTS = Dict(arm=Dict(angles=Box(-9, 9, (2,), np.float32)), mode=Discrete(3, st
 
 
 @pytest.mark.parametrize(
-    ("changed", "said"),
+    ("changed", "message"),
     [
         ({"arm": {"angles": np.zeros(3)}, "mode": 4}, "observation 'arm.angles' has shape (3,), expected (2,)"),
         ({"arm": {"angles": np.array([0, np.nan])}, "mode": 4}, "observation 'arm.angles'[1] is nan"),
@@ -220,7 +220,7 @@ FAULTS = Dict(arm=Dict(angles=Box(-9, 9, (2,), np.float32)), mode=Discrete(3, st
         ({"arm": {"angles": np.zeros(2)}, "mode": None}, "step raised TypeError"),
     ],
 )
-def test_faults_name_the_part(changed, said):
+def test_faults_name_the_part(changed, message):
     kwargs = {"obs": FAULTS, "change": lambda obs, count: changed if count == 3 else obs}
     envs, before = EnvBatch(config(**kwargs), spec(**kwargs), [1, 2], 4), None
     for _ in range(3):
@@ -230,8 +230,8 @@ def test_faults_name_the_part(changed, said):
     for path, part in step.next_obs.items():
         np.testing.assert_array_equal(part, before[path])
     first, second = envs.take_faults()
-    assert first.startswith(f"env 0: {said}")
-    assert second.startswith(f"env 1: {said}")
+    assert first.startswith(f"env 0: {message}")
+    assert second.startswith(f"env 1: {message}")
 
 
 def test_every_image_part_has_its_own_stack():
@@ -252,7 +252,7 @@ def test_every_image_part_has_its_own_stack():
     }
 
 
-def test_trees_are_taken_apart_and_put_together():
+def test_flat_columns_and_tree_are_inverse():
     columns = {"a.b": Column((2,), "float32"), "a.c": Column((), "int32", (4,)), "action_mask": Column((3,), "bool")}
     obs = random_obs(columns, 50, np.random.default_rng(0))
     assert set(obs["a.c"].tolist()) == {0, 1, 2, 3}

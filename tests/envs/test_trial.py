@@ -1,4 +1,4 @@
-"""An environment is tried before a run: the steps, the end of an episode, masks."""
+"""The trial of an environment before a run."""
 
 import gymnasium
 import numpy as np
@@ -11,7 +11,7 @@ from drl_cli.envs.trial import STEPS, try_env
 
 
 class Endless(gymnasium.Env):
-    """Its episodes have no end."""
+    """Episodes never end."""
 
     observation_space, action_space = Box(-1, 1, (2,), np.float32), Box(-1, 1, (1,), np.float32)
     resets = steps = 0
@@ -40,17 +40,17 @@ def attempt(id, num=1, seconds=60.0, **kwargs):
 
 
 @pytest.mark.parametrize("num", [1, 2])
-def test_so_many_steps_and_a_second_reset_of_each(num):
+def test_number_of_steps_and_resets(num):
     assert attempt("TestEndless-v0", num) == []
     assert (Endless.steps, Endless.resets) == (num * STEPS, num * 2)
 
 
-def test_a_slow_one_takes_two_steps_at_least():
+def test_a_slow_environment_takes_at_least_two_steps():
     assert attempt("TestEndless-v0", seconds=0.0) == []
     assert Endless.steps == 2
 
 
-def test_what_fails_in_every_try_is_named_with_its_step():
+def test_a_fault_in_every_trial_names_its_step():
     with pytest.raises(
         EnvFault, match="step raised RuntimeError: probe crashed at step 9, at step 9 of a trial with ran"
     ):

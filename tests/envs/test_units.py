@@ -1,4 +1,4 @@
-"""What an environment's own units are, as values that json can hold."""
+"""Units: signatures as json, and conversion of batches."""
 
 import json
 
@@ -48,7 +48,7 @@ def test_boxes_without_bounds():
     assert (obs["low"], obs["high"]) == (-1, 1)
 
 
-def test_batches_are_those_of_gymnasiums_vector_environments():
+def test_batches_equal_those_of_vector_environments():
     found = units("env=everything:Everything-v0")
     env = gymnasium.make_vec("everything:Everything-v0", 3, vectorization_mode="sync")
     env.reset(seed=0)

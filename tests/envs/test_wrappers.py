@@ -1,4 +1,4 @@
-"""Wrappers of the user's, by import path."""
+"""Wrappers of the user by import path."""
 
 import re
 
@@ -21,7 +21,7 @@ class Plus(gymnasium.ObservationWrapper):
 
 
 class Times(gymnasium.ObservationWrapper):
-    """Doubles every observation, and gives it twice."""
+    """Doubles every observation and concatenates it with itself."""
 
     def __init__(self, env):
         super().__init__(env)
@@ -50,7 +50,7 @@ def named(*names):
 
 @pytest.mark.parametrize(("names", "first"), [(("Plus", "Times"), 2.0), (("Times", "Plus"), 1.0)])
 @pytest.mark.parametrize("evaluates", [False, True])
-def test_the_first_is_the_innermost_in_training_and_evaluation(names, first, evaluates):
+def test_the_first_wrapper_is_the_innermost(names, first, evaluates):
     made = named(*names).for_evaluation() if evaluates else named(*names)
     found = read_spec(made, trains=not evaluates)
     assert found.obs == Column((6,), "float32")
@@ -58,13 +58,13 @@ def test_the_first_is_the_innermost_in_training_and_evaluation(names, first, eva
     assert envs.obs.tolist() == [[first] * 6]
 
 
-def test_gymnasiums_own():
+def test_wrappers_of_gymnasium():
     made = config("gymnasium.wrappers:FlattenObservation", id="drl_cli.envs.probes:Tree-v0")
     assert read_spec(made).obs == Column((6 * 4 * 2 + 8 + 1000 + 10**6 + 8 + 4 + 3,), "float32")
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "message"),
     [
         ("no_such_module:W", "env.wrappers: can't import 'no_such_module': No module named 'no_such_module'"),
         (f"{__name__}:Pluss", f"env.wrappers: {__name__} has no 'Pluss'. Did you mean Plus?"),
@@ -76,17 +76,17 @@ def test_gymnasiums_own():
         ("module:", "env.wrappers: 'module:' is not of the form my_mod:MyWrapper"),
     ],
 )
-def test_paths_that_are_wrong(path, said):
-    with pytest.raises(EnvError, match=f"^{re.escape(said)}"):
+def test_wrong_paths(path, message):
+    with pytest.raises(EnvError, match=f"^{re.escape(message)}"):
         read_spec(config(path))
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [("Raises", "raised KeyError: 'no\\nkey'"), ("nothing", "gave NoneType, not a gymnasium.Env")],
 )
-def test_wrappers_that_fail(name, said):
-    with pytest.raises(EnvFault, match=re.escape(f"env.wrappers: {__name__}:{name} {said}")):
+def test_wrappers_that_fail(name, message):
+    with pytest.raises(EnvFault, match=re.escape(f"env.wrappers: {__name__}:{name} {message}")):
         build(named(name))
 
 

@@ -1,4 +1,4 @@
-"""The builders: worked examples, a per-environment reference, and the Counter probe through store and builder."""
+"""NStepBuilder and RolloutBuilder: worked examples, a reference implementation, and the probe Counter."""
 
 from collections import deque
 
@@ -19,7 +19,7 @@ RUNNING, TERMINATED, TRUNCATED, BOTH = range(4)
 
 
 def make_step(time, ends, rewards, valid=True):
-    """A step of all environments in which every value tells its environment and time."""
+    """Return a step of all environments whose values encode environment and time."""
     ends, envs = np.asarray(ends), np.arange(len(ends))
     who = (100_000 * envs + time).astype(np.float32)
     return {
@@ -36,9 +36,9 @@ def make_step(time, ends, rewards, valid=True):
 
 
 def reference(steps, env, n, gamma, scale):
-    """Rows of one environment, in the order in which they are complete: a queue that empties when an episode ends.
+    """Return the complete rows of one environment in order, and the number of open rows, with a simple queue.
 
-    It does so, too, at a step that the environment could not take, which is in no row.
+    The queue is emptied at an episode's end and before a step that is not valid, which is in no row.
     """
     queue, rows = deque(), []
     for step in steps:
@@ -158,7 +158,7 @@ def test_equals_the_reference(n, num_envs, gamma, scale, blocks, p_end, p_fail, 
         assert builder.open_rows == left
 
 
-def test_rows_are_typed_and_fresh():
+def test_rows_are_copies_with_the_right_types():
     builder = NStepBuilder(2, 0.9)
     steps = [make_step(time, [RUNNING, TRUNCATED], [1, 2]) for time in range(3)]
     kept = [{name: column.copy() for name, column in step.items()} for step in steps]
@@ -178,7 +178,7 @@ def test_rows_are_typed_and_fresh():
 
 
 @pytest.mark.parametrize("n", [1, 3])
-def test_counter_probe_through_the_whole_data_path(n):
+def test_counter_through_builder_and_store(n):
     gamma, num_envs, num_steps = 0.5, 3, 120
     config = EnvConfig("counter", "drl_cli.envs.probes:Counter-v0", {}, None, 1.0, "none", False, False)
     spec = read_spec(config)
@@ -194,7 +194,7 @@ def test_counter_probe_through_the_whole_data_path(n):
 
 
 def test_rollout_example():
-    """Three steps of two environments: one terminates at its second step, the other is truncated at its first."""
+    """Three steps of two environments: the first terminates at its second step, the other is truncated at once."""
     builder = RolloutBuilder(0.5, reward_scale=2.0)
     ends = [(RUNNING, TRUNCATED), (TERMINATED, RUNNING), (RUNNING, BOTH)]
     for time, (end, rewards) in enumerate(zip(ends, [(1, 10), (2, 20), (3, 30)], strict=True)):
@@ -222,7 +222,7 @@ def test_rollout_example():
     }
 
 
-def test_rollouts_end_before_a_step_that_an_environment_could_not_take():
+def test_rollouts_are_cut_before_invalid_steps():
     builder = RolloutBuilder(0.5)
     ends = [(RUNNING, TRUNCATED), (RUNNING, RUNNING), (RUNNING, RUNNING), (RUNNING, TERMINATED), (RUNNING, RUNNING)]
     valid = [(True, True), (True, False), (False, True), (False, True), (True, False)]
@@ -236,7 +236,7 @@ def test_rollouts_end_before_a_step_that_an_environment_could_not_take():
     assert "valid" not in rows
 
 
-def test_a_rollout_without_any_step_that_was_taken():
+def test_a_rollout_without_valid_steps_has_no_rows():
     builder = RolloutBuilder(0.5)
     builder.append(make_step(0, (RUNNING,), (1,), (False,)))
     assert all(len(column) == 0 for column in builder.take().values())

@@ -1,4 +1,4 @@
-"""FifoOnce: in order, once, fresh; against a plain list under random interleavings."""
+"""FifoOnce serves each row once, in order and while fresh, as a plain list does."""
 
 import numpy as np
 import pytest
@@ -66,7 +66,7 @@ def test_every_row_is_served_once_or_dropped(capacity, max_staleness, calls):
     assert table.stats()["dropped_rows"] == dropped
 
 
-def test_rows_beyond_the_capacity_push_out_the_oldest():
+def test_rows_beyond_the_capacity_replace_the_oldest():
     table = make(capacity=10)
     insert(table, 0, [0] * 8)
     insert(table, 8, [0] * 8)
@@ -79,7 +79,7 @@ def test_rows_beyond_the_capacity_push_out_the_oldest():
         insert(table, 0, [0] * 11)
 
 
-def test_stale_rows_are_dropped_wherever_they_are_and_reported_once():
+def test_stale_rows_are_dropped_and_reported_once():
     table = make(max_staleness=2)
     insert(table, 0, [5, 3, 4, 2, 5])
     sampled = table.sample(1, 2, 6)  # 3 and 2 are too old
@@ -89,7 +89,7 @@ def test_stale_rows_are_dropped_wherever_they_are_and_reported_once():
     assert table.sample(1, 1, 8).dropped == 0
 
 
-def test_stats_are_of_what_was_served_last():
+def test_stats_describe_the_last_served_rows():
     table = make(max_staleness=3)
     assert table.stats() == {"size": 0, "dropped_rows": 0, "staleness_mean": 0.0, "staleness_max": 0.0}
     insert(table, 0, [4, 4, 5, 7, 1, 7])
@@ -100,7 +100,7 @@ def test_stats_are_of_what_was_served_last():
     assert table.stats() == served
 
 
-def test_what_is_served_is_a_copy():
+def test_served_rows_are_copies():
     table = make(capacity=4)
     insert(table, 0, [0] * 4)
     sampled = table.sample(1, 4, 0)

@@ -1,4 +1,4 @@
-"""FrameBuilder and FrameTable give, bit by bit, the rows of a plain builder and a plain table."""
+"""FrameBuilder and FrameTable return exactly the rows of a builder and a table of whole images."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ CODECS = ("none", "lz4")
 
 
 class Pair:
-    """A worker's steps through a FrameBuilder and, beside it, through a plain builder."""
+    """Feeds the steps of a worker to a FrameBuilder and to a plain builder."""
 
     def __init__(self, spec, n_step, codec, steps, worker=0, sampler="uniform"):
         self.steps = steps
@@ -31,7 +31,7 @@ class Pair:
         self.frames = FrameBuilder(inner, stackings, codec, worker, 0, open_steps)
 
     def collect(self, num_steps):
-        """The block and the rows that it must give."""
+        """Return a block, and the rows that it has to give."""
         for _ in range(num_steps):
             step = self.steps.step()
             self.plain.append({name: column.copy() for name, column in step.items()})
@@ -49,7 +49,7 @@ def make_config(capacity, sampler="uniform", remover="oldest"):
 
 
 def make_tables(spec, codec, capacity, sampler="uniform", remover="oldest", seed=0):
-    """A table of frames, and the plain table that it must equal."""
+    """Return a table of frames, and the table of whole images that it has to equal."""
     config, schema = make_config(capacity, sampler, remover), transition_schema(spec)
     inner = make_table(config, reference_schema(schema, make_stackings(spec)), np.random.default_rng(seed), 100)
     plain = make_table(config, schema, np.random.default_rng(seed), 100)
@@ -75,7 +75,7 @@ def check_equal(columns, expected):
 
 
 def distinct(table):
-    """How many frames there are in memory."""
+    """Return the number of frames in memory."""
     rows = table.table.contents()
     return len({id(frame) for name in IMAGES for frame in rows[name].flat})
 
@@ -119,7 +119,7 @@ def test_equals_the_plain_table(
     remover,
     seed,
 ):
-    """Any episodes, failures, blocks, merged or not, that alternate between shards, and rows that are overwritten."""
+    """With random episodes, failures, block lengths, merged blocks and shards, and with rows that are overwritten."""
     rng, codec, spec = np.random.default_rng(seed), make_codec(compress), image_spec(axis, k, channels=channels)
     pairs = [
         Pair(spec, n_step, codec, ImageSteps(spec, num_envs, rng, p_end, greys=greys, p_fail=p_fail), worker, sampler)
@@ -146,8 +146,8 @@ def test_equals_the_plain_table(
 
 @pytest.mark.parametrize("compress", CODECS)
 @pytest.mark.parametrize("n_step", [1, 3])
-def test_a_frame_is_held_once_and_let_go(compress, n_step):
-    """One environment without an end: one frame per row, besides those of the oldest row's past and n steps ahead."""
+def test_frames_are_stored_once_and_freed(compress, n_step):
+    """In one endless episode there is one frame per row, plus k - 1 of the oldest row and n of the newest."""
     spec, codec = image_spec(-1, 4, (8, 8)), make_codec(compress)
     pair = Pair(spec, n_step, codec, ImageSteps(spec, 1, np.random.default_rng(0), p_end=0.0, p_break=0.0))
     tables = make_tables(spec, codec, 200)
@@ -161,7 +161,7 @@ def test_a_frame_is_held_once_and_let_go(compress, n_step):
         assert len(pair.frames._packed) <= 1 + 4 + n_step
 
 
-def test_an_episode_that_begins_with_copies_brings_one_frame():
+def test_an_episode_that_begins_with_copies_adds_one_frame():
     spec, codec = image_spec(0, 4), make_codec("none")
     builder = FrameBuilder(NStepBuilder(1, 0.9), make_stackings(spec), codec, 0, 0, 0)
     for episode in range(10):
@@ -172,8 +172,8 @@ def test_an_episode_that_begins_with_copies_brings_one_frame():
     assert len(builder.take()["frame_id"]) == 20
 
 
-def test_ids_that_come_again_with_other_frames_are_not_mistaken():
-    """A run that goes on with the replay of another has its workers count from the start."""
+def test_repeated_ids_with_other_frames_are_new_frames():
+    """The workers of a run that loads another run's replay count frame ids from the start again."""
     spec, codec = image_spec(-1, 3), make_codec("none")
     tables = make_tables(spec, codec, 100)
     for seed in (0, 1):
@@ -181,7 +181,7 @@ def test_ids_that_come_again_with_other_frames_are_not_mistaken():
     check_equal(tables[0].contents(), tables[1].contents())
 
 
-def test_batches_are_fresh():
+def test_batches_are_copies():
     spec, codec = image_spec(-1, 4), make_codec("none")
     tables = make_tables(spec, codec, 50)
     insert(tables, Pair(spec, 1, codec, ImageSteps(spec, 2, np.random.default_rng(0))).collect(10))
@@ -193,7 +193,7 @@ def test_batches_are_fresh():
 
 @pytest.mark.parametrize("sampler", ["uniform", "prioritized"])
 def test_memory_is_counted(sampler):
-    """What is foreseen is what a full table has, and a plain one exactly."""
+    """The estimate is right within 10% for a table of frames, and exact for a table of whole images."""
     spec, codec, capacity = image_spec(-1, 4, (20, 20)), make_codec("none"), 1000
     schema, config = transition_schema(spec), make_config(capacity, sampler)
     tables = make_tables(spec, codec, capacity, sampler)

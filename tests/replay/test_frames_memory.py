@@ -1,4 +1,4 @@
-"""The memory of a replay of images, in a process of its own."""
+"""The memory of a replay of images, measured in a separate process."""
 
 import json
 import subprocess

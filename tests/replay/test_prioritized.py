@@ -30,13 +30,13 @@ def filled(capacity, priorities, **options):
 
 
 def probabilities(priorities, alpha=0.6, eps=1e-6, uniform_mix=0.0):
-    """Brute force, in float64."""
+    """Return the probabilities, computed in float64."""
     powers = (np.asarray(priorities, np.float32).astype(np.float64) + eps) ** alpha
     return (1 - uniform_mix) * powers / powers.sum() + uniform_mix / len(powers)
 
 
 def some_priorities(count, seed=0):
-    """Spread over four powers of ten; every seventh is zero."""
+    """Return priorities over four powers of ten; every seventh is 0."""
     priorities = 10.0 ** np.random.default_rng(seed).uniform(-2, 2, count)
     priorities[::7] = 0
     return priorities
@@ -67,7 +67,7 @@ def test_frequencies_after_duplicate_updates_and_a_wrap_around():
     check_frequencies(sampler.sample(777, 1_000_000, 1)[0], powers / powers.sum())
 
 
-def test_a_batch_is_stratified():
+def test_batches_are_stratified():
     priorities = some_priorities(100)
     slots = filled(100, priorities).sample(100, 4000, 256)[0]
     expected = probabilities(priorities)
@@ -80,7 +80,7 @@ def test_a_batch_is_stratified():
 
 @pytest.mark.parametrize("uniform_mix", [0.0, 0.2, 1.0])
 @pytest.mark.parametrize("beta", [0.0, 0.4, 1.0])
-def test_weights_equal_brute_force(uniform_mix, beta):
+def test_weights_equal_their_definition(uniform_mix, beta):
     priorities = some_priorities(50)
     sampler = filled(60, priorities, uniform_mix=uniform_mix, beta=beta, num_batches=6)
     drawn, weighed = sampler.sample(50, 8, 32)
@@ -93,7 +93,7 @@ def test_weights_equal_brute_force(uniform_mix, beta):
         assert weights.max() == 1.0
 
 
-def test_at_beta_one_the_weights_undo_the_priorities():
+def test_weights_with_beta_1_give_unbiased_means():
     value = np.random.default_rng(3).standard_normal(200)
     sampler = filled(200, some_priorities(200) + 0.01, uniform_mix=0.1, beta=1.0)
     slots, weights = sampler.sample(200, 1, 1_000_000)
@@ -104,7 +104,7 @@ def test_at_beta_one_the_weights_undo_the_priorities():
 
 @pytest.mark.parametrize("beta", [0.0, 0.1, 0.4, 0.7, 1.0])
 @pytest.mark.parametrize("num_batches", [2, 7, 1000])
-def test_beta_goes_to_exactly_one_over_the_run(beta, num_batches):
+def test_beta_rises_to_exactly_1(beta, num_batches):
     sampler = make(beta=beta, num_batches=num_batches)
     values = sampler.beta(np.arange(num_batches + 50))
     assert values[0] == pytest.approx(beta)

@@ -1,4 +1,4 @@
-"""SequenceBuilder on the Counter probe against its rules, and the mixed priority."""
+"""SequenceBuilder with the probe Counter, and mixed priorities."""
 
 import numpy as np
 import pytest
@@ -18,13 +18,13 @@ EXTRA = {"log_prob": Column((), "float32"), "state": Column((2,), "float32")}
 
 @st.composite
 def shapes(draw):
-    """seq_len, burn_in, overlap."""
+    """Draw seq_len, burn_in and overlap."""
     seq_len = draw(st.integers(1, 7))
     return seq_len, draw(st.integers(0, 6)), draw(st.integers(0, seq_len - 1))
 
 
 def collect(builder, blocks, num_envs, kwargs):
-    """Blocks of so many steps each from Counter; the policy's state counts the steps that the environment ever took."""
+    """Return blocks of these numbers of steps of Counter; the policy's state is [environment, time]."""
     config = EnvConfig("counter", "drl_cli.envs.probes:Counter-v0", kwargs, None, 1.0, "none", False, False)
     envs, rng, taken, time = EnvBatch(config, read_spec(config), range(num_envs)), np.random.default_rng(0), [], 0
     for num_steps in blocks:
@@ -52,7 +52,7 @@ def joined(blocks):
     gamma=st.sampled_from([0.0, 0.99, 1.0]),
     scale=st.sampled_from([1.0, 0.5]),
 )
-def test_rows_are_what_counters_rules_say(shape, num_envs, blocks, base_length, spread, gamma, scale):
+def test_sequences_of_counter(shape, num_envs, blocks, base_length, spread, gamma, scale):
     builder = SequenceBuilder(*shape, gamma, scale)
     rows = joined(collect(builder, blocks, num_envs, {"base_length": base_length, "spread": spread}))
     starts, left = check_counter_sequences(rows, num_envs, sum(blocks), *shape, gamma, scale, base_length, spread)
@@ -74,7 +74,7 @@ def test_a_worked_example():
     assert builder.open_rows == 2
 
 
-def test_rows_are_typed_and_fit_the_schema():
+def test_rows_have_the_types_of_the_schema():
     builder = SequenceBuilder(4, 2, 1, 0.9)
     config = EnvConfig("counter", "drl_cli.envs.probes:Counter-v0", {}, None, 1.0, "none", False, False)
     schema = sequence_schema(transition_schema(read_spec(config), EXTRA), 6)
@@ -98,8 +98,8 @@ def test_rows_are_typed_and_fit_the_schema():
     p_fail=st.sampled_from([0.05, 0.2, 0.6]),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_sequences_end_before_a_step_that_an_environment_could_not_take(shape, num_envs, blocks, p_end, p_fail, seed):
-    """As if those steps were not there and the ones before them had been truncated."""
+def test_sequences_end_before_invalid_steps(shape, num_envs, blocks, p_end, p_fail, seed):
+    """The rows equal those without invalid steps, with the step before an invalid one truncated."""
     rng, builder, taken = np.random.default_rng(seed), SequenceBuilder(*shape, 0.9), []
     steps, time = [[] for _ in range(num_envs)], 0
     for num_steps in blocks:
@@ -141,7 +141,7 @@ def test_a_builder_keeps_no_more_steps_than_it_needs():
 
 
 @pytest.mark.parametrize("eta", [0.0, 0.9, 1.0])
-def test_priorities_are_mixed_over_the_real_steps(eta):
+def test_priorities_of_valid_steps_are_mixed(eta):
     rng = np.random.default_rng(0)
     priorities, mask = rng.uniform(0, 5, (50, 6)).astype(np.float32), rng.random((50, 6)) < 0.6
     mask[:, 2] = True
@@ -154,7 +154,7 @@ def test_priorities_are_mixed_over_the_real_steps(eta):
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, -1.0])
-def test_one_bad_step_makes_a_sequence_bad(bad):
+def test_one_bad_priority_makes_a_sequence_nan(bad):
     mask = np.array([[True, True, False], [True, True, True]])
     mixed = mix(np.array([[1.0, 2.0, bad], [1.0, bad, 9.0]]), mask, 0.9)
     assert mixed[0] == pytest.approx(0.9 * 2 + 0.1 * 1.5)

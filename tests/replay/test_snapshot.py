@@ -1,4 +1,4 @@
-"""A snapshot is of its moment, whatever is inserted meanwhile; a table that is loaded from it goes on bit for bit."""
+"""Snapshots keep the rows of their moment; a table loaded from a snapshot continues bit by bit."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ def num_chunks(table, chunk_rows):
 
 
 def save(table, chunk_rows, chunks=None):
-    """The state and the chunks, packed."""
+    """Return the state and the packed chunks."""
     chunks = range(num_chunks(table, chunk_rows)) if chunks is None else chunks
     snapshot = Snapshot(table.store, chunk_rows, chunks)
     packed = [table.pack(snapshot.take(chunk)) for chunk in chunks]
@@ -40,7 +40,7 @@ def load(kind, state, chunks, capacity=40):
     seed=st.integers(0, 2**32 - 1),
 )
 def test_equals_the_table_at_its_moment(kind, before, between, chunk_rows, seed):
-    """Before it and between its chunks, blocks come in, up to whole turns of the ring."""
+    """Blocks are inserted before the snapshot and between its chunks, up to several turns of the ring."""
     table, source, rng = make(kind, seed), Source(kind, seed), np.random.default_rng(seed)
     for rows in before:
         call(table, source.block(rows), rng)
@@ -64,7 +64,7 @@ def test_equals_the_table_at_its_moment(kind, before, between, chunk_rows, seed)
     blocks=st.lists(st.integers(0, 12), max_size=4),
     chunk_rows=st.sampled_from([1, 4, 8]),
 )
-def test_chunks_with_an_old_stamp_are_as_they_were(kind, before, blocks, chunk_rows):
+def test_chunks_with_an_unchanged_stamp_are_unchanged(kind, before, blocks, chunk_rows):
     table, source, rng = make(kind), Source(kind), np.random.default_rng(0)
     for _ in range(before // 10 + 1):
         call(table, source.block(10), rng)
@@ -83,7 +83,7 @@ def test_chunks_with_an_old_stamp_are_as_they_were(kind, before, blocks, chunk_r
         assert len(changed) <= -(-(table.store.inserts - first) // chunk_rows) + 1
 
 
-def test_rows_are_copied_only_while_they_are_still_wanted():
+def test_only_rows_of_unreleased_chunks_are_copied():
     table, source = make("uniform"), Source("uniform")
     table.insert(*source.block(40))
     snapshot = Snapshot(table.store, 8, [0, 1])
@@ -103,7 +103,7 @@ def distinct(table):
 
 
 @pytest.mark.parametrize("kind", ["frames", "frames-lz4"])
-def test_a_frame_is_saved_once_a_chunk_and_held_once_by_the_loaded_table(kind):
+def test_frames_are_saved_once_per_chunk_and_loaded_once(kind):
     table, source = make(kind), Source(kind)
     for _ in range(8):
         table.insert(*source.block(9))
@@ -120,7 +120,7 @@ def test_a_frame_is_saved_once_a_chunk_and_held_once_by_the_loaded_table(kind):
     assert distinct(loaded) <= distinct(table)
 
 
-def test_frames_of_another_codec_are_packed_anew():
+def test_frames_of_another_codec_are_repacked():
     table, source = make("frames"), Source("frames")
     table.insert(*source.block(30))
     loaded = load("frames-lz4", *save(table, 8))

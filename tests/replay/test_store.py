@@ -1,4 +1,4 @@
-"""RingStore and Uniform."""
+"""RingStore, RandomStore, Uniform and the transition schema."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def block(first, count):
 
 
 def check_rows(rows):
-    """Every column of a row tells the same id."""
+    """Check that all columns of a row hold the same id."""
     np.testing.assert_array_equal(rows["reward"], rows["id"] / 2)
     np.testing.assert_array_equal(rows["obs"], np.broadcast_to((rows["id"] % 256)[:, None, None], rows["obs"].shape))
 
@@ -52,7 +52,7 @@ def test_wrap_around_in_the_middle_of_a_block():
 
 @settings(deadline=None, max_examples=100)
 @given(st.integers(1, 30), st.lists(st.integers(1, 30), min_size=1, max_size=8))
-def test_sequence_numbers_tell_the_rows_apart(capacity, counts):
+def test_row_ids_are_unique(capacity, counts):
     store = RingStore(SCHEMA, capacity)
     for count in counts:
         store.insert(block(store.inserts, min(count, capacity)))
@@ -67,7 +67,7 @@ def test_sequence_numbers_tell_the_rows_apart(capacity, counts):
 
 @settings(deadline=None, max_examples=100)
 @given(st.integers(1, 50), st.lists(st.integers(0, 50), min_size=1, max_size=12), st.integers(0, 99))
-def test_random_removal_leaves_whole_rows_and_tells_them_apart(capacity, counts, seed):
+def test_random_removal_keeps_whole_rows_with_unique_ids(capacity, counts, seed):
     store, total = RandomStore(SCHEMA, capacity, np.random.default_rng(seed)), 0
     given_out, there, writes = set(), {}, np.zeros(capacity, np.int64)  # numbers; slot -> id; rows so far in each slot
     for count in counts:

@@ -14,14 +14,14 @@ VALUES = st.one_of(st.just(0.0), st.floats(1e-6, 1e6))
 
 @st.composite
 def histories(draw):
-    """A capacity, for one to three levels, and calls of `set`, slots repeating."""
+    """Draw a capacity (for one to three levels), and calls of `set` with repeated slots."""
     capacity = draw(st.one_of(st.integers(1, 70), st.sampled_from([4096, 4097, 5000, 65_536, 65_537, 70_001])))
     pairs = st.lists(st.tuples(st.integers(0, capacity - 1), VALUES), min_size=0, max_size=100)
     return capacity, draw(st.lists(pairs, min_size=1, max_size=6))
 
 
 def check_sums(tree):
-    """Every node is exactly the sum of its children."""
+    """Check that every node is exactly the sum of its children."""
     for below, above in pairwise(tree.levels):
         sums = np.einsum("ij->i", below.reshape(-1, 16))
         np.testing.assert_array_equal(above[: len(sums)], sums)
@@ -54,7 +54,7 @@ def test_equals_a_naive_array(history, shares, asks_each_time):
 
 
 @pytest.mark.parametrize("capacity", [1, 7, 8, 1000, 70_000])
-def test_whole_numbers_are_found_exactly(capacity):
+def test_integers_are_found_exactly(capacity):
     tree = SumTree(capacity)
     tree.set(np.arange(capacity), np.arange(capacity) % 3 + 1.0)
     expected = np.repeat(np.arange(capacity), np.arange(capacity) % 3 + 1)
@@ -64,7 +64,7 @@ def test_whole_numbers_are_found_exactly(capacity):
 
 
 @pytest.mark.parametrize("capacity", [777, 66_000])
-def test_no_rounding_error_builds_up(capacity):
+def test_rounding_errors_do_not_accumulate(capacity):
     tree, rng = SumTree(capacity), np.random.default_rng(0)
     for _ in range(2000):
         tree.set(rng.integers(0, capacity, 20), 10.0 ** rng.uniform(-8, 8, 20))
@@ -75,7 +75,7 @@ def test_no_rounding_error_builds_up(capacity):
     assert not any(level.any() for level in tree.levels)
 
 
-def test_a_mass_that_rounding_has_put_at_the_total_finds_the_last_slot_with_a_value():
+def test_a_mass_at_the_total_finds_the_last_slot_with_a_value():
     tree = SumTree(9)
     tree.set(np.array([1, 5]), np.array([0.1, 0.2]))
     assert tree.find(np.array([tree.total, 2 * tree.total])).tolist() == [5, 5]

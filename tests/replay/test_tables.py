@@ -1,4 +1,4 @@
-"""Tables: after any history of inserts and priorities, draws and weights are those of a brute-force reference."""
+"""Tables: after a long history, batches and weights equal those of a reference implementation."""
 
 import dataclasses
 
@@ -24,7 +24,7 @@ SEQUENCES = SequencesConfig(
 
 
 class Reference:
-    """Priorities to the power alpha by id, and which ids are there; the slots are not its business."""
+    """A reference that keeps powers of priorities by id, and the ids in the table, but no slots."""
 
     def __init__(self, config):
         self.config, self.value, self.there, self.stale = config, {}, [], 0
@@ -52,12 +52,12 @@ class Reference:
 
 
 def some_priorities(rng, shape):
-    """Spread over four powers of ten; about every seventh is zero."""
+    """Return priorities over four powers of ten; about every seventh is 0."""
     return np.where(rng.random(shape) < 1 / 7, 0.0, 10.0 ** rng.uniform(-2, 2, shape)).astype(np.float32)
 
 
 def history(config, blocks=60, seed=0):
-    """A table after several turns of inserts, and priorities that come up to ten blocks late; and its reference."""
+    """Return a table after several turns of inserts, with priorities up to ten blocks late, and its reference."""
     rng, table, reference = np.random.default_rng(seed), None, Reference(config)
     table = make_table(config, SCHEMA, np.random.default_rng(seed + 1), 10**9)
     late, total = [], 0
@@ -100,7 +100,7 @@ def test_a_million_draws_and_their_weights_after_a_long_history(remover, initial
         np.testing.assert_allclose(weights, wanted / wanted.max(), rtol=1e-5)
 
 
-def test_random_removal_has_its_own_store_and_equal_seeds_give_equal_tables():
+def test_random_removal_is_deterministic():
     assert type(make_table(UNIFORM, SCHEMA, np.random.default_rng(0), 1).store) is RingStore
     random = dataclasses.replace(PRIORITIZED, remover="random")
     (one, _), (same, _) = (history(random, seed=3) for _ in range(2))
@@ -110,7 +110,7 @@ def test_random_removal_has_its_own_store_and_equal_seeds_give_equal_tables():
 
 
 @pytest.mark.parametrize("remover", ["oldest", "random"])
-def test_uniform_tables_draw_what_is_there(remover):
+def test_uniform_tables_sample_all_rows_equally(remover):
     table = make_table(dataclasses.replace(UNIFORM, remover=remover), SCHEMA, np.random.default_rng(0), 1)
     for first in range(0, 3000, 100):
         table.insert({"id": np.arange(first, first + 100)}, np.zeros(100, np.int64))
@@ -125,19 +125,19 @@ def test_uniform_tables_draw_what_is_there(remover):
 
 
 def sequence_rows(first, mask):
-    """Rows of which each step tells the row's number."""
+    """Return sequences whose steps hold the number of their row."""
     ids = np.arange(first, first + len(mask))
     return {"id": np.broadcast_to(ids[:, None], mask.shape), "valid": mask}
 
 
 def some_masks(rng, count):
-    """2 steps of burn-in and 4 to learn from, of which the first is real."""
+    """Return random `valid` columns of 2 burn-in and 4 learned steps; the first learned step is valid."""
     mask = rng.random((count, 6)) < 0.7
     mask[:, 2] = True
     return mask
 
 
-def test_sequences_count_transitions_and_mix_priorities_by_their_own_masks():
+def test_sequences_count_transitions_and_mix_priorities():
     rng, table = np.random.default_rng(0), make_table(SEQUENCES, SCHEMA, np.random.default_rng(0), 100)
     assert isinstance(table, SequenceTable)
     masks = some_masks(rng, 30)
@@ -163,7 +163,7 @@ def test_sequences_count_transitions_and_mix_priorities_by_their_own_masks():
     assert table.stats()["bad_priorities"] == 0
 
 
-def test_priorities_of_a_worker_are_mixed_too():
+def test_initial_priorities_of_sequences_are_mixed():
     table = make_table(SEQUENCES, SCHEMA, np.random.default_rng(0), 100)
     masks = some_masks(np.random.default_rng(1), 9)
     errors = np.random.default_rng(2).uniform(0, 9, (9, 4)).astype(np.float32)
@@ -172,7 +172,7 @@ def test_priorities_of_a_worker_are_mixed_too():
 
 
 @pytest.mark.parametrize("config", [UNIFORM, PRIORITIZED, SEQUENCES], ids=lambda config: config.sampler)
-def test_bytes_are_known_before_anything_is_allocated(config):
+def test_bytes_are_known_before_allocation(config):
     table = make_table(config, SCHEMA, np.random.default_rng(0), 1)
     assert table_bytes(config, SCHEMA) == table.nbytes
     assert num_rows(table.store.columns) == config.num_rows

@@ -1,4 +1,4 @@
-"""Observations of many parts through builders and tables: every part of every row is the environment's own."""
+"""Dict observations in builders and tables: every part of every row equals the environment's."""
 
 import sys
 from dataclasses import replace
@@ -38,7 +38,7 @@ TREE = EnvConfig("tree", "drl_cli.envs.probes:Tree-v0", {}, None, 1.0, "auto", F
 
 
 def make_rows(spec, builder, table, num_steps, block_steps):
-    """Rows of three environments' steps through a builder and a table."""
+    """Return the rows of three environments' steps after a builder and a table."""
     envs, action = EnvBatch(TREE, spec, [1, 2, 3]), np.zeros((3, spec.action.size), np.float32)
     for step in range(1, num_steps + 1):
         obs = map_parts(np.copy, envs.obs)
@@ -79,7 +79,7 @@ def test_rows(kind, framed, n_step):
 
 
 class Beside(gymnasium.ObservationWrapper):
-    """Images, and a vector beside them."""
+    """Adds a vector to image observations."""
 
     def __init__(self, env):
         super().__init__(env)
@@ -145,7 +145,7 @@ BOTH = EnvSpec(
 
 
 class Steps:
-    """Steps whose observations have three images, which begin, go on and break each for itself, and a vector."""
+    """Steps with observations of three independent images and a vector."""
 
     def __init__(self, num_envs, rng, greys):
         self.parts = [ImageSteps(spec, num_envs, rng, greys=greys) for spec in SPECS]
@@ -163,7 +163,7 @@ NAMES = ("obs", "next_obs")
 
 
 def rate(rows):
-    """Priorities that depend on all parts."""
+    """Return priorities that depend on all parts."""
     columns = [rows[f"{name}.{path}"] for name in NAMES for path in BOTH.obs]
     return sum(column.sum(tuple(range(1, column.ndim)), np.float64) for column in columns)
 
@@ -177,8 +177,8 @@ def rate(rows):
     compress=st.sampled_from(["none", "lz4"]),
     seed=st.integers(0, 2**32 - 1),
 )
-def test_several_images_are_as_those_of_a_plain_table(n_step, num_envs, blocks, greys, compress, seed):
-    """Through a saved builder and, with the other codec, a saved table, too."""
+def test_tables_of_several_images_equal_a_plain_table(n_step, num_envs, blocks, greys, compress, seed):
+    """The builder is saved and loaded after each block, and the table at the end, with the other codec."""
     config, codec, stackings = replace(CONFIGS["prioritized"], capacity=50), make_codec(compress), make_stackings(BOTH)
     other = make_codec("lz4" if compress == "none" else "none")
     steps, plain_builder = (

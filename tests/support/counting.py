@@ -1,4 +1,4 @@
-"""What the rows of the probes Counter and Tree must look like."""
+"""Checks of rows of the probes Counter and Tree."""
 
 import numpy as np
 
@@ -6,9 +6,9 @@ from drl_cli.envs.probes import stamp
 
 
 def check_counter_rows(rows, n_step, gamma, env_steps, may_miss=0, failed_after=None):
-    """Rows of all environments, in order of insertion: none lost, doubled, reordered or across an episode.
+    """Check n-step rows in order of insertion: none is lost, doubled, reordered or spans two episodes.
 
-    `failed_after`: after how many steps of its life an environment failed, by its tag.
+    `failed_after` has, by the environment's tag, the number of steps after which it failed.
     """
     tags = np.unique(rows["obs"][:, 0])
     total = 0
@@ -39,10 +39,10 @@ def check_counter_rows(rows, n_step, gamma, env_steps, may_miss=0, failed_after=
 def check_counter_sequences(
     rows, num_envs, num_steps, seq_len, burn_in, overlap, gamma=0.99, scale=1.0, base_length=3, spread=5
 ):
-    """Sequences of all environments, in order of insertion, are exactly those that Counter's rules give.
+    """Check that sequences in order of insertion are exactly those of Counter.
 
-    Returns for each row its environment, the steps that this had taken before the episode, and the number of the row's
-    first real step in it; and how many of the `num_steps` steps of the environments are in no row yet, over all.
+    Return for each row (environment, its steps before the episode, first valid step in the episode), and the number of
+    steps of all environments that are in no row yet.
     """
     tags, starts = np.unique(rows["obs"][rows["valid"]][:, 0]), [None] * len(rows["valid"])
     expected, covered = _counter_sequences(num_steps, seq_len, overlap, base_length, spread)
@@ -68,7 +68,7 @@ def check_counter_sequences(
 
 
 def _counter_sequences(num_steps, seq_len, overlap, base_length, spread):
-    """Episode, first learned step, the episode's length and the steps before it, per row; and the steps in rows."""
+    """Return (episode, first learned step, episode length, steps before it) per row, and the steps in rows."""
     rows, begun, episode = [], 0, 0
     while begun < num_steps:
         length, start, covered = base_length + episode % spread, 0, 0
@@ -83,7 +83,7 @@ def _counter_sequences(num_steps, seq_len, overlap, base_length, spread):
 
 
 def check_tree(rows, is_real=...):
-    """All parts of Tree-v0's observations say in every real row who and when it is; returns the rows as Counter's."""
+    """Check all parts of Tree-v0's observations in valid rows, and return the rows as rows of Counter."""
     for name in ("obs", "next_obs"):
         who, camera, step, choices, bits = (
             rows[f"{name}.{path}"][is_real] for path in ("who", "camera", "inner.0", "inner.1", "inner.2")

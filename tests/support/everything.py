@@ -1,4 +1,4 @@
-"""An environment with every kind of space at once: `env=everything:Everything-v0`."""
+"""Environments with every kind of space, for example `env=everything:Everything-v0`."""
 
 from typing import ClassVar
 
@@ -8,10 +8,9 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tu
 
 
 class Everything(gymnasium.Env):
-    """Observations and actions are trees; the reward follows from the actions, episodes have 12 steps.
+    """Observations and actions are trees, rewards are sums of the actions plus `bonus`, episodes have 12 steps.
 
-    `discrete`: choices of all kinds instead of boxes; `masked`: info says which of them are allowed. A step gives
-    `bonus` more.
+    With `discrete`, actions are choices of all kinds instead of boxes. With `masked`, `info` has a mask.
     """
 
     metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 10}
@@ -49,7 +48,7 @@ class Everything(gymnasium.Env):
 
 
 class Stacked(gymnasium.Env):
-    """Frames stacked in front, as Gymnasium stacks them: `[3, 38, 40]` bytes."""
+    """Image observations uint8 `[3, 38, 40]`, stacked along the first axis as in Gymnasium."""
 
     observation_space = Box(0, 255, (3, 38, 40), np.uint8)
     action_space = Discrete(3)
@@ -64,14 +63,14 @@ class Stacked(gymnasium.Env):
 
 
 class Free(Stacked):
-    """No dimension of the action has both bounds; one has none."""
+    """Only one dimension of the action has both bounds."""
 
     observation_space = Box(-1.0, 1.0, (3,), np.float32)
     action_space = Box(np.array([-np.inf, -0.1, -1.0]), np.array([np.inf, np.inf, 2.0]), (3,), np.float64)
 
 
 class Drawn(Free):
-    """Spaces as those of a user's Tiny; it raises when it is drawn."""
+    """An environment whose `render` raises."""
 
     action_space = Box(-1, 1, (1,), np.float32)
 

@@ -1,7 +1,7 @@
-"""What we use of EnvPool 1.2, in Python: its next-step autoreset, its subsets by id, its mixed up last step.
+"""A fake of EnvPool 1.2 with its next-step autoreset, subsets by id and mixed-up last step.
 
-`install(monkeypatch)` puts it in EnvPool's place. FakeCounter-v0 counts as the probe Counter does and is registered
-with Gymnasium, too; FakeOnly-v0 is the same, but only EnvPool has it.
+`install(monkeypatch)` replaces EnvPool. FakeCounter-v0 counts like the probe Counter and is also registered with
+Gymnasium; FakeOnly-v0 is the same environment, but only EnvPool has it.
 """
 
 import sys
@@ -45,10 +45,10 @@ def make_pool(id, **kwargs):
 
 
 class FakePool:
-    """Observations [seed, episode, step]; the reward is the step's number; an episode has 3 to 7 steps by its number.
+    """Observations are [seed, episode, step], the reward is the step's number, episode i has 3 + i mod 5 steps.
 
-    `fault`: "nan_obs" or "inf_reward" of environment 1 at the step `fault_at` of its life; "nan_reset" at its first
-    reset after it; "raise" there. `reset_rows` counts the steps that were spent on a reset.
+    `fault` happens in environment 1: "nan_obs", "inf_reward" or "raise" in its step `fault_at`, or "nan_reset" in the
+    next reset. `reset_rows` counts the steps that EnvPool used for resets.
     """
 
     def __init__(self, config):

@@ -1,18 +1,18 @@
-"""A Ray that starts nothing: it notes what it is asked, and runs remote functions where they are called."""
+"""A fake of Ray that starts nothing, records its calls, and runs remote functions in the calling process."""
 
 import sys
 from types import ModuleType, SimpleNamespace
 
 
 class ObjectRef:
-    """A reference: to a value, or to an error that `get` raises."""
+    """A reference to a value, or to an error that `get` raises."""
 
     def __init__(self, value=None, error=None):
         self.value, self.error = value, error
 
 
 class RayError(Exception):
-    """As Ray's, as are those below."""
+    """The exceptions here and below are Ray's."""
 
 
 class RayTaskError(RayError):
@@ -37,7 +37,7 @@ ERRORS = (RayError, RayTaskError, ObjectLostError, RayActorError, ActorUnavailab
 
 
 class Remote:
-    """A class or function of Ray's, with the options it was given so far."""
+    """A remote class or function with the options given so far."""
 
     def __init__(self, ray, target, options):
         self.ray, self.target, self.given = ray, target, options
@@ -56,7 +56,7 @@ class Remote:
 
 
 class Node:
-    """What starts Ray's processes; `started` are those of a session."""
+    """The starter of Ray's processes; `started` has the processes of a session."""
 
     started: list
 
@@ -71,7 +71,7 @@ class Node:
 
 
 class FakeRay(ModuleType):
-    """The package; `calls` are those to init, shutdown, kill and put, `asked` those of classes and functions."""
+    """The package; `calls` records init, shutdown, kill and put, `asked` the calls of classes and functions."""
 
     def __init__(self):
         super().__init__("ray")
@@ -131,7 +131,7 @@ class FakeRay(ModuleType):
 
 
 def install(monkeypatch):
-    """Replace ray, and all that is imported from it, during a test."""
+    """Replace ray, and all imports from ray, during a test."""
     fake = FakeRay()
     modules = {"ray": fake, "ray.util": fake.util, "ray.util.scheduling_strategies": fake.util.scheduling_strategies}
     modules |= {"ray._private": fake._private, "ray._private.node": fake._private.node}

@@ -1,6 +1,6 @@
-"""What we use of wandb 0.31 and MLflow 3.17, in Python: names and arguments as they are there, and what was sent.
+"""Fakes of wandb 0.31 and MLflow 3.17 with the same names and arguments, which record what was sent.
 
-`install_wandb(monkeypatch)` and `install_mlflow(monkeypatch)` put them in their places.
+`install_wandb(monkeypatch)` and `install_mlflow(monkeypatch)` replace the packages.
 """
 
 import sys
@@ -12,7 +12,7 @@ SETTINGS = {"console", "silent", "disable_code", "disable_git", "x_disable_meta"
 
 
 class FakeWandb(types.ModuleType):
-    """All of its runs, each with what it was given, in `runs`."""
+    """The package; `runs` has all runs and what they were given."""
 
     def __init__(self):
         super().__init__("wandb")
@@ -78,7 +78,7 @@ class Param:
 
 
 class FakeMlflow(types.ModuleType):
-    """Its stores by tracking URI: experiments by name, and runs by id."""
+    """The stores by tracking URI: experiments by name, and runs by id."""
 
     def __init__(self):
         super().__init__("mlflow")

@@ -1,10 +1,10 @@
-"""Whether draws have the probabilities that they should."""
+"""A test of the frequencies of draws."""
 
 import numpy as np
 
 
 def check_frequencies(slots, expected):
-    """Chi-squared of independent draws: within five standard deviations of its mean, so neither far nor too even."""
+    """Check that chi-squared of independent draws is within five standard deviations of its mean."""
     counts = np.bincount(slots.ravel(), minlength=len(expected))
     assert len(counts) == len(expected)
     wanted = expected * slots.size

@@ -1,4 +1,4 @@
-"""Pytest plugin of `--go-on`: leaves out what has passed before, with the same code, data, packages and test file."""
+"""Pytest plugin for `--go-on`, which skips tests that passed with the same code, packages and test file."""
 
 import hashlib
 import sys
@@ -13,7 +13,7 @@ KEPT = 20_000
 
 
 class GoOn:
-    """`file` has a line for each test that passed: a digest of what it rests on, and its name."""
+    """`file` has a line for each passed test: a digest of everything it depends on, and its name."""
 
     def __init__(self, root: Path) -> None:
         self.root, self.file = root, root / ".check" / "passed"

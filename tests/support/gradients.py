@@ -1,10 +1,10 @@
-"""Gradients of autograd against finite differences along random directions."""
+"""Check of gradients against finite differences along random directions."""
 
 import torch
 
 
 def check_gradients(module, run, directions=4, eps=1e-6):
-    """`run(module)` returns a tensor; module and all that it is given must be float64."""
+    """Check the gradients of `run(module)`, a tensor. The module and its inputs have to be float64."""
     random = torch.Generator().manual_seed(11)
     params = list(module.parameters())
     assert params

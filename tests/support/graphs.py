@@ -19,7 +19,7 @@ TINY = (
 
 
 def make_config(*overrides):
-    """The checked config of a drl-train command line."""
+    """Return the checked config of a drl-train command line."""
     from composing import compose_plain
 
     from drl_cli.settings.build import build
@@ -29,5 +29,5 @@ def make_config(*overrides):
 
 
 def weights(graph):
-    """sha256 of the final model file."""
+    """Return the sha256 of the final model file."""
     return hashlib.sha256((graph.folder / "checkpoints/last/model.safetensors").read_bytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""Steps of environments that show images, in every way a stack may begin, go on or break."""
+"""Steps of environments with image stacks that begin, continue and break in every way."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ RESETS = ("copies", "black", "frames")
 
 
 def image_spec(axis, k, frame=(3, 2), channels=1):
-    """Observations of k frames `frame` with this many channels along the first or last axis."""
+    """Return the spec of observations of k frames with these channels along the first or last axis."""
     shape = (k * channels, *frame) if axis == 0 else (*frame, k * channels)
     return EnvSpec(
         "images", Column(shape, "uint8"), ActionSpec("discrete", 3, "Discrete(3)"), {"": FrameStack(axis, k)}
@@ -19,7 +19,7 @@ def image_spec(axis, k, frame=(3, 2), channels=1):
 
 
 class ImageSteps:
-    """Random steps of E environments; few grey values, so that frames repeat by chance and on purpose."""
+    """Random steps of E environments. With few grey values, frames also repeat by chance."""
 
     def __init__(self, spec, num_envs, rng, p_end=0.2, p_break=0.05, greys=256, p_fail=0.0):
         self.spec, self.rng, self.p_end, self.p_break, self.greys = spec, rng, p_end, p_break, greys
@@ -27,7 +27,7 @@ class ImageSteps:
         self.stacks = [self._reset() for _ in range(num_envs)]
 
     def step(self):
-        """One step of all: the columns that a worker appends."""
+        """Return the columns of a step of all environments, as a worker appends them."""
         obs = np.stack([self._image(stack) for stack in self.stacks])
         valid = self.rng.random(len(obs)) >= self.p_fail
         ended = valid & (self.rng.random(len(obs)) < self.p_end)
@@ -69,7 +69,7 @@ class ImageSteps:
 
 
 def check_frames_rows(rows, spec, n_step, env_steps):
-    """Rows of Frames-v0, in order of insertion for each environment: every frame of every stack says its step."""
+    """Check the rows of Frames-v0 in order of insertion: each frame holds the right step."""
     axis, k = spec.frame_stacks[""].axis, spec.frame_stacks[""].k
     obs, next_obs = (stamp(np.moveaxis(rows[name], axis + (axis >= 0), 1)) for name in ("obs", "next_obs"))
     tags = np.unique(obs[:, -1, 0])

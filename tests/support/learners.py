@@ -1,4 +1,4 @@
-"""Algorithms on observations of every look, with batches as a trainer gives them, for tests."""
+"""Algorithms with observations of every kind and batches as a trainer passes them, for tests."""
 
 import copy
 import dataclasses
@@ -31,7 +31,7 @@ BURN_IN, LENGTH = 2, 6
 
 
 class Learner:
-    """An algorithm's module with its own yaml, an observation and, where the look says so, a memory."""
+    """An algorithm with its yaml, a kind of observations and, for some kinds, a memory."""
 
     def __init__(self, name, kind, obs, memory="none", **options):
         self.module, self.action = load_algorithm(name), ACTIONS[kind]
@@ -51,7 +51,7 @@ class Learner:
         return policy
 
     def obs(self, rows, rng):
-        """Random observations `[rows, ...]`; of a mask about half is allowed, and of each choice at least one."""
+        """Return random observations `[rows, ...]`; a mask allows about half of the choices, at least one."""
         if isinstance(self.spec.obs, Column):
             return values(self.spec.obs, rows, rng)
         obs = {path: values(column, rows, rng) for path, column in self.spec.obs.items()}
@@ -63,7 +63,7 @@ class Learner:
         return obs
 
     def rollout(self, algorithm, seed=0, envs=3, steps=10):
-        """Rows `[envs * steps]`, environment by environment, made by the algorithm's own policy."""
+        """Return rows `[envs * steps]`, sorted by environment, from the policy of the algorithm."""
         rng, policy = np.random.default_rng(seed), self.policy(algorithm, seed)
         last, rows, obs = PreviousStep.none(self.spec, envs), [], self.obs(envs, rng)
         for t in range(steps):
@@ -78,14 +78,14 @@ class Learner:
         return stacked(rows)
 
     def _begun(self, obs, ended, rng):
-        """Where an episode has ended another observation."""
+        """Replace the observation if an episode has ended."""
         fresh = self.obs(len(ended), rng)
         if not isinstance(obs, dict):
             return np.where(ended.reshape(-1, *[1] * (obs.ndim - 1)), fresh, obs)
         return {n: np.where(ended.reshape(-1, *[1] * (x.ndim - 1)), fresh[n], x) for n, x in obs.items()}
 
     def batch(self, algorithm, seed=0, size=8):
-        """What one update learns from: rows, a rollout or, for a memory, sequences of `LENGTH` with their states."""
+        """Return the batch of one update: rows, a rollout, or sequences of `LENGTH` steps with states for a memory."""
         if self.is_rollout:
             return self.rollout(algorithm, seed)
         rows = stacked([self._row(algorithm, seed, size * (LENGTH if self.has_memory else 1))])
@@ -121,14 +121,14 @@ def values(column, rows, rng):
 
 
 def mapped(batch, function):
-    """All tensors of a batch, those of observations included, changed by a function."""
+    """Apply a function to all tensors of a batch, also inside of observations."""
     if not isinstance(batch, dict):
         return function(batch)
     return {name: mapped(x, function) for name, x in batch.items()}
 
 
 def stacked(steps):
-    """Columns `[E, ...]` of T steps as tensors `[E * T, ...]`, environment by environment."""
+    """Return columns `[E, ...]` of T steps as tensors `[E * T, ...]`, sorted by environment."""
     first = steps[0]
     if isinstance(first, dict):
         return {name: stacked([step[name] for step in steps]) for name in first}
@@ -136,7 +136,7 @@ def stacked(steps):
 
 
 def followed(obs, next_obs):
-    """Next observations of sequences `[B, L, ...]`: the following step's, and the last one's own."""
+    """Return next observations of sequences `[B, L, ...]`: those of the next step, or of the last step itself."""
     if isinstance(obs, dict):
         return {name: followed(obs[name], next_obs[name]) for name in obs}
     return torch.cat([obs[:, 1:], next_obs[:, -1:]], 1)
@@ -147,7 +147,7 @@ def taken(column, index):
 
 
 class Plain:
-    """Encoder and heads of an algorithm as they are now, row by row in ordinary autograd."""
+    """A copy of an algorithm's encoder and heads that uses plain autograd row by row."""
 
     def __init__(self, encoder, **heads):
         self.inputs = encoder.inputs
@@ -165,7 +165,7 @@ class Plain:
         return self.inputs.tensor(obs) if self.torso is None else self.torso(obs)
 
     def unrolled(self, obs, next_obs, state, burn_in=0):
-        """Features `[T, F]` of one chunk's steps `[burn_in + T, ...]` and of their next observations, one at a time."""
+        """Return features `[T, F]` of a chunk `[burn_in + T, ...]` and of its next observations, step by step."""
         now, then = [], []
         for t in range(len(next(iter(obs.values())) if isinstance(obs, dict) else obs)):
             with torch.set_grad_enabled(t >= burn_in):
@@ -176,11 +176,11 @@ class Plain:
         return torch.cat(now), torch.cat(then)
 
     def head(self, name, x):
-        """`[networks, N, out]`."""
+        """Return the outputs `[networks, N, out]`."""
         return torch.stack([chain(network, x) for network in self.heads[name]])
 
     def grads(self, part):
-        """Flat, in the order of the algorithm's own."""
+        """Return the gradients as one vector in the order of the algorithm's parameters."""
         if part in self.heads:
             parameters = [p for network in self.heads[part] for p in network]
         else:

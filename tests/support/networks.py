@@ -1,4 +1,4 @@
-"""A small network config, changed as a test wants it."""
+"""Return a small network config with these changes."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""A group of learners in processes of their own, for tests: each answers one call at a time."""
+"""A group of learners in separate processes, which answer one call at a time."""
 
 import multiprocessing
 import os
@@ -10,7 +10,7 @@ _mine = {}  # in a peer's process: its group
 
 @contextmanager
 def peers(size, timeout_s=60.0):
-    """An executor per rank; `submit(on_group, function, *args)` calls function(group, *args) there."""
+    """Return an executor per rank; `submit(on_group, function, *args)` calls function(group, *args) there."""
     spawn = multiprocessing.get_context("spawn")
     executors = [ProcessPoolExecutor(1, spawn) for _ in range(size)]
     for started in [peer.submit(_start, rank, size, timeout_s) for rank, peer in enumerate(executors)]:
@@ -26,12 +26,12 @@ def peers(size, timeout_s=60.0):
 
 
 def on_group(function, *args):
-    """Call it with the group of this process."""
+    """Call the function with the group of this process."""
     return function(_mine["group"], *args)
 
 
 def pid(group):
-    """The process of this peer."""
+    """Start the process of this peer."""
     return os.getpid()
 
 

@@ -1,4 +1,4 @@
-"""Policies as a run leaves them, without training: any parameters will do."""
+"""Policies as a run saves them, without training."""
 
 import numpy as np
 from graphs import make_config
@@ -13,7 +13,7 @@ SMALL = ("mode=single", "network.hidden=[16,16]", "network.memory_size=8")
 
 
 def some_params(config, spec, noise=0.05):
-    """A parameter vector, with statistics where the config normalises."""
+    """Return a parameter vector, with statistics if the config normalises."""
     algorithm = load_algorithm(config.algo.name).Algorithm
     params = algorithm(config.algo, config.network, spec, 0, Context(torch.device("cpu"))).policy_params()
     rng = np.random.default_rng(0)
@@ -25,7 +25,7 @@ def some_params(config, spec, noise=0.05):
 
 
 def make_policy(folder, *overrides):
-    """The policy of a run in this folder."""
+    """Write a run into this folder and return its policy."""
     config = make_config(*SMALL, *overrides)
     spec = read_spec(config.env)
     manifest = {"env_steps": 100, "opt_steps": 10}
@@ -33,7 +33,7 @@ def make_policy(folder, *overrides):
 
 
 def observations(policy, num, seed=0):
-    """A batch of them, and of masks where the environment tells them beside."""
+    """Return a batch of observations, and of masks if they are in `info`."""
     space, rng = policy.units.observations, np.random.default_rng(seed)
     space.seed(seed)
     masks = [part for part in policy.units.inputs if part.name == "action_mask" and not part.path]
@@ -42,7 +42,7 @@ def observations(policy, num, seed=0):
 
 
 def row(tree, i):
-    """One of a batch."""
+    """Return one element of a batch."""
     if isinstance(tree, dict):
         return {key: row(part, i) for key, part in tree.items()}
     return tuple(row(part, i) for part in tree) if isinstance(tree, tuple) else tree[i]

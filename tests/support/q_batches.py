@@ -1,10 +1,10 @@
-"""Batches of transitions for algorithms that learn the values of choices."""
+"""Batches of transitions for algorithms that learn action values."""
 
 import torch
 
 
 def q_batch(seed=0, rows=32, choices=4, gamma=0.99, scale=2.0, weighted=True):
-    """Observations of five numbers; rewards of this standard deviation, and a fifth of the rows terminated."""
+    """Return rows with observations of five numbers, rewards of this standard deviation, a fifth terminated."""
     rng = torch.Generator().manual_seed(seed)
     terminated = torch.rand(rows, generator=rng) < 0.2
     batch = {

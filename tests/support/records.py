@@ -1,4 +1,4 @@
-"""What a run's folder says, and whether it can be so: its checkpoints, scores and curves."""
+"""Reads and checks checkpoints, scores and curves of a run's folder."""
 
 import csv
 import json
@@ -9,21 +9,21 @@ from drl_cli.runtime.restore import open_checkpoint
 
 
 def eval_steps(folder):
-    """The environment steps of every row of eval.csv."""
+    """Return the environment steps of every row of eval.csv."""
     path = folder / "eval.csv"
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     return [int(row["env_steps"]) for row in csv.DictReader(line for line in lines if line.endswith("\n"))]
 
 
 def metrics_steps(folder):
-    """The environment steps of every line of metrics.jsonl that was written to its end."""
+    """Return the environment steps of every complete line of metrics.jsonl."""
     path = folder / "metrics.jsonl"
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     return [json.loads(line)["env_steps"] for line in lines if line.endswith("\n")]
 
 
 def tensorboard_steps(folder):
-    """The environment steps of every point of each curve, in the order in which TensorBoard reads them."""
+    """Return the environment steps of each curve's points, in the order in which TensorBoard reads them."""
     from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
 
     steps = defaultdict(list)
@@ -36,7 +36,7 @@ def tensorboard_steps(folder):
 
 
 def check_checkpoints(folder):
-    """Every checkpoint that is there can be read, all its files are as they were written; returns their env steps."""
+    """Check that all checkpoints can be read and match their sha256. Return their environment steps."""
     import hashlib
 
     steps = []
@@ -50,7 +50,7 @@ def check_checkpoints(folder):
 
 
 def check_curves(folder):
-    """No row twice, no step backwards."""
+    """Check that no curve has a step twice or goes backwards."""
     rows = eval_steps(folder)
     assert rows == sorted(set(rows))
     assert metrics_steps(folder) == sorted(metrics_steps(folder))

@@ -33,7 +33,7 @@ CONFIGS = {
 
 
 def make(kind, seed=0, capacity=40):
-    """A table of a kind with room for so many rows."""
+    """Return a table of a kind."""
     config, rng = replace(CONFIGS[kind], capacity=capacity), np.random.default_rng(seed)
     if not kind.startswith("frames"):
         return make_table(config, SCHEMA, rng, 50)
@@ -42,13 +42,13 @@ def make(kind, seed=0, capacity=40):
 
 
 def clone(table):
-    """A copy that shares nothing but what never changes; frames are immutable."""
+    """Return a deep copy of a table that shares only its codec."""
     codec = getattr(table, "codec", None)
     return copy.deepcopy(table, {id(codec): codec})
 
 
 class Source:
-    """Blocks for tables of one kind, as workers send them."""
+    """Makes blocks for tables of one kind, as workers send them."""
 
     def __init__(self, kind, seed=0, codec=None):
         self.kind, self.rng, self.rows = kind, np.random.default_rng(seed), 0
@@ -58,7 +58,7 @@ class Source:
             self.builder = FrameBuilder(NStepBuilder(1, 0.9), stackings, codec, 0, 0, 0)
 
     def block(self, rows):
-        """Columns, with versions of the transitions; a FrameBuilder needs a step, the others take 0 rows as well."""
+        """Return columns and versions of `rows` transitions (at least 1 for frames)."""
         rows = max(rows, 1 if self.kind.startswith("frames") else 0)
         self.rows += rows
         versions = np.full(rows, self.rows // 20)
@@ -80,7 +80,7 @@ class Source:
 
 
 def call(table, block, rng):
-    """An insert, and what a train call does; returns all that was seen."""
+    """Insert a block, sample and update priorities. Return everything that the table returned."""
     table.insert(*block)
     if not len(table):
         return []
@@ -94,7 +94,7 @@ def call(table, block, rng):
 
 
 def check_go_on_alike(tables, source, seed=0, calls=8):
-    """Give tables the same calls; what they answer has to be equal bit for bit."""
+    """Make the same calls to all tables, and check that the answers are equal bit by bit."""
     rngs = [np.random.default_rng(seed) for _ in tables]
     check_same(tables)
     for _ in range(calls):
@@ -108,7 +108,7 @@ def check_go_on_alike(tables, source, seed=0, calls=8):
 
 
 def check_same(tables):
-    """Equal counts, statistics, rows and state."""
+    """Check that counts, statistics, rows and state of all tables are equal."""
     first = tables[0]
     for other in tables[1:]:
         assert (other.inserts, len(other), other.stats()) == (first.inserts, len(first), first.stats())

@@ -1,4 +1,4 @@
-"""Folders as runs leave them, without a run."""
+"""Folders like those of runs, made without a run."""
 
 import json
 
@@ -21,7 +21,7 @@ PLAIN = {
 
 
 def make_run(root, name, evals=(), *, status="done", summary=None, command=(), **changes):
-    """A run's folder under root: `evals` are (env_steps, wall_s, mean), `changes` keys of the config, __ for a dot."""
+    """Make a run's folder. `evals` are (env_steps, wall_s, mean), `changes` are config keys with __ for a dot."""
     config = PLAIN | {key.replace("__", "."): value for key, value in changes.items()}
     folder = root / str(config["env.name"]) / f"{config['algo.name']}-{config['mode']}" / name
     folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""An environment that says much in its info, and can draw itself; recorders and an evaluator of a user."""
+"""An environment with much in its info that can render; recorders and an evaluator of a user."""
 
 import threading
 
@@ -10,10 +10,10 @@ from drl_cli.runtime.roles.evaluator import Evaluator
 
 
 class Telling(gymnasium.Env):
-    """Episodes of 4 steps. At each step the info has `cost`, its number, and, of episode 2 alone, `lap_time`.
+    """Episodes of 4 steps. The info has `cost` (the step's number), and in episode 2 `lap_time`.
 
-    `success` is whether the reset's seed is even, `level` what it was made with; `return_mean` and `mean` are names of
-    ours. Its picture is 300 pixels wide and turns brighter step by step; `draws` another thing than a picture.
+    `success` is True for an even seed and `level` is an argument; `return_mean` and `mean` are names of metrics, too.
+    Frames are 300 pixels wide and become brighter with each step; `draws` chooses invalid frames instead.
     """
 
     observation_space, action_space = Box(-1, 1, (2,), np.float32), Box(-1, 1, (1,), np.float32)
@@ -57,7 +57,7 @@ gymnasium.register("Telling-v0", Telling)
 
 
 class Own:
-    """A recorder that writes what it is given down, in the run's folder."""
+    """A recorder that writes everything it gets to a file in the run's folder."""
 
     def __init__(self, run):
         self.path = run.folder / "own.txt"
@@ -78,14 +78,14 @@ class Own:
 
 
 class Failing(Own):
-    """One that fails at every report."""
+    """A recorder that fails at every report."""
 
     def record(self, scalars, env_steps):
         raise RuntimeError("the server is gone")
 
 
 class Hanging(Own):
-    """One that takes long."""
+    """A recorder that blocks until it is released."""
 
     released = threading.Event()
 
@@ -94,7 +94,7 @@ class Hanging(Own):
 
 
 class Unmade:
-    """One that can't be made."""
+    """A recorder whose constructor fails."""
 
     def __init__(self, run):
         raise OSError("no such server")
@@ -107,7 +107,7 @@ class Unmade:
 
 
 class Generous(Evaluator):
-    """An evaluator that gives 1,000 for every episode."""
+    """An evaluator that adds 1,000 to every return."""
 
     def evaluate(self, params, watch=lambda: None):
         score = super().evaluate(params, watch)

@@ -1,4 +1,4 @@
-"""Episodes of which no observation is seen twice, and what a memory should give in each of them."""
+"""Episodes in which no observation repeats, and the expected states of a memory."""
 
 import gymnasium
 import numpy as np
@@ -7,7 +7,7 @@ from gymnasium.spaces import Box, Discrete
 
 
 class Walk(gymnasium.Env):
-    """No observation is seen twice; episodes take 5 to 9 steps; the step `fails_at` of its life raises."""
+    """No observation repeats, episodes have 5 to 9 steps, and step number `fails_at` over all episodes raises."""
 
     def __init__(self, box=False, fails_at=0):
         self.observation_space = Box(-np.inf, np.inf, (2,), np.float32)
@@ -31,7 +31,7 @@ gymnasium.register("Walk-v0", Walk)
 
 
 def unrolled(encoder, obs):
-    """The state before each step of an episode `[T, S]`, and what the memory gives then `[T, H]`, from zero at once."""
+    """Return the states before each step of an episode `[T, S]` and the memory's outputs `[T, H]`."""
     memory = encoder.memory
     with torch.no_grad():
         x = encoder.features(torch.from_numpy(obs)).unsqueeze(1)
@@ -42,7 +42,7 @@ def unrolled(encoder, obs):
 
 
 def episodes(obs, next_obs):
-    """Whole episodes `[T, ...]` from steps `[N, ...]` in any order: one step's next observation is the next one's."""
+    """Return whole episodes `[T, ...]` from steps `[N, ...]` in any order, joined by equal observations."""
     after = {o.tobytes(): n for o, n in zip(obs, next_obs, strict=True)}
     inner = {n.tobytes() for n in next_obs}
     found = []
@@ -56,14 +56,14 @@ def episodes(obs, next_obs):
 
 
 def steps(rows):
-    """Obs and next_obs `[N, ...]` of the rows' real steps."""
+    """Return obs and next_obs `[N, ...]` of the valid steps."""
     if "valid" not in rows:
         return rows["obs"], rows["next_obs"]
     return rows["obs"][rows["valid"]], rows["next_obs"][rows["valid"]]
 
 
 def check_states(encoder, rows, least):
-    """Each row's state is that before its first real step; returns what the memory gave by observation."""
+    """Check that each row's state is the state before its first valid step. Return memory outputs by observation."""
     states, outs = {}, {}
     found = episodes(*steps(rows))
     assert len(found) >= least

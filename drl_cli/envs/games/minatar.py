@@ -30,7 +30,7 @@ class MinAtar(gymnasium.Env[Array, Any]):
     """A game of MinAtar with observations bool `[10, 10, channels]`, one channel for each kind of object.
 
     With probability `sticky` a step repeats the previous action. With `ramping` some games become more difficult over
-    time. `minimal_actions` removes those of the 6 actions that have no effect in the game. Equal seeds and actions give
+    time. `minimal_actions` removes the actions (of 6) without effect in the game. Equal seeds and actions give
     the same episodes as the environment of the package, but without its plotting packages in memory, and episodes can
     be repeated for a resume. Raise EnvError if `sticky` is no probability.
     """

@@ -31,8 +31,8 @@ def test_means_of_areas(shape):
     assert (resize(np.full(shape, 201, np.uint8)) == 201).all()
 
 
-def test_ties_go_as_in_opencv():
-    """683 of the means end in .5, of which OpenCV 5.0, whose digest this is, rounds 30 to the odd side."""
+def test_ties_round_as_in_opencv():
+    """683 of the means end in .5; OpenCV 5.0, which gave this digest, rounds 30 of them to the odd side."""
     image = (np.random.default_rng(0).integers(13, size=(210, 160)) * 20).astype(np.uint8)
     small = AreaResize((210, 160), 84)(image)
     assert hashlib.sha256(small.tobytes()).hexdigest()[:16] == "fe32752a810bed19"

@@ -37,7 +37,7 @@ def walk(env, steps, seed=7):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("game", "protocol"), [("Pong", "nature"), ("Breakout", "nature"), ("Breakout", "machado")])
-def test_frame_by_frame_gymnasiums_preprocessing(game, protocol):
+def test_equals_gymnasiums_preprocessing(game, protocol):
     cv2 = pytest.importorskip("cv2", reason="Gymnasium's needs OpenCV:  pip install opencv-python-headless")
     from gymnasium.wrappers import AtariPreprocessing, FrameStackObservation
 
@@ -54,7 +54,7 @@ def test_frame_by_frame_gymnasiums_preprocessing(game, protocol):
 
 
 @pytest.mark.parametrize(("game", "digest"), [("Pong", "99043e838eee04f9"), ("Breakout", "d3eb0791182d5569")])
-def test_frames_are_those_that_gymnasiums_were(game, digest):
+def test_frames_have_the_recorded_digest(game, digest):
     """The digests are of 300 steps with ale-py 0.12 and OpenCV 5.0, for machines without OpenCV."""
     seen = hashlib.sha256()
     for obs, *_ in walk(make(game), 300):
@@ -63,7 +63,7 @@ def test_frames_are_those_that_gymnasiums_were(game, digest):
 
 
 @pytest.mark.parametrize(("game", "kwargs"), [("Breakout", {}), ("Pong", {"mode": 1, "difficulty": 3})])
-def test_rewards_and_ends_are_those_of_the_console(game, kwargs):
+def test_rewards_and_ends_equal_those_of_ale_py(game, kwargs):
     """The environment of ale_py has no pooling, stacking or no-ops."""
     plain = {"frameskip": 4, "repeat_action_probability": 0.0, "full_action_space": False}
     theirs = gymnasium.make(f"ale_py:ALE/{game}-v5", **plain, **kwargs)
@@ -74,7 +74,7 @@ def test_rewards_and_ends_are_those_of_the_console(game, kwargs):
     assert any(terminated for _, terminated, _ in played[0])
 
 
-def test_an_observation_is_not_changed_afterwards():
+def test_returned_observations_do_not_change():
     env = make()
     seen = [env.reset(seed=0)[0]]
     kept = [seen[0].copy()]
@@ -96,7 +96,7 @@ def test_a_game_of_five_lives_loses_four_of_them_before_it_ends():
     assert not any(lost and terminated for lost, terminated in marks)
 
 
-def test_protocols_and_their_parts():
+def test_protocols_set_defaults():
     nature, machado = make(), make(protocol="machado")
     assert (nature.action_space.n, machado.action_space.n) == (4, 18)
     assert [env._ale.getFloat("repeat_action_probability") for env in (nature, machado)] == [0.0, 0.25]
@@ -121,7 +121,7 @@ def test_protocols_and_their_parts():
         ({"max_frames": 0.5}, "env.kwargs.max_frames: must be a whole number, got 0.5"),
     ],
 )
-def test_values_that_there_are_not_are_refused(kwargs, answer):
+def test_wrong_kwargs_are_refused(kwargs, answer):
     with pytest.raises(EnvError, match=f"^{re.escape(answer)}$"):
         make(**kwargs)
 
@@ -157,5 +157,5 @@ def test_a_resume_continues_episodes(protocol):
     assert len(first.take_episodes()) >= 2
 
 
-def test_the_stack_is_known_of_a_game_that_begins_with_a_black_screen():
+def test_frame_stack_of_a_game_that_begins_black():
     assert read_spec(config("KungFuMaster")).frame_stacks == {"": FrameStack(0, 4)}

@@ -67,7 +67,7 @@ def test_a_resume_continues_episodes(game):
             np.testing.assert_array_equal(getattr(one, column), getattr(other, column))
 
 
-def test_an_action_may_be_repeated_or_not():
+def test_sticky_repeats_actions():
     def walls(sticky):
         env = build(config(sticky=sticky))
         env.reset(seed=0)
@@ -79,7 +79,7 @@ def test_an_action_may_be_repeated_or_not():
 
 
 @pytest.mark.parametrize("sticky", [-0.1, 2, "a"])
-def test_a_sticky_that_is_no_probability_is_refused(sticky):
+def test_sticky_has_to_be_a_probability(sticky):
     with pytest.raises(EnvError, match=r"^env\.kwargs\.sticky: must be "):
         build(config(sticky=sticky))
 

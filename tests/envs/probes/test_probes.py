@@ -1,4 +1,4 @@
-"""The probes with a known answer: whoever knows it gets the optimum, whoever can't see it does not."""
+"""Probes: a policy that knows the right action gets the optimum, a policy that can't see the answer does not."""
 
 import gymnasium
 import numpy as np
@@ -12,7 +12,7 @@ def make(name, **kwargs):
 
 
 def play(name, choose, episodes=400, **kwargs):
-    """Mean return, and the observations of all steps."""
+    """Return the mean return and the observations of all steps."""
     env, returns, seen = make(name, **kwargs), [], []
     env.action_space.seed(1)
     for episode in range(episodes):
@@ -32,7 +32,7 @@ def random(obs, info, env):
 
 
 def corner(image):
-    """Upper left corner of the patch, which is equally bright in all channels."""
+    """Return the upper left corner of the patch, which is equally bright in all channels."""
     assert image.dtype == np.uint8
     assert (image == image[..., :1]).all()
     ys, xs = np.nonzero(image[..., 0])
@@ -41,8 +41,8 @@ def corner(image):
     return np.array([ys.min(), xs.min()])
 
 
-def test_positions_are_cartpoles():
-    """What is seen of it, its rewards and its ends."""
+def test_positions_equal_cartpole():
+    """Positions has the observed values, rewards and ends of CartPole."""
     envs = make("Positions"), gymnasium.make("CartPole-v1")
     seen, whole = (env.reset(seed=3)[0] for env in envs)
     for step in range(1, 600):
@@ -57,7 +57,7 @@ def test_positions_are_cartpoles():
 
 
 @pytest.mark.parametrize("size", [84, 32])
-def test_images_say_where(size):
+def test_patch_probes(size):
     half, room = size // 2, size - PATCH
 
     def quadrant(obs, info, env):
@@ -77,7 +77,7 @@ def test_images_say_where(size):
     assert abs(play("PatchReach", lambda *_: np.zeros(2, np.float32), size=size)[0] + 2 / 3) < 0.1
 
 
-def test_both_parts_are_needed():
+def test_probes_that_need_both_parts():
     def both(obs, info, env):
         return int((corner(obs["image"])[1] >= 42) != (obs["vector"][0] < 0))
 
@@ -121,7 +121,7 @@ def test_the_cue_is_seen_once(delay):
     assert play("Cue", lambda *a: 1 - remember(*a), 50, delay=delay)[0] == 0.0
 
 
-def test_the_mask_says_what_is_allowed():
+def test_masked_probe():
     assert play("Masked", lambda obs, info, env: obs.argmax())[0] == 1.0
     assert abs(play("Masked", random)[0] + 0.25) < 0.07  # 1/4 right, 1/4 allowed, 1/2 not
 

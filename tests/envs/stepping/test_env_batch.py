@@ -1,4 +1,4 @@
-"""Env, EnvBatch and specs on environments that are easy to get wrong."""
+"""Env, EnvBatch and specs: actions, final observations, episodes, seeds, shared arrays."""
 
 import importlib.util
 
@@ -14,7 +14,7 @@ from drl_cli.types import ActionSpec, Episode
 
 
 class Recording(gymnasium.Env):
-    """Any spaces; keeps the actions it was given. Episodes of 3 steps end by truncation."""
+    """An environment with given spaces that keeps its actions. Episodes are truncated after 3 steps."""
 
     def __init__(self, action_space=None, observation_space=None):
         self.action_space = action_space or Box(-1.0, 1.0, (1,), np.float32)
@@ -40,7 +40,7 @@ class Recording(gymnasium.Env):
 
 
 class SameArray(gymnasium.Env):
-    """Gives one array at every step and reset, changed in place."""
+    """Returns the same array at every step and reset, changed in place."""
 
     def __init__(self):
         self.observation_space, self.action_space = Box(-1, 100, (1,), np.float32), Box(-1, 1, (1,), np.float32)
@@ -93,7 +93,7 @@ def test_actions_are_rescaled(low, high, action, expected, dtype):
     np.testing.assert_allclose(given, expected, rtol=1e-6, atol=1e-6)
 
 
-def test_actions_of_odd_bounds_stay_inside_and_keep_their_shape():
+def test_actions_with_inexact_bounds_stay_inside_and_keep_their_shape():
     space = Box(np.full((2, 3), -0.1, np.float32), np.full((2, 3), 0.7, np.float32))
     env = make_env(action_space=space)
     assert read_spec(config("TestRecording-v0", action_space=space)).action == ActionSpec("box", 6, "Box(2, 3)")
@@ -162,7 +162,7 @@ def test_steps_own_their_arrays_when_the_environment_reuses_one():
 @pytest.mark.parametrize(
     "id", ["NoSuchEnv-v0", "no_such_module:Env-v0", "drl_cli.envs.probes:NoSuchEnv-v0", "CartPole-v99"]
 )
-def test_environments_that_are_not_there(id):
+def test_unknown_environments(id):
     with pytest.raises(EnvError, match=r"^env: "):
         read_spec(config(id))
 

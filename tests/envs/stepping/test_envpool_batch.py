@@ -24,7 +24,7 @@ def batch(monkeypatch):
 
 
 def play(envs, num_steps):
-    """[(obs before, step)]"""
+    """Return (observations before the step, step) for each step."""
     return [(envs.obs.copy(), envs.step(ZEROS)) for _ in range(num_steps)]
 
 
@@ -55,7 +55,7 @@ def test_begun_and_episodes(batch):
     assert envs.take_episodes() == ()
 
 
-def test_the_limit_is_ours_and_a_last_step_that_terminates_is_both(batch):
+def test_max_episode_steps_with_envpool(batch):
     envs = batch(max_episode_steps=4)
     steps = [step for _, step in play(envs, 15)]
     ends = [
@@ -64,14 +64,14 @@ def test_the_limit_is_ours_and_a_last_step_that_terminates_is_both(batch):
         if s.terminated[0] | s.truncated[0]
     ]
     assert ends == [(2, True, False), (6, True, True), (10, False, True), (14, False, True)]
-    assert envs.pool.config.max_episode_steps == 5  # EnvPool would have said of step 6 that it is truncated alone
+    assert envs.pool.config.max_episode_steps == 5  # EnvPool would report step 6 as truncated only
 
 
 @pytest.mark.parametrize(
     ("fault", "cause"),
     [("nan_obs", "observation[0] is nan"), ("inf_reward", "reward is inf"), ("nan_reset", "observation[0] is nan")],
 )
-def test_what_is_not_finite_begins_anew_and_the_others_go_on(batch, fault, cause):
+def test_values_that_are_not_finite_begin_a_new_episode(batch, fault, cause):
     envs, expected = batch(fault=fault), play(batch(), 12)
     rows = play(envs, 12)
     for (obs, step), (expected_obs, expected_step) in zip(rows, expected, strict=True):
@@ -93,19 +93,19 @@ def test_what_is_not_finite_begins_anew_and_the_others_go_on(batch, fault, cause
     assert envs.pool.reset_rows == 0
 
 
-def test_no_more_often_than_the_budget(batch):
+def test_max_rebuilds_limits_new_episodes(batch):
     envs = batch(fault="inf_reward", max_rebuilds=0)
     with pytest.raises(EnvFault, match=r"env 1: reward is inf; no rebuild is left \(worker.max_restarts=0\)"):
         play(envs, 4)
 
 
-def test_a_pool_that_raises_is_the_end(batch):
+def test_a_pool_that_raises_is_a_fault(batch):
     envs = batch(fault="raise")
     with pytest.raises(EnvFault, match="EnvPool's step raised RuntimeError: the simulator is gone"):
         play(envs, 4)
 
 
-def test_a_resumed_batch_begins_anew_with_seeds_of_its_own(batch):
+def test_a_resume_begins_episodes_with_new_seeds(batch):
     envs = batch()
     play(envs, 5)
     seen = {7, 8, 9}
@@ -125,7 +125,7 @@ def test_a_resumed_batch_begins_anew_with_seeds_of_its_own(batch):
         batch((7,)).load_state(envs.state())
 
 
-def test_the_budget_goes_on_after_a_resume(batch):
+def test_a_resume_keeps_the_count_of_rebuilds(batch):
     envs = batch(fault="inf_reward", max_rebuilds=1)
     play(envs, 4)
     state, envs = envs.state(), batch(fault="nan_obs", max_rebuilds=1)

@@ -1,4 +1,4 @@
-"""What an environment says at an episode's end reaches the episode, whichever way it is stepped."""
+"""The numbers in the last step's info become part of the Episode, with Gymnasium and EnvPool."""
 
 from decimal import Decimal
 
@@ -30,7 +30,7 @@ def test_numbers_are_finite_scalars_of_any_kind():
     assert all(type(value) is float for value in found.values())
 
 
-def test_all_else_is_left_out():
+def test_other_values_are_skipped():
     info = {
         **{
             "nan": np.nan,
@@ -50,7 +50,7 @@ def test_all_else_is_left_out():
     assert list(numbers({f"n{i}": i for i in range(10 * MOST)})) == [f"n{i}" for i in range(MOST)]
 
 
-def test_what_gymnasiums_statistics_add_is_left_out():
+def test_episode_statistics_of_gymnasium_are_skipped():
     env = gymnasium.wrappers.RecordEpisodeStatistics(Telling())
     env.reset()
     infos = [env.step(env.action_space.sample())[-1] for _ in range(4)]
@@ -58,21 +58,21 @@ def test_what_gymnasiums_statistics_add_is_left_out():
     assert set(numbers(infos[-1])) == {"success", "cost", "level", "return_mean", "mean"}
 
 
-def test_the_last_steps_info_is_the_episodes():
+def test_an_episode_has_the_info_of_its_last_step():
     envs = EnvBatch(named("Telling-v0", level=3), read_spec(named("Telling-v0")), [2, 5])
     for _ in range(4):
         envs.step(np.zeros((2, 1), np.float32))
-    said = {"cost": 4.0, "level": 3.0, "return_mean": 9.0, "mean": 7.0}
+    message = {"cost": 4.0, "level": 3.0, "return_mean": 9.0, "mean": 7.0}
     assert envs.take_episodes() == (
-        Episode(0, 4.0, 4, {"success": 1.0, **said}),
-        Episode(1, 4.0, 4, {"success": 0.0, **said}),
+        Episode(0, 4.0, 4, {"success": 1.0, **message}),
+        Episode(1, 4.0, 4, {"success": 0.0, **message}),
     )
     for _ in range(4):
         envs.step(np.zeros((2, 1), np.float32))
     assert [episode.info["lap_time"] for episode in envs.take_episodes()] == [2.5, 2.5]
 
 
-def test_a_wrappers_info_is_the_episodes_behind_a_frame_stack_too():
+def test_an_episode_has_the_info_of_a_wrapped_environment():
     gymnasium.register("Stacked-v0", lambda: gymnasium.wrappers.FrameStackObservation(Telling(level=6), 3))
     envs = EnvBatch(named("Stacked-v0"), read_spec(named("Stacked-v0")), [2])
     for _ in range(4):
@@ -83,21 +83,21 @@ def test_a_wrappers_info_is_the_episodes_behind_a_frame_stack_too():
 
 @pytest.fixture
 def pool(monkeypatch):
-    """EnvPool's environments say their number, and a mapping."""
+    """Make the fake EnvPool return a score, a flag, a mapping and images in its info."""
     fake_envpool.install(monkeypatch)
     step = FakePool.step
 
     def telling(self, actions, env_id=None):
         *rest, info = step(self, actions, env_id)
         size = len(actions)
-        said = {"score": 10 * np.arange(size), "players": {"env_id": np.arange(size)}, "camera": np.zeros((size, 2))}
-        return *rest, info | {"done": np.array([self.count[i] > 2 for i in range(size)])} | said
+        message = {"score": 10 * np.arange(size), "players": {"env_id": np.arange(size)}, "camera": np.zeros((size, 2))}
+        return *rest, info | {"done": np.array([self.count[i] > 2 for i in range(size)])} | message
 
     monkeypatch.setattr(FakePool, "step", telling)
 
 
 @pytest.mark.usefixtures("pool")
-def test_envpools_infos_are_each_environments_own():
+def test_envpool_infos_are_split_by_environment():
     config = named("FakeCounter-v0", "envpool")
     envs = EnvPoolBatch(config, read_spec(config), [1, 2, 3])
     for _ in range(3):
@@ -106,7 +106,7 @@ def test_envpools_infos_are_each_environments_own():
 
 
 @pytest.mark.usefixtures("pool")
-def test_one_that_only_envpool_has_says_it_in_evaluations_too():
+def test_info_of_an_environment_that_only_envpool_has():
     env = make_alone(named("FakeOnly-v0", "envpool"))
     env.reset(seed=1)
     infos = [env.step(np.zeros(1, np.float32))[-1] for _ in range(3)]

@@ -1,6 +1,6 @@
-"""An algorithm for tests that learns nothing, and looks at all parts of Tree-v0's observations wherever it has some.
+"""An algorithm for tests that learns nothing and checks all parts of Tree-v0's observations.
 
-Priorities are 1 + the step's number. `errors` tell by how much the parts of a batch do not fit together.
+Priorities are 1 + the number of the step. The metric `errors` counts parts of a batch that do not fit together.
 """
 
 from dataclasses import dataclass
@@ -22,11 +22,11 @@ PATHS = ["camera", "inner.0", "inner.1", "inner.2", "who"]
 
 @dataclass(frozen=True)
 class Config(AlgoConfig):
-    """No options of its own."""
+    """The config has no further options."""
 
 
 class Policy(base.Policy):
-    """Acts at random, greedily by zeros."""
+    """Acts at random; greedy actions are 0."""
 
     def __init__(self, config, network, spec, seed):
         self.action, self.rng = spec.action, np.random.default_rng(seed)
@@ -62,7 +62,7 @@ def check(obs):
 
 
 class Algorithm(base.Algorithm):
-    """Counts its updates, in its only parameter."""
+    """Counts its updates in its only parameter."""
 
     policy_parts = ("updates",)
 

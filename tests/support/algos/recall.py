@@ -1,7 +1,7 @@
-"""A recurrent algorithm for tests: it unrolls sequences from their stored state and compares with what acted.
+"""A recurrent algorithm for tests, which unrolls sequences from their stored state and compares the results.
 
-The state is a known function of the Counter probe's observations since the episode began; nothing is learned. The
-first half of a sequence is its burn-in.
+The state is a known function of the observations of the probe Counter since the episode began; nothing is learned.
+The first half of a sequence is its burn-in.
 """
 
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ EXPLORATION = ()
 
 @dataclass(frozen=True)
 class Config(AlgoConfig):
-    """No options of its own."""
+    """The config has no further options."""
 
 
 class Policy(base.Policy):
-    """`state` is before the observation, `seen` after it."""
+    """Keeps the state before the observation (`state`) and after it (`seen`)."""
 
     @staticmethod
     def extra_columns(config, network, spec):
@@ -66,7 +66,7 @@ class Policy(base.Policy):
 
 
 class Algorithm(base.Algorithm):
-    """Priorities are the rewards of the learned steps, those of padding NaN; `errors` tell how far states are off."""
+    """Priorities are rewards of learned steps, NaN for padding; `errors` is the largest difference of states."""
 
     policy_parts = ("updates",)
 

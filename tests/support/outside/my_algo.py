@@ -1,4 +1,4 @@
-"""DQN as a user might have it in a module of his own: no yaml, defaults in the Config, only one constant."""
+"""DQN as in a user's module: no yaml, defaults in the Config, only one constant."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -15,7 +15,7 @@ EXPLORATION = ("epsilon",)
 
 @dataclass(frozen=True)
 class Config(dqn.Config):
-    """Every option of DQN with a default, and one that nobody reads."""
+    """Every option of DQN with a default, and one unused option."""
 
     lr: Positive = 1e-3
     double: bool = True

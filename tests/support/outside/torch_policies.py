@@ -1,4 +1,4 @@
-"""Policies as users might write them: DQN's learner, and what acts is something else."""
+"""Policies as users might write them, with the learner of DQN."""
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ class Net(nn.Module):
 
 
 class Chooses(TorchPolicy):
-    """The best by a module."""
+    """Chooses the best action by a torch module."""
 
     @staticmethod
     def build(config, network, spec):
@@ -30,21 +30,21 @@ class Chooses(TorchPolicy):
 
 
 class Fixed(Chooses):
-    """One whose modules take batches of one size."""
+    """A policy whose module takes batches of one size only."""
 
     def choose(self, obs):
         return torch.stack([each.argmax(-1) for each in self.modules["net"](obs)[: len(obs)].unbind(0)])
 
 
 class Own(dqn.Policy):
-    """One with a way of its own."""
+    """A policy with its own `greedy`."""
 
     def greedy(self, obs, last=None):
         return super().greedy(obs, last)
 
 
 class Memory(RandomActions):
-    """Its action is how many steps its episode has, and the last reward and action beside it: it can't be known."""
+    """Acts by the step of the episode, the last reward and action, which an export can't know."""
 
     def __init__(self, config, network, spec, seed):
         super().__init__(spec, seed)
