@@ -67,13 +67,12 @@ class Collecting:
         return max(1, round(seconds / (time.perf_counter() - started)))
 
     def close(self) -> None:
-        """Close all environments."""
         self.worker.close()
         self.bare.close()
 
 
 class BareEnvs:
-    """Gymnasium environments, stepped one after another."""
+    """Gymnasium environments, stepped one after another, and reset when their episode ends."""
 
     def __init__(self, config: EnvConfig, seeds: Sequence[int]) -> None:
         self.envs: list[Any] = [build(config) for _ in seeds]  # Any: Gymnasium's spaces
@@ -82,20 +81,18 @@ class BareEnvs:
             env.reset(seed=seed)
 
     def step(self, actions: Any) -> None:  # Any: an action of the space
-        """Step all of them, and reset those whose episode ended."""
         for env, action in zip(self.envs, actions, strict=True):
             _, _, terminated, truncated, _ = env.step(action)
             if terminated or truncated:
                 env.reset()
 
     def close(self) -> None:
-        """Close all of them."""
         for env in self.envs:
             env.close()
 
 
 class BarePool:
-    """The environments of an EnvPool."""
+    """The environments of an EnvPool, reset when their episode ends."""
 
     def __init__(self, config: EnvConfig, seeds: Sequence[int]) -> None:
         task = find_task(config)
@@ -103,13 +100,11 @@ class BarePool:
         self.pool.reset()
 
     def step(self, actions: Any) -> None:
-        """Step all of them, and reset those whose episode ended."""
         _, _, terminated, truncated, _ = self.pool.step(np.asarray(actions))
         if (over := terminated | truncated).any():
             self.pool.reset(over.nonzero()[0].astype(np.int32))
 
     def close(self) -> None:
-        """Close the pool."""
         self.pool.close()
 
 

@@ -20,7 +20,7 @@ class Rate:
     per_cpu_s: float
 
     def times(self, factor: float) -> "Rate":
-        """Return the rate in another unit, `factor` of which make one thing."""
+        """Return the rate if one thing counts as `factor` things."""
         return Rate(self.per_s * factor, self.per_cpu_s * factor)
 
 

@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def help_of(words: Sequence[str]) -> str:
-    """Return the help."""
+    """Return the text of --help."""
     about = "measure this machine with a run's own environment, network and batches"
     end = "and every key of drl-train, which say what is measured: drl-train --help"
     return f"{help_text('drl-bench', Options, about, EXAMPLES)}\n\n{end}"
@@ -128,7 +128,7 @@ def busy_text(load: float, cores: int) -> str:
 
 
 def read(args: Sequence[str]) -> tuple[Options, CommandLine]:
-    """Split the command line into own options and keys of drl-train. Raise UsageError with the problems of both."""
+    """Split the words into options of drl-bench and keys of drl-train. Raise UsageError with the problems of both."""
     own = [arg for arg in args if is_own(arg.partition("=")[0])]
     options, problems, exit_code = Options(), list[str](), USAGE
     command = CommandLine([], [], None, False)
@@ -152,7 +152,7 @@ def read(args: Sequence[str]) -> tuple[Options, CommandLine]:
 
 
 def is_own(key: str) -> bool:
-    """Return whether a key is an own option, or resembles one more than any key of drl-train."""
+    """Return whether a key is an option of drl-bench, or resembles an option more than any key of drl-train."""
     own, of_train = group_of(Options).keys, {*group_of(Config).keys, *groups()}
     found = [key] if key in of_train else nearest(key, [*own, *of_train])
     return bool(found) and found[0] in own

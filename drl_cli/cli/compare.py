@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def help_of(words: Sequence[str]) -> str:
-    """Return the help."""
+    """Return the text of --help."""
     about = "compare runs: table, figure and csv of returns over env steps and seconds"
     return help_text("drl-compare", Options, about, EXAMPLES)
 

@@ -3,8 +3,7 @@
 import dataclasses
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -158,26 +157,20 @@ def play(config: Config, checkpoint: Path, seeds: list[int], stochastic: bool) -
 
     params, manifest = load_model(checkpoint)
     spec = environment_spec(config, trains=False)
-    with _blamed(config):
+    try:
         evaluator = Evaluator(config, spec, seeds, manifest["exploration"] if stochastic else None)
-    try:
-        evaluator.policy.load(params)
-    except ValueError as error:
-        raise UsageError(f"{checkpoint}: does not fit the run's config: {error}", CHECKPOINT) from error
-    with _blamed(config):
+        try:
+            evaluator.policy.load(params)
+        except ValueError as error:
+            raise UsageError(f"{checkpoint}: does not fit the run's config: {error}", CHECKPOINT) from error
         score = evaluator.evaluate(params)
-    evaluator.close()
-    return score, manifest
-
-
-@contextmanager
-def _blamed(config: Config) -> Iterator[None]:
-    """Turn an exception into a UsageError that names the algorithm's module or else the environment."""
-    try:
-        yield
+    except UsageError:
+        raise
     except Exception as error:
         culprit = raised_by(error, [module_path(config.algo.name)]) or config.env.id
         raise UsageError(f"{culprit} raised {type(error).__name__}: {error}", USER_CODE) from error
+    evaluator.close()
+    return score, manifest
 
 
 def result_lines(name: str, result: Mapping[str, Any], statistics: Mapping[str, float], most: int) -> list[str]:

@@ -15,7 +15,7 @@ from drl_cli.envs.units import ArraySpec, Units
 from drl_cli.networks.mlp import NORM_EPS
 from drl_cli.networks.modules import ACTIVATIONS
 from drl_cli.runtime.roles.normalization import NormalizedPolicy, Statistics
-from drl_cli.types import MASK, ActionSpec, EnvSpec, leaves
+from drl_cli.types import MASK, EnvSpec, leaves
 
 
 class Graph(nn.Module):
@@ -32,7 +32,6 @@ class Graph(nn.Module):
         self.columns, self.units, self.action = leaves(spec.obs), units, spec.action
         self.normalize = _Normalize(policy.statistics) if isinstance(policy, NormalizedPolicy) else None
         self.choose = _chooser(policy.policy if isinstance(policy, NormalizedPolicy) else policy)
-        self.to_env = _ToBox(units.outputs) if spec.action.kind == "box" else _ToChoices(units.outputs, spec.action)
         for parameter in self.parameters():  # the policy's parameters are views of one large tensor
             parameter.data = parameter.data.clone()
 
@@ -54,10 +53,14 @@ class Graph(nn.Module):
         if self.normalize is not None:
             obs = self.normalize(obs)
         raw, state = self.choose(obs.get("", obs), state)
-        if self.gives_values:
-            raw = raw if MASK not in obs else torch.where(obs[MASK], raw, FORBIDDEN)
-        actions = self.to_env(raw, self.gives_values)
-        return (*actions, *([raw] if self.gives_values else []), *([] if state is None else [state]))
+        memory = [] if state is None else [state]
+        if self.action.kind == "box":
+            return (*_box_actions(self.units.outputs, raw), *memory)
+        if not self.gives_values:
+            return (*_choices(self.units.outputs, raw), *memory)
+        values = raw if MASK not in obs else torch.where(obs[MASK], raw, FORBIDDEN)
+        best = [part.argmax(1) for part in torch.split(values, list(self.action.choices), 1)]
+        return (*_choices(self.units.outputs, torch.stack(best, 1)), values, *memory)
 
     def _seen(self, path: str, part: ArraySpec, tensor: Tensor, dtype: str) -> Tensor:
         """Convert a part of an observation to the form in training."""
@@ -170,47 +173,28 @@ class _Normalize(nn.Module):
         return changed
 
 
-class _ToBox(nn.Module):
+def _box_actions(outputs: Sequence[ArraySpec], raw: Tensor) -> list[Tensor]:
     """Scale actions as `standalone.box_actions` does, in float64."""
-
-    def __init__(self, outputs: Sequence[ArraySpec]) -> None:
-        super().__init__()
-        self.outputs, self.sizes = outputs, [int(np.prod(part.shape)) for part in outputs]
-        limits = [bounds(vars(part)) for part in outputs]
-        low, high = (np.concatenate(each) for each in zip(*limits, strict=True))
+    sizes, actions = [int(np.prod(part.shape)) for part in outputs], []
+    for part, values in zip(outputs, torch.split(raw.double(), sizes, 1), strict=True):
+        low, high = bounds(vars(part))
         is_free = ~(np.isfinite(low) & np.isfinite(high))
         first, last = (np.where(is_free, 0.0, bound) for bound in (low, high))
-        self.has_free = bool(is_free.any())
-        tensors = {"low": low, "high": high, "is_free": is_free, "first": first, "half_range": (last - first) / 2}
-        for name, array in tensors.items():
-            self.register_buffer(name, torch.from_numpy(array))
-
-    def forward(self, raw: Tensor, are_values: bool) -> list[Tensor]:
-        raw, buffers = raw.double(), dict(self.named_buffers())
-        scaled = buffers["first"] + (raw.clamp(-1.0, 1.0) + 1.0) * buffers["half_range"]
-        if self.has_free:
-            free = torch.clamp(raw, buffers["low"], buffers["high"])
-            scaled = torch.where(buffers["is_free"], free, scaled)
-        parts = zip(self.outputs, torch.split(scaled, self.sizes, 1), strict=True)
-        return [each.to(getattr(torch, part.dtype)).reshape(-1, *part.shape) for part, each in parts]
+        scaled = torch.tensor(first) + (values.clamp(-1.0, 1.0) + 1.0) * torch.tensor((last - first) / 2)
+        if is_free.any():
+            free = torch.clamp(values, torch.tensor(low), torch.tensor(high))
+            scaled = torch.where(torch.tensor(is_free), free, scaled)
+        actions.append(scaled.to(getattr(torch, part.dtype)).reshape(-1, *part.shape))
+    return actions
 
 
-class _ToChoices(nn.Module):
-    """Turn values of choices, or choices counted from 0, into actions of the environment."""
-
-    def __init__(self, outputs: Sequence[ArraySpec], action: ActionSpec) -> None:
-        super().__init__()
-        self.outputs, self.choices = outputs, list(action.choices)
-
-    def forward(self, raw: Tensor, are_values: bool) -> list[Tensor]:
-        if are_values:
-            raw = torch.stack([values.argmax(1) for values in torch.split(raw, self.choices, 1)], 1)
-        widths = [len(part.choices) for part in self.outputs]
-        parts = zip(self.outputs, torch.split(raw.reshape(-1, sum(widths)), widths, 1), strict=True)
-        return [
-            (each.reshape(-1, *part.shape) + torch.tensor(part.start)).to(getattr(torch, part.dtype))
-            for part, each in parts
-        ]
+def _choices(outputs: Sequence[ArraySpec], choices: Tensor) -> list[Tensor]:
+    """Turn choices counted from 0 into actions of the environment."""
+    widths = [len(part.choices) for part in outputs]
+    return [
+        (each.reshape(-1, *part.shape) + torch.tensor(part.start)).to(getattr(torch, part.dtype))
+        for part, each in zip(outputs, torch.split(choices.reshape(-1, sum(widths)), widths, 1), strict=True)
+    ]
 
 
 def example(units: Units, graph: Graph, rows: int = 2) -> list[Tensor]:

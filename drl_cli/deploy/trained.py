@@ -75,7 +75,9 @@ def open_trained(run: str, checkpoint: str = "best", output_dir: str = "outputs"
     check_format(step)
     config = read_config(folder)
     params, manifest = _read(step)
-    plain = dataclasses.replace(config, env=dataclasses.replace(config.env, frame_stack="none"))  # for replay alone
+    plain = dataclasses.replace(
+        config, env=dataclasses.replace(config.env, frame_stack="none")
+    )  # stacking in replay only
     return Trained(folder, step, config, environment_spec(plain, trains=False), params, manifest)
 
 
