@@ -88,7 +88,7 @@ class Policy(Caller):
         spec = json.loads((Path(folder) / "spec.json").read_text())
         super().__init__(spec)
         makers: dict[str, Callable[..., Callable[[Sequence[Array]], list[Array]]]]
-        makers = {"numpy": Network, "onnx": _Onnx, "torch": _Torch}
+        makers = {"numpy": Network, "onnx": _onnx, "torch": _torch}
         self._run = makers[spec["format"]](spec, Path(folder) / spec["file"])
         self._state: Array = np.zeros((0, 0), np.float32)
         self.values: Array | None = None
@@ -106,27 +106,25 @@ class Policy(Caller):
         return outputs
 
 
-class _Onnx:
-    def __init__(self, spec: Mapping[str, Any], file: Path) -> None:
-        import onnxruntime
+def _onnx(spec: Mapping[str, Any], file: Path) -> Callable[[Sequence[Array]], list[Array]]:
+    import onnxruntime
 
-        self.session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
-        self.names = [given.name for given in self.session.get_inputs()]
-
-    def __call__(self, inputs: Sequence[Array]) -> list[Array]:
-        return list(self.session.run(None, dict(zip(self.names, inputs, strict=True))))
+    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    names = [given.name for given in session.get_inputs()]
+    return lambda inputs: list(session.run(None, dict(zip(names, inputs, strict=True))))
 
 
-class _Torch:
-    def __init__(self, spec: Mapping[str, Any], file: Path) -> None:
-        import torch
+def _torch(spec: Mapping[str, Any], file: Path) -> Callable[[Sequence[Array]], list[Array]]:
+    import torch
 
-        self.torch, self.module = torch, torch.export.load(file).module()
+    module = torch.export.load(file).module()
 
-    def __call__(self, inputs: Sequence[Array]) -> list[Array]:
-        with self.torch.no_grad():
-            outputs = self.module(*(self.torch.from_numpy(np.ascontiguousarray(array)) for array in inputs))
+    def run(inputs: Sequence[Array]) -> list[Array]:
+        with torch.no_grad():
+            outputs = module(*(torch.from_numpy(np.ascontiguousarray(array)) for array in inputs))
         return [output.numpy() for output in outputs]
+
+    return run
 
 
 class Network:

@@ -75,9 +75,7 @@ def open_trained(run: str, checkpoint: str = "best", output_dir: str = "outputs"
     check_format(step)
     config = read_config(folder)
     params, manifest = _read(step)
-    plain = dataclasses.replace(
-        config, env=dataclasses.replace(config.env, frame_stack="none")
-    )  # stacking in replay only
+    plain = dataclasses.replace(config, env=dataclasses.replace(config.env, frame_stack="none"))
     return Trained(folder, step, config, environment_spec(plain, trains=False), params, manifest)
 
 

@@ -5,7 +5,7 @@ import shutil
 import subprocess
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
@@ -19,20 +19,13 @@ MOST_WIDTH, MOST_FPS = 320, 25.0
 """Limits of WebP and GIF, which stay in memory until the end and compress badly."""
 
 
-class Encoder(Protocol):
-    """Write frames `[height, width, 3]`, uint8, all of one size."""
-
-    def write(self, frame: Array) -> None: ...
-    def close(self) -> None: ...
-
-
 class Video:
     """Write a video file. The file appears when the `with` block ends without an exception."""
 
     def __init__(self, path: Path, fps: float) -> None:
         self.path, self.fps = path, fps
         self._draft = path.with_name(f".{os.getpid()}.{path.name}")
-        self._encoder: Encoder | None = None
+        self._encoder: Mp4 | Animation | None = None
 
     def __enter__(self) -> "Video":
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -42,8 +35,8 @@ class Video:
         """Append a frame, uint8 `[height, width, 3]`, with `lines` in its upper left corner."""
         picture = captioned(frame, lines)
         if self._encoder is None:
-            make = Mp4 if self.path.suffix == ".mp4" else Animation
-            self._encoder = make(self._draft, picture.shape[1], picture.shape[0], self.fps)
+            encoder = Mp4 if self.path.suffix == ".mp4" else Animation
+            self._encoder = encoder(self._draft, picture.shape[1], picture.shape[0], self.fps)
         self._encoder.write(picture)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
@@ -57,7 +50,7 @@ class Video:
 
 
 class Mp4:
-    """Write H.264 with ffmpeg. Raise OSError with the message of ffmpeg if it fails."""
+    """Write frames `[height, width, 3]`, uint8, as H.264. Raise OSError with the message of ffmpeg."""
 
     def __init__(self, path: Path, width: int, height: int, fps: float) -> None:
         ffmpeg = find_ffmpeg()

@@ -4,8 +4,8 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -136,18 +136,8 @@ def test_ctrl_c_is_a_keyboard_interrupt_also_after_the_run(here, tiny, monkeypat
 
 
 def test_train_in_another_thread_is_refused():
-    errors = []
-
-    def call():
-        try:
-            drl_cli.train([])
-        except RuntimeError as error:
-            errors.append(str(error))
-
-    thread = threading.Thread(target=call)
-    thread.start()
-    thread.join()
-    assert "main thread" in errors[0]
+    with ThreadPoolExecutor(1) as pool, pytest.raises(RuntimeError, match="main thread"):
+        pool.submit(drl_cli.train, []).result()
 
 
 def test_an_unknown_name_is_an_attribute_error():
