@@ -135,7 +135,7 @@ def _train(config: Config, console: Console, note: str | None, args: Sequence[st
         shapes = [f"{path} {column.shape}".strip() for path, column in leaves(spec.obs).items()]
         print(f"{config.env.name}: {', '.join(shapes)} observations, {spec.action.text} actions; all checks passed")
         return {"exit_code": DONE}
-    from drl_cli.preflight.network import network_text
+    from drl_cli.preflight.algorithm import network_text
     from drl_cli.runtime.files.checkpoint import write_json
     from drl_cli.runtime.run import run
     from drl_cli.runtime.run_folder import make_folder, run_record

@@ -19,12 +19,10 @@ def environment_spec(config: Config, trains: bool = True) -> EnvSpec:
 
     try:
         return read_spec(config.env, trains)
-    except MissingExtra as error:
-        raise UsageError(str(error), MISSING) from error
     except EnvError as error:
         raise UsageError(str(error)) from error
-    except EnvFault as error:
-        raise UsageError(str(error), USER_CODE) from error
+    except (MissingExtra, EnvFault) as error:
+        raise UsageError(str(error), MISSING if isinstance(error, MissingExtra) else USER_CODE) from error
     except Exception as error:
         raise UsageError(f"{config.env.id} raised {type(error).__name__}: {error}", USER_CODE) from error
 

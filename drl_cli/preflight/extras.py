@@ -24,10 +24,7 @@ def extras(package: str = "drl-cli") -> list[str]:
 
 
 def missing(package: str, extra: str = "") -> list[str]:
-    """Return the missing packages that an installed package needs, or that one of its extras adds.
-
-    Extras of a required package (`gymnasium[mujoco]`) are followed; versions are not compared.
-    """
+    """Return the missing packages that an installed package needs, or that its extra adds, with extras of extras."""
     lacking: list[str] = []
     for needed in map(Requirement, distribution(package).requires or []):
         is_always = needed.marker is None or needed.marker.evaluate({"extra": ""})

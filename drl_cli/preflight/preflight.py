@@ -4,9 +4,8 @@ import sys
 
 from drl_cli.algos.lookup import refusal
 from drl_cli.errors import UsageError
-from drl_cli.preflight.algorithm import check_priorities, try_algorithm, warn_of_slow_updates
+from drl_cli.preflight.algorithm import check_network, check_priorities, try_algorithm, warn_of_slow_updates
 from drl_cli.preflight.environment import check_evaluation, check_normalization, environment_spec, try_environment
-from drl_cli.preflight.network import check_network
 from drl_cli.preflight.pace import pace_problems, trainer_problems, worker_problems
 from drl_cli.preflight.recording import check_recording
 from drl_cli.preflight.resources import check_hardware, check_resources

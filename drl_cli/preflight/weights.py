@@ -4,10 +4,9 @@ import dataclasses
 import sys
 from pathlib import Path
 
-import yaml
-
 from drl_cli.errors import CHECKPOINT, CheckpointError, UsageError
 from drl_cli.runs.find import checkpoint_names, find_run
+from drl_cli.runs.run import Run
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.files.checkpoint import MODEL, load_model
 from drl_cli.runtime.roles.normalization import make_policy
@@ -22,10 +21,7 @@ def with_weights(config: Config) -> Config:
 
 
 def find_weights(path: str, output_dir: str) -> Path:
-    """Return the checkpoint folder at `path`, or the best checkpoint of the run that `path` names.
-
-    Raise UsageError with the checkpoints that exist if there is no such run or checkpoint.
-    """
+    """Return the checkpoint folder at `path`, or the best checkpoint of the run that `path` names; raise UsageError."""
     folder = Path(path).parent if Path(path).name == MODEL else Path(path)
     if (folder / MODEL).is_file() or (folder / "manifest.json").is_file():
         return folder.resolve()
@@ -42,14 +38,12 @@ def find_weights(path: str, output_dir: str) -> Path:
 
 
 def check_weights(config: Config, spec: EnvSpec) -> None:
-    """Raise UsageError (exit 8) if the checkpoint is damaged, of another algorithm or of another network size.
-
-    Print a warning if the parameters fit and come from another environment.
-    """
+    """Raise UsageError (exit 8) if the policy can't take the parameters; warn if they come from another environment."""
     if config.load_weights is None:
         return
     folder = Path(config.load_weights)
-    algo, env = _trained_with(folder)
+    trained = Run(folder.parent.parent).config
+    algo, env = trained.get("algo.name"), trained.get("env.id")
     if algo not in (None, config.algo.name):
         line = f"load_weights: {folder} is of algo={algo}, and this run has algo={config.algo.name}"
         raise UsageError(line, CHECKPOINT)
@@ -65,12 +59,3 @@ def check_weights(config: Config, spec: EnvSpec) -> None:
         raise UsageError(f"load_weights: {folder}{other}: {error}; {advice}", CHECKPOINT) from error
     if is_other_env:
         print(f"warning: load_weights: {folder} is of {env}; it fits {config.env.id}, too", file=sys.stderr)
-
-
-def _trained_with(checkpoint: Path) -> tuple[str | None, str | None]:
-    """Return the algorithm and the environment id of the checkpoint's run; None for both if its config is gone."""
-    try:
-        node = yaml.safe_load((checkpoint.parents[1] / "config.yaml").read_text())
-        return node["algo"]["name"], node["env"]["id"]
-    except (OSError, yaml.YAMLError, KeyError, TypeError, IndexError):
-        return None, None

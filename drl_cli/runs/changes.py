@@ -1,9 +1,8 @@
 """Changes between a run's config and a command that resumes it, and whether the run can go on with them."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, NamedTuple
 
 from drl_cli.errors import CHECKPOINT, UsageError
 from drl_cli.runs.run import flatten, read_json
@@ -35,24 +34,11 @@ COMMAND = ("resume", "from_config", "confirm", "dry_run", "explain")
 Verdict = Literal["free", "careful", "impossible"]
 
 
-@dataclass(frozen=True)
-class Change:
-    """A key whose value differs from the run's."""
+class Change(NamedTuple):
+    """A key, or a user's source file, that differs from the run's, with a text for the user."""
 
     key: str
-    old: Any
-    new: Any
-
-    def __str__(self) -> str:
-        return f"{self.key}={as_typed(self.new)} (was {as_typed(self.old)})"
-
-
-@dataclass(frozen=True)
-class CodeChange(Change):
-    """A user's source file (`key`) whose sha256 differs from the one that the run recorded."""
-
-    def __str__(self) -> str:
-        return f"{self.key} has changed (sha256 {self.new[:8]}, was {self.old[:8]})"
+    text: str
 
 
 def verdict(key: str) -> Verdict:
@@ -64,28 +50,29 @@ def changed_keys(old: Config, config: Config) -> list[Change]:
     """Return the keys with different values, without the keys of the command itself."""
     before, after = flatten(to_yaml_keys(old)), flatten(to_yaml_keys(config))
     keys = [key for key in {**before, **after} if before.get(key) != after.get(key) and key not in COMMAND]
-    return [Change(key, before.get(key), after.get(key)) for key in keys]
+    return [Change(key, f"{key}={as_typed(after.get(key))} (was {as_typed(before.get(key))})") for key in keys]
 
 
 def changed_code(folder: Path, config: Config) -> list[Change]:
-    """Return the user's modules whose source differs from the sha256 in the run's run.json.
-
-    A module that is gone, or that run.json does not list, does not count.
-    """
+    """Return the user's source files with another sha256 than in run.json. A file missing here or there is ignored."""
     recorded = read_json(folder / "run.json").get("code", {})
     files = {module: file for module in config.learning_modules if (file := source_file(module)) is not None}
     hashes = [(str(file), recorded.get(module), source_hash(file)) for module, file in files.items()]
-    return [CodeChange(file, old, new) for file, old, new in hashes if old not in (None, new)]
+    return [
+        Change(file, f"{file} has changed (sha256 {new[:8]}, was {old[:8]})")
+        for file, old, new in hashes
+        if old not in (None, new)
+    ]
 
 
 def check_changes(changes: Iterable[Change], is_confirmed: bool) -> None:
     """Raise UsageError (exit 8) if a change is impossible, or changes the learning without confirm=true."""
     problems = [
-        f"resume: {change}: what was saved depends on it; from_config=RUN starts a new run"
+        f"resume: {change.text}: what was saved depends on it; from_config=RUN starts a new run"
         for change in changes
         if verdict(change.key) == "impossible"
     ]
-    careful = [str(change) for change in changes if verdict(change.key) == "careful"]
+    careful = [change.text for change in changes if verdict(change.key) == "careful"]
     if careful and not is_confirmed:
         problems.append(f"resume: {', '.join(careful)}: changes what is learned from here on; say confirm=true")
     if problems:

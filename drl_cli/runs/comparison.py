@@ -27,20 +27,16 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """The numbers of a group for a table and a figure.
-
-    `env_steps` and `wall_s` are medians over the runs' last evaluations, `steps_to` and `seconds_to` over the first
-    evaluations at or above the threshold (infinite if most runs never got there).
-    """
+    """The numbers of a group for a table and a figure."""
 
     group: Group
     curves: dict[Axis, JointCurve]
     final: Estimate
-    env_steps: float
+    env_steps: float  # median over the runs at the last evaluation
     wall_s: float
     threshold: float | None
     num_reached: int
-    steps_to: float
+    steps_to: float  # median over the runs at the first evaluation above the threshold, infinite if most fail
     seconds_to: float
 
     def remarks(self) -> list[str]:
@@ -79,10 +75,9 @@ def compare(group: Group, threshold: float | None) -> Comparison:
 
 
 def over_environments(comparisons: Sequence[Comparison]) -> dict[str, Estimate]:
-    """Return an estimate of the scaled final return for each label that has runs in every environment.
+    """Return an estimate of the final return for each label that has runs in every environment; {} for one environment.
 
-    Returns are scaled to [0, 1] between the lowest and the highest evaluation in their environment. The result is empty
-    for fewer than two environments.
+    Returns are scaled to [0, 1] between the lowest and the highest evaluation in their environment.
     """
     by_env: dict[str, dict[str, list[Run]]] = defaultdict(dict)
     for comparison in comparisons:

@@ -54,16 +54,13 @@ class Curve:
 
 @dataclass(frozen=True)
 class JointCurve:
-    """The interquartile mean of several runs' returns at points `x`, with its bootstrap interval, `[points]` each.
-
-    From `held_from` on, at least one finished run counts with its last return.
-    """
+    """The interquartile mean of several runs' returns at points `x`, with its bootstrap interval, `[points]` each."""
 
     x: Array
     iqm: Array
     low: Array
     high: Array
-    held_from: float
+    held_from: float  # from here on, at least one finished run counts with its last return
 
 
 def join(curves: Sequence[Curve], done: Sequence[bool], axis: Axis) -> JointCurve:

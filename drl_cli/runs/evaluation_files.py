@@ -10,10 +10,7 @@ from drl_cli.runtime.files.checkpoint import write_json
 
 
 def save_evaluation(folder: Path, result: Mapping[str, Any]) -> Path:
-    """Write eval.json, and eval-<checkpoint>-<n>.json unless such a file holds this result; return the latter's path.
-
-    The earlier content of eval.json is saved in the same way.
-    """
+    """Write eval.json, and copy it and its old content to eval-<checkpoint>-<n>.json; return the new copy's path."""
     if earlier := read_json(folder / "eval.json"):
         _save_copy(folder, earlier)
     path = _save_copy(folder, result)
@@ -22,6 +19,7 @@ def save_evaluation(folder: Path, result: Mapping[str, Any]) -> Path:
 
 
 def _save_copy(folder: Path, result: Mapping[str, Any]) -> Path:
+    """Return the path of the copy with this result, which is written if it does not exist."""
     paths = (folder / f"eval-{result['checkpoint']}-{i}.json" for i in count(1))
     path = next(path for path in paths if not path.exists() or read_json(path) == result)
     if not path.exists():

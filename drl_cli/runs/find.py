@@ -24,10 +24,7 @@ def all_runs(output_dir: str) -> list[Path]:
 
 
 def find_run(run: str, output_dir: str) -> Path:
-    """Return the folder of the run: a path, `latest`, a glob (its newest run) or the start of one run's id.
-
-    Raise UsageError if there is no such run, or several ids start like this.
-    """
+    """Return the run that a path, `latest`, a glob (its newest) or the start of one id means; raise UsageError."""
     path = Path(run)
     if (path / "run.json").is_file():
         return path.resolve()
@@ -48,10 +45,7 @@ def find_run(run: str, output_dir: str) -> Path:
 
 
 def find_step(folder: Path, name: str) -> Path:
-    """Return the run's checkpoint named `best`, `last`, by its environment steps (200000, 2e5) or by its folder.
-
-    Raise UsageError (exit 8) with the checkpoints that exist if there is no such checkpoint.
-    """
+    """Return the run's checkpoint by name (best, last, its folder's) or environment steps (2e5); raise UsageError."""
     root = folder / "checkpoints"
     if name in ("best", "last") and (root / name).is_dir():
         return (root / name).resolve()
@@ -97,10 +91,7 @@ def read_config(folder: Path) -> Config:
 
 
 def check_format(checkpoint: Path) -> None:
-    """Raise UsageError (exit 8) if the checkpoint has another format, before its run's config is read.
-
-    Other damage is found later, when the checkpoint's files are read.
-    """
+    """Raise UsageError (exit 8) if the checkpoint has another format; call this before its run's config is read."""
     manifest = read_json(checkpoint / "manifest.json")
     if manifest and (problem := other_format(manifest)):
         raise UsageError(f"{checkpoint}: {problem}", CHECKPOINT)

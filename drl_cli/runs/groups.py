@@ -42,10 +42,9 @@ class Group:
 
 
 def grouped(runs: Iterable[Run], by: Sequence[str] = ()) -> list[Group]:
-    """Return the groups, sorted by environment and label.
+    """Group the runs by environment and the keys `by`; return the groups, sorted by environment and label.
 
-    Runs are grouped by environment and the keys `by`, or if `by` is empty by environment, algorithm and all keys that
-    differ within these. With several algorithms the label has the algorithm's name, which stands for its own options.
+    If `by` is empty, runs are grouped by environment, algorithm and all keys that differ between such runs.
     """
     found = list(runs)
     has_algos = len({run.config.get("algo.name") for run in found}) > 1
@@ -67,10 +66,7 @@ def compared(run: Run) -> dict[str, Any]:
 
 
 def differing_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the keys with more than one value, in the order of the config.
-
-    A config without a key (an option of another sampler) does not count, except in free mappings such as `env.kwargs`.
-    """
+    """Return the keys with more than one value. Configs without a key count only for free keys such as `env.kwargs`."""
     keys = dict.fromkeys(key for config in configs for key in config)
 
     def values(key: str) -> set[str]:

@@ -86,9 +86,8 @@ class Resumed:
         clean_up(self.folder, self.checkpoint)
         for name in ("summary.json", "error.txt"):  # written at the end of the run that now goes on
             (self.folder / name).unlink(missing_ok=True)
-        changes = [str(change) for change in self.changes]
         record = read_json(self.folder / "run.json") | {"code": code_hashes(self.config)}
-        return resumed_record(record, command, self.env_steps, changes)
+        return resumed_record(record, command, self.env_steps, [change.text for change in self.changes])
 
 
 def resume(config: Config, typed: Sequence[str]) -> Resumed:

@@ -53,7 +53,6 @@ class Run:
 
     @cached_property
     def record(self) -> dict[str, Any]:
-        """The content of run.json."""
         return read_json(self.folder / "run.json")
 
     @cached_property
@@ -72,12 +71,10 @@ class Run:
 
     @cached_property
     def curve(self) -> Curve:
-        """The evaluations so far, from eval.csv."""
         return read_curve(self.folder / "eval.csv")
 
     @cached_property
     def env_steps(self) -> int:
-        """Environment steps so far."""
         return int(self.summary.get("env_steps") or self.last_report.get("env_steps") or 0)
 
     @cached_property

@@ -4,7 +4,6 @@ Agarwal et al. 2021, Deep Reinforcement Learning at the Edge of the Statistical 
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -15,32 +14,22 @@ RESAMPLES = 2000
 MAX_DRAWN = 1 << 22  # float64 values drawn at once: 32 MB
 
 
-class Interval(NamedTuple):
-    """The two ends of a confidence interval, `[...]` each; NaN with a single score."""
-
-    low: Array
-    high: Array
-
-
 def iqm(scores: Array, axis: int = 0) -> Array:
-    """Return the interquartile mean: the mean without the lowest and the highest quarter (rounded down) of the scores.
-
-    With fewer than four scores it is the plain mean.
-    """
+    """Return the interquartile mean: the mean without the lowest and highest quarter (rounded down) of the scores."""
     num = scores.shape[axis]
     middle = np.arange(num // 4, num - num // 4)
     means: Array = np.sort(scores, axis).take(middle, axis).mean(axis)
     return means
 
 
-def interval(strata: Sequence[Array], statistic: Callable[[Array, int], Array]) -> Interval:
-    """Return the 95% percentile bootstrap interval of a statistic over all scores; stratum i has scores `[n_i, ...]`.
+def interval(strata: Sequence[Array], statistic: Callable[[Array, int], Array]) -> tuple[Array, Array]:
+    """Return the ends of a statistic's 95% percentile bootstrap interval, `[...]` each; NaN with a single score.
 
-    Each resample draws n_i scores with replacement from stratum i (a task, or a run). The draws have a fixed seed.
+    Each resample draws n_i scores with replacement from the scores `[n_i, ...]` of stratum i, a task or a run.
     """
     rng, shape = np.random.default_rng(0), strata[0].shape[1:]
     if min(len(scores) for scores in strata) < 2:
-        return Interval(np.full(shape, np.nan), np.full(shape, np.nan))
+        return np.full(shape, np.nan), np.full(shape, np.nan)
     at_once = max(1, MAX_DRAWN // max(1, sum(scores.size for scores in strata)))
     values = []
     for first in range(0, RESAMPLES, at_once):
@@ -49,4 +38,4 @@ def interval(strata: Sequence[Array], statistic: Callable[[Array, int], Array]) 
         values.append(statistic(np.concatenate(drawn, 1), 1))
     tail = (1 - CONFIDENCE) / 2
     low, high = np.quantile(np.concatenate(values), (tail, 1 - tail), axis=0)
-    return Interval(low, high)
+    return low, high

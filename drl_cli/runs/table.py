@@ -9,10 +9,7 @@ NONE = "-"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO, left: Sequence[str] = ()) -> str:
-    """Return the table as text for `out`. Columns named in `left` are aligned left, all others right.
-
-    On a narrow terminal cells of several words are wrapped, and all cells if that is not enough.
-    """
+    """Return the table as text for `out`. Columns named in `left` are aligned left, all others right."""
     return _rich(head, rows, out, left) if out.isatty() else _plain(head, rows, left)
 
 

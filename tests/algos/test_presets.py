@@ -10,8 +10,8 @@ from graphs import make_config
 from drl_cli.algos import learner
 from drl_cli.algos.base import Algorithm
 from drl_cli.algos.lookup import algorithms
-from drl_cli.preflight import network as network_checks
-from drl_cli.preflight.network import memory_problems
+from drl_cli.preflight import algorithm as algorithm_checks
+from drl_cli.preflight.algorithm import memory_problems
 from drl_cli.settings.conf import options
 from drl_cli.testing import Case, check_algorithm, check_learning
 from drl_cli.testing.contract import check_burn_in, check_padding
@@ -110,7 +110,7 @@ def test_rainbow_is_its_paper_s(name, module):
 def test_only_learners_that_make_windows_have_n_steps_in_sequences(monkeypatch):
     config = make_config("env=CartPole-v1", "algo=r2d2")
     assert list(memory_problems(config)) == []
-    monkeypatch.setattr(network_checks, "load_algorithm", lambda name: SimpleNamespace(Algorithm=Algorithm))
+    monkeypatch.setattr(algorithm_checks, "load_algorithm", lambda name: SimpleNamespace(Algorithm=Algorithm))
     (problem,) = memory_problems(config)
     assert problem.startswith("algo.n_step=5")
 

@@ -197,4 +197,4 @@ def test_the_number_of_threads_is_chosen_once(train_here, monkeypatch):
     command = with_config_of(folder, read_command([f"resume={folder}", "total_env_steps=192"]))
     resumed = resume(compose(command.overrides, command.config_file), [])
     assert fill.fill(resumed.config).trainer.threads == 2
-    assert [str(change) for change in resumed.changes] == ["total_env_steps=192 (was 160)"]
+    assert [change.text for change in resumed.changes] == ["total_env_steps=192 (was 160)"]
