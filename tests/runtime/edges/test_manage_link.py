@@ -111,29 +111,21 @@ def test_one_evaluation_runs_and_only_the_newest_version_waits(clock, linked):
     assert (link.evaluated, link.in_flight()) == (3, [])
 
 
-def test_calls_do_not_wait_for_an_evaluation(clock, linked):
-    handle, done = Manage(clock, commit="the folder"), []
-    link = linked(handle)
+@pytest.mark.parametrize(("used", "told"), [(("cpu",), ("cpu",)), (None, ())])
+def test_calls_do_not_wait_for_an_evaluation(clock, caplog, linked, used, told):
+    manage, done = Manage(clock, commit="the folder", used=used, report=["wandb is gone"]), []
+    link = linked(manage)
     link.evaluate(load(1), None)
     link.report({"a": 1.0}, 5)
     link.commit(("draft", 2), done.append)
     link.save(load(1), None)
-    assert [method for method, *_ in handle.calls] == ["evaluate", "report", "commit", "save"]
-    assert handle.calls[1:3] == [("report", {"a": 1.0}, 5), ("commit", "draft", 2)]
+    link.used(done.append)
+    assert [method for method, *_ in manage.calls] == ["evaluate", "report", "commit", "save", "used"]
+    assert manage.calls[1:3] == [("report", {"a": 1.0}, 5), ("commit", "draft", 2)]
     link.poll()
-    assert (len(link.in_flight()), clock.now) == (4, 0.0)  # it has not waited for them
+    assert (len(link.in_flight()), clock.now, done) == (5, 0.0, [])  # the link has not waited for the answers
     pass_time(link, clock)
-    assert (done, link.in_flight()) == (["the folder"], [])
-
-
-@pytest.mark.parametrize(("answer", "told"), [(("cpu",), ("cpu",)), (None, ())])
-def test_the_resources_of_manages_process_are_passed_on(clock, linked, answer, told):
-    handle, heard = Manage(clock, used=answer), []
-    link = linked(handle)
-    link.used(heard.append)
-    assert (handle.calls, heard) == ([("used",)], [])
-    pass_time(link, clock)
-    assert heard == [told]
+    assert (done, link.in_flight(), caplog.messages) == (["the folder", told], [], ["wandb is gone"])
 
 
 def test_calls_before_manage_can_start_are_sent_later_in_order(clock, linked):
@@ -304,15 +296,3 @@ def test_close_waits_for_reports_but_not_for_an_evaluation(clock, linked):
     link.close("done", 5.0)
     assert handle.calls[-1] == ("close", "done")
     assert (link.in_flight(), link.gave_up, clock.now) == ([], False, 1.0)
-
-
-def test_problems_of_recording_are_logged(clock, caplog, linked):
-    handle = Manage(clock, report=["wandb is gone"], close=["mlflow is still busy"])
-    link = linked(handle)
-    link.report({}, 10)
-    link.report({}, 20)
-    pass_time(link, clock)
-    assert [record.getMessage() for record in caplog.records] == ["wandb is gone"] * 2  # manage says each problem once
-    caplog.clear()
-    link.close("done", 10.0)
-    assert [record.getMessage() for record in caplog.records] == ["mlflow is still busy"]

@@ -133,17 +133,14 @@ def test_waiting_time_counts_from_the_first_call_of_each_member(clock):
     assert pool.wait_seconds(130.0) == 15.0 + 6.0 + 9.0
 
 
-def test_a_new_member_has_no_parameters_and_is_not_back(clock):
-    (member,) = timed(clock, [1.0]).members
+@pytest.mark.parametrize("episodes", [(), (Episode(0, 1.0, 5),)])
+def test_a_new_member_has_no_parameters_and_learns_of_ended_episodes(clock, episodes):
+    pool = WorkerPool("worker", 1, lambda i, incarnation: Worker(clock, header(episodes=episodes)), 0)
+    (member,) = pool.members
     assert (member.incarnation, member.version, member.collects, member.loaded) == (0, -1, 0, False)
     assert not member.is_back
-
-
-@pytest.mark.parametrize("episodes", [(), (Episode(0, 1.0, 5),)])
-def test_a_member_knows_whether_an_episode_ended(clock, episodes):
-    pool = WorkerPool("worker", 1, lambda i, incarnation: Worker(clock, header(episodes=episodes)), 0)
     collect(pool)
-    assert pool.members[0].ended == bool(episodes)
+    assert member.ended == bool(episodes)
 
 
 def test_a_dead_worker_is_replaced_and_gets_the_parameters_again(clock):
@@ -204,16 +201,7 @@ def test_a_worker_that_dies_too_often_ends_the_run(clock):
         collect(pool)
 
 
-def test_restarts_are_counted_for_each_worker(clock):
-    pool = WorkerPool("worker", 3, lambda i, life: Worker(clock, *[header(i)] * life, DIED), 2)
-    for _ in range(5):
-        collect(pool)
-    assert pool.restarts == 6
-    with pytest.raises(RoleLost, match="worker 0 died"):
-        collect(pool)
-
-
-def test_each_restart_has_a_new_incarnation(clock):
+def test_each_worker_has_its_own_restarts_and_incarnations(clock):
     born = []
 
     def spawn(index, incarnation):
@@ -221,10 +209,12 @@ def test_each_restart_has_a_new_incarnation(clock):
         return Worker(clock, header(index), DIED)
 
     pool = WorkerPool("worker", 2, spawn, 3, incarnation=5)
-    for _ in range(6):
+    for _ in range(7):
         collect(pool)
     assert born == [(index, incarnation) for incarnation in (5, 6, 7, 8) for index in (0, 1)]
-    assert [member.incarnation for member in pool.members] == [8, 8]
+    assert ([member.incarnation for member in pool.members], pool.restarts) == ([8, 8], 6)
+    with pytest.raises(RoleLost, match="worker 0 died"):
+        collect(pool)
 
 
 def test_a_restart_is_reported_with_the_next_block(clock, caplog):

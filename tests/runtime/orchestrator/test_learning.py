@@ -90,7 +90,9 @@ def test_a_train_call_asks_one_shard_for_all_trainers():
 
 def test_dropped_transitions_are_counted_and_uniform_replay_gets_no_priorities():
     made = Made(reports=[report(3, num_updates=2, skipped=1, num_batches=3, dropped=6)])
+    made.learning.publish()
     made.learning.train(4)
+    assert made.replay.calls == [("sample", SampleBatch(4, 16, 3, 1, 77))]  # with the version in flight
     made.react()
     assert len(made.replay.calls) == 1
     assert 5 not in made.trace
@@ -117,13 +119,6 @@ def test_the_error_of_the_trainer_with_bad_data_is_raised():
         made.react()
     assert caught.value.__cause__ is error
     assert made.trainers.calls[-1] == ("at_fault", made.reports, error)
-
-
-def test_a_batch_belongs_to_the_version_in_flight():
-    made = Made()
-    made.learning.publish()
-    made.learning.train(4)
-    assert made.replay.calls == [("sample", SampleBatch(4, 16, 3, 1, 77))]
 
 
 def test_the_trainer_is_idle_without_a_train_call(monkeypatch):
@@ -182,15 +177,12 @@ def test_a_resumed_run_begins_with_its_version():
     assert made.learning.is_ahead is False
 
 
-def test_a_restarted_worker_gets_the_servers_version():
+def test_pull_and_connect_expect_the_answers_of_their_roles():
     made, header, params = Made(), LocalRef(LoadParams(2, 0, 0)), LocalRef("theirs")
     made.server.answers["call"] = header, params
     assert made.learning.pull() is params
     assert made.server.calls == [("call", "pull", 2)]
     assert made.calls.pending[header][0] == "parameter server"
-
-
-def test_answers_of_trainers_are_expected_under_their_names():
     made, refs = Made(num=2), [LocalRef(), LocalRef()]
     made.trainers.answers["connect"] = refs
     made.learning.connect()

@@ -105,6 +105,12 @@ def test_metrics_are_means_over_updates():
 def test_rates_and_waits_do_not_change_after_the_end(clock):
     progress = make()
     assert (progress.elapsed_s(), progress.wait_fracs(0.0)) == (0.0, (0.0, 0.0))
+    short = make()
+    short.collected(header(8))
+    short.train_started = 100.0
+    clock.now = 100.5
+    short.trainer_idle.start(100.25)
+    assert short.wait_fracs(0.25) == (0.25 / (0.5 * 2), 0.5)
     clock.now = 103.0
     progress.collected(header(40, collect_s=2.0))
     progress.train_started = 101.0
@@ -230,12 +236,3 @@ def test_messages_are_written_to_the_trace_file(clock, tmp_path):
     (line,) = (tmp_path / "trace.jsonl").read_text().splitlines()
     assert json.loads(line) == {"wall_s": 5.0, "route": 7, "count": 1, "env_steps": 8, "member": 1, "version": 4}
     assert make().trace_file is None
-
-
-def test_shares_of_waiting_hold_for_a_short_time(clock):
-    progress = make()
-    progress.collected(header(8))
-    progress.train_started = 100.0
-    clock.now = 100.5
-    progress.trainer_idle.start(100.25)
-    assert progress.wait_fracs(0.25) == (0.25 / (0.5 * 2), 0.5)
