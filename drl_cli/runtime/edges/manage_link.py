@@ -36,7 +36,7 @@ class ManageLink:
         self.restarts = 0
         self.gave_up = False
         self.evaluating: Ref = None
-        self._warn_at = math.inf  # when a running evaluation has taken so long that the user is warned
+        self._warn_at = math.inf  # time [s] at which a running evaluation is reported as slow
         self._running: tuple[LoadParams | Ref, Ref] | None = None
         self._next: tuple[LoadParams | Ref, Ref] | None = None
         self._pending: dict[Ref, Callable[[Any], None]] = {}
@@ -80,7 +80,7 @@ class ManageLink:
         if not self._ready():
             return
         for ref in wait(list(self._pending), 0) if self._pending else []:
-            if ref in self._pending:  # if manage turns out to be dead, the others are dropped
+            if ref in self._pending:  # _take() drops all pending calls if manage has died
                 react = self._pending.pop(ref)
                 react(self._take(ref))
         if self.evaluating is not None and wait([self.evaluating], 0):
@@ -104,7 +104,7 @@ class ManageLink:
         elif isinstance(report, ObjectLost) and self._running is not None:
             if isinstance(self._running[0], LoadParams):
                 self._next = self._next or self._pull()
-            else:  # these were the parameter server's already
+            else:  # the lost parameters came from the parameter server
                 self._warn(str(report))
 
     def finish(self, params_header: LoadParams, params: Ref, timeout_s: float, is_over: Callable[[], bool]) -> None:

@@ -22,15 +22,15 @@ class Member:
     handle: Handle
     incarnation: int
     waiting: Waiting
-    version: int = -1  # of its parameters; -1 without any
-    header: Ref | None = None  # the answer to its last collect call
-    loaded: bool = False  # whether that call carried parameters
-    issued: float = 0.0  # when that call was made [s]
-    collects: int = 0  # calls to this incarnation
+    version: int = -1  # policy version of its parameters; -1 without parameters
+    header: Ref | None = None  # reference to the answer of its last collect call
+    loaded: bool = False  # whether its last collect call carried parameters
+    issued: float = 0.0  # time of its last collect call [s]
+    collects: int = 0  # number of collect calls to this incarnation
     ended: bool = False  # whether an episode ended in its last block
-    causes: list[str] = field(default_factory=list)  # why it was lost, each time
-    lost_at: float | None = None  # when it was lost [s]; None once it has sent a block again
-    hung: bool = False  # whether the pool has killed it because it hung
+    causes: list[str] = field(default_factory=list)  # the reason of each loss
+    lost_at: float | None = None  # time of the last loss [s]; None after the next block
+    hung: bool = False  # whether the pool killed it because it hung
 
     @property
     def is_back(self) -> bool:
@@ -73,7 +73,7 @@ class WorkerPool:
     ) -> None:
         self.name, self.spawn, self.max_restarts = name, spawn, max_restarts
         self.fetch, self.share, self.timeout_s = fetch, share, timeout_s
-        self.waiting = [Waiting() for _ in range(num)]  # kept for members that are removed
+        self.waiting = [Waiting() for _ in range(num)]  # removed members stay in this list
         self.members = [
             Member(i, spawn(i, incarnation), incarnation, waiting) for i, waiting in enumerate(self.waiting, first)
         ]

@@ -147,7 +147,7 @@ def prune(root: Path, keep_last: int) -> None:
     steps = sorted(set(folders) - set(models), key=lambda path: [int(n) for n in re.findall(r"\d+", path.name)])
     for path in (*steps[:-keep_last], *models):
         if path.name not in linked:
-            shutil.rmtree(_set_aside(path))  # if this is killed, no half-removed folder looks like a checkpoint
+            shutil.rmtree(_set_aside(path))  # a half-removed folder must not look like a checkpoint
 
 
 def load_model(folder: Path) -> tuple[Array, dict[str, Any]]:

@@ -40,7 +40,7 @@ class Learning:
         self.training = 0
         self.publishing = False
         self.is_sized = not config.is_repeatable and config.trainer.updates_per_call is None
-        self.call_updates = 1 if self.is_sized else config.updates_per_call  # the time of an update is not known yet
+        self.call_updates = 1 if self.is_sized else config.updates_per_call  # no update was timed yet
 
     @property
     def is_idle(self) -> bool:
@@ -67,7 +67,7 @@ class Learning:
         self.progress.trainer_idle.stop(now())
         if self.progress.train_started is None:
             self.progress.train_started = now()
-        version = self.params_header.version + self.publishing  # the trainers publish it before this train call
+        version = self.params_header.version + self.publishing  # a version in flight is published before this call
         size, num = self.config.trainer.batch_size, self.config.trainer.num
         message = SampleBatch(updates, size, version, num, self.progress.env_steps)
         shard, parts = self.replay.sample(message)

@@ -158,7 +158,7 @@ class Orchestrator:
 
     def _step_sync(self) -> None:
         """Have all workers collect with version k, wait for all of them, make the updates due, publish k + 1."""
-        self._update_and_publish()  # updates that a signal kept the last process from making
+        self._update_and_publish()  # a signal may have ended the last process before these updates
         for member in self.pool.idle():
             self._dispatch(member)
         self._until(lambda: not self.pool.busy)

@@ -60,23 +60,26 @@ class Progress:
         self.goal_reached = False
         self.latest: deque[tuple[float, int]] = deque(maxlen=LATEST)
         self.scores: deque[tuple[int, float]] = deque(maxlen=MAX_SCORES)
-        self.work_s = self.env_s = self.policy_s = self.update_s = 0.0  # since this process started
+        self.work_s = self.env_s = self.policy_s = self.update_s = 0.0  # [s] since this process started
         self.peak_rss_mb = 0.0
         self.usage = Usage()
         self.trainer_idle = Waiting()
         self.train_started: float | None = None
         self.collect_started: float | None = None
         self.ended: float | None = None
-        self._lags = [0, 0, 0]  # sum, count, maximum
+        self._lags = [0, 0, 0]  # sum, number and maximum of the policy lags
         self._episodes: deque[tuple[float, int]] = deque()
         self._means = Means()
         self._skipped_warned = 0
         self._replay: dict[int, Mapping[str, float]] = {}
-        self._worker_steps: Counter[int] = Counter()  # since the last report
+        self._worker_steps: Counter[int] = Counter()  # steps of each worker since the last report
         self._began = now()
         self._last_report = (self._began, self.counts())
         self._before = (0, 0)  # env_steps and opt_steps before this process
-        self._before_empty = (0.0, 0)  # env_steps after the warm-up, and inserts, before replay was last empty
+        self._before_empty = (
+            0.0,
+            0,
+        )  # env_steps after the warm-up, and inserts, of the time before a resume without replay
 
     def process_s(self) -> float:
         """Return the seconds since this process started."""

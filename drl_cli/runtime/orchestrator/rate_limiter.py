@@ -102,7 +102,7 @@ class QueueLimiter:
         return self.free or waiting < self.batch_size or waiting + rows <= self.ahead * self.batch_size
 
     def owed(self, rows: int = 0) -> int:
-        return max(0, self.queued + max(0, rows)) // self.batch_size  # `queued` excludes calls in flight already
+        return max(0, self.queued + max(0, rows)) // self.batch_size  # `queued` has no calls in flight to subtract
 
     def issue_collect(self, rows: int) -> None:
         self.in_flight += rows

@@ -54,7 +54,7 @@ def share_cores(mode: str) -> None:
 
 
 def unreachable(address: str) -> str | None:
-    """Return why no cluster can be joined at host:port, or None. Ray would try for minutes and give no reason."""
+    """Return why no cluster can be joined at host:port, or None; Ray would try for minutes and give no reason."""
     if os.environ.get("RAY_USE_TLS") == "1":
         return None
     import grpc

@@ -183,7 +183,7 @@ class RayRuntime:
         options: dict[str, Any] = {"num_cpus": 0, "num_gpus": gpus, "max_restarts": 0, "max_task_retries": 0}
         if node is not None:
             _check_alive(node)
-        if gpus == 0:  # Ray places a role with a GPU
+        if gpus == 0:  # Ray chooses the node of a role with a GPU
             options["scheduling_strategy"] = on_node(node or ray.get_runtime_context().get_node_id())
         if concurrent:
             options["concurrency_groups"] = dict.fromkeys(concurrent, 1)
@@ -230,7 +230,7 @@ def get(ref: Ref) -> Any:
     try:
         return ray.get(ref)
     except ray.exceptions.RayTaskError as error:
-        if isinstance(error.cause, ray.exceptions.RayError):  # it was called with a reference to nothing
+        if isinstance(error.cause, ray.exceptions.RayError):  # the value of an argument was lost
             raise ObjectLost(_reason(error.cause)) from error
         if isinstance(error.cause, Exception):
             raise error.cause from error

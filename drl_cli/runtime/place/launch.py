@@ -119,7 +119,7 @@ class RaySession:
 
     def _start(self) -> None:
         _stand_apart()
-        ray.shutdown()  # after a failed attempt
+        ray.shutdown()  # clean up after a failed attempt
         with _fewer_services():
             ray.init(
                 address="local",

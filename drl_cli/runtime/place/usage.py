@@ -34,7 +34,7 @@ class Usage:
         self._uses: dict[Key, ProcessUse] = {}
         self._present: dict[Key, ProcessUse] = {}  # processes that may still run
         self._seen: set[tuple[str, int]] = set()
-        self._looks: deque[tuple[float, dict[Key, float]]] = deque(maxlen=LOOKS)  # time, CPU seconds by process
+        self._looks: deque[tuple[float, dict[Key, float]]] = deque(maxlen=LOOKS)  # (time, CPU seconds by process)
         self._peak: dict[str, int] = {}
 
     def sample(self) -> int:
@@ -60,7 +60,7 @@ class Usage:
         """Note what roles report of their own processes, unless `sample` sees those processes."""
         for use in uses:
             if (use.host, use.pid) not in self._seen:
-                # a role has one process: this one replaces the process before a restart
+                # a role has one process: forget the process that ran before a restart
                 self._present = {key: other for key, other in self._present.items() if other.role != use.role}
                 self._note(use)
 
