@@ -79,7 +79,7 @@ class Progress:
         self._before_empty = (
             0.0,
             0,
-        )  # env_steps after the warm-up, and inserts, of the time before a resume without replay
+        )  # env_steps after the warm-up, and inserts, before a resume without replay
 
     def process_s(self) -> float:
         """Return the seconds since this process started."""

@@ -28,9 +28,7 @@ class Saver:
         self.config, self.edges, self.calls, self.root = config, edges, calls, root
         self.last: Path | None = None
         self.saved: Mapping[str, Any] | None = None
-        self.next = (
-            0  # env step of the next checkpoint: the first is saved before training, so every run can be resumed
-        )
+        self.next = 0  # env step of the next checkpoint; the first is saved before training
         self.busy = False
         self.failing: set[str] = set()
 
