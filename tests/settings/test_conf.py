@@ -14,9 +14,11 @@ from confs import algo_node
 
 import drl_cli
 from drl_cli.algos.lookup import algorithms, load_algorithm
-from drl_cli.replay.config import SAMPLERS
 from drl_cli.runtime.config import Config
+from drl_cli.settings.algorithm import algorithm_of, config_class
 from drl_cli.settings.build import build
+from drl_cli.settings.check import check_command, check_file
+from drl_cli.settings.command_line import read_command
 from drl_cli.settings.conf import conf_dir, groups, options
 from drl_cli.settings.description import keys_of
 from drl_cli.settings.value_types import Group, group_of
@@ -24,23 +26,15 @@ from drl_cli.settings.value_types import Group, group_of
 FILES = sorted(path.relative_to(conf_dir()).as_posix() for path in conf_dir().rglob("*.yaml"))
 TUNED = [name for name in options("tuned") if name != "none"]
 ONE_EACH = {name.partition("-")[0]: name for name in TUNED}.values()  # a set of each algorithm
+EVERY_SET = [name if name in ONE_EACH else pytest.param(name, marks=pytest.mark.exhaustive) for name in TUNED]
 OVERLAYS = ("tuned/", "experiment/", "hpo/")  # they set keys that are explained where they are declared
 PACKAGE = Path(drl_cli.__file__).parent
 REPOSITORY = PACKAGE.parent
+COMPOSED = [group for group in groups() if group not in ("tuned", "replay")]  # some algorithms need one replay
 
 
 def read(file):
     return yaml.safe_load((conf_dir() / file).read_text()) or {}
-
-
-def is_global(file):
-    return "# @package _global_" in (conf_dir() / file).read_text()
-
-
-def class_of(file):
-    group, _, name = file.removesuffix(".yaml").partition("/")
-    classes = {"algo": lambda: load_algorithm(algo_node(name)["name"]).Config, "replay": lambda: SAMPLERS[name]}
-    return classes[group]() if group in classes else group_of(Config).keys[group].config_class
 
 
 def leaves(node, prefix=""):
@@ -52,44 +46,40 @@ def leaves(node, prefix=""):
 
 
 def tuned_values(name):
-    """Of a file in conf/tuned and of those that it builds on."""
+    """Return the values of a file in conf/tuned and of the files that it builds on."""
     node = read(f"tuned/{name}.yaml")
     bases = [base for base in node.pop("defaults", ()) if base != "_self_"]
     return {key: value for base in bases for key, value in tuned_values(base).items()} | dict(leaves(node))
 
 
 def number(value):
-    """yaml leaves 1e-3 as text."""
+    """Return a value as a number if it is one: yaml leaves 1e-3 as text."""
     try:
         return float(value)
     except (TypeError, ValueError):
         return value
 
 
-@pytest.mark.parametrize("file", [file for file in FILES if "/" in file and not file.startswith("tuned/")])
-def test_every_yaml_composes_and_converts(composed, file):
+@pytest.mark.parametrize("place", range(max(len(options(group)) for group in COMPOSED)))
+def test_every_yaml_composes_and_converts(composed, place):
+    chosen = {group: options(group)[place % len(options(group))] for group in COMPOSED}
+    config = build(composed(*(f"{group}={name}" for group, name in chosen.items()), "tuned=none"))
+    assert (config.env.name, config.mode) == (chosen["env"], chosen["mode"])
+    assert config.algo.name == algo_node(chosen["algo"])["name"]
+
+
+@pytest.mark.parametrize("name", options("replay"))
+def test_every_yaml_of_replay_composes_and_converts(composed, name):
+    assert build(composed(f"replay={name}")).replay.sampler == name
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if "/" in file])
+def test_every_key_of_a_yaml_exists_and_may_have_its_value(file):
     group, _, name = file.removesuffix(".yaml").partition("/")
-    config = build(composed(f"{group}={name}"))
-    if group == "env":
-        assert config.env.name == name
-    if group == "algo":
-        assert config.algo.name == algo_node(name)["name"]
-    if group == "mode":
-        assert config.mode == name
-    if group == "replay":
-        assert config.replay.sampler == name
-
-
-@pytest.mark.parametrize("file", [file for file in FILES if "/" in file and not is_global(file)])
-def test_the_keys_of_a_yaml_and_of_those_it_builds_on_are_the_fields_of_its_class(file):
-    assert file_keys(file) == set(group_of(class_of(file)).keys)
-
-
-def file_keys(file):
-    node = read(file)
-    *bases, last = node.pop("defaults", ["_self_"])
-    assert last == "_self_"  # what a file says itself wins
-    return set(node).union(*(file_keys(f"{file.partition('/')[0]}/{base}.yaml") for base in bases))
+    owner = {"algo": name, "tuned": name.partition("-")[0]}.get(group, "sac")
+    problems = check_file(conf_dir() / file, group, config_class("sac" if owner == "none" else algorithm_of(owner)))
+    others = [line for line in problems if group != "replay" or "only replay=" not in line]
+    assert others == []
 
 
 def test_the_keys_of_train_yaml_and_the_groups_are_the_fields_of_the_config():
@@ -99,16 +89,6 @@ def test_the_keys_of_train_yaml_and_the_groups_are_the_fields_of_the_config():
     assert set(node) | in_defaults - {"tuned"} == set(group_of(Config).keys)
     assert set(node["stop"]) == set(group_of(Config).keys["stop"].keys)
     assert in_defaults == set(groups())
-
-
-@pytest.mark.parametrize("file", [file for file in FILES if is_global(file)])
-def test_an_overlay_sets_only_keys_that_exist(file):
-    known = set().union(*(keys_of(load_algorithm(name).Config) for name in algorithms()))
-    node = read(file)
-    node.pop("defaults", None)
-    assert {key for key, _ in leaves(node)} <= known
-    if file.startswith("algo/"):
-        assert set(algo_node(file.removeprefix("algo/").removesuffix(".yaml"))) == set(group_of(class_of(file)).keys)
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -124,49 +104,50 @@ def test_every_option_has_a_comment_on_its_line(file):
 
 
 @pytest.mark.parametrize("mode", options("mode"))
-def test_a_mode_sets_nothing_else(mode):
+def test_a_mode_sets_nothing_else_and_tuned_values_come_in_every_mode(composed, mode):
     assert read(f"mode/{mode}.yaml") == {"mode": mode}
-
-
-@pytest.mark.parametrize("mode", options("mode"))
-def test_tuned_values_come_in_every_mode(composed, mode):
     node = composed("env=LunarLander", "algo=dqn", f"mode={mode}")
     assert node == composed("env=LunarLander", "algo=dqn") | {"mode": mode}
-    assert node != composed("env=LunarLander", "algo=dqn", f"mode={mode}", "tuned=none")
 
 
-@pytest.mark.parametrize("name", TUNED)
+@pytest.mark.parametrize("name", EVERY_SET)
 def test_tuned_values_come_by_themselves_and_are_off_with_none(composed, name):
     algo, _, env = name.partition("-")
     wanted = tuned_values(name)
-    assert wanted
-    tuned = composed(f"env={env}", f"algo={algo}")
-    have, plain = dict(leaves(tuned)), dict(leaves(composed(f"env={env}", f"algo={algo}", "tuned=none")))
+    tuned, plain = composed(f"env={env}", f"algo={algo}"), composed(f"env={env}", f"algo={algo}", "tuned=none")
+    have, without = dict(leaves(tuned)), dict(leaves(plain))
     assert {key: number(have[key]) for key in wanted} == {key: number(value) for key, value in wanted.items()}
-    differing = {key for key, value in have.items() if plain[key] != value}
+    differing = {key for key, value in have.items() if without[key] != value}
     assert differing
     assert differing <= set(wanted)
     build(tuned)
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in ONE_EACH else pytest.param(name, marks=pytest.mark.exhaustive) for name in TUNED]
-)
+@pytest.mark.parametrize("name", EVERY_SET)
 def test_a_named_set_of_an_algorithm_is_taken_elsewhere(composed, name):
     algo, _, env = name.partition("-")
     elsewhere = composed("env=MountainCarContinuous-v0", f"algo={algo}", f"tuned={name}")
     assert elsewhere["algo"] == composed(f"env={env}", f"algo={algo}")["algo"]
     assert elsewhere["env"]["id"] == "MountainCarContinuous-v0"
-    build(elsewhere)
+
+
+@pytest.mark.parametrize("algo", ["c51", "rainbow"])
+@pytest.mark.parametrize(("env", "worst", "best"), [("CartPole-v1", 0, 1), ("Acrobot-v1", -1, 0)])
+def test_a_tuned_support_has_every_return_of_rewards_of_1(composed, algo, env, worst, best):
+    values = composed(f"env={env}", f"algo={algo}")["algo"]
+    steps = 1 / (1 - values["gamma"])
+    assert (values["v_min"], values["v_max"]) == pytest.approx((worst * steps, best * steps))
+
+
+@pytest.mark.parametrize(("algo", "tuned"), [("rainbow", "c51-CartPole-v1"), ("c51", "rainbow-CartPole-v1")])
+def test_a_tuned_set_of_a_preset_fits_its_algorithm_and_the_other_way_round(algo, tuned):
+    check_command(read_command([f"algo={algo}", "env=CartPole-v1", f"tuned={tuned}"]))
 
 
 def test_tuned_values_apply_to_every_sampler(composed):
     samplers = ("uniform", "prioritized", "sequences")
     tables = {name: composed("env=LunarLanderContinuous", f"replay={name}")["replay"] for name in samplers}
     assert {table["capacity"] for table in tables.values()} == {200_000}
-    assert set(tables["prioritized"]) - set(tables["uniform"]) == {
-        *("initial_priority", "alpha", "beta", "eps", "uniform_mix"),
-    }
 
 
 def test_the_command_line_wins_over_tuned_values(composed):
