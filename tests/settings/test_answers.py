@@ -1,8 +1,9 @@
-"""What drl-train answers to wrong commands: a line that says what was meant, an exit code, no word of the tools below.
+"""Answers of drl-train to wrong commands: one line that names the right word, and an exit code.
 
-All in one process, some in processes of their own; `slow` runs all of them so, and looks at the time.
+The commands run in this process. `slow` runs each in a new process, and measures the time.
 """
 
+import importlib.util
 import random
 import re
 import resource
@@ -103,6 +104,7 @@ NAMES = [
     ("env=no_such_mod:My-v0", 2, "no environment 'no_such_mod:My-v0': there is no module 'no_such_mod' to import"),
     ("env=Pendulum-v9", 2, "no environment 'Pendulum-v9'. Did you mean Pendulum-v1"),
     ("env=pendulum", 2, "no environment 'pendulum'. Did you mean Pendulum-v1"),
+    ("env=LunarLaner", 2, "no environment 'LunarLaner'. Did you mean LunarLander, LunarLanderContinuous?"),
     ("env=xyzzy", 2, "no environment 'xyzzy'.   drl-list envs has all; one of your own is my_mod:MyEnv"),
     ("env=", 2, "env: say which, as env=Pendulum-v1"),
     ("env=antigravity", 2, "no environment 'antigravity'"),
@@ -121,6 +123,8 @@ NAMES = [
     ("env=CartPole-v1 algo=dqn algo.dueling=true network.hidden=[]", 2, "algo.dueling=true needs a hidden layer to s"),
     ("env=Pendulum-v1 algo=dqn", 2, "DQN needs a discrete action space; Pendulum-v1 has Box(1,)."),
     ("algo=SAC", 2, "unknown algorithm 'SAC'. Did you mean 'sac'?"),
+    ("algo=sca", 2, "unknown algorithm 'sca'. Did you mean 'sac'?   available: "),
+    ("algo.name=sca", 2, "unknown algorithm 'sca'. Did you mean 'sac'?"),
     ("algo=a3c", 2, "unknown algorithm 'a3c'."),
     ("algo=answers_algo", 2, "answers_algo ("),
     ("mode=asink", 2, "no mode option 'asink'. Did you mean async?   available: async, single, sync"),
@@ -128,6 +132,8 @@ NAMES = [
     ("network=answers_mod:Net", 2, "no network 'answers_mod:Net': answers_mod has no 'Net'."),
     ("network=[256,256]", 2, "no network option '[256,256]'. Did you mean network.hidden=[256,256]?"),
     ("replay=per", 2, "no replay option 'per'."),
+    ("replay=prioritised", 2, "no replay option 'prioritised'. Did you mean prioritized?"),
+    ("worker=big", 2, "no worker option 'big'.   available: default"),
     ("replay=1e6", 2, "Did you mean replay.capacity=1e6?"),
     ("worker=4", 2, "no worker option '4'. Did you mean worker.num=4?"),
     ("optimizer=Adam", 2, "no optimizer option 'Adam'. Did you mean adam?"),
@@ -198,6 +204,8 @@ KEYS = [
     ("++foo=3", 2, "foo: no such option at the top level."),
     ("+seed=3", 2, "+seed: this key is there already, so say seed=3"),
     ("~seed", 2, "seed: is missing, say seed=..."),
+    ("~algo.lr", 2, "algo.lr: is missing, say algo.lr=..."),
+    ("+algo.foo=1", 2, "algo.foo: sac has no option 'foo'"),
     ("~env", 2, "~env: a group can't be left out; say env=OPTION"),
     ("env@x=Pendulum-v1", 2, "env@x: no such option at the top level."),
     ("algo=ppo algo.tau=0.01", 2, "algo.tau: ppo has no option 'tau'."),
@@ -219,6 +227,8 @@ VALUES = [
     (["output_dir=a b=c,d"], 2, "output_dir=a b=c,d: several values are a sweep"),
     ("algo.lr=${algo.nosuch}", 2, "algo.lr: there is no key algo.nosuch to take the value of"),
     ("algo.lr=${nosuch:1}", 2, "algo.lr: there is no resolver nosuch"),
+    ("network.torso=cnnn", 2, "network.torso: must be auto, mlp, cnn, resnet, multi, or a class of yours as my_pkg"),
+    ("network.dropout=1", 2, "network.dropout: must be >= 0 and < 1, got 1"),
     ("seed=-1", 2, "seed: must be >= 0, got -1"),
     ("algo.gamma=2", 2, "algo.gamma: must be >= 0 and <= 1, got 2"),
     ("hydra.run.dir=/tmp/x", 2, "hydra.run.dir: this setting of the config system has no effect; say output_dir=DIR"),
@@ -433,11 +443,29 @@ def test_the_page_about_options_of_your_own_is_right(answer, monkeypatch, tmp_pa
         assert "all checks passed" in out
 
 
-def test_several_wrong_flags_and_words_at_once(answer):
-    code, _, err = answer("--env Pendulum-v1 --lr 1e-3")
-    assert (code, len(err.splitlines())) == (2, 2)
-    code, _, err = answer("Pendulum-v1 sac learning_rate=3 mode=asink algo.gamma=7")
-    assert (code, len(err.splitlines())) == (2, 5)
+@pytest.mark.parametrize(
+    "args",
+    [
+        "--env Pendulum-v1 --lr 1e-3",
+        "Pendulum-v1 sac learning_rate=3 mode=asink algo.gamma=7",
+        "algo.lrr=1 seed=-1 mode=asink worker.num=many sed=1 env=LunarLaner tuned=best =1",
+    ],
+)
+def test_all_problems_of_a_command_at_once(answer, args):
+    code, _, err = answer(args)
+    assert (code, len(err.splitlines())) == (2, 2 if "--" in args else len(args.split()))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mujoco") is not None, reason="mujoco is installed here")
+def test_a_missing_extra_is_named_with_its_pip_command(place, answer):
+    assert_answer(place, answer("env=Ant-v5"), 3, "Ant-v5 needs MuJoCo:  pip install 'drl-cli[mujoco]'")
+
+
+@pytest.mark.parametrize("env", ["LunarLanderContinuous", "Pong-v5"])  # the second one has no other backend
+def test_without_envpool_the_extra_is_named(place, answer, monkeypatch, env):
+    monkeypatch.setitem(sys.modules, "envpool", None)  # its import raises ImportError
+    says = "env.backend=envpool needs EnvPool:  pip install 'drl-cli[envpool]'"
+    assert_answer(place, answer(f"env={env} env.backend=envpool"), 3, says)
 
 
 def test_the_versions_are_named(answer):
