@@ -1,4 +1,6 @@
-"""Trainer: what it answers with uniform and with prioritized replay."""
+"""Trainer: reports, priorities and errors of train calls, devices, and the calls between several trainers."""
+
+import warnings
 
 import numpy as np
 import pytest
@@ -17,14 +19,16 @@ from drl_cli.runtime.factories import make_trainer
 from drl_cli.runtime.messages import BatchTrainingData
 from drl_cli.runtime.place.handles import LocalHandle, LocalRef, get
 from drl_cli.runtime.program import make_trainers
-from drl_cli.runtime.roles.trainer import Trainer
+from drl_cli.runtime.roles import trainer as module
+from drl_cli.runtime.roles.trainer import Trainer, choose_device
 from drl_cli.utils import lazy
 
 CPU = Context(torch.device("cpu"))
+HEADER = BatchTrainingData(0, 2, 3, 99)
 
 
 class Fake(Algorithm):
-    """Its priorities are the rewards; it notes what it is given. Its two parameters are never changed."""
+    """Returns the rewards as priorities and notes its batches; its two parameters never change."""
 
     policy_parts = ("values",)
 
@@ -38,13 +42,26 @@ class Fake(Algorithm):
         return Update({"loss": batch["reward"].mean()}, batch["reward"] if self.has_priorities else None)
 
 
-def make(context=CPU, **options):
-    trainer = Trainer(lambda context: Fake(context, **options), context)
-    return trainer.algorithm, trainer
+class FakeGroup(ProcessGroup):
+    """Notes its calls; the mean over the group is twice the value of this trainer."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def mean_(self, tensor):
+        tensor *= 2
+
+    def listen(self, host):
+        self.calls.append(("listen", host))
+        return 5005
+
+    def join(self, *args):
+        self.calls.append(("join", *args))
 
 
 class Recorder:
-    """A runtime with this many GPUs; notes each role, its device, its rank and what it asks for."""
+    """A runtime with this many GPUs; notes each role, its device, its rank and its GPUs."""
 
     def __init__(self, num_gpus):
         self.num_gpus, self.spawned = num_gpus, []
@@ -56,18 +73,27 @@ class Recorder:
         self.spawned.append((role, device, rank, gpus))
 
 
+def make(context=CPU, **options):
+    trainer = Trainer(lambda context: Fake(context, **options), context)
+    return trainer.algorithm, trainer
+
+
+def columns(**more):
+    return {"reward": np.arange(6, dtype=np.float32).reshape(2, 3)} | more
+
+
 @pytest.mark.parametrize(
     ("device", "num", "num_gpus", "expected"),
     [
         ("auto", 1, 0, ("auto", 0)),
         ("auto", 1, 4, ("auto", 1)),
-        ("auto", 2, 1, ("cpu", 0)),  # one of them alone on the gpu would be no use
+        ("auto", 2, 1, ("cpu", 0)),
         ("auto", 2, 2, ("auto", 1)),
         ("cuda", 2, 2, ("cuda", 1)),
         ("cpu", 2, 2, ("cpu", 0)),
     ],
 )
-def test_each_trainer_has_a_gpu_of_its_own_or_none_has(device, num, num_gpus, expected):
+def test_either_every_trainer_has_its_own_gpu_or_none_has(device, num, num_gpus, expected):
     runtime = Recorder(num_gpus)
     group = make_trainers(make_config(f"device={device}", f"trainer.num={num}"), None, runtime)
     names = ["trainer"] if num == 1 else ["trainer 0", "trainer 1"]
@@ -75,9 +101,28 @@ def test_each_trainer_has_a_gpu_of_its_own_or_none_has(device, num, num_gpus, ex
     assert group.roles == names
 
 
-@pytest.mark.parametrize("compiles", [False, True])
-@pytest.mark.parametrize(("env", "algo"), [("Pendulum-v1", "sac"), ("CartPole-v1", "dqn"), ("CartPole-v1", "ppo")])
-def test_gradients_are_compiled_where_the_run_wants_that(monkeypatch, env, algo, compiles):
+@pytest.mark.parametrize("has_cuda", [False, True])
+def test_choose_device(monkeypatch, has_cuda):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: has_cuda)
+    assert choose_device("auto") == torch.device("cuda" if has_cuda else "cpu")
+    assert choose_device("cpu") == torch.device("cpu")
+    if has_cuda:
+        assert choose_device("cuda") == torch.device("cuda")
+    else:
+        with pytest.raises(ValueError, match="torch finds no CUDA device"):
+            choose_device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("env", "algo", "compiles"),
+    [
+        ("Pendulum-v1", "sac", True),
+        ("CartPole-v1", "dqn", True),
+        ("CartPole-v1", "ppo", True),
+        ("CartPole-v1", "ppo", False),
+    ],
+)
+def test_gradients_are_compiled_if_configured(monkeypatch, env, algo, compiles):
     compiled = []
 
     def note(function, **options):
@@ -85,7 +130,7 @@ def test_gradients_are_compiled_where_the_run_wants_that(monkeypatch, env, algo,
         return function
 
     monkeypatch.setattr(lazy.torch, "compile", note)
-    config = make_config(f"env={env}", f"algo={algo}", *TINY, f"trainer.compile={str(compiles).lower()}")
+    config = make_config(f"env={env}", f"algo={algo}", *TINY, f"trainer.compile={str(bool(compiles)).lower()}")
     make_trainer(config, read_spec(config.env), "cpu", 0)
     assert compiled == (["gradients"] if compiles else [])
 
@@ -93,29 +138,55 @@ def test_gradients_are_compiled_where_the_run_wants_that(monkeypatch, env, algo,
 @pytest.mark.parametrize(
     ("device", "compiles", "is_cpp"), [("cpu", True, True), ("cpu", False, False), ("cuda", True, False)]
 )
-def test_on_a_processor_what_is_compiled_is_called_from_c_too(device, compiles, is_cpp):
+def test_compiled_code_on_a_cpu_uses_the_cpp_wrapper(device, compiles, is_cpp):
     config = pytest.importorskip("torch._inductor.config")
     with config.patch(cpp_wrapper=False):
         Trainer(lambda context: None, Context(torch.device(device), compiles=compiles))
         assert config.cpp_wrapper is is_cpp
 
 
-class Doubled(ProcessGroup):
-    """Whatever the others have, the mean is twice what is here."""
+def test_a_trainer_keeps_freed_memory_and_accepts_read_only_batches(monkeypatch):
+    kept = []
+    monkeypatch.setattr(module, "keep_freed_memory", lambda: kept.append(True))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        _, trainer = make()
+        batch = np.zeros(3, np.float32)
+        batch.flags.writeable = False  # as in shared memory
+        assert trainer._to_device(batch).tolist() == [0, 0, 0]
+    assert kept == [True]
 
-    def mean_(self, tensor):
-        tensor *= 2
+
+def test_trainers_meet_at_the_address_of_the_first(monkeypatch):
+    monkeypatch.setattr(module, "node_address", lambda: "10.0.0.3")
+    group = FakeGroup()
+    _, trainer = make(Context(torch.device("cpu"), group))
+    assert trainer.listen() == ("10.0.0.3", 5005)
+    trainer.join(("10.0.0.9", 77))
+    assert group.calls == [("listen", "10.0.0.3"), ("join", "10.0.0.9", 77, torch.device("cpu"))]
+
+
+def test_describe():
+    facts = {"device": "cpu", "threads": torch.get_num_threads(), "products": {"library": "torch"}}
+    assert make()[1].describe() == facts
+
+
+def test_a_report_has_the_time_of_the_call_and_of_its_batches(monkeypatch):
+    moments = iter([100.0, 101.0, 103.5])
+    monkeypatch.setattr(module.time, "perf_counter", lambda: next(moments))
+    report, _ = make()[1].train(HEADER, columns())
+    assert (report.seconds, report.batch_s, report.opt_steps, report.num_updates) == (3.5, 1.0, 2, 2)
 
 
 def test_metrics_are_means_over_the_group():
-    _, trainer = make(Context(torch.device("cpu"), Doubled()))
-    report, _ = trainer.train(BatchTrainingData(0, 2, 3, 99), columns(False))
+    _, trainer = make(Context(torch.device("cpu"), FakeGroup()))
+    report, _ = trainer.train(HEADER, columns())
     assert report.metrics == {"loss": 5.0, "lr": 0.5, "grad_norm": 0.0}
 
 
 def test_parameters_that_are_not_finite_are_neither_published_nor_saved():
     fake, trainer = make()
-    trainer.train(BatchTrainingData(0, 2, 3, 99), columns(False))
+    trainer.train(HEADER, columns())
     fake.params.flat.copy_(torch.tensor([1.0, -torch.inf]))
     with pytest.raises(Diverged, match=r"^training diverged at update 2: a parameter of the policy is infinite$"):
         trainer.publish(1, 10)
@@ -124,7 +195,7 @@ def test_parameters_that_are_not_finite_are_neither_published_nor_saved():
         trainer.state()
 
 
-def test_the_first_trainers_state_is_for_all():
+def test_all_trainers_load_the_state_of_the_first():
     fakes, trainers = zip(*(make() for _ in range(3)), strict=True)
     fakes[0].params.flat[1] = 1.0
     group = TrainerGroup([LocalHandle(trainer) for trainer in trainers])
@@ -136,7 +207,7 @@ def test_the_first_trainers_state_is_for_all():
 
 
 @pytest.mark.parametrize("order", [[0, 1], [1, 0]])
-def test_of_several_trainers_the_one_whose_data_was_at_fault_says_so(order):
+def test_the_error_of_the_trainer_with_bad_data_wins(order):
     errors = [Diverged("the batch was finite"), Diverged("reward from worker 2", {"reward": np.ones(1)}, True)]
     reports = [LocalRef(error=errors[i]) for i in order]
     group = TrainerGroup([None, None])
@@ -144,40 +215,29 @@ def test_of_several_trainers_the_one_whose_data_was_at_fault_says_so(order):
     assert group.at_fault([reports[0], LocalRef(1)], reports[0].error) is reports[0].error
 
 
-def test_who_made_a_row_is_not_for_the_algorithm():
+def test_priorities_come_with_their_row_ids():
     fake, trainer = make()
-    trainer.train(BatchTrainingData(0, 2, 3, 99), columns(False) | {"source": np.zeros((2, 3), np.int32)})
-    assert [set(batch) for batch in fake.batches] == [{"reward"}] * 2
-
-
-def columns(weighted):
-    plain = {"reward": np.arange(6, dtype=np.float32).reshape(2, 3)}
-    return plain | {"weight": np.full((2, 3), 0.5, np.float32)} if weighted else plain
-
-
-def test_priorities_come_with_the_numbers_of_their_rows():
-    fake, trainer = make()
-    row_ids = np.array([[5, 6, 7], [9, 9, 2**40]])
-    report, update = trainer.train(BatchTrainingData(3, 2, 3, 99, row_ids), columns(True))
+    row_ids, weight = np.array([[5, 6, 7], [9, 9, 2**40]]), np.full((2, 3), 0.5, np.float32)
+    source = np.zeros((2, 3), np.int32)  # the origin of rows is not for the algorithm
+    report, update = trainer.train(BatchTrainingData(3, 2, 3, 99, row_ids), columns(weight=weight, source=source))
     assert (report.opt_steps, report.num_updates, report.metrics) == (2, 2, {"loss": 2.5, "lr": 0.5, "grad_norm": 0.0})
     assert update.trainer == 3
     assert update.row_ids.tolist() == row_ids.tolist()
     assert update.priorities.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert not any("source" in batch for batch in fake.batches)
     assert all(torch.equal(batch["weight"], torch.full((3,), 0.5)) for batch in fake.batches)
 
 
 @pytest.mark.parametrize("has_priorities", [False, True])
 def test_uniform_replay_gets_no_priorities(has_priorities):
-    fake, trainer = make(has_priorities=has_priorities)
-    _, update = trainer.train(BatchTrainingData(0, 2, 3, 99), columns(False))
-    assert update is None
-    assert all("weight" not in batch for batch in fake.batches)
+    _, trainer = make(has_priorities=has_priorities)
+    assert trainer.train(HEADER, columns())[1] is None
 
 
 def test_prioritized_replay_needs_an_algorithm_with_priorities():
     _, trainer = make(has_priorities=False)
     with pytest.raises(ValueError, match="replay=uniform"):
-        trainer.train(BatchTrainingData(0, 2, 3, 99, np.zeros((2, 3), np.int64)), columns(True))
+        trainer.train(BatchTrainingData(0, 2, 3, 99, np.zeros((2, 3), np.int64)), columns())
 
 
 @pytest.mark.parametrize(
@@ -191,13 +251,13 @@ def test_prioritized_replay_needs_an_algorithm_with_priorities():
         (["mode=async", "debug.in_process=true"], False),
     ],
 )
-def test_products_are_measured_only_where_equal_seeds_need_not_give_equal_weights(overrides, may):
+def test_products_are_measured_only_if_equal_seeds_need_not_give_equal_weights(overrides, may):
     assert make_config(*overrides).measures_products is may
 
 
 @pytest.mark.parametrize(("mode", "library"), [("async", "measured"), ("sync", "onednn")])
-def test_a_run_knows_what_its_trainer_learned_on(run_graph, monkeypatch, mode, library):
-    """On a Zen 5, or so it seems: what was measured comes from the shapes of the run itself."""
+def test_a_run_knows_its_trainers_device_and_products(run_graph, monkeypatch, mode, library):
+    """On a fake Zen 5, measured products have the shapes of the run."""
     monkeypatch.setattr(products, "_processor", lambda: "vendor_id : AuthenticAMD\ncpu family : 26\n")
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     args = ("env=Pendulum-v1", f"mode={mode}", "network.hidden=[64,64]", "trainer.batch_size=16")
@@ -208,29 +268,23 @@ def test_a_run_knows_what_its_trainer_learned_on(run_graph, monkeypatch, mode, l
         assert {"weight_gradient 16x64x64", "input_gradient 16x64x64"} <= set(facts["products"]["microseconds"])
 
 
-def raising(monkeypatch, error, module):
-    """A trainer whose algorithm, of this module, raises."""
+@pytest.mark.parametrize("name", ["drl_cli.algos.sac", "their.algo"])
+@pytest.mark.parametrize("error", [Refused("no, thanks"), PeerLost("gone"), MemoryError("full"), KeyError("x")])
+def test_errors_of_an_update_name_the_users_algorithm(monkeypatch, error, name):
+    """Refused goes to the user, an error of a user's algorithm names the algorithm, other errors pass unchanged."""
     fake, trainer = make()
 
     def update(batch, counts):
         raise error
 
     monkeypatch.setattr(fake, "update", update)
-    monkeypatch.setattr(Fake, "__module__", module)
-    return trainer
-
-
-@pytest.mark.parametrize("module", ["drl_cli.algos.sac", "their.algo"])
-@pytest.mark.parametrize("error", [Refused("no, thanks"), PeerLost("gone"), MemoryError("full"), KeyError("x")])
-def test_what_an_update_raises_says_whose_fault_it_is(monkeypatch, error, module):
-    """Refused is for the user; what a user's algorithm raises is theirs; the rest goes on as it is."""
-    is_theirs = module == "their.algo" and isinstance(error, KeyError)
-    expected = AlgorithmRefused if isinstance(error, Refused) else AlgorithmFailed if is_theirs else type(error)
+    monkeypatch.setattr(Fake, "__module__", name)
+    is_users = name == "their.algo" and isinstance(error, KeyError)
+    expected = AlgorithmRefused if isinstance(error, Refused) else AlgorithmFailed if is_users else type(error)
     with pytest.raises(expected) as caught:
-        raising(monkeypatch, error, module).train(BatchTrainingData(0, 2, 3, 99), columns(False))
-    if expected is AlgorithmRefused:
-        assert str(caught.value) == "algo: no, thanks"
-    elif expected is AlgorithmFailed:
-        assert str(caught.value) == "algo=their.algo: update raised KeyError: 'x'"
+        trainer.train(HEADER, columns())
+    texts = {AlgorithmRefused: "algo: no, thanks", AlgorithmFailed: "algo=their.algo: update raised KeyError: 'x'"}
+    if expected in texts:
+        assert str(caught.value) == texts[expected]
     else:
         assert caught.value is error

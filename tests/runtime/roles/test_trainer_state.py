@@ -1,34 +1,38 @@
-"""A trainer as the program makes it: what its state holds, and what its report says of updates that were skipped."""
+"""Trainer: continuing from a state, skipped updates, and trainers whose parameters drift apart."""
+
+import dataclasses
 
 import numpy as np
 import pytest
 import torch
 from graphs import COUNTER, TINY, make_config
+from peers import on_group, peers
 
 from drl_cli.algos.base import Algorithm, Update
 from drl_cli.envs.make import read_spec
+from drl_cli.errors import AlgorithmFailed
 from drl_cli.optim.group import Context
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.optim.params import Params
 from drl_cli.runtime.factories import make_trainer
-from drl_cli.runtime.messages import BatchTrainingData, SampleBatch
-from drl_cli.runtime.place.handles import get
+from drl_cli.runtime.messages import BatchTrainingData
 from drl_cli.runtime.roles.trainer import Trainer
+from drl_cli.runtime.trial import random_batch
 from drl_cli.types import num_rows
 
 NORMALIZED = ("env.normalize_obs=true", "env.normalize_reward=true")
 
 
-@pytest.fixture
-def batches(run_graph):
-    """Headers and columns of train calls, drawn from the replay of a short run."""
-
-    def draw(*overrides):
-        graph = run_graph(COUNTER, "mode=sync", *overrides)
-        sample = lambda: graph.replay.shards[0].call("sample", SampleBatch(2, 16), results=2)  # noqa: E731
-        return [tuple(get(ref) for ref in sample()) for _ in range(4)]
-
-    return draw
+def batches(*overrides):
+    """Headers and columns of four train calls with two random batches each."""
+    config, calls = make_config(*TINY, COUNTER, *overrides), []
+    spec, params = read_spec(config.env), trainer(*overrides).publish(0, 0)[1]
+    for call in range(4):
+        seeds = (2 * call, 2 * call + 1)
+        parts = [random_batch(dataclasses.replace(config, seed=seed), spec, params) for seed in seeds]
+        columns = {name: np.concatenate([part[name] for _, part in parts]) for name in parts[0][1]}
+        calls.append((dataclasses.replace(parts[0][0], num_batches=2), columns))
+    return calls
 
 
 def trainer(*overrides):
@@ -41,7 +45,7 @@ def trainer(*overrides):
     [(), NORMALIZED, ("optimizer=sgd", "optimizer.max_norm=0.5"), ("optimizer=rmsprop",)],
     ids=["raw", "normalized", "sgd", "rmsprop"],
 )
-def test_another_trainer_goes_on_from_a_state_to_the_last_bit(batches, overrides):
+def test_another_trainer_continues_from_a_state_bit_for_bit(overrides):
     first, second, *rest = batches(*overrides)
     one, other = trainer("seed=1", *overrides), trainer("seed=2", *overrides)
     one.train(*first)
@@ -55,8 +59,8 @@ def test_another_trainer_goes_on_from_a_state_to_the_last_bit(batches, overrides
     assert one.publish(2, 64)[1].tobytes() == other.publish(2, 64)[1].tobytes() != before
 
 
-def test_the_normalizers_own_counts_go_on(batches):
-    """What was seen before the state counts with what comes after: here nothing does."""
+def test_the_normalizers_counts_are_part_of_the_state():
+    """Without new moments both trainers keep the statistics of the rows before the state."""
     first, *_ = batches(*NORMALIZED)
     one, other = trainer(*NORMALIZED), trainer(*NORMALIZED)
     fresh = other.publish(0, 0)[1]
@@ -71,8 +75,8 @@ def test_the_normalizers_own_counts_go_on(batches):
     assert not np.array_equal(ours[-2 * layout :], fresh[-2 * layout :])
 
 
-def test_torchs_own_generator_goes_on():
-    """Nothing of ours draws from it; an algorithm of the user's may."""
+def test_torchs_global_generator_is_part_of_the_state():
+    """A user's algorithm may draw from it."""
     one = trainer()
     state, expected = one.state(), torch.rand(3)
     other = trainer("seed=9")
@@ -82,8 +86,8 @@ def test_torchs_own_generator_goes_on():
 
 
 @pytest.mark.parametrize("skipped", [1, 2])
-def test_metrics_are_means_over_the_updates_that_were_made(batches, skipped):
-    """Those that were left out, not being finite, do not dilute them."""
+def test_metrics_are_means_over_the_updates_that_were_made(skipped):
+    """Skipped updates do not count."""
     (_, columns), *_ = batches()
     good = {name: column[:1] for name, column in columns.items()}
     bad = good | {"reward": np.full_like(good["reward"], np.inf)}
@@ -96,8 +100,8 @@ def test_metrics_are_means_over_the_updates_that_were_made(batches, skipped):
     assert any(abs(value) > 1e-3 for value in report.metrics.values())
 
 
-class Now(Algorithm):
-    """Gives a loss with its graph, and every second time one more metric."""
+class Alternating(Algorithm):
+    """Returns a loss with its graph, and one more metric in every second update."""
 
     def __init__(self, context):
         net = torch.nn.Linear(3, 1)
@@ -111,15 +115,15 @@ class Now(Algorithm):
         return Update({"loss": loss} | ({"rare": torch.tensor(4.0)} if counts.opt_steps % 2 else {}))
 
 
-def test_a_metric_is_averaged_over_the_updates_that_give_it():
-    one = Trainer(Now, Context(torch.device("cpu")))
+def test_a_metric_is_averaged_over_the_updates_that_return_it():
+    one = Trainer(Alternating, Context(torch.device("cpu")))
     report, _ = one.train(BatchTrainingData(0, 4, 2, 99), {"obs": np.ones((4, 2, 3), np.float32)})
     assert report.metrics["rare"] == 4.0
     report, _ = one.train(BatchTrainingData(0, 1, 2, 99), {"obs": np.ones((1, 2, 3), np.float32)})
     assert "rare" not in report.metrics
 
 
-def test_rows_of_skipped_updates_keep_their_priorities(batches):
+def test_rows_of_skipped_updates_keep_their_priorities():
     (_, columns), *_ = batches()
     one = trainer("trainer.on_nonfinite=skip")
     columns = {name: column.copy() for name, column in columns.items()}
@@ -132,3 +136,51 @@ def test_rows_of_skipped_updates_keep_their_priorities(batches):
     columns["reward"][1] = np.inf
     _, priorities = one.train(BatchTrainingData(0, 2, 16, 99, row_ids), columns)
     assert priorities is None
+
+
+class Stepper(Algorithm):
+    """Steps by its rows; in update `when` it also adds its rank to a parameter of `second`."""
+
+    def __init__(self, context, when):
+        self.params = Params(context, first=3, second=2)
+        self.optimizer = Optimizer(self.params, {"first": 0.1, "second": 0.1}, context)
+        self.rank, self.when = context.group.rank, when
+
+    def update(self, batch, counts):
+        self.params.grad.copy_(batch["reward"])
+        self.optimizer.step()
+        if counts.opt_steps == self.when:
+            self.params["second"].flat[1] += 0.25 * self.rank
+        return Update({"loss": batch["reward"].mean()})
+
+
+def train(group, when, calls):
+    """Return the number of train calls and the error of the last call."""
+    trainer = Trainer(lambda context: Stepper(context, when), Context(torch.device("cpu"), group))
+    rng = np.random.default_rng(group.rank)
+    for call in range(calls):
+        try:
+            trainer.train(BatchTrainingData(0, 1, 5, 99), {"reward": rng.standard_normal((1, 5), np.float32)})
+        except AlgorithmFailed as error:
+            return call + 1, str(error)
+    return calls, None
+
+
+@pytest.fixture(scope="module")
+def pair():
+    with peers(2) as ranks:
+        yield ranks
+
+
+@pytest.mark.parametrize(("when", "found"), [(0, 1), (2, 4), (5, 8), (65, 128), (128, 192)])
+def test_drift_is_found_at_powers_of_two_and_every_64th_call(pair, when, found):
+    text = f"the trainers drifted apart: their parameters of 'second' differ by 0.25 after update {found}"
+    for call in [rank.submit(on_group, train, when, 200) for rank in pair]:
+        calls, error = call.result()
+        assert calls == found
+        assert error.startswith(text)
+
+
+def test_equal_trainers_never_drift(pair):
+    for call in [rank.submit(on_group, train, -1, 200) for rank in pair]:
+        assert call.result() == (200, None)
