@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-APEX = ("env=CartPole-v1", "algo=apex", "total_env_steps=2000", "orchestrator.sample_insert_ratio=0.5")
+APEX = ("env=CartPole-v1", "algo=apex", "total_env_steps=1200", "orchestrator.sample_insert_ratio=0.5")
 
 
-@pytest.mark.parametrize(("mode", "workers"), [("single", 1), ("sync", 2), ("async", 1), ("async", 2), ("async", 4)])
+@pytest.mark.parametrize(("mode", "workers"), [("single", 1), ("sync", 2), ("async", 4)])
 def test_ape_x_keeps_its_ratio_and_its_ladder(run_graph, mode, workers):
     graph = run_graph(*APEX, f"mode={mode}", f"worker.num={workers}")
     progress, (table,) = graph.progress, [shard.role.table for shard in graph.replay.shards]

@@ -23,8 +23,7 @@ def is_inside(env_steps):
     return room_at(env_steps) == room_at(env_steps + 96)
 
 
-@pytest.mark.parametrize("mode", ["sync", "async", "single"])
-@pytest.mark.parametrize("is_said_before", [True, False])
+@pytest.mark.parametrize(("mode", "is_said_before"), [("sync", True), ("async", False), ("single", True)])
 def test_a_run_goes_on_and_saves_again_when_there_is_room(run_graph, monkeypatch, caplog, mode, is_said_before):
     graphs = []
 

@@ -45,7 +45,7 @@ def test_sync_with_and_without_proxies_give_equal_weights(run_graph, proxies):
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("ratio", [0.05, 0.3, pytest.param(1.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ratio", [0.3, pytest.param(1.0, marks=pytest.mark.slow)])
 def test_counters_mean_the_same_in_every_mode(run_graph, mode, ratio):
     graph = run_graph(
         COUNTER, f"mode={mode}", "worker.num=2", "total_env_steps=2000", f"orchestrator.sample_insert_ratio={ratio}"
@@ -65,9 +65,8 @@ def test_counters_mean_the_same_in_every_mode(run_graph, mode, ratio):
 @pytest.mark.parametrize("mode", MODES)
 def test_prioritized_replay_in_every_mode(run_graph, mode):
     args = (COUNTER, f"mode={mode}", "worker.num=2", "replay=prioritized", "algo.n_step=3")
-    first, again, other = (run_graph(*args, f"seed={s}") for s in (3, 3, 4))
+    first, again = (run_graph(*args, "seed=3") for _ in range(2))
     assert weights(first) == weights(again)
-    assert weights(first) != weights(other)
     progress, manager = first.progress, first.replay.shards[0].role
     assert progress.opt_steps > 50
     assert progress.trace.counts[5] == progress.trace.counts[4]
@@ -78,8 +77,7 @@ def test_prioritized_replay_in_every_mode(run_graph, mode):
     assert len(np.unique(manager.table.sampler.tree.values[: len(manager.table)])) > 200
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("proxies", [0, 1])
+@pytest.mark.parametrize(("mode", "proxies"), [("single", 0), ("sync", 1), ("async", 0)])
 def test_workers_give_their_rows_a_first_priority(run_graph, mode, proxies):
     graph = run_graph(
         "env=drl_cli.envs.probes:Choose-v0", "algo=dqn", f"mode={mode}", "worker.num=2", f"worker.proxies={proxies}",
@@ -112,9 +110,8 @@ def test_no_update_before_min_inserts(run_graph, mode):
     assert graph.progress.last.params_header.version == 0
 
 
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("n_step", [1, 3])
-@pytest.mark.parametrize("proxies", [0, 1])
+@pytest.mark.parametrize(("mode", "proxies"), [("single", 0), ("sync", 1), ("async", 0), ("async", 1)])
 def test_every_transition_arrives_once_and_in_order(run_graph, mode, n_step, proxies):
     graph = run_graph(
         COUNTER, f"mode={mode}", "worker.num=2", f"algo.n_step={n_step}", f"worker.proxies={proxies}", "seed=9"
@@ -282,7 +279,7 @@ def test_single_mode_trains_and_evaluates_though_ray_does_not_start(tmp_path, ca
 def test_workers_take_turns_where_there_is_room_for_one(build_graph):
     """The trainer is the slower side: after warm-up the limiter lets one collect at a time."""
     args = ("mode=async", "worker.num=3", "orchestrator.band=16", "orchestrator.gather_window_s=0")
-    graph = build_graph(COUNTER, *args, "total_env_steps=3200")
+    graph = build_graph(COUNTER, *args, "total_env_steps=1280")
     blocks, collected = Counter(), graph.progress.collected
 
     def note(header):

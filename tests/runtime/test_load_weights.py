@@ -52,8 +52,7 @@ def loads_of(graph):
 
 
 @KINDS
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("proxies", [0, 1])
+@pytest.mark.parametrize(("mode", "proxies"), [("single", 0), ("async", 1)])
 def test_version_0_is_exactly_what_was_saved(run_graph, tmp_path, kind, mode, proxies):
     folder, vector = saved(tmp_path, kind)
     graph = run_graph(

@@ -38,8 +38,7 @@ def check_account(graph, batch_size=16):
     return dropped
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("proxies", [0, 1])
+@pytest.mark.parametrize(("mode", "proxies"), [("single", 0), ("sync", 1), ("async", 0), ("async", 1)])
 @pytest.mark.parametrize("rows", [8, 12, 4])  # of a block; batches have 16
 def test_every_transition_is_learned_from_at_most_once_and_in_order(build_graph, mode, proxies, rows):
     graph = build_graph(*PPO, f"mode={mode}", f"worker.proxies={proxies}", f"worker.block_rows={rows}")

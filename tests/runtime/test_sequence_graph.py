@@ -55,8 +55,7 @@ def expected_priorities(table):
     return (priorities + config.eps) ** config.alpha
 
 
-@pytest.mark.parametrize("mode", ["single", "sync", "async"])
-@pytest.mark.parametrize("proxies", [0, 1])
+@pytest.mark.parametrize(("mode", "proxies"), [("single", 0), ("sync", 1), ("async", 0)])
 def test_transitions_are_counted_and_sequences_are_whole(run_recall, mode, proxies):
     graph = run_recall(f"mode={mode}", f"worker.proxies={proxies}")
     progress, (table,), rows = graph.progress, tables(graph), get(graph.replay.shards[0].call("contents"))
@@ -89,11 +88,11 @@ def test_transitions_are_counted_and_sequences_are_whole(run_recall, mode, proxi
 def test_states_priorities_and_pace_are_exact(run_recall, mode, initial, remover):
     graph = run_recall(
         f"mode={mode}", f"replay.initial_priority={initial}", f"replay.remover={remover}", "replay.capacity=420",
-        "replay.shards=2", "total_env_steps=2000", "orchestrator.sample_insert_ratio=0.5",
+        "replay.shards=2", "total_env_steps=1200", "orchestrator.sample_insert_ratio=0.5",
     )  # fmt: skip
     progress = graph.progress
     report, errors = progress.report(0.0), graph.trainers.trainers[0].role.algorithm.errors
-    assert len(errors) == progress.opt_steps > 800
+    assert len(errors) == progress.opt_steps > 450
     assert max(errors) == 0
     assert progress.trace.counts[5] == progress.trace.counts[4] > 0
     assert progress.updates_per_env_step() == pytest.approx(0.5, rel=0.03)
@@ -110,13 +109,13 @@ def test_states_priorities_and_pace_are_exact(run_recall, mode, initial, remover
 def frozen(num_workers):
     """DQN with an LSTM whose parameters stay as they are: its learning rate is too small to change any."""
     memory = ("algo=dqn", "network=lstm", "network.memory_size=6", "algo.lr=1e-30", f"worker.num={num_workers}")
-    return ("env=walks:Walk-v0", *OVERRIDES[1:5], *memory, "total_env_steps=1200")
+    return ("env=walks:Walk-v0", *OVERRIDES[1:5], *memory, "total_env_steps=800")
 
 
 @pytest.mark.parametrize("mode", ["single", "sync", "async"])
 def test_states_in_replay_are_those_of_whole_episodes(run_graph, mode):
     graph = run_graph(*frozen(1 if mode == "single" else 2), f"mode={mode}", "orchestrator.sample_insert_ratio=0.1")
-    assert graph.progress.opt_steps > 50
+    assert graph.progress.opt_steps > 30
     encoder = graph.trainers.trainers[0].role.algorithm.encoder
     check_states(encoder, get(graph.replay.shards[0].call("contents")), least=100)
 

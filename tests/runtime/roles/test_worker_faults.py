@@ -1,5 +1,7 @@
 """Environments that go wrong inside a worker and a running graph: no row crosses the fault, every counter is exact."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from counting import check_counter_rows
@@ -41,8 +43,10 @@ def faulty(fault, path):
     return (FAULTY, f"+env.kwargs.fault={fault}", f"+env.kwargs.at={AT}", f"+env.kwargs.file={path}")
 
 
-@pytest.mark.parametrize("table", TABLES)
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize(
+    ("fault", "table"),
+    [*product(("raise", "reset"), TABLES), *product(FAULTS[1:5], ("three steps", "sequences"))],
+)
 def test_rows_are_exact_and_those_of_other_environments_as_without_it(tmp_path, alarms, fault, table):
     """Environment 0 is the one that fails, once, in the third of six blocks."""
     overrides = (*TABLES[table], "network.hidden=[4]")
@@ -131,9 +135,8 @@ def test_a_fault_of_our_own_is_not_blamed_on_the_environment(monkeypatch):
         worker.collect(LoadParams(0, 0, 0, random_actions=True), np.zeros(1))
 
 
-@pytest.mark.parametrize("mode", ["single", "sync"])
 @pytest.mark.parametrize("fault", ["raise", "nan_obs", "shape", "reset", "hang"])
-@pytest.mark.parametrize(("n_step", "proxies"), [(1, 0), (3, 1)])
+@pytest.mark.parametrize(("mode", "n_step", "proxies"), [("single", 1, 0), ("sync", 3, 1)])
 def test_runs_go_on_with_exact_rows_and_counts(run_graph, alarms, caplog, mode, fault, n_step, proxies):
     """Every environment fails at its 40th step, and those that follow it at theirs."""
     args = (FAULTY, f"+env.kwargs.fault={fault}", "+env.kwargs.at=40", "worker.max_restarts=100", "worker.num=2")

@@ -49,7 +49,7 @@ def joined(*parts):
 
 
 CASES = pytest.mark.parametrize("network", ["lstm", "gru"])
-FAULTS = pytest.mark.parametrize("fails_at", [0, 7, 12])
+FAULTS = pytest.mark.parametrize("fails_at", [0, 7])
 
 
 @CASES
@@ -80,7 +80,7 @@ def test_rollouts_are_what_whole_episodes_give(network, fails_at, box):
 
 @CASES
 @FAULTS
-@pytest.mark.parametrize("block_rows", [3, 9, 60])
+@pytest.mark.parametrize("block_rows", [3, 60])
 def test_sequences_begin_with_the_state_that_whole_episodes_give(network, fails_at, block_rows):
     more = (f"worker.block_rows={block_rows}", f"+env.kwargs.fails_at={fails_at}", "worker.max_restarts=100")
     case = Case("algo=dqn", f"network={network}", *SEQUENCES, *more)

@@ -1,0 +1,199 @@
+"""Worker: its builder, seeds, times, and the origin of its rows."""
+
+from itertools import combinations
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from graphs import COUNTER, TINY, make_config
+
+from drl_cli.envs.make import read_spec
+from drl_cli.replay.builders import NStepBuilder, PriorityBuilder, RolloutBuilder
+from drl_cli.replay.frame_builder import FrameBuilder
+from drl_cli.replay.sequences import SequenceBuilder
+from drl_cli.runtime.factories import make_trainer
+from drl_cli.runtime.messages import BatchTrainingData, LoadParams, ProcessUse
+from drl_cli.runtime.place.handles import LocalRuntime, get
+from drl_cli.runtime.program import make_proxy
+from drl_cli.runtime.roles import trainer as trainer_module
+from drl_cli.runtime.roles import worker as worker_module
+from drl_cli.runtime.roles.worker import Worker, make_builder
+from drl_cli.runtime.trial import random_batch
+
+FRAMES = ("env=drl_cli.envs.probes:Frames-v0", "algo=dqn")
+SEQUENCES = ("replay=sequences", "replay.seq_len=5", "replay.burn_in=3", "replay.overlap=1")
+RANDOM = LoadParams(-1, 0, 0, random_actions=True)
+
+
+def make_worker(*overrides, index=0, incarnation=0):
+    config = make_config(*TINY, *overrides)
+    return Worker(config, read_spec(config.env), index, incarnation)
+
+
+def built(*overrides):
+    config = make_config(*TINY, *overrides)
+    policy = type("Policy", (), {"priorities": lambda self, rows: ("priorities", sorted(rows))})()
+    return make_builder(config, read_spec(config.env), policy, 3, 7), config
+
+
+@pytest.mark.parametrize(
+    ("overrides", "kind", "open_steps"),
+    [
+        ((*FRAMES, "algo.n_step=1"), NStepBuilder, 0),
+        ((*FRAMES, "algo.n_step=4"), NStepBuilder, 3),
+        ((*FRAMES, *SEQUENCES), SequenceBuilder, 8),
+    ],
+)
+def test_a_frame_builder_keeps_frames_of_open_rows(overrides, kind, open_steps):
+    builder, _ = built(*overrides)
+    assert type(builder) is FrameBuilder
+    assert type(builder.builder) is kind
+    assert builder._open.maxlen == open_steps
+    assert builder._next_id == (3 + 1 << 16 | 7) << 32  # unique to worker and incarnation
+    assert builder.prioritize is None
+    assert builder.codec.name == "none"
+
+
+def test_builders_have_the_configs_numbers():
+    builder, _ = built(COUNTER, "algo.n_step=3", "algo.gamma=0.5", "env.reward_scale=0.25")
+    assert type(builder) is NStepBuilder
+    assert (builder.n_step, builder.gamma, builder.reward_scale) == (3, 0.5, 0.25)
+    builder, _ = built(COUNTER, "algo=ppo", "algo.minibatch_size=8", "algo.gamma=0.5", "env.reward_scale=0.25")
+    assert type(builder) is RolloutBuilder
+    assert (builder.gamma, builder.reward_scale) == (0.5, 0.25)
+    sequences = (*SEQUENCES, "algo.gamma=0.5", "env.reward_scale=0.25")
+    builder, _ = built("env=CartPole-v1", "algo=dqn", *sequences)
+    assert type(builder) is SequenceBuilder
+    assert (builder.seq_len, builder.length, builder.stride, builder.gamma, builder.reward_scale) == (
+        5,
+        8,
+        4,
+        0.5,
+        0.25,
+    )
+
+
+@pytest.mark.parametrize("env", [FRAMES[0], "env=CartPole-v1"])
+def test_builders_compute_priorities_if_the_worker_does(env):
+    builder, config = built(env, "algo=dqn", "replay=prioritized", "replay.initial_priority=worker")
+    assert config.worker_priorities
+    assert type(builder) is (FrameBuilder if "Frames" in env else PriorityBuilder)
+    assert builder.prioritize({"obs": 1, "a": 2}) == ("priorities", ["a", "obs"])
+
+
+def test_close_closes_the_environments():
+    worker, closed = make_worker(COUNTER), []
+    worker.envs.close = lambda: closed.append(True)
+    worker.close()
+    assert closed == [True]
+
+
+def test_before_the_first_parameters_only_random_actions_are_possible():
+    worker = make_worker(COUNTER)
+    for header in (LoadParams(0, 0, 0, random_actions=True), LoadParams(-1, 0, 0)):
+        with pytest.raises(AssertionError):
+            worker.collect(header)
+
+
+def test_each_worker_and_incarnation_has_its_own_seeds():
+    sizes = (COUNTER, "worker.num=2", "worker.envs=3", "worker.block_rows=30")
+    workers = [make_worker(*sizes, index=index, incarnation=i) for index in range(2) for i in range(2)]
+    blocks = [worker.collect(RANDOM)[1] for worker in workers]
+    tags = [set(block["obs"][:, 0].tolist()) for block in blocks]
+    assert len(set.union(*tags)) == sum(map(len, tags)) == 3 * 4
+    for one, other in combinations(blocks, 2):
+        assert not np.isin(one["action"], other["action"]).any()
+
+
+class Clock:
+    """A clock that moves only in functions wrapped by `takes`."""
+
+    def __init__(self):
+        self.now = 100.0
+
+    def perf_counter(self):
+        return self.now
+
+    def takes(self, seconds, function):
+        def run(*args, **options):
+            self.now += seconds
+            return function(*args, **options)
+
+        return run
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(worker_module, "time", clock)
+    monkeypatch.setattr(trainer_module, "time", clock)
+    return clock
+
+
+def slow(worker, clock):
+    """Make each of 8 steps take 1 s in the policy, 3 s in the environments and 0.5 s in the builder."""
+    worker.policy.random = clock.takes(1.0, worker.policy.random)
+    worker.envs.step = clock.takes(3.0, worker.envs.step)
+    worker.builder.append = clock.takes(0.5, worker.builder.append)
+
+
+def test_each_block_has_the_times_of_environments_and_policy(clock):
+    worker = make_worker(COUNTER)
+    slow(worker, clock)
+    for _ in range(2):
+        header, _ = worker.collect(RANDOM)
+        assert (header.collect_s, header.work_s, header.env_s, header.policy_s) == (36.0, 36.0, 24.0, 8.0)
+
+
+def test_a_proxy_adds_up_the_times_of_its_workers(clock):
+    config = make_config(COUNTER, *TINY, "mode=sync", "worker.num=2", "worker.proxies=1")
+    proxy = make_proxy(config, read_spec(config.env), LocalRuntime(), 0, 0)
+    uses = [(ProcessUse(f"worker {i}", "here", i, 0.0, 1.0, 1),) for i in range(2)]
+    for member, use in zip(proxy.pool.members, uses, strict=True):
+        slow(member.handle.role, clock)
+        member.handle.role.use = SimpleNamespace(take=lambda use=use: use)
+    proxy.use = SimpleNamespace(take=lambda: ("the proxy's own",))
+    header, _ = proxy.collect(RANDOM)
+    assert (header.work_s, header.env_s, header.policy_s) == (72.0, 48.0, 16.0)
+    assert header.uses == ("the proxy's own", *uses[0], *uses[1])
+
+
+def test_a_trainer_reports_the_time_of_batches_and_updates(clock):
+    config = make_config("env=Pendulum-v1", *TINY, "mode=async", "worker.num=1", "trainer.threads=1")
+    spec = read_spec(config.env)
+    trainer = make_trainer(config, spec, "cpu", 0)
+    _, columns = random_batch(config, spec, trainer.publish(0, 0)[1])
+    trainer._to_device = clock.takes(1.0, trainer._to_device)
+    trainer._learn = clock.takes(5.0, trainer._learn)
+    trainer.use = SimpleNamespace(take=lambda: ("the trainer's",))
+    header = BatchTrainingData(0, 1, 16, 99, uses=("the shard's",))
+    report, _ = trainer.train(header, columns)
+    num_columns = len(columns) - 1  # without the source
+    assert (report.seconds, report.batch_s) == (num_columns + 5.0, float(num_columns))
+    assert report.uses == ("the shard's", "the trainer's")
+
+
+TABLES = {
+    "n_step": ("algo.n_step=3",),
+    "prioritized": ("replay=prioritized", "replay.initial_priority=max"),
+    "ppo": ("algo=ppo", "algo.minibatch_size=8", "orchestrator.limiter=none"),
+}
+
+
+@pytest.mark.parametrize(("table", "proxies"), [("n_step", 0), ("prioritized", 1), ("ppo", 0), ("ppo", 1)])
+def test_rows_name_their_worker_and_environment(build_graph, table, proxies):
+    graph = build_graph(COUNTER, *TABLES[table], "mode=sync", "worker.num=2", f"worker.proxies={proxies}")
+    seen, insert = [], graph.replay.shards[0].role.table.insert
+    graph.replay.shards[0].role.table.insert = lambda columns, versions: (
+        seen.append(columns),
+        insert(columns, versions),
+    )
+    graph.run()
+    obs, source = (np.concatenate([columns[name] for columns in seen]) for name in ("obs", "source"))
+    assert source.dtype == np.int32
+    members = [member.handle.role for member in graph.pool.members]
+    workers = [member.handle.role for role in members for member in role.pool.members] if proxies else members
+    tags = {2**16 * worker.index + i: tag for worker in workers for i, tag in enumerate(worker.envs.obs[:, 0])}
+    assert set(source.tolist()) == set(tags) == {0, 1, 2, 3, 65536, 65537, 65538, 65539}
+    assert all(obs[source == i, 0].tolist() == [tag] * int((source == i).sum()) for i, tag in tags.items())
+    assert get(graph.replay.shards[0].call("contents")).keys() >= {"source"}
