@@ -12,14 +12,8 @@ from drl_cli.metrics.advice import bottleneck
 from drl_cli.metrics.status import Status
 from drl_cli.metrics.text import clock, left_text, number, ratio_text
 
-COLORS = {
-    "done": "green",
-    "failed": "red",
-    "diverged": "red",
-    "killed": "red",
-    "interrupted": "yellow",
-    "paused": "yellow",
-}
+COLORS = dict.fromkeys(("failed", "diverged", "killed"), "red") | dict.fromkeys(("interrupted", "paused"), "yellow")
+COLORS["done"] = "green"
 MAX_LOSSES = 8
 MAX_BARS = 24
 BARS, ASCII_BARS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588", "_.-=+*#@"
@@ -77,59 +71,36 @@ def _head(status: Status, wall_s: float) -> RenderableType:
 
 
 def _rows(status: Status) -> Iterator[tuple[str, RenderableType]]:
+    """Yield name and content of each row; unknown values are left out."""
     if status.awaits:
         yield "waiting for", Text(status.awaited, style="bold")
     if not status.env_steps:
         return
-    yield "training", Items(_training(status))
-    yield "evaluation", Items(_evaluation(status), [mean for _, mean in status.scores])
-    yield "speed", Items(_speed(status))
-    yield "workers", Items(_shares(status.worker_time))
-    yield "trainer", Items(_shares(status.trainer_time))
+    training = ["no episode has ended yet"]
+    if status.train_return is not None:
+        last = f"mean of the last {status.train_episodes} of {status.episodes:,} episodes"
+        training = [f"return {status.train_return:.1f}", f"length {number(status.train_length)}", last]
+    yield "training", Items(training)
+    evaluation = [f"return {mean:.1f} at step {env_steps:,}" for env_steps, mean in status.scores[-1:]] or ["none yet"]
+    if status.best is not None and status.scores:
+        evaluation.append(f"best {status.best[1]:.1f} at {status.best[0]:,}")
+    target = [] if status.goal is None else [f"target {status.goal:g}"]
+    yield "evaluation", Items([*evaluation, *target], [mean for _, mean in status.scores])
+    rates = [f"{number(status.env_steps_per_s)} env/s", f"{number(status.opt_steps_per_s)} updates/s"]
+    lag = [] if status.policy_lag is None else [f"policy lag {status.policy_lag:.0f} updates"]
+    yield "speed", Items([*rates, f"ratio {ratio_text(status)}", *lag])
+    for side, shares in (("workers", status.worker_time), ("trainer", status.trainer_time)):
+        yield side, Items([f"{name} {share:.0%}" for name, share in shares.items()])
     losses = [f"{name} {value:.3g}" for name, value in status.losses.items()]
     more = [f"and {len(losses) - MAX_LOSSES} more"] if len(losses) > MAX_LOSSES else []
     yield "losses", Items([*losses[:MAX_LOSSES], *more])
-    yield "memory", Items(_memory(status))
-    yield "processors", Items(_processors(status))
+    roles = [(_role(name, role), role) for name, role in status.roles.items()]
+    replay = f"replay holds {status.replay_size:,} of {status.replay_capacity:,}"
+    yield "memory", Items([*(f"{name} {_size(role['rss_mb'])}" for name, role in roles), replay])
+    busy = [] if status.cpu_percent is None else [f"{status.cpu_percent:.0f}% of {status.cpus} busy"]
+    yield "processors", Items([*(f"{name} {role['cores']:.2f}" for name, role in roles if "cores" in role), *busy])
     if advice := bottleneck(status):
         yield "bottleneck", Text(advice, style="bold")
-
-
-def _training(status: Status) -> list[str]:
-    if status.train_return is None:
-        return ["no episode has ended yet"]
-    values = [f"return {status.train_return:.1f}", f"length {number(status.train_length)}"]
-    return [*values, f"mean of the last {status.train_episodes} of {status.episodes:,} episodes"]
-
-
-def _evaluation(status: Status) -> list[str]:
-    target = [] if status.goal is None else [f"target {status.goal:g}"]
-    if not status.scores:
-        return ["none yet", *target]
-    env_steps, mean = status.scores[-1]
-    best = [] if status.best is None else [f"best {status.best[1]:.1f} at {status.best[0]:,}"]
-    return [f"return {mean:.1f} at step {env_steps:,}", *best, *target]
-
-
-def _speed(status: Status) -> list[str]:
-    rates = [f"{number(status.env_steps_per_s)} env/s", f"{number(status.opt_steps_per_s)} updates/s"]
-    lag = [] if status.policy_lag is None else [f"policy lag {status.policy_lag:.0f} updates"]
-    return [*rates, f"ratio {ratio_text(status)}", *lag]
-
-
-def _shares(shares: Mapping[str, float]) -> list[str]:
-    return [f"{name} {share:.0%}" for name, share in shares.items()]
-
-
-def _memory(status: Status) -> list[str]:
-    used = [f"{_role(name, role)} {_size(role['rss_mb'])}" for name, role in status.roles.items()]
-    return [*used, f"replay holds {status.replay_size:,} of {status.replay_capacity:,}"]
-
-
-def _processors(status: Status) -> list[str]:
-    used = [f"{_role(name, role)} {role['cores']:.2f}" for name, role in status.roles.items() if "cores" in role]
-    busy = [] if status.cpu_percent is None else [f"{status.cpu_percent:.0f}% of {status.cpus} busy"]
-    return [*used, *busy]
 
 
 def _role(name: str, role: Mapping[str, float]) -> str:

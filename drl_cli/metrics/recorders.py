@@ -1,14 +1,15 @@
 """Recorders: the interface, and the run's own two text files."""
 
 import csv
+import io
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
+
+from drl_cli.utils.replace_file import replace_file
 
 Value: TypeAlias = float | int | str | bool | None
 
@@ -76,45 +77,31 @@ class Csv:
             with path.open(newline="") as file:
                 self.columns = next(csv.reader(file))
         else:
-            self._rewrite([])
+            self._rewrite(self.columns, [])
         self._open()
 
     def write(self, row: Mapping[str, float], more: Mapping[str, float] | None = None) -> None:
         """Write `row`, then the other names in `more`; raise KeyError if a fixed column is missing in `row`."""
         values = {**(more or {}), **{column: row[column] for column in self.fixed}}
         if new := [name for name in values if name not in self.columns]:
-            self._widen(new)
+            with self.path.open(newline="") as file:
+                _, *rows = csv.reader(file)
+            self._rewrite([*self.columns, *new], rows)
+            self.columns += new
+            self.file.close()
+            self._open()
         self.writer.writerow([values.get(column, "") for column in self.columns])
 
     def close(self) -> None:
         """Close the file."""
         self.file.close()
 
-    def _widen(self, names: Sequence[str]) -> None:
-        with self.path.open(newline="") as file:
-            _, *rows = csv.reader(file)
-        before = self.columns
-        self.columns = [*before, *names]
-        try:
-            self._rewrite(rows)
-        except OSError:  # the file is unchanged
-            self.columns = before
-            raise
-        self.file.close()
-        self._open()
-
-    def _rewrite(self, rows: Sequence[Sequence[str]]) -> None:
+    def _rewrite(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Replace the file by the columns and these rows; missing cells are empty."""
-        draft = self.path.with_name(f".{self.path.name}.{os.getpid()}")
-        width = len(self.columns)
-        try:
-            with draft.open("w", newline="") as file:
-                csv.writer(file).writerows([self.columns, *([*row, *[""] * (width - len(row))] for row in rows)])
-            os.replace(draft, self.path)
-        except OSError:
-            with suppress(OSError):
-                draft.unlink(missing_ok=True)
-            raise
+        content = io.StringIO(newline="")
+        wide = ([*row, *[""] * (len(columns) - len(row))] for row in rows)
+        csv.writer(content).writerows([columns, *wide])
+        replace_file(self.path, content.getvalue().encode())
 
     def _open(self) -> None:
         self.file = self.path.open("a", newline="", buffering=1)

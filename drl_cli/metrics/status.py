@@ -3,11 +3,12 @@
 import dataclasses
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from drl_cli.utils.replace_file import replace_file
 
 STATUS_FILE = "status.json"
 MAX_SCORES = 60
@@ -115,9 +116,7 @@ class Status:
 
     def write(self, folder: Path) -> None:
         """Replace the status file of a run atomically, without syncing the disk."""
-        draft = folder / f".{STATUS_FILE}.{os.getpid()}"
-        draft.write_text(json.dumps(self.json()))
-        os.replace(draft, folder / STATUS_FILE)
+        replace_file(folder / STATUS_FILE, json.dumps(self.json()).encode())
 
     @classmethod
     def read(cls, folder: Path) -> "Status | None":

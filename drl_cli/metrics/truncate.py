@@ -3,11 +3,11 @@
 import csv
 import io
 import json
-import os
 import struct
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
+
+from drl_cli.utils.replace_file import replace_file
 
 HEAD, FOOT = struct.calcsize("<QI"), struct.calcsize("<I")
 """Bytes of a TFRecord before its data (length and checksum) and after (checksum)."""
@@ -15,25 +15,15 @@ HEAD, FOOT = struct.calcsize("<QI"), struct.calcsize("<I")
 
 def truncate_records(folder: Path, env_steps: int) -> None:
     """Remove all records of a run that lie beyond `env_steps` or are incomplete."""
-    _filter_file(folder / "metrics.jsonl", partial(_lines, env_steps=env_steps))
-    _filter_file(folder / "eval.csv", partial(_rows, env_steps=env_steps))
-    for path in folder.glob("events.out.tfevents.*"):
-        _filter_file(path, partial(_events, env_steps=env_steps))
+    for pattern, keep in (("metrics.jsonl", _lines), ("eval.csv", _rows), ("events.out.tfevents.*", _events)):
+        for path in folder.glob(pattern):
+            content = path.read_bytes()
+            kept = b"".join(keep(content, env_steps))
+            if kept != content:
+                replace_file(path, kept)
     for path in folder.glob("videos/eval_*.gif"):
         if int(path.stem.removeprefix("eval_")) > env_steps:
             path.unlink()
-
-
-def _filter_file(path: Path, keep: Callable[[bytes], Iterator[bytes]]) -> None:
-    """Replace a file by the parts of its content that `keep` yields; leave a missing or unchanged file alone."""
-    if not path.exists():
-        return
-    content = path.read_bytes()
-    kept = b"".join(keep(content))
-    if kept != content:
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        draft.write_bytes(kept)
-        os.replace(draft, path)
 
 
 def _lines(content: bytes, env_steps: int) -> Iterator[bytes]:

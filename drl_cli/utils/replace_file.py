@@ -1,0 +1,17 @@
+"""Replace a file in one step, so that no reader sees a half-written file."""
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a draft beside the file and rename it; if that fails, remove the draft and raise OSError."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_bytes(content)
+        os.replace(draft, path)
+    except OSError:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
