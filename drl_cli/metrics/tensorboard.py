@@ -53,28 +53,32 @@ class TensorBoard:
         self._add(self._event(wall_time=time.time(), file_version="brain.Event:2"))
         start = plugin_data_pb2.SessionStartInfo(start_time_secs=time.time())
         for name, value in run.hparams.items():
-            if isinstance(value, bool):
-                start.hparams[name].bool_value = value
-            elif isinstance(value, int | float):
-                start.hparams[name].number_value = value
-            else:
-                start.hparams[name].string_value = str(value)
+            is_number = isinstance(value, int | float)
+            kind = "bool" if isinstance(value, bool) else "number" if is_number else "string"
+            setattr(start.hparams[name], f"{kind}_value", value if is_number else str(value))
         self._hparams(metadata.SESSION_START_INFO_TAG, plugin_data_pb2.HParamsPluginData(session_start_info=start))
-        content = tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING, string_val=[_layout(layout_pb2)])
+        categories = [
+            layout_pb2.Category(
+                title=category,
+                chart=[layout_pb2.Chart(title=title, multiline={"tag": tags}) for title, tags in charts.items()],
+            )
+            for category, charts in LAYOUT.items()
+        ]
+        layout = layout_pb2.Layout(category=categories).SerializeToString()
+        content = tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING, string_val=[layout])
         plugin = summary_pb2.SummaryMetadata.PluginData(plugin_name="custom_scalars")
         about = summary_pb2.SummaryMetadata(plugin_data=plugin)
-        value = self._summary.Value(tag="custom_scalars__config__", metadata=about, tensor=content)
-        self._write(self._summary(value=[value]), 0)
+        self._write(0, tag="custom_scalars__config__", metadata=about, tensor=content)
 
     def record(self, scalars: Mapping[str, float], env_steps: int) -> None:
         values = [self._summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]
-        self._write(self._summary(value=values), env_steps)
+        self._add(self._event(wall_time=time.time(), step=env_steps, summary=self._summary(value=values)))
 
     def video(self, tag: str, path: Path, env_steps: int) -> None:
         content = path.read_bytes()
         width, height = size_of(content)
         image = self._summary.Image(width=width, height=height, colorspace=3, encoded_image_string=content)
-        self._write(self._summary(value=[self._summary.Value(tag=tag, image=image)]), env_steps)
+        self._write(env_steps, tag=tag, image=image)
 
     def close(self, status: str) -> None:
         code = self._api.STATUS_SUCCESS if status == "done" else self._api.STATUS_FAILURE
@@ -83,25 +87,12 @@ class TensorBoard:
         self._writer.close()
 
     def _hparams(self, tag: str, data: object) -> None:
-        value = self._summary.Value(tag=tag, metadata=self._metadata.create_summary_metadata(data))
-        self._write(self._summary(value=[value]), 0)
+        self._write(0, tag=tag, metadata=self._metadata.create_summary_metadata(data))
 
-    def _write(self, summary: object, env_steps: int) -> None:
+    def _write(self, env_steps: int, **fields: Any) -> None:  # Any: TensorBoard's generated classes have no types
+        summary = self._summary(value=[self._summary.Value(**fields)])
         self._add(self._event(wall_time=time.time(), step=env_steps, summary=summary))
 
     def _add(self, event: Any) -> None:
         self._writer.write(event.SerializeToString())
         self._writer.flush()
-
-
-def _layout(proto: Any) -> bytes:  # Any: TensorBoard's generated module has no types
-    """Return LAYOUT in the format of the custom scalars tab."""
-    categories = [
-        proto.Category(
-            title=category,
-            chart=[proto.Chart(title=title, multiline={"tag": tags}) for title, tags in charts.items()],
-        )
-        for category, charts in LAYOUT.items()
-    ]
-    content: bytes = proto.Layout(category=categories).SerializeToString()
-    return content
