@@ -54,6 +54,8 @@ def test_a_file_that_goes_on_keeps_its_columns(scores):
 
 def test_a_name_that_is_one_of_ours_does_not_change_it(scores):
     scores.write(row(8), {"mean": 100.0})
+    with pytest.raises(KeyError):
+        scores.write({"mean": 1.0})
     assert read(scores) == [list(FIXED), ["8", "4.0"]]
 
 

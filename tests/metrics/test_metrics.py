@@ -1,6 +1,5 @@
 """Aggregation and recorders."""
 
-import csv
 import json
 import math
 
@@ -8,7 +7,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from drl_cli.metrics.aggregation import Means, spread
-from drl_cli.metrics.recorders import Csv, JsonLines, RunInfo
+from drl_cli.metrics.recorders import JsonLines, RunInfo
 from drl_cli.metrics.tensorboard import TensorBoard
 
 
@@ -41,18 +40,6 @@ def test_json_lines_are_valid_json_and_appended(tmp_path):
 
     lines = [json.loads(line, parse_constant=refuse) for line in path.read_text().splitlines()]
     assert lines == [{"env_steps": step, "a": 1.5, "b": None, "c": None, "d": 3} for step in (10, 20)]
-
-
-def test_csv_has_one_header(tmp_path):
-    path = tmp_path / "eval.csv"
-    for step in (1, 2):
-        scores = Csv(path, ("env_steps", "mean"))
-        scores.write({"mean": step / 2, "env_steps": step, "more": 0})
-        with pytest.raises(KeyError):
-            scores.write({"mean": 1.0})
-        scores.close()
-    with path.open(newline="") as file:
-        assert list(csv.reader(file)) == [["env_steps", "mean"], ["1", "0.5"], ["2", "1.0"]]
 
 
 @pytest.mark.parametrize(("status", "code"), [("done", "STATUS_SUCCESS"), ("failed", "STATUS_FAILURE")])

@@ -40,13 +40,8 @@ def test_scalars_are_over_env_steps_which_may_go_back(wandb):
     ]
 
 
-@pytest.mark.parametrize(("status", "code"), [("done", 0), ("failed", 1), ("interrupted", 1)])
-def test_the_end_is_told(wandb, status, code):
-    Wandb(RUN, "offline").close(status)
-    assert wandb.runs[0].exit_code == code
-
-
-def test_a_resumed_run_is_the_same(wandb):
-    for _ in range(2):
-        Wandb(RUN, "offline").close("done")
+def test_a_resumed_run_has_the_same_id_and_the_end_gives_the_exit_code(wandb):
+    for status in ("interrupted", "failed", "done"):
+        Wandb(RUN, "offline").close(status)
     assert len({run.id for run in wandb.runs}) == 1
+    assert [run.exit_code for run in wandb.runs] == [1, 1, 0]

@@ -19,29 +19,24 @@ from drl_cli.runtime.roles.evaluator import Score
 MODES = ("single", "sync", "async")
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_equal_seeds_give_equal_weights(run_graph, mode):
-    first, again, other = (run_graph(COUNTER, f"mode={mode}", "worker.num=2", f"seed={s}") for s in (3, 3, 4))
-    assert first.progress.opt_steps > 50
-    assert weights(first) == weights(again)
-    assert weights(first) != weights(other)
-
-
 @pytest.mark.parametrize("replay", ["uniform", "prioritized"])
-def test_single_and_sync_are_the_same_algorithm(run_graph, replay):
-    single, sync = (
-        run_graph(COUNTER, f"mode={mode}", "worker.num=2", f"replay={replay}") for mode in ("single", "sync")
-    )
-    assert weights(single) == weights(sync)
+def test_equal_seeds_give_equal_weights(run_graph, replay):
+    """Also single and sync give equal weights, and sync with and without proxies."""
 
+    def run(mode, *more, seed=3):
+        graph = run_graph(COUNTER, f"mode={mode}", "worker.num=2", f"replay={replay}", f"seed={seed}", *more)
+        assert graph.progress.opt_steps > 50
+        return weights(graph), graph.progress.trace.counts
 
-@pytest.mark.parametrize("proxies", [1, 2])
-def test_sync_with_and_without_proxies_give_equal_weights(run_graph, proxies):
-    plain = run_graph(COUNTER, "mode=sync", "worker.num=2")
-    proxied = run_graph(COUNTER, "mode=sync", "worker.num=2", f"worker.proxies={proxies}")
-    assert weights(plain) == weights(proxied)
-    assert proxied.progress.trace.counts[1] == plain.progress.trace.counts[1]
-    assert proxied.progress.trace.counts[2] == plain.progress.trace.counts[2] * proxies // 2
+    (single, _), (sync, counts), (by_async, _) = (run(mode) for mode in MODES)
+    assert run("single")[0] == single == sync
+    assert run("async")[0] == by_async
+    assert run("sync", seed=4)[0] != sync
+    for proxies in (1, 2):
+        proxied, proxy_counts = run("sync", f"worker.proxies={proxies}")
+        assert proxied == sync
+        assert proxy_counts[1] == counts[1]
+        assert proxy_counts[2] == counts[2] * proxies // 2
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -57,6 +52,8 @@ def test_counters_mean_the_same_in_every_mode(run_graph, mode, ratio):
     assert progress.updates_per_env_step() == pytest.approx(ratio, rel=0.02)
     counts = progress.trace.counts
     assert all(counts[route] > 0 for route in (1, 2, 3, 4, 6, 7, 8))
+    assert counts[5] == 0  # uniform replay wants no priorities
+    assert "replay/stale_priorities" not in progress.report(0.0)
     assert counts[1] == counts[2] == progress.env_steps // graph.collector.rows
     assert counts[7] == counts[8] <= 2 * progress.loads  # a version goes to each worker once, some never
     assert counts[6] == progress.loads
@@ -65,9 +62,8 @@ def test_counters_mean_the_same_in_every_mode(run_graph, mode, ratio):
 @pytest.mark.parametrize("mode", MODES)
 def test_prioritized_replay_in_every_mode(run_graph, mode):
     args = (COUNTER, f"mode={mode}", "worker.num=2", "replay=prioritized", "algo.n_step=3")
-    first, again = (run_graph(*args, "seed=3") for _ in range(2))
-    assert weights(first) == weights(again)
-    progress, manager = first.progress, first.replay.shards[0].role
+    graph = run_graph(*args)
+    progress, manager = graph.progress, graph.replay.shards[0].role
     assert progress.opt_steps > 50
     assert progress.trace.counts[5] == progress.trace.counts[4]
     stats = {tag: value for tag, value in progress.report(0.0).items() if tag.startswith("replay/")}
@@ -92,13 +88,6 @@ def test_workers_give_their_rows_a_first_priority(run_graph, mode, proxies):
     rated = (policy.priorities(table.contents()).astype(np.float64) + 1e-6) ** 0.6
     assert len(np.unique(rated)) > 5
     assert table.sampler.tree.values[:256] == pytest.approx(rated, rel=1e-5)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_uniform_replay_sends_no_priorities(run_graph, mode):
-    graph = run_graph(COUNTER, f"mode={mode}", "worker.num=2")
-    assert graph.progress.trace.counts[5] == 0
-    assert "replay/stale_priorities" not in graph.progress.report(0.0)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -251,9 +240,8 @@ def test_pause_stops_all_traffic_and_resume_goes_on(build_graph, mode):
     assert graph.progress.env_steps >= 512
 
 
-@pytest.mark.parametrize("mode", ["single", "sync"])
-def test_in_one_process_worker_and_trainer_take_turns(run_graph, mode):
-    graph = run_graph(COUNTER, f"mode={mode}", "total_env_steps=1500")
+def test_in_one_process_worker_and_trainer_take_turns(run_graph):
+    graph = run_graph(COUNTER, "mode=sync", "total_env_steps=800")
     worker, trainer = graph.progress.wait_fracs(graph.reports.worker_wait_s())
     assert 0.05 < worker < 0.999
     assert 0.0 <= trainer < 0.9

@@ -8,7 +8,6 @@ from gymnasium.spaces import Box
 
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.envs.make import read_spec
-from drl_cli.networks.mlp import split
 from drl_cli.optim.group import Context
 from drl_cli.runtime.roles.evaluator import Evaluator, Score
 from drl_cli.utils.lazy import torch
@@ -81,13 +80,6 @@ def test_truncation_ends_an_episode():
     assert score.lengths.tolist() == [50, 50]
     assert score.returns.tolist() == [50.0, 50.0]
     assert score.cut == 0
-
-
-def test_wrong_parameters_are_refused():
-    evaluator, params, policy = make()
-    with pytest.raises(ValueError, match="parameter vector"):
-        evaluator.evaluate(params[:-1])
-    assert len(split(params, policy.shapes)) == 4
 
 
 def test_a_policy_is_told_what_the_step_before_gave():

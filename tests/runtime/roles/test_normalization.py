@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -82,14 +81,6 @@ def test_they_travel_at_the_end_of_the_vector(layout):
     assert theirs.count == 500
 
 
-def test_before_it_has_any_a_policy_sees_what_is_there():
-    seen = []
-    policy = SimpleNamespace(random=lambda obs, last: seen.append(obs))
-    obs = np.array([[300.0, -7.0]], np.float32)
-    NormalizedPolicy(policy, Layout({"": (2,)}, True)).random(obs)
-    np.testing.assert_array_equal(seen[0], obs)
-
-
 def test_a_vector_without_them_is_refused():
     with pytest.raises(ValueError, match=r"\(3,\).*\(15,\)"):
         Statistics.split(LAYOUT, np.zeros(3, np.float32))
@@ -126,14 +117,6 @@ def test_before_the_first_row_nothing_changes():
 def test_a_reward_that_never_varies_is_left_as_it_is(value):
     columns = rows(50) | {"reward": np.full(50, value, np.float32)}
     assert Statistics.of(LAYOUT, LAYOUT.moments(columns)).reward == 1.0
-
-
-def test_what_replay_has_stays_raw():
-    columns, learner = rows(50), BatchNormalizer(LAYOUT)
-    kept = {name: column.copy() for name, column in columns.items()}
-    learner.receive(header(moments=LAYOUT.moments(columns)), is_on_policy=False)
-    learner({name: torch.from_numpy(column) for name, column in columns.items()})
-    assert all(np.array_equal(columns[name], kept[name]) for name in columns)
 
 
 def test_what_a_batch_does_not_have_or_the_config_leaves_raw_is_no_matter():

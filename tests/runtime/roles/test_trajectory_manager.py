@@ -61,22 +61,6 @@ def test_a_header_says_where_a_batch_comes_from_and_how_long_it_took(monkeypatch
     assert (header.dropped, dict(header.stats), header.moments) == (0, {}, None)
 
 
-def test_samples_only_rows_that_are_there_and_by_seed():
-    batches = []
-    for seed in (0, 0, 1):
-        manager = make(seed=seed)
-        manager.insert(message((0, 0, 0)), columns(100))
-        batches.append(manager.sample(SampleBatch(8, 8))[1]["id"])
-        assert set(np.unique(batches[-1])) <= set(range(100, 104))
-    assert np.array_equal(batches[0], batches[1])
-    assert not np.array_equal(batches[0], batches[2])
-
-
-def test_refuses_to_sample_from_nothing():
-    with pytest.raises(ValueError, match="empty replay"):
-        make().sample(SampleBatch(1, 1))
-
-
 def test_refuses_a_block_that_came_before():
     manager = make()
     manager.insert(message((0, 0, 0), (1, 0, 0), rows=2), columns())
@@ -92,13 +76,6 @@ def test_a_refused_block_does_not_count_as_inserted():
     with pytest.raises(ValueError, match="replay holds"):
         manager.insert(message((0, 0, 0)), {"other": np.zeros(4)})
     assert manager.insert(message((0, 0, 0)), columns()) == 4
-
-
-def test_inserted_rows_are_copied():
-    manager, rows = make(), columns(5)
-    manager.insert(message((0, 0, 0)), rows)
-    rows["id"][:] = -1
-    assert manager.sample(SampleBatch(4, 4))[1]["id"].min() >= 5
 
 
 def test_prioritized_batches_have_weights_and_the_numbers_of_their_rows():
