@@ -8,7 +8,7 @@ import pytest
 from graphs import COUNTER, TINY, make_config
 
 from drl_cli.envs.make import read_spec
-from drl_cli.replay.builders import NStepBuilder, PriorityBuilder, RolloutBuilder
+from drl_cli.replay.builders import NStepBuilder, RolloutBuilder
 from drl_cli.replay.frame_builder import FrameBuilder
 from drl_cli.replay.sequences import SequenceBuilder
 from drl_cli.runtime.factories import make_trainer
@@ -77,7 +77,7 @@ def test_builders_have_the_configs_numbers():
 def test_builders_compute_priorities_if_the_worker_does(env):
     builder, config = built(env, "algo=dqn", "replay=prioritized", "replay.initial_priority=worker")
     assert config.worker_priorities
-    assert type(builder) is (FrameBuilder if "Frames" in env else PriorityBuilder)
+    assert type(builder) is (FrameBuilder if "Frames" in env else NStepBuilder)
     assert builder.prioritize({"obs": 1, "a": 2}) == ("priorities", ["a", "obs"])
 
 
