@@ -5,7 +5,6 @@
 
 import importlib
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from drl_cli.algos.base import AlgoConfig
@@ -13,6 +12,7 @@ from drl_cli.algos.lookup import algorithms, installed
 from drl_cli.errors import UsageError
 from drl_cli.runs.find import all_runs
 from drl_cli.settings.algorithm import config_class
+from drl_cli.settings.bare_words import command_names
 from drl_cli.settings.command_line import OVERRIDE, PLAIN_FLAGS, VALUE_FLAGS, read_command
 from drl_cli.settings.conf import default, groups, options
 from drl_cli.settings.description import Key, keys_of
@@ -39,23 +39,14 @@ RUNS = ("run", "runs", "resume", "from_config", "load_weights")
 def shell_completion(what: str, line: str) -> list[str] | None:
     """Return the lines that `drl-train -sc WHAT` prints, or None if Hydra completes (zsh, fish). Raise UsageError."""
     if what == "install=bash":
-        return INSTALL.format(commands=" ".join(commands())).splitlines()
+        return INSTALL.format(commands=" ".join(command_names())).splitlines()
     if what == "uninstall=bash":
-        return [f"complete -r {' '.join(commands())}", "unset -f _drl_complete"]
+        return [f"complete -r {' '.join(command_names())}", "unset -f _drl_complete"]
     if what == "query=bash":
         return completions(line)
     if what.partition("=")[2] in ("zsh", "fish"):
         return None
     raise UsageError(f'-sc {what}: say install=bash, or uninstall=bash, as in eval "$(drl-train -sc install=bash)"')
-
-
-def commands() -> list[str]:
-    """Return the names of the commands."""
-    try:
-        points = distribution("drl-cli").entry_points
-    except PackageNotFoundError:
-        return ["drl-train"]
-    return sorted(point.name for point in points if point.group == "console_scripts")
 
 
 def completions(line: str) -> list[str]:

@@ -1,7 +1,8 @@
 """Explain words of a command line that are not key=value: `--env X`, `env X`, a bare `Pendulum-v1`."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
 from drl_cli.algos.base import AlgoConfig
@@ -14,7 +15,6 @@ from drl_cli.settings.synonyms import synonym
 from drl_cli.settings.value_types import ListOf
 from drl_cli.utils.spelling import did_you_mean
 
-COMMANDS = ("eval", "play", "export", "compare", "watch", "list", "doctor", "bench")
 ENV_ID = re.compile(r"[\w./-]+(:[\w./-]+)?-v\d+|[\w.]+:[\w./-]+")
 KEY = re.compile(r"[+~]*[\w./-]+")
 
@@ -51,7 +51,16 @@ def flag_line(flag: str, rest: list[str], flags: Sequence[str]) -> str:
     return f"no flag '--{word}': options have no dashes; say {as_override(key, value)}"
 
 
-def split_bare_words(overrides: Sequence[str], commands: Collection[str] = COMMANDS) -> tuple[list[str], list[str]]:
+def command_names() -> list[str]:
+    """Return the names of the commands that this package installs."""
+    try:
+        points = distribution("drl-cli").entry_points
+    except PackageNotFoundError:
+        return ["drl-train"]
+    return sorted(point.name for point in points if point.group == "console_scripts")
+
+
+def split_bare_words(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
     """Return the overrides that may have the form key=value, and an error line for each of the other words."""
     good, problems, rest = list[str](), list[str](), list(overrides)
     while rest:
@@ -62,7 +71,7 @@ def split_bare_words(overrides: Sequence[str], commands: Collection[str] = COMMA
                 whole += f" {rest.pop(0)}"
             problems.append(f"a value with spaces needs quotes around it: '{whole}'")
         elif ENV_ID.fullmatch(arg):
-            problems.append(_bare(arg, commands))
+            problems.append(_bare(arg))
         elif "=" in arg.strip("=:") or arg.startswith("~") or not KEY.fullmatch(arg.rstrip("=:")):
             good.append(arg)
         elif rest and (key := meant(arg.rstrip("=:"))) and _is_value(rest[0]):
@@ -72,7 +81,7 @@ def split_bare_words(overrides: Sequence[str], commands: Collection[str] = COMMA
         elif arg.endswith("="):
             good.append(arg)
         else:
-            problems.append(_bare(arg, commands))
+            problems.append(_bare(arg))
     return good, problems
 
 
@@ -81,8 +90,8 @@ def _is_value(word: str) -> bool:
     return word == "=" or (word.startswith("=") and len(word) > 1) or "=" not in word
 
 
-def _bare(word: str, commands: Collection[str]) -> str:
-    if word in commands:
+def _bare(word: str) -> str:
+    if word != "train" and f"drl-{word}" in command_names():
         return f"'{word}' is not of the form key=value; drl-{word} is a command of its own"
     if word in ("help", "version", "multirun"):
         return f"'{word}' is not of the form key=value. Did you mean --{word}?"

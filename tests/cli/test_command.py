@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from drl_cli.cli.command import run_words
-from drl_cli.cli.complete import commands
 from drl_cli.errors import EXIT_CODES, LOST, RoleLost, UsageError
+from drl_cli.settings.bare_words import command_names
 from drl_cli.settings.value_types import group_of
 
-NAMES = [name.removeprefix("drl-") for name in commands()]
+NAMES = [name.removeprefix("drl-") for name in command_names()]
 
 
 def options_of(name):

@@ -8,10 +8,11 @@ import sys
 
 import pytest
 
-from drl_cli.cli.complete import commands, completions, shell_completion
+from drl_cli.cli.complete import completions, shell_completion
 from drl_cli.errors import UsageError
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.sections import Fetch
+from drl_cli.settings.bare_words import command_names
 from drl_cli.settings.conf import groups, options
 from drl_cli.settings.value_types import value_type
 
@@ -88,9 +89,11 @@ def test_the_words_of_a_type():
 
 
 def test_every_command_is_completed_and_can_be_uninstalled():
-    assert {"drl-train", "drl-eval", "drl-list", "drl-bench"} <= set(commands())
-    assert shell_completion("install=bash", "")[-1] == f"complete -o default -F _drl_complete {' '.join(commands())}"
-    assert shell_completion("uninstall=bash", "")[0] == f"complete -r {' '.join(commands())}"
+    assert {"drl-train", "drl-eval", "drl-list", "drl-bench"} <= set(command_names())
+    assert (
+        shell_completion("install=bash", "")[-1] == f"complete -o default -F _drl_complete {' '.join(command_names())}"
+    )
+    assert shell_completion("uninstall=bash", "")[0] == f"complete -r {' '.join(command_names())}"
     assert shell_completion("install=fish", "") is None
     with pytest.raises(UsageError, match="say install=bash"):
         shell_completion("-sc", "")
