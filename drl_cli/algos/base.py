@@ -4,10 +4,12 @@ An algorithm is one module with three classes, `Config`, `Policy` and `Algorithm
 an `EnvSpec` and batches of columns; it does not log, save, read configs or know that it is distributed.
 """
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -16,9 +18,11 @@ from drl_cli.optim.group import Context
 from drl_cli.optim.optimizer import NotFinite, Optimizer
 from drl_cli.optim.params import Params, load_tensors
 from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, Schema, State
-from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Count, Fraction
 from drl_cli.utils.seeding import rng_state, set_rng_state
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Batch: TypeAlias = Mapping[str, Any]
 """Columns `[B, ...]` as tensors; `obs` and `next_obs` of a Dict or Tuple space are dicts of tensors. Any: either."""
@@ -51,8 +55,8 @@ class Update:
     `steps` gradient updates were made, and the metrics are theirs; `skipped` were left out, being not finite.
     """
 
-    metrics: Mapping[str, "torch.Tensor"]
-    priorities: "torch.Tensor | None" = None
+    metrics: Mapping[str, Tensor]
+    priorities: Tensor | None = None
     steps: int = 1
     skipped: int = 0
 
@@ -158,11 +162,11 @@ class Algorithm(ABC):
         """
         self.params.load_vector(self.policy_parts, params)
 
-    def state(self) -> "dict[str, torch.Tensor]":
+    def state(self) -> dict[str, Tensor]:
         """Everything that has to be saved to go on exactly."""
         return self.params.state() | self.optimizer.state()
 
-    def load_state(self, state: "Mapping[str, torch.Tensor]") -> None:
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Go on from `state()`; raises ValueError when names or shapes differ."""
         self.optimizer.load_state(state)
         self.params.load_state(state)

@@ -5,8 +5,10 @@ projected target. All of DQN's options apply; the mean of the distribution choos
 (Rainbow, Hessel et al. 2018, arXiv 1710.02298). Differs from drl_cli/algos/dqn.py by the loss alone.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
@@ -17,6 +19,9 @@ from drl_cli.optim.params import Refused
 from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, tree
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Range
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ACTIONS, TABLES, EXPLORATION = dqn.ACTIONS, dqn.TABLES, dqn.EXPLORATION
 
@@ -85,15 +90,13 @@ class Algorithm(distributional.Algorithm):
         self.support = torch.linspace(config.v_min, config.v_max, config.atoms, device=self.context.device)
         super().setup(config, spec)
 
-    def distribution(self, values: "torch.Tensor") -> "torch.Tensor":
+    def distribution(self, values: Tensor) -> Tensor:
         return values.softmax(-1)
 
-    def expected(self, distribution: "torch.Tensor") -> "torch.Tensor":
+    def expected(self, distribution: Tensor) -> Tensor:
         return distribution @ self.support
 
-    def errors(
-        self, q: "torch.Tensor", reward: "torch.Tensor", discount: "torch.Tensor", next_q: "torch.Tensor"
-    ) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
+    def errors(self, q: Tensor, reward: Tensor, discount: Tensor, next_q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """As for DQN: q `[N, K]` are logits, next_q `[N, K]` probabilities, the error is the divergence."""
         target = project(next_q, reward, discount, self.support, self.config.rescale)
         loss, slope, divergence = cross_entropy(q, target)

@@ -1,13 +1,18 @@
 """Distributional: DQN whose network gives several numbers for each action, and learns a distribution from them."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from drl_cli.algos import dqn
 from drl_cli.networks.q_network import ValueNetwork
 from drl_cli.optim.params import Refused
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -30,22 +35,22 @@ class Algorithm(dqn.Algorithm):
         super().setup(config, spec)
         self.num_actions = spec.action.size
 
-    def read(self, network: ValueNetwork, x: "torch.Tensor") -> "torch.Tensor":
+    def read(self, network: ValueNetwork, x: Tensor) -> Tensor:
         return self.by_action(super().read(network, x))
 
-    def by_action(self, values: "torch.Tensor") -> "torch.Tensor":
+    def by_action(self, values: Tensor) -> Tensor:
         """`[N, A K]` as `[N, A, K]`."""
         return values.view(len(values), self.num_actions, -1)
 
-    def of_action(self, values: "torch.Tensor", action: "torch.Tensor") -> "torch.Tensor":
+    def of_action(self, values: Tensor, action: Tensor) -> Tensor:
         values = self.by_action(values)
         return values.gather(1, action.unsqueeze(-1).expand(-1, -1, values.shape[-1])).squeeze(1)
 
-    def to_action(self, values: "torch.Tensor", action: "torch.Tensor", slope: "torch.Tensor") -> "torch.Tensor":
+    def to_action(self, values: Tensor, action: Tensor, slope: Tensor) -> Tensor:
         d_values = self.by_action(torch.zeros_like(values))
         d_values.scatter_(1, action.unsqueeze(-1).expand(-1, -1, d_values.shape[-1]), slope.unsqueeze(1))
         return d_values.flatten(1)
 
-    def mean_over(self, values: "torch.Tensor", probs: "torch.Tensor") -> "torch.Tensor":
+    def mean_over(self, values: Tensor, probs: Tensor) -> Tensor:
         """The mean of the actions' numbers: of probabilities those of the mixture, of quantiles Munchausen-IQN's."""
         return (probs.unsqueeze(-1) * values).sum(1)

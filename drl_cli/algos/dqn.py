@@ -13,9 +13,11 @@ with the batch, and so do importance weights, if any. Each of these can be switc
 - tau: the target network moves by this share instead of becoming a copy; temperature: Boltzmann exploration.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
@@ -32,6 +34,9 @@ from drl_cli.optim.schedules import linear
 from drl_cli.types import ActionSpec, Array, Columns, EnvSpec, Obs, PreviousStep, tree
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Count, Fraction, NonNegative, Range
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ACTIONS = ("discrete",)
 TABLES = ("uniform", "prioritized", "sequences")
@@ -161,7 +166,7 @@ class Algorithm(NetworkAlgorithm):
             size, device = (3, self.online.noise_size), self.context.device
             rows["noise"] = torch.randn(size, generator=self.noise, device=device)  # the same for all trainers
 
-    def gradients(self, rows: Batch) -> "tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor | None]":
+    def gradients(self, rows: Batch) -> tuple[dict[str, Tensor], Tensor, Tensor | None]:
         """Write the gradient of the loss; returns metrics, |TD error| `[N]` and d loss/d obs `[N, F]` (or None)."""
         action = rows["action"].unsqueeze(-1)
         if self.config.noisy:
@@ -179,7 +184,7 @@ class Algorithm(NetworkAlgorithm):
         metrics = {"q_loss": loss.mean(), "q_mean": self.expected(self.distribution(q)).mean()}
         return metrics, error_size, d_obs if learns else None
 
-    def next_values(self, rows: Batch) -> "tuple[torch.Tensor, torch.Tensor]":
+    def next_values(self, rows: Batch) -> tuple[Tensor, Tensor]:
         """Rewards `[N]` and values of next_obs: those of the best action, or the soft ones' mean with their entropy."""
         config, reward = self.config, rows["reward"]
         target = self.distribution(self.read(self.target, rows["target_next_obs"]))
@@ -195,38 +200,36 @@ class Algorithm(NetworkAlgorithm):
             reward = reward + config.munchausen * bonus
         return reward, self.mean_over(target, probs)
 
-    def means(self, network: ValueNetwork, x: "torch.Tensor") -> "torch.Tensor":
+    def means(self, network: ValueNetwork, x: Tensor) -> Tensor:
         """The values of the actions `[N, A]` by a network, for choosing among them."""
         return self.expected(self.distribution(self.read(network, x)))
 
-    def read(self, network: ValueNetwork, x: "torch.Tensor") -> "torch.Tensor":
+    def read(self, network: ValueNetwork, x: Tensor) -> Tensor:
         """What a network gives for features `[N, F]`, action by action: `[N, A]`."""
         out, _ = network.forward(x)
         return out
 
-    def distribution(self, values: "torch.Tensor") -> "torch.Tensor":
+    def distribution(self, values: Tensor) -> Tensor:
         """What these say of the return, here its mean."""
         return values
 
-    def expected(self, distribution: "torch.Tensor") -> "torch.Tensor":
+    def expected(self, distribution: Tensor) -> Tensor:
         """The mean of the return."""
         return distribution
 
-    def of_action(self, values: "torch.Tensor", action: "torch.Tensor") -> "torch.Tensor":
+    def of_action(self, values: Tensor, action: Tensor) -> Tensor:
         """Of values `[N, A]` that of the action `[N, 1]`: `[N]`."""
         return values.gather(-1, action).squeeze(-1)
 
-    def to_action(self, values: "torch.Tensor", action: "torch.Tensor", slope: "torch.Tensor") -> "torch.Tensor":
+    def to_action(self, values: Tensor, action: Tensor, slope: Tensor) -> Tensor:
         """The gradient through `of_action`, in the form of the values."""
         return torch.zeros_like(values).scatter_(-1, action, slope.unsqueeze(-1))
 
-    def mean_over(self, values: "torch.Tensor", probs: "torch.Tensor") -> "torch.Tensor":
+    def mean_over(self, values: Tensor, probs: Tensor) -> Tensor:
         """The mean of values `[N, A]` where action a has probability `[N, A]`: `[N]`."""
         return (probs * values).sum(-1)
 
-    def errors(
-        self, q: "torch.Tensor", reward: "torch.Tensor", discount: "torch.Tensor", next_q: "torch.Tensor"
-    ) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
+    def errors(self, q: Tensor, reward: Tensor, discount: Tensor, next_q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Loss `[N]`, its derivative with respect to q, and |TD error| `[N]`."""
         error = q - backed_up(reward, discount, next_q, self.config.rescale)
         return *(huber if self.config.loss == "huber" else half_square)(error), error.abs()

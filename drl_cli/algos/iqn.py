@@ -6,9 +6,11 @@ by the loss of QR-DQN, at fractions drawn for each row, one in each of as many e
 drl_cli/algos/qr_dqn.py by the network and its fractions.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from drl_cli.algos import dqn, qr_dqn
 from drl_cli.algos.base import Batch
@@ -22,6 +24,9 @@ from drl_cli.optim.params import Part
 from drl_cli.types import ActionSpec, Array, Columns, EnvSpec, Obs, PreviousStep
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Count
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ACTIONS, TABLES, EXPLORATION = dqn.ACTIONS, dqn.TABLES, dqn.EXPLORATION
 
@@ -94,14 +99,14 @@ class Algorithm(qr_dqn.Algorithm):
         parts = zip(torch.split(drawn, sizes, 1), steps, sizes, strict=True)
         rows["fraction"], rows["target_fraction"] = ((part + step) / size for part, step, size in parts)
 
-    def gradients(self, rows: Batch) -> "tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor | None]":
+    def gradients(self, rows: Batch) -> tuple[dict[str, Tensor], Tensor, Tensor | None]:
         assert isinstance(self.online, ImplicitNetwork)
         assert isinstance(self.target, ImplicitNetwork)
         self.online.fraction = self.fraction = rows["fraction"]
         self.target.fraction = rows["target_fraction"]
         return super().gradients(rows)
 
-    def means(self, network: ValueNetwork, x: "torch.Tensor") -> "torch.Tensor":
+    def means(self, network: ValueNetwork, x: Tensor) -> Tensor:
         assert isinstance(network, ImplicitNetwork)
         before, network.fraction = network.fraction, self.middles
         means = super().means(network, x)

@@ -1,9 +1,11 @@
 """NetworkAlgorithm: algorithms whose networks are plain MLPs, the heads, behind one encoder."""
 
+from __future__ import annotations
+
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from drl_cli.algos.base import AlgoConfig, Algorithm, Batch, Counts, Update
 from drl_cli.losses.returns import n_step_windows
@@ -16,6 +18,9 @@ from drl_cli.optim.params import Params
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Positive
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,9 +103,7 @@ class NetworkAlgorithm(Algorithm):
         self.target_encoder = self.encoder.target(self.params)
         return head.on(self.params.target(name).part)
 
-    def masks(
-        self, head: MLP, rows: "torch.Tensor", times: int = 1, is_mine: "torch.Tensor | None" = None
-    ) -> "Sequence[torch.Tensor]":
+    def masks(self, head: MLP, rows: Tensor, times: int = 1, is_mine: Tensor | None = None) -> Sequence[Tensor]:
         """Dropout's masks for `head.forward` of so many times these rows; none where the run has no dropout.
 
         Every trainer has as many rows, or those that `is_mine`, bool `[all rows]`, says of a minibatch that they share.
@@ -133,7 +136,7 @@ class NetworkAlgorithm(Algorithm):
         """What the target encoder sees in a batch, given the view by the encoder itself."""
         return self.target_encoder(batch, self.context.burn_in, learns=False) if self.encoder.is_trainable else view
 
-    def step(self, view: View | None, d_obs: "torch.Tensor | None", *losses: "torch.Tensor") -> None:
+    def step(self, view: View | None, d_obs: Tensor | None, *losses: Tensor) -> None:
         """Change the parameters by the gradients that are written, and by what the view's encoder makes of `d_obs`.
 
         Raises NotFinite where one of the losses is not.
@@ -155,7 +158,7 @@ class NetworkAlgorithm(Algorithm):
         self.context.group.mean_(share)
         return rows | {"weight": rows["weight"] / share, "valid_weight": rows["valid_weight"] / share}
 
-    def by_step(self, values: "torch.Tensor", batch: Batch) -> "torch.Tensor":
+    def by_step(self, values: Tensor, batch: Batch) -> Tensor:
         """Values of the learned rows `[N]` as they are for rows, as `[B, T]` for sequences."""
         return values.view(len(batch["valid"]), -1) if "valid" in batch else values
 

@@ -1,8 +1,10 @@
 """Policies to build on: heads in numpy behind an encoder, or modules of torch."""
 
+from __future__ import annotations
+
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +18,9 @@ from drl_cli.optim.params import Params
 from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, Schema, State, num_rows
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.torch_ops import one_thread
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class RandomActions(Policy):
@@ -104,11 +109,11 @@ class TorchPolicy(RandomActions):
 
     @staticmethod
     @abstractmethod
-    def build(config: Any, network: NetworkConfig, spec: EnvSpec) -> "Mapping[str, torch.nn.Module]":
+    def build(config: Any, network: NetworkConfig, spec: EnvSpec) -> Mapping[str, torch.nn.Module]:
         """The modules that act, by name."""
 
     @abstractmethod
-    def choose(self, obs: "torch.Tensor | dict[str, torch.Tensor]") -> "torch.Tensor":
+    def choose(self, obs: Tensor | dict[str, Tensor]) -> Tensor:
         """The best action for each observation `[E, ...]`."""
 
     def explored(self, action: Array, obs: Obs) -> Array:

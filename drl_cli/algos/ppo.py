@@ -5,8 +5,10 @@ Each batch is a whole rollout, learned from in several epochs of minibatches, wi
 log-probability comes with the batch: that corrects for a rollout that is a few versions old.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -32,6 +34,9 @@ from drl_cli.optim.optimizer import NotFinite
 from drl_cli.types import ActionSpec, Array, Column, Columns, EnvSpec, Obs, PreviousStep, Schema
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Count, Fraction, NonNegative, Positive
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ACTIONS = ("box", "discrete", "multidiscrete")
 TABLES = ("fifo-once",)
@@ -127,7 +132,7 @@ class Algorithm(NetworkAlgorithm):
 
     def update(self, batch: Batch, counts: Counts) -> Update:
         rollout = self._rollout(batch)
-        metrics: list[dict[str, torch.Tensor]] = []
+        metrics: list[dict[str, Tensor]] = []
         skipped = 0
         for _ in range(self.config.epochs):
             steps = [self._step(minibatch) for minibatch in rollout.minibatches(self.shuffle)]
@@ -141,7 +146,7 @@ class Algorithm(NetworkAlgorithm):
         means = {name: _mean(metrics, name) for name in metrics[0]} if metrics else {}
         return Update(means, steps=len(metrics), skipped=skipped)
 
-    def _rollout(self, batch: Batch) -> "Rollout":
+    def _rollout(self, batch: Batch) -> Rollout:
         """What is learned from: the batch's rows with their advantages and returns."""
         config, group = self.config, self.context.group
         rollout = Rollout(batch, self.encoder, config, group)
@@ -157,7 +162,7 @@ class Algorithm(NetworkAlgorithm):
         rollout.rows["advantage"] = advantage
         return rollout
 
-    def _step(self, minibatch: dict[str, Any]) -> "dict[str, torch.Tensor]":  # Any: as in Batch
+    def _step(self, minibatch: dict[str, Any]) -> dict[str, Tensor]:  # Any: as in Batch
         """One gradient update from a minibatch `[M, ...]`; no metrics where it was left out."""
         view, rows = self.see(minibatch) if self.encoder.is_trainable else (None, minibatch)
         rows["drop"] = self.masks(self.critic, rows["target"], is_mine=rows.pop("is_mine", None))
@@ -168,7 +173,7 @@ class Algorithm(NetworkAlgorithm):
             return {}
         return metrics
 
-    def gradients(self, rows: Batch) -> "tuple[dict[str, torch.Tensor], torch.Tensor | None]":
+    def gradients(self, rows: Batch) -> tuple[dict[str, Tensor], Tensor | None]:
         """Write the gradients of both losses; returns metrics and, where the encoder learns, their gradient for obs."""
         config, num = self.config, len(rows["obs"])
         learns, share = self.encoder.is_trainable, rows.get("valid_weight")
@@ -203,7 +208,7 @@ class Algorithm(NetworkAlgorithm):
         metrics = {"policy_loss": policy_loss, "value_loss": value_loss.mean(), **means}
         return metrics, d_obs + d_obs_too if learns else None
 
-    def _log_prob(self, out: "torch.Tensor", rows: Batch) -> "tuple[torch.Tensor, torch.Tensor]":
+    def _log_prob(self, out: Tensor, rows: Batch) -> tuple[Tensor, Tensor]:
         """Log-probability of the rows' actions and entropy, `[M]` each, by the actor's output."""
         if self.action.kind == "box":
             return gaussian(out, self.log_std, rows["action"])
@@ -212,9 +217,7 @@ class Algorithm(NetworkAlgorithm):
             return categorical(logits, rows["action"])
         return multi_categorical(logits, rows["action"], self.action.choices)
 
-    def _log_prob_backward(
-        self, out: "torch.Tensor", rows: Batch, d_log_prob: "torch.Tensor", d_entropy: "torch.Tensor"
-    ) -> "torch.Tensor":
+    def _log_prob_backward(self, out: Tensor, rows: Batch, d_log_prob: Tensor, d_entropy: Tensor) -> Tensor:
         """Gradient of `_log_prob` with respect to the actor's output; that of log_std is written."""
         if self.action.kind == "box":
             d_out, d_log_std = gaussian_backward(out, self.log_std, rows["action"], d_log_prob, d_entropy)
@@ -226,5 +229,5 @@ class Algorithm(NetworkAlgorithm):
         return multi_categorical_backward(logits, rows["action"], self.action.choices, d_log_prob, d_entropy)
 
 
-def _mean(metrics: "list[dict[str, torch.Tensor]]", name: str) -> "torch.Tensor":
+def _mean(metrics: list[dict[str, Tensor]], name: str) -> Tensor:
     return torch.stack([one[name] for one in metrics]).mean()

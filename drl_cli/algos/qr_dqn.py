@@ -5,7 +5,10 @@ those of the target. All of DQN's options apply, but `loss`, in whose place stan
 chooses. Priorities are the errors of the means. Differs from drl_cli/algos/dqn.py by the loss alone.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +19,9 @@ from drl_cli.networks.config import NetworkConfig
 from drl_cli.types import Array, EnvSpec
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Count, NonNegative
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ACTIONS, TABLES, EXPLORATION = dqn.ACTIONS, dqn.TABLES, dqn.EXPLORATION
 
@@ -61,12 +67,10 @@ class Algorithm(distributional.Algorithm):
         super().setup(config, spec)
         self.fraction = torch.from_numpy(midpoints(config.outputs)).to(self.context.device)
 
-    def expected(self, distribution: "torch.Tensor") -> "torch.Tensor":
+    def expected(self, distribution: Tensor) -> Tensor:
         return distribution.mean(-1)
 
-    def errors(
-        self, q: "torch.Tensor", reward: "torch.Tensor", discount: "torch.Tensor", next_q: "torch.Tensor"
-    ) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
+    def errors(self, q: Tensor, reward: Tensor, discount: Tensor, next_q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """As for DQN: q and next_q `[N, K]` are quantiles, the error is that of their means."""
         target = backed_up(reward.unsqueeze(-1), discount.unsqueeze(-1), next_q, self.config.rescale)
         loss, slope = quantile_huber(q, target, self.fraction, self.config.kappa)

@@ -1,7 +1,9 @@
 """Rollout: rows in order of time that are learned from several times, in minibatches."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -10,6 +12,9 @@ from drl_cli.networks.encoder import Encoder, action_mask
 from drl_cli.optim.group import ProcessGroup
 from drl_cli.types import Array
 from drl_cli.utils.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PIECE = 512
 """Observations that go through a torso at once where nothing is learned: what the layers give in between is large."""
@@ -48,7 +53,7 @@ class Rollout:
             index, valid = chunks(batch["cut"].cpu().numpy(), config.seq_len)
             self.index, self.valid = (torch.from_numpy(x).to(batch["reward"].device) for x in (index, valid))
 
-    def features(self) -> "tuple[torch.Tensor, torch.Tensor]":
+    def features(self) -> tuple[Tensor, Tensor]:
         """Of all rows' obs and next_obs, `[N, F]` each, by the encoder as it is now."""
         if not self.encoder.is_trainable:
             return self.rows["obs"], self.encoder.features(self._next)
@@ -62,7 +67,7 @@ class Rollout:
         out[0, rows], out[1, rows] = view.obs[self.valid.flatten()], view.next_obs[self.valid.flatten()]
         return out[0], out[1]
 
-    def minibatches(self, generator: "torch.Generator") -> Iterator[dict[str, Any]]:  # Any: as in Batch
+    def minibatches(self, generator: torch.Generator) -> Iterator[dict[str, Any]]:  # Any: as in Batch
         """All rows once, in random order, as rows `[M, ...]` or chunks `[M, T, ...]`."""
         size, ranks = self.config.minibatch_size, self.group.size
         if self.encoder.memory is not None:
@@ -79,7 +84,7 @@ class Rollout:
             else:
                 yield from (_take(self.rows, part) for part in torch.split(order, size))
 
-    def _shared(self, parts: "tuple[torch.Tensor, ...]") -> Iterator[dict[str, Any]]:  # Any: as in Batch
+    def _shared(self, parts: tuple[Tensor, ...]) -> Iterator[dict[str, Any]]:  # Any: as in Batch
         """Of minibatches drawn from all trainers' rows those of this one, weighted for the mean over the trainers.
 
         `is_mine`, bool `[all rows]` of the minibatch, says which they are; one that weighs nothing where none is.

@@ -4,8 +4,10 @@ Twin critics, a tanh-Gaussian actor, a learned temperature with target entropy -
 batched network with one optimizer; the n-step return and the discount come with the batch.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +26,9 @@ from drl_cli.losses.policy import (
 from drl_cli.losses.value import ensemble_mse, soft_target
 from drl_cli.types import Columns, EnvSpec, Obs, PreviousStep
 from drl_cli.utils.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ACTIONS = ("box",)
 
@@ -64,7 +69,7 @@ class Algorithm(SoftActorCritic):
         num, size = rows["action"].shape
         rows["noise"] = self.context.randn(num, 2 * size, self.noise)
 
-    def gradients(self, rows: Batch) -> "tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor | None]":
+    def gradients(self, rows: Batch) -> tuple[dict[str, Tensor], Tensor, Tensor | None]:
         """Write all gradients; the rows have `noise` `[N, 2 A]` at obs and next_obs.
 
         Returns metrics, |TD error| `[N]` and, where the encoder learns, d critic loss/d obs `[N, F]`.

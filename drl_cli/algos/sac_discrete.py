@@ -5,8 +5,11 @@ samples, so that nothing is reparametrised. The entropy aimed at is a fraction o
 the number of actions that are allowed. The n-step return and the discount come with the batch.
 """
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from drl_cli.algos.base import Batch
 from drl_cli.algos.policy import NetworkPolicy, allowed, sample_choices
@@ -17,6 +20,9 @@ from drl_cli.losses.value import ensemble_mse, expected_soft_target
 from drl_cli.types import Columns, EnvSpec, Obs, PreviousStep
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Fraction
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ACTIONS = ("discrete",)
 
@@ -43,7 +49,7 @@ class Algorithm(SoftActorCritic):
         self.config, self.num_actions = config, spec.action.size
         self.build_heads(config, self.head(self.num_actions), self.head(self.num_actions, ensemble=2))
 
-    def gradients(self, rows: Batch) -> "tuple[dict[str, torch.Tensor], torch.Tensor, torch.Tensor | None]":
+    def gradients(self, rows: Batch) -> tuple[dict[str, Tensor], Tensor, Tensor | None]:
         """Write all gradients."""
         obs, valid_weight, alpha = rows["obs"], rows.get("valid_weight"), self.log_alpha.exp()
         out, actor_trace = self.actor.forward(torch.cat([obs, rows["next_obs"]]))
@@ -68,7 +74,7 @@ class Algorithm(SoftActorCritic):
         metrics = self.metrics(critic_loss, actor_loss, alpha, entropy, q)
         return metrics, (q - target).abs().mean(0), d_obs if learns else None
 
-    def aim(self, mask: "torch.Tensor | None") -> "torch.Tensor | float":
+    def aim(self, mask: Tensor | None) -> Tensor | float:
         """The entropy aimed at, in each state `[N]` where masks say which actions are allowed."""
         if mask is None:
             return self.config.target_entropy * math.log(self.num_actions)

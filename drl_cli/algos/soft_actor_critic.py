@@ -3,15 +3,19 @@
 arXiv 1812.05905: an actor, twin critics with targets that follow them, and a temperature that is learned.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from drl_cli.algos.base import Batch, Counts, Update
 from drl_cli.algos.learner import Head, LearnerConfig, NetworkAlgorithm
-from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Fraction, Positive
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 TABLES = ("uniform", "prioritized", "sequences")
 """The samplers of the replay that they learn from."""
@@ -58,13 +62,8 @@ class SoftActorCritic(NetworkAlgorithm):
         """Put the random numbers of an update into its rows."""
 
     def metrics(
-        self,
-        critic_loss: "torch.Tensor",
-        actor_loss: "torch.Tensor",
-        alpha: "torch.Tensor",
-        entropy: "torch.Tensor",
-        q: "torch.Tensor",
-    ) -> "dict[str, torch.Tensor]":
+        self, critic_loss: Tensor, actor_loss: Tensor, alpha: Tensor, entropy: Tensor, q: Tensor
+    ) -> dict[str, Tensor]:
         """What is reported of an update: alpha is `[1]`, entropy `[N]`, q `[2, N]`."""
         return {
             "critic_loss": critic_loss,

@@ -1,6 +1,8 @@
 """Losses on distributions of the return, as pure functions of batched tensors."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -8,10 +10,11 @@ from drl_cli.losses.value import backed_up
 from drl_cli.types import Array
 from drl_cli.utils.lazy import torch
 
+if TYPE_CHECKING:
+    from torch import Tensor
 
-def project(
-    probs: "torch.Tensor", reward: "torch.Tensor", discount: "torch.Tensor", support: "torch.Tensor", rescale: float = 0
-) -> "torch.Tensor":
+
+def project(probs: Tensor, reward: Tensor, discount: Tensor, support: Tensor, rescale: float = 0) -> Tensor:
     """The distribution of reward + discount * z, put on the support itself, `[B, K]` (Bellemare et al. 2017, eq. 7).
 
     probs `[B, K]` of the values z of the support, `[K]`, equally far apart; reward, discount `[B]`. What falls between
@@ -37,16 +40,14 @@ def project_numpy(probs: Array, reward: Array, discount: Array, support: Array, 
     return projected
 
 
-def cross_entropy(logits: "torch.Tensor", probs: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
+def cross_entropy(logits: Tensor, probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Cross-entropy `[B]` of probs and softmax(logits), `[B, K]` both; its derivative; the divergence KL `[B]`."""
     log_probs = logits.log_softmax(-1)
     loss = -(probs * log_probs).sum(-1)
     return loss, log_probs.exp() - probs, loss + torch.xlogy(probs, probs).sum(-1)
 
 
-def quantile_huber(
-    quantiles: "torch.Tensor", target: "torch.Tensor", fraction: "torch.Tensor", kappa: float
-) -> "tuple[torch.Tensor, torch.Tensor]":
+def quantile_huber(quantiles: Tensor, target: Tensor, fraction: Tensor, kappa: float) -> tuple[Tensor, Tensor]:
     """Quantile regression (QR-DQN, Dabney et al. 2018a, eq. 10): the loss `[B]` and its derivative `[B, K]`.
 
     quantiles `[B, K]` at the fractions `[K]` or `[B, K]`, target `[B, M]` samples or quantiles. With the error

@@ -1,17 +1,21 @@
 """Policy distributions and losses, as pure functions of batched tensors."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from drl_cli.utils.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
 LOG_2PI = math.log(2 * math.pi)
 
 
-def tanh_gaussian(
-    mean: "torch.Tensor", log_std: "torch.Tensor", noise: "torch.Tensor"
-) -> "tuple[torch.Tensor, torch.Tensor]":
+def tanh_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
     """Sample `a = tanh(u), u = mean + exp(log_std) * noise` and its log-probability.
 
     All inputs `[B, A]`; returns action `[B, A]` and log-probability `[B]`. The tanh correction is written as
@@ -25,12 +29,8 @@ def tanh_gaussian(
 
 
 def tanh_gaussian_backward(
-    action: "torch.Tensor",
-    log_std: "torch.Tensor",
-    noise: "torch.Tensor",
-    d_action: "torch.Tensor",
-    d_log_prob: "torch.Tensor",
-) -> "tuple[torch.Tensor, torch.Tensor]":
+    action: Tensor, log_std: Tensor, noise: Tensor, d_action: Tensor, d_log_prob: Tensor
+) -> tuple[Tensor, Tensor]:
     """Gradients of `tanh_gaussian` with respect to mean and log_std, `[B, A]` each.
 
     d_action `[B, A]` and d_log_prob `[B]` are those of the loss; d log_prob / du = 2 tanh(u).
@@ -40,8 +40,8 @@ def tanh_gaussian_backward(
 
 
 def soft_policy_loss(
-    q: "torch.Tensor", log_prob: "torch.Tensor", alpha: "torch.Tensor", weight: "torch.Tensor | None" = None
-) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
+    q: Tensor, log_prob: Tensor, alpha: Tensor, weight: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """SAC actor loss, E[alpha log pi(a|s) - min_i Q_i(s, a)] (eq. 7), and its gradients.
 
     q `[N, B]`, log_prob `[B]`, weight `[B]` of each row in the mean over B; returns the loss, d loss/d q `[N, B]` and
@@ -56,8 +56,8 @@ def soft_policy_loss(
 
 
 def expected_soft_policy_loss(
-    log_probs: "torch.Tensor", q: "torch.Tensor", alpha: "torch.Tensor", weight: "torch.Tensor | None" = None
-) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
+    log_probs: Tensor, q: Tensor, alpha: Tensor, weight: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """Discrete SAC's actor loss E[sum_a pi(a|s) (alpha log pi(a|s) - q(s, a))] (Christodoulou 2019, eq. 12).
 
     log_probs = log softmax(logits) and q `[B, A]`, weight `[B]` as for `soft_policy_loss`. Returns the loss, d loss/d
@@ -70,9 +70,7 @@ def expected_soft_policy_loss(
     return (share * mean).sum(), d_logits, -(probs * log_probs).sum(-1)
 
 
-def temperature_gradient(
-    log_prob: "torch.Tensor", target_entropy: float, weight: "torch.Tensor | None" = None
-) -> "torch.Tensor":
+def temperature_gradient(log_prob: Tensor, target_entropy: float, weight: Tensor | None = None) -> Tensor:
     """d/d log_alpha of the temperature loss E[-log_alpha (log pi + target entropy)] (eq. 18).
 
     log_prob `[B]`, weight `[B]` as for `soft_policy_loss`, of mean 1.
@@ -84,14 +82,12 @@ FORBIDDEN = -1e9
 """In place of the value or logit of an action that a mask does not allow: finite, so that 0 times it is 0."""
 
 
-def permitted(values: "torch.Tensor", mask: "torch.Tensor | None") -> "torch.Tensor":
+def permitted(values: Tensor, mask: Tensor | None) -> Tensor:
     """Values or logits `[B, A]`, FORBIDDEN where the mask, bool `[B, A]`, says that the action is not allowed."""
     return values if mask is None else values.masked_fill(~mask, FORBIDDEN)
 
 
-def multi_categorical(
-    logits: "torch.Tensor", action: "torch.Tensor", choices: Sequence[int]
-) -> "tuple[torch.Tensor, torch.Tensor]":
+def multi_categorical(logits: Tensor, action: Tensor, choices: Sequence[int]) -> tuple[Tensor, Tensor]:
     """`categorical` of several independent choices: logits `[B, sum(choices)]`, action int64 `[B, k]`."""
     parts = [
         categorical(one, a) for one, a in zip(torch.split(logits, list(choices), -1), action.unbind(-1), strict=True)
@@ -100,27 +96,21 @@ def multi_categorical(
 
 
 def multi_categorical_backward(
-    logits: "torch.Tensor",
-    action: "torch.Tensor",
-    choices: Sequence[int],
-    d_log_prob: "torch.Tensor",
-    d_entropy: "torch.Tensor",
-) -> "torch.Tensor":
+    logits: Tensor, action: Tensor, choices: Sequence[int], d_log_prob: Tensor, d_entropy: Tensor
+) -> Tensor:
     """Gradient of `multi_categorical` with respect to the logits `[B, sum(choices)]`."""
     parts = zip(torch.split(logits, list(choices), -1), action.unbind(-1), strict=True)
     return torch.cat([categorical_backward(one, a, d_log_prob, d_entropy) for one, a in parts], -1)
 
 
-def categorical(logits: "torch.Tensor", action: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
+def categorical(logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
     """Log-probability of `action` (int64 `[B]`) and entropy, `[B]` each, of softmax(logits `[B, A]`)."""
     log_probs = logits.log_softmax(-1)
     entropy = -(log_probs.exp() * log_probs).sum(-1)
     return log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1), entropy
 
 
-def categorical_backward(
-    logits: "torch.Tensor", action: "torch.Tensor", d_log_prob: "torch.Tensor", d_entropy: "torch.Tensor"
-) -> "torch.Tensor":
+def categorical_backward(logits: Tensor, action: Tensor, d_log_prob: Tensor, d_entropy: Tensor) -> Tensor:
     """Gradient of `categorical` with respect to the logits `[B, A]`, given the loss's d_log_prob, d_entropy `[B]`.
 
     d log p_a / d logit_j = [j = a] - p_j, and dH / d logit_j = -p_j (log p_j + H).
@@ -132,9 +122,7 @@ def categorical_backward(
     return d_logits.scatter_add_(-1, action.unsqueeze(-1), d_log_prob.unsqueeze(-1))
 
 
-def gaussian(
-    mean: "torch.Tensor", log_std: "torch.Tensor", action: "torch.Tensor"
-) -> "tuple[torch.Tensor, torch.Tensor]":
+def gaussian(mean: Tensor, log_std: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
     """Log-probability of `action` and entropy, `[B]` each, of N(mean, exp(log_std)^2); mean, action `[B, A]`.
 
     log_std is `[A]` (one for all states) or `[B, A]`.
@@ -146,12 +134,8 @@ def gaussian(
 
 
 def gaussian_backward(
-    mean: "torch.Tensor",
-    log_std: "torch.Tensor",
-    action: "torch.Tensor",
-    d_log_prob: "torch.Tensor",
-    d_entropy: "torch.Tensor",
-) -> "tuple[torch.Tensor, torch.Tensor]":
+    mean: Tensor, log_std: Tensor, action: Tensor, d_log_prob: Tensor, d_entropy: Tensor
+) -> tuple[Tensor, Tensor]:
     """Gradients of `gaussian` with respect to mean and log_std, `[B, A]` each; where log_std is `[A]`, sum its over B.
 
     With z = (a - mean) / std: d log p / d mean = z / std, d log p / d log_std = z^2 - 1, dH / d log_std = 1.
@@ -162,9 +146,7 @@ def gaussian_backward(
     return d_log_prob * z * inverse_std, d_log_prob * (z.square() - 1.0) + d_entropy.unsqueeze(-1)
 
 
-def clipped_surrogate(
-    ratio: "torch.Tensor", advantage: "torch.Tensor", clip: float
-) -> "tuple[torch.Tensor, torch.Tensor]":
+def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> tuple[Tensor, Tensor]:
     """PPO's loss -E[min(r A, clip(r, 1 - clip, 1 + clip) A)] (Schulman et al. 2017, eq. 7) and d loss/d ratio `[B]`.
 
     ratio and advantage `[B]`; r = pi(a|s) over the probability at which the action was taken. No gradient flows where

@@ -1,9 +1,16 @@
 """Advantages and returns along the time axis: of a rollout in numpy, of sequences in torch."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from drl_cli.types import Array
 from drl_cli.utils.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def gae(reward: Array, discount: Array, value: Array, next_value: Array, cut: Array, lambda_: float) -> Array:
@@ -23,9 +30,7 @@ def gae(reward: Array, discount: Array, value: Array, next_value: Array, cut: Ar
     return np.array(delta, np.float32)
 
 
-def n_step_windows(
-    reward: "torch.Tensor", discount: "torch.Tensor", valid: "torch.Tensor", n_step: int
-) -> "tuple[torch.Tensor, torch.Tensor, torch.Tensor]":
+def n_step_windows(reward: Tensor, discount: Tensor, valid: Tensor, n_step: int) -> tuple[Tensor, Tensor, Tensor]:
     """From the steps of sequences `[B, L]` their n-step rewards and discounts, and each window's last step, int64.
 
     A window reaches from its step over up to n steps, and ends before that where the sequence or its episode does.

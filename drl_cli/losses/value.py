@@ -1,17 +1,16 @@
 """Value targets and losses, as pure functions of batched tensors."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from drl_cli.utils.lazy import torch
 
+if TYPE_CHECKING:
+    from torch import Tensor
 
-def soft_target(
-    reward: "torch.Tensor",
-    discount: "torch.Tensor",
-    next_q: "torch.Tensor",
-    next_log_prob: "torch.Tensor",
-    alpha: "torch.Tensor",
-) -> "torch.Tensor":
+
+def soft_target(reward: Tensor, discount: Tensor, next_q: Tensor, next_log_prob: Tensor, alpha: Tensor) -> Tensor:
     """Soft Bellman target r + discount (min_i Q_i(s', a') - alpha log pi(a'|s')), `[B]`.
 
     reward, discount, next_log_prob `[B]`, next_q `[N, B]`. `discount` is gamma**k over k steps and 0 only where the
@@ -21,12 +20,8 @@ def soft_target(
 
 
 def expected_soft_target(
-    reward: "torch.Tensor",
-    discount: "torch.Tensor",
-    next_q: "torch.Tensor",
-    next_log_probs: "torch.Tensor",
-    alpha: "torch.Tensor",
-) -> "torch.Tensor":
+    reward: Tensor, discount: Tensor, next_q: Tensor, next_log_probs: Tensor, alpha: Tensor
+) -> Tensor:
     """`soft_target` with its expectation over discrete actions, `[B]` (Christodoulou 2019, arXiv 1910.07207, eq. 10).
 
     reward, discount `[B]`, next_q `[N, B, A]`, next_log_probs `[B, A]`.
@@ -35,9 +30,7 @@ def expected_soft_target(
     return reward + discount * (next_log_probs.exp() * soft).sum(-1)
 
 
-def ensemble_mse(
-    q: "torch.Tensor", target: "torch.Tensor", weight: "torch.Tensor | None" = None
-) -> "tuple[torch.Tensor, torch.Tensor]":
+def ensemble_mse(q: Tensor, target: Tensor, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Sum over the N critics of the mean squared error, and its gradient; q `[N, B]`, target and weight `[B]`.
 
     `weight` multiplies each row's squared error (prioritized replay, Schaul et al. 2015, algorithm 1); the mean is
@@ -48,7 +41,7 @@ def ensemble_mse(
     return (weighted * error).sum() / q.shape[1], weighted * (2.0 / q.shape[1])
 
 
-def softmax_policy(q: "torch.Tensor", temperature: float) -> "tuple[torch.Tensor, torch.Tensor]":
+def softmax_policy(q: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
     """Probabilities `[B, A]` and entropy `[B]` of softmax(q / temperature), q `[B, A]`.
 
     The soft value of a state is sum_a pi(a) q(a) + temperature * entropy; where q is what makes the policy, that is
@@ -59,7 +52,7 @@ def softmax_policy(q: "torch.Tensor", temperature: float) -> "tuple[torch.Tensor
     return probs, -(probs * log_probs).sum(-1)
 
 
-def scaled_log_policy(q: "torch.Tensor", action: "torch.Tensor", temperature: float, floor: float) -> "torch.Tensor":
+def scaled_log_policy(q: Tensor, action: Tensor, temperature: float, floor: float) -> Tensor:
     """Munchausen's reward, temperature * log pi(a|s) within [floor, 0], `[B]` (Vieillard et al. 2020, section 2).
 
     pi = softmax(q / temperature), q `[B, A]`, action int64 `[B]`.
@@ -68,12 +61,12 @@ def scaled_log_policy(q: "torch.Tensor", action: "torch.Tensor", temperature: fl
     return (temperature * log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)).clamp(floor, 0.0)
 
 
-def half_square(error: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
+def half_square(error: Tensor) -> tuple[Tensor, Tensor]:
     """Half the squared error and its derivative, both of the error's shape."""
     return 0.5 * error.square(), error
 
 
-def huber(error: "torch.Tensor") -> "tuple[torch.Tensor, torch.Tensor]":
+def huber(error: Tensor) -> tuple[Tensor, Tensor]:
     """Huber loss and its derivative, both of the error's shape: e^2 / 2 within [-1, 1], |e| - 1/2 outside.
 
     Its derivative is the error clipped to [-1, 1] (Mnih et al. 2015, methods).

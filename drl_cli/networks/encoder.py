@@ -4,6 +4,8 @@ Plain vectors are flattened and that is all. Images, Dict and Tuple observations
 through a memory where the config asks for one; both are modules of autograd, whose gradient comes from the heads.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +22,8 @@ from drl_cli.utils.lazy import torch
 from drl_cli.utils.torch_ops import one_thread
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from drl_cli.networks.recurrent import Memory
 
 Batch = Mapping[str, Any]  # Any: a tensor, or a dict of tensors
@@ -33,7 +37,7 @@ def memory_columns(network: NetworkConfig) -> Schema:
 class Encoder:
     """The learner's: `size` features; `parts` are the modules for Params, none for plain vectors."""
 
-    def __init__(self, network: NetworkConfig, spec: EnvSpec, generator: "torch.Generator") -> None:
+    def __init__(self, network: NetworkConfig, spec: EnvSpec, generator: torch.Generator) -> None:
         self.inputs = Inputs(spec.obs)
         self.torso = make_torso(network, spec, generator)
         width: int = self.inputs.width if self.torso is None else self.torso.size  # type: ignore[assignment]
@@ -44,14 +48,14 @@ class Encoder:
         self.is_trainable = bool(self.parts)
         """Whether it only flattens, and so has nothing to learn."""
 
-    def target(self, params: Params) -> "Encoder":
+    def target(self, params: Params) -> Encoder:
         """The same of the targets of its parts, which are made here."""
         other = object.__new__(Encoder)
         modules = {name: params.target(name).module for name in self.parts}
         vars(other).update(vars(self), parts=modules, torso=modules.get("torso"), memory=modules.get("memory"))
         return other
 
-    def __call__(self, batch: Batch, burn_in: int = 0, learns: bool = True) -> "View":
+    def __call__(self, batch: Batch, burn_in: int = 0, learns: bool = True) -> View:
         """What it sees in a batch `[B, ...]`, or in sequences `[B, burn_in + T, ...]`, which have a column `valid`."""
         if "valid" not in batch:
             return Rows(self, batch, learns) if self.is_trainable else Flat(self, batch)
@@ -59,29 +63,29 @@ class Encoder:
             return Rows(self, flat_steps(batch, burn_in), learns)
         return Unrolled(self, self.memory, batch, burn_in, learns)
 
-    def features(self, obs: Any) -> "torch.Tensor":  # Any: as in Batch
+    def features(self, obs: Any) -> Tensor:  # Any: as in Batch
         """Of observations `[N, ...]`, before the memory: float32 `[N, size]`."""
-        features: torch.Tensor = self.inputs.tensor(obs) if self.torso is None else self.torso(obs)
+        features: Tensor = self.inputs.tensor(obs) if self.torso is None else self.torso(obs)
         return features
 
 
 class View:
     """Features `[N, size]` of the N learned steps of a batch: `obs`, and `next_obs`, from which nothing is learned."""
 
-    _obs: "torch.Tensor"
-    _next_obs: "torch.Tensor"
+    _obs: Tensor
+    _next_obs: Tensor
 
     @property
-    def obs(self) -> "torch.Tensor":
+    def obs(self) -> Tensor:
         """Those of the observations."""
         return self._obs
 
     @property
-    def next_obs(self) -> "torch.Tensor":
+    def next_obs(self) -> Tensor:
         """Those of the next observations."""
         return self._next_obs
 
-    def backward(self, d_obs: "torch.Tensor | None") -> None:
+    def backward(self, d_obs: Tensor | None) -> None:
         """Write the gradients of the encoder's parts, given d loss/d obs; nothing where it has none."""
 
 
@@ -97,24 +101,24 @@ class Rows(View):
 
     def __init__(self, encoder: Encoder, batch: Batch, learns: bool) -> None:
         self.encoder, self.batch = encoder, batch
-        self._out: torch.Tensor | None = None
+        self._out: Tensor | None = None
         if learns and encoder.is_trainable:
             with torch.enable_grad():
                 self._out = encoder.features(batch["obs"])
 
     @property
-    def obs(self) -> "torch.Tensor":
+    def obs(self) -> Tensor:
         return self._features("obs") if self._out is None else self._out.detach()
 
     @property
-    def next_obs(self) -> "torch.Tensor":
+    def next_obs(self) -> Tensor:
         return self._features("next_obs")
 
-    def _features(self, name: str) -> "torch.Tensor":
+    def _features(self, name: str) -> Tensor:
         with torch.no_grad():
             return self.encoder.features(self.batch[name])
 
-    def backward(self, d_obs: "torch.Tensor | None") -> None:
+    def backward(self, d_obs: Tensor | None) -> None:
         if self._out is not None:
             _backward(self.encoder, self._out, d_obs)
 
@@ -126,7 +130,7 @@ class Unrolled(View):
     `burn_in` steps only warm the memory up (Kapturowski et al. 2019, section 3): nothing is learned through them.
     """
 
-    def __init__(self, encoder: Encoder, memory: "Memory", batch: Batch, burn_in: int, learns: bool) -> None:
+    def __init__(self, encoder: Encoder, memory: Memory, batch: Batch, burn_in: int, learns: bool) -> None:
         self.encoder = encoder
         valid = batch["valid"]  # [B, L]
         size, length = valid.shape
@@ -151,16 +155,16 @@ class Unrolled(View):
         else:
             self._next_obs = after[:, 1:].flatten(0, 1)
 
-    def backward(self, d_obs: "torch.Tensor | None") -> None:
+    def backward(self, d_obs: Tensor | None) -> None:
         if self._out is not None:
             _backward(self.encoder, self._out, d_obs)
 
 
-def _shifted(encoder: Encoder, batch: Batch, valid: "torch.Tensor", burn_in: int) -> "torch.Tensor":
+def _shifted(encoder: Encoder, batch: Batch, valid: Tensor, burn_in: int) -> Tensor:
     """The memory's inputs `[L + 1, B, F]`: obs, and after the last valid step of a sequence its next_obs."""
     size, length = valid.shape
 
-    def features(obs: Any) -> "torch.Tensor":  # Any: as in Batch
+    def features(obs: Any) -> Tensor:  # Any: as in Batch
         return encoder.features(_flat(obs)).view(size, length, -1).transpose(0, 1)
 
     obs = features(batch["obs"])
@@ -173,7 +177,7 @@ def _shifted(encoder: Encoder, batch: Batch, valid: "torch.Tensor", burn_in: int
     return torch.cat([obs, after]).index_put((last + 1, rows), final)
 
 
-def _backward(encoder: Encoder, out: "torch.Tensor", d_out: "torch.Tensor | None") -> None:
+def _backward(encoder: Encoder, out: Tensor, d_out: Tensor | None) -> None:
     for module in encoder.parts.values():
         for parameter in module.parameters():
             if parameter.grad is not None:
@@ -199,7 +203,7 @@ def _flat(column: Any, burn_in: int = 0) -> Any:  # Any: as in Batch
     return column[:, burn_in:].flatten(0, 1)
 
 
-def at_steps(column: Any, rows: "torch.Tensor", step: "torch.Tensor") -> Any:  # Any: as in Batch
+def at_steps(column: Any, rows: Tensor, step: Tensor) -> Any:  # Any: as in Batch
     """Of sequences `[B, L, ...]`, or a dict of them, the steps of these numbers in these rows."""
     if isinstance(column, Mapping):
         return {name: at_steps(part, rows, step) for name, part in column.items()}

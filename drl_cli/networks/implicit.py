@@ -4,9 +4,11 @@ arXiv 1806.06923. The features of a state, after all hidden layers but the last 
 embedding of the fraction, relu of a layer on its cosines; the last hidden layer and the outputs come behind that.
 """
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +17,9 @@ from drl_cli.networks.mlp import Shapes, activate_, activate_backward_, activate
 from drl_cli.networks.q_network import ActingQNetwork, QNetwork, QShape
 from drl_cli.types import Array
 from drl_cli.utils.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 COSINES = 64
 """Of each fraction: cos(pi i fraction) for i = 0, ..., 63."""
@@ -59,15 +64,13 @@ class ImplicitNetwork:
         for part in self.parts.values():
             part.init()
 
-    def draw(self, normals: "torch.Tensor") -> None:
+    def draw(self, normals: Tensor) -> None:
         """Draw the noise of all weights anew, from normals `[noise_size]`."""
         pieces = torch.split(normals, [part.noise_size for part in self.noisy])
         for part, piece in zip(self.noisy, pieces, strict=True):
             part.draw(piece)
 
-    def forward(
-        self, x: "torch.Tensor", masks: "Sequence[torch.Tensor]" = ()
-    ) -> "tuple[torch.Tensor, Any]":  # Any: trace
+    def forward(self, x: Tensor, masks: Sequence[Tensor] = ()) -> tuple[Tensor, Any]:  # Any: trace
         """`[N, features] -> [N, actions K]`, action by action; the trace is for `backward`."""
         state, trunk_trace = x, None
         if self.trunk is not None:
@@ -81,7 +84,7 @@ class ImplicitNetwork:
         out = out.view(len(x), num, -1).transpose(1, 2).flatten(1)
         return out, (state, trunk_trace, embedded, embedding_trace, trace)
 
-    def backward(self, trace: Any, d_out: "torch.Tensor", to_inputs: bool = False) -> "torch.Tensor":  # Any: as above
+    def backward(self, trace: Any, d_out: Tensor, to_inputs: bool = False) -> Tensor:  # Any: as above
         """As `QNetwork.backward`; the fractions were those of each row."""
         state, trunk_trace, embedded, embedding_trace, last_trace = trace
         num = embedded.shape[1]
@@ -89,10 +92,10 @@ class ImplicitNetwork:
         d_product = self.last.backward(last_trace, d_last, to_inputs=True).view_as(embedded)
         d_embedded = activate_backward_(d_product * state.unsqueeze(1), embedded, "relu")
         self.embedding.backward(embedding_trace, d_embedded.flatten(0, 1))
-        d_state: torch.Tensor = (d_product * embedded).sum(1)
+        d_state: Tensor = (d_product * embedded).sum(1)
         if self.trunk is None:
             return d_state
-        d_trunk: torch.Tensor = activate_backward_(d_state, state, self.activation)
+        d_trunk: Tensor = activate_backward_(d_state, state, self.activation)
         return self.trunk.backward(trunk_trace, d_trunk, to_inputs)
 
 

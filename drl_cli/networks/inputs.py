@@ -1,12 +1,18 @@
 """Observations as the rows of a matrix: what a plain MLP takes in, in numpy and in torch alike."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from drl_cli.types import MASK, Array, Column, Obs, ObsSpec, leaves
 from drl_cli.utils.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def visible(obs: ObsSpec) -> ObsSpec:
@@ -35,14 +41,14 @@ class Inputs:
             return _array(obs, self.parts[""])
         return np.concatenate([_array(obs[path], column) for path, column in self.parts.items()], 1)
 
-    def tensor(self, obs: "torch.Tensor | Mapping[str, torch.Tensor]") -> "torch.Tensor":
+    def tensor(self, obs: Tensor | Mapping[str, Tensor]) -> Tensor:
         """In torch; may be a view of `obs`."""
         if isinstance(obs, torch.Tensor):
             return _tensor(obs, self.parts[""])
         return torch.cat([_tensor(obs[path], column) for path, column in self.parts.items()], 1)
 
 
-def flatten(obs: "torch.Tensor") -> "torch.Tensor":
+def flatten(obs: Tensor) -> Tensor:
     """Observations `[B, ...]` as float32 `[B, in]`; bytes come to lie in [0, 1]."""
     if obs.ndim == 2 and obs.dtype == torch.float32:
         return obs
@@ -72,7 +78,7 @@ def _array(obs: Array, column: Column) -> Array:
     return one_hot
 
 
-def _tensor(obs: "torch.Tensor", column: Column) -> "torch.Tensor":
+def _tensor(obs: Tensor, column: Column) -> Tensor:
     if not column.choices:
         return flatten(obs)
     starts = torch.from_numpy(_starts(column)).to(obs.device)

@@ -6,9 +6,12 @@ layer by layer, network after network where there are several. Forward and backw
 sizes of this field an autograd graph costs more than the arithmetic (docs/performance.md).
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +19,9 @@ from drl_cli.optim.params import Part
 from drl_cli.optim.products import Products
 from drl_cli.types import Array
 from drl_cli.utils.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Shapes = list[tuple[int, ...]]
 NORM_EPS = 1e-5
@@ -75,10 +81,10 @@ class ForwardPass:
     deviation; with dropout, its outputs before any were left out, and the masks.
     """
 
-    inputs: "list[list[torch.Tensor]]"
-    norms: "list[list[tuple[torch.Tensor, ...]]]"
-    outputs: "list[list[torch.Tensor]]"
-    masks: "Sequence[torch.Tensor]"
+    inputs: list[list[Tensor]]
+    norms: list[list[tuple[Tensor, ...]]]
+    outputs: list[list[Tensor]]
+    masks: Sequence[Tensor]
 
 
 class MLP:
@@ -95,11 +101,11 @@ class MLP:
         self.grads = _views(self.grad, shapes, ensemble)
         self.nothing = self.flat.new_zeros(0)
 
-    def on(self, part: Part) -> "MLP":
+    def on(self, part: Part) -> MLP:
         """The same networks with other weights."""
         return MLP(self.shapes, self.activation, part, self.ensemble, self.products)
 
-    def init(self, how: str, generator: "torch.Generator", last: float = 1.0) -> None:
+    def init(self, how: str, generator: torch.Generator, last: float = 1.0) -> None:
         """Initialise all weights; the networks of an ensemble differ.
 
         "uniform": U(-1/sqrt(fan_in), 1/sqrt(fan_in)); "orthogonal": gain sqrt(2), 1 in the last layer, zero bias.
@@ -127,7 +133,7 @@ class MLP:
         """Outputs of all hidden layers of all networks."""
         return self.ensemble * sum(self._widths())
 
-    def masks(self, uniform: "torch.Tensor", rate: float) -> "list[torch.Tensor]":
+    def masks(self, uniform: Tensor, rate: float) -> list[Tensor]:
         """Dropout's masks for `forward`, one `[N, B, width]` of 0 and 1 / (1 - rate) for each hidden layer.
 
         `uniform` are random numbers in [0, 1), `[B, dropout_size]`: a share `rate` of all is left out.
@@ -136,7 +142,7 @@ class MLP:
         parts = torch.split(factors, [self.ensemble * width for width in self._widths()], 1)
         return [part.view(len(part), self.ensemble, -1).transpose(0, 1) for part in parts]
 
-    def forward(self, x: "torch.Tensor", masks: "Sequence[torch.Tensor]" = ()) -> "tuple[torch.Tensor, ForwardPass]":
+    def forward(self, x: Tensor, masks: Sequence[Tensor] = ()) -> tuple[Tensor, ForwardPass]:
         """`[B, in] -> [N, B, out]`, to be called under torch.no_grad; the trace is for `backward`.
 
         With `masks` the outputs of hidden layers are multiplied by them: dropout (Srivastava et al. 2014).
@@ -144,7 +150,7 @@ class MLP:
         outputs, trace, step = [], ForwardPass([], [], [], masks), self.step
         for network, params in enumerate(self.networks):
             h, last = x, len(params) - 2
-            inputs: list[torch.Tensor] = []
+            inputs: list[Tensor] = []
             trace.inputs.append(inputs)
             if masks or step == 4:
                 trace.norms.append([])
@@ -165,13 +171,8 @@ class MLP:
         return torch.stack(outputs) if self.ensemble > 1 else outputs[0].unsqueeze(0), trace
 
     def backward(
-        self,
-        trace: ForwardPass,
-        d_out: "torch.Tensor",
-        to_weights: int | None = None,
-        first: int = 0,
-        to_inputs: bool = False,
-    ) -> "torch.Tensor":
+        self, trace: ForwardPass, d_out: Tensor, to_weights: int | None = None, first: int = 0, to_inputs: bool = False
+    ) -> Tensor:
         """Given d loss/d output `[N, M, out]` of the batch's first M rows, write d loss/d weights to `grad`.
 
         With `to_weights` only so many rows count for that. Returns d loss/d input `[M - to_weights, in - first]` of the
@@ -181,7 +182,7 @@ class MLP:
         rows, step = d_out.shape[1], self.step
         split = rows if to_weights is None else to_weights
         begin = 0 if to_inputs else split
-        d_input: torch.Tensor | None = None
+        d_input: Tensor | None = None
         parts = zip(self.networks, self.grads, trace.inputs, d_out.unbind(), strict=True)
         for network, (params, grads, inputs, d) in enumerate(parts):
             for i in range(len(params) - 2, -1, -step):
@@ -220,38 +221,34 @@ def _step(shapes: Sequence[tuple[int, ...]]) -> int:
     return 4 if len(shapes) > 2 and len(shapes[2]) == 1 else 2
 
 
-def _views(flat: "torch.Tensor", shapes: Shapes, ensemble: int) -> "list[list[torch.Tensor]]":
+def _views(flat: Tensor, shapes: Shapes, ensemble: int) -> list[list[Tensor]]:
     views = iter(torch.split(flat, [int(np.prod(shape)) for shape in shapes] * ensemble))
     return [[next(views).view(shape) for shape in shapes] for _ in range(ensemble)]
 
 
-def _first(x: "torch.Tensor", rows: int) -> "torch.Tensor":
+def _first(x: Tensor, rows: int) -> Tensor:
     """The first rows; neither a view of them all nor len(x) is free."""
     return x if x.shape[0] == rows else x[:rows]
 
 
-def activate_(x: "torch.Tensor", activation: str) -> "torch.Tensor":
+def activate_(x: Tensor, activation: str) -> Tensor:
     """An activation, in place."""
     if activation == "relu":
         return torch.relu_(x)
     return torch.tanh_(x) if activation == "tanh" else torch.nn.functional.elu_(x)
 
 
-def activate_backward_(d: "torch.Tensor", h: "torch.Tensor", activation: str) -> "torch.Tensor":
+def activate_backward_(d: Tensor, h: Tensor, activation: str) -> Tensor:
     """Gradient through an activation whose output was h, in place."""
     if activation == "relu":
-        gradient: torch.Tensor = torch.ops.aten.threshold_backward.grad_input(d, h, 0, grad_input=d)
+        gradient: Tensor = torch.ops.aten.threshold_backward.grad_input(d, h, 0, grad_input=d)
         return gradient
     return d.mul_(1 - h * h) if activation == "tanh" else torch.where(h > 0, d, d * (h + 1))
 
 
 def _norm_backward(
-    d: "torch.Tensor",
-    norm: "Sequence[torch.Tensor]",
-    params: "Sequence[torch.Tensor]",
-    grads: "Sequence[torch.Tensor]",
-    split: int,
-) -> "torch.Tensor":
+    d: Tensor, norm: Sequence[Tensor], params: Sequence[Tensor], grads: Sequence[Tensor], split: int
+) -> Tensor:
     """Gradient through layer norm; those of its gain and bias, from the first `split` rows, are written to `grads`."""
     backward, shape = torch.ops.aten.native_layer_norm_backward, d.shape[1:]
     is_all = split == d.shape[0]
@@ -262,5 +259,5 @@ def _norm_backward(
     if split:
         for grad, d_param in zip(grads, d_params, strict=True):
             grad.copy_(d_param)
-    gradient: torch.Tensor = d_input
+    gradient: Tensor = d_input
     return gradient

@@ -6,9 +6,11 @@ value of the state alone, its second half the advantages alone: the other blocks
 Noisy (Fortunato et al. 2018, arXiv 1706.10295, section 3): every weight is mean + sigma * noise, with factorised noise.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -17,6 +19,9 @@ from drl_cli.networks.mlp import MLP, ForwardPass, Shapes, mlp_numpy, mlp_shapes
 from drl_cli.optim.params import Part, Refused
 from drl_cli.types import Array
 from drl_cli.utils.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SIGMA = 0.5
 """Sigma of every weight at the start, times the root of its layer's inputs (section 3.2)."""
@@ -30,9 +35,9 @@ class ValueNetwork(Protocol):
     noise_size: int
 
     def init(self) -> None: ...
-    def draw(self, normals: "torch.Tensor") -> None: ...
-    def forward(self, x: "torch.Tensor", masks: "Sequence[torch.Tensor]" = ()) -> "tuple[torch.Tensor, Any]": ...
-    def backward(self, trace: Any, d_out: "torch.Tensor", to_inputs: bool = False) -> "torch.Tensor": ...
+    def draw(self, normals: Tensor) -> None: ...
+    def forward(self, x: Tensor, masks: Sequence[Tensor] = ()) -> tuple[Tensor, Any]: ...
+    def backward(self, trace: Any, d_out: Tensor, to_inputs: bool = False) -> Tensor: ...
 
 
 class ActingNetwork(Protocol):
@@ -83,7 +88,7 @@ class QShape:
         value = out[:, : self.atoms]
         return (advantage + (value - advantage.mean(1))[:, None]).reshape(-1, self.actions * self.atoms)
 
-    def parted(self, d: "torch.Tensor") -> "torch.Tensor":
+    def parted(self, d: Tensor) -> Tensor:
         """The gradient through `joined`, `[N, actions * atoms]` -> `[N, (1 + actions) atoms]`."""
         d = d.view(-1, self.actions, self.atoms)
         d_value = d.sum(1)
@@ -133,18 +138,18 @@ class QNetwork:
             for views in layers:
                 self.shape.zero_between_streams_(views[-2])
 
-    def draw(self, normals: "torch.Tensor") -> None:
+    def draw(self, normals: Tensor) -> None:
         """Draw the noise of all weights anew, from normals `[noise_size]`."""
         assert self.sigma is not None
         fill_noise(self.noise_views, normals)
         torch.addcmul(self.mean.flat, self.sigma.flat, self.noise, out=self.mlp.flat)
 
-    def forward(self, x: "torch.Tensor", masks: "Sequence[torch.Tensor]" = ()) -> "tuple[torch.Tensor, ForwardPass]":
+    def forward(self, x: Tensor, masks: Sequence[Tensor] = ()) -> tuple[Tensor, ForwardPass]:
         """`[N, features] -> [N, actions * atoms]`, with the weights as they are drawn; the trace is for `backward`."""
         out, trace = self.mlp.forward(x, masks)
         return (self.shape.joined(out[0]) if self.shape.dueling else out[0]), trace
 
-    def backward(self, trace: ForwardPass, d_out: "torch.Tensor", to_inputs: bool = False) -> "torch.Tensor":
+    def backward(self, trace: ForwardPass, d_out: Tensor, to_inputs: bool = False) -> Tensor:
         """Write d loss/d weights, given d loss/d out; returns d loss/d x `[N, features]` where it goes `to_inputs`."""
         if self.shape.dueling:
             d_out = self.shape.parted(d_out)

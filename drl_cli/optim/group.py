@@ -1,26 +1,31 @@
-"""ProcessGroup: the learners that go through the same updates together, each with its rows of every batch."""
+"""ProcessGroup: the trainers that make every update together, each with its own rows of the batch."""
+
+from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType, MethodType
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from drl_cli.optim.optimizer_config import OptimizerConfig
 from drl_cli.optim.products import BFloat16, Products
 from drl_cli.utils.lazy import torch
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 Function = TypeVar("Function", bound=Callable[..., Any])  # Any: whatever an algorithm computes
 
 
 class PeerLost(Exception):
-    """Another learner of the group is gone, or did not take part in time."""
+    """Another trainer of the group has died or did not answer in time."""
 
 
 class ProcessGroup:
-    """Learner `rank` of `size`. One of several has to `join` before its first update; one alone has nobody to ask.
+    """Trainer `rank` of `size`. With several trainers, each has to `join` before its first update.
 
-    No member waits longer than `timeout_s` for another, then or later.
+    No trainer waits longer than `timeout_s` seconds for another.
     """
 
     def __init__(self, rank: int = 0, size: int = 1, timeout_s: float = 300.0) -> None:
@@ -29,13 +34,13 @@ class ProcessGroup:
         self.broken: PeerLost | None = None
 
     def listen(self, host: str) -> int:
-        """Wait for the others at a free port of this host, for rank 0; returns the port."""
+        """Listen for the other trainers at a free port of this host and return the port; only rank 0 does this."""
         self.store = self._store(host, 0)
         port: int = self.store.port
         return port
 
-    def join(self, host: str, port: int, device: "torch.device") -> None:
-        """Meet the others where rank 0 listens; raises PeerLost when they do not come."""
+    def join(self, host: str, port: int, device: torch.device) -> None:
+        """Connect with the other trainers at the address of rank 0; raise PeerLost if they do not come in time."""
         try:
             if self.store is None:
                 self.store = self._store(host, port)
@@ -47,28 +52,28 @@ class ProcessGroup:
                 timeout=self.timeout,
             )
         except RuntimeError as error:
-            raise PeerLost(f"learner {self.rank} of {self.size} found no group: {error}") from error
+            raise PeerLost(f"trainer {self.rank} of {self.size} found no group: {error}") from error
 
-    def mean_(self, tensor: "torch.Tensor") -> None:
-        """Replace a tensor by its mean over the group, in place; raises PeerLost when a member is or was missing."""
+    def mean_(self, tensor: Tensor) -> None:
+        """Replace a tensor by its mean over all trainers; raise PeerLost if a trainer is or was missing."""
         if self.size > 1:
             self._all_reduce(tensor, torch.distributed.ReduceOp.SUM)
             tensor /= self.size
 
-    def spread(self, tensor: "torch.Tensor") -> "torch.Tensor":
-        """The largest less the smallest value over the group, of each element; raises PeerLost as `mean_`."""
+    def spread(self, tensor: Tensor) -> Tensor:
+        """Return each element's largest value over all trainers minus its smallest; raise PeerLost as `mean_` does."""
         ends = torch.stack([tensor, -tensor])
         if self.size > 1:
             self._all_reduce(ends, torch.distributed.ReduceOp.MAX)
         return ends.sum(0)
 
-    def _all_reduce(self, tensor: "torch.Tensor", operation: Any) -> None:  # Any: a torch.distributed.ReduceOp
-        if self.broken:
+    def _all_reduce(self, tensor: Tensor, operation: Any) -> None:  # Any: a torch.distributed.ReduceOp
+        if self.broken:  # after a failure, a late answer might belong to an earlier question
             raise self.broken
         try:
             torch.distributed.all_reduce(tensor, operation)
         except RuntimeError as error:
-            self.broken = PeerLost(f"learner {self.rank} of {self.size} lost another: {error}")
+            self.broken = PeerLost(f"trainer {self.rank} of {self.size} lost another: {error}")
             raise self.broken from error
 
     def _store(self, host: str, port: int) -> Any:  # Any: as above
@@ -80,13 +85,13 @@ class ProcessGroup:
 
 @dataclass(frozen=True)
 class Context:
-    """Where an algorithm learns, with whom, by which products and which optimizer.
+    """The circumstances in which an algorithm learns: device, group of trainers, matrix products, optimizer.
 
-    It `skips` updates that are not finite, or makes them all; it `compiles` what is `compiled`, or leaves it as it is.
-    Of sequences the first `burn_in` steps are not learned from.
+    With `skips`, updates whose loss or gradient is not finite are skipped. With `compiles`, torch.compile is used.
+    The first `burn_in` steps of every sequence only warm up the memory; they are not learned from.
     """
 
-    device: "torch.device"
+    device: torch.device
     group: ProcessGroup = field(default_factory=ProcessGroup)
     skips: bool = False
     products: Products = field(default_factory=Products)
@@ -97,50 +102,49 @@ class Context:
 
     @property
     def is_bf16(self) -> bool:
-        """Whether products are rounded to bfloat16."""
+        """Whether products are computed in bfloat16."""
         return isinstance(self.products, BFloat16)
 
     def compiled(self, function: Function) -> Function:
-        """A function of tensors alone, which torch.compile makes into one program when it is first called.
+        """Return the function compiled by torch.compile at its first call, or unchanged without `compiles`.
 
-        Not what draws random numbers, averages over the group or asks for a value. Its arguments are checked in every
-        call, and of its object the values that are no tensors.
+        The function may only compute with tensors: no random numbers, no averaging over the group, no `.item()`. Its
+        arguments and its object's plain values (not its tensors) are checked for changes in every call.
         """
         if not self.compiles:
             return function
-        options: dict[str, Any] = {"emulate_precision_casts": True}  # bf16 is to round. Any: as torch has it
+        options: dict[str, Any] = {"emulate_precision_casts": True}  # keep bf16's rounding. Any: as torch has it
         if hasattr(torch.compiler, "skip_guard_on_globals_unsafe"):  # torch 2.6 has no such filters
-            options["guard_filter_fn"] = _checked
+            options["guard_filter_fn"] = _kept_guards
         return cast(Function, torch.compile(_with_own_code(function), options=options))
 
-    def randn(self, rows: int, size: int, generator: "torch.Generator") -> "torch.Tensor":
-        """Standard normal noise `[rows, size]`: for these rows what one learner alone would draw for all rows.
+    def randn(self, rows: int, size: int, generator: torch.Generator) -> Tensor:
+        """Return standard normal noise `[rows, size]`: this trainer's share of noise for the rows of all trainers.
 
-        Every member's generator has to have the same seed.
+        The trainers' generators must have equal seeds. Then two trainers use the same noise as one trainer would.
         """
-        return self._mine(torch.randn(self.group.size * rows, size, generator=generator, device=self.device))
+        return self._own_rows(torch.randn(self.group.size * rows, size, generator=generator, device=self.device))
 
-    def rand(self, rows: int, size: int, generator: "torch.Generator") -> "torch.Tensor":
-        """Uniform numbers in [0, 1) `[rows, size]`, drawn as by `randn`."""
-        return self._mine(torch.rand(self.group.size * rows, size, generator=generator, device=self.device))
+    def rand(self, rows: int, size: int, generator: torch.Generator) -> Tensor:
+        """Return uniform numbers in [0, 1) `[rows, size]`, drawn like those of `randn`."""
+        return self._own_rows(torch.rand(self.group.size * rows, size, generator=generator, device=self.device))
 
-    def _mine(self, drawn: "torch.Tensor") -> "torch.Tensor":
-        """Of what is drawn for the rows of all members those of this one."""
+    def _own_rows(self, drawn: Tensor) -> Tensor:
         rows = len(drawn) // self.group.size
         return drawn[self.group.rank * rows : (self.group.rank + 1) * rows]
 
 
-def _checked(guards: Sequence[Any]) -> list[bool]:  # Any: GuardFilterEntry of torch
-    """Which guards stay: those of globals and of an object's own tensors took a fifth of a small update.
+def _kept_guards(guards: Sequence[Any]) -> list[bool]:  # Any: GuardFilterEntry of torch
+    """Return which of torch.compile's guards to check: all except those of globals and of an object's own tensors.
 
-    Nobody rebinds a module's functions, and a learner's tensors are changed in place.
+    Those took a fifth of a small update. Module functions are never replaced, and tensors are changed in place.
     """
     own = "L['self']"
     return [not (guard.is_global or (own in guard.name and guard.guard_type == "TENSOR_MATCH")) for guard in guards]
 
 
 def _with_own_code(function: Any) -> Any:  # Any: as Function
-    """The same function or method, compiled apart: torch keeps what it has compiled for all who share the code."""
+    """Return a copy of a function or method with its own code object: torch caches compiled programs by code object."""
     if isinstance(function, MethodType):
         return MethodType(_with_own_code(function.__func__), function.__self__)
     names = (function.__globals__, function.__name__, function.__defaults__, function.__closure__)

@@ -1,37 +1,42 @@
-"""Optimizer: from gradients to parameters; the only place that averages over trainers and skips what is not finite."""
+"""Optimizer: from gradients to parameters; averages gradients over trainers and refuses those that are not finite."""
+
+from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from drl_cli.optim.group import Context
 from drl_cli.optim.optimizer_config import OPTIMIZERS, OptimizerConfig
 from drl_cli.optim.params import Params, load_tensors, trained
 from drl_cli.utils.lazy import torch
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 class NotFinite(Exception):
-    """A loss or gradient of an update is NaN or infinite, and such updates are to be left out."""
+    """A loss or gradient is NaN or infinite, and trainer.on_nonfinite=skip skips such updates."""
 
 
 class Rule(Protocol):
-    """Changes the parameters of some parts, given their gradients."""
+    """The update rule of an optimizer, applied to named parts of the parameters."""
 
     def step(self, names: Sequence[str], factor: float) -> None:
-        """Once, with the learning rates times this factor."""
+        """Change these parts once by their gradients, with the learning rates times `factor`."""
 
-    def state(self) -> "dict[str, torch.Tensor]":
-        """Everything to go on from: the tensors themselves."""
+    def state(self) -> dict[str, Tensor]:
+        """Return the tensors to save (no copies), by name."""
 
-    def load_state(self, state: "Mapping[str, torch.Tensor]") -> None:
-        """Go on from `state()`; raises ValueError when names or shapes differ."""
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Restore what `state` returned; raise ValueError if names or shapes differ."""
 
 
 class Optimizer:
-    """Steps all parts of `params`, or some, by the run's optimizer; `lrs` are the learning rates of all parts.
+    """Changes parameters by their gradients, with the rule, schedule and clipping of the run's `optimizer` options.
 
-    The gradient is averaged over the trainers first, and then, where `optimizer.max_norm` says so, scaled down to that
-    length, over all parts of the step together.
+    `lrs` has the learning rate of every part of `params`. Each step averages the gradient over all trainers, then clips
+    its norm, taken over all parts of the step together, to `optimizer.max_norm`.
     """
 
     def __init__(self, params: Params, lrs: Mapping[str, float], context: Context) -> None:
@@ -40,22 +45,22 @@ class Optimizer:
         rule = FusedAdam if self.config.name in ("adam", "adamw") else TorchOptim
         self.rule: Rule = rule(params, lrs, self.config)
         self.factor = 1.0
-        self.norm: torch.Tensor | None = None
+        self.norm: Tensor | None = None
         self._all = tuple(lrs)
 
     def schedule(self, env_steps: int) -> None:
-        """Set the learning rates for this moment of the run."""
+        """Set the learning rates to their scheduled values after `env_steps` environment steps."""
         self.factor = self.config.factor(env_steps, self.context.total_env_steps)
 
     def zero_grad(self, parts: Sequence[str] | None = None) -> None:
-        """Set the gradients of these parts, or of all, to 0, which `loss.backward()` adds to."""
+        """Set the gradients of these parts (default: all parts) to 0; `loss.backward()` adds to them."""
         for name in parts or self._all:
             self.params[name].grad.zero_()
 
-    def minimize(self, loss: "torch.Tensor", *parts: str) -> None:
-        """One step of these parts, or of all, down the gradient of a loss that autograd knows.
+    def minimize(self, loss: Tensor, *parts: str) -> None:
+        """Make one step of these parts (default: all parts) down the gradient of `loss`, computed by autograd.
 
-        Only their gradients are computed, although the loss may depend on other parts too.
+        Other parts that the loss depends on get no gradient.
         """
         self.params.collect()
         self.zero_grad(parts)
@@ -63,66 +68,68 @@ class Optimizer:
         torch.autograd.backward(loss, inputs=[p for module in modules for _, p in trained(module)])
         self.step(loss.detach(), parts=parts)
 
-    def step(self, *losses: "torch.Tensor", parts: Sequence[str] = ()) -> None:
-        """One step of these parts, or of all, from their gradients.
+    def step(self, *losses: Tensor, parts: Sequence[str] = ()) -> None:
+        """Make one step of these parts (default: all parts) by the gradients in `params.grad`.
 
-        With trainer.on_nonfinite=skip it raises NotFinite, having changed nothing, where one of anyone's `losses` or
-        the averaged gradient is not finite.
+        With trainer.on_nonfinite=skip, raise NotFinite and change nothing if one of the `losses` of any trainer, or the
+        averaged gradient, is not finite.
         """
         self.params.collect()
         names = tuple(parts) or self._all
         grads = self._gradients(names)
         if self.context.skips:
-            grads[0][0] += 0.0 * sum(losses)  # NaN for all trainers where one is not finite
+            grads[0][0] += 0.0 * sum(losses)  # a loss that is not finite makes the averaged gradient NaN
         for grad in grads:
             self.context.group.mean_(grad)
         if self.context.skips and not all(grad.isfinite().all() for grad in grads):
             raise NotFinite
         limit = self.config.max_norm
         if limit is not None or self.context.skips:
-            self.norm = norm = _length(grads)
+            self.norm = norm = _norm(grads)
             if limit is not None:
                 for grad in grads:
                     grad *= (limit / (norm + 1e-6)).clamp(max=1.0)
         self.rule.step(names, self.factor)
 
-    def metrics(self) -> "dict[str, float]":
-        """The learning rate of the first part, and the length of the last step's gradient before it was clipped."""
+    def metrics(self) -> dict[str, float]:
+        """Return the learning rate of the first part, and the gradient norm of the last step before clipping."""
         norm = self.params.grad.norm() if self.norm is None else self.norm
         return {"lr": next(iter(self.lrs.values())) * self.factor, "grad_norm": float(norm)}
 
-    def state(self) -> "dict[str, torch.Tensor]":
-        """Everything to go on from, copies on the CPU."""
+    def state(self) -> dict[str, Tensor]:
+        """Return copies on the CPU of everything to save, by name."""
         return {name: tensor.detach().cpu().clone() for name, tensor in self.rule.state().items()}
 
-    def load_state(self, state: "Mapping[str, torch.Tensor]") -> None:
-        """Go on from `state()`; raises ValueError when names or shapes differ."""
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Restore what `state` returned; raise ValueError if names or shapes differ."""
         self.rule.load_state(state)
 
-    def _gradients(self, names: tuple[str, ...]) -> "list[torch.Tensor]":
+    def _gradients(self, names: tuple[str, ...]) -> list[Tensor]:
         if names == self._all:
             return [self.params.grad]
         return [grad for name in names if len(grad := self.params[name].grad)]
 
 
-def _length(grads: "Sequence[torch.Tensor]") -> "torch.Tensor":
-    norms: list[torch.Tensor] = [torch.linalg.vector_norm(grad) for grad in grads]
-    if len(norms) == 1:
-        return norms[0]
-    norm: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
+def _norm(grads: Sequence[Tensor]) -> Tensor:
+    norms: list[Tensor] = [torch.linalg.vector_norm(grad) for grad in grads]
+    norm: Tensor = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
     return norm
 
 
 class FusedAdam:
-    """Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019): one fused call per learning rate."""
+    """Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019): torch's fused kernel, called once per learning rate.
+
+    torch.optim.Adam(fused=True) gives the same bits but cost 27% of a small DQN's updates per second, 20% of PPO's and
+    2% of SAC's at 256x256.
+    """
 
     def __init__(self, params: Params, lrs: Mapping[str, float], config: OptimizerConfig) -> None:
         self.params, self.lrs, self.config = params, lrs, config
         self.mean, self.square = torch.zeros_like(params.flat), torch.zeros_like(params.flat)
-        self.count = torch.zeros(len(lrs), device=params.device)  # of each part: they may step at different times
+        self.count = torch.zeros(len(lrs), device=params.device)  # steps of each part
         self.beta1, self.beta2 = config.kwargs.get("betas", (0.9, 0.999))
         self.eps = config.kwargs.get("eps", 1e-8)
-        self._views: dict[Sequence[str], dict[float, list[list[torch.Tensor]]]] = {}
+        self._views: dict[Sequence[str], dict[float, list[list[Tensor]]]] = {}
 
     def step(self, names: Sequence[str], factor: float) -> None:
         views = self._views.get(names) or self._make_views(names)
@@ -148,15 +155,15 @@ class FusedAdam:
                 maximize=False,
             )
 
-    def state(self) -> "dict[str, torch.Tensor]":
+    def state(self) -> dict[str, Tensor]:
         return {"optimizer.mean": self.mean, "optimizer.square": self.square, "optimizer.count": self.count}
 
-    def load_state(self, state: "Mapping[str, torch.Tensor]") -> None:
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
         load_tensors(self.state(), state)
 
-    def _make_views(self, names: Sequence[str]) -> "dict[float, list[list[torch.Tensor]]]":
-        """By learning rate: of each tensor those of its parts."""
-        views: dict[float, list[list[torch.Tensor]]] = {}
+    def _make_views(self, names: Sequence[str]) -> dict[float, list[list[Tensor]]]:
+        """Return, by learning rate, the kernel's arguments: views of each tensor, one for every part."""
+        views: dict[float, list[list[Tensor]]] = {}
         for lr in dict.fromkeys(self.lrs[name] for name in names):
             mine = [name for name in names if self.lrs[name] == lr]
             tensors = (self.params.flat, self.params.grad, self.mean, self.square)
@@ -167,7 +174,7 @@ class FusedAdam:
 
 
 class TorchOptim:
-    """Any other class of torch.optim: one of them for each part."""
+    """Every other optimizer: one object of its torch.optim class for each part."""
 
     def __init__(self, params: Params, lrs: Mapping[str, float], config: OptimizerConfig) -> None:
         self.lrs, self.name, self.kind = lrs, config.name, getattr(torch.optim, OPTIMIZERS[config.name])
@@ -188,13 +195,14 @@ class TorchOptim:
                 self.optimizers[name].param_groups[0]["lr"] = self.lrs[name] * factor
                 self.optimizers[name].step()
 
-    def state(self) -> "dict[str, torch.Tensor]":
-        """Nothing of a part before its first step."""
+    def state(self) -> dict[str, Tensor]:
+        """Return the tensors to save; a part has none before its first step."""
         parts = self.optimizers.items()
         return {f"optimizer.{n}.{key}": value for n, one in parts for key, value in _memory(one, self.flat[n]).items()}
 
-    def load_state(self, state: "Mapping[str, torch.Tensor]") -> None:
-        known, loaded = self._names(), dict[str, dict[str, torch.Tensor]]()
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        known = self._saved_names()
+        loaded: dict[str, dict[str, Tensor]] = {}
         for name in self.optimizers:
             prefix = f"optimizer.{name}."
             own = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
@@ -213,8 +221,8 @@ class TorchOptim:
             groups = self.optimizers[name].state_dict()["param_groups"]
             self.optimizers[name].load_state_dict({"state": {0: own} if own else {}, "param_groups": groups})
 
-    def _names(self) -> set[str]:
-        """What it remembers of a part from the first step on, as a step of one value shows."""
+    def _saved_names(self) -> set[str]:
+        """Return the names of a part's saved tensors, found by one step of an optimizer for a single value."""
         value = torch.zeros(1)
         value.grad = torch.zeros(1)
         optimizer = self.kind([value], lr=1.0, **self.options)
@@ -222,7 +230,7 @@ class TorchOptim:
         return set(_memory(optimizer, value))
 
 
-def _memory(optimizer: "torch.optim.Optimizer", value: "torch.Tensor") -> "dict[str, torch.Tensor]":
-    """What an optimizer of torch remembers of one of its values."""
+def _memory(optimizer: torch.optim.Optimizer, value: Tensor) -> dict[str, Tensor]:
+    """Return the tensors that a torch optimizer keeps for one of its parameters."""
     memory = optimizer.state.get(value, {})
     return {key: memory[key] for key in sorted(memory) if isinstance(memory[key], torch.Tensor)}

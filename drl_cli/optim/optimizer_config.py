@@ -1,38 +1,26 @@
-"""Which optimizer: apart from optimizer.py, so that checking a command line does not import torch."""
+"""The options of the optimizer, in a file of their own because checking a command line must not import torch."""
 
 import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Fraction, Natural, NonNegative, Positive
 
-OPTIMIZERS = {
-    "adam": "Adam",
-    "adamw": "AdamW",
-    "rmsprop": "RMSprop",
-    "sgd": "SGD",
-    "nadam": "NAdam",
-    "radam": "RAdam",
-    "adamax": "Adamax",
-    "adagrad": "Adagrad",
-    "adadelta": "Adadelta",
-    "adafactor": "Adafactor",
-    "asgd": "ASGD",
-    "rprop": "Rprop",
-}
-"""The classes of torch.optim that work on flat tensors, by `optimizer.name`."""
-
 Name: TypeAlias = Literal[
     "adam", "adamw", "rmsprop", "sgd", "nadam", "radam", "adamax", "adagrad", "adadelta", "adafactor", "asgd", "rprop"
 ]
+_CAPITALS = {"rmsprop": "RMSprop", "sgd": "SGD", "asgd": "ASGD", "adamw": "AdamW", "nadam": "NAdam", "radam": "RAdam"}
+"""Class names of torch.optim with more than one capital letter."""
+OPTIMIZERS: Mapping[str, str] = {name: _CAPITALS.get(name, name.capitalize()) for name in get_args(Name)}
+"""The classes of torch.optim that work on flat tensors, by `optimizer.name`."""
 
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """How gradients change parameters; the learning rates are the algorithm's."""
+    """How gradients change parameters. The learning rates belong to the algorithm's options."""
 
     name: Name = "adam"
     schedule: Literal["constant", "linear", "cosine"] = "constant"
@@ -43,10 +31,10 @@ class OptimizerConfig:
     kwargs: Mapping[str, Any] = field(default_factory=dict)  # Any: whatever the class of torch.optim takes
 
     def factor(self, env_steps: int, total_env_steps: int) -> float:
-        """What the learning rates are multiplied by after so many of all environment steps.
+        """Return the factor of all learning rates after `env_steps` environment steps.
 
-        Linear from 0 during the warm-up; then constant, or down to `end` at the end of the run, in a line or by half a
-        cosine (Loshchilov & Hutter 2017, arXiv 1608.03983, eq. 5).
+        The factor grows linearly from 0 during the warm-up. Then it is 1, or falls to `end` at the end of the run: in a
+        straight line, or along half a cosine (Loshchilov & Hutter 2017, arXiv 1608.03983, eq. 5).
         """
         if env_steps < self.warmup_steps:
             return (env_steps + 1) / (self.warmup_steps + 1)
@@ -58,11 +46,11 @@ class OptimizerConfig:
 
 
 def option_problems(config: OptimizerConfig) -> list[str]:
-    """What is wrong with `optimizer.kwargs` and what goes with them, a line each; imports torch where it has to."""
+    """Return an error line for each option in `optimizer.kwargs`, and for a weight decay, that the optimizer lacks."""
     problems = []
     if config.name in ("adam", "adamw"):
         known = {"betas", "eps"}
-    elif config.kwargs or config.weight_decay:
+    elif config.kwargs or config.weight_decay:  # only this case has to import torch
         kind = getattr(torch.optim, OPTIMIZERS[config.name])
         fixed = {"self", "params", "lr", "weight_decay", "foreach", "maximize", "capturable", "differentiable", "fused"}
         names = inspect.signature(kind).parameters.keys()

@@ -1,10 +1,12 @@
-"""Params: all that an algorithm trains, in one flat tensor with one flat gradient."""
+"""Params: everything that an algorithm trains, in one flat tensor with one flat gradient."""
+
+from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,34 +14,40 @@ import numpy.typing as npt
 from drl_cli.optim.group import Context
 from drl_cli.utils.lazy import torch
 
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    Named = list[tuple[str, Tensor]]
+
 
 class Refused(ValueError):
-    """An algorithm can't run as it is configured; the message is for the user."""
+    """An algorithm cannot run as configured; the message is shown to the user."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """Some parameters and their gradients, two flat tensors of one length."""
+    """Some parameters and their gradients, two flat tensors of equal length."""
 
-    flat: "torch.Tensor"
-    grad: "torch.Tensor"
+    flat: Tensor
+    grad: Tensor
 
 
 class Params:
-    """Parameters in one flat tensor, gradients in another; parts of them by name, and what has to be saved beside them.
+    """All parameters of an algorithm in one flat tensor, their gradients in another, divided into named parts.
 
-    A part is a number of values, or a torch.nn.Module whose parameters and gradients become views of the flat ones:
+    A part is a number of plain values, or a torch.nn.Module whose parameters and gradients become views of the flat
+    tensors:
 
         params = Params(context, actor=Actor(), critic=Critic(), log_alpha=1)
-        params["critic"].flat          # all of the critic's parameters, [size]
-        params.target("critic")        # a copy that learns nothing; called as the module is, saved with the rest
-        params.generator("noise", 3)   # a random generator, likewise
+        params["critic"].flat          # all parameters of the critic, [size]
+        params.target("critic")        # a target network: a copy, called like the module, saved with everything else
+        params.generator("noise", 3)   # a random generator, saved with everything else
 
-    Parameters of a module that need no gradient, and its buffers, are kept apart: they are saved, they travel with the
-    policy, and no optimizer changes them.
+    Buffers of a module, and parameters that need no gradient, are not in the flat tensors. They are saved and sent to
+    the policy, but no optimizer changes them.
     """
 
-    def __init__(self, context: Context, **parts: "int | torch.nn.Module") -> None:
+    def __init__(self, context: Context, **parts: int | nn.Module) -> None:
         self.context, self.device = context, context.device
         modules = {name: part.to(self.device) for name, part in parts.items() if not isinstance(part, int)}
         sizes = {
@@ -50,36 +58,36 @@ class Params:
         self.grad = torch.zeros_like(self.flat)
         ends = accumulate(sizes.values())
         self.slices = {name: slice(end - size, end) for (name, size), end in zip(sizes.items(), ends, strict=True)}
-        self.modules: dict[str, torch.nn.Module] = {}
+        self.modules: dict[str, nn.Module] = {}
         self.targets: dict[str, Target] = {}
         self.generators: dict[str, torch.Generator] = {}
-        self._adopted: list[tuple[str, torch.nn.Parameter, torch.Tensor, torch.Tensor]] = []
+        self._adopted: list[tuple[str, nn.Parameter, Tensor, Tensor]] = []
         for name, module in modules.items():
             self._adopt(name, module)
 
     def __getitem__(self, name: str) -> Part:
         return Part(self.flat[self.slices[name]], self.grad[self.slices[name]])
 
-    def target(self, name: str) -> "Target":
-        """A copy of a part with values of its own, those that the part has now."""
+    def target(self, name: str) -> Target:
+        """Make and return the target network of a part, which starts with the part's present values."""
         self.targets[name] = Target(self[name].flat, self.modules.get(name), self.context)
         return self.targets[name]
 
     def follow(self, tau: float) -> None:
-        """Move all targets by the share `tau` of the way to what they are copies of."""
+        """Move all target networks toward their parts: target += tau * (part - target)."""
         for target in self.targets.values():
             target.follow(tau)
 
-    def generator(self, name: str, seed: int, on_cpu: bool = False) -> "torch.Generator":
-        """A generator whose state is saved; on the learner's device, or on the CPU."""
+    def generator(self, name: str, seed: int, on_cpu: bool = False) -> torch.Generator:
+        """Make and return a random generator, on the trainer's device or on the CPU; its state is saved."""
         self.generators[name] = torch.Generator("cpu" if on_cpu else self.device).manual_seed(seed)
         return self.generators[name]
 
     def collect(self) -> None:
-        """See that every adopted parameter and gradient still is a view; gradients that are not are copied in.
+        """Make every module's gradient a view of `grad` again, copying gradients that autograd replaced.
 
-        `zero_grad(set_to_none=True)` and `torch.autograd.backward` replace gradients. Raises Refused naming a parameter
-        that was replaced or moved: what is saved and averaged would no longer be what learns.
+        `zero_grad(set_to_none=True)` and `torch.autograd.backward` replace gradients. Raise Refused naming a parameter
+        that was itself replaced or moved: it would neither be saved nor averaged over trainers.
         """
         for name, parameter, flat, grad in self._adopted:
             if parameter.data_ptr() != flat.data_ptr():
@@ -93,32 +101,37 @@ class Params:
             parameter.grad = grad
 
     def vector(self, names: Sequence[str]) -> npt.NDArray[np.float32]:
-        """A float32 copy of these parts on the CPU, each with its module's buffers behind it."""
+        """Return a float32 copy on the CPU of these parts, each followed by the buffers of its module."""
         pieces = [piece.detach().float().flatten().cpu() for piece in self._pieces(names)]
         vector: npt.NDArray[np.float32] = torch.cat(pieces).numpy().copy()
         return vector
 
     def load_vector(self, names: Sequence[str], vector: npt.NDArray[np.float32]) -> None:
-        """The inverse of `vector`, for their targets too; raises ValueError naming both sizes if they differ."""
-        load_vector(list(self._pieces(names)), vector)
+        """Load what `vector` returned, also into the target networks; raise ValueError if the sizes differ."""
+        tensors = list(self._pieces(names))
+        sizes = [tensor.numel() for tensor in tensors]
+        if vector.shape != (sum(sizes),):
+            raise ValueError(f"parameter vector has shape {vector.shape}, the policy needs ({sum(sizes)},)")
+        with torch.no_grad():
+            for tensor, piece in zip(tensors, torch.split(torch.from_numpy(vector.copy()), sizes), strict=True):
+                tensor.copy_(piece.view(tensor.shape))
         for name in names:
             if name in self.targets:
                 self.targets[name].copy()
 
-    def state(self) -> "dict[str, torch.Tensor]":
-        """Everything to go on from, copies on the CPU."""
-        generators = {f"generator.{name}": generator.get_state() for name, generator in self.generators.items()}
-        return {name: tensor.detach().cpu().clone() for name, tensor in (self.tensors() | generators).items()}
+    def state(self) -> dict[str, Tensor]:
+        """Return copies on the CPU of everything to save, by name."""
+        return {name: tensor.detach().cpu().clone() for name, tensor in (self.tensors() | self._random()).items()}
 
-    def load_state(self, state: "Mapping[str, torch.Tensor]") -> None:
-        """Go on from `state()`; raises ValueError when a name is missing or a shape differs, having changed nothing."""
-        generators = {f"generator.{name}": generator.get_state() for name, generator in self.generators.items()}
-        load_tensors(self.tensors() | generators, state)
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
+        """Restore what `state` returned; raise ValueError, having changed nothing, if names or shapes differ."""
+        random = self._random()
+        load_tensors(self.tensors() | random, state)
         for name, generator in self.generators.items():
-            generator.set_state(generators[f"generator.{name}"])
+            generator.set_state(random[f"generator.{name}"])
 
-    def tensors(self) -> "dict[str, torch.Tensor]":
-        """What `state` copies, but for the generators: parameters, targets, buffers."""
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the tensors that `state` copies (parameters, target networks, buffers), without the generators."""
         tensors = {"params": self.flat} | {f"target.{name}": target.flat for name, target in self.targets.items()}
         for name, module in self.modules.items():
             tensors |= {f"buffer.{name}.{key}": tensor for key, tensor in kept(module)}
@@ -127,10 +140,13 @@ class Params:
         return tensors
 
     def part_of(self, index: int) -> str:
-        """The part that holds the value at this index of `flat`."""
+        """Return the name of the part that holds the value at this index of `flat`."""
         return next(name for name, where in self.slices.items() if where.start <= index < where.stop)
 
-    def _adopt(self, name: str, module: "torch.nn.Module") -> None:
+    def _random(self) -> dict[str, Tensor]:
+        return {f"generator.{name}": generator.get_state() for name, generator in self.generators.items()}
+
+    def _adopt(self, name: str, module: nn.Module) -> None:
         check_module(name, module, self.context)
         self.modules[name] = module
         part = self[name]
@@ -141,7 +157,7 @@ class Params:
                 self._adopted.append((f"{name}.{key}", parameter, flat, grad))
         prepare(module, self.context)
 
-    def _pieces(self, names: Sequence[str]) -> "Iterator[torch.Tensor]":
+    def _pieces(self, names: Sequence[str]) -> Iterator[Tensor]:
         for name in names:
             yield self[name].flat
             if name in self.modules:
@@ -149,73 +165,76 @@ class Params:
 
 
 class Target:
-    """A copy of a part that learns nothing: its values `flat` `[size]`, as a `module` where the part is one."""
+    """A target network: a copy of a part that is not trained. Parts that are modules have a copied `module` too."""
 
-    def __init__(self, source: "torch.Tensor", module: "torch.nn.Module | None", context: Context) -> None:
+    def __init__(self, source: Tensor, module: nn.Module | None, context: Context) -> None:
         self.flat = source.clone()
         self._source, self._source_module = source, module
-        self.module: torch.nn.Module | None = None
-        self.frozen: list[tuple[str, torch.Tensor]] = []
+        self.module: nn.Module | None = None
+        self.frozen: Named = []
         if module is not None:
             self.module = copied(module)
             (own,) = views(self.module, self.flat)
             for (_, parameter), view in zip(trained(self.module), own, strict=True):
                 parameter.data = view
-            self.frozen = [(name, p.data) for name, p in self.module.named_parameters() if not p.requires_grad]
+            self.frozen = _frozen(self.module)
             self.module.requires_grad_(False)
             prepare(self.module, context)
 
     @property
     def part(self) -> Part:
-        """For networks that take a part; nobody reads the gradient."""
+        """The values as a Part, for networks that are built on one; its gradient is not used."""
         return Part(self.flat, torch.zeros_like(self.flat))
 
-    def __call__(self, *args: Any) -> "torch.Tensor":  # Any: whatever the module takes
-        """What the copied module gives."""
+    def __call__(self, *args: Any) -> Tensor:  # Any: whatever the module takes
+        """Call the copied module."""
         assert self.module is not None
-        out: torch.Tensor = self.module(*args)
+        out: Tensor = self.module(*args)
         return out
 
     def follow(self, tau: float) -> None:
-        """Move by the share `tau` of the way to the part's values; buffers become those of its module."""
+        """Move toward the part: target += tau * (part - target); buffers are copied."""
         self.flat.lerp_(self._source, tau)
         self._copy_buffers()
 
     def copy(self) -> None:
-        """Become what the part is now."""
+        """Become a copy of the part as it is now."""
         self.flat.copy_(self._source)
         self._copy_buffers()
 
-    def kept(self) -> "list[tuple[str, torch.Tensor]]":
-        """As `kept` has it of the part's own module."""
+    def kept(self) -> Named:
+        """Return the target's buffers and frozen parameters, in the order of the function `kept`."""
         return [] if self.module is None else [*self.frozen, *self.module.named_buffers()]
 
     def _copy_buffers(self) -> None:
         if self._source_module is not None:
-            for (_, own), (_, theirs) in zip(self.kept(), kept(self._source_module), strict=True):
-                own.copy_(theirs)
+            for (_, own), (_, source) in zip(self.kept(), kept(self._source_module), strict=True):
+                own.copy_(source)
 
 
-def trained(module: "torch.nn.Module") -> "list[tuple[str, torch.nn.Parameter]]":
-    """Names and parameters that gradients change, in the module's order."""
+def trained(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Return names and parameters that need a gradient, in the module's order."""
     return [(name, p) for name, p in module.named_parameters() if p.requires_grad]
 
 
-def kept(module: "torch.nn.Module") -> "list[tuple[str, torch.Tensor]]":
-    """Names and tensors of a module that no gradient changes: its buffers and frozen parameters."""
-    frozen = [(name, p.data) for name, p in module.named_parameters() if not p.requires_grad]
-    return [*frozen, *module.named_buffers()]
+def kept(module: nn.Module) -> Named:
+    """Return names and tensors that no gradient changes: frozen parameters, then buffers."""
+    return [*_frozen(module), *module.named_buffers()]
 
 
-def views(module: "torch.nn.Module", *flat: "torch.Tensor") -> "list[list[torch.Tensor]]":
-    """Views of flat tensors `[size]`, one of each for every parameter of a module, in its shape."""
+def _frozen(module: nn.Module) -> Named:
+    return [(name, p.data) for name, p in module.named_parameters() if not p.requires_grad]
+
+
+def views(module: nn.Module, *flat: Tensor) -> list[list[Tensor]]:
+    """Return, for each flat tensor `[size]`, views of its pieces in the shapes of the module's trained parameters."""
     shapes = [p.shape for _, p in trained(module)]
     pieces = [torch.split(one, [shape.numel() for shape in shapes]) for one in flat]
     return [[piece.view(shape) for piece, shape in zip(one, shapes, strict=True)] for one in pieces]
 
 
-def check_module(name: str, module: "torch.nn.Module", context: Context) -> None:
-    """Raise Refused where a module can't be adopted: another dtype, or layers that several trainers can't share."""
+def check_module(name: str, module: nn.Module, context: Context) -> None:
+    """Raise Refused if parameters are not float32, or if several trainers cannot share a layer."""
     for key, parameter in trained(module):
         if parameter.dtype != torch.float32:
             raise Refused(f"parameter {name}.{key} is {parameter.dtype}; parameters have to be float32")
@@ -230,8 +249,8 @@ def check_module(name: str, module: "torch.nn.Module", context: Context) -> None
             )
 
 
-def prepare(module: "torch.nn.Module", context: Context) -> None:
-    """Have a module's forward run as the learner's precision and trainer.compile ask for."""
+def prepare(module: nn.Module, context: Context) -> None:
+    """Make a module's forward pass use bfloat16 or torch.compile if the context asks for them."""
     if context.is_bf16:
         cast = torch.autocast(context.device.type, torch.bfloat16)
         forward = type(module).forward
@@ -246,20 +265,18 @@ def prepare(module: "torch.nn.Module", context: Context) -> None:
         module.compile()
 
 
-def copied(module: "torch.nn.Module") -> "torch.nn.Module":
-    """A deep copy, as it was before `prepare`."""
-    forward, compiled = module.__dict__.pop("forward", None), module.__dict__.pop("_compiled_call_impl", None)
+def copied(module: nn.Module) -> nn.Module:
+    """Return a deep copy of a module, without what `prepare` did to it."""
+    attributes = vars(module)
+    prepared = {name: attributes.pop(name) for name in [*attributes] if name in ("forward", "_compiled_call_impl")}
     try:
         return copy.deepcopy(module)
     finally:
-        if forward is not None:
-            module.forward = forward
-        if compiled is not None:
-            module._compiled_call_impl = compiled
+        attributes.update(prepared)
 
 
-def load_tensors(tensors: "Mapping[str, torch.Tensor]", saved: "Mapping[str, torch.Tensor]") -> None:
-    """Copy saved values in place; raises ValueError when a name is missing or a shape differs."""
+def load_tensors(tensors: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
+    """Copy saved values into tensors; raise ValueError, having changed nothing, if a name or shape differs."""
     for name, own in tensors.items():
         if name not in saved:
             raise ValueError(f"the saved state has no '{name}'")
@@ -268,13 +285,3 @@ def load_tensors(tensors: "Mapping[str, torch.Tensor]", saved: "Mapping[str, tor
     with torch.no_grad():
         for name, own in tensors.items():
             own.copy_(saved[name])
-
-
-def load_vector(tensors: "Sequence[torch.Tensor]", vector: npt.NDArray[np.float32]) -> None:
-    """Copy a flat vector into tensors, one after the other; raises ValueError naming both sizes if they differ."""
-    sizes = [tensor.numel() for tensor in tensors]
-    if vector.shape != (sum(sizes),):
-        raise ValueError(f"parameter vector has shape {vector.shape}, the policy needs ({sum(sizes)},)")
-    with torch.no_grad():
-        for tensor, piece in zip(tensors, torch.split(torch.from_numpy(vector.copy()), sizes), strict=True):
-            tensor.copy_(piece.view(tensor.shape))

@@ -1,11 +1,11 @@
-"""Values that change over the course of a run, as functions of a count."""
+"""Values that change over a run, as functions of a count."""
 
 
 def linear(count: int, start: float, end: float, length: int) -> float:
-    """From `start` at 0 to `end` at `length`, in a straight line; `end` from there on."""
+    """Return the value at `count` of a straight line from `start` at 0 to `end` at `length`; `end` after that."""
     return end if count >= length else start + (end - start) * (count / length)
 
 
 def multiple_after(env_steps: int, period: int) -> int:
-    """The first multiple of `period` beyond `env_steps`."""
+    """Return the first multiple of `period` that is larger than `env_steps`."""
     return period * (env_steps // period + 1)

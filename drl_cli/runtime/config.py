@@ -192,14 +192,6 @@ class Config:
         return self.mode != "async" or self.debug.in_process
 
     @property
-    def measures_products(self) -> bool:
-        """Whether trainer.products=auto may measure.
-
-        Several trainers must choose the same library, and a compiled program keeps its first choice: both use a rule.
-        """
-        return not (self.is_repeatable or self.trainer.num > 1 or self.trainer.compile)
-
-    @property
     def restores_workers(self) -> bool:
         """Whether a checkpoint holds the workers' states, so that a resumed run continues bit for bit."""
         return self.mode != "async" and self.num_proxies == 0

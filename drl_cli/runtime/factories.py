@@ -41,9 +41,7 @@ def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights:
         torch_device,
         ProcessGroup(rank, config.trainer.num, config.orchestrator.stall_s),
         skips=config.trainer.on_nonfinite == "skip",
-        products=make_products(
-            config.trainer.products, config.precision, torch_device, measures=config.measures_products
-        ),
+        products=make_products(config.trainer.products, config.precision, torch_device, config.is_repeatable),
         compiles=config.trainer.compile,
         optimizer=config.optimizer,
         total_env_steps=config.total_env_steps,

@@ -1,7 +1,9 @@
 """Case: an algorithm in one environment, and batches for it."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,16 +14,11 @@ from drl_cli.optim.group import Context, ProcessGroup
 from drl_cli.replay.config import SequencesConfig
 from drl_cli.settings.compose import compose
 from drl_cli.settings.conf import option_file
-from drl_cli.types import (
-    MASK,
-    Array,
-    Column,
-    Obs,
-    PreviousStep,
-    Schema,
-    leaves,
-)
+from drl_cli.types import MASK, Array, Column, Obs, PreviousStep, Schema, leaves
 from drl_cli.utils.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ROWS = 16
 PROBES = {"box": "drl_cli.envs.probes:Reach-v0", "discrete": "drl_cli.envs.probes:Choose-v0"}
@@ -118,7 +115,7 @@ def by_sequence(column: Any, length: int) -> Any:  # Any: as in Batch
     return column.unflatten(0, (-1, length))
 
 
-def padded(column: Any, valid: "torch.Tensor") -> Any:  # Any: as in Batch
+def padded(column: Any, valid: Tensor) -> Any:  # Any: as in Batch
     """Sequences `[rows, length, ...]` with zeros where `valid` is False."""
     if isinstance(column, Mapping):
         return {name: padded(part, valid) for name, part in column.items()}

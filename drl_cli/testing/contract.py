@@ -1,6 +1,8 @@
 """What the program needs of every algorithm."""
 
-from typing import Any
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -11,6 +13,9 @@ from drl_cli.testing.case import ROWS, Case, close, equal, rows_of, tensors
 from drl_cli.testing.together import Together
 from drl_cli.types import Array, Column, Columns, PreviousStep
 from drl_cli.utils.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def check_algorithm(name: str, *overrides: str) -> None:
@@ -181,7 +186,7 @@ def check_burn_in(case: Case) -> None:
     _check_same(case, batch, batch | filled, "actions and rewards of the burn-in")
 
 
-def _mixed(ours: Any, theirs: Any, keep: "torch.Tensor") -> Any:  # Any: as in Batch
+def _mixed(ours: Any, theirs: Any, keep: Tensor) -> Any:  # Any: as in Batch
     """Sequences `[rows, length, ...]` of which the steps to `keep` are ours, the others of the row after that."""
     if isinstance(ours, dict):
         return {name: _mixed(part, theirs[name], keep) for name, part in ours.items()}

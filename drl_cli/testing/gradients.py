@@ -1,14 +1,20 @@
 """Whether gradients are those of the loss."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from drl_cli.optim.params import Params
 from drl_cli.utils.lazy import torch
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 def check_gradients(
     params: Params,
-    loss: "Callable[[], torch.Tensor]",
+    loss: Callable[[], Tensor],
     write: Callable[[], object] | None = None,
     directions: int = 4,
     eps: float = 1e-3,

@@ -1,6 +1,9 @@
 """Whether an algorithm learns a probe environment."""
 
+from __future__ import annotations
+
 import dataclasses
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,7 +14,9 @@ from drl_cli.runtime.roles.exploration import worker_values
 from drl_cli.runtime.roles.worker import make_builder, row_schema
 from drl_cli.testing.case import PROBES, Case, module_of, tensors
 from drl_cli.types import Columns, PreviousStep, flat_columns, gathered, map_parts, num_rows, sources
-from drl_cli.utils.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CAPACITY = 10_000
 """Transitions of the replay."""
@@ -68,6 +73,6 @@ def learned(case: Case, updates: int, num_envs: int = 8, batch_size: int = 64) -
     return policy
 
 
-def batch_of(rows: Columns) -> "dict[str, torch.Tensor]":
+def batch_of(rows: Columns) -> dict[str, Tensor]:
     """What a trainer makes of them."""
     return tensors(gathered({name: column for name, column in rows.items() if name != "source"}))

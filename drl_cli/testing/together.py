@@ -1,23 +1,28 @@
 """Together: several learners in one process."""
 
+from __future__ import annotations
+
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from drl_cli.optim.group import ProcessGroup
 from drl_cli.utils.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Together(ProcessGroup):
     """Learners in threads of one process, which average through memory."""
 
-    def __init__(self, rank: int, members: "list[Together]") -> None:
+    def __init__(self, rank: int, members: list[Together]) -> None:
         super().__init__(rank, 2)
         self.members, self.barrier = members, threading.Barrier(2, timeout=60.0)
-        self.given: torch.Tensor | None = None
+        self.given: Tensor | None = None
 
     @classmethod
-    def pair(cls) -> "list[Together]":
+    def pair(cls) -> list[Together]:
         """Two that know each other."""
         members: list[Together] = []
         members += [cls(rank, members) for rank in range(2)]
@@ -43,7 +48,7 @@ class Together(ProcessGroup):
         if errors:
             raise errors[0]
 
-    def _all_reduce(self, tensor: "torch.Tensor", operation: Any) -> None:  # Any: a torch.distributed.ReduceOp
+    def _all_reduce(self, tensor: Tensor, operation: Any) -> None:  # Any: a torch.distributed.ReduceOp
         self.given = tensor.detach().clone()
         self.barrier.wait()
         both = torch.stack([member.given for member in self.members if member.given is not None])

@@ -24,17 +24,11 @@ def noise(group, rows):
     return torch.stack([context.randn(rows, 2, generator) for _ in range(2)]).numpy()
 
 
-def test_one_alone_is_its_own_mean():
+def test_the_mean_over_one_trainer():
     assert mean(ProcessGroup(), [1.0, 2.0]) == [1.0, 2.0]
 
 
-def test_the_mean_over_processes():
-    with peers(3) as ranks:
-        calls = [rank.submit(on_group, mean, [float(i), 10.0 * i]) for i, rank in enumerate(ranks)]
-        assert [call.result() for call in calls] == [[1.0, 10.0]] * 3
-
-
-def test_each_draws_its_rows_of_what_one_alone_would_draw():
+def test_each_trainer_draws_its_share_of_the_noise_of_one():
     alone = noise(ProcessGroup(), 12)
     parts = [noise(ProcessGroup(rank, 3), 4) for rank in range(3)]
     for rank, part in enumerate(parts):
@@ -42,13 +36,15 @@ def test_each_draws_its_rows_of_what_one_alone_would_draw():
     assert (alone[0] != alone[1]).any()
 
 
-def test_a_killed_member_is_an_error_at_once():
+def test_the_mean_over_processes_and_the_error_when_one_is_killed():
     with peers(2) as ranks:
+        calls = [rank.submit(on_group, mean, [float(i), 10.0 * i]) for i, rank in enumerate(ranks)]
+        assert [call.result() for call in calls] == [[0.5, 5.0]] * 2
         number = ranks[1].submit(on_group, pid).result()
         waiting = ranks[0].submit(on_group, mean, [1.0])
         os.kill(number, signal.SIGKILL)
         started = time.monotonic()
-        with pytest.raises(PeerLost, match="learner 0 of 2 lost another"):
+        with pytest.raises(PeerLost, match="trainer 0 of 2 lost another"):
             waiting.result()
         assert time.monotonic() - started < 30  # half of its time-out
         with pytest.raises(BrokenProcessPool):
@@ -61,16 +57,16 @@ def test_a_member_that_stays_away_is_an_error_after_the_time_out():
         with pytest.raises(PeerLost, match="lost another"):
             ranks[0].submit(on_group, mean, [1.0]).result()
         late = ranks[1].submit(on_group, mean, [2.0])
-        with pytest.raises(PeerLost, match="lost another"):  # nobody is asked again: the answer might be to this
+        with pytest.raises(PeerLost, match="lost another"):  # a late answer might belong to the call before
             ranks[0].submit(on_group, mean, [1.0]).result()
         with pytest.raises(PeerLost, match="lost another"):
             late.result()
 
 
-def test_nobody_there_to_join():
+def test_joining_without_other_trainers_is_an_error():
     group = ProcessGroup(0, 2, timeout_s=1.0)
     port = group.listen("127.0.0.1")
-    with pytest.raises(PeerLost, match="learner 0 of 2 found no group"):
+    with pytest.raises(PeerLost, match="trainer 0 of 2 found no group"):
         group.join("127.0.0.1", port, torch.device("cpu"))
 
 
@@ -87,17 +83,17 @@ class Scale:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
-def test_what_is_compiled_checks_arguments_and_plain_values_but_neither_globals_nor_its_own_tensors(monkeypatch):
+def test_compiled_functions_check_arguments_and_plain_values_but_neither_globals_nor_own_tensors(monkeypatch):
     compiled = Context(torch.device("cpu"), compiles=True).compiled
     one, other = Scale(3, 0.0), Scale(2, 1.0)
     of_one, of_other = compiled(one.of), compiled(other.of)
     rows = {"x": torch.ones(3)}
     assert of_one(rows).tolist() == [2.0] * 3
-    assert of_other({"x": torch.ones(2)}).tolist() == [3.0] * 2  # it shares the code, and not what was compiled of it
+    assert of_other({"x": torch.ones(2)}).tolist() == [3.0] * 2  # shares the code, not the compiled program
     monkeypatch.setitem(globals(), "FACTOR", 5.0)
     one.weight += 1.0
     assert of_one(rows).tolist() == [4.0] * 3
-    assert of_one({"x": torch.ones(2, 3)}).tolist() == [[10.0] * 3] * 2  # another shape: compiled anew
+    assert of_one({"x": torch.ones(2, 3)}).tolist() == [[10.0] * 3] * 2  # another shape: compiled again
     one.offset = 1.0
     assert of_one(rows).tolist() == [11.0] * 3
     monkeypatch.setattr(torch._dynamo.config, "error_on_recompile", True)

@@ -1,4 +1,4 @@
-"""Optimizer: equal to torch.optim, by part, clipped, scheduled, skipped, saved."""
+"""Optimizer and OptimizerConfig: equal to torch.optim, by part, clipped, scheduled, skipped, saved; wrong options."""
 
 import pytest
 import torch
@@ -19,29 +19,30 @@ def make(lrs, skips=False, total=100, **options):
 
 
 def gradients(params, num=20):
-    """Of growing length."""
+    """Set gradients whose norm grows from step to step."""
     generator = torch.Generator().manual_seed(1)
     for i in range(num):
         params.grad.copy_(torch.randn(len(params.flat), generator=generator) * i / 2)
         yield
 
 
-@pytest.mark.parametrize("lrs", [{"a": 3e-3, "b": 3e-3}, {"a": 3e-3, "b": 1e-2}])
-@pytest.mark.parametrize("max_norm", [None, 30.0])
+@pytest.mark.parametrize(
+    ("lrs", "max_norm"), [({"a": 3e-3, "b": 3e-3}, None), ({"a": 3e-3, "b": 1e-2}, 30.0)], ids=["equal", "clipped"]
+)
 @pytest.mark.parametrize("name", [*OPTIMIZERS])
-def test_steps_are_those_of_torch_optim(name, max_norm, lrs):
+def test_steps_equal_torch_optim(name, max_norm, lrs):
     decay = 0.0 if name == "rprop" else 0.01
     params, optimizer = make(lrs, name=name, max_norm=max_norm, weight_decay=decay)
     copies = {part: torch.nn.Parameter(params[part].flat.clone()) for part in lrs}
     options = {} if name == "rprop" else {"weight_decay": decay}
-    theirs = [getattr(torch.optim, OPTIMIZERS[name])([copies[part]], lr=lr, **options) for part, lr in lrs.items()]
+    references = [getattr(torch.optim, OPTIMIZERS[name])([copies[part]], lr=lr, **options) for part, lr in lrs.items()]
     for _ in gradients(params):
         for part, copy in copies.items():
             copy.grad = params[part].grad.clone()
         if max_norm is not None:
             torch.nn.utils.clip_grad_norm_(copies.values(), max_norm)
         optimizer.step(torch.ones(()))
-        for one in theirs:
+        for one in references:
             one.step()
     torch.testing.assert_close(params.flat, torch.cat([*copies.values()]).detach(), rtol=1e-5, atol=1e-6)
 
@@ -69,7 +70,7 @@ def test_a_part_that_does_not_step_stays_as_it_is_and_has_its_own_count(name):
         assert optimizer.rule.count.tolist() == [6, 3]
 
 
-def test_minimize_is_of_its_parts_alone():
+def test_minimize_changes_only_its_parts():
     net = torch.nn.Linear(2, 1)
     context = Context(CPU)
     params = Params(context, actor=torch.nn.Linear(2, 2), critic=net)
@@ -102,7 +103,7 @@ def test_an_update_that_is_not_finite_changes_nothing(max_norm, loss, value):
     assert all(torch.equal(before[key], after[key]) for key in before)
 
 
-def test_where_all_is_finite_losses_change_nothing():
+def test_finite_losses_change_nothing():
     flats = []
     for skips in (False, True):
         params, optimizer = make({"a": 1e-2, "b": 1e-2}, skips=skips, name="sgd")
@@ -142,7 +143,7 @@ def test_the_state_comes_back(name, steps):
         ("adam", "optimizer.a.momentum_buffer", "has no 'optimizer.mean'"),
     ],
 )
-def test_what_another_optimizer_saved_is_refused(name, saved, text):
+def test_the_state_of_another_optimizer_is_refused(name, saved, text):
     params, optimizer = make({"a": 1e-2}, name=name, kwargs={"momentum": 0.9} if name == "sgd" else {})
     before = optimizer.state()
     with pytest.raises(ValueError, match=text):
@@ -150,26 +151,20 @@ def test_what_another_optimizer_saved_is_refused(name, saved, text):
     assert optimizer.state().keys() == before.keys()
 
 
-def test_the_learning_rate_follows_the_environment_steps():
-    config = OptimizerConfig(schedule="linear", warmup_steps=10, end=0.1)
-    factors = [config.factor(step, 110) for step in (0, 9, 10, 60, 110, 1000)]
-    assert factors == pytest.approx([1 / 11, 10 / 11, 1.0, 0.55, 0.1, 0.1])
-    cosine = OptimizerConfig(schedule="cosine")
-    assert [cosine.factor(step, 100) for step in (0, 25, 50, 100)] == pytest.approx([1.0, 0.853553, 0.5, 0.0])
-    assert OptimizerConfig().factor(10**9, 1) == 1.0
-    for name in ("adam", "sgd"):
-        params, optimizer = make({"a": 1e-2}, name=name, schedule="linear")
-        half, other = make({"a": 5e-3}, name=name)
-        for one in (params, half):
-            one.grad.fill_(1.0)
-        optimizer.schedule(50)
-        assert optimizer.metrics()["lr"] == pytest.approx(5e-3)
-        optimizer.step()
-        other.step()
-        assert torch.equal(params.flat, half.flat)
+@pytest.mark.parametrize("name", ["adam", "sgd"])
+def test_the_learning_rate_follows_the_environment_steps(name):
+    params, optimizer = make({"a": 1e-2}, name=name, schedule="linear")
+    half, other = make({"a": 5e-3}, name=name)
+    for one in (params, half):
+        one.grad.fill_(1.0)
+    optimizer.schedule(50)
+    assert optimizer.metrics()["lr"] == pytest.approx(5e-3)
+    optimizer.step()
+    other.step()
+    assert torch.equal(params.flat, half.flat)
 
 
-def test_the_length_of_the_gradient_is_that_before_clipping():
+def test_grad_norm_is_measured_before_clipping():
     params, optimizer = make({"a": 1e-2}, max_norm=1.0)
     params.grad.fill_(2.0)
     optimizer.step()
@@ -177,12 +172,50 @@ def test_the_length_of_the_gradient_is_that_before_clipping():
     assert float(params.grad.norm()) == pytest.approx(1.0, rel=1e-4)
 
 
-def test_options_of_another_optimizer_are_named():
-    assert option_problems(OptimizerConfig(kwargs={"eps": 1e-5})) == []
-    assert option_problems(OptimizerConfig("sgd", kwargs={"momentum": 0.9})) == []
-    (line,) = option_problems(OptimizerConfig("sgd", kwargs={"momentom": 0.9}))
-    assert line.startswith("optimizer.kwargs.momentom: sgd has no such option; it has dampening, momentum, nesterov")
-    (line,) = option_problems(OptimizerConfig("adam", kwargs={"beta": 0.9}))
-    assert "it has betas, eps" in line
-    (line,) = option_problems(OptimizerConfig("rprop", weight_decay=0.1))
-    assert line.startswith("optimizer.weight_decay: rprop has none")
+@pytest.mark.parametrize(
+    ("options", "factors"),
+    [  # after 0, 1, 4, 5, 15, 20, 25 and 40 of 25 steps
+        ({}, [1, 1, 1, 1, 1, 1, 1, 1]),
+        ({"warmup_steps": 5}, [1 / 6, 2 / 6, 5 / 6, 1, 1, 1, 1, 1]),
+        ({"schedule": "linear"}, [1, 0.96, 0.84, 0.8, 0.4, 0.2, 0, 0]),
+        ({"schedule": "linear", "warmup_steps": 5}, [1 / 6, 2 / 6, 5 / 6, 1, 0.5, 0.25, 0, 0]),
+        ({"schedule": "linear", "warmup_steps": 5, "end": 0.2}, [1 / 6, 2 / 6, 5 / 6, 1, 0.6, 0.4, 0.2, 0.2]),
+        ({"schedule": "cosine", "warmup_steps": 5}, [1 / 6, 2 / 6, 5 / 6, 1, 0.5, 0.14644661, 0, 0]),
+        ({"schedule": "cosine", "warmup_steps": 5, "end": 0.5}, [1 / 6, 2 / 6, 5 / 6, 1, 0.75, 0.5732233, 0.5, 0.5]),
+    ],
+)
+def test_the_factor_of_the_learning_rates(options, factors):
+    config = OptimizerConfig(**options)
+    got = [config.factor(env_steps, 25) for env_steps in (0, 1, 4, 5, 15, 20, 25, 40)]
+    assert got == pytest.approx(factors)
+
+
+def test_a_run_of_no_more_than_its_warm_up_ends_at_its_end():
+    config = OptimizerConfig(schedule="linear", warmup_steps=5, end=0.1)
+    assert [config.factor(env_steps, 5) for env_steps in (4, 5, 6)] == pytest.approx([5 / 6, 1.0, 0.1])
+
+
+@pytest.mark.parametrize(
+    ("options", "problems"),
+    [
+        ({"kwargs": {"betas": [0.8, 0.9], "eps": 1e-6}}, []),
+        ({"name": "adamw", "weight_decay": 0.1}, []),
+        ({"kwargs": {"momentum": 0.9}}, ["optimizer.kwargs.momentum: adam has no such option; it has betas, eps"]),
+        ({"name": "sgd", "kwargs": {"momentum": 0.9, "nesterov": True}, "weight_decay": 0.1}, []),
+        (
+            {"name": "sgd", "kwargs": {"beta": 0.9, "lr": 1.0}},
+            [
+                f"optimizer.kwargs.{key}: sgd has no such option; it has dampening, momentum, nesterov"
+                for key in ("beta", "lr")
+            ],
+        ),
+        ({"name": "rprop"}, []),
+        ({"name": "rprop", "kwargs": {"etas": [0.5, 1.2]}}, []),
+        (
+            {"name": "rprop", "weight_decay": 0.1},
+            ["optimizer.weight_decay: rprop has none; say optimizer.weight_decay=0"],
+        ),
+    ],
+)
+def test_options_that_do_not_fit_are_named(options, problems):
+    assert option_problems(OptimizerConfig(**options)) == problems

@@ -6,7 +6,7 @@ import torch
 
 from drl_cli.optim import params as module
 from drl_cli.optim.group import Context, ProcessGroup
-from drl_cli.optim.params import Params, Refused, load_tensors
+from drl_cli.optim.params import Params, Refused
 from drl_cli.optim.products import BFloat16
 
 CPU = Context(torch.device("cpu"))
@@ -31,7 +31,7 @@ def batch(seed=1):
 
 
 def test_parts_are_views_in_the_order_given():
-    params = Params(CPU, first=2, second=3)
+    params = Params(CPU, first=2, none=0, second=3)
     params["second"].flat[0], params["first"].grad[1] = 7.0, 8.0
     assert params.flat.tolist() == [0, 0, 7, 0, 0]
     assert params.grad.tolist() == [0, 8, 0, 0, 0]
@@ -168,15 +168,7 @@ def test_bf16_rounds_a_modules_products_and_its_targets():
     assert params.grad.any()
 
 
-def test_tensors_are_loaded_in_place():
-    own = {"a": torch.ones(3), "b": torch.zeros(())}
-    kept = own["a"]
-    load_tensors(own, {"a": torch.full((3,), 2.0), "b": torch.ones(())})
-    assert own["a"] is kept
-    assert kept.tolist() == [2.0, 2.0, 2.0]
-
-
-def test_generators_are_made_where_they_draw(monkeypatch):
+def test_generators_are_on_the_device_that_draws_from_them(monkeypatch):
     params, made, generator = Params(Context(torch.device("cpu")), a=3), [], torch.Generator
 
     def note(device):
@@ -189,8 +181,3 @@ def test_generators_are_made_where_they_draw(monkeypatch):
     assert made == ["cuda:1", "cpu"]
     assert seeds == [7, 8]
     assert params.generators.keys() == {"noise", "shuffle"}
-
-
-def test_a_value_belongs_to_the_part_that_it_is_in():
-    params = Params(Context(torch.device("cpu")), a=3, none=0, b=2)
-    assert [params.part_of(index) for index in range(5)] == ["a", "a", "a", "b", "b"]

@@ -1,4 +1,4 @@
-"""Matrix products by every library and in both precisions against float64; what is chosen."""
+"""Matrix products: every library and precision against float64, and which library is chosen."""
 
 import shutil
 
@@ -7,7 +7,7 @@ import torch
 
 from drl_cli.optim import products
 from drl_cli.optim.group import Context
-from drl_cli.optim.products import BFloat16, Measured, OneDNN, Products, least_seconds, make_products
+from drl_cli.optim.products import BFloat16, OneDNN, Products, make_products
 
 CPU = torch.device("cpu")
 
@@ -18,20 +18,8 @@ def emulated():
     return rounding
 
 
-def raced(*seconds):
-    """Products measured by races that end so, one after the other; the operands of each are used up to the end."""
-    results = iter(seconds)
-
-    def race(sides, product):
-        for side in sides:
-            product(side)
-        return next(results)
-
-    return Measured(race)
-
-
 def libraries(kind, rows, inputs, outputs):
-    """Who makes the three products of these sizes: the calls of each that came to oneDNN."""
+    """Return the library that computes each of the three products of these sizes."""
     x, d, weight = torch.randn(rows, inputs), torch.randn(rows, outputs), torch.randn(inputs, outputs)
     three = (
         lambda: kind.linear(x, weight, torch.zeros(outputs)),
@@ -47,15 +35,7 @@ def libraries(kind, rows, inputs, outputs):
     return made
 
 
-FAST, SLOW = [1.0, 0.89], [1.0, 0.91]  # seconds by torch and by oneDNN
-KINDS = [
-    (Products, 1e-5),
-    (OneDNN, 1e-5),
-    (lambda: raced(FAST, FAST, FAST), 1e-5),
-    (lambda: raced(SLOW, SLOW, SLOW), 1e-5),
-    (lambda: BFloat16(CPU), 0.02),
-    (emulated, 0.02),
-]
+KINDS = [(Products, 1e-5), (OneDNN, 1e-5), (lambda: BFloat16(CPU), 0.02), (emulated, 0.02)]
 
 
 @pytest.mark.parametrize(("make", "tolerance"), KINDS)
@@ -86,7 +66,7 @@ def test_bfloat16_rounds_wide_products_and_no_others(make):
 
 
 def test_small_bfloat16_changes_are_kept_by_a_float32_bias():
-    """The product is rounded, what is added to it is not."""
+    """The product is rounded; the bias that is added to it is not."""
     bias = torch.full((64,), 1.0 + 2.0**-20)
     assert torch.equal(BFloat16(CPU).linear(torch.zeros(3, 64), torch.ones(64, 64), bias), bias.expand(3, 64))
 
@@ -108,16 +88,16 @@ def test_compiled_products_are_the_same(make):
     torch.testing.assert_close(compiled, plain)
 
 
-ZEN_4, ZEN_5 = (
+ZEN_4, ZEN_5, INTEL = (
     "vendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t: 17\n",
     "vendor_id : AuthenticAMD\ncpu family : 26\n",
+    "vendor_id\t: GenuineIntel\ncpu family\t: 26\n",
 )
-INTEL = "vendor_id\t: GenuineIntel\ncpu family\t: 26\n"
 
 
 @pytest.fixture
 def processor(monkeypatch):
-    """Have this be another processor, with or without AVX-512, its torch with or without oneDNN."""
+    """Pretend to be another processor, with or without AVX-512, and with or without oneDNN in torch."""
 
     def become(text, capability="AVX512", has_onednn=True):
         monkeypatch.setattr(products, "_processor", lambda: text)
@@ -127,68 +107,37 @@ def processor(monkeypatch):
     return become
 
 
-@pytest.mark.parametrize("measures", [False, True])
+@pytest.mark.parametrize("is_repeatable", [False, True])
 @pytest.mark.parametrize(
     ("text", "capability", "has_onednn"),
-    [(INTEL, "AVX512", True), ("", "DEFAULT", True), (ZEN_5, "AVX2", True), (ZEN_5, "AVX512", False)],
+    [
+        (INTEL, "AVX512", True),
+        ("", "DEFAULT", True),
+        (ZEN_4, "AVX512", True),
+        (ZEN_5, "AVX2", True),
+        (ZEN_5, "AVX512", False),
+    ],
 )
-def test_auto_is_torch_but_on_amd_with_avx512(processor, text, capability, has_onednn, measures):
+def test_auto_is_torch_except_on_zen_5_with_avx512(processor, text, capability, has_onednn, is_repeatable):
     processor(text, capability, has_onednn)
-    assert type(make_products("auto", "float32", CPU, measures)) is Products
+    assert type(make_products("auto", "float32", CPU, is_repeatable)) is Products
 
 
-def test_auto_by_rule_is_onednn_for_large_products_on_zen_5(processor):
-    processor(ZEN_4)
-    assert type(make_products("auto", "float32", CPU)) is Products
-    assert type(make_products("torch", "float32", CPU, True)) is Products
+@pytest.mark.parametrize(
+    ("is_repeatable", "large", "small"),
+    [
+        (True, [(256, 256, 256)], [(255, 256, 256), (256, 255, 256), (256, 256, 255)]),
+        (False, [(32, 256, 256), (512, 64, 64)], [(31, 256, 256), (511, 64, 64), (999, 63, 256), (999, 256, 63)]),
+    ],
+)
+def test_auto_is_onednn_for_large_products_on_zen_5(processor, is_repeatable, large, small):
     processor(ZEN_5)
-    rule = make_products("auto", "float32", CPU)
-    assert rule.chosen() == {"library": "onednn", "from_rows": 256, "from_width": 256, "else": "torch"}
-    for rows, inputs, outputs in ((256, 256, 256), (255, 256, 256), (256, 255, 256), (256, 256, 255)):
-        made = libraries(rule, rows, inputs, outputs)
-        assert made == ["onednn" if (rows, inputs, outputs) == (256, 256, 256) else "torch"] * 3
-
-
-@pytest.mark.parametrize("text", [ZEN_4, ZEN_5])
-def test_auto_measures_on_both_where_it_may(processor, text):
-    processor(text)
-    assert type(make_products("auto", "float32", CPU, True)) is Measured
-
-
-def test_measured_takes_the_faster_for_each_product_and_shape():
-    kind = raced(FAST, SLOW, FAST, SLOW, FAST, SLOW)
-    for _ in range(2):  # the first makes three races, the second none
-        libraries(kind, 9, 64, 80), libraries(kind, 7, 64, 80)
-    assert libraries(kind, 9, 64, 80) == ["onednn", "torch", "onednn"]
-    assert libraries(kind, 7, 64, 80) == ["torch", "onednn", "torch"]
-    microseconds = kind.chosen()["microseconds"]
-    assert list(microseconds) == [
-        f"{name} {rows}x64x80" for rows in (9, 7) for name in ("linear", "weight_gradient", "input_gradient")
-    ]
-    assert microseconds["linear 9x64x80"] == {"torch": 1e6, "onednn": 0.89e6}
-
-
-def test_measured_holds_no_race_for_thin_products():
-    assert libraries(raced(), 256, 63, 256) == libraries(raced(), 256, 256, 63) == ["torch"] * 3
-
-
-def test_measured_gives_torchs_bits_where_torch_is_faster():
-    x, weight, bias = torch.randn(9, 64), torch.randn(64, 80), torch.randn(80)
-    assert torch.equal(raced(SLOW).linear(x, weight, bias), Products().linear(x, weight, bias))
-
-
-@pytest.mark.parametrize(("slow", "rounds"), [(1e-6, 20), (1.0, 3), (0.0009, 4)])
-def test_a_race_takes_the_least_of_turns_and_ends_in_time(slow, rounds):
-    time, turns = [0.0], []
-
-    def product(side):
-        turns.append(side)
-        time[0] += {"torch": slow, "onednn": 2 * slow}[side] * (100 if len(turns) <= 2 else 1 + 1 / len(turns))
-
-    seconds = least_seconds(("torch", "onednn"), product, lambda: time[0])
-    assert turns == ["torch", "onednn"] * (1 + rounds)
-    last = len(turns)
-    assert seconds == pytest.approx([slow * (1 + 1 / (last - 1)), 2 * slow * (1 + 1 / last)], rel=1e-6)
+    assert type(make_products("torch", "float32", CPU, is_repeatable)) is Products
+    rule = make_products("auto", "float32", CPU, is_repeatable)
+    assert rule.chosen()["library"] == "onednn"
+    assert rule.chosen()["from_rows"] == (256 if is_repeatable else 1)
+    assert [libraries(rule, *sizes) for sizes in large] == [["onednn"] * 3] * len(large)
+    assert [libraries(rule, *sizes) for sizes in small] == [["torch"] * 3] * len(small)
 
 
 def test_onednn_and_bf16_when_asked_for(monkeypatch):

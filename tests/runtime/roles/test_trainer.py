@@ -240,32 +240,15 @@ def test_prioritized_replay_needs_an_algorithm_with_priorities():
         trainer.train(BatchTrainingData(0, 2, 3, 99, np.zeros((2, 3), np.int64)), columns())
 
 
-@pytest.mark.parametrize(
-    ("overrides", "may"),
-    [
-        (["mode=async"], True),
-        (["mode=sync"], False),
-        (["mode=single"], False),
-        (["mode=async", "trainer.num=2"], False),
-        (["mode=async", "trainer.compile=true"], False),
-        (["mode=async", "debug.in_process=true"], False),
-    ],
-)
-def test_products_are_measured_only_if_equal_seeds_need_not_give_equal_weights(overrides, may):
-    assert make_config(*overrides).measures_products is may
-
-
-@pytest.mark.parametrize(("mode", "library"), [("async", "measured"), ("sync", "onednn")])
-def test_a_run_knows_its_trainers_device_and_products(run_graph, monkeypatch, mode, library):
-    """On a fake Zen 5, measured products have the shapes of the run."""
+@pytest.mark.parametrize(("mode", "rows"), [("async", 1), ("sync", 256)])
+def test_a_run_records_how_its_trainer_computes(run_graph, monkeypatch, mode, rows):
+    """On a Zen 5, or what looks like one: only sync has to give the weights that earlier versions gave."""
     monkeypatch.setattr(products, "_processor", lambda: "vendor_id : AuthenticAMD\ncpu family : 26\n")
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
     args = ("env=Pendulum-v1", f"mode={mode}", "network.hidden=[64,64]", "trainer.batch_size=16")
-    graph = run_graph(*args, "debug.in_process=false")
-    facts = graph.trainer_facts
-    assert (facts["device"], facts["threads"], facts["products"]["library"]) == ("cpu", 1, library)
-    if mode == "async":
-        assert {"weight_gradient 16x64x64", "input_gradient 16x64x64"} <= set(facts["products"]["microseconds"])
+    facts = run_graph(*args, "debug.in_process=false").trainer_facts
+    assert (facts["device"], facts["threads"], facts["products"]["library"]) == ("cpu", 1, "onednn")
+    assert facts["products"]["from_rows"] == rows
 
 
 @pytest.mark.parametrize("name", ["drl_cli.algos.sac", "their.algo"])
