@@ -1,6 +1,11 @@
-"""What an algorithm outside the package is written with: `import drl_cli.api as drl`. Imports no torch.
+"""Everything that you need to write an algorithm of your own: `import drl_cli.api as drl`.
 
-docs/add-an-algorithm.md shows a whole one.
+Derive `Config` from `AlgoConfig`, `Policy` from `TorchPolicy` (or from `Policy`) and `Algorithm` from `Algorithm`. Hold
+your networks in `Params`, change them with an `Optimizer`, and return an `Update` from `update`. `torso` makes the
+first module of a network for any kind of observation. Types such as `Positive` and `Fraction` check the options'
+values.
+
+docs/add-an-algorithm.md shows a complete algorithm. Importing this module does not import torch.
 """
 
 from drl_cli.algos.base import AlgoConfig, Algorithm, Batch, Counts, Policy, Update

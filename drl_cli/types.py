@@ -184,9 +184,11 @@ def gathered(columns: dict[str, Any]) -> dict[str, Any]:  # Any: arrays or tenso
     return rest | {name: tree(columns, name) for name in ("obs", "next_obs")}
 
 
-def map_parts(function: Callable[[Array], Array], obs: Obs) -> Obs:
-    """Apply a function to an observation or to each of its parts."""
-    return function(obs) if isinstance(obs, np.ndarray) else {path: function(part) for path, part in obs.items()}
+def map_parts(function: Callable[[Any], Any], tree: Any) -> Any:  # Any: arrays, tensors, or dicts of them
+    """Return the function's value for an array or tensor; for a dict, nested or not, a dict of such values."""
+    if isinstance(tree, Mapping):
+        return {name: map_parts(function, part) for name, part in tree.items()}
+    return function(tree)
 
 
 def random_obs(spec: ObsSpec, rows: int, rng: np.random.Generator) -> Obs:

@@ -1,1 +1,1 @@
-"""Algorithms: one file each, found by name."""
+"""The algorithms: one module each, found by its name."""

@@ -1,15 +1,17 @@
-"""The contract between an algorithm and everything else: what a file in this folder, or a module of yours, provides.
+"""What an algorithm is: the three classes that a module in this folder, or a module of yours, defines.
 
-An algorithm is one module with three classes, `Config`, `Policy` and `Algorithm`, and one yaml in conf/algo. It knows
-an `EnvSpec` and batches of columns; it does not log, save, read configs or know that it is distributed.
+- `Config`: the options, a frozen dataclass derived from `AlgoConfig`;
+- `Policy`: chooses actions in workers and evaluations;
+- `Algorithm`: learns from batches in a trainer, and gives the policy its parameters.
+
+Both are built from the options, the network options and an `EnvSpec`. They do not log, save files, read configs, or
+know whether the run is distributed. docs/add-an-algorithm.md writes an algorithm step by step.
 """
-
-from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -18,21 +20,24 @@ from drl_cli.optim.group import Context
 from drl_cli.optim.optimizer import NotFinite, Optimizer
 from drl_cli.optim.params import Params, load_tensors
 from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, Schema, State
+from drl_cli.utils.lazy import Tensor
 from drl_cli.utils.ranges import Count, Fraction
 from drl_cli.utils.seeding import rng_state, set_rng_state
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 Batch: TypeAlias = Mapping[str, Any]
-"""Columns `[B, ...]` as tensors; `obs` and `next_obs` of a Dict or Tuple space are dicts of tensors. Any: either."""
+"""Columns of transitions as tensors `[B, ...]`; `obs` and `next_obs` of a Dict or Tuple space are dicts of tensors.
+
+Columns are `obs`, `action`, `reward` (n-step), `discount` (gamma^n; 0 if the episode terminated), `next_obs` (after n
+steps), `terminated`, `truncated`, the policy's extra columns, and with prioritized replay the importance `weight`.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AlgoConfig:
-    """What every algorithm's Config has: the discount is applied by the worker's n-step builder.
+    """Options that every algorithm has; derive your Config from it.
 
-    Fields of a Config may have defaults: they are the values where a user's module comes without a yaml.
+    Every field needs a type, and a default value unless a yaml file gives the value. Workers apply `gamma` and `n_step`
+    to the rewards before an algorithm sees them.
     """
 
     name: str
@@ -41,7 +46,7 @@ class AlgoConfig:
 
 
 class Counts(NamedTuple):
-    """How far the run is: gradient updates made before this one, environment steps over all workers."""
+    """Progress of the run: gradient updates before this one, and environment steps of all workers."""
 
     opt_steps: int = 0
     env_steps: int = 0
@@ -49,10 +54,11 @@ class Counts(NamedTuple):
 
 @dataclass(frozen=True)
 class Update:
-    """Result of learning from one batch: scalar tensors by name, new priorities `[B]` where replay wants them.
+    """What `Algorithm.update` returns.
 
-    Not every update has to give every metric. Priorities of sequences are `[B, seq_len]`, of the steps learned from.
-    `steps` gradient updates were made, and the metrics are theirs; `skipped` were left out, being not finite.
+    `metrics` are scalar tensors by name; an update may leave some out. `priorities` are new replay priorities: `[B]`,
+    or `[B, seq_len]` of the learned steps of sequences. `steps` gradient updates were made; `skipped` updates were left
+    out because a loss or gradient was not finite.
     """
 
     metrics: Mapping[str, Tensor]
@@ -62,13 +68,13 @@ class Update:
 
 
 class Policy(ABC):
-    """Acts. All its randomness comes from `rng`."""
+    """Chooses actions for E environments at once. Take all random numbers from `self.rng`."""
 
     rng: np.random.Generator
 
     @staticmethod
     def extra_columns(config: Any, network: NetworkConfig, spec: EnvSpec) -> Schema:
-        """What `act` gives besides `action`, of each row."""
+        """Return the columns that `act` and `random` return in addition to `action`, such as PPO's log-probability."""
         return {}
 
     @abstractmethod
@@ -76,47 +82,52 @@ class Policy(ABC):
 
     @abstractmethod
     def load(self, params: Array) -> None:
-        """Use this flat float32 vector, as `Algorithm.policy_params` gave it."""
+        """Use the parameters that `Algorithm.policy_params` returned; raise ValueError if the size is wrong."""
 
     def explore(self, values: Mapping[str, Any]) -> None:  # Any: a float, or an array
-        """Explore by these values from now on, as `Algorithm.exploration` gave them; stochastic policies need none.
+        """Use these exploration values, which `Algorithm.exploration` returned, from now on.
 
-        With worker.exploration=env_ladder each is an array `[E]`, one value for each environment.
+        With worker.exploration=env_ladder each value is an array `[E]`, with one value for each environment.
         """
 
     @abstractmethod
     def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
-        """Explore: `action` `[E, ...]` and the policy's extra columns for observations `[E, ...]` of E environments.
+        """Return exploring actions for observations `[E, ...]`: the column `action` `[E, ...]` and the extra columns.
 
-        A policy with memory is given what the `last` step gave; each call is the next step of the same environments.
+        Box actions are in [-1, 1]; discrete actions count from 0. A policy with memory also needs the `last` step of
+        the same environments.
         """
 
     @abstractmethod
     def random(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
-        """The same columns with actions drawn uniformly from the action space."""
+        """Return the same columns as `act`, with actions drawn uniformly from the action space."""
 
     def priorities(self, rows: Columns) -> Array:
-        """|TD error| `[rows]` (sequences: `[rows, seq_len]`) by the policy's own parameters, if it has a critic."""
+        """Return |TD error| `[rows]` (sequences: `[rows, seq_len]`) by the policy's own critic.
+
+        Only needed for replay.initial_priority=worker.
+        """
         raise NotImplementedError
 
     @abstractmethod
     def greedy(self, obs: Obs, last: PreviousStep | None = None) -> Array:
-        """The best action for each observation, without exploration."""
+        """Return the best actions `[E, ...]` for observations `[E, ...]`, without exploration."""
 
     def state(self) -> State:
-        """What acting on needs besides parameters and exploration values: `rng`; a recurrent policy adds its memory."""
+        """Return what a checkpoint saves in addition to parameters and exploration values: `rng`, and any memory."""
         return {"rng": rng_state(self.rng)}
 
     def load_state(self, state: State) -> None:
-        """Go on from `state()`; its arrays may be read-only."""
+        """Restore what `state` returned; the arrays may be read-only."""
         set_rng_state(self.rng, state["rng"])
 
 
 class Algorithm(ABC):
     """Learns from batches.
 
-    A subclass makes `params` and `optimizer` in its constructor and writes `update`; all that it has to remember is in
-    these two. `policy_parts` names the parts of `params` that its Policy acts with, in the order of `Policy.load`.
+    A subclass makes `params` and `optimizer` in its constructor and defines `update`. Everything that a checkpoint must
+    save has to be in these two. `policy_parts` names the parts of `params` that the Policy needs, in the order in which
+    `Policy.load` reads them.
     """
 
     policy_parts: tuple[str, ...]
@@ -128,17 +139,18 @@ class Algorithm(ABC):
 
     @abstractmethod
     def update(self, batch: Batch, counts: Counts) -> Update:
-        """Learn from one batch; a column `weight` is in it only where replay is prioritized.
+        """Learn from one batch, without changing the batch.
 
-        Gradients are written by `loss.backward()` or by hand into `params.grad`; only `optimizer` changes parameters.
+        Compute gradients with `optimizer.minimize(loss)` or `loss.backward()`, or write them into `params.grad`. Change
+        parameters only through `optimizer`, which averages the gradients of all trainers.
         """
 
     def exploration(self, env_steps: int) -> Mapping[str, float]:
-        """Values of the exploration schedules, by name, after `env_steps` over all workers; empty without any."""
+        """Return the exploration values, such as epsilon, by name after `env_steps` steps of all workers."""
         return {}
 
     def learn(self, batch: Batch, counts: Counts) -> Update:
-        """`update` with the learning rates of this moment; with trainer.on_nonfinite=skip all of it, or none."""
+        """Call `update` with the scheduled learning rates; with trainer.on_nonfinite=skip, undo a failed update."""
         self.optimizer.schedule(counts.env_steps)
         if not self.optimizer.context.skips:
             return self.update(batch, counts)
@@ -152,21 +164,21 @@ class Algorithm(ABC):
             return Update({}, steps=0, skipped=1)
 
     def policy_params(self) -> Array:
-        """Flat float32 copy of what the policy needs, and nothing else."""
+        """Return a flat float32 copy of the parameters that the policy needs."""
         return self.params.vector(self.policy_parts)
 
     def load_policy(self, params: Array) -> None:
-        """The inverse of `policy_params`, for starting from saved weights; all that it does not say stays fresh.
+        """Start from the policy parameters of another run; all other parameters keep their initial values.
 
-        Raises ValueError naming both sizes when they differ.
+        Raise ValueError with both sizes if they differ.
         """
         self.params.load_vector(self.policy_parts, params)
 
     def state(self) -> dict[str, Tensor]:
-        """Everything that has to be saved to go on exactly."""
+        """Return everything that a checkpoint saves, by name, so that a resumed run continues exactly."""
         return self.params.state() | self.optimizer.state()
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from `state()`; raises ValueError when names or shapes differ."""
+        """Restore what `state` returned; raise ValueError if names or shapes differ."""
         self.optimizer.load_state(state)
         self.params.load_state(state)

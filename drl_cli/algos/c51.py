@@ -1,34 +1,30 @@
 """C51 (Bellemare et al. 2017, "A Distributional Perspective on Reinforcement Learning", arXiv 1707.06887).
 
 The network gives the probabilities of `atoms` returns from v_min to v_max; the loss is the cross-entropy with the
-projected target. All of DQN's options apply; the mean of the distribution chooses. Priorities are KL divergences
-(Rainbow, Hessel et al. 2018, arXiv 1710.02298). Differs from drl_cli/algos/dqn.py by the loss alone.
+projected target. Actions are chosen by the mean of the distribution. All options of DQN apply. Priorities are KL
+divergences (Rainbow, Hessel et al. 2018, arXiv 1710.02298). Differs from drl_cli/algos/dqn.py only by the loss.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import numpy as np
 
 from drl_cli.algos import distributional, dqn
+from drl_cli.algos.base import Batch
 from drl_cli.losses.distributional import cross_entropy, project, project_numpy, risky_share, softmax_numpy
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.params import Refused
 from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, tree
-from drl_cli.utils.lazy import torch
+from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.ranges import Range
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 ACTIONS, TABLES, EXPLORATION = dqn.ACTIONS, dqn.TABLES, dqn.EXPLORATION
 
 
 @dataclass(frozen=True)
 class Config(distributional.Config):
-    """Options of C51, beside those of DQN."""
+    """Options of C51, in addition to those of DQN."""
 
     atoms: Annotated[int, Range(least=2)] = 51
     v_min: float = -10.0
@@ -45,7 +41,7 @@ class Config(distributional.Config):
 
 
 class Policy(dqn.Policy):
-    """Acts by the means of the distributions."""
+    """Acts by the mean of each action's distribution."""
 
     config: Config
 
@@ -54,12 +50,12 @@ class Policy(dqn.Policy):
         self.support = np.linspace(config.v_min, config.v_max, config.atoms, dtype=np.float32)
 
     def distribution(self, out: Array) -> Array:
-        """Probabilities `[E, A, K]`."""
+        """Return the probabilities `[E, A, K]` that the network's logits `[E, A K]` mean."""
         probs: Array = softmax_numpy(out.reshape(-1, self.action.size, len(self.support)))
         return probs
 
     def forward(self, obs: Obs, last: PreviousStep | None) -> tuple[Array, Columns]:
-        """The values of the actions, in place of the logits."""
+        """Return the values of the actions `[E, A]` instead of the logits, and the columns of the memory."""
         logits, memory = super().forward(obs, last)
         return self.expected(logits), memory
 
@@ -77,13 +73,13 @@ class Policy(dqn.Policy):
         next_probs = self.distribution(super().forward(next_obs, None)[0])[every, self.greedy(next_obs)]
         probs = self.distribution(super().forward(tree(rows, "obs"), None)[0])[every, rows["action"]]
         target = project_numpy(next_probs, rows["reward"], rows["discount"], self.support, self.config.rescale)
-        tiny = np.finfo(np.float32).tiny  # 0 log 0 is 0
+        tiny = np.finfo(np.float32).tiny  # makes 0 log 0 equal 0
         divergence: Array = (target * np.log(np.maximum(target, tiny) / np.maximum(probs, tiny))).sum(-1)
         return np.maximum(divergence, 0.0)
 
 
 class Algorithm(distributional.Algorithm):
-    """The learner."""
+    """The trainer's side of C51."""
 
     def setup(self, config: dqn.Config, spec: EnvSpec) -> None:
         assert isinstance(config, Config)
@@ -96,9 +92,9 @@ class Algorithm(distributional.Algorithm):
     def expected(self, distribution: Tensor) -> Tensor:
         return distribution @ self.support
 
-    def errors(self, q: Tensor, reward: Tensor, discount: Tensor, next_q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """As for DQN: q `[N, K]` are logits, next_q `[N, K]` probabilities, the error is the divergence."""
-        target = project(next_q, reward, discount, self.support, self.config.rescale)
+    def errors(self, q: Tensor, reward: Tensor, next_q: Tensor, rows: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what DQN's `errors` returns; q `[N, K]` are logits, next_q `[N, K]` probabilities, the error is KL."""
+        target = project(next_q, reward, rows["discount"], self.support, self.config.rescale)
         loss, slope, divergence = cross_entropy(q, target)
-        # The projection takes a reward that is not finite for a large one: 0 times it keeps the loss from hiding that.
+        # The projection clips infinite rewards, which would hide them: 0 times the reward makes the loss NaN.
         return loss + 0.0 * reward, slope, divergence.clamp(min=0.0)

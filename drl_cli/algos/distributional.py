@@ -1,23 +1,18 @@
-"""Distributional: DQN whose network gives several numbers for each action, and learns a distribution from them."""
-
-from __future__ import annotations
+"""Distributional DQN: what C51, QR-DQN and IQN share; the network gives a distribution of each action's return."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from drl_cli.algos import dqn
 from drl_cli.networks.q_network import ValueNetwork
 from drl_cli.optim.params import Refused
 from drl_cli.types import EnvSpec
-from drl_cli.utils.lazy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from drl_cli.utils.lazy import Tensor, torch
 
 
 @dataclass(frozen=True)
 class Config(dqn.Config):
-    """What the options of all of them have beside those of DQN."""
+    """Options of the distributional algorithms, in addition to those of DQN."""
 
     risk: Literal["mean", "cvar", "power"] = "mean"
     risk_level: float = 1.0
@@ -29,28 +24,28 @@ class Config(dqn.Config):
 
 
 class Algorithm(dqn.Algorithm):
-    """The learner. A network gives `[N, A K]`; distributions are `[N, A, K]`, and of one action `[N, K]`."""
+    """DQN on distributions: `[N, A, K]` for all actions, `[N, K]` for one action; a network gives `[N, A K]`."""
 
     def setup(self, config: dqn.Config, spec: EnvSpec) -> None:
         super().setup(config, spec)
         self.num_actions = spec.action.size
 
-    def read(self, network: ValueNetwork, x: Tensor) -> Tensor:
-        return self.by_action(super().read(network, x))
+    def read(self, network: ValueNetwork, x: Tensor, fraction: Tensor | None) -> Tensor:
+        return self.by_action(super().read(network, x, fraction))
 
     def by_action(self, values: Tensor) -> Tensor:
-        """`[N, A K]` as `[N, A, K]`."""
+        """Reshape `[N, A K]` to `[N, A, K]`."""
         return values.view(len(values), self.num_actions, -1)
 
     def of_action(self, values: Tensor, action: Tensor) -> Tensor:
         values = self.by_action(values)
         return values.gather(1, action.unsqueeze(-1).expand(-1, -1, values.shape[-1])).squeeze(1)
 
-    def to_action(self, values: Tensor, action: Tensor, slope: Tensor) -> Tensor:
+    def of_action_backward(self, values: Tensor, action: Tensor, slope: Tensor) -> Tensor:
         d_values = self.by_action(torch.zeros_like(values))
         d_values.scatter_(1, action.unsqueeze(-1).expand(-1, -1, d_values.shape[-1]), slope.unsqueeze(1))
         return d_values.flatten(1)
 
     def mean_over(self, values: Tensor, probs: Tensor) -> Tensor:
-        """The mean of the actions' numbers: of probabilities those of the mixture, of quantiles Munchausen-IQN's."""
+        """Return the mean over actions of each of the K numbers: C51's mixture, or Munchausen-IQN's mean quantiles."""
         return (probs.unsqueeze(-1) * values).sum(1)

@@ -1,23 +1,21 @@
 """Deep Q-Network (Mnih et al. 2015, "Human-level control through deep reinforcement learning", Nature 518).
 
-One Q network, a target network that follows it, epsilon-greedy exploration. The n-step return and the discount come
-with the batch, and so do importance weights, if any. Each of these can be switched on apart from the others:
+One Q network, a target network, epsilon-greedy exploration. Batches contain n-step rewards, discounts and, with
+prioritized replay, importance weights. Each of these options can be switched on independently of the others:
 
-- double: the online network chooses the next action, the target network rates it (van Hasselt et al. 2016, arXiv
+- double: the online network chooses the next action, the target network evaluates it (van Hasselt et al. 2016, arXiv
   1509.06461);
 - dueling streams, noisy layers: `drl_cli.networks.q_network`;
 - soft_temperature: targets of the softmax policy with its entropy (Haarnoja et al. 2017, arXiv 1702.08165, eq. 3);
-  munchausen: a share of the log-policy as reward (Vieillard et al. 2020, arXiv 2007.14430, eq. 1);
-- rescale: the network's values are h(values), so that rewards of any size need no clipping (R2D2, Kapturowski et al.
-  2019, section 2.3);
-- tau: the target network moves by this share instead of becoming a copy; temperature: Boltzmann exploration.
+  munchausen: a share of the log-policy is added to the reward (Vieillard et al. 2020, arXiv 2007.14430, eq. 1);
+- rescale: the network learns h(values), so that rewards need no clipping (R2D2, Kapturowski et al. 2019, section 2.3);
+- tau: the target network moves by this share of the way instead of becoming a copy;
+- temperature: Boltzmann exploration.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -32,11 +30,8 @@ from drl_cli.networks.q_network import ActingNetwork, ActingQNetwork, QNetwork, 
 from drl_cli.optim.params import Refused
 from drl_cli.optim.schedules import linear
 from drl_cli.types import ActionSpec, Array, Columns, EnvSpec, Obs, PreviousStep, tree
-from drl_cli.utils.lazy import torch
+from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.ranges import Count, Fraction, NonNegative, Range
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 ACTIONS = ("discrete",)
 TABLES = ("uniform", "prioritized", "sequences")
@@ -70,12 +65,12 @@ class Config(LearnerConfig):
 
     @property
     def outputs(self) -> int:
-        """Numbers that the network gives for each action."""
+        """Number of the network's outputs for each action."""
         return 1
 
 
 class Policy(NetworkPolicy):
-    """Epsilon-greedy or Boltzmann on the values of the Q network, or greedy on those of a network with drawn noise."""
+    """Explores by epsilon, by softmax(values / temperature), or by the noise of noisy layers."""
 
     def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         super().__init__(config, network, spec, seed)
@@ -85,7 +80,7 @@ class Policy(NetworkPolicy):
         self.shapes = self.q.shapes
 
     def acting(self, config: Config, network: NetworkConfig) -> ActingNetwork:
-        """The network that it acts by."""
+        """Return the network to act with."""
         return ActingQNetwork(q_shape(config, network, self.action, self.encoder.width))
 
     def load(self, params: Array) -> None:
@@ -98,16 +93,15 @@ class Policy(NetworkPolicy):
         self.temperature = temperature[:, None] if isinstance(temperature, np.ndarray) else temperature
 
     def expected(self, out: Array) -> Array:
-        """The values of the actions `[E, A]`, given what the network says of them."""
+        """Return the values of the actions `[E, A]`, given the network's outputs."""
         return out
 
-    def drawn(self, obs: Obs, last: PreviousStep | None) -> tuple[Array, Columns]:
-        """As `forward`, by a network whose noise is drawn anew."""
-        features, memory = self.encoder(obs, last)
-        return self.expected(self.q(features, self.rng)), memory
-
     def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
-        values, memory = self.drawn(obs, last) if self.config.noisy else self.forward(obs, last)
+        if self.config.noisy:  # with new noise in every call
+            features, memory = self.encoder(obs, last)
+            values = self.expected(self.q(features, self.rng))
+        else:
+            values, memory = self.forward(obs, last)
         values = allowed(values, obs)
         is_random = self.rng.random(len(values)) < self.epsilon
         best = values.argmax(-1)
@@ -123,7 +117,10 @@ class Policy(NetworkPolicy):
 
 
 class Algorithm(NetworkAlgorithm):
-    """The learner."""
+    """The trainer's side of DQN; subclasses replace the network and the loss."""
+
+    mean_fraction: Tensor | None = None
+    """Quantile fractions `[K]` whose mean is an action's value; only IQN has them."""
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
         self.config = config
@@ -132,19 +129,19 @@ class Algorithm(NetworkAlgorithm):
             self.noise = self.params.generator("noise", self.seed + 1)
 
     def networks(self, config: Config, spec: EnvSpec) -> tuple[ValueNetwork, ValueNetwork, ValueNetwork]:
-        """The one that learns, its target, and the one that chooses with `double`: the first, with noise of its own."""
+        """Return the online network, its target network, and for `double` the online network with noise of its own."""
         shape = q_shape(config, self.network, spec.action, self.encoder.size)
-        # Half of a dueling network's last weights count for each output, so that they begin larger.
+        # Each output of a dueling network depends on half of the last layer's weights, so they start larger.
         head = Head(shape.shapes, last=2**0.5 if config.dueling else 1.0)
         sigma = {"sigma": num_params(shape.shapes)} if config.noisy else {}
         mean = self.build({"online": head, **sigma}, policy=("online", *sigma), lr=config.lr)["online"]
         online = QNetwork(shape, mean, self.params["sigma"] if config.noisy else None)
-        online.init()  # before the target becomes its copy
+        online.init()  # before the target network copies the parameters
         target = self.target_of("online", mean)
         if not config.noisy:
             return online, QNetwork(shape, target), online
-        theirs = self.params.target("sigma").part
-        return online, QNetwork(shape, target, theirs), QNetwork(shape, mean, self.params["sigma"])
+        target_sigma = self.params.target("sigma").part
+        return online, QNetwork(shape, target, target_sigma), QNetwork(shape, mean, self.params["sigma"])
 
     def update(self, batch: Batch, counts: Counts) -> Update:
         config = self.config
@@ -161,33 +158,36 @@ class Algorithm(NetworkAlgorithm):
         return Update(metrics, self.by_step(error_size, batch))
 
     def draw(self, rows: dict[str, Any]) -> None:  # Any: as in Batch
-        """Put the random numbers of an update into its rows."""
+        """Add the random numbers of an update to its rows."""
         if self.config.noisy:
             size, device = (3, self.online.noise_size), self.context.device
             rows["noise"] = torch.randn(size, generator=self.noise, device=device)  # the same for all trainers
 
     def gradients(self, rows: Batch) -> tuple[dict[str, Tensor], Tensor, Tensor | None]:
-        """Write the gradient of the loss; returns metrics, |TD error| `[N]` and d loss/d obs `[N, F]` (or None)."""
+        """Write the loss's gradient; return metrics, |TD error| `[N]` and d loss/d obs `[N, F]` for the encoder."""
         action = rows["action"].unsqueeze(-1)
         if self.config.noisy:
             for network, normals in zip((self.online, self.target, self.chooser), rows["noise"], strict=True):
                 network.draw(normals)
         reward, next_q = self.next_values(rows)
-        out, trace = self.online.forward(rows["obs"], rows["drop"])
+        out, trace = self.online.forward(rows["obs"], rows["drop"], rows.get("fraction"))
         q = self.of_action(out, action)
-        loss, slope, error_size = self.errors(q, reward, rows["discount"], next_q)
+        loss, slope, error_size = self.errors(q, reward, next_q, rows)
         if "weight" in rows:
             loss, slope = rows["weight"] * loss, (rows["weight"] * slope.t()).t()
-        d_out = self.to_action(out, action, slope / slope.shape[0])
+        d_out = self.of_action_backward(out, action, slope / slope.shape[0])
         learns = self.encoder.is_trainable
         d_obs = self.online.backward(trace, d_out, to_inputs=learns)
         metrics = {"q_loss": loss.mean(), "q_mean": self.expected(self.distribution(q)).mean()}
         return metrics, error_size, d_obs if learns else None
 
     def next_values(self, rows: Batch) -> tuple[Tensor, Tensor]:
-        """Rewards `[N]` and values of next_obs: those of the best action, or the soft ones' mean with their entropy."""
+        """Return rewards `[N]` and the values of next_obs: of the best action, or the softmax policy's mean.
+
+        With a softmax policy, the rewards include its entropy in next_obs and Munchausen's reward.
+        """
         config, reward = self.config, rows["reward"]
-        target = self.distribution(self.read(self.target, rows["target_next_obs"]))
+        target = self.distribution(self.read(self.target, rows["target_next_obs"], rows.get("target_fraction")))
         means = self.means(self.chooser, rows["next_obs"]) if config.double else self.expected(target)
         next_q = permitted(means, rows["mask_next"])
         if not config.soft_temperature:
@@ -201,47 +201,47 @@ class Algorithm(NetworkAlgorithm):
         return reward, self.mean_over(target, probs)
 
     def means(self, network: ValueNetwork, x: Tensor) -> Tensor:
-        """The values of the actions `[N, A]` by a network, for choosing among them."""
-        return self.expected(self.distribution(self.read(network, x)))
+        """Return the values of the actions `[N, A]` for features `[N, F]`, to choose an action by."""
+        return self.expected(self.distribution(self.read(network, x, self.mean_fraction)))
 
-    def read(self, network: ValueNetwork, x: Tensor) -> Tensor:
-        """What a network gives for features `[N, F]`, action by action: `[N, A]`."""
-        out, _ = network.forward(x)
+    def read(self, network: ValueNetwork, x: Tensor, fraction: Tensor | None) -> Tensor:
+        """Return a network's outputs `[N, A]` for features `[N, F]`; IQN gives the quantile `fraction` too."""
+        out, _ = network.forward(x, fraction=fraction)
         return out
 
     def distribution(self, values: Tensor) -> Tensor:
-        """What these say of the return, here its mean."""
+        """Return the distribution of the return that outputs describe; for DQN, the outputs themselves."""
         return values
 
     def expected(self, distribution: Tensor) -> Tensor:
-        """The mean of the return."""
+        """Return the mean of a distribution of the return."""
         return distribution
 
     def of_action(self, values: Tensor, action: Tensor) -> Tensor:
-        """Of values `[N, A]` that of the action `[N, 1]`: `[N]`."""
+        """Return the values `[N]` of the actions `[N, 1]` among the values `[N, A]` of all actions."""
         return values.gather(-1, action).squeeze(-1)
 
-    def to_action(self, values: Tensor, action: Tensor, slope: Tensor) -> Tensor:
-        """The gradient through `of_action`, in the form of the values."""
+    def of_action_backward(self, values: Tensor, action: Tensor, slope: Tensor) -> Tensor:
+        """Return the gradient through `of_action`, in the shape of the values."""
         return torch.zeros_like(values).scatter_(-1, action, slope.unsqueeze(-1))
 
     def mean_over(self, values: Tensor, probs: Tensor) -> Tensor:
-        """The mean of values `[N, A]` where action a has probability `[N, A]`: `[N]`."""
+        """Return the mean `[N]` of the actions' values `[N, A]` under their probabilities `[N, A]`."""
         return (probs * values).sum(-1)
 
-    def errors(self, q: Tensor, reward: Tensor, discount: Tensor, next_q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Loss `[N]`, its derivative with respect to q, and |TD error| `[N]`."""
-        error = q - backed_up(reward, discount, next_q, self.config.rescale)
+    def errors(self, q: Tensor, reward: Tensor, next_q: Tensor, rows: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the loss `[N]`, its derivative with respect to q, and |TD error| `[N]`."""
+        error = q - backed_up(reward, rows["discount"], next_q, self.config.rescale)
         return *(huber if self.config.loss == "huber" else half_square)(error), error.abs()
 
     def exploration(self, env_steps: int) -> Mapping[str, float]:
         config = self.config
         values = {"epsilon": linear(env_steps, config.epsilon_start, config.epsilon_end, config.epsilon_steps)}
-        if config.noisy:  # it explores by its noise instead
+        if config.noisy:  # the noise explores instead
             values["epsilon"] = 0.0
         return values | ({"temperature": config.temperature} if config.temperature else {})
 
 
 def q_shape(config: Config, network: NetworkConfig, action: ActionSpec, features: int) -> QShape:
-    """The Q network that the options ask for."""
+    """Return the shape of the Q network for these options."""
     return QShape(network, features, action.size, config.outputs, config.dueling, config.noisy)

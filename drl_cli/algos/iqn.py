@@ -1,19 +1,18 @@
 """IQN (Dabney et al. 2018, "Implicit Quantile Networks for Distributional Reinforcement Learning", arXiv 1806.06923).
 
-The network gives the return's quantile at any fraction: `quantiles` of them learn from `target_quantiles` of the target
-by the loss of QR-DQN, at fractions drawn for each row, one in each of as many equal parts of (0, 1). The mean of
-`policy_quantiles`, at the middles of such parts, chooses. All of DQN's options apply, but `loss`. Differs from
-drl_cli/algos/qr_dqn.py by the network and its fractions.
+The network gives the return's quantile at any fraction. In an update, `quantiles` fractions per row learn from
+`target_quantiles` quantiles of the target by QR-DQN's loss; fractions are drawn uniformly, one from each of as many
+equal parts of (0, 1). Actions are chosen by the mean of `policy_quantiles` quantiles at the middles of such parts. All
+options of DQN apply, except `loss`. Differs from drl_cli/algos/qr_dqn.py by the network and its fractions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from drl_cli.algos import dqn, qr_dqn
-from drl_cli.algos.base import Batch
 from drl_cli.algos.learner import Head
 from drl_cli.losses.distributional import midpoints, risky_fraction
 from drl_cli.networks.config import NetworkConfig
@@ -25,15 +24,12 @@ from drl_cli.types import ActionSpec, Array, Columns, EnvSpec, Obs, PreviousStep
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Count
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 ACTIONS, TABLES, EXPLORATION = dqn.ACTIONS, dqn.TABLES, dqn.EXPLORATION
 
 
 @dataclass(frozen=True)
 class Config(qr_dqn.Config):
-    """Options of IQN, beside those of DQN."""
+    """Options of IQN, in addition to those of DQN."""
 
     quantiles: Count = 8
     target_quantiles: Count = 8
@@ -41,7 +37,7 @@ class Config(qr_dqn.Config):
 
 
 class Policy(dqn.Policy):
-    """Acts by the means of quantiles, or by another risk measure: the mean of quantiles at other fractions."""
+    """Acts by the mean of each action's quantiles; another risk measure is a mean at other fractions."""
 
     config: Config
 
@@ -60,13 +56,13 @@ class Policy(dqn.Policy):
 
 
 class Algorithm(qr_dqn.Algorithm):
-    """The learner."""
+    """The trainer's side of IQN."""
 
     config: Config
 
     def setup(self, config: dqn.Config, spec: EnvSpec) -> None:
         super().setup(config, spec)
-        self.middles = torch.from_numpy(midpoints(self.config.policy_quantiles)).to(self.context.device)
+        self.mean_fraction = torch.from_numpy(midpoints(self.config.policy_quantiles)).to(self.context.device)
         self.uniform = self.params.generator("fractions", self.seed + 3)
 
     def networks(self, config: dqn.Config, spec: EnvSpec) -> tuple[ValueNetwork, ValueNetwork, ValueNetwork]:
@@ -78,15 +74,15 @@ class Algorithm(qr_dqn.Algorithm):
         }
         mlps = self.build({**heads, **sigmas}, policy=(*heads, *sigmas), lr=config.lr)
 
-        def made(of: Callable[[str], Part]) -> ImplicitNetwork:
-            parts = {
-                name: QNetwork(shape, mlps[name].on(of(name)), of(f"{name}_sigma") if shape.noisy else None)
+        def made(part: Callable[[str], Part]) -> ImplicitNetwork:
+            networks = {
+                name: QNetwork(shape, mlps[name].on(part(name)), part(f"{name}_sigma") if shape.noisy else None)
                 for name, shape in shapes.items()
             }
-            return ImplicitNetwork(parts, config.quantiles)
+            return ImplicitNetwork(networks, config.quantiles)
 
         online = made(self.params.__getitem__)
-        online.init()  # before the target becomes its copy
+        online.init()  # before the target network copies the parameters
         self.target_encoder = self.encoder.target(self.params)
         target = made(lambda name: self.params.target(name).part)
         return online, target, made(self.params.__getitem__)
@@ -99,21 +95,7 @@ class Algorithm(qr_dqn.Algorithm):
         parts = zip(torch.split(drawn, sizes, 1), steps, sizes, strict=True)
         rows["fraction"], rows["target_fraction"] = ((part + step) / size for part, step, size in parts)
 
-    def gradients(self, rows: Batch) -> tuple[dict[str, Tensor], Tensor, Tensor | None]:
-        assert isinstance(self.online, ImplicitNetwork)
-        assert isinstance(self.target, ImplicitNetwork)
-        self.online.fraction = self.fraction = rows["fraction"]
-        self.target.fraction = rows["target_fraction"]
-        return super().gradients(rows)
-
-    def means(self, network: ValueNetwork, x: Tensor) -> Tensor:
-        assert isinstance(network, ImplicitNetwork)
-        before, network.fraction = network.fraction, self.middles
-        means = super().means(network, x)
-        network.fraction = before
-        return means
-
 
 def network_shapes(config: Config, network: NetworkConfig, action: ActionSpec, features: int) -> dict[str, QShape]:
-    """Those of the networks that the options ask for."""
+    """Return the shapes of the network's parts for these options."""
     return implicit_shapes(network, features, action.size, config.dueling, config.noisy)

@@ -1,11 +1,9 @@
-"""NetworkAlgorithm: algorithms whose networks are plain MLPs, the heads, behind one encoder."""
-
-from __future__ import annotations
+"""NetworkAlgorithm: the base of algorithms whose networks are MLPs (heads) on the features of one encoder."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from drl_cli.algos.base import AlgoConfig, Algorithm, Batch, Counts, Update
 from drl_cli.losses.returns import n_step_windows
@@ -16,23 +14,20 @@ from drl_cli.optim.group import Context
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.optim.params import Params
 from drl_cli.types import EnvSpec
-from drl_cli.utils.lazy import torch
+from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.ranges import Positive
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
 class LearnerConfig(AlgoConfig):
-    """What the Config of every NetworkAlgorithm has."""
+    """Options that every NetworkAlgorithm has."""
 
     lr: Positive
 
 
 @dataclass(frozen=True)
 class Head:
-    """An MLP of these shapes, or an `ensemble` of them; the last layer begins `last` times as large as usual."""
+    """The parameter shapes of an MLP, or of an `ensemble` of MLPs; the last layer's weights start times `last`."""
 
     shapes: Shapes
     ensemble: int = 1
@@ -40,36 +35,36 @@ class Head:
 
 
 class NetworkAlgorithm(Algorithm):
-    """Makes encoder, heads, their parameters and the optimizer; what is learned from them is the subclass's.
+    """Makes the encoder, the heads, their parameters and the optimizer.
 
-    That builds its heads in `setup`, and writes their gradients in `gradients`, which is compiled where the run wants
-    it: a function of tensors alone, which draws no random numbers.
+    Subclasses build their heads in `setup` and write gradients in `gradients`, which is compiled with
+    trainer.compile=true. `gradients` therefore only computes with tensors: it draws no random numbers.
     """
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None:
         self.network, self.context, self.n_step = network, context, config.n_step
         self.seed, self.init = seed, torch.Generator().manual_seed(seed)
-        self.encoder = Encoder(network, spec, self.init)
+        self.encoder = Encoder.build(network, spec, self.init)
         self.target_encoder = self.encoder
-        self.no_grad = torch.no_grad()  # one for all updates: making it costs as much as a small product
+        self.no_grad = torch.no_grad()  # one object for all updates: making it takes as long as a small product
         self.setup(config, spec)
-        if not self.encoder.is_trainable:  # else its modules are compiled, and this would be cut to pieces by autograd
+        if not self.encoder.is_trainable:  # a trainable encoder's modules are compiled instead
             self.gradients = context.compiled(self.gradients)  # type: ignore[method-assign]
 
     @abstractmethod
     def setup(self, config: Any, spec: EnvSpec) -> None:
-        """Build the heads, and whatever else the algorithm is made of."""
+        """Build the heads and everything else that the algorithm needs."""
 
     @abstractmethod
     def gradients(self, rows: Batch) -> Any:
-        """Write the gradients of a step from its rows; noise and masks are among them."""
+        """Write the gradients of a step; the rows also contain the step's noise and dropout masks."""
 
     def learn(self, batch: Batch, counts: Counts) -> Update:
         with self.no_grad:
             return super().learn(n_step_sequences(batch, self.n_step), counts)
 
     def head(self, outputs: int, inputs: int = 0, ensemble: int = 1, last: float = 1.0) -> Head:
-        """A head on the encoder's features, and on so many `inputs` besides."""
+        """Return a head whose inputs are the encoder's features and `inputs` more values."""
         shapes = mlp_shapes(self.encoder.size + inputs, self.network.hidden, outputs, self.network.layer_norm)
         return Head(shapes, ensemble, last)
 
@@ -80,9 +75,10 @@ class NetworkAlgorithm(Algorithm):
         lr: float,
         lrs: Mapping[str, float] | None = None,
     ) -> dict[str, MLP]:
-        """The heads by name; other `parts` are so many plain values, `policy` those that the policy needs.
+        """Make the parameters and the optimizer, and return the heads by name.
 
-        All learn with the rate `lr`, but for those that have one in `lrs`.
+        Parts are heads, or numbers of plain values. `policy` names the parts that the policy needs. `lr` is the
+        learning rate of all parts that `lrs` does not name.
         """
         sizes = {n: p if isinstance(p, int) else num_params(p.shapes, p.ensemble) for n, p in parts.items()}
         self.params = Params(self.context, **self.encoder.parts, **sizes)
@@ -99,14 +95,15 @@ class NetworkAlgorithm(Algorithm):
         return heads
 
     def target_of(self, name: str, head: MLP) -> MLP:
-        """A copy of a head; the target encoder comes with it, and both follow theirs by `Params.follow`."""
+        """Make the target networks of a head and of the encoder; return the target head."""
         self.target_encoder = self.encoder.target(self.params)
         return head.on(self.params.target(name).part)
 
     def masks(self, head: MLP, rows: Tensor, times: int = 1, is_mine: Tensor | None = None) -> Sequence[Tensor]:
-        """Dropout's masks for `head.forward` of so many times these rows; none where the run has no dropout.
+        """Return dropout masks for `head.forward` on `times` times these rows; empty without dropout.
 
-        Every trainer has as many rows, or those that `is_mine`, bool `[all rows]`, says of a minibatch that they share.
+        Every trainer has equally many rows, or shares a minibatch of which `is_mine`, bool `[all rows]`, marks its
+        rows.
         """
         if not self.network.dropout:
             return ()
@@ -120,10 +117,10 @@ class NetworkAlgorithm(Algorithm):
     def see(
         self, batch: Batch, head: MLP | None = None, times: int = 1
     ) -> tuple[View, dict[str, Any]]:  # Any: as in Batch
-        """The features of a batch, through which the encoder learns, and its `steps` with features as `obs`.
+        """Return the encoder's view of a batch, and the batch's `steps` with features as `obs`.
 
-        For a head that learns from so many times these rows, its `masks` are with them as `drop`.
-        The columns `mask_now` and `mask_next` say which actions are allowed; None without such masks.
+        The columns `mask_now` and `mask_next` have the legal-action masks of obs and next_obs, or None. `drop` has the
+        dropout masks of a head that learns from `times` times these rows.
         """
         view, rows = self.encoder(batch, self.context.burn_in), self.steps(batch)
         rows["mask_now"], rows["mask_next"] = action_mask(rows["obs"]), action_mask(rows["next_obs"])
@@ -133,20 +130,20 @@ class NetworkAlgorithm(Algorithm):
         return view, rows
 
     def see_target(self, batch: Batch, view: View) -> View:
-        """What the target encoder sees in a batch, given the view by the encoder itself."""
+        """Return the target encoder's view of a batch; the encoder's own `view` if there is nothing to train."""
         return self.target_encoder(batch, self.context.burn_in, learns=False) if self.encoder.is_trainable else view
 
     def step(self, view: View | None, d_obs: Tensor | None, *losses: Tensor) -> None:
-        """Change the parameters by the gradients that are written, and by what the view's encoder makes of `d_obs`.
+        """Change the parameters by the written gradients; the view continues d loss/d obs into the encoder first.
 
-        Raises NotFinite where one of the losses is not.
+        Raise NotFinite if the context skips updates and a loss or gradient is not finite.
         """
         if view is not None:
             view.backward(d_obs)
         self.optimizer.step(*losses)
 
     def steps(self, batch: Batch) -> dict[str, Any]:  # Any: as in Batch
-        """The rows that are learned from: those of the batch, or the learned steps of its sequences.
+        """Return the rows to learn from: those of the batch, or the learned steps of its sequences.
 
         For sequences there is a column `valid_weight` `[N]`: 0 for padding, one positive number for all valid steps,
         with mean 1 over the rows of all trainers. `weight` includes the importance weight, if any.
@@ -159,14 +156,14 @@ class NetworkAlgorithm(Algorithm):
         return rows | {"weight": rows["weight"] / share, "valid_weight": rows["valid_weight"] / share}
 
     def by_step(self, values: Tensor, batch: Batch) -> Tensor:
-        """Values of the learned rows `[N]` as they are for rows, as `[B, T]` for sequences."""
+        """Return the values `[N]` of the learned rows; for sequences as `[B, T]`."""
         return values.view(len(batch["valid"]), -1) if "valid" in batch else values
 
 
 def n_step_sequences(batch: Batch, n_step: int) -> Batch:
-    """Sequences `[B, L, ...]` with n-step rewards, discounts and next observations; everything else as it is.
+    """Return sequences `[B, L, ...]` with n-step rewards, discounts and next observations, and unchanged otherwise.
 
-    The next observation of a step is that after its window's `last` step, int64 `[B, L]`, one more column.
+    A new column `last`, int64 `[B, L]`, has the index of the last step of each step's window.
     """
     if n_step == 1 or "valid" not in batch:
         return batch

@@ -1,4 +1,4 @@
-"""Which algorithms there are, and which of them fits: ours, installed ones, and any module of the user's."""
+"""Finds algorithms by name (built in, installed, or a module of the user) and checks whether one fits a run."""
 
 import importlib
 import pkgutil
@@ -13,17 +13,10 @@ from drl_cli.types import EnvSpec
 from drl_cli.utils.outside import NotFound, import_module
 
 ENTRY_POINTS = "drl_cli.algos"
-"""Group of entry points by which an installed package offers algorithms: name -> module."""
+"""The group of entry points (name -> module) by which other installed packages offer algorithms."""
 
-HELPERS = (
-    "base",
-    "distributional",
-    "learner",
-    "lookup",
-    "policy",
-    "rollout",
-    "soft_actor_critic",
-)  # files in our folder that are no algorithms
+HELPERS = ("base", "distributional", "learner", "lookup", "policy", "rollout", "soft_actor_critic")
+"""Modules in this folder that are not algorithms."""
 
 ACTIONS = {"box": "continuous (Box)", "discrete": "discrete", "multidiscrete": "multi-discrete"}
 MODES = ("single", "sync", "async")
@@ -37,15 +30,15 @@ CLASSES = {
 
 
 class NotAlgorithm(ValueError):
-    """A module that is no algorithm; the message names all that it lacks, with the form of each."""
+    """A module is not an algorithm; the message names everything that it lacks and the required form."""
 
 
 class AlgoModule(Protocol):
     """The module of an algorithm: three classes, and constants that say where it can be used.
 
-    `ACTIONS`, the kinds of actions that it can give (`ActionSpec.kind`), has to be there. What else is missing has a
-    default: `MODES` are all; `TABLES`, the samplers of the replay that it learns from, are uniform and prioritized;
-    `EXPLORATION`, the names of the values that `Algorithm.exploration` gives, are none.
+    `ACTIONS`, the kinds of actions (`ActionSpec.kind`), is required. `MODES` are the run modes, by default all.
+    `TABLES` are the replay samplers that it can learn from, by default uniform and prioritized. `EXPLORATION` are the
+    names of the values that `Algorithm.exploration` returns, by default none.
     """
 
     __doc__: str | None
@@ -59,26 +52,27 @@ class AlgoModule(Protocol):
 
 
 def algorithms() -> list[str]:
-    """Names of our algorithms."""
+    """Return the names of the built-in algorithms."""
     return sorted(m.name for m in pkgutil.iter_modules(drl_cli.algos.__path__) if m.name not in HELPERS)
 
 
 def installed() -> list[str]:
-    """Names of the algorithms that other installed packages offer; a name of ours is ours."""
+    """Return the names of algorithms that other installed packages offer, without built-in names."""
     return sorted({point.name for point in entry_points(group=ENTRY_POINTS)} - set(algorithms()))
 
 
 def module_path(name: str) -> str:
-    """The import path of an algorithm's module: ours, an installed one's, or else `name` itself."""
+    """Return the import path of an algorithm's module: built in, installed, or else `name` itself."""
     if name in algorithms():
         return f"{drl_cli.algos.__name__}.{name}"
     return next((point.module for point in entry_points(group=ENTRY_POINTS, name=name)), name)
 
 
 def load_algorithm(name: str) -> AlgoModule:
-    """The module of an algorithm.
+    """Import and return the module of an algorithm.
 
-    Raises NotFound naming what there is, NotAlgorithm, and ModuleRaised where a user's module raised.
+    Raise NotFound with the known names, NotAlgorithm if the module lacks something, or ModuleRaised if a user's module
+    raises while it is imported.
     """
     path = module_path(name)
     try:
@@ -94,7 +88,7 @@ def load_algorithm(name: str) -> AlgoModule:
 
 
 def _lacks(module: ModuleType) -> list[str]:
-    """What has to be in an algorithm's module and is not there, or not in its form."""
+    """Return an error line for each required class or constant that is missing or has a wrong form."""
     problems = []
     for name, (base, form) in CLASSES.items():
         kind = getattr(module, name, None)
@@ -113,12 +107,12 @@ def _lacks(module: ModuleType) -> list[str]:
 
 
 def title(name: str) -> str:
-    """An algorithm's name as messages have it: SAC, my_pkg.my_algo."""
+    """Return an algorithm's name for messages: SAC, my_pkg.my_algo."""
     return name.upper() if name in algorithms() else name
 
 
 def refusal(name: str, spec: EnvSpec, mode: str, sampler: str) -> str | None:
-    """Why this algorithm can't run on this environment, in this mode or from this table; None when it can."""
+    """Return why an algorithm cannot run in this environment, mode or replay table; None if it can."""
     module = load_algorithm(name)
     if spec.action.kind not in module.ACTIONS:
         wanted = ACTIONS[module.ACTIONS[0]]

@@ -1,10 +1,8 @@
-"""Policies to build on: heads in numpy behind an encoder, or modules of torch."""
-
-from __future__ import annotations
+"""Base classes for policies: MLP heads in numpy on an encoder's features, or ordinary torch modules."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,23 +13,20 @@ from drl_cli.networks.encoder import ActingEncoder, action_mask, memory_columns
 from drl_cli.networks.mlp import mlp_numpy, mlp_shapes, split
 from drl_cli.optim.group import Context
 from drl_cli.optim.params import Params
-from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, Schema, State, num_rows
-from drl_cli.utils.lazy import torch
+from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, Schema, State, map_parts, num_rows
+from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.torch_ops import one_thread
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 
 class RandomActions(Policy):
-    """What every policy has alike: actions drawn uniformly from those that are allowed."""
+    """A policy that can draw uniformly random legal actions; the base of all other policies here."""
 
     def __init__(self, spec: EnvSpec, seed: int) -> None:
         self.action = spec.action
         self.rng = np.random.default_rng(seed)
 
     def draw(self, obs: Obs) -> Array:
-        """One action for each observation `[E, ...]`, uniformly from the action space."""
+        """Return one random legal action for each observation `[E, ...]`."""
         rows, mask = num_rows(obs), action_mask(obs)
         if self.action.kind == "box":
             return self.rng.uniform(-1.0, 1.0, (rows, self.action.size)).astype(np.float32)
@@ -42,15 +37,15 @@ class RandomActions(Policy):
 
 
 class NetworkPolicy(RandomActions):
-    """A head that is a plain MLP, in numpy, on the features of an encoder: `shapes` are those of its parameters.
+    """An MLP head in numpy on an encoder's features; `shapes` are the shapes of the head's parameters.
 
-    The best choice has the head's largest output. The best action of a box is the head's first outputs, or their tanh
-    where the policy `is_squashed`.
+    The best discrete action has the largest output. The best box action is the head's first outputs, or with
+    `is_squashed` their tanh.
     """
 
     is_squashed = False
     outputs = 1
-    """Of the head, for each action (discrete) or action dimension (box)."""
+    """Outputs of the head for each action (discrete) or action dimension (box)."""
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         super().__init__(spec, seed)
@@ -68,7 +63,7 @@ class NetworkPolicy(RandomActions):
         self.params = split(self.encoder.load(params), self.shapes)
 
     def forward(self, obs: Obs, last: PreviousStep | None) -> tuple[Array, Columns]:
-        """What the MLP gives for observations `[E, ...]`, and the columns of the encoder's memory."""
+        """Return the head's outputs for observations `[E, ...]`, and the columns of the encoder's memory."""
         features, columns = self.encoder(obs, last)
         return mlp_numpy(self.params, features, self.network.activation), columns
 
@@ -94,9 +89,10 @@ class NetworkPolicy(RandomActions):
 
 
 class TorchPolicy(RandomActions):
-    """A policy of ordinary modules, on one thread: `build` makes them, `load` fills them in the order of their names.
+    """A policy of ordinary torch modules, which run on one thread.
 
-    Their names are those of `Algorithm.policy_parts`.
+    A subclass defines `build`, `choose` and, to explore, `explored`. The names and their order in `build` must equal
+    `Algorithm.policy_parts`.
     """
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
@@ -109,15 +105,15 @@ class TorchPolicy(RandomActions):
 
     @staticmethod
     @abstractmethod
-    def build(config: Any, network: NetworkConfig, spec: EnvSpec) -> Mapping[str, torch.nn.Module]:
-        """The modules that act, by name."""
+    def build(config: Any, network: NetworkConfig, spec: EnvSpec) -> "Mapping[str, torch.nn.Module]":
+        """Return the modules that the policy needs, by name."""
 
     @abstractmethod
     def choose(self, obs: Tensor | dict[str, Tensor]) -> Tensor:
-        """The best action for each observation `[E, ...]`."""
+        """Return the best actions `[E, ...]` for observations `[E, ...]`."""
 
     def explored(self, action: Array, obs: Obs) -> Array:
-        """What is done instead of the best action `[E, ...]` in order to explore; without more, the same."""
+        """Return the actions to explore with, given the best actions `[E, ...]`; by default the best actions."""
         return action
 
     def load(self, params: Array) -> None:
@@ -130,30 +126,27 @@ class TorchPolicy(RandomActions):
         return {"action": self.draw(obs)}
 
     def greedy(self, obs: Obs, last: PreviousStep | None = None) -> Array:
-        tensors = (
-            {n: torch.from_numpy(part) for n, part in obs.items()} if isinstance(obs, dict) else torch.from_numpy(obs)
-        )
         with torch.no_grad(), one_thread():
-            action: Array = self.choose(tensors).numpy()
+            action: Array = self.choose(map_parts(torch.from_numpy, obs)).numpy()
         return action
 
 
 def allowed(values: Array, obs: Obs) -> Array:
-    """Values or logits `[n, choices]` with FORBIDDEN where the observation's mask does not allow the action."""
+    """Return values or logits `[n, choices]` with FORBIDDEN for the actions that the legal-action mask forbids."""
     mask = action_mask(obs)
     return values if mask is None else np.where(mask, values, np.float32(FORBIDDEN))
 
 
 def sample_choices(logits: Array, choices: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """From softmax(logits) of each choice, logits `[n, sum(choices)]`: int64 `[n]` of one choice, `[n, k]` of k.
+    """Sample from softmax(logits) of each choice, `[n, sum(choices)]` -> int64 `[n]`, or `[n, k]` for k choices.
 
-    The largest logit plus Gumbel noise falls on each choice with its softmax probability.
+    An option's logit plus Gumbel noise is the largest with the option's softmax probability.
     """
     return best_choices(logits + rng.gumbel(size=logits.shape), choices)
 
 
 def best_choices(values: Array, choices: tuple[int, ...]) -> Array:
-    """The largest of each choice's values, `[n, sum(choices)]` -> int64 `[n]` of one choice, `[n, k]` of k."""
+    """Return each choice's argmax: values `[n, sum(choices)]` -> int64 `[n]`, or `[n, k]` for k choices."""
     if len(choices) <= 1:
         best: Array = values.argmax(-1)
         return best

@@ -1,14 +1,12 @@
 """Proximal Policy Optimization (Schulman et al. 2017, arXiv 1707.06347), the clipped variant, for any action space.
 
 Each batch is a whole rollout, learned from in several epochs of minibatches, with generalised advantage estimates
-(Schulman et al. 2015, arXiv 1506.02438). The probability ratio is taken to the policy that acted, whose
-log-probability comes with the batch: that corrects for a rollout that is a few versions old.
+(Schulman et al. 2015, arXiv 1506.02438). The probability ratio uses the log-probability that the acting policy stored
+with each row, which corrects for rollouts that are a few policy versions old.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -32,11 +30,8 @@ from drl_cli.losses.value import half_square
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.optimizer import NotFinite
 from drl_cli.types import ActionSpec, Array, Column, Columns, EnvSpec, Obs, PreviousStep, Schema
-from drl_cli.utils.lazy import torch
+from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.ranges import Count, Fraction, NonNegative, Positive
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 ACTIONS = ("box", "discrete", "multidiscrete")
 TABLES = ("fifo-once",)
@@ -59,14 +54,14 @@ class Config(LearnerConfig):
 
 
 def log_std_size(action: ActionSpec) -> int:
-    """Parameters that the policy has beside its network: a box action's log standard deviations, for all states."""
+    """Return the number of log standard deviations, which are the same in all states; only box actions have them."""
     return action.size if action.kind == "box" else 0
 
 
 class Policy(NetworkPolicy):
-    """The actor: a Gaussian, whose samples the environment clips to [-1, 1], or a softmax over each choice.
+    """The actor: a Gaussian for box actions, whose samples the environment clips to [-1, 1], or softmax for choices.
 
-    Its head gives the mean of each action dimension, or the logit of each choice.
+    The head gives the mean of each action dimension, or the logit of each choice.
     """
 
     def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
@@ -97,13 +92,13 @@ class Policy(NetworkPolicy):
         action = columns["action"]
         if self.action.kind == "box":
             return {**columns, "log_prob": np.full(len(action), -self.action.size * np.log(2.0), np.float32)}
-        none = np.zeros((len(action), self.action.size), np.float32)
-        return {**columns, "log_prob": choice_log_prob(allowed(none, obs), action, self.action.choices)}
+        logits = np.zeros((len(action), self.action.size), np.float32)
+        return {**columns, "log_prob": choice_log_prob(allowed(logits, obs), action, self.action.choices)}
 
 
 def choice_log_prob(logits: Array, action: Array, choices: tuple[int, ...]) -> Array:
-    """Log-probability `[E]` of actions under softmax(logits) of each choice, logits `[E, sum(choices)]`."""
-    if len(choices) == 1:  # what most environments have, and four times as fast
+    """Return the log-probability `[E]` of actions under softmax(logits) of each choice, logits `[E, sum(choices)]`."""
+    if len(choices) == 1:  # the most frequent case, and four times as fast as the loop below
         log_probs = logits - np.logaddexp.reduce(logits, -1, keepdims=True)
         of_action: Array = log_probs[np.arange(len(logits)), action]
         return of_action
@@ -116,13 +111,13 @@ def choice_log_prob(logits: Array, action: Array, choices: tuple[int, ...]) -> A
 
 
 class Algorithm(NetworkAlgorithm):
-    """The learner. Actor and critic share the encoder of images or sequences, and nothing else."""
+    """The trainer's side of PPO. Actor and critic share only the encoder of images or sequences."""
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
         self.config, self.action = config, spec.action
         parts: dict[str, Head | int] = {
             "actor": self.head(spec.action.size, last=0.01),
-            "log_std": log_std_size(spec.action),  # 0 at first
+            "log_std": log_std_size(spec.action),  # starts at 0
             "critic": self.head(1),
         }
         built = self.build(parts, policy=("actor", "log_std"), lr=config.lr)
@@ -147,9 +142,9 @@ class Algorithm(NetworkAlgorithm):
         return Update(means, steps=len(metrics), skipped=skipped)
 
     def _rollout(self, batch: Batch) -> Rollout:
-        """What is learned from: the batch's rows with their advantages and returns."""
+        """Return the batch's rows with advantages and value targets."""
         config, group = self.config, self.context.group
-        rollout = Rollout(batch, self.encoder, config, group)
+        rollout = Rollout(batch, self.encoder, group, config.minibatch_size, config.seq_len)
         value, next_value = (self.critic.forward(x)[0][0, :, 0] for x in rollout.features())
         columns = [batch["reward"], batch["discount"], value, next_value, batch["cut"]]
         reward, discount, now, then, cut = (column.cpu().numpy() for column in columns)
@@ -163,7 +158,7 @@ class Algorithm(NetworkAlgorithm):
         return rollout
 
     def _step(self, minibatch: dict[str, Any]) -> dict[str, Tensor]:  # Any: as in Batch
-        """One gradient update from a minibatch `[M, ...]`; no metrics where it was left out."""
+        """Make one gradient update from a minibatch `[M, ...]`; return its metrics, empty if it was skipped."""
         view, rows = self.see(minibatch) if self.encoder.is_trainable else (None, minibatch)
         rows["drop"] = self.masks(self.critic, rows["target"], is_mine=rows.pop("is_mine", None))
         metrics, d_obs = self.gradients(rows)
@@ -174,12 +169,12 @@ class Algorithm(NetworkAlgorithm):
         return metrics
 
     def gradients(self, rows: Batch) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Write the gradients of both losses; returns metrics and, where the encoder learns, their gradient for obs."""
+        """Write the gradients of both losses; return metrics and d loss/d obs for the encoder."""
         config, num = self.config, len(rows["obs"])
         learns, share = self.encoder.is_trainable, rows.get("valid_weight")
         advantage = rows["advantage"] if share is None else share * rows["advantage"]
 
-        # Actor: the clipped surrogate, less the entropy.
+        # Actor: the clipped surrogate minus the entropy bonus.
         out, trace = self.actor.forward(rows["obs"])
         log_prob, entropy = self._log_prob(out[0], rows)
         log_ratio = log_prob - rows["log_prob"]
@@ -191,13 +186,13 @@ class Algorithm(NetworkAlgorithm):
         )
         d_obs = self.actor.backward(trace, d_out.unsqueeze(0), to_inputs=learns)
 
-        # Critic: half the squared error to the returns that the rollout began with.
+        # Critic: half the squared error to the value targets, which stay fixed for all epochs.
         value, value_trace = self.critic.forward(rows["obs"], rows["drop"])
         value_loss, d_value = half_square(value[0, :, 0] - rows["target"])
         if share is not None:
             value_loss, d_value = share * value_loss, share * d_value
         d_value = (config.value_coef / num) * d_value.view(1, -1, 1)
-        d_obs_too = self.critic.backward(value_trace, d_value, to_inputs=learns)
+        d_obs_critic = self.critic.backward(value_trace, d_value, to_inputs=learns)
 
         by_row = {
             "entropy": entropy,
@@ -206,10 +201,10 @@ class Algorithm(NetworkAlgorithm):
         }
         means = {name: (x if share is None else share * x).mean() for name, x in by_row.items()}
         metrics = {"policy_loss": policy_loss, "value_loss": value_loss.mean(), **means}
-        return metrics, d_obs + d_obs_too if learns else None
+        return metrics, d_obs + d_obs_critic if learns else None
 
     def _log_prob(self, out: Tensor, rows: Batch) -> tuple[Tensor, Tensor]:
-        """Log-probability of the rows' actions and entropy, `[M]` each, by the actor's output."""
+        """Return the log-probability of the rows' actions and the entropy, `[M]` each, for the actor's output."""
         if self.action.kind == "box":
             return gaussian(out, self.log_std, rows["action"])
         logits = permitted(out, rows.get("action_mask"))
@@ -218,7 +213,7 @@ class Algorithm(NetworkAlgorithm):
         return multi_categorical(logits, rows["action"], self.action.choices)
 
     def _log_prob_backward(self, out: Tensor, rows: Batch, d_log_prob: Tensor, d_entropy: Tensor) -> Tensor:
-        """Gradient of `_log_prob` with respect to the actor's output; that of log_std is written."""
+        """Return the gradient through `_log_prob` to the actor's output; write the gradient of log_std."""
         if self.action.kind == "box":
             d_out, d_log_std = gaussian_backward(out, self.log_std, rows["action"], d_log_prob, d_entropy)
             torch.sum(d_log_std, 0, out=self.d_log_std)

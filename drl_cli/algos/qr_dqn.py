@@ -1,34 +1,29 @@
 """QR-DQN (Dabney et al. 2018, "Distributional Reinforcement Learning with Quantile Regression", arXiv 1710.10044).
 
 The network gives `quantiles` of the return at the fractions (i + 1/2) / quantiles; the loss is quantile regression on
-those of the target. All of DQN's options apply, but `loss`, in whose place stands `kappa`; the mean of the quantiles
-chooses. Priorities are the errors of the means. Differs from drl_cli/algos/dqn.py by the loss alone.
+the target's quantiles. Actions are chosen by the mean of the quantiles. All options of DQN apply, except `loss`, which
+`kappa` replaces. Priorities are the errors of the means. Differs from drl_cli/algos/dqn.py only by the loss.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from drl_cli.algos import distributional, dqn
+from drl_cli.algos.base import Batch
 from drl_cli.losses.distributional import midpoints, quantile_huber, risky_share
 from drl_cli.losses.value import backed_up
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.types import Array, EnvSpec
-from drl_cli.utils.lazy import torch
+from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.ranges import Count, NonNegative
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 ACTIONS, TABLES, EXPLORATION = dqn.ACTIONS, dqn.TABLES, dqn.EXPLORATION
 
 
 @dataclass(frozen=True)
 class Config(distributional.Config):
-    """Options of QR-DQN, beside those of DQN."""
+    """Options of QR-DQN, in addition to those of DQN."""
 
     quantiles: Count = 32
     kappa: NonNegative = 1.0
@@ -39,7 +34,7 @@ class Config(distributional.Config):
 
 
 class Policy(dqn.Policy):
-    """Acts by the means of the quantiles."""
+    """Acts by the mean of each action's quantiles."""
 
     config: Config
 
@@ -50,7 +45,7 @@ class Policy(dqn.Policy):
 
     def load(self, params: Array) -> None:
         super().load(params)
-        *_, weight, bias = self.params  # means are linear in the quantiles, so that one plain network gives them
+        *_, weight, bias = self.params  # means are linear in the quantiles, so a last layer can give them directly
         self.params[-2:] = self.expected(weight), self.expected(bias[None])[0]
 
     def expected(self, out: Array) -> Array:
@@ -59,7 +54,7 @@ class Policy(dqn.Policy):
 
 
 class Algorithm(distributional.Algorithm):
-    """The learner."""
+    """The trainer's side of QR-DQN."""
 
     config: Config
 
@@ -70,8 +65,8 @@ class Algorithm(distributional.Algorithm):
     def expected(self, distribution: Tensor) -> Tensor:
         return distribution.mean(-1)
 
-    def errors(self, q: Tensor, reward: Tensor, discount: Tensor, next_q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """As for DQN: q and next_q `[N, K]` are quantiles, the error is that of their means."""
-        target = backed_up(reward.unsqueeze(-1), discount.unsqueeze(-1), next_q, self.config.rescale)
-        loss, slope = quantile_huber(q, target, self.fraction, self.config.kappa)
+    def errors(self, q: Tensor, reward: Tensor, next_q: Tensor, rows: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what DQN's `errors` returns; q and next_q `[N, K]` are quantiles, whose means give the TD error."""
+        target = backed_up(reward.unsqueeze(-1), rows["discount"].unsqueeze(-1), next_q, self.config.rescale)
+        loss, slope = quantile_huber(q, target, rows.get("fraction", self.fraction), self.config.kappa)
         return loss, slope, (q.mean(-1) - target.mean(-1)).abs()

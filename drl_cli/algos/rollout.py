@@ -1,46 +1,37 @@
-"""Rollout: rows in order of time that are learned from several times, in minibatches."""
+"""Rollout: rows in time order that an algorithm learns from several times, in minibatches."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from drl_cli.algos.base import Batch
 from drl_cli.networks.encoder import Encoder, action_mask
 from drl_cli.optim.group import ProcessGroup
-from drl_cli.types import Array
+from drl_cli.types import Array, map_parts
 from drl_cli.utils.lazy import torch
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Generator, Tensor
 
 PIECE = 512
-"""Observations that go through a torso at once where nothing is learned: what the layers give in between is large."""
-
-
-class RolloutConfig(Protocol):
-    """What is asked of an algorithm's config."""
-
-    @property
-    def minibatch_size(self) -> int:
-        """Transitions of a gradient update, over all trainers."""
-
-    @property
-    def seq_len(self) -> int:
-        """Steps that a memory is unrolled over."""
+"""Observations that a torso sees at once without learning, because the intermediate results of its layers are large."""
 
 
 class Rollout:
-    """The rows `[N, ...]` of a batch; who learns from them adds columns to `rows`.
+    """The rows `[N, ...]` of a batch. The algorithm adds columns to `rows` before it asks for minibatches.
 
-    For an encoder with a memory they are cut into chunks of up to `seq_len` steps of one episode and block, each of
-    which begins with the state that the policy had there.
+    A minibatch has `minibatch_size` transitions over all trainers. For an encoder with a memory, rows are cut into
+    chunks: up to `seq_len` consecutive steps of one episode. A chunk starts from the recurrent state that the policy
+    had there.
     """
 
-    def __init__(self, batch: Batch, encoder: Encoder, config: RolloutConfig, group: ProcessGroup) -> None:
-        self.encoder, self.config, self.group = encoder, config, group
+    def __init__(
+        self, batch: Batch, encoder: Encoder, group: ProcessGroup, minibatch_size: int, seq_len: int = 1
+    ) -> None:
+        self.encoder, self.group, self.minibatch_size = encoder, group, minibatch_size
         names = ("action", "log_prob", "obs", "next_obs") if encoder.is_trainable else ("action", "log_prob")
         self.rows: dict[str, Any] = {name: batch[name] for name in names}  # Any: as in Batch
         if (mask := action_mask(batch["obs"])) is not None:
@@ -50,11 +41,11 @@ class Rollout:
         self.num = len(batch["reward"])
         if encoder.memory is not None:
             self._state = batch["state"]
-            index, valid = chunks(batch["cut"].cpu().numpy(), config.seq_len)
+            index, valid = chunks(batch["cut"].cpu().numpy(), seq_len)
             self.index, self.valid = (torch.from_numpy(x).to(batch["reward"].device) for x in (index, valid))
 
     def features(self) -> tuple[Tensor, Tensor]:
-        """Of all rows' obs and next_obs, `[N, F]` each, by the encoder as it is now."""
+        """Return the features of obs and next_obs of all rows, `[N, F]` each, by the encoder as it is now."""
         if not self.encoder.is_trainable:
             return self.rows["obs"], self.encoder.features(self._next)
         if self.encoder.memory is None:
@@ -67,9 +58,9 @@ class Rollout:
         out[0, rows], out[1, rows] = view.obs[self.valid.flatten()], view.next_obs[self.valid.flatten()]
         return out[0], out[1]
 
-    def minibatches(self, generator: torch.Generator) -> Iterator[dict[str, Any]]:  # Any: as in Batch
-        """All rows once, in random order, as rows `[M, ...]` or chunks `[M, T, ...]`."""
-        size, ranks = self.config.minibatch_size, self.group.size
+    def minibatches(self, generator: Generator) -> Iterator[dict[str, Any]]:  # Any: as in Batch
+        """Yield all rows once in random order: minibatches of rows `[M, ...]` or of chunks `[M, T, ...]`."""
+        size, ranks = self.minibatch_size, self.group.size
         if self.encoder.memory is not None:
             order = torch.randperm(len(self.index), generator=generator).to(self.index.device)
             for part in torch.split(order, max(1, size // ranks // self.index.shape[1])):
@@ -78,16 +69,17 @@ class Rollout:
             yield from self._shared(torch.split(torch.randperm(self.num * ranks, generator=generator), size))
         else:
             order = torch.randperm(self.num, generator=generator).to(self.rows["action"].device)
-            if not self.encoder.is_trainable:  # all at once: rows are small
+            if self.encoder.is_trainable:
+                yield from (_take(self.rows, part) for part in torch.split(order, size))
+            else:  # shuffle all rows at once: they are small
                 parts = {name: torch.split(column[order], size) for name, column in self.rows.items()}
                 yield from (dict(zip(parts, part, strict=True)) for part in zip(*parts.values(), strict=True))
-            else:
-                yield from (_take(self.rows, part) for part in torch.split(order, size))
 
     def _shared(self, parts: tuple[Tensor, ...]) -> Iterator[dict[str, Any]]:  # Any: as in Batch
-        """Of minibatches drawn from all trainers' rows those of this one, weighted for the mean over the trainers.
+        """Yield this trainer's rows of minibatches that are drawn from the rows of all trainers.
 
-        `is_mine`, bool `[all rows]` of the minibatch, says which they are; one that weighs nothing where none is.
+        `valid_weight` makes the mean over trainers the mean over the minibatch's rows. `is_mine`, bool `[all rows]`,
+        marks this trainer's rows. A trainer without a row in a minibatch gets one row of weight 0.
         """
         first, device = self.group.rank * self.num, self.rows["action"].device
         for part in parts:
@@ -104,9 +96,9 @@ class Rollout:
 
 
 def chunks(cut: Array, length: int) -> tuple[Array, Array]:
-    """Rows `[N]` as chunks of up to `length`: their indices `[n, T]`, and bool `[n, T]`, which of them are no padding.
+    """Cut rows into chunks of up to `length` rows; a chunk ends after a row where `cut` `[N]` is True.
 
-    No chunk goes on beyond a row where `cut` `[N]` says that the next row does not follow from it.
+    Return the rows' indices `[n, T]` and bool `[n, T]`, False for padding, which repeats a chunk's last row.
     """
     begins = np.concatenate([[True], cut[:-1]])
     rows = np.arange(len(cut))
@@ -117,7 +109,6 @@ def chunks(cut: Array, length: int) -> tuple[Array, Array]:
     return np.minimum(first[:, None] + step, (first + size - 1)[:, None]), step < size[:, None]
 
 
-def _take(column: Any, index: Any) -> Any:  # Any: as in Batch
-    if isinstance(column, Mapping):
-        return {name: _take(part, index) for name, part in column.items()}
-    return column[index]
+def _take(rows: dict[str, Any], index: Any) -> dict[str, Any]:  # Any: as in Batch
+    taken: dict[str, Any] = map_parts(lambda column: column[index], rows)
+    return taken

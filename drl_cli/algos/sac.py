@@ -1,13 +1,11 @@
 """Soft Actor-Critic (Haarnoja et al. 2018, "Soft Actor-Critic Algorithms and Applications", arXiv 1812.05905).
 
-Twin critics, a tanh-Gaussian actor, a learned temperature with target entropy -dim(A). The twin critics are one
-batched network with one optimizer; the n-step return and the discount come with the batch.
+Twin critics, a tanh-Gaussian actor, and a learned temperature with target entropy -dim(A). Batches contain n-step
+rewards and discounts.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,10 +23,7 @@ from drl_cli.losses.policy import (
 )
 from drl_cli.losses.value import ensemble_mse, soft_target
 from drl_cli.types import Columns, EnvSpec, Obs, PreviousStep
-from drl_cli.utils.lazy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from drl_cli.utils.lazy import Tensor, torch
 
 ACTIONS = ("box",)
 
@@ -55,9 +50,9 @@ class Policy(NetworkPolicy):
 
 
 class Algorithm(SoftActorCritic):
-    """The learner."""
+    """The trainer's side of SAC."""
 
-    critic_times = 2  # the action taken, and that of the actor
+    critic_times = 2  # each observation with the action taken and with the actor's action
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
         self.config, size = config, spec.action.size
@@ -70,15 +65,11 @@ class Algorithm(SoftActorCritic):
         rows["noise"] = self.context.randn(num, 2 * size, self.noise)
 
     def gradients(self, rows: Batch) -> tuple[dict[str, Tensor], Tensor, Tensor | None]:
-        """Write all gradients; the rows have `noise` `[N, 2 A]` at obs and next_obs.
-
-        Returns metrics, |TD error| `[N]` and, where the encoder learns, d critic loss/d obs `[N, F]`.
-        """
         obs, next_obs, valid_weight = rows["obs"], rows["next_obs"], rows.get("valid_weight")
         alpha, num = self.log_alpha.exp(), obs.shape[0]
 
-        # What the actor does, and what the critics say of it, is computed for two batches at once: obs and next_obs,
-        # the actions taken and those it would take now.
+        # Actor and critics each run once, on two batches together: the actor on obs and next_obs, the critics on obs
+        # with the actions taken and with the actor's actions.
         out, actor_trace = self.actor.forward(torch.cat([obs, next_obs]))
         mean, log_std = out[0].chunk(2, -1)
         log_std = log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
@@ -88,12 +79,12 @@ class Algorithm(SoftActorCritic):
         values, critic_trace = self.critic.forward(inputs, rows["drop"])
         q, q_pi = values.squeeze(-1).chunk(2, -1)
 
-        # Critics: the squared soft Bellman error, weighted where replay is prioritized.
+        # Critics: the squared soft Bellman error, weighted with prioritized replay.
         next_q, _ = self.target.forward(torch.cat([rows["target_next_obs"], next_action], -1))
         target = soft_target(rows["reward"], rows["discount"], next_q.squeeze(-1), next_log_prob, alpha)
         critic_loss, d_q = ensemble_mse(q, target, rows.get("weight"))
 
-        # Actor, reparametrised: the gradient of min Q comes back through the action, the entropy's directly.
+        # Actor, reparametrised: the gradient of min Q flows through the action, the gradient of the entropy directly.
         actor_loss, d_q_pi, d_log_prob = soft_policy_loss(q_pi, log_prob, alpha, valid_weight)
         d_values = torch.cat([d_q, d_q_pi], -1).unsqueeze(-1)
         if not self.encoder.is_trainable:

@@ -1,15 +1,12 @@
 """Soft Actor-Critic for discrete actions (Christodoulou 2019, "... for Discrete Action Settings", arXiv 1910.07207).
 
-The actor gives a logit for each action and the twin critics a value: expectations over actions are sums instead of
-samples, so that nothing is reparametrised. The entropy aimed at is a fraction of the largest there is, the logarithm of
-the number of actions that are allowed. The n-step return and the discount come with the batch.
+The actor gives a logit for each action and the twin critics give a value, so expectations over actions are sums, not
+samples. The target entropy is a fraction of the largest possible entropy, the logarithm of the number of legal actions.
+Batches contain n-step rewards and discounts.
 """
-
-from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from drl_cli.algos.base import Batch
 from drl_cli.algos.policy import NetworkPolicy, allowed, sample_choices
@@ -18,11 +15,8 @@ from drl_cli.algos.soft_actor_critic import SoftActorCritic, SoftConfig
 from drl_cli.losses.policy import expected_soft_policy_loss, permitted, temperature_gradient
 from drl_cli.losses.value import ensemble_mse, expected_soft_target
 from drl_cli.types import Columns, EnvSpec, Obs, PreviousStep
-from drl_cli.utils.lazy import torch
+from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.ranges import Fraction
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 ACTIONS = ("discrete",)
 
@@ -43,21 +37,20 @@ class Policy(NetworkPolicy):
 
 
 class Algorithm(SoftActorCritic):
-    """The learner."""
+    """The trainer's side of discrete SAC."""
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
         self.config, self.num_actions = config, spec.action.size
         self.build_heads(config, self.head(self.num_actions), self.head(self.num_actions, ensemble=2))
 
     def gradients(self, rows: Batch) -> tuple[dict[str, Tensor], Tensor, Tensor | None]:
-        """Write all gradients."""
         obs, valid_weight, alpha = rows["obs"], rows.get("valid_weight"), self.log_alpha.exp()
         out, actor_trace = self.actor.forward(torch.cat([obs, rows["next_obs"]]))
         logits, next_logits = out[0].chunk(2)
         log_probs = permitted(logits, rows["mask_now"]).log_softmax(-1)
         next_log_probs = permitted(next_logits, rows["mask_next"]).log_softmax(-1)
 
-        # Critics: the squared soft Bellman error of the action taken, weighted where replay is prioritized.
+        # Critics: the squared soft Bellman error of the action taken, weighted with prioritized replay.
         next_q, _ = self.target.forward(rows["target_next_obs"])
         target = expected_soft_target(rows["reward"], rows["discount"], next_q, next_log_probs, alpha)
         values, critic_trace = self.critic.forward(obs, rows["drop"])
@@ -70,12 +63,12 @@ class Algorithm(SoftActorCritic):
 
         actor_loss, d_logits, entropy = expected_soft_policy_loss(log_probs, values.min(0).values, alpha, valid_weight)
         self.actor.backward(actor_trace, d_logits.unsqueeze(0))
-        self.d_log_alpha.fill_(temperature_gradient(self.aim(rows["mask_now"]) - entropy, 0.0, valid_weight))
+        self.d_log_alpha.fill_(temperature_gradient(self.entropy_target(rows["mask_now"]) - entropy, 0.0, valid_weight))
         metrics = self.metrics(critic_loss, actor_loss, alpha, entropy, q)
         return metrics, (q - target).abs().mean(0), d_obs if learns else None
 
-    def aim(self, mask: Tensor | None) -> Tensor | float:
-        """The entropy aimed at, in each state `[N]` where masks say which actions are allowed."""
+    def entropy_target(self, mask: Tensor | None) -> Tensor | float:
+        """Return the target entropy: a number, or one for each state, `[N]`, with legal-action masks `[N, A]`."""
         if mask is None:
             return self.config.target_entropy * math.log(self.num_actions)
         return self.config.target_entropy * mask.sum(-1).clamp(min=1).log()

@@ -1,29 +1,25 @@
-"""Soft actor-critic: what SAC for continuous and for discrete actions have in common (Haarnoja et al. 2018).
+"""Soft actor-critic (Haarnoja et al. 2018, arXiv 1812.05905): what SAC for continuous and discrete actions share.
 
-arXiv 1812.05905: an actor, twin critics with targets that follow them, and a temperature that is learned.
+An actor, twin critics with target networks, and a learned temperature.
 """
 
-from __future__ import annotations
-
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from drl_cli.algos.base import Batch, Counts, Update
 from drl_cli.algos.learner import Head, LearnerConfig, NetworkAlgorithm
+from drl_cli.utils.lazy import Tensor
 from drl_cli.utils.ranges import Fraction, Positive
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
 TABLES = ("uniform", "prioritized", "sequences")
-"""The samplers of the replay that they learn from."""
 
 
 @dataclass(frozen=True)
 class SoftConfig(LearnerConfig):
-    """Options of both."""
+    """Options of both algorithms."""
 
     alpha_lr: Positive
     tau: Fraction
@@ -31,16 +27,13 @@ class SoftConfig(LearnerConfig):
 
 
 class SoftActorCritic(NetworkAlgorithm):
-    """What the encoder of images or sequences learns, it learns from the critics.
-
-    `gradients` returns metrics, |TD error| `[N]` and, where the encoder learns, d critic loss/d obs `[N, F]`.
-    """
+    """The trainer's side of both algorithms. The encoder learns only from the critics' loss."""
 
     critic_times = 1
-    """How many rows of the critic one row of a batch makes."""
+    """Rows of the critic's input for each row of a batch."""
 
     def build_heads(self, config: SoftConfig, actor: Head, critic: Head) -> None:
-        """Make actor, critic, target and temperature."""
+        """Make actor, critic, target network and temperature."""
         self.tau = config.tau
         parts: dict[str, Head | int] = {"actor": actor, "critic": critic, "log_alpha": 1}
         heads = self.build(parts, policy=("actor",), lr=config.lr, lrs={"log_alpha": config.alpha_lr})
@@ -59,16 +52,15 @@ class SoftActorCritic(NetworkAlgorithm):
         return Update(metrics, self.by_step(td_error, batch))
 
     def draw(self, rows: dict[str, Any]) -> None:  # Any: as in Batch
-        """Put the random numbers of an update into its rows."""
+        """Add the random numbers of an update to its rows."""
+
+    @abstractmethod
+    def gradients(self, rows: Batch) -> tuple[dict[str, Tensor], Tensor, Tensor | None]:
+        """Write all gradients; return metrics, |TD error| `[N]` and d critic loss/d obs `[N, F]` for the encoder."""
 
     def metrics(
         self, critic_loss: Tensor, actor_loss: Tensor, alpha: Tensor, entropy: Tensor, q: Tensor
     ) -> dict[str, Tensor]:
-        """What is reported of an update: alpha is `[1]`, entropy `[N]`, q `[2, N]`."""
-        return {
-            "critic_loss": critic_loss,
-            "actor_loss": actor_loss,
-            "alpha": alpha.squeeze(),
-            "entropy": entropy.mean(),
-            "q_mean": q.mean(),
-        }
+        """Return an update's metrics; alpha is `[1]`, entropy `[N]`, q `[2, N]`."""
+        metrics = {"critic_loss": critic_loss, "actor_loss": actor_loss, "alpha": alpha.squeeze()}
+        return metrics | {"entropy": entropy.mean(), "q_mean": q.mean()}

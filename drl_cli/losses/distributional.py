@@ -1,25 +1,20 @@
-"""Losses on distributions of the return, as pure functions of batched tensors."""
+"""Losses for distributions of the return, as pure functions of batched tensors."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from drl_cli.losses.value import backed_up
 from drl_cli.types import Array
-from drl_cli.utils.lazy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from drl_cli.utils.lazy import Tensor, torch
 
 
 def project(probs: Tensor, reward: Tensor, discount: Tensor, support: Tensor, rescale: float = 0) -> Tensor:
-    """The distribution of reward + discount * z, put on the support itself, `[B, K]` (Bellemare et al. 2017, eq. 7).
+    """Return the distribution of reward + discount * z, projected onto the support: `[B, K]`.
 
-    probs `[B, K]` of the values z of the support, `[K]`, equally far apart; reward, discount `[B]`. What falls between
-    two of them is shared in proportion to its nearness, what falls outside goes to the end: the mass stays 1.
-    With `rescale` the support is of rescaled values, as in `backed_up`.
+    `probs` `[B, K]` are the probabilities of the support's values z `[K]`, which are equally far apart; reward and
+    discount are `[B]`. Mass between two values is shared between both in proportion to nearness, and mass outside goes
+    to the end of the support (Bellemare et al. 2017, eq. 7). `rescale` is explained at `backed_up`.
     """
     least, most, last = support[0], support[-1], len(support) - 1
     shifted = backed_up(reward.unsqueeze(-1), discount.unsqueeze(-1), support, rescale)
@@ -32,26 +27,30 @@ def project(probs: Tensor, reward: Tensor, discount: Tensor, support: Tensor, re
 
 
 def project_numpy(probs: Array, reward: Array, discount: Array, support: Array, rescale: float = 0) -> Array:
-    """`project` where a policy acts."""
+    """Return what `project` returns, computed in numpy for policies."""
     gap = (support[-1] - support[0]) / (len(support) - 1)
     shifted = np.clip(backed_up(reward[:, None], discount[:, None], support, rescale), support[0], support[-1])
-    shares = np.clip(1.0 - np.abs(shifted[:, :, None] - support) / gap, 0.0, 1.0)  # [B, K, K]: of each value on each
+    shares = np.clip(1.0 - np.abs(shifted[:, :, None] - support) / gap, 0.0, 1.0)  # [B, K, K]
     projected: Array = (probs[:, :, None] * shares).sum(1)
     return projected
 
 
 def cross_entropy(logits: Tensor, probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Cross-entropy `[B]` of probs and softmax(logits), `[B, K]` both; its derivative; the divergence KL `[B]`."""
+    """Return cross-entropy `[B]` of probs and softmax(logits), d loss/d logits `[B, K]`, and KL divergence `[B]`.
+
+    Both arguments are `[B, K]`.
+    """
     log_probs = logits.log_softmax(-1)
     loss = -(probs * log_probs).sum(-1)
     return loss, log_probs.exp() - probs, loss + torch.xlogy(probs, probs).sum(-1)
 
 
 def quantile_huber(quantiles: Tensor, target: Tensor, fraction: Tensor, kappa: float) -> tuple[Tensor, Tensor]:
-    """Quantile regression (QR-DQN, Dabney et al. 2018a, eq. 10): the loss `[B]` and its derivative `[B, K]`.
+    """Return the quantile regression loss `[B]` and its derivative `[B, K]` (QR-DQN, Dabney et al. 2018a, eq. 10).
 
-    quantiles `[B, K]` at the fractions `[K]` or `[B, K]`, target `[B, M]` samples or quantiles. With the error
-    u = target_j - quantile_i the loss is sum_i mean_j |fraction_i - [u < 0]| huber_kappa(u) / kappa; kappa 0: |u|.
+    `quantiles` `[B, K]` are estimates at the fractions `[K]` or `[B, K]`; `target` `[B, M]` are samples or quantiles.
+    With the error u = target_j - quantile_i, the loss is sum_i mean_j |fraction_i - [u < 0]| huber_kappa(u) / kappa.
+    With kappa = 0, |u| takes the place of huber_kappa(u) / kappa.
     """
     error = target.unsqueeze(1) - quantiles.unsqueeze(2)  # [B, K, M]
     side = (fraction.unsqueeze(-1) - (error < 0).to(error.dtype)).abs()
@@ -64,15 +63,16 @@ def quantile_huber(quantiles: Tensor, target: Tensor, fraction: Tensor, kappa: f
 
 
 def midpoints(num: int) -> Array:
-    """The middles of `num` equal parts of (0, 1), float32 `[num]`."""
+    """Return the middles of `num` equal parts of (0, 1), float32 `[num]`."""
     return (np.arange(num, dtype=np.float32) + np.float32(0.5)) / np.float32(num)
 
 
 def risky_share(share: Array, risk: str, level: float) -> Array:
-    """How much the worst `share` of all returns counts for a risk measure; as much as it is for the mean.
+    """Return the weight that a risk measure gives to the worst `share` of all returns.
 
-    cvar: nothing but the worst `level` of them counts (Rockafellar & Uryasev 2000). power: share^(1 + level), and
-    1 - (1 - share)^(1 - level) of a negative level, which is averse to risk (Dabney et al. 2018, section 3.1).
+    The mean weighs the worst share by itself. cvar uses only the worst `level` of the returns (Rockafellar & Uryasev
+    2000). power weighs by share^(1 + level) if level >= 0. If level < 0, the weight is 1 - (1 - share)^(1 - level),
+    which is averse to risk (Dabney et al. 2018, section 3.1).
     """
     if risk == "cvar":
         return np.minimum(share / np.float32(level), np.float32(1.0))
@@ -83,7 +83,7 @@ def risky_share(share: Array, risk: str, level: float) -> Array:
 
 
 def risky_fraction(fraction: Array, risk: str, level: float) -> Array:
-    """The inverse of `risky_share`: a mean over quantiles at these instead of `fraction` is the risk measure."""
+    """Return the inverse of `risky_share`: the mean over the quantiles at these fractions is the risk measure."""
     if risk == "cvar":
         return fraction * np.float32(level)
     if risk == "power":
@@ -94,6 +94,6 @@ def risky_fraction(fraction: Array, risk: str, level: float) -> Array:
 
 
 def softmax_numpy(logits: Any) -> Any:  # Any: arrays of any shape
-    """Softmax over the last axis."""
+    """Return the softmax over the last axis."""
     powers = np.exp(logits - logits.max(-1, keepdims=True))
     return powers / powers.sum(-1, keepdims=True)

@@ -1,26 +1,19 @@
 """Policy distributions and losses, as pure functions of batched tensors."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from drl_cli.utils.lazy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from drl_cli.utils.lazy import Tensor, torch
 
 LOG_STD_MIN, LOG_STD_MAX = -20.0, 2.0
 LOG_2PI = math.log(2 * math.pi)
 
 
 def tanh_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Sample `a = tanh(u), u = mean + exp(log_std) * noise` and its log-probability.
+    """Return the sampled action a = tanh(u), u = mean + exp(log_std) * noise, `[B, A]` and its log-probability `[B]`.
 
-    All inputs `[B, A]`; returns action `[B, A]` and log-probability `[B]`. The tanh correction is written as
-    2 (log 2 - u - softplus(-2u)), which stays exact where log(1 - tanh(u)^2) underflows
-    (SAC, Haarnoja et al. 2018, appendix C, in its stable form).
+    All inputs are `[B, A]`. The tanh correction is written as 2 (log 2 - u - softplus(-2u)), a form of
+    log(1 - tanh(u)^2) that does not underflow (SAC, Haarnoja et al. 2018, appendix C).
     """
     u = torch.addcmul(mean, log_std.exp(), noise)
     log_prob = -0.5 * noise.square() - log_std - 2.0 * (-u - torch.nn.functional.softplus(-2.0 * u))
@@ -31,9 +24,10 @@ def tanh_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor,
 def tanh_gaussian_backward(
     action: Tensor, log_std: Tensor, noise: Tensor, d_action: Tensor, d_log_prob: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of `tanh_gaussian` with respect to mean and log_std, `[B, A]` each.
+    """Return the loss's gradients with respect to mean and log_std of `tanh_gaussian`, `[B, A]` each.
 
-    d_action `[B, A]` and d_log_prob `[B]` are those of the loss; d log_prob / du = 2 tanh(u).
+    d_action `[B, A]` and d_log_prob `[B]` are the loss's gradients with respect to the outputs of `tanh_gaussian`;
+    d log_prob / du = 2 tanh(u).
     """
     d_u = d_action * (1.0 - action.square()) + d_log_prob.unsqueeze(-1) * (2.0 * action)
     return d_u, d_u * log_std.exp() * noise - d_log_prob.unsqueeze(-1)
@@ -42,10 +36,9 @@ def tanh_gaussian_backward(
 def soft_policy_loss(
     q: Tensor, log_prob: Tensor, alpha: Tensor, weight: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """SAC actor loss, E[alpha log pi(a|s) - min_i Q_i(s, a)] (eq. 7), and its gradients.
+    """Return SAC's actor loss E[alpha log pi(a|s) - min_i Q_i(s, a)], d loss/d q `[N, B]` and d loss/d log_prob `[B]`.
 
-    q `[N, B]`, log_prob `[B]`, weight `[B]` of each row in the mean over B; returns the loss, d loss/d q `[N, B]` and
-    d loss/d log_prob `[B]`.
+    q is `[N, B]`, log_prob `[B]`; `weight` `[B]` multiplies each row's loss (Haarnoja et al. 2018, eq. 7).
     """
     least, critic = q.min(0)
     loss, share = alpha * log_prob - least, torch.full_like(log_prob, 1.0 / q.shape[1])
@@ -58,10 +51,11 @@ def soft_policy_loss(
 def expected_soft_policy_loss(
     log_probs: Tensor, q: Tensor, alpha: Tensor, weight: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Discrete SAC's actor loss E[sum_a pi(a|s) (alpha log pi(a|s) - q(s, a))] (Christodoulou 2019, eq. 12).
+    """Return discrete SAC's actor loss, d loss/d logits `[B, A]` and the entropy `[B]`.
 
-    log_probs = log softmax(logits) and q `[B, A]`, weight `[B]` as for `soft_policy_loss`. Returns the loss, d loss/d
-    logits `[B, A]`, which is pi_j (alpha log pi_j - q_j - their mean under pi), and the entropy `[B]`.
+    The loss is E[sum_a pi(a|s) c_a] with the cost c_a = alpha log pi(a|s) - q(s, a) (Christodoulou 2019, eq. 12), and
+    d loss/d logit_j is pi_j (c_j - sum_a pi_a c_a) / B. log_probs = log softmax(logits) and q are `[B, A]`; `weight`
+    `[B]` multiplies each row's loss.
     """
     probs, cost = log_probs.exp(), alpha * log_probs - q
     mean = (probs * cost).sum(-1)
@@ -71,24 +65,27 @@ def expected_soft_policy_loss(
 
 
 def temperature_gradient(log_prob: Tensor, target_entropy: float, weight: Tensor | None = None) -> Tensor:
-    """d/d log_alpha of the temperature loss E[-log_alpha (log pi + target entropy)] (eq. 18).
+    """Return d/d log_alpha of SAC's temperature loss E[-log_alpha (log pi + target entropy)] (eq. 18).
 
-    log_prob `[B]`, weight `[B]` as for `soft_policy_loss`, of mean 1.
+    log_prob is `[B]`; `weight` `[B]` with mean 1 weighs the rows.
     """
     return -((log_prob if weight is None else weight * log_prob).mean() + target_entropy)
 
 
 FORBIDDEN = -1e9
-"""In place of the value or logit of an action that a mask does not allow: finite, so that 0 times it is 0."""
+"""The value or logit of an action that the legal-action mask forbids. It is finite, so that 0 * FORBIDDEN is 0."""
 
 
 def permitted(values: Tensor, mask: Tensor | None) -> Tensor:
-    """Values or logits `[B, A]`, FORBIDDEN where the mask, bool `[B, A]`, says that the action is not allowed."""
+    """Return values or logits `[B, A]` with FORBIDDEN where the legal-action mask, bool `[B, A]`, is False."""
     return values if mask is None else values.masked_fill(~mask, FORBIDDEN)
 
 
 def multi_categorical(logits: Tensor, action: Tensor, choices: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """`categorical` of several independent choices: logits `[B, sum(choices)]`, action int64 `[B, k]`."""
+    """Return log-probability and entropy, `[B]` each, of k independent choices.
+
+    logits `[B, sum(choices)]`, action int64 `[B, k]`.
+    """
     parts = [
         categorical(one, a) for one, a in zip(torch.split(logits, list(choices), -1), action.unbind(-1), strict=True)
     ]
@@ -98,21 +95,22 @@ def multi_categorical(logits: Tensor, action: Tensor, choices: Sequence[int]) ->
 def multi_categorical_backward(
     logits: Tensor, action: Tensor, choices: Sequence[int], d_log_prob: Tensor, d_entropy: Tensor
 ) -> Tensor:
-    """Gradient of `multi_categorical` with respect to the logits `[B, sum(choices)]`."""
+    """Return the gradient of `multi_categorical` with respect to the logits `[B, sum(choices)]`."""
     parts = zip(torch.split(logits, list(choices), -1), action.unbind(-1), strict=True)
     return torch.cat([categorical_backward(one, a, d_log_prob, d_entropy) for one, a in parts], -1)
 
 
 def categorical(logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probability of `action` (int64 `[B]`) and entropy, `[B]` each, of softmax(logits `[B, A]`)."""
+    """Return log-probability of `action` (int64 `[B]`) and entropy, `[B]` each, of softmax(logits `[B, A]`)."""
     log_probs = logits.log_softmax(-1)
     entropy = -(log_probs.exp() * log_probs).sum(-1)
     return log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1), entropy
 
 
 def categorical_backward(logits: Tensor, action: Tensor, d_log_prob: Tensor, d_entropy: Tensor) -> Tensor:
-    """Gradient of `categorical` with respect to the logits `[B, A]`, given the loss's d_log_prob, d_entropy `[B]`.
+    """Return the loss's gradient with respect to the logits `[B, A]` of `categorical`.
 
+    d_log_prob and d_entropy `[B]` are the loss's gradients with respect to the outputs of `categorical`;
     d log p_a / d logit_j = [j = a] - p_j, and dH / d logit_j = -p_j (log p_j + H).
     """
     log_probs = logits.log_softmax(-1)
@@ -123,9 +121,9 @@ def categorical_backward(logits: Tensor, action: Tensor, d_log_prob: Tensor, d_e
 
 
 def gaussian(mean: Tensor, log_std: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    """Log-probability of `action` and entropy, `[B]` each, of N(mean, exp(log_std)^2); mean, action `[B, A]`.
+    """Return log-probability of `action` and entropy, `[B]` each, of N(mean, exp(log_std)^2).
 
-    log_std is `[A]` (one for all states) or `[B, A]`.
+    mean and action are `[B, A]`; log_std is `[A]` (the same in all states) or `[B, A]`.
     """
     log_std = log_std.expand_as(mean)
     z = (action - mean) * (-log_std).exp()
@@ -136,8 +134,9 @@ def gaussian(mean: Tensor, log_std: Tensor, action: Tensor) -> tuple[Tensor, Ten
 def gaussian_backward(
     mean: Tensor, log_std: Tensor, action: Tensor, d_log_prob: Tensor, d_entropy: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of `gaussian` with respect to mean and log_std, `[B, A]` each; where log_std is `[A]`, sum its over B.
+    """Return the loss's gradients with respect to mean and log_std of `gaussian`, `[B, A]` each.
 
+    If log_std is `[A]`, the caller sums its gradient over B.
     With z = (a - mean) / std: d log p / d mean = z / std, d log p / d log_std = z^2 - 1, dH / d log_std = 1.
     """
     inverse_std = (-log_std).exp()
@@ -147,10 +146,10 @@ def gaussian_backward(
 
 
 def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> tuple[Tensor, Tensor]:
-    """PPO's loss -E[min(r A, clip(r, 1 - clip, 1 + clip) A)] (Schulman et al. 2017, eq. 7) and d loss/d ratio `[B]`.
+    """Return PPO's loss -E[min(r A, clip(r, 1 - clip, 1 + clip) A)] and d loss/d ratio `[B]`.
 
-    ratio and advantage `[B]`; r = pi(a|s) over the probability at which the action was taken. No gradient flows where
-    the clipped term is the smaller one.
+    ratio r and advantage A are `[B]`; r = pi(a|s) / pi_old(a|s), where pi_old chose the action. Rows whose clipped term
+    is the smaller one have no gradient (Schulman et al. 2017, eq. 7).
     """
     surrogate, clipped = ratio * advantage, ratio.clamp(1.0 - clip, 1.0 + clip) * advantage
     d_ratio = torch.where(surrogate <= clipped, advantage, 0.0) / -len(ratio)

@@ -1,26 +1,19 @@
-"""Advantages and returns along the time axis: of a rollout in numpy, of sequences in torch."""
-
-from __future__ import annotations
-
-from typing import TYPE_CHECKING
+"""Advantages of rollouts (numpy) and n-step returns of sequences (torch)."""
 
 import numpy as np
 
 from drl_cli.types import Array
-from drl_cli.utils.lazy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from drl_cli.utils.lazy import Tensor, torch
 
 
 def gae(reward: Array, discount: Array, value: Array, next_value: Array, cut: Array, lambda_: float) -> Array:
-    """Generalised advantage estimates, float32 `[B]` (Schulman et al. 2015, arXiv 1506.02438, eq. 16).
+    """Return generalised advantage estimates, float32 `[B]` (Schulman et al. 2015, arXiv 1506.02438, eq. 16).
 
         delta_i = reward_i + discount_i V(next_obs_i) - V(obs_i)
-        A_i     = delta_i + discount_i lambda A_{i+1}, and delta_i alone where `cut_i` or in the last row
+        A_i     = delta_i + discount_i lambda A_{i+1};  A_i = delta_i if cut_i, and in the last row
 
-    All inputs `[B]`, rows in order of time; `cut` is True where the next row does not follow from this one. `discount`
-    is 0 only where the episode terminated, so that a truncated or unfinished one bootstraps from its next_obs.
+    All inputs are `[B]`, in time order; `cut` is True if the next row does not continue this row's episode. `discount`
+    is 0 only for terminated episodes; truncated and unfinished episodes bootstrap from their next_obs.
     """
     delta = (reward + discount * next_value - value).tolist()
     decay = np.where(cut, 0.0, discount * lambda_).tolist()
@@ -31,15 +24,15 @@ def gae(reward: Array, discount: Array, value: Array, next_value: Array, cut: Ar
 
 
 def n_step_windows(reward: Tensor, discount: Tensor, valid: Tensor, n_step: int) -> tuple[Tensor, Tensor, Tensor]:
-    """From the steps of sequences `[B, L]` their n-step rewards and discounts, and each window's last step, int64.
+    """Return the n-step rewards and discounts of sequences, and the index of each window's last step, `[B, L]` each.
 
-    A window reaches from its step over up to n steps, and ends before that where the sequence or its episode does.
-    With discounts d_i of single steps, 0 only where the episode terminated:
+    The window of a step has n steps, or fewer if the sequence or its episode ends earlier. With the single steps'
+    discounts d_i, which are 0 only for terminated episodes:
 
         reward_t = sum_{k < m} (prod_{j < k} d_{t+j}) r_{t+k},   discount_t = prod_{j < m} d_{t+j},   m <= n steps
 
-    so that the bootstrap is from what comes after the window's last step, t + m - 1. `valid` is False for padding;
-    the valid steps of a row are consecutive steps of one episode. The results for padding are meaningless.
+    The value to bootstrap from follows the window's last step, t + m - 1. `valid` is False for padding; the valid steps
+    of a row are consecutive steps of one episode. The results for padding are meaningless.
     """
     total, product, last = reward.clone(), discount.clone(), torch.arange(valid.shape[1], device=valid.device)
     last = last.expand(valid.shape).clone()

@@ -1,20 +1,15 @@
 """Value targets and losses, as pure functions of batched tensors."""
 
-from __future__ import annotations
+from typing import Any
 
-from typing import TYPE_CHECKING, Any
-
-from drl_cli.utils.lazy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from drl_cli.utils.lazy import Tensor, torch
 
 
 def soft_target(reward: Tensor, discount: Tensor, next_q: Tensor, next_log_prob: Tensor, alpha: Tensor) -> Tensor:
-    """Soft Bellman target r + discount (min_i Q_i(s', a') - alpha log pi(a'|s')), `[B]`.
+    """Return the soft Bellman target r + discount (min_i Q_i(s', a') - alpha log pi(a'|s')), `[B]`.
 
-    reward, discount, next_log_prob `[B]`, next_q `[N, B]`. `discount` is gamma**k over k steps and 0 only where the
-    episode terminated, so a truncated episode bootstraps (SAC, Haarnoja et al. 2018, eq. 3 and 5).
+    reward, discount and next_log_prob are `[B]`, next_q is `[N, B]`. `discount` is gamma^k for k steps and 0 only for
+    terminated episodes, so truncated episodes bootstrap (SAC, Haarnoja et al. 2018, eq. 3 and 5).
     """
     return reward + discount * (next_q.min(0).values - alpha * next_log_prob)
 
@@ -22,19 +17,19 @@ def soft_target(reward: Tensor, discount: Tensor, next_q: Tensor, next_log_prob:
 def expected_soft_target(
     reward: Tensor, discount: Tensor, next_q: Tensor, next_log_probs: Tensor, alpha: Tensor
 ) -> Tensor:
-    """`soft_target` with its expectation over discrete actions, `[B]` (Christodoulou 2019, arXiv 1910.07207, eq. 10).
+    """Return the soft Bellman target `[B]` as an expectation over discrete actions (Christodoulou 2019, eq. 10).
 
-    reward, discount `[B]`, next_q `[N, B, A]`, next_log_probs `[B, A]`.
+    reward and discount are `[B]`, next_q is `[N, B, A]`, next_log_probs `[B, A]` (arXiv 1910.07207).
     """
     soft = next_q.min(0).values - alpha * next_log_probs
     return reward + discount * (next_log_probs.exp() * soft).sum(-1)
 
 
 def ensemble_mse(q: Tensor, target: Tensor, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Sum over the N critics of the mean squared error, and its gradient; q `[N, B]`, target and weight `[B]`.
+    """Return the mean squared error, summed over the N critics, and its gradient `[N, B]`.
 
-    `weight` multiplies each row's squared error (prioritized replay, Schaul et al. 2015, algorithm 1); the mean is
-    still over B rows.
+    q is `[N, B]`, target `[B]`. `weight` `[B]` multiplies each row's squared error (prioritized replay, Schaul et al.
+    2015, algorithm 1).
     """
     error = q - target
     weighted = error if weight is None else weight * error
@@ -42,10 +37,10 @@ def ensemble_mse(q: Tensor, target: Tensor, weight: Tensor | None = None) -> tup
 
 
 def softmax_policy(q: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """Probabilities `[B, A]` and entropy `[B]` of softmax(q / temperature), q `[B, A]`.
+    """Return probabilities `[B, A]` and entropy `[B]` of the policy softmax(q / temperature), q `[B, A]`.
 
-    The soft value of a state is sum_a pi(a) q(a) + temperature * entropy; where q is what makes the policy, that is
-    temperature * logsumexp(q / temperature) (Haarnoja et al. 2017, eq. 3).
+    The soft value of a state is sum_a pi(a) q(a) + temperature * entropy, which equals temperature *
+    logsumexp(q / temperature) for this policy (Haarnoja et al. 2017, eq. 3).
     """
     log_probs = (q / temperature).log_softmax(-1)
     probs = log_probs.exp()
@@ -53,41 +48,41 @@ def softmax_policy(q: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
 
 
 def scaled_log_policy(q: Tensor, action: Tensor, temperature: float, floor: float) -> Tensor:
-    """Munchausen's reward, temperature * log pi(a|s) within [floor, 0], `[B]` (Vieillard et al. 2020, section 2).
+    """Return Munchausen's reward `[B]`: temperature * log pi(a|s), clipped to [floor, 0].
 
-    pi = softmax(q / temperature), q `[B, A]`, action int64 `[B]`.
+    pi = softmax(q / temperature); q is `[B, A]`, action int64 `[B]` (Vieillard et al. 2020, section 2).
     """
     log_probs = (q / temperature).log_softmax(-1)
     return (temperature * log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)).clamp(floor, 0.0)
 
 
 def half_square(error: Tensor) -> tuple[Tensor, Tensor]:
-    """Half the squared error and its derivative, both of the error's shape."""
+    """Return half the squared error and its derivative, both of the error's shape."""
     return 0.5 * error.square(), error
 
 
 def huber(error: Tensor) -> tuple[Tensor, Tensor]:
-    """Huber loss and its derivative, both of the error's shape: e^2 / 2 within [-1, 1], |e| - 1/2 outside.
+    """Return the Huber loss and its derivative, both of the error's shape.
 
-    Its derivative is the error clipped to [-1, 1] (Mnih et al. 2015, methods).
+    The loss is e^2 / 2 if |e| <= 1, else |e| - 1/2. The derivative is the error clipped to [-1, 1] (Mnih et al. 2015).
     """
     slope = error.clamp(-1.0, 1.0)
     return torch.sub(error, slope, alpha=0.5).mul_(slope), slope
 
 
 def rescaled(x: Any, eps: float) -> Any:  # Any: numpy or torch
-    """h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x, of any shape (Pohlen et al. 2018, arXiv 1805.11593, proposition A.2).
+    """Return h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x (Pohlen et al. 2018, arXiv 1805.11593, proposition A.2).
 
-    Returns of any size become targets of moderate size without being clipped. Written without the difference.
+    h makes targets of moderate size from returns of any size. The code avoids the difference, which loses digits.
     """
     return x / ((abs(x) + 1.0) ** 0.5 + 1.0) + eps * x
 
 
 def unscaled(x: Any, eps: float) -> Any:  # Any: numpy or torch
-    """The inverse of h: sign(x) (u^2 - 1), u = (sqrt(1 + 4 eps (|x| + 1 + eps)) - 1) / (2 eps) (the same, iii).
+    """Return the inverse of h: sign(x) (u^2 - 1), u = (sqrt(1 + 4 eps (|x| + 1 + eps)) - 1) / (2 eps) (the same, iii).
 
-    As eps u^2 + u = |x| + 1 + eps, u is also 2 (|x| + 1 + eps) / (sqrt(...) + 1), and u - 1 = |x| / (1 + eps (u + 1)):
-    written so it keeps float32's precision for small eps.
+    From eps u^2 + u = |x| + 1 + eps follow u = 2 (|x| + 1 + eps) / (sqrt(...) + 1) and u - 1 = |x| / (1 + eps (u + 1)).
+    The code uses these forms, which keep float32's precision for small eps.
     """
     c = abs(x) + (1.0 + eps)
     u = 2.0 * c / ((1.0 + 4.0 * eps * c) ** 0.5 + 1.0)
@@ -95,9 +90,10 @@ def unscaled(x: Any, eps: float) -> Any:  # Any: numpy or torch
 
 
 def backed_up(reward: Any, discount: Any, value: Any, rescale: float = 0.0) -> Any:  # Any: numpy or torch
-    """The target reward + discount * value; h(reward + discount h^-1(value)) where values are rescaled with that eps.
+    """Return the target reward + discount * value.
 
-    (R2D2, Kapturowski et al. 2019, section 2.3.)
+    With `rescale` = eps > 0, values are rescaled by h, and the target is h(reward + discount h^-1(value)) (R2D2,
+    Kapturowski et al. 2019, section 2.3).
     """
     if not rescale:
         return reward + discount * value

@@ -1,4 +1,4 @@
-"""The network of actor and critics, as the config describes it."""
+"""NetworkConfig: the options of the networks of actor and critics."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -11,10 +11,7 @@ TORSOS = ("auto", "mlp", "cnn", "resnet", "multi")
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """Observation -> torso -> memory -> hidden layers -> outputs; conf/network says what each option means.
-
-    Where a default is given here, it leaves the network as simple as it can be.
-    """
+    """Options of a network: observation -> torso -> memory -> hidden layers -> outputs; conf/network explains each."""
 
     hidden: tuple[Count, ...]
     activation: Activation
@@ -29,5 +26,5 @@ class NetworkConfig:
 
     @property
     def state_size(self) -> int:
-        """The length of one row's recurrent state; 0 without a memory."""
+        """Length of one row's recurrent state; 0 without a memory."""
         return {"none": 0, "gru": 1, "lstm": 2}[self.memory] * self.memory_size

@@ -1,28 +1,28 @@
-"""Encoder: from observations to the features that heads take, in the learner and where a policy acts.
+"""Encoder: turns observations into the features that heads take as input, for trainers and for policies.
 
-Plain vectors are flattened and that is all. Images, Dict and Tuple observations go through a torso, and features
-through a memory where the config asks for one; both are modules of autograd, whose gradient comes from the heads.
+Plain vectors are only flattened. Images, Dict and Tuple observations go through a torso, and features through a memory
+if the config asks for one. Torso and memory are torch modules trained by autograd, which continues from the gradient
+that the heads compute by hand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.inputs import Inputs
-from drl_cli.networks.memory import make_memory
 from drl_cli.networks.torsos import make_torso, torso_name
 from drl_cli.optim.group import Context
 from drl_cli.optim.params import Params
-from drl_cli.types import MASK, Array, Column, Columns, EnvSpec, Obs, PreviousStep, Schema
+from drl_cli.types import MASK, Array, Column, Columns, EnvSpec, Obs, PreviousStep, Schema, map_parts
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.torch_ops import one_thread
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Generator, Tensor
 
     from drl_cli.networks.recurrent import Memory
 
@@ -30,166 +30,148 @@ Batch = Mapping[str, Any]  # Any: a tensor, or a dict of tensors
 
 
 def memory_columns(network: NetworkConfig) -> Schema:
-    """What a policy with memory adds to a row: its state before the row's step."""
+    """Return the columns that a policy with memory adds to a row: its recurrent state before the row's step."""
     return {} if network.memory == "none" else {"state": Column((network.state_size,), "float32")}
 
 
-class Encoder:
-    """The learner's: `size` features; `parts` are the modules for Params, none for plain vectors."""
+def make_memory(network: NetworkConfig, inputs: int, generator: Generator) -> Memory:
+    """Return the memory `network.memory` for `inputs` features, initialised from the generator."""
+    from drl_cli.networks import modules, recurrent  # both import torch
 
-    def __init__(self, network: NetworkConfig, spec: EnvSpec, generator: torch.Generator) -> None:
-        self.inputs = Inputs(spec.obs)
-        self.torso = make_torso(network, spec, generator)
-        width: int = self.inputs.width if self.torso is None else self.torso.size  # type: ignore[assignment]
-        self.memory = None if network.memory == "none" else make_memory(network, width, generator)
-        self.size: int = width if self.memory is None else self.memory.size
-        modules = {"torso": self.torso, "memory": self.memory}
-        self.parts = {name: module for name, module in modules.items() if module is not None}
+    assert network.memory != "none"
+    with modules.seeded(generator):
+        return recurrent.Memory(network, inputs)
+
+
+class Encoder:
+    """The trainer's encoder, which makes `size` features; `parts` are its modules, to be passed to Params."""
+
+    def __init__(self, inputs: Inputs, torso: Any, memory: Memory | None) -> None:  # Any: a module with `size`, or None
+        self.inputs, self.torso, self.memory = inputs, torso, memory
+        self.size: int = (inputs if torso is None else torso).size if memory is None else memory.size
+        self.parts = {name: part for name, part in (("torso", torso), ("memory", memory)) if part is not None}
         self.is_trainable = bool(self.parts)
-        """Whether it only flattens, and so has nothing to learn."""
+
+    @classmethod
+    def build(cls, network: NetworkConfig, spec: EnvSpec, generator: Generator) -> Encoder:
+        """Return a new encoder for the environment's observations, initialised from the generator."""
+        inputs, torso = Inputs(spec.obs), make_torso(network, spec, generator)
+        size: int = (inputs if torso is None else torso).size  # type: ignore[assignment]
+        return cls(inputs, torso, None if network.memory == "none" else make_memory(network, size, generator))
 
     def target(self, params: Params) -> Encoder:
-        """The same of the targets of its parts, which are made here."""
-        other = object.__new__(Encoder)
-        modules = {name: params.target(name).module for name in self.parts}
-        vars(other).update(vars(self), parts=modules, torso=modules.get("torso"), memory=modules.get("memory"))
-        return other
+        """Make target networks of the parts, and return the encoder that consists of them."""
+        targets: dict[str, Any] = {name: params.target(name).module for name in self.parts}  # Any: the parts' types
+        return Encoder(self.inputs, targets.get("torso"), targets.get("memory"))
 
     def __call__(self, batch: Batch, burn_in: int = 0, learns: bool = True) -> View:
-        """What it sees in a batch `[B, ...]`, or in sequences `[B, burn_in + T, ...]`, which have a column `valid`."""
-        if "valid" not in batch:
-            return Rows(self, batch, learns) if self.is_trainable else Flat(self, batch)
-        if self.memory is None:
-            return Rows(self, flat_steps(batch, burn_in), learns)
-        return Unrolled(self, self.memory, batch, burn_in, learns)
+        """Return the features of a batch `[B, ...]`, or of sequences `[B, burn_in + T, ...]` with a column `valid`.
+
+        With `learns`, the encoder is trained by `View.backward`.
+        """
+        if "valid" in batch:
+            if self.memory is not None:
+                return _unroll(self, self.memory, batch, burn_in, learns)
+            batch = flat_steps(batch, burn_in)
+        if not self.is_trainable:
+            obs, next_obs = self.features(batch["obs"]), self.features(batch["next_obs"])
+            return View(self, lambda: obs, lambda: next_obs)
+        out = None
+        if learns:
+            with torch.enable_grad():
+                out = self.features(batch["obs"])
+
+        def features(name: str) -> Tensor:
+            with torch.no_grad():
+                return self.features(batch[name])
+
+        return View(self, lambda: features("obs") if out is None else out.detach(), lambda: features("next_obs"), out)
 
     def features(self, obs: Any) -> Tensor:  # Any: as in Batch
-        """Of observations `[N, ...]`, before the memory: float32 `[N, size]`."""
+        """Return the features of observations `[N, ...]` before the memory, float32 `[N, size]`."""
         features: Tensor = self.inputs.tensor(obs) if self.torso is None else self.torso(obs)
         return features
 
 
 class View:
-    """Features `[N, size]` of the N learned steps of a batch: `obs`, and `next_obs`, from which nothing is learned."""
+    """An encoder's features `[N, size]` of a batch's N learned steps: `obs` and `next_obs`.
 
-    _obs: Tensor
-    _next_obs: Tensor
-
-    @property
-    def obs(self) -> Tensor:
-        """Those of the observations."""
-        return self._obs
-
-    @property
-    def next_obs(self) -> Tensor:
-        """Those of the next observations."""
-        return self._next_obs
-
-    def backward(self, d_obs: Tensor | None) -> None:
-        """Write the gradients of the encoder's parts, given d loss/d obs; nothing where it has none."""
-
-
-class Flat(View):
-    """Of rows where there is nothing to learn: they are but flattened."""
-
-    def __init__(self, encoder: Encoder, batch: Batch) -> None:
-        self._obs, self._next_obs = encoder.inputs.tensor(batch["obs"]), encoder.inputs.tensor(batch["next_obs"])
-
-
-class Rows(View):
-    """Of rows that have nothing to do with one another. What nobody learns from is made when it is asked for."""
-
-    def __init__(self, encoder: Encoder, batch: Batch, learns: bool) -> None:
-        self.encoder, self.batch = encoder, batch
-        self._out: Tensor | None = None
-        if learns and encoder.is_trainable:
-            with torch.enable_grad():
-                self._out = encoder.features(batch["obs"])
-
-    @property
-    def obs(self) -> Tensor:
-        return self._features("obs") if self._out is None else self._out.detach()
-
-    @property
-    def next_obs(self) -> Tensor:
-        return self._features("next_obs")
-
-    def _features(self, name: str) -> Tensor:
-        with torch.no_grad():
-            return self.encoder.features(self.batch[name])
-
-    def backward(self, d_obs: Tensor | None) -> None:
-        if self._out is not None:
-            _backward(self.encoder, self._out, d_obs)
-
-
-class Unrolled(View):
-    """Of sequences, through the memory: from each one's stored `state`, or from zero where its episode begins in it.
-
-    Next observations are a later step's input, so that one pass over T + 1 inputs serves both. The first
-    `burn_in` steps only warm the memory up (Kapturowski et al. 2019, section 3): nothing is learned through them.
+    Features that are not learned from are computed when they are asked for, because a torso takes most of an update's
+    time. `out` has the features of `obs` with their autograd graph if the encoder learns from this batch.
     """
 
-    def __init__(self, encoder: Encoder, memory: Memory, batch: Batch, burn_in: int, learns: bool) -> None:
-        self.encoder = encoder
-        valid = batch["valid"]  # [B, L]
-        size, length = valid.shape
-        begins = torch.zeros(length + 1, size, dtype=torch.bool, device=valid.device)
-        begins[1:length] = (valid[:, 1:] & ~valid[:, :-1]).t()  # padded in front: its episode begins there
-        with torch.set_grad_enabled(learns):
-            inputs = _shifted(encoder, batch, valid, burn_in)  # [L + 1, B, F]
-            state = batch["state"]
-            if burn_in:
-                with torch.no_grad():
-                    _, state = memory.unroll(inputs[:burn_in], state, begins[:burn_in])
-            out, _ = memory.unroll(inputs[burn_in:], state, begins[burn_in:])  # [T + 1, B, H]
-            learned = out[:-1].transpose(0, 1).flatten(0, 1)
-        self._out = learned if learns else None
-        self._obs = learned.detach()
-        after = out.detach().transpose(0, 1)  # [B, T + 1, H]
-        if "last" in batch:
-            last = batch["last"][:, burn_in:] - burn_in
-            self._next_obs = at_steps(after, torch.arange(size, device=valid.device).unsqueeze(1), last + 1).flatten(
-                0, 1
-            )
-        else:
-            self._next_obs = after[:, 1:].flatten(0, 1)
+    def __init__(
+        self, encoder: Encoder, obs: Callable[[], Tensor], next_obs: Callable[[], Tensor], out: Tensor | None = None
+    ) -> None:
+        self._encoder, self._obs, self._next_obs, self._out = encoder, obs, next_obs, out
+
+    @property
+    def obs(self) -> Tensor:
+        """Features of the observations."""
+        return self._obs()
+
+    @property
+    def next_obs(self) -> Tensor:
+        """Features of the next observations."""
+        return self._next_obs()
 
     def backward(self, d_obs: Tensor | None) -> None:
-        if self._out is not None:
-            _backward(self.encoder, self._out, d_obs)
+        """Write the gradients of the encoder's parts, given d loss/d obs; do nothing if the encoder does not learn."""
+        if self._out is None:
+            return
+        for module in self._encoder.parts.values():
+            for parameter in module.parameters():
+                if parameter.grad is not None:
+                    parameter.grad.zero_()
+        torch.autograd.backward(self._out, d_obs)
 
 
-def _shifted(encoder: Encoder, batch: Batch, valid: Tensor, burn_in: int) -> Tensor:
-    """The memory's inputs `[L + 1, B, F]`: obs, and after the last valid step of a sequence its next_obs."""
+def _unroll(encoder: Encoder, memory: Memory, batch: Batch, burn_in: int, learns: bool) -> View:
+    """Unroll the memory over sequences `[B, L]`, from their stored `state`, or from 0 if an episode begins in one.
+
+    A next observation is also the following step's observation, so one pass over T + 1 inputs gives the features of
+    both. The first `burn_in` steps only warm up the memory; no gradient flows through them (Kapturowski et al. 2019,
+    section 3).
+    """
+    valid = batch["valid"]  # [B, L]
     size, length = valid.shape
+    begins = torch.zeros(length + 1, size, dtype=torch.bool, device=valid.device)
+    begins[1:length] = (valid[:, 1:] & ~valid[:, :-1]).t()  # after padding in front, an episode begins
+    with torch.set_grad_enabled(learns):
+        inputs = _inputs(encoder, batch, valid)  # [L + 1, B, F]
+        state = batch["state"]
+        if burn_in:
+            with torch.no_grad():
+                _, state = memory.unroll(inputs[:burn_in], state, begins[:burn_in])
+        out, _ = memory.unroll(inputs[burn_in:], state, begins[burn_in:])  # [T + 1, B, H]
+        learned = out[:-1].transpose(0, 1).flatten(0, 1)
+    obs, after = learned.detach(), out.detach().transpose(0, 1)  # after: [B, T + 1, H]
+    if "last" in batch:  # n-step windows
+        last = batch["last"][:, burn_in:] - burn_in
+        next_obs = after[torch.arange(size, device=valid.device).unsqueeze(1), last + 1].flatten(0, 1)
+    else:
+        next_obs = after[:, 1:].flatten(0, 1)
+    return View(encoder, lambda: obs, lambda: next_obs, learned if learns else None)
 
-    def features(obs: Any) -> Tensor:  # Any: as in Batch
-        return encoder.features(_flat(obs)).view(size, length, -1).transpose(0, 1)
 
-    obs = features(batch["obs"])
+def _inputs(encoder: Encoder, batch: Batch, valid: Tensor) -> Tensor:
+    """Return the memory's inputs `[L + 1, B, F]`: obs, and after a sequence's last valid step its next_obs."""
+    size, length = valid.shape
+    obs = encoder.features(_flat(batch["obs"])).view(size, length, -1).transpose(0, 1)
     with torch.no_grad():
-        ends = valid & ~torch.cat([valid[:, 1:], torch.zeros_like(valid[:, :1])], 1)  # the last valid step of each
-        last = ends.int().argmax(1)
+        ends = valid & ~torch.cat([valid[:, 1:], torch.zeros_like(valid[:, :1])], 1)
+        last = ends.int().argmax(1)  # the last valid step of each sequence
         rows = torch.arange(size, device=valid.device)
         final = encoder.features(at_steps(batch["next_obs"], rows, last))  # [B, F]
     after = torch.zeros_like(obs[:1])
     return torch.cat([obs, after]).index_put((last + 1, rows), final)
 
 
-def _backward(encoder: Encoder, out: Tensor, d_out: Tensor | None) -> None:
-    for module in encoder.parts.values():
-        for parameter in module.parameters():
-            if parameter.grad is not None:
-                parameter.grad.zero_()
-    torch.autograd.backward(out, d_out)
-
-
 def flat_steps(batch: Batch, burn_in: int = 0) -> dict[str, Any]:  # Any: as in Batch
-    """The learned steps of sequences `[B, burn_in + T, ...]` as rows `[B T, ...]`; those of padding weigh nothing.
+    """Return the learned steps of sequences `[B, burn_in + T, ...]` as rows `[B T, ...]`.
 
-    `valid_weight` `[B T]` is 1 for valid steps and 0 for padding; `weight` is that times the sequence's own, if any.
-    Columns that are not by step are left out.
+    `valid_weight` `[B T]` is 1 for valid steps and 0 for padding; `weight` is `valid_weight` times the weight of the
+    sequence, if it has one. The columns `state` and `valid` are left out.
     """
     valid = batch["valid"][:, burn_in:].float()
     weight = valid * batch["weight"].unsqueeze(-1) if "weight" in batch else valid
@@ -198,40 +180,36 @@ def flat_steps(batch: Batch, burn_in: int = 0) -> dict[str, Any]:  # Any: as in 
 
 
 def _flat(column: Any, burn_in: int = 0) -> Any:  # Any: as in Batch
-    if isinstance(column, Mapping):
-        return {name: _flat(part, burn_in) for name, part in column.items()}
-    return column[:, burn_in:].flatten(0, 1)
+    return map_parts(lambda x: x[:, burn_in:].flatten(0, 1), column)
 
 
 def at_steps(column: Any, rows: Tensor, step: Tensor) -> Any:  # Any: as in Batch
-    """Of sequences `[B, L, ...]`, or a dict of them, the steps of these numbers in these rows."""
-    if isinstance(column, Mapping):
-        return {name: at_steps(part, rows, step) for name, part in column.items()}
-    return column[rows, step]
+    """Return the steps at these indices of sequences `[B, L, ...]`, or of a dict of sequences."""
+    return map_parts(lambda x: x[rows, step], column)
 
 
 class ActingEncoder:
-    """Where a policy acts: numpy in and out; torch, on one thread, only where there is a torso or a memory.
+    """A policy's encoder, with numpy inputs and outputs; uses torch, on one thread, only with a torso or a memory.
 
-    `width` are its features; its memory is that of the environments it is called for, one row each. `learner` is the
-    encoder in torch, where there is one.
+    It makes `width` features. `memory` `[E, state_size]` is the recurrent state of the environments that it is called
+    for.
     """
 
     def __init__(self, network: NetworkConfig, spec: EnvSpec) -> None:
         self.inputs = Inputs(spec.obs)
         self.params: Params | None = None
-        self.width = self.inputs.width
+        self.width = self.inputs.size
         self.memory: Array | None = None
         self.learner: Encoder | None = None
         if network.memory != "none" or torso_name(network, spec) is not None:
-            self.learner = Encoder(network, spec, torch.Generator().manual_seed(0))
+            self.learner = Encoder.build(network, spec, torch.Generator().manual_seed(0))
             self.width = self.learner.size
             self.params = Params(Context(torch.device("cpu")), **self.learner.parts)
             for module in self.learner.parts.values():
                 module.eval()
 
     def load(self, params: Array) -> Array:
-        """Take its parameters from the front of a policy's vector; returns the rest."""
+        """Load the encoder's parameters from the front of a policy's vector; return the rest of the vector."""
         if self.params is None:
             return params
         names = list(self.params.slices)
@@ -240,14 +218,14 @@ class ActingEncoder:
         return params[size:]
 
     def __call__(self, obs: Obs, last: PreviousStep | None) -> tuple[Array, Columns]:
-        """Features `[E, width]` of observations, and the columns that the memory adds to these rows."""
+        """Return features `[E, width]` of observations, and the columns that the memory adds to these rows."""
         if self.learner is None:
             return self.inputs.array(obs), {}
         with torch.no_grad(), one_thread():
-            x = self.learner.features(_tensors(obs))
+            x = self.learner.features(map_parts(torch.from_numpy, obs))
             if self.learner.memory is None:
                 return x.numpy(), {}
-            assert last is not None, "a policy with memory has to be told what the last step gave"
+            assert last is not None, "a policy with memory needs the previous step"
             if self.memory is None or (len(self.memory) != len(x) and last.begins.all()):
                 self.memory = np.zeros((len(x), self.learner.memory.state_size), np.float32)
             before = np.where(last.begins[:, None], np.float32(0), self.memory)
@@ -256,12 +234,6 @@ class ActingEncoder:
             return out.numpy(), {"state": before}
 
 
-def _tensors(obs: Obs) -> Any:  # Any: as in Batch
-    if isinstance(obs, dict):
-        return {name: torch.from_numpy(part) for name, part in obs.items()}
-    return torch.from_numpy(obs)
-
-
 def action_mask(obs: Any) -> Any:  # Any: numpy or torch
-    """Which actions are allowed, bool `[n, choices]`, where the observations say so; else None."""
+    """Return the legal-action mask of observations, bool `[n, choices]`; None if they have none."""
     return obs.get(MASK) if isinstance(obs, dict) else None

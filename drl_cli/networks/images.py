@@ -1,4 +1,4 @@
-"""Which observations are images, and how large what a convolution torso makes of one is. Needs no torch."""
+"""Which observations are images, and how many features a convolutional torso makes of an image. Needs no torch."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,26 +6,29 @@ from typing import Literal
 from drl_cli.types import Column
 
 LEAST_SIDE = 3
-"""Pixels: the smallest image that the smallest convolution fits into."""
+"""Pixels of the smallest image that fits the smallest convolution."""
 
 NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
-"""Channels, kernel, stride of each convolution of Mnih et al. 2015 (Nature 518): from 36 pixels up."""
-SMALL = ((16, 3, 1),)
-"""The same of Young & Tian 2019 (MinAtar, arXiv 1903.03176), for images of fewer pixels."""
+"""(channels, kernel, stride) of each convolution of Mnih et al. 2015 (Nature 518)."""
 NATURE_SIDE = 36
+"""Pixels of the smallest image that fits the convolutions NATURE."""
+SMALL = ((16, 3, 1),)
+"""(channels, kernel, stride) for smaller images, from Young & Tian 2019 (MinAtar, arXiv 1903.03176)."""
 IMPALA = (16, 32, 32)
 """Channels of each section of the deep residual network of Espeholt et al. 2018 (arXiv 1802.01561, figure 3)."""
 IMPALA_SIDE = 8
-"""Pixels that its three poolings, each halving the sides, leave at least one of."""
+"""Pixels of the smallest image that leaves at least one pixel after three poolings, each of which halves the sides."""
 
 Kind = Literal["cnn", "resnet"]
 
 
 @dataclass(frozen=True)
 class Image:
-    """An observation (height, width), or with channels last or first, or `frames` of one of these as channels more.
+    """The layout of an image observation.
 
-    The channels are the last axis unless the first is shorter than both others (frames stacked by Gymnasium).
+    An image is (height, width), (height, width, channels) or (channels, height, width), or a stack of `frames` images
+    along a first axis, which become more channels. The channels are the first axis only if it is shorter than both
+    others, as for frames stacked by Gymnasium.
     """
 
     height: int
@@ -39,14 +42,17 @@ class Image:
 
     @property
     def layout(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The axes behind the row's in an observation; and the order, rows first, in which the sides are the last."""
+        """The shape of one observation with all its axes, and the permutation, batch axis first, to channels first."""
         if self.channels_first:
             return (self.frames, self.channels, self.height, self.width), (0, 1, 2, 3, 4)
         return (self.frames, self.height, self.width, self.channels), (0, 1, 4, 2, 3)
 
 
 def image(column: Column) -> Image | None:
-    """The image that an observation or part of one is, if it is one: three axes, or two of bytes or booleans."""
+    """Return the image layout of a part of an observation; None if the part is not an image.
+
+    Parts with three or four axes are images, and parts with two axes if their values are bytes or booleans.
+    """
     shape, frames = column.shape, 1
     if column.choices or len(shape) > 4 or len(shape) < (2 if column.dtype in ("uint8", "bool") else 3):
         return None
@@ -60,23 +66,23 @@ def image(column: Column) -> Image | None:
 
 
 def is_large(image: Image) -> bool:
-    """Whether the convolutions of Mnih et al. fit into such an image."""
+    """Return whether the image is large enough for the convolutions NATURE."""
     return min(image.height, image.width) >= NATURE_SIDE
 
 
 def convolutions(image: Image, times: float) -> list[tuple[int, int, int]]:
-    """The layers of the torso `cnn` for such an image, with `times` the channels."""
+    """Return (channels, kernel, stride) of the layers of the torso `cnn`, with `times` the published channels."""
     layers = NATURE if is_large(image) else SMALL
     return [(max(1, round(channels * times)), kernel, stride) for channels, kernel, stride in layers]
 
 
 def sections(times: float) -> list[int]:
-    """The channels of the torso `resnet`'s sections, `times` as many as published."""
+    """Return the channels of the sections of the torso `resnet`: `times` the published channels."""
     return [max(1, round(channels * times)) for channels in IMPALA]
 
 
 def num_features(kind: Kind, image: Image, times: float) -> int:
-    """Numbers that a torso makes of an image; no average is taken over positions."""
+    """Return the number of features of a torso: channels times positions, as nothing is averaged over positions."""
     sides = (image.height, image.width)
     if kind == "resnet":
         channels = sections(times)[-1]

@@ -1,14 +1,12 @@
-"""Implicit quantile networks: the quantile of each action's return at any fraction (Dabney et al. 2018, eq. 4).
+"""Implicit quantile networks: any quantile of each action's return (Dabney et al. 2018, arXiv 1806.06923, eq. 4).
 
-arXiv 1806.06923. The features of a state, after all hidden layers but the last (the trunk), are multiplied with an
-embedding of the fraction, relu of a layer on its cosines; the last hidden layer and the outputs come behind that.
+The state's features after all hidden layers except the last (the trunk) are multiplied by an embedding of the quantile
+fraction: relu of a linear layer on cosines of the fraction. The last hidden layer and the outputs follow.
 """
-
-from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,19 +14,16 @@ from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.mlp import Shapes, activate_, activate_backward_, activate_numpy, mlp_numpy
 from drl_cli.networks.q_network import ActingQNetwork, QNetwork, QShape
 from drl_cli.types import Array
-from drl_cli.utils.lazy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from drl_cli.utils.lazy import Tensor, torch
 
 COSINES = 64
-"""Of each fraction: cos(pi i fraction) for i = 0, ..., 63."""
+"""Inputs of the embedding for each fraction: cos(pi i fraction) for i = 0, ..., 63."""
 
 
 def implicit_shapes(
     network: NetworkConfig, features: int, actions: int, dueling: bool, noisy: bool
 ) -> dict[str, QShape]:
-    """By name: the trunk, if there is more than one hidden layer, the embedding, and what comes behind."""
+    """Return the shapes of the network's parts: embedding, online, and a trunk if there are several hidden layers."""
     *before, _ = network.hidden or (0,)
     width = before[-1] if before else features
     shapes = {
@@ -42,42 +37,44 @@ def implicit_shapes(
 
 
 def cosines(fraction: Any) -> Any:  # Any: numpy or torch
-    """Of fractions `[...]`: `[..., COSINES]`."""
+    """Return the inputs of the embedding for fractions: `[...]` -> `[..., COSINES]`."""
     if isinstance(fraction, np.ndarray):
         return np.cos(fraction[..., None] * np.arange(COSINES, dtype=np.float32) * np.float32(np.pi))
     return torch.cos(fraction.unsqueeze(-1) * torch.arange(COSINES, device=fraction.device) * torch.pi)
 
 
 class ImplicitNetwork:
-    """The learner's, made of Q networks by name, at fractions that are set first: `[N, K]`, or `[K]` for all rows."""
+    """The trainer's implicit quantile network, made of Q networks; it learns from `times` fractions of each row."""
 
     def __init__(self, parts: dict[str, QNetwork], times: int) -> None:
         self.parts, self.times = parts, times
         self.trunk, self.embedding, self.last = parts.get("trunk"), parts["embedding"], parts["online"]
-        self.fraction = self.embedding.mlp.flat.new_full((1,), 0.5)
         self.mlp, self.activation = self.last.mlp, self.last.mlp.activation
         self.noisy = [part for part in parts.values() if part.sigma is not None]
         self.noise_size = sum(part.noise_size for part in self.noisy)
 
     def init(self) -> None:
-        """As `QNetwork.init`."""
+        """Initialise the sigmas of noisy weights and the zero blocks of dueling streams."""
         for part in self.parts.values():
             part.init()
 
     def draw(self, normals: Tensor) -> None:
-        """Draw the noise of all weights anew, from normals `[noise_size]`."""
+        """Replace the noise of all weights by new noise from normal numbers `[noise_size]`."""
         pieces = torch.split(normals, [part.noise_size for part in self.noisy])
         for part, piece in zip(self.noisy, pieces, strict=True):
             part.draw(piece)
 
-    def forward(self, x: Tensor, masks: Sequence[Tensor] = ()) -> tuple[Tensor, Any]:  # Any: trace
-        """`[N, features] -> [N, actions K]`, action by action; the trace is for `backward`."""
+    def forward(
+        self, x: Tensor, masks: Sequence[Tensor] = (), fraction: Tensor | None = None
+    ) -> tuple[Tensor, Any]:  # Any: what `backward` needs
+        """Return the quantiles at `fraction` (`[N, K]`, or `[K]` for all rows): `[N, features] -> [N, actions K]`."""
+        assert fraction is not None
         state, trunk_trace = x, None
         if self.trunk is not None:
             state, trunk_trace = self.trunk.forward(x)
             state = activate_(state, self.activation)
-        num = self.fraction.shape[-1]
-        embedded, embedding_trace = self.embedding.forward(cosines(self.fraction).view(-1, COSINES))
+        num = fraction.shape[-1]
+        embedded, embedding_trace = self.embedding.forward(cosines(fraction).view(-1, COSINES))
         embedded = torch.relu_(embedded).view(-1, num, embedded.shape[-1])
         product = state.unsqueeze(1) * embedded  # [N, K, W]
         out, trace = self.last.forward(product.flatten(0, 1), masks)
@@ -85,7 +82,7 @@ class ImplicitNetwork:
         return out, (state, trunk_trace, embedded, embedding_trace, trace)
 
     def backward(self, trace: Any, d_out: Tensor, to_inputs: bool = False) -> Tensor:  # Any: as above
-        """As `QNetwork.backward`; the fractions were those of each row."""
+        """Write d loss/d weights, given d loss/d out, for fractions `[N, K]`; return d loss/d x with `to_inputs`."""
         state, trunk_trace, embedded, embedding_trace, last_trace = trace
         num = embedded.shape[1]
         d_last = d_out.view(len(state), -1, num).transpose(1, 2).reshape(len(state) * num, -1)
@@ -100,7 +97,7 @@ class ImplicitNetwork:
 
 
 class ActingImplicitNetwork:
-    """Where a policy acts: numpy, at the fractions `[K]`, with the mean weights, or with weights drawn for a call."""
+    """The policy's implicit quantile network in numpy, at fixed fractions `[K]`."""
 
     def __init__(self, shapes: dict[str, QShape], fraction: Array) -> None:
         self.parts = {name: ActingQNetwork(shape) for name, shape in shapes.items()}
@@ -111,7 +108,7 @@ class ActingImplicitNetwork:
         self.shapes: Shapes = [each for shape in (*shapes.values(), *noisy) for each in shape.shapes]
 
     def load(self, params: list[Array]) -> list[Array]:
-        """Use these, as `shapes` has them: the weights of all parts, then the sigmas of those that are noisy."""
+        """Load and return parameters of the shapes `shapes`: the weights of all parts, then the noisy parts' sigmas."""
         rest = iter(params)
         means = [[next(rest) for _ in part.shape.shapes] for part in self.parts.values()]
         for (name, part), mean in zip(self.parts.items(), means, strict=True):
@@ -121,7 +118,7 @@ class ActingImplicitNetwork:
         return params
 
     def __call__(self, features: Array, rng: np.random.Generator | None) -> Array:
-        """`[E, features] -> [E, actions K]`, action by action; noise is drawn once for all rows."""
+        """Return quantiles, `[E, features] -> [E, actions K]`, with noisy weights if `rng` is given."""
         state = features
         if "trunk" in self.parts:
             state = activate_numpy(self._call("trunk", features, rng), self.activation)

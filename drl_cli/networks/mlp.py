@@ -1,35 +1,29 @@
-"""Multi-layer perceptrons with all weights in one flat array and a hand-written backward pass.
+"""Multi-layer perceptrons with all weights in one flat vector and a hand-written backward pass.
 
-One layout serves torch (learner) and numpy (workers, which do not import torch): weight `[in, out]` and bias `[out]`,
-with layer norm (Ba et al. 2016, arXiv 1607.06450) its gain `[out]` and bias `[out]` after those of each hidden layer,
-layer by layer, network after network where there are several. Forward and backward are plain matrix products: at the
-sizes of this field an autograd graph costs more than the arithmetic (docs/performance.md).
+Trainers (torch) and workers (numpy, no torch) share one layout. Each layer has a weight `[in, out]` and a bias `[out]`;
+with layer norm (Ba et al. 2016, arXiv 1607.06450) a hidden layer also has its gain `[out]` and bias `[out]`. The
+networks of an ensemble follow one another. The backward pass is written by hand because, for networks this small,
+building an autograd graph takes longer than the arithmetic (docs/performance.md).
 """
-
-from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from drl_cli.optim.params import Part
 from drl_cli.optim.products import Products
 from drl_cli.types import Array
-from drl_cli.utils.lazy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from drl_cli.utils.lazy import Tensor, torch
 
 Shapes = list[tuple[int, ...]]
 NORM_EPS = 1e-5
-"""What is added to a layer's variance before layer norm divides by its root."""
+"""Added to the variance by layer norm before the division by its square root."""
 
 
 def mlp_shapes(inputs: int, hidden: Sequence[int], outputs: int, layer_norm: bool = False) -> Shapes:
-    """Shapes of weights and biases, layer by layer; layer norm is told by them alone."""
+    """Return the shapes of all parameters, layer by layer; with layer norm, hidden layers have three vectors."""
     vectors = 3 if layer_norm else 1
     pairs = pairwise([inputs, *hidden, outputs])
     shapes = [shape for pair in pairs for shape in (pair, *[pair[1:]] * vectors)]
@@ -37,12 +31,12 @@ def mlp_shapes(inputs: int, hidden: Sequence[int], outputs: int, layer_norm: boo
 
 
 def num_params(shapes: Shapes, ensemble: int = 1) -> int:
-    """How many numbers such networks hold."""
+    """Return the number of parameters of an ensemble of networks with these shapes."""
     return ensemble * sum(int(np.prod(shape)) for shape in shapes)
 
 
 def split(flat: Array, shapes: Shapes) -> list[Array]:
-    """Views of a flat numpy vector, one per shape; raises ValueError when the sizes do not add up."""
+    """Return views of a flat numpy vector in these shapes; raise ValueError if the sizes do not add up."""
     total = num_params(shapes)
     if flat.shape != (total,):
         raise ValueError(f"parameter vector has shape {flat.shape}, the network needs ({total},)")
@@ -51,7 +45,7 @@ def split(flat: Array, shapes: Shapes) -> list[Array]:
 
 
 def mlp_numpy(params: Sequence[Array], x: Array, activation: str) -> Array:
-    """Forward pass in numpy: `[B, in] -> [B, out]`, equal to `MLP.forward` up to float32 rounding."""
+    """Return the network's output in numpy, `[B, in] -> [B, out]`; it equals `MLP.forward` up to float32 rounding."""
     last, step = len(params) - 2, 4 if len(params) > 2 and params[2].ndim == 1 else 2
     for i in range(0, len(params), step):
         x = x @ params[i]
@@ -66,7 +60,7 @@ def mlp_numpy(params: Sequence[Array], x: Array, activation: str) -> Array:
 
 
 def activate_numpy(x: Array, activation: str) -> Array:
-    """An activation of numpy arrays, in place where it can be."""
+    """Apply an activation to a numpy array, in place if possible."""
     if activation == "elu":
         return np.where(x > 0, x, np.expm1(np.minimum(x, 0.0)))
     out: Array = np.maximum(x, 0.0, out=x) if activation == "relu" else np.tanh(x, out=x)
@@ -75,20 +69,16 @@ def activate_numpy(x: Array, activation: str) -> Array:
 
 @dataclass(slots=True)
 class ForwardPass:
-    """What `MLP.backward` needs of a forward pass, for each network.
+    """Intermediate results of `MLP.forward` that `MLP.backward` needs, for each network of the ensemble."""
 
-    The input of every layer; of every hidden layer, with layer norm, what was normalised, its mean and its 1 / standard
-    deviation; with dropout, its outputs before any were left out, and the masks.
-    """
-
-    inputs: list[list[Tensor]]
-    norms: list[list[tuple[Tensor, ...]]]
-    outputs: list[list[Tensor]]
-    masks: Sequence[Tensor]
+    inputs: list[list[Tensor]]  # of every layer
+    norms: list[list[tuple[Tensor, ...]]]  # layer norm's input, mean and 1 / standard deviation, of every hidden layer
+    outputs: list[list[Tensor]]  # of every hidden layer, before dropout
+    masks: Sequence[Tensor]  # of dropout
 
 
 class MLP:
-    """`ensemble` networks of one shape; `flat` holds their weights, `grad` the gradients that `backward` writes."""
+    """An ensemble of networks of one shape, on the parameters of a Part; `backward` writes the Part's gradient."""
 
     def __init__(
         self, shapes: Shapes, activation: str, part: Part, ensemble: int = 1, products: Products | None = None
@@ -101,15 +91,15 @@ class MLP:
         self.grads = _views(self.grad, shapes, ensemble)
         self.nothing = self.flat.new_zeros(0)
 
-    def on(self, part: Part) -> MLP:
-        """The same networks with other weights."""
+    def on(self, part: Part) -> "MLP":
+        """Return the same networks with the parameters of another Part."""
         return MLP(self.shapes, self.activation, part, self.ensemble, self.products)
 
-    def init(self, how: str, generator: torch.Generator, last: float = 1.0) -> None:
-        """Initialise all weights; the networks of an ensemble differ.
+    def init(self, how: str, generator: "torch.Generator", last: float = 1.0) -> None:
+        """Initialise all weights; each network of the ensemble gets its own.
 
-        "uniform": U(-1/sqrt(fan_in), 1/sqrt(fan_in)); "orthogonal": gain sqrt(2), 1 in the last layer, zero bias.
-        The last layer is then multiplied by `last`: a small one starts all outputs near 0.
+        "uniform": U(-1/sqrt(fan_in), 1/sqrt(fan_in)). "orthogonal": orthogonal weights with gain sqrt(2), 1 in the last
+        layer, and zero biases. The last layer is then multiplied by `last`; a small factor starts all outputs near 0.
         """
         for params in self.networks:
             for i in range(0, len(params), self.step):
@@ -130,22 +120,22 @@ class MLP:
 
     @property
     def dropout_size(self) -> int:
-        """Outputs of all hidden layers of all networks."""
+        """Number of hidden units of all networks, which is the number of random values that `masks` needs per row."""
         return self.ensemble * sum(self._widths())
 
     def masks(self, uniform: Tensor, rate: float) -> list[Tensor]:
-        """Dropout's masks for `forward`, one `[N, B, width]` of 0 and 1 / (1 - rate) for each hidden layer.
+        """Return dropout masks for `forward`: `[N, B, width]` with values 0 and 1 / (1 - rate) for each hidden layer.
 
-        `uniform` are random numbers in [0, 1), `[B, dropout_size]`: a share `rate` of all is left out.
+        `uniform` `[B, dropout_size]` are random numbers in [0, 1); units whose number is below `rate` are dropped.
         """
         factors = (uniform >= rate).to(uniform.dtype) / (1.0 - rate)
         parts = torch.split(factors, [self.ensemble * width for width in self._widths()], 1)
         return [part.view(len(part), self.ensemble, -1).transpose(0, 1) for part in parts]
 
     def forward(self, x: Tensor, masks: Sequence[Tensor] = ()) -> tuple[Tensor, ForwardPass]:
-        """`[B, in] -> [N, B, out]`, to be called under torch.no_grad; the trace is for `backward`.
+        """Return the outputs, `[B, in] -> [N, B, out]`, and the intermediate results for `backward`.
 
-        With `masks` the outputs of hidden layers are multiplied by them: dropout (Srivastava et al. 2014).
+        Call it under torch.no_grad. `masks` multiply the outputs of hidden layers: dropout (Srivastava et al. 2014).
         """
         outputs, trace, step = [], ForwardPass([], [], [], masks), self.step
         for network, params in enumerate(self.networks):
@@ -173,11 +163,12 @@ class MLP:
     def backward(
         self, trace: ForwardPass, d_out: Tensor, to_weights: int | None = None, first: int = 0, to_inputs: bool = False
     ) -> Tensor:
-        """Given d loss/d output `[N, M, out]` of the batch's first M rows, write d loss/d weights to `grad`.
+        """Write d loss/d weights to `grad`, given d loss/d output `[N, M, out]` of the batch's first M rows.
 
-        With `to_weights` only so many rows count for that. Returns d loss/d input `[M - to_weights, in - first]` of the
-        other rows, from the input `first` on: SAC's actor loss wants those alone. A torso in front wants that of all
-        rows, `[M, in - first]`: `to_inputs`. Where no row is wanted it is empty, `[0]`.
+        Only the first `to_weights` rows (default: all) contribute to the weight gradients. Return d loss/d input of the
+        other rows, `[M - to_weights, in - first]`, or with `to_inputs` of all rows, `[M, in - first]`; empty if there
+        are none. Inputs before index `first` are left out. SAC's actor loss needs the action inputs of the second half
+        of the rows only.
         """
         rows, step = d_out.shape[1], self.step
         split = rows if to_weights is None else to_weights
@@ -206,18 +197,13 @@ class MLP:
                 d_input = d_in if d_input is None else d_input.add_(d_in)
         return self.nothing if d_input is None else d_input
 
-    def params(self) -> Array:
-        """A float32 copy of `flat` on the CPU."""
-        copy: Array = self.flat.cpu().numpy().copy()
-        return copy
-
     def _widths(self) -> list[int]:
-        """Of the hidden layers."""
+        """Return the widths of the hidden layers."""
         return [shape[1] for shape in self.shapes[: -2 : self.step]]
 
 
 def _step(shapes: Sequence[tuple[int, ...]]) -> int:
-    """How many parameters a layer has: with layer norm a hidden layer's weight is followed by three vectors."""
+    """Return the number of tensors of a hidden layer: a weight and one vector, or three vectors with layer norm."""
     return 4 if len(shapes) > 2 and len(shapes[2]) == 1 else 2
 
 
@@ -227,19 +213,19 @@ def _views(flat: Tensor, shapes: Shapes, ensemble: int) -> list[list[Tensor]]:
 
 
 def _first(x: Tensor, rows: int) -> Tensor:
-    """The first rows; neither a view of them all nor len(x) is free."""
+    """Return the first rows; making a view of all rows is avoided because it takes time, as len(x) does."""
     return x if x.shape[0] == rows else x[:rows]
 
 
 def activate_(x: Tensor, activation: str) -> Tensor:
-    """An activation, in place."""
+    """Apply an activation in place."""
     if activation == "relu":
         return torch.relu_(x)
     return torch.tanh_(x) if activation == "tanh" else torch.nn.functional.elu_(x)
 
 
 def activate_backward_(d: Tensor, h: Tensor, activation: str) -> Tensor:
-    """Gradient through an activation whose output was h, in place."""
+    """Multiply the gradient d by the derivative of the activation whose output was h, in place if possible."""
     if activation == "relu":
         gradient: Tensor = torch.ops.aten.threshold_backward.grad_input(d, h, 0, grad_input=d)
         return gradient
@@ -249,7 +235,7 @@ def activate_backward_(d: Tensor, h: Tensor, activation: str) -> Tensor:
 def _norm_backward(
     d: Tensor, norm: Sequence[Tensor], params: Sequence[Tensor], grads: Sequence[Tensor], split: int
 ) -> Tensor:
-    """Gradient through layer norm; those of its gain and bias, from the first `split` rows, are written to `grads`."""
+    """Return the gradient through layer norm; write the gradients of gain and bias, of `split` rows, to `grads`."""
     backward, shape = torch.ops.aten.native_layer_norm_backward, d.shape[1:]
     is_all = split == d.shape[0]
     d_input, *d_params = backward(d, norm[0], shape, norm[1], norm[2], *params, [True, is_all, is_all])

@@ -1,4 +1,4 @@
-"""Torsos as torch modules. Imports torch: only functions that are about to build one import this file."""
+"""Torsos as torch modules. This file imports torch, so it is only imported when a torso is built."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,18 +16,18 @@ ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU}
 
 
 class Flat(nn.Module):
-    """Observations `[n, ...]` -> their values `[n, size]`, as `Inputs` has them; it has no parameters."""
+    """A torso without parameters: observations `[n, ...]` -> flat inputs `[n, size]`, as `Inputs` makes them."""
 
     def __init__(self, inputs: Inputs) -> None:
         super().__init__()
-        self.inputs, self.size = inputs, inputs.width
+        self.inputs, self.size = inputs, inputs.size
 
     def forward(self, obs: Tensor | Mapping[str, Tensor]) -> Tensor:
         return self.inputs.tensor(obs)
 
 
 class Convolution(nn.Module):
-    """Images `[n, ...]` of one column -> features `[n, size]`, one for each channel and position."""
+    """A convolutional torso: images `[n, ...]` -> features `[n, size]`, one for each channel and position."""
 
     def __init__(self, column: Column, layers: nn.Module, size: int) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Convolution(nn.Module):
         return features.flatten(1)
 
     def pixels(self, obs: Tensor) -> Tensor:
-        """`[n, channels, height, width]` in the precision of the weights; bytes come to lie in [0, 1]."""
+        """Return images as `[n, channels, height, width]` in the dtype of the weights, with bytes scaled to [0, 1]."""
         rows, (shape, axes) = obs.shape[0], self.image.layout
         x = obs.reshape(rows, *shape).permute(axes).reshape(rows, -1, self.image.height, self.image.width)
         x = x.to(next(self.parameters()).dtype, memory_format=torch.channels_last)
@@ -48,7 +48,7 @@ class Convolution(nn.Module):
 
 
 class Residual(nn.Module):
-    """`x + conv(act(conv(act(x))))`, the block of Espeholt et al. 2018, figure 3."""
+    """The residual block `x + conv(act(conv(act(x))))` of Espeholt et al. 2018, figure 3."""
 
     def __init__(self, channels: int, activation: type[nn.Module]) -> None:
         super().__init__()
@@ -61,13 +61,13 @@ class Residual(nn.Module):
 
 
 class Multi(nn.Module):
-    """Parts of an observation -> the features of all, joined: of each image's torso, then the others as they are."""
+    """A torso for observations of several parts: the features of each image's torso, then the values of other parts."""
 
     def __init__(self, torsos: Mapping[str, Convolution], others: Inputs) -> None:
         super().__init__()
         self.paths, self.others = list(torsos), others
-        self.torsos = nn.ModuleList(torsos.values())  # a path may hold dots, which names of modules must not
-        self.size = others.width + sum(torso.size for torso in torsos.values())
+        self.torsos = nn.ModuleList(torsos.values())  # not a ModuleDict, because paths can contain dots
+        self.size = others.size + sum(torso.size for torso in torsos.values())
 
     def forward(self, obs: Mapping[str, Tensor]) -> Tensor:
         features = [torso(obs[path]) for path, torso in zip(self.paths, self.torsos, strict=True)]
@@ -77,7 +77,7 @@ class Multi(nn.Module):
 
 
 class Unmasked(nn.Module):
-    """A torso of the user's that is given the parts it was built for, without the mask of allowed actions."""
+    """Wraps a user's torso: passes on the parts the torso was built for, without the legal-action mask."""
 
     def __init__(self, torso: nn.Module, paths: Sequence[str]) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Unmasked(nn.Module):
 
 
 def convolution(kind: Kind, column: Column, network: NetworkConfig) -> Convolution:
-    """The torso `cnn` or `resnet` for one image."""
+    """Return the torso `cnn` or `resnet` for an image."""
     found = image(column)
     assert found is not None
     activation, channels = ACTIVATIONS[network.torso_activation], found.frames * found.channels
@@ -105,13 +105,13 @@ def convolution(kind: Kind, column: Column, network: NetworkConfig) -> Convoluti
             layers += [nn.Conv2d(channels, out, kernel, stride), activation()]
             channels = out
     torso = Convolution(column, nn.Sequential(*layers), num_features(kind, found, network.channels))
-    if network.init == "orthogonal":  # `uniform` is what torch's own initialisation does
+    if network.init == "orthogonal":  # init=uniform is torch's default
         orthogonal_(torso, 2**0.5)
     return torso
 
 
 def orthogonal_(module: nn.Module, gain: float) -> None:
-    """Weights become orthogonal matrices times `gain`, biases 0."""
+    """Set weights to orthogonal matrices times `gain`, and biases to 0."""
     for parameter in module.parameters():
         if parameter.ndim > 1:
             nn.init.orthogonal_(parameter, gain)
@@ -121,15 +121,15 @@ def orthogonal_(module: nn.Module, gain: float) -> None:
 
 @contextmanager
 def seeded(generator: torch.Generator) -> Iterator[None]:
-    """Torch's own random numbers follow from the generator inside, and are outside as if nothing had been drawn."""
+    """Seed torch's default generator from `generator` inside the block, and restore its state after the block."""
     seed = int(torch.randint(2**62, (), generator=generator))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         yield
 
 
-def users(torso: Any, path: str) -> nn.Module:  # Any: what the user's class made
-    """A torso of the user's; raises ValueError when it is not one."""
+def checked(torso: Any, path: str) -> nn.Module:  # Any: what the user's class made
+    """Return a user's torso; raise ValueError if it is not a module with a `size`."""
     if not isinstance(torso, nn.Module) or not isinstance(getattr(torso, "size", None), int):
         raise ValueError(f"network.torso={path}: must be a torch.nn.Module with a whole number `size` of features")
     return torso

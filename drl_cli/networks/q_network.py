@@ -1,16 +1,14 @@
-"""Q networks: an MLP from features to the values of each action, with dueling streams and noisy weights as options.
+"""Q networks: MLPs from features to the values of each action, optionally with dueling streams and noisy weights.
 
-Dueling (Wang et al. 2016, arXiv 1511.06581, eq. 9): the last hidden layer is twice as wide. Its first half feeds the
-value of the state alone, its second half the advantages alone: the other blocks of the last layer's weights stay 0.
+Dueling (Wang et al. 2016, arXiv 1511.06581, eq. 9): the last hidden layer is twice as wide. Its first half feeds only
+the state's value, its second half only the advantages; the other blocks of the last layer's weights stay 0.
 
 Noisy (Fortunato et al. 2018, arXiv 1706.10295, section 3): every weight is mean + sigma * noise, with factorised noise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,17 +16,14 @@ from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.mlp import MLP, ForwardPass, Shapes, mlp_numpy, mlp_shapes
 from drl_cli.optim.params import Part, Refused
 from drl_cli.types import Array
-from drl_cli.utils.lazy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from drl_cli.utils.lazy import Tensor, torch
 
 SIGMA = 0.5
-"""Sigma of every weight at the start, times the root of its layer's inputs (section 3.2)."""
+"""Initial sigma of every weight, times the square root of the layer's number of inputs (section 3.2)."""
 
 
 class ValueNetwork(Protocol):
-    """What the learner wants of a network that gives numbers for each action; `QNetwork` says more."""
+    """The trainer's network that gives numbers for each action: QNetwork or ImplicitNetwork."""
 
     mlp: MLP
     times: int
@@ -36,12 +31,14 @@ class ValueNetwork(Protocol):
 
     def init(self) -> None: ...
     def draw(self, normals: Tensor) -> None: ...
-    def forward(self, x: Tensor, masks: Sequence[Tensor] = ()) -> tuple[Tensor, Any]: ...
+    def forward(
+        self, x: Tensor, masks: Sequence[Tensor] = (), fraction: Tensor | None = None
+    ) -> tuple[Tensor, Any]: ...  # Any: what `backward` needs
     def backward(self, trace: Any, d_out: Tensor, to_inputs: bool = False) -> Tensor: ...
 
 
 class ActingNetwork(Protocol):
-    """What a policy wants of one; `ActingQNetwork` says more."""
+    """The policy's network that gives numbers for each action: ActingQNetwork or ActingImplicitNetwork."""
 
     shapes: Shapes
 
@@ -51,7 +48,7 @@ class ActingNetwork(Protocol):
 
 @dataclass(frozen=True)
 class QShape:
-    """Features -> `atoms` numbers for each of `actions`: `[N, actions * atoms]`, action by action."""
+    """The shape of a network with `atoms` outputs for each action: features -> `[N, actions * atoms]`."""
 
     network: NetworkConfig
     features: int
@@ -62,7 +59,7 @@ class QShape:
 
     @property
     def shapes(self) -> Shapes:
-        """Those of the MLP. Raises Refused for dueling streams without a hidden layer to split."""
+        """The shapes of the MLP's parameters. Raises Refused for dueling streams without a hidden layer."""
         hidden, layer_norm = self.network.hidden, self.network.layer_norm
         if not self.dueling:
             return mlp_shapes(self.features, hidden, self.actions * self.atoms, layer_norm)
@@ -73,23 +70,23 @@ class QShape:
 
     @property
     def noise_size(self) -> int:
-        """Random numbers that the noise of all weights is made of: one for each input and output of each layer."""
+        """Number of random values for factorised noise: one for each input and output of each layer."""
         return sum(sum(shape) for shape in self.shapes if len(shape) == 2)
 
     def zero_between_streams_(self, last: Any) -> None:  # Any: numpy or torch
-        """Set the blocks of a dueling network's last weights `[2 H, (1 + actions) atoms]` that must not be to 0."""
+        """Set the blocks that connect the two streams to 0, in last-layer weights `[2 H, (1 + actions) atoms]`."""
         half = self.network.hidden[-1]
         last[:half, self.atoms :] = 0.0
         last[half:, : self.atoms] = 0.0
 
     def joined(self, out: Any) -> Any:  # Any: numpy or torch
-        """Value and advantages `[N, (1 + actions) atoms]` -> value + advantage - mean advantage, action by action."""
+        """Return value + advantage - mean advantage: `[N, (1 + actions) atoms]` -> `[N, actions atoms]`."""
         advantage = out[:, self.atoms :].reshape(-1, self.actions, self.atoms)
         value = out[:, : self.atoms]
         return (advantage + (value - advantage.mean(1))[:, None]).reshape(-1, self.actions * self.atoms)
 
-    def parted(self, d: Tensor) -> Tensor:
-        """The gradient through `joined`, `[N, actions * atoms]` -> `[N, (1 + actions) atoms]`."""
+    def joined_backward(self, d: Tensor) -> Tensor:
+        """Return the gradient through `joined`: `[N, actions atoms]` -> `[N, (1 + actions) atoms]`."""
         d = d.view(-1, self.actions, self.atoms)
         d_value = d.sum(1)
         d_advantage = d - d_value.unsqueeze(1) / self.actions
@@ -97,9 +94,10 @@ class QShape:
 
 
 def fill_noise(views: Sequence[Any], normals: Any) -> None:  # Any: numpy or torch
-    """Write factorised noise into the weights and biases of an MLP (eq. 10 and 11), given `QShape.noise_size` normals.
+    """Write factorised noise (eq. 10 and 11) into the weights and biases of an MLP, from `noise_size` normal numbers.
 
-    With f(x) = sign(x) sqrt(|x|) a weight's noise is f(input's) f(output's), a bias's f(output's). Layer norm has none.
+    With f(x) = sign(x) sqrt(|x|), a weight's noise is f(input's number) f(output's number), and a bias's noise is
+    f(output's number). Layer norm has no noise.
     """
     scaled, begin = normals / (abs(normals) + 1e-12) ** 0.5, 0
     for i, view in enumerate(views):
@@ -112,21 +110,21 @@ def fill_noise(views: Sequence[Any], normals: Any) -> None:  # Any: numpy or tor
 
 
 class QNetwork:
-    """The learner's: `mlp` holds the weights, or with `sigma` their means. The noise is 0 until `draw` is called."""
+    """The trainer's Q network. With `sigma`, `mlp` has the mean weights; the noise is 0 until `draw` is called."""
 
     times = 1
-    """How many rows of the MLP one row of features makes."""
+    """Rows of the MLP for each row of features."""
 
     def __init__(self, shape: QShape, mlp: MLP, sigma: Part | None = None) -> None:
         self.shape, self.mlp, self.mean, self.sigma = shape, mlp, mlp, sigma
-        self.noise_size = shape.noise_size  # of the normals that `draw` takes
+        self.noise_size = shape.noise_size
         if sigma is not None:
-            self.mlp = mlp.on(Part(mlp.flat.clone(), mlp.grad))  # the weights that were drawn; their gradient is mean's
+            self.mlp = mlp.on(Part(mlp.flat.clone(), mlp.grad))  # noisy weights; their gradient is that of the means
             self.noise = torch.zeros_like(mlp.flat)
             self.noise_views = mlp.on(Part(self.noise, self.noise)).networks[0]
 
     def init(self) -> None:
-        """What dueling and noisy networks need beyond the initialisation of the means."""
+        """Initialise the sigmas of noisy weights and the zero blocks of dueling streams."""
         layers = [self.mean.networks[0]]
         if self.sigma is not None:
             sigmas = self.mean.on(self.sigma).networks[0]
@@ -139,20 +137,22 @@ class QNetwork:
                 self.shape.zero_between_streams_(views[-2])
 
     def draw(self, normals: Tensor) -> None:
-        """Draw the noise of all weights anew, from normals `[noise_size]`."""
+        """Replace the noise of all weights by new noise from normal numbers `[noise_size]`."""
         assert self.sigma is not None
         fill_noise(self.noise_views, normals)
         torch.addcmul(self.mean.flat, self.sigma.flat, self.noise, out=self.mlp.flat)
 
-    def forward(self, x: Tensor, masks: Sequence[Tensor] = ()) -> tuple[Tensor, ForwardPass]:
-        """`[N, features] -> [N, actions * atoms]`, with the weights as they are drawn; the trace is for `backward`."""
+    def forward(
+        self, x: Tensor, masks: Sequence[Tensor] = (), fraction: Tensor | None = None
+    ) -> tuple[Tensor, ForwardPass]:
+        """Return outputs, `[N, features] -> [N, actions * atoms]`, and what `backward` needs; ignore `fraction`."""
         out, trace = self.mlp.forward(x, masks)
         return (self.shape.joined(out[0]) if self.shape.dueling else out[0]), trace
 
     def backward(self, trace: ForwardPass, d_out: Tensor, to_inputs: bool = False) -> Tensor:
-        """Write d loss/d weights, given d loss/d out; returns d loss/d x `[N, features]` where it goes `to_inputs`."""
+        """Write d loss/d weights, given d loss/d out; return d loss/d x `[N, features]` with `to_inputs`."""
         if self.shape.dueling:
-            d_out = self.shape.parted(d_out)
+            d_out = self.shape.joined_backward(d_out)
         d_x = self.mlp.backward(trace, d_out.unsqueeze(0), to_inputs=to_inputs)
         if self.shape.dueling:
             self.shape.zero_between_streams_(self.mlp.grads[0][-2])
@@ -162,7 +162,7 @@ class QNetwork:
 
 
 class ActingQNetwork:
-    """Where a policy acts: numpy, with the mean weights, or with weights drawn for a call."""
+    """The policy's Q network in numpy; a call uses noisy weights with new noise."""
 
     def __init__(self, shape: QShape) -> None:
         self.shape, self.activation = shape, shape.network.activation
@@ -172,9 +172,9 @@ class ActingQNetwork:
             self.noise = [np.zeros(each, np.float32) for each in shape.shapes]
 
     def load(self, params: list[Array]) -> list[Array]:
-        """Use these, as `shapes` has them; returns the mean weights as one plain MLP.
+        """Load parameters of the shapes `shapes`; return the mean weights as one plain MLP.
 
-        A dueling network's last layer then gives the joined values, being linear.
+        The last layer of a dueling network is linear, so the plain MLP's last layer gives the joined values directly.
         """
         self.params, params = params, params[: len(self.shape.shapes)]
         if self.shape.dueling:
@@ -182,7 +182,7 @@ class ActingQNetwork:
         return params
 
     def __call__(self, features: Array, rng: np.random.Generator | None) -> Array:
-        """`[E, features] -> [E, actions * atoms]` of noisy weights, drawn once for all rows."""
+        """Return outputs with noisy weights, drawn once for all rows: `[E, features] -> [E, actions * atoms]`."""
         assert rng is not None
         num = len(self.shape.shapes)
         fill_noise(self.noise, rng.standard_normal(self.shape.noise_size, np.float32))

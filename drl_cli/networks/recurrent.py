@@ -1,4 +1,4 @@
-"""LSTM (Hochreiter & Schmidhuber 1997) and GRU (Cho et al. 2014) that begin anew with an episode. Imports torch."""
+"""LSTM (Hochreiter & Schmidhuber 1997) and GRU (Cho et al. 2014) whose state restarts with an episode. Needs torch."""
 
 import torch
 from torch import Tensor, nn
@@ -8,22 +8,26 @@ from drl_cli.networks.modules import orthogonal_
 
 
 class Memory(nn.Module):
-    """One recurrent layer. A row's state `[S]` is the hidden vector, of an LSTM then the cell; 0 where nothing was."""
+    """One recurrent layer with `size` outputs.
+
+    The state of a row, `[state_size]`, is the hidden vector, followed by the cell of an LSTM; an episode starts with
+    zeros.
+    """
 
     def __init__(self, network: NetworkConfig, inputs: int) -> None:
         super().__init__()
         self.size, self.state_size = network.memory_size, network.state_size
         self.is_lstm = network.memory == "lstm"
         self.cell = (nn.LSTM if self.is_lstm else nn.GRU)(inputs, self.size)
-        if network.init == "orthogonal":  # `uniform` is torch's own: U(-1/sqrt(size), 1/sqrt(size))
+        if network.init == "orthogonal":  # init=uniform is torch's default: U(-1/sqrt(size), 1/sqrt(size))
             orthogonal_(self.cell, 1.0)
-        if self.is_lstm:  # a forget gate that begins open keeps what is many steps old (Jozefowicz et al. 2015)
+        if self.is_lstm:  # an open forget gate keeps old inputs at first (Jozefowicz et al. 2015)
             with torch.no_grad():
                 dict(self.cell.named_parameters())["bias_ih_l0"][self.size : 2 * self.size] += 1.0
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """One step: x `[n, F]`, state `[n, S]` before it -> what is remembered `[n, size]`, state after it."""
-        (weights,) = self.cell.all_weights  # torch's functions for one step take half the time of its layer with one
+        """Make one step: x `[n, F]` and the state before it `[n, S]` -> output `[n, size]` and the state after it."""
+        (weights,) = self.cell.all_weights  # for one step, torch's cell functions take half the time of its layers
         if not self.is_lstm:
             hidden = torch.gru_cell(x, state, *weights)
             return hidden, hidden
@@ -31,10 +35,10 @@ class Memory(nn.Module):
         return hidden, torch.cat([hidden, c], -1)
 
     def unroll(self, x: Tensor, state: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
-        """T steps at once: x `[T, n, F]`, state `[n, S]` before the first -> `[T, n, size]`, state after the last.
+        """Make T steps: x `[T, n, F]` and the first state `[n, S]` -> outputs `[T, n, size]` and the last state.
 
-        Where `begins`, bool `[T, n]`, the state is 0 before that step: equal to `step` after `step` up to rounding.
-        Steps between which nothing begins in any row are made by one call.
+        Rows whose episode `begins`, bool `[T, n]`, restart from 0 at that step. Steps between which no episode begins
+        are computed in one call; the results equal those of `step` up to rounding.
         """
         starts = [0, *(begins[1:].any(1).nonzero().flatten() + 1).tolist()]
         parts = []

@@ -1,4 +1,4 @@
-"""What stands between an observation and the hidden layers: chosen by the observation unless the config names it."""
+"""Torsos: the modules between observations and hidden layers, chosen by the observation unless the config names one."""
 
 from typing import TYPE_CHECKING
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def torso_name(network: NetworkConfig, spec: EnvSpec) -> str | None:
-    """cnn, resnet, multi or a class's import path; None where `Inputs` feed the hidden layers and no torso is needed.
+    """Return cnn, resnet, multi or a class's import path; None if the hidden layers take the observation directly.
 
-    Raises ValueError when the torso that the config names can't take what the environment gives.
+    Raise ValueError if the torso that the config names does not fit the environment's observations.
     """
     name, images = network.torso, _images(spec)
     has_one_part = isinstance(spec.obs, Column)
@@ -34,43 +34,43 @@ def torso_name(network: NetworkConfig, spec: EnvSpec) -> str | None:
 
 
 def describe(network: NetworkConfig, spec: EnvSpec) -> str:
-    """One line on what an observation goes through: `cnn (Nature) 84x84x4 -> 3136, mlp [512]`."""
+    """Describe a network in one line: `cnn (Nature) 84x84x4 -> 3136, mlp [512]`."""
     name, hidden = torso_name(network, spec), f"[{', '.join(map(str, network.hidden))}]"
     steps = [] if network.memory == "none" else [f"{network.memory} {network.memory_size}"]
     steps.append(f"mlp {hidden}{' with layer norm' if network.layer_norm else ''}")
     if network.dropout:
         steps.append(f"dropout {network.dropout:g}")
     if name is None:
-        steps.insert(0, f"{Inputs(spec.obs).width} inputs")
+        steps.insert(0, f"{Inputs(spec.obs).size} inputs")
     elif name not in TORSOS:
         steps.insert(0, name)
     else:
         images, others = _images(spec), _others(spec)
         torsos = [f"{path} {_describe(network, found)}".lstrip() for path, found in images.items()]
         if others.parts:
-            torsos.append(f"{' '.join(others.parts)} {others.width}")
+            torsos.append(f"{' '.join(others.parts)} {others.size}")
         steps.insert(0, f"multi ({'; '.join(torsos)})" if name == "multi" else torsos[0])
     return ", ".join(steps)
 
 
 def make_torso(network: NetworkConfig, spec: EnvSpec, generator: "Generator") -> "nn.Module | None":
-    """The torso, initialised by `network.init` from the generator; None where none is needed (`torso_name`).
+    """Return the torso, initialised from the generator; None if `torso_name` returns None.
 
-    Its `size` is the number of features; it takes observations `[n, ...]` as they are stored and returns `[n, size]`.
-    Raises ValueError as `torso_name` does, or when the class that the config names can't be used.
+    A torso turns observations `[n, ...]`, as replay stores them, into features `[n, size]`. Raise ValueError as
+    `torso_name` does, or if the class that the config names cannot be used.
     """
     name, parts = torso_name(network, spec), visible(spec.obs)
     if name is None:
         return None
-    from drl_cli.networks import modules  # it needs torch
+    from drl_cli.networks import modules  # imports torch
 
     with modules.seeded(generator):
         if name not in TORSOS:
             try:
-                theirs = import_object(name)
+                user_class = import_object(name)
             except NotFound as error:
                 raise ValueError(f"network.torso={name}: {error}") from error
-            torso = modules.users(theirs(parts, network), name)
+            torso = modules.checked(user_class(parts, network), name)
             return torso if parts is spec.obs or isinstance(parts, Column) else modules.Unmasked(torso, list(parts))
         columns = leaves(parts)
         torsos = {path: modules.convolution(_kind(network), columns[path], network) for path in _images(spec)}
@@ -78,13 +78,14 @@ def make_torso(network: NetworkConfig, spec: EnvSpec, generator: "Generator") ->
 
 
 def torso(network: NetworkConfig, spec: EnvSpec) -> "nn.Module":
-    """The torso for modules of a user's own: with its `size`, initialised from torch's own generator.
+    """Return a module from observations `[n, ...]` to features `[n, size]`, for the networks of a user's algorithm.
 
-    Where `make_torso` has none it only flattens. Raises Refused where `make_torso` raises ValueError.
+    Images get a CNN, the parts of a Dict or Tuple are joined, and other observations are only flattened. The weights
+    come from torch's default generator. Raise Refused if `network.torso` does not fit the observations.
     """
     import torch
 
-    from drl_cli.networks import modules  # it needs torch
+    from drl_cli.networks import modules  # imports torch
 
     try:
         made = make_torso(network, spec, torch.default_generator)
@@ -94,13 +95,13 @@ def torso(network: NetworkConfig, spec: EnvSpec) -> "nn.Module":
 
 
 def _images(spec: EnvSpec) -> dict[str, Image]:
-    """The parts that are images, by path."""
+    """Return the parts of an observation that are images, by path."""
     found = {path: image(column) for path, column in leaves(visible(spec.obs)).items()}
     return {path: one for path, one in found.items() if one is not None}
 
 
 def _others(spec: EnvSpec) -> Inputs:
-    """The parts of a Dict or Tuple that are none."""
+    """Return the inputs made of the parts that are not images."""
     images, parts = _images(spec), leaves(visible(spec.obs))
     return Inputs({path: column for path, column in parts.items() if path not in images})
 

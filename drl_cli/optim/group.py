@@ -6,14 +6,11 @@ import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from drl_cli.optim.optimizer_config import OptimizerConfig
 from drl_cli.optim.products import BFloat16, Products
-from drl_cli.utils.lazy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from drl_cli.utils.lazy import Tensor, torch
 
 Function = TypeVar("Function", bound=Callable[..., Any])  # Any: whatever an algorithm computes
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from drl_cli.optim.group import Context
 from drl_cli.optim.optimizer_config import OPTIMIZERS, OptimizerConfig
 from drl_cli.optim.params import Params, load_tensors, trained
-from drl_cli.utils.lazy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from drl_cli.utils.lazy import Tensor, torch
 
 
 class NotFinite(Exception):

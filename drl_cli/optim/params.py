@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from drl_cli.optim.group import Context
-from drl_cli.utils.lazy import torch
+from drl_cli.utils.lazy import Tensor, torch
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
     Named = list[tuple[str, Tensor]]
 

@@ -7,12 +7,9 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from drl_cli.utils.lazy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from drl_cli.utils.lazy import Tensor, torch
 
 ZEN_5 = 0x1A
 """CPU family of AMD's Zen 5, on which oneDNN computes wide products about twice as fast as MKL."""

@@ -1,10 +1,10 @@
-"""What every algorithm has to do, checked for a module of yours as for ours; plain asserts, with pytest or without.
+"""Checks for an algorithm of your own, with plain asserts: use them in pytest or anywhere else.
 
     def test_my_algorithm():
         check_algorithm("my_algo", "env=Pendulum-v1")
         check_learning("my_algo", "algo.lr=3e-3", updates=600)
 
-Names and overrides are those of drl-train's command line.
+Names and overrides are those of drl-train's command line. docs/add-an-algorithm.md explains what is checked.
 """
 
 from drl_cli.testing.case import Case

@@ -1,41 +1,36 @@
-"""What the program needs of every algorithm."""
+"""check_algorithm: what the program needs every algorithm to do."""
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from drl_cli.algos.base import Batch, Counts
 from drl_cli.algos.lookup import refusal
 from drl_cli.optim.params import Refused
-from drl_cli.testing.case import ROWS, Case, close, equal, rows_of, tensors
+from drl_cli.testing.case import ROWS, Case, close, equal, like, rows_of, tensors
 from drl_cli.testing.together import Together
 from drl_cli.types import Array, Column, Columns, PreviousStep
-from drl_cli.utils.lazy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from drl_cli.utils.lazy import Tensor, torch
 
 
 def check_algorithm(name: str, *overrides: str) -> None:
-    """Raise AssertionError saying what an algorithm does not do that the program needs of it.
+    """Raise AssertionError naming the first thing that the program needs and the algorithm does not do.
 
-    That is: parameters that fit the policy, actions of the environment's form, equal seeds equal results, a state that
-    goes on to the last bit, two learners that are equal to one with all their rows, a skipped update that changes
-    nothing. Layers that two learners can't share are no failure: the program refuses them by name.
+    Checked are: parameters fit the policy, actions fit the environment, equal seeds give equal results, a loaded state
+    continues bit-equally, two trainers equal one trainer with all rows, and a skipped update changes nothing. An
+    algorithm may refuse several trainers, because of layers that they cannot share.
     """
     case = Case(name, *overrides)
     table = case.module.TABLES[0] if case.sequences is None else "sequences"
     problem = refusal(case.config.algo.name, case.spec, case.module.MODES[0], table)
     assert problem is None, problem
-    checks = (check_parameters, check_actions, check_update, check_resume, check_learners, check_skip)
+    checks = (check_parameters, check_actions, check_update, check_resume, check_trainers, check_skip)
     for check in (*checks, *((check_padding, check_burn_in) if case.sequences else ())):
         check(case)
 
 
 def check_parameters(case: Case) -> None:
-    """`policy_params` is what the policy loads, and `load_policy` its inverse."""
+    """Check that the policy loads what `policy_params` returns, and that `load_policy` is its inverse."""
     algorithm, other = case.algorithm(0), case.algorithm(1)
     params = algorithm.policy_params()
     _check_column("policy_params", params, Column((), "float32"), len(params))
@@ -56,18 +51,19 @@ def check_parameters(case: Case) -> None:
 
 
 def check_actions(case: Case) -> None:
-    """Actions have the environment's form; they follow from the seed, and the best ones from the observation alone."""
-    policy, again, other = (case.policy(seed) for seed in (1, 1, 2))
+    """Check the form of actions, that they follow from the seed, and that greedy actions follow from observations."""
+    policy, same_seed, other = (case.policy(seed) for seed in (1, 1, 2))
     for rows in (1, 7, 50):
         obs, column, last = case.obs(rows), case.spec.action.column, PreviousStep.none(case.spec, rows)
         for how in ("act", "random"):
-            drawn, same, _ = (getattr(one, how)(obs, last) for one in (policy, again, other))
+            drawn, again, _ = (getattr(one, how)(obs, last) for one in (policy, same_seed, other))
             assert drawn.keys() == {"action", *case.extra}, f"{how} gives {sorted(drawn)}"
             for key, values in drawn.items():
                 _check_column(f"{how}: {key}", values, column if key == "action" else case.extra[key], rows)
-            assert np.array_equal(drawn["action"], same["action"]), f"{how} does not follow from the seed"
-            if rows == 50:  # noise may be shared by all rows of a call, so that many calls are compared
-                calls = [[getattr(one, how)(obs, last)["action"] for _ in range(20)] for one in (policy, again, other)]
+            assert np.array_equal(drawn["action"], again["action"]), f"{how} does not follow from the seed"
+            if rows == 50:  # all rows of a call may share their noise, so many calls are compared
+                trio = (policy, same_seed, other)
+                calls = [[getattr(one, how)(obs, last)["action"] for _ in range(20)] for one in trio]
                 differ = not np.array_equal(calls[0], calls[2])
                 assert differ, f"{how} gives the same for two seeds: the policy does not explore by its own rng"
             _check_bounds(how, drawn, case)
@@ -78,14 +74,14 @@ def check_actions(case: Case) -> None:
     last = PreviousStep.none(case.spec, 7)
     policy.act(case.obs(7), last)
     other.load_state(policy.state())
-    goes_on = last._replace(begins=np.zeros(7, np.bool_))
-    ours, theirs = (one.act(case.obs(7, seed=6), goes_on) for one in (policy, other))
-    same_columns = all(np.array_equal(ours[key], theirs[key]) for key in ours)
-    assert same_columns, "Policy.state does not hold all that acting depends on"
+    within = last._replace(begins=np.zeros(7, np.bool_))  # a later step of the same episodes
+    acted, restored = (one.act(case.obs(7, seed=6), within) for one in (policy, other))
+    is_same = all(np.array_equal(acted[key], restored[key]) for key in acted)
+    assert is_same, "Policy.state does not hold everything that act depends on"
 
 
 def check_update(case: Case) -> None:
-    """An update learns, leaves its batch as it is, and gives finite numbers; weights and priorities fit each other."""
+    """Check that an update learns, does not change its batch, gives finite metrics, and uses weights if it can."""
     algorithm, batch = case.algorithm(), case.batch()
     before = algorithm.state()
     update = algorithm.learn(batch, Counts())
@@ -104,11 +100,11 @@ def check_update(case: Case) -> None:
     ones.learn(case.batch() | {"weight": torch.ones(ROWS)}, Counts())
     weighted.learn(case.batch() | {"weight": torch.linspace(0.1, 1.0, ROWS)}, Counts())
     assert close(ones.state(), algorithm.state()), "weights of 1 are not the same as no weights"
-    assert not equal(weighted.state(), algorithm.state()), "it gives priorities, and ignores the weights"
+    assert not equal(weighted.state(), algorithm.state()), "update gives priorities, but ignores the weights"
 
 
 def check_resume(case: Case) -> None:
-    """Equal seeds give equal updates, and a loaded state goes on to the last bit."""
+    """Check that equal seeds give equal updates, and that a loaded state continues bit-equally."""
     one, same, other = case.algorithm(3), case.algorithm(3), case.algorithm(4)
     case.learn(one, 0, 5)
     random = torch.get_rng_state()
@@ -116,7 +112,7 @@ def check_resume(case: Case) -> None:
     same = case.algorithm(3)
     case.learn(same, 0, 5)
     assert equal(one.state(), same.state()), "equal seeds give unequal updates"
-    assert not np.array_equal(one.policy_params(), other.policy_params()), "all seeds begin with the same parameters"
+    assert not np.array_equal(one.policy_params(), other.policy_params()), "all seeds start with the same parameters"
     state = {name: tensor.clone() for name, tensor in one.state().items()}
     torch.set_rng_state(random)
     case.learn(one, 5, 10)
@@ -124,19 +120,17 @@ def check_resume(case: Case) -> None:
     torch.set_rng_state(random)
     case.learn(other, 5, 10)
     differ = [name for name, tensor in one.state().items() if not torch.equal(tensor, other.state()[name])]
-    assert not differ, (
-        f"a resumed run does not go on exactly: {', '.join(differ)}; all that it remembers has to be saved"
-    )
+    assert not differ, f"a resumed run differs in {', '.join(differ)}; save everything that the algorithm remembers"
 
 
-def check_learners(case: Case, updates: int = 20) -> None:
-    """Two learners with half of the rows each stay equal to one another, and to one with all rows."""
+def check_trainers(case: Case, updates: int = 20) -> None:
+    """Check that two trainers with half of the rows each stay bit-equal, and equal to one trainer with all rows."""
     groups = Together.pair()
     try:
         pair = [case.algorithm(0, case.context(group)) for group in groups]
     except Refused:
         return
-    alone = case.algorithm(0)
+    single = case.algorithm(0)
     batches = [case.batch(i, 2 * ROWS) for i in range(updates)]
 
     def learn(rank: int) -> None:
@@ -144,18 +138,18 @@ def check_learners(case: Case, updates: int = 20) -> None:
             pair[rank].learn(rows_of(batch, slice(rank * ROWS, (rank + 1) * ROWS)), Counts(i, 10 * i))
 
     for i, batch in enumerate(batches):
-        alone.learn(batch, Counts(i, 10 * i))
+        single.learn(batch, Counts(i, 10 * i))
     groups[0].run(learn)
-    first, second, one = (algorithm.state() for algorithm in (*pair, alone))
+    first, second, one = (algorithm.state() for algorithm in (*pair, single))
     for name, tensor in one.items():
         assert torch.equal(first[name], second[name]), f"two trainers drift apart: {name}; see trainer.num in the docs"
         error = float((first[name].float() - tensor.float()).abs().max()) if tensor.numel() else 0.0
-        close = torch.allclose(first[name].float(), tensor.float(), rtol=1e-3, atol=1e-4)
-        assert close, f"two trainers are not equal to one with all rows: {name} differs by {error:.3g}"
+        is_close = torch.allclose(first[name].float(), tensor.float(), rtol=1e-3, atol=1e-4)
+        assert is_close, f"two trainers are not equal to one with all rows: {name} differs by {error:.3g}"
 
 
 def check_skip(case: Case) -> None:
-    """With trainer.on_nonfinite=skip an update of a batch that is not finite changes nothing."""
+    """Check that with trainer.on_nonfinite=skip an update from a batch that is not finite changes nothing."""
     algorithm = case.algorithm(0, case.context(skips=True))
     case.learn(algorithm, 0, 3)
     before = algorithm.params.state() | algorithm.optimizer.state()
@@ -169,40 +163,40 @@ def check_skip(case: Case) -> None:
 
 
 def check_padding(case: Case) -> None:
-    """What stands in the padding of sequences is not learned from, and no priority of a valid step follows from it."""
+    """Check that the padding of sequences changes neither what is learned nor the priorities of valid steps."""
     batch = case.batch()
     valid, noise = batch["valid"], case.batch(seed=1)
     filled = {name: _mixed(batch[name], noise[name], valid) for name in batch if name not in ("valid", "state")}
-    _check_same(case, batch, batch | filled, "what stands in the padding of sequences")
+    _check_same(case, batch, batch | filled, "the padding of sequences")
 
 
 def check_burn_in(case: Case) -> None:
-    """The burn-in of sequences is seen by the memory alone: no action, reward or end in it is learned from."""
+    """Check that actions, rewards and ends of the burn-in steps are not learned from."""
     assert case.sequences is not None
     batch, noise = case.batch(), case.batch(seed=1)
     learned = torch.arange(case.sequences.length).expand_as(batch["valid"]) >= case.sequences.burn_in
     names = ("action", "reward", "discount", "terminated", "truncated")
     filled = {name: _mixed(batch[name], noise[name], learned) for name in names}
-    _check_same(case, batch, batch | filled, "actions and rewards of the burn-in")
+    _check_same(case, batch, batch | filled, "an action or reward of the burn-in")
 
 
-def _mixed(ours: Any, theirs: Any, keep: Tensor) -> Any:  # Any: as in Batch
-    """Sequences `[rows, length, ...]` of which the steps to `keep` are ours, the others of the row after that."""
-    if isinstance(ours, dict):
-        return {name: _mixed(part, theirs[name], keep) for name, part in ours.items()}
-    return torch.where(keep.view(*keep.shape, *[1] * (ours.ndim - 2)), ours, theirs.roll(-1, 0))
+def _mixed(kept: Any, noise: Any, keep: Tensor) -> Any:  # Any: as in Batch
+    """Return sequences `[rows, length, ...]` with the steps to `keep`, and other rows' noise in all other steps."""
+    if isinstance(kept, dict):
+        return {name: _mixed(part, noise[name], keep) for name, part in kept.items()}
+    return torch.where(like(keep, kept), kept, noise.roll(-1, 0))
 
 
 def _check_same(case: Case, batch: Batch, other: Batch, what: str) -> None:
     assert case.sequences is not None
-    assert not equal(batch, other), f"the batch has none: {what}"
-    ours, theirs = case.algorithm(), case.algorithm()
-    first, second = ours.learn(batch, Counts()), theirs.learn(other, Counts())
-    assert close(ours.state(), theirs.state()), f"{what} changes what is learned"
+    assert not equal(batch, other), f"the test's batch does not have {what}"
+    one, two = case.algorithm(), case.algorithm()
+    first, second = one.learn(batch, Counts()), two.learn(other, Counts())
+    assert close(one.state(), two.state()), f"{what} changes what is learned"
     if first.priorities is not None and second.priorities is not None:
         valid = batch["valid"][:, case.sequences.burn_in :]
-        both = ({"": update.priorities[valid]} for update in (first, second) if update.priorities is not None)
-        assert close(*both), f"{what} changes priorities of valid steps"
+        same = close({"": first.priorities[valid]}, {"": second.priorities[valid]})
+        assert same, f"{what} changes priorities of valid steps"
 
 
 def _check_column(what: str, values: Array, column: Column, rows: int) -> None:
@@ -212,7 +206,7 @@ def _check_column(what: str, values: Array, column: Column, rows: int) -> None:
 
 def _check_bounds(how: str, columns: Columns, case: Case) -> None:
     action, spec = columns["action"], case.spec.action
-    if spec.kind == "box":  # a sample of an unbounded density is clipped by the environment
+    if spec.kind == "box":  # the environment clips samples of an unbounded density
         most = np.inf if how == "act" and "log_prob" in columns else 1.0
         assert np.abs(action).max() <= most, f"{how}: actions are in [-1, 1], got {float(np.abs(action).max())}"
     else:

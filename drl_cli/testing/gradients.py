@@ -1,15 +1,9 @@
-"""Whether gradients are those of the loss."""
-
-from __future__ import annotations
+"""check_gradients: whether written gradients are the slopes of the loss."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from drl_cli.optim.params import Params
-from drl_cli.utils.lazy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from drl_cli.utils.lazy import Tensor, torch
 
 
 def check_gradients(
@@ -20,10 +14,11 @@ def check_gradients(
     eps: float = 1e-3,
     tolerance: float = 0.02,
 ) -> None:
-    """Raise AssertionError where `params.grad` is not the slope of `loss()`, by central differences in each part.
+    """Raise AssertionError naming the part if `params.grad` is not the slope of `loss()` by central differences.
 
-    `write` writes the gradients; by default `loss().backward()` does. Each direction, of length 1, has a random half
-    and one up the gradient; slopes may differ by `tolerance` times the length of the part's gradient: all is float32.
+    `write` writes the gradients; by default `loss().backward()` does. In each part, the slope is measured along
+    `directions` directions of length 1, each the sum of a random one and the gradient. A slope may be off by
+    `tolerance` times the norm of the part's gradient, because everything is float32.
     """
     params.grad.zero_()
     if write is None:
@@ -31,11 +26,11 @@ def check_gradients(
     else:
         write()
     params.collect()
-    generator, all_of_it = torch.Generator().manual_seed(11), float(params.grad.norm())
-    assert all_of_it > 0.0, "the gradient is 0"
+    generator, norm = torch.Generator().manual_seed(11), float(params.grad.norm())
+    assert norm > 0.0, "the gradient is 0"
     for name in [name for name in params.slices for _ in range(directions)]:
         part, grad = params[name].flat, params[name].grad
-        flat, length = part.clone(), max(float(grad.norm()), 1e-2 * all_of_it)
+        flat, length = part.clone(), max(float(grad.norm()), 1e-2 * norm)
         step = torch.nn.functional.normalize(torch.randn(len(flat), generator=generator), dim=0) + grad / length
         step /= step.norm()
         ends = []
@@ -43,7 +38,6 @@ def check_gradients(
             part.copy_(flat + sign * eps * step)
             ends.append(float(loss().detach()))
         part.copy_(flat)
-        slope, told = (ends[0] - ends[1]) / (2 * eps), float(grad @ step)
-        assert abs(slope - told) <= tolerance * length, (
-            f"{name}: the slope is {slope:.6g}, the gradient says {told:.6g}"
-        )
+        slope, written = (ends[0] - ends[1]) / (2 * eps), float(grad @ step)
+        is_close = abs(slope - written) <= tolerance * length
+        assert is_close, f"{name}: the slope is {slope:.6g}, the gradient says {written:.6g}"

@@ -1,9 +1,6 @@
-"""Whether an algorithm learns a probe environment."""
-
-from __future__ import annotations
+"""check_learning: whether an algorithm solves an environment with a known answer."""
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,16 +11,18 @@ from drl_cli.runtime.roles.exploration import worker_values
 from drl_cli.runtime.roles.worker import make_builder, row_schema
 from drl_cli.testing.case import PROBES, Case, module_of, tensors
 from drl_cli.types import Columns, PreviousStep, flat_columns, gathered, map_parts, num_rows, sources
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from drl_cli.utils.lazy import Tensor
 
 CAPACITY = 10_000
-"""Transitions of the replay."""
+"""Transitions in replay."""
 
 
 def check_learning(name: str, *overrides: str, updates: int = 600) -> None:
-    """Raise AssertionError where so many updates, one for each step of 8 environments, do not solve a probe."""
+    """Raise AssertionError if an algorithm does not solve a probe environment after `updates` updates.
+
+    The probe is Reach (box actions) or Choose (discrete actions) of drl_cli.envs.probes; 8 environments make one step
+    per update.
+    """
     case = Case(name, "env=" + PROBES[module_of(name).ACTIONS[0]], "network.hidden=[32,32]", *overrides)
     policy = learned(case, updates)
     if case.spec.action.kind == "box":
@@ -36,9 +35,10 @@ def check_learning(name: str, *overrides: str, updates: int = 600) -> None:
 
 
 def learned(case: Case, updates: int, num_envs: int = 8, batch_size: int = 64) -> Policy:
-    """The policy after so many updates in a plain loop: envs, builder, replay; on-policy each update has a rollout.
+    """Return the policy after `updates` updates, in a plain loop of environments, replay and algorithm.
 
-    Rows, first priorities and exploration are those of a run's only worker, without normalisation.
+    Rows, first priorities and exploration are as in a run with one worker and without normalisation. On-policy
+    algorithms get a rollout of 32 steps for each update.
     """
     config = case.config
     algorithm, envs = case.algorithm(), EnvBatch(config.env, case.spec, range(num_envs))
@@ -74,5 +74,5 @@ def learned(case: Case, updates: int, num_envs: int = 8, batch_size: int = 64) -
 
 
 def batch_of(rows: Columns) -> dict[str, Tensor]:
-    """What a trainer makes of them."""
+    """Return rows as the batch that a trainer passes to its algorithm."""
     return tensors(gathered({name: column for name, column in rows.items() if name != "source"}))

@@ -1,36 +1,31 @@
-"""Together: several learners in one process."""
-
-from __future__ import annotations
+"""Together: two trainers in threads of one process."""
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from drl_cli.optim.group import ProcessGroup
-from drl_cli.utils.lazy import torch
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from drl_cli.utils.lazy import Tensor, torch
 
 
 class Together(ProcessGroup):
-    """Learners in threads of one process, which average through memory."""
+    """A group of two trainers that run in threads and average tensors in memory."""
 
-    def __init__(self, rank: int, members: list[Together]) -> None:
+    def __init__(self, rank: int, members: "list[Together]", barrier: threading.Barrier) -> None:
         super().__init__(rank, 2)
-        self.members, self.barrier = members, threading.Barrier(2, timeout=60.0)
+        self.members, self.barrier = members, barrier
         self.given: Tensor | None = None
 
     @classmethod
-    def pair(cls) -> list[Together]:
-        """Two that know each other."""
+    def pair(cls) -> "list[Together]":
+        """Return the two trainers' groups."""
         members: list[Together] = []
-        members += [cls(rank, members) for rank in range(2)]
-        members[1].barrier = members[0].barrier
+        barrier = threading.Barrier(2, timeout=60.0)
+        members += [cls(rank, members, barrier) for rank in range(2)]
         return members
 
     def run(self, learn: Callable[[int], None]) -> None:
-        """`learn(rank)` of both at once; raises what one of them raised."""
+        """Call `learn(rank)` for both ranks at once; raise the first error of either."""
         errors: list[BaseException] = []
 
         def member(rank: int) -> None:

@@ -16,5 +16,7 @@ class LazyModule(ModuleType):
 
 if TYPE_CHECKING:
     import torch as torch
+    from torch import Tensor as Tensor
 else:
     torch = LazyModule("torch")
+    Tensor = Any  # for annotations

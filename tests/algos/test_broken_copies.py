@@ -88,8 +88,7 @@ def quantiles_are_those_of_the_rewards(name, kind):
     """Of rewards spread evenly over [0, 2], each action's alike: the fractions times 2."""
     algorithm = learned(name, kind, ending(torch.linspace(0, 2, 50).repeat_interleave(4)), updates=400, lr=1e-2)
     with torch.no_grad():
-        algorithm.online.fraction = getattr(algorithm, "middles", None)
-        quantiles = algorithm.read(algorithm.online, torch.ones(1, 1))
+        quantiles = algorithm.read(algorithm.online, torch.ones(1, 1), algorithm.mean_fraction)
     expected = torch.tensor([0.2, 0.6, 1.0, 1.4, 1.8])
     assert ((quantiles - expected).abs() < 0.15).all(), quantiles
 
@@ -100,8 +99,7 @@ def the_online_network_chooses_and_the_target_rates(name, kind):
         target.flat.copy_(other.params[part].flat.flip(0))
     rows = dict(q_batch(weighted=False)) | {"mask_next": None}
     rows["target_next_obs"] = rows["next_obs"]
-    if hasattr(algorithm, "middles"):
-        algorithm.target.fraction = algorithm.middles
+    rows["target_fraction"] = algorithm.mean_fraction
     with torch.no_grad():
         found = algorithm.expected(algorithm.next_values(rows)[1])
     theirs = values(algorithm, algorithm.target, rows["next_obs"])
@@ -177,7 +175,8 @@ def noise_shared_by_the_networks(kind):
 
 def projection_that_loses_what_is_outside(kind):
     class Broken(kind):
-        def errors(self, q, reward, discount, next_q):
+        def errors(self, q, reward, next_q, rows):
+            discount = rows["discount"]
             place = reward[:, None] + discount[:, None] * self.support
             inside = (place >= self.support[0]) & (place <= self.support[-1])
             loss, slope, divergence = cross_entropy(q, project(next_q * inside, reward, discount, self.support))
@@ -190,10 +189,10 @@ def quantile_weights_transposed(kind):
     """Each error is weighed by the fraction of the target's quantile instead of the learned one's."""
 
     class Broken(kind):
-        def errors(self, q, reward, discount, next_q):
-            target = reward[:, None] + discount[:, None] * next_q
+        def errors(self, q, reward, next_q, rows):
+            target = reward[:, None] + rows["discount"][:, None] * next_q
             error = target.unsqueeze(1) - q.unsqueeze(2)
-            side = (self.fraction.unsqueeze(-2) - (error < 0).float()).abs()
+            side = (rows.get("fraction", self.fraction).unsqueeze(-2) - (error < 0).float()).abs()
             slope = -(side * error.clamp(-self.config.kappa, self.config.kappa)).mean(2)
             return slope.abs().sum(1), slope, (q.mean(-1) - target.mean(-1)).abs()
 

@@ -185,10 +185,8 @@ def test_the_policy_acts_by_the_means_and_rates_rows_as_the_learner_does(module,
 @pytest.mark.parametrize("hidden", [(12,), (9, 10, 12)], ids=["no trunk", "two layers of trunk"])
 def test_iqn_in_numpy_equals_the_network_for_every_trunk(hidden):
     algorithm, obs = make(iqn, hidden=hidden, dueling=True), make_batch()["obs"]
-    before = algorithm.online.fraction
     with torch.no_grad():
         means = algorithm.means(algorithm.online, obs)
-    assert algorithm.online.fraction is before
     np.testing.assert_allclose(make_policy(iqn, algorithm).forward(obs.numpy(), None)[0], means, rtol=1e-4, atol=1e-5)
     assert ("trunk" in algorithm.params.slices) == (len(hidden) > 1)
 
@@ -196,8 +194,9 @@ def test_iqn_in_numpy_equals_the_network_for_every_trunk(hidden):
 def test_each_row_and_each_part_of_the_unit_interval_has_fractions_of_its_own():
     algorithm, seen = make(iqn), []
     for i in range(2):
-        algorithm.learn(make_batch(i), Counts(i))
-        seen += [algorithm.online.fraction, algorithm.target.fraction]
+        rows = {"obs": make_batch(i)["obs"]}
+        algorithm.draw(rows)
+        seen += [rows["fraction"], rows["target_fraction"]]
     for fraction, num in zip(seen, (4, 6, 4, 6), strict=True):
         assert fraction.shape == (32, num)
         assert torch.equal((fraction * num).floor(), torch.arange(num).expand(32, num).float())
@@ -235,10 +234,9 @@ def test_a_risk_measure_is_the_mean_over_distorted_quantiles(module, risk, level
     at = {"mean": share, "cvar": share * level, "power": share**power if level > 0 else 1 - (1 - share) ** power}[risk]
     with torch.no_grad():
         if module is iqn:
-            algorithm.online.fraction = at[::10]
-            expected = algorithm.read(algorithm.online, obs).mean(-1)
+            expected = algorithm.read(algorithm.online, obs, at[::10]).mean(-1)
         else:
-            law = algorithm.distribution(algorithm.read(algorithm.online, obs))
+            law = algorithm.distribution(algorithm.read(algorithm.online, obs, None))
             if module is qr_dqn:
                 expected = law[..., (at * 40).long().clamp(max=39)].mean(-1)
             else:

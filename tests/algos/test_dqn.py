@@ -190,5 +190,5 @@ def test_the_policy_rates_rows_as_the_learner_does_while_the_target_is_the_onlin
 def test_load_policy_fills_both_networks():
     saved, algorithm = make(seed=1).policy_params(), make(seed=2)
     algorithm.load_policy(saved)
-    assert np.array_equal(algorithm.online.mlp.params(), saved)
-    assert np.array_equal(algorithm.target.mlp.params(), saved)
+    assert np.array_equal(algorithm.online.mlp.flat.numpy(), saved)
+    assert np.array_equal(algorithm.target.mlp.flat.numpy(), saved)

@@ -1,7 +1,5 @@
 """Rollout: how rows become chunks and minibatches, and that nothing is learned through its features."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
@@ -41,8 +39,7 @@ def make(look, minibatch_size=4, seq_len=3, group=None, envs=3, steps=10):
     learner = Learner("ppo", "discrete", *LOOKS.get(look, (VECTOR, "none")))
     algorithm = learner.algorithm()
     batch = learner.rollout(algorithm, envs=envs, steps=steps)
-    config = SimpleNamespace(minibatch_size=minibatch_size, seq_len=seq_len)
-    rollout = Rollout(batch, algorithm.encoder, config, group or ProcessGroup())
+    rollout = Rollout(batch, algorithm.encoder, group or ProcessGroup(), minibatch_size, seq_len)
     rollout.rows["number"] = torch.arange(envs * steps)
     return rollout, batch, algorithm
 

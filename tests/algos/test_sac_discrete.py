@@ -78,8 +78,8 @@ def test_the_temperature_follows_the_entropy_aimed_at(share, rises):
 def test_the_entropy_aimed_at_is_of_the_actions_that_are_allowed():
     algorithm = make(target_entropy=0.5)
     mask = torch.tensor([[True, True, False, False], [True, True, True, True], [False, True, False, False]])
-    torch.testing.assert_close(algorithm.aim(mask), 0.5 * torch.tensor([math.log(2), math.log(4), 0.0]))
-    assert algorithm.aim(None) == pytest.approx(0.5 * math.log(4))
+    torch.testing.assert_close(algorithm.entropy_target(mask), 0.5 * torch.tensor([math.log(2), math.log(4), 0.0]))
+    assert algorithm.entropy_target(None) == pytest.approx(0.5 * math.log(4))
 
 
 def test_the_policy_draws_by_the_softmax_of_its_logits():

@@ -36,7 +36,7 @@ def both(column, obs):
     inputs, before = Inputs(column), obs.copy()
     x = inputs.array(obs)
     assert x.dtype == np.float32
-    assert x.shape == (len(obs), inputs.width)
+    assert x.shape == (len(obs), inputs.size)
     assert inputs.tensor(torch.from_numpy(obs)).numpy().tobytes() == x.tobytes()
     assert np.array_equal(obs, before)
     return x
@@ -44,7 +44,7 @@ def both(column, obs):
 
 def test_the_parts_of_a_tree_one_after_the_other_without_the_mask():
     inputs = Inputs(TREE)
-    assert inputs.width == 14
+    assert inputs.size == 14
     rows = inputs.array(OBS)
     np.testing.assert_allclose(rows, ROWS, rtol=1e-6)
     torch_obs = {path: torch.from_numpy(part) for path, part in OBS.items()}

@@ -5,7 +5,7 @@ import torch
 from gradients import check_gradients
 from networks import network
 
-from drl_cli.networks.memory import make_memory
+from drl_cli.networks.encoder import make_memory
 
 KINDS = ("lstm", "gru")
 
