@@ -88,7 +88,7 @@ MISTAKES = {
     ),
     "noise that is not saved": (
         ('self.params.generator("noise", seed)', "torch.Generator().manual_seed(seed)"),
-        "does not go on exactly",
+        "a resumed run differs",
     ),
     "parameters changed without the optimizer": (
         (
@@ -102,7 +102,7 @@ MISTAKES = {
             "        if counts.opt_steps % ",
             '        self.calls = getattr(self, "calls", 0) + 1\n        if self.calls // 7 % ',
         ),
-        "does not go on exactly",
+        "a resumed run differs",
     ),
     "weights ignored": (('batch.get("weight", 1.0) * ', ""), "ignores the weights"),
     "actions out of bounds": ((".clip(-1, 1)", ".clip(-2, 2) * 9"), r"act: actions are in \[-1, 1\]"),
