@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from drl_cli.algos.base import AlgoConfig, Algorithm, Counts, Update
+from drl_cli.algos.base import Algorithm, Counts, Update
 from drl_cli.optim.group import Context
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.optim.optimizer_config import OptimizerConfig
@@ -73,11 +73,3 @@ def test_rates_are_those_of_the_environment_steps():
     algorithm = Pair(Context(torch.device("cpu"), optimizer=config, total_env_steps=100))
     algorithm.learn({"obs": torch.ones(3, 2)}, Counts(opt_steps=3, env_steps=75))
     assert algorithm.optimizer.metrics()["lr"] == pytest.approx(0.25e-2)
-
-
-def test_what_every_config_count_and_update_begins_with():
-    config = AlgoConfig(name="theirs")
-    assert (config.gamma, config.n_step) == (0.99, 1)
-    assert Counts() == (0, 0)
-    update = Update({})
-    assert (update.priorities, update.steps, update.skipped) == (None, 1, 0)

@@ -1,11 +1,11 @@
 """PPO: whole updates against an independent implementation with autograd, torch.distributions and torch.optim."""
 
 import dataclasses
-from itertools import pairwise
 
 import numpy as np
 import pytest
 import torch
+from references import flattened, sequential
 from torch.distributions import Categorical, Normal
 
 from drl_cli.algos.base import Counts
@@ -66,7 +66,7 @@ def make_batch(kind, seed, rows=40):
 
 
 class Unheard(ProcessGroup):
-    """Takes its rows, but nobody's gradients."""
+    """One of two trainers, which ignores the gradients of the other."""
 
     def mean_(self, tensor):
         pass
@@ -77,28 +77,14 @@ class Reference:
 
     def __init__(self, algorithm, kind, activation):
         params = {name: algorithm.params[name].flat.clone() for name in ("actor", "critic", "log_std")}
-        self.activation = {"relu": torch.nn.ReLU, "tanh": torch.nn.Tanh, "elu": torch.nn.ELU}[activation]
         self.config, self.is_box = algorithm.config, kind == "box"
         self.shuffle = torch.Generator()
         self.shuffle.set_state(algorithm.state()["generator.shuffle"])
-        self.actor = self.network(params["actor"], (5, 16, 12, 3))
-        self.critic = self.network(params["critic"], (5, 16, 12, 1))
+        self.actor = sequential(params["actor"], (5, 16, 12, 3), activation)
+        self.critic = sequential(params["critic"], (5, 16, 12, 1), activation)
         self.log_std = params["log_std"].double().requires_grad_()
         self.params = [*self.actor.parameters(), *self.critic.parameters(), *([self.log_std] if self.is_box else [])]
         self.optimizer = torch.optim.Adam(self.params, self.config.lr)
-
-    def network(self, flat, sizes):
-        layers, flat = [], flat.double()
-        for inputs, outputs in pairwise(sizes):
-            layer = torch.nn.Linear(inputs, outputs, dtype=torch.float64)
-            weight, bias, flat = flat.split([inputs * outputs, outputs, len(flat) - (inputs + 1) * outputs])
-            layer.weight.data, layer.bias.data = weight.view(inputs, outputs).t().clone(), bias.clone()
-            layers += [layer, self.activation()]
-        return torch.nn.Sequential(*layers[:-1])
-
-    def flat(self, network):
-        layers = [layer for layer in network if isinstance(layer, torch.nn.Linear)]
-        return torch.cat([part for layer in layers for part in (layer.weight.t().flatten(), layer.bias)]).detach()
 
     def log_prob_and_entropy(self, obs, action):
         if not self.is_box:
@@ -161,8 +147,8 @@ def test_updates_equal_an_independent_implementation(kind, activation, normalize
             assert update.metrics[name].item() == pytest.approx(value, rel=1e-3, abs=1e-4), name
     assert (algorithm.actor.flat - start).abs().max() > 3e-3
     for own, theirs in (
-        (algorithm.actor.flat, reference.flat(reference.actor)),
-        (algorithm.critic.flat, reference.flat(reference.critic)),
+        (algorithm.actor.flat, flattened(reference.actor)),
+        (algorithm.critic.flat, flattened(reference.critic)),
         (algorithm.log_std, reference.log_std.detach()),
     ):
         torch.testing.assert_close(own.double(), theirs, rtol=0, atol=2e-5)
@@ -209,25 +195,6 @@ def test_padding_counts_in_no_metric_and_no_gradient(kind):
     metrics, _ = algorithm.gradients(rows | {"valid_weight": real, "drop": ()})
     torch.testing.assert_close(metrics, expected)
     torch.testing.assert_close(algorithm.params.grad, grad)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_state_round_trip_is_exact(kind):
-    algorithm, other = make(kind), make(kind, seed=99)
-    algorithm.learn(make_batch(kind, 0), Counts())
-    state = algorithm.state()
-    frozen = {name: tensor.clone() for name, tensor in state.items()}
-    algorithm.learn(make_batch(kind, 1), Counts())
-    assert all(torch.equal(state[name], frozen[name]) for name in state)  # a copy, not a view
-    other.load_state(state)
-    other.learn(make_batch(kind, 1), Counts())
-    ours, theirs = algorithm.state(), other.state()
-    assert ours.keys() == theirs.keys()
-    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
-    assert not torch.equal(ours["params"], state["params"])
-    for name in state:
-        with pytest.raises(ValueError, match=name):
-            other.load_state({key: tensor for key, tensor in state.items() if key != name})
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -291,20 +258,6 @@ def test_greedy_actions_without_bounds_are_not_cut():
     policy.load(algorithm.policy_params())
     assert policy.greedy(obs).max() > 2.0
     assert make_policy(algorithm, "box").greedy(obs).max() == 1.0
-
-
-def test_bytes_are_scaled():
-    spec = EnvSpec("x", Column((5,), "uint8"), SPECS["discrete"].action)
-    obs = np.random.default_rng(0).integers(0, 256, (40, 5), dtype=np.uint8)
-    batch = make_batch("discrete", 0) | {"obs": torch.from_numpy(obs), "next_obs": torch.from_numpy(obs)}
-    scaled = {name: batch[name].float() / 255 for name in ("obs", "next_obs")}
-    as_bytes, as_floats = make("discrete", spec=spec), make("discrete")
-    as_bytes.learn(batch, Counts())
-    as_floats.learn(batch | scaled, Counts())
-    torch.testing.assert_close(as_bytes.actor.flat, as_floats.actor.flat, rtol=0, atol=1e-5)
-    torch.testing.assert_close(as_bytes.critic.flat, as_floats.critic.flat, rtol=0, atol=1e-5)
-    ours, theirs = (make_policy(make("discrete"), "discrete").act(x) for x in (obs, scaled["obs"].numpy()))
-    np.testing.assert_allclose(ours["log_prob"], theirs["log_prob"], atol=1e-5)
 
 
 def test_the_policy_starts_near_uniform():
