@@ -3,6 +3,7 @@
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -81,27 +82,24 @@ class Saver:
         self.failing.add(part)
 
 
+@dataclass(eq=False)
 class _Save:
     """Waits for the states of the roles, has every replay shard write its files piece by piece, and commits the draft.
 
     If a worker died, the workers' states are left out. If a shard can't write its files, the replay is left out.
     """
 
-    def __init__(
-        self,
-        saver: Saver,
-        draft: Path,
-        version: tuple[LoadParams, Ref, Mapping[str, Any]],
-        states: dict[str, Ref],
-        shards: Sequence[Handle],
-    ) -> None:
-        self.saver, self.calls, self.draft, self.version = saver, saver.calls, draft, version
-        self.states, self.shards = states, shards
-        self.sums: dict[str, str] = {}
-        self.left = len(states) + len(shards)
-        self.failed = False
+    saver: Saver
+    draft: Path
+    version: tuple[LoadParams, Ref, Mapping[str, Any]]  # with the orchestrator's counters
+    states: dict[str, Ref]
+    shards: Sequence[Handle]
+    sums: dict[str, str] = field(default_factory=dict)
+    left: int = 0  # roles and shards that have not finished
+    failed: bool = False
 
     def begin(self) -> None:
+        self.calls, self.left = self.saver.calls, len(self.states) + len(self.shards)
         for role, ref in self.states.items():
             self.calls.expect(ref, role, partial(self._on_state, role))
         previous = None if self.saver.last is None else str(self.saver.last)

@@ -49,6 +49,7 @@ def test_each_trainer_gets_its_part_and_the_first_answers_for_all():
 def test_several_trainers_join_the_first_and_a_single_one_joins_nobody():
     trainers = [Trainer() for _ in range(3)]
     group = TrainerGroup(trainers)
+    assert (group.roles, roles(1)) == (["trainer 0", "trainer 1", "trainer 2"], ["trainer"])
     joined = group.connect()
     address = trainers[0].answers[0][0]
     assert trainers[0].calls == [("listen",), ("join", address)]
@@ -57,11 +58,6 @@ def test_several_trainers_join_the_first_and_a_single_one_joins_nobody():
     alone = TrainerGroup([Trainer()])
     assert alone.connect() == []
     assert alone.trainers[0].calls == []
-
-
-def test_names_of_trainers():
-    assert roles(1) == TrainerGroup([Trainer()]).roles == ["trainer"]
-    assert roles(3) == ["trainer 0", "trainer 1", "trainer 2"]
 
 
 @pytest.mark.parametrize(

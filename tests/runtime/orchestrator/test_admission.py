@@ -140,7 +140,7 @@ def play(limiter, total, rows, batches, workers, death, seed, share=1):
 
 
 @example(ratio=0.1, min_inserts=0, total=200, rows=16, batches=3, excess=0.0, workers=1, death=0.0, seed=0, share=1)
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=120)
 @given(
     ratio=st.one_of(st.sampled_from([0.02, 0.1, 0.25, 1.0]), st.floats(0.01, 4)),
     min_inserts=st.integers(0, 200),

@@ -135,15 +135,6 @@ def test_workers_that_waited_longest_collect_first(still):
     assert asked == [1, 0]
 
 
-def test_close_closes_every_role(build_graph):
-    graph, closed = build_graph(COUNTER, "mode=sync", "worker.num=2"), []
-    graph.manage.close = lambda *args: closed.append(args)
-    for member in graph.pool.members:
-        member.handle.role.close = lambda index=member.index: closed.append(index)
-    graph.close("done")
-    assert closed == [("done", CLOSE_S), 0, 1]
-
-
 def test_a_resumed_run_continues_from_its_counters(build_graph):
     graph = build_graph(COUNTER, "mode=async", "checkpoint.period=100", "manage.eval_period=100")
     graph.progress.load_state(graph.progress.state() | {"env_steps": 260}, has_replay=True)
@@ -218,6 +209,12 @@ def test_finish_publishes_reports_saves_and_evaluates_the_last_version(build_gra
     assert is_over()
     assert graph.trainer_facts["device"] == "cpu"
     assert not graph.saver.busy
+    closed = []
+    graph.manage.close = lambda *args: closed.append(args)
+    for member in graph.pool.members:
+        member.handle.role.close = lambda index=member.index: closed.append(index)
+    graph.close("done")
+    assert closed == [("done", CLOSE_S), *range(graph.config.num_workers)]
     saved = read_manifest(graph.folder / "checkpoints" / "last")
     assert (saved["version"], saved["opt_steps"]) == (newest.version, newest.opt_steps)
     assert any("worker" in name for name in saved["sha256"]) == graph.config.restores_workers

@@ -53,7 +53,7 @@ SETTINGS = {
 }
 
 
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=150)
 @given(**SETTINGS)
 def test_never_deadlocks_and_holds_the_ratio(ratio, min_inserts, rows, batches, excess, workers, death, seed, trainers):
     limiter = RateLimiter(ratio, min_inserts, required_band(ratio, rows, batches) + excess)
@@ -144,7 +144,7 @@ def test_a_free_limiter_holds_min_inserts_alone():
     assert limiter.may_collect(10**6)
 
 
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=150)
 @given(
     batch_size=st.integers(1, 64),
     ahead=st.integers(1, 3),

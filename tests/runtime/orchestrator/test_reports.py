@@ -65,6 +65,7 @@ def test_a_report_goes_to_manage_and_the_console(make, sink):
     assert made.next == 115.0
     ((scalars, env_steps),) = sink.reports
     assert made.console.status.env_steps == 77
+    assert made.progress.usage.by_role()["manage"]["cpu_s"] == 2.5
     assert (env_steps, scalars["perf/worker_wait_s"]) == (77, 8.0)
     in_flight = {name: value for name, value in scalars.items() if name.startswith("perf/calls_in_flight/")}
     assert in_flight == {"perf/calls_in_flight/worker": 2.0, "perf/calls_in_flight/parameter_server": 1.0}
@@ -93,12 +94,6 @@ def test_the_state_of_the_status_follows_the_run(make):
     made.ending("the last checkpoint")
     made.send(LoadParams(1, 2, 3))
     assert status() == ("ending", "the last checkpoint")
-
-
-def test_each_report_asks_for_the_use_of_manages_process(make):
-    made = make()
-    made.send(LoadParams(1, 2, 3))
-    assert made.progress.usage.by_role()["manage"]["cpu_s"] == 2.5
 
 
 def test_exploration_is_a_mean_over_the_workers(make, sink):
