@@ -39,7 +39,7 @@ def test_installed_algorithms_are_listed_and_a_broken_one_with_its_error(listed,
     monkeypatch.syspath_prepend(str(tmp_path))
     lines = {line.split()[0]: line for line in listed("algos")}
     assert sorted(lines) == sorted([*algorithms(), *PRESETS, "their-dqn", "their-json"])
-    assert "discrete actions; single, sync, async; DQN as a user might have it" in lines["their-dqn"]
+    assert "discrete actions; single, sync, async; DQN as in a user's module" in lines["their-dqn"]
     assert "can't be used here: their-json (" in lines["their-json"]
 
 
