@@ -70,9 +70,9 @@ def answer(words: Sequence[str]) -> int:
             write_csv(Path(options.csv), comparisons)
             print(f"curves: {options.csv}")
         if options.png is not None:
-            from drl_cli.runs.figure import draw
+            from drl_cli.runs.figure import make_figure
 
-            draw(comparisons, Path(options.png))
+            make_figure(comparisons).savefig(Path(options.png), dpi=150)
             print(f"figure: {options.png}")
     except ModuleNotFoundError as error:
         if error.name != "matplotlib":

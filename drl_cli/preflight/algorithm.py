@@ -34,10 +34,7 @@ def warn_of_slow_updates(config: Config, spec: EnvSpec) -> None:
 
 
 def update_seconds(config: Config, spec: EnvSpec) -> float:
-    """Return about how long one update takes [s], measured on random rows with one thread.
-
-    Raise UsageError with the exit code with which the run would fail.
-    """
+    """Return about how long one update takes [s], with one thread; raise UsageError if the update fails."""
     from drl_cli.runtime.factories import make_trainer
     from drl_cli.runtime.trial import random_batch, single_trainer
 
@@ -72,14 +69,11 @@ def check_priorities(config: Config) -> None:
 
 
 def try_algorithm(config: Config, spec: EnvSpec) -> None:
-    """Raise UsageError if the algorithm can't be built, or its policy does not take the trainer's parameters.
-
-    A built-in algorithm is only built if its policy needs no torch, because importing torch takes long.
-    """
+    """Raise UsageError if the algorithm can't be built, or its policy does not take the trainer's parameters."""
     name, memory = config.algo.name, config.network.memory
     module = load_algorithm(name)
     options = (config.algo, config.network, spec)
-    if name in algorithms():
+    if name in algorithms():  # importing torch takes long, so only a policy without torch is built
         if memory == "none" and torso_name(config.network, spec) is None:
             try:
                 module.Policy(*options, config.seed)

@@ -12,10 +12,7 @@ NO_UPDATE = "no update would ever be made"
 
 
 def pace_problems(config: Config) -> list[str]:
-    """Return a line with the numbers for each setting with which the run would never start, stop for ever or lose data.
-
-    If the sequences overlap completely, or the proxies can't share the workers equally, the later checks are left out.
-    """
+    """Return a line for each setting with which the run would never start, stop for ever or lose data."""
     replay, pace = config.replay, config.orchestrator
     if isinstance(replay, SequencesConfig) and replay.overlap >= replay.seq_len:
         return [f"replay.overlap={replay.overlap} must be below replay.seq_len={replay.seq_len}"]

@@ -18,10 +18,7 @@ LARGE_BATCH = 2**16
 
 
 def preflight(config: Config) -> EnvSpec:
-    """Return the environment's spec if the run can start; raise UsageError with all problems of the first failed check.
-
-    Warnings are printed to stderr.
-    """
+    """Return the environment's spec if the run can start; raise UsageError with all problems of the first bad check."""
     if problems := [*pace_problems(config), *trainer_problems(config), *worker_problems(config)]:
         raise UsageError(problems)
     spec = environment_spec(config)

@@ -75,10 +75,7 @@ def compare(group: Group, threshold: float | None) -> Comparison:
 
 
 def over_environments(comparisons: Sequence[Comparison]) -> dict[str, Estimate]:
-    """Return an estimate of the final return for each label that has runs in every environment; {} for one environment.
-
-    Returns are scaled to [0, 1] between the lowest and the highest evaluation in their environment.
-    """
+    """Return an estimate of the final return, scaled to [0, 1] in each environment, for labels in all environments."""
     by_env: dict[str, dict[str, list[Run]]] = defaultdict(dict)
     for comparison in comparisons:
         by_env[comparison.group.env][comparison.group.label] = comparison.group.runs

@@ -29,12 +29,10 @@ class Curve:
 
     @property
     def best(self) -> float | None:
-        """The highest mean return; None without an evaluation."""
         return float(self.returns.max()) if len(self) else None
 
     @property
     def final(self) -> float | None:
-        """The last mean return; None without an evaluation."""
         return float(self.returns[-1]) if len(self) else None
 
     def x(self, axis: Axis) -> Array:
@@ -64,10 +62,9 @@ class JointCurve:
 
 
 def join(curves: Sequence[Curve], done: Sequence[bool], axis: Axis) -> JointCurve:
-    """Return the joint curve of runs with at least one evaluation each, on the grid of all their evaluations.
+    """Return the joint curve of runs with evaluations, from where all runs have one, at up to MAX_POINTS grid points.
 
-    The curve starts when every run has an evaluation. A finished run (`done`) keeps its last return; any other run ends
-    the curve with its last evaluation. At most MAX_POINTS grid points are kept.
+    A finished run (`done`) keeps its last return; any other run ends the curve with its last evaluation.
     """
     points = [curve.x(axis) for curve in curves]
     start = max(x[0] for x in points)

@@ -1,7 +1,6 @@
 """Figure of a comparison: returns over environment steps and over wall seconds, a row per environment."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -17,11 +16,6 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 """Colours that colour-blind readers can tell apart (Okabe and Ito 2008)."""
 STYLES = ("-", "--", ":", "-.")  # the second eight labels have the same colours as the first, with dashed lines
 X_LABELS: dict[Axis, str] = {"env_steps": "environment steps", "wall_s": "wall-clock seconds"}
-
-
-def draw(comparisons: Sequence[Comparison], path: Path) -> None:
-    """Write the figure to `path` in the format of its suffix (png, pdf, svg)."""
-    make_figure(comparisons).savefig(path, dpi=150)
 
 
 def make_figure(comparisons: Sequence[Comparison]) -> Figure:

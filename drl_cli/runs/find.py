@@ -98,11 +98,7 @@ def check_format(checkpoint: Path) -> None:
 
 
 def find_runs(patterns: Sequence[str], output_dir: str) -> list[Path]:
-    """Return all runs that match one of the patterns, oldest first; raise UsageError for each pattern without a run.
-
-    A pattern is one that `find_run` takes, or a folder of runs. Globs and folders are looked up from the current folder
-    and from `output_dir`.
-    """
+    """Return the runs that match patterns (as in `find_run`, or folders of runs), oldest first; raise UsageError."""
     if not patterns:
         raise UsageError("runs: names no run")
     runs, found, problems = all_runs(output_dir), set[Path](), list[str]()

@@ -91,10 +91,7 @@ class Resumed:
 
 
 def resume(config: Config, typed: Sequence[str]) -> Resumed:
-    """Return the run that `config.resume` names; raise UsageError if it can't go on with this config.
-
-    If the mode changes, the number of workers is chosen again unless the user typed it.
-    """
+    """Return the run that `config.resume` names; raise UsageError if it can't go on with this config."""
     from drl_cli.runtime.restore import open_checkpoint
 
     assert config.resume is not None
@@ -109,7 +106,7 @@ def resume(config: Config, typed: Sequence[str]) -> Resumed:
         except CheckpointError as error:
             raise UsageError(f"resume: {error}{_older_checkpoint(path)}", CHECKPOINT) from error
     worker = config.worker
-    if config.mode != old.mode:
+    if config.mode != old.mode:  # the numbers that the user did not type are chosen again
         if not any(arg.startswith("worker.num=") for arg in typed):
             worker = dataclasses.replace(worker, num=None)
         if not any(arg.startswith("worker.proxies=") for arg in typed):

@@ -1,7 +1,4 @@
-"""Statistics of few noisy scores: the interquartile mean and stratified bootstrap intervals.
-
-Agarwal et al. 2021, Deep Reinforcement Learning at the Edge of the Statistical Precipice.
-"""
+"""Interquartile mean and stratified bootstrap intervals of few noisy scores (Agarwal et al. 2021, arXiv 2108.13264)."""
 
 from collections.abc import Callable, Sequence
 

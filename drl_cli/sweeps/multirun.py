@@ -12,8 +12,7 @@ from drl_cli.settings.conf import SEARCH_PATH
 from drl_cli.settings.hydra_grammar import unquoted
 from drl_cli.settings.space import jobs as grid_jobs
 from drl_cli.sweeps.jobs import check_jobs, claim_sweep, is_dry_run, run_jobs
-from drl_cli.sweeps.population import Population
-from drl_cli.sweeps.population_training import new_population, resume_population
+from drl_cli.sweeps.population import Population, new_population, resume_population
 from drl_cli.sweeps.search import new_search, resume_search
 from drl_cli.sweeps.study import Study
 from drl_cli.sweeps.sweep import Sweep

@@ -1,14 +1,35 @@
-"""Population: the record of its members' turns, and who copies whom after a round (Jaderberg et al. 2017)."""
+"""`drl-train -m hpo=pbt`: a population trains in rounds, after which the worst members copy the best and explore.
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+Population based training, Jaderberg et al. 2017.
+"""
+
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
 
-from drl_cli.settings.space import Value
-from drl_cli.sweeps.sweep import SearchRecord, check_readable
+from drl_cli.errors import DONE, RESOURCES, SWEEP, UsageError
+from drl_cli.runs.changes import verdict
+from drl_cli.runs.run import Run
+from drl_cli.runtime.config import Config
+from drl_cli.runtime.files.checkpoint import adopt
+from drl_cli.settings.conf import groups
+from drl_cli.settings.space import Space, Value, typed
+from drl_cli.settings.space import space as read_space
+from drl_cli.sweeps.job import Job
+from drl_cli.sweeps.jobs import claim_sweep, is_dry_run, run_jobs
+from drl_cli.sweeps.search import SEARCH_KEYS, check_corners, refuse_keys, write_best
+from drl_cli.sweeps.sweep import SearchRecord, Sweep, check_readable, write_csv
+
+MEMBER_KEYS = ("seed", "total_env_steps")
+"""Keys that the population sets for every member."""
+MAX_RESTARTS = 3
+"""Restarts of a killed member in one round; after these the member has failed."""
 
 
 @dataclass
@@ -96,3 +117,183 @@ class Population(SearchRecord):
     def _explore(self, key: str, value: Value, rng: np.random.Generator) -> Value:
         domain = self.space[key]
         return domain.draw(rng) if rng.random() < self.hpo.resample else domain.near(value, rng)
+
+
+def new_population(sweep: Sweep, output_dir: str, options: Mapping[str, str], overrides: Sequence[str]) -> int:
+    """Check the corners of the search space, then train; return the exit code. Raise UsageError."""
+    refuse_keys(options, SEARCH_KEYS, "is of a search, not of hpo=pbt")
+    fixed, space = read_space(overrides)
+    check_space(space)
+    configs = check_corners(sweep, fixed, space, options)
+    config, hpo = configs[0], configs[0].hpo
+    check_rounds(config)
+    round_steps = -(-config.total_env_steps // hpo.rounds)
+    text = f"{hpo.members} members, {hpo.rounds} rounds of {round_steps:,} env steps"
+    if is_dry_run(options, f"{text} over {', '.join(space)}; all checks passed at {len(configs)} points"):
+        return DONE
+    sweep.make_folder(output_dir)
+    with claim_sweep(sweep.folder):
+        fixed = [arg for arg in fixed if arg.partition("=")[0] not in MEMBER_KEYS]
+        population = Population(sweep.folder, space, fixed, hpo, config.seed, round_steps)
+        population.save()
+        return train(sweep, population, configs)
+
+
+def resume_population(sweep: Sweep, options: Mapping[str, str]) -> int:
+    """Resume the population in the sweep's folder, with a new number of rounds if `hpo.rounds` is set."""
+    unchangeable = ("members", "quantile", "resample", "evaluations")
+    refuse_keys(options, [*SEARCH_KEYS, *unchangeable], "can't change any more; hpo.rounds can")
+    population = Population.open(sweep.folder)
+    configs = check_corners(sweep, population.fixed, population.space, options)
+    if "hpo.rounds" in options:
+        population.hpo = replace(population.hpo, rounds=configs[0].hpo.rounds)
+    if is_dry_run(options, f"{len(population.rounds)} of {population.hpo.rounds} rounds begun; all checks passed"):
+        return DONE
+    return train(sweep, population, configs)
+
+
+def check_space(space: Space) -> None:
+    """Raise UsageError if a key can't change while a member trains, or has no influence on what is learned."""
+    if not space:
+        raise UsageError("hpo: nothing to change: say for example 'algo.lr=tag(log,interval(1e-4,3e-3))'")
+    problems = []
+    for key in space:
+        if key in MEMBER_KEYS:
+            problems.append(f"{key}: the population sets it for every member: give one value")
+        elif key in groups() or verdict(key) == "impossible":
+            problems.append(f"{key}: can't change while a member trains: what it has saved depends on it")
+        elif verdict(key) == "free":
+            problems.append(f"{key}: changes nothing that is learned: give one value")
+    if problems:
+        raise UsageError(problems)
+
+
+def check_rounds(config: Config) -> None:
+    """Raise UsageError if the rounds can't have equal lengths for all members."""
+    problems = [
+        f"stop.{name}: all members train equally long; leave it out"
+        for name, value in (("return", config.stop.return_), ("wall_s", config.stop.wall_s))
+        if value is not None
+    ]
+    if config.hpo.rounds > config.total_env_steps:
+        problems.append(f"hpo.rounds={config.hpo.rounds}: more than total_env_steps={config.total_env_steps}")
+    if problems:
+        raise UsageError(problems)
+
+
+def train(sweep: Sweep, population: Population, configs: Sequence[Config]) -> int:
+    """Train all remaining rounds, print and write the results; return the exit code."""
+    rounds, hpo = Rounds(sweep, population), population.hpo
+    print(f"population of {len(population.turns)}: round {len(population.rounds)} of {hpo.rounds}  ->  {sweep.folder}")
+    while True:
+        try:
+            jobs = rounds.begin()
+        except OSError as error:
+            raise UsageError(f"a checkpoint can't be copied: {error}", RESOURCES) from error
+        run_jobs(sweep, jobs, configs, rounds.killed_jobs)
+        rounds.end()
+        write_turns(population)
+        if not population.ranked:
+            print("error: no member was done with this round", file=sys.stderr)
+            print(f"next: drl-train -m resume={shlex.quote(str(sweep.folder))}", file=sys.stderr)
+            return SWEEP
+        best = population.ranked[0]
+        text = f"round {len(population.rounds)} of {hpo.rounds}: best member {best + 1}"
+        print(f"{text}  {turn_text(population.turns[best])}", flush=True)
+        if len(population.rounds) >= hpo.rounds:
+            return finish_population(sweep, population)
+        population.next_round([job.has_begun for job in sweep.jobs])
+        for member, turn in enumerate(population.turns):
+            if turn.source is not None:
+                print(f"  member {member + 1} goes on from member {turn.source + 1}  {' '.join(typed(turn.values))}")
+
+
+class Rounds:
+    """Trains the members of a population as jobs of a sweep. A member is one run, resumed in every round."""
+
+    def __init__(self, sweep: Sweep, population: Population) -> None:
+        self.sweep, self.population = sweep, population
+        self._restarts: Counter[Job] = Counter()
+
+    def begin(self) -> list[Job]:
+        """Copy the checkpoints with which the round begins, and return the unfinished jobs; raise OSError."""
+        population, sweep = self.population, self.sweep
+        if not sweep.jobs:
+            sweep.add([self._overrides(member) for member in range(len(population.turns))])
+        if not population.is_ready:
+            for member, turn in enumerate(population.turns):
+                if turn.source is not None:
+                    source, run = sweep.jobs[turn.source].run, sweep.jobs[member].run
+                    assert source is not None
+                    assert run is not None
+                    adopt(run / "checkpoints", (source / "checkpoints" / "last").resolve(strict=True))
+                    (run / "summary.json").unlink(missing_ok=True)  # written at the member's earlier end
+            population.is_ready = True
+            population.save()
+        for member, job in enumerate(sweep.jobs):
+            job.overrides, job.goal, job.exit_code = self._overrides(member), population.goal, None
+            job.changes = ["confirm=true", *typed(population.turns[member].values), f"total_env_steps={job.goal}"]
+            job.update(sweep.file(job))
+        sweep.update_labels()
+        sweep.save()
+        self._restarts.clear()
+        return [job for job in sweep.jobs if not job.is_done]
+
+    def killed_jobs(self) -> list[Job]:
+        """Return the jobs whose processes were killed or interrupted, at most MAX_RESTARTS times each in a round."""
+        ended = [job for job in self.sweep.jobs if job.status in ("killed", "interrupted")]
+        jobs = [job for job in ended if self._restarts[job] < MAX_RESTARTS]
+        self._restarts.update(jobs)
+        return jobs
+
+    def end(self) -> None:
+        """Set the turns' states and scores from the evaluations of this round."""
+        for job, turn in zip(self.sweep.jobs, self.population.turns, strict=True):
+            run = Run(job.run) if job.run is not None and job.is_done else None
+            returns = run.curve.returns[run.curve.env_steps > turn.start] if run else np.zeros(0)
+            score = float(np.mean(returns[-self.population.hpo.evaluations :])) if len(returns) else np.nan
+            turn.env_steps = run.env_steps if run else turn.start
+            turn.state, turn.score = ("done", score) if np.isfinite(score) else ("failed", None)
+        self.population.save()
+
+    def _overrides(self, member: int) -> list[str]:
+        population = self.population
+        own = [f"seed={population.seed + member}", f"total_env_steps={population.goal}"]
+        return [*population.fixed, *typed(population.turns[member].values), *own]
+
+
+def turn_text(turn: Turn) -> str:
+    """Return the turn's score, or its state if it has none, and its values."""
+    return "  ".join([f"{turn.score:.1f}" if turn.score is not None else turn.state, *typed(turn.values)])
+
+
+def finish_population(sweep: Sweep, population: Population) -> int:
+    """Print and write how the best member came about; return exit code 0."""
+    best, folder = population.ranked[0], population.folder
+    failed = [str(i) for i, turn in enumerate(population.turns, 1) if turn.state == "failed"]
+    if failed:
+        print(f"warning: failed in the last round: member {', '.join(failed)}", file=sys.stderr)
+    print(f"how the best came about (all: {folder / 'population.csv'}):")
+    path = population.lineage(best)
+    for member, turn in path:
+        print(f"  {turn.start:>10,} to {turn.env_steps:>10,} env steps  member {member + 1}  {turn_text(turn)}")
+    schedule = [[turn.start, *turn.values.values()] for _, turn in path]
+    write_csv(folder / "schedule.csv", ["from_env_steps", *population.space], schedule)
+    write_best(folder / "best_overrides.yaml", typed(population.turns[best].values))
+    print(f"next: drl-eval run={shlex.quote(str(sweep.jobs[best].run))} checkpoint=last episodes=100")
+    print(f"      its last values are in {folder / 'best_overrides.yaml'}, all of them in schedule.csv")
+    return DONE
+
+
+def write_turns(population: Population) -> None:
+    """Write population.csv: a row for each round and member; members are numbered like their jobs, from 1."""
+    rows = [
+        [
+            *(number, member, None if turn.source is None else turn.source + 1, turn.start, turn.env_steps),
+            *(turn.state, turn.score, *turn.values.values()),
+        ]
+        for number, turns in enumerate(population.rounds, 1)
+        for member, turn in enumerate(turns, 1)
+    ]
+    head = ["round", "member", "source", "start", "env_steps", "state", "score", *population.space]
+    write_csv(population.folder / "population.csv", head, rows)

@@ -93,12 +93,10 @@ def share_processors(processors: Sequence[int], need: int, most: int, asked: int
 
 
 def cluster_slots(nodes: Sequence[Node], configs: Sequence[Config]) -> tuple[int, Start]:
-    """Return how many jobs the nodes hold, at least one, and a function that starts a job where Ray finds room.
-
-    A job with mode=single needs one node; any other job takes an equal share of every node.
-    """
+    """Return how many jobs the nodes hold, at least one, and a function that starts a job where Ray finds room."""
     from drl_cli.runtime.place.nodes import NodeProcess
 
+    # a job with mode=single needs one node, any other job an equal share of every node
     parts = 1 if any(config.mode == "single" for config in configs) else len(nodes)
     cpus, memory = (ceil(max(map(need, configs)) / parts) for need in (busy_processors, memory_bytes))
     count = sum(min(int(node.cpus) // cpus, node.memory // memory) for node in nodes) // parts

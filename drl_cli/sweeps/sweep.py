@@ -21,13 +21,10 @@ COLUMNS = ("status", "exit_code", "best_return", "final_return", "env_steps", "w
 
 
 class Sweep:
-    """The folder <output_dir>/multirun/<time>/: sweep.json, sweep.csv, and <number>.json and <number>.log of each job.
-
-    `flags` are drl-train's flags for every job. All files are saved at each change: a killed sweep can be resumed.
-    """
+    """The folder <output_dir>/multirun/<time>/: sweep.json, sweep.csv, <number>.json and <number>.log of each job."""
 
     def __init__(self, folder: Path, flags: Sequence[str]) -> None:
-        self.folder, self.flags = folder, list(flags)
+        self.folder, self.flags = folder, list(flags)  # flags of drl-train, for every job
         self.jobs: list[Job] = []
 
     @classmethod

@@ -11,9 +11,8 @@ from processes import SMALL
 
 from drl_cli.errors import UsageError
 from drl_cli.settings.space import Choice, Interval, space
-from drl_cli.sweeps import population_training
-from drl_cli.sweeps.population import Population
-from drl_cli.sweeps.population_training import MAX_RESTARTS, Rounds, finish_population, write_turns
+from drl_cli.sweeps import population as population_module
+from drl_cli.sweeps.population import MAX_RESTARTS, Population, Rounds, finish_population, write_turns
 from drl_cli.sweeps.sweep import Sweep
 
 LR = "algo.lr=tag(log,interval(1e-4,3e-3))"
@@ -318,7 +317,7 @@ def test_a_killed_member_is_restarted_a_few_times_in_each_round(rounds):
 
 def test_a_population_begins_as_typed(multirun, monkeypatch):
     begun = []
-    monkeypatch.setattr(population_training, "train", lambda sweep, population, configs: begun.append(population) or 0)
+    monkeypatch.setattr(population_module, "train", lambda sweep, population, configs: begun.append(population) or 0)
     args = ("seed=5", "total_env_steps=10000", "hpo.rounds=4", "hpo.members=3", "mode=single", LR)
     assert multirun("hpo=pbt", "env=Pendulum-v1", *args) == 0
     (population,) = begun
