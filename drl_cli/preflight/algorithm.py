@@ -116,7 +116,7 @@ def uses_network_group(config: Config) -> bool:
 def network_text(config: Config, spec: EnvSpec) -> str:
     """Describe the network in one line: the layers that the observation passes, and the torso that `auto` chose."""
     if not uses_network_group(config):
-        return f"that of {title(config.algo.name)}"
+        return f"{title(config.algo.name)}'s own"
     chosen = f"auto is {torso_name(config.network, spec) or 'mlp'}: " if config.network.torso == "auto" else ""
     return chosen + describe(config.network, spec)
 

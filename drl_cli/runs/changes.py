@@ -54,7 +54,7 @@ def changed_keys(old: Config, config: Config) -> list[Change]:
 
 
 def changed_code(folder: Path, config: Config) -> list[Change]:
-    """Return the user's source files with another sha256 than in run.json. A file missing here or there is ignored."""
+    """Return the user's source files with another sha256 than in run.json. Missing files are ignored."""
     recorded = read_json(folder / "run.json").get("code", {})
     files = {module: file for module in config.learning_modules if (file := source_file(module)) is not None}
     hashes = [(str(file), recorded.get(module), source_hash(file)) for module, file in files.items()]

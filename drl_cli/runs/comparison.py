@@ -91,5 +91,5 @@ def over_environments(comparisons: Sequence[Comparison]) -> dict[str, Estimate]:
 
 
 def estimate(*strata: Array) -> Estimate:
-    """Return the interquartile mean over all runs; each stratum has scores `[runs]` and is resampled on its own."""
+    """Return the interquartile mean over all runs; each stratum has scores `[runs]` and is resampled separately."""
     return Estimate(float(iqm(np.concatenate(strata))), *map(float, interval(strata, iqm)))

@@ -19,7 +19,7 @@ NOT_COMPARED = (
 """Keys and groups that are ignored: where a run is, how it was started, what it writes."""
 
 MEASURED = ("trainer.threads",)
-"""Keys whose `auto` is replaced by a measurement. They differ by chance, so they count only if the user typed them."""
+"""Keys whose `auto` depends on the machine. They count only if the user typed them."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def compared(run: Run) -> dict[str, Any]:
 
 
 def differing_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the keys with more than one value. Configs without a key count only for free keys such as `env.kwargs`."""
+    """Return the keys with several values. To lack a key is a value only in free mappings such as `env.kwargs`."""
     keys = dict.fromkeys(key for config in configs for key in config)
 
     def values(key: str) -> set[str]:

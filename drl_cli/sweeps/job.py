@@ -51,7 +51,7 @@ class Job:
 
     @property
     def label(self) -> str:
-        """The overrides that tell this job from the others."""
+        """The overrides that not all jobs share, as text."""
         return " ".join(f"{key}={value}" for key, value in self.differs.items())
 
     def update(self, file: Path) -> None:

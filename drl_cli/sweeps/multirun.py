@@ -100,7 +100,7 @@ def find_sweep(name: str, output_dir: str) -> Path:
 
 
 def finish_sweep(sweep: Sweep) -> int:
-    """Print how many jobs are done, and the errors of the others; return the exit code."""
+    """Print the number of done jobs and the error of each unfinished job; return the exit code."""
     unfinished = [job for job in sweep.jobs if not job.is_done]
     print(f"{len(sweep.jobs) - len(unfinished)} of {len(sweep.jobs)} jobs done; {sweep.folder / 'sweep.csv'}")
     if not unfinished:

@@ -84,7 +84,7 @@ def check_corners(sweep: Sweep, fixed: Sequence[str], space: Space, options: Map
     points = [Job(number, [*fixed, *point], {}) for number, point in enumerate(corners(space), 1)]
     configs = check_jobs(sweep, points, options)
     if not configs:
-        raise UsageError("hpo: no trial can run as long as that file is missing", USER_CODE)
+        raise UsageError("hpo: no trial can run without that file", USER_CODE)
     return configs
 
 

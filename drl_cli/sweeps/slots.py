@@ -20,7 +20,7 @@ from drl_cli.utils.cores import cores
 PROCESS_BYTES = 300 * 2**20
 """Memory of each process of a job, without replay."""
 PASSED_ON = ("DRL_", "WANDB_")
-"""Prefixes of the environment variables that a job on a cluster's node gets from here; the others are the node's."""
+"""Prefixes of the environment variables that a job on a node gets from here. All other variables are the node's."""
 
 
 class Slots(NamedTuple):
@@ -63,7 +63,7 @@ def check_cluster(configs: Sequence[Config], folder: Path) -> None:
 
 
 def job_slots(configs: Sequence[Config]) -> Slots:
-    """Return the slots for jobs with these configs as typed; raise UsageError if the cluster has no nodes any more."""
+    """Return the slots for jobs with these configs, not yet filled in; raise UsageError if the cluster has no node."""
     from drl_cli.settings.fill import fill
 
     if not configs:

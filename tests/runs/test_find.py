@@ -1,4 +1,4 @@
-"""Finding runs again."""
+"""Finding runs by path, `latest`, a glob or the start of an id."""
 
 import json
 
@@ -12,7 +12,7 @@ IDS = ("20260101-100000-000000-s0", "20260102-100000-000000-s1", "20260102-12000
 
 @pytest.fixture
 def outputs(tmp_path):
-    """Three runs, the newest in the first folder of the alphabet, and a folder that is no run."""
+    """Three runs, the newest in the first folder of the alphabet, and a folder that is not a run."""
     for env, run in zip(("Zebra", "Middle", "Ant"), IDS, strict=True):
         folder = tmp_path / env / "sac-async" / run
         folder.mkdir(parents=True)
@@ -27,55 +27,36 @@ def test_all_runs_oldest_first(outputs):
 
 
 @pytest.mark.parametrize(
-    ("run", "found"),
+    ("run", "found", "output_dir"),
     [
-        ("latest", IDS[2]),
-        (IDS[0], IDS[0]),
-        ("20260101", IDS[0]),
-        ("20260102-10", IDS[1]),
-        ("{outputs}/Zebra/*/*", IDS[0]),
-        ("{outputs}/*/*/*", IDS[2]),
-        ("{outputs}/*/*/*-s1", IDS[1]),
-        ("{outputs}/Middle/sac-async/20260102-100000-000000-s1", IDS[1]),
+        ("latest", IDS[2], ""),
+        (IDS[0], IDS[0], ""),
+        ("20260101", IDS[0], ""),
+        ("20260102-10", IDS[1], ""),
+        ("{outputs}/Zebra/*/*", IDS[0], "elsewhere"),
+        ("{outputs}/*/*/*", IDS[2], ""),
+        ("{outputs}/*/*/*-s1", IDS[1], ""),
+        ("{outputs}/Middle/sac-async/20260102-100000-000000-s1", IDS[1], "elsewhere"),
     ],
 )
-def test_a_run_by_latest_id_glob_or_path(outputs, run, found):
-    assert find_run(run.format(outputs=outputs), str(outputs)).name == found
+def test_one_run_by_latest_id_glob_or_path(outputs, run, found, output_dir):
+    assert find_run(run.format(outputs=outputs), str(outputs / output_dir)).name == found
 
 
-def test_a_path_needs_no_output_dir(outputs, tmp_path):
-    folder = outputs / "Zebra" / "sac-async" / IDS[0]
-    assert find_run(str(folder), str(tmp_path / "elsewhere")) == folder
-
-
-def test_a_glob_reaches_runs_outside_output_dir(outputs, tmp_path):
-    assert find_run(f"{outputs}/Zebra/*/*", str(tmp_path / "elsewhere")).name == IDS[0]
-
-
-def test_the_start_of_several_ids_is_refused_with_them(outputs):
-    with pytest.raises(UsageError, match="'20260102' begins the ids of 2 runs: ") as caught:
-        find_run("20260102", str(outputs))
-    assert caught.value.problems[0].endswith(f"{IDS[2]}, {IDS[1]}")
-
-
-def test_what_is_no_run_says_what_it_lacks(outputs):
-    with pytest.raises(UsageError, match=r"Ant is no run: it has no run\.json; the newest of 1 runs below it is .*Ant"):
-        find_run(str(outputs / "Ant"), str(outputs))
-    with pytest.raises(UsageError, match=r"run\.json is a file; a run is the folder"):
-        find_run(str(outputs / "Ant" / "sac-async" / IDS[2] / "run.json"), str(outputs))
-
-
-@pytest.mark.parametrize("run", ["nope", "2027", "/nowhere/*", "multirun"])
-def test_no_such_run_says_where_it_looked(outputs, run):
-    with pytest.raises(UsageError, match="no run") as caught:
-        find_run(run, str(outputs))
+@pytest.mark.parametrize(
+    ("run", "parts"),
+    [
+        ("20260102", ("'20260102' begins the ids of 2 runs: ", f"{IDS[2]}, {IDS[1]}")),
+        ("{outputs}/Ant", ("Ant is no run: it has no run.json; the newest of 1 runs below it is ",)),
+        (f"{{outputs}}/Ant/sac-async/{IDS[2]}/run.json", ("run.json is a file; a run is the folder",)),
+        *((run, ("no run", "{outputs}")) for run in ("nope", "2027", "/nowhere/*", "multirun")),
+    ],
+)
+def test_the_error_for_what_is_no_run(outputs, run, parts):
+    with pytest.raises(UsageError) as caught:
+        find_run(run.format(outputs=outputs), str(outputs))
     assert caught.value.exit_code == 2
-    assert str(outputs) in caught.value.problems[0]
-
-
-def test_latest_without_runs_is_an_error(tmp_path):
-    with pytest.raises(UsageError, match="no run 'latest'"):
-        find_run("latest", str(tmp_path))
+    assert all(part.format(outputs=outputs) in caught.value.problems[0] for part in parts)
 
 
 def test_the_config_of_a_run(small_run):
@@ -84,7 +65,7 @@ def test_the_config_of_a_run(small_run):
 
 
 @pytest.mark.parametrize("content", [None, "a: [1", "", "3"])
-def test_a_config_that_is_missing_or_damaged(tmp_path, content):
+def test_a_missing_or_damaged_config(tmp_path, content):
     if content is not None:
         (tmp_path / "config.yaml").write_text(content)
     with pytest.raises(UsageError, match=r"config\.yaml") as caught:
@@ -107,12 +88,14 @@ def test_a_config_that_is_missing_or_damaged(tmp_path, content):
         (["{outputs}/Zebra/sac-async/20260101-100000-000000-s0", "latest", "20260101"], [0, 2]),
     ],
 )
-def test_all_runs_that_patterns_mean_each_once(outputs, patterns, found):
+def test_each_run_that_matches_a_pattern_once(outputs, patterns, found):
     runs = find_runs([pattern.format(outputs=outputs) for pattern in patterns], str(outputs))
     assert [run.name for run in runs] == [IDS[i] for i in found]
 
 
-def test_each_pattern_without_runs_is_named(outputs):
+def test_each_pattern_without_a_run_is_named(outputs):
     with pytest.raises(UsageError, match="no run") as caught:
         find_runs(["nope", "latest", "multirun"], str(outputs))
     assert ["'nope'" in caught.value.problems[0], "'multirun'" in caught.value.problems[1]] == [True, True]
+    with pytest.raises(UsageError, match="no run 'latest'"):
+        find_run("latest", str(outputs / "nowhere"))

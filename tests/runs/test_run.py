@@ -1,4 +1,4 @@
-"""What a run's folder says of the run."""
+"""What a run's folder says about the run."""
 
 import json
 
@@ -9,16 +9,15 @@ from drl_cli.runs.run import RUN_LOCK, Run, flatten
 from drl_cli.utils.locks import is_locked, lock
 
 
-def test_a_run_that_is_done(tmp_path):
+def test_a_done_run(tmp_path):
     folder = make_run(tmp_path, "r1", [(10, 1.0, -5.0)], summary={"env_steps": 40, "wall_s": 7.5}, env__kwargs={"g": 2})
     run = Run(folder)
     assert (run.id, run.status, run.env_steps, run.wall_s) == ("r1", "done", 40, 7.5)
-    assert run.config["env.kwargs.g"] == 2
-    assert run.record["command"] == ["drl-train"]
-    assert run.curve.best == -5.0
+    assert (run.config["env.kwargs.g"], run.record["command"], run.curve.best) == (2, ["drl-train"], -5.0)
+    assert flatten({"a": {"b": 1, "c": {"d": [2], "e": {}}}, "f": None}) == {"a.b": 1, "a.c.d": [2], "f": None}
 
 
-def test_a_run_goes_on_as_long_as_its_lock_is_held_and_is_killed_after_that(tmp_path):
+def test_a_run_is_killed_if_its_lock_is_free_before_its_end(tmp_path):
     run = Run(make_run(tmp_path, "r1", status="running"))
     assert run.status == "killed"
     with lock(run.folder / RUN_LOCK):
@@ -28,7 +27,7 @@ def test_a_run_goes_on_as_long_as_its_lock_is_held_and_is_killed_after_that(tmp_
     assert run.status == "interrupted"
 
 
-def test_looking_at_a_lock_takes_and_makes_none(tmp_path):
+def test_is_locked_neither_makes_nor_takes_a_lock(tmp_path):
     path = tmp_path / ".lock"
     assert not is_locked(path)
     assert not path.exists()
@@ -39,26 +38,20 @@ def test_looking_at_a_lock_takes_and_makes_none(tmp_path):
     lock(path).close()
 
 
-def test_before_its_end_a_run_has_come_as_far_as_its_last_report(tmp_path):
+def test_the_progress_of_a_running_run_is_its_last_complete_report(tmp_path):
     folder = make_run(tmp_path, "r1", status="running")
     lines = [json.dumps({"env_steps": i, "perf/wall_s": i / 10, "x": "y" * 50}) for i in range(3000)]
     (folder / "metrics.jsonl").write_text("\n".join(lines) + '\n{"env_steps": 99')
-    assert (Run(folder).env_steps, Run(folder).wall_s) == (2999, 299.9)
-    assert Run(folder).last_report["env_steps"] == 2999
+    assert (Run(folder).env_steps, Run(folder).wall_s, Run(folder).last_report["env_steps"]) == (2999, 299.9, 2999)
     (folder / "metrics.jsonl").write_text('{"env_steps": 7}\n')
     assert Run(folder).last_report == {"env_steps": 7}
 
 
 @pytest.mark.parametrize("content", [None, "", "[]", "{", "3\n", "\n", '{"id": "a", "sta'])
-def test_files_that_are_missing_or_damaged_are_empty(tmp_path, content):
+def test_missing_or_damaged_files_are_empty(tmp_path, content):
     names = ("run.json", "config.yaml", "summary.json", "metrics.jsonl", "eval.csv")
     for name in names if content is not None else ():
         (tmp_path / name).write_text(content)
     run = Run(tmp_path)
-    assert run.status == "unknown"
-    assert (run.record, run.summary, run.config, run.last_report) == ({}, {}, {}, {})
+    assert (run.status, run.record, run.summary, run.config, run.last_report) == ("unknown", {}, {}, {}, {})
     assert (run.env_steps, run.wall_s, len(run.curve)) == (0, 0.0, 0)
-
-
-def test_flatten():
-    assert flatten({"a": {"b": 1, "c": {"d": [2], "e": {}}}, "f": None}) == {"a.b": 1, "a.c.d": [2], "f": None}

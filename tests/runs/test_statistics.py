@@ -1,4 +1,4 @@
-"""Interquartile mean and bootstrap intervals, against numbers from elsewhere."""
+"""Interquartile mean and bootstrap intervals against scipy and the normal distribution."""
 
 import numpy as np
 import pytest
@@ -21,13 +21,13 @@ def test_iqm_is_the_quarter_trimmed_mean(scores, expected):
     assert iqm(np.array(scores)) == pytest.approx(expected)
 
 
-def test_iqm_of_columns_is_that_of_each():
+def test_iqm_along_an_axis():
     scores = np.random.default_rng(1).standard_normal((9, 5))
     np.testing.assert_allclose(iqm(scores), [iqm(column) for column in scores.T])
     np.testing.assert_allclose(iqm(scores.T, 1), iqm(scores))
 
 
-def test_the_interval_of_a_mean_is_that_of_the_normal_law():
+def test_the_interval_of_a_mean_is_the_normal_distributions():
     scores = np.random.default_rng(2).normal(10.0, 3.0, 400)
     low, high = interval([scores], np.mean)
     half = 1.96 * scores.std() / np.sqrt(400)
@@ -48,10 +48,10 @@ def test_one_score_has_no_interval():
     assert interval([np.ones((1, 4))], iqm)[0].shape == (4,)
 
 
-def test_equal_scores_give_equal_intervals_however_many_are_drawn_at_once(monkeypatch):
+def test_equal_scores_give_equal_intervals_for_any_number_drawn_at_once(monkeypatch):
     scores = np.random.default_rng(3).standard_normal((6, 2))
-    whole = interval([scores], iqm)
-    np.testing.assert_array_equal(whole, interval([scores.copy()], iqm))
+    at_once = interval([scores], iqm)
+    np.testing.assert_array_equal(at_once, interval([scores.copy()], iqm))
     monkeypatch.setattr("drl_cli.runs.statistics.MAX_DRAWN", 12 * 300)
     counts = []
 
@@ -62,4 +62,4 @@ def test_equal_scores_give_equal_intervals_however_many_are_drawn_at_once(monkey
     in_parts = interval([scores], counting)
     assert counts == [300] * 6 + [200]
     assert sum(counts) == RESAMPLES
-    np.testing.assert_allclose(whole, in_parts, atol=0.2)
+    np.testing.assert_allclose(at_once, in_parts, atol=0.2)
