@@ -112,14 +112,9 @@ class Config:
         return max(self.worker.envs, min(MOST_ROWS[self.mode], int(enough)))
 
     @property
-    def steps_per_collect(self) -> int:
-        """Steps of each environment in one collect call."""
-        return max(1, self.block_rows // self.worker.envs)
-
-    @property
     def rows_per_collect(self) -> int:
         """Environment steps of one worker in one collect call."""
-        return self.steps_per_collect * self.worker.envs
+        return max(1, self.block_rows // self.worker.envs) * self.worker.envs
 
     @property
     def row_steps(self) -> int:

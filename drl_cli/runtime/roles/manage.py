@@ -60,7 +60,7 @@ class Manage:
     def report(self, scalars: Mapping[str, float], env_steps: int) -> list[str]:
         """Write one report of the orchestrator; return the problems since the last report, one line each."""
         with self.lock:
-            self.recording.report(scalars, env_steps)
+            self.recording.record(scalars, env_steps, self.recording.lines)
             return self.recording.take_problems()
 
     def used(self) -> tuple[ProcessUse, ...]:

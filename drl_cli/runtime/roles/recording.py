@@ -2,7 +2,7 @@
 
 import dataclasses
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -36,9 +36,11 @@ class Recording:
         self.background = make_background(config, run)
         self._problems: list[str] = []
 
-    def report(self, scalars: Mapping[str, float], env_steps: int) -> None:
-        """Write a report to all recorders."""
-        self._record(scalars, env_steps, [self.lines])
+    def record(self, scalars: Mapping[str, float], env_steps: int, *more: Recorder) -> None:
+        """Record in the background first, so that a full disk of the run does not keep values from other recorders."""
+        recorders: list[Recorder] = [*self.background, *more, *self.boards]
+        for recorder in recorders:
+            recorder.record(scalars, env_steps)
 
     def evaluation(self, row: Mapping[str, float], info: Mapping[str, float], cut: int) -> None:
         """Write an evaluation to eval.csv and, as `eval/...`, to all recorders but metrics.jsonl.
@@ -49,12 +51,12 @@ class Recording:
         ours = {f"eval/return_{name}": row[name] for name in ("mean", "std", "min", "max", "median")}
         ours |= {f"eval/{name}": row[name] for name in ("length_mean", "opt_steps", "version", "wall_s")}
         tags = {f"eval/{name}": value for name, value in info.items()} | ours | {"eval/episodes_cut": cut}
-        self._record(tags, int(row["env_steps"]), [])
+        self.record(tags, int(row["env_steps"]))
 
     def video(self, path: Path, env_steps: int) -> None:
         """Give a video to all recorders that take videos."""
-        recorders: list[VideoRecorder] = [*self.background, *self.boards]
-        for recorder in recorders:
+        takers: list[VideoRecorder] = [*self.background, *self.boards]
+        for recorder in takers:
             recorder.video("eval/video", path, env_steps)
 
     def warn(self, problem: str) -> None:
@@ -77,12 +79,6 @@ class Recording:
         for background in self.background:
             background.wait(until - now())
 
-    def _record(self, scalars: Mapping[str, float], env_steps: int, more: list[Recorder]) -> None:
-        """Record in the background first, so that a full disk of the run does not keep values from other recorders."""
-        recorders: list[Recorder] = [*self.background, *more, *self.boards]
-        for recorder in recorders:
-            recorder.record(scalars, env_steps)
-
 
 def make_background(config: Config, run: RunInfo) -> list[BackgroundRecorder]:
     """Create the recorders that the config names: wandb, MLflow and the user's own."""
@@ -91,7 +87,8 @@ def make_background(config: Config, run: RunInfo) -> list[BackgroundRecorder]:
         recorders.append(BackgroundRecorder(f"logger.wandb={logger.wandb}", partial(Wandb, run, logger.wandb)))
     if logger.mlflow != "none":
         recorders.append(BackgroundRecorder(f"logger.mlflow={logger.mlflow}", partial(Mlflow, run, logger.mlflow)))
-    return recorders + [BackgroundRecorder(path, partial(_make_own, path, run)) for path in logger.recorders]
+    own = [BackgroundRecorder(path, partial(_make_own, path, run)) for path in logger.recorders]
+    return recorders + own
 
 
 def _make_own(path: str, run: RunInfo) -> Recorder:
@@ -107,14 +104,12 @@ def describe(config: Config, folder: Path) -> RunInfo:
 
 def hyperparameters(config: Config) -> dict[str, Value]:
     """Return the config as dotted keys and plain values."""
-    flat: dict[str, Value] = {}
 
-    def walk(prefix: str, node: Mapping[str, object]) -> None:
+    def walk(prefix: str, node: Mapping[str, object]) -> Iterator[tuple[str, Value]]:
         for name, value in node.items():
             if isinstance(value, Mapping):
-                walk(f"{prefix}{name}.", value)
+                yield from walk(f"{prefix}{name}.", value)
             else:
-                flat[prefix + name.rstrip("_")] = value if isinstance(value, bool | int | float) else str(value)
+                yield prefix + name.rstrip("_"), value if isinstance(value, bool | int | float) else str(value)
 
-    walk("", dataclasses.asdict(config))
-    return flat
+    return dict(walk("", dataclasses.asdict(config)))

@@ -66,13 +66,12 @@ class TrajectoryManager:
         parts: list[BatchTrainingData | Columns] = []
         for trainer in range(message.num_trainers):
             part = slice(trainer * size, (trainer + 1) * size)
-            row_ids = None if drawn.row_ids is None else drawn.row_ids[:, part]
             header = BatchTrainingData(
                 trainer=trainer,
                 num_batches=drawn.num_batches,
                 batch_size=size,
                 inserts=self.table.inserts,
-                row_ids=row_ids,
+                row_ids=None if drawn.row_ids is None else drawn.row_ids[:, part],
                 dropped=drawn.dropped,
                 stats=stats,
                 version=message.version,
@@ -82,7 +81,10 @@ class TrajectoryManager:
                 seconds=seconds,
                 uses=uses,
             )
-            parts += [header, drawn.columns if message.num_trainers == 1 else _rows(drawn.columns, part)]
+            columns = drawn.columns
+            if message.num_trainers > 1:
+                columns = {name: np.ascontiguousarray(column[:, part]) for name, column in columns.items()}
+            parts += [header, columns]
         return tuple(parts)
 
     def update_priorities(self, message: UpdatePriority | None) -> None:
@@ -142,7 +144,3 @@ class TrajectoryManager:
         """Return the state outside the table: the last block of each worker, and the moments."""
         blocks = np.array([(*key, number) for key, number in self.last_block.items()], np.int64).reshape(-1, 3)
         return {"blocks": blocks} | ({} if self.moments is None else {"moments": self.moments.packed()})
-
-
-def _rows(columns: Columns, rows: slice) -> Columns:
-    return {name: np.ascontiguousarray(column[:, rows]) for name, column in columns.items()}

@@ -48,7 +48,7 @@ class Worker:
 
     def __init__(self, config: Config, spec: EnvSpec, index: int, incarnation: int) -> None:
         self.config, self.index, self.incarnation = config, index, incarnation
-        self.num_steps = config.steps_per_collect
+        self.num_steps = config.rows_per_collect // config.worker.envs
         seeds = integers(config.seed, "worker", config.worker.envs, index, incarnation)
         policy_seed, globals_seed = integers(config.seed, "policy", 2, index, incarnation)
         seed_globals(globals_seed)
