@@ -61,7 +61,7 @@ def test_one_line_names_the_bottleneck_and_what_to_change(status, begin, has, ha
     assert "\n" not in line
 
 
-def test_nothing_is_said_of_what_is_not_known():
+def test_there_is_no_advice_without_data():
     assert bottleneck(Status(state="running")) == ""
     assert bottleneck(make(awaits="warm-up", worker=0.9)) == ""
     assert bottleneck(Status(state="running", worker_time={"waiting": 0.9})) == "the first update is still to come"

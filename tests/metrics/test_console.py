@@ -42,7 +42,7 @@ def make(kind, out=None, **options):
     return console, lambda: out.getvalue().splitlines()
 
 
-def test_plain_says_at_once_what_a_start_waits_for_and_repeats_it(clock):
+def test_plain_shows_and_repeats_what_a_start_waits_for(clock):
     console, said = make("plain")
     console.awaits("Ray")
     assert said() == ["  0:00:10  waiting for Ray"]
@@ -55,7 +55,7 @@ def test_plain_says_at_once_what_a_start_waits_for_and_repeats_it(clock):
     assert len(said()) == 2
 
 
-def test_plain_says_of_a_running_run_only_what_takes_long(clock):
+def test_plain_shows_only_long_waits_of_a_running_run(clock):
     console, said = make("plain")
     console.update(**RUNNING)
     console.awaits("the last checkpoint")
@@ -67,7 +67,7 @@ def test_plain_says_of_a_running_run_only_what_takes_long(clock):
     assert said() == ["  0:00:12  waiting for the last evaluation"]
 
 
-def test_plain_says_once_what_a_report_has_said(clock):
+def test_plain_does_not_repeat_a_report(clock):
     console, said = make("plain", period_s=1.0)
     console.report(**RUNNING | {"awaits": "warm-up", "done": 5, "needed": 9})
     console.display.tick(console.status)
@@ -75,7 +75,7 @@ def test_plain_says_once_what_a_report_has_said(clock):
     assert "waiting for warm-up 5/9" in line
 
 
-def test_plain_says_nothing_before_the_run_has_a_title(clock):
+def test_plain_is_silent_before_the_run_has_a_title(clock):
     console = Console("plain", out := io.StringIO(), 90.0)
     with console:
         clock.now = 200.0
@@ -95,7 +95,7 @@ def test_plain_reports_every_period_and_at_each_evaluation(clock):
     assert (console.status.scores, console.status.best) == (((400, 201.5),), (400, 201.5))
 
 
-def test_json_is_one_object_a_line(clock):
+def test_json_prints_one_object_per_line(clock):
     console, said = make("json", period_s=30.0)
     console.awaits("Ray")
     console.awaits("")
@@ -116,7 +116,7 @@ def test_json_is_one_object_a_line(clock):
 
 
 @pytest.mark.parametrize("kind", ["quiet", "plain", "json"])
-def test_no_kind_but_auto_draws_on_a_terminal(clock, kind):
+def test_only_auto_draws_on_a_terminal(clock, kind):
     console, said = make(kind, Terminal())
     with console:
         console.awaits("Ray")
@@ -128,7 +128,7 @@ def test_no_kind_but_auto_draws_on_a_terminal(clock, kind):
     assert bool(said()) == (kind != "quiet")
 
 
-def test_auto_is_a_panel_on_a_terminal_alone(clock, monkeypatch):
+def test_auto_is_a_panel_only_on_a_terminal(clock, monkeypatch):
     for name, value in {"TERM": "xterm", "COLUMNS": "100", "NO_COLOR": "1"}.items():
         monkeypatch.setenv(name, value)
     console, _ = make("auto", out := Terminal())
@@ -153,7 +153,7 @@ def test_auto_is_a_panel_on_a_terminal_alone(clock, monkeypatch):
     assert type(make_display("auto", io.StringIO(), 30.0)) is type(make_display("plain", Terminal(), 30.0))
 
 
-def test_a_panel_of_a_run_that_did_not_begin_goes_away(monkeypatch):
+def test_the_panel_of_a_run_that_did_not_start_disappears(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     out = Terminal()
     with Console("auto", out, time.time()):
@@ -189,14 +189,14 @@ def test_the_newest_status_is_in_the_runs_folder(clock, tmp_path):
     assert (console.status.state, console.status.awaits) == ("done", "")
 
 
-def test_a_folder_that_takes_no_file_is_not_the_runs_end(tmp_path):
+def test_an_unwritable_folder_does_not_end_the_run(tmp_path):
     console, _ = make("quiet")
     console.folder = tmp_path / "nowhere"
     console.awaits("Ray")
     assert console.status.awaits == "Ray"
 
 
-def test_what_is_announced_on_a_terminal_is_taken_back(monkeypatch):
+def test_an_announcement_is_erased(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     out, file = Terminal(), io.StringIO()
     for place in (out, file):

@@ -43,7 +43,7 @@ def test_a_short_episode_is_whole():
 
 
 @pytest.mark.parametrize(("steps", "stride"), [(MAX_FRAMES, 1), (MAX_FRAMES + 1, 2), (5 * MAX_FRAMES, 8)])
-def test_a_longer_one_is_thinned_out_evenly_and_keeps_its_pace(steps, stride):
+def test_a_long_episode_loses_frames_evenly_and_keeps_its_pace(steps, stride):
     film, drawn = films(steps)
     shown = frames_of(film.gif())
     assert [number for number, _ in shown] == [number % 256 for number in range(0, steps, stride)]
@@ -58,7 +58,7 @@ def test_large_pictures_become_small_and_keep_their_shape():
     assert size_of(film.gif()) == (50, 40)
 
 
-def test_what_can_hardly_be_compressed_has_fewer_frames(monkeypatch):
+def test_noise_has_fewer_frames(monkeypatch):
     monkeypatch.setattr(module, "MAX_BYTES", 20_000)
     rng = np.random.default_rng(0)
     film, _ = films(40, make=lambda number: rng.integers(0, 256, (40, 40, 3), dtype=np.uint8))
@@ -71,6 +71,6 @@ def test_what_can_hardly_be_compressed_has_fewer_frames(monkeypatch):
 @pytest.mark.parametrize(
     "strange", [None, [frame(0)], frame(0, (20, 30)), frame(0).astype(np.float32), frame(0, (9, 9, 4))]
 )
-def test_what_is_no_picture_is_refused(strange):
+def test_a_frame_that_is_no_picture_is_refused(strange):
     with pytest.raises(ValueError, match="not uint8"):
         films(1, make=lambda number: strange)

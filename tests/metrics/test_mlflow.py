@@ -47,7 +47,7 @@ def test_runs_are_in_one_database_beside_them(mlflow, make, tmp_path):
     assert [run.tags["drl.run"] for run in runs.values()] == ["a", "b"]
 
 
-def test_two_that_begin_at_once_do_not_both_make_the_database(mlflow, make, tmp_path, monkeypatch):
+def test_only_one_of_two_runs_creates_the_database(mlflow, make, tmp_path, monkeypatch):
     taken = []
 
     def create(*args):
@@ -68,7 +68,7 @@ def test_a_server_keeps_its_own_artifacts(mlflow, make):
     assert mlflow.stores[SERVER][0]["mine"].artifacts is None
 
 
-def test_hyperparameters_are_given_in_parts_and_cut(mlflow, make):
+def test_hyperparameters_are_sent_in_parts_and_shortened(mlflow, make):
     make(**{f"k{i}": i for i in range(250)}, long="x" * 10_000, none=None)
     params = only(mlflow).params
     assert len(params) == 252
@@ -83,7 +83,7 @@ def test_scalars_are_over_env_steps_and_finite_under_names_that_are_allowed(mlfl
 
 
 @pytest.mark.parametrize(("status", "told"), [("done", "FINISHED"), ("interrupted", "KILLED"), ("diverged", "FAILED")])
-def test_how_it_ended_is_told(mlflow, make, status, told):
+def test_the_end_gives_the_status(mlflow, make, status, told):
     make().close(status)
     assert only(mlflow).info.status == told
 
@@ -93,7 +93,7 @@ def test_a_video_is_an_artifact(mlflow, make, tmp_path):
     assert only(mlflow).artifacts == [(str(tmp_path / "x.gif"), "videos")]
 
 
-def test_a_resumed_run_is_the_same_and_may_have_other_hyperparameters(mlflow, make):
+def test_a_resumed_run_continues_the_same_mlflow_run(mlflow, make):
     make(lr=1.0).close("interrupted")
     again = make(lr=2.0)
     assert only(mlflow).info.status == "RUNNING"
@@ -101,7 +101,7 @@ def test_a_resumed_run_is_the_same_and_may_have_other_hyperparameters(mlflow, ma
     assert (only(mlflow).params, only(mlflow).metrics) == ({"lr": "1.0"}, [("a", 1.0, 5)])
 
 
-def test_at_another_place_a_resumed_run_is_new(mlflow, make):
+def test_a_resumed_run_is_new_on_another_server(mlflow, make):
     make()
     make(SERVER)
     assert [len(runs) for _, runs in mlflow.stores.values()] == [1, 1]

@@ -41,7 +41,7 @@ def row(status, name, **options):
     return line.strip("│| ").removeprefix(name).strip()
 
 
-def test_every_row_says_what_the_status_says():
+def test_the_rows_of_the_panel():
     rows = {
         "training": "return -182.3   length 112   mean of the last 100 of 204 episodes",
         "evaluation": "return 201.5 at step 10,000   best 201.5 at 10,000   target 240   ▁█",
@@ -62,7 +62,7 @@ def test_every_row_says_what_the_status_says():
     assert "running" in lines[-1]
 
 
-def test_nothing_but_what_is_awaited_is_known_at_first():
+def test_the_panel_of_a_starting_run():
     lines = drawn(Status(title="x", awaits="warm-up", done=640, needed=1000, started=100.0), moment=103.2)
     assert len(lines) == 5
     assert "elapsed 0:00:03   0 updates" in lines[2]
@@ -71,7 +71,7 @@ def test_nothing_but_what_is_awaited_is_known_at_first():
 
 
 @pytest.mark.parametrize("field", [f.name for f in dataclasses.fields(Status)])
-def test_each_field_may_be_missing(field):
+def test_any_field_may_be_unknown(field):
     empty = {f.name: getattr(Status(), f.name) for f in dataclasses.fields(Status)}[field]
     text = "\n".join(drawn(dataclasses.replace(STATUS, **{field: empty})))
     line = report_line(dataclasses.replace(STATUS, **{field: empty}))
@@ -80,7 +80,7 @@ def test_each_field_may_be_missing(field):
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 200])
-def test_it_fits_its_terminal_and_items_are_not_torn(width):
+def test_the_panel_fits_the_terminal_and_splits_no_item(width):
     lines = drawn(STATUS, width=width)
     assert {len(line) for line in lines} == {width}
     if width > 40:
@@ -88,7 +88,7 @@ def test_it_fits_its_terminal_and_items_are_not_torn(width):
         assert any("replay holds 12,288 of 200,000" in line for line in lines)
 
 
-def test_a_terminal_that_knows_ascii_alone_gets_no_more():
+def test_an_ascii_terminal_gets_ascii_bars():
     assert row(STATUS, "evaluation", encoding="ascii").endswith("target 240   _@")
 
 
@@ -104,7 +104,7 @@ def test_no_color_is_respected(monkeypatch):
     assert not any(code.startswith(("3", "9")) for code in codes(NO_COLOR="1"))
 
 
-def test_a_run_that_is_over_stands_still_and_says_how_it_ended():
+def test_the_panel_of_an_ended_run():
     lines = drawn(dataclasses.replace(STATUS, state="killed", note="nobody writes any more"), moment=1e6)
     assert "elapsed 0:00:34   1,403 updates" in lines[2]
     assert "nobody writes any more" in lines[-2]
@@ -130,7 +130,7 @@ def test_clock(seconds, text):
     assert clock(seconds) == text
 
 
-def test_lines_are_aligned_and_tell_training_from_evaluation():
+def test_lines_of_training_and_evaluation_are_aligned():
     reports = [
         report_line(STATUS),
         report_line(dataclasses.replace(STATUS, train_return=12.0, env_steps=99, env_steps_per_s=None, wall_s=40_000)),
@@ -149,7 +149,7 @@ def test_lines_are_aligned_and_tell_training_from_evaluation():
     assert evaluation_line(STATUS, {"mean": 1.0}, 10_000, is_best=False).endswith("1.0  best 201.5  target 240")
 
 
-def test_lines_say_what_is_awaited():
+def test_lines_about_waiting():
     assert awaits_line(Status(awaits="Ray"), 2.9) == "  0:00:02  waiting for Ray"
     warm = dataclasses.replace(STATUS, awaits="warm-up", done=640, needed=1000)
     assert "waiting for warm-up 640/1,000     812 env/s" in report_line(warm)

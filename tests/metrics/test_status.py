@@ -26,13 +26,13 @@ FULL = Status(
 )
 
 
-def test_it_comes_back_from_its_file_as_it_was(tmp_path):
+def test_a_status_file_restores_the_status(tmp_path):
     FULL.write(tmp_path)
     assert Status.read(tmp_path) == FULL
     assert [path.name for path in tmp_path.iterdir()] == [STATUS_FILE]
 
 
-def test_what_is_not_finite_is_not_known(tmp_path):
+def test_values_that_are_not_finite_become_unknown(tmp_path):
     broken = FULL.evaluated(3000, math.nan)
     Status.write(Status.of({**vars(broken), "losses": {"a": math.inf, "b": 1.0}, "left_s": math.nan}), tmp_path)
 
@@ -45,7 +45,7 @@ def test_what_is_not_finite_is_not_known(tmp_path):
     assert read.best == FULL.best
 
 
-def test_a_file_of_another_version_is_read_as_far_as_it_goes(tmp_path):
+def test_unknown_fields_and_broken_files_are_ignored(tmp_path):
     assert Status.read(tmp_path) is None
     (tmp_path / STATUS_FILE).write_text('{"title": "x", "hopes": 3}')
     assert Status.read(tmp_path) == Status(title="x")
@@ -54,7 +54,7 @@ def test_a_file_of_another_version_is_read_as_far_as_it_goes(tmp_path):
         assert Status.read(tmp_path) is None
 
 
-def test_evaluations_are_kept_the_newest_and_the_first_best():
+def test_the_newest_evaluations_and_the_first_best_are_kept():
     status = Status()
     for i in range(MAX_SCORES + 5):
         status = status.evaluated(i, float(min(i, 50)))
@@ -63,7 +63,7 @@ def test_evaluations_are_kept_the_newest_and_the_first_best():
     assert status.best == (50, 50.0)
 
 
-def test_the_age_goes_on_until_the_run_is_over():
+def test_the_age_grows_until_the_run_ends():
     assert FULL.age_s(150.0) == 50.0
     over = Status(**{**vars(FULL), "state": "done"})
     assert over.age_s(1e9) == 34.0
@@ -71,11 +71,11 @@ def test_the_age_goes_on_until_the_run_is_over():
 
 
 @pytest.mark.parametrize(("steps", "share"), [(0, 0.0), (50, 0.5), (120, 1.0)])
-def test_a_last_hand_over_does_not_make_it_more_than_all(steps, share):
+def test_the_share_is_at_most_one(steps, share):
     assert Status(env_steps=steps, total_env_steps=100).share == share
 
 
-def test_what_is_awaited_comes_with_its_count():
+def test_awaited_has_a_count():
     assert Status().awaited == ""
     assert Status(awaits="Ray").awaited == "Ray"
     assert Status(awaits="warm-up", done=640, needed=1000).awaited == "warm-up 640/1,000"

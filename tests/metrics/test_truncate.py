@@ -39,7 +39,7 @@ def steps(run):
     return lines, rows, scalars
 
 
-def test_records_beyond_the_step_go(run):
+def test_later_records_are_removed(run):
     truncate_records(run, 45)
     assert steps(run) == (
         [10, 20, 30, 40],
@@ -48,14 +48,14 @@ def test_records_beyond_the_step_go(run):
     )
 
 
-def test_nothing_changes_when_there_is_nothing_beyond(run):
+def test_earlier_records_stay(run):
     files = {path: path.read_bytes() for path in run.iterdir()}
     truncate_records(run, 100)
     assert {path: path.read_bytes() for path in run.iterdir()} == files
 
 
 @pytest.mark.parametrize("cut", [1, 5, 20])
-def test_what_was_not_written_to_its_end_goes(run, cut):
+def test_incomplete_records_are_removed(run, cut):
     for path in run.iterdir():
         path.write_bytes(path.read_bytes()[:-cut])
     truncate_records(run, 100)
@@ -72,7 +72,7 @@ def test_what_was_not_written_to_its_end_goes(run, cut):
     assert steps(run)[0][-1] == 100
 
 
-def test_videos_of_later_evaluations_go(tmp_path):
+def test_later_videos_are_removed(tmp_path):
     names = ["eval_000000010.gif", "eval_000000020.gif", "eval_1000000000.gif", "best.gif"]
     (tmp_path / "videos").mkdir()
     for name in names:
@@ -81,7 +81,7 @@ def test_videos_of_later_evaluations_go(tmp_path):
     assert sorted(path.name for path in (tmp_path / "videos").iterdir()) == ["best.gif", "eval_000000010.gif"]
 
 
-def test_an_empty_run_has_nothing_to_take_back(tmp_path):
+def test_an_empty_file_stays_empty(tmp_path):
     (tmp_path / "eval.csv").touch()
     truncate_records(tmp_path, 0)
     assert (tmp_path / "eval.csv").read_bytes() == b""

@@ -45,7 +45,7 @@ def check(graph, headers, more=0):
 
 
 @pytest.mark.parametrize("fetch", ["collect", "3", "episode"])
-def test_random_steps_are_taken_without_parameters_and_no_others(build_graph, fetch):
+def test_only_random_steps_are_taken_without_parameters(build_graph, fetch):
     graph = build_graph(*ASYNC, f"worker.fetch={fetch}", "orchestrator.sample_load_ratio=1")
     headers = keep_waiting(graph)
     graph.run()
@@ -56,7 +56,7 @@ def test_random_steps_are_taken_without_parameters_and_no_others(build_graph, fe
 
 
 @pytest.mark.parametrize("normalize", ["true", "false"])
-def test_a_proxy_hands_over_no_parameters_while_there_are_none(build_graph, normalize):
+def test_a_proxy_works_before_the_first_parameters(build_graph, normalize):
     graph = build_graph(*ASYNC, "worker.proxies=1", f"env.normalize_obs={normalize}")
     headers = keep_waiting(graph)
     graph.run()
@@ -66,7 +66,7 @@ def test_a_proxy_hands_over_no_parameters_while_there_are_none(build_graph, norm
 
 @pytest.mark.ray
 @pytest.mark.parametrize("proxies", [0, pytest.param(1, marks=pytest.mark.exhaustive)])
-def test_in_processes_of_their_own(run_graph, proxies):
+def test_on_ray(run_graph, proxies):
     headers = []
     args = (*ASYNC, f"worker.proxies={proxies}")
     graph = run_graph(*args, started=lambda graph: headers.append(keep_waiting(graph)), on_ray=True)
@@ -98,5 +98,5 @@ def test_a_schedule_is_followed_from_version_0_on(build_graph):
         ((*DQN, "mode=async", "replay=prioritized", "replay.initial_priority=worker"), 0),
     ],
 )
-def test_who_waits_for_parameters(overrides, steps):
+def test_steps_without_params(overrides, steps):
     assert make_config(*TINY, *overrides).steps_without_params == steps

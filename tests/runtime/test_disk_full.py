@@ -24,7 +24,7 @@ def is_inside(env_steps):
 
 
 @pytest.mark.parametrize(("mode", "is_said_before"), [("sync", True), ("async", False), ("single", True)])
-def test_a_run_goes_on_and_saves_again_when_there_is_room(run_graph, monkeypatch, caplog, mode, is_said_before):
+def test_a_run_survives_a_full_disk_and_saves_again_later(run_graph, monkeypatch, caplog, mode, is_said_before):
     graphs = []
 
     def room():

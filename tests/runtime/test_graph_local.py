@@ -154,7 +154,7 @@ def test_messages_share_no_memory(build_graph):
     assert not (store.columns["obs"][: len(kept)] == -5).any()
 
 
-def test_an_environment_that_raises_ends_the_run_with_its_words(build_graph):
+def test_an_environment_that_raises_ends_the_run(build_graph):
     args = ("env=drl_cli.envs.probes:Faulty-v0", "+env.kwargs.at=60", "worker.max_restarts=0")
     graph = build_graph(*args, "mode=sync")
     with pytest.raises(EnvironmentFailed, match="worker 0 env 0: step raised RuntimeError: probe crashed at step 60"):
@@ -169,7 +169,7 @@ def test_stop_at_return(run_graph):
     assert [report.statistics["episodes"] for report in graph.evaluations] == [4, 4]  # 2, and 2 that confirm
 
 
-def test_a_score_that_the_confirming_episodes_do_not_bear_out_does_not_stop(build_graph):
+def test_an_unconfirmed_score_does_not_stop_the_run(build_graph):
     graph = build_graph(COUNTER, "mode=sync", "stop.return=5", "manage.eval_period=128")
     graph.manage.poll()
     manage = graph.manage.handle.role
@@ -193,7 +193,7 @@ def test_a_score_that_the_confirming_episodes_do_not_bear_out_does_not_stop(buil
         ([[5.2, 6.8], [5.2, 6.8]], 4),  # 2.5 are none
     ],
 )
-def test_confirming_goes_on_as_long_as_there_is_doubt(build_graph, returns, episodes):
+def test_confirming_continues_while_the_mean_is_in_doubt(build_graph, returns, episodes):
     graph = build_graph(COUNTER, "mode=sync", "stop.return=5")
     graph.manage.poll()
     manage = graph.manage.handle.role
@@ -264,7 +264,7 @@ def test_single_mode_trains_and_evaluates_though_ray_does_not_start(tmp_path, ca
     assert "Ray did not start: too slow; evaluations run in this process" in caplog.text
 
 
-def test_workers_take_turns_where_there_is_room_for_one(build_graph):
+def test_workers_take_turns_if_the_limiter_admits_one(build_graph):
     """The trainer is the slower side: after warm-up the limiter lets one collect at a time."""
     args = ("mode=async", "worker.num=3", "orchestrator.band=16", "orchestrator.gather_window_s=0")
     graph = build_graph(COUNTER, *args, "total_env_steps=1280")

@@ -28,13 +28,13 @@ def births(incarnation, proxies):
     return runtime.born
 
 
-def test_workers_begin_with_the_incarnation_given():
+def test_workers_start_with_the_given_incarnation():
     assert births(0, 0) == [("worker 0", 0), ("worker 1", 0)]
     assert births(5, 0) == [("worker 0", 5), ("worker 1", 5)]
 
 
 @pytest.mark.parametrize(("incarnation", "life"), [(0, 0), (1, 1), (4, 1), (5, 2), (8, 2)])
-def test_a_proxy_has_as_many_lives_as_its_workers_may_have_used_up(incarnation, life):
+def test_a_proxys_incarnation_follows_from_its_workers(incarnation, life):
     first = life * (RESTARTS + 1)
     assert births(incarnation, 1) == [("proxy 0", life), ("worker 0", first), ("worker 1", first)]
     assert first >= incarnation
@@ -42,7 +42,7 @@ def test_a_proxy_has_as_many_lives_as_its_workers_may_have_used_up(incarnation, 
 
 @pytest.mark.parametrize("proxies", [0, 1])
 @pytest.mark.parametrize("replaced", [0, 2])
-def test_a_run_that_goes_on_begins_above_all_incarnations_there_may_have_been(build_graph, proxies, replaced):
+def test_a_resumed_run_starts_above_all_earlier_incarnations(build_graph, proxies, replaced):
     graph = build_graph(*ARGS, f"worker.proxies={proxies}")
     graph.pool.members[0].incarnation = replaced
     highest = (replaced + 1) * (RESTARTS + 1) - 1 if proxies else replaced  # each proxy's workers may be replaced, too

@@ -75,7 +75,7 @@ def test_version_0_is_exactly_what_was_saved_on_ray(run_graph, tmp_path):
 
 
 @KINDS
-def test_training_goes_on_from_it_with_fresh_optimizers(build_graph, tmp_path, kind):
+def test_training_continues_from_saved_weights_with_new_optimizers(build_graph, tmp_path, kind):
     folder, vector = saved(tmp_path, kind)
     graph = build_graph(*kind, "mode=sync", f"load_weights={folder}")
     trainer: Trainer = graph.trainers.trainers[0].role
@@ -89,7 +89,7 @@ def test_training_goes_on_from_it_with_fresh_optimizers(build_graph, tmp_path, k
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_no_random_warm_up_unless_it_is_asked_for(build_graph, tmp_path, mode):
+def test_saved_weights_need_no_random_steps(build_graph, tmp_path, mode):
     folder, _ = saved(tmp_path, SAC)
     for more, steps in (((), 0), (("worker.random_steps=96",), 96)):
         graph = build_graph(*SAC, f"mode={mode}", f"load_weights={folder}", *more)

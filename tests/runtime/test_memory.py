@@ -16,7 +16,7 @@ FIRST = 1400  # numpy, Ray and the reports have filled their small caches by the
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["async", pytest.param("sync", marks=pytest.mark.exhaustive)])
-def test_no_object_is_kept_of_a_round(build_graph, mode):
+def test_no_memory_is_kept_per_round(build_graph, mode):
     """Collects, inserts, updates, versions, reports, evaluations and checkpoints leave nothing behind."""
     graph = build_graph(
         COUNTER, f"mode={mode}", "worker.num=1", "worker.envs=2", "worker.block_rows=2", "replay.capacity=200",

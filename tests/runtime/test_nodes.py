@@ -105,7 +105,7 @@ def test_sync_on_two_nodes_equals_sync_on_one(run_graph, nodes):
 
 
 @pytest.mark.parametrize("mode", ["async", pytest.param("sync", marks=pytest.mark.exhaustive)])
-def test_a_lost_node_is_said_and_the_run_goes_on_with_the_others(build_graph, nodes, remove_at, caplog, mode):
+def test_a_lost_node_is_reported_and_the_run_continues(build_graph, nodes, remove_at, caplog, mode):
     args = (COUNTER, f"mode={mode}", *TWO, "worker.max_restarts=0", "total_env_steps=1e6", "replay.capacity=1e5")
     graph = build_graph(*args, on_ray=True, nodes=nodes)
     remove_at(graph, 500)
@@ -158,7 +158,7 @@ def test_a_proxy_that_dies_on_a_live_node_is_restarted_there(build_graph, nodes,
     check_counter_rows(get(graph.replay.shards[0].call("contents")), 1, 0.99, graph.progress.env_steps)
 
 
-def test_a_block_that_went_with_its_node_is_an_error_of_the_call_it_was_for(ray_cluster, nodes, second_node, tmp_path):
+def test_a_block_lost_with_its_node_fails_its_call(ray_cluster, nodes, second_node, tmp_path):
     runtime = RayRuntime(str(tmp_path), nodes=nodes)
     there, here = (runtime.spawn("place", Place, node=node) for node in reversed(nodes))
     rows = there.call("rows", 10**6)

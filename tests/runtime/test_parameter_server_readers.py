@@ -40,7 +40,7 @@ def at(graph, env_steps, act):
 
 
 @pytest.mark.parametrize("proxies", [0, 2])
-def test_a_replaced_worker_or_proxy_gets_the_servers_parameters_and_nobody_else_does(build_graph, proxies):
+def test_only_a_replaced_worker_or_proxy_gets_the_servers_parameters(build_graph, proxies):
     graph = build_graph(COUNTER, "mode=async", "worker.num=2", f"worker.proxies={proxies}", *OFTEN)
     pulled, spawn, given = watch(graph), graph.pool.spawn, []
 
@@ -67,7 +67,7 @@ def test_a_replaced_worker_or_proxy_gets_the_servers_parameters_and_nobody_else_
     assert not any(from_server for _, from_server in given[1:])
 
 
-def test_workers_that_began_at_random_are_not_late(build_graph):
+def test_random_starts_do_not_read_the_server(build_graph):
     graph = build_graph(COUNTER, "mode=async", "worker.num=2", "worker.random_steps=300")
     pulled = watch(graph)
     graph.run()
@@ -75,7 +75,7 @@ def test_workers_that_began_at_random_are_not_late(build_graph):
 
 
 @pytest.mark.ray
-def test_a_worker_that_was_killed_acts_with_the_newest_version_again(build_graph):
+def test_a_killed_worker_returns_with_the_newest_version(build_graph):
     graph = build_graph(COUNTER, "mode=async", "worker.num=2", "total_env_steps=3000", *OFTEN, on_ray=True)
     published, headers, on_published = {}, [], graph.learning._on_published
 
@@ -125,7 +125,7 @@ def saved_by_the_rescue(graph):
 
 
 @pytest.mark.ray
-def test_when_the_trainer_was_killed_the_newest_model_is_saved_bit_for_bit(build_graph):
+def test_after_a_killed_trainer_the_newest_model_is_saved(build_graph):
     graph = build_graph(COUNTER, "mode=async", "total_env_steps=100000", *OFTEN, on_ray=True)
     newest, saved = saved_by_the_rescue(graph)
     assert saved == newest

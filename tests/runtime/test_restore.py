@@ -64,7 +64,7 @@ def counters(graph):
     return graph.progress.counts() | {"limiter": graph.limiter.state(), "ratio": graph.progress.updates_per_env_step()}
 
 
-def test_updates_that_a_signal_left_out_are_made_first_when_the_run_goes_on(run_graph, build_graph):
+def test_a_resumed_run_first_makes_the_updates_that_a_signal_prevented(run_graph, build_graph):
     args = (COUNTER, "mode=sync", "worker.num=2", "orchestrator.sample_insert_ratio=1", "trainer.updates_per_call=4")
     whole = run_graph(*args)
     part = cut(build_graph(*args))
@@ -124,7 +124,7 @@ def test_a_resumed_run_ends_with_the_weights_of_one_that_never_stopped(run_graph
 
 @pytest.mark.ray
 @pytest.mark.exhaustive
-def test_several_trainers_go_on_as_if_they_had_never_stopped(run_graph, build_graph):
+def test_several_trainers_resume_exactly(run_graph, build_graph):
     """Also the generators of those whose state is not saved: all have drawn the same."""
     kind = ("env=CartPole-v1", "algo=ppo", *ROLLOUTS, "network.dropout=0.1", "optimizer=sgd")
     args = ("mode=sync", "seed=3", "trainer.num=2", *kind, "total_env_steps=768")
@@ -136,7 +136,7 @@ def test_several_trainers_go_on_as_if_they_had_never_stopped(run_graph, build_gr
     assert counters(rest) == counters(once)
 
 
-def test_the_curve_goes_on(run_graph):
+def test_a_resumed_run_continues_the_curve_and_the_weights(run_graph):
     args = ("env=Pendulum-v1", "mode=sync", *EVERY)
     once = run_graph(*args, "total_env_steps=1024")
     half = run_graph(*args, "total_env_steps=512")
@@ -152,7 +152,7 @@ def test_the_curve_goes_on(run_graph):
     assert rest.progress.best.mean == once.progress.best.mean
 
 
-def test_wall_time_goes_on(run_graph):
+def test_wall_time_continues(run_graph):
     def age(graph):
         graph.progress.started -= 1000.0
 
@@ -163,7 +163,7 @@ def test_wall_time_goes_on(run_graph):
     assert rest.progress.summary(0.0, 0)["wall_s"] > 1000
 
 
-def test_what_a_run_recorded_after_its_checkpoint_is_taken_back(run_graph):
+def test_records_after_the_checkpoint_are_removed(run_graph):
     args = (COUNTER, "mode=sync", *EVERY)
     half = run_graph(*args, "total_env_steps=512")
     with (half.folder / "eval.csv").open("a") as file:
@@ -176,7 +176,7 @@ def test_what_a_run_recorded_after_its_checkpoint_is_taken_back(run_graph):
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-def test_a_single_run_goes_on_in_another_mode(run_graph, mode):
+def test_a_single_run_resumes_in_another_mode(run_graph, mode):
     args = (COUNTER, "orchestrator.sample_insert_ratio=0.25")
     half = run_graph(*args, "mode=single", "total_env_steps=512")
     rest = run_graph(*args, f"mode={mode}", "worker.num=2", "total_env_steps=1280", run=half.folder)
@@ -186,7 +186,7 @@ def test_a_single_run_goes_on_in_another_mode(run_graph, mode):
     assert rest.progress.inserts == rest.limiter.state()["landed"]
 
 
-def test_without_the_replay_it_is_filled_anew_and_no_updates_are_made_up_for(run_graph):
+def test_without_saved_replay_the_replay_is_refilled_without_a_burst_of_updates(run_graph):
     args = (COUNTER, "mode=sync", "checkpoint.replay=off", "orchestrator.min_inserts=200")
     half = run_graph(*args, "total_env_steps=512")
     before = half.progress.opt_steps
@@ -197,7 +197,7 @@ def test_without_the_replay_it_is_filled_anew_and_no_updates_are_made_up_for(run
 
 
 @pytest.mark.parametrize("args", [(COUNTER,), (CUE, "algo=dqn", "network=lstm", *MEMORY, *SEQUENCES)])
-def test_a_checkpoint_whose_file_was_changed_is_refused_by_name(run_graph, args):
+def test_a_damaged_checkpoint_file_is_refused_by_name(run_graph, args):
     half = run_graph(*args, "mode=sync", "total_env_steps=512")
     last = half.folder / "checkpoints" / "last"
     files = sorted(path.name for path in last.iterdir())

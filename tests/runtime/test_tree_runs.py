@@ -84,7 +84,7 @@ def collect(worker, version):
 
 @pytest.mark.parametrize("replay", REPLAYS)
 @pytest.mark.parametrize("discrete", [True, False])
-def test_a_worker_goes_on_bit_by_bit(tmp_path, replay, discrete):
+def test_a_worker_continues_bit_for_bit(tmp_path, replay, discrete):
     overrides = (*REPLAYS[replay], f"+env.kwargs.discrete={discrete}")
     first, second = make_worker(*overrides, incarnation=2), make_worker(*overrides)
     for version in range(5):
@@ -100,7 +100,7 @@ def test_a_worker_goes_on_bit_by_bit(tmp_path, replay, discrete):
     assert first.env_steps == 9 * 30
 
 
-def test_an_episode_that_another_part_tells_apart_begins_anew():
+def test_a_difference_in_any_part_starts_a_new_episode():
     """Only a choice deep inside is another one when the episode is repeated."""
     first, second = make_worker(), make_worker()
     collect(first, 0)

@@ -65,7 +65,7 @@ def test_a_part_of_an_observation_is_named():
         (np.s_[0, 3, 1], 9e5, "the batch was finite"),
     ],
 )
-def test_the_first_bad_value_is_named_and_who_made_it(at, value, says):
+def test_the_first_bad_value_and_its_origin_are_named(at, value, says):
     obs, source = ones(4, 2), np.array([[0, 1, 2, 2**16]], np.int32)
     obs[at] = value
     error = diverged(done=np.ones((1, 4), bool), obs=obs, reward=2e5 * ones(4), source=source)
@@ -80,13 +80,13 @@ def test_the_largest_value_of_all_columns_is_named():
     assert "its largest value: reward 1e+30" in str(diverged(obs=obs, reward=reward, action=1e11 * ones(4)))
 
 
-def test_sequences_have_a_maker_at_every_step():
+def test_sequences_have_an_origin_at_every_step():
     obs, source = ones(4, 3, 2), np.arange(12, dtype=np.int32).reshape(1, 4, 3)
     obs[0, 1, 2, 0] = np.nan
     assert str(diverged(obs=obs, source=source)).endswith("first bad value: obs from worker 0 env 5")
 
 
-def test_it_survives_pickling():
+def test_diverged_survives_pickling():
     error = pickle.loads(pickle.dumps(diverged(reward=np.full((1, 3), np.nan))))
     assert str(error).endswith("first bad value: reward")
     assert error.is_data
@@ -101,14 +101,14 @@ class Role:
 
 
 @pytest.mark.ray
-def test_it_arrives_from_another_process(ray_cluster, tmp_path):
+def test_diverged_arrives_from_another_process(ray_cluster, tmp_path):
     with pytest.raises(Diverged, match=r"^the batch was finite$") as caught:
         get(RayRuntime(str(tmp_path)).spawn("trainer", Role).call("train"))
     assert caught.value.is_data
     assert caught.value.batch["reward"].tolist() == [0, 1, 2]
 
 
-def test_skipped_updates_are_counted_and_said(build_graph, caplog):
+def test_skipped_updates_are_counted_and_reported(build_graph, caplog):
     graph = build_graph(COUNTER, "mode=sync", "trainer.on_nonfinite=skip")
     (shard,) = graph.replay.shards
     insert = shard.role.insert

@@ -82,7 +82,7 @@ def test_truncation_ends_an_episode():
     assert score.cut == 0
 
 
-def test_a_policy_is_told_what_the_step_before_gave():
+def test_the_policy_gets_the_previous_step():
     evaluator, params, policy = make(seeds=(2, 0))  # three steps and one
     told, greedy = [], policy.greedy
 
@@ -128,14 +128,14 @@ def test_statistics():
     )
 
 
-def test_what_environments_say_is_averaged_over_the_episodes_that_said_it():
+def test_info_is_averaged_over_the_episodes_that_report_it():
     first = Score(np.ones(2), np.ones(2), 0, ({"success": 1.0, "lap_time": 3.0}, {"success": 0.0}))
     second = Score(np.ones(2), np.ones(2), 0, ({"success": 0.0}, {}))
     assert (first + second).info() == pytest.approx({"success": 1 / 3, "lap_time": 3.0})
     assert Score(np.ones(1), np.ones(1), 0).info() == {}
 
 
-def test_with_exploration_values_it_acts_as_a_worker_does():
+def test_with_exploration_values_the_evaluator_explores():
     config = make_config("env=CartPole-v1", "algo=dqn", "network.hidden=[8]")
     spec = read_spec(config.env)
     module = load_algorithm("dqn")
@@ -148,7 +148,7 @@ def test_with_exploration_values_it_acts_as_a_worker_does():
     assert evaluator.evaluate(params).lengths.tolist()[1:] != scores[2][1:]
 
 
-def test_who_watches_sees_the_beginning_and_each_step_of_the_longest_episode():
+def test_watch_is_called_at_the_start_and_after_each_step():
     evaluator, params, _ = make(seeds=(2, 0))  # three steps and one
     seen = []
     evaluator.evaluate(params, watch=lambda: seen.append([env.raw.unwrapped.count for env in evaluator.envs]))

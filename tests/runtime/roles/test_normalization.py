@@ -71,7 +71,7 @@ def test_padded_steps_of_sequences_do_not_count():
 
 
 @pytest.mark.parametrize("layout", [LAYOUT, Layout({"": (3, 2)}, False), Layout({}, True)])
-def test_they_travel_at_the_end_of_the_vector(layout):
+def test_statistics_are_the_end_of_the_vector(layout):
     params, ours = np.arange(5, dtype=np.float32), statistics(layout=layout)
     vector = ours.join(params)
     assert (vector.dtype, len(vector)) == (np.float32, 5 + 1 + 2 * layout.size)
@@ -81,7 +81,7 @@ def test_they_travel_at_the_end_of_the_vector(layout):
     assert theirs.count == 500
 
 
-def test_a_vector_without_them_is_refused():
+def test_a_vector_without_statistics_is_refused():
     with pytest.raises(ValueError, match=r"\(3,\).*\(15,\)"):
         Statistics.split(LAYOUT, np.zeros(3, np.float32))
 
@@ -114,12 +114,12 @@ def test_before_the_first_row_nothing_changes():
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, -0.1])
-def test_a_reward_that_never_varies_is_left_as_it_is(value):
+def test_a_constant_reward_is_not_scaled(value):
     columns = rows(50) | {"reward": np.full(50, value, np.float32)}
     assert Statistics.of(LAYOUT, LAYOUT.moments(columns)).reward == 1.0
 
 
-def test_what_a_batch_does_not_have_or_the_config_leaves_raw_is_no_matter():
+def test_missing_and_raw_columns_stay_unchanged():
     columns = {name: torch.from_numpy(column) for name, column in rows(50).items()}
     learner, plain = BatchNormalizer(LAYOUT), BatchNormalizer(Layout({"": (3, 2)}, False))
     for each in (learner, plain):
@@ -129,7 +129,7 @@ def test_what_a_batch_does_not_have_or_the_config_leaves_raw_is_no_matter():
     assert not torch.equal(learner(columns)["reward"], columns["reward"])
 
 
-def test_one_that_goes_on_from_a_state_is_the_same():
+def test_a_normalizer_continues_from_its_state():
     def receive(learner, version):
         learner.receive(header(version, moments=LAYOUT.moments(rows(50, seed=version))), is_on_policy=True)
 
@@ -158,7 +158,7 @@ def test_shards_are_merged_by_their_counts_and_only_the_newest_of_each_counts():
     np.testing.assert_allclose(learner.statistics.std, wanted.std, rtol=1e-6)
 
 
-def test_on_policy_rows_go_on_by_the_statistics_of_the_version_that_acted():
+def test_on_policy_rows_use_the_statistics_of_the_version_that_acted():
     """Rank 0 publishes, rank 1 learns of it by the next header: both always have the same."""
     publisher, other = BatchNormalizer(LAYOUT), BatchNormalizer(LAYOUT)
     moments = [LAYOUT.moments(rows(100, seed)) for seed in range(3)]
@@ -174,7 +174,7 @@ def test_on_policy_rows_go_on_by_the_statistics_of_the_version_that_acted():
         publisher.adopt()  # as publishing does
 
 
-def test_saved_statistics_are_counted_on_from():
+def test_new_rows_are_added_to_loaded_statistics():
     learner, more = BatchNormalizer(LAYOUT), rows(100, seed=1)
     learner.load(statistics(300).join(np.zeros(4, np.float32)))
     learner.receive(header(moments=LAYOUT.moments(more)), is_on_policy=False)
@@ -193,7 +193,7 @@ def managers(graph):
 
 
 @pytest.mark.parametrize(("mode", "proxies"), [("single", 0), ("sync", 2), ("async", 0)])
-def test_over_workers_and_shards_they_are_those_of_all_rows(run_graph, mode, proxies):
+def test_statistics_cover_all_workers_and_shards(run_graph, mode, proxies):
     graph = run_graph(
         *(COUNTER, f"mode={mode}", "worker.num=4", f"worker.proxies={proxies}", "replay.shards=3", "algo.n_step=3"),
         *("total_env_steps=900", *BOTH),
@@ -270,7 +270,7 @@ def test_reported_and_evaluated_rewards_are_raw(run_graph):
     assert weights(graph) != weights(plain)
 
 
-def test_of_a_tree_the_parts_of_real_numbers_are_normalised():
+def test_float_parts_of_a_tree_are_normalised():
     """By statistics of their own, to the same bits in policy and learner; choices, images and booleans stay."""
     config = make_config("env=drl_cli.envs.probes:Tree-v0", *BOTH)
     assert make_layout(config, read_spec(config.env)) == Layout({"who": (3,)}, True)
@@ -323,7 +323,7 @@ def test_the_vector_has_what_is_normalised(run_graph, what):
     assert get(graph.learning.params)[: len(own)].tobytes() == own.tobytes()
 
 
-def test_trained_together_with_it_the_algorithm_is_told_nothing():
+def test_normalisation_is_invisible_to_the_algorithm():
     config = make_config(COUNTER, *BOTH)
     spec = read_spec(config.env)
     plain = dataclasses.replace(
@@ -346,7 +346,7 @@ def test_the_number_of_rows_is_reported_over_all_shards(run_graph):
     assert "replay/normalizer_count" not in run_graph(COUNTER, "mode=sync").progress.report(0.0)
 
 
-def test_a_value_that_is_not_finite_is_said_to_be_the_cause(build_graph):
+def test_statistics_that_are_not_finite_are_named_as_the_cause(build_graph):
     """The batch at hand need not have it."""
     graph = build_graph(COUNTER, "mode=sync", *BOTH)
     (manager,) = managers(graph)

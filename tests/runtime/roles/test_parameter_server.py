@@ -8,13 +8,13 @@ from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.roles.parameter_server import ParameterServer
 
 
-def test_empty():
+def test_pull_fails_before_the_first_push():
     server = ParameterServer()
     with pytest.raises(ValueError, match="no parameters yet"):
         server.pull()
 
 
-def test_keeps_the_newest_version():
+def test_the_newest_version_is_kept():
     server = ParameterServer()
     server.push(LoadParams(3, 10, 100), np.full(2, 3.0, np.float32))
     server.push(LoadParams(2, 5, 50), np.full(2, 2.0, np.float32))
@@ -25,7 +25,7 @@ def test_keeps_the_newest_version():
     assert server.pull()[0] == LoadParams(4, 20, 200)
 
 
-def test_owns_its_copy():
+def test_push_copies_the_parameters():
     server, params = ParameterServer(), np.ones(2, np.float32)
     server.push(LoadParams(0, 0, 0), params)
     params[:] = 9
@@ -48,7 +48,7 @@ def test_save_and_restore_are_exact(tmp_path):
     assert other.pull()[0].version == 8
 
 
-def test_restoring_what_is_damaged_is_an_error_and_changes_nothing(tmp_path):
+def test_restore_from_damaged_files_changes_nothing(tmp_path):
     server = ParameterServer()
     server.push(LoadParams(3, 10, 100), np.ones(50, np.float32))
     model = server.save(tmp_path / "saved") / "model.safetensors"

@@ -53,7 +53,7 @@ def scalars(manage):
     return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
-def test_what_the_environment_says_reaches_every_record(make):
+def test_the_environments_info_reaches_every_record(make):
     manage = make("+manage.env_kwargs.level=4", "manage.eval_episodes=4")
     first, second = evaluate(manage, 100, 200)
     manage.close("done")
@@ -90,13 +90,13 @@ def test_what_the_environment_says_reaches_every_record(make):
         assert told[f"eval/{name}"] == [(step, pytest.approx(value)) for step, value in wanted]
 
 
-def test_an_episode_that_is_cut_says_nothing(make):
+def test_a_cut_episode_has_no_info(make):
     manage = make("manage.max_episode_steps=3")
     (report,) = evaluate(manage, 100)
     assert (report.cut, report.info) == (2, {})
 
 
-def test_the_evaluations_environment_may_be_another_than_the_trainings(make):
+def test_evaluations_may_use_another_environment(make):
     manage = make("+env.kwargs.level=1", "+manage.env_kwargs.level=2", "+env.kwargs.draws=nothing")
     env = make_evaluator(manage.config, manage.spec, [0]).envs[0].raw.unwrapped
     assert (env.level, env.draws) == (2, "nothing")
@@ -124,7 +124,7 @@ def test_a_users_recorder_gets_reports_evaluations_and_videos(make):
 
 
 @pytest.mark.parametrize("kind", ["Failing", "Unmade"])
-def test_a_recorder_that_fails_is_said_once_and_all_else_is_recorded(make, kind):
+def test_a_failing_recorder_does_not_affect_other_recorders(make, kind):
     manage = make(f"logger.recorders=[telling:{kind},telling:Own]")
     said = [problem for step in range(1, 4) for problem in manage.report({"perf/x": 1.0}, step)]
     (report,) = evaluate(manage, 4)
@@ -137,7 +137,7 @@ def test_a_recorder_that_fails_is_said_once_and_all_else_is_recorded(make, kind)
     assert scalars(manage)["perf/x"] == [(1, 1.0), (2, 1.0), (3, 1.0)]
 
 
-def test_a_full_disk_is_no_matter_to_recorders_beside_our_files(make, monkeypatch):
+def test_a_full_disk_does_not_affect_background_recorders(make, monkeypatch):
     manage = make("logger.recorders=[telling:Own]")
 
     def full(*args):
@@ -150,7 +150,7 @@ def test_a_full_disk_is_no_matter_to_recorders_beside_our_files(make, monkeypatc
     assert "50 perf/x" in (manage.folder / "own.txt").read_text()
 
 
-def test_a_recorder_that_hangs_at_the_end_leaves_our_files_complete(make, monkeypatch):
+def test_a_recorder_that_hangs_at_the_end_leaves_complete_files(make, monkeypatch):
     monkeypatch.setattr(recording, "CLOSE_S", 0.0)
     manage = make("logger.recorders=[telling:Hanging]")
     manage.report({"perf/x": 1.0}, 50)
@@ -161,7 +161,7 @@ def test_a_recorder_that_hangs_at_the_end_leaves_our_files_complete(make, monkey
     assert manage.recording.lines.file.closed
 
 
-def test_wandb_and_mlflow_get_the_same_when_they_are_asked_for(make, monkeypatch):
+def test_wandb_and_mlflow_record_the_same(make, monkeypatch):
     wandb, mlflow = install_wandb(monkeypatch), install_mlflow(monkeypatch)
     manage = make("logger.wandb=offline", "logger.mlflow=offline")
     manage.report({"perf/x": 1.0}, 50)
@@ -180,7 +180,7 @@ def test_wandb_and_mlflow_get_the_same_when_they_are_asked_for(make, monkeypatch
     assert theirs.info.status == "FAILED"
 
 
-def test_by_default_nobody_else_is_told(make, monkeypatch):
+def test_by_default_there_are_no_other_recorders(make, monkeypatch):
     wandb, mlflow = install_wandb(monkeypatch), install_mlflow(monkeypatch)
     manage = make()
     manage.report({"perf/x": 1.0}, 50)
@@ -203,7 +203,7 @@ def videos(manage):
     return [event.step for event in events.Images("eval/video")] if "eval/video" in events.Tags()["images"] else []
 
 
-def test_every_nth_evaluation_is_filmed_from_the_first_on(make):
+def test_every_nth_evaluation_is_filmed(make):
     manage = make("manage.video_period=2")
     evaluate(manage, 10, 20, 30, 40)
     manage.close("done")
@@ -228,7 +228,7 @@ def test_the_film_is_of_the_first_episode_of_an_evaluation(make):
         assert (image.n_frames, image.info["duration"], image.size) == (5, 100, (240, 80))
 
 
-def test_without_being_asked_for_nothing_is_filmed(make):
+def test_by_default_nothing_is_filmed(make):
     manage = make()
     evaluate(manage, 10)
     assert manage.camera is None
@@ -238,7 +238,7 @@ def test_without_being_asked_for_nothing_is_filmed(make):
 @pytest.mark.parametrize(
     ("draws", "cause"), [("nothing", "ValueError: render() gives NoneType"), ("fails", "RuntimeError: no display")]
 )
-def test_where_it_can_not_be_filmed_that_is_said_once_and_evaluations_go_on(make, draws, cause):
+def test_a_failed_film_is_reported_once_and_evaluations_continue(make, draws, cause):
     manage = make("manage.video_period=1", f"+env.kwargs.draws={draws}")
     reports = evaluate(manage, 10, 20)
     said = manage.report({}, 30)
@@ -250,7 +250,7 @@ def test_where_it_can_not_be_filmed_that_is_said_once_and_evaluations_go_on(make
     assert videos(manage) == []
 
 
-def test_an_environment_that_takes_no_render_mode_is_said(make):
+def test_an_environment_without_render_mode_is_reported(make):
     manage = make("manage.video_period=1", "env=drl_cli.envs.probes:Counter-v0")
     evaluate(manage, 10)
     (said,) = manage.report({}, 30)

@@ -50,7 +50,7 @@ def test_insert_counts_and_sample_fits_the_message():
     assert set(np.unique(batch["id"])) == set(range(2, 12))  # 0 and 1 were overwritten
 
 
-def test_a_header_says_where_a_batch_comes_from_and_how_long_it_took(monkeypatch):
+def test_a_batch_header_has_origin_and_time(monkeypatch):
     moments = iter([100.0, 103.0])
     monkeypatch.setattr(module.time, "perf_counter", lambda: next(moments))
     manager = make()
@@ -61,7 +61,7 @@ def test_a_header_says_where_a_batch_comes_from_and_how_long_it_took(monkeypatch
     assert (header.dropped, dict(header.stats), header.moments) == (0, {}, None)
 
 
-def test_refuses_a_block_that_came_before():
+def test_a_repeated_block_is_refused():
     manager = make()
     manager.insert(message((0, 0, 0), (1, 0, 0), rows=2), columns())
     for again in (message((0, 0, 0)), message((2, 0, 0), (1, 0, 0), rows=2)):
@@ -129,7 +129,7 @@ def test_priorities_of_overwritten_rows_are_dropped_and_counted():
     assert (manager.table.sampler.tree.values == before).all()
 
 
-def test_rows_in_restarted_slots_take_priorities_of_their_own():
+def test_overwritten_slots_ignore_old_priorities():
     manager = make_prioritized(4)
     manager.insert(message((0, 0, 0)), columns(0))
     manager.insert(message((0, 0, 1), rows=2), columns(4, 2))
@@ -138,7 +138,7 @@ def test_rows_in_restarted_slots_take_priorities_of_their_own():
     assert manager.table.stale_priorities == 2
 
 
-def test_messages_that_ray_makes_read_only_are_welcome():
+def test_read_only_messages_are_accepted():
     manager = make_prioritized()
     manager.insert(message((0, 0, 0)), columns())
     header, _ = manager.sample(SampleBatch(2, 4))
@@ -149,7 +149,7 @@ def test_messages_that_ray_makes_read_only_are_welcome():
     assert rated == pytest.approx(np.full(len(rated), 3.0), rel=1e-5)
 
 
-def test_inserted_rows_count_for_what_is_normalised_by():
+def test_moments_cover_all_inserted_rows():
     store = RingStore({"obs": Column((), "float32"), "reward": Column((), "float32")}, 10)
     table = ReplayTable(store, Uniform(np.random.default_rng(0)))
     manager = TrajectoryManager(table, layout=Layout({"": ()}, True))

@@ -40,7 +40,7 @@ def collect(worker, num_blocks):
 
 
 @pytest.mark.parametrize(("table", "limit"), [("n_step", "null"), ("rollouts", "4"), ("sequences", "4")])
-def test_rows_are_those_of_single_environments(make_worker, monkeypatch, table, limit):
+def test_rows_equal_those_of_single_environments(make_worker, monkeypatch, table, limit):
     overrides = (*TABLES[table], f"env.max_episode_steps={limit}")
     worker = make_worker(*overrides)
     headers, rows = collect(worker, 6)
@@ -57,7 +57,7 @@ def test_rows_are_those_of_single_environments(make_worker, monkeypatch, table, 
     assert worker.env_steps == 180
 
 
-def test_a_step_that_failed_is_no_row(make_worker):
+def test_a_failed_step_gives_no_row(make_worker):
     worker = make_worker("+env.kwargs.fault=nan_obs", "+env.kwargs.fault_at=12", "algo.n_step=3")
     headers, rows = collect(worker, 3)
     assert [header.env_steps for header in headers] == [30, 29, 30]
@@ -72,7 +72,7 @@ def test_a_pool_that_raises_ends_the_worker(make_worker):
         collect(worker, 1)
 
 
-def test_a_resumed_worker_says_that_its_episodes_are_gone_and_goes_on(make_worker, caplog):
+def test_a_resumed_worker_warns_and_starts_new_episodes(make_worker, caplog):
     """What was open ends as truncated; no row crosses into the new episodes, and none is lost."""
     first, second = make_worker("algo.n_step=5"), make_worker("algo.n_step=5")
     _, before = collect(first, 2)
@@ -88,7 +88,7 @@ def test_a_resumed_worker_says_that_its_episodes_are_gone_and_goes_on(make_worke
     assert after["truncated"].sum() > 0
 
 
-def test_the_same_run_goes_on_without_the_pool(make_worker, monkeypatch):
+def test_a_run_resumes_with_and_without_envpool(make_worker, monkeypatch):
     """resume=RUN env.backend=... with confirm=true, in either direction."""
     first = make_worker()
     collect(first, 2)
@@ -104,7 +104,7 @@ def test_the_same_run_goes_on_without_the_pool(make_worker, monkeypatch):
     assert [header.env_steps for header in collect(third, 1)[0]] == [27]
 
 
-def test_a_run_counts_as_any_other(run_graph, monkeypatch):
+def test_counters_are_equal_with_and_without_envpool(run_graph, monkeypatch):
     fake_envpool.install(monkeypatch)
     overrides = ("env=FakeCounter-v0", "mode=single", "worker.num=1", "algo.n_step=3")
     pooled, plain = (run_graph(*overrides, f"env.backend={name}") for name in ("envpool", "gymnasium"))

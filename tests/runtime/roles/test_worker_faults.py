@@ -47,7 +47,7 @@ def faulty(fault, path):
     ("fault", "table"),
     [*product(("raise", "reset"), TABLES), *product(FAULTS[1:5], ("three steps", "sequences"))],
 )
-def test_rows_are_exact_and_those_of_other_environments_as_without_it(tmp_path, alarms, fault, table):
+def test_a_fault_does_not_change_the_rows_of_other_environments(tmp_path, alarms, fault, table):
     """Environment 0 is the one that fails, once, in the third of six blocks."""
     overrides = (*TABLES[table], "network.hidden=[4]")
     worker, headers, blocks = collect(*faulty(fault, tmp_path / "once"), *overrides)
@@ -97,7 +97,7 @@ def check_sequences(rows, tag, lived, num_steps):
     assert sum(step[0] == tag for step in learned) == lived
 
 
-def test_recurrent_policies_forget_what_was_before(tmp_path):
+def test_recurrent_policies_reset_at_faults(tmp_path):
     config = make_config(*TINY, *faulty("nan_obs", tmp_path / "once"), "worker.num=1", "worker.envs=3")
     worker, begun = Worker(config, read_spec(config.env), 0, 0), []
     random = worker.policy.random
@@ -116,7 +116,7 @@ def test_recurrent_policies_forget_what_was_before(tmp_path):
 
 
 @pytest.mark.parametrize("max_restarts", [0, 2])
-def test_more_faults_than_the_budget_end_the_run(max_restarts):
+def test_too_many_faults_end_the_run(max_restarts):
     with pytest.raises(EnvironmentFailed) as caught:
         collect(FAULTY, "+env.kwargs.at=4", f"worker.max_restarts={max_restarts}")
     message = str(caught.value)
@@ -126,7 +126,7 @@ def test_more_faults_than_the_budget_end_the_run(max_restarts):
     assert caught.value.exit_code == 4
 
 
-def test_a_fault_of_our_own_is_not_blamed_on_the_environment(monkeypatch):
+def test_an_error_of_the_policy_is_not_blamed_on_the_environment(monkeypatch):
     config = make_config(*TINY, COUNTER, "worker.num=1")
     worker = Worker(config, read_spec(config.env), 0, 0)
     worker.policy.random = lambda obs, last: 1 / 0
@@ -137,7 +137,7 @@ def test_a_fault_of_our_own_is_not_blamed_on_the_environment(monkeypatch):
 
 @pytest.mark.parametrize("fault", ["raise", "nan_obs", "shape", "reset", "hang"])
 @pytest.mark.parametrize(("mode", "n_step", "proxies"), [("single", 1, 0), ("sync", 3, 1)])
-def test_runs_go_on_with_exact_rows_and_counts(run_graph, alarms, caplog, mode, fault, n_step, proxies):
+def test_runs_with_faults_have_exact_rows_and_counts(run_graph, alarms, caplog, mode, fault, n_step, proxies):
     """Every environment fails at its 40th step, and those that follow it at theirs."""
     args = (FAULTY, f"+env.kwargs.fault={fault}", "+env.kwargs.at=40", "worker.max_restarts=100", "worker.num=2")
     graph = run_graph(*args, f"mode={mode}", f"algo.n_step={n_step}", f"worker.proxies={proxies}")

@@ -55,7 +55,7 @@ FAULTS = pytest.mark.parametrize("fails_at", [0, 7])
 @CASES
 @FAULTS
 @pytest.mark.parametrize("box", [False, True])
-def test_rollouts_are_what_whole_episodes_give(network, fails_at, box):
+def test_rollouts_match_whole_episodes(network, fails_at, box):
     """Three steps of each environment in a block: random ones first, then by the policy."""
     case = Case(
         *("algo=ppo", f"network={network}", *ROLLOUTS, f"+env.kwargs.box={box}", f"+env.kwargs.fails_at={fails_at}"),
@@ -81,7 +81,7 @@ def test_rollouts_are_what_whole_episodes_give(network, fails_at, box):
 @CASES
 @FAULTS
 @pytest.mark.parametrize("block_rows", [3, 60])
-def test_sequences_begin_with_the_state_that_whole_episodes_give(network, fails_at, block_rows):
+def test_sequences_start_with_the_state_of_whole_episodes(network, fails_at, block_rows):
     more = (f"worker.block_rows={block_rows}", f"+env.kwargs.fails_at={fails_at}", "worker.max_restarts=100")
     case = Case("algo=dqn", f"network={network}", *SEQUENCES, *more)
     worker = case.worker()
@@ -89,7 +89,7 @@ def test_sequences_begin_with_the_state_that_whole_episodes_give(network, fails_
     check_states(case.learner.encoder, joined(warm_up, collect(worker, 120 // block_rows)), least=15)
 
 
-def test_an_evaluator_plays_what_whole_episodes_give_again_and_again():
+def test_an_evaluator_resets_the_recurrent_state():
     """The reward is the action, and no memory of the episodes before is left."""
     case = Case("algo=ppo", "network=lstm", *ROLLOUTS)
     case.learner.params.flat.normal_(0, 1, generator=torch.Generator().manual_seed(0))
@@ -120,7 +120,7 @@ def test_an_evaluator_plays_what_whole_episodes_give_again_and_again():
     ],
 )
 @pytest.mark.parametrize("blocks", [1, 4])
-def test_another_worker_goes_on_in_the_middle_of_an_episode(tmp_path, overrides, blocks):
+def test_another_worker_continues_in_the_middle_of_an_episode(tmp_path, overrides, blocks):
     case = Case(*overrides)
     first, second = case.worker(), case.worker()
     statistics = np.zeros(2 * 2 + 1, np.float32) if "env.normalize_obs=true" in overrides else np.zeros(0, np.float32)

@@ -72,7 +72,7 @@ def test_parameters_are_stored_once_and_blocks_are_merged(monkeypatch):
     assert workers[1].calls[-1] == ("collect", second, proxy.runtime.puts[1])
 
 
-def test_it_answers_when_one_has_and_says_who_was_replaced():
+def test_a_proxy_reports_replaced_workers():
     proxy, _ = make(deaths=1)
     merged, columns = proxy.collect(LoadParams(0, 0, 0), np.ones(1))
     assert len(columns["reward"]) == 3
@@ -82,7 +82,7 @@ def test_it_answers_when_one_has_and_says_who_was_replaced():
     assert (merged.restarts, merged.notes) == (0, ())
 
 
-def test_the_window_is_the_pools():
+def test_the_window_is_passed_to_the_pool():
     proxy, _ = make()
     windows, gather = [], proxy.pool.gather
     proxy.window_s = 0.25

@@ -104,7 +104,7 @@ def check_equal(ours, theirs):
     ],
     ids=lambda overrides: "-".join(name.split(":")[-1].split("=")[-1] for name in overrides[:3]),
 )
-def test_another_worker_goes_on_bit_by_bit(tmp_path, overrides, num_blocks):
+def test_another_worker_continues_bit_for_bit(tmp_path, overrides, num_blocks):
     """In the middle of episodes and, where they fail, after environments were made anew; also from there once more."""
     first = make_worker(*overrides, incarnation=2)
     for block in range(num_blocks):
@@ -121,7 +121,7 @@ def test_another_worker_goes_on_bit_by_bit(tmp_path, overrides, num_blocks):
     assert (first.incarnation, third.incarnation) == (2, 2)
 
 
-def test_a_recurrent_policy_goes_on(tmp_path, monkeypatch):
+def test_a_recurrent_policy_continues(tmp_path, monkeypatch):
     folder = Path(__file__).parents[2] / "support" / "algos"
     monkeypatch.setattr(drl_cli.algos, "__path__", [*drl_cli.algos.__path__, str(folder)])
     config = make_config(*TINY, COUNTER, "worker.num=1", "worker.envs=3", "worker.block_rows=30", *SEQUENCES)
@@ -133,7 +133,7 @@ def test_a_recurrent_policy_goes_on(tmp_path, monkeypatch):
     check_equal(collect(first, 1), collect(second, 1))
 
 
-def test_the_state_is_of_its_moment():
+def test_a_state_does_not_change_later():
     """It may be written while the worker goes on."""
     worker = make_worker(*FRAMES, "algo=dqn", "algo.n_step=5")
     collect(worker, 0, vector(worker, 0))
@@ -145,7 +145,7 @@ def test_the_state_is_of_its_moment():
         np.testing.assert_array_equal(state[name], array, err_msg=name)
 
 
-def test_generators_of_the_process_go_on(tmp_path):
+def test_global_generators_are_restored(tmp_path):
     worker = make_worker(COUNTER)
     random.gauss(0, 1), np.random.standard_normal()  # each keeps a second one back
     collect(worker, 0, vector(worker, 0))
@@ -157,7 +157,7 @@ def test_generators_of_the_process_go_on(tmp_path):
     assert [random.gauss(0, 1), random.random(), np.random.standard_normal(), np.random.random()] == expected
 
 
-def test_generators_of_the_process_are_seeded_by_the_run():
+def test_global_generators_are_seeded_by_the_run():
     def draw(*overrides):
         make_worker(COUNTER, *overrides)
         return random.random(), np.random.random()
@@ -172,7 +172,7 @@ def test_generators_of_the_process_are_seeded_by_the_run():
         (("+env.kwargs.raises=true",), "repeating it raised ValueError: not again"),
     ],
 )
-def test_what_can_not_be_brought_back_begins_anew(tmp_path, caplog, monkeypatch, kwargs, why):
+def test_an_episode_that_can_not_be_restored_starts_again(tmp_path, caplog, monkeypatch, kwargs, why):
     """As after a fault: one step of each environment is missing, open rows end there, and the budget is not touched."""
     overrides = ("env=TestForgetful-v0", *kwargs, "algo.n_step=5", "worker.max_restarts=0")
     first, second = make_worker(*overrides), make_worker(*overrides, index=1)
@@ -201,7 +201,7 @@ def test_what_can_not_be_brought_back_begins_anew(tmp_path, caplog, monkeypatch,
     assert (ends == ends[0]).all()
 
 
-def test_a_generator_that_something_else_used_goes_on_too(tmp_path):
+def test_an_environments_used_generator_is_restored(tmp_path):
     first, second = (make_worker("env=CartPole-v1", "algo=dqn") for _ in range(2))
     collect(first, 0, vector(first, 0))
     first.envs.envs[1].raw.unwrapped.np_random.random()
@@ -210,7 +210,7 @@ def test_a_generator_that_something_else_used_goes_on_too(tmp_path):
         check_equal(collect(first, version), collect(second, version))
 
 
-def test_the_budget_goes_on(tmp_path):
+def test_the_fault_budget_is_restored(tmp_path):
     args = (FAULTY, "+env.kwargs.at=7", "worker.max_restarts=5")
     first, second = make_worker(*args), make_worker(*args)
     assert len(collect(first, 0, vector(first, 0))[0][2]) == 3
@@ -223,7 +223,7 @@ def test_the_budget_goes_on(tmp_path):
     assert messages[0] == messages[1]
 
 
-def test_long_episodes_begin_anew(caplog, monkeypatch):
+def test_very_long_episodes_start_again(caplog, monkeypatch):
     monkeypatch.setattr("drl_cli.envs.stepping.batch.MAX_STEPS", 25)
     args = ("env=Pendulum-v1", "worker.envs=1", "worker.block_rows=10")
     first = make_worker(*args)

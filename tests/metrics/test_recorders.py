@@ -1,0 +1,189 @@
+"""Aggregation, metrics.jsonl, eval.csv and TensorBoard."""
+
+import csv
+import json
+import math
+import os
+import re
+
+import numpy as np
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.custom_scalar import layout_pb2
+from tensorboard.plugins.custom_scalar import metadata as custom_scalars
+from tensorboard.plugins.hparams import api_pb2, metadata, plugin_data_pb2
+
+from drl_cli.metrics.aggregation import Means, spread
+from drl_cli.metrics.film import Film
+from drl_cli.metrics.recorders import Csv, JsonLines, RunInfo
+from drl_cli.metrics.tensorboard import LAYOUT, TensorBoard
+from drl_cli.metrics.truncate import truncate_records
+
+FIXED = ("env_steps", "mean")
+
+
+def test_means_are_weighted_and_reset_by_take():
+    means = Means()
+    means.add({"loss": 1.0, "only_once": 5.0})
+    means.add({"loss": 4.0}, weight=3)
+    assert means.take() == {"loss": 3.25, "only_once": 5.0}
+    assert means.take() == {}
+    means.add({"loss": 2.0})
+    assert means.take() == {"loss": 2.0}
+
+
+def test_spread():
+    assert spread("r", [1.0, 2.0, 6.0]) == {"r_mean": 3.0, "r_min": 1.0, "r_max": 6.0, "r_median": 2.0}
+    assert spread("r", iter([4])) == {"r_mean": 4.0, "r_min": 4.0, "r_max": 4.0, "r_median": 4.0}
+    assert spread("r", []) == {}
+
+
+def test_metrics_jsonl_is_valid_json_and_appended(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    for step in (10, 20):
+        recorder = JsonLines(path)
+        recorder.record({"a": 1.5, "b": math.nan, "c": -math.inf, "d": 3}, step)
+        assert path.read_text().endswith("\n")  # on disk at once
+        recorder.close("done")
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    lines = [json.loads(line, parse_constant=refuse) for line in path.read_text().splitlines()]
+    assert lines == [{"env_steps": step, "a": 1.5, "b": None, "c": None, "d": 3} for step in (10, 20)]
+
+
+@pytest.fixture
+def scores(tmp_path):
+    return Csv(tmp_path / "eval.csv", FIXED)
+
+
+def read(scores):
+    with scores.path.open(newline="") as file:
+        return list(csv.reader(file))
+
+
+def row(step):
+    return {"env_steps": step, "mean": step / 2}
+
+
+def test_new_names_become_columns_at_the_end(scores):
+    scores.write(row(1))
+    scores.write(row(2), {"success": 1.0})
+    scores.write(row(3), {"lap, time": 2.5, "success": 0.0})
+    scores.write(row(4), {"lap, time": 3.5})
+    assert read(scores) == [
+        ["env_steps", "mean", "success", "lap, time"],
+        ["1", "0.5", "", ""],
+        ["2", "1.0", "1.0", ""],
+        ["3", "1.5", "0.0", "2.5"],
+        ["4", "2.0", "", "3.5"],
+    ]
+
+
+def test_a_continued_file_keeps_its_columns(scores):
+    scores.write(row(1), {"b": 1.0, "a": 2.0})
+    scores.close()
+    again = Csv(scores.path, FIXED)
+    again.write(row(2), {"a": 3.0, "c": 4.0})
+    again.close()
+    assert read(scores) == [
+        ["env_steps", "mean", "b", "a", "c"],
+        ["1", "0.5", "1.0", "2.0", ""],
+        ["2", "1.0", "", "3.0", "4.0"],
+    ]
+
+
+def test_fixed_columns_win_and_are_required(scores):
+    scores.write(row(8), {"mean": 100.0})
+    with pytest.raises(KeyError):
+        scores.write({"mean": 1.0})
+    assert read(scores) == [list(FIXED), ["8", "4.0"]]
+
+
+def test_truncated_rows_leave_their_columns(scores):
+    scores.write(row(10), {"a": 1.0})
+    scores.write(row(20), {"b": 2.0})
+    scores.close()
+    truncate_records(scores.path.parent, 10)
+    again = Csv(scores.path, FIXED)
+    again.write(row(20), {"b": 3.0})
+    assert read(again) == [["env_steps", "mean", "a", "b"], ["10", "5.0", "1.0", ""], ["20", "10.0", "", "3.0"]]
+
+
+def test_a_full_disk_leaves_the_file_unchanged(scores, monkeypatch):
+    scores.write(row(1))
+
+    def full(*paths):
+        raise OSError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        with pytest.raises(OSError, match="no space"):
+            scores.write(row(2), {"a": 1.0})
+    scores.write(row(3))
+    assert read(scores) == [list(FIXED), ["1", "0.5"], ["3", "1.5"]]
+    scores.write(row(4), {"a": 2.0})
+    assert read(scores)[-1] == ["4", "2.0", "2.0"]
+    assert [path.name for path in scores.path.parent.iterdir()] == ["eval.csv"]
+
+
+@pytest.mark.parametrize(("status", "code"), [("done", "STATUS_SUCCESS"), ("failed", "STATUS_FAILURE")])
+def test_tensorboard_has_scalars_and_hyperparameters(tmp_path, status, code):
+    hparams = {"lr": 0.5, "layers": 2, "flag": True, "name": "x", "none": None}
+    board = TensorBoard(RunInfo("id", "name", tmp_path, "project", hparams))
+    board.record({"a/b": 1.5, "c": 2.0}, 1000)
+    board.record({"a/b": math.nan}, 3_000_000_000)
+    board.close(status)
+    events = EventAccumulator(str(tmp_path)).Reload()
+    assert sorted(events.Tags()["scalars"]) == ["a/b", "c"]
+    first, second = events.Scalars("a/b")
+    assert (first.step, first.value) == (1000, 1.5)
+    assert second.step == 3_000_000_000
+    assert math.isnan(second.value)
+    content = events.SummaryMetadata
+    start, end = (
+        plugin_data_pb2.HParamsPluginData.FromString(content(tag).plugin_data.content)
+        for tag in (metadata.SESSION_START_INFO_TAG, metadata.SESSION_END_INFO_TAG)
+    )
+    hparams = start.session_start_info.hparams
+    assert (hparams["lr"].number_value, hparams["layers"].number_value) == (0.5, 2.0)
+    assert hparams["flag"].bool_value is True
+    assert (hparams["name"].string_value, hparams["none"].string_value) == ("x", "None")
+    assert end.session_end_info.status == api_pb2.Status.Value(code)
+
+
+def written(folder, write):
+    board = TensorBoard(RunInfo("id", "name", folder, "project", {}))
+    write(board)
+    board.close("done")
+    return EventAccumulator(str(folder), size_guidance={"images": 0}).Reload()
+
+
+def test_tensorboard_has_a_layout_of_charts(tmp_path):
+    events = written(tmp_path, lambda board: None)
+    assert "custom_scalars__config__" in events.PluginTagToContent(custom_scalars.PLUGIN_NAME)
+    (event,) = events.Tensors("custom_scalars__config__")
+    layout = layout_pb2.Layout.FromString(event.tensor_proto.string_val[0])
+    assert [category.title for category in layout.category] == list(LAYOUT)
+    tags = ("eval/return_mean", "eval/success", "eval/wall_s", "train/actor_loss", "perf/env_steps_per_s")
+    shown = {
+        chart.title: [tag for tag in tags if any(re.match(pattern, tag) for pattern in chart.multiline.tag)]
+        for category in layout.category
+        for chart in category.chart
+    }
+    assert shown["return: evaluation and training"] == ["eval/return_mean"]
+    assert shown["what the environment says"] == ["eval/success"]
+    assert shown["losses"] == ["train/actor_loss"]
+    assert shown["per second: environment steps, updates"] == ["perf/env_steps_per_s"]
+
+
+def test_tensorboard_shows_a_video_as_an_animated_image(tmp_path):
+    film = Film(30.0)
+    for brightness in (0, 100, 200):
+        film.step(lambda brightness=brightness: np.full((20, 30, 3), brightness, np.uint8))
+    path = tmp_path / "x.gif"
+    path.write_bytes(film.gif())
+    events = written(tmp_path, lambda board: board.video("eval/video", path, 70))
+    (event,) = events.Images("eval/video")
+    assert (event.step, event.width, event.height, event.encoded_image_string) == (70, 30, 20, path.read_bytes())
