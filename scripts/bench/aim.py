@@ -1,8 +1,8 @@
-"""Aim-v0: which of nine actions is best in a context, from rewards of which most is noise.
+"""Aim-v0: choose the best of nine actions in a context, from very noisy rewards.
 
-How far a learner gets is a matter of its learning rate. All values are far from 0, by `offset`: a high rate is soon
-near them, and stays as far from them as the noise throws it; a low one comes nearer, in the end. So the best rate falls
-while it trains.
+The learning rate decides how far a learner gets. All values start far from 0, by `offset`. A high rate reaches them
+soon but stays as far away as the noise throws it; a low rate gets closer in the end. So the best rate falls during
+training.
 """
 
 import gymnasium
@@ -13,9 +13,9 @@ SIZE, ACTIONS, STEPS = 6, 9, 50
 
 
 class Aim(gymnasium.Env):
-    """Contexts are drawn independently, at each of an episode's 50 steps; `noise` is the rewards' standard deviation.
+    """Every one of the 50 steps draws a new context. `noise` is the standard deviation of the rewards.
 
-    The reward is the value of the action less that of the best, so 0 at most, with the offset and the noise.
+    The reward is the value of the action minus the value of the best action, plus offset and noise.
     """
 
     observation_space = Box(-1, 1, (SIZE,), np.float32)

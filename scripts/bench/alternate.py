@@ -1,8 +1,8 @@
-"""Rounds of several implementations of one task, in turn and on the same cores: only ratios taken so are worth much.
+"""Compare several implementations of one task in alternating rounds on the same cores.
 
-Each implementation is a child process, a `side`, in its own Python. The benchmark's script starts itself again for
-every side; there it makes its task and calls `serve`. All sides are ready before the first round begins, and they wait
-without using a core while another has its turn.
+Each implementation (a `side`) is a child process with its own Python. The benchmark script starts itself again for
+every side; the child builds its task and calls `serve`. All sides are ready before the first round. A side that waits
+uses no core.
 """
 
 import json
@@ -18,7 +18,7 @@ Figures = dict[str, float]  # what one round measured, by name; more is better
 
 
 def serve(play: Callable[[], Figures]) -> None:
-    """In a side's process: measure one round whenever the parent asks for it; what libraries print goes to stderr."""
+    """Measure one round whenever the parent asks for it. The output of libraries goes to stderr."""
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     while True:
@@ -29,7 +29,7 @@ def serve(play: Callable[[], Figures]) -> None:
 
 
 class Side:
-    """A child process that plays rounds; raises RuntimeError naming the command when it ends before it was told to."""
+    """A child process that plays rounds. An early end raises RuntimeError with the command."""
 
     def __init__(self, command: Sequence[str | Path], cpus: set[int], env: Mapping[str, str]) -> None:
         self.command = [str(part) for part in command]
@@ -63,9 +63,9 @@ class Side:
 def alternate(
     commands: Mapping[str, Sequence[str | Path]], rounds: int, threads: int = 1, warm_up: int = 1
 ) -> dict[str, list[Figures]]:
-    """Figures of every round by side; `threads` cores, the machine's last ones, and as many threads for each side.
+    """Return the figures of every round by side. Each side runs with `threads` threads on the last `threads` cores.
 
-    The order is turned round after each round, so that no side always follows the same other one.
+    The order of the sides is reversed after each round.
     """
     cpus = set(sorted(os.sched_getaffinity(0))[-threads:])
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -87,9 +87,9 @@ def alternate(
 
 
 def table(results: Mapping[str, Sequence[Figures]], ours: str = "ours") -> str:
-    """Markdown: median, least and most of each figure, and the median over the rounds of ours / theirs.
+    """Return a markdown table: median and range of each figure, and the median of ours / theirs over the rounds.
 
-    The last column is an interval that has the ratios' true median in it with at least 95% (from six rounds on).
+    The last column is a 95% confidence interval of the median ratio (from six rounds on).
     """
     head = ("figure", "side", "median", "min - max", "ours / theirs (min - max)", "95% of the median ratio")
     lines = [f"| {' | '.join(head)} |", f"| {' | '.join('---' for _ in head)} |"]
@@ -108,9 +108,9 @@ def table(results: Mapping[str, Sequence[Figures]], ours: str = "ours") -> str:
 
 
 def median_interval(values: Sequence[float]) -> tuple[float, float]:
-    """The two of these values, equally far from both ends, between which the true median is with at least 95%.
+    """Return the confidence interval of at least 95% for the median: two values, equally far from both ends.
 
-    Each value lies below the true median with one half: the number below is binomial. Fewer than six: least and most.
+    The number of values below the true median is binomial. With fewer than six values, return their range.
     """
     ordered, left_out, outside = sorted(values), 0, 0.0
     while (outside := outside + 2 * math.comb(len(ordered), left_out) / 2 ** len(ordered)) <= 0.05:
@@ -120,7 +120,7 @@ def median_interval(values: Sequence[float]) -> tuple[float, float]:
 
 
 def peer_python(venv: Path) -> Path:
-    """The interpreter of the peers' virtual environment; raises SystemExit saying how to make one."""
+    """Return the Python of the peers' virtual environment. Raise SystemExit with instructions if it is missing."""
     python = venv / "bin" / "python"
     if not python.exists():
         raise SystemExit(

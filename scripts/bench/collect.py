@@ -1,13 +1,12 @@
-"""Environment steps/s of one worker (policy, n-step rows, blocks) against the bare `env.step` loop and SB3's rollouts.
+"""Environment steps/s of one worker, against a loop with only `env.step` and against stable-baselines3's rollouts.
 
     python scripts/bench/collect.py [--peers PEERS_VENV] [--envs 1 8 16 32] [--backend envpool]
-    python scripts/bench/collect.py --before CHECKOUT      # against another commit of ours, checked out there
+    python scripts/bench/collect.py --before CHECKOUT      # against another commit, checked out there
 
-LunarLanderContinuous, a policy of two hidden layers of 256, 5-step rows, one thread. The bare loop repeats the worker's
-own episodes, resets included: the same seeds and actions, and no checking wrappers. stable-baselines3 collects with SAC
-of the same size into its own replay buffer. Figures are per second of the clock, and per second of processor time,
-which other users of the machine disturb less. With `--backend envpool` (its extra has to be installed here) our worker
-with it is compared with our worker with Gymnasium, and with the bare loop over the same EnvPool.
+LunarLanderContinuous, a policy with two hidden layers of 256, 5-step rows, one thread. The bare loop repeats the
+worker's episodes with the same seeds and actions. stable-baselines3 collects with an equally large SAC into its own
+replay buffer. The numbers are per second of wall time and of processor time; other programs disturb processor time
+less. `--backend envpool` compares the worker with EnvPool, the worker with Gymnasium, and a bare loop over EnvPool.
 """
 
 import argparse
@@ -29,7 +28,7 @@ def timed(steps: int, play: Callable[[], None]) -> Figures:
 
 
 def ours(num: int, steps: int, backend: str, is_bare: bool) -> Callable[[], Figures]:
-    """The worker goes on with its episodes; the bare loop's side has a worker of its own to repeat them from."""
+    """The worker continues its episodes. The bare loop repeats the episodes of another worker."""
     import numpy as np
 
     from drl_cli.algos.sac import Policy

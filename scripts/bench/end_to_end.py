@@ -1,13 +1,11 @@
-"""Whole runs on LunarLanderContinuous with the tuned SAC: what each mode reaches, and how far async is from its bounds.
+"""Whole runs on LunarLanderContinuous with the tuned SAC: the speed of each mode, and of async against its bounds.
 
     python scripts/bench/end_to_end.py [--rounds 3] [--seconds 20] [--modes async sync single] [--set KEY=VALUE ...]
 
-The modes take turns at the same ratio. Then the two sides of async are measured alone: the worker in a graph without
-updates (a, environment steps/s), the trainer in one whose ratio is so high that workers wait for it (b, updates/s). At
-the ratio r = b / a both are busy all the time if nothing else takes theirs: what is reached is given as a share
-of the lower bound at the ratio that was really reached.
-Evaluations and checkpoints are left out of all of it. The seconds before the first report after `--warm` updates are
-left out, too.
+The modes alternate at the same replay ratio. Then both sides of async are measured alone: the worker without updates
+(a, environment steps/s), and the trainer with a replay ratio so high that the workers wait (b, updates/s). At the
+ratio r = b / a both sides are always busy. The result is the share of the lower bound at the ratio of the run.
+Evaluations, checkpoints and the time before the first report after `--warm` updates are excluded.
 """
 
 import argparse
@@ -35,7 +33,7 @@ def run(args: argparse.Namespace, *overrides: str) -> Result:
 
 
 def alone(args: argparse.Namespace) -> tuple[Result, Result]:
-    """The worker without a trainer, the trainer without a worker."""
+    """Measure the worker without a trainer and the trainer without a worker."""
 
     def is_warm(lines: list[Line]) -> bool:
         return bool(lines) and lines[-1]["env_steps"] >= args.steps
@@ -45,7 +43,7 @@ def alone(args: argparse.Namespace) -> tuple[Result, Result]:
 
 
 def table(results: Mapping[str, Sequence[Result]]) -> str:
-    """Markdown: medians over the rounds, least and most of the rates."""
+    """Return a markdown table: medians over the rounds, and ranges of the rates."""
     lines = ["| run | env steps/s | updates/s | updates/step | worker waits | trainer waits | start-up s |"]
     lines += ["| --- | --- | --- | --- | --- | --- | --- |"]
     for name, rounds in results.items():
@@ -60,7 +58,7 @@ def table(results: Mapping[str, Sequence[Result]]) -> str:
 
 
 def roles(results: Mapping[str, Sequence[Result]]) -> str:
-    """Markdown: processor seconds per second, and the most megabytes, of each role."""
+    """Return a markdown table: processor seconds per second and peak memory of each role."""
     lines = ["| role | " + " | ".join(results) + " |", "| --- |" + " --- |" * len(results)]
     names = dict.fromkeys(role for rounds in results.values() for one in rounds for role in one["cpu"])
     for role in names:

@@ -119,7 +119,7 @@ def imported(modules: Iterable[str]) -> list[Path]:
 
 
 def due(rows: dict[str, Row], records: Records, prints: dict[str, str], again: bool) -> list[tuple[str, int]]:
-    """Row and seed of the runs that are missing or, where they are to be made again, old."""
+    """Return row and seed of the missing runs, and with `again` of the old runs."""
 
     def is_due(name: str, seed: int) -> bool:
         record = records.get(name, {}).get(str(seed))
@@ -129,7 +129,7 @@ def due(rows: dict[str, Row], records: Records, prints: dict[str, str], again: b
 
 
 def play(row: Row, common: list[str], seed: int, folder: Path, piece: float) -> Row | None:
-    """A record; None where the run is to go on from what is in the folder."""
+    """Return a record, or None if the run is not finished and can continue from the folder."""
     begun = next(folder.glob("*/*/*/run.json"), None)
     values = [f"resume={begun.parent}"] if begun else [*overrides(row, common), f"seed={seed}", f"output_dir={folder}"]
     if row["threshold"] is not None and not begun:
@@ -150,7 +150,7 @@ def play(row: Row, common: list[str], seed: int, folder: Path, piece: float) -> 
 
 
 def play_peer(row: Row, common: list[str], seed: int, folder: Path, piece: float, peers: Path) -> Row | None:
-    """The same of stable-baselines3."""
+    """Do the same with stable-baselines3."""
     from drl_cli.settings.build import to_yaml_keys
     from drl_cli.settings.compose import compose
 
@@ -165,12 +165,12 @@ def play_peer(row: Row, common: list[str], seed: int, folder: Path, piece: float
 
 
 def scored(returns: list[float], env_steps: int, seconds: float) -> Row:
-    """The record of a run that was played to its end."""
+    """Return the record of a finished run."""
     return {"return": round(float(np.mean(returns)), 1), "env_steps": env_steps, "seconds": round(seconds)}
 
 
 def run(command: list[str]) -> str:
-    """What it prints; raises SystemExit where it fails."""
+    """Return the output of a command. Raise SystemExit if the command fails."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"exit code {done.returncode} of {' '.join(command)}\n{done.stdout}{done.stderr}")

@@ -1,11 +1,10 @@
-"""Memory over a day: resident memory of each process of a run, from when replay is full on, and the calls made.
+"""Memory over a long run: resident memory of each process after replay is full, and the number of calls.
 
     python scripts/bench/memory.py [--minutes 60] [--every 60] [--set KEY=VALUE ...]
 
-mode=async with one worker, Pendulum-v1, networks of two layers of 16 and few rows in a call: many calls per second,
-with evaluations, checkpoints and TensorBoard as in any run. The first line is of when replay was full, and growth is
-counted from there. Processes settle for some minutes, and what grows with each call comes to more in a day than an hour
-shows: the last columns extrapolate the second half of the time to an hour and to two million calls.
+mode=async with one worker, Pendulum-v1, two layers of 16 and few rows per call, so that there are many calls per
+second. The first line is the time when replay was full, and growth counts from this line. The last columns
+extrapolate the second half of the time to an hour and to two million calls.
 """
 
 import argparse
@@ -78,12 +77,12 @@ def main() -> None:
 
 
 def is_full(lines: list[Line]) -> bool:
-    """Whether the table has as many rows as it ever will."""
+    """Return whether the table is full."""
     return len(lines) > 1 and lines[-1]["replay/size"] == lines[-2]["replay/size"] > 0
 
 
 def megabytes(pid: int) -> dict[str, float]:
-    """Resident memory by role, Ray's own processes by their names."""
+    """Return resident memory by role, or by name for Ray's own processes."""
     run, sizes = psutil.Process(pid), Counter[str]()
     usage = Usage(run)
     for process in (run, *run.children(recursive=True)):
@@ -101,7 +100,7 @@ def row(title: str, names: Mapping[str, float], sizes: Mapping[str, float]) -> s
 
 
 def calls_of(messages: Mapping[str, int]) -> int:
-    """Calls of the orchestrator: collects, inserts and draws, updates, priorities; publish and what shares it."""
+    """Return the number of calls of the orchestrator."""
     return sum(messages[route] for route in "2345") + 2 * messages["6"]
 
 

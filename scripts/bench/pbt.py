@@ -1,12 +1,11 @@
-"""Population based training against fixed learning rates, on a task whose best learning rate falls while it trains.
+"""Population based training against fixed learning rates, on a task whose best learning rate falls during training.
 
     python scripts/bench/pbt.py [--seeds 0 1 2] [--records pbt.json]
 
-DQN plays Aim-v0 (aim.py beside this file) for 12,000 environment steps. A population of 4 does so in 8 rounds; its
-first learning rates are drawn from 1e-4 to 3e-2. Beside it: 4 runs that keep these rates (the same budget), and runs
-with 6 rates of a grid over the same interval. Returns are those of the last weights over 20 episodes without noise, of
-50 contexts each: 0 less what was lost by not taking the best action. What is in the records is not run again; a sweep
-that was ended goes on.
+DQN plays Aim-v0 (aim.py) for 12,000 environment steps. A population of 4 trains in 8 rounds; its first learning rates
+are drawn from 1e-4 to 3e-2. The comparisons are 4 runs that keep these rates, and runs with 6 rates of a grid. The
+score is the mean return of the last weights over 20 episodes without noise; the best possible score is 0. Runs in the
+records are not repeated, and an interrupted sweep continues.
 """
 
 import argparse
@@ -35,7 +34,7 @@ Record = dict[str, Any]
 
 
 def sweep(folder: Path, args: list[str]) -> Path:
-    """A drl-train -m in this folder, gone on with where it is there; returns the sweep's folder."""
+    """Run or continue drl-train -m in this folder. Return the folder of the sweep."""
     there = list(folder.glob("outputs/multirun/*/sweep.json"))
     values = ["resume=latest"] if there else args
     folder.mkdir(parents=True, exist_ok=True)
@@ -49,7 +48,7 @@ def sweep(folder: Path, args: list[str]) -> Path:
 
 
 def play(folder: Path, side: str, seed: int) -> Record:
-    """The rates and the last returns of all runs of a side; of the population those of every round."""
+    """Return rates and last returns of all runs of a side; for the population, of every round."""
     if side == "grid":
         made = sweep(folder, [*JOB, f"seed={seed}", f"algo.lr={','.join(map(str, GRID))}"])
         runs = [Path(job["run"]) for job in json.loads((made / "sweep.json").read_text())["jobs"]]
@@ -64,7 +63,7 @@ def play(folder: Path, side: str, seed: int) -> Record:
 
 
 def table(records: dict[str, Record], seeds: list[int]) -> str:
-    """The best at the end of the population, of the runs that keep its first rates, and each rate of the grid."""
+    """Return a table of final scores: the best of the population, of its fixed first rates, and of each rate of the grid."""
     lines = ["| seed | population | its first rates kept | " + " | ".join(map(str, GRID)) + " |"]
     lines.append("| --- |" + " --- |" * (2 + len(GRID)))
     rows = []

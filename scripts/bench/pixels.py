@@ -1,12 +1,11 @@
-"""Frames and updates per second of training on MinAtar: ours in async and single, beside stable-baselines3's DQN.
+"""Frames and updates per second of training on MinAtar: async and single, against stable-baselines3's DQN.
 
     python scripts/bench/pixels.py --peers PEERS_VENV [--env MinAtar-Breakout] [--rounds 3] [--seconds 40]
 
-All have the settings of conf/tuned/dqn-<env>.yaml, the same ratio of updates to frames among them, and the whole
-machine in turn: stable-baselines3 with one thread and with two. Evaluations and checkpoints are left out, and so are
-the frames before the first update. The two sides of async are measured alone as well, the worker without a trainer
-and the trainer with hardly a worker: the slower of them is the bound of what async can reach. The trainer's frames are
-those that its updates are enough for at the tuned ratio.
+All sides have the settings of conf/tuned/dqn-<env>.yaml with the same replay ratio, and use the whole machine one
+after the other; stable-baselines3 runs with one thread and with two. Evaluations, checkpoints and the frames before
+the first update are excluded. The worker and the trainer of async are also measured alone: the slower one is the
+bound of async. The frames of the trainer follow from its updates and the tuned replay ratio.
 """
 
 import argparse

@@ -1,11 +1,10 @@
-"""Replay tables: rows inserted and batches drawn per second, ours in one process against cpprb's C++ buffers.
+"""Replay tables: rows inserted and batches sampled per second in one process, against cpprb's C++ buffers.
 
     python scripts/bench/replay.py [--peers PEERS_VENV] [--rows 100000 1000000]
 
-Rows of LunarLanderContinuous (8 observations, 2 actions, 90 bytes) in a full table, 256 rows per insert and per batch;
-ours go through the trajectory manager, as in a run.
-Ours draws `U` batches per call, as many as a train call learns from: U=1 and U=16. "prioritized" is drawing a batch and
-giving its rows new priorities. Figures are per second of processor time of one thread.
+Rows of LunarLanderContinuous (8 observations, 2 actions, 90 bytes) in a full table, 256 rows per insert and per
+batch, through the trajectory manager. One call samples `U` batches: U=1 and U=16. "prioritized" samples a batch and
+sets new priorities. The numbers are per second of processor time of one thread.
 """
 
 import argparse
@@ -27,7 +26,7 @@ Task = tuple[Callable[[], object], int]  # what to do again and again, and for h
 
 
 def rows(num: int) -> dict[str, np.ndarray]:
-    """Made-up ones."""
+    """Return random rows."""
     rng = np.random.default_rng(num)
     floats = {name: rng.standard_normal((num, *shape), dtype=np.float32) for name, shape in SHAPES.items()}
     return floats | {name: np.zeros(num, dtype) for name, dtype in FLAGS.items()}

@@ -1,12 +1,12 @@
-"""Environment steps/s and updates/s end to end: ours, mode=async, against RLlib's SAC at the ratio that RLlib reaches.
+"""Environment steps/s and updates/s of whole runs in mode=async, against RLlib's SAC at RLlib's actual replay ratio.
 
     python scripts/bench/rllib.py --peers PEERS_VENV [--rounds 3] [--seconds 60] [--ratio 0.125] [--env-runners 1]
 
 LunarLanderContinuous, batches of 256, two hidden layers of 128, 5-step returns, uniform replay of 200,000 rows, 16
-environments. RLlib (its new API stack) keeps its defaults for the rest; it is built once, and goes on in each round.
-Its `training_intensity` is set for the ratio, and what it then really makes of it is measured: ours runs at that.
-`--replay PrioritizedEpisodeReplayBuffer` is RLlib's default. Figures
-per second of processor time, all processes counted, suffer less from other users of the machine.
+environments. RLlib (new API stack) uses its defaults otherwise, is built once and continues in each round. `--ratio`
+sets its `training_intensity`; drl-cli uses the ratio that RLlib actually reaches. `--replay
+PrioritizedEpisodeReplayBuffer` is RLlib's default. Other programs disturb the numbers per second of processor time
+(of all processes) less.
 """
 
 import argparse

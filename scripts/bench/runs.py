@@ -1,4 +1,4 @@
-"""Runs of drl-train as a user starts them, looked at from outside for some time once they are under way."""
+"""Start runs of drl-train as a user does, and measure them from outside."""
 
 import json
 import subprocess
@@ -21,14 +21,14 @@ QUIET = (
     "logger.tensorboard=false", "checkpoint.period=1_000_000_000", "checkpoint.replay=off",
     "total_env_steps=1_000_000_000",
 )  # fmt: skip
-"""No evaluations and no checkpoints but those of the end: nothing but collecting and training."""
+"""Overrides for runs that only collect and train, with one evaluation and checkpoint at the end."""
 
 
 def watch(overrides: list[str], seconds: float, is_warm: Callable[[list[Line]], bool]) -> dict[str, Any]:
-    """What a run did in the first `seconds` after its reports were such that it `is_warm`; it is ended then.
+    """Measure a run for `seconds` after its reports satisfy `is_warm`, then end the run.
 
-    Returns `rates` (per second), `wait` (fractions of that time without work), `cpu` (processor seconds per second, by
-    role), `mb` (the most of the whole run, by role) and the `summary`.
+    Return `rates` (per second), `wait` (fractions of the time without work), `cpu` (processor seconds per second by
+    role), `mb` (peak memory of the whole run by role) and the `summary`.
     """
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "output"
@@ -67,12 +67,12 @@ def watch(overrides: list[str], seconds: float, is_warm: Callable[[list[Line]], 
 
 
 def spread(values: Sequence[float], form: str = ",.1f") -> str:
-    """Median, least and most."""
+    """Return median, minimum and maximum."""
     return f"{median(values):{form}} ({min(values):{form}} - {max(values):{form}})"
 
 
 def reports(folder: str) -> list[Line]:
-    """Those made so far, from the first with a step on."""
+    """Return the reports so far, from the first one with a step on."""
     found = list(Path(folder).glob("*/*/*/metrics.jsonl"))
     lines = [json.loads(line) for line in found[0].read_text().splitlines(True) if line.endswith("\n")] if found else []
     return [line for line in lines if line.get("env_steps") and "perf/wall_s" in line]
@@ -84,7 +84,7 @@ def _cpu(usage: Usage) -> dict[str, float]:
 
 
 def nap(process: subprocess.Popen, output: Path) -> None:
-    """Until there may be something new; raises SystemExit with what the run said when it has ended."""
+    """Wait for new reports. Raise SystemExit with the output of the run if it has ended."""
     if process.poll() is not None:
         raise SystemExit(output.read_text())
     time.sleep(0.25)

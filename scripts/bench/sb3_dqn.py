@@ -1,11 +1,11 @@
-"""stable-baselines3's DQN, or sb3-contrib's QR-DQN, on MinAtar with the settings of a config of ours: for learn.py.
+"""Train stable-baselines3's DQN or sb3-contrib's QR-DQN on MinAtar with the settings of a drl-cli config, for learn.py.
 
     PEERS/bin/python scripts/bench/sb3_dqn.py SETTINGS.json FOLDER --seed 0 [--minutes 8] [--scored-from 750000]
 
-The algorithm is the config's, `dqn` or `qr_dqn`. It goes on from what FOLDER has, and ends with its budget or after so
-many minutes, then with all that the next piece needs in FOLDER. From --scored-from env steps on, else at the end of the
-budget, it is evaluated every manage.eval_period steps. The last line is JSON: `env_steps`, `seconds` (of learning, over
-all pieces) and `returns`, the mean of each evaluation's greedy episodes.
+The config names the algorithm, `dqn` or `qr_dqn`. The run continues from FOLDER and ends with its budget or after
+some minutes; FOLDER then has everything for the next call. Every manage.eval_period steps from --scored-from on, or
+at the end of the budget, the policy is evaluated. The last line is JSON: `env_steps`, `seconds` (of learning, over
+all calls) and `returns`, the mean of the greedy episodes of each evaluation.
 """
 
 import argparse
@@ -28,7 +28,7 @@ KINDS = {"dqn": DQN, "qr_dqn": QRDQN}
 
 
 class Small(BaseFeaturesExtractor):
-    """Young & Tian's convolution: 16 channels, 3x3; the layer of 128 units is the Q network's."""
+    """The convolution of Young & Tian: 16 channels, 3x3. The layer of 128 units belongs to the Q network."""
 
     def __init__(self, observation_space: gymnasium.spaces.Box) -> None:
         height, width, channels = observation_space.shape
@@ -40,9 +40,9 @@ class Small(BaseFeaturesExtractor):
 
 
 class Scoring(BaseCallback):
-    """Adds an evaluation's mean to `returns` every so many steps, the first at `start`; ends at a time `end`.
+    """Append the mean of an evaluation to `returns` periodically from step `start` on. Stop at the time `end`.
 
-    `seconds` are those that evaluations took; the times are of `perf_counter`.
+    `seconds` is the time of evaluations. Times are from `perf_counter`.
     """
 
     def __init__(self, settings: dict[str, Any], seed: int, returns: list[float], start: int, end: float) -> None:
@@ -68,7 +68,7 @@ def envs(settings: dict[str, Any], num: int, seed: int) -> Any:
 
 
 def model(settings: dict[str, Any], seed: int) -> DQN | QRDQN:
-    """What the config says, as far as it is said in other words here: target_period counts updates there."""
+    """Create the model with the settings of the config. stable-baselines3 counts its target period in steps."""
     algo, pace, num = settings["algo"], settings["orchestrator"], settings["worker"]["envs"]
     assert not algo["double"]  # theirs is not
     assert algo["loss"] == "huber"

@@ -1,11 +1,11 @@
-"""Whether our DQN and QR-DQN learn what stable-baselines3's and sb3-contrib's learn from the same batches.
+"""Check that DQN and QR-DQN learn the same as stable-baselines3 and sb3-contrib from the same batches.
 
     PEERS/bin/python scripts/bench/sb3_equal.py RUN/config.yaml [--updates 2000] [--seed 0] [--single]
 
-RUN is one of MinAtar by DQN with `algo.loss=huber`, or by QR-DQN, however short. Both begin with our weights and
-learn from the same batches of a random player's rows, in double precision: rounding to single, as in runs, grows to
-0.01 and more on some seeds (`--single` shows it). Each time the target network is copied, a line of JSON says how far
-`apart` their values of 512 states are at most, and how large the largest value is.
+RUN is any run on MinAtar of DQN with `algo.loss=huber`, or of QR-DQN. Both programs start with the same weights and
+learn from the same batches of a random player in float64. In float32 (`--single`) rounding errors grow to 0.01 and
+more on some seeds. At each copy of the target network, a line of JSON shows the largest difference (`apart`) of the
+values of 512 states, and the largest value.
 """
 
 import argparse
@@ -72,14 +72,14 @@ def main() -> None:
 
 
 def in_double() -> None:
-    """Have whatever either side makes from now on be float64; both say `float()` where they mean the single one."""
+    """Make both programs use float64, also if they convert with `float()`."""
     torch.set_default_dtype(torch.float64)
     torch.Tensor.float = torch.Tensor.double
     params.check_module = lambda *_: None  # that parameters are float32
 
 
 def random_play(settings: dict[str, Any], seed: int, steps: int = 20_000) -> Rows:
-    """Transitions of a random player, by the columns of our batches."""
+    """Return transitions of a random player as columns of a drl-cli batch."""
     env, rng = envs(settings, 1, seed), np.random.default_rng(seed)
     obs, seen = env.reset(), []
     for action in rng.integers(0, env.action_space.n, steps):
@@ -95,7 +95,7 @@ def random_play(settings: dict[str, Any], seed: int, steps: int = 20_000) -> Row
 
 
 def learner(settings: dict[str, Any], rows: Rows, seed: int) -> Any:
-    """Our Algorithm."""
+    """Return the drl-cli algorithm."""
     algo, network = settings["algo"], settings["network"]
     module = import_module(f"drl_cli.algos.{algo['name']}")
     actions = int(rows["action"].max()) + 1
@@ -106,7 +106,7 @@ def learner(settings: dict[str, Any], rows: Rows, seed: int) -> Any:
 
 
 class Given:
-    """A replay buffer of stable-baselines3's which gives the rows that `drawn` says."""
+    """A replay buffer of stable-baselines3 that returns the rows `drawn`."""
 
     def __init__(self, rows: Rows) -> None:
         self.rows, self.drawn = rows, iter(())
@@ -121,13 +121,13 @@ class Given:
 
 
 def networks(theirs: Any) -> list[torch.nn.Module]:
-    """Theirs: online and target."""
+    """Return stable-baselines3's online and target networks."""
     name = "q_net" if hasattr(theirs.policy, "q_net") else "quantile_net"
     return [getattr(theirs.policy, name), getattr(theirs.policy, f"{name}_target")]
 
 
 def weights(ours: Any, theirs: Any) -> dict[str, torch.Tensor]:
-    """Our online network as the state of theirs: the torso's as it is, layers of the head transposed."""
+    """Return drl-cli's online network as stable-baselines3's state dict: torso unchanged, head layers transposed."""
     flat = torch.cat([ours.params[name].flat for name in ("torso", "online")])
     state, start = {}, 0
     for name, tensor in networks(theirs)[0].state_dict().items():

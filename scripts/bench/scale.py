@@ -1,11 +1,11 @@
-"""Collecting by many workers: a probe that sleeps in each step, no updates, with and without proxies.
+"""Collecting by many workers: environments that sleep in each step, no updates, with and without proxies.
 
     python scripts/bench/scale.py [--workers 1 2 4 8 16] [--step-ms 1 0.1] [--proxies 0 2]
 
-Each worker has `--envs` environments and a tiny network, the limiter is none: what is measured is the control plane.
-Figures are of `--seconds` when all processes are up; "CPU" is in processor seconds per second, "efficiency" steps/s
-over workers times the steps/s of one. "hand-overs/s" are blocks that reach replay, each of which takes the driver two
-calls, a collect and an insert; 1,000 workers make 1,000 x (steps/s of one) / `--rows` of them.
+Each worker has `--envs` environments and a tiny network, and the limiter is off, so that only the calls are measured.
+The numbers cover `--seconds` after all processes started. "CPU" is processor seconds per second. "efficiency" is
+steps/s divided by the number of workers times the steps/s of one worker. "hand-overs/s" counts blocks; each block
+needs two calls, a collect and an insert.
 """
 
 import argparse
@@ -21,7 +21,7 @@ SETTINGS = (
 
 
 def run(workers: int, step_ms: float, proxies: int, args: argparse.Namespace) -> dict[str, Any]:
-    """What a run does once it has been collecting for long enough for all workers to have started."""
+    """Measure a run after all workers have started."""
 
     def is_warm(lines: list[Line]) -> bool:
         return bool(lines) and lines[-1]["perf/wall_s"] - lines[0]["perf/wall_s"] >= args.start_each * workers

@@ -1,12 +1,11 @@
-"""Searches that are killed in the middle and resumed, pruned and not, on a task with a badly chosen default.
+"""Searches that are killed and resumed, with and without pruning, on a task with a bad default.
 
     python scripts/bench/study.py [--seeds 0 1 2] [--pruners none median] [--records study.json] [--jobs 1]
 
-DQN plays CartPole for 8,000 environment steps with the learning rate 1e-5 as its default; 16 trials choose another and
-the number of steps of a return. When half of them are done the search and its jobs get SIGKILL; `-m resume=` goes on.
-At the end the best values and the defaults run on 5 fresh seeds. Steps and seconds are those of the trials, of the
-machine as it was. What is in the records is not run again, and searches lie in a folder beside them: a script that was
-ended goes on where it was.
+DQN plays CartPole for 8,000 environment steps with a default learning rate of 1e-5. 16 trials choose the learning
+rate and n_step. When half of the trials are done, the search and its jobs get SIGKILL, and `-m resume=` continues. At
+the end the best values and the defaults run on 5 fresh seeds. Steps and seconds are totals of the trials. Searches in
+the records are not repeated, and an interrupted script continues.
 """
 
 import argparse
@@ -51,7 +50,7 @@ def ended(cwd: Path) -> int:
 
 
 def kill_all(process: subprocess.Popen[str]) -> None:
-    """The search with all that came of it, at once."""
+    """Kill a search and all processes that it started."""
     everyone = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
     for one in everyone:
         try:
@@ -62,7 +61,7 @@ def kill_all(process: subprocess.Popen[str]) -> None:
 
 
 def play(folder: Path, seed: int, pruner: str, jobs: int) -> Record:
-    """One search, killed and resumed; it goes on where an earlier call of this was ended."""
+    """Run one search, kill it and resume it. An interrupted call continues."""
     before = folder / "before.json"  # the values of the trials that had begun when it was killed
     if not before.exists():
         own = folder / "conf" / "tuned"

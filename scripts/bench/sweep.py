@@ -1,11 +1,10 @@
-"""A sweep of jobs side by side against the same jobs one after the other, with its processes and memory.
+"""A sweep with parallel jobs, against the same jobs one after the other, with its processes and memory.
 
     python scripts/bench/sweep.py [--jobs 8] [--sides sweep alone one] [--set KEY=VALUE ...]
 
-`sweep` is `drl-train -m seed=0,1,...` as it comes, `one` the same with sweep.jobs=1, `alone` a drl-train for each seed,
-one after the other. All train on all processors that this process may use. Processes and memory (proportional: a page
-that several share counts once) are the most that were there at once, looked at every second. Where more processors were
-busy than the side's own, other programs ran, and its seconds are not to be trusted.
+`sweep` is `drl-train -m seed=0,1,...`, `one` is the same with sweep.jobs=1, and `alone` is one drl-train per seed,
+one after the other. Processes and memory (a shared page counts once) are maxima, sampled every second. If more
+processors were busy than the side used, other programs ran, and the seconds are not reliable.
 """
 
 import argparse
@@ -22,7 +21,7 @@ LOOK_S = 1.0
 
 
 class Seen:
-    """Of this process's children so far: the most at once, the most bytes, and the processor seconds of all."""
+    """Peak number, peak bytes and total processor seconds of this process's children."""
 
     def __init__(self) -> None:
         self.processes, self.bytes = 0, 0
@@ -45,7 +44,7 @@ class Seen:
 
 
 def commands(side: str, jobs: int, settings: list[str]) -> list[list[str]]:
-    """What a side runs, one after the other."""
+    """Return the commands of a side, to run one after the other."""
     if side == "alone":
         return [[*JOB, *settings, f"seed={seed}"] for seed in range(jobs)]
     one = ["sweep.jobs=1"] if side == "one" else []
@@ -53,7 +52,7 @@ def commands(side: str, jobs: int, settings: list[str]) -> list[list[str]]:
 
 
 def run(side: str, args: argparse.Namespace) -> float:
-    """Print a row of what a side took; returns its seconds."""
+    """Run a side, print a row of the table and return the seconds."""
     seen, started, before = Seen(), time.perf_counter(), psutil.cpu_times()
     with tempfile.TemporaryDirectory() as folder:
         for overrides in commands(side, args.jobs, args.set):

@@ -1,11 +1,11 @@
-"""Time to a mean return of 200 on LunarLanderContinuous: ours in all modes, and stable-baselines3, seed by seed.
+"""Time to a mean return of 200 on LunarLanderContinuous, per seed, against stable-baselines3.
 
     python scripts/bench/time_to.py --peers PEERS_VENV [--runs async single-1 sb3-zoo sb3-ours] [--seeds 0 1 2 3 4]
 
-Every run is a process of its own, for each seed all of them one after the other. Seconds are from the start of the
-process; ours are `time_to_return_s` of summary.json, so that the evaluations which found it count (20 episodes, and 100
-others that confirm them). Those of stable-baselines3 are taken off its time, and 20 episodes are enough for it. A run
-that has not got there after its `--cap` is given up and counts as longer.
+Every run is a separate process. Seconds count from the start of the process. For drl-cli they are `time_to_return_s`
+of summary.json and include evaluations (20 episodes, and 100 to confirm). For stable-baselines3 evaluations are
+subtracted, and 20 episodes suffice. A run that has not reached 200 after `--cap` seconds is stopped and counts as
+longer.
 """
 
 import argparse
@@ -30,7 +30,7 @@ RUNS = {
     "sb3-zoo": None,
     "sb3-ours": None,
 }
-"""single-1: one environment, one update per step. sb3-zoo: the settings of its zoo. sb3-ours: those of conf/tuned."""
+"""single-1: one environment, one update per step. sb3-zoo: settings of its zoo. sb3-ours: settings of conf/tuned."""
 ENVS = 8  # of sb3-ours
 EVAL_PERIOD, EVAL_EPISODES = 8000, 20
 
@@ -51,7 +51,7 @@ def ours(overrides: list[str], seed: int, cap_s: float) -> Result:
 
 
 def sb3(side: str, settings: dict, seed: int, cap_s: float) -> Result:
-    """In the peers' Python."""
+    """Run stable-baselines3 in the peers' Python."""
     started, evaluating = time.perf_counter(), 0.0
     import torch
     from stable_baselines3.common.callbacks import BaseCallback
@@ -94,7 +94,7 @@ def _lunar_landers(num: int, seed: int, **options: Any) -> Any:
 
 
 def _of_the_zoo(seed: int) -> tuple[Any, int]:
-    """A SAC with the zoo's settings, and its steps."""
+    """Return a SAC with the zoo's settings, and its number of steps."""
     from stable_baselines3 import SAC
 
     options = {"learning_rate": lambda left: 7.3e-4 * left, "tau": 0.01, "learning_starts": 10_000}
@@ -103,7 +103,7 @@ def _of_the_zoo(seed: int) -> tuple[Any, int]:
 
 
 def _like_ours(settings: dict, seed: int) -> tuple[Any, int]:
-    """A SAC with the settings of conf/tuned, as far as it has them, and more steps than it will take."""
+    """Return a SAC with the settings of conf/tuned that it supports, and a large number of steps."""
     import gymnasium
     import torch
     from stable_baselines3 import SAC
@@ -111,7 +111,7 @@ def _like_ours(settings: dict, seed: int) -> tuple[Any, int]:
     algo, pace, scale = settings["algo"], settings["orchestrator"], settings["env"]["reward_scale"]
 
     class Temperature(torch.optim.Adam):
-        """With a step of its own, where stable-baselines3 has one for everything."""
+        """Adam with the learning rate of the temperature; stable-baselines3 has one rate for all optimizers."""
 
         def step(self, closure=None):
             (group,) = self.param_groups
@@ -145,7 +145,7 @@ def play(name: str, seed: int, cap_s: float, peers: Path | None) -> Result:
 
 
 def table(results: dict[str, dict[int, Result]], cap_s: float) -> str:
-    """Markdown: seconds by seed; a median that lies among the runs that were given up is only bounded."""
+    """Return a markdown table of seconds by seed. A median among stopped runs is only a lower bound."""
     seeds = sorted({seed for runs in results.values() for seed in runs})
     lines = [f"| run | {' | '.join(f'seed {seed}' for seed in seeds)} | median | / async | env steps | updates |"]
     lines.append("| --- |" + " --- |" * (len(seeds) + 4))

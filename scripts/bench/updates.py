@@ -1,11 +1,11 @@
-"""Gradient updates per second, ours and the peers': what drawing the batches from a full replay costs is counted in.
+"""Gradient updates per second, including the sampling of batches from a full replay table, against other libraries.
 
     python scripts/bench/updates.py --peers PEERS_VENV [--case sac] [--threads 1] [--set trainer.threads=2 ...]
-    python scripts/bench/updates.py --before CHECKOUT      # against another commit of ours, checked out there
+    python scripts/bench/updates.py --before CHECKOUT      # against another commit, checked out there
 
-The unit is one gradient update with its batch: ours is `TrajectoryManager.sample` and `Trainer.train`;
-stable-baselines3 and SBX run their own `train()` on their own filled buffers. Figures are updates per second of the
-clock, and per second of processor time, which other users of the machine disturb less.
+One update of drl-cli is `TrajectoryManager.sample` and `Trainer.train`. stable-baselines3 and SBX run their own
+`train()` on their own buffers. The numbers are updates per second of wall time and of processor time; other programs
+disturb processor time less.
 """
 
 import argparse
@@ -26,7 +26,7 @@ PER_CALL = 16  # updates in one train call: ours, and what the peers are told to
 
 @dataclass(frozen=True)
 class Case:
-    """Observations of 8 numbers, actions of 2 (or 4 choices, DQN); of a board, 10x10x4 booleans and 3 choices."""
+    """Observations of 8 numbers and actions of 2 (DQN: 4 choices), or boards of 10x10x4 booleans and 3 choices."""
 
     algo: str
     batch: int
@@ -53,7 +53,7 @@ CASES = {
 
 
 def timed(train: Callable[[], int], seconds: float) -> Callable[[], Figures]:
-    """A round of `train` calls, each of which says how many updates it made, for at least so long."""
+    """Return a function that calls `train` for at least `seconds` and measures its updates."""
 
     def play() -> Figures:
         updates, started, used = 0, time.perf_counter(), time.process_time()
@@ -142,7 +142,7 @@ def peer(package: str, case: Case, threads: int) -> Callable[[], int]:
 
 
 def fill(buffer: Any, case: Case) -> None:
-    """Put something into every row of a peer's replay."""
+    """Fill every row of a peer's replay buffer."""
     import numpy as np
 
     rng = np.random.default_rng(0)
