@@ -63,7 +63,7 @@ def play(folder: Path, side: str, seed: int) -> Record:
 
 
 def table(records: dict[str, Record], seeds: list[int]) -> str:
-    """Return a table of final scores: the best of the population, of its fixed first rates, and of each rate of the grid."""
+    """Return a table of the best final scores: population, its fixed first rates, each rate of the grid."""
     lines = ["| seed | population | its first rates kept | " + " | ".join(map(str, GRID)) + " |"]
     lines.append("| --- |" + " --- |" * (2 + len(GRID)))
     rows = []
