@@ -8,11 +8,8 @@ import psutil
 
 
 def process_start() -> float:
-    """Return the Unix time [s] at which this process started.
-
-    On Linux it is exact to 0.01 s; psutil's is exact to 1 s, because it adds up from the boot time in whole seconds.
-    """
-    stat = Path("/proc/self/stat")
+    """Return the Unix time [s] at which this process started."""
+    stat = Path("/proc/self/stat")  # exact to 0.01 s; psutil adds up from the boot time in whole seconds
     if not stat.exists():
         return float(psutil.Process().create_time())
     ticks = int(stat.read_text().rpartition(")")[2].split()[19])

@@ -9,10 +9,7 @@ POLL_S = 0.05  # flock() can't wait with a timeout
 
 
 def lock(path: Path, shared: bool = False, timeout_s: float = 0.0) -> TextIO:
-    """Lock a file exclusively, or with others that share it, until the returned file is closed.
-
-    Raises BlockingIOError if another process holds the lock for all of `timeout_s`.
-    """
+    """Lock a file until the returned file is closed; raise BlockingIOError if others hold it for `timeout_s`."""
     file, end = path.open("w"), time.monotonic() + timeout_s
     while True:
         try:

@@ -10,10 +10,7 @@ Vector = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class RunningMoments:
-    """The mean `[D]` of `count` rows, and the sum of squared deviations from the mean `[D]`.
-
-    The arrays are never changed in place, so that the moments can be sent while their owner merges new rows.
-    """
+    """The mean `[D]` of `count` rows and the sum of squared deviations from it; the arrays never change in place."""
 
     count: int
     mean: Vector

@@ -22,10 +22,7 @@ class ModuleRaised(Exception):
 
 
 def import_module(path: str) -> ModuleType:
-    """Import the module `my_pkg.my_module` from the folders of `sys.path`.
-
-    Raises NotFound if there is no such module, ModuleRaised if it raised an error.
-    """
+    """Import `my_pkg.my_module`; raise NotFound if it does not exist, ModuleRaised if it raised an error."""
     dotted = path.removesuffix(".py").replace("/", ".").strip(".")
     if dotted != path or not all(part.isidentifier() for part in path.split(".")):
         raise NotFound(f"'{path}' is no import path{f'; say {dotted}' if dotted != path else ''}")

@@ -11,10 +11,7 @@ from drl_cli.utils.clock import now
 
 
 class TrainerGroup:
-    """Each trainer gets a part of every batch. The trainers average their gradients, so their parameters stay equal.
-
-    The first trainer answers for all of them where the answers are equal: parameters, state, and report.
-    """
+    """Trainers that average their gradients, so that their parameters stay equal; the first one answers for all."""
 
     def __init__(self, trainers: Sequence[Handle]) -> None:
         self.trainers = trainers
@@ -51,10 +48,7 @@ class TrainerGroup:
         return [trainer.call("load_state", state) for trainer in self.trainers]
 
     def at_fault(self, reports: Sequence[Ref], error: Diverged) -> Diverged:
-        """Return the error that names bad data, if a trainer of the same call raised one; `error` otherwise.
-
-        Each trainer sees only its part of the batch, so the first error may come from a trainer with good data.
-        """
+        """Return the error that names bad data among those of one call; each trainer saw another part of the batch."""
         silent, until = list(reports), now() + GRACE_S
         while not error.is_data and silent and (ready := wait(silent, max(0.0, until - now()))):
             silent = [ref for ref in silent if ref not in ready]

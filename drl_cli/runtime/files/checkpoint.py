@@ -108,10 +108,7 @@ def point(root: Path, name: str, folder: Path) -> None:
 
 
 def adopt(root: Path, checkpoint: Path) -> None:
-    """Make another run's checkpoint the last one under `root`; the files, which never change, are hard links.
-
-    If the process is killed in between, a second call completes the work.
-    """
+    """Make another run's checkpoint the last one under `root`, by hard links; after a kill it can be called again."""
     draft, folder = root / f".{checkpoint.name}.{os.getpid()}", root / checkpoint.name
     shutil.rmtree(draft, ignore_errors=True)
     shutil.copytree(checkpoint, draft, copy_function=lambda old, new: link(old, new) or shutil.copy2(old, new))
@@ -137,10 +134,7 @@ def free_folder(root: Path, env_steps: int, version: int, suffix: str = "") -> P
 
 
 def prune(root: Path, keep_last: int) -> None:
-    """Remove all but the newest `keep_last` step folders, except those that `best` and `last` link to.
-
-    A folder step_*-best, which holds a model only, is removed as soon as `best` links to another.
-    """
+    """Remove all but the newest `keep_last` checkpoints, and old best models; linked folders stay."""
     linked = {os.readlink(root / name) for name in ("best", "last") if (root / name).is_symlink()}
     folders = [path for path in root.glob("step_*") if path.is_dir()]
     models = [path for path in folders if path.name.endswith("-best")]

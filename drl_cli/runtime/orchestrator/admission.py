@@ -1,5 +1,7 @@
 """Admission: decides whether the next collect call or train call may be made now."""
 
+from dataclasses import dataclass
+
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.orchestrator.collector import Collector
 from drl_cli.runtime.orchestrator.learning import Learning
@@ -7,20 +9,20 @@ from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.orchestrator.rate_limiter import Limiter
 
 
+@dataclass(eq=False)
 class Admission:
-    """Lets `prefetch` train calls be in flight, so that replay draws the next batch while the trainers still update."""
+    """Combines the limiter, the counters and the calls in flight into one answer; makes no call."""
 
-    def __init__(
-        self, config: Config, limiter: Limiter, progress: Progress, collector: Collector, learning: Learning
-    ) -> None:
-        self.config, self.limiter, self.progress = config, limiter, progress
-        self.collector, self.learning = collector, learning
-        self.prefetch = 1 if config.is_on_policy else 2
+    config: Config
+    limiter: Limiter
+    progress: Progress
+    collector: Collector
+    learning: Learning
 
     def updates(self) -> int:
         """Return the number of updates that one more train call may make now, 0 if no call may be made."""
-        if self.learning.training >= self.prefetch:
-            return 0
+        if self.learning.training >= (1 if self.config.is_on_policy else 2):
+            return 0  # off-policy, replay draws the batches of a second call while the trainers still update
         updates = self.learning.call_updates
         if not self.limiter.free:  # trainers may run ahead of the workers, but not ahead of the end of the run
             updates = min(updates, self._certain_updates())

@@ -97,10 +97,8 @@ class Learning:
         self.calls.expect(params_header, self.trainers.roles[0], lambda ref: self._on_published(ref, params))
 
     def pull(self) -> Ref:
-        """Return the newest parameters from the parameter server, for a restarted worker: `params` may be lost.
-
-        The server answers in order, so they belong to `params_header`, which was pushed before.
-        """
+        """Return the newest parameters from the parameter server, for a restarted worker: `params` may be lost."""
+        # The server answers in order, so these belong to `params_header`, which was pushed before.
         params_header, params = self.server.call("pull", results=2)
         self.calls.expect(params_header, "parameter server", get)
         return params

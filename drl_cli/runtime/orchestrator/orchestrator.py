@@ -34,10 +34,7 @@ CLOSE_S = 10.0  # how long manage may take to write its last records
 
 
 class Orchestrator:
-    """Makes every call and reacts to every answer. `folder` is the run's folder.
-
-    `health` returns what is wrong with the processes below the roles (Ray), or None.
-    """
+    """Makes every call and reacts to every answer; `health` returns what is wrong with Ray, or None."""
 
     def __init__(
         self,
@@ -201,10 +198,8 @@ class Orchestrator:
         return self.learning.is_idle and self.collector.inserting == 0
 
     def _last_incarnation(self) -> int:
-        """Return the highest incarnation that a worker may have had.
-
-        A proxy restarts each of its workers up to max_restarts times in each of the proxy's own incarnations.
-        """
+        """Return the highest incarnation that a worker may have had."""
+        # A proxy restarts each of its workers up to max_restarts times in each of its own incarnations.
         highest = max(member.incarnation for member in self.pool.members)
         per_proxy = self.config.worker.max_restarts + 1 if self.config.num_proxies else 1
         return (highest + 1) * per_proxy - 1

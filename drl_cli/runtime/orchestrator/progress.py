@@ -213,10 +213,7 @@ class Progress:
         return 0.0 if self.collect_started is None else (self.ended or now()) - self.collect_started
 
     def wait_fracs(self, worker_wait_s: float) -> tuple[float, float]:
-        """Return the share of time that the workers waited, and that the trainer waited since its first update.
-
-        `worker_wait_s` is a sum over the members of the pool.
-        """
+        """Return the shares of time that workers waited, and that the trainer waited since its first update."""
         moment = self.ended or now()
         worker_time = max(1e-9, self.elapsed_s() * (self.config.num_proxies or self.config.num_workers))
         trainer = 0.0

@@ -10,20 +10,17 @@ WINDOW = 10
 
 @dataclass(frozen=True)
 class Totals:
-    """Counts and times [s] from the beginning of the run until `moment`; workers' times are sums over the workers.
-
-    `env_s` and `policy_s` are parts of `work_s`. `update_s` is the time that the trainer spent on updates.
-    """
+    """Counts and times [s] of the run until `moment`; times of workers are sums over the workers."""
 
     moment: float = 0.0
     env_steps: int = 0
     opt_steps: int = 0
     worker_wait_s: float = 0.0
-    work_s: float = 0.0
+    work_s: float = 0.0  # with env_s and policy_s as parts
     env_s: float = 0.0
     policy_s: float = 0.0
     trainer_wait_s: float = 0.0
-    update_s: float = 0.0
+    update_s: float = 0.0  # time that the trainer spent on updates
 
 
 class RecentRates:

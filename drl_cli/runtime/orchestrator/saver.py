@@ -20,10 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class Saver:
-    """Saves one checkpoint at a time below `root`, with the state at the moment of `begin`; the roles do not wait.
-
-    On a full disk the checkpoint is saved without the replay, or not at all; the run goes on.
-    """
+    """Saves one checkpoint at a time below `root`, while the roles go on; a full disk does not stop the run."""
 
     def __init__(self, config: Config, edges: Edges, calls: Calls, root: Path) -> None:
         self.config, self.edges, self.calls, self.root = config, edges, calls, root

@@ -31,10 +31,7 @@ def constant_fields(config: Config) -> dict[str, Any]:  # Any: fields of Status
 def status_fields(
     config: Config, progress: Progress, rates: RecentRates, scalars: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Return the status fields that change: progress, scores and rates; `scalars` are those of the present report.
-
-    `losses` and `policy_lag` are missing if nothing new was measured since the last report: the old values then stay.
-    """
+    """Return the status fields that change; `scalars` are those of the present report."""
     awaits, done, needed = awaited(config, progress)
     returns, lengths = zip(*progress.latest, strict=True) if progress.latest else ((), ())
     best, speeds = progress.best, rates.fields()
@@ -60,7 +57,7 @@ def status_fields(
         "cpu_percent": scalars["system/cpu_percent"],
         "replay_size": int(scalars["replay/size"]),
     }
-    if losses:
+    if losses:  # without new values the status keeps the old ones
         fields["losses"] = losses
     if "async/policy_lag" in scalars:
         fields["policy_lag"] = scalars["async/policy_lag"]

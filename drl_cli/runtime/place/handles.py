@@ -86,18 +86,12 @@ class Where(TypedDict, total=False):
 
 
 class LocalRuntime:
-    """Runs all roles in this process, one call after the other, so that runs are deterministic.
+    """Runs all roles in this process, one call after the other, so that runs are deterministic."""
 
-    `nodes` are the nodes of the cluster that workers are spread over; none here.
-    """
-
-    nodes: Sequence[str] = ()
+    nodes: Sequence[str] = ()  # the nodes of the cluster that workers are spread over
 
     def spawn(self, role: str, factory: Callable[..., object], *args: Any, **where: Unpack[Where]) -> LocalHandle:
-        """Start the role `factory(*args)`; return its handle, maybe before the role has started.
-
-        Raises NodeGone if its node has left the cluster.
-        """
+        """Start the role `factory(*args)` and return its handle; raise NodeGone if its node has left the cluster."""
         return LocalHandle(factory(*args))
 
     def put(self, value: Any) -> Ref:
@@ -244,10 +238,7 @@ def get(ref: Ref) -> Any:
 
 
 def wait(refs: Sequence[Ref], timeout_s: float) -> list[Ref]:
-    """Return the references that are ready, in the order given; without any, wait up to `timeout_s` for the first.
-
-    The values of the returned references have arrived at this node.
-    """
+    """Return the ready references in the order given; without any, wait up to `timeout_s` for the first."""
     ready = [ref for ref in refs if isinstance(ref, LocalRef)]
     remote = [ref for ref in refs if not isinstance(ref, LocalRef)]
     if remote:

@@ -37,10 +37,7 @@ DIRECT_BYTES = 2_000_000
 
 
 class RaySession:
-    """A Ray session for one run, started in a thread, so that the process can prepare other things meanwhile.
-
-    The thread lives as long as the session, because Ray's processes end with the thread that started them.
-    """
+    """A Ray session for one run, started in a thread, so that the process can prepare other things meanwhile."""
 
     nodes: Sequence[Node] = ()
     is_stuck = False
@@ -50,6 +47,7 @@ class RaySession:
         self._error: BaseException | None = None
         self._memory = object_store_mb * 2**20
         self._processes: set[psutil.Process] = set()
+        # The thread lives as long as the session: Ray's processes end with the thread that started them.
         self._thread = threading.Thread(target=self._run, name="ray-session", daemon=True)
 
     def start(self) -> None:
@@ -224,10 +222,7 @@ def _stand_apart() -> None:
 
 @contextmanager
 def _fewer_services() -> Iterator[None]:
-    """Start Ray without the dashboard's server and the monitors of logs and cluster size, which are not used.
-
-    Each would be a Python process of 80 MB that Ray waits for when it starts.
-    """
+    """Start Ray without the dashboard and the monitors of logs and cluster size: unused processes of 80 MB each."""
     from ray._private.node import Node
 
     names = ("start_api_server", "start_log_monitor", "start_monitor")

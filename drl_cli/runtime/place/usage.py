@@ -72,10 +72,7 @@ class Usage:
         return table
 
     def now(self) -> dict[str, dict[str, float]]:
-        """Return the number of processes, the memory [MB] and the cores in use, by kind of role.
-
-        `cores` is the mean over the last LOOKS samples, and missing after the first sample.
-        """
+        """Return number, memory [MB] and mean `cores` over the last LOOKS samples of the processes, by kind of role."""
         table: dict[str, dict[str, float]] = {}
         for key, use in sorted(self._present.items(), key=lambda item: item[1].role):
             kind = table.setdefault(kind_of(use.role), {"processes": 0, "rss_mb": 0.0})
