@@ -105,21 +105,14 @@ def measure(config: Config, spec: EnvSpec, options: Options, command: CommandLin
         asked = None if config.is_on_policy else config.orchestrator.sample_insert_ratio
         print("\n".join([*advice(pace, asked), f"next: {line}"]))
     if options.json is not None:
-        write(options.json, config, figures, tuned[0].keys if tuned else None, cores, load)
+        from drl_cli.runtime.files.checkpoint import write_json
 
-
-def write(
-    path: str, config: Config, figures: Sequence["Figure"], tuned: list[str] | None, cores: int, load: float
-) -> None:
-    """Write all figures as json."""
-    from drl_cli.runtime.files.checkpoint import write_json
-
-    names = {"env": config.env.name, "algo": config.algo.name, "mode": config.mode, "cores": cores, "load": load}
-    lines = [dataclasses.asdict(figure) for figure in figures]
-    try:
-        write_json(Path(path), {**names, "command": sys.argv[1:], "figures": lines, "tuned": tuned})
-    except OSError as error:
-        raise UsageError(f"json={path} can't be written: {error}", RESOURCES) from error
+        result = {"env": config.env.name, "algo": config.algo.name, "mode": config.mode, "cores": cores, "load": load}
+        result |= {"command": sys.argv[1:], "figures": list(map(dataclasses.asdict, figures))}
+        try:
+            write_json(Path(options.json), result | {"tuned": tuned[0].keys if tuned else None})
+        except OSError as error:
+            raise UsageError(f"json={options.json} can't be written: {error}", RESOURCES) from error
 
 
 def busy_text(load: float, cores: int) -> str:

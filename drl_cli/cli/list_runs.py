@@ -3,7 +3,7 @@
 import fnmatch
 import statistics
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -80,23 +80,15 @@ def run_table(runs: Sequence[Run], limit: int) -> list[str]:
     """Return a line per run, with the keys in which the runs differ."""
     listed = runs[:limit]
     differing = [key for key in differing_keys([compared(run) for run in listed]) if key not in SHOWN]
-    rows = [
-        {
-            "run": run.id,
-            "env": _value(run, "env.name"),
-            "algo": _value(run, "algo.name"),
-            "mode": _value(run, "mode"),
-            "status": run.status,
-            "env steps": number(run.env_steps),
-            "seconds": number(run.wall_s),
-            "best": number(run.best, ".1f"),
-            "final": number(run.final, ".1f"),
-            "differs in": override_text({key: run.config[key] for key in differing if key in run.config}),
-        }
-        for run in listed
-    ]
-    hidden = () if differing else ("differs in",)
-    return _table(rows, len(runs), f": limit={len(runs)}", hidden)
+    head = ["run", "env", "algo", "mode", "status", "env steps", "seconds", "best", "final"]
+    rows = []
+    for run in listed:
+        row = [run.id, *(_value(run, key) for key in ("env.name", "algo.name", "mode")), run.status]
+        row += [number(run.env_steps), number(run.wall_s), number(run.best, ".1f"), number(run.final, ".1f")]
+        rows.append([*row, override_text({key: run.config[key] for key in differing if key in run.config})])
+    if differing:
+        return _table([*head, "differs in"], rows, len(runs), f": limit={len(runs)}")
+    return _table(head, [row[:-1] for row in rows], len(runs), f": limit={len(runs)}")
 
 
 def group_table(runs: Sequence[Run], options: Options) -> list[str]:
@@ -106,44 +98,14 @@ def group_table(runs: Sequence[Run], options: Options) -> list[str]:
         groups = sorted(groups, key=lambda group: _mean(map(ORDER[options.sort], group.runs)), reverse=True)
     rows = []
     for group in groups[: options.limit]:
+        num_done = sum(run.status == "done" for run in group.runs)
+        steps, seconds = (_mean(map(ORDER[name], group.runs)) for name in ("steps", "seconds"))
         evaluated = [run for run in group.runs if run.best is not None]
-        rows.append(
-            {
-                "env": group.env,
-                "runs of": group.label,
-                "seeds": str(len(group.runs)),
-                "done": str(sum(run.status == "done" for run in group.runs)),
-                "env steps": number(_mean(run.env_steps for run in group.runs)),
-                "seconds": number(_mean(run.wall_s for run in group.runs)),
-                "best": number(_mean(map(ORDER["best"], evaluated)), ".1f"),
-                "final": number(_mean(map(ORDER["final"], evaluated)), ".1f"),
-            }
-        )
-    return _table(rows, len(groups))
-
-
-def sweep_lines(args: Sequence[str]) -> list[str]:
-    """Return a line per sweep, newest first: its jobs, its keys, and its best run. Raise UsageError."""
-    options = parse(args, SweepOptions)
-    folders = sorted(path.parent for path in Path(options.output_dir, "multirun").glob(f"*/{SWEEP_FILE}"))
-    rows = []
-    for sweep in map(Sweep.open, folders[::-1][: options.limit]):
-        runs = [Run(job.run) for job in sweep.jobs if job.run is not None]
-        best = max((run for run in runs if run.best is not None), key=ORDER["best"], default=None)
-        env, algo = (", ".join(sorted({_value(run, key) for run in runs})) for key in ("env.name", "algo.name"))
-        rows.append(
-            {
-                "sweep": sweep.folder.name,
-                "env": env or NONE,
-                "algo": algo or NONE,
-                "jobs": str(len(sweep.jobs)),
-                "done": str(sum(job.is_done for job in sweep.jobs)),
-                "best": number(best.best if best else None, ".1f"),
-                "best run": best.id if best else NONE,
-                "over": ", ".join(dict.fromkeys(key for job in sweep.jobs for key in job.differs)),
-            }
-        )
-    return _table(rows, len(folders))
+        best, final = (number(_mean(map(ORDER[name], evaluated)), ".1f") for name in ("best", "final"))
+        row = [group.env, group.label, str(len(group.runs)), str(num_done)]
+        rows.append([*row, number(steps), number(seconds), best, final])
+    head = ("env", "runs of", "seeds", "done", "env steps", "seconds", "best", "final")
+    return _table(head, rows, len(groups))
 
 
 def filtered(runs: Sequence[Run], conditions: Iterable[str]) -> list[Run]:
@@ -162,6 +124,23 @@ def filtered(runs: Sequence[Run], conditions: Iterable[str]) -> list[Run]:
         asked = values.split(",")
         found = [run for run in found if any(_fits(_of(run, key), one) for one in asked)]
     return found
+
+
+def sweep_lines(args: Sequence[str]) -> list[str]:
+    """Return a line per sweep, newest first: its jobs, its keys, and its best run. Raise UsageError."""
+    options = parse(args, SweepOptions)
+    folders = sorted(path.parent for path in Path(options.output_dir, "multirun").glob(f"*/{SWEEP_FILE}"))
+    rows = []
+    for sweep in map(Sweep.open, folders[::-1][: options.limit]):
+        runs = [Run(job.run) for job in sweep.jobs if job.run is not None]
+        best = max((run for run in runs if run.best is not None), key=ORDER["best"], default=None)
+        env, algo = (", ".join(sorted({_value(run, key) for run in runs})) for key in ("env.name", "algo.name"))
+        num_done, keys = sum(job.is_done for job in sweep.jobs), (key for job in sweep.jobs for key in job.differs)
+        row = [sweep.folder.name, env or NONE, algo or NONE, str(len(sweep.jobs)), str(num_done)]
+        row += [number(best.best, ".1f"), best.id] if best else [NONE, NONE]
+        rows.append([*row, ", ".join(dict.fromkeys(keys))])
+    head = ("sweep", "env", "algo", "jobs", "done", "best", "best run", "over")
+    return _table(head, rows, len(folders))
 
 
 def _of(run: Run, key: str) -> Any:  # Any: a value of the config
@@ -183,12 +162,9 @@ def _value(run: Run, key: str) -> str:
     return str(run.config.get(key, NONE))
 
 
-def _table(rows: Sequence[Mapping[str, str]], total: int, hint: str = "", hidden: Collection[str] = ()) -> list[str]:
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], total: int, hint: str = "") -> list[str]:
     """Return the lines of a table, and how many of `total` rows are left out. Without rows there are no lines."""
-    if not rows:
-        return []
-    head = [name for name in rows[0] if name not in hidden]
-    lines = [table(head, [[row[name] for name in head] for row in rows], sys.stdout, LEFT)]
+    lines = [table(head, rows, sys.stdout, LEFT)] if rows else []
     return [*lines, f"{total - len(rows)} more{hint}"] if total > len(rows) else lines
 
 
