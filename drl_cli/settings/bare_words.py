@@ -86,25 +86,21 @@ def split_bare_words(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _is_value(word: str) -> bool:
-    """Tell whether a word may be the value of the key before it."""
+    """Return whether a word may be the value of the key before it."""
     return word == "=" or (word.startswith("=") and len(word) > 1) or "=" not in word
 
 
 def _bare(word: str) -> str:
+    """Return the error line for a word without `=`."""
     if word != "train" and f"drl-{word}" in command_names():
         return f"'{word}' is not of the form key=value; drl-{word} is a command of its own"
     if word in ("help", "version", "multirun"):
         return f"'{word}' is not of the form key=value. Did you mean --{word}?"
     if key := meant(word):
         return f"{word}: has no value; say {as_override(key, '')}"
-    hint = ""
-    for group in ("algo", "mode", "env", "network", "replay", "optimizer", "tuned"):
-        if word.lower() in options(group):
-            hint = f" Did you mean {group}={word.lower()}?"
-            break
-    else:
-        if word == "latest" or (Path(word) / "run.json").is_file():
-            hint = f" Did you mean resume={word}?"
-        elif ENV_ID.fullmatch(word):
-            hint = f" Did you mean env={word}?"
-    return f"'{word}' is not of the form key=value.{hint or '   try --help'}"
+    named = ("algo", "mode", "env", "network", "replay", "optimizer", "tuned")
+    guesses = [f"{group}={word.lower()}" for group in named if word.lower() in options(group)]
+    guesses += [f"resume={word}"] if word == "latest" or (Path(word) / "run.json").is_file() else []
+    guesses += [f"env={word}"] if ENV_ID.fullmatch(word) else []
+    hint = f" Did you mean {guesses[0]}?" if guesses else "   try --help"
+    return f"'{word}' is not of the form key=value.{hint}"

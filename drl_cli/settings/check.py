@@ -77,16 +77,10 @@ def _check_override(
             return [f"{key}: a list needs brackets: {key}=[{value}]"]
         return [f"{key}={value}: several values are a sweep, which needs -m: drl-train -m {key}={value}"]
     if key in groups():
-        if sign == "~":
-            return [f"~{key}: a group can't be left out; say {key}=OPTION"]
-        has_groups = command.config_file is None or "defaults:" in command.config_file.read_text()
         uses_envpool = any(other["key"] == "env.backend" and other["value"] == "envpool" for other in overrides)
-        if not has_groups or (key == "env" and uses_envpool):  # EnvPool's ids take seconds to import
+        if key == "env" and uses_envpool and sign != "~":  # EnvPool's ids take seconds to import
             return []
-        if command.is_sweep and "(" in value:  # choice(...), glob(...): each job is checked later
-            return []
-        names = parts(value) if command.is_sweep else [value]
-        return [line for name in names for line in check_option(key, unquoted(name), algo)]
+        return _check_choice(sign, key, value, command, algo)
     if algo is None and key.startswith("algo."):
         return []  # the line about the algorithm is enough
     if sign == "+" and key in keys:
@@ -94,6 +88,19 @@ def _check_override(
     if sign == "~" and key in keys and not isinstance(keys[key].type, MappingOf):
         return [f"{key}: is missing, say {key}=..."]
     return _check_value(key, match["value"], command.is_sweep, algo or config_class(default("algo")))
+
+
+def _check_choice(
+    sign: str | None, group: str, value: str, command: CommandLine, algo: type[AlgoConfig] | None
+) -> list[str]:
+    """Return a line for each problem with a group and its option, or its options in a sweep."""
+    if sign == "~":
+        return [f"~{group}: a group can't be left out; say {group}=OPTION"]
+    has_groups = command.config_file is None or "defaults:" in command.config_file.read_text()
+    if not has_groups or (command.is_sweep and "(" in value):  # choice(...), glob(...): each job is checked later
+        return []
+    names = parts(value) if command.is_sweep else [value]
+    return [line for name in names for line in check_option(group, unquoted(name), algo)]
 
 
 def check_option(group: str, name: str, algo: type[AlgoConfig] | None = None) -> list[str]:

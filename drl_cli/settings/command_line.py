@@ -83,12 +83,8 @@ def _config_file(named: dict[str, str]) -> Path | None:
 
 def flags_for_hydra(flags: Sequence[str]) -> list[str]:
     """Return the flags without --config-dir: a search path plugin gives Hydra the user's folders."""
-    rest, kept = list(flags), list[str]()
-    while rest:
-        flag = rest.pop(0)
-        taken = [flag, rest.pop(0)] if flag in VALUE_FLAGS else [flag]
-        kept += [] if VALUE_FLAGS.get(flag) == "config-dir" else taken
-    return kept
+    places = {i for i, flag in enumerate(flags) if VALUE_FLAGS.get(flag) == "config-dir"}
+    return [flag for i, flag in enumerate(flags) if not {i, i - 1} & places]
 
 
 def for_hydra(overrides: Sequence[str]) -> list[str]:

@@ -49,6 +49,6 @@ def _keys(group: Group, prefix: str) -> list[Key]:
 
 
 def is_free(name: str, keys: Mapping[str, Key]) -> bool:
-    """Tell whether a name lies below a mapping, such as env.kwargs, that takes any key."""
+    """Return whether a name lies below a mapping, such as env.kwargs, that takes any key."""
     above = name.rpartition(".")[0]
     return bool(above) and ((above in keys and isinstance(keys[above].type, MappingOf)) or is_free(above, keys))

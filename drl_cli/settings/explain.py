@@ -44,52 +44,41 @@ class Layer:
         return any(is_within(key, [path]) or is_within(path, [key]) for path in self.values)
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A key, its value as the user can type it, and the last layer that set it, with the file."""
-
-    key: str
-    value: str
-    layer: str
-    source: str
-
-    @property
-    def group(self) -> str:
-        """Return the group of the key; `=` for chosen options."""
-        return "=" if self.key.endswith("=") else self.key.rpartition(".")[0]
+Row = tuple[str, str, str, str]
+"""A key, or `group=` for a chosen option; its value as the user can type it; the last layer that set it; the source."""
 
 
 def explanation(config: Config) -> list[str]:
     """Return the lines of explain=true, in columns, for the config of the Hydra job that is running."""
     layers = job_layers()
     rows = [*chosen_options(layers, _choices()), *settings(config, layers)]
-    cells = [(row.key, row.value, row.layer) for row in rows]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    lines, group = [], rows[0].group
-    for row, cell in zip(rows, cells, strict=True):
-        lines += [""] if row.group != group else []
-        lines.append("  ".join([*map(str.ljust, cell, widths), row.source]).rstrip())
-        group = row.group
+    widths = [max(map(len, column)) for column in zip(*(row[:3] for row in rows), strict=True)]
+    lines, last_group = list[str](), None
+    for *cells, source in rows:
+        group = "=" if cells[0].endswith("=") else cells[0].rpartition(".")[0]
+        lines += [""] if last_group not in (None, group) else []
+        lines.append("  ".join([*map(str.ljust, cells, widths), source]).rstrip())
+        last_group = group
     return lines
 
 
-def chosen_options(layers: Sequence[Layer], choices: Mapping[str, str]) -> Iterator[Setting]:
+def chosen_options(layers: Sequence[Layer], choices: Mapping[str, str]) -> Iterator[Row]:
     """Yield the chosen option of each group with several options."""
     for group, option in choices.items():
         if option != "default":
             *_, last = (layer for layer in layers if group in layer.choices)
-            yield Setting(f"{group}=", option, last.name, last.source)
+            yield f"{group}=", option, last.name, last.source
 
 
-def settings(config: Config, layers: Sequence[Layer]) -> Iterator[Setting]:
+def settings(config: Config, layers: Sequence[Layer]) -> Iterator[Row]:
     """Yield every key."""
     derived = _derived(config)
     for key, value in _values(config).items():
-        setting = [layer for layer in layers if layer.sets(key)]
-        source = setting[-1].source + (f"; here {as_typed(derived[key])}" if key in derived else "")
-        if len(setting) > 1 and setting[-1].name == TYPED and key in setting[-2].values:
-            source = f"was {as_typed(setting[-2].values[key])} ({setting[-2].name}, {setting[-2].source})"
-        yield Setting(key, as_typed(value), setting[-1].name, source)
+        *earlier, last = (layer for layer in layers if layer.sets(key))
+        source = last.source + (f"; here {as_typed(derived[key])}" if key in derived else "")
+        if earlier and last.name == TYPED and key in earlier[-1].values:
+            source = f"was {as_typed(earlier[-1].values[key])} ({earlier[-1].name}, {earlier[-1].source})"
+        yield key, as_typed(value), last.name, source
 
 
 def job_layers() -> list[Layer]:

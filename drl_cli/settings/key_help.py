@@ -17,7 +17,7 @@ from drl_cli.errors import UsageError
 from drl_cli.replay.config import SAMPLERS
 from drl_cli.runtime.config import Config
 from drl_cli.settings.algorithm import config_class
-from drl_cli.settings.build import as_typed, default_values
+from drl_cli.settings.build import as_typed, default_values, is_within
 from drl_cli.settings.conf import LOADER, algorithm_yaml, bases, conf_dir, default, groups, option_file, options
 from drl_cli.settings.description import Key, keys_of
 from drl_cli.settings.options import parse
@@ -58,7 +58,8 @@ def sections(topics: Sequence[str]) -> list[Section]:
     """Return all sections, or those of groups, options (`algo.sac`, `algo=sac`) and single keys; raises UsageError."""
     if topics:
         return [section for topic in topics for section in find(topic)]
-    return [top_level(), *(section for group in groups() if not is_overlay(group) for section in group_sections(group))]
+    top_level = Section(TOP, "", tuple(_keys(read(conf_dir() / "train.yaml"), keys_of(AlgoConfig))))
+    return [top_level, *(section for group in groups() if not is_overlay(group) for section in group_sections(group))]
 
 
 def is_overlay(group: str) -> bool:
@@ -74,24 +75,14 @@ def find(topic: str) -> list[Section]:
     if group in groups() and option in options(group):
         return [option_section(group, option)]
     every = sections([])
-    if kept := [section for section in (_only(section, topic) for section in every) if section.keys]:
+    found = [(section, tuple(key for key in section.keys if is_within(key.name, [topic]))) for section in every]
+    if kept := [dataclasses.replace(section, keys=keys) for section, keys in found if keys]:
         return kept
     if topic.startswith("algo="):  # the user's module
         return [option_section(group, option)]
     words = [key.name for section in every for key in section.keys]
     known = [*groups(), *words, *(f"{name}.{choice}" for name in groups() for choice in options(name))]
     raise UsageError(f"no group or key '{topic}'.{did_you_mean(topic, known)}   groups: {', '.join(groups())}")
-
-
-def _only(section: Section, topic: str) -> Section:
-    """Return the section with only the key `topic` and the keys below it."""
-    keys = tuple(key for key in section.keys if f"{key.name}.".startswith(f"{topic}."))
-    return dataclasses.replace(section, keys=keys)
-
-
-def top_level() -> Section:
-    """Return the keys of train.yaml itself."""
-    return Section(TOP, "", tuple(_keys(read(conf_dir() / "train.yaml"), keys_of(AlgoConfig))))
 
 
 def group_sections(group: str) -> list[Section]:
@@ -106,10 +97,9 @@ def group_sections(group: str) -> list[Section]:
     base = option_section(group, first)
     title = group if names == [first] else f"{group}={first} (default)"
     others = [option_section(group, name) for name in names if name != first]
-    differing = [tuple(key for key in section.keys if key not in base.keys) for section in others]
     return [
         dataclasses.replace(base, title=title),
-        *(dataclasses.replace(section, keys=keys) for section, keys in zip(others, differing, strict=True)),
+        *(dataclasses.replace(each, keys=tuple(key for key in each.keys if key not in base.keys)) for each in others),
     ]
 
 
