@@ -273,7 +273,7 @@ def test_later_commands_need_nothing_but_the_run(own_run, copied, composed, tiny
 
 def test_another_source_is_confirmed_or_refused(copied, outside_folder):
     config = replace(read_config(copied), resume=str(copied), total_env_steps=320)
-    assert [str(change) for change in resume(config, []).changes] == ["total_env_steps=320 (was 160)"]
+    assert [change.text for change in resume(config, []).changes] == ["total_env_steps=320 (was 160)"]
     source = outside_folder / "my_pkg" / "my_algo.py"
     source.write_text(f"{FILES['my_pkg/my_algo.py']}# another line\n")
     new, old = (hashlib.sha256(content).hexdigest() for content in (source.read_bytes(), ALGO.read_bytes()))
