@@ -1,4 +1,4 @@
-"""Advice: who waits for whom, what to change, and whether that changes what is learned."""
+"""Advice names the bottleneck, the keys that help, and whether they change what is learned."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from drl_cli.metrics.status import Status
 
 
 def make(worker=0.1, trainer=0.1, update=None, environment=None, **fields):
-    """Workers and a trainer that wait so much; what they do else is half and half where it is not said."""
+    """A status with these shares of waiting; the rest of the time is split in halves by default."""
     environment = (1 - worker) / 2 if environment is None else environment
     update = (1 - trainer) / 2 if update is None else update
     usual = {"cpus": 4, "cpu_percent": 50.0, "ratio_asked": 0.5, "state": "running", "workers": 3}

@@ -1,4 +1,4 @@
-"""The console: what each kind prints and when, and the status that it leaves in the run's folder."""
+"""The console: what each kind prints, when it prints, and the status file."""
 
 import io
 import json
@@ -19,7 +19,7 @@ RUNNING = {"state": "running", "awaits": "", "env_steps": 500, "total_env_steps"
 
 
 class Terminal(io.StringIO):
-    """What was printed on a terminal."""
+    """A terminal that keeps what is printed."""
 
     def isatty(self):
         return True
@@ -27,7 +27,7 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Both clocks, 100 s at first."""
+    """Both clocks, starting at 100 s."""
     clock = SimpleNamespace(now=100.0)
     fake = SimpleNamespace(time=lambda: clock.now, monotonic=lambda: clock.now)
     monkeypatch.setattr(module, "time", fake)
@@ -43,35 +43,35 @@ def make(kind, out=None, **options):
 
 
 def test_plain_shows_and_repeats_what_a_start_waits_for(clock):
-    console, said = make("plain")
+    console, shown = make("plain")
     console.awaits("Ray")
-    assert said() == ["  0:00:10  waiting for Ray"]
+    assert shown() == ["  0:00:10  waiting for Ray"]
     for second in range(1, 8):
         clock.now = 100.0 + second
         console.display.tick(console.status)
-    assert said()[1:] == ["  0:00:15  waiting for Ray"]
+    assert shown()[1:] == ["  0:00:15  waiting for Ray"]
     console.awaits("")
     console.display.tick(console.status)
-    assert len(said()) == 2
+    assert len(shown()) == 2
 
 
 def test_plain_shows_only_long_waits_of_a_running_run(clock):
-    console, said = make("plain")
+    console, shown = make("plain")
     console.update(**RUNNING)
     console.awaits("the last checkpoint")
     console.awaits("the last evaluation")
-    assert said() == []
+    assert shown() == []
     for _ in range(9):
         clock.now += 2.0
         console.display.tick(console.status)
-    assert said() == ["  0:00:12  waiting for the last evaluation"]
+    assert shown() == ["  0:00:12  waiting for the last evaluation"]
 
 
 def test_plain_does_not_repeat_a_report(clock):
-    console, said = make("plain", period_s=1.0)
+    console, shown = make("plain", period_s=1.0)
     console.report(**RUNNING | {"awaits": "warm-up", "done": 5, "needed": 9})
     console.display.tick(console.status)
-    (line,) = said()
+    (line,) = shown()
     assert "waiting for warm-up 5/9" in line
 
 
@@ -84,19 +84,19 @@ def test_plain_is_silent_before_the_run_has_a_title(clock):
 
 
 def test_plain_reports_every_period_and_at_each_evaluation(clock):
-    console, said = make("plain", period_s=30.0)
+    console, shown = make("plain", period_s=30.0)
     console.report(state="starting")
     for clock.now in (101.0, 129.0, 131.0, 140.0, 160.0, 161.5):
         console.report(**RUNNING)
-    assert [line[:9] for line in said()] == ["  0:00:11", "  0:00:41", "  0:01:11"]
-    assert "train return       3.0" in said()[0]
+    assert [line[:9] for line in shown()] == ["  0:00:11", "  0:00:41", "  0:01:11"]
+    assert "train return       3.0" in shown()[0]
     console.evaluation(SCORE, 400, is_best=True)
-    assert "eval  return     201.5  +- 3.2" in said()[3]
+    assert "eval  return     201.5  +- 3.2" in shown()[3]
     assert (console.status.scores, console.status.best) == (((400, 201.5),), (400, 201.5))
 
 
 def test_json_prints_one_object_per_line(clock):
-    console, said = make("json", period_s=30.0)
+    console, shown = make("json", period_s=30.0)
     console.awaits("Ray")
     console.awaits("")
     console.line("network: mlp")
@@ -105,7 +105,7 @@ def test_json_prints_one_object_per_line(clock):
     console.report(**RUNNING)
     console.evaluation(SCORE, 400, is_best=True)
     console.end({"status": "done", "exit_code": 0}, "done: best return 3.0\nnext: drl-eval")
-    events = [json.loads(line) for line in said()]
+    events = [json.loads(line) for line in shown()]
     assert events[0] == {"event": "awaits", "what": "Ray", "wall_s": 10.0}
     assert events[1] == {"event": "note", "text": "network: mlp"}
     assert [event["event"] for event in events[2:]] == ["status", "evaluation", "end"]
@@ -117,15 +117,15 @@ def test_json_prints_one_object_per_line(clock):
 
 @pytest.mark.parametrize("kind", ["quiet", "plain", "json"])
 def test_only_auto_draws_on_a_terminal(clock, kind):
-    console, said = make(kind, Terminal())
+    console, shown = make(kind, Terminal())
     with console:
         console.awaits("Ray")
         console.report(**RUNNING)
         console.evaluation(SCORE, 400, is_best=False)
         console.line("a note")
         console.end({"status": "done"}, "done")
-    assert "\x1b" not in "".join(said())
-    assert bool(said()) == (kind != "quiet")
+    assert "\x1b" not in "".join(shown())
+    assert bool(shown()) == (kind != "quiet")
 
 
 def test_auto_is_a_panel_only_on_a_terminal(clock, monkeypatch):
@@ -133,20 +133,20 @@ def test_auto_is_a_panel_only_on_a_terminal(clock, monkeypatch):
         monkeypatch.setenv(name, value)
     console, _ = make("auto", out := Terminal())
 
-    def said():
+    def shown():
         return re.sub(r"\x1b\[[?\d;]*\w", "", out.getvalue())
 
     with console:
         console.awaits("Ray")
-        assert "waiting for  Ray" in said()
+        assert "waiting for  Ray" in shown()
         console.line("[a] note")
         console.report(**RUNNING)
         console.display.tick(console.status)
-        assert "50.0%   500 / 1,000 env steps" in said()
+        assert "50.0%   500 / 1,000 env steps" in shown()
         console.end({"status": "diverged"}, "the end")
-    assert "[a] note" in said()
-    assert "diverged" in said()[-600:]  # the last panel stays
-    assert said().endswith("the end\n")
+    assert "[a] note" in shown()
+    assert "diverged" in shown()[-600:]  # the last panel stays
+    assert shown().endswith("the end\n")
     assert "eval" not in type(make("auto")[0].display).__module__
     monkeypatch.setenv("TERM", "dumb")
     assert type(make_display("auto", Terminal(), 30.0)) is type(make_display("plain", Terminal(), 30.0))

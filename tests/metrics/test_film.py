@@ -1,4 +1,4 @@
-"""The film of an episode: few frames however long it is, at the pace of its steps, small enough for an event."""
+"""The film of an episode: limited frames, the pace of the steps, small enough for an event."""
 
 import io
 

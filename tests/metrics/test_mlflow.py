@@ -1,4 +1,4 @@
-"""MLflow, by a fake of its module."""
+"""The MLflow recorder, with a fake mlflow module."""
 
 import math
 
@@ -19,7 +19,7 @@ def mlflow(monkeypatch):
 
 @pytest.fixture
 def make(tmp_path):
-    """The recorder of a run in output_dir/env/algo-mode/."""
+    """Create the recorder of a run in output_dir/env/algo-mode/."""
 
     def make_it(uri="offline", id="20260101-000000-000000-s3", **hparams):
         folder = tmp_path / "env" / "algo-mode" / id

@@ -1,4 +1,4 @@
-"""The panel and the lines of text: pure functions of a status, whatever of it is known."""
+"""The panel and the lines of text for complete and incomplete statuses."""
 
 import dataclasses
 import io
@@ -28,7 +28,7 @@ SCORE = {"mean": 201.5, "std": 3.25, "min": 195.0, "max": 205.0, "episodes": 10}
 
 
 def drawn(status, moment=135.0, width=110, encoding="utf-8"):
-    """The panel's lines on a terminal of this width."""
+    """Return the panel's lines on a terminal of this width."""
     raw = io.BytesIO()
     out = io.TextIOWrapper(raw, encoding=encoding, write_through=True)
     Console(file=out, width=width, force_terminal=False, legacy_windows=False).print(panel(status, moment))
@@ -36,7 +36,7 @@ def drawn(status, moment=135.0, width=110, encoding="utf-8"):
 
 
 def row(status, name, **options):
-    """What the panel says in the row of this name."""
+    """Return the content of a row of the panel."""
     (line,) = [line for line in drawn(status, **options) if line.strip("│| ").startswith(name)]
     return line.strip("│| ").removeprefix(name).strip()
 

@@ -1,4 +1,4 @@
-"""Status: what it keeps, and that it comes back from its file as it was."""
+"""Status: its values and its file."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Records after a checkpoint are taken back, and records cut off in the middle; the rest stays byte for byte."""
+"""Later and incomplete records are removed; the other records stay byte for byte."""
 
 import json
 
@@ -12,7 +12,7 @@ from drl_cli.metrics.truncate import truncate_records
 
 @pytest.fixture
 def run(tmp_path):
-    """A run that reported every 10 steps to 100, and evaluated the version of every second report one later."""
+    """A run with a report every 10 steps up to 100 and an evaluation of every second version, one report later."""
     lines, scores, board = (
         JsonLines(tmp_path / "metrics.jsonl"),
         Csv(tmp_path / "eval.csv", ("env_steps", "mean")),

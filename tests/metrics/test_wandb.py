@@ -1,4 +1,4 @@
-"""Weights & Biases, by a fake of its module."""
+"""The wandb recorder, with a fake wandb module."""
 
 from pathlib import Path
 

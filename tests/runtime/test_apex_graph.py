@@ -1,4 +1,4 @@
-"""Ape-X through the whole graph: the ratio, the ladder, first priorities, in every mode."""
+"""Ape-X in a run: replay ratio, ladder and first priorities in every mode."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""mode=async: workers begin with their random steps before there are parameters, and never act by a policy without."""
+"""mode=async: workers take their random steps before the first parameters, and no other steps."""
 
 from itertools import pairwise
 
@@ -14,7 +14,7 @@ RANDOM_STEPS, RANDOM_BLOCKS = 320, 10
 
 
 def keep_waiting(graph):
-    """Version 0 is asked for only after all random steps have landed; gives the headers of all blocks as they land."""
+    """Publish version 0 only after all random steps; return the list of all block headers."""
     publish, collected, headers = graph.learning.publish, graph.progress.collected, []
 
     def not_yet():
@@ -31,7 +31,7 @@ def keep_waiting(graph):
 
 
 def check(graph, headers, more=0):
-    """`more` blocks may be under way behind a proxy, which has handed over others."""
+    """Check versions and rows; up to `more` later blocks may be random because a proxy had started them."""
     blocks = [block for header in headers for block in header.blocks]
     assert [block.version for block in blocks[:RANDOM_BLOCKS]] == [-1] * RANDOM_BLOCKS
     assert sum(block.version < 0 for block in blocks[RANDOM_BLOCKS:]) <= more

@@ -1,4 +1,4 @@
-"""A disk without room, for a while: first the replay is left out, then the checkpoint; the run and what it has stay."""
+"""A disk that is full for a while: the replay and then whole checkpoints are left out, and the run continues."""
 
 import errno
 import os
@@ -19,7 +19,7 @@ def room_at(env_steps):
 
 
 def is_inside(env_steps):
-    """Whether what is begun here is written before there is more room, or less."""
+    """Return whether a save that starts here also ends in the same phase."""
     return room_at(env_steps) == room_at(env_steps + 96)
 
 

@@ -1,4 +1,4 @@
-"""What ends a run, and the exit code that says so."""
+"""The exit code of each kind of error."""
 
 import io
 import time

@@ -1,4 +1,4 @@
-"""The whole graph in this process: determinism, counters, pace, the data path, in all three modes."""
+"""Runs in one process, in all modes: equal weights, counters, replay ratio, data path."""
 
 import io
 from collections import Counter
@@ -21,7 +21,7 @@ MODES = ("single", "sync", "async")
 
 @pytest.mark.parametrize("replay", ["uniform", "prioritized"])
 def test_equal_seeds_give_equal_weights(run_graph, replay):
-    """Also single and sync give equal weights, and sync with and without proxies."""
+    """Single, sync and sync with proxies also give equal weights."""
 
     def run(mode, *more, seed=3):
         graph = run_graph(COUNTER, f"mode={mode}", "worker.num=2", f"replay={replay}", f"seed={seed}", *more)
@@ -265,7 +265,7 @@ def test_single_mode_trains_and_evaluates_though_ray_does_not_start(tmp_path, ca
 
 
 def test_workers_take_turns_if_the_limiter_admits_one(build_graph):
-    """The trainer is the slower side: after warm-up the limiter lets one collect at a time."""
+    """The trainer is slower, so after warm-up the limiter admits one collect call at a time."""
     args = ("mode=async", "worker.num=3", "orchestrator.band=16", "orchestrator.gather_window_s=0")
     graph = build_graph(COUNTER, *args, "total_env_steps=1280")
     blocks, collected = Counter(), graph.progress.collected

@@ -1,4 +1,4 @@
-"""The real graph on Ray: same weights as in process, the data path, slow and dead workers, a dead manage."""
+"""Runs on Ray: equal weights, the data path, slow and dead workers, a dead manage."""
 
 import os
 import time
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.ray
 
 
 class Role:
-    """A role to try handles on."""
+    """A role for tests of handles."""
 
     def __init__(self, fail=False):
         if fail:

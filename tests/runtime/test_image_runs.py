@@ -1,4 +1,4 @@
-"""Image observations through the whole graph: uint8 frames, each once, as they would be in a plain store."""
+"""Runs with images: frames are stored once, and rows equal those of a plain store."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def table(graph):
     ],
 )
 def test_frames_compressed_and_plain_are_the_same_run(run_graph, args):
-    """Equal rows and, as every batch was equal, equal weights; the plain table holds all frames of all rows."""
+    """Rows and weights are equal; the plain table stores every frame of every row."""
     args = (*FRAMES, *args)
     plain = run_graph(*args, "env.frame_stack=none")
     assert isinstance(table(plain), ReplayTable)

@@ -1,4 +1,4 @@
-"""Incarnations: no worker of a run has one that a worker of the same number had before, however it came to be."""
+"""Incarnations: no worker repeats an incarnation of an earlier worker with the same index."""
 
 import pytest
 from graphs import COUNTER, TINY, make_config
@@ -11,7 +11,7 @@ ARGS = (COUNTER, "mode=sync", "worker.num=2", f"worker.max_restarts={RESTARTS}")
 
 
 class Births(LocalRuntime):
-    """Builds nothing but proxies and notes the incarnation of every role."""
+    """A runtime that builds only proxies and notes the incarnation of every role."""
 
     def __init__(self):
         self.born = []
@@ -22,7 +22,7 @@ class Births(LocalRuntime):
 
 
 def births(incarnation, proxies):
-    """Roles and incarnations of a pool whose workers begin with this incarnation."""
+    """Return roles and incarnations of a pool that starts with this incarnation."""
     runtime, config = Births(), make_config(*TINY, *ARGS, f"worker.proxies={proxies}")
     make_pool(config, None, runtime, incarnation)
     return runtime.born

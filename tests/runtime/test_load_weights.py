@@ -1,4 +1,4 @@
-"""load_weights: version 0 is exactly what was saved, in every mode; nothing else is taken over."""
+"""load_weights: version 0 equals the saved policy in every mode; optimizers start fresh."""
 
 import numpy as np
 import pytest
@@ -27,7 +27,7 @@ KINDS = pytest.mark.parametrize(
 
 
 def saved(folder, kind, seed=50):
-    """The folder of a policy that has nothing to do with the run's own seed, and its vector."""
+    """Save a policy of another seed; return its folder and its vector."""
     config = make_config(*kind, f"seed={seed}")
     trainer = make_trainer(config, read_spec(config.env), "cpu", 0)
     vector = trainer.publish(0, 0)[1]
@@ -38,7 +38,7 @@ def saved(folder, kind, seed=50):
 
 
 def loads_of(graph):
-    """What each collect call is given, as the run goes."""
+    """Return a list that receives the header of each collect call."""
     loads = []
     for member in graph.pool.members:
         worker = member.handle.role

@@ -1,4 +1,4 @@
-"""A block whose bytes are gone before replay has them: it is said, and no counter knows of it."""
+"""A block that is lost on its way to replay is reported and not counted."""
 
 import pytest
 from counting import check_counter_rows

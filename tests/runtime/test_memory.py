@@ -1,4 +1,4 @@
-"""Memory over days: what a run keeps of each call must not grow with the calls."""
+"""Memory of long runs: nothing is kept per call."""
 
 import gc
 import os
@@ -17,7 +17,7 @@ FIRST = 1400  # numpy, Ray and the reports have filled their small caches by the
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["async", pytest.param("sync", marks=pytest.mark.exhaustive)])
 def test_no_memory_is_kept_per_round(build_graph, mode):
-    """Collects, inserts, updates, versions, reports, evaluations and checkpoints leave nothing behind."""
+    """Collects, inserts, updates, versions, reports, evaluations and checkpoints leave no objects."""
     graph = build_graph(
         COUNTER, f"mode={mode}", "worker.num=1", "worker.envs=2", "worker.block_rows=2", "replay.capacity=200",
         "orchestrator.sample_insert_ratio=0.5", "orchestrator.sample_load_ratio=4", "manage.eval_period=20",
@@ -45,7 +45,7 @@ def test_no_memory_is_kept_per_round(build_graph, mode):
 
 @pytest.fixture
 def variables_at_start(monkeypatch):
-    """What Ray's processes inherit from us, as it is when a session of our own starts with these set by the user."""
+    """Return the environment variables of Ray's processes, given variables set by the user."""
 
     def of(**users):
         monkeypatch.setattr(os, "environ", dict(os.environ) | users)
@@ -64,7 +64,7 @@ def test_ray_keeps_no_record_of_calls_unless_the_user_wants_it(variables_at_star
 
 
 def test_the_installed_ray_has_the_setting():
-    """An unknown one would be ignored without a word, and gcs_server would grow by 3 KB a call."""
+    """Ray ignores an unknown setting, and gcs_server would then grow by 3 KB per call."""
     import ray
 
     server = Path(ray.__file__).parent / "core/src/ray/gcs/gcs_server"

@@ -1,4 +1,4 @@
-"""The graph on a cluster of two nodes: placement, what goes to each node, and a node that is lost."""
+"""Runs on two nodes: placement, parameters per node, and a lost node."""
 
 import dataclasses
 import logging
@@ -17,7 +17,7 @@ TWO = ("worker.num=4", "worker.proxies=2")
 
 
 class Place:
-    """A role that says where it is, and where a role of its own is."""
+    """A role that returns its node and the node of a role that it starts."""
 
     def here(self):
         import ray
@@ -39,7 +39,7 @@ def nodes(ray_cluster, second_node):
 
 @pytest.fixture
 def remove_at(ray_cluster, second_node):
-    """Make a graph lose the second node, without warning, and take 1000 environment steps more when it knows it."""
+    """Remove the second node without warning; stop 1000 environment steps after the graph has noticed."""
 
     def arrange(graph, env_steps):
         collected, members = graph.progress.collected, len(graph.pool.members)

@@ -1,4 +1,4 @@
-"""PPO and its queue in the running graph: every transition is learned from at most once, in order, while fresh."""
+"""PPO in a run: every transition is used at most once, in order, before it is too old."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ PPO = (
 
 
 def record(graph):
-    """The batches that the trainer will get, `[U, B, ...]` each, and their headers."""
+    """Return a list that receives the headers and batches `[U, B, ...]` of the trainer."""
     batches, train = [], graph.trainers.trainers[0].role.train
 
     def recording(header, columns):
@@ -31,7 +31,7 @@ def waiting(graph):
 
 
 def check_account(graph, batch_size=16):
-    """What came in was served, dropped or is still there."""
+    """Check that each inserted row was served, dropped or is waiting; return the dropped rows."""
     progress = graph.progress
     dropped = progress.report(0.0)["replay/dropped_rows"]
     assert progress.inserts == progress.samples * batch_size + dropped + len(waiting(graph))
@@ -74,7 +74,7 @@ def test_chains_of_rows_are_unbroken_up_to_their_cuts(build_graph, mode):
 
 
 def test_rows_that_are_too_old_are_dropped_and_counted(build_graph):
-    """Hand-overs of 2 x 12 rows leave 8 of each 24 behind, which are a version old by the time of the next batch."""
+    """Each 2 x 12 rows leave 8 rows behind, which are one version old in the next batch."""
     graph = build_graph(*PPO, "mode=sync", "worker.block_rows=12", "replay.max_staleness=0", "total_env_steps=240")
     batches = record(graph)
     graph.run()
@@ -125,7 +125,7 @@ def test_sync_on_ray_equals_sync_in_process(run_graph):
 
 @pytest.mark.slow
 def test_learns_from_rollouts_that_are_a_version_old(run_graph):
-    """CartPole in async mode; 22 is what random actions score."""
+    """CartPole in mode=async; random actions score 22."""
     tuned = ("network.hidden=[64,64]", "algo.lr=1e-3", "worker.envs=8", "trainer.batch_size=512")
     graph = run_graph(
         *("env=CartPole-v1", "algo=ppo", "mode=async", "worker.num=1", "worker.block_rows=512", *tuned),

@@ -1,4 +1,4 @@
-"""Who reads from the parameter server: those that come late or again, and the rescue when the trainer has died."""
+"""Readers of the parameter server: replaced roles, and the last save after the trainer has died."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ OFTEN = ("orchestrator.sample_load_ratio=1", "checkpoint.period=100000")
 
 
 def watch(graph):
-    """The versions that were newest whenever somebody pulled."""
+    """Return a list that receives the newest version at each pull."""
     call, pulled = graph.learning.server.call, []
 
     def note(method, *args, results=1):
@@ -28,7 +28,7 @@ def watch(graph):
 
 
 def at(graph, env_steps, act):
-    """Have `act` called once, when so many steps have been taken."""
+    """Call `act` once after `env_steps` environment steps."""
     collected, done = graph.progress.collected, []
 
     def note(header):
@@ -112,7 +112,7 @@ class Far:
 
 
 def saved_by_the_rescue(graph):
-    """Kill the trainer; returns what the server has and what the rescue saves, each a version and its parameters."""
+    """Kill the trainer; yield version and parameters of the server, then those of the rescued checkpoint."""
     at(graph, 500, lambda: os.kill(get(graph.trainers.trainers[0].ping()), signal.SIGKILL))
     with pytest.raises(RoleLost, match="trainer died"):
         graph.run()

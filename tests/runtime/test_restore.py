@@ -1,4 +1,4 @@
-"""A run that goes on from its checkpoint: bit-equal where it is promised, exact counters and one curve everywhere."""
+"""Resumed runs: bit-equal weights where promised, exact counters, one curve."""
 
 import csv
 import importlib.util
@@ -31,7 +31,7 @@ def rows(graph):
 
 
 def interrupted(graph):
-    """Run until the first checkpoint after the start, as if a signal came then."""
+    """Run until the first checkpoint, then stop as after a signal."""
     begin = graph.saver.begin
 
     def save_and_stop(*args):
@@ -46,7 +46,7 @@ def interrupted(graph):
 
 
 def cut(graph):
-    """Run until the first train call, as if a signal came then and updates took long."""
+    """Run until the first train call, then stop as after a signal during a slow update."""
     train = graph.learning.train
 
     def train_and_stop(updates):
@@ -125,7 +125,7 @@ def test_a_resumed_run_ends_with_the_weights_of_one_that_never_stopped(run_graph
 @pytest.mark.ray
 @pytest.mark.exhaustive
 def test_several_trainers_resume_exactly(run_graph, build_graph):
-    """Also the generators of those whose state is not saved: all have drawn the same."""
+    """The generators of trainers without a saved state also continue, because all draw equal numbers."""
     kind = ("env=CartPole-v1", "algo=ppo", *ROLLOUTS, "network.dropout=0.1", "optimizer=sgd")
     args = ("mode=sync", "seed=3", "trainer.num=2", *kind, "total_env_steps=768")
     once = run_graph(*args, on_ray=True)

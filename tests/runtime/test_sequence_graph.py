@@ -1,4 +1,4 @@
-"""Sequences through the whole graph, with a recurrent algorithm that compares its states with those that acted."""
+"""Runs with sequences: a recurrent test algorithm compares its states with the workers' states."""
 
 import dataclasses
 import sys
@@ -107,7 +107,7 @@ def test_states_priorities_and_pace_are_exact(run_recall, mode, initial, remover
 
 
 def frozen(num_workers):
-    """DQN with an LSTM whose parameters stay as they are: its learning rate is too small to change any."""
+    """DQN with an LSTM and a learning rate that is too small to change the parameters."""
     memory = ("algo=dqn", "network=lstm", "network.memory_size=6", "algo.lr=1e-30", f"worker.num={num_workers}")
     return ("env=walks:Walk-v0", *OVERRIDES[1:5], *memory, "total_env_steps=800")
 

@@ -1,4 +1,4 @@
-"""Observations of many parts through the whole graph, with an algorithm that looks at all of them."""
+"""Runs with Dict observations: a test algorithm checks every part."""
 
 import dataclasses
 import sys
@@ -46,7 +46,7 @@ def change(config):
 @pytest.mark.parametrize("mode", ["single", "sync", "async"])
 @pytest.mark.parametrize("replay", ["uniform", "prioritized", "sequences", "on-policy"])
 def test_every_part_arrives(run_graph, mode, replay):
-    """In batches, which the algorithm compares; in replay; in evaluations, of three steps each."""
+    """Parts arrive in batches, in replay and in evaluations of three steps."""
     graph = run_graph(
         *(TREE, f"mode={mode}", *REPLAYS[replay], "worker.num=2"),
         change=change,
@@ -101,7 +101,7 @@ def test_a_worker_continues_bit_for_bit(tmp_path, replay, discrete):
 
 
 def test_a_difference_in_any_part_starts_a_new_episode():
-    """Only a choice deep inside is another one when the episode is repeated."""
+    """The repeated episode differs only in a nested discrete part."""
     first, second = make_worker(), make_worker()
     collect(first, 0)
     state = first.state()

@@ -1,4 +1,4 @@
-"""Divergence: whom it names, what it keeps, that it arrives from another process, that updates can be left out."""
+"""Divergence: the named cause, the kept batch, transport between processes, skipped updates."""
 
 import pickle
 import re
@@ -124,8 +124,8 @@ def test_skipped_updates_are_counted_and_reported(build_graph, caplog):
     progress = graph.progress
     assert 0 < progress.skipped_updates == progress.samples - progress.opt_steps
     assert progress.report(0.0)["train/skipped_updates"] == progress.skipped_updates
-    said = [re.match(r"(\d+) non-finite updates were skipped", line) for line in caplog.messages]
-    counts = [int(match[1]) for match in said if match]
+    lines = [re.match(r"(\d+) non-finite updates were skipped", line) for line in caplog.messages]
+    counts = [int(match[1]) for match in lines if match]
     assert counts[0] < counts[-1] == progress.skipped_updates
     assert len(counts) == 2  # at once, and with the only report
     assert np.isfinite(get(graph.learning.params)).all()

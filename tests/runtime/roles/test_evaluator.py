@@ -1,4 +1,4 @@
-"""Evaluator: whole episodes, each once, from its own seeds."""
+"""Evaluator: one whole episode per seed."""
 
 import gymnasium
 import numpy as np
@@ -14,7 +14,7 @@ from drl_cli.utils.lazy import torch
 
 
 class Seeded(gymnasium.Env):
-    """Episode length 1 + seed % 5; the reward is the action; every observation is the same array, changed in place."""
+    """Episodes of 1 + seed % 5 steps; the reward is the action; all observations are one array, changed in place."""
 
     def __init__(self):
         self.observation_space, self.action_space = Box(-10, 10, (2,), np.float64), Box(-1, 1, (1,), np.float32)

@@ -1,4 +1,4 @@
-"""Normalisation: raw rows in replay, statistics by counts over workers and shards, one set per parameter version."""
+"""Normalisation: raw rows in replay, statistics over all workers and shards, one set per parameter version."""
 
 import dataclasses
 import functools
@@ -37,7 +37,7 @@ def statistics(count=500, seed=0, layout=LAYOUT):
 
 
 class Identity:
-    """A policy that gives what it sees."""
+    """A policy that returns its observations."""
 
     def load(self, params):
         self.params = params
@@ -159,7 +159,7 @@ def test_shards_are_merged_by_their_counts_and_only_the_newest_of_each_counts():
 
 
 def test_on_policy_rows_use_the_statistics_of_the_version_that_acted():
-    """Rank 0 publishes, rank 1 learns of it by the next header: both always have the same."""
+    """Rank 0 publishes and rank 1 learns the version from the next header; both always have equal statistics."""
     publisher, other = BatchNormalizer(LAYOUT), BatchNormalizer(LAYOUT)
     moments = [LAYOUT.moments(rows(100, seed)) for seed in range(3)]
     for version in range(3):
@@ -262,7 +262,7 @@ def test_evaluation_changes_no_statistics(run_graph):
 
 
 def test_reported_and_evaluated_rewards_are_raw(run_graph):
-    """The counter's return is 1 + 2 + ... + length, whatever the policy does."""
+    """The return of Counter is 1 + 2 + ... + length for every policy."""
     graph = run_graph(COUNTER, "mode=sync", "manage.eval_period=128", *BOTH)
     plain = run_graph(COUNTER, "mode=sync", "manage.eval_period=128")
     for ours, theirs in zip(graph.evaluations, plain.evaluations, strict=True):
@@ -271,7 +271,7 @@ def test_reported_and_evaluated_rewards_are_raw(run_graph):
 
 
 def test_float_parts_of_a_tree_are_normalised():
-    """By statistics of their own, to the same bits in policy and learner; choices, images and booleans stay."""
+    """Each float part has its own statistics, bit-equal in policy and trainer; other parts stay."""
     config = make_config("env=drl_cli.envs.probes:Tree-v0", *BOTH)
     assert make_layout(config, read_spec(config.env)) == Layout({"who": (3,)}, True)
     layout, rng = Layout({"a.0": (3, 2), "b": (2,)}, True), np.random.default_rng(0)
@@ -347,7 +347,7 @@ def test_the_number_of_rows_is_reported_over_all_shards(run_graph):
 
 
 def test_statistics_that_are_not_finite_are_named_as_the_cause(build_graph):
-    """The batch at hand need not have it."""
+    """The value may be outside of the batch."""
     graph = build_graph(COUNTER, "mode=sync", *BOTH)
     (manager,) = managers(graph)
     manager.moments = manager.moments.merge(RunningMoments(1, np.full(4, np.nan), np.zeros(4)))
@@ -357,7 +357,7 @@ def test_statistics_that_are_not_finite_are_named_as_the_cause(build_graph):
 
 @pytest.mark.parametrize("by_newest", [False, True])
 def test_on_policy_the_learner_sees_what_the_actor_saw(build_graph, by_newest):
-    """In the first pass over a batch all probability ratios are 1, since nothing has changed; but not by newer ones."""
+    """In the first pass over a batch all probability ratios are 1; with newer statistics they are not."""
     graph = build_graph(
         *(COUNTER, "algo=ppo", "mode=sync", "worker.num=2", "worker.block_rows=32", "trainer.batch_size=64"),
         *("algo.epochs=1", "algo.minibatch_size=64", "algo.lr=1e-3", "worker.random_steps=0", *BOTH),
@@ -400,7 +400,7 @@ def test_first_priorities_are_of_normalised_rows():
 
 @pytest.mark.slow
 def test_badly_scaled_observations_and_rewards_are_learned_from(run_graph):
-    """Best return 0; a policy that has learned nothing gets about -200."""
+    """The best return is 0; an untrained policy gets about -200."""
     args = ("env=drl_cli.envs.probes:Scaled-v0", "mode=sync", "network.hidden=[32,32]", "algo.lr=3e-3")
     args += ("algo.alpha_lr=3e-3", "algo.tau=0.05", "algo.initial_alpha=0.1", "worker.envs=8", "worker.block_rows=64")
     args += ("orchestrator.min_inserts=256", "trainer.batch_size=64", "total_env_steps=2000", "manage.eval_episodes=32")

@@ -1,4 +1,4 @@
-"""ParameterServer: the newest version, in a copy of its own."""
+"""ParameterServer: keeps a copy of the newest version."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Recording: what an evaluation leaves where, and that recorders beside our own files never harm a run."""
+"""Recording: evaluations and videos in all recorders; a failing recorder does not affect the run."""
 
 import csv
 import json
@@ -15,7 +15,7 @@ from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.roles import recording
 from drl_cli.runtime.roles.evaluator import Evaluator, make_evaluator
 from drl_cli.runtime.roles.manage import Manage
-from drl_cli.runtime.roles.recording import describe
+from drl_cli.runtime.roles.recording import EVAL_COLUMNS, describe
 from drl_cli.utils.seeding import integers
 
 TELLING = ("env=telling:Telling-v0", "logger.tensorboard=true", "seed=5")
@@ -23,7 +23,7 @@ TELLING = ("env=telling:Telling-v0", "logger.tensorboard=true", "seed=5")
 
 @pytest.fixture
 def make(tmp_path):
-    """A manage of the run in tmp_path, which may be made again, and parameters for it."""
+    """Create a manage of the run in tmp_path; a second call is a resumed run."""
 
     def make_it(*overrides):
         config = make_config(*TINY, *TELLING, *overrides)
@@ -62,32 +62,18 @@ def test_the_environments_info_reaches_every_record(make):
     assert first.info == {"success": even, "cost": 4.0, "level": 4.0, "return_mean": 9.0, "mean": 7.0}
     assert second.info["lap_time"] == 2.5  # of each environment's second episode
     rows = list(csv.DictReader((manage.folder / "eval.csv").open()))
-    assert list(rows[0])[:11] == (
-        [
-            "env_steps",
-            "opt_steps",
-            "version",
-            "wall_s",
-            "mean",
-            "std",
-            "min",
-            "max",
-            "median",
-            "episodes",
-            "length_mean",
-        ]
-    )
+    assert tuple(rows[0])[:11] == EVAL_COLUMNS
     assert [(row["mean"], row["cost"], row["level"], row["lap_time"]) for row in rows] == [
         ("4.0", "4.0", "4.0", ""),
         ("4.0", "4.0", "4.0", "2.5"),
     ]
-    told = scalars(manage)
-    assert told["eval/success"] == [(100, even), (200, even)]
-    assert told["eval/lap_time"] == [(200, 2.5)]
-    assert told["eval/return_mean"] == [(100, 4.0), (200, 4.0)]  # ours, not the environment's
+    recorded = scalars(manage)
+    assert recorded["eval/success"] == [(100, even), (200, even)]
+    assert recorded["eval/lap_time"] == [(200, 2.5)]
+    assert recorded["eval/return_mean"] == [(100, 4.0), (200, 4.0)]  # ours, not the environment's
     for name in ("opt_steps", "version", "wall_s", "length_mean"):
         wanted = [(int(row["env_steps"]), float(row[name])) for row in rows]
-        assert told[f"eval/{name}"] == [(step, pytest.approx(value)) for step, value in wanted]
+        assert recorded[f"eval/{name}"] == [(step, pytest.approx(value)) for step, value in wanted]
 
 
 def test_a_cut_episode_has_no_info(make):
@@ -126,12 +112,12 @@ def test_a_users_recorder_gets_reports_evaluations_and_videos(make):
 @pytest.mark.parametrize("kind", ["Failing", "Unmade"])
 def test_a_failing_recorder_does_not_affect_other_recorders(make, kind):
     manage = make(f"logger.recorders=[telling:{kind},telling:Own]")
-    said = [problem for step in range(1, 4) for problem in manage.report({"perf/x": 1.0}, step)]
+    problems = [problem for step in range(1, 4) for problem in manage.report({"perf/x": 1.0}, step)]
     (report,) = evaluate(manage, 4)
-    said += manage.close("done")
+    problems += manage.close("done")
     assert report.problem is None
-    assert len(said) == 1
-    assert said[0].startswith(f"telling:{kind} ")
+    assert len(problems) == 1
+    assert problems[0].startswith(f"telling:{kind} ")
     assert len((manage.folder / "metrics.jsonl").read_text().splitlines()) == 3
     assert (manage.folder / "own.txt").read_text().splitlines()[-1] == "done"
     assert scalars(manage)["perf/x"] == [(1, 1.0), (2, 1.0), (3, 1.0)]
@@ -154,9 +140,9 @@ def test_a_recorder_that_hangs_at_the_end_leaves_complete_files(make, monkeypatc
     monkeypatch.setattr(recording, "CLOSE_S", 0.0)
     manage = make("logger.recorders=[telling:Hanging]")
     manage.report({"perf/x": 1.0}, 50)
-    (said,) = manage.close("done")
+    (problems,) = manage.close("done")
     telling.Hanging.released.set()
-    assert said.startswith("telling:Hanging is still busy at the end")
+    assert problems.startswith("telling:Hanging is still busy at the end")
     assert scalars(manage)["perf/x"] == [(50, 1.0)]
     assert manage.recording.lines.file.closed
 
@@ -241,9 +227,9 @@ def test_by_default_nothing_is_filmed(make):
 def test_a_failed_film_is_reported_once_and_evaluations_continue(make, draws, cause):
     manage = make("manage.video_period=1", f"+env.kwargs.draws={draws}")
     reports = evaluate(manage, 10, 20)
-    said = manage.report({}, 30)
-    assert len(said) == 1
-    assert said[0].startswith(f"manage.video_period: no video is made: {cause}")
+    problems = manage.report({}, 30)
+    assert len(problems) == 1
+    assert problems[0].startswith(f"manage.video_period: no video is made: {cause}")
     assert manage.report({}, 40) == []
     assert [report.mean for report in reports] == [4.0, 4.0]
     manage.close("done")
@@ -253,6 +239,6 @@ def test_a_failed_film_is_reported_once_and_evaluations_continue(make, draws, ca
 def test_an_environment_without_render_mode_is_reported(make):
     manage = make("manage.video_period=1", "env=drl_cli.envs.probes:Counter-v0")
     evaluate(manage, 10)
-    (said,) = manage.report({}, 30)
-    assert "no video is made" in said
-    assert "render_mode" in said
+    (problems,) = manage.report({}, 30)
+    assert "no video is made" in problems
+    assert "render_mode" in problems

@@ -92,8 +92,8 @@ def test_metrics_are_means_over_the_updates_that_were_made(skipped):
     good = {name: column[:1] for name, column in columns.items()}
     bad = good | {"reward": np.full_like(good["reward"], np.inf)}
     both = {name: np.concatenate([good[name], *[bad[name]] * skipped]) for name in good}
-    alone, diluted = (trainer("trainer.on_nonfinite=skip") for _ in range(2))
-    report, _ = alone.train(BatchTrainingData(0, 1, num_rows(good), 99), good)
+    plain, diluted = (trainer("trainer.on_nonfinite=skip") for _ in range(2))
+    report, _ = plain.train(BatchTrainingData(0, 1, num_rows(good), 99), good)
     other, _ = diluted.train(BatchTrainingData(0, 1 + skipped, num_rows(good), 99), both)
     assert (other.num_updates, other.skipped) == (1, skipped)
     assert other.metrics == pytest.approx(report.metrics)

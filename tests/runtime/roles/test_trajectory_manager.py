@@ -1,4 +1,4 @@
-"""TrajectoryManager: blocks in, batches out."""
+"""TrajectoryManager: takes blocks, returns batches, updates priorities."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def make_prioritized(capacity=10):
 
 
 def message(*sources, rows=4):
-    """Blocks from (worker, incarnation, number)."""
+    """A message with blocks of these (worker, incarnation, number)."""
     names = ("worker", "incarnation", "number")
     blocks = tuple(make_block(rows, **dict(zip(names, source, strict=True))) for source in sources)
     return InsertTransition(blocks, (), 0.0)

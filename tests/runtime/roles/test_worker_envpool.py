@@ -1,4 +1,4 @@
-"""A worker whose environments are a pool's hands over the rows of one that steps each by itself."""
+"""A worker with EnvPool environments gives the same rows as a worker with single environments."""
 
 import fake_envpool
 import numpy as np
@@ -73,7 +73,7 @@ def test_a_pool_that_raises_ends_the_worker(make_worker):
 
 
 def test_a_resumed_worker_warns_and_starts_new_episodes(make_worker, caplog):
-    """What was open ends as truncated; no row crosses into the new episodes, and none is lost."""
+    """Open rows end as truncated; no row crosses into a new episode and no row is lost."""
     first, second = make_worker("algo.n_step=5"), make_worker("algo.n_step=5")
     _, before = collect(first, 2)
     second.load_state(first.state())
@@ -89,7 +89,7 @@ def test_a_resumed_worker_warns_and_starts_new_episodes(make_worker, caplog):
 
 
 def test_a_run_resumes_with_and_without_envpool(make_worker, monkeypatch):
-    """resume=RUN env.backend=... with confirm=true, in either direction."""
+    """The test of resume=RUN env.backend=... confirm=true in both directions."""
     first = make_worker()
     collect(first, 2)
     monkeypatch.setattr("drl_cli.runtime.roles.worker.EnvPoolBatch", EnvBatch)

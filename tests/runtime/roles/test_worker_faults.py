@@ -1,4 +1,4 @@
-"""Environments that go wrong inside a worker and a running graph: no row crosses the fault, every counter is exact."""
+"""Environment faults in a worker and in a run: no row crosses a fault and all counters are exact."""
 
 from itertools import product
 
@@ -26,7 +26,7 @@ AT = 24
 
 
 def collect(*overrides, blocks=6, version=0):
-    """A worker of three environments at random actions, its headers and its columns, of 10 steps each."""
+    """Return a worker with three environments and the headers and columns of blocks with 10 random steps."""
     config = make_config(*TINY, "worker.num=1", "worker.envs=3", "worker.block_rows=30", *overrides)
     worker = Worker(config, read_spec(config.env), 0, 0)
     params_header, params = LoadParams(version, 0, 0, random_actions=True), np.zeros(10_000, np.float32)
@@ -48,7 +48,7 @@ def faulty(fault, path):
     [*product(("raise", "reset"), TABLES), *product(FAULTS[1:5], ("three steps", "sequences"))],
 )
 def test_a_fault_does_not_change_the_rows_of_other_environments(tmp_path, alarms, fault, table):
-    """Environment 0 is the one that fails, once, in the third of six blocks."""
+    """Environment 0 fails once, in the third of six blocks."""
     overrides = (*TABLES[table], "network.hidden=[4]")
     worker, headers, blocks = collect(*faulty(fault, tmp_path / "once"), *overrides)
     _, _, expected = collect(COUNTER, *overrides)
@@ -63,10 +63,10 @@ def test_a_fault_does_not_change_the_rows_of_other_environments(tmp_path, alarms
     assert [header.env_steps for header in headers] == [30, 30, 30 - lost, 30, 30, 30]
     assert worker.env_steps == 180 - lost == headers[-1].blocks[0].last_env_step
     assert sum(header.rows for header in headers) == 180 - lost - worker.builder.open_rows
-    said = [fault for header in headers for fault in header.faults]
-    assert len(said) == len(headers[2].faults) == 1
-    assert said[0].startswith("worker 0 env 0: ")
-    assert said[0].endswith("environment rebuilt 1/10 (worker.max_restarts)")
+    faults = [fault for header in headers for fault in header.faults]
+    assert len(faults) == len(headers[2].faults) == 1
+    assert faults[0].startswith("worker 0 env 0: ")
+    assert faults[0].endswith("environment rebuilt 1/10 (worker.max_restarts)")
 
     first = int(expected["obs"][~expected_others].reshape(-1, 3)[:, 0].max())
     lived = 25 if fault == "reset" else AT - 1  # episodes end after 3, 7, 12, 18, 25 steps
@@ -84,7 +84,7 @@ def test_a_fault_does_not_change_the_rows_of_other_environments(tmp_path, alarms
 
 
 def check_sequences(rows, tag, lived, num_steps):
-    """Each row is one episode's consecutive steps; each step of the environment that failed is learned from."""
+    """Check that rows hold consecutive steps of one episode and that no step of the failed environment is lost."""
     learned = set()
     for obs, mask, truncated in zip(rows["obs"], rows["valid"], rows["truncated"], strict=True):
         real = obs[mask]
@@ -138,7 +138,7 @@ def test_an_error_of_the_policy_is_not_blamed_on_the_environment(monkeypatch):
 @pytest.mark.parametrize("fault", ["raise", "nan_obs", "shape", "reset", "hang"])
 @pytest.mark.parametrize(("mode", "n_step", "proxies"), [("single", 1, 0), ("sync", 3, 1)])
 def test_runs_with_faults_have_exact_rows_and_counts(run_graph, alarms, caplog, mode, fault, n_step, proxies):
-    """Every environment fails at its 40th step, and those that follow it at theirs."""
+    """Every environment and every replacement fails at its 40th step."""
     args = (FAULTY, f"+env.kwargs.fault={fault}", "+env.kwargs.at=40", "worker.max_restarts=100", "worker.num=2")
     graph = run_graph(*args, f"mode={mode}", f"algo.n_step={n_step}", f"worker.proxies={proxies}")
     progress, rows = graph.progress, get(graph.replay.shards[0].call("contents"))
@@ -150,9 +150,9 @@ def test_runs_with_faults_have_exact_rows_and_counts(run_graph, alarms, caplog, 
     check_counter_rows(rows, n_step, 0.99, progress.env_steps, failed_after=failed_after)
     assert progress.env_steps == sum(worker.env_steps for worker in workers) >= 512
     assert progress.inserts == len(rows["obs"]) == progress.env_steps - sum(w.builder.open_rows for w in workers)
-    said = [record.getMessage() for record in caplog.records if "environment rebuilt" in record.getMessage()]
-    assert progress.env_restarts == len(said) >= len(failed_after) > 0
-    assert all(line.startswith("worker ") for line in said)
+    faults = [record.getMessage() for record in caplog.records if "environment rebuilt" in record.getMessage()]
+    assert progress.env_restarts == len(faults) >= len(failed_after) > 0
+    assert all(line.startswith("worker ") for line in faults)
     assert graph.stop_reason == "total_env_steps"
 
 
@@ -178,7 +178,7 @@ def test_rollouts_of_a_run_are_exact(build_graph):
 @pytest.mark.ray
 @pytest.mark.parametrize("fault", ["raise", "hang"])
 def test_async_on_ray(run_graph, caplog, tmp_path, fault):
-    """A hang costs the environment only: the worker, in the main thread of its process, is not replaced."""
+    """After a hang only the environment is replaced, not the worker."""
     file = f"+env.kwargs.file={tmp_path / 'once'}" if fault == "hang" else "worker.max_restarts=100"
     graph = run_graph(
         *(FAULTY, f"+env.kwargs.fault={fault}", "+env.kwargs.at=40", "mode=async", "worker.num=2", "algo.n_step=3"),
@@ -186,10 +186,10 @@ def test_async_on_ray(run_graph, caplog, tmp_path, fault):
         on_ray=True,
     )
     rows, progress = get(graph.replay.shards[0].call("contents")), graph.progress
-    said = [record.getMessage() for record in caplog.records if "environment rebuilt" in record.getMessage()]
-    assert progress.env_restarts == len(said) > 0
+    faults = [record.getMessage() for record in caplog.records if "environment rebuilt" in record.getMessage()]
+    assert progress.env_restarts == len(faults) > 0
     assert progress.worker_restarts == 0
     tags, counts = np.unique(rows["obs"][:, 0], return_counts=True)
     failed = {tag: 39 for tag, count in zip(tags, counts, strict=True) if count == 39}
-    assert len(failed) == len(said)
+    assert len(failed) == len(faults)
     check_counter_rows(rows, 3, 0.99, progress.env_steps, failed_after=failed)

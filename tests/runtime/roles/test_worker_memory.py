@@ -1,4 +1,4 @@
-"""A worker's policy with a memory: every row against its whole episode, computed at once by the learner's network."""
+"""Recurrent policies: the states in rows equal those that the trainer's network computes over whole episodes."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ ROLLOUTS = ("trainer.batch_size=64", "algo.minibatch_size=32")
 
 
 class Case:
-    """A run's config, a worker of it, and the learner whose parameters that has."""
+    """A config with the trainer's algorithm and its parameters."""
 
     def __init__(self, *overrides):
         args = ("env=walks:Walk-v0", "network.memory_size=6", "worker.num=1", "worker.envs=3", "worker.block_rows=9")
@@ -35,7 +35,7 @@ class Case:
 
 
 def collect(worker, blocks, params=None, random_actions=False):
-    """The rows of so many blocks; `params` come with the first."""
+    """Return the rows of some blocks; the worker gets `params` with the first block."""
     version, exploration = 0, {"epsilon": 0.3}
     parts = []
     for block in range(blocks):
@@ -56,7 +56,7 @@ FAULTS = pytest.mark.parametrize("fails_at", [0, 7])
 @FAULTS
 @pytest.mark.parametrize("box", [False, True])
 def test_rollouts_match_whole_episodes(network, fails_at, box):
-    """Three steps of each environment in a block: random ones first, then by the policy."""
+    """Blocks have three steps of each environment: first random steps, then steps of the policy."""
     case = Case(
         *("algo=ppo", f"network={network}", *ROLLOUTS, f"+env.kwargs.box={box}", f"+env.kwargs.fails_at={fails_at}"),
         "worker.max_restarts=100",
@@ -90,7 +90,7 @@ def test_sequences_start_with_the_state_of_whole_episodes(network, fails_at, blo
 
 
 def test_an_evaluator_resets_the_recurrent_state():
-    """The reward is the action, and no memory of the episodes before is left."""
+    """The reward is the action, so that a state left from an earlier episode would change the return."""
     case = Case("algo=ppo", "network=lstm", *ROLLOUTS)
     case.learner.params.flat.normal_(0, 1, generator=torch.Generator().manual_seed(0))
     case.params = case.learner.policy_params()

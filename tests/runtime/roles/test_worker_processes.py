@@ -1,4 +1,4 @@
-"""Workers as processes that are killed, again and again, or stopped; a trainer that is stopped."""
+"""Worker processes that are killed or stopped; a stopped trainer."""
 
 import os
 import re
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.ray
 
 
 def process(graph, role):
-    """The id of the process that a role has now, from its log."""
+    """Return the present process id of a role, from its log."""
     return int(re.findall(r"is process (\d+)", (graph.folder / "workers" / f"{role}.log").read_text())[-1])
 
 
@@ -57,8 +57,8 @@ def test_ten_kills_of_two_workers_and_every_row_is_there_once(build_graph, caplo
     assert graph.progress.worker_restarts == 10
     assert [member.incarnation for member in graph.pool.members] == [5, 5]
     assert set(blocks.values()) == {1}
-    said = re.compile(r"worker [01] died \(its process ended unexpectedly\), restarted [1-5]/10 in \d+\.\d s")
-    assert sum(bool(said.fullmatch(line)) for line in caplog.messages) == 10
+    pattern = re.compile(r"worker [01] died \(its process ended unexpectedly\), restarted [1-5]/10 in \d+\.\d s")
+    assert sum(bool(pattern.fullmatch(line)) for line in caplog.messages) == 10
     check_rows(graph)
 
 
@@ -84,8 +84,8 @@ def test_a_stopped_worker_is_replaced_and_nobody_waits_longer(build_graph, caplo
     graph.run()
     graph.finish()
     assert graph.progress.worker_restarts == 1
-    said = r"worker 1 hung: no block for \d(\.\d+)? s \(worker.step_timeout_s\), restarted 1/10 in \d+\.\d s"
-    assert sum(bool(re.fullmatch(said, line)) for line in caplog.messages) == 1
+    pattern = r"worker 1 hung: no block for \d(\.\d+)? s \(worker.step_timeout_s\), restarted 1/10 in \d+\.\d s"
+    assert sum(bool(re.fullmatch(pattern, line)) for line in caplog.messages) == 1
     assert during[1] <= 1  # what was on its way
     assert during[0] > (10 if mode == "async" else 0)
     check_rows(graph)

@@ -1,4 +1,4 @@
-"""WorkerProxy: what it sends to its workers, and what it makes of their blocks."""
+"""WorkerProxy: calls to its workers and the merged block."""
 
 import numpy as np
 from headers import make_block
@@ -31,7 +31,7 @@ class Worker:
 
 
 class Runtime(LocalRuntime):
-    """Notes what is put."""
+    """Notes all values put into the store."""
 
     def __init__(self):
         self.puts = []

@@ -1,4 +1,4 @@
-"""A worker's state through a file: another worker goes on with it, bit by bit."""
+"""Another worker continues from a saved state bit for bit."""
 
 import dataclasses
 import math
@@ -25,7 +25,7 @@ SEQUENCES = ("replay=sequences", "replay.seq_len=4", "replay.burn_in=3", "replay
 
 
 class Forgetful(gymnasium.Env):
-    """Its observations are drawn where nobody can look."""
+    """An environment with a hidden random generator."""
 
     def __init__(self, raises=False):
         self.observation_space, self.action_space = Box(0, 1, (1,), np.float32), Box(-1, 1, (1,), np.float32)
@@ -55,7 +55,7 @@ def make_worker(*overrides, index=0, incarnation=0):
 
 
 def vector(worker, seed):
-    """Parameters of the right size."""
+    """Return random parameters of the policy's size."""
     policy = worker.policy
     encoder = policy.encoder.params  # None for plain vectors
     size = sum(math.prod(shape) for shape in policy.shapes)
@@ -105,7 +105,7 @@ def check_equal(ours, theirs):
     ids=lambda overrides: "-".join(name.split(":")[-1].split("=")[-1] for name in overrides[:3]),
 )
 def test_another_worker_continues_bit_for_bit(tmp_path, overrides, num_blocks):
-    """In the middle of episodes and, where they fail, after environments were made anew; also from there once more."""
+    """The state may lie in the middle of episodes or after a fault, and may be saved twice."""
     first = make_worker(*overrides, incarnation=2)
     for block in range(num_blocks):
         collect(first, block, vector(first, block) if block % 3 == 0 else None)
@@ -134,7 +134,7 @@ def test_a_recurrent_policy_continues(tmp_path, monkeypatch):
 
 
 def test_a_state_does_not_change_later():
-    """It may be written while the worker goes on."""
+    """A state may be written to disk while the worker continues."""
     worker = make_worker(*FRAMES, "algo=dqn", "algo.n_step=5")
     collect(worker, 0, vector(worker, 0))
     state = worker.state()
@@ -173,7 +173,7 @@ def test_global_generators_are_seeded_by_the_run():
     ],
 )
 def test_an_episode_that_can_not_be_restored_starts_again(tmp_path, caplog, monkeypatch, kwargs, why):
-    """As after a fault: one step of each environment is missing, open rows end there, and the budget is not touched."""
+    """Each environment misses one step, open rows end, and the fault budget stays."""
     overrides = ("env=TestForgetful-v0", *kwargs, "algo.n_step=5", "worker.max_restarts=0")
     first, second = make_worker(*overrides), make_worker(*overrides, index=1)
     (blocks, _, _), _ = collect(first, 0, vector(first, 0))
