@@ -1,4 +1,4 @@
-"""What every algorithm has to do, whichever it is."""
+"""What every built-in algorithm has to do, in addition to the public contract."""
 
 import dataclasses
 import shutil
@@ -24,6 +24,7 @@ from drl_cli.runtime.messages import BatchTrainingData
 from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
 from drl_cli.runtime.roles.normalization import Layout
 from drl_cli.runtime.roles.trainer import Trainer
+from drl_cli.testing import check_algorithm
 from drl_cli.types import ActionSpec, Column, EnvSpec, transition_schema
 from drl_cli.utils.moments import RunningMoments
 
@@ -101,17 +102,19 @@ def test_module(name, kind, case):
     assert refusal(name, case.spec, case.module.MODES[0], case.module.TABLES[0]) is None
 
 
-def test_params_fit_the_policy(case):
-    params = case.algorithm().policy_params()
-    assert (params.dtype, params.ndim) == (np.float32, 1)
-    policy = case.policy()
-    policy.load(params)
-    for wrong in (params[:-1], np.append(params, params[:1])):
-        with pytest.raises(ValueError, match="shape"):
-            policy.load(wrong)
-    params.flags.writeable = False
-    policy.load(params)
-    assert policy.greedy(case.obs(2)).shape == (2, *case.spec.action.column.shape)
+def test_the_public_contract(name, kind):
+    env = f"env=drl_cli.envs.probes:{ {'box': 'Reach', 'discrete': 'Choose', 'multidiscrete': 'Switches'}[kind] }-v0"
+    check_algorithm(name, env, "network.hidden=[16,16]")
+
+
+def test_priorities_are_errors_without_weights(name, case):
+    plain, weighted = case.algorithm(), case.algorithm()
+    update = plain.learn(case.batch(), Counts())
+    assert update.metrics
+    assert (update.priorities is not None) == (name in PRIORITIZED)
+    if name in PRIORITIZED:
+        other = weighted.learn(case.batch() | {"weight": torch.linspace(0.1, 1.0, 16)}, Counts())
+        assert torch.equal(update.priorities, other.priorities)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 7])
@@ -125,24 +128,6 @@ def test_a_policy_rates_rows_or_says_that_it_can_not(case, rows):
     priorities = policy.priorities(columns)
     assert (priorities.shape, priorities.dtype) == ((rows,), np.float32)
     assert (priorities >= 0).all()
-
-
-@pytest.mark.parametrize("rows", [1, 7])
-def test_actions(case, rows):
-    policy, obs = case.policy(), case.obs(rows)
-    acted, drawn, greedy = policy.act(obs), policy.random(obs), policy.greedy(obs)
-    assert np.array_equal(obs, case.obs(rows))
-    assert acted.keys() == drawn.keys() == {"action", *policy.extra_columns(case.config, NETWORK, case.spec)}
-    for columns in (acted, drawn, {"action": greedy}):
-        for key, column in columns.items():
-            assert column.shape == (rows, *case.schema[key].shape)
-            assert column.dtype == case.schema[key].dtype
-        action = columns["action"]
-        if case.spec.action.kind == "box":  # a sample of an unbounded density is clipped by the environment
-            assert np.abs(action).max() <= (np.inf if "log_prob" in columns and columns is acted else 1.0)
-        else:
-            assert action.min() >= 0
-            assert (action < case.spec.action.choices).all() if action.ndim > 1 else action.max() < 4
 
 
 def test_exploration_values_fit_the_policy(case):
@@ -168,55 +153,6 @@ def test_random_covers_the_action_space(case):
             assert np.bincount(one, minlength=num).min() > 350
 
 
-def test_policy_is_seeded_and_greedy_is_deterministic(case):
-    obs = case.obs(50)
-    first, again, other = (case.policy(seed) for seed in (1, 1, 2))
-    one, same_one, another = (policy.random(obs)["action"] for policy in (first, again, other))
-    assert np.array_equal(one, same_one)
-    assert not np.array_equal(one, another)
-    one, same_one, another = (policy.act(obs)["action"] for policy in (first, again, other))
-    assert np.array_equal(one, same_one)
-    assert not np.array_equal(one, another)
-    assert np.array_equal(first.greedy(obs), other.greedy(obs))
-
-
-def test_update(name, case):
-    algorithm, batch = case.algorithm(), case.batch()
-    kept = {key: column.clone() for key, column in batch.items()}
-    before = algorithm.state()
-    update = algorithm.learn(batch, Counts())
-    assert same(batch, kept)
-    assert not same(before, algorithm.state())
-    assert update.metrics
-    assert all(value.ndim == 0 and torch.isfinite(value) for value in update.metrics.values())
-    assert (update.priorities is not None) == (name in PRIORITIZED)
-    if name in PRIORITIZED:
-        assert update.priorities.shape == (16,)
-        assert (update.priorities >= 0).all()
-
-
-def test_an_algorithm_with_priorities_weighs_its_rows(name, case):
-    if name not in PRIORITIZED:
-        pytest.skip("gives no priorities")
-    plain, ones, weighted = (case.algorithm() for _ in range(3))
-    update = plain.learn(case.batch(), Counts())
-    ones.learn(case.batch() | {"weight": torch.ones(16)}, Counts())
-    other = weighted.learn(case.batch() | {"weight": torch.linspace(0.1, 1.0, 16)}, Counts())
-    assert same(plain.state(), ones.state())
-    assert not same(plain.state(), weighted.state())
-    assert torch.equal(update.priorities, other.priorities)  # the error itself, unweighted
-
-
-def test_equal_seeds_give_equal_updates(case):
-    first, again, other = (case.algorithm(seed) for seed in (3, 3, 4))
-    for i in range(5):
-        ours, theirs = (one.learn(case.batch(i), Counts(i)) for one in (first, again))
-        other.learn(case.batch(i), Counts(i))
-        assert same(ours.metrics, theirs.metrics)
-    assert same(first.state(), again.state())
-    assert not np.array_equal(first.policy_params(), other.policy_params())
-
-
 def test_images_are_scaled(case):
     """uint8 observations, as replay holds them, count as values in [0, 1]."""
     batch, images = case.batch(), np.random.default_rng(1).integers(256, size=(2, 16, 3, 2)).astype(np.uint8)
@@ -230,19 +166,6 @@ def test_images_are_scaled(case):
     np.testing.assert_array_equal(case.policy().greedy(images[0]), case.policy().greedy(scaled[0]))
     with np.testing.assert_raises(AssertionError):
         np.testing.assert_array_equal(params[0], case.algorithm().policy_params())
-
-
-def test_state_round_trip(case):
-    algorithm, other = case.algorithm(), case.algorithm(seed=9)
-    for i in range(3):
-        algorithm.learn(case.batch(i), Counts(i))
-    other.load_state(algorithm.state())
-    for i in range(3, 8):
-        algorithm.learn(case.batch(i), Counts(i))
-        other.learn(case.batch(i), Counts(i))
-    assert same(algorithm.state(), other.state())
-    with pytest.raises(ValueError, match="saved"):
-        other.load_state({})
 
 
 LAYOUTS = [None, Layout({"": (3, 2)}, False), Layout({}, True), Layout({"": (3, 2)}, True)]

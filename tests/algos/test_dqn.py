@@ -94,22 +94,6 @@ def test_updates_equal_an_independent_implementation(activation, double, loss, w
     assert (algorithm.online.mlp.flat - start).abs().max() > 3e-3
 
 
-def test_double_chooses_with_the_online_network():
-    updates = []
-    for double in (True, False):
-        algorithm = make(double=double)
-        algorithm.target.mlp.flat.copy_(make(seed=1).online.mlp.flat)
-        updates.append(algorithm.learn(make_batch(0), Counts()).priorities)
-    assert not torch.allclose(*updates)
-
-
-def test_equal_weights_scale_the_loss_and_leave_priorities_alone():
-    batch = make_batch(0)
-    plain, halved = (make().learn(batch | extra, Counts()) for extra in ({}, {"weight": torch.full((32,), 0.5)}))
-    assert halved.metrics["q_loss"].item() == pytest.approx(0.5 * plain.metrics["q_loss"].item())
-    assert torch.equal(plain.priorities, halved.priorities)
-
-
 def test_target_is_a_copy_every_target_period_updates_across_a_resume():
     algorithm = make(target_period=4)
     copies = []
@@ -160,10 +144,3 @@ def test_the_policy_rates_rows_as_the_learner_does_while_the_target_is_the_onlin
     np.testing.assert_allclose(
         make_policy(0, activation).priorities(rows), algorithm.learn(batch, Counts()).priorities, rtol=1e-4, atol=1e-6
     )
-
-
-def test_load_policy_fills_both_networks():
-    saved, algorithm = make(seed=1).policy_params(), make(seed=2)
-    algorithm.load_policy(saved)
-    assert np.array_equal(algorithm.online.mlp.flat.numpy(), saved)
-    assert np.array_equal(algorithm.target.mlp.flat.numpy(), saved)

@@ -213,6 +213,12 @@ def test_the_log_probability_that_is_recorded_is_that_of_the_action(kind, activa
         assert (np.abs(columns["action"]) > 1).any()  # unbounded here, clipped by the environment
 
 
+@pytest.mark.parametrize(("kind", "density"), [("box", 1 / 2**3), ("discrete", 1 / 3)])
+def test_random_actions_have_the_density_of_a_uniform_distribution(kind, density):
+    log_prob = make_policy(make(kind), kind).random(np.zeros((5, 5), np.float32))["log_prob"]
+    np.testing.assert_allclose(log_prob, np.full(5, np.log(density)), rtol=1e-6)
+
+
 @pytest.mark.parametrize("choices", [(5,), (2, 3), (1, 2, 2)])
 def test_the_log_probability_of_choices_is_the_sum_over_them(choices):
     rng = np.random.default_rng(0)

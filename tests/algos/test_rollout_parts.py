@@ -29,12 +29,6 @@ def test_chunks_are_runs_of_steps_of_one_episode(cut, length):
         assert (rows[~mask] == rows[mask][-1]).all()  # padding repeats the last
 
 
-def test_chunks_by_hand():
-    index, real = chunks(np.array([False, False, True, False, False, False, False]), 3)
-    assert index.tolist() == [[0, 1, 2], [3, 4, 5], [6, 6, 6]]
-    assert real.tolist() == [[True] * 3, [True] * 3, [True, False, False]]
-
-
 def make(look, minibatch_size=4, seq_len=3, group=None, envs=3, steps=10):
     learner = Learner("ppo", "discrete", *LOOKS.get(look, (VECTOR, "none")))
     algorithm = learner.algorithm()

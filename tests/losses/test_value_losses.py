@@ -26,13 +26,6 @@ def test_soft_target_literals():
     assert target.tolist() == pytest.approx([2.755, -2.0, -0.3748])
 
 
-def test_ensemble_mse_literals():
-    # errors [[1, 1], [3, -1]]: 12 / 2 rows, and 2 e / 2
-    loss, d_q = ensemble_mse(torch.tensor([[1.0, 2.0], [3.0, 0.0]]), torch.tensor([0.0, 1.0]))
-    assert loss.item() == 6.0
-    assert d_q.tolist() == [[1.0, 1.0], [3.0, -1.0]]
-
-
 def test_weighted_ensemble_mse_literals():
     # errors [[1, 1], [3, -1]], weights 1/2 and 1: (1/2 + 1 + 9/2 + 1) / 2 rows, and 2 w e / 2
     q, target = torch.tensor([[1.0, 2.0], [3.0, 0.0]]), torch.tensor([0.0, 1.0])

@@ -95,11 +95,6 @@ def test_orthogonal_weights_and_no_bias_but_that_of_the_forget_gate():
     assert state["cell.bias_ih_l0"].tolist() == [0.0] * 5 + [1.0] * 5 + [0.0] * 10
 
 
-def test_the_state_is_as_wide_as_the_config_says():
-    assert [network(memory=kind, memory_size=5).state_size for kind in ("none", "gru", "lstm")] == [0, 5, 10]
-    assert [make(kind).state_size for kind in ("gru", "lstm")] == [5, 10]
-
-
 @pytest.mark.parametrize("init", ["uniform", "orthogonal"])
 def test_the_forget_gate_of_an_lstm_begins_open(init):
     """Its bias is 1 larger than those of the other gates, of which torch's order is input, forget, cell, output."""
