@@ -25,8 +25,9 @@ from drl_cli.algos.policy import NetworkPolicy, allowed, sample_choices
 from drl_cli.losses.policy import permitted
 from drl_cli.losses.value import backed_up, half_square, huber, scaled_log_policy, softmax_policy
 from drl_cli.networks.config import NetworkConfig
+from drl_cli.networks.implicit import ActingNetwork, ValueNetwork
 from drl_cli.networks.mlp import num_params
-from drl_cli.networks.q_network import ActingNetwork, ActingQNetwork, QNetwork, QShape, ValueNetwork
+from drl_cli.networks.q_network import ActingQNetwork, QNetwork, QShape
 from drl_cli.optim.params import Refused
 from drl_cli.optim.schedules import linear
 from drl_cli.types import ActionSpec, Array, Columns, EnvSpec, Obs, PreviousStep, tree

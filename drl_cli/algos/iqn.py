@@ -16,9 +16,15 @@ from drl_cli.algos import dqn, qr_dqn
 from drl_cli.algos.learner import Head
 from drl_cli.losses.distributional import midpoints, risky_fraction
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.networks.implicit import ActingImplicitNetwork, ImplicitNetwork, implicit_shapes
+from drl_cli.networks.implicit import (
+    ActingImplicitNetwork,
+    ActingNetwork,
+    ImplicitNetwork,
+    ValueNetwork,
+    implicit_shapes,
+)
 from drl_cli.networks.mlp import num_params
-from drl_cli.networks.q_network import ActingNetwork, QNetwork, QShape, ValueNetwork
+from drl_cli.networks.q_network import QNetwork, QShape
 from drl_cli.optim.params import Part
 from drl_cli.types import ActionSpec, Array, Columns, EnvSpec, Obs, PreviousStep
 from drl_cli.utils.lazy import torch

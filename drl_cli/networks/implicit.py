@@ -6,7 +6,7 @@ fraction: relu of a linear layer on cosines of the fraction. The last hidden lay
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -132,3 +132,9 @@ class ActingImplicitNetwork:
         if rng is None or not part.shape.noisy:
             return mlp_numpy(self.means[name], x, self.activation)
         return part(x, rng)
+
+
+ValueNetwork: TypeAlias = QNetwork | ImplicitNetwork
+"""A trainer's network that gives numbers for each action."""
+ActingNetwork: TypeAlias = ActingQNetwork | ActingImplicitNetwork
+"""A policy's network that gives numbers for each action."""

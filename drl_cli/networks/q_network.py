@@ -8,7 +8,7 @@ Noisy (Fortunato et al. 2018, arXiv 1706.10295, section 3): every weight is mean
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -20,30 +20,6 @@ from drl_cli.utils.lazy import Tensor, torch
 
 SIGMA = 0.5
 """Initial sigma of every weight, times the square root of the layer's number of inputs (section 3.2)."""
-
-
-class ValueNetwork(Protocol):
-    """The trainer's network that gives numbers for each action: QNetwork or ImplicitNetwork."""
-
-    mlp: MLP
-    times: int
-    noise_size: int
-
-    def init(self) -> None: ...
-    def draw(self, normals: Tensor) -> None: ...
-    def forward(
-        self, x: Tensor, masks: Sequence[Tensor] = (), fraction: Tensor | None = None
-    ) -> tuple[Tensor, Any]: ...  # Any: what `backward` needs
-    def backward(self, trace: Any, d_out: Tensor, to_inputs: bool = False) -> Tensor: ...
-
-
-class ActingNetwork(Protocol):
-    """The policy's network that gives numbers for each action: ActingQNetwork or ActingImplicitNetwork."""
-
-    shapes: Shapes
-
-    def load(self, params: list[Array]) -> list[Array]: ...
-    def __call__(self, features: Array, rng: np.random.Generator | None) -> Array: ...
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 from drl_cli.optim.group import Context
 from drl_cli.optim.optimizer_config import OPTIMIZERS, OptimizerConfig
@@ -14,19 +13,6 @@ from drl_cli.utils.lazy import Tensor, torch
 
 class NotFinite(Exception):
     """A loss or gradient is NaN or infinite, and trainer.on_nonfinite=skip skips such updates."""
-
-
-class Rule(Protocol):
-    """The update rule of an optimizer, applied to named parts of the parameters."""
-
-    def step(self, names: Sequence[str], factor: float) -> None:
-        """Change these parts once by their gradients, with the learning rates times `factor`."""
-
-    def state(self) -> dict[str, Tensor]:
-        """Return the tensors to save (no copies), by name."""
-
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restore what `state` returned; raise ValueError if names or shapes differ."""
 
 
 class Optimizer:
@@ -39,8 +25,8 @@ class Optimizer:
     def __init__(self, params: Params, lrs: Mapping[str, float], context: Context) -> None:
         assert lrs.keys() == params.slices.keys()
         self.params, self.context, self.config, self.lrs = params, context, context.optimizer, dict(lrs)
-        rule = FusedAdam if self.config.name in ("adam", "adamw") else TorchOptim
-        self.rule: Rule = rule(params, lrs, self.config)
+        is_adam = self.config.name in ("adam", "adamw")
+        self.rule: FusedAdam | TorchOptim = (FusedAdam if is_adam else TorchOptim)(params, lrs, self.config)
         self.factor = 1.0
         self.norm: Tensor | None = None
         self._all = tuple(lrs)
@@ -124,8 +110,9 @@ class FusedAdam:
         self.params, self.lrs, self.config = params, lrs, config
         self.mean, self.square = torch.zeros_like(params.flat), torch.zeros_like(params.flat)
         self.count = torch.zeros(len(lrs), device=params.device)  # steps of each part
-        self.beta1, self.beta2 = config.kwargs.get("betas", (0.9, 0.999))
-        self.eps = config.kwargs.get("eps", 1e-8)
+        beta1, beta2 = config.kwargs.get("betas", (0.9, 0.999))
+        self.options = {"beta1": beta1, "beta2": beta2, "eps": config.kwargs.get("eps", 1e-8)}
+        self.options |= {"weight_decay": config.weight_decay, "amsgrad": False, "maximize": False}
         self._views: dict[Sequence[str], dict[float, list[list[Tensor]]]] = {}
 
     def step(self, names: Sequence[str], factor: float) -> None:
@@ -136,21 +123,7 @@ class FusedAdam:
             self.count[[list(self.lrs).index(name) for name in names]] += 1
         fused = torch._fused_adam_ if self.config.name == "adam" else torch._fused_adamw_
         for lr, (flat, grad, mean, square, count) in views.items():
-            fused(
-                flat,
-                grad,
-                mean,
-                square,
-                [],
-                count,
-                lr=lr * factor,
-                beta1=self.beta1,
-                beta2=self.beta2,
-                weight_decay=self.config.weight_decay,
-                eps=self.eps,
-                amsgrad=False,
-                maximize=False,
-            )
+            fused(flat, grad, mean, square, [], count, lr=lr * factor, **self.options)
 
     def state(self) -> dict[str, Tensor]:
         return {"optimizer.mean": self.mean, "optimizer.square": self.square, "optimizer.count": self.count}

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from drl_cli.optim.group import ProcessGroup
@@ -25,23 +26,20 @@ class Together(ProcessGroup):
         return members
 
     def run(self, learn: Callable[[int], None]) -> None:
-        """Call `learn(rank)` for both ranks at once; raise the first error of either."""
-        errors: list[BaseException] = []
+        """Call `learn(rank)` for both ranks at once; raise the error of the rank that failed."""
 
         def member(rank: int) -> None:
             try:
                 learn(rank)
-            except BaseException as error:
-                errors.append(error)
-                self.barrier.abort()
+            except BaseException:
+                self.barrier.abort()  # else the other trainer would wait for its time-out
+                raise
 
-        threads = [threading.Thread(target=member, args=(rank,)) for rank in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if errors:
-            raise errors[0]
+        with ThreadPoolExecutor(2) as pool:
+            calls = [pool.submit(member, rank) for rank in range(2)]
+        errors = [error for call in calls if (error := call.exception())]
+        for error in sorted(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError)):
+            raise error
 
     def _all_reduce(self, tensor: Tensor, operation: Any) -> None:  # Any: a torch.distributed.ReduceOp
         self.given = tensor.detach().clone()
