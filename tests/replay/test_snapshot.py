@@ -142,6 +142,15 @@ def test_refuses_rows_with_other_columns():
         next(make("frames").unpack([chunk]))
 
 
+def test_saved_sequences_name_the_column_valid_as_older_versions_do():
+    table, source = make("sequences"), Source("sequences")
+    table.insert(*source.block(5))
+    state, chunks = save(table, 64)
+    assert "mask" in chunks[0]
+    assert "valid" not in chunks[0]
+    np.testing.assert_array_equal(load("sequences", state, chunks).contents()["valid"], chunks[0]["mask"])
+
+
 @pytest.mark.parametrize(("nbytes", "rows"), [(1, 4096), (86, 32), (4096, 1), (5000, 1), (2048, 2), (1366, 2)])
 def test_chunks_are_powers_of_two(nbytes, rows):
     assert rows_per_chunk(nbytes, 4096) == rows

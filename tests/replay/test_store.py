@@ -37,9 +37,14 @@ def test_holds_exactly_the_newest_rows(capacity, counts):
         total += count
         assert store.inserts == total
         assert len(store) == min(total, capacity)
-        rows = store.take(np.arange(len(store)))
+        slots = np.arange(len(store))
+        rows, row_ids, ever = store.take(slots), store.row_ids(slots), np.arange(total)
         assert sorted(rows["id"]) == list(range(max(0, total - capacity), total))
         check_rows(rows)
+        assert row_ids.dtype == np.int64
+        assert row_ids.tolist() == rows["id"].tolist()
+        assert (row_ids % capacity).tolist() == slots.tolist()
+        assert ever[store.holds(ever)].tolist() == sorted(row_ids)
 
 
 def test_wrap_around_in_the_middle_of_a_block():
@@ -48,21 +53,6 @@ def test_wrap_around_in_the_middle_of_a_block():
     assert store.insert(block(5, 5)).tolist() == [5, 6, 0, 1, 2]
     assert store.contents()["id"].tolist() == [3, 4, 5, 6, 7, 8, 9]
     assert store.columns["id"].tolist() == [7, 8, 9, 3, 4, 5, 6]
-
-
-@settings(deadline=None, max_examples=100)
-@given(st.integers(1, 30), st.lists(st.integers(1, 30), min_size=1, max_size=8))
-def test_row_ids_are_unique(capacity, counts):
-    store = RingStore(SCHEMA, capacity)
-    for count in counts:
-        store.insert(block(store.inserts, min(count, capacity)))
-    slots = np.arange(len(store))
-    row_ids = store.row_ids(slots)
-    assert row_ids.dtype == np.int64
-    assert row_ids.tolist() == store.columns["id"][slots].tolist()
-    assert (row_ids % capacity).tolist() == slots.tolist()
-    ever = np.arange(store.inserts)
-    assert ever[store.holds(ever)].tolist() == sorted(row_ids)
 
 
 @settings(deadline=None, max_examples=100)
