@@ -67,10 +67,10 @@ class Mlflow:
             return
         experiment = self._client.get_experiment_by_name(run.project)
         place = experiment.experiment_id if experiment else self._client.create_experiment(run.project, artifacts)
-        made = self._client.create_run(
+        created = self._client.create_run(
             place, run_name=run.name, tags={"drl.run": run.id, "drl.folder": str(run.folder)}
         )
-        self._id = made.info.run_id
+        self._id = created.info.run_id
         note.write_text(json.dumps({"run_id": self._id, "tracking_uri": uri}))
 
 

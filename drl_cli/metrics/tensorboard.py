@@ -67,8 +67,8 @@ class TensorBoard:
         layout = layout_pb2.Layout(category=categories).SerializeToString()
         content = tensor_pb2.TensorProto(dtype=types_pb2.DT_STRING, string_val=[layout])
         plugin = summary_pb2.SummaryMetadata.PluginData(plugin_name="custom_scalars")
-        about = summary_pb2.SummaryMetadata(plugin_data=plugin)
-        self._write(0, tag="custom_scalars__config__", metadata=about, tensor=content)
+        plugin_metadata = summary_pb2.SummaryMetadata(plugin_data=plugin)
+        self._write(0, tag="custom_scalars__config__", metadata=plugin_metadata, tensor=content)
 
     def record(self, scalars: Mapping[str, float], env_steps: int) -> None:
         values = [self._summary.Value(tag=tag, simple_value=value) for tag, value in scalars.items()]

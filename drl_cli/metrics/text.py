@@ -9,8 +9,8 @@ def clock(seconds: float | None) -> str:
     """Return seconds as 0:03:58, or - if unknown."""
     if seconds is None:
         return "-"
-    whole = max(0, int(seconds))
-    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+    total = max(0, int(seconds))
+    return f"{total // 3600}:{total // 60 % 60:02d}:{total % 60:02d}"
 
 
 def number(value: float | None, form: str = ",.0f") -> str:

@@ -70,10 +70,10 @@ class BatchNormalizer:
     def __call__(self, batches: "dict[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
         """Return `batches` with normalised `obs`, `next_obs` `[..., *shape]` and `reward`; inputs stay unchanged."""
         changed = dict(batches)
-        for path, both in self.statistics.obs.items():
+        for path, mean_and_scale in self.statistics.obs.items():
             for name in batches.keys() & {column_name("obs", path), column_name("next_obs", path)}:
                 raw = batches[name].float()
-                mean, scale = (torch.from_numpy(values.copy()).to(raw.device) for values in both)
+                mean, scale = (torch.from_numpy(values.copy()).to(raw.device) for values in mean_and_scale)
                 changed[name] = normalize(raw, mean, scale, self.statistics.bound)
         if self.layout.reward and "reward" in batches:
             changed["reward"] = batches["reward"] / self.statistics.reward

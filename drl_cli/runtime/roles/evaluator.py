@@ -102,7 +102,7 @@ class Evaluator:
         self.policy.load(params)
         first = [env.reset(seed) for env, seed in zip(self.envs, self.seeds, strict=True)]
         columns = leaves(self.spec.obs)
-        parts = {p: np.stack([each[p] for each in first]).astype(column.dtype) for p, column in columns.items()}
+        parts = {p: np.stack([obs[p] for obs in first]).astype(column.dtype) for p, column in columns.items()}
         obs = parts.get("", parts)
         returns, lengths = np.zeros(len(self.envs)), np.zeros(len(self.envs), np.int64)
         running = np.arange(len(self.envs))

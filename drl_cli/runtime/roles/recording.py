@@ -48,9 +48,9 @@ class Recording:
         `row` has the EVAL_COLUMNS, `info` the environment's numbers; the row wins if both have the same name.
         """
         self.scores.write(row, info)
-        ours = {f"eval/return_{name}": row[name] for name in ("mean", "std", "min", "max", "median")}
-        ours |= {f"eval/{name}": row[name] for name in ("length_mean", "opt_steps", "version", "wall_s")}
-        tags = {f"eval/{name}": value for name, value in info.items()} | ours | {"eval/episodes_cut": cut}
+        row_tags = {f"eval/return_{name}": row[name] for name in ("mean", "std", "min", "max", "median")}
+        row_tags |= {f"eval/{name}": row[name] for name in ("length_mean", "opt_steps", "version", "wall_s")}
+        tags = {f"eval/{name}": value for name, value in info.items()} | row_tags | {"eval/episodes_cut": cut}
         self.record(tags, int(row["env_steps"]))
 
     def video(self, path: Path, env_steps: int) -> None:
@@ -87,8 +87,8 @@ def make_background(config: Config, run: RunInfo) -> list[BackgroundRecorder]:
         recorders.append(BackgroundRecorder(f"logger.wandb={logger.wandb}", partial(Wandb, run, logger.wandb)))
     if logger.mlflow != "none":
         recorders.append(BackgroundRecorder(f"logger.mlflow={logger.mlflow}", partial(Mlflow, run, logger.mlflow)))
-    own = [BackgroundRecorder(path, partial(_make_own, path, run)) for path in logger.recorders]
-    return recorders + own
+    users = [BackgroundRecorder(path, partial(_make_own, path, run)) for path in logger.recorders]
+    return recorders + users
 
 
 def _make_own(path: str, run: RunInfo) -> Recorder:

@@ -195,10 +195,10 @@ def _priorities(trainer: int, row_ids: Array, updates: Sequence[Update]) -> Upda
     """Return new priorities for the rows of all updates that were made; None if every update was skipped."""
     if any(update.steps and update.priorities is None for update in updates):
         raise ValueError("replay=prioritized needs priorities, and this algorithm gives none; say replay=uniform")
-    given = {i: update.priorities.detach() for i, update in enumerate(updates) if update.priorities is not None}
-    if not given:
+    priorities = {i: update.priorities.detach() for i, update in enumerate(updates) if update.priorities is not None}
+    if not priorities:
         return None
-    return UpdatePriority(trainer, row_ids[list(given)], torch.stack(list(given.values())).cpu().numpy())
+    return UpdatePriority(trainer, row_ids[list(priorities)], torch.stack(list(priorities.values())).cpu().numpy())
 
 
 def _misfits(own: State, saved: State) -> list[str]:

@@ -130,10 +130,10 @@ class Worker:
         step = self.envs.step(columns["action"])
         self.env_s += time.perf_counter() - acted
         self.policy_s += acted - started
-        taken = step.columns()
+        step_columns = step.columns()
         if (limit := self.config.env.reward_clip) is not None:
-            taken = {**taken, "reward": step.reward.clip(-limit, limit)}
-        self.builder.append({**flat_columns("obs", obs), **columns, **taken, "source": self.source})
+            step_columns = {**step_columns, "reward": step.reward.clip(-limit, limit)}
+        self.builder.append({**flat_columns("obs", obs), **columns, **step_columns, "source": self.source})
         self.last = PreviousStep.of(columns["action"], step.reward, self.envs.begun)
         return int(np.count_nonzero(step.valid))
 
@@ -177,7 +177,7 @@ def make_builder(config: Config, spec: EnvSpec, policy: Policy, index: int, inca
     def prioritize(rows: Columns) -> Array:
         return policy.priorities(gathered(rows))
 
-    stackings, given = config.stackings(spec), prioritize if config.worker_priorities else None
+    stackings, rate = config.stackings(spec), prioritize if config.worker_priorities else None
     builder: Builder
     if isinstance(replay, SequencesConfig):
         builder = SequenceBuilder(replay.seq_len, replay.burn_in, replay.overlap, gamma, scale)
@@ -185,10 +185,10 @@ def make_builder(config: Config, spec: EnvSpec, policy: Policy, index: int, inca
     elif config.is_on_policy:
         builder, open_steps = RolloutBuilder(gamma, scale), 0
     else:
-        builder = NStepBuilder(config.algo.n_step, gamma, scale, None if stackings else given)
+        builder = NStepBuilder(config.algo.n_step, gamma, scale, None if stackings else rate)
         open_steps = config.algo.n_step - 1
     if stackings and isinstance(replay, UniformConfig):
-        return FrameBuilder(builder, stackings, make_codec(replay.compress), index, incarnation, open_steps, given)
+        return FrameBuilder(builder, stackings, make_codec(replay.compress), index, incarnation, open_steps, rate)
     return builder
 
 
