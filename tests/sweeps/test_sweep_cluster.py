@@ -1,4 +1,4 @@
-"""drl-train -m on a cluster: jobs are processes on its nodes, and all else is as on one machine."""
+"""drl-train -m on a cluster: the jobs are processes on its nodes; everything else works as on one machine."""
 
 import csv
 import json
@@ -15,7 +15,7 @@ RATE = "algo.lr=tag(log,interval(1e-4,3e-3))"
 
 @pytest.fixture
 def sweep(start, ray_cluster, tmp_path):
-    """Start a sweep of jobs on the cluster, in a folder with a user's environment, which may read a file."""
+    """Start a sweep on the cluster, in a folder with a user's environment that can read a file."""
     (tmp_path / "near_env.py").write_text(
         "import gymnasium\n"
         "from gymnasium.envs.classic_control.pendulum import PendulumEnv\n"
@@ -32,7 +32,7 @@ def sweep(start, ray_cluster, tmp_path):
 
 @pytest.fixture
 def jobs(tmp_path):
-    """What sweep.csv says of each job, by column."""
+    """Return the values of these columns of sweep.csv for each job."""
 
     def read(*columns):
         (file,) = tmp_path.glob("outputs/multirun/*/sweep.csv")
@@ -43,7 +43,7 @@ def jobs(tmp_path):
 
 
 def raylets(sweep):
-    """The nodes with jobs of this sweep: the processes of Ray's from which those of the jobs come."""
+    """Return the ids of the raylet processes, one for each node, that started jobs of this sweep."""
     found = [process for process in sweep.processes() if process.pid != sweep.process.pid]
     return {parent.pid for process in found for parent in process.parents() if parent.name() == "raylet"}
 
@@ -53,7 +53,7 @@ def read(file):
 
 
 def weights(folder):
-    """The bytes of each run's last model, by its seed."""
+    """Return the bytes of each run's last model by seed."""
     return {
         read(run / "run.json")["seed"]: (run / "checkpoints/last/model.safetensors").read_bytes()
         for run in {file.parent for file in folder.glob("outputs/*/*/*/run.json")}
@@ -62,7 +62,7 @@ def weights(folder):
 
 @pytest.mark.ray
 @pytest.mark.exhaustive
-def test_jobs_run_on_all_nodes_and_those_that_failed_are_run_again(
+def test_jobs_run_on_all_nodes_and_failed_jobs_are_run_again(
     sweep, jobs, drl, ray_cluster, second_node, tmp_path
 ):
     running = sweep("total_env_steps=1500", "seed=0,1", "env.kwargs.map=null,late.txt")
@@ -74,7 +74,7 @@ def test_jobs_run_on_all_nodes_and_those_that_failed_are_run_again(
     assert jobs("job", "status", "exit_code") == [
         ("1", "done", "0"), ("2", "failed", "4"), ("3", "done", "0"), ("4", "failed", "4")
     ]  # fmt: skip
-    assert not list(tmp_path.glob("outputs/multirun/.*")) + list(tmp_path.glob(".*"))  # what was looked for is gone
+    assert not list(tmp_path.glob("outputs/multirun/.*")) + list(tmp_path.glob(".*"))  # the probe of the shared folder is removed
     done = {run for (run,) in jobs("run") if run}
     (tmp_path / "late.txt").write_text("")
     again = drl("train", "-m", "resume=latest", cwd=tmp_path)
@@ -88,7 +88,7 @@ def test_jobs_run_on_all_nodes_and_those_that_failed_are_run_again(
 
 @pytest.mark.ray
 @pytest.mark.exhaustive
-def test_a_signal_ends_jobs_on_the_nodes_in_good_order_and_those_that_wait_for_room(
+def test_a_signal_ends_running_and_waiting_jobs_on_the_nodes_softly(
     sweep, jobs, ray_cluster, second_node, tmp_path
 ):
     import ray
@@ -111,7 +111,7 @@ def test_a_signal_ends_jobs_on_the_nodes_in_good_order_and_those_that_wait_for_r
 
 @pytest.mark.ray
 @pytest.mark.exhaustive
-def test_a_node_or_a_sweep_that_is_killed_costs_no_job_and_none_is_run_twice(
+def test_a_killed_node_or_sweep_loses_no_job_and_runs_none_twice(
     sweep, jobs, drl, start, ray_cluster, second_node, tmp_path
 ):
     grid = ("total_env_steps=2000", "checkpoint.period=100", "seed=0,1,2")
@@ -122,7 +122,7 @@ def test_a_node_or_a_sweep_that_is_killed_costs_no_job_and_none_is_run_twice(
     states = jobs("status", "exit_code")
     assert sorted(states) == [("done", "0")] * 2 + [("killed", "-9")]
     assert "its node, or Ray's process on it, died" in running.err
-    assert running.left(30) == []  # those of the node have saved what they had
+    assert running.left(30) == []  # the jobs on the node have saved checkpoints
     ended = [tmp_path / run for run, status in jobs("run", "status") if status == "killed"]
     assert [Run(run).status for run in ended] == ["interrupted"]
 
@@ -143,7 +143,7 @@ def test_a_node_or_a_sweep_that_is_killed_costs_no_job_and_none_is_run_twice(
 
 @pytest.mark.ray
 @pytest.mark.exhaustive
-def test_jobs_with_roles_on_the_cluster_start_them_from_the_nodes(sweep, jobs, ray_cluster, second_node, tmp_path):
+def test_jobs_on_the_nodes_start_their_roles_on_the_cluster(sweep, jobs, ray_cluster, second_node, tmp_path):
     running = sweep("debug.in_process=false", "mode=single,sync", "worker.proxies=0", "total_env_steps=1500")
     assert running.wait(240) == 0, running.err + "".join(
         file.read_text() for file in tmp_path.glob("outputs/*/*/*.log")
@@ -153,7 +153,7 @@ def test_jobs_with_roles_on_the_cluster_start_them_from_the_nodes(sweep, jobs, r
 
 @pytest.mark.ray
 @pytest.mark.exhaustive
-def test_a_search_that_was_killed_goes_on_on_the_nodes(sweep, drl, second_node, tmp_path):
+def test_a_killed_search_is_resumed_on_the_nodes(sweep, drl, second_node, tmp_path):
     def trials():
         return [trial for file in tmp_path.glob("outputs/multirun/*/study.json") for trial in read(file)["trials"]]
 
@@ -175,11 +175,12 @@ def test_a_search_that_was_killed_goes_on_on_the_nodes(sweep, drl, second_node, 
 @pytest.mark.ray
 @pytest.mark.exhaustive
 @pytest.mark.timeout(600)
-def test_a_population_on_the_nodes_that_was_killed_ends_as_one_on_this_machine(
+def test_a_killed_population_on_the_nodes_ends_with_the_weights_of_one_on_this_machine(
     sweep, drl, start, second_node, tmp_path
 ):
     def rounds():
-        return [one for file in tmp_path.glob("outputs/multirun/*/population.json") for one in read(file)["rounds"]]
+        (file,) = tmp_path.glob("outputs/multirun/*/population.json")
+        return read(file)["rounds"]
 
     population = ("hpo=pbt", "hpo.members=2", "hpo.rounds=2", "total_env_steps=800", "seed=3", RATE)
     running = sweep(*population)
