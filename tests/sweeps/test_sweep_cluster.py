@@ -62,9 +62,7 @@ def weights(folder):
 
 @pytest.mark.ray
 @pytest.mark.exhaustive
-def test_jobs_run_on_all_nodes_and_failed_jobs_are_run_again(
-    sweep, jobs, drl, ray_cluster, second_node, tmp_path
-):
+def test_jobs_run_on_all_nodes_and_failed_jobs_are_run_again(sweep, jobs, drl, ray_cluster, second_node, tmp_path):
     running = sweep("total_env_steps=1500", "seed=0,1", "env.kwargs.map=null,late.txt")
     running.until(lambda: len(raylets(running)) == 2)
     assert running.wait(240) == 10, running.err
@@ -74,7 +72,7 @@ def test_jobs_run_on_all_nodes_and_failed_jobs_are_run_again(
     assert jobs("job", "status", "exit_code") == [
         ("1", "done", "0"), ("2", "failed", "4"), ("3", "done", "0"), ("4", "failed", "4")
     ]  # fmt: skip
-    assert not list(tmp_path.glob("outputs/multirun/.*")) + list(tmp_path.glob(".*"))  # the probe of the shared folder is removed
+    assert not list(tmp_path.glob("outputs/multirun/.*")) + list(tmp_path.glob(".*"))
     done = {run for (run,) in jobs("run") if run}
     (tmp_path / "late.txt").write_text("")
     again = drl("train", "-m", "resume=latest", cwd=tmp_path)
@@ -88,9 +86,7 @@ def test_jobs_run_on_all_nodes_and_failed_jobs_are_run_again(
 
 @pytest.mark.ray
 @pytest.mark.exhaustive
-def test_a_signal_ends_running_and_waiting_jobs_on_the_nodes_softly(
-    sweep, jobs, ray_cluster, second_node, tmp_path
-):
+def test_a_signal_ends_running_and_waiting_jobs_on_the_nodes_softly(sweep, jobs, ray_cluster, second_node, tmp_path):
     import ray
 
     holders = [ray.remote(num_cpus=1)(type("Holder", (), {})).remote() for _ in range(2)]
