@@ -166,12 +166,6 @@ def test_the_command_prints_it_and_starts_nothing(drl, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_sweep_is_not_explained(drl, tmp_path):
-    done = drl("train", "-m", "explain=true", "seed=0,1", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: explain=true explains one run: leave -m and the lists of values out\n"
-
-
 def test_a_run_that_goes_on_has_the_layer_of_the_run(drl, small_run):
     folder = small_run.folder.relative_to(small_run.cwd)
     done = drl("train", "resume=latest", "total_env_steps=400", "explain=true", cwd=small_run.cwd)

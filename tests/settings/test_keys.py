@@ -187,13 +187,6 @@ def test_help_of_a_group_is_that_of_the_list(drl, tmp_path):
     assert done.stdout.splitlines() == text(find("worker"))
 
 
-def test_help_of_a_wrong_group_is_one_line(drl, tmp_path):
-    done = drl("train", "wroker", "--help", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("error: no group or key 'wroker'. Did you mean worker?")
-
-
 def test_keys_and_completion_import_little():
     """What they import is what they take, and a tab is pressed often."""
     script = """

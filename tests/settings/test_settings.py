@@ -115,19 +115,11 @@ def test_all_problems_at_once(plain):
 
 
 @pytest.mark.parametrize("value", [1e6, "1e6", 1_000_000, "1000000", "1E+6"])
-def test_a_whole_number_may_be_written_in_any_way(plain, value):
-    plain["total_env_steps"] = value
-    steps = build(plain).total_env_steps
-    assert steps == 1_000_000
-    assert type(steps) is int
-
-
-@pytest.mark.parametrize("value", [1, "1e-3", "3e-4", 0.5])
-def test_a_float_may_be_text_as_yaml_leaves_it(plain, value):
-    plain["algo"]["lr"] = value
-    lr = build(plain).algo.lr
-    assert lr == float(value)
-    assert type(lr) is float
+def test_a_number_may_be_written_in_any_way_and_gets_the_type_of_its_key(plain, value):
+    plain["total_env_steps"] = plain["algo"]["lr"] = value
+    config = build(plain)
+    assert (config.total_env_steps, config.algo.lr) == (1_000_000, 1e6)
+    assert (type(config.total_env_steps), type(config.algo.lr)) == (int, float)
 
 
 @pytest.mark.parametrize("value", [True, "x", "", None, math.nan, math.inf, "nan", "-inf", [1], {"a": 1}])
@@ -135,12 +127,6 @@ def test_what_is_no_number_is_refused(plain, value):
     plain["algo"]["lr"] = value
     (problem,) = problems_of(plain)
     assert problem.startswith("algo.lr: must be a number, got")
-
-
-def test_numbers_are_no_booleans(plain):
-    plain["debug"]["trace"] = 1
-    (problem,) = problems_of(plain)
-    assert problem == "debug.trace: must be true or false, got 1"
 
 
 @pytest.mark.parametrize(("value", "fetch"), [("collect", "collect"), ("episode", "episode"), (3, 3), ("1e1", 10)])

@@ -170,14 +170,6 @@ def test_what_is_right_passes(args):
     check(*args)
 
 
-def test_a_command_says_it_in_one_line(drl, outside_folder):
-    done = drl("train", "algo=my_bug", cwd=outside_folder)
-    assert (done.returncode, done.stdout) == (USER_CODE, "")
-    assert done.stderr.splitlines() == [
-        "error: my_bug raised ValueError: invalid literal for int() with base 10: 'x' (my_bug.py:1)"
-    ]
-
-
 def test_without_a_yaml_the_values_are_the_defaults(composed):
     node = composed("algo=my_pkg.my_algo", "algo.lr=1e-2")
     assert node["algo"] == {
@@ -192,9 +184,6 @@ def test_without_a_yaml_the_values_are_the_defaults(composed):
 def test_a_value_that_nobody_gives_is_asked_for(composed):
     assert refused(build, composed("algo=my_need")) == (USAGE, ["algo.size: is missing, say algo.size=..."])
     assert build(composed("algo=my_need", "algo.size=3")).algo.size == 3
-
-
-def test_a_default_is_checked_like_any_value(composed):
     assert refused(build, composed("algo=my_wrong")) == (USAGE, ["algo.size: must be >= 1, got 0"])
 
 
@@ -245,14 +234,11 @@ def test_help_has_the_options_of_an_algorithm():
     assert "my_cut.yaml: not readable: " in refused(help_text, ["algo=my_cut"])[1][0]
 
 
-def test_a_run_says_of_which_code_it_is(own_run, outside_folder):
+def test_a_run_says_of_which_code_it_is(own_run, outside_folder, small_run):
     assert own_run.summary["status"] == "done"
     assert own_run.summary["algo"] == "my_pkg.my_algo"
     code = hashlib.sha256((outside_folder / "my_pkg" / "my_algo.py").read_bytes()).hexdigest()
     assert read_json(own_run.folder / "run.json")["code"] == {"my_pkg.my_algo": code}
-
-
-def test_a_run_of_ours_names_no_code(small_run):
     assert read_json(small_run.folder / "run.json")["code"] == {}
 
 
