@@ -93,7 +93,7 @@ def _is_value(word: str) -> bool:
 def _bare(word: str) -> str:
     """Return the error line for a word without `=`."""
     if word != "train" and f"drl-{word}" in command_names():
-        return f"'{word}' is not of the form key=value; drl-{word} is a command of its own"
+        return f"'{word}' is not of the form key=value; drl-{word} is another command"
     if word in ("help", "version", "multirun"):
         return f"'{word}' is not of the form key=value. Did you mean --{word}?"
     if key := meant(word):

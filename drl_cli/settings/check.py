@@ -40,7 +40,7 @@ MAIN_KEY = {"stop": "return", "worker": "num", "replay": "capacity", "network": 
 def check_command(command: CommandLine) -> None:
     """Raise UsageError with every wrong group, key and plain value on the command line.
 
-    The exit code is 2, or that of the problems if these all have another one: 4 if a user's module raised.
+    The exit code is the smallest exit code of all problems.
     """
     overrides, problems = split_bare_words(command.overrides)
     matches = [(arg, OVERRIDE.fullmatch(arg)) for arg in overrides]

@@ -58,7 +58,7 @@ def read_command(args: Sequence[str]) -> CommandLine:
         else:
             problems.append(flag_line(arg, rest, [*PLAIN_FLAGS, *VALUE_FLAGS]))
     if named.get("cfg", "job") != "job":
-        problems.append("--cfg: job is all there is; it prints the run's config")
+        problems.append("--cfg: only --cfg job is possible; it prints the config")
     if "cfg" not in named and ("package" in named or "--resolve" in flags):
         problems.append("--package and --resolve say how the config is printed: add --cfg job")
     if problems:

@@ -183,7 +183,7 @@ def _domain(text: str, parsed: Any) -> Interval | Choice | None:
         if value.start is None or value.end is None or not value.start < value.end:
             raise ValueError("an interval goes from a number to a higher one")
         if "log" in tags and value.start <= 0:
-            raise ValueError("an interval that is even in its logarithm begins above 0")
+            raise ValueError("a logarithmic interval begins above 0")
         return Interval(value.start, value.end, "log" in tags, is_int)
     if tags:
         raise ValueError("tag(log, ...) is for an interval")

@@ -21,7 +21,7 @@ LEAVES = sorted(key for key in KEYS if key not in GROUPS)
 
 
 def problems_of(*args):
-    """Error lines of a command line; none where it is right."""
+    """Return the error lines of a command line."""
     try:
         check_command(read_command(args))
     except UsageError as error:

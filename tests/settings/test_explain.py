@@ -106,7 +106,7 @@ def test_null_and_auto_say_what_they_are_here(explained):
         "was null (default, conf/worker/default.yaml)",
     )
     assert "here" not in explained("ray.address=auto")["worker.num"][2]
-    weights = explained("load_weights=not/there")  # that they are not there is said when it is trained
+    weights = explained("load_weights=not/there")  # missing weights are an error only when the run starts
     assert weights["worker.random_steps"][2].endswith("; here 0")
 
 

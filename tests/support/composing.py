@@ -1,14 +1,14 @@
-"""The config of a drl-train command line in milliseconds: what the options of groups make is composed once."""
+"""Compose the config of a drl-train command line in milliseconds: each choice of options is composed once."""
 
 import copy
 import functools
 
 
 def compose_plain(*overrides):
-    """The plain mapping that Hydra makes of these overrides.
+    """Return the plain mapping that Hydra composes from these overrides.
 
-    Options that are files of ours, or names of environments, are composed once for each choice of them, and values are
-    put in as Hydra does it; with anything else (options of a user's) Hydra composes all of it.
+    Each choice of our options and of environments is composed once, and values are put in as Hydra does it. Hydra
+    composes everything again if an option is the user's.
     """
     from hydra._internal.config_loader_impl import ConfigLoaderImpl
     from hydra.core.override_parser.overrides_parser import OverridesParser

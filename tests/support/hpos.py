@@ -1,4 +1,4 @@
-"""The config of a search or a population, with the shipped values but for those that are given."""
+"""Make the config of a search or a population from our default values and other ones."""
 
 import yaml
 
