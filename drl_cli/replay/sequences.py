@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from drl_cli.replay.builders import Builder, stacked, unstacked
+from drl_cli.replay.builders import Builder, Prioritize, stacked, unstacked
 from drl_cli.types import Array, Column, Columns, Schema, State, nested, within
 
 
@@ -18,11 +18,21 @@ class SequenceBuilder(Builder):
     al. 2019, "Recurrent Experience Replay in Distributed Reinforcement Learning", section 3).
 
     Rewards are scaled rewards of single steps, discount = gamma, or 0 if terminated. The algorithm computes n-step
-    returns, because only the algorithm knows the recurrent state n steps later.
+    returns, because only the algorithm knows the recurrent state n steps later. With `prioritize` there is a column
+    `priority`.
     """
 
-    def __init__(self, seq_len: int, burn_in: int, overlap: int, gamma: float, reward_scale: float = 1.0) -> None:
+    def __init__(
+        self,
+        seq_len: int,
+        burn_in: int,
+        overlap: int,
+        gamma: float,
+        reward_scale: float = 1.0,
+        prioritize: Prioritize | None = None,
+    ) -> None:
         super().__init__(gamma, reward_scale)
+        self.prioritize = prioritize
         self.seq_len, self.length, self.stride = seq_len, burn_in + seq_len, seq_len - overlap
         self._rows: list[tuple[Array, Array, Array, Array, Array]] = []  # env, first, start, stop, whether env failed
         self._age = np.zeros((), np.int64)  # steps of each environment's episode so far, `[E]` after the first step
@@ -59,7 +69,7 @@ class SequenceBuilder(Builder):
         if state is not None:
             rows["state"] = state[start - needed, env]
         self._forget()
-        return rows
+        return rows if self.prioritize is None else rows | {"priority": self.prioritize(rows)}
 
     @property
     def open_rows(self) -> int:

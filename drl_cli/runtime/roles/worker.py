@@ -178,14 +178,15 @@ def make_builder(config: Config, spec: EnvSpec, policy: Policy, index: int, inca
         return policy.priorities(gathered(rows))
 
     stackings, rate = config.stackings(spec), prioritize if config.worker_priorities else None
+    own = None if stackings else rate  # a FrameBuilder adds the priorities itself
     builder: Builder
     if isinstance(replay, SequencesConfig):
-        builder = SequenceBuilder(replay.seq_len, replay.burn_in, replay.overlap, gamma, scale)
+        builder = SequenceBuilder(replay.seq_len, replay.burn_in, replay.overlap, gamma, scale, own)
         open_steps = replay.length
     elif config.is_on_policy:
         builder, open_steps = RolloutBuilder(gamma, scale), 0
     else:
-        builder = NStepBuilder(config.algo.n_step, gamma, scale, None if stackings else rate)
+        builder = NStepBuilder(config.algo.n_step, gamma, scale, own)
         open_steps = config.algo.n_step - 1
     if stackings and isinstance(replay, UniformConfig):
         return FrameBuilder(builder, stackings, make_codec(replay.compress), index, incarnation, open_steps, rate)
