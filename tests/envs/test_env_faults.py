@@ -116,7 +116,7 @@ def test_new_seeds_are_reproducible_and_differ(tmp_path):
         return [[envs.step(np.zeros((2, 1), np.float32)), envs.obs[:, 0].tolist()][1] for _ in range(12)]
 
     first = tags((1, 2))
-    assert len({tag for pair in first for tag in pair}) == 14  # each was made anew six times
+    assert len({tag for pair in first for tag in pair}) == 14  # each was rebuilt six times
     assert first == tags((1, 2))
     assert not {tag for pair in first for tag in pair} & {tag for pair in tags((3, 4)) for tag in pair}
 

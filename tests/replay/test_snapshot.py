@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from images import IMAGES
-from replays import CONFIGS, Source, call, check_go_on_alike, check_same, clone, make
+from replays import CONFIGS, Source, call, check_equal_answers, check_same, clone, make
 
 from drl_cli.replay.frames import make_codec
 from drl_cli.replay.snapshot import Snapshot, rows_per_chunk
@@ -54,7 +54,7 @@ def test_equals_the_table_at_its_moment(kind, before, between, chunk_rows, seed)
         snapshot.let_go(chunk)
     snapshot.close()
     loaded = load(kind, state, [packed[chunk] for chunk in sorted(packed)])
-    check_go_on_alike([expected, loaded], source, seed)
+    check_equal_answers([expected, loaded], source, seed)
 
 
 @settings(deadline=None, max_examples=60)

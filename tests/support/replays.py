@@ -93,7 +93,7 @@ def call(table, block, rng):
     return [*drawn.columns.values(), *numbers, np.array([drawn.num_batches, drawn.dropped])]
 
 
-def check_go_on_alike(tables, source, seed=0, calls=8):
+def check_equal_answers(tables, source, seed=0, calls=8):
     """Make the same calls to all tables, and check that the answers are equal bit by bit."""
     rngs = [np.random.default_rng(seed) for _ in tables]
     check_same(tables)

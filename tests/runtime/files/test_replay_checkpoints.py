@@ -10,7 +10,7 @@ from headers import make_insert
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from images import IMAGES
-from replays import CONFIGS, SPEC, Source, check_go_on_alike, check_same, clone, make
+from replays import CONFIGS, SPEC, Source, check_equal_answers, check_same, clone, make
 
 from drl_cli.errors import CheckpointError
 from drl_cli.runtime.edges.replay_shards import ReplayShards
@@ -104,7 +104,7 @@ def test_a_chain_of_checkpoints_is_exact(kind, tmp_path):
         assert rows == len(moment)
         assert resumed.manager.last_block == blocks
         run.insert(5)
-        check_go_on_alike([moment, resumed.table], Source(kind, 5))
+        check_equal_answers([moment, resumed.table], Source(kind, 5))
         previous = folder
 
 
