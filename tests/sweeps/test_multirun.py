@@ -177,11 +177,12 @@ def test_a_dry_run_only_checks(args, text, multirun, tmp_path, capsys):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_command_answers_in_one_line(drl, tmp_path):
-    done = drl("train", "-m", "env=Pendulum-v1", "algo.lr=-1,1e-3", cwd=tmp_path)
+def test_the_command_answers_in_one_line(drl_here, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = drl_here("train", "-m", "env=Pendulum-v1", "algo.lr=-1,1e-3")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "error: algo.lr: must be > 0, got -1   (job 1 of 2)\n"
-    done = drl("train", "hpo=tpe", "algo.lr=1e-3", cwd=tmp_path)
+    done = drl_here("train", "hpo=tpe", "algo.lr=1e-3")
     assert done.returncode == 2
     assert done.stderr == "error: hpo searches over many runs: say -m, and what to search: drl-train -m hpo=tpe ...\n"
     assert list(tmp_path.iterdir()) == []
