@@ -118,7 +118,7 @@ def test_priorities_are_errors_without_weights(name, case):
 
 
 @pytest.mark.parametrize("rows", [0, 1, 7])
-def test_a_policy_rates_rows_or_says_that_it_can_not(case, rows):
+def test_priorities_of_a_policy_or_an_error(case, rows):
     policy = case.policy()
     columns = {key: column.numpy() for key, column in case.batch(rows=rows).items()}
     if type(policy).priorities is base.Policy.priorities:

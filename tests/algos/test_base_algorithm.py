@@ -1,4 +1,4 @@
-"""Algorithm: what is left of an update that is not finite, and what it remembers, publishes and begins with."""
+"""Algorithm: undoing an update that is not finite, state, policy parameters, learning rates."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from drl_cli.optim.params import Params
 
 
 class Pair(Algorithm):
-    """Steps one part down its values, then the other down the batch's."""
+    """Makes one step of the first part, then one step of the second part by the batch."""
 
     policy_parts = ("first",)
 
@@ -31,7 +31,7 @@ class Pair(Algorithm):
 
 @pytest.mark.parametrize("updates", [0, 2])
 @pytest.mark.parametrize("name", ["adam", "rmsprop", "adagrad"])
-def test_a_second_step_that_is_not_finite_takes_the_first_one_back(name, updates):
+def test_a_second_step_that_is_not_finite_undoes_the_first(name, updates):
     algorithm = Pair(Context(torch.device("cpu"), skips=True, optimizer=OptimizerConfig(name)))
     good, bad = {"obs": torch.ones(3, 2)}, {"obs": torch.full((3, 2), torch.inf)}
     for _ in range(updates):
@@ -46,7 +46,7 @@ def test_a_second_step_that_is_not_finite_takes_the_first_one_back(name, updates
     assert not torch.equal(algorithm.state()["params"], before["params"])
 
 
-def test_it_explores_by_nothing_and_acts_with_its_policys_parts_alone():
+def test_policy_params_are_only_the_policys_parts():
     algorithm, other = Pair(Context(torch.device("cpu"))), Pair(Context(torch.device("cpu")))
     assert algorithm.exploration(1000) == {}
     params = algorithm.policy_params()
@@ -68,7 +68,7 @@ def test_the_state_is_of_parameters_and_optimizer():
     assert torch.equal(other.params.flat, algorithm.params.flat)
 
 
-def test_rates_are_those_of_the_environment_steps():
+def test_learning_rates_follow_the_environment_steps():
     config = OptimizerConfig(schedule="linear")
     algorithm = Pair(Context(torch.device("cpu"), optimizer=config, total_env_steps=100))
     algorithm.learn({"obs": torch.ones(3, 2)}, Counts(opt_steps=3, env_steps=75))

@@ -1,4 +1,4 @@
-"""Each probe passes for an algorithm, and fails for a copy of it that is broken in one way."""
+"""Each probe passes for a correct algorithm, and fails for copies that are broken in one way."""
 
 import dataclasses
 
@@ -28,7 +28,7 @@ GAMMA, N_STEP, EPISODE = 0.5, 3, 5
 
 
 def make(name, kind, obs=1, **options):
-    """An algorithm of this class on `obs` numbers and 4 actions."""
+    """Return an algorithm of this class for observations of `obs` numbers and 4 actions."""
     module = load_algorithm(name)
     config = algo_config(name, module.Config)
     config = dataclasses.replace(config, gamma=GAMMA, **SMALL.get(name, {}) | options)
@@ -37,7 +37,7 @@ def make(name, kind, obs=1, **options):
 
 
 def learned(name, kind, batch, updates=160, lr=2e-2):
-    """After so many updates by one batch, whose observations are 1."""
+    """Return the algorithm after `updates` updates with one batch, whose observations are 1."""
     algorithm = make(name, kind, lr=lr, **SLOW[name])
     for i in range(updates):
         algorithm.learn(batch, Counts(i))
@@ -51,13 +51,13 @@ def values(algorithm, network, obs):
 
 
 def worth(name, kind, batch):
-    """Of observation 1, the value of each action, after learning from the batch."""
+    """Return the value of each action for observation 1, after learning from the batch."""
     algorithm = learned(name, kind, batch)
     return values(algorithm, getattr(algorithm, "online", None) or algorithm.critic, torch.ones(1, 1))
 
 
 def endless(rows=100):
-    """Rewards of 1 for ever, in episodes that are cut after 5 steps: every state is worth 1 / (1 - gamma) = 2."""
+    """Return rewards of 1 in episodes that are truncated after 5 steps: every state is worth 1 / (1 - gamma) = 2."""
     builder, rng, one = NStepBuilder(N_STEP, GAMMA), np.random.default_rng(0), np.ones((1, 1), np.float32)
     for t in range(rows):
         cut = np.array([t % EPISODE == EPISODE - 1])
@@ -67,14 +67,14 @@ def endless(rows=100):
 
 
 def ending(reward):
-    """Episodes of one step with these rewards."""
+    """Return episodes of one step with these rewards."""
     rows = len(reward)
     ends, zeros = torch.ones(rows, dtype=torch.bool), torch.zeros(rows)
     one = {"obs": torch.ones(rows, 1), "next_obs": torch.ones(rows, 1), "action": torch.arange(rows) % 4}
     return one | {"reward": reward, "discount": zeros, "terminated": ends, "truncated": ~ends}
 
 
-def rewards_for_ever_are_worth_two(name, kind):
+def endless_rewards_are_worth_two(name, kind):
     value = worth(name, kind, endless())
     assert ((value - 2.0).abs() < 0.12).all(), value
 
@@ -84,8 +84,8 @@ def rewards_beyond_the_support_are_worth_its_end(name, kind):
     assert ((value - 5.0).abs() < 0.3).all(), value
 
 
-def quantiles_are_those_of_the_rewards(name, kind):
-    """Of rewards spread evenly over [0, 2], each action's alike: the fractions times 2."""
+def quantiles_equal_those_of_the_rewards(name, kind):
+    """Rewards are uniform on [0, 2] for each action, so the quantiles are the fractions times 2."""
     algorithm = learned(name, kind, ending(torch.linspace(0, 2, 50).repeat_interleave(4)), updates=400, lr=1e-2)
     with torch.no_grad():
         quantiles = algorithm.read(algorithm.online, torch.ones(1, 1), algorithm.mean_fraction)
@@ -93,7 +93,7 @@ def quantiles_are_those_of_the_rewards(name, kind):
     assert ((quantiles - expected).abs() < 0.15).all(), quantiles
 
 
-def the_online_network_chooses_and_the_target_rates(name, kind):
+def the_online_network_chooses_and_the_target_evaluates(name, kind):
     algorithm, other = make(name, kind, obs=5, double=True), make(name, kind, obs=5, double=True)
     for part, target in algorithm.params.targets.items():
         target.flat.copy_(other.params[part].flat.flip(0))
@@ -108,7 +108,7 @@ def the_online_network_chooses_and_the_target_rates(name, kind):
     torch.testing.assert_close(found, theirs[torch.arange(32), chosen])
 
 
-def every_update_has_noise_of_its_own(name, kind):
+def every_update_has_new_noise(name, kind):
     algorithm, seen = make(name, kind, obs=5, noisy=True, double=True), []
     for i in range(2):
         algorithm.learn(q_batch(i), Counts(i))
@@ -118,7 +118,7 @@ def every_update_has_noise_of_its_own(name, kind):
 
 
 def with_batches(kind, changed):
-    """A copy that learns from changed batches."""
+    """Return a copy of the algorithm that learns from changed batches."""
 
     class Broken(kind):
         def update(self, batch, counts):
@@ -173,7 +173,7 @@ def noise_shared_by_the_networks(kind):
     return Broken
 
 
-def projection_that_loses_what_is_outside(kind):
+def projection_that_loses_outside_mass(kind):
     class Broken(kind):
         def errors(self, q, reward, next_q, rows):
             discount = rows["discount"]
@@ -186,7 +186,7 @@ def projection_that_loses_what_is_outside(kind):
 
 
 def quantile_weights_transposed(kind):
-    """Each error is weighed by the fraction of the target's quantile instead of the learned one's."""
+    """Weigh each error by the fraction of the target's quantile instead of the learned quantile."""
 
     class Broken(kind):
         def errors(self, q, reward, next_q, rows):
@@ -201,16 +201,16 @@ def quantile_weights_transposed(kind):
 
 ALL, QUANTILES = ("dqn", "c51", "qr_dqn", "iqn"), ("qr_dqn", "iqn")
 PROBES = {
-    rewards_for_ever_are_worth_two: (
+    endless_rewards_are_worth_two: (
         (*ALL, "sac_discrete"),
         (truncation_as_termination, discount_of_one_step_less, target_never_copied),
     ),
-    the_online_network_chooses_and_the_target_rates: (ALL, (target_network_choosing,)),
-    every_update_has_noise_of_its_own: (ALL, (noise_drawn_once, noise_shared_by_the_networks)),
-    rewards_beyond_the_support_are_worth_its_end: (("c51",), (projection_that_loses_what_is_outside,)),
-    quantiles_are_those_of_the_rewards: (QUANTILES, (quantile_weights_transposed,)),
+    the_online_network_chooses_and_the_target_evaluates: (ALL, (target_network_choosing,)),
+    every_update_has_new_noise: (ALL, (noise_drawn_once, noise_shared_by_the_networks)),
+    rewards_beyond_the_support_are_worth_its_end: (("c51",), (projection_that_loses_outside_mass,)),
+    quantiles_equal_those_of_the_rewards: (QUANTILES, (quantile_weights_transposed,)),
 }
-"""Of each probe the algorithms that it is for, and the faults that it has to find."""
+"""The algorithms that each probe is for, and the faults that it has to find."""
 SOUND = [(probe, name) for probe, (names, _) in PROBES.items() for name in names]
 BROKEN = [(probe, fault, name) for probe, (names, faults) in PROBES.items() for fault in faults for name in names]
 

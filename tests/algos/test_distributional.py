@@ -51,13 +51,13 @@ def make_batch(seed=0, rows=32):
 
 
 def split(flat, *shapes):
-    """Tensors of these shapes from the front of a flat one."""
+    """Return tensors of these shapes from the front of a flat tensor."""
     pieces = flat.split([*(math.prod(shape) for shape in shapes), len(flat) - sum(map(math.prod, shapes))])
     return [piece.view(shape) for piece, shape in zip(pieces, shapes, strict=False)]
 
 
 def joined(h, weight, bias, dueling):
-    """`[..., 3, K]` from a last hidden layer; streams are layers of their own."""
+    """Return `[..., 3, K]` from a last hidden layer; dueling streams are separate layers."""
     if not dueling:
         return (h @ weight + bias).unflatten(-1, (3, -1))
     num = len(bias) // 4
@@ -87,7 +87,7 @@ def implicit(flat, obs, dueling, fraction):
 
 
 def fractions(algorithm, rows=32):
-    """Those of IQN's next update: of the network and of the target, `[N, K]` each, drawn from equal parts of (0, 1)."""
+    """Return the fractions of IQN's next update, of the network and of its target, `[N, K]` each."""
     generator = torch.Generator()
     generator.set_state(algorithm.state()["generator.fractions"])
     uniform = torch.rand(rows, 10, generator=generator)
@@ -166,7 +166,7 @@ def test_gradients_equal_autograd(module, options):
 
 @every
 @pytest.mark.parametrize("dueling", [True, False])
-def test_the_policy_acts_by_the_means_and_rates_rows_as_the_learner_does(module, dueling):
+def test_values_and_priorities_of_policy_and_trainer_are_equal(module, dueling):
     algorithm, batch = make(module, dueling=dueling, double=False), make_batch()
     policy = make_policy(module, algorithm)
     with torch.no_grad():
@@ -175,7 +175,7 @@ def test_the_policy_acts_by_the_means_and_rates_rows_as_the_learner_does(module,
     np.testing.assert_allclose(values, means, rtol=1e-4, atol=1e-5)
     assert values.dtype == np.float32
     assert np.array_equal(policy.greedy(batch["obs"].numpy()), means.argmax(-1))
-    if module is iqn:  # the learner's error is that of the fractions that were drawn
+    if module is iqn:  # the trainer's error depends on its random fractions
         return
     rows = {name: column.numpy() for name, column in batch.items()}
     expected = algorithm.learn(batch, Counts()).priorities
@@ -191,7 +191,7 @@ def test_iqn_in_numpy_equals_the_network_for_every_trunk(hidden):
     assert ("trunk" in algorithm.params.slices) == (len(hidden) > 1)
 
 
-def test_each_row_and_each_part_of_the_unit_interval_has_fractions_of_its_own():
+def test_fractions_are_drawn_for_each_row_and_each_part_of_the_unit_interval():
     algorithm, seen = make(iqn), []
     for i in range(2):
         rows = {"obs": make_batch(i)["obs"]}
@@ -204,7 +204,7 @@ def test_each_row_and_each_part_of_the_unit_interval_has_fractions_of_its_own():
     assert not torch.equal(seen[0], seen[2])
 
 
-def test_noise_of_iqn_is_drawn_for_the_trunk_and_behind_it():
+def test_iqn_draws_noise_for_trunk_and_outputs():
     algorithm = make(iqn, noisy=True, double=True)
     assert set(algorithm.params.slices) == {"trunk", "embedding", "online", "trunk_sigma", "online_sigma"}
     seen = []
@@ -225,7 +225,7 @@ RISKS = [("mean", 1.0), ("cvar", 0.25), ("cvar", 1.0), ("power", -2.0), ("power"
 @every
 @pytest.mark.parametrize(("risk", "level"), RISKS)
 def test_a_risk_measure_is_the_mean_over_distorted_quantiles(module, risk, level):
-    """By 20,000 quantiles of the distribution, weighed by hand."""
+    """Computed from 20,000 quantiles of the distribution."""
     options = {"quantiles": 40} if module is qr_dqn else {"policy_quantiles": 2000} if module is iqn else {}
     algorithm, obs = make(module, **options), make_batch()["obs"][:4]
     value = make_policy(module, algorithm, risk=risk, risk_level=level).forward(obs.numpy(), None)[0]
@@ -256,8 +256,8 @@ def test_a_risk_measure_is_finite_where_rounding_takes_the_mass_above_1():
 
 
 @every
-def test_dueling_begins_with_outputs_as_large_as_without(module):
-    """Half of the weights count for each output: they are drawn from U(-1, 1) / sqrt(the half)."""
+def test_dueling_starts_with_outputs_of_the_usual_size(module):
+    """Each output depends on half of the weights, which are drawn from U(-1, 1) / sqrt(half the width)."""
     last = make(module, dueling=True).online.mlp.networks[0][-2]
     assert 0.8 / 12**0.5 < float(last.abs().max()) <= 1 / 12**0.5
 
@@ -298,7 +298,7 @@ def test_options_that_do_not_fit_are_refused():
 
 
 @every
-def test_the_target_begins_as_a_copy(module):
+def test_the_target_network_starts_as_a_copy(module):
     algorithm = make(module, dueling=True, noisy=True)
     for name, target in algorithm.params.targets.items():
         assert torch.equal(target.flat, algorithm.params[name].flat)

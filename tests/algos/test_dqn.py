@@ -126,7 +126,7 @@ def test_epsilon_falls_with_the_environment_steps():
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
-def test_act_is_random_in_a_share_of_epsilon(epsilon):
+def test_epsilon_is_the_share_of_random_actions(epsilon):
     policy, obs = make_policy(seed=3), np.zeros((20_000, 5), np.float32)
     policy.explore({"epsilon": epsilon})
     action, greedy = policy.act(obs)["action"], policy.greedy(obs)
@@ -138,7 +138,7 @@ def test_act_is_random_in_a_share_of_epsilon(epsilon):
 
 @pytest.mark.parametrize("double", [True, False])
 @pytest.mark.parametrize("activation", ["relu", "tanh", "elu"])
-def test_the_policy_rates_rows_as_the_learner_does_while_the_target_is_the_online_network(double, activation):
+def test_priorities_of_policy_and_trainer_are_equal(double, activation):
     algorithm, batch = make(activation, double=double), make_batch(3)
     rows = {name: column.numpy() for name, column in batch.items()}
     np.testing.assert_allclose(

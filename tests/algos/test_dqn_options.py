@@ -1,4 +1,4 @@
-"""What DQN can switch on: gradients against autograd on networks written out here, noise, exploration, soft targets."""
+"""DQN's options: gradients against autograd on independent networks, noise, exploration, soft targets."""
 
 import dataclasses
 from itertools import pairwise
@@ -39,7 +39,7 @@ def make_policy(algorithm, seed=0, network=NETWORK):
 
 
 def q_values(x, flat, dueling):
-    """The Q network written out, from its flat parameters, in their precision; streams are layers of their own."""
+    """Return the Q network's outputs from flat parameters; dueling streams are computed as separate layers."""
     sizes = (5, 16, 24, 5) if dueling else (5, 16, 12, 4)
     for layer, (inputs, outputs) in enumerate(pairwise(sizes)):
         weight, bias, flat = flat.split([inputs * outputs, outputs, len(flat) - (inputs + 1) * outputs])
@@ -54,7 +54,7 @@ def q_values(x, flat, dueling):
 
 
 def factorised(normals, dueling):
-    """The noise of all weights, layer by layer."""
+    """Return the noise of all weights, layer by layer."""
     sizes, pieces = (5, 16, 24, 5) if dueling else (5, 16, 12, 4), []
     f = normals.sign() * normals.abs().sqrt()
     for inputs, outputs in pairwise(sizes):
@@ -64,7 +64,7 @@ def factorised(normals, dueling):
 
 
 def reference(algorithm, batch):
-    """Loss and gradient of all parameters by autograd, in float64; noise as the algorithm is about to draw it."""
+    """Return loss, errors and gradients by autograd in float64, with the noise of the algorithm's next update."""
     config = algorithm.config
     params = {name: algorithm.params[name].flat.double().requires_grad_() for name in algorithm.params.slices}
     target = {name: one.flat.double() for name, one in algorithm.params.targets.items()}
@@ -116,7 +116,7 @@ def test_gradients_equal_autograd(options):
     algorithm = make(**options)
     for name, target in algorithm.params.targets.items():  # the two networks differ
         target.flat.copy_(make(seed=1, **options).params[name].flat)
-    for i in range(2):  # what was drawn for the first update is not what the second one has
+    for i in range(2):  # the second update has new noise
         batch = q_batch(i)
         loss, error, grad = reference(algorithm, batch)
         update = algorithm.learn(batch, Counts(i))
@@ -180,7 +180,7 @@ def test_noise_has_mean_0_and_variance_2_over_pi_and_is_an_outer_product():
     assert float(draws.square().mean()) == pytest.approx(2 / np.pi, rel=0.05)
 
 
-def test_a_noisy_policy_draws_for_every_step_and_is_greedy_without_noise():
+def test_a_noisy_policy_draws_noise_in_every_step_and_is_greedy_without():
     algorithm = make(noisy=True)
     algorithm.params["sigma"].flat.mul_(3)
     policy, obs = make_policy(algorithm), np.random.default_rng(0).standard_normal((200, 5)).astype(np.float32)
@@ -203,7 +203,7 @@ def test_the_dueling_policy_in_numpy_equals_the_network():
     np.testing.assert_allclose(make_policy(algorithm).forward(obs, None)[0], expected, rtol=1e-4, atol=1e-5)
 
 
-def test_boltzmann_draws_by_the_softmax_of_the_values():
+def test_boltzmann_exploration_samples_from_the_softmax():
     algorithm = make(temperature=0.1)
     policy, obs = make_policy(algorithm), np.zeros((40_000, 5), np.float32)
     assert algorithm.exploration(10) == {"epsilon": 0.0, "temperature": 0.1}
@@ -214,7 +214,7 @@ def test_boltzmann_draws_by_the_softmax_of_the_values():
     assert len(np.unique(policy.act(obs)["action"])) == 1
 
 
-def test_a_soft_target_moves_by_its_share():
+def test_a_target_network_moves_by_tau_every_period():
     algorithm = make(tau=0.1, target_period=2)
     before, moved = algorithm.target.mlp.flat.clone(), []
     for i in range(2):

@@ -1,4 +1,4 @@
-"""What algorithms with heads have alike: their parts, rates, random streams, masks, and the rows they learn from."""
+"""NetworkAlgorithm: parts, learning rates, random streams, dropout masks, and the rows to learn from."""
 
 import dataclasses
 from itertools import combinations
@@ -33,8 +33,8 @@ def make(name, kind, dropout=0.0, context=CPU, seed=10, **options):
 
 
 @ALL
-def test_random_streams_are_seeded_each_on_its_own(name, kind):
-    """With the seed they also tell a run's numbers, which stay what they are from version to version."""
+def test_each_random_stream_has_its_own_seed(name, kind):
+    """The seeds must not change between versions, so that equal seeds keep giving equal runs."""
     algorithm, _ = make(name, kind, dropout=0.5)
     streams = algorithm.params.generators
     assert {stream: generator.initial_seed() for stream, generator in streams.items()} == STREAMS[name]
@@ -43,7 +43,7 @@ def test_random_streams_are_seeded_each_on_its_own(name, kind):
     assert plain.params.generators.keys() == STREAMS[name].keys() - {"dropout"}
 
 
-def test_what_is_shuffled_is_shuffled_on_the_cpu_and_noise_is_drawn_on_the_device(monkeypatch):
+def test_shuffling_uses_the_cpu_and_noise_the_device(monkeypatch):
     made, generator = [], Params.generator
 
     def note(self, name, seed, on_cpu=False):
@@ -57,7 +57,7 @@ def test_what_is_shuffled_is_shuffled_on_the_cpu_and_noise_is_drawn_on_the_devic
 
 
 @ALL
-def test_gradients_are_compiled_only_where_no_module_is(name, kind):
+def test_gradients_are_compiled_only_without_modules(name, kind):
     compiled = []
 
     @dataclasses.dataclass(frozen=True)
@@ -76,7 +76,7 @@ def test_gradients_are_compiled_only_where_no_module_is(name, kind):
 
 
 @ALL
-def test_heads_are_on_the_features_and_what_comes_besides(name, kind):
+def test_heads_take_the_features_and_more_inputs(name, kind):
     algorithm, _ = make(name, kind)
     head = algorithm.head(5, inputs=3, ensemble=2, last=0.5)
     assert head.shapes == mlp_shapes(algorithm.encoder.size + 3, (16, 12), 5, False)
@@ -109,7 +109,7 @@ def test_ppo_begins_near_zero_and_the_others_do_not():
 
 
 @pytest.mark.parametrize(("name", "kind", "times"), [("sac", "box", 2), ("dqn", "discrete", 1)])
-def test_dropouts_masks_are_for_all_rows_that_a_head_sees(name, kind, times):
+def test_dropout_masks_cover_all_rows_of_a_head(name, kind, times):
     algorithm, learner = make(name, kind, dropout=0.25)
     head = algorithm.critic if name == "sac" else algorithm.online.mlp
     view, rows = algorithm.see(learner.batch(algorithm), head, times)
@@ -122,13 +122,13 @@ def test_dropouts_masks_are_for_all_rows_that_a_head_sees(name, kind, times):
     assert plain.see(learner.batch(plain), head)[1]["drop"] == ()
 
 
-def test_of_a_shared_minibatch_each_has_the_masks_of_its_rows():
+def test_each_trainer_has_the_dropout_masks_of_its_rows():
     is_mine = torch.tensor([True, False, True, True, False])
     algorithm, _ = make("ppo", "box", dropout=0.25)
     again, _ = make("ppo", "box", dropout=0.25)
     mine = algorithm.masks(algorithm.critic, torch.zeros(3, 6), is_mine=is_mine)
-    everybodys = again.masks(again.critic, torch.zeros(5, 6))
-    for own, whole in zip(mine, everybodys, strict=True):
+    all_rows = again.masks(again.critic, torch.zeros(5, 6))
+    for own, whole in zip(mine, all_rows, strict=True):
         assert torch.equal(own, whole[:, is_mine])
 
 
@@ -143,7 +143,7 @@ def test_updates_are_made_without_autograd():
 
 
 class Halves(ProcessGroup):
-    """One of two, whose mean with the other is half of its own."""
+    """One of two trainers; the other trainer has zeros, so the mean is half of the value."""
 
     def mean_(self, tensor):
         tensor.div_(2)
@@ -151,7 +151,7 @@ class Halves(ProcessGroup):
 
 @pytest.mark.parametrize(("group", "share"), [(ProcessGroup(), 1.0), (Halves(0, 2), 2.0)])
 @pytest.mark.parametrize("is_weighted", [False, True])
-def test_of_sequences_the_real_steps_count_and_by_their_mean(group, share, is_weighted):
+def test_only_valid_steps_of_sequences_count(group, share, is_weighted):
     learner = Learner("dqn", "discrete", *LOOKS["memory"])
     learner.context = dataclasses.replace(learner.context, group=group)
     algorithm = learner.algorithm()
@@ -173,7 +173,7 @@ def test_of_sequences_the_real_steps_count_and_by_their_mean(group, share, is_we
     assert plain.steps(batch) is not batch
 
 
-def test_an_update_steps_by_all_that_was_written_unless_a_loss_is_not_finite():
+def test_a_step_uses_all_gradients_unless_a_loss_is_not_finite():
     learner = Learner("dqn", "discrete", *LOOKS["image"])
     learner.context = dataclasses.replace(learner.context, skips=True)
     algorithm = learner.algorithm()
@@ -193,7 +193,7 @@ def test_an_update_steps_by_all_that_was_written_unless_a_loss_is_not_finite():
 
 
 @pytest.mark.parametrize("look", ["image", "memory"])
-def test_a_target_sees_next_observations_alone_and_without_autograd(look):
+def test_a_target_encoder_sees_only_next_observations_without_autograd(look):
     learner = Learner("dqn", "discrete", *LOOKS[look])
     algorithm = learner.algorithm()
     batch, grads = learner.batch(algorithm), []
@@ -210,7 +210,7 @@ def test_a_target_sees_next_observations_alone_and_without_autograd(look):
     assert grads == [False] * (1 if look == "image" else 2)
 
 
-def test_a_target_is_a_copy_with_an_encoder_of_its_own():
+def test_a_target_is_a_copy_with_its_own_encoder():
     algorithm = Learner("dqn", "discrete", *LOOKS["image"]).algorithm()
     assert algorithm.target_encoder is not algorithm.encoder
     assert torch.equal(algorithm.target.mlp.flat, algorithm.online.mlp.flat)

@@ -1,4 +1,4 @@
-"""Finding algorithms by name or import path, and saying why one does not fit."""
+"""Finding algorithms by name or import path, and why one does not fit a run."""
 
 import sys
 from dataclasses import MISSING, fields
@@ -38,7 +38,7 @@ def write(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def test_unknown_names_are_refused_with_what_there_is():
+def test_unknown_names_are_refused_with_the_known_names():
     assert {"dqn", "ppo", "sac"} <= set(algorithms())
     assert not {"base", "lookup"} & set(algorithms())
     with pytest.raises(ValueError, match=r"unknown algorithm 'sca': .*; available: .*sac"):
@@ -46,7 +46,7 @@ def test_unknown_names_are_refused_with_what_there_is():
 
 
 @pytest.mark.parametrize("name", algorithms())
-def test_what_a_config_has_as_default_is_what_its_yaml_says(name):
+def test_defaults_of_a_config_equal_its_yaml(name):
     yaml = algo_node(name)
     defaults = {f.name: f.default for f in fields(load_algorithm(name).Config) if f.default is not MISSING}
     assert defaults == {key: type(value)(yaml[key]) for key, value in defaults.items()}
@@ -73,7 +73,7 @@ def test_refusal_says_why():
     assert "does not run in mode=batch" in refusal("sac", BOX, "batch", "uniform")
 
 
-def test_a_module_of_the_users_is_an_algorithm_with_defaults_for_what_it_does_not_say(write):
+def test_constants_of_a_users_module_have_defaults(write):
     module = load_algorithm(write("del EXPLORATION"))
     assert (module.ACTIONS, module.EXPLORATION) == (("discrete",), ())
     assert module.MODES == ("single", "sync", "async")
@@ -85,7 +85,7 @@ def test_a_module_of_the_users_is_an_algorithm_with_defaults_for_what_it_does_no
     assert title("sac") == "SAC"
 
 
-def test_what_it_does_say_counts(write):
+def test_constants_of_a_users_module_are_used(write):
     name = write("MODES = ('single',)", "TABLES = ('sequences',)", "EXPLORATION = ('epsilon',)")
     assert load_algorithm(name).EXPLORATION == ("epsilon",)
     assert refusal(name, DISCRETE, "sync", "sequences") == "their_algo does not run in mode=sync; it runs in single"
@@ -112,18 +112,18 @@ def test_what_it_does_say_counts(write):
         ("EXPLORATION = 'epsilon'", "EXPLORATION must be a tuple of names, got 'epsilon'"),
     ],
 )
-def test_a_module_that_lacks_something_is_told_what_and_with_which_form(write, line, says):
+def test_missing_or_wrong_names_are_named_with_the_required_form(write, line, says):
     with pytest.raises(NotAlgorithm, match=rf"^their_algo \(.*their_algo\.py\) is no algorithm: {says}$"):
         load_algorithm(write(line))
 
 
-def test_all_that_it_lacks_at_once(write):
+def test_all_missing_names_are_named_at_once(write):
     with pytest.raises(NotAlgorithm) as caught:
         load_algorithm(write("del Config, Policy, Algorithm, ACTIONS"))
     assert str(caught.value).count("; it needs") == 3
 
 
-def test_a_module_that_raises_says_its_own_error(write):
+def test_a_module_that_raises_shows_its_own_error(write):
     with pytest.raises(ModuleRaised, match=r"^their_algo raised KeyError: 'lost' \(their_algo\.py:2\)$"):
         load_algorithm(write("{}['lost']"))
 

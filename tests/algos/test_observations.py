@@ -1,4 +1,4 @@
-"""Every algorithm on images, Dict observations, with a memory and with action masks: learned from, saved, acted on."""
+"""Every algorithm with images, Dict observations, a memory and legal-action masks: learning, saving, acting."""
 
 import numpy as np
 import pytest
@@ -58,7 +58,7 @@ def test_an_update_changes_every_part_but_not_the_batch_and_resumes_exactly(name
 
 @ALL
 def test_the_policy_is_the_learners_network_step_by_step(name, kind, look):
-    """Also after episodes have begun in some of the environments."""
+    """This also holds after new episodes in some of the environments."""
     learner = Learner(name, kind, *look)
     algorithm = learner.algorithm()
     algorithm.learn(learner.batch(algorithm), Counts())
@@ -86,7 +86,7 @@ def test_the_policy_is_the_learners_network_step_by_step(name, kind, look):
 
 @pytest.mark.parametrize("kind", ["box", "discrete", "multidiscrete"])
 def test_ppos_own_policy_has_ratio_1(kind, look):
-    """What the policy recorded is what the learner's chunks, encoder and memory give again."""
+    """The trainer's chunks, encoder and memory reproduce the log-probabilities that the policy recorded."""
     learner = Learner("ppo", kind, *look, epochs=1, minibatch_size=1000, seq_len=4)
     algorithm = learner.algorithm()
     algorithm.actor.init("uniform", torch.Generator().manual_seed(3))  # a last layer of full size
@@ -103,7 +103,7 @@ def masked(name, kind, obs=None, **options):
 
 
 def is_allowed(learner, action, mask):
-    """Of each component of actions whether the mask allows it, bool `[n, k]`."""
+    """Return whether the mask allows each component of the actions, bool `[n, k]`."""
     begins = np.cumsum([0, *learner.action.choices[:-1]])
     return np.take_along_axis(mask, action.reshape(len(mask), -1) + begins, 1)
 
@@ -132,7 +132,7 @@ def test_only_allowed_actions_are_taken_and_all_of_them_are(name, kind, obs, mem
 @pytest.mark.parametrize("memory", ["none", "lstm"])
 @pytest.mark.parametrize("double", [True, False])
 def test_dqns_targets_use_allowed_actions_only(double, memory):
-    """Of the actions that are not allowed next both networks think the world."""
+    """Both networks give very high values to illegal next actions."""
     learner = masked("dqn", "discrete", memory=memory, double=double, loss="mse")
     algorithm = learner.algorithm()
     batch = learner.batch(algorithm)

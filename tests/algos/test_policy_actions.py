@@ -1,4 +1,4 @@
-"""Actions of policies: drawn, masked, chosen; and modules of torch that act."""
+"""Actions of policies: drawn, masked and chosen; policies made of torch modules."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ MASK = np.array([[True, False, True, True, False, True, True]])
 
 
 class Drawing(RandomActions):
-    """Draws and does nothing else."""
+    """A policy that only draws random actions."""
 
     def load(self, params): ...
 
@@ -37,7 +37,7 @@ def drawing(kind, seed=0):
     return Drawing(EnvSpec("x", VECTOR, ACTIONS[kind]), seed)
 
 
-def test_what_is_drawn_is_uniform_over_the_space():
+def test_random_actions_are_uniform():
     obs = np.zeros((40_000, 3), np.float32)
     box = drawing("box").draw(obs)
     assert (box.dtype, box.shape) == (np.float32, (40_000, 2))
@@ -54,7 +54,7 @@ def test_what_is_drawn_is_uniform_over_the_space():
     assert not np.array_equal(one, drawing("discrete", 1).draw(obs))
 
 
-def test_what_is_drawn_under_a_mask_is_uniform_over_what_it_allows():
+def test_random_actions_are_uniform_over_legal_actions():
     obs = {"camera": np.zeros((40_000, 3)), "action_mask": np.repeat(MASK[:, :4], 40_000, 0)}
     check_frequencies(drawing("discrete").draw(obs), np.array([1, 0, 1, 1]) / 3)
     obs["action_mask"] = np.repeat(MASK, 40_000, 0)
@@ -63,7 +63,7 @@ def test_what_is_drawn_under_a_mask_is_uniform_over_what_it_allows():
     check_frequencies(several[:, 1], np.array([0, 1, 1]) / 2)
 
 
-def test_values_that_a_mask_forbids():
+def test_illegal_actions_get_the_forbidden_value():
     values = np.arange(7, dtype=np.float32)[None]
     assert allowed(values, np.zeros((1, 3))) is values
     got = allowed(values, {"action_mask": MASK})
@@ -72,7 +72,7 @@ def test_values_that_a_mask_forbids():
 
 
 @pytest.mark.parametrize("choices", [(), (7,)])
-def test_the_best_of_one_choice_and_of_several(choices):
+def test_best_choices(choices):
     values = np.random.default_rng(0).standard_normal((50, 7))
     assert np.array_equal(best_choices(values, choices), values.argmax(1))
     for several in ((4, 3), (2, 2, 3), (1, 6)):
@@ -91,7 +91,7 @@ def test_choices_are_sampled_by_softmax_and_independent():
 
 
 class Net(TorchPolicy):
-    """A linear layer and a dropout that must not act."""
+    """A linear layer, and dropout that must be off in a policy."""
 
     @staticmethod
     def build(config, network, spec):

@@ -48,7 +48,7 @@ def make_policy(algorithm, kind, seed=0, activation="tanh"):
 
 
 def make_batch(kind, seed, rows=40):
-    """A rollout as an older policy would have made it."""
+    """Return a rollout of an older policy."""
     rng = torch.Generator().manual_seed(seed)
     obs, next_obs = torch.randn(2, rows, 5, generator=rng)
     terminated, cut = torch.rand(2, rows, generator=rng) < 0.1
@@ -73,7 +73,7 @@ class Unheard(ProcessGroup):
 
 
 class Reference:
-    """PPO as the paper has it, on float64 torch.nn modules; starts from an algorithm's parameters and shuffling."""
+    """PPO as in the paper, on float64 torch.nn modules, starting from an algorithm's parameters and shuffling."""
 
     def __init__(self, algorithm, kind, activation):
         params = {name: algorithm.params[name].flat.clone() for name in ("actor", "critic", "log_std")}
@@ -155,7 +155,7 @@ def test_updates_equal_an_independent_implementation(kind, activation, normalize
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_metrics_tell_how_far_the_policy_has_moved(kind):
+def test_metrics_measure_the_change_of_the_policy(kind):
     same, older = make(kind), make(kind, seed=1, clip=0.001)
     first = same.learn(make_batch(kind, 0), Counts()).metrics  # made by a policy of the same seed
     assert 0 <= first["approx_kl"] < 0.01
@@ -172,17 +172,17 @@ def test_a_minibatch_is_shared_by_a_group_of_learners():
     assert steps == make().learn(make_batch("box", 0), Counts()).steps == 12
 
 
-def test_a_policy_that_has_moved_too_far_ends_the_epochs():
+def test_epochs_end_when_the_policy_has_changed_too_much():
     batch = make_batch("box", 0)
     assert make(target_kl=1e-9).learn(batch, Counts()).steps == 4
     assert make(target_kl=1e9).learn(batch, Counts()).steps == 12
     moved = make(epochs=1).learn(batch, Counts()).metrics["approx_kl"].item()
-    assert make(epochs=2, target_kl=moved).learn(batch, Counts()).steps == 8  # that far is not too far
+    assert make(epochs=2, target_kl=moved).learn(batch, Counts()).steps == 8  # the limit itself is allowed
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_padding_counts_in_no_metric_and_no_gradient(kind):
-    """approx_kl among them, by which `target_kl` ends the epochs."""
+def test_padding_changes_neither_metrics_nor_gradients(kind):
+    """This includes approx_kl, by which `target_kl` ends the epochs."""
     algorithm, batch = make(kind), make_batch(kind, 3)
     rows = {name: batch[name] for name in ("obs", "action", "log_prob")} | {
         "advantage": batch["reward"],
@@ -199,7 +199,7 @@ def test_padding_counts_in_no_metric_and_no_gradient(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("activation", ["relu", "tanh", "elu"])
-def test_the_log_probability_that_is_recorded_is_that_of_the_action(kind, activation):
+def test_the_recorded_log_probability_is_correct(kind, activation):
     algorithm = make(kind, activation)
     algorithm.actor.init("orthogonal", torch.Generator().manual_seed(3))  # a last layer of full size
     algorithm.log_std += torch.tensor([-1.0, 0.3, 0.5])[: len(algorithm.log_std)]
@@ -255,7 +255,7 @@ def test_greedy_is_the_mean_within_the_bounds_or_the_likeliest_choice():
             assert torch.equal(greedy, out.argmax(-1))
 
 
-def test_greedy_actions_without_bounds_are_not_cut():
+def test_greedy_actions_without_bounds_are_not_clipped():
     free = EnvSpec("x", SPECS["box"].obs, ActionSpec("box", 3, "box", is_free=True))
     algorithm, obs = make("box", spec=free), 3 * np.ones((1, 5), np.float32)
     algorithm.actor.init("orthogonal", torch.Generator().manual_seed(3))

@@ -16,7 +16,7 @@ PPO = (
 
 
 def learn(name, probe, updates, *overrides):
-    """The algorithm after so many updates in this probe."""
+    """Return the algorithm after `updates` updates in this probe."""
     case = Case(name, f"env=drl_cli.envs.probes:{probe}-v0", "network.hidden=[32,32]", *overrides)
     algorithm = case.algorithm()
     case.algorithm = lambda *args: algorithm
@@ -51,7 +51,7 @@ def test_forever(n_step):
 
 
 def test_values_of_choices():
-    """The best choice is worth 1, the others 0."""
+    """The best choice is worth 1, every other choice 0."""
     algorithm = learn("dqn", "Choose", 200, *DQN)
     q, _ = algorithm.online.forward(torch.eye(3))
     torch.testing.assert_close(q, torch.eye(3), rtol=0, atol=0.2)

@@ -51,7 +51,7 @@ def pooled(tmp_path_factory, monkeypatch):
 
 @pytest.fixture
 def learn(run_graph):
-    """Train for so many steps; the statistics of the last evaluation's 64 greedy episodes."""
+    """Train for `steps` steps; return the statistics of the last evaluation, 64 greedy episodes."""
 
     def learn_it(steps, *overrides):
         graph = run_graph(

@@ -238,7 +238,7 @@ def test_a_target_is_rescaled_and_one_without_is_what_it_was():
 
 
 @pytest.mark.parametrize("algo", ["dqn", "c51"])
-def test_the_policy_rates_rows_as_the_learner_does(algo):
+def test_priorities_of_policy_and_trainer_are_equal_with_rescaling(algo):
     options = {"atoms": 7, "v_min": -3.0, "v_max": 3.0} if algo == "c51" else {}
     learner = Learner(algo, "discrete", VECTOR, double=True, rescale=0.5, **options)
     algorithm = learner.algorithm()

@@ -1,4 +1,4 @@
-"""Rollout: how rows become chunks and minibatches, and that nothing is learned through its features."""
+"""Rollout: chunks, minibatches, and features without autograd."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def generator(seed=0):
 
 
 @pytest.mark.parametrize("look", ["plain", "image", "tree"])
-def test_every_row_comes_once_in_an_order_of_the_generator(look):
+def test_every_row_comes_once_in_random_order(look):
     rollout, batch, _ = make(look)
     parts = list(rollout.minibatches(generator()))
     assert [len(part["number"]) for part in parts] == [4] * 7 + [2]
@@ -56,7 +56,7 @@ def test_every_row_comes_once_in_an_order_of_the_generator(look):
     assert ("next_obs" in parts[0]) == (look != "plain")
 
 
-def test_chunks_come_once_with_the_state_that_they_begin_with():
+def test_every_chunk_comes_once_with_its_first_state():
     rollout, batch, _ = make("memory", minibatch_size=7)
     parts = list(rollout.minibatches(generator()))
     firsts = torch.cat([part["number"][:, 0] for part in parts])
@@ -70,11 +70,11 @@ def test_chunks_come_once_with_the_state_that_they_begin_with():
     rollout, *_ = make("memory", minibatch_size=2)
     assert {len(part["number"]) for part in rollout.minibatches(generator())} == {1}
     rollout, *_ = make("memory", minibatch_size=12, group=ProcessGroup(0, 2))
-    assert len(next(rollout.minibatches(generator()))["number"]) == 2  # half of them are another's
+    assert len(next(rollout.minibatches(generator()))["number"]) == 2  # the other trainer has the other half
 
 
 @pytest.mark.parametrize("look", ["plain", "image"])
-def test_several_learners_share_each_minibatch(look):
+def test_several_trainers_share_each_minibatch(look):
     rollouts = [make(look, 7, group=ProcessGroup(rank, 2))[0] for rank in range(2)]
     order = torch.randperm(60, generator=generator())
     pairs = zip(*(rollout.minibatches(generator()) for rollout in rollouts), strict=True)
@@ -95,7 +95,7 @@ def test_several_learners_share_each_minibatch(look):
         ) == pytest.approx(2)
 
 
-def test_one_that_has_no_row_of_a_minibatch_has_one_that_weighs_nothing():
+def test_a_trainer_without_rows_in_a_minibatch_gets_one_row_of_weight_0():
     rollouts = [make("plain", 1, group=ProcessGroup(rank, 2), envs=1, steps=3)[0] for rank in range(2)]
     for both in zip(*(rollout.minibatches(generator()) for rollout in rollouts), strict=True):
         assert sorted(mine["valid_weight"].tolist() for mine in both) == [[0.0], [2.0]]
@@ -103,7 +103,7 @@ def test_one_that_has_no_row_of_a_minibatch_has_one_that_weighs_nothing():
 
 
 @pytest.mark.parametrize("look", ["plain", "image", "tree", "memory"])
-def test_features_of_all_rows_piece_by_piece_and_without_autograd(look, monkeypatch):
+def test_features_of_all_rows_without_autograd(look, monkeypatch):
     rollout, batch, algorithm = make(look)
     grads, features = [], algorithm.encoder.features
 

@@ -1,4 +1,4 @@
-"""Discrete SAC: gradients against autograd on the paper's losses, the entropy aimed at, masks, learning."""
+"""Discrete SAC: gradients against autograd on the paper's losses, target entropy, masks, learning."""
 
 import dataclasses
 import math
@@ -65,8 +65,8 @@ def test_gradients_equal_autograd():
 
 
 @pytest.mark.parametrize(("share", "rises"), [(0.05, False), (0.99, True)])
-def test_the_temperature_follows_the_entropy_aimed_at(share, rises):
-    """A fraction of log|A|, the largest there is: the first policy's lies between these."""
+def test_the_temperature_follows_the_target_entropy(share, rises):
+    """The initial policy's entropy lies between these two fractions of log|A|, the largest entropy."""
     algorithm = make(target_entropy=share)
     before = float(algorithm.log_alpha)
     algorithm.actor.flat.mul_(3)
@@ -75,7 +75,7 @@ def test_the_temperature_follows_the_entropy_aimed_at(share, rises):
     assert (float(algorithm.log_alpha) > before) == rises
 
 
-def test_the_entropy_aimed_at_is_of_the_actions_that_are_allowed():
+def test_the_target_entropy_counts_legal_actions():
     algorithm = make(target_entropy=0.5)
     mask = torch.tensor([[True, True, False, False], [True, True, True, True], [False, True, False, False]])
     torch.testing.assert_close(algorithm.entropy_target(mask), 0.5 * torch.tensor([math.log(2), math.log(4), 0.0]))
@@ -91,7 +91,7 @@ def test_the_policy_draws_by_the_softmax_of_its_logits():
     assert policy.greedy(obs[:1])[0] == expected.argmax()
 
 
-def test_only_the_target_moves_by_its_share():
+def test_the_target_network_moves_by_tau():
     algorithm = make(tau=0.1)
     target = algorithm.params.targets["critic"].flat
     before = target.clone()

@@ -162,7 +162,7 @@ def test_bf16_rounds_a_modules_products_and_its_targets():
     assert torch.equal(target.module(batch()), rounded)
     with torch.no_grad():
         target.module.first.weight += 1.0
-    assert torch.equal(net(batch()), rounded)  # a copy of its own, not the same forward
+    assert torch.equal(net(batch()), rounded)  # the target has its own copy of the forward pass
     assert not torch.equal(target.module(batch()), rounded)
     rounded.sum().backward()
     assert params.grad.any()
