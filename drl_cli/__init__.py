@@ -18,9 +18,9 @@ def load(run: str = "latest", checkpoint: str | int = "best", output_dir: str = 
     `run` is a path, `latest`, a glob, or the start of a run id below output_dir. `checkpoint` is best, last, a number
     of env steps, or the name of a checkpoint folder. Raise UsageError.
     """
-    from drl_cli.deploy.trained import open_trained
+    from drl_cli.deploy.trained import open_policy
 
-    return open_trained(run, str(checkpoint), output_dir).policy()
+    return open_policy(run, str(checkpoint), output_dir)
 
 
 def train(overrides: Sequence[str]) -> dict[str, Any]:

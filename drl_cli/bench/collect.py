@@ -1,6 +1,5 @@
 """Measure the environment steps of one worker, and of a bare `env.step` loop over the same episodes."""
 
-import time
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -60,12 +59,6 @@ class Collecting:
 
         return timed(work)
 
-    def collects_in(self, seconds: float) -> int:
-        """Return how many collect calls take about `seconds`."""
-        started = time.perf_counter()
-        self.worker.collect(self.params_header)
-        return max(1, round(seconds / (time.perf_counter() - started)))
-
     def close(self) -> None:
         self.worker.close()
         self.bare.close()
@@ -119,7 +112,8 @@ def measure(
     try:
         with closing(Collecting(sized, spec, params_header, params)) as both:
             both.by_bare_loop()
-            collects = both.collects_in(seconds / 2 / ROUNDS)
+            a_collect_s = both.rows / both.by_worker(1).per_s
+            collects = max(1, round(seconds / 2 / ROUNDS / a_collect_s))
             rounds = [(both.by_worker(collects), both.by_bare_loop()) for _ in range(ROUNDS)]
     except RunError:
         raise

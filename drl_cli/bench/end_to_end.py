@@ -93,7 +93,6 @@ def _ours(config: Config, folder: str, seconds: float) -> list[str]:
 
 
 def _reports(folder: str) -> list[Line]:
-    """Return the reports that the run has written so far."""
     found = list(Path(folder).glob("*/*/*/metrics.jsonl"))
     lines = found[0].read_text().splitlines(True) if found else []
     return [json.loads(line) for line in lines if line.endswith("\n")]

@@ -19,10 +19,6 @@ class Rate:
     per_s: float
     per_cpu_s: float
 
-    def times(self, factor: float) -> "Rate":
-        """Return the rate if one thing counts as `factor` things."""
-        return Rate(self.per_s * factor, self.per_cpu_s * factor)
-
 
 @dataclass(frozen=True)
 class Figure:
@@ -40,6 +36,10 @@ class Figure:
         """Make a figure of the median of `rates`."""
         rounds = tuple(rate.per_s for rate in rates)
         return cls(part, what, unit, median(rounds), rounds, note)
+
+    def __str__(self) -> str:
+        spread = f"{short(min(self.rounds))} - {short(max(self.rounds))}" if self.rounds else ""
+        return row(self.part, self.what, f"{short(self.value)} {self.unit}", spread, self.note)
 
 
 def timed(work: Callable[[], int], seconds: float = 0.0) -> Rate:
@@ -71,17 +71,6 @@ def short(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
-HEAD = ("part", "what", "median", "min - max", "")
-
-
-def row(figure: Figure) -> tuple[str, ...]:
-    """Return the cells of a figure: part, what, value with unit, spread, note."""
-    rounds = figure.rounds
-    spread = f"{short(min(rounds))} - {short(max(rounds))}" if rounds else ""
-    return figure.part, figure.what, f"{short(figure.value)} {figure.unit}", spread, figure.note
-
-
-def print_row(cells: tuple[str, ...]) -> None:
-    """Print a line of the table of figures, or its head."""
-    part, what, value, spread, note = cells
-    print(f"{part:<8} {what:<46} {value:>20}   {spread:<21} {note}".rstrip(), flush=True)
+def row(part: str, what: str, value: str, spread: str, note: str) -> str:
+    """Return a line of the table of figures, or its head."""
+    return f"{part:<8} {what:<46} {value:>20}   {spread:<21} {note}".rstrip()

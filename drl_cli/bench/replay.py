@@ -33,7 +33,6 @@ class Replaying:
 
     @property
     def is_full(self) -> bool:
-        """Whether the table holds its full capacity."""
         return len(self.replay.table) >= self.config.replay.num_rows // self.config.num_shards
 
     def insert(self) -> int:

@@ -8,7 +8,7 @@ from drl_cli.bench import collect, end_to_end, replay, updates
 from drl_cli.bench.end_to_end import Pace, overridden
 from drl_cli.bench.figures import Figure, Rate, middle, short
 from drl_cli.bench.replay import Replaying
-from drl_cli.bench.tune import ENVS, Setting, bound, choose, promising, settings, thread_counts
+from drl_cli.bench.tune import ENVS, Setting, bound, choose, promising, thread_counts
 from drl_cli.bench.updates import Updating, lone_trainer
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.messages import LoadParams
@@ -82,9 +82,9 @@ class Suite:
         self.updates_per_batch = sides[0].updates_per_batch
         for threads, rounds in rates.items():
             rate, num = middle(rounds), self.config.trainer.num
-            paid = rate.times(1 / self.asked_ratio)
-            self.trainer_rates[threads] = Rate(paid.per_s, paid.per_cpu_s / num)
-            note = f"pays for {short(paid.per_s)} env steps/s at ratio {self.asked_ratio:.3g}"
+            paid = rate.per_s / self.asked_ratio
+            self.trainer_rates[threads] = Rate(paid, rate.per_cpu_s / self.asked_ratio / num)
+            note = f"pays for {short(paid)} env steps/s at ratio {self.asked_ratio:.3g}"
             what = f"{config.trainer.batch_size} rows, {threads} thread{'s' if threads > 1 else ''}"
             what += f", one of {num} trainers" if num > 1 else ""
             self.show(Figure.of("updates", what, "updates/s", rounds, note))
@@ -113,8 +113,9 @@ class Suite:
     def tune(self, fits: Callable[[Config], bool]) -> tuple[Setting, Pace]:
         """Return the best setting for which `fits` is true, and its pace. Call `collect` and `updates` before."""
         vars(self).pop("replaying", None)
-        possible = [one for one in settings(self.cores, self.trainer_rates) if fits(one.of(self.config))]
-        tried = promising({one: self._bound("async", one)[0] for one in possible})
+        workers = range(1, self.cores + 1)
+        every = (Setting(num, threads, envs) for num in workers for threads in self.trainer_rates for envs in ENVS)
+        tried = promising({one: self._bound("async", one)[0] for one in every if fits(one.of(self.config))})
         paces: dict[Setting, Pace] = {}
         for one in dict.fromkeys([*tried, self.own] if self.config.mode == "async" else tried):
             command = overridden(self.command, "mode=async", *one.keys)

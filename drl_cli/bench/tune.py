@@ -1,6 +1,6 @@
 """Choose numbers of workers, environments and threads, and predict how fast a run with them can be."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from drl_cli.bench.end_to_end import Pace
@@ -37,20 +37,15 @@ class Setting:
         return replace(config, mode="async", worker=worker, trainer=replace(config.trainer, threads=self.threads))
 
 
-def settings(cores: int, threads: Iterable[int]) -> list[Setting]:
-    """Return every combination of up to `cores` workers with these numbers of threads."""
-    return [Setting(num, count, envs) for num in range(1, cores + 1) for count in threads for envs in ENVS]
-
-
 def thread_counts(cores: int) -> list[int]:
     """Return the powers of two up to the number of cores, and that number."""
     return sorted({2**i for i in range(cores.bit_length())} | {cores})
 
 
-def promising(predicted: Mapping[Setting, float], count: int = TRIED) -> list[Setting]:
+def promising(predicted: Mapping[Setting, float]) -> list[Setting]:
     """Return the settings to try: first the smallest ones that may be the fastest, then the others by their rate."""
     close = max(predicted.values()) / UNSURE
-    return sorted(predicted, key=lambda one: (-min(close, predicted[one]), one))[:count]
+    return sorted(predicted, key=lambda one: (-min(close, predicted[one]), one))[:TRIED]
 
 
 def choose(measured: Mapping[Setting, float]) -> Setting:
@@ -76,15 +71,6 @@ def bound(mode: str, num_workers: int, cores: int, worker: Rate, trainer: Rate) 
     return both, "workers" if collect < trainer.per_s else "trainer"
 
 
-def balanced_ratio(ratio: float, worker_wait: float, trainer_wait: float) -> float:
-    """Return the updates per environment step at which neither side would wait.
-
-    In a run at `ratio`, workers waited for the share `worker_wait` of their time, the trainer for `trainer_wait`.
-    """
-    balanced = ratio * (1 - min(0.99, worker_wait)) / (1 - min(0.99, trainer_wait))
-    return float(f"{balanced:.2g}")
-
-
 def advice(pace: Pace, asked: float | None) -> list[str]:
     """Name the bottleneck, and the ratio of updates to environment steps that would keep both sides busy.
 
@@ -96,9 +82,10 @@ def advice(pace: Pace, asked: float | None) -> list[str]:
     late = "trainer" if pace.worker_wait > pace.trainer_wait else "workers"
     lines = [f"the {late} {'is' if late == 'trainer' else 'are'} the bottleneck: {waits}"]
     if asked is not None:
-        ratio = balanced_ratio(pace.ratio, pace.worker_wait, pace.trainer_wait)
+        balanced = pace.ratio * (1 - min(0.99, pace.worker_wait)) / (1 - min(0.99, pace.trainer_wait))
+        balanced = float(f"{balanced:.2g}")
         lines += [
-            f"orchestrator.sample_insert_ratio={ratio:g} would keep both sides busy; it is {asked:g}, and stays so "
-            "unless you say it: it changes what is learned per environment step"
+            f"orchestrator.sample_insert_ratio={balanced:g} would keep both sides busy; it is {asked:g}, and stays "
+            "so unless you say it: it changes what is learned per environment step"
         ]
     return lines

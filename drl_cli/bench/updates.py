@@ -36,7 +36,6 @@ class Updating:
         return report.num_updates
 
     def play(self, seconds: float) -> Rate:
-        """Return the rate of gradient updates over `seconds`."""
         torch.set_num_threads(self.threads)  # a setting of the process, shared by all trainers
         return timed(self.train, seconds)
 

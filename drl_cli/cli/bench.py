@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from drl_cli.algos.lookup import refusal
-from drl_cli.cli.command import help_text, option, run_words
+from drl_cli.cli.command import option, run_words
 from drl_cli.errors import DONE, RESOURCES, USAGE, UsageError, users_errors
 from drl_cli.runs.resume import named_run, with_config_of
 from drl_cli.runtime.config import Config
@@ -18,7 +18,7 @@ from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import CommandLine, read_command
 from drl_cli.settings.compose import compose
 from drl_cli.settings.conf import groups
-from drl_cli.settings.options import parse
+from drl_cli.settings.options import parse, usage
 from drl_cli.settings.value_types import group_of
 from drl_cli.types import EnvSpec
 from drl_cli.utils.cores import num_cores
@@ -55,7 +55,7 @@ def help_of(words: Sequence[str]) -> str:
     """Return the text of --help."""
     about = "measure this machine with a run's own environment, network and batches"
     end = "and every key of drl-train, which say what is measured: drl-train --help"
-    return f"{help_text('drl-bench', Options, about, EXAMPLES)}\n\n{end}"
+    return f"{usage('drl-bench', Options, about, EXAMPLES)}\n\n{end}"
 
 
 def answer(words: Sequence[str]) -> int:
@@ -79,19 +79,20 @@ def answer(words: Sequence[str]) -> int:
 def measure(config: Config, spec: EnvSpec, options: Options, command: CommandLine, typed: Sequence[str]) -> None:
     """Measure the chosen parts, print the figures, and propose a command line if `tune` is set."""
     from drl_cli.bench.end_to_end import overridden
-    from drl_cli.bench.figures import HEAD, print_row, row
+    from drl_cli.bench.figures import row
     from drl_cli.bench.suite import Suite
     from drl_cli.bench.tune import advice
     from drl_cli.preflight.pace import pace_problems
 
     cores, load = num_cores(), os.getloadavg()[0]
-    print(f"{config.env.name} {config.algo.name} {config.mode}: {cores} processors, {busy_text(load, cores)}")
-    print_row(HEAD)
+    busy = ": other programs disturb what is measured here" if load > cores / 4 else ""
+    print(f"{config.env.name} {config.algo.name} {config.mode}: {cores} processors, load {load:.1f}{busy}")
+    print(row("part", "what", "median", "min - max", ""), flush=True)
     figures: list[Figure] = []
 
     def show(figure: "Figure") -> None:
         figures.append(figure)
-        print_row(row(figure))
+        print(figure, flush=True)
 
     suite = Suite(config, spec, [*command.flags, *command.overrides], cores, options.seconds, show)
     for part in get_args(Part):
@@ -113,11 +114,6 @@ def measure(config: Config, spec: EnvSpec, options: Options, command: CommandLin
             write_json(Path(options.json), result | {"tuned": tuned[0].keys if tuned else None})
         except OSError as error:
             raise UsageError(f"json={options.json} can't be written: {error}", RESOURCES) from error
-
-
-def busy_text(load: float, cores: int) -> str:
-    """Return the load of the machine, with a warning if other programs use the processors."""
-    return f"load {load:.1f}" + (": other programs disturb what is measured here" if load > cores / 4 else "")
 
 
 def read(args: Sequence[str]) -> tuple[Options, CommandLine]:

@@ -41,14 +41,16 @@ def run_command(
     """
     run_words(
         lambda words: answer(parse(words, options, positional)),
-        lambda words: help_text(name, options, about, examples),
+        lambda words: usage(name, options, about, examples),
     )
 
 
-def run_words(answer: Callable[[list[str]], int], help_of: Callable[[list[str]], str]) -> None:
+def run_words(
+    answer: Callable[[list[str]], int], help_of: Callable[[list[str]], str], *, needs_words: bool = False
+) -> None:
     """Call `answer` with the words of the command line, and exit with the code that it returns.
 
-    --help prints the text that `help_of` returns for the other words.
+    --help prints the text that `help_of` returns for the other words, and so does an empty line if it `needs_words`.
     """
     words = sys.argv[1:]
     sys.path.insert(0, os.getcwd())  # the user's modules
@@ -56,7 +58,7 @@ def run_words(answer: Callable[[list[str]], int], help_of: Callable[[list[str]],
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     exit_code = DONE
     try:
-        if {"--help", "-h"} & set(words):
+        if {"--help", "-h"} & set(words) or (needs_words and not words):
             print(help_of([word for word in words if word not in ("--help", "-h")]))
         elif "--version" in words:
             print(versions())
@@ -68,16 +70,6 @@ def run_words(answer: Callable[[list[str]], int], help_of: Callable[[list[str]],
         exit_code = INTERRUPTED
     if exit_code != DONE:
         sys.exit(exit_code)
-
-
-def help_text(name: str, options: type[Any], about: str, examples: Sequence[str] = ()) -> str:
-    """Return the help of a command with a dataclass of `options`."""
-    return "\n".join([usage(name, options, about), *(["", *indented(examples)] if examples else [])])
-
-
-def indented(lines: Sequence[str]) -> list[str]:
-    """Indent lines of a help text."""
-    return [f"  {line}" for line in lines]
 
 
 def report(error: ReportedError) -> int:

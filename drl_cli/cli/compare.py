@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from drl_cli.cli.command import OUTPUT_DIR_HELP, help_text, option, run_words
+from drl_cli.cli.command import OUTPUT_DIR_HELP, option, run_words
 from drl_cli.errors import DONE, MISSING, RESOURCES, UsageError
 from drl_cli.runs.comparison import Comparison, compare, over_environments
 from drl_cli.runs.find import find_runs
 from drl_cli.runs.groups import Group, grouped, long_name, pooled_keys, unshown_keys
 from drl_cli.runs.run import Run
 from drl_cli.runs.table import NONE, between, number, table
-from drl_cli.settings.options import parse
+from drl_cli.settings.options import parse, usage
 from drl_cli.utils.spelling import did_you_mean
 
 NOT_DRAWN = "needs matplotlib, which is not installed:  pip install 'drl-cli[plot]'"
@@ -42,13 +42,8 @@ class Options:
 
 def main() -> None:
     """Run drl-compare."""
-    run_words(answer, help_of)
-
-
-def help_of(words: Sequence[str]) -> str:
-    """Return the text of --help."""
     about = "compare runs: table, figure and csv of returns over env steps and seconds"
-    return help_text("drl-compare", Options, about, EXAMPLES)
+    run_words(answer, lambda words: usage("drl-compare", Options, about, EXAMPLES), needs_words=True)
 
 
 def answer(words: Sequence[str]) -> int:
@@ -56,9 +51,6 @@ def answer(words: Sequence[str]) -> int:
 
     Without matplotlib a missing figure is an error only if `png=` was given.
     """
-    if not words:
-        print(help_of(words))
-        return DONE
     options = parse(words, Options, positional="runs")
     if options.png is not None and Path(options.png).suffix not in FORMATS:
         raise UsageError(f"png: must end in {', '.join(FORMATS)}, got {options.png}")

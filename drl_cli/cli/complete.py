@@ -141,5 +141,4 @@ def _options(command: str, word: str) -> list[str]:
 
 
 def _runs() -> list[str]:
-    """Return `latest` and the folders of all runs below outputs/."""
     return ["latest", *map(str, all_runs("outputs"))]

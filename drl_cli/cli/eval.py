@@ -12,7 +12,7 @@ import numpy as np
 import yaml
 
 from drl_cli.algos.lookup import module_path
-from drl_cli.cli.command import CHECKPOINT_HELP, OUTPUT_DIR_HELP, RUN_HELP, help_text, option, run_words
+from drl_cli.cli.command import CHECKPOINT_HELP, OUTPUT_DIR_HELP, RUN_HELP, option, run_words
 from drl_cli.errors import BELOW, CHECKPOINT, DONE, RESOURCES, USER_CODE, ReportedError, UsageError
 from drl_cli.preflight.environment import environment_spec
 from drl_cli.runs.comparison import estimate
@@ -22,7 +22,7 @@ from drl_cli.runs.run import Run
 from drl_cli.runs.statistics import interval
 from drl_cli.runs.table import between, number, table
 from drl_cli.runtime.config import Config
-from drl_cli.settings.options import parse
+from drl_cli.settings.options import parse, usage
 from drl_cli.utils.outside import raised_by
 from drl_cli.utils.ranges import Count, Natural
 from drl_cli.utils.seeding import integers
@@ -55,7 +55,7 @@ class Options:
 def main() -> None:
     """Run drl-eval."""
     about = "play a run's saved policy on fresh episode seeds"
-    run_words(lambda words: evaluate_all(*read(words)), lambda words: help_text("drl-eval", Options, about, EXAMPLES))
+    run_words(lambda words: evaluate_all(*read(words)), lambda words: usage("drl-eval", Options, about, EXAMPLES))
 
 
 def read(args: Sequence[str]) -> tuple[Options, dict[str, Any]]:

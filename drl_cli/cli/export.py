@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from drl_cli.cli.command import CHECKPOINT_HELP, OUTPUT_DIR_HELP, RUN_HELP, option, run_command
-from drl_cli.deploy.trained import open_trained
+from drl_cli.deploy.trained import acting, open_policy
 from drl_cli.errors import DONE, MISSING, UsageError
 from drl_cli.runs.end_text import relative_path
 from drl_cli.utils.ranges import Count
@@ -27,31 +27,25 @@ class Options:
 def main() -> None:
     """Run drl-export."""
     about = "write a run's policy for use without drl-cli, normalisation and units inside"
-    run_command("drl-export", Options, answer, about, positional="run")
+    run_command("drl-export", Options, export, about, positional="run")
 
 
-def answer(options: Options) -> int:
+def export(options: Options) -> int:
     """Export the policy, and print its folder and how far its actions differ from the run's policy."""
-    print("\n".join(export(options)))
-    return DONE
-
-
-def export(options: Options) -> list[str]:
-    """Export the policy, and return the lines to print. Raise UsageError."""
     needed = ("onnxscript", "onnxruntime") if options.format == "onnx" else ()
     if any(importlib.util.find_spec(name) is None for name in needed):
         raise UsageError("format=onnx needs packages that are not installed:  pip install 'drl-cli[onnx]'", MISSING)
-    trained = open_trained(options.run, options.checkpoint, options.output_dir)
-    policy = trained.policy()
+    policy = open_policy(options.run, options.checkpoint, options.output_dir)
     from drl_cli.deploy.export import export as write
 
-    with trained.acting(trained.run / "export"):
+    with acting(policy.config, policy.run / "export"):
         folder, parity = write(policy, options.format, options.episodes)
-    return [
-        f"{trained.run.name}  {trained.checkpoint.name}  ->  {relative_path(folder)}",
+    print(f"{policy.run.name}  {policy.checkpoint.name}  ->  {relative_path(folder)}")
+    print(
         f"{parity.observations:,} observations: actions differ by at most {parity.largest_difference:.1g}; "
-        f"{parity.episodes} episodes: return {parity.return_exported:.1f}, the run's {parity.return_trained:.1f}",
-    ]
+        f"{parity.episodes} episodes: return {parity.return_exported:.1f}, the run's {parity.return_trained:.1f}"
+    )
+    return DONE
 
 
 if __name__ == "__main__":

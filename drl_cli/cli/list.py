@@ -13,14 +13,11 @@ from drl_cli.utils.spelling import did_you_mean
 
 def main() -> None:
     """Run drl-list."""
-    run_words(answer, help_of)
+    run_words(answer, help_of, needs_words=True)
 
 
 def answer(words: Sequence[str]) -> int:
     """Print the list that the first word names."""
-    if not words:
-        print(help_of(words))
-        return DONE
     topic, *args = words
     if topic not in TOPICS:
         raise UsageError(f"no list '{topic}'.{did_you_mean(topic, TOPICS)}   lists: {', '.join(TOPICS)}")

@@ -10,13 +10,13 @@ from typing import Any, Literal
 
 import yaml
 
-from drl_cli.cli.command import OUTPUT_DIR_HELP, help_text, option
+from drl_cli.cli.command import OUTPUT_DIR_HELP, option
 from drl_cli.errors import UsageError
 from drl_cli.runs.find import all_runs
 from drl_cli.runs.groups import compared, differing_keys, grouped, long_name, override_text
 from drl_cli.runs.run import SWEEP_FILE, Run
 from drl_cli.runs.table import NONE, number, table
-from drl_cli.settings.options import parse
+from drl_cli.settings.options import parse, usage
 from drl_cli.settings.value_types import group_of
 from drl_cli.sweeps.sweep import Sweep
 from drl_cli.utils.ranges import Count
@@ -61,9 +61,9 @@ class SweepOptions:
 def help_of(topic: str) -> str:
     """Return the help of `drl-list runs` or `drl-list sweeps`."""
     if topic == "sweeps":
-        return help_text("drl-list sweeps", SweepOptions, "sweeps, newest first")
+        return usage("drl-list sweeps", SweepOptions, "sweeps, newest first")
     about = "runs, newest first; only those with these values of any key"
-    return help_text("drl-list runs", Options, about, EXAMPLES)
+    return usage("drl-list runs", Options, about, EXAMPLES)
 
 
 def run_lines(args: Sequence[str]) -> list[str]:
@@ -81,14 +81,14 @@ def run_table(runs: Sequence[Run], limit: int) -> list[str]:
     listed = runs[:limit]
     differing = [key for key in differing_keys([compared(run) for run in listed]) if key not in SHOWN]
     head = ["run", "env", "algo", "mode", "status", "env steps", "seconds", "best", "final"]
+    head += ["differs in"] if differing else []
     rows = []
     for run in listed:
         row = [run.id, *(_value(run, key) for key in ("env.name", "algo.name", "mode")), run.status]
         row += [number(run.env_steps), number(run.wall_s), number(run.best, ".1f"), number(run.final, ".1f")]
-        rows.append([*row, override_text({key: run.config[key] for key in differing if key in run.config})])
-    if differing:
-        return _table([*head, "differs in"], rows, len(runs), f": limit={len(runs)}")
-    return _table(head, [row[:-1] for row in rows], len(runs), f": limit={len(runs)}")
+        differences = override_text({key: run.config[key] for key in differing if key in run.config})
+        rows.append([*row, differences] if differing else row)
+    return _table(head, rows, len(runs), f": limit={len(runs)}")
 
 
 def group_table(runs: Sequence[Run], options: Options) -> list[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from drl_cli.cli.command import CHECKPOINT_HELP, OUTPUT_DIR_HELP, RUN_HELP, option, run_command
-from drl_cli.deploy.trained import open_trained
+from drl_cli.deploy.trained import acting, open_policy, stages
 from drl_cli.errors import DONE, MISSING, UsageError
 from drl_cli.runs.end_text import relative_path
 from drl_cli.utils.ranges import Count, Natural, Positive
@@ -51,19 +51,18 @@ def play(options: Options) -> list[str]:
     if options.evolution and options.episodes > 1:
         raise UsageError("evolution=true records one episode of each checkpoint: leave episodes out")
     suffix = _suffix(options.format)
-    trained = open_trained(options.run, options.checkpoint, options.output_dir)
+    policy = open_policy(options.run, options.checkpoint, options.output_dir)
     from drl_cli.deploy.play import record
 
-    config = trained.config
-    stages = trained.stages() if options.evolution else [trained] * options.episodes
-    titles = [f"{config.algo.name}  {stage.manifest['env_steps']:,} env steps" for stage in stages]
+    config = policy.config
+    policies = stages(policy) if options.evolution else [policy] * options.episodes
+    titles = [f"{config.algo.name}  {stage.manifest['env_steps']:,} env steps" for stage in policies]
     seeds = integers(config.seed, "confirm", options.episodes, index=options.seed)
-    seeds = seeds * len(stages) if options.evolution else seeds
-    name = f"{'evolution' if options.evolution else trained.checkpoint.name}-seed{options.seed}"
+    seeds = seeds * len(policies) if options.evolution else seeds
+    name = f"{'evolution' if options.evolution else policy.checkpoint.name}-seed{options.seed}"
     name += f"-{options.episodes}episodes" if options.episodes > 1 else ""
-    path = trained.run / "videos" / f"{name}.{suffix}"
-    with trained.acting(path):
-        policies = [stage.policy() for stage in stages]
+    path = policy.run / "videos" / f"{name}.{suffix}"
+    with acting(config, path):
         max_steps = options.max_steps or config.manage.max_episode_steps
         played = record(policies, titles, seeds, path, max_steps, options.fps)
     lines = [

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from drl_cli.cli.command import indented, run_words
+from drl_cli.cli.command import run_words
 from drl_cli.cli.complete import shell_completion
 from drl_cli.errors import DONE, EXIT_CODES, ReportedError, UsageError, users_errors
 from drl_cli.metrics.console import Console
@@ -181,10 +181,10 @@ def overview() -> list[str]:
     return [
         "drl-train [key=value ...]        train; -m sweeps over comma-separated values, side by side",
         "",
-        *indented(examples),
+        *(f"  {line}" for line in examples),
         "",
         "groups (group=option; any key in them: group.key=value)",
-        *indented([f"{group:<13} {', '.join(options(group))}" for group in groups()]),
+        *(f"  {group:<13} {', '.join(options(group))}" for group in groups()),
         "",
         "env also takes any Gymnasium id, or module:Id for an environment of your own; algo an installed algorithm",
         "or a module of your own (my_pkg.my_algo); network a class of your own (my_pkg.my_net:Class).",
@@ -192,11 +192,11 @@ def overview() -> list[str]:
         "drl-list keys has those of all.",
         "",
         "keys",
-        *indented((conf_dir() / "train.yaml").read_text().split("\n\n")[1].splitlines()),
+        *(f"  {line}" for line in (conf_dir() / "train.yaml").read_text().split("\n\n")[1].splitlines()),
         "  stop.return, stop.wall_s",
         "",
         "exit codes",
-        *indented([f"{code:<4} {meaning}" for code, meaning in EXIT_CODES.items()]),
+        *(f"  {code:<4} {meaning}" for code, meaning in EXIT_CODES.items()),
         "",
         f"All values and what they mean: {conf_dir()}",
         'Tab completion in bash: eval "$(drl-train -sc install=bash)"',

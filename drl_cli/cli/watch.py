@@ -35,22 +35,17 @@ class Options:
 def main() -> None:
     """Run drl-watch."""
     about = "show how a run goes until it ends; Ctrl-C leaves it alone"
-    run_command("drl-watch", Options, answer, about, positional="run")
+    run_command("drl-watch", Options, watch, about, positional="run")
 
 
-def answer(options: Options) -> int:
-    """Show the run that the options name until it ends. Return its exit code."""
-    return watch(find_run(options.run, options.output_dir), options)
-
-
-def watch(folder: Path, options: Options) -> int:
+def watch(options: Options) -> int:
     """Show a run until it ends. Return its exit code, or LOST if it was killed."""
+    folder = find_run(options.run, options.output_dir)
     display = make_display(options.console, sys.stdout, options.period_s)
-    view = View(display)
     newest, since = Status.read(folder), time.monotonic()
     if newest is None:
         newest = Status(title=folder.name, awaits="its first report", started=time.time(), written=0.0)
-    view.begin(newest, folder)
+    view = View(display, newest, folder)
     try:
         while True:
             run = read_json(folder / "run.json")
@@ -58,7 +53,7 @@ def watch(folder: Path, options: Options) -> int:
                 newest, since = status, time.monotonic()
             silent_s = time.monotonic() - since
             if (summary := how_it_ended(folder, run, silent_s, options.stale_s)) is not None:
-                return view.end(newest, folder, summary)
+                return view.end(newest, summary)
             view.show(newest, silent_s)
             time.sleep(TICK_S)
     finally:
@@ -95,15 +90,11 @@ def _is_held(path: Path) -> bool | None:
 class View:
     """Show the statuses of a run on a display, and each evaluation once."""
 
-    def __init__(self, display: Display) -> None:
-        self.display = display
-        self.last_evaluation = -1  # env steps of the last evaluation that was shown
-
-    def begin(self, status: Status, folder: Path) -> None:
-        """Show the name of the run. Earlier evaluations count as shown."""
-        self.display.line(f"{status.title}  ->  {relative_path(folder)}")
-        self.last_evaluation = max((env_steps for env_steps, _ in status.scores), default=-1)
-        self.display.awaits(status)
+    def __init__(self, display: Display, status: Status, folder: Path) -> None:
+        self.display, self.folder = display, folder
+        self.last_evaluation = max((env_steps for env_steps, _ in status.scores), default=-1)  # earlier ones are old
+        display.line(f"{status.title}  ->  {relative_path(folder)}")
+        display.awaits(status)
 
     def show(self, status: Status, silent_s: float) -> None:
         """Show the newest status, with its age if it is old."""
@@ -113,13 +104,13 @@ class View:
         self.display.report(status)
         self.display.tick(status)
 
-    def end(self, status: Status, folder: Path, summary: Mapping[str, Any]) -> int:
+    def end(self, status: Status, summary: Mapping[str, Any]) -> int:
         """Show how the run ended. Return its exit code."""
         self._evaluations(status)
-        text = summary.get("why") or end_text(summary, folder)
+        text = summary.get("why") or end_text(summary, self.folder)
         if summary["status"] == "killed":
             last = f"its last report was of step {status.env_steps:,}, {clock(status.wall_s)} after its start"
-            text = f"{text}; {last}\nnext: drl-train resume={relative_path(folder)}"
+            text = f"{text}; {last}\nnext: drl-train resume={relative_path(self.folder)}"
         self.display.tick(replace(status, state=str(summary["status"]), awaits="", note=str(summary.get("why", ""))))
         self.display.close()
         self.display.end(status, summary, text)

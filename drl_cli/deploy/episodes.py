@@ -37,7 +37,7 @@ def play_together(policy: Caller, trained: TrainedPolicy, seeds: Sequence[int], 
                 games[i].step(action)
                 returns[i] += games[i].reward
     for game in games:
-        game.close()
+        game.raw.close()
     return returns
 
 
@@ -53,16 +53,11 @@ class Game:
             raise as_fault("reset", error) from error
 
     def step(self, action: Any) -> None:
-        """Take an action of the environment's own space."""
         try:
             self.obs, reward, terminated, truncated, self.info = self.raw.step(action)
         except Exception as error:
             raise as_fault("step", error) from error
         self.reward, self.has_ended = float(reward), bool(terminated or truncated)
-
-    def close(self) -> None:
-        """Close the environment."""
-        self.raw.close()
 
 
 def _masks(infos: Sequence[Any]) -> Any:

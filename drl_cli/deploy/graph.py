@@ -31,7 +31,9 @@ class Graph(nn.Module):
         super().__init__()
         self.columns, self.units, self.action = leaves(spec.obs), units, spec.action
         self.normalize = _Normalize(policy.statistics) if isinstance(policy, NormalizedPolicy) else None
-        self.choose = _chooser(policy.policy if isinstance(policy, NormalizedPolicy) else policy)
+        policy = policy.policy if isinstance(policy, NormalizedPolicy) else policy
+        head = find_head(policy)
+        self.choose = _Modules(traceable(policy)) if head is None else _Head(policy, head)
         for parameter in self.parameters():  # the policy's parameters are views of one large tensor
             parameter.data = parameter.data.clone()
 
@@ -46,7 +48,6 @@ class Graph(nn.Module):
         return self.action.kind != "box" and isinstance(self.choose, _Head)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """See the class."""
         state = inputs[-1] if self.state_size else None
         parts = zip(self.columns.items(), self.units.inputs, inputs, strict=False)
         obs = {path: self._seen(path, part, tensor, column.dtype) for (path, column), part, tensor in parts}
@@ -68,11 +69,6 @@ class Graph(nn.Module):
             masks = torch.split(tensor, list(self.action.choices), 1)
             return torch.cat([mask | ~mask.any(1, keepdim=True) for mask in masks], 1)
         return (tensor - torch.tensor(part.start) if part.choices else tensor).to(getattr(torch, dtype))
-
-
-def _chooser(policy: Policy) -> "_Head | _Modules":
-    head = find_head(policy)
-    return _Modules(traceable(policy)) if head is None else _Head(policy, head)
 
 
 def traceable(policy: Policy) -> TorchPolicy:

@@ -36,8 +36,7 @@ def plan(policy: Policy, spec: EnvSpec, units: Units) -> tuple[dict[str, Any], S
     arrays |= {f"trunk.{i}": array for i, array in enumerate(head.trunk)}
     constants = {"embedded": head.embedded, "support": head.support}
     arrays |= {name: array for name, array in constants.items() if array is not None}
-    torso = learner.torso if learner else None
-    torsos, seen = _torsos(torso, arrays)
+    torsos = _torsos(learner.torso if learner else None, arrays)
     memory = policy.network.memory
     if learner and learner.memory:
         (weights,) = learner.memory.cell.all_weights
@@ -45,7 +44,7 @@ def plan(policy: Policy, spec: EnvSpec, units: Units) -> tuple[dict[str, Any], S
     return {
         "bound": bound,
         "torsos": [torso | {"input": names[path]} for path, torso in torsos.items()],
-        "flat": [name for path, name in names.items() if path != MASK and path not in seen],
+        "flat": [name for path, name in names.items() if path != MASK and path not in torsos],
         "memory": None if memory == "none" else memory,
         "trunk": len(head.trunk),
         "head": len(head.layers),
@@ -57,20 +56,19 @@ def plan(policy: Policy, spec: EnvSpec, units: Units) -> tuple[dict[str, Any], S
     }, arrays
 
 
-def _torsos(torso: nn.Module | None, arrays: State) -> tuple[dict[str, dict[str, Any]], set[str]]:
-    """Return the plan of each image's torso by path, and the set of these paths."""
+def _torsos(torso: nn.Module | None, arrays: State) -> dict[str, dict[str, Any]]:
+    """Return the plan of each image's torso by path."""
     if torso is None:
-        return {}, set()
+        return {}
     each = dict(zip(torso.paths, torso.torsos, strict=True)) if isinstance(torso, Multi) else {"": torso}
-    return {path: _convolution(f"torso.{i}", one, arrays) for i, (path, one) in enumerate(each.items())}, set(each)
-
-
-def _convolution(name: str, torso: nn.Module, arrays: State) -> dict[str, Any]:
-    if not isinstance(torso, Convolution):
-        raise ValueError(_unknown(type(torso)))
-    shape, axes = torso.image.layout
-    sides = [torso.image.height, torso.image.width]
-    return {"shape": shape, "axes": axes, "sides": sides, "layers": _layers(name, torso.layers, arrays)}
+    plans = {}
+    for i, (path, one) in enumerate(each.items()):
+        if not isinstance(one, Convolution):
+            raise ValueError(_unknown(type(one)))
+        shape, axes = one.image.layout
+        sides, layers = [one.image.height, one.image.width], _layers(f"torso.{i}", one.layers, arrays)
+        plans[path] = {"shape": shape, "axes": axes, "sides": sides, "layers": layers}
+    return plans
 
 
 def _layers(name: str, layers: nn.Module, arrays: State) -> list[Any]:

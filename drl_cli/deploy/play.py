@@ -41,7 +41,7 @@ def record(
         for i, (policy, title) in enumerate(zip(policies, titles, strict=True)):
             game = _game(policy, seeds[i]) if i else game
             played.append(_record_one(policy, title, game, video, max_steps))
-            game.close()
+            game.raw.close()
     return played
 
 

@@ -258,10 +258,9 @@ def bounds(part: Mapping[str, Any]) -> tuple[Array, Array]:
 def chosen(outputs: Sequence[Mapping[str, Any]], values: Array) -> list[Array]:
     """Return the environment's actions with the highest `values` `[n, sum of choices]`, part by part."""
     ends, actions = np.cumsum([n for part in outputs for n in part["choices"]]), []
-    best = np.stack([part.argmax(1) for part in np.split(values, ends[:-1], 1)], 1)
-    for part, choices in zip(
-        outputs, np.split(best, np.cumsum([len(p["choices"]) for p in outputs])[:-1], 1), strict=True
-    ):
+    best = iter([choice.argmax(1) for choice in np.split(values, ends[:-1], 1)])
+    for part in outputs:
+        choices = np.stack([next(best) for _ in part["choices"]], 1)
         action = choices.reshape(len(values), *part["shape"]) + np.array(part["start"])
         actions.append(action.astype(part["dtype"]))
     return actions

@@ -20,7 +20,6 @@ class Means:
             self._weights[name] += weight
 
     def take(self) -> dict[str, float]:
-        """Return the means and reset them."""
         means = {name: total / self._weights[name] for name, total in self._sums.items()}
         self._sums.clear()
         self._weights.clear()

@@ -31,7 +31,6 @@ class BackgroundRecorder:
         self._thread.start()
 
     def record(self, scalars: Mapping[str, float], env_steps: int) -> None:
-        """Queue scalars."""
         self._put("record", dict(scalars), env_steps)
 
     def video(self, tag: str, path: Path, env_steps: int) -> None:

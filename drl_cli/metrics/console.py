@@ -41,7 +41,6 @@ class Console:
         self.close()
 
     def line(self, text: str) -> None:
-        """Show a line that is not part of the status."""
         with self._lock:
             self.display.line(text)
 
@@ -61,13 +60,11 @@ class Console:
             self.display.awaits(self.status)
 
     def report(self, **fields: Any) -> None:
-        """Change the status and show it."""
         with self._lock:
             self.update(**fields)
             self.display.report(self.status)
 
     def evaluation(self, statistics: Mapping[str, float], env_steps: int, is_best: bool) -> None:
-        """Show the result of the evaluation at `env_steps`."""
         with self._lock:
             evaluated = self.status.evaluated(env_steps, statistics["mean"])
             self.update(scores=evaluated.scores, best=evaluated.best)
@@ -82,7 +79,6 @@ class Console:
             self.display.end(self.status, summary, text)
 
     def close(self) -> None:
-        """Release the terminal."""
         with self._lock:
             self._over.set()
             self.display.close()

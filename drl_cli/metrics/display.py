@@ -52,7 +52,6 @@ class Quiet(Display):
         self.reported = -math.inf  # time of the last report [s]
 
     def print(self, text: str) -> None:
-        """Print one line at once."""
         with suppress(OSError):  # output to a full disk
             print(text, file=self.out, flush=True)
 

@@ -60,7 +60,6 @@ def sparkline(values: Sequence[float], levels: str) -> str:
 
 
 def _head(status: Status, wall_s: float) -> RenderableType:
-    """Return the progress bar, the steps and the clock."""
     bar = Table.grid(padding=(0, 2), expand=True)
     bar.add_column(ratio=1)
     bar.add_column(no_wrap=True)

@@ -93,7 +93,6 @@ class Csv:
         self.writer.writerow([values.get(column, "") for column in self.columns])
 
     def close(self) -> None:
-        """Close the file."""
         self.file.close()
 
     def _rewrite(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -74,7 +74,6 @@ class Status:
 
     @property
     def is_over(self) -> bool:
-        """Whether the run has ended."""
         return self.state not in ("starting", "running", "paused", "ending")
 
     def age_s(self, moment: float) -> float:
@@ -83,7 +82,6 @@ class Status:
 
     @property
     def share(self) -> float:
-        """The share of total_env_steps that is done, at most 1."""
         return min(1.0, self.env_steps / max(1, self.total_env_steps))
 
     @property

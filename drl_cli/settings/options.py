@@ -55,11 +55,11 @@ def _items(text: str) -> list[str]:
     return [item.strip(" '\"") for item in inner.split(",") if item.strip()]
 
 
-def usage(command: str, kind: type[Any], what: str) -> str:
-    """Return the help text: the command, what it does, its options with their defaults."""
+def usage(command: str, kind: type[Any], what: str, examples: Sequence[str] = ()) -> str:
+    """Return the help text: the command, what it does, its options with their defaults, and examples."""
     lines = [f"{command} [key=value ...]   {what}", ""]
     for field in dataclasses.fields(kind):
         is_empty = field.default is dataclasses.MISSING or field.default == ()
         default = "" if is_empty else f" (default {field.default})"
         lines.append(f"  {field.name:<12} {field.metadata.get('help', '')}{default}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *([""] if examples else []), *(f"  {line}" for line in examples)])

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from drl_cli.bench.figures import HEAD, Figure, Rate, in_turn, middle, print_row, row, short, timed
+from drl_cli.bench.figures import Figure, Rate, in_turn, middle, row, short, timed
 
 
 @pytest.fixture
@@ -38,7 +38,6 @@ def test_the_order_is_reversed_in_every_other_round():
 def test_the_median_of_rounds_counts():
     rates = [Rate(3.0, 30.0), Rate(1.0, 50.0), Rate(2.0, 40.0)]
     assert middle(rates) == Rate(2.0, 40.0)
-    assert middle(rates).times(0.5) == Rate(1.0, 20.0)
     figure = Figure.of("replay", "draw", "batches/s", rates)
     assert (figure.value, figure.rounds) == (2.0, (3.0, 1.0, 2.0))
 
@@ -48,13 +47,10 @@ def test_numbers_are_short(value, text):
     assert short(value) == text
 
 
-def test_the_lines_of_the_table_are_aligned(capsys):
-    rounds = (14e6, 15471479.0, 17e6)
-    print_row(HEAD)
-    print_row(row(Figure("replay", "insert, uniform", "rows/s", 15471479.0, rounds, "half full")))
-    print_row(row(Figure("end", "start-up to the first step", "s", 3.456)))
-    head, line, last = capsys.readouterr().out.splitlines()
-    assert head.split() == ["part", "what", "median", "min", "-", "max"]
+def test_the_lines_of_the_table_are_aligned():
+    line = str(Figure("replay", "insert, uniform", "rows/s", 15471479.0, (14e6, 15471479.0, 17e6), "half full"))
+    last = str(Figure("end", "start-up to the first step", "s", 3.456))
+    assert len(row("part", "what", "median", "min - max", "")) == line.index("14,000,000") + len("min - max")
     texts = ("replay  ", "insert, uniform", "15,471,479 rows/s", "14,000,000 - 17,000,000", "half full")
     assert all(text in line for text in texts)
     assert last.endswith("3.46 s")

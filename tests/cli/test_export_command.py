@@ -50,7 +50,7 @@ def test_a_numpy_policy_needs_only_numpy(copied, drl, tmp_path):
 
 def test_a_policy_that_differs_is_not_kept(copied, monkeypatch):
     monkeypatch.setattr(check, "LEAST_OBSERVATIONS", 50)
-    right = export(Options(run=str(copied), episodes=2))
+    export(Options(run=str(copied), episodes=2))
     (folder,) = (copied / "export").iterdir()
     before = (folder / "spec.json").read_text()
     monkeypatch.setattr(plan, "find_head", lambda policy: Head([1.01 * array for array in find_head(policy).layers]))
@@ -59,7 +59,6 @@ def test_a_policy_that_differs_is_not_kept(copied, monkeypatch):
     assert caught.value.exit_code == 1
     assert list((copied / "export").iterdir()) == [folder]
     assert (folder / "spec.json").read_text() == before
-    assert len(right) == 2
 
 
 def test_every_checkpoint_has_its_own_folder(copied, monkeypatch):

@@ -67,7 +67,7 @@ def watched(run, monkeypatch, capsys, script, **options):
     """Watch the run. Return the exit code and the printed lines."""
     monkeypatch.setattr(module, "time", script)
     monkeypatch.setattr(display, "time", script)
-    code = watch(run.folder, Options(**{"console": "plain", "period_s": 0.0, **options}))
+    code = watch(Options(**{"run": str(run.folder), "console": "plain", "period_s": 0.0, **options}))
     return code, capsys.readouterr().out.splitlines()
 
 
@@ -159,7 +159,7 @@ def test_the_panel_shows_how_long_a_run_is_silent(run, monkeypatch):
     run.report(STATUS)
     with lock(run.folder / RUN_LOCK) as held:
         monkeypatch.setattr(module, "time", Script(*[lambda: None] * 9, held.close))
-        assert watch(run.folder, Options()) == LOST
+        assert watch(Options(str(run.folder))) == LOST
     text = re.sub(r"\x1b\[[?\d;]*\w", "", out.getvalue())
     assert "no report for 0:00:12" in text
     assert "no report for 0:00:08" not in text
