@@ -33,7 +33,6 @@ class Figure:
 
     @classmethod
     def of(cls, part: str, what: str, unit: str, rates: Sequence[Rate], note: str = "") -> "Figure":
-        """Make a figure of the median of `rates`."""
         rounds = tuple(rate.per_s for rate in rates)
         return cls(part, what, unit, median(rounds), rounds, note)
 

@@ -69,9 +69,8 @@ def answer(words: Sequence[str]) -> int:
     share_cores("async" if options.tune else config.mode)
     with users_errors(config.outside_modules):
         spec = preflight(config)
-    check_use(config, spec, options)
-    if not config.dry_run:
-        with users_errors(config.outside_modules):
+        check_use(config, spec, options)
+        if not config.dry_run:
             measure(config, spec, options, command, typed.overrides)
     return DONE
 

@@ -91,8 +91,10 @@ def checks(options: Options, session: "RaySession | None") -> Iterator[Check]:
     yield disk("temporary", os.environ.get("TMPDIR", "/tmp"), "TMPDIR=...")
     yield gpu()
     yield compiler()
-    yield from rendering()
-    yield from optional()
+    yield render("CartPole-v1", "")
+    if version_of("mujoco"):
+        yield render("InvertedPendulum-v5", "set MUJOCO_GL=egl, or osmesa")
+    yield from map(optional, extras())
     yield ray(session, options.ray)
 
 
@@ -108,19 +110,14 @@ def packages() -> Check:
 
 def processors() -> Check:
     """Check the number of processors for this process, the limit of a container, and the load by other programs."""
-    cores, load, quota = num_cores(), os.getloadavg()[0], cpu_quota()
+    cores, load = num_cores(), os.getloadavg()[0]
     text = f"{cores} for this process, load {load:.1f}"
-    if quota is not None and quota < cores:
+    limit, _, period = _content(CGROUP / "cpu.max").partition(" ")
+    if limit.isdigit() and (quota := int(limit) / int(period)) < cores:
         return Check("warn", "processors", f"{text}, but this container gets {quota:g}", f"say worker.num={int(quota)}")
     if load > cores / 2:
         return Check("warn", "processors", text, "other programs are using them: runs and measurements are slower")
     return Check("ok", "processors", text)
-
-
-def cpu_quota() -> float | None:
-    """Return the number of processors that a container may use, or None without a limit."""
-    words = _content(CGROUP / "cpu.max").split()
-    return int(words[0]) / int(words[1]) if len(words) == 2 and words[0] != "max" else None
 
 
 def threads() -> Check:
@@ -194,15 +191,8 @@ def compiler() -> Check:
     return Check("ok", "compiler", name)
 
 
-def rendering() -> Iterator[Check]:
-    """Check that environments can draw without a display."""
-    yield render("CartPole-v1", "")
-    if version_of("mujoco"):
-        yield render("InvertedPendulum-v5", "set MUJOCO_GL=egl, or osmesa")
-
-
 def render(id: str, advice: str) -> Check:
-    """Draw one frame of an environment, in another process because a graphics driver may kill it."""
+    """Draw one frame without a display, in another process because a graphics driver may kill it."""
     command = [sys.executable, "-c", RENDER.format(id=id)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30)
@@ -214,13 +204,11 @@ def render(id: str, advice: str) -> Check:
     return Check("ok", "rendering", f"{id}: frames of {done.stdout.strip()} without a display")
 
 
-def optional() -> Iterator[Check]:
-    """Check the extras of the package."""
-    for name in extras():
-        if missing("drl-cli", name):
-            yield Check("skip", "extra", f"{name}: not installed", f"pip install 'drl-cli[{name}]'")
-        else:
-            yield Check("ok", "extra", name)
+def optional(extra: str) -> Check:
+    """Check whether an extra of the package is installed."""
+    if missing("drl-cli", extra):
+        return Check("skip", "extra", f"{extra}: not installed", f"pip install 'drl-cli[{extra}]'")
+    return Check("ok", "extra", extra)
 
 
 def _begin_ray() -> "RaySession":

@@ -176,9 +176,8 @@ def play(config: Config, checkpoint: Path, seeds: list[int], stochastic: bool) -
 def result_lines(name: str, result: Mapping[str, Any], statistics: Mapping[str, float], most: int) -> list[str]:
     """Describe the result of a run."""
     how = "stochastic" if result["stochastic"] else "greedy"
-    low, high = result["mean_interval_95"] or (math.nan, math.nan)
     texts = {key: f"{value}" if isinstance(value, int) else f"{value:.1f}" for key, value in statistics.items()}
-    texts["mean"] = between(statistics["mean"], low, high)
+    texts["mean"] = _mean_text(result)
     lines = [f"{name}  {result['checkpoint']}  ({result['opt_steps']} updates, {how})"]
     lines.append("  ".join(f"{key} {value}" for key, value in texts.items()))
     if result["info"]:
@@ -188,13 +187,16 @@ def result_lines(name: str, result: Mapping[str, Any], statistics: Mapping[str, 
     return lines
 
 
+def _mean_text(result: Mapping[str, Any]) -> str:
+    return between(result["mean"], *(result["mean_interval_95"] or (math.nan, math.nan)))
+
+
 def results_table(results: Mapping[Path, Mapping[str, Any]]) -> str:
     """Return the table with a line per run."""
     names = ("std", "min", "median", "max", "length_mean")
     rows = []
     for folder, result in results.items():
-        ends = result["mean_interval_95"] or (math.nan, math.nan)
-        scores = [between(result["mean"], *ends), *(number(result[name], ".1f") for name in names)]
+        scores = [_mean_text(result), *(number(result[name], ".1f") for name in names)]
         rows.append([folder.name, result["checkpoint"], str(result["episodes"]), *scores])
     head = ("run", "checkpoint", "episodes", "mean [95%]", *names)
     return table(head, rows, sys.stdout, left=("run", "checkpoint"))

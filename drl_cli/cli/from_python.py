@@ -31,8 +31,7 @@ def train(overrides: Sequence[str]) -> dict[str, Any]:
     command = read_command(list(overrides))
     if command.flags:
         raise UsageError(f"{command.flags[0]}: drl_cli.train takes key=value alone; drl-train takes flags")
-    if folder := named_run(command):
-        command = with_config_of(folder, command)
+    command = with_config_of(named_run(command), command)
     check_command(command)
     plain = mapping(command.overrides, command.config_file)
     if plain.get("explain"):
@@ -46,12 +45,7 @@ def train(overrides: Sequence[str]) -> dict[str, Any]:
     if summary["exit_code"] == INTERRUPTED:
         raise KeyboardInterrupt
     if summary["exit_code"] != DONE:
-        raise RunFailed(summary, _reason(summary, str(plain["output_dir"])))
+        errors = Path(str(plain["output_dir"])).glob(f"*/*/{summary['run_id']}/error.txt")
+        reasons = [path.read_text().strip().splitlines()[-1] for path in errors]
+        raise RunFailed(summary, "".join(f": {reason}" for reason in reasons))
     return summary
-
-
-def _reason(summary: dict[str, Any], output_dir: str) -> str:
-    """Return the last line of the run's error.txt, or '' if the file does not exist."""
-    for path in Path(output_dir).glob(f"*/*/{summary['run_id']}/error.txt"):
-        return f": {path.read_text().strip().splitlines()[-1]}"
-    return ""

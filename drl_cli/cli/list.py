@@ -21,6 +21,8 @@ def answer(words: Sequence[str]) -> int:
     topic, *args = words
     if topic not in TOPICS:
         raise UsageError(f"no list '{topic}'.{did_you_mean(topic, TOPICS)}   lists: {', '.join(TOPICS)}")
+    if args and topic in ("algos", "envs", "modes"):
+        raise UsageError(f"drl-list {topic} takes no options, got {' '.join(args)}")
     print("\n".join(TOPICS[topic](args)))
     return DONE
 
@@ -39,7 +41,6 @@ def algos(args: Sequence[str]) -> list[str]:
     from drl_cli.algos.lookup import NotAlgorithm, algorithms, installed, load_algorithm
     from drl_cli.utils.outside import ModuleRaised, NotFound
 
-    no_options("algos", args)
     lines = []
     for name in [*algorithms(), *installed()]:
         try:
@@ -57,7 +58,6 @@ def envs(args: Sequence[str]) -> list[str]:
     """List environments, first those of conf/env: whether each runs here or what to install, and its tuned values."""
     from drl_cli.envs.catalog import entries, missing_package  # it imports gymnasium
 
-    no_options("envs", args)
     found = entries()
     needed_by = {entry.id: entry.missing for entry in found}
     ids = {name: yaml.safe_load((conf_dir() / "env" / f"{name}.yaml").read_text())["id"] for name in options("env")}
@@ -79,7 +79,6 @@ def envs(args: Sequence[str]) -> list[str]:
 
 def modes(args: Sequence[str]) -> list[str]:
     """List modes with their purpose."""
-    no_options("modes", args)
     return [f"{name:<8} {about('mode', name)}" for name in options("mode")]
 
 
@@ -102,12 +101,6 @@ def about(group: str, option: str) -> str:
     """Return the first comment of a yaml file in conf/ that describes the option."""
     lines = (conf_dir() / group / f"{option}.yaml").read_text().splitlines()
     return next(line for line in lines if not line.startswith("# @package")).removeprefix("# ")
-
-
-def no_options(topic: str, args: Sequence[str]) -> None:
-    """Raise UsageError if a list without options is given some."""
-    if args:
-        raise UsageError(f"drl-list {topic} takes no options, got {' '.join(args)}")
 
 
 if __name__ == "__main__":

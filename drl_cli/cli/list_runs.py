@@ -1,6 +1,7 @@
 """drl-list runs and drl-list sweeps: filter and sort runs, and average over seeds."""
 
 import fnmatch
+import math
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -25,8 +26,8 @@ from drl_cli.utils.spelling import did_you_mean
 Sort = Literal["newest", "best", "final", "steps", "seconds"]
 
 ORDER: dict[Sort, Callable[[Run], float]] = {
-    "best": lambda run: _or_least(run.best),
-    "final": lambda run: _or_least(run.final),
+    "best": lambda run: -math.inf if run.best is None else run.best,
+    "final": lambda run: -math.inf if run.final is None else run.final,
     "steps": lambda run: run.env_steps,
     "seconds": lambda run: run.wall_s,
 }
@@ -168,11 +169,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], total: int, hint:
     return [*lines, f"{total - len(rows)} more{hint}"] if total > len(rows) else lines
 
 
-def _or_least(value: float | None) -> float:
-    return float("-inf") if value is None else value
-
-
 def _mean(values: Iterable[float]) -> float:
     """Return the mean, or -inf without values."""
     found = list(values)
-    return statistics.fmean(found) if found else float("-inf")
+    return statistics.fmean(found) if found else -math.inf

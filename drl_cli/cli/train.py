@@ -51,8 +51,7 @@ def answer(args: list[str]) -> int:
             print("\n".join(words))
         return DONE
     command = read_command(args)
-    if folder := named_run(command):
-        command = with_config_of(folder, command)
+    command = with_config_of(named_run(command), command)
     check_command(command)
     if is_search(command.overrides) and not command.is_sweep:
         raise UsageError("hpo searches over many runs: say -m, and what to search: drl-train -m hpo=tpe ...")

@@ -4,6 +4,7 @@ import socket
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -67,7 +68,10 @@ def how_it_ended(folder: Path, run: Mapping[str, Any], silent_s: float, stale_s:
     as dead after `stale_s` seconds without a new status; `silent_s` is the time since the last one.
     """
     if run.get("status") == "running":
-        held = _is_held(folder / RUN_LOCK) if run.get("host") == socket.gethostname() else None
+        held = None
+        if run.get("host") == socket.gethostname():
+            with suppress(OSError):  # another user's file, or a file system without locks
+                held = is_locked(folder / RUN_LOCK)
         if held or (held is None and silent_s < stale_s):
             return None
         run = read_json(folder / "run.json")  # the run may have ended after `run` was read
@@ -77,14 +81,6 @@ def how_it_ended(folder: Path, run: Mapping[str, Any], silent_s: float, stale_s:
             return {"status": "killed", "exit_code": LOST, "why": why}
     summary = read_json(folder / "summary.json")
     return {"status": run.get("status", "failed"), "exit_code": LOST, **summary}
-
-
-def _is_held(path: Path) -> bool | None:
-    """Return whether a process holds this lock, or None if the lock can't be read."""
-    try:
-        return is_locked(path)
-    except OSError:  # another user's file, or a file system without locks
-        return None
 
 
 class View:

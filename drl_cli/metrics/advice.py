@@ -18,7 +18,8 @@ def bottleneck(status: Status) -> str:
         return ""
     if trainer is None:
         return "the trainer: no update has ended lately" if status.opt_steps else "the first update is still to come"
-    if (load := _load(status)) is not None and load > FULL and (own := _own_cores(status)) < OWN * status.cpus:
+    load = status.cpu_percent
+    if load is not None and load > 100 * FULL and (own := _own_cores(status)) < OWN * status.cpus:
         return f"other programs: all {status.cpus} processors are busy, and this run has {own:.1f} of them"
     if status.mode != "async":
         return _in_turns(status)
@@ -77,12 +78,8 @@ def _faster_steps(status: Status) -> str:
 
 def has_free_cores(status: Status) -> bool:
     """Return whether this run can use idle processors; False if the load is unknown."""
-    load = _load(status)
-    return status.cpus > 1 and load is not None and load < FREE and _own_cores(status) < FREE * status.cpus
-
-
-def _load(status: Status) -> float | None:
-    return None if status.cpu_percent is None else status.cpu_percent / 100
+    load = status.cpu_percent
+    return status.cpus > 1 and load is not None and load < 100 * FREE and _own_cores(status) < FREE * status.cpus
 
 
 def _own_cores(status: Status) -> float:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from drl_cli.metrics.display import Display, Json, Plain, Quiet, is_terminal
+from drl_cli.metrics.display import Display, Json, Plain, is_terminal
 from drl_cli.metrics.status import Status
 
 Kind = Literal["auto", "plain", "json", "quiet"]
@@ -95,4 +95,4 @@ def make_display(kind: Kind, out: TextIO, period_s: float) -> Display:
         from drl_cli.metrics.live import Live  # rich is imported only here
 
         return Live(out)
-    return {"json": Json, "quiet": Quiet}.get(kind, Plain)(out, period_s)
+    return {"json": Json, "quiet": Display}.get(kind, Plain)(out, period_s)

@@ -1,5 +1,6 @@
 """Displays of a run: plain lines, JSON lines or nothing. The panel is in live.py."""
 
+import dataclasses
 import json
 import math
 import os
@@ -16,7 +17,11 @@ AWAITS_S = 5.0
 
 
 class Display:
-    """Base class of displays; each method shows one event, or nothing if it is not overridden."""
+    """Shows nothing; each method that a subclass overrides shows one event. Warnings and errors go to stderr."""
+
+    def __init__(self, out: TextIO, period_s: float) -> None:
+        self.out, self.period_s = out, period_s
+        self.reported = -math.inf  # time of the last report [s]
 
     def line(self, text: str) -> None: ...
     def awaits(self, status: Status) -> None: ...
@@ -25,6 +30,17 @@ class Display:
     def tick(self, status: Status) -> None: ...
     def end(self, status: Status, summary: Mapping[str, Any], text: str) -> None: ...
     def close(self) -> None: ...
+
+    def print(self, text: str) -> None:
+        with suppress(OSError):  # output to a full disk
+            print(text, file=self.out, flush=True)
+
+    def is_due(self, status: Status) -> bool:
+        """Return whether a report is due, and count the report as shown; never while the run starts."""
+        if status.state == "starting" or time.monotonic() - self.reported < self.period_s:
+            return False
+        self.reported = time.monotonic()
+        return True
 
 
 def is_terminal(out: TextIO) -> bool:
@@ -44,26 +60,7 @@ def erase(out: TextIO) -> None:
         print("\x1b[2K", end="", file=out, flush=True)
 
 
-class Quiet(Display):
-    """Shows nothing; warnings and errors still go to stderr."""
-
-    def __init__(self, out: TextIO, period_s: float) -> None:
-        self.out, self.period_s = out, period_s
-        self.reported = -math.inf  # time of the last report [s]
-
-    def print(self, text: str) -> None:
-        with suppress(OSError):  # output to a full disk
-            print(text, file=self.out, flush=True)
-
-    def is_due(self, status: Status) -> bool:
-        """Return whether a report is due, and count the report as shown; never while the run starts."""
-        if status.state == "starting" or time.monotonic() - self.reported < self.period_s:
-            return False
-        self.reported = time.monotonic()
-        return True
-
-
-class Plain(Quiet):
+class Plain(Display):
     """Lines of text: a report every `period_s`, each evaluation, and what the run waits for."""
 
     def __init__(self, out: TextIO, period_s: float) -> None:
@@ -103,7 +100,7 @@ class Plain(Quiet):
             self.print(awaits_line(status, time.time() - status.started))
 
 
-class Json(Quiet):
+class Json(Display):
     """The events of Plain as one JSON object per line, with the kind of event in `event`."""
 
     def line(self, text: str) -> None:
@@ -115,7 +112,7 @@ class Json(Quiet):
 
     def report(self, status: Status) -> None:
         if self.is_due(status):
-            self._put("status", status.json())
+            self._put("status", dataclasses.asdict(status))
 
     def evaluation(self, status: Status, statistics: Mapping[str, float], env_steps: int, is_best: bool) -> None:
         self._put("evaluation", {"env_steps": env_steps, "is_best": is_best, **statistics})

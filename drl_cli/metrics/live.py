@@ -17,6 +17,7 @@ class Live(Display):
     """Draws the newest status at every tick; the last panel stays on the terminal."""
 
     def __init__(self, out: TextIO) -> None:
+        super().__init__(out, 0.0)
         self.status = Status(started=time.time())
         self.console = Console(file=out)
         self.live = rich.live.Live(

@@ -97,14 +97,9 @@ class Status:
         best = self.best if self.best is not None and self.best[1] >= mean else (env_steps, mean)
         return dataclasses.replace(self, scores=(*self.scores, (env_steps, mean))[-MAX_SCORES:], best=best)
 
-    def json(self) -> dict[str, Any]:  # Any: json
-        """Return all fields as JSON data; a number that is not finite becomes None."""
-        plain: dict[str, Any] = finite(dataclasses.asdict(self))
-        return plain
-
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> "Status":  # Any: json
-        """Return the status in `fields`, the data of `json`; ignore fields of other package versions."""
+        """Return the status in `fields`, read from JSON; ignore fields of other package versions."""
         known = {f.name: fields[f.name] for f in dataclasses.fields(cls) if f.name in fields}
         for name in ("worker_time", "trainer_time", "losses"):
             known[name] = {key: value for key, value in known.get(name, {}).items() if value is not None}
@@ -114,7 +109,7 @@ class Status:
 
     def write(self, folder: Path) -> None:
         """Replace the status file of a run atomically, without syncing the disk."""
-        replace_file(folder / STATUS_FILE, json.dumps(self.json()).encode())
+        replace_file(folder / STATUS_FILE, json.dumps(finite(dataclasses.asdict(self))).encode())
 
     @classmethod
     def read(cls, folder: Path) -> "Status | None":

@@ -58,8 +58,10 @@ def find_checkpoint(run: str, output_dir: str) -> tuple[Path, Path]:
     return folder, folder / "checkpoints" / "last"
 
 
-def with_config_of(folder: Path, command: CommandLine) -> CommandLine:
-    """Return the command line with the run's config.yaml as Hydra's main config."""
+def with_config_of(folder: Path | None, command: CommandLine) -> CommandLine:
+    """Return the command line with the run's config.yaml as Hydra's main config; without a folder, the same."""
+    if folder is None:
+        return command
     flags = [*command.flags, "--config-path", str(folder), "--config-name", "config"]
     return dataclasses.replace(command, flags=flags, config_file=folder / "config.yaml")
 

@@ -11,10 +11,6 @@ import numpy as np
 import pytest
 
 import drl_cli
-from drl_cli.deploy.episodes import play_together
-from drl_cli.runtime.files.checkpoint import load_model
-from drl_cli.runtime.roles.evaluator import Evaluator
-from drl_cli.utils.seeding import integers
 
 FRESH = """
 import sys
@@ -34,15 +30,6 @@ def test_load_in_a_fresh_interpreter_without_torch(small_run):
     assert done.stdout == f"{policy(np.array([1, 0, 0.5])).tolist()} (4, 1)\n"
 
 
-def test_a_loaded_policy_has_the_returns_of_drl_eval(small_run):
-    policy = drl_cli.load(str(small_run.folder))
-    config, spec = policy.config, policy.spec
-    seeds = integers(config.seed, "confirm", 3)
-    returns = play_together(policy, policy, seeds)
-    expected = Evaluator(config, spec, seeds).evaluate(load_model(policy.checkpoint)[0])
-    np.testing.assert_allclose(returns, expected.returns, rtol=1e-6)
-
-
 def test_checkpoints_by_name_number_and_link(small_run):
     folder = small_run.folder
     last = drl_cli.load(str(folder), checkpoint="last")
@@ -60,22 +47,6 @@ def test_checkpoints_by_name_number_and_link(small_run):
         assert caught.value.exit_code == 8
     with pytest.raises(drl_cli.UsageError, match="no run 'nope'"):
         drl_cli.load("nope")
-
-
-@pytest.mark.parametrize(
-    ("obs", "words"),
-    [
-        (np.zeros(4), r"obs has shape \(4,\), expected \(3,\), or \(n, 3\)"),
-        (np.zeros((2, 2, 3)), "obs has shape"),
-        (np.array(["a", "b", "c"]), "obs is <U1, expected float32"),
-        ({"obs": np.zeros(3)}, "obs has shape"),
-        (None, "obs has shape"),
-    ],
-)
-def test_an_observation_outside_the_space(small_run, obs, words):
-    policy = drl_cli.load(str(small_run.folder))
-    with pytest.raises(ValueError, match=words):
-        policy(obs)
 
 
 @pytest.fixture

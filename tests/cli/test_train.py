@@ -37,21 +37,17 @@ PERF = {f"perf/{name}" for name in (
     "env_steps_per_s", "opt_steps_per_s", "updates_per_env_step", "worker_wait_frac", "trainer_wait_frac",
     "env_steps_per_s/worker_0", "samples_per_s", "loads_per_s", "calls_in_flight/trainer",
     "updates_per_env_step_window")}  # fmt: skip
-ACTIONS = {"CartPole-v1": "discrete", "LunarLanderContinuous": "box", "Pendulum-v1": "box"}
+ACTIONS = {"CartPole-v1": "discrete", "Pendulum-v1": "box"}
 VALUE_BASED = ("c51", "dqn", "iqn", "qr_dqn", "sac_discrete")
 LEARNS = {"ppo": {"box", "discrete"}, "sac": {"box"}} | {name: {"discrete"} for name in VALUE_BASED}
 """The actions that each algorithm learns, in every mode."""
+EXHAUSTIVE = pytest.mark.exhaustive
 IN_ALL_MODES = (("sac", "Pendulum-v1"), ("dqn", "CartPole-v1"), ("ppo", "CartPole-v1"))
 """Combinations that are fast tests in every mode. The others are fast tests in one mode."""
 
 
-def marks(algo, env, mode):
-    is_fast = env != "LunarLanderContinuous" and (mode == "single" or (algo, env) in IN_ALL_MODES)
-    return [] if is_fast else [pytest.mark.exhaustive]
-
-
 COMBINATIONS = [
-    pytest.param(algo, env, mode, marks=marks(algo, env, mode))
+    pytest.param(algo, env, mode, marks=() if mode == "single" or (algo, env) in IN_ALL_MODES else EXHAUSTIVE)
     for algo in algorithms()
     for env in ACTIONS
     for mode in options("mode")
@@ -364,13 +360,6 @@ def test_json_prints_one_object_per_line(train_here, capsys):
     status = Status.read(folder)
     assert [event["mean"] for event in events if event["event"] == "evaluation"] == [mean for _, mean in status.scores]
     assert status.env_steps == 160
-
-
-def test_quiet_is_silent(train_here, capsys):
-    _, folder = train_here("env=Pendulum-v1", "console=quiet")
-    printed = capsys.readouterr()
-    assert (printed.out, printed.err) == ("", "")
-    assert Status.read(folder).state == "done"
 
 
 @pytest.mark.parametrize(

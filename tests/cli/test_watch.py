@@ -2,9 +2,7 @@
 
 import io
 import json
-import os
 import re
-import signal
 import socket
 import sys
 from dataclasses import replace
@@ -203,23 +201,12 @@ def test_a_run_that_is_done_is_shown_with_its_end(drl_here, small_run, monkeypat
     assert status.run_id == small_run.folder.name
 
 
-@pytest.fixture
-def begun(start, tmp_path):
-    """Start a run, and drl-watch as soon as the run's folder exists."""
-
-    def begin(*args):
-        run = start(*SMALL, "mode=async", "logger.report_s=0.5", *args)
-        run.until(lambda: any(run.cwd.glob("outputs/*/*/*/run.json")))
-        watching = Run(tmp_path, "latest", "period_s=1", command="watch")
-        return run, watching
-
-    return begin
-
-
 @pytest.mark.ray
 @pytest.mark.slow
-def test_a_run_in_the_background_is_watched_from_start_to_end(begun):
-    run, watching = begun("total_env_steps=3000")
+def test_a_run_in_the_background_is_watched_from_start_to_end(start, tmp_path):
+    run = start(*SMALL, "mode=async", "logger.report_s=0.5", "total_env_steps=3000")
+    run.until(lambda: any(run.cwd.glob("outputs/*/*/*/run.json")))
+    watching = Run(tmp_path, "latest", "period_s=1", command="watch")
     assert run.wait() == 0, run.err
     assert watching.wait(30) == 0, watching.err
     first = re.findall(r"waiting for (.*)", watching.out)[0]
@@ -229,15 +216,3 @@ def test_a_run_in_the_background_is_watched_from_start_to_end(begun):
     assert watching.out.splitlines()[-5].startswith("done: best return ")
     assert "nan" not in watching.out
     assert watching.err == ""
-
-
-@pytest.mark.ray
-@pytest.mark.slow
-def test_a_killed_run_is_reported(begun):
-    run, watching = begun()
-    run.until(lambda: run.saved >= 400 and "train return" in watching.out)
-    os.kill(run.process.pid, signal.SIGKILL)
-    run.wait()
-    assert watching.wait(30) == LOST, watching.err
-    assert "nobody writes any more: its process is gone" in watching.out
-    assert watching.out.splitlines()[-1].startswith("next: drl-train resume=outputs/")

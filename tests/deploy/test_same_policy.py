@@ -195,7 +195,9 @@ def test_observations_outside_their_space(case):
             ({**obs, "inner": (step - 4, pair, bits)}, r"obs\.inner\.0 is outside"),
             ({**obs, "inner": (step, pair + np.array([0, 2]), bits)}, r"obs\.inner\.1 is outside"),
             ({**obs, "camera": obs["camera"] / 255}, r"obs\.camera is float64, expected uint8"),
+            ({**obs, "camera": obs["camera"].astype(str)}, r"obs\.camera is <U3, expected uint8"),
             ({**obs, "who": obs["who"][:2]}, r"obs\.who has shape \(2, 2\), expected \(2,\)"),
+            ({**obs, "who": None}, r"obs\.who has shape \(\), expected \(2,\)"),
             ({"camera": obs["camera"], "inner": obs["inner"]}, "no part 'who'"),
             ({**obs, "inner": (step, pair)}, r"no part 'inner\.2'"),
         ):

@@ -92,18 +92,6 @@ def test_an_ascii_terminal_gets_ascii_bars():
     assert row(STATUS, "evaluation", encoding="ascii").endswith("target 240   _@")
 
 
-def test_no_color_is_respected(monkeypatch):
-    def codes(**env):
-        for name, value in env.items():
-            monkeypatch.setenv(name, value)
-        out = io.StringIO()
-        Console(file=out, force_terminal=True, width=100, color_system="standard").print(panel(STATUS, 135.0))
-        return [part.partition("m")[0] for part in out.getvalue().split("\x1b[")[1:]]
-
-    assert any(code.startswith(("3", "9")) for code in codes())
-    assert not any(code.startswith(("3", "9")) for code in codes(NO_COLOR="1"))
-
-
 def test_the_panel_of_an_ended_run():
     lines = drawn(dataclasses.replace(STATUS, state="killed", note="nobody writes any more"), moment=1e6)
     assert "elapsed 0:00:34   1,403 updates" in lines[2]

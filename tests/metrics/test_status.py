@@ -3,8 +3,6 @@
 import json
 import math
 
-import pytest
-
 from drl_cli.metrics.status import MAX_SCORES, STATUS_FILE, Status
 
 FULL = Status(
@@ -68,14 +66,4 @@ def test_the_age_grows_until_the_run_ends():
     over = Status(**{**vars(FULL), "state": "done"})
     assert over.age_s(1e9) == 34.0
     assert (FULL.is_over, over.is_over) == (False, True)
-
-
-@pytest.mark.parametrize(("steps", "share"), [(0, 0.0), (50, 0.5), (120, 1.0)])
-def test_the_share_is_at_most_one(steps, share):
-    assert Status(env_steps=steps, total_env_steps=100).share == share
-
-
-def test_awaited_has_a_count():
-    assert Status().awaited == ""
-    assert Status(awaits="Ray").awaited == "Ray"
-    assert Status(awaits="warm-up", done=640, needed=1000).awaited == "warm-up 640/1,000"
+    assert Status(env_steps=120, total_env_steps=100).share == 1.0
