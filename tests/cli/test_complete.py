@@ -11,10 +11,8 @@ import pytest
 from drl_cli.cli.complete import completions, shell_completion
 from drl_cli.errors import UsageError
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.sections import Fetch
 from drl_cli.settings.bare_words import command_names
 from drl_cli.settings.conf import groups, options
-from drl_cli.settings.value_types import value_type
 
 BASH = shutil.which("bash")
 
@@ -82,12 +80,6 @@ def test_runs_of_this_folder(small_run, monkeypatch):
         assert {word.partition("=")[2] for word in completions(f"{key}=")} >= {"latest", folder}
 
 
-def test_the_words_of_a_type():
-    assert value_type(Fetch).words == ("collect", "episode")
-    assert value_type(str | None).words == ("null",)
-    assert value_type(int).words == ()
-
-
 def test_every_command_is_completed_and_can_be_uninstalled():
     assert {"drl-train", "drl-eval", "drl-list", "drl-bench"} <= set(command_names())
     assert (
@@ -99,35 +91,6 @@ def test_every_command_is_completed_and_can_be_uninstalled():
         shell_completion("-sc", "")
 
 
-@pytest.fixture
-def typed(tmp_path):
-    """Send keys to a bash with the completion. Its drl-train prints its arguments. Return the output."""
-    script = f'#!{BASH}\nif [ "$1" = -sc ]; then exec {sys.executable} -m drl_cli.cli.train "$@"; fi\necho "GOT:$*:"\n'
-    (tmp_path / "drl-train").write_text(script)
-    (tmp_path / "drl-train").chmod(0o755)
-
-    def send(keys):
-        main, child = pty.openpty()
-        env = os.environ | {
-            "PATH": f"{tmp_path}:{os.environ['PATH']}",
-            "PS1": "$ ",
-            "TERM": "dumb",
-            "INPUTRC": "/dev/null",
-        }
-        begin = 'eval "$(drl-train -sc install=bash)"\n'
-        command = [BASH, "--norc", "--noprofile", "-i"]
-        with subprocess.Popen(command, stdin=child, stdout=child, stderr=child, env=env, start_new_session=True):
-            os.close(child)
-            os.write(main, f"{begin}{keys}exit\n".encode())
-            shown = b""
-            while chunk := _read(main):
-                shown += chunk
-        os.close(main)
-        return shown.decode()
-
-    return send
-
-
 def _read(main):
     try:
         return os.read(main, 4096)
@@ -137,12 +100,30 @@ def _read(main):
 
 @pytest.mark.slow
 @pytest.mark.skipif(BASH is None, reason="there is no bash")
-def test_a_bash_completes_what_is_typed(typed):
-    keys = "drl-train algo=d\talgo.targ\t7 env=my_mod:My-v0 mode=asy\tnetwork.torso=mu\t\n"
-    assert "GOT:algo=dqn algo.target_period=7 env=my_mod:My-v0 mode=async network.torso=multi:" in typed(keys)
-
-
-@pytest.mark.skipif(BASH is None, reason="there is no bash")
-def test_a_bash_lists_what_is_possible(typed):
-    shown = typed("drl-train algo=\t\t\n./drl-tr\tmode=single,sy\t\n").split("GOT:")[0]
-    assert {"dqn", "ppo", "sac"} <= set(shown.split())
+def test_a_bash_completes_what_is_typed_and_lists_what_is_possible(tmp_path):
+    """The drl-train of this bash prints its arguments."""
+    script = f'#!{BASH}\nif [ "$1" = -sc ]; then exec {sys.executable} -m drl_cli.cli.train "$@"; fi\necho "GOT:$*:"\n'
+    (tmp_path / "drl-train").write_text(script)
+    (tmp_path / "drl-train").chmod(0o755)
+    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "PS1": "$ ", "TERM": "dumb", "INPUTRC": "/dev/null"}
+    lines = (
+        'eval "$(drl-train -sc install=bash)"',
+        "drl-train algo=d\talgo.targ\t7 env=my_mod:My-v0 mode=asy\tnetwork.torso=mu\t",
+        "drl-train algo=\t\t",
+        "./drl-tr\tmode=single,sy\t",
+        "exit\n",
+    )
+    main, child = pty.openpty()
+    command = [BASH, "--norc", "--noprofile", "-i"]
+    with subprocess.Popen(
+        command, stdin=child, stdout=child, stderr=child, env=os.environ | env, start_new_session=True
+    ):
+        os.close(child)
+        os.write(main, "\n".join(lines).encode())
+        shown = b""
+        while chunk := _read(main):
+            shown += chunk
+    os.close(main)
+    _, completed, listed, *_ = shown.decode().split("GOT:")
+    assert completed.startswith("algo=dqn algo.target_period=7 env=my_mod:My-v0 mode=async network.torso=multi:")
+    assert {"dqn", "ppo", "sac"} <= set((completed + listed).split())

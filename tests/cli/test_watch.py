@@ -13,7 +13,7 @@ from processes import SMALL, Run
 
 from drl_cli.cli import watch as module
 from drl_cli.cli.watch import Options, how_it_ended, watch
-from drl_cli.errors import LOST, USAGE
+from drl_cli.errors import LOST
 from drl_cli.metrics import display
 from drl_cli.metrics.status import Status
 from drl_cli.runs.resume import claim_run
@@ -173,22 +173,6 @@ def test_without_a_readable_lock_the_reports_count(run, monkeypatch, capsys):
     code, lines = watched(run, monkeypatch, capsys, Script(*[lambda: None] * 40))
     assert code == LOST
     assert "there was no report for 0:01:00" in lines[-2]
-
-
-@pytest.mark.parametrize(
-    ("args", "code", "says"),
-    [
-        (["nope"], USAGE, "error: no run 'nope'"),
-        (["runn=latest"], USAGE, "error: runn: no such option. Did you mean run?"),
-        (["console=loud"], USAGE, "error: console: 'loud' is not one of auto, plain, json"),
-        (["stale_s=0"], USAGE, "error: stale_s: must be > 0, got 0"),
-    ],
-)
-def test_wrong_options(drl_here, args, code, says):
-    done = drl_here("watch", *args)
-    assert (done.returncode, done.stdout) == (code, "")
-    (line,) = done.stderr.splitlines()
-    assert line.startswith(says)
 
 
 def test_a_run_that_is_done_is_shown_with_its_end(drl_here, small_run, monkeypatch):

@@ -58,9 +58,7 @@ def test_a_torch_policy_is_exported_by_torch_and_onnx(make):
     ("kind", "format", "words"),
     [
         (torch_policies.Chooses, "numpy", "Chooses is made of modules that numpy has not; say format=onnx or"),
-        (torch_policies.Own, "numpy", r"Own has its own greedy\(\).* drl_cli.load"),
-        (torch_policies.Own, "torch", r"Own has its own greedy\(\).* drl_cli.load"),
-        (torch_policies.Own, "onnx", r"Own has its own greedy\(\).* drl_cli.load"),
+        *((torch_policies.Own, form, r"Own has its own greedy\(\).* drl_cli.load") for form in ("numpy", "torch")),
     ],
 )
 def test_a_failed_export_leaves_nothing(make, kind, format, words, tmp_path):
@@ -80,10 +78,8 @@ def test_a_policy_with_its_own_memory_gets_the_last_action_and_reward(make):
     assert trained(obs).tolist() == [4, 4]
     assert trained(obs, reward=[0.0, 2.0]).tolist() == [3, 5]  # 2 steps, action 1, and reward: 3 and 5 of 3
     trained.reset([False, True])
-    assert trained(obs, reward=[1.0, 1.0]).tolist() == [
-        4,
-        3,
-    ]  # 3 steps, action 0 and reward 1 are 4 of 3; and after a reset 3
+    # 3 steps, action 0 and reward 1 are 4 of 3; after a reset 3
+    assert trained(obs, reward=[1.0, 1.0]).tolist() == [4, 3]
     trained.reset([True, False])
     trained.reset([False, True])
     assert trained(obs, reward=[2.0, 2.0]).tolist() == [3, 3]
