@@ -12,7 +12,6 @@ from drl_cli.errors import UsageError
 from drl_cli.settings.check import check_command
 from drl_cli.settings.command_line import for_hydra, read_command
 from drl_cli.settings.compose import compose
-from drl_cli.settings.conf import groups, options
 from drl_cli.settings.description import keys_of
 
 KEYS = keys_of(SacConfig)
@@ -56,25 +55,10 @@ for arg in ("--help", "algo.lrr=1", "worker=big", "=3", "replay.capacity=1", "al
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("group", GROUPS)
-@pytest.mark.parametrize("sign", ["", "+", "++", "~"])
-def test_an_unknown_key_is_an_error_in_every_group(group, sign):
-    (problem,) = problems_of(f"{sign}{group}.nosuchkey=1")
-    assert problem.startswith(f"{group}.nosuchkey: ")
-    assert "has no option 'nosuchkey'" in problem
-
-
 @pytest.mark.parametrize("key", LEAVES)
 def test_a_mistyped_key_names_the_nearest(key):
     (problem,) = problems_of(f"{key}x=1")
     assert re.search(rf"Did you mean .*\b{re.escape(key)}\b", problem), problem
-
-
-def test_a_key_without_its_group_names_the_full_one():
-    for key in ("batch_size", "capacity", "eval_period", "sample_insert_ratio", "hidden"):
-        (problem,) = problems_of(f"{key}=1")
-        assert problem.startswith(f"{key}: no such option at the top level.")
-        assert re.search(rf"\.{key}(=\[1\])?\?", problem)
 
 
 @pytest.mark.parametrize("key", ["algo.lr.x", "algo.lr.kwargs", "network.hidden.0", "seed.x", "env.id.kwargs.x"])
@@ -84,35 +68,17 @@ def test_nothing_is_below_a_value(key):
     assert "has no option" in problem
 
 
-@pytest.mark.parametrize("group", sorted(set(groups()) - {"env"}))
-def test_an_unknown_choice_of_a_group_lists_what_there_is(group):
-    (problem,) = problems_of(f"{group}=nosuchchoice")
-    assert "'nosuchchoice'" in problem
-    assert all(name in problem for name in options(group))
-
-
 @pytest.mark.parametrize(
     ("arg", "says"),
     [
         ("algo.lr=0", "algo.lr: must be > 0, got 0"),
         ("algo.lr=nan", "algo.lr: must be a number"),
-        ("algo.lr=.inf", "algo.lr: must be a number"),
-        ("algo.lr=true", "algo.lr: must be a number"),
-        ("algo.lr=null", "algo.lr: must be a number"),
         ("hydra.verbose=true", "hydra.verbose: this setting of the config system has no effect; say DRL_DEBUG=1"),
-        ("algo.gamma=1.01", "algo.gamma: must be >= 0 and <= 1, got 1.01"),
-        ("algo.n_step=0", "algo.n_step: must be >= 1, got 0"),
         ("algo.n_step=1.5", "algo.n_step: must be a whole number, got 1.5"),
         ("total_env_steps=-1e6", "total_env_steps: must be >= 1"),
-        ("total_env_steps=null", "total_env_steps: must be a whole number"),
-        ("seed=1.5", "seed: must be a whole number, got 1.5"),
         ("dry_run=maybe", "dry_run: must be true or false, got 'maybe'"),
-        ("dry_run=1", "dry_run: must be true or false, got 1"),
         ("orchestrator.limiter=off", "orchestrator.limiter: False is not one of ratio, none"),
-        ("orchestrator.gather_window_s=-1", "orchestrator.gather_window_s: must be >= 0, got -1"),
-        ("ray.object_store_mb=1", "ray.object_store_mb: must be >= 80, got 1"),
         ("network.hidden=[256,0]", "network.hidden[1]: must be >= 1, got 0"),
-        ("network.activation=gelu", "network.activation: 'gelu' is not one of relu, tanh, elu"),
         ("env.kwargs=5", "env.kwargs: must be a mapping"),
         ("env.id=5", "env.id: must be text, got 5"),
         ("stop.return=[200]", "stop.return: must be a number, got [200]"),
@@ -148,13 +114,6 @@ def test_no_module_of_the_user_is_imported_to_see_whether_it_is_there(tmp_path, 
     assert problems_of("env=module_with_effect:Env-v0") == []
     assert "module_with_effect" not in sys.modules
     assert os.listdir(tmp_path) == ["module_with_effect.py"]
-
-
-def test_a_mistyped_environment_is_compared_with_all_there_are():
-    (problem,) = problems_of("env=MountainCarContinous-v0")
-    assert "Did you mean MountainCarContinuous-v0" in problem
-    (problem,) = problems_of("env=LunarLaner")
-    assert problem.endswith("Did you mean LunarLander, LunarLanderContinuous?")
 
 
 @pytest.mark.parametrize("sampler", ["uniform", "prioritized", "sequences"])

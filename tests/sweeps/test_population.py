@@ -7,6 +7,7 @@ import signal
 import pytest
 from hpos import hpo
 from processes import SMALL
+from sweep_files import record, weights
 
 from drl_cli.errors import UsageError
 from drl_cli.settings.space import Choice, Interval, space
@@ -340,13 +341,7 @@ PBT = ("-m", "hpo=pbt", "hpo.members=2", "hpo.rounds=2", *JOB)
 
 
 def turns(cwd):
-    (file,) = cwd.glob("outputs/multirun/*/population.json")
-    return json.loads(file.read_text())["rounds"]
-
-
-def models(cwd):
-    """Return the last model of each member."""
-    return sorted(path.read_bytes() for path in cwd.glob("outputs/*/*/*/checkpoints/last/model.safetensors"))
+    return record(cwd, "population")["rounds"]
 
 
 MOMENTS = (
@@ -373,7 +368,7 @@ def test_a_population_that_is_killed_three_times_ends_with_the_same_weights(star
         args = ("-m", "resume=latest")
     again = drl("train", *args, cwd=here)
     assert again.returncode == 0, again.stderr
-    assert (turns(here), models(here)) == (turns(quiet), models(quiet))
+    assert (turns(here), weights(here)) == (turns(quiet), weights(quiet))
 
 
 @pytest.mark.slow

@@ -1,11 +1,10 @@
 """drl-train -m on a cluster: the jobs are processes on its nodes; everything else works as on one machine."""
 
-import csv
-import json
 import signal
 
 import pytest
 from processes import SMALL
+from sweep_files import ENV, record, rows, weights
 
 from drl_cli.runs.run import Run
 
@@ -16,13 +15,7 @@ RATE = "algo.lr=tag(log,interval(1e-4,3e-3))"
 @pytest.fixture
 def sweep(start, ray_cluster, tmp_path):
     """Start a sweep on the cluster, in a folder with a user's environment that can read a file."""
-    (tmp_path / "near_env.py").write_text(
-        "import gymnasium\n"
-        "from gymnasium.envs.classic_control.pendulum import PendulumEnv\n"
-        "def make(map=None):\n"
-        "    return open(map) and PendulumEnv() if map else PendulumEnv()\n"
-        "gymnasium.register('Near-v0', make, max_episode_steps=50)\n"
-    )
+    (tmp_path / "near_env.py").write_text(ENV)
 
     def sweep_it(*args):
         return start("-m", *SWEEP, "env=near_env:Near-v0", f"ray.address={ray_cluster.address}", *args)
@@ -34,30 +27,13 @@ def sweep(start, ray_cluster, tmp_path):
 def jobs(tmp_path):
     """Return the values of these columns of sweep.csv for each job."""
 
-    def read(*columns):
-        (file,) = tmp_path.glob("outputs/multirun/*/sweep.csv")
-        with file.open() as text:
-            return [tuple(row[column] for column in columns) for row in csv.DictReader(text)]
-
-    return read
+    return lambda *columns: [tuple(row[column] for column in columns) for row in rows(tmp_path)]
 
 
 def raylets(sweep):
     """Return the ids of the raylet processes, one for each node, that started jobs of this sweep."""
     found = [process for process in sweep.processes() if process.pid != sweep.process.pid]
     return {parent.pid for process in found for parent in process.parents() if parent.name() == "raylet"}
-
-
-def read(file):
-    return json.loads(file.read_text())
-
-
-def weights(folder):
-    """Return the bytes of each run's last model by seed."""
-    return {
-        read(run / "run.json")["seed"]: (run / "checkpoints/last/model.safetensors").read_bytes()
-        for run in {file.parent for file in folder.glob("outputs/*/*/*/run.json")}
-    }
 
 
 @pytest.mark.ray
@@ -149,34 +125,12 @@ def test_jobs_on_the_nodes_start_their_roles_on_the_cluster(sweep, jobs, ray_clu
 
 @pytest.mark.ray
 @pytest.mark.exhaustive
-def test_a_killed_search_is_resumed_on_the_nodes(sweep, drl, second_node, tmp_path):
-    def trials():
-        return [trial for file in tmp_path.glob("outputs/multirun/*/study.json") for trial in read(file)["trials"]]
-
-    search = ("hpo=tpe", "hpo.trials=4", "hpo.fresh_seeds=1", "total_env_steps=800", RATE)
-    running = sweep(*search, "sweep.jobs=2")
-    running.until(lambda: len(raylets(running)) == 2)
-    running.until(lambda: any(trial["state"] == "done" for trial in trials()))
-    running.process.send_signal(signal.SIGKILL)
-    assert running.left(30) == []
-    before = [trial["values"] for trial in trials()]
-    again = drl("train", "-m", "resume=latest", cwd=tmp_path)
-    assert again.returncode == 0, again.stderr
-    assert [trial["values"] for trial in trials()][: len(before)] == before
-    assert [trial["state"] for trial in trials()] == ["done"] * 4
-    assert len(list(tmp_path.glob("outputs/*/*/*/run.json"))) == 6
-    assert "best on 1 fresh seeds: -" in again.stdout
-
-
-@pytest.mark.ray
-@pytest.mark.exhaustive
 @pytest.mark.timeout(600)
 def test_a_killed_population_on_the_nodes_ends_with_the_weights_of_one_on_this_machine(
     sweep, drl, start, second_node, tmp_path
 ):
     def rounds():
-        (file,) = tmp_path.glob("outputs/multirun/*/population.json")
-        return read(file)["rounds"]
+        return record(tmp_path, "population")["rounds"]
 
     population = ("hpo=pbt", "hpo.members=2", "hpo.rounds=2", "total_env_steps=800", "seed=3", RATE)
     running = sweep(*population)
