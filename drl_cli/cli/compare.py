@@ -12,7 +12,7 @@ from drl_cli.cli.command import OUTPUT_DIR_HELP, option, run_words
 from drl_cli.errors import DONE, MISSING, RESOURCES, UsageError
 from drl_cli.runs.comparison import Comparison, compare, over_environments
 from drl_cli.runs.find import find_runs
-from drl_cli.runs.groups import Group, grouped, long_name, pooled_keys, unshown_keys
+from drl_cli.runs.groups import SHORT, Group, grouped, pooled_keys, unshown_keys
 from drl_cli.runs.run import Run
 from drl_cli.runs.table import NONE, between, number, table
 from drl_cli.settings.options import parse, usage
@@ -87,7 +87,7 @@ def chosen_groups(options: Options) -> list[Group]:
     if not runs:
         raise UsageError("none of these runs has an evaluation yet")
     known = {key for run in runs for key in run.config}
-    if unknown := [key for key in options.by if long_name(key) not in known]:
+    if unknown := [key for key in options.by if SHORT.get(key, key) not in known]:
         names = [*known, "env", "algo"]
         raise UsageError([f"by: no run has a key '{key}'.{did_you_mean(key, names)}" for key in unknown])
     return grouped(runs, options.by)

@@ -14,7 +14,7 @@ from drl_cli.runs.find import all_runs
 from drl_cli.settings.algorithm import config_class
 from drl_cli.settings.bare_words import command_names
 from drl_cli.settings.command_line import OVERRIDE, PLAIN_FLAGS, VALUE_FLAGS, read_command
-from drl_cli.settings.conf import default, groups, options
+from drl_cli.settings.conf import defaults, groups, options
 from drl_cli.settings.description import Key, keys_of
 from drl_cli.settings.value_types import Group, group_of
 
@@ -88,7 +88,7 @@ def _keys(overrides: Sequence[str]) -> Mapping[str, Key]:
     """Return the keys of a run with the algorithm on the command line."""
     named = [arg.removeprefix("algo=").split(",")[0] for arg in overrides if arg.startswith("algo=")]
     try:
-        return keys_of(config_class(named[-1] if named else default("algo")))
+        return keys_of(config_class(named[-1] if named else defaults()["algo"]))
     except UsageError:
         return keys_of(AlgoConfig)
 

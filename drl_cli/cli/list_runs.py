@@ -14,7 +14,7 @@ import yaml
 from drl_cli.cli.command import OUTPUT_DIR_HELP, option
 from drl_cli.errors import UsageError
 from drl_cli.runs.find import all_runs
-from drl_cli.runs.groups import compared, differing_keys, grouped, long_name, override_text
+from drl_cli.runs.groups import SHORT, compared, differing_keys, grouped, override_text
 from drl_cli.runs.run import SWEEP_FILE, Run
 from drl_cli.runs.table import NONE, number, table
 from drl_cli.settings.options import parse, usage
@@ -119,7 +119,7 @@ def filtered(runs: Sequence[Run], conditions: Iterable[str]) -> list[Run]:
             raise UsageError(f"'{condition}': say key=value, with a key of the runs or of {own}")
         if key != "status":
             known = {key for run in runs for key in run.config}
-            if known and long_name(key) not in known:
+            if known and SHORT.get(key, key) not in known:
                 names = [*known, "env", "algo", "status", *group_of(Options).keys]
                 raise UsageError(f"{key}: no run has this key.{did_you_mean(key, names)}")
         asked = values.split(",")
@@ -145,7 +145,7 @@ def sweep_lines(args: Sequence[str]) -> list[str]:
 
 
 def _of(run: Run, key: str) -> Any:  # Any: a value of the config
-    return run.status if key == "status" else run.config.get(long_name(key))
+    return run.status if key == "status" else run.config.get(SHORT.get(key, key))
 
 
 def _fits(value: Any, asked: str) -> bool:

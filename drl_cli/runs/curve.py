@@ -36,7 +36,6 @@ class Curve:
         return float(self.returns[-1]) if len(self) else None
 
     def x(self, axis: Axis) -> Array:
-        """Return the position of each evaluation on the axis, `[evaluations]`."""
         return self.env_steps if axis == "env_steps" else self.wall_s
 
     def at(self, axis: Axis, grid: Array) -> Array:

@@ -32,7 +32,6 @@ class Group:
 
     @property
     def label(self) -> str:
-        """The keys and values as the user types them."""
         return override_text(self.values)
 
     def common(self, key: str) -> Any:
@@ -50,7 +49,7 @@ def grouped(runs: Iterable[Run], by: Sequence[str] = ()) -> list[Group]:
     has_algos = len({run.config.get("algo.name") for run in found}) > 1
     groups = []
     for related in _split(found, ["env.name"] if by else ["env.name", "algo.name"]):
-        keys = [long_name(key) for key in by] or differing_keys([compared(run) for run in related])
+        keys = [SHORT.get(key, key) for key in by] or differing_keys([compared(run) for run in related])
         label_keys = ["algo.name", *keys] if has_algos and not by else keys or ["algo.name", "mode"]
         for members in _split(related, keys):
             config = members[0].config
@@ -89,11 +88,6 @@ def unshown_keys(groups: Sequence[Group]) -> list[str]:
     known = {*pooled_keys(groups), *(key for group in groups for key in group.values)}
     found = dict.fromkeys(key for configs in by_env.values() for key in differing_keys(configs))
     return [key for key in found if key not in known and not key.startswith("algo.")]
-
-
-def long_name(key: str) -> str:
-    """Return the config key for a short name."""
-    return SHORT.get(key, key)
 
 
 def override_text(values: Mapping[str, Any]) -> str:

@@ -77,7 +77,6 @@ class Resumed:
 
     @property
     def env_steps(self) -> int:
-        """Environment steps at the checkpoint."""
         return self.checkpoint.env_steps if self.checkpoint else 0
 
     def begin(self, command: list[str]) -> dict[str, Any]:

@@ -20,7 +20,10 @@ def config_class(name: str) -> type[AlgoConfig]:
         found = load_algorithm(name).Config
         group_of(found)
     except NotFound as error:
-        raise UsageError(unknown_algorithm(name) if name.isidentifier() else str(error)) from error
+        known = ", ".join(dict.fromkeys([*options("algo"), *algorithms(), *installed()]))
+        hint = did_you_mean(name, known.split(", "), quote="'")
+        line = f"unknown algorithm '{name}'.{hint}   available: {known}, or a module to import from {os.getcwd()}"
+        raise UsageError(line if name.isidentifier() else str(error)) from error
     except NotAlgorithm as error:
         raise UsageError(str(error)) from error
     except ModuleRaised as error:
@@ -28,15 +31,6 @@ def config_class(name: str) -> type[AlgoConfig]:
     except Unreadable as error:
         raise UsageError([f"{name}: {problem}" for problem in error.problems]) from error
     return found
-
-
-def unknown_algorithm(name: str) -> str:
-    """Return the error line for an algorithm that does not exist."""
-    known = [*dict.fromkeys([*options("algo"), *algorithms(), *installed()])]
-    hint = did_you_mean(name, known, quote="'")
-    return (
-        f"unknown algorithm '{name}'.{hint}   available: {', '.join(known)}, or a module to import from {os.getcwd()}"
-    )
 
 
 def short_name(algo: type[AlgoConfig]) -> str:

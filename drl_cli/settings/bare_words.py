@@ -86,12 +86,10 @@ def split_bare_words(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _is_value(word: str) -> bool:
-    """Return whether a word may be the value of the key before it."""
     return word == "=" or (word.startswith("=") and len(word) > 1) or "=" not in word
 
 
 def _bare(word: str) -> str:
-    """Return the error line for a word without `=`."""
     if word != "train" and f"drl-{word}" in command_names():
         return f"'{word}' is not of the form key=value; drl-{word} is another command"
     if word in ("help", "version", "multirun"):

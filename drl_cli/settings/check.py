@@ -14,7 +14,7 @@ from drl_cli.runtime.config import Config
 from drl_cli.settings.algorithm import algorithm_of, config_class, short_name
 from drl_cli.settings.bare_words import as_override, split_bare_words
 from drl_cli.settings.command_line import OVERRIDE, TEXTS, CommandLine
-from drl_cli.settings.conf import conf_dir, default, groups, option_file, options, unreadable
+from drl_cli.settings.conf import conf_dir, defaults, groups, option_file, options, unreadable
 from drl_cli.settings.description import Key, is_free, keys_of
 from drl_cli.settings.env_names import check_env
 from drl_cli.settings.hydra_grammar import is_sweep, parts, unquoted
@@ -87,7 +87,7 @@ def _check_override(
         return [f"+{key}: this key is there already, so say {key}={value}"]
     if sign == "~" and key in keys and not isinstance(keys[key].type, MappingOf):
         return [f"{key}: is missing, say {key}=..."]
-    return _check_value(key, match["value"], command.is_sweep, algo or config_class(default("algo")))
+    return _check_value(key, match["value"], command.is_sweep, algo or config_class(defaults()["algo"]))
 
 
 def _check_choice(
@@ -165,7 +165,7 @@ def _check_value(name: str, text: str | None, is_sweep: bool, algo: type[AlgoCon
 
 def _algorithm(command: CommandLine, values: Sequence[re.Match[str]]) -> type[AlgoConfig] | None:
     """Return the Config of the algorithm on the command line, in the main config or in our defaults, or None."""
-    name = default("algo")
+    name = defaults()["algo"]
     if named := [match["value"] or "" for match in values if match["key"] == "algo"]:
         name = algorithm_of(unquoted(parts(named[0])[0]))
     elif command.config_file is not None:
@@ -196,7 +196,7 @@ def check_file(file: Path, group: str, algo: type[AlgoConfig] | None) -> list[st
         return [f"{file}:{node.start_mark.line + 1}: must hold key: value"]
     package = PACKAGE.search(text)
     prefix = "" if package and package[1] == "_global_" else f"{package[1] if package else group}."
-    algo = algo or config_class(default("algo"))
+    algo = algo or config_class(defaults()["algo"])
     keys = keys_of(algo)
     lines, seen = [], dict[str, int]()
     for name, value in _values(node, prefix, keys):
@@ -213,7 +213,7 @@ def check_file(file: Path, group: str, algo: type[AlgoConfig] | None) -> list[st
     if is_whole and group in group_of(Config).keys and group not in ("algo", "replay"):
         needed = [key.name for key in keys.values() if key.group == group]
         if lacking := [name.removeprefix(prefix) for name in needed if name not in seen]:
-            model = option_file(group, default(group)) if group != "mode" else None
+            model = option_file(group, defaults()[group]) if group != "mode" else None
             it = "them" if len(lacking) > 1 else "it"
             lines.append(f"{file}: lacks {', '.join(lacking)}; copy {it} from {model}")
     return lines

@@ -17,6 +17,7 @@ from drl_cli.settings.build import build, to_yaml_keys
 from drl_cli.settings.command_line import for_hydra
 from drl_cli.settings.conf import conf_dir, unreadable
 from drl_cli.settings.hydra_grammar import is_open
+from drl_cli.utils.replace_file import replace_file
 
 HYDRA_TEXTS = {
     r"In '(?P<file>.*?)': Could not \w+ '(?P<what>.*?)'": "{file}: there is no {what}",
@@ -104,7 +105,6 @@ def _usage_errors() -> Iterator[None]:
 
 
 def _one_line(error: Exception) -> str:
-    """Return an error of Hydra as one line of ours."""
     if override := getattr(error, "override", None):
         hint = "a quote or a bracket is not closed" if is_open(override) else "a value with such signs needs quotes"
         return f"{override.lstrip('+')}: can't be read: {hint}, as in 'key=\"a b\"'"
@@ -119,6 +119,4 @@ def write_config(folder: Path, config: Config) -> None:
     from omegaconf import OmegaConf
 
     config = dataclasses.replace(config, resume=None, from_config=None, confirm=False)
-    draft = folder / f".config.yaml.{os.getpid()}"
-    OmegaConf.save(OmegaConf.create(to_yaml_keys(config)), draft)
-    os.replace(draft, folder / "config.yaml")
+    replace_file(folder / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(to_yaml_keys(config))).encode())

@@ -56,11 +56,6 @@ def groups() -> list[str]:
     return sorted(own | {path.name for path in conf_dir().iterdir() if path.is_dir()})
 
 
-def default(group: str) -> str:
-    """Return the option of a group in train.yaml."""
-    return defaults()[group]
-
-
 def defaults() -> dict[str, str]:
     """Return the option of each group in train.yaml."""
     entries = yaml.load((conf_dir() / "train.yaml").read_text(), LOADER)["defaults"]

@@ -21,7 +21,6 @@ class Key:
 
     @property
     def group(self) -> str:
-        """Return the name of the key's group; the top level is ''."""
         return self.name.rpartition(".")[0]
 
 

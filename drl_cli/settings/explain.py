@@ -93,7 +93,10 @@ def job_layers() -> list[Layer]:
         if file.config_path is not None and not file.config_path.startswith("hydra")
         for layer in _file_layers(file.config_path, file.package or "")
     ]
-    return [*layers, _typed(job.overrides.task, job.runtime.choices)]
+    matches = [match for arg in job.overrides.task if (match := OVERRIDE.fullmatch(arg))]
+    typed = {match["key"]: match["value"] for match in matches}
+    choices = {key: value for key, value in typed.items() if key in job.runtime.choices}
+    return [*layers, Layer(TYPED, "", {key: typed[key] for key in typed if key not in choices}, choices)]
 
 
 def tuned_line(plain: Mapping[str, Any]) -> str | None:
@@ -149,16 +152,7 @@ def _file_layers(path: str, package: str) -> Iterator[Layer]:
     yield Layer(name, source, _flat(node, prefix=f"{package}." if package else ""), choices)
 
 
-def _typed(overrides: Sequence[str], groups: Container[str]) -> Layer:
-    """Return the layer of the command line."""
-    matches = [match for arg in overrides if (match := OVERRIDE.fullmatch(arg))]
-    typed = {match["key"]: match["value"] for match in matches}
-    choices = {key: value for key, value in typed.items() if key in groups}
-    return Layer(TYPED, "", {key: value for key, value in typed.items() if key not in groups}, choices)
-
-
 def _values(config: Config) -> dict[str, Any]:
-    """Return the value of every key that is no group."""
     keys = keys_of(type(config.algo)).values()
     return _flat(to_yaml_keys(config), {key.name for key in keys if not isinstance(key.type, Group)})
 

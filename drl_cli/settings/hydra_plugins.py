@@ -15,10 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.settings.build import default_values
-from drl_cli.settings.conf import algorithm_yaml, conf_dir, default, own_dirs
-
-GLOBAL = "_global_"
-"""The package of a yaml whose keys have their full names, so that the yaml can set keys of any group."""
+from drl_cli.settings.conf import algorithm_yaml, conf_dir, defaults, own_dirs
 
 
 class Outside(ConfigSource):
@@ -26,11 +23,9 @@ class Outside(ConfigSource):
 
     @staticmethod
     def scheme() -> str:
-        """Return the prefix of this source in Hydra's search path."""
         return "outside"
 
     def load_config(self, config_path: str) -> ConfigResult:
-        """Return an option with the keys that a file in conf/ would have."""
         if not self.is_config(config_path):
             raise ConfigLoadError(f"no config {config_path}")
         group, _, name = config_path.removesuffix(".yaml").partition("/")
@@ -42,11 +37,9 @@ class Outside(ConfigSource):
         return ConfigResult(provider=self.provider, path="outside://", config=node, header=header)
 
     def available(self) -> bool:
-        """Return True: this source reads no place that could be missing."""
         return True
 
     def is_group(self, config_path: str) -> bool:
-        """Return whether a group takes options from outside conf/."""
         return config_path in ("", "env", "algo", "network")
 
     def is_config(self, config_path: str) -> bool:
@@ -55,7 +48,6 @@ class Outside(ConfigSource):
         return group in ("env", "algo") or (group == "network" and ":" in name)
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
-        """Return no options: the modules that can be imported have no list."""
         return []
 
 
@@ -63,7 +55,6 @@ class OutsidePath(SearchPathPlugin):
     """Adds to Hydra's search path: the user's folders at the front, conf/ and `Outside` at the end."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Add the places."""
         for folder in reversed(own_dirs):
             search_path.prepend("own", f"file://{folder}", SearchPathQuery(provider="main"))
         search_path.append("conf", f"file://{conf_dir()}")
@@ -85,7 +76,7 @@ def env_options(name: str) -> dict[str, object]:
 
 def network_options(path: str) -> dict[str, object]:
     """Return the options of the default network with the torso `my_pkg.my_module:Class`."""
-    plain = yaml.safe_load((conf_dir() / "network" / f"{default('network')}.yaml").read_text())
+    plain = yaml.safe_load((conf_dir() / "network" / f"{defaults()['network']}.yaml").read_text())
     return {**plain, "torso": path}
 
 
@@ -97,7 +88,7 @@ def algorithm_options(name: str) -> tuple[DictConfig, dict[str, str | None]]:
         return OmegaConf.create(ours), {"package": None}
     try:
         node, header = OmegaConf.load(file), ConfigSource._get_header_dict(file.read_text())
-        if header["package"] == GLOBAL:
+        if header["package"] == "_global_":  # the yaml names keys in full, so that it can set keys of any group
             merged = OmegaConf.merge({"algo": ours}, node, {"algo": {"name": name}})
         else:
             merged = OmegaConf.merge(ours, node, {"name": name})

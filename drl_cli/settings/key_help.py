@@ -18,7 +18,7 @@ from drl_cli.replay.config import SAMPLERS
 from drl_cli.runtime.config import Config
 from drl_cli.settings.algorithm import config_class
 from drl_cli.settings.build import as_typed, default_values, is_within
-from drl_cli.settings.conf import LOADER, algorithm_yaml, bases, conf_dir, default, groups, option_file, options
+from drl_cli.settings.conf import LOADER, algorithm_yaml, bases, conf_dir, defaults, groups, option_file, options
 from drl_cli.settings.description import Key, keys_of
 from drl_cli.settings.options import parse
 from drl_cli.settings.value_types import ValueType, group_of
@@ -93,7 +93,7 @@ def group_sections(group: str) -> list[Section]:
     names = options(group)
     if group == "algo" or is_overlay(group):
         return [option_section(group, name) for name in names]
-    first = default(group)
+    first = defaults()[group]
     base = option_section(group, first)
     title = group if names == [first] else f"{group}={first} (default)"
     others = [option_section(group, name) for name in names if name != first]

@@ -51,7 +51,6 @@ class Interval:
         return FloatDistribution(self.low, self.high, self.is_log)
 
     def draw(self, rng: np.random.Generator) -> Value:
-        """Return a random number of the interval."""
         low, high = (math.log(self.low), math.log(self.high)) if self.is_log else (self.low, self.high)
         number = float(rng.uniform(low, high))
         return self._clipped(math.exp(number) if self.is_log else number)
@@ -65,7 +64,6 @@ class Interval:
         return self._clipped(moved)
 
     def _clipped(self, number: float) -> Value:
-        """Return the nearest number of the interval."""
         number = float(min(max(number, self.low), self.high))
         if not self.is_int:
             return number
@@ -81,17 +79,14 @@ class Choice:
 
     @property
     def corners(self) -> list[Value]:
-        """Return all values."""
         return list(self.values)
 
     def distribution(self) -> Any:
-        """Return Optuna's distribution. Any: Optuna is imported only by searches."""
         from optuna.distributions import CategoricalDistribution
 
         return CategoricalDistribution(self.values)
 
     def draw(self, rng: np.random.Generator) -> Value:
-        """Return a random value."""
         return self.values[rng.integers(len(self.values))]
 
     def near(self, value: Value, rng: np.random.Generator) -> Value:
@@ -143,10 +138,7 @@ def space(overrides: Sequence[str]) -> tuple[list[str], dict[str, Interval | Cho
 
 def parse(overrides: Sequence[str]) -> list[tuple[str, Any]]:
     """Return the key and the value of each override, the value with its Python type."""
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    parsed = OverridesParser.create().parse_overrides(list(overrides))
-    return [(override.key_or_group, override.value()) for override in parsed]
+    return _parsed(overrides, lambda _, parsed: (parsed.key_or_group, parsed.value()), "")
 
 
 def _parsed(overrides: Sequence[str], read: Callable[[str, Any], T], forms: str) -> list[T]:

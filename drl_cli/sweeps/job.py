@@ -51,7 +51,6 @@ class Job:
 
     @property
     def label(self) -> str:
-        """The overrides that not all jobs share, as text."""
         return " ".join(f"{key}={value}" for key, value in self.differs.items())
 
     def update(self, file: Path) -> None:
@@ -75,5 +74,4 @@ class Job:
 
     @property
     def curve(self) -> Curve:
-        """The run's evaluations so far."""
         return Run(self.run or NO_RUN).curve

@@ -1,9 +1,9 @@
 """Check the jobs of a sweep before the first starts, lock the sweep's folder, and run the jobs."""
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TextIO
 
 from drl_cli.errors import UsageError
 from drl_cli.runs.run import RUN_LOCK
@@ -28,15 +28,12 @@ def is_dry_run(options: Mapping[str, str], text: str) -> bool:
     return is_dry
 
 
-@contextmanager
-def claim_sweep(folder: Path) -> Iterator[None]:
+def claim_sweep(folder: Path) -> TextIO:
     """Lock the sweep's folder for this process; raise UsageError if another process runs the sweep."""
     try:
-        claim = lock(folder / RUN_LOCK)
+        return lock(folder / RUN_LOCK)
     except BlockingIOError as error:
         raise UsageError(f"resume: the sweep {folder.name} is being run right now") from error
-    with claim:
-        yield
 
 
 def check_jobs(sweep: Sweep, jobs: Sequence[Job], options: Mapping[str, str]) -> list[Config]:

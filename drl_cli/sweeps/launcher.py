@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import Protocol
 
 from drl_cli.runs.run import RUN_LOCK
@@ -102,7 +101,9 @@ class Launcher:
             while True:
                 while self.free and not self.received:
                     waiting += [] if waiting else more()
-                    if (job := _next(waiting)) is None:
+                    # Processes of a killed sweep may still train the runs of some jobs
+                    free = (job for job in waiting if job.run is None or not is_locked(job.run / RUN_LOCK))
+                    if (job := next(free, None)) is None:
                         break
                     waiting.remove(job)
                     self._start(job)
@@ -156,7 +157,10 @@ class Launcher:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        before = {number: signal.signal(number, self._receive) for number in SIGNAL_CODES}
+        def receive(number: int, frame: object) -> None:
+            self.received.append(signal.Signals(number))
+
+        before = {number: signal.signal(number, receive) for number in SIGNAL_CODES}
         try:
             yield
         finally:
@@ -165,20 +169,12 @@ class Launcher:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        self.received.append(signal.Signals(number))
-
     def _pass_on_signals(self) -> None:
         """Send new signals to all jobs. The handler does not do this: it may interrupt a call into Ray."""
         for number in self.received[self._passed_on :]:
             for process, _ in self.running.values():
                 process.send_signal(number)
             self._passed_on += 1
-
-
-def _next(waiting: Sequence[Job]) -> Job | None:
-    """Return the first job whose run no process trains; processes of a killed sweep may still be ending."""
-    return next((job for job in waiting if job.run is None or not is_locked(job.run / RUN_LOCK)), None)
 
 
 def end_with_sweep() -> None:

@@ -22,7 +22,7 @@ FRESH = 1000
 MIN_TRIALS = 8  # done trials below which importances would say little
 
 
-@dataclass
+@dataclass(eq=False)
 class Trial:
     """Values that Optuna proposed, and what became of them."""
 
@@ -43,7 +43,7 @@ class Study(SearchRecord):
 
     def __post_init__(self) -> None:
         self._optuna: Any = None  # Any: Optuna has no types here
-        self._optuna_trials: dict[int, Any] = {}
+        self._optuna_trials: dict[Trial, Any] = {}
 
     @classmethod
     def open(cls, folder: Path) -> "Study":
@@ -56,10 +56,9 @@ class Study(SearchRecord):
         return study
 
     def propose(self) -> Trial:
-        """Add and return the next trial."""
         proposed = self._study().ask({key: domain.distribution() for key, domain in self.space.items()})
         trial = Trial(dict(proposed.params))
-        self._optuna_trials[len(self.trials)] = proposed
+        self._optuna_trials[trial] = proposed
         self.trials.append(trial)
         return trial
 
@@ -72,7 +71,6 @@ class Study(SearchRecord):
         return self.hpo.pruner != "none" and bool(optuna_trial.should_prune())
 
     def end(self, trial: Trial, state: State, objective: float | None = None) -> None:
-        """End the trial, with its objective if it is done."""
         optuna_trial = self._optuna_trial(trial)
         trial.state, trial.objective = state, objective
         self._study().tell(optuna_trial, objective, _optuna_state(trial))
@@ -95,7 +93,7 @@ class Study(SearchRecord):
 
     def _optuna_trial(self, trial: Trial) -> Any:
         self._study()
-        return self._optuna_trials[next(i for i, other in enumerate(self.trials) if other is trial)]
+        return self._optuna_trials[trial]
 
     def _study(self) -> Any:
         """Return Optuna's study, made at the first call with all trials so far."""
@@ -113,10 +111,10 @@ class Study(SearchRecord):
                 known = {"params": trial.values, "intermediate_values": trial.curve, "distributions": distributions}
                 value = trial.objective if trial.state == "done" else None
                 self._optuna.add_trial(create_trial(state=_optuna_state(trial), value=value, **known))
-        for number, trial in enumerate(self.trials):
+        for trial in self.trials:
             if trial.state == "running":
                 self._optuna.enqueue_trial(trial.values)
-                self._optuna_trials[number] = self._optuna.ask(distributions)
+                self._optuna_trials[trial] = self._optuna.ask(distributions)
                 trial.curve = {}
         return self._optuna
 

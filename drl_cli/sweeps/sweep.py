@@ -3,7 +3,6 @@
 import csv
 import datetime
 import io
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -16,6 +15,7 @@ from drl_cli.runtime.files.checkpoint import write_json
 from drl_cli.runtime.sections import HpoConfig
 from drl_cli.settings.space import Space, domain
 from drl_cli.sweeps.job import Job
+from drl_cli.utils.replace_file import replace_file
 
 COLUMNS = ("status", "exit_code", "best_return", "final_return", "env_steps", "wall_s", "run")
 
@@ -40,7 +40,6 @@ class Sweep:
         return sweep
 
     def make_folder(self, output_dir: str) -> None:
-        """Make a new folder named by the time."""
         parent = Path(output_dir).absolute() / "multirun"
         while True:
             self.folder = parent / datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
@@ -68,7 +67,6 @@ class Sweep:
 
     @property
     def differing_keys(self) -> list[str]:
-        """The keys that not all jobs share."""
         return list(dict.fromkeys(key for job in self.jobs for key in job.differs))
 
     def file(self, job: Job) -> Path:
@@ -76,11 +74,9 @@ class Sweep:
         return self.folder / f"{job.number}.json"
 
     def log(self, job: Job) -> Path:
-        """Return the file with the job's output."""
         return self.folder / f"{job.number}.log"
 
     def save(self) -> None:
-        """Replace sweep.json and sweep.csv."""
         jobs = [
             {"overrides": job.overrides, "exit_code": job.exit_code, "run": str(job.run) if job.run else None}
             for job in self.jobs
@@ -97,9 +93,7 @@ def write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) ->
     """Replace a csv file."""
     text = io.StringIO()
     csv.writer(text).writerows([head, *rows])
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    draft.write_text(text.getvalue(), newline="")
-    os.replace(draft, path)
+    replace_file(path, text.getvalue().encode())
 
 
 @contextmanager
@@ -131,6 +125,5 @@ class SearchRecord:
         return content | {"folder": folder, "space": space, "hpo": HpoConfig(**content["hpo"])}
 
     def save(self) -> None:
-        """Replace the record in the folder."""
         content = {key: value for key, value in asdict(self).items() if key != "folder"}
         write_json(self.folder / self.FILE, content)

@@ -28,7 +28,6 @@ class SweepView:
             self.live.start()
 
     def changed(self, job: Job) -> None:
-        """Show that a job has started or ended."""
         if self.live is None:
             print(line(job, max(self.count, len(self.sweep.jobs))), file=self.stream, flush=True)
         self._next_s = 0.0
