@@ -125,9 +125,7 @@ REFUSED = {
     ("network=dry_nets:Raises",): "dry_nets raised ValueError: no such layer",
 }
 PASSED = [
-    ("trainer.batch_size=300",),
     ("orchestrator.min_inserts=299", "orchestrator.sample_insert_ratio=1"),
-    ("optimizer=sgd", "optimizer.kwargs.momentum=0.5"),
     ("algo=ppo", "trainer.batch_size=64", "algo.minibatch_size=48"),
     ("replay=prioritized", "algo.n_step=5", "env.normalize_obs=true"),
 ]

@@ -43,22 +43,6 @@ def test_one_run_by_latest_id_glob_or_path(outputs, run, found, output_dir):
     assert find_run(run.format(outputs=outputs), str(outputs / output_dir)).name == found
 
 
-@pytest.mark.parametrize(
-    ("run", "parts"),
-    [
-        ("20260102", ("'20260102' begins the ids of 2 runs: ", f"{IDS[2]}, {IDS[1]}")),
-        ("{outputs}/Ant", ("Ant is no run: it has no run.json; the newest of 1 runs below it is ",)),
-        (f"{{outputs}}/Ant/sac-async/{IDS[2]}/run.json", ("run.json is a file; a run is the folder",)),
-        *((run, ("no run", "{outputs}")) for run in ("nope", "2027", "/nowhere/*", "multirun")),
-    ],
-)
-def test_the_error_for_what_is_no_run(outputs, run, parts):
-    with pytest.raises(UsageError) as caught:
-        find_run(run.format(outputs=outputs), str(outputs))
-    assert caught.value.exit_code == 2
-    assert all(part.format(outputs=outputs) in caught.value.problems[0] for part in parts)
-
-
 def test_the_config_of_a_run(small_run):
     config = read_config(small_run.folder)
     assert (config.env.id, config.seed, config.worker.envs) == ("Pendulum-v1", 3, 2)

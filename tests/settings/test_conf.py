@@ -82,15 +82,6 @@ def test_every_key_of_a_yaml_exists_and_may_have_its_value(file):
     assert others == []
 
 
-def test_the_keys_of_train_yaml_and_the_groups_are_the_fields_of_the_config():
-    node = read("train.yaml")
-    defaults = node.pop("defaults")
-    in_defaults = {key.removeprefix("optional ") for entry in defaults if isinstance(entry, dict) for key in entry}
-    assert set(node) | in_defaults - {"tuned"} == set(group_of(Config).keys)
-    assert set(node["stop"]) == set(group_of(Config).keys["stop"].keys)
-    assert in_defaults == set(groups())
-
-
 @pytest.mark.parametrize("file", FILES)
 def test_every_option_has_a_comment_on_its_line(file):
     text = (conf_dir() / file).read_text()
@@ -101,13 +92,6 @@ def test_every_option_has_a_comment_on_its_line(file):
     options = [line for line in after_defaults.splitlines() if re.match(r"\s*\w+:\s*\S", line)]
     assert options
     assert [line for line in options if not re.search(r"\S\s+# \S", line)] == []
-
-
-@pytest.mark.parametrize("mode", options("mode"))
-def test_a_mode_sets_nothing_else_and_tuned_values_come_in_every_mode(composed, mode):
-    assert read(f"mode/{mode}.yaml") == {"mode": mode}
-    node = composed("env=LunarLander", "algo=dqn", f"mode={mode}")
-    assert node == composed("env=LunarLander", "algo=dqn") | {"mode": mode}
 
 
 @pytest.mark.parametrize("name", EVERY_SET)
@@ -148,12 +132,6 @@ def test_tuned_values_apply_to_every_sampler(composed):
     samplers = ("uniform", "prioritized", "sequences")
     tables = {name: composed("env=LunarLanderContinuous", f"replay={name}")["replay"] for name in samplers}
     assert {table["capacity"] for table in tables.values()} == {200_000}
-
-
-def test_the_command_line_wins_over_tuned_values(composed):
-    assert composed("env=Pendulum-v1")["algo"]["lr"] != 0.5
-    node = composed("env=Pendulum-v1", "algo.lr=0.5", "worker.envs=3", "network.hidden=[7]")
-    assert (node["algo"]["lr"], node["worker"]["envs"], node["network"]["hidden"]) == (0.5, 3, [7])
 
 
 @pytest.mark.parametrize("id", ["MountainCarContinuous-v0", "my_pkg.my_mod:MyEnv-v0", "my_mod:space/MyEnv-v0"])

@@ -159,13 +159,6 @@ def test_values_of_a_set_that_builds_on_another_which_builds_on_a_third_are_coun
     assert int(on_it.split()[0]) == int(base.split()[0]) + 3  # C51: its support; Rainbow: a random start
 
 
-def test_the_command_prints_it_and_starts_nothing(drl, tmp_path):
-    done = drl("train", "explain=true", "env=Pendulum-v1", "env.kwargs.g=5", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert re.search(r"^env\.kwargs +\{g:5\} +command line$", done.stdout, re.MULTILINE)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_run_that_goes_on_has_the_layer_of_the_run(drl, small_run):
     folder = small_run.folder.relative_to(small_run.cwd)
     done = drl("train", "resume=latest", "total_env_steps=400", "explain=true", cwd=small_run.cwd)

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 from processes import SMALL
-from sweep_files import ENV, record, rows, weights
+from sweep_files import ENV, rows, weights
 
 from drl_cli.runs.run import Run
 
@@ -121,26 +121,3 @@ def test_jobs_on_the_nodes_start_their_roles_on_the_cluster(sweep, jobs, ray_clu
         file.read_text() for file in tmp_path.glob("outputs/*/*/*.log")
     )
     assert jobs("mode", "status") == [("single", "done"), ("sync", "done")]
-
-
-@pytest.mark.ray
-@pytest.mark.exhaustive
-@pytest.mark.timeout(600)
-def test_a_killed_population_on_the_nodes_ends_with_the_weights_of_one_on_this_machine(
-    sweep, drl, start, second_node, tmp_path
-):
-    def rounds():
-        return record(tmp_path, "population")["rounds"]
-
-    population = ("hpo=pbt", "hpo.members=2", "hpo.rounds=2", "total_env_steps=800", "seed=3", RATE)
-    running = sweep(*population)
-    running.until(lambda: len(raylets(running)) == 2)
-    running.until(lambda: len(rounds()) == 2)
-    running.process.send_signal(signal.SIGKILL)
-    assert running.left(30) == []
-    again = drl("train", "-m", "resume=latest", cwd=tmp_path)
-    assert again.returncode == 0, again.stderr
-    killed, models = rounds(), weights(tmp_path)
-    (tmp_path / "outputs").rename(tmp_path / "before")
-    assert start("-m", *SWEEP, "env=near_env:Near-v0", *population).wait(240) == 0
-    assert (killed, models) == (rounds(), weights(tmp_path))
