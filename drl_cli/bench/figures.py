@@ -51,10 +51,10 @@ def timed(work: Callable[[], int], seconds: float = 0.0) -> Rate:
             return Rate(done / took, done / max(1e-9, time.process_time() - used))
 
 
-def in_turn(plays: Mapping[K, Callable[[], Rate]], rounds: int = ROUNDS) -> dict[K, list[Rate]]:
+def in_turn(plays: Mapping[K, Callable[[], Rate]]) -> dict[K, list[Rate]]:
     """Call every function once per round. Odd rounds reverse the order, so that no function always follows another."""
     results: dict[K, list[Rate]] = {name: [] for name in plays}
-    for i in range(rounds):
+    for i in range(ROUNDS):
         for name in list(plays)[:: -1 if i % 2 else 1]:
             results[name].append(plays[name]())
     return results

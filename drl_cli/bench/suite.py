@@ -1,6 +1,7 @@
 """The parts of drl-bench: collect, replay, updates, end and tune."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
 
@@ -16,29 +17,28 @@ from drl_cli.runtime.trial import single_trainer
 from drl_cli.types import Array, EnvSpec
 
 
+@dataclass
 class Suite:
     """Measure the parts of a run, each figure for `seconds`, and pass each figure to `show`.
 
     `command` holds the arguments of drl-train that make `config`. Only the parts end and tune start other processes.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        spec: EnvSpec,
-        command: Sequence[str],
-        cores: int,
-        seconds: float,
-        show: Callable[[Figure], None],
-    ) -> None:
-        self.config, self.spec, self.command = config, spec, command
-        self.cores, self.seconds, self.show = cores, seconds, show
-        self.worker_rates: dict[int, Rate] = {}
-        """Environment steps of one worker, by number of environments."""
-        self.trainer_rates: dict[int, Rate] = {}
-        """Environment steps whose updates all trainers together can make, by number of threads."""
-        self.updates_per_batch = 1.0
-        self.own = Setting(config.num_workers, config.num_threads, config.worker.envs)
+    config: Config
+    spec: EnvSpec
+    command: Sequence[str]
+    cores: int
+    seconds: float
+    show: Callable[[Figure], None]
+    worker_rates: dict[int, Rate] = field(default_factory=dict)
+    """Environment steps of one worker, by number of environments."""
+    trainer_rates: dict[int, Rate] = field(default_factory=dict)
+    """Environment steps whose updates all trainers together can make, by number of threads."""
+    updates_per_batch: float = 1.0
+
+    @property
+    def own(self) -> Setting:
+        return Setting(self.config.num_workers, self.config.num_threads, self.config.worker.envs)
 
     @cached_property
     def params(self) -> tuple[LoadParams, Array]:

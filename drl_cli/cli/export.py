@@ -32,8 +32,7 @@ def main() -> None:
 
 def export(options: Options) -> int:
     """Export the policy, and print its folder and how far its actions differ from the run's policy."""
-    needed = ("onnxscript", "onnxruntime") if options.format == "onnx" else ()
-    if any(importlib.util.find_spec(name) is None for name in needed):
+    if options.format == "onnx" and not all(map(importlib.util.find_spec, ("onnxscript", "onnxruntime"))):
         raise UsageError("format=onnx needs packages that are not installed:  pip install 'drl-cli[onnx]'", MISSING)
     policy = open_policy(options.run, options.checkpoint, options.output_dir)
     from drl_cli.deploy.export import export as write

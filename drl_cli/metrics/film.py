@@ -27,11 +27,10 @@ class Film:
 
     def step(self, render: Callable[[], Any]) -> None:
         """Advance one step and render if the film keeps this frame; raise ValueError if render() gives no picture."""
+        if self.steps % self.stride == 0 and len(self.frames) == MAX_FRAMES:
+            self._thin()
         if self.steps % self.stride == 0:
-            if len(self.frames) == MAX_FRAMES:
-                self._thin()
-            if self.steps % self.stride == 0:
-                self.frames.append(_picture(render()))
+            self.frames.append(_picture(render()))
         self.steps += 1
 
     def gif(self) -> bytes:

@@ -45,8 +45,8 @@ class Mlflow:
 
     def record(self, scalars: Mapping[str, float], env_steps: int) -> None:
         now_ms = time.time_ns() // 1_000_000
-        finite = {tag: float(value) for tag, value in scalars.items() if math.isfinite(value)}
-        metrics = [self._metric(_name(tag), value, now_ms, env_steps) for tag, value in finite.items()]
+        finite = ((_name(tag), float(value)) for tag, value in scalars.items() if math.isfinite(value))
+        metrics = [self._metric(name, value, now_ms, env_steps) for name, value in finite]
         self._client.log_batch(self._id, metrics=metrics)
 
     def video(self, tag: str, path: Path, env_steps: int) -> None:

@@ -1,7 +1,5 @@
 """Remove what a run recorded after the checkpoint that it resumes from, so that no curve goes backwards."""
 
-import csv
-import io
 import json
 import struct
 from collections.abc import Iterator
@@ -33,11 +31,8 @@ def _lines(content: bytes, env_steps: int) -> Iterator[bytes]:
 
 
 def _rows(content: bytes, env_steps: int) -> Iterator[bytes]:
-    lines = [line for line in content.splitlines(keepends=True) if line.endswith(b"\n")]
-    rows = list(csv.DictReader(io.StringIO(b"".join(lines).decode())))
-    yield from lines[:1]
-    for line, row in zip(lines[1:], rows, strict=True):
-        if int(row["env_steps"]) <= env_steps:
+    for i, line in enumerate(content.splitlines(keepends=True)):
+        if line.endswith(b"\n") and (i == 0 or int(line.split(b",")[0]) <= env_steps):  # env_steps is the first column
             yield line
 
 

@@ -30,9 +30,9 @@ def test_work_is_repeated_for_the_time(work):
 def test_the_order_is_reversed_in_every_other_round():
     order = []
     plays = {name: lambda name=name: order.append(name) or Rate(len(order), 1.0) for name in "ab"}
-    results = in_turn(plays, rounds=3)
-    assert "".join(order) == "abbaab"
-    assert [rate.per_s for rate in results["a"]] == [1, 4, 5]
+    results = in_turn(plays)
+    assert "".join(order) == "abbaabbaab"
+    assert [rate.per_s for rate in results["a"]] == [1, 4, 5, 8, 9]
 
 
 def test_the_median_of_rounds_counts():
