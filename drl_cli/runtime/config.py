@@ -89,7 +89,6 @@ class Config:
 
     @property
     def workers_per_proxy(self) -> int:
-        """Workers of each proxy."""
         return self.num_workers // self.num_proxies
 
     @property

@@ -207,18 +207,15 @@ class MessageCounts:
         self.observe = observe
 
     def add(self, route: int, count: int = 1, **detail: int) -> None:
-        """Count more messages on this route."""
         self.counts[route] += count
         if self.observe is not None:
             self.observe(route, count, detail)
 
     def merge(self, counts: Mapping[int, int]) -> None:
-        """Add the counts of another process."""
         for route, count in counts.items():
             if count:
                 self.add(route, count)
 
     def take(self) -> dict[int, int]:
-        """Return the counts since the last take."""
         counts, self.counts = dict(self.counts), Counter()
         return counts

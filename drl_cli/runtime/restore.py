@@ -35,12 +35,10 @@ class Checkpoint:
 
     @property
     def env_steps(self) -> int:
-        """Environment steps before the checkpoint."""
         return int(self.state["counts"]["env_steps"])
 
     @property
     def has_replay(self) -> bool:
-        """Whether the checkpoint holds the replay."""
         return any(name.startswith("state.replay-") for name in self.manifest["sha256"])
 
 

@@ -122,7 +122,6 @@ def _on_error(
 
 
 def _close(orchestrator: Orchestrator | None, session: Session | None, status: str, exit_code: int) -> None:
-    """End all roles and the Ray session."""
     if orchestrator is not None and not (session and session.lost()):
         orchestrator.close(status)
     if session is not None:

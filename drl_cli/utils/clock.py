@@ -25,18 +25,15 @@ class Waiting:
         self._since: float | None = None
 
     def start(self, now: float) -> None:
-        """Begin to be idle; no effect if idle already."""
         if self._since is None:
             self._since = now
 
     def stop(self, now: float) -> None:
-        """Begin to be busy; no effect if busy already."""
         if self._since is not None:
             self.total += now - self._since
             self._since = None
 
     def seconds(self, now: float) -> float:
-        """Return the idle time so far, including the present spell."""
         return self.total + (now - self._since if self._since is not None else 0.0)
 
 

@@ -18,12 +18,10 @@ class RunningMoments:
 
     @classmethod
     def empty(cls, size: int) -> "RunningMoments":
-        """Return the moments of no rows."""
         return cls(0, np.zeros(size), np.zeros(size))
 
     @classmethod
     def of(cls, rows: Vector) -> "RunningMoments":
-        """Return the moments of rows `[N, D]`."""
         if len(rows) == 0:
             return cls.empty(rows.shape[1])
         mean = rows.mean(0)
@@ -45,7 +43,6 @@ class RunningMoments:
 
     @classmethod
     def unpacked(cls, vector: Vector) -> "RunningMoments":
-        """Return the moments in a vector made by `packed`."""
         mean, squares = vector[1:].reshape(2, -1).copy()
         return cls(int(vector[0]), mean, squares)
 

@@ -44,7 +44,6 @@ class ManageLink:
         self._problem = ""
 
     def report(self, scalars: Mapping[str, float], env_steps: int) -> None:
-        """Record these scalars."""
         self._send("report", scalars, env_steps, on_done=_log_problems)
 
     def used(self, tell: Callable[[Sequence[ProcessUse]], None]) -> None:
@@ -71,7 +70,6 @@ class ManageLink:
         self.poll()
 
     def drop_next(self) -> None:
-        """Skip the version that waits for its evaluation."""
         if self._next is not None:
             self._next, self.skipped = None, self.skipped + 1
 
@@ -122,7 +120,6 @@ class ManageLink:
         self._wait(timeout_s)
 
     def in_flight(self) -> list[Ref]:
-        """Return references to the answers that manage still owes."""
         return [ref for ref in (self.evaluating, *self._pending) if ref is not None]
 
     def _wait(self, timeout_s: float, is_over: Callable[[], bool] = lambda: False) -> None:
@@ -161,7 +158,6 @@ class ManageLink:
             self._ready()
 
     def _pull(self) -> tuple[Ref, Ref]:
-        """Return references to the header and the parameters of the parameter server's newest version."""
         params_header, params = self.server.call("pull", results=2)
         return params_header, params
 

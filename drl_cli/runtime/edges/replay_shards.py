@@ -21,7 +21,6 @@ class ReplayShards:
         self.filled: set[int] = set()
 
     def insert(self, header: InsertTransition, columns: Ref) -> Ref:
-        """Send a block of rows; return a reference to the shard's count of inserts."""
         shard = self._choose(range(len(self.shards)))
         if header.rows:
             self.filled.add(shard)
@@ -33,7 +32,6 @@ class ReplayShards:
         return shard, self.shards[shard].call("sample", message, results=2 * message.num_trainers)
 
     def update_priorities(self, shard: int, message: Ref) -> Ref:
-        """Send an UpdatePriority to the shard that its batch came from."""
         return self.shards[shard].call("update_priorities", message)
 
     def state(self) -> State:
@@ -41,7 +39,6 @@ class ReplayShards:
         return {"rng": rng_state(self.rng), "filled": np.array(sorted(self.filled), np.int64)}
 
     def load_state(self, state: State) -> None:
-        """Continue from `state()`; the shards must hold the same rows as then."""
         set_rng_state(self.rng, state["rng"])
         self.filled = {shard for shard in state["filled"].tolist() if shard < len(self.shards)}
 

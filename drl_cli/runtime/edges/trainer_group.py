@@ -36,15 +36,12 @@ class TrainerGroup:
         return params_header, params
 
     def describe(self) -> Ref:
-        """Return a reference to the first trainer's device, threads and products."""
         return self.trainers[0].call("describe")
 
     def state(self) -> Ref:
-        """Return a reference to the trainers' part of a checkpoint."""
         return self.trainers[0].call("state")
 
     def load_state(self, state: Ref | State) -> list[Ref]:
-        """Have all trainers continue from one state; return a reference to each trainer's answer."""
         return [trainer.call("load_state", state) for trainer in self.trainers]
 
     def at_fault(self, reports: Sequence[Ref], error: Diverged) -> Diverged:

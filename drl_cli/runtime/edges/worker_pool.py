@@ -84,7 +84,6 @@ class WorkerPool:
         self.notes: list[str] = []
 
     def idle(self) -> list[Member]:
-        """Return the members without a call in flight, in order."""
         busy = {member.index for member in self.busy.values()}
         return [member for member in self.members if member.index not in busy]
 
@@ -202,7 +201,6 @@ class WorkerPool:
         self.notes.append(text)
 
     def _history(self, member: Member) -> str:
-        """Return the last loss of a member and its number of restarts, for a warning."""
         count = f"{len(member.causes)}/{self.max_restarts}"
         return f"{self.name} {member.index} {member.causes[-1]}, restarted {count}"
 

@@ -200,7 +200,6 @@ def _seal(manifest: Mapping[str, Any]) -> str:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Write the names of a folder's files to the disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

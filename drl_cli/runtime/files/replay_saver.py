@@ -119,7 +119,6 @@ class ReplaySaver:
             self._saved = {name: (stamp, manifest["sha256"][name]) for name, stamp in zip(names, stamps, strict=True)}
 
     def forget(self) -> None:
-        """Forget all saved chunks, because the table gets other rows; aborts a running save."""
         self.abort()
         self._saved = {}
 
@@ -137,7 +136,6 @@ class ReplaySaver:
         return {name: np.array(number) for name, number in numbers.items()}
 
     def _write(self, save: _Save, name: str, state: State) -> int:
-        """Write one file; return the bytes of its arrays."""
         (save.folder / name).unlink(missing_ok=True)  # an existing link would lead to another checkpoint's file
         save.sums[name] = write_arrays(save.folder / name, state)
         return sum(array.nbytes for array in state.values())

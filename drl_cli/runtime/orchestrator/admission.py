@@ -29,7 +29,6 @@ class Admission:
         return updates if updates > 0 and self.limiter.may_sample(updates) else 0
 
     def may_collect(self) -> bool:
-        """Return whether one more collect call may start; on-policy, none starts while a version is published."""
         issued = self.collector.issued
         if issued >= self.config.total_env_steps or (self.config.is_on_policy and self.learning.publishing):
             return False
@@ -52,11 +51,9 @@ class Admission:
         return self.limiter.owed(certain - self.collector.issued)
 
     def is_random(self) -> bool:
-        """Return whether the next collect call takes random actions."""
         return self.collector.issued < self.config.random_steps
 
     def is_over(self) -> bool:
-        """Return whether all environment steps are taken and all updates due for them are made."""
         if self.progress.env_steps < self.config.total_env_steps:
             return False
         if self.learning.training or self.collector.pool.busy or self.collector.arrived:

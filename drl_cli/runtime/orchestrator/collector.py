@@ -35,7 +35,6 @@ class Collector:
         self.inserting = 0
 
     def dispatch(self, member: Member, params_header: LoadParams, params: Ref) -> None:
-        """Send one collect call to a member."""
         if self.pool.fetches(member, params_header):
             self.progress.trace.add(7, member=member.index, version=params_header.version)
         ref = self.pool.dispatch(member, params_header, params)
@@ -49,11 +48,9 @@ class Collector:
         self.arrived.append(self.pool.finish(ref))
 
     def is_due(self) -> bool:
-        """Return whether blocks have arrived and either the window is over or no worker is busy."""
         return bool(self.arrived) and (now() >= self.window_ends or not self.pool.busy)
 
     def flush(self) -> None:
-        """Insert the blocks that have arrived into replay, and count them."""
         for done in sorted(self.arrived, key=lambda done: done.member):
             if done.header is None or done.columns is None:
                 self.progress.worker_restarts += done.restarts

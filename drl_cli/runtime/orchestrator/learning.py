@@ -44,16 +44,13 @@ class Learning:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no train call and no publication is in flight."""
         return self.training == 0 and not self.publishing
 
     @property
     def is_ahead(self) -> bool:
-        """Return whether the trainers have made updates since the newest version."""
         return self.progress.opt_steps > self.params_header.opt_steps
 
     def connect(self) -> None:
-        """Have several trainers form their group."""
         for role, ref in zip(self.trainers.roles, self.trainers.connect(), strict=False):
             self.calls.expect(ref, role, get)
 
@@ -91,7 +88,6 @@ class Learning:
             self.calls.expect(ref, role, on_report)
 
     def publish(self) -> None:
-        """Have the trainers publish the next version."""
         params_header, params = self.trainers.publish(self.params_header.version + 1, self.progress.env_steps)
         self.publishing = True
         self.calls.expect(params_header, self.trainers.roles[0], lambda ref: self._on_published(ref, params))

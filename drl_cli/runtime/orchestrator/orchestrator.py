@@ -194,7 +194,6 @@ class Orchestrator:
         self._idle()
 
     def _is_settled(self) -> bool:
-        """Return whether no call is in flight except collect calls."""
         return self.learning.is_idle and self.collector.inserting == 0
 
     def _last_incarnation(self) -> int:

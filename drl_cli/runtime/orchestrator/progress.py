@@ -82,11 +82,9 @@ class Progress:
         )  # env_steps after the warm-up, and inserts, before a resume without replay
 
     def process_s(self) -> float:
-        """Return the seconds since this process started."""
         return time.time() - self.started
 
     def wall_s(self) -> float:
-        """Return the seconds that the run has taken, including those before a resume."""
         return self.wall_before_s + self.process_s()
 
     def _write_message(self, route: int, count: int, detail: Mapping[str, int]) -> None:
@@ -95,7 +93,6 @@ class Progress:
         self.trace_file.write(json.dumps(line) + "\n")
 
     def collected(self, header: InsertTransition) -> None:
-        """Count the block of a worker or proxy."""
         if self.collect_started is None:
             self.collect_started = now() - header.collect_s
             self.start_up_s = self.process_s() - header.collect_s
@@ -173,7 +170,6 @@ class Progress:
         return self.opt_steps / (self.env_steps - self.warm_env_steps)
 
     def counts(self) -> dict[str, int]:
-        """Return the counters that tell how far the run is."""
         names = ("env_steps", "opt_steps", "inserts", "samples", "loads", "num_episodes")
         return {name: getattr(self, name) for name in names}
 
@@ -205,11 +201,9 @@ class Progress:
             self._before_empty, self.warm_env_steps = (paid, self.inserts), None
 
     def end(self) -> None:
-        """Note the end of collecting and training: rates and waits do not change after this."""
         self.ended = now()
 
     def elapsed_s(self) -> float:
-        """Return the seconds from the first environment step until now or the end."""
         return 0.0 if self.collect_started is None else (self.ended or now()) - self.collect_started
 
     def wait_fracs(self, worker_wait_s: float) -> tuple[float, float]:
@@ -299,7 +293,6 @@ class Progress:
         }
 
     def _messages(self) -> dict[str, int]:
-        """Return the number of messages by route, as json."""
         return {str(route): count for route, count in sorted(self.trace.counts.items())}
 
     def _system(self) -> dict[str, float]:

@@ -36,13 +36,11 @@ class RateLimiter:
         return self.ratio * max(0, self.inserts - self.min_inserts)
 
     def may_sample(self, batches: int) -> bool:
-        """Return whether `batches` more batches may be drawn now."""
         if self.landed < max(1, self.min_inserts):
             return False
         return self.free or self.target - self.samples - batches >= -self.band / 2 - ROUNDING
 
     def may_collect(self, rows: int) -> bool:
-        """Return whether `rows` more transitions may be collected now."""
         if self.free or self.inserts < max(1, self.min_inserts):
             return True
         return self.target + self.ratio * rows - self.samples <= self.band / 2 + ROUNDING
@@ -54,7 +52,6 @@ class RateLimiter:
         return max(0, int(self.target + self.ratio * rows - self.samples + ROUNDING))
 
     def issue_collect(self, rows: int) -> None:
-        """Count a collect call of `rows` transitions as in flight."""
         self.inserts += rows
 
     def land(self, issued: int, rows: int) -> None:
@@ -63,7 +60,6 @@ class RateLimiter:
         self.landed += rows
 
     def issue_sample(self, batches: int) -> None:
-        """Count a train call of `batches` batches as in flight."""
         self.samples += batches
 
     def unserved(self, batches: int, dropped: int) -> None:
@@ -75,7 +71,6 @@ class RateLimiter:
         return {"landed": self.landed, "samples": self.samples}
 
     def load_state(self, state: Mapping[str, int]) -> None:
-        """Continue from `state()`."""
         self.inserts = self.landed = state["landed"]
         self.samples = state["samples"]
 

@@ -32,7 +32,6 @@ class RecentRates:
         self._change = Totals()
 
     def add(self, totals: Totals) -> None:
-        """Add the totals of a new report."""
         self._totals.append(totals)
         first = astuple(self._totals[0])
         self._change = Totals(*(now - before for now, before in zip(astuple(totals), first, strict=True)))

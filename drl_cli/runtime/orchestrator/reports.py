@@ -57,11 +57,9 @@ class Reports:
             self.manage.evaluate(params_header, params)
 
     def ending(self, awaits: str) -> None:
-        """Show that the run has stopped collecting and training and waits for `awaits`."""
         self.is_ending = True
         self.console.update(state="ending")
         self.console.awaits(awaits)
 
     def worker_wait_s(self) -> float:
-        """Return the seconds that workers had no collect call, summed over the workers."""
         return self.pool.wait_seconds(self.progress.ended or now())

@@ -73,7 +73,6 @@ class LocalHandle:
         return LocalRef(os.getpid())
 
     def kill(self) -> None:
-        """End the role at once."""
         self.role = None
 
 
@@ -99,7 +98,6 @@ class LocalRuntime:
         return value if isinstance(value, LocalRef) else LocalRef(value)
 
     def gpus(self) -> int:
-        """Return how many GPUs roles can ask for."""
         return 0
 
 

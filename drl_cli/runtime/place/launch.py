@@ -51,7 +51,6 @@ class RaySession:
         self._thread = threading.Thread(target=self._run, name="ray-session", daemon=True)
 
     def start(self) -> None:
-        """Begin to start Ray, unless that has begun."""
         if self._thread.ident is None:
             self._thread.start()
 
@@ -63,7 +62,6 @@ class RaySession:
             raise RoleLost(f"Ray did not start: {self._error}") from self._error
 
     def is_up(self) -> bool:
-        """Return whether `wait` would return at once."""
         return self._up.is_set()
 
     def lost(self) -> str | None:

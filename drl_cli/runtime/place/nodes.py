@@ -125,11 +125,9 @@ class NodeProcess:
         self._begun, self._end = self._keeper.begun.remote(), self._keeper.wait.remote()
 
     def has_begun(self) -> bool:
-        """Return whether Ray has found room for the process."""
         return _is_ready(self._begun)
 
     def poll(self) -> int | None:
-        """Return the exit code if the process has ended, None if it runs or waits."""
         if self.returncode is None and _is_ready(self._end):
             try:
                 self.returncode = get(self._end)
@@ -152,7 +150,6 @@ class NodeProcess:
             self.kill()
 
     def kill(self) -> None:
-        """Kill the keeper at once."""
         ray.kill(self._keeper)
 
 

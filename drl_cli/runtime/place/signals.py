@@ -50,7 +50,6 @@ class Signals:
         return SIGNAL_CODES[signal.Signals(self.received[0])] if self.received else DONE
 
     def on_end(self, number: int, frame: FrameType | None) -> None:
-        """Handle SIGINT or SIGTERM."""
         if self.is_closing:
             return
         self.received.append(number)
@@ -69,7 +68,6 @@ class Signals:
             os.kill(os.getpid(), number)
 
     def on_pause(self, number: int, frame: FrameType | None) -> None:
-        """Handle SIGUSR1."""
         if self.toggle is not None:
             self.toggle()
 

@@ -85,7 +85,6 @@ class Usage:
         return table
 
     def role(self, process: psutil.Process) -> str:
-        """Return the role of a process of this run, "main" or "ray" for the others."""
         return "main" if process == self.main else role_of(process) or "ray"
 
     def _note(self, use: ProcessUse) -> None:

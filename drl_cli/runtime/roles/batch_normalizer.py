@@ -60,7 +60,6 @@ class BatchNormalizer:
         }
 
     def load_state(self, state: State) -> None:
-        """Continue from `state()` of the same layout."""
         self.before = RunningMoments.unpacked(state["before"])
         _, self.statistics = Statistics.split(self.layout, state["statistics"].copy())
         self.version = int(state["version"])

@@ -31,5 +31,4 @@ class Camera:
         return path
 
     def close(self) -> None:
-        """Close the environment."""
         self.evaluator.close()

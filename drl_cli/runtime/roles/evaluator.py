@@ -41,7 +41,6 @@ class Score:
         return {name: float(np.mean(series)) for name, series in values.items()}
 
     def standard_error(self) -> float:
-        """Return the standard error of the mean return."""
         return float(self.returns.std() / np.sqrt(len(self.returns)))
 
     def statistics(self) -> dict[str, float]:
@@ -130,6 +129,5 @@ class Evaluator:
         return Score(returns, lengths, len(running), tuple(infos))
 
     def close(self) -> None:
-        """Close the environments."""
         for env in self.envs:
             env.close()

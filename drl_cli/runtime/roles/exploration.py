@@ -34,7 +34,6 @@ def exponents(setting: Exploration, index: int, num: int, envs: int) -> Any:  # 
 
 
 def _exponent(index: int, num: int) -> float:
-    """Return the exponent at position `index` of `num`: from 1 to 8, or 1 if `num` is 1."""
     return 1 + 7 * index / max(1, num - 1)
 
 

@@ -64,7 +64,6 @@ class Manage:
             return self.recording.take_problems()
 
     def used(self) -> tuple[ProcessUse, ...]:
-        """Return the use of this process if a sample is due."""
         return self.use.take()
 
     def evaluate(self, params_header: LoadParams, params: Array) -> EvalReport:

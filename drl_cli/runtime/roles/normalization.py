@@ -36,12 +36,10 @@ class Layout:
 
     @property
     def sizes(self) -> list[int]:
-        """Number of values in each observation part."""
         return [int(np.prod(shape)) for shape in self.obs.values()]
 
     @property
     def size(self) -> int:
-        """Number of normalised values; the reward is the last."""
         return sum(self.sizes) + self.reward
 
     def moments(self, columns: Columns) -> RunningMoments:
@@ -74,7 +72,6 @@ class Statistics:
 
     @classmethod
     def of(cls, layout: Layout, moments: RunningMoments) -> "Statistics":
-        """Return the statistics of these moments."""
         mean, std = (values.astype(np.float32) for values in (moments.mean, np.sqrt(moments.variance)))
         return cls(layout, moments.count, mean, std)
 

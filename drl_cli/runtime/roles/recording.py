@@ -54,13 +54,11 @@ class Recording:
         self.record(tags, int(row["env_steps"]))
 
     def video(self, path: Path, env_steps: int) -> None:
-        """Give a video to all recorders that take videos."""
         takers: list[VideoRecorder] = [*self.background, *self.boards]
         for recorder in takers:
             recorder.video("eval/video", path, env_steps)
 
     def warn(self, problem: str) -> None:
-        """Keep a problem for the user."""
         self._problems.append(problem)
         log.info("%s", problem)
 

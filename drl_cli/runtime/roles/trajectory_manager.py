@@ -93,7 +93,6 @@ class TrajectoryManager:
             self.table.update_priorities(message.row_ids, message.priorities)
 
     def contents(self) -> Columns:
-        """Return a copy of all stored rows `[rows, ...]`, oldest first."""
         return self.table.contents()
 
     def begin_save(self, folder: str, previous: str | None) -> int:

@@ -166,7 +166,6 @@ class Worker:
         set_globals_state(within(state, "globals"))
 
     def close(self) -> None:
-        """Close all environments."""
         self.envs.close()
 
 

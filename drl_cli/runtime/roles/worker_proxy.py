@@ -56,6 +56,5 @@ class WorkerProxy:
         return merged, columns
 
     def close(self) -> None:
-        """Stop all workers."""
         for member in self.pool.members:
             member.handle.call("close")
