@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 from counting import check_counter_rows
-from graphs import COUNTER, TINY, make_config
+from graphs import COUNTER, TINY, make_config, on_collected
 
 from drl_cli.runtime.place.handles import get
 
@@ -15,18 +15,18 @@ RANDOM_STEPS, RANDOM_BLOCKS = 320, 10
 
 def keep_waiting(graph):
     """Publish version 0 only after all random steps; return the list of all block headers."""
-    publish, collected, headers = graph.learning.publish, graph.progress.collected, []
+    publish, headers = graph.learning.publish, []
 
     def not_yet():
         graph.learning.publishing, graph.learning.publish = True, publish
 
     def note(header):
-        collected(header)
         headers.append(header)
         if graph.learning.params is None and graph.progress.env_steps >= RANDOM_STEPS:
             publish()
 
-    graph.learning.publish, graph.progress.collected = not_yet, note
+    graph.learning.publish = not_yet
+    on_collected(graph, note)
     return headers
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from counting import check_counter_rows
-from graphs import COUNTER, TINY, make_config, weights
+from graphs import COUNTER, TINY, at, make_config, on_collected, weights, workers
 
 from drl_cli.envs.make import read_spec
 from drl_cli.errors import EnvironmentFailed, RoleLost
@@ -59,20 +59,6 @@ def test_counters_mean_the_same_in_every_mode(run_graph, mode, ratio):
     assert counts[6] == progress.loads
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_prioritized_replay_in_every_mode(run_graph, mode):
-    args = (COUNTER, f"mode={mode}", "worker.num=2", "replay=prioritized", "algo.n_step=3")
-    graph = run_graph(*args)
-    progress, manager = graph.progress, graph.replay.shards[0].role
-    assert progress.opt_steps > 50
-    assert progress.trace.counts[5] == progress.trace.counts[4]
-    stats = {tag: value for tag, value in progress.report(0.0).items() if tag.startswith("replay/")}
-    assert stats["replay/beta"] == 1.0
-    assert stats["replay/stale_priorities"] == stats["replay/bad_priorities"] == 0
-    assert stats["replay/max_priority"] > 0
-    assert len(np.unique(manager.table.sampler.tree.values[: len(manager.table)])) > 200
-
-
 @pytest.mark.parametrize(("mode", "proxies"), [("single", 0), ("sync", 1), ("async", 0)])
 def test_workers_give_their_rows_a_first_priority(run_graph, mode, proxies):
     graph = run_graph(
@@ -82,21 +68,11 @@ def test_workers_give_their_rows_a_first_priority(run_graph, mode, proxies):
     )  # fmt: skip
     assert graph.progress.opt_steps == 0  # so all rows were made, and are rated, by version 0
     (table,) = (shard.role.table for shard in graph.replay.shards)
-    member = graph.pool.members[0].handle.role
-    policy = (member.pool.members[0].handle.role if proxies else member).policy
+    policy = workers(graph)[0].policy
     assert len(table) == 256
     rated = (policy.priorities(table.contents()).astype(np.float64) + 1e-6) ** 0.6
     assert len(np.unique(rated)) > 5
     assert table.sampler.tree.values[:256] == pytest.approx(rated, rel=1e-5)
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_no_update_before_min_inserts(run_graph, mode):
-    graph = run_graph(COUNTER, f"mode={mode}", "total_env_steps=256", "orchestrator.min_inserts=300")
-    assert graph.progress.env_steps == 256
-    assert graph.progress.opt_steps == 0
-    assert graph.progress.trace.counts[4] == 0
-    assert graph.progress.last.params_header.version == 0
 
 
 @pytest.mark.parametrize("n_step", [1, 3])
@@ -126,6 +102,9 @@ def test_shards_share_the_rows_and_the_counters_are_exact(run_graph, mode, repla
         stats = graph.progress.report(0.0)
         assert stats["replay/stale_priorities"] == stats["replay/bad_priorities"] == 0
         assert graph.progress.trace.counts[5] == graph.progress.trace.counts[4]
+        assert stats["replay/beta"] == 1.0
+        tables = [shard.role.table for shard in graph.replay.shards]
+        assert all(len(np.unique(table.sampler.tree.values[: len(table)])) > 50 for table in tables)
 
 
 def test_random_warm_up_is_counted_over_all_workers(run_graph):
@@ -226,26 +205,14 @@ def test_pause_stops_all_traffic_and_resume_goes_on(build_graph, mode):
             graph.paused = False
         idle()
 
-    collected = graph.progress.collected
+    def pause():
+        graph.paused = True
+        graph._idle = watch
 
-    def pause_once(header):
-        collected(header)
-        if graph.progress.env_steps >= 200 and not seen:
-            graph.paused = True
-            graph._idle = watch
-
-    graph.progress.collected = pause_once
+    at(graph, 200, pause)
     graph.run()
     assert seen[36] == seen[37] == seen[38] == seen[39]
     assert graph.progress.env_steps >= 512
-
-
-def test_in_one_process_worker_and_trainer_take_turns(run_graph):
-    graph = run_graph(COUNTER, "mode=sync", "total_env_steps=800")
-    worker, trainer = graph.progress.wait_fracs(graph.reports.worker_wait_s())
-    assert 0.05 < worker < 0.999
-    assert 0.0 <= trainer < 0.9
-    assert worker + trainer > 0.5
 
 
 def test_single_mode_trains_and_evaluates_though_ray_does_not_start(tmp_path, caplog):
@@ -268,13 +235,8 @@ def test_workers_take_turns_if_the_limiter_admits_one(build_graph):
     """The trainer is slower, so after warm-up the limiter admits one collect call at a time."""
     args = ("mode=async", "worker.num=3", "orchestrator.band=16", "orchestrator.gather_window_s=0")
     graph = build_graph(COUNTER, *args, "total_env_steps=1280")
-    blocks, collected = Counter(), graph.progress.collected
-
-    def note(header):
-        collected(header)
-        blocks.update(block.worker for block in header.blocks)
-
-    graph.progress.collected = note
+    blocks = Counter()
+    on_collected(graph, lambda header: blocks.update(block.worker for block in header.blocks))
     graph.run()
     assert sorted(blocks) == [0, 1, 2]
     assert max(blocks.values()) - min(blocks.values()) <= 1

@@ -6,10 +6,9 @@ import time
 import numpy as np
 import pytest
 from counting import check_counter_rows
-from graphs import COUNTER, weights
+from graphs import COUNTER, at, on_collected, weights
 
 from drl_cli.errors import EnvironmentFailed, RoleLost
-from drl_cli.runtime.messages import SampleBatch, UpdatePriority
 from drl_cli.runtime.place.handles import ActorDied, RayRuntime, get, wait
 
 pytestmark = pytest.mark.ray
@@ -59,15 +58,6 @@ def test_sync_on_ray_equals_sync_in_process(run_graph):
     assert weights(here) == weights(there) == weights(again)
 
 
-def test_sync_with_a_proxy_on_ray_equals_sync_without(run_graph):
-    args = (COUNTER, "mode=sync", "worker.num=2", "seed=5")
-    plain, proxied = run_graph(*args, on_ray=True), run_graph(*args, "worker.proxies=1", on_ray=True)
-    assert weights(plain) == weights(proxied)
-    versions = proxied.progress.loads
-    assert proxied.progress.trace.counts[7] <= versions + 2  # one call to the node's proxy per round
-    assert proxied.progress.trace.counts[8] == 2 * proxied.progress.trace.counts[7]
-
-
 @pytest.mark.parametrize("proxies", [0, 1])
 def test_async_rows_arrive_once_and_in_order(run_graph, proxies):
     graph = run_graph(COUNTER, "mode=async", "worker.num=2", "algo.n_step=3", f"worker.proxies={proxies}", on_ray=True)
@@ -85,27 +75,6 @@ def test_trainers_that_wait_for_workers_end_with_what_was_paid_for(run_graph):
     assert graph.progress.opt_steps == (graph.progress.env_steps - 64) // 4
 
 
-def test_async_with_prioritized_replay(run_graph):
-    args = ("mode=async", "worker.num=2", "replay=prioritized", "replay.capacity=300", "total_env_steps=2000")
-    graph = run_graph(COUNTER, *args, on_ray=True)
-    progress, (manager,) = graph.progress, graph.replay.shards
-    assert progress.trace.counts[5] == progress.trace.counts[4] > 0
-    assert progress.opt_steps == (progress.inserts - 64) // 4
-    stats = progress.report(0.0)
-    assert stats["replay/beta"] == 1.0
-    assert stats["replay/bad_priorities"] == 0
-    last = progress.inserts - 1
-    ours = UpdatePriority(0, np.array([[last - 300, last - 299, last]]), np.array([[1.0, 1.0, 2.0]], np.float32))
-
-    def stale():
-        header, _ = manager.call("sample", SampleBatch(1, 1), results=2)
-        return get(header).stats["stale_priorities"]
-
-    before = stale()
-    get(manager.call("update_priorities", ours))
-    assert stale() == before + 1
-
-
 @pytest.mark.exhaustive
 def test_a_slow_worker_delays_nobody(build_graph, tmp_path):
     args = ("env=drl_cli.envs.probes:Sleeper-v0", "mode=async", "worker.num=4", "worker.envs=1", "worker.block_rows=20")
@@ -115,14 +84,12 @@ def test_a_slow_worker_delays_nobody(build_graph, tmp_path):
     def rate(*more):  # env steps per second between the 1000th and the 3000th
         graph = build_graph(*args, *more, on_ray=True)
         times = []
-        collected = graph.progress.collected
 
         def note(header):
-            collected(header)
             if 1000 <= graph.progress.env_steps <= 3000:
                 times.append((time.monotonic(), graph.progress.env_steps))
 
-        graph.progress.collected = note
+        on_collected(graph, note)
         graph.run()
         return (times[-1][1] - times[0][1]) / (times[-1][0] - times[0][0])
 
@@ -130,51 +97,16 @@ def test_a_slow_worker_delays_nobody(build_graph, tmp_path):
     assert slow >= 0.8 * 3 / 4 * even
 
 
-def test_a_killed_worker_is_replaced_and_no_row_is_wrong(build_graph):
-    graph = build_graph(COUNTER, "mode=async", "worker.num=2", "total_env_steps=3000", on_ray=True)
-    killed = []
-    collected = graph.progress.collected
-
-    def kill_once(header):
-        collected(header)
-        if graph.progress.env_steps > 1000 and not killed:
-            killed.append(graph.pool.members[1].handle)
-            killed[0].kill()
-
-    graph.progress.collected = kill_once
-    graph.run()
-    graph.finish()
-    assert graph.progress.worker_restarts == 1
-    assert graph.pool.members[1].incarnation == 1
-    assert graph.progress.env_steps >= 3000
-    check_counter_rows(get(graph.replay.shards[0].call("contents")), 1, 0.99, graph.progress.env_steps)
-
-
 def test_a_worker_that_keeps_dying_ends_the_run(build_graph):
     graph = build_graph(COUNTER, "mode=async", "worker.max_restarts=1", "total_env_steps=100000", on_ray=True)
-    collected = graph.progress.collected
-
-    def kill_always(header):
-        collected(header)
-        graph.pool.members[0].handle.kill()
-
-    graph.progress.collected = kill_always
+    on_collected(graph, lambda _: graph.pool.members[0].handle.kill())
     with pytest.raises(RoleLost, match="1 restarts are used up"):
         graph.run()
 
 
 def test_a_killed_manage_does_not_stop_training(build_graph, caplog):
     graph = build_graph(COUNTER, "mode=async", "manage.eval_period=200", "total_env_steps=1500", on_ray=True)
-    collected = graph.progress.collected
-    killed = []
-
-    def kill_once(header):
-        collected(header)
-        if graph.progress.env_steps > 500 and not killed:
-            killed.append(True)
-            graph.manage.handle.kill()
-
-    graph.progress.collected = kill_once
+    at(graph, 500, lambda: graph.manage.handle.kill())
     graph.run()
     graph.finish()
     assert graph.progress.env_steps >= 1500
@@ -184,22 +116,13 @@ def test_a_killed_manage_does_not_stop_training(build_graph, caplog):
 
 
 @pytest.mark.exhaustive
-def test_a_killed_trainer_or_replay_ends_the_run_with_its_name(build_graph):
-    for role in ("trainer", "replay"):
-        graph = build_graph(COUNTER, "mode=async", "total_env_steps=100000", on_ray=True)
-        collected = graph.progress.collected
-        victim = graph.trainers.trainers[0] if role == "trainer" else graph.replay.shards[0]
-
-        def kill(header, graph=graph, collected=collected, victim=victim):
-            collected(header)
-            if graph.progress.env_steps > 500:
-                victim.kill()
-
-        graph.progress.collected = kill
-        started = time.monotonic()
-        with pytest.raises(RoleLost, match=r"(trainer|replay( 0)?) died"):
-            graph.run()
-        assert time.monotonic() - started < 60
+def test_a_killed_replay_ends_the_run_with_its_name(build_graph):
+    graph = build_graph(COUNTER, "mode=async", "total_env_steps=100000", on_ray=True)
+    at(graph, 500, lambda: graph.replay.shards[0].kill())
+    started = time.monotonic()
+    with pytest.raises(RoleLost, match=r"(trainer|replay( 0)?) died"):
+        graph.run()
+    assert time.monotonic() - started < 60
 
 
 def test_an_environment_that_raises_in_another_process(build_graph):

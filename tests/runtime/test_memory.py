@@ -1,14 +1,11 @@
 """Memory of long runs: nothing is kept per call."""
 
 import gc
-import os
 import sys
 from pathlib import Path
 
 import pytest
 from graphs import COUNTER
-
-from drl_cli.runtime.place.launch import RaySession
 
 ROUNDS = 2000
 FIRST = 1400  # numpy, Ray and the reports have filled their small caches by then
@@ -41,26 +38,6 @@ def test_no_memory_is_kept_per_round(build_graph, mode):
     early, late = blocks.values()
     assert graph.progress.loads > 300
     assert late - early < ROUNDS / 4
-
-
-@pytest.fixture
-def variables_at_start(monkeypatch):
-    """Return the environment variables of Ray's processes, given variables set by the user."""
-
-    def of(**users):
-        monkeypatch.setattr(os, "environ", dict(os.environ) | users)
-        session, seen = RaySession(100), {}
-        monkeypatch.setattr(session, "_start", lambda: seen.update(os.environ))
-        session.wait()
-        session._end.set()
-        return seen
-
-    return of
-
-
-def test_ray_keeps_no_record_of_calls_unless_the_user_wants_it(variables_at_start):
-    assert variables_at_start()["RAY_task_events_report_interval_ms"] == "0"
-    assert variables_at_start(RAY_task_events_report_interval_ms="500")["RAY_task_events_report_interval_ms"] == "500"
 
 
 def test_the_installed_ray_has_the_setting():

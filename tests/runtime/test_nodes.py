@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from counting import check_counter_rows
-from graphs import COUNTER, weights
+from graphs import COUNTER, at, on_collected, weights
 
 from drl_cli.errors import NodeGone, RoleLost
 from drl_cli.runtime.place.handles import ObjectLost, RayRuntime, get
@@ -42,11 +42,10 @@ def remove_at(ray_cluster, second_node):
     """Remove the second node without warning; stop 1000 environment steps after the graph has noticed."""
 
     def arrange(graph, env_steps):
-        collected, members = graph.progress.collected, len(graph.pool.members)
+        members = len(graph.pool.members)
 
         def note(header):
             nonlocal members
-            collected(header)
             if graph.progress.env_steps >= env_steps and second_node in ray_cluster.worker_nodes:
                 ray_cluster.remove_node(second_node, allow_graceful=False)
             if len(graph.pool.members) < members:
@@ -54,7 +53,7 @@ def remove_at(ray_cluster, second_node):
                 config = dataclasses.replace(graph.config, total_env_steps=graph.progress.env_steps + 1000)
                 graph.config = graph.admission.config = config
 
-        graph.progress.collected = note
+        on_collected(graph, note)
 
     return arrange
 
@@ -141,16 +140,7 @@ def test_the_last_node_with_workers_ends_the_run(build_graph, nodes, remove_at):
 def test_a_proxy_that_dies_on_a_live_node_is_restarted_there(build_graph, nodes, caplog):
     args = (COUNTER, "mode=async", *TWO, "total_env_steps=6000", "replay.capacity=8000")
     graph = build_graph(*args, on_ray=True, nodes=nodes)
-    collected = graph.progress.collected
-    killed = []
-
-    def kill_once(header):
-        collected(header)
-        if graph.progress.env_steps > 1000 and not killed:
-            killed.append(graph.pool.members[1].handle)
-            killed[0].kill()
-
-    graph.progress.collected = kill_once
+    at(graph, 1000, lambda: graph.pool.members[1].handle.kill())
     graph.run()
     assert graph.progress.worker_restarts == 1
     assert "proxy 1 died" in caplog.text

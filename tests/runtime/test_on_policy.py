@@ -117,12 +117,6 @@ def test_async_on_ray(run_graph, limiter):
     assert graph.progress.report(0.0)["replay/staleness_max"] <= 1
 
 
-@pytest.mark.ray
-def test_sync_on_ray_equals_sync_in_process(run_graph):
-    here, there = run_graph(*PPO, "mode=sync", "seed=5"), run_graph(*PPO, "mode=sync", "seed=5", on_ray=True)
-    assert weights(here) == weights(there)
-
-
 @pytest.mark.slow
 def test_learns_from_rollouts_that_are_a_version_old(run_graph):
     """CartPole in mode=async; random actions score 22."""

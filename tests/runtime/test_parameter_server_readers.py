@@ -5,7 +5,7 @@ import signal
 
 import numpy as np
 import pytest
-from graphs import COUNTER
+from graphs import COUNTER, at
 
 from drl_cli.errors import RoleLost
 from drl_cli.runtime.files.checkpoint import load_model
@@ -25,18 +25,6 @@ def watch(graph):
 
     graph.learning.server.call = note
     return pulled
-
-
-def at(graph, env_steps, act):
-    """Call `act` once after `env_steps` environment steps."""
-    collected, done = graph.progress.collected, []
-
-    def note(header):
-        collected(header)
-        if graph.progress.env_steps >= env_steps and not done:
-            done.append(act())
-
-    graph.progress.collected = note
 
 
 @pytest.mark.parametrize("proxies", [0, 2])

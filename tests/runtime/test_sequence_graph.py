@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from counting import check_counter_sequences
-from graphs import COUNTER
+from graphs import COUNTER, at, workers
 from walks import check_states
 
 import drl_cli.algos
@@ -36,13 +36,6 @@ def run_recall(run_graph, monkeypatch):
         return dataclasses.replace(config, algo=load_algorithm("recall").Config(name="recall"))
 
     return lambda *overrides: run_graph(*OVERRIDES, *overrides, change=change)
-
-
-def workers(graph):
-    roles = [member.handle.role for member in graph.pool.members]
-    return [
-        w for role in roles for w in ([m.handle.role for m in role.pool.members] if hasattr(role, "pool") else [role])
-    ]
 
 
 def tables(graph):
@@ -123,16 +116,8 @@ def test_states_in_replay_are_those_of_whole_episodes(run_graph, mode):
 @pytest.mark.ray
 def test_states_in_replay_are_right_although_a_worker_was_killed(build_graph):
     args = (*frozen(2), "mode=async", "seed=3", "orchestrator.sample_insert_ratio=0.1")
-    graph, killed = build_graph(*args, on_ray=True), []
-    collected = graph.progress.collected
-
-    def kill_once(header):
-        collected(header)
-        if graph.progress.env_steps > 400 and not killed:
-            killed.append(graph.pool.members[1].handle)
-            killed[0].kill()
-
-    graph.progress.collected = kill_once
+    graph = build_graph(*args, on_ray=True)
+    at(graph, 400, lambda: graph.pool.members[1].handle.kill())
     graph.run()
     graph.finish()
     assert graph.progress.worker_restarts == 1

@@ -15,7 +15,6 @@ from drl_cli.envs.make import read_spec
 from drl_cli.replay.frame_table import FrameTable
 from drl_cli.runtime.files.checkpoint import read_arrays, write_arrays
 from drl_cli.runtime.messages import LoadParams
-from drl_cli.runtime.roles.evaluator import Evaluator
 from drl_cli.runtime.roles.worker import Worker
 from drl_cli.runtime.trial import random_batch
 
@@ -111,13 +110,6 @@ def test_a_difference_in_any_part_starts_a_new_episode():
         name.removeprefix("envs."): array for name, array in (state | {"envs.obs.inner.1": changed}).items()
     })  # fmt: skip
     assert lost == ["env 1: can't continue its episode (its repeat differs); it begins another"]
-
-
-@pytest.mark.parametrize("discrete", [True, False])
-def test_evaluations(discrete):
-    config = change(make_config(*TINY, TREE, f"+env.kwargs.discrete={discrete}"))
-    score = Evaluator(config, read_spec(config.env), [4, 5]).evaluate(np.zeros(1, np.float32))
-    assert (score.returns.tolist(), score.lengths.tolist()) == ([6.0, 6.0], [3, 3])
 
 
 def test_a_random_batch_has_all_parts():

@@ -31,3 +31,28 @@ def make_config(*overrides):
 def weights(graph):
     """Return the sha256 of the final model file."""
     return hashlib.sha256((graph.folder / "checkpoints/last/model.safetensors").read_bytes()).hexdigest()
+
+
+def workers(graph):
+    """Return the Worker objects of a graph in one process, also those behind proxies."""
+    roles = [member.handle.role for member in graph.pool.members]
+    return [
+        w for role in roles for w in ([m.handle.role for m in role.pool.members] if hasattr(role, "pool") else [role])
+    ]
+
+
+def on_collected(graph, react):
+    """Call react(header) after every block."""
+    collected = graph.progress.collected
+
+    def note(header):
+        collected(header)
+        react(header)
+
+    graph.progress.collected = note
+
+
+def at(graph, env_steps, act):
+    """Call `act` once after `env_steps` environment steps."""
+    done = []
+    on_collected(graph, lambda _: done or graph.progress.env_steps < env_steps or done.append(act()))

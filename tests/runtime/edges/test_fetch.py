@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from graphs import COUNTER
+from graphs import COUNTER, workers
 
 from drl_cli.runtime.edges.worker_pool import WorkerPool
 from drl_cli.runtime.messages import InsertTransition, LoadParams
@@ -68,10 +68,7 @@ def watch(graph):
         on_published(ref, params)
 
     graph.learning._on_published = note_version
-    members = graph.pool.members
-    if graph.config.worker.proxies:
-        members = [worker for member in members for worker in member.handle.role.pool.members]
-    for worker in (member.handle.role for member in members):
+    for worker in workers(graph):
 
         def note_call(params_header, *params, worker=worker, collect=worker.collect):
             header, columns = collect(params_header, *params)

@@ -62,16 +62,6 @@ def test_only_shards_with_rows_are_sampled():
         assert get(header).inserts == tables(shards)[shard].inserts
 
 
-def test_a_resumed_run_may_have_fewer_shards():
-    shards, fewer = make(), make(num=2)
-    for number in range(60):
-        insert(shards, number)
-    assert shards.filled == {0, 1, 2}
-    fewer.load_state(shards.state())
-    assert fewer.filled == {0, 1}
-    assert fewer.rng.random() == shards.rng.random()
-
-
 def test_priorities_return_to_the_shard_of_their_batch():
     shards = make(PRIORITIZED)
     for number in range(60):

@@ -6,7 +6,7 @@ import time
 
 import numpy as np
 import pytest
-from graphs import COUNTER, weights
+from graphs import COUNTER, on_collected, weights
 
 from drl_cli.errors import Diverged, RoleLost
 from drl_cli.optim.group import PeerLost
@@ -65,6 +65,7 @@ def test_several_trainers_join_the_first_and_a_single_one_joins_nobody():
     [
         ([[LOSS, DATA]], LOSS, DATA),
         ([[LOSS, OTHER]], LOSS, LOSS),
+        ([[LOSS, None]], LOSS, LOSS),
         ([[LOSS], [DATA]], LOSS, DATA),  # the second trainer answers later
         ([[ActorDied("signal 9"), PeerLost("gone"), DATA]], LOSS, DATA),
         ([[LOSS], []], LOSS, LOSS),  # the second trainer never answers
@@ -139,15 +140,14 @@ def test_two_trainers_on_policy(run_graph):
 def end(graph, rank, number):
     """Send a signal to a trainer of a running graph; return the error that ends the run, and the seconds until then."""
     process = get(graph.trainers.trainers[rank].ping())
-    collected, sent = graph.progress.collected, []
+    sent = []
 
-    def note(header):
-        collected(header)
+    def send(header):
         if graph.progress.opt_steps > 100 and not sent:
             os.kill(process, number)
             sent.append(time.monotonic())
 
-    graph.progress.collected = note
+    on_collected(graph, send)
     with pytest.raises(RoleLost) as caught:
         graph.run()
     elapsed = time.monotonic() - sent[0]

@@ -36,11 +36,6 @@ def refilled(kind, num_shards, folder, states, manifest):
     return [table.contents()["id"].tolist() for table in tables]
 
 
-def test_names_of_files():
-    assert file_name(3) == "state.replay-3.safetensors"
-    assert file_name(3, 7) == "state.replay-3.00007.safetensors"
-
-
 def test_the_states_of_all_shards_are_read(save, tmp_path):
     states, manifest = save("uniform", (20,), (5, 3), (9,))
     assert [state["size"].item() for state in states] == [20, 8, 9]

@@ -4,7 +4,7 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from graphs import COUNTER
+from graphs import COUNTER, at
 
 from drl_cli.errors import RoleLost
 from drl_cli.optim.group import PeerLost
@@ -157,14 +157,9 @@ def test_a_resumed_run_continues_from_its_counters(build_graph):
 @pytest.mark.parametrize("loses_trainer", [False, True])
 def test_a_rescue_saves_all_but_the_workers_or_without_the_trainer_the_model(build_graph, monkeypatch, loses_trainer):
     graph = build_graph(COUNTER, "mode=sync", "worker.num=2", "checkpoint.period=10000")
-    collected, shown = graph.progress.collected, []
-
-    def stop_at_256(header):
-        collected(header)
-        if graph.progress.env_steps >= 256:
-            graph.stop("lost")
-
-    graph.progress.collected, graph.reports.ending = stop_at_256, shown.append
+    shown = []
+    at(graph, 256, lambda: graph.stop("lost"))
+    graph.reports.ending = shown.append
     graph.run()
     monkeypatch.setattr(module, "now", lambda: 500.0)
     if loses_trainer:

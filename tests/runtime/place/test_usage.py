@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
-from graphs import COUNTER
+from graphs import COUNTER, on_collected
 
 from drl_cli.runtime.messages import ProcessUse
 from drl_cli.runtime.place import usage as module
@@ -147,15 +147,14 @@ def test_all_roles_of_a_graph_report(build_graph, monkeypatch):
 def test_the_roles_of_a_run_on_ray(build_graph):
     args = ("mode=async", "worker.num=2", "worker.proxies=1", "replay.shards=2", "replay.capacity=500000")
     graph = build_graph(COUNTER, *args, "total_env_steps=1000000", on_ray=True)
-    seen, collected = set(), graph.progress.collected
+    seen = set()
 
     def until_both_have_begun(header):
-        collected(header)
         seen.update(block.worker for block in header.blocks)
         if seen == {0, 1} and graph.progress.opt_steps:
             graph.stop("signal")
 
-    graph.progress.collected = until_both_have_begun
+    on_collected(graph, until_both_have_begun)
     graph.run()
     graph.finish()
     processes = graph.progress.summary(0.0, 0)["processes"]

@@ -4,7 +4,7 @@ import logging
 
 import numpy as np
 import pytest
-from graphs import TINY, make_config
+from graphs import TINY, make_config, workers
 
 from drl_cli.optim.schedules import linear
 from drl_cli.runtime.roles.exploration import all_exponents, average, describe, exploration_problems, worker_values
@@ -14,18 +14,8 @@ CHOOSE = ("env=drl_cli.envs.probes:Choose-v0", "algo=dqn")
 MODES = pytest.mark.parametrize(("mode", "proxies"), [("single", 0), ("sync", 2), ("async", 0), ("async", 2)])
 
 
-def all_workers(graph, proxies):
-    """The Worker objects of a graph in one process."""
-    roles = [member.handle.role for member in graph.pool.members]
-    return [member.handle.role for role in roles for member in role.pool.members] if proxies else roles
-
-
 def ladder(value, num):
     return [worker_values("ladder", {"epsilon": value}, index, num)["epsilon"] for index in range(num)]
-
-
-def test_without_a_setting_all_workers_follow_the_schedule():
-    assert worker_values(None, {"epsilon": 0.3}, 2, 4) == {"epsilon": 0.3}
 
 
 def test_the_ladders_are_those_of_ape_x():
@@ -114,7 +104,7 @@ def test_each_worker_explores_by_its_own_values_and_logs_them(
     graph.manage.report = lambda scalars, env_steps: reports.append(scalars)
     graph.run()
     graph.finish()
-    for worker, epsilon in zip(all_workers(graph, proxies), wanted, strict=True):
+    for worker, epsilon in zip(workers(graph), wanted, strict=True):
         assert worker.policy.epsilon == pytest.approx(epsilon)
     assert reports[-1]["rollout/epsilon"] == pytest.approx(np.mean(wanted))
     lines = [record.getMessage() for record in caplog.records if "explores by" in record.getMessage()]
@@ -143,7 +133,7 @@ def test_workers_explore_by_the_value_of_their_version(build_graph, mode, proxie
 
         worker.collect = collect_and_note
 
-    for worker in all_workers(graph, proxies):
+    for worker in workers(graph):
         watch(worker, worker.collect)
     graph.run()
     graph.finish()
@@ -166,21 +156,21 @@ def test_an_algorithm_without_schedules_sends_no_values(build_graph):
     assert graph.learning.params_header.exploration == {}
 
 
-@pytest.mark.parametrize(("mode", "workers"), [("single", 1), ("sync", 2), ("async", 4)])
-def test_ape_x_keeps_its_ratio_and_its_ladder(run_graph, mode, workers):
+@pytest.mark.parametrize(("mode", "num"), [("single", 1), ("sync", 2), ("async", 4)])
+def test_ape_x_keeps_its_ratio_and_its_ladder(run_graph, mode, num):
     graph = run_graph(
         "env=CartPole-v1",
         "algo=apex",
         "total_env_steps=1200",
         "orchestrator.sample_insert_ratio=0.5",
         f"mode={mode}",
-        f"worker.num={workers}",
+        f"worker.num={num}",
     )
     progress, (table,) = graph.progress, [shard.role.table for shard in graph.replay.shards]
     assert progress.updates_per_env_step() == pytest.approx(0.5, rel=0.02)
     assert progress.trace.counts[5] == progress.trace.counts[4] > 0
     epsilon = np.concatenate([member.handle.role.policy.epsilon for member in graph.pool.members])
-    last = 4 * workers - 1
+    last = 4 * num - 1
     assert epsilon == pytest.approx([0.4 ** (1 + 7 * i / last) for i in range(last + 1)])
     values = table.sampler.tree.values[: len(table)]
     assert len(np.unique(values)) > 0.9 * len(table)  # none has the largest one of the time

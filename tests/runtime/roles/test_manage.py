@@ -58,12 +58,6 @@ def best(manage):
     return manifest["version"], manifest["mean"]
 
 
-def test_the_best_is_the_first_with_the_highest_mean(make_manage):
-    manage = make_manage(5.0, 5.0, 4.0, 6.0, 6.0)
-    assert evaluate(manage, 1, 2, 3, 4, 5) == [True, False, False, True, False]
-    assert best(manage) == (4, 6.0)
-
-
 def test_a_resumed_manage_knows_the_best_so_far(make_manage):
     first = make_manage(5.0)
     evaluate(first, 1)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from counting import check_counter_rows
-from graphs import COUNTER, make_config, weights
+from graphs import COUNTER, make_config, weights, workers
 
 from drl_cli.envs.make import read_spec
 from drl_cli.errors import Diverged
@@ -19,7 +19,6 @@ from drl_cli.runtime.roles.normalization import CLIP, Layout, NormalizedPolicy, 
 from drl_cli.types import tree
 from drl_cli.utils.moments import RunningMoments
 
-MODES = ("single", "sync", "async")
 BOTH = ("env.normalize_obs=true", "env.normalize_reward=true")
 LAYOUT = Layout({"": (3, 2)}, True)
 
@@ -211,12 +210,6 @@ def test_statistics_cover_all_workers_and_shards(run_graph, mode, proxies):
     assert sorted(trainer.shards) == [0, 1, 2]
 
 
-def test_replay_holds_raw_rows(run_graph):
-    graph = run_graph(COUNTER, "mode=async", "worker.num=2", "seed=9", *BOTH)
-    (manager,) = managers(graph)
-    check_counter_rows(manager.contents(), 1, 0.99, graph.progress.env_steps)
-
-
 @pytest.mark.parametrize(("mode", "proxies"), [("single", 0), ("sync", 1), ("async", 0)])
 def test_every_worker_acts_by_the_statistics_of_its_version(build_graph, mode, proxies):
     graph = build_graph(COUNTER, f"mode={mode}", "worker.num=2", f"worker.proxies={proxies}", *BOTH)
@@ -229,10 +222,7 @@ def test_every_worker_acts_by_the_statistics_of_its_version(build_graph, mode, p
         return params_header, params
 
     graph.trainers.trainers[0].role.publish = note
-    members = graph.pool.members
-    if proxies:
-        members = [worker for member in members for worker in member.handle.role.pool.members]
-    for worker in (member.handle.role for member in members):
+    for worker in workers(graph):
 
         def collect(params_header, *params, worker=worker, collect=worker.collect):
             result = collect(params_header, *params)
@@ -245,6 +235,7 @@ def test_every_worker_acts_by_the_statistics_of_its_version(build_graph, mode, p
         assert theirs.join(np.zeros(0)).tobytes() == published[version].join(np.zeros(0)).tobytes()
     assert len({theirs.count for _, theirs in acted}) > 2
     assert published[0].count == 0
+    check_counter_rows(managers(graph)[0].contents(), 1, 0.99, graph.progress.env_steps)  # raw rows
 
 
 def test_evaluation_changes_no_statistics(run_graph):
@@ -299,27 +290,13 @@ def test_float_parts_of_a_tree_are_normalised():
     np.testing.assert_allclose(batch["obs.a.0"].std(0, correction=0), 1, rtol=1e-2)
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_equal_seeds_give_equal_weights(run_graph, mode):
-    first, again = (run_graph(COUNTER, f"mode={mode}", "worker.num=2", *BOTH) for _ in range(2))
-    assert weights(first) == weights(again)
-
-
-def test_off_nothing_travels(run_graph):
-    graph = run_graph(COUNTER, "mode=sync")
-    assert graph.trainers.trainers[0].role.normalizer is None
-    assert managers(graph)[0].moments is None
-    assert get(graph.learning.params).shape == graph.trainers.trainers[0].role.algorithm.policy_params().shape
-    policy = make_policy(graph.config, read_spec(graph.config.env), 0)
-    assert not isinstance(policy, NormalizedPolicy)
-
-
-@pytest.mark.parametrize("what", [BOTH, BOTH[:1], BOTH[1:]])
+@pytest.mark.parametrize("what", [(), BOTH, BOTH[:1], BOTH[1:]])
 def test_the_vector_has_what_is_normalised(run_graph, what):
     graph = run_graph(COUNTER, "mode=sync", *what)
     own = graph.trainers.trainers[0].role.algorithm.policy_params()
     size = 3 * (BOTH[0] in what) + (BOTH[1] in what)
-    assert len(get(graph.learning.params)) == len(own) + 1 + 2 * size
+    assert len(get(graph.learning.params)) == len(own) + (1 + 2 * size if what else 0)
+    assert (managers(graph)[0].moments is None) == (what == ())
     assert get(graph.learning.params)[: len(own)].tobytes() == own.tobytes()
 
 

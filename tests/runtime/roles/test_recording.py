@@ -15,7 +15,7 @@ from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.roles import recording
 from drl_cli.runtime.roles.evaluator import Evaluator, make_evaluator
 from drl_cli.runtime.roles.manage import Manage
-from drl_cli.runtime.roles.recording import EVAL_COLUMNS, describe
+from drl_cli.runtime.roles.recording import EVAL_COLUMNS
 from drl_cli.utils.seeding import integers
 
 TELLING = ("env=telling:Telling-v0", "logger.tensorboard=true", "seed=5")
@@ -174,14 +174,6 @@ def test_by_default_there_are_no_other_recorders(make, monkeypatch):
     assert not wandb.runs
     assert not mlflow.stores
     assert json.loads((manage.folder / "metrics.jsonl").read_text()) == {"env_steps": 50, "perf/x": 1.0}
-
-
-def test_a_run_is_described_by_its_folder(make):
-    manage = make()
-    run = describe(manage.config, manage.folder)
-    assert (run.id, run.folder, run.name) == ("id", manage.folder, "telling:Telling-v0 sac-async s5")
-    assert run.hparams["algo.lr"] == manage.config.algo.lr
-    assert run.hparams["stop.return"] == "None"
 
 
 def videos(manage):

@@ -1,6 +1,8 @@
 """Trainer: reports, priorities and errors of train calls, devices, and the calls between several trainers."""
 
 import warnings
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +19,7 @@ from drl_cli.optim.params import Params, Refused
 from drl_cli.runtime.edges.trainer_group import TrainerGroup
 from drl_cli.runtime.factories import make_trainer
 from drl_cli.runtime.messages import BatchTrainingData
-from drl_cli.runtime.place.handles import LocalHandle, LocalRef, get
+from drl_cli.runtime.place.handles import LocalHandle, get
 from drl_cli.runtime.program import make_trainers
 from drl_cli.runtime.roles import trainer as module
 from drl_cli.runtime.roles.trainer import Trainer, choose_device
@@ -166,15 +168,13 @@ def test_trainers_meet_at_the_address_of_the_first(monkeypatch):
     assert group.calls == [("listen", "10.0.0.3"), ("join", "10.0.0.9", 77, torch.device("cpu"))]
 
 
-def test_describe():
-    facts = {"device": "cpu", "threads": torch.get_num_threads(), "products": {"library": "torch"}}
-    assert make()[1].describe() == facts
-
-
 def test_a_report_has_the_time_of_the_call_and_of_its_batches(monkeypatch):
     moments = iter([100.0, 101.0, 103.5])
     monkeypatch.setattr(module.time, "perf_counter", lambda: next(moments))
-    report, _ = make()[1].train(HEADER, columns())
+    _, trainer = make()
+    trainer.use = SimpleNamespace(take=lambda: ("the trainer's",))
+    report, _ = trainer.train(replace(HEADER, uses=("the shard's",)), columns())
+    assert report.uses == ("the shard's", "the trainer's")
     assert (report.seconds, report.batch_s, report.opt_steps, report.num_updates) == (3.5, 1.0, 2, 2)
 
 
@@ -204,15 +204,6 @@ def test_all_trainers_load_the_state_of_the_first():
         get(ref)
     assert [fake.params.flat.tolist() for fake in fakes] == [[0.0, 1.0]] * 3
     assert [trainer.opt_steps for trainer in trainers] == [7] * 3
-
-
-@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
-def test_the_error_of_the_trainer_with_bad_data_wins(order):
-    errors = [Diverged("the batch was finite"), Diverged("reward from worker 2", {"reward": np.ones(1)}, True)]
-    reports = [LocalRef(error=errors[i]) for i in order]
-    group = TrainerGroup([None, None])
-    assert group.at_fault(reports, reports[0].error) is errors[1]
-    assert group.at_fault([reports[0], LocalRef(1)], reports[0].error) is reports[0].error
 
 
 def test_priorities_come_with_their_row_ids():

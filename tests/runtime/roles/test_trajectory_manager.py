@@ -129,15 +129,6 @@ def test_priorities_of_overwritten_rows_are_dropped_and_counted():
     assert (manager.table.sampler.tree.values == before).all()
 
 
-def test_overwritten_slots_ignore_old_priorities():
-    manager = make_prioritized(4)
-    manager.insert(message((0, 0, 0)), columns(0))
-    manager.insert(message((0, 0, 1), rows=2), columns(4, 2))
-    manager.update_priorities(UpdatePriority(0, np.array([[0, 4, 1, 5]]), np.array([[8.0, 2.0, 8.0, 3.0]])))
-    assert manager.table.sampler.tree.values == pytest.approx([2, 3, 1, 1], rel=1e-5)
-    assert manager.table.stale_priorities == 2
-
-
 def test_read_only_messages_are_accepted():
     manager = make_prioritized()
     manager.insert(message((0, 0, 0)), columns())
@@ -157,12 +148,3 @@ def test_moments_cover_all_inserted_rows():
         rows = {"obs": np.arange(4, dtype=np.float32), "reward": np.full(4, reward, np.float32)}
         manager.insert(message((0, 0, number)), rows)
     assert (manager.moments.count, manager.moments.mean.tolist()) == (8, [1.5, 3.0])
-
-
-def test_a_save_ends_with_its_files(tmp_path):
-    manager = make()
-    manager.insert(message((0, 0, 0)), columns())
-    manager.begin_save(str(tmp_path), None)
-    while (sums := manager.save_part()) is None:
-        pass
-    assert {*sums} == {path.name for path in tmp_path.iterdir()} != set()

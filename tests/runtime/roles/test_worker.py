@@ -5,20 +5,17 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from graphs import COUNTER, TINY, make_config
+from graphs import COUNTER, TINY, make_config, workers
 
 from drl_cli.envs.make import read_spec
 from drl_cli.replay.builders import NStepBuilder, RolloutBuilder
 from drl_cli.replay.frame_builder import FrameBuilder
 from drl_cli.replay.sequences import SequenceBuilder
-from drl_cli.runtime.factories import make_trainer
-from drl_cli.runtime.messages import BatchTrainingData, LoadParams, ProcessUse
+from drl_cli.runtime.messages import LoadParams, ProcessUse
 from drl_cli.runtime.place.handles import LocalRuntime, get
 from drl_cli.runtime.program import make_proxy
-from drl_cli.runtime.roles import trainer as trainer_module
 from drl_cli.runtime.roles import worker as worker_module
 from drl_cli.runtime.roles.worker import Worker, make_builder
-from drl_cli.runtime.trial import random_batch
 
 FRAMES = ("env=drl_cli.envs.probes:Frames-v0", "algo=dqn")
 SEQUENCES = ("replay=sequences", "replay.seq_len=5", "replay.burn_in=3", "replay.overlap=1")
@@ -97,8 +94,8 @@ def test_before_the_first_parameters_only_random_actions_are_possible():
 
 def test_each_worker_and_incarnation_has_its_own_seeds():
     sizes = (COUNTER, "worker.num=2", "worker.envs=3", "worker.block_rows=30")
-    workers = [make_worker(*sizes, index=index, incarnation=i) for index in range(2) for i in range(2)]
-    blocks = [worker.collect(RANDOM)[1] for worker in workers]
+    made = [make_worker(*sizes, index=index, incarnation=i) for index in range(2) for i in range(2)]
+    blocks = [worker.collect(RANDOM)[1] for worker in made]
     tags = [set(block["obs"][:, 0].tolist()) for block in blocks]
     assert len(set.union(*tags)) == sum(map(len, tags)) == 3 * 4
     for one, other in combinations(blocks, 2):
@@ -126,7 +123,6 @@ class Clock:
 def clock(monkeypatch):
     clock = Clock()
     monkeypatch.setattr(worker_module, "time", clock)
-    monkeypatch.setattr(trainer_module, "time", clock)
     return clock
 
 
@@ -158,21 +154,6 @@ def test_a_proxy_adds_up_the_times_of_its_workers(clock):
     assert header.uses == ("the proxy's own", *uses[0], *uses[1])
 
 
-def test_a_trainer_reports_the_time_of_batches_and_updates(clock):
-    config = make_config("env=Pendulum-v1", *TINY, "mode=async", "worker.num=1", "trainer.threads=1")
-    spec = read_spec(config.env)
-    trainer = make_trainer(config, spec, "cpu", 0)
-    _, columns = random_batch(config, spec, trainer.publish(0, 0)[1])
-    trainer._to_device = clock.takes(1.0, trainer._to_device)
-    trainer._learn = clock.takes(5.0, trainer._learn)
-    trainer.use = SimpleNamespace(take=lambda: ("the trainer's",))
-    header = BatchTrainingData(0, 1, 16, 99, uses=("the shard's",))
-    report, _ = trainer.train(header, columns)
-    num_columns = len(columns) - 1  # without the source
-    assert (report.seconds, report.batch_s) == (num_columns + 5.0, float(num_columns))
-    assert report.uses == ("the shard's", "the trainer's")
-
-
 TABLES = {
     "n_step": ("algo.n_step=3",),
     "prioritized": ("replay=prioritized", "replay.initial_priority=max"),
@@ -191,9 +172,7 @@ def test_rows_name_their_worker_and_environment(build_graph, table, proxies):
     graph.run()
     obs, source = (np.concatenate([columns[name] for columns in seen]) for name in ("obs", "source"))
     assert source.dtype == np.int32
-    members = [member.handle.role for member in graph.pool.members]
-    workers = [member.handle.role for role in members for member in role.pool.members] if proxies else members
-    tags = {2**16 * worker.index + i: tag for worker in workers for i, tag in enumerate(worker.envs.obs[:, 0])}
+    tags = {2**16 * worker.index + i: tag for worker in workers(graph) for i, tag in enumerate(worker.envs.obs[:, 0])}
     assert set(source.tolist()) == set(tags) == {0, 1, 2, 3, 65536, 65537, 65538, 65539}
     assert all(obs[source == i, 0].tolist() == [tag] * int((source == i).sum()) for i, tag in tags.items())
     assert get(graph.replay.shards[0].call("contents")).keys() >= {"source"}

@@ -5,7 +5,7 @@ from itertools import product
 import numpy as np
 import pytest
 from counting import check_counter_rows
-from graphs import COUNTER, TINY, make_config
+from graphs import COUNTER, TINY, make_config, workers
 
 from drl_cli.envs.make import read_spec
 from drl_cli.errors import EnvironmentFailed
@@ -142,14 +142,12 @@ def test_runs_with_faults_have_exact_rows_and_counts(run_graph, alarms, caplog, 
     args = (FAULTY, f"+env.kwargs.fault={fault}", "+env.kwargs.at=40", "worker.max_restarts=100", "worker.num=2")
     graph = run_graph(*args, f"mode={mode}", f"algo.n_step={n_step}", f"worker.proxies={proxies}")
     progress, rows = graph.progress, get(graph.replay.shards[0].call("contents"))
-    members = [member.handle.role for member in graph.pool.members]
-    workers = [member.handle.role for role in members for member in role.pool.members] if proxies else members
-    alive = {tag for worker in workers for tag in worker.envs.obs[:, 0]}
+    alive = {tag for worker in workers(graph) for tag in worker.envs.obs[:, 0]}
     lived = 43 if fault == "reset" else 39  # the episode that ends then is the first to end after 40 steps
     failed_after = {tag: lived for tag in np.unique(rows["obs"][:, 0]) if tag not in alive}
     check_counter_rows(rows, n_step, 0.99, progress.env_steps, failed_after=failed_after)
-    assert progress.env_steps == sum(worker.env_steps for worker in workers) >= 512
-    assert progress.inserts == len(rows["obs"]) == progress.env_steps - sum(w.builder.open_rows for w in workers)
+    assert progress.env_steps == sum(worker.env_steps for worker in workers(graph)) >= 512
+    assert progress.inserts == len(rows["obs"]) == progress.env_steps - sum(w.builder.open_rows for w in workers(graph))
     faults = [record.getMessage() for record in caplog.records if "environment rebuilt" in record.getMessage()]
     assert progress.env_restarts == len(faults) >= len(failed_after) > 0
     assert all(line.startswith("worker ") for line in faults)

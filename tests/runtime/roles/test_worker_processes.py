@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 from counting import check_counter_rows
-from graphs import COUNTER
+from graphs import COUNTER, on_collected
 
 from drl_cli.errors import RoleLost
 from drl_cli.runtime.place.handles import get
@@ -18,17 +18,6 @@ pytestmark = pytest.mark.ray
 def process(graph, role):
     """Return the present process id of a role, from its log."""
     return int(re.findall(r"is process (\d+)", (graph.folder / "workers" / f"{role}.log").read_text())[-1])
-
-
-def on_collected(graph, react):
-    """Call react(header) for every block."""
-    collected = graph.progress.collected
-
-    def note(header):
-        collected(header)
-        react(header)
-
-    graph.progress.collected = note
 
 
 def check_rows(graph, may_miss=0):

@@ -1,9 +1,7 @@
 """Another worker continues from a saved state bit for bit."""
 
-import dataclasses
 import math
 import random
-from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -11,8 +9,6 @@ import pytest
 from graphs import COUNTER, TINY, make_config
 from gymnasium.spaces import Box
 
-import drl_cli.algos
-from drl_cli.algos.lookup import load_algorithm
 from drl_cli.envs.make import read_spec
 from drl_cli.errors import EnvironmentFailed
 from drl_cli.runtime.files.checkpoint import read_arrays, write_arrays
@@ -119,18 +115,6 @@ def test_another_worker_continues_bit_for_bit(tmp_path, overrides, num_blocks):
     for version in range(8):
         check_equal(collect(first, 60 + version, params), collect(third, 60 + version, params))
     assert (first.incarnation, third.incarnation) == (2, 2)
-
-
-def test_a_recurrent_policy_continues(tmp_path, monkeypatch):
-    folder = Path(__file__).parents[2] / "support" / "algos"
-    monkeypatch.setattr(drl_cli.algos, "__path__", [*drl_cli.algos.__path__, str(folder)])
-    config = make_config(*TINY, COUNTER, "worker.num=1", "worker.envs=3", "worker.block_rows=30", *SEQUENCES)
-    config = dataclasses.replace(config, algo=load_algorithm("recall").Config(name="recall"))
-    first, second = (Worker(config, read_spec(config.env), 0, 0) for _ in range(2))
-    collect(first, 0, np.zeros(1, np.float32))
-    assert first.policy.memory.any()
-    second.load_state(through_a_file(first.state(), tmp_path))
-    check_equal(collect(first, 1), collect(second, 1))
 
 
 def test_a_state_does_not_change_later():
