@@ -74,20 +74,16 @@ FREE = 1e12
 
 
 @pytest.mark.parametrize(
-    ("workers", "cores", "worker", "trainer", "expected"),
+    ("mode", "workers", "cores", "worker", "trainer", "expected"),
     [
-        (1, 4, Rate(1000, 1000), Rate(3000, 3000), (1000, "workers")),
-        (3, 4, Rate(1000, 1000), Rate(2000, 2000), (2000, "trainer")),
-        (8, 4, Rate(1000, 1000), Rate(6000, 6000), (4 / (1 / 1000 + 1 / 6000), "processors")),
-        (8, 1, Rate(1000, FREE), Rate(9000, FREE), (8000, "workers")),  # sleeping environments use no processor
+        ("async", 1, 4, Rate(1000, 1000), Rate(3000, 3000), (1000, "workers")),
+        ("async", 3, 4, Rate(1000, 1000), Rate(2000, 2000), (2000, "trainer")),
+        ("async", 8, 4, Rate(1000, 1000), Rate(6000, 6000), (4 / (1 / 1000 + 1 / 6000), "processors")),
+        ("async", 8, 1, Rate(1000, FREE), Rate(9000, FREE), (8000, "workers")),  # sleeping ones use no processor
+        ("single", 1, 2, Rate(1000, 1000), Rate(3000, 3000), (750, "workers")),
+        ("sync", 4, 2, Rate(1000, 1000), Rate(500, 500), (400, "trainer")),  # 2000 and 500
     ],
 )
-def test_in_async_the_lowest_of_three_limits_is_the_bound(workers, cores, worker, trainer, expected):
-    rate, whose = bound("async", workers, cores, worker, trainer)
+def test_the_lowest_limit_is_the_bound_and_times_add_up_without_async(mode, workers, cores, worker, trainer, expected):
+    rate, whose = bound(mode, workers, cores, worker, trainer)
     assert (rate, whose) == (pytest.approx(expected[0]), expected[1])
-
-
-@pytest.mark.parametrize("mode", ["single", "sync"])
-def test_in_other_modes_the_times_of_both_sides_add_up(mode):
-    assert bound(mode, 1, 2, Rate(1000, 1000), Rate(3000, 3000)) == (pytest.approx(750), "workers")
-    assert bound(mode, 4, 2, Rate(1000, 1000), Rate(500, 500)) == (pytest.approx(400), "trainer")  # 2000 and 500

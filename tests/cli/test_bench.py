@@ -41,7 +41,6 @@ def test_a_misspelled_key_belongs_to_the_nearest_keys(key, own):
         ("secnds=2", "secnds: no such option. Did you mean seconds?"),
         ("parts=[colect]", "parts[0]: 'colect' is not one of collect, replay, updates, end"),
         ("seconds=0", "seconds: must be > 0, got 0"),
-        ("algo.lrr=1", "algo.lrr: sac has no option 'lrr'. Did you mean algo.lr?"),
         ("env=LunarLaner", "no environment 'LunarLaner'. Did you mean LunarLander, LunarLanderContinuous?"),
         ("-m", "drl-bench measures one run"),
         ("--config-name=x", "--config-name: say by --config-path"),
@@ -67,7 +66,6 @@ def test_a_run_to_resume_is_refused(small_run):
     ("args", "code", "says"),
     [
         (("env=CartPole-v1",), 2, "SAC needs a continuous (Box) action space"),
-        (("replay.capacity=10",), 2, "replay.capacity=10 is below"),
         (("ray.address=auto",), 2, "ray.address: drl-bench measures this machine"),
         (("explain=true",), 2, "explain: drl-bench measures; drl-train explain=true says"),
         (("env=user_envs:Tiny-v0", "+env.kwargs.fail=init"), 4, "no room"),

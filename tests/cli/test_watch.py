@@ -98,17 +98,6 @@ def test_before_the_first_report_and_before_the_first_step(run, monkeypatch, cap
     ]
 
 
-def test_json_is_one_object_a_line(run, monkeypatch, capsys):
-    run.report(STATUS)
-    with claim_run(run.folder):
-        newer = replace(STATUS, written=3.0).evaluated(600, 5.0)
-        script = Script(lambda: run.report(newer), lambda: run.end("done", 0))
-        _, lines = watched(run, monkeypatch, capsys, script, console="json")
-    events = [json.loads(line) for line in lines]
-    assert [event["event"] for event in events] == ["note", "status", "evaluation", "status", "end"]
-    assert events[-1]["best_return"] == 2.0
-
-
 def test_a_killed_run_on_this_machine_is_noticed_at_once(run, monkeypatch, capsys):
     run.report(STATUS)
     with lock(run.folder / RUN_LOCK) as held:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from drl_cli.metrics.panel import BARS, MAX_BARS, panel, sparkline
 from drl_cli.metrics.status import Status
-from drl_cli.metrics.text import awaits_line, clock, evaluation_line, report_line
+from drl_cli.metrics.text import clock, evaluation_line, report_line
 
 STATUS = Status(
     title="LunarLanderContinuous sac async seed 0", state="running", started=100.0, written=134.0, wall_s=34.0,
@@ -137,7 +137,6 @@ def test_lines_of_training_and_evaluation_are_aligned():
     assert evaluation_line(STATUS, {"mean": 1.0}, 10_000, is_best=False).endswith("1.0  best 201.5  target 240")
 
 
-def test_lines_about_waiting():
-    assert awaits_line(Status(awaits="Ray"), 2.9) == "  0:00:02  waiting for Ray"
+def test_a_line_about_waiting():
     warm = dataclasses.replace(STATUS, awaits="warm-up", done=640, needed=1000)
     assert "waiting for warm-up 640/1,000     812 env/s" in report_line(warm)
