@@ -29,14 +29,8 @@ class Means:
 def spread(name: str, values: Iterable[float]) -> dict[str, float]:
     """Return mean, min, max and median of the values as `name_mean` and so on; empty without values."""
     array = np.asarray(list(values), np.float64)
-    if len(array) == 0:
-        return {}
-    return {
-        f"{name}_mean": float(array.mean()),
-        f"{name}_min": float(array.min()),
-        f"{name}_max": float(array.max()),
-        f"{name}_median": float(np.median(array)),
-    }
+    statistics = ("mean", "min", "max", "median")
+    return {f"{name}_{key}": float(getattr(np, key)(array)) for key in statistics if len(array)}
 
 
 def over_shards(stats: Sequence[Mapping[str, float]]) -> dict[str, float]:
