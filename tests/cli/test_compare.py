@@ -120,6 +120,8 @@ def test_a_run_without_an_evaluation_is_left_out_and_named(outputs, compare):
     lines, err, code = compare("outputs", "png=null", "csv=null")
     assert (err, code) == ("warning: 20260103-s3 (killed) has no evaluation yet and is left out\n", 0)
     assert rows_of(lines)[0]["seeds"] == "3"
+    _, err, code = compare("latest")
+    assert (err.splitlines()[-1], code) == ("error: none of these runs has an evaluation yet", 2)
 
 
 def test_over_all_environments(outputs, compare):
@@ -199,13 +201,6 @@ def test_wrong_options_and_files(outputs, compare, args, said, code):
     _, err, ended = compare(*args)
     assert (err.startswith(f"error: {said}"), ended) == (True, code), err
     assert len(err.splitlines()) == (2 if "neither" in args[0] else 1)
-
-
-def test_runs_without_any_evaluation(tmp_path, monkeypatch, compare):
-    monkeypatch.chdir(tmp_path)
-    make_run(tmp_path / "outputs", "s0")
-    _, err, code = compare("latest")
-    assert (err.splitlines()[-1], code) == ("error: none of these runs has an evaluation yet", 2)
 
 
 def test_without_words_there_is_help(compare):

@@ -6,16 +6,12 @@ import math
 from drl_cli.metrics.status import MAX_SCORES, STATUS_FILE, Status
 
 FULL = Status(
-    run_id="x-s0",
     title="Pendulum-v1 sac async seed 0",
     state="running",
     started=100.0,
-    written=134.0,
     wall_s=34.0,
     left_s=238.0,
     env_steps=12_288,
-    total_env_steps=100_000,
-    opt_steps=1403,
     scores=((1000, -300.0), (2000, 20.0)),
     best=(2000, 20.0),
     worker_time={"environment": 0.5, "waiting": 0.5},
