@@ -321,3 +321,24 @@ def test_other_threads_have_no_limit():
     thread.start()
     thread.join()
     assert seen == [before]
+
+
+def test_observations_may_be_lists(odd):
+    envs = odd(lambda env, method: ([7.0, 8.0], None) if method == "step" else None)
+    assert envs.step(np.zeros((2, 1), np.float32)).next_obs.tolist() == [[7, 8], [7, 8]]
+    assert envs.take_faults() == ()
+
+
+def test_environments_that_all_fail_after_a_step_are_rebuilt(odd):
+    steps = []
+
+    def act(env, method):
+        if method == "step":
+            steps.append(env.life)
+            if env.life == 1 or len(steps) > 2:
+                raise ValueError("no arm")
+
+    envs = odd(act, 3)
+    for _ in range(2):  # in the second step both fail
+        envs.step(np.zeros((2, 1), np.float32))
+    assert len(envs.take_faults()) == 3

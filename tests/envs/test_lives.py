@@ -108,3 +108,8 @@ def test_rewards_are_clipped_on_both_sides(monkeypatch):
     monkeypatch.setattr(Lives, "step", lambda self, action: (lambda o, r, *rest: (o, -r, *rest))(*step(self, action)))
     _, rows = collected(one)
     assert set(rows["reward"].tolist()) == {-2.0}
+
+
+def test_evaluations_do_not_clip_rewards():
+    config = make_config("env=TestLives-v0", "algo=dqn", "env.reward_clip=1").env
+    assert (config.reward_clip, config.for_evaluation().reward_clip) == (1.0, None)

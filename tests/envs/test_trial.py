@@ -55,3 +55,8 @@ def test_a_fault_in_every_trial_names_its_step():
         EnvFault, match="step raised RuntimeError: probe crashed at step 9, at step 9 of a trial with ran"
     ):
         attempt("drl_cli.envs.probes:Faulty-v0", at=9)
+
+
+@pytest.mark.parametrize("part", [False, True])
+def test_a_trial_takes_legal_actions_only(part):
+    assert attempt("drl_cli.envs.probes:Masked-v0", part=part) == []

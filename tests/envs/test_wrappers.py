@@ -36,6 +36,11 @@ class Raises(gymnasium.Wrapper):
         raise KeyError("no\nkey")
 
 
+class Stuck(gymnasium.Wrapper):
+    def step(self, action):
+        raise RuntimeError("stuck")
+
+
 def nothing(env):
     return None
 
@@ -96,3 +101,9 @@ def test_envpools_environments_can_not_be_wrapped(monkeypatch):
     fake_envpool.install(monkeypatch)
     with pytest.raises(EnvError, match=r"env.wrappers: EnvPool's environments can't be wrapped; say env.backend"):
         read_spec(config(f"{__name__}:Plus", backend="envpool", id="FakeCounter-v0"))
+
+
+def test_a_wrapper_that_raises_in_a_step_is_a_fault():
+    envs = EnvBatch(named("Stuck"), read_spec(named("Stuck")), [0], 0)
+    with pytest.raises(EnvFault, match="env 0: step raised RuntimeError: stuck"):
+        envs.step(np.zeros((1, 1), np.float32))

@@ -256,3 +256,16 @@ def test_rollouts_of_the_counter_probe_are_complete_and_in_order():
     follows = (rows["obs"][1:] == rows["next_obs"][:-1]).all(1) & ~(rows["terminated"] | rows["truncated"])[:-1]
     inside = [not is_last for block in blocks for is_last in np.arange(num_rows(block)) % (num_rows(block) // 3) == 0]
     assert rows["cut"][:-1].tolist() == (~(follows & np.array(inside[1:]))).tolist()
+
+
+def test_rollout_blocks_are_in_order_and_copied():
+    builder, blocks = RolloutBuilder(0.5), []
+    steps = [make_step(time, (RUNNING,), (1,)) for time in range(4)]
+    for time, step in enumerate(steps):
+        builder.append(step)
+        if time != 2:
+            blocks.append(builder.take())
+    assert [block["obs"][:, 0].tolist() for block in blocks] == [[0], [1], [2, 3]]
+    assert [block["cut"].tolist() for block in blocks] == [[True], [True], [False, True]]
+    blocks[-1]["obs"][:] = -1
+    assert steps[-1]["obs"][0, 0] == 3

@@ -22,9 +22,9 @@ from drl_cli.replay.frames import make_codec, make_stackings
 from drl_cli.replay.tables import make_table
 from drl_cli.types import transition_schema
 
-capacity, n_step, num_steps, num_envs = *map(int, sys.argv[1:]), 16
+capacity, n_step, num_steps, num_envs = *map(int, sys.argv[1:4]), 16
 config = EnvConfig("frames", "drl_cli.envs.probes:Frames-v0", {}, None, 1.0, "auto", False, False)
-spec, codec = read_spec(config), make_codec("none")
+spec, codec = read_spec(config), make_codec(sys.argv[4])
 stackings = make_stackings(spec)
 builder = FrameBuilder(NStepBuilder(n_step, 0.99), stackings, codec, 0, 0, n_step - 1)
 envs, action = EnvBatch(config, spec, range(num_envs)), np.zeros(num_envs, np.int64)
@@ -45,17 +45,18 @@ print(json.dumps({"rows": len(table), "growth": growth, "nbytes": table.nbytes})
 """
 
 
-def fill(capacity, n_step, num_steps):
-    args = [sys.executable, "-c", FILL, str(capacity), str(n_step), str(num_steps)]
+def fill(capacity, n_step, num_steps, compress="none"):
+    args = [sys.executable, "-c", FILL, str(capacity), str(n_step), str(num_steps), compress]
     done = subprocess.run(args, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
     return json.loads(done.stdout)
 
 
 @pytest.mark.slow
-def test_a_replay_of_images_has_each_frame_once():
+@pytest.mark.parametrize("n_step", [pytest.param(1, marks=pytest.mark.exhaustive), 5])
+def test_a_replay_of_images_has_each_frame_once(n_step):
     """Observations and next observations of STEPS steps take little more than STEPS frames, with sampling."""
-    found = fill(STEPS, 5, STEPS)
-    assert STEPS - 16 * 4 <= found["rows"] <= STEPS
+    found = fill(STEPS, n_step, STEPS)
+    assert STEPS - 16 * (n_step - 1) <= found["rows"] <= STEPS
     assert FRAME * STEPS < found["nbytes"] < 1.1 * FRAME * STEPS
     assert found["nbytes"] < found["growth"] < 1.1 * FRAME * STEPS + 50e6
 
@@ -65,3 +66,9 @@ def test_memory_does_not_grow_once_the_replay_is_full():
     found = fill(5000, 3, STEPS)
     assert found["rows"] == 5000
     assert found["growth"] < 1.1 * FRAME * 5000 + 50e6
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+def test_lz4_takes_less_memory():
+    assert fill(STEPS, 3, STEPS, "lz4")["growth"] < 0.2 * FRAME * STEPS + 50e6

@@ -11,7 +11,13 @@ import pytest
 from drl_cli.envs.config import EnvConfig, EnvError
 from drl_cli.envs.make import build, read_spec
 from drl_cli.envs.stepping.batch import EnvBatch
-from drl_cli.types import FrameStack
+from drl_cli.replay.builders import NStepBuilder
+from drl_cli.replay.config import UniformConfig
+from drl_cli.replay.frame_builder import FrameBuilder
+from drl_cli.replay.frame_table import FrameTable, reference_schema
+from drl_cli.replay.frames import make_codec, make_stackings
+from drl_cli.replay.tables import make_table
+from drl_cli.types import FrameStack, transition_schema
 
 ale_py = pytest.importorskip("ale_py", reason="needs the extra atari:  pip install 'drl-cli[atari]'")
 
@@ -159,3 +165,24 @@ def test_a_resume_continues_episodes(protocol):
 
 def test_frame_stack_of_a_game_that_begins_black():
     assert read_spec(config("KungFuMaster")).frame_stacks == {"": FrameStack(0, 4)}
+
+
+@pytest.mark.parametrize("kwargs", [{"episodic_life": False}, {"protocol": "machado"}])
+def test_no_life_lost_without_episodic_life(kwargs):
+    assert not any(info for *_, info in walk(make(**kwargs), 400))
+
+
+def test_replay_keeps_each_frame_once():
+    made, codec, rng = config("Pong"), make_codec("none"), np.random.default_rng(0)
+    spec = read_spec(made)
+    stackings, schema = make_stackings(spec), reference_schema(transition_schema(spec), make_stackings(spec))
+    builder = FrameBuilder(NStepBuilder(3, 0.99), stackings, codec, 0, 0, 2)
+    table = FrameTable(make_table(UniformConfig("uniform", 500, 1, "oldest", "none"), schema, rng, 0), stackings, codec)
+    envs = EnvBatch(made, spec, [0, 1])
+    for _ in range(100):
+        obs, action = envs.obs.copy(), rng.integers(6, size=2)
+        builder.append({"obs": obs, "action": action, **vars(envs.step(action))})
+    rows = builder.take()
+    table.insert(rows, np.zeros(len(rows["reward"]), np.int64))
+    kept = {id(frame) for name in table.images for frame in table.store.columns[name][: len(table)].flat}
+    assert len(table) < len(kept) < len(table) + 40

@@ -181,3 +181,10 @@ def test_exists():
 def test_a_missing_extra_says_what_to_install():
     with pytest.raises(MissingExtra, match=r"Ant-v5 needs MuJoCo:  pip install 'drl-cli\[mujoco\]'"):
         read_spec(config("Ant-v5"))
+
+
+def test_time_limit():
+    made = EnvConfig("test", "drl_cli.envs.probes:Forever-v0", {}, 4, 1.0, "none", False, False)
+    envs = EnvBatch(made, read_spec(made), (0,))
+    ends = [(step.terminated[0], step.truncated[0]) for step in (envs.step(np.zeros((1, 1))) for _ in range(8))]
+    assert ends == [(False, time == 3) for time in range(4)] * 2

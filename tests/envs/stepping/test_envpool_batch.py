@@ -139,3 +139,19 @@ def test_an_action_that_is_not_finite_is_named(batch, monkeypatch):
     monkeypatch.setattr(envs, "to_env", lambda actions: np.zeros_like(actions))
     envs.step(np.array([[0], [np.nan], [0]], np.float32))
     assert envs.take_faults()[0].startswith("env 1: the policy's action is not finite")
+
+
+def test_equal_seeds_give_equal_rows(batch):
+    first, same, other = (
+        np.stack([obs for obs, _ in play(batch(seeds), 20)]) for seeds in ((1, 2, 3), (1, 2, 3), (4, 5, 6))
+    )
+    np.testing.assert_array_equal(first, same)
+    assert (first[..., 0] != other[..., 0]).all()
+
+
+@pytest.mark.parametrize(("id", "given", "limit"), [("Counter", None, 6), ("Counter", 50, 50), ("Only", None, 1000)])
+def test_time_limit_is_given_or_gymnasiums_or_envpools(batch, id, given, limit):
+    envs = batch(id=f"Fake{id}-v0", max_episode_steps=given)
+    assert envs.task.max_episode_steps == limit
+    envs.close()
+    assert envs.pool.is_closed
