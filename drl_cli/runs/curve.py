@@ -81,10 +81,7 @@ def join(curves: Sequence[Curve], done: Sequence[bool], axis: Axis) -> JointCurv
 def read_curve(path: Path) -> Curve:
     """Read the complete and finite lines of an eval.csv, sorted by environment steps; empty if the file is missing."""
     points = []
-    try:
-        lines = path.read_text().splitlines(keepends=True)
-    except OSError:
-        lines = []
+    lines = path.read_text().splitlines(keepends=True) if path.is_file() else []
     for line in csv.DictReader(line for line in lines if line.endswith("\n")):
         try:
             point = [float(line[name]) for name in ("env_steps", "wall_s", "mean")]

@@ -29,16 +29,13 @@ def find_run(run: str, output_dir: str) -> Path:
     if (path / "run.json").is_file():
         return path.resolve()
     runs = all_runs(output_dir)
-    if run == "latest":
-        found: Sequence[Path] = runs
-    else:
-        found = [path for path in runs if path.name.startswith(run)]
-        if len(found) > 1:
-            names = ", ".join(path.name for path in reversed(found[-MAX_NAMED:]))
-            more = ", ..." if len(found) > MAX_NAMED else ""
-            raise UsageError(f"'{run}' begins the ids of {len(found)} runs: {names}{more}")
-        matches = [Path(match) for match in glob.glob(run) if (Path(match) / "run.json").is_file()]
-        found = sorted([*found, *matches], key=lambda path: path.name)
+    found = [path for path in runs if run == "latest" or path.name.startswith(run)]
+    if len(found) > 1 and run != "latest":
+        names = ", ".join(path.name for path in reversed(found[-MAX_NAMED:]))
+        more = ", ..." if len(found) > MAX_NAMED else ""
+        raise UsageError(f"'{run}' begins the ids of {len(found)} runs: {names}{more}")
+    matches = [Path(match) for match in glob.glob(run) if (Path(match) / "run.json").is_file()]
+    found = sorted([*found, *matches], key=lambda path: path.name)
     if not found:
         raise UsageError(_no_run(path, runs, output_dir))
     return found[-1].resolve()

@@ -97,7 +97,6 @@ def override_text(values: Mapping[str, Any]) -> str:
 
 
 def _split(runs: Iterable[Run], keys: Sequence[str]) -> list[list[Run]]:
-    """Split the runs into lists with equal values of these keys."""
     parts: dict[tuple[str, ...], list[Run]] = defaultdict(list)
     for run in runs:
         parts[tuple(json.dumps(run.config.get(key)) for key in keys)].append(run)

@@ -100,7 +100,10 @@ def resume(config: Config, typed: Sequence[str]) -> Resumed:
     old = read_config(folder)
     changes = [*changed_keys(old, config), *changed_code(folder, config)]
     check_changes(changes, config.confirm)
-    check_unfinished(folder, config)
+    summary = read_json(folder / "summary.json")
+    if summary.get("status") == "done" and (steps := summary["env_steps"]) >= config.total_env_steps:
+        line = f"resume: {folder.name} is done at {steps} env steps; total_env_steps={2 * steps} would go on"
+        raise UsageError(line)
     with claim_run(folder):
         try:
             checkpoint = open_checkpoint(path) if path.exists() else None
@@ -140,16 +143,6 @@ def claim_run(folder: Path) -> Iterator[None]:
                 f"resume: a process of the killed run still writes to it: kill it ({log} has it)"
             ) from error
         yield
-
-
-def check_unfinished(folder: Path, config: Config) -> None:
-    """Raise UsageError if the run is done and the config asks for no more environment steps."""
-    summary = read_json(folder / "summary.json")
-    if summary.get("status") == "done" and summary["env_steps"] >= config.total_env_steps:
-        raise UsageError(
-            f"resume: {folder.name} is done at {summary['env_steps']} env steps; "
-            f"total_env_steps={2 * summary['env_steps']} would go on"
-        )
 
 
 def _older_checkpoint(damaged: Path) -> str:

@@ -66,15 +66,14 @@ def split_bare_words(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
     while rest:
         arg = rest.pop(0)
         if "=" in arg.strip("=:") and is_open(arg.partition("=")[2]) and rest:
-            whole = f"{arg} {rest.pop(0)}"
-            while is_open(whole.partition("=")[2]) and rest:
-                whole += f" {rest.pop(0)}"
-            problems.append(f"a value with spaces needs quotes around it: '{whole}'")
+            while is_open(arg.partition("=")[2]) and rest:
+                arg += f" {rest.pop(0)}"
+            problems.append(f"a value with spaces needs quotes around it: '{arg}'")
         elif ENV_ID.fullmatch(arg):
             problems.append(_bare(arg))
         elif "=" in arg.strip("=:") or arg.startswith("~") or not KEY.fullmatch(arg.rstrip("=:")):
             good.append(arg)
-        elif rest and (key := meant(arg.rstrip("=:"))) and _is_value(rest[0]):
+        elif rest and (key := meant(arg.rstrip("=:"))) and ("=" not in rest[0] or rest[0].startswith("=")):
             value = rest.pop(0)
             value = rest.pop(0) if value == "=" and rest else value.lstrip("=")
             problems.append(f"'{arg} {value}': key and value are one word; say {as_override(key, value)}")
@@ -83,10 +82,6 @@ def split_bare_words(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
         else:
             problems.append(_bare(arg))
     return good, problems
-
-
-def _is_value(word: str) -> bool:
-    return word == "=" or (word.startswith("=") and len(word) > 1) or "=" not in word
 
 
 def _bare(word: str) -> str:

@@ -93,7 +93,6 @@ def _check_override(
 def _check_choice(
     sign: str | None, group: str, value: str, command: CommandLine, algo: type[AlgoConfig] | None
 ) -> list[str]:
-    """Return a line for each problem with a group and its option, or its options in a sweep."""
     if sign == "~":
         return [f"~{group}: a group can't be left out; say {group}=OPTION"]
     has_groups = command.config_file is None or "defaults:" in command.config_file.read_text()
@@ -145,7 +144,6 @@ def _of_another_algorithm(tuned: str, algo: type[AlgoConfig] | None) -> list[str
 
 
 def _check_value(name: str, text: str | None, is_sweep: bool, algo: type[AlgoConfig]) -> list[str]:
-    """Return a line for each problem with a key and the text that is its value."""
     key = keys_of(algo).get(name)
     if key is None:
         return problems_of(name, text, algo)
@@ -220,7 +218,6 @@ def check_file(file: Path, group: str, algo: type[AlgoConfig] | None) -> list[st
 
 
 def _values(node: yaml.MappingNode, prefix: str, keys: Mapping[str, Key]) -> Iterator[tuple[str, yaml.Node]]:
-    """Yield the dotted names and the values in a mapping and in the groups below it."""
     for name_node, value in node.value:
         name = f"{prefix}{name_node.value}"
         takes_any = name in keys and isinstance(keys[name].type, MappingOf)

@@ -110,7 +110,6 @@ def tuned_line(plain: Mapping[str, Any]) -> str | None:
 
 
 def _tuned_values(option: str) -> dict[str, Any]:
-    """Return the values of a tuned set, and of the sets that it builds on, by key."""
     file = _file(f"tuned/{option}")
     node: Any = {} if file is None else OmegaConf.to_container(OmegaConf.load(file))
     inherited = {key: value for base in bases(node) for key, value in _tuned_values(base).items()}
@@ -127,7 +126,6 @@ def _choices() -> dict[str, str]:
 
 
 def _file(path: str) -> Path | None:
-    """Return the yaml that Hydra takes for `group/option`, or None."""
     sources = HydraConfig.get().runtime.config_sources
     files = (Path(source.path) / f"{path}.yaml" for source in sources if source.schema == "file")
     return next((file for file in files if file.is_file()), None)

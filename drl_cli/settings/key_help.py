@@ -132,7 +132,6 @@ def _described(group: str, algo: str, sampler: str) -> dict[str, Key]:
 
 
 def _keys(entries: Entries, described: Mapping[str, Key]) -> Iterator[Key]:
-    """Yield the keys of yaml entries, with their value as default and their comment as help."""
     for name, (value, comment) in entries.items():
         yield dataclasses.replace(described.get(name, Key(name, ValueType())), default=value, help=comment)
 
@@ -159,7 +158,6 @@ def read(file: Path) -> Entries:
 
 
 def _with_bases(file: Path, group: str) -> Entries:
-    """Return the entries of an option's file and of the options that it builds on, under full names."""
     node = yaml.load(file.read_text(), LOADER) or {}
     files = [base for name in bases(node) if (base := _file(group, name)) is not None]
     entries = {key: entry for base in files for key, entry in _with_bases(base, group).items()}

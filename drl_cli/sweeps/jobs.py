@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
-from drl_cli.errors import UsageError
+from drl_cli.errors import UsageError, users_errors
 from drl_cli.runs.run import RUN_LOCK
 from drl_cli.runtime.config import Config
 from drl_cli.settings.check import check_command
@@ -42,7 +42,6 @@ def check_jobs(sweep: Sweep, jobs: Sequence[Job], options: Mapping[str, str]) ->
     The sweep's `options` are added to each job. Of jobs that differ only in the seed, one is tried. A missing file is a
     warning: it may exist when the job starts, or when the sweep is resumed.
     """
-    from drl_cli.errors import users_errors
     from drl_cli.preflight.preflight import preflight
     from drl_cli.preflight.weights import with_weights
     from drl_cli.settings.build import build
@@ -82,7 +81,6 @@ def check_jobs(sweep: Sweep, jobs: Sequence[Job], options: Mapping[str, str]) ->
 
 
 def _lacks_file(error: BaseException | None) -> bool:
-    """Return whether the error or one of its causes is a FileNotFoundError."""
     return error is not None and (isinstance(error, FileNotFoundError) or _lacks_file(error.__cause__))
 
 

@@ -119,7 +119,6 @@ class Launcher:
             sys.exit(SIGNAL_CODES[self.received[0]])
 
     def _start(self, job: Job) -> None:
-        """Start the job in a free slot, unless its run has ended since the last look."""
         job.update(self.sweep.file(job))
         if job.is_done:
             self._save(job)

@@ -188,7 +188,6 @@ class Trials:
         return self._jobs_for(typed(trial.values), range(first, first + self.study.hpo.seeds))
 
     def _jobs_for(self, values: Sequence[str], seeds: Sequence[int]) -> list[Job]:
-        """Return the sweep's jobs with these values and seeds; add the missing ones."""
         overrides = [[*self.study.fixed, *values, f"seed={seed}"] for seed in seeds]
         self.sweep.add(overrides)
         jobs = {frozenset(job.overrides): job for job in self.sweep.jobs}

@@ -47,11 +47,6 @@ REFUSED = [
     (("trainer.num=2", "mode=single"), USAGE, ("trainer.num=2", "processes of their own", "mode=single")),
     (("trainer.num=2", "debug.in_process=true"), USAGE, ("processes of their own", "debug.in_process=true")),
     (
-        ("replay.capacity=200", "orchestrator.min_inserts=100", "worker.block_rows=256", "trainer.batch_size=64"),
-        USAGE,
-        ("one block of 256",),
-    ),
-    (
         ("replay=sequences", "replay.overlap=80", "replay.seq_len=80"),
         USAGE,
         ("overlap=80 must be below replay.seq_len",),
@@ -72,7 +67,6 @@ REFUSED = [
     ((*CUE, "worker.exploration=[{hidden: 32}]"), USAGE, ("'hidden'", "may differ")),
     (("env=CarRacing-v3", "env.normalize_obs=true"), USAGE, ("env.normalize_obs", "images")),
     (("env=Taxi-v4", "algo=dqn", "env.normalize_obs=true"), USAGE, ("env.normalize_obs", "choices")),
-    (("env=drl_cli.envs.probes:Choose-v0",), USAGE, ("SAC needs a continuous (Box) action space",)),
     (("env=user_envs:Words-v0",), USAGE, ("env: user_envs:Words-v0 has observations of Text(",)),
     (("env.wrappers=[no_such_mod:W]",), USAGE, ("env.wrappers: can't import 'no_such_mod'",)),
     (("env.wrappers=[user_envs:Twise]",), USAGE, ("env.wrappers: user_envs has no 'Twise'. Did you mean Twice?",)),
@@ -81,8 +75,6 @@ REFUSED = [
     (("env=user_envs:Other-v0",), USAGE, ("env: 'user_envs:Other-v0' can't be made",)),
     (("env=user_envs:Tiny-v0", "+env.kwargs.fail=init"), USER_CODE, ("user_envs:Tiny-v0 raised RuntimeError: no",)),
     (("replay=fifo-once",), USAGE, ("SAC can't learn from replay=fifo-once; say replay=uniform or replay=prior",)),
-    (("algo=ppo", "replay=sequences"), USAGE, ("PPO can't learn from replay=sequences; say replay=fifo-once",)),
-    (("replay.capacity=1e12",), RESOURCES, ("replay.capacity=1000000000000 needs",)),
     (("replay.compress=lz4",), MISSING, ("pip install 'drl-cli[lz4]'",)),
     (("trainer.compile=true",), MISSING, ("needs a C++ compiler: there is no no-such-compiler.", "by CXX=...")),
     (("output_dir=HERE/file/below",), RESOURCES, ("can't write to HERE/file",)),
@@ -174,7 +166,6 @@ IMAGES = ("env=drl_cli.envs.probes:Frames-v0", "algo=dqn")
     ("overrides", "least", "most"),
     [
         ((), 1.0, 1.1),  # each frame is stored once, not eight times
-        (("worker.num=60",), 1.0, 1.1),
         (("replay=prioritized",), 1.0, 1.1),
         (("replay.compress=lz4",), 0.5, 0.56),
         (("env.frame_stack=none",), 8.0, 8.1),

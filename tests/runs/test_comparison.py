@@ -45,8 +45,8 @@ def test_the_default_threshold_is_the_runs_own(group):
 
 
 def test_without_a_threshold_no_run_reaches_it(group):
-    found = compare(group([(10, 1.0, 5.0)]), None)
-    assert (found.threshold, found.num_reached, found.steps_to) == (None, 0, np.inf)
+    without = compare(group([(10, 1.0, 5.0)]), None)
+    assert (without.threshold, without.num_reached, without.steps_to) == (None, 0, np.inf)
 
 
 def test_an_estimate_is_the_iqm_with_its_interval():

@@ -1,7 +1,6 @@
 """Learning curves of single runs, and of several runs on one grid."""
 
 import numpy as np
-import pytest
 
 from drl_cli.runs.curve import MAX_POINTS, Curve, join, read_curve
 
@@ -60,10 +59,3 @@ def test_eval_csv_is_read_by_its_header_without_incomplete_lines(tmp_path):
     read = read_curve(tmp_path / "eval.csv")
     parts = [part.tolist() for part in (read.env_steps, read.wall_s, read.returns)]
     assert parts == [[100, 200], [1.5, 2.5], [-9, -7.5]]
-
-
-@pytest.mark.parametrize("content", [None, "", "env_steps,wall_s,mean\n", "100,0,1.5\n"])
-def test_an_eval_csv_without_lines_is_an_empty_curve(tmp_path, content):
-    if content is not None:
-        (tmp_path / "eval.csv").write_text(content)
-    assert len(read_curve(tmp_path / "eval.csv")) == 0

@@ -68,11 +68,6 @@ def test_every_yaml_composes_and_converts(composed, place):
     assert config.algo.name == algo_node(chosen["algo"])["name"]
 
 
-@pytest.mark.parametrize("name", options("replay"))
-def test_every_yaml_of_replay_composes_and_converts(composed, name):
-    assert build(composed(f"replay={name}")).replay.sampler == name
-
-
 @pytest.mark.parametrize("file", [file for file in FILES if "/" in file])
 def test_every_key_of_a_yaml_exists_and_may_have_its_value(file):
     group, _, name = file.removesuffix(".yaml").partition("/")

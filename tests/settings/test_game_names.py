@@ -47,13 +47,11 @@ def installed(monkeypatch, tmp_path):
     ("name", "answer"),
     [
         ("ALE/Pong-v5", "ALE/Pong-v5 needs ale_py:  pip install 'drl-cli[atari]'"),
-        ("ALE/Pog-v5", "ALE/Pog-v5 needs ale_py:  pip install 'drl-cli[atari]'"),
         ("MinAtar/Breakout-v0", "MinAtar/Breakout-v0 needs minatar:  pip install 'drl-cli[minatar]'"),
         (
             "PongNoFrameskip-v4",
             "PongNoFrameskip-v4 is now ALE/Pong-v5, which needs ale_py:  pip install 'drl-cli[atari]'",
         ),
-        ("Breakout-v4", "Breakout-v4 is now ALE/Breakout-v5, which needs ale_py:  pip install 'drl-cli[atari]'"),
     ],
 )
 def test_what_to_install(name, answer, absent):

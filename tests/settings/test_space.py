@@ -15,7 +15,6 @@ SPACE = {"algo.lr": Interval(1e-4, 1e-2, is_log=True), "network.hidden": Choice(
     [
         (["seed=0,1", "mode=single"], [["seed=0", "mode=single"], ["seed=1", "mode=single"]]),
         (["seed=0,1", "x=2,3"], [[f"seed={i}", f"x={j}"] for i in (0, 1) for j in (2, 3)]),
-        (["env=my_mod:My-v0,ALE/Pong-v5"], [["env=my_mod:My-v0"], ["env=ALE/Pong-v5"]]),
         (["network.hidden=[64,64],[256]"], [["network.hidden=[64,64]"], ["network.hidden=[256]"]]),
         (["algo.lr=choice(0.1,0.2)"], [["algo.lr=0.1"], ["algo.lr=0.2"]]),
         (["seed=range(1,4)"], [["seed=1"], ["seed=2"], ["seed=3"]]),
@@ -34,7 +33,6 @@ def test_the_jobs_of_a_grid(overrides, expected):
     ("override", "says"),
     [
         ("seed=0,", "can't be read"),
-        ("seed=choice(", "can't be read"),
         ("seed=range(3,1)", "no value"),
         ("algo.lr=interval(1,2)", "an interval is for a search"),
         ("algo.lr=glob(*)", "glob is for groups"),
@@ -56,7 +54,6 @@ def test_what_is_no_grid(override, says):
         ("x=int(tag(log,interval(1,8)))", Interval(1, 8, is_log=True, is_int=True)),
         ("x=range(1,9,2)", Interval(1, 7, is_int=True, step=2)),
         ("x=choice([64,64],[256])", Choice(("[64,64]", "[256]"))),
-        ("x=a:B-v0,b", Choice(("a:B-v0", "b"))),
     ],
 )
 def test_the_domain_of_a_key(text, domain):
@@ -111,10 +108,8 @@ def test_values_stay_in_their_domain_and_cover_it(domain):
         (Interval(1e-4, 1e-2), 1e-2, {8e-3, 1e-2}),
         (Interval(-1, 1), 0.0, {-0.2, 0.2}),
         (Interval(1, 9, is_int=True), 2, {1, 3}),
-        (Interval(10, 90, is_int=True, step=10), 50, {40, 60}),
         (Interval(2, 11, is_int=True, step=3), 11, {8, 11}),
         (Choice(("a", "b", "c")), "b", {"a", "c"}),
-        (Choice(("a", "b", "c")), "c", {"b", "c"}),
     ],
 )
 def test_a_value_moves_in_both_directions(domain, value, moved):

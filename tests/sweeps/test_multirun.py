@@ -132,8 +132,8 @@ def test_a_sweep_that_is_being_run_is_not_run_twice(begun, multirun):
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("sweep.json", '{"jobs": [{"overrides'),
         ("study.json", '{"trials": []}'),
+        ("sweep.json", '{"jobs": [{"overrides'),
         ("population.json", '{"rounds": [1]}'),
         ("population.json", ""),
     ],

@@ -246,11 +246,6 @@ def test_importances_need_trials_and_two_keys(make, keys, count, is_known):
     assert shares["a"] > shares["b"] if is_known else shares == {}
 
 
-def test_a_folder_without_a_search_is_an_error(tmp_path):
-    with pytest.raises(UsageError, match=r"study\.json is missing or damaged"):
-        Study.open(tmp_path)
-
-
 def test_the_best_values_are_a_tuned_set(tmp_path):
     write_best(tmp_path / "best.yaml", ["algo.lr=0.002", "network.hidden=[8,8]", "env.kwargs.g=9", "network=mlp"])
     text = (tmp_path / "best.yaml").read_text()

@@ -7,7 +7,6 @@ import json
 
 import pytest
 
-from drl_cli.errors import UsageError
 from drl_cli.sweeps import table
 from drl_cli.sweeps.job import Job
 from drl_cli.sweeps.sweep import Sweep
@@ -81,11 +80,6 @@ def test_results_before_the_end_of_a_run(sweep, tmp_path):
     assert job.results() == {"env_steps": 310, "wall_s": 4.0, "best_return": -3.0, "final_return": -5.0}
     for job in (Job(1, [], {}), Job(1, [], {}, run=tmp_path)):
         assert (set(job.results().values()), len(job.curve)) == ({None}, 0)
-
-
-def test_a_folder_without_a_sweep_is_an_error(tmp_path):
-    with pytest.raises(UsageError, match=r"sweep\.json is missing or damaged"):
-        Sweep.open(tmp_path)
 
 
 @pytest.fixture
