@@ -4,8 +4,6 @@ from importlib.metadata import PackageNotFoundError, distribution, version
 
 from packaging.requirements import Requirement
 
-DEVELOPMENT = ("dev",)
-
 
 def version_of(package: str) -> str | None:
     """Return the installed version of a package, None if it is not installed."""
@@ -20,7 +18,7 @@ def extras(package: str = "drl-cli") -> list[str]:
     if version_of(package) is None:
         return []
     names = distribution(package).metadata.get_all("Provides-Extra") or []
-    return [name for name in names if name not in DEVELOPMENT]
+    return [name for name in names if name != "dev"]
 
 
 def missing(package: str, extra: str = "") -> list[str]:

@@ -18,9 +18,6 @@ NOT_COMPARED = (
 )
 """Keys and groups that are ignored: where a run is, how it was started, what it writes."""
 
-MEASURED = ("trainer.threads",)
-"""Keys whose `auto` depends on the machine. They count only if the user typed them."""
-
 
 @dataclass(frozen=True)
 class Group:
@@ -60,7 +57,8 @@ def grouped(runs: Iterable[Run], by: Sequence[str] = ()) -> list[Group]:
 def compared(run: Run) -> dict[str, Any]:
     """Return the run's config without the seed and the keys that have no influence on what is learned."""
     typed = {arg.lstrip("+").partition("=")[0] for arg in run.record.get("command", []) if isinstance(arg, str)}
-    ignored = {*NOT_COMPARED, *(key for key in MEASURED if key not in typed)}
+    # trainer.threads=auto depends on the machine, so the number counts only if the user typed it
+    ignored = {*NOT_COMPARED} | {"trainer.threads"} - typed
     return {key: value for key, value in run.config.items() if not is_within(key, ignored)}
 
 

@@ -10,14 +10,13 @@ from typing import Any
 import yaml
 
 from drl_cli.runs.curve import Curve, read_curve
+from drl_cli.settings.conf import LOADER
 from drl_cli.utils.locks import is_locked
 
 RUN_LOCK = ".lock"
 """A file in the run's folder that is locked while a process trains there."""
 SWEEP_FILE = "sweep.json"
 TAIL_BYTES = 1 << 16  # read from the end of metrics.jsonl; more than one report
-
-Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's loader is ten times faster
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ class Run:
     def config(self) -> dict[str, Any]:
         """The values of config.yaml by dotted key; an older version may have had other keys."""
         try:
-            node = yaml.load((self.folder / "config.yaml").read_text(), Loader)
+            node = yaml.load((self.folder / "config.yaml").read_text(), LOADER)
         except (OSError, ValueError, yaml.YAMLError):
             return {}
         return flatten(node) if isinstance(node, Mapping) else {}

@@ -66,20 +66,6 @@ def test_recorders_and_evaluators_that_fit_are_accepted(monkeypatch):
         check_recording(telling(f"logger.mlflow='{place}'"))
 
 
-@pytest.mark.parametrize(
-    ("override", "form"),
-    [
-        ("logger.recorders=[my_mod.Own]", "my_pkg.my_mod:Class"),
-        ("manage.evaluator=Own", "my_pkg.my_mod:Class"),
-        ("logger.wandb=yes please", "none, offline, online"),
-    ],
-)
-def test_the_form_of_a_value_is_checked_without_importing(override, form):
-    _, (problem,) = refusal(telling, override)
-    assert problem.startswith(override.split("=")[0])
-    assert form in problem
-
-
 @pytest.mark.parametrize(("package", "value"), [("wandb", "offline"), ("mlflow", "http://server:5000")])
 def test_a_missing_package_is_an_extra(package, value, monkeypatch):
     monkeypatch.setattr("drl_cli.preflight.recording.source_file", lambda module: None)

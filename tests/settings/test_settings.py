@@ -129,14 +129,11 @@ def test_what_is_no_number_is_refused(plain, value):
     assert problem.startswith("algo.lr: must be a number, got")
 
 
-@pytest.mark.parametrize(("value", "fetch"), [("collect", "collect"), ("episode", "episode"), (3, 3), ("1e1", 10)])
-def test_fetch_is_a_word_or_a_number(plain, value, fetch):
-    plain["worker"]["fetch"] = value
-    assert build(plain).worker.fetch == fetch
-
-
 @pytest.mark.parametrize("value", [0, 1.5, "never", None, True])
-def test_what_is_neither_is_refused_in_one_line(plain, value):
+def test_fetch_is_a_word_or_a_number(plain, value):
+    for right, fetch in (("collect", "collect"), ("episode", "episode"), (3, 3), ("1e1", 10)):
+        plain["worker"]["fetch"] = right
+        assert build(plain).worker.fetch == fetch
     plain["worker"]["fetch"] = value
     (problem,) = problems_of(plain)
     assert problem.startswith(f"worker.fetch: {value!r} is not one of collect, episode, or must be ")
@@ -158,9 +155,6 @@ def test_per_worker_exploration(plain):
 def test_a_wrong_entry_is_named_by_its_place(plain):
     plain["worker"]["exploration"] = [{"epsilon": 0.4}, {"epsilon": "high"}]
     assert problems_of(plain) == ["worker.exploration[1].epsilon: must be a number, got 'high'"]
-    plain["worker"]["exploration"] = "steps"
-    (problem,) = problems_of(plain)
-    assert problem == "worker.exploration: 'steps' is not one of ladder, env_ladder, or must be a list, got 'steps'"
 
 
 def test_nothing_changes_in_the_mapping(plain):

@@ -308,11 +308,6 @@ def test_what_the_policy_raises_in_an_evaluation_is_its_own_error(copied):
     assert (code, problems) == (USER_CODE, ["my_greedy raised ValueError: no idea"])
 
 
-def test_a_benchmark_says_who_raised():
-    assert refused(read, ["algo=my_bug"])[0] == USER_CODE
-    assert refused(read, ["algo=my_bug", "secnds=1"])[0] == USAGE
-
-
 def test_the_name_of_an_algorithm_is_one_folder(composed, tmp_path):
     config = build(composed("algo=dqn", "env=CartPole-v1", f"output_dir={tmp_path}"))
     folder = make_folder(replace(config, algo=replace(config.algo, name="their/algo:new")))

@@ -11,7 +11,7 @@ from processes import SMALL
 from sweep_files import ENV, rows, runs, weights
 
 from drl_cli.errors import UsageError
-from drl_cli.runs.run import RUN_LOCK
+from drl_cli.runs.run import RUN_LOCK, Run
 from drl_cli.sweeps.sweep import Sweep
 from drl_cli.utils.locks import lock
 
@@ -25,10 +25,6 @@ def here(tmp_path):
     """A folder with a user's environment."""
     (tmp_path / "near_env.py").write_text(ENV)
     return tmp_path
-
-
-def record(run):
-    return json.loads((run / "run.json").read_text())
 
 
 WRONG = [
@@ -177,7 +173,7 @@ def test_only_failed_and_killed_jobs_are_run_again(start, drl, here):
         return next((run for run in found if (run / "checkpoints" / "last").exists()), None)
 
     sweep.until(third)
-    os.kill(record(third())["pid"], signal.SIGKILL)
+    os.kill(Run(third()).record["pid"], signal.SIGKILL)
     assert sweep.wait() == 10, sweep.err
     assert [row["status"] for row in rows(here)] == ["done", "failed", "killed", "failed"]
     assert sweep.err.count("will fail") == 2
@@ -189,9 +185,9 @@ def test_only_failed_and_killed_jobs_are_run_again(start, drl, here):
     assert {row["status"] for row in rows(here)} == {"done"}
     assert len(runs(here)) == 4
     assert {run: (run / "summary.json").stat().st_mtime_ns for run in before} == before
-    (resumed,) = [run for run in runs(here) if "resumed" in record(run)]
+    (resumed,) = [run for run in runs(here) if "resumed" in Run(run).record]
     assert str(resumed) == rows(here)[2]["run"]
-    assert record(resumed)["resumed"][0]["env_steps"] > 0
+    assert Run(resumed).record["resumed"][0]["env_steps"] > 0
     nothing = drl("train", "-m", "resume=latest", cwd=here)
     assert (nothing.returncode, "4 of 4 jobs done" in nothing.stdout) == (0, True)
 
@@ -242,7 +238,7 @@ def test_jobs_have_different_processors(start, here):
     if len(os.sched_getaffinity(0)) < 2:
         pytest.skip("one processor")
     sweep.until(lambda: len(runs(here)) == 2)
-    first, second = (os.sched_getaffinity(record(run)["pid"]) for run in runs(here))
+    first, second = (os.sched_getaffinity(Run(run).record["pid"]) for run in runs(here))
     assert not first & second
     for _ in range(2):
         sweep.send(signal.SIGINT)

@@ -146,13 +146,6 @@ def test_a_trial_that_is_behind_at_the_same_evaluation_is_pruned(make):
     assert again.study.trials[4].curve == {1: 1, 2: 2, 3: 3, 4: 4}
 
 
-def test_without_a_pruner_no_trial_is_pruned(make):
-    trials = make(trials=8)
-    play_five(trials)
-    play(trials, trials.next_jobs()[0], [-9, -9, -9, -9], None)
-    assert trials.tick() == []
-
-
 def test_the_launcher_stops_a_pruned_trial(make, monkeypatch):
     monkeypatch.setattr(launcher, "POLL_S", 0)
     monkeypatch.setattr("drl_cli.sweeps.study.LOOK_S", 0)
