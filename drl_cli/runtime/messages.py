@@ -195,7 +195,6 @@ class EvalReport:
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> "EvalReport":  # Any: json
-        """Return the report that `dataclasses.asdict` turned into `fields`."""
         return cls(**{**fields, "params_header": LoadParams(**fields["params_header"])})
 
 

@@ -81,7 +81,6 @@ def clean_up(run: Path, checkpoint: Checkpoint | None) -> None:
 
 
 def _on_loaded(graph: Orchestrator, shard: int, ref: Ref) -> None:
-    """Note the rows that a replay shard has loaded."""
     if rows := get(ref):
         graph.replay.filled.add(shard)
     if graph.config.is_on_policy:  # a queue with another capacity starts empty

@@ -154,7 +154,6 @@ def _log_to(path: Path) -> Iterator[None]:
 
 
 def _report_error(error: BaseException, config: Config, folder: Path) -> int:
-    """Write the traceback to error.txt and one line to stderr; return the exit code."""
     try:
         (folder / "error.txt").write_text("".join(traceback.format_exception(error)))
     except OSError as full:
@@ -173,10 +172,8 @@ def _report_error(error: BaseException, config: Config, folder: Path) -> int:
 
 
 def _keep_batch(batch: State, path: Path) -> None:
-    """Save the batch of a diverged update and print its path."""
     try:
         write_arrays(path, batch)
+        print(f"  its batch: {path}", file=sys.stderr)
     except OSError as error:
         print(f"  its batch could not be written to {path}: {error}", file=sys.stderr)
-        return
-    print(f"  its batch: {path}", file=sys.stderr)

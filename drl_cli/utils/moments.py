@@ -38,7 +38,6 @@ class RunningMoments:
         return RunningMoments(count, mean, squares)
 
     def packed(self) -> Vector:
-        """Return count, mean and squares in one vector `[1 + 2 D]`."""
         return np.concatenate([[float(self.count)], self.mean, self.squares])
 
     @classmethod
@@ -48,5 +47,4 @@ class RunningMoments:
 
     @property
     def variance(self) -> Vector:
-        """Return the population variance of the rows, 0 without rows."""
         return self.squares / max(1, self.count)

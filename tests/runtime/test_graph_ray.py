@@ -1,6 +1,5 @@
 """Runs on Ray: equal weights, the data path, slow and dead workers, a dead manage."""
 
-import os
 import time
 
 import numpy as np
@@ -9,47 +8,9 @@ from counting import check_counter_rows
 from graphs import COUNTER, at, on_collected, weights
 
 from drl_cli.errors import EnvironmentFailed, RoleLost
-from drl_cli.runtime.place.handles import ActorDied, RayRuntime, get, wait
+from drl_cli.runtime.place.handles import get
 
 pytestmark = pytest.mark.ray
-
-
-class Role:
-    """A role for tests of handles."""
-
-    def __init__(self, fail=False):
-        if fail:
-            raise ValueError("can't be built")
-
-    def pid(self):
-        return os.getpid()
-
-    def both(self, value):
-        return value, value + 1
-
-    def fail(self):
-        raise KeyError("lost")
-
-
-def call_for_ever(handle):
-    while True:
-        get(handle.call("pid"))
-
-
-def test_handles_surface_results_and_errors(ray_cluster, tmp_path):
-    runtime = RayRuntime(str(tmp_path))
-    handle = runtime.spawn("role 0", Role)
-    first, second = handle.call("both", runtime.put(4), results=2)
-    assert wait([first, second], 10.0)
-    assert (get(first), get(second)) == (4, 5)
-    with pytest.raises(KeyError, match="lost"):
-        get(handle.call("fail"))
-    assert "KeyError" in (tmp_path / "role-0.log").read_text()
-    with pytest.raises(ValueError, match="can't be built"):
-        get(runtime.spawn("role 1", Role, True).call("pid"))
-    handle.kill()
-    with pytest.raises(ActorDied):
-        call_for_ever(handle)  # it may answer a few calls yet: nobody waits for its end
 
 
 def test_sync_on_ray_equals_sync_in_process(run_graph):
@@ -95,13 +56,6 @@ def test_a_slow_worker_delays_nobody(build_graph, tmp_path):
 
     even, slow = rate(), rate(f"+env.kwargs.slow_file={tmp_path}/slow")
     assert slow >= 0.8 * 3 / 4 * even
-
-
-def test_a_worker_that_keeps_dying_ends_the_run(build_graph):
-    graph = build_graph(COUNTER, "mode=async", "worker.max_restarts=1", "total_env_steps=100000", on_ray=True)
-    on_collected(graph, lambda _: graph.pool.members[0].handle.kill())
-    with pytest.raises(RoleLost, match="1 restarts are used up"):
-        graph.run()
 
 
 def test_a_killed_manage_does_not_stop_training(build_graph, caplog):

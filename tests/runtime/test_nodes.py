@@ -66,13 +66,6 @@ def test_a_role_runs_where_it_is_put_and_what_it_spawns_beside_it(nodes, tmp_pat
     assert get(runtime.spawn("place", Place).call("here")) == nodes[0]  # not said where: beside the driver
 
 
-def test_logs_go_to_the_folder_or_where_there_can_be_none_to_stderr(ray_cluster, tmp_path):
-    (tmp_path / "file").write_text("")
-    for folder in (tmp_path / "new" / "workers", tmp_path / "file" / "workers"):
-        assert get(RayRuntime(str(folder)).spawn("place", Place).call("rows", 3)).sum() == 3
-    assert (tmp_path / "new" / "workers" / "place.log").exists()
-
-
 def test_sac_on_two_nodes_sends_each_node_each_version_once(build_graph, nodes):
     graph = build_graph("env=Pendulum-v1", "mode=async", *TWO, "total_env_steps=1500", on_ray=True, nodes=nodes)
     sent = Counter()

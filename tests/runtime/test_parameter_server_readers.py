@@ -9,7 +9,7 @@ from graphs import COUNTER, at
 
 from drl_cli.errors import RoleLost
 from drl_cli.runtime.files.checkpoint import load_model
-from drl_cli.runtime.place.handles import ActorDied, LocalRef, RayRuntime, get
+from drl_cli.runtime.place.handles import RayRuntime, get
 
 OFTEN = ("orchestrator.sample_load_ratio=1", "checkpoint.period=100000")
 
@@ -25,41 +25,6 @@ def watch(graph):
 
     graph.learning.server.call = note
     return pulled
-
-
-@pytest.mark.parametrize("proxies", [0, 2])
-def test_only_a_replaced_worker_or_proxy_gets_the_servers_parameters(build_graph, proxies):
-    graph = build_graph(COUNTER, "mode=async", "worker.num=2", f"worker.proxies={proxies}", *OFTEN)
-    pulled, spawn, given = watch(graph), graph.pool.spawn, []
-
-    def spawn_again(index, incarnation):
-        handle = spawn(index, incarnation)
-        collect = handle.role.collect
-
-        def note(params_header, params=None):
-            given.append((params_header.version, params is graph.learning.server.role.params))
-            return collect(params_header, params)
-
-        handle.role.collect = note
-        return handle
-
-    graph.pool.spawn = spawn_again
-    dead = graph.pool.members[1].handle
-    at(graph, 200, lambda: setattr(dead, "call", lambda *args, results: [LocalRef(error=ActorDied("signal 9"))] * 2))
-    graph.run()
-    assert graph.progress.worker_restarts == 1
-    assert given[0] == (pulled[0], True)
-    assert pulled[0] > 0
-    assert len(pulled) == 1
-    assert len(given) > 1
-    assert not any(from_server for _, from_server in given[1:])
-
-
-def test_random_starts_do_not_read_the_server(build_graph):
-    graph = build_graph(COUNTER, "mode=async", "worker.num=2", "worker.random_steps=300")
-    pulled = watch(graph)
-    graph.run()
-    assert pulled == []
 
 
 @pytest.mark.ray

@@ -210,12 +210,3 @@ def test_a_damaged_checkpoint_file_is_refused_by_name(run_graph, args):
                 run_graph(*args, "mode=sync", "total_env_steps=1024", run=half.folder)
         (last / name).write_bytes(content)
     assert open_checkpoint(last).env_steps == 512
-
-
-def test_only_the_last_checkpoints_are_kept_and_the_best_model(run_graph):
-    graph = run_graph(COUNTER, "mode=sync", "checkpoint.period=100", "checkpoint.keep_last=2", "total_env_steps=1024")
-    names = sorted(path.name for path in (graph.folder / "checkpoints").glob("step_*"))
-    full = [name for name in names if not name.endswith("-best")]
-    assert len(full) == 2
-    assert full[-1] == "step_000001024"
-    assert len(names) == 3

@@ -3,7 +3,6 @@
 import functools
 
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -48,8 +47,3 @@ def test_merging_no_rows_changes_nothing():
         assert (merged.count, merged.mean.tolist(), merged.variance.tolist()) == (2, [2.0, 5.0], [1.0, 0.0])
     assert empty.merge(empty).count == 0
     assert (empty.count, empty.variance.tolist()) == (0, [0.0, 0.0])
-
-
-def test_moments_are_weighted_by_their_rows():
-    one, nine = RunningMoments.of(np.array([[10.0]])), RunningMoments.of(np.zeros((9, 1)))
-    assert one.merge(nine).mean == pytest.approx([1.0])

@@ -47,11 +47,9 @@ class ManageLink:
         self._send("report", scalars, env_steps, on_done=_log_problems)
 
     def used(self, tell: Callable[[Sequence[ProcessUse]], None]) -> None:
-        """Call `tell` with the resources that manage's process has used."""
         self._send("used", on_done=lambda uses: tell(uses or ()))
 
     def commit(self, parts: Sequence[Any], on_done: Callable[[str | Exception | None], None]) -> None:
-        """Make a checkpoint of these parts (Manage.commit); `on_done` gets the answer, or None if manage died."""
         self._send("commit", *parts, on_done=on_done)
 
     def save(self, params_header: LoadParams, params: Ref) -> None:

@@ -35,7 +35,6 @@ class ReplayShards:
         return self.shards[shard].call("update_priorities", message)
 
     def state(self) -> State:
-        """Return the random generator's state and the shards that have rows; the shards save their own states."""
         return {"rng": rng_state(self.rng), "filled": np.array(sorted(self.filled), np.int64)}
 
     def load_state(self, state: State) -> None:

@@ -31,7 +31,6 @@ class TrainerGroup:
         return [report for report, _ in calls], [priorities for _, priorities in calls]
 
     def publish(self, version: int, env_steps: int) -> tuple[Ref, Ref]:
-        """Return references to LoadParams and the policy's parameters, after all updates requested so far."""
         params_header, params = self.trainers[0].call("publish", version, env_steps, results=2)
         return params_header, params
 

@@ -34,7 +34,6 @@ class Member:
 
     @property
     def is_back(self) -> bool:
-        """Return whether the member was restarted and has no parameters yet."""
         return self.version < 0 and bool(self.causes)
 
 
@@ -161,7 +160,6 @@ class WorkerPool:
         return notes
 
     def wait_seconds(self, moment: float) -> float:
-        """Return the time [s] until `moment` that members spent without a call, summed over the members."""
         return sum(waiting.seconds(moment) for waiting in self.waiting)
 
     def _deadline(self, member: Member) -> float:

@@ -195,7 +195,6 @@ def _content(folder: Path, name: str, manifest: Mapping[str, Any]) -> bytes:
 
 
 def _seal(manifest: Mapping[str, Any]) -> str:
-    """Return the sha256 of a manifest's content, independent of its layout."""
     return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 

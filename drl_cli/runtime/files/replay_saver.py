@@ -59,7 +59,8 @@ class ReplaySaver:
         store = self.table.store
         stamps, sums = store.stamps(self.chunk_rows), _sums(previous)
         names = [self._name(chunk) for chunk in range(len(stamps))]
-        unchanged = [name for name, stamp in zip(names, stamps, strict=True) if self._is_saved(name, stamp, sums)]
+        saved = zip(names, stamps, strict=True)
+        unchanged = [name for name, stamp in saved if self._saved.get(name) == (stamp, sums.get(name))]
         state = self._header() | nested("table", self.table.state()) | extra
         rows = min(len(store), (len(stamps) - len(unchanged)) * self.chunk_rows)
         needed = rows * self.table.row_nbytes + sum(array.nbytes for array in state.values())
@@ -124,11 +125,6 @@ class ReplaySaver:
 
     def _name(self, chunk: int | None = None) -> str:
         return file_name(self.shard, chunk)
-
-    def _is_saved(self, name: str, stamp: int, sums: Mapping[str, str]) -> bool:
-        """Return whether a chunk file with these sums is the chunk's last save, and nothing has changed since."""
-        saved_stamp, sha256 = self._saved.get(name, (None, ""))
-        return saved_stamp == stamp and sums.get(name) == sha256
 
     def _header(self) -> State:
         store = self.table.store

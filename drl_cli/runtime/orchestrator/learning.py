@@ -55,7 +55,6 @@ class Learning:
             self.calls.expect(ref, role, get)
 
     def go_on(self, params_header: LoadParams, params: Array) -> None:
-        """Begin with the version of a checkpoint."""
         self.params_header, self.params = params_header, self.share(params)
         self._push(self.params)
 

@@ -90,12 +90,15 @@ class Orchestrator:
 
     def state(self) -> dict[str, Any]:
         """Return the orchestrator's part of a checkpoint, as json; no train call may be in flight."""
+        # A proxy restarts each of its workers up to max_restarts times in each of its own incarnations.
+        last = max(member.incarnation for member in self.pool.members)
+        per_proxy = self.config.incarnations_per_proxy if self.config.num_proxies else 1
         return {
             "counts": {"version": self.learning.params_header.version, **self.progress.counts()},
             "progress": self.progress.state(),
             "limiter": self.limiter.state(),
             "shards": {name: array.tolist() for name, array in self.replay.state().items()},
-            "incarnation": self._last_incarnation(),
+            "incarnation": (last + 1) * per_proxy - 1,
             "workers": self.config.worker_layout,
         }
 
@@ -146,7 +149,6 @@ class Orchestrator:
         self.paused = not self.paused
 
     def close(self, status: str) -> None:
-        """Close manage and the workers; no role is called after this."""
         self.manage.close(status, CLOSE_S)
         for member in self.pool.members:
             member.handle.call("close")
@@ -196,18 +198,10 @@ class Orchestrator:
     def _is_settled(self) -> bool:
         return self.learning.is_idle and self.collector.inserting == 0
 
-    def _last_incarnation(self) -> int:
-        """Return the highest incarnation that a worker may have had."""
-        # A proxy restarts each of its workers up to max_restarts times in each of its own incarnations.
-        highest = max(member.incarnation for member in self.pool.members)
-        per_proxy = self.config.worker.max_restarts + 1 if self.config.num_proxies else 1
-        return (highest + 1) * per_proxy - 1
-
     def _on_described(self, ref: Ref) -> None:
         self.trainer_facts = get(ref)
 
     def _settle(self) -> None:
-        """Insert the blocks that have arrived, and wait for all calls except collect calls."""
         self.collector.flush()
         self._until(self._is_settled)
 

@@ -76,10 +76,8 @@ class Progress:
         self._began = now()
         self._last_report = (self._began, self.counts())
         self._before = (0, 0)  # env_steps and opt_steps before this process
-        self._before_empty = (
-            0.0,
-            0,
-        )  # env_steps after the warm-up, and inserts, before a resume without replay
+        # env_steps after the warm-up, and inserts, before a resume without replay
+        self._before_empty = (0.0, 0)
 
     def process_s(self) -> float:
         return time.time() - self.started
@@ -132,7 +130,6 @@ class Progress:
             self._worker_steps[block.worker] -= block.last_env_step - block.first_env_step
 
     def trained(self, report: TrainReport, shard: int = 0) -> None:
-        """Count a train call whose batches came from `shard`."""
         self.opt_steps = report.opt_steps
         self.samples += report.num_batches
         self._replay[shard] = report.replay
@@ -260,7 +257,6 @@ class Progress:
         }
 
     def _worker_rates(self, elapsed: float) -> dict[str, float]:
-        """Return each worker's environment steps per second since the last report, 0 for one that sent no block."""
         steps, self._worker_steps = self._worker_steps, Counter(dict.fromkeys(self._worker_steps, 0))
         return {f"perf/env_steps_per_s/worker_{i}": steps[i] / elapsed for i in sorted(steps)}
 
@@ -296,7 +292,6 @@ class Progress:
         return {str(route): count for route, count in sorted(self.trace.counts.items())}
 
     def _system(self) -> dict[str, float]:
-        """Return the memory of this process and its children, and the load of the machine."""
         rss = self.usage.sample()
         self.peak_rss_mb = max(self.peak_rss_mb, rss / 2**20)
         return {

@@ -27,11 +27,9 @@ class Reports:
         self.next_eval = config.manage.eval_period
 
     def go_on(self, env_steps: int) -> None:
-        """Set the next evaluation to the first multiple of manage.eval_period after `env_steps`."""
         self.next_eval = multiple_after(env_steps, self.config.manage.eval_period)
 
     def send(self, params_header: LoadParams, state: str = "running") -> None:
-        """Send a report now; the next is due logger.report_s later."""
         self.next = now() + self.config.logger.report_s
         worker_wait_s = self.worker_wait_s()
         scalars = self.progress.report(worker_wait_s)

@@ -51,7 +51,7 @@ class Saver:
         try:
             draft = make_draft(free_folder(self.root, counters["counts"]["env_steps"], params_header.version))
         except OSError as error:
-            self._on_saved(counters, error)
+            self.on_saved(counters, error)
             return
         states = {"trainer": self.edges.trainers.state()}
         if workers and self.config.restores_workers:
@@ -59,11 +59,7 @@ class Saver:
         shards = self.edges.replay.shards if self.config.checkpoint.replay == "on" else []
         _Save(self, draft, (params_header, params, counters), states, shards).begin()
 
-    def commit(self, parts: Sequence[Any], counters: Mapping[str, Any]) -> None:
-        """Have manage make a checkpoint of `parts`, the arguments of Manage.commit."""
-        self.edges.manage.commit(parts, partial(self._on_saved, counters))
-
-    def _on_saved(self, counters: Mapping[str, Any], saved: str | Exception | None) -> None:
+    def on_saved(self, counters: Mapping[str, Any], saved: str | Exception | None) -> None:
         """Note the new checkpoint's folder, or warn of the error; `saved` is None if manage died."""
         self.busy = False
         if isinstance(saved, str):
@@ -142,7 +138,7 @@ class _Save:
             self.saver.failing.discard("replay")
         params_header, params, counters = self.version
         parts = (str(self.draft), params_header, params, counters, self.sums, tuple(self.states), *self.states.values())
-        self.saver.commit(parts, counters)
+        self.saver.edges.manage.commit(parts, partial(self.saver.on_saved, counters))
 
 
 def drop_drafts(root: Path) -> None:

@@ -94,7 +94,6 @@ class LocalRuntime:
         return LocalHandle(factory(*args))
 
     def put(self, value: Any) -> Ref:
-        """Return a reference to a value that several roles read."""
         return value if isinstance(value, LocalRef) else LocalRef(value)
 
     def gpus(self) -> int:

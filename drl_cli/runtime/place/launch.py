@@ -136,7 +136,6 @@ class RaySession:
                 process.kill()
 
     def _note_processes(self) -> None:
-        """Remember all processes that this process has started, to be killed at the end."""
         self._processes |= set(psutil.Process().children(recursive=True))
 
 

@@ -44,16 +44,9 @@ class Score:
         return float(self.returns.std() / np.sqrt(len(self.returns)))
 
     def statistics(self) -> dict[str, float]:
-        """Return mean, std, min, max and median of the returns, the number of episodes and their mean length."""
-        return {
-            "mean": float(self.returns.mean()),
-            "std": float(self.returns.std()),
-            "min": float(self.returns.min()),
-            "max": float(self.returns.max()),
-            "median": float(np.median(self.returns)),
-            "episodes": len(self.returns),
-            "length_mean": float(self.lengths.mean()),
-        }
+        names = ("mean", "std", "min", "max", "median")
+        returns = {name: float(getattr(np, name)(self.returns)) for name in names}
+        return {**returns, "episodes": len(self.returns), "length_mean": float(self.lengths.mean())}
 
 
 class Scorer(Protocol):

@@ -122,13 +122,11 @@ class Manage:
         return str(folder)
 
     def save(self, params_header: LoadParams, params: Array) -> str:
-        """Save a version as a model without the state to resume from; return its folder."""
         with self.lock:
             folder = free_folder(self.checkpoints, params_header.env_steps, params_header.version)
             return str(save_model(folder, params_header, params, {}))
 
     def close(self, status: str) -> list[str]:
-        """Close all files and environments; return the last problems, one line each."""
         with self.lock:
             self.recording.close(status)
             problems = self.recording.take_problems()

@@ -43,7 +43,6 @@ class Layout:
         return sum(self.sizes) + self.reward
 
     def moments(self, columns: Columns) -> RunningMoments:
-        """Return the moments of `obs` and `reward` of a block's rows; each `next_obs` is the `obs` of another row."""
         valid = columns.get("valid", slice(None))  # without the padding of sequences
         names = [column_name("obs", path) for path in self.obs]
         parts = [columns[name][valid].reshape(-1, size) for name, size in zip(names, self.sizes, strict=True)]
@@ -89,7 +88,6 @@ class Statistics:
         return np.concatenate([params, np.array([self.count], np.float32), self.mean, self.std])
 
     def moments(self) -> RunningMoments:
-        """Return the moments, to which more rows can be added."""
         mean, std = self.mean.astype(np.float64), self.std.astype(np.float64)
         return RunningMoments(self.count, mean, self.count * np.square(std))
 

@@ -68,7 +68,6 @@ class Recording:
         return problems + [problem for recorder in self.background if (problem := recorder.take_problem())]
 
     def close(self, status: str) -> None:
-        """Close all files; wait up to CLOSE_S seconds for the background recorders."""
         recorders: list[Recorder] = [*self.background, self.lines, *self.boards]
         for recorder in recorders:
             recorder.close(status)

@@ -39,7 +39,6 @@ class Trainer:
         self.use = OwnUse()
 
     def listen(self) -> tuple[str, int]:
-        """Open a port for the other trainers; return the host and the port."""
         host = node_address()
         return host, self.group.listen(host)
 
@@ -48,7 +47,6 @@ class Trainer:
         self.group.join(*address, self.device)
 
     def describe(self) -> dict[str, Any]:
-        """Return device, threads and product libraries, for run.json."""
         products = dict(self.products.chosen())
         return {"device": str(self.device), "threads": torch.get_num_threads(), "products": products}
 

@@ -111,7 +111,6 @@ class TrajectoryManager:
         return self.saver.part()
 
     def abort_save(self) -> None:
-        """Stop an unfinished save and remove its files; the files of a finished save stay."""
         self.saver.abort()
 
     def load(self, folder: str, manifest: Mapping[str, Any]) -> int:  # Any: json

@@ -11,7 +11,6 @@ from drl_cli.runtime.edges.worker_pool import WorkerPool
 from drl_cli.runtime.messages import InsertTransition, LoadParams
 from drl_cli.runtime.place.handles import ActorDied, ActorUnavailable, LocalRef, LocalRuntime
 from drl_cli.runtime.roles.worker_proxy import WorkerProxy
-from drl_cli.types import Episode
 
 COLUMNS = {"reward": np.ones(2)}
 DIED = ActorDied("signal 9")
@@ -131,16 +130,6 @@ def test_waiting_time_counts_from_the_first_call_of_each_member(clock):
     assert pool.wait_seconds(123.0) == 15.0
     pool.gather(None)  # until 124 and 121
     assert pool.wait_seconds(130.0) == 15.0 + 6.0 + 9.0
-
-
-@pytest.mark.parametrize("episodes", [(), (Episode(0, 1.0, 5),)])
-def test_a_new_member_has_no_parameters_and_learns_of_ended_episodes(clock, episodes):
-    pool = WorkerPool("worker", 1, lambda i, incarnation: Worker(clock, header(episodes=episodes)), 0)
-    (member,) = pool.members
-    assert (member.incarnation, member.version, member.collects, member.loaded) == (0, -1, 0, False)
-    assert not member.is_back
-    collect(pool)
-    assert member.ended == bool(episodes)
 
 
 def test_a_dead_worker_is_replaced_and_gets_the_parameters_again(clock):

@@ -228,25 +228,6 @@ def test_the_updates_of_a_call_follow_from_their_time(overrides, report_s, updat
 
 
 @pytest.mark.parametrize(
-    ("overrides", "least", "most"),
-    [
-        (["mode=async", "debug.in_process=false"], 1.0, 1.0),  # also the first call, before any time is known
-        (["mode=async", "trainer.updates_per_call=4"], 3.0, 4.0),
-        (["mode=sync"], 3.0, 4.0),
-        (["mode=async", "debug.in_process=true"], 3.0, 4.0),  # equal seeds give equal weights
-    ],
-)
-def test_train_calls_of_slow_updates_are_short_in_async(build_graph, monkeypatch, overrides, least, most):
-    monkeypatch.setattr(module, "CALL_S", 0.0)
-    rows = ("worker.num=1", "worker.envs=2", "worker.block_rows=4", "orchestrator.sample_insert_ratio=1")
-    graph = build_graph(*rows, "orchestrator.min_inserts=32", "total_env_steps=96", *overrides)
-    graph.run()
-    progress = graph.progress
-    assert progress.opt_steps >= 48
-    assert least <= progress.opt_steps / progress.trace.counts[4] <= most
-
-
-@pytest.mark.parametrize(
     ("ratio", "mode", "rows", "updates"),
     [
         *[(0.01, "sync", 512, 5), (0.01, "async", 1024, 10)],  # the updates due for the largest block

@@ -109,14 +109,6 @@ def test_a_version_is_evaluated_every_eval_period_but_not_at_the_end(make, sink)
     assert sink.evaluated == [100, 250, 310]
 
 
-def test_a_resumed_run_evaluates_at_the_same_multiples(make, sink):
-    made = make("total_env_steps=400")
-    made.go_on(210)
-    for env_steps in (220, 300, 399):
-        made.published(LoadParams(env_steps, env_steps, env_steps), None)
-    assert sink.evaluated == [300]
-
-
 @pytest.mark.parametrize(("mean", "reason"), [(4.0, None), (5.0, "return")])
 def test_an_evaluation_is_shown_and_ends_the_run_at_the_goal(build_graph, monkeypatch, mean, reason):
     graph, shown = build_graph(COUNTER, "stop.return=5"), []

@@ -11,7 +11,7 @@ from drl_cli.runtime.edges.calls import Calls
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.orchestrator import saver as module
 from drl_cli.runtime.orchestrator.edges import Edges
-from drl_cli.runtime.orchestrator.saver import Saver, drop_drafts
+from drl_cli.runtime.orchestrator.saver import Saver
 from drl_cli.runtime.place.handles import ActorDied, LocalRef
 
 
@@ -193,10 +193,3 @@ def test_a_failed_checkpoint_names_the_last_good_one(tmp_path, caplog, monkeypat
     made.manage.answer(OSError("broken disk"))
     assert caplog.messages[2:] == ["a checkpoint could not be saved: broken disk; the last good one is step_000000200"]
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO", "WARNING"]
-
-
-def test_drafts_are_removed(tmp_path):
-    for name in (".step_000000100.77", "step_000000100", ".other"):
-        (tmp_path / name / "inside").mkdir(parents=True)
-    drop_drafts(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".other", "step_000000100"]

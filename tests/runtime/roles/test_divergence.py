@@ -8,7 +8,7 @@ import pytest
 from graphs import COUNTER
 
 from drl_cli.errors import Diverged
-from drl_cli.runtime.place.handles import RayRuntime, get
+from drl_cli.runtime.place.handles import get
 from drl_cli.runtime.roles.divergence import check_metrics, check_state
 
 
@@ -91,21 +91,6 @@ def test_diverged_survives_pickling():
     assert str(error).endswith("first bad value: reward")
     assert error.is_data
     assert np.isnan(error.batch["reward"]).all()
-
-
-class Role:
-    """A role that diverges."""
-
-    def train(self):
-        raise Diverged("the batch was finite", {"reward": np.arange(3.0)}, True)
-
-
-@pytest.mark.ray
-def test_diverged_arrives_from_another_process(ray_cluster, tmp_path):
-    with pytest.raises(Diverged, match=r"^the batch was finite$") as caught:
-        get(RayRuntime(str(tmp_path)).spawn("trainer", Role).call("train"))
-    assert caught.value.is_data
-    assert caught.value.batch["reward"].tolist() == [0, 1, 2]
 
 
 def test_skipped_updates_are_counted_and_reported(build_graph, caplog):

@@ -166,11 +166,13 @@ def test_wandb_and_mlflow_record_the_same(make, monkeypatch):
     assert theirs.info.status == "FAILED"
 
 
-def test_by_default_there_are_no_other_recorders(make, monkeypatch):
+def test_by_default_there_are_no_other_recorders_and_no_videos(make, monkeypatch):
     wandb, mlflow = install_wandb(monkeypatch), install_mlflow(monkeypatch)
     manage = make()
     manage.report({"perf/x": 1.0}, 50)
+    evaluate(manage, 10)
     manage.close("done")
+    assert not (manage.folder / "videos").exists()
     assert not wandb.runs
     assert not mlflow.stores
     assert json.loads((manage.folder / "metrics.jsonl").read_text()) == {"env_steps": 50, "perf/x": 1.0}
@@ -204,13 +206,6 @@ def test_the_film_is_of_the_first_episode_of_an_evaluation(make):
 
     with Image.open(manage.folder / "videos" / "eval_000000010.gif") as image:
         assert (image.n_frames, image.info["duration"], image.size) == (5, 100, (240, 80))
-
-
-def test_by_default_nothing_is_filmed(make):
-    manage = make()
-    evaluate(manage, 10)
-    assert manage.camera is None
-    assert not (manage.folder / "videos").exists()
 
 
 @pytest.mark.parametrize(

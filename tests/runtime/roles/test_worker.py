@@ -1,7 +1,6 @@
 """Worker: its builder, seeds, times, and the origin of its rows."""
 
 from itertools import combinations
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,9 +10,8 @@ from drl_cli.envs.make import read_spec
 from drl_cli.replay.builders import NStepBuilder, RolloutBuilder
 from drl_cli.replay.frame_builder import FrameBuilder
 from drl_cli.replay.sequences import SequenceBuilder
-from drl_cli.runtime.messages import LoadParams, ProcessUse
-from drl_cli.runtime.place.handles import LocalRuntime, get
-from drl_cli.runtime.program import make_proxy
+from drl_cli.runtime.messages import LoadParams
+from drl_cli.runtime.place.handles import get
 from drl_cli.runtime.roles import worker as worker_module
 from drl_cli.runtime.roles.worker import Worker, make_builder
 
@@ -139,19 +137,6 @@ def test_each_block_has_the_times_of_environments_and_policy(clock):
     for _ in range(2):
         header, _ = worker.collect(RANDOM)
         assert (header.collect_s, header.work_s, header.env_s, header.policy_s) == (36.0, 36.0, 24.0, 8.0)
-
-
-def test_a_proxy_adds_up_the_times_of_its_workers(clock):
-    config = make_config(COUNTER, *TINY, "mode=sync", "worker.num=2", "worker.proxies=1")
-    proxy = make_proxy(config, read_spec(config.env), LocalRuntime(), 0, 0)
-    uses = [(ProcessUse(f"worker {i}", "here", i, 0.0, 1.0, 1),) for i in range(2)]
-    for member, use in zip(proxy.pool.members, uses, strict=True):
-        slow(member.handle.role, clock)
-        member.handle.role.use = SimpleNamespace(take=lambda use=use: use)
-    proxy.use = SimpleNamespace(take=lambda: ("the proxy's own",))
-    header, _ = proxy.collect(RANDOM)
-    assert (header.work_s, header.env_s, header.policy_s) == (72.0, 48.0, 16.0)
-    assert header.uses == ("the proxy's own", *uses[0], *uses[1])
 
 
 TABLES = {

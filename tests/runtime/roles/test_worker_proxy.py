@@ -1,32 +1,33 @@
 """WorkerProxy: calls to its workers and the merged block."""
 
+from types import SimpleNamespace
+
 import numpy as np
 from headers import make_block
 
 from drl_cli.runtime.edges.worker_pool import WorkerPool
 from drl_cli.runtime.messages import InsertTransition, LoadParams
-from drl_cli.runtime.place.handles import ActorDied, LocalRef, LocalRuntime, get
+from drl_cli.runtime.place.handles import LocalRef, LocalRuntime, get
 from drl_cli.runtime.roles import worker_proxy as module
 from drl_cli.runtime.roles.worker_proxy import WorkerProxy
 from drl_cli.types import Episode
 
 
 class Worker:
-    """Answers with its rows, an episode and a fault; dies at its first `deaths` calls."""
+    """Answers with its rows, an episode and a fault."""
 
-    def __init__(self, index, deaths=0):
-        self.index, self.deaths, self.calls = index, deaths, []
+    def __init__(self, index):
+        self.index, self.calls = index, []
 
     def call(self, method, *args, results=1):
         self.calls.append((method, *[get(arg) if isinstance(arg, LocalRef) else arg for arg in args]))
         if method == "close":
             return LocalRef()
-        if len(self.calls) <= self.deaths:
-            return [LocalRef(error=ActorDied("signal 9"))] * 2
         number, rows = len(self.calls), self.index + 1
         block = make_block(rows, worker=self.index, number=number)
         episode = Episode(self.index, float(number), 5)
-        header = InsertTransition((block,), (episode,), 9.0, faults=(f"fault of {self.index}",))
+        spent = {"work_s": 4.0, "env_s": 2.0 + self.index, "policy_s": 1.0, "uses": (f"use of {self.index}",)}
+        header = InsertTransition((block,), (episode,), 9.0, faults=(f"fault of {self.index}",), **spent)
         return [LocalRef(header), LocalRef({"reward": np.full(rows, 10.0 * self.index + number)})]
 
 
@@ -41,8 +42,8 @@ class Runtime(LocalRuntime):
         return super().put(value)
 
 
-def make(num=2, **options):
-    workers = [Worker(i, **options) for i in range(num)]
+def make(num=2):
+    workers = [Worker(i) for i in range(num)]
     proxy = WorkerProxy(WorkerPool("worker", num, lambda i, incarnation: workers[i], 9), Runtime(), None)
     return proxy, workers
 
@@ -52,7 +53,10 @@ def test_parameters_are_stored_once_and_blocks_are_merged(monkeypatch):
     monkeypatch.setattr(module.time, "perf_counter", lambda: next(moments))
     proxy, workers = make()
     params, first, second = np.ones(3), LoadParams(4, 40, 400), LoadParams(5, 50, 500)
+    proxy.use = SimpleNamespace(take=lambda: ("the proxy's own",))
     merged, columns = proxy.collect(first, params)
+    assert (merged.work_s, merged.env_s, merged.policy_s) == (8.0, 5.0, 2.0)
+    assert merged.uses == ("the proxy's own", "use of 0", "use of 1")
     assert proxy.runtime.puts == [params]
     assert [worker.calls for worker in workers] == [[("collect", first, params)]] * 2
     assert columns["reward"].tolist() == [1.0, 11.0, 11.0]
@@ -70,16 +74,6 @@ def test_parameters_are_stored_once_and_blocks_are_merged(monkeypatch):
     moments = iter([0.0] * 9)
     proxy.collect(second, params * 2)
     assert workers[1].calls[-1] == ("collect", second, proxy.runtime.puts[1])
-
-
-def test_a_proxy_reports_replaced_workers():
-    proxy, _ = make(deaths=1)
-    merged, columns = proxy.collect(LoadParams(0, 0, 0), np.ones(1))
-    assert len(columns["reward"]) == 3
-    assert (merged.restarts, len(merged.notes)) == (2, 2)
-    assert {route: count for route, count in merged.routes.items() if count} == {1: 2, 8: 4}
-    merged, _ = proxy.collect(LoadParams(0, 0, 0))
-    assert (merged.restarts, merged.notes) == (0, ())
 
 
 def test_the_window_is_passed_to_the_pool():
