@@ -73,19 +73,6 @@ def test_on_ray(run_graph, proxies):
     check(graph, headers[0], more=proxies)
 
 
-def test_a_schedule_is_followed_from_version_0_on(build_graph):
-    graph = build_graph(*DQN, "mode=async", "worker.num=2", "orchestrator.min_inserts=320", "worker.exploration=ladder")
-    headers = keep_waiting(graph)
-    graph.run()
-    assert headers[0].blocks[0].version == -1
-    epsilon = graph.learning.params_header.exploration["epsilon"]
-    for member, exponent in zip(graph.pool.members, (1, 8), strict=True):
-        assert member.handle.role.policy.epsilon == pytest.approx(
-            member.handle.role.params_header.exploration["epsilon"] ** exponent
-        )
-    assert epsilon < 1
-
-
 @pytest.mark.parametrize(
     ("overrides", "steps"),
     [

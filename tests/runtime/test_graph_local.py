@@ -107,14 +107,6 @@ def test_shards_share_the_rows_and_the_counters_are_exact(run_graph, mode, repla
         assert all(len(np.unique(table.sampler.tree.values[: len(table)])) > 50 for table in tables)
 
 
-def test_random_warm_up_is_counted_over_all_workers(run_graph):
-    graph = run_graph(COUNTER, "mode=sync", "worker.num=2", "worker.random_steps=128", "total_env_steps=256")
-    loads = [member.handle.role.params_header.random_actions for member in graph.pool.members]
-    assert loads == [False, False]
-    graph = run_graph(COUNTER, "mode=sync", "worker.num=2", "worker.random_steps=1000", "total_env_steps=256")
-    assert all(member.handle.role.params_header.random_actions for member in graph.pool.members)
-
-
 def test_messages_share_no_memory(build_graph):
     graph = build_graph(COUNTER, "mode=single")
     params_header, params = (get(ref) for ref in graph.trainers.trainers[0].call("publish", 0, 0, results=2))

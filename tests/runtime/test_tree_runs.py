@@ -16,7 +16,6 @@ from drl_cli.replay.frame_table import FrameTable
 from drl_cli.runtime.files.checkpoint import read_arrays, write_arrays
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.roles.worker import Worker
-from drl_cli.runtime.trial import random_batch
 
 TREE = "env=drl_cli.envs.probes:Tree-v0"
 SEQUENCES = ("replay=sequences", "replay.seq_len=4", "replay.burn_in=4", "replay.overlap=1")
@@ -110,18 +109,3 @@ def test_a_difference_in_any_part_starts_a_new_episode():
         name.removeprefix("envs."): array for name, array in (state | {"envs.obs.inner.1": changed}).items()
     })  # fmt: skip
     assert lost == ["env 1: can't continue its episode (its repeat differs); it begins another"]
-
-
-def test_a_random_batch_has_all_parts():
-    config = change(make_config(*TINY, TREE))
-    spec = read_spec(config.env)
-    _, columns = random_batch(config, spec, np.zeros(1, np.float32))
-    shapes = {name: (column.shape, column.dtype) for name, column in columns.items() if name.startswith("next_obs")}
-    assert shapes == {
-        "next_obs.camera": ((1, 16, 6, 4, 2), np.uint8),
-        "next_obs.inner.0": ((1, 16), np.int32),
-        "next_obs.inner.1": ((1, 16, 3), np.int32),
-        "next_obs.inner.2": ((1, 16, 4), np.bool_),
-        "next_obs.who": ((1, 16, 3), np.float32),
-    }
-    assert columns["next_obs.inner.1"].max((0, 1)).tolist() <= [999, 10**6 - 1, 7]

@@ -9,7 +9,6 @@ from walks import Walk, check_states, unrolled
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.envs.make import read_spec
 from drl_cli.optim.group import Context
-from drl_cli.runtime.files.checkpoint import read_arrays, write_arrays
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.roles.evaluator import Evaluator
 from drl_cli.runtime.roles.worker import Worker
@@ -109,25 +108,3 @@ def test_an_evaluator_resets_the_recurrent_state():
     evaluator = Evaluator(case.config, case.spec, seeds)
     for _ in range(2):
         assert evaluator.evaluate(case.params).returns.tolist() == expected
-
-
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ("algo=ppo", "network=lstm", *ROLLOUTS),
-        ("algo=ppo", "network=gru", *ROLLOUTS, "env.normalize_obs=true"),
-        ("algo=dqn", "network=lstm", *SEQUENCES),
-    ],
-)
-@pytest.mark.parametrize("blocks", [1, 4])
-def test_another_worker_continues_in_the_middle_of_an_episode(tmp_path, overrides, blocks):
-    case = Case(*overrides)
-    first, second = case.worker(), case.worker()
-    statistics = np.zeros(2 * 2 + 1, np.float32) if "env.normalize_obs=true" in overrides else np.zeros(0, np.float32)
-    collect(first, blocks, np.concatenate([case.params, statistics]))
-    sums = {"state": write_arrays(tmp_path / "state", first.state())}
-    second.load_state(read_arrays(tmp_path, "state", {"sha256": sums}))
-    ours, theirs = (collect(worker, 6) for worker in (first, second))
-    assert ours["state"].any()
-    for name, column in ours.items():
-        assert column.tobytes() == theirs[name].tobytes(), name

@@ -91,6 +91,7 @@ def check_equal(ours, theirs):
         ("env=CartPole-v1", "algo=ppo"),
         (COUNTER, "algo.n_step=5"),
         (COUNTER, "network=lstm", "algo=ppo", "network.memory_size=6"),
+        ("env=CartPole-v1", "algo=dqn", "network=lstm", "network.memory_size=6", *SEQUENCES),
         (COUNTER, *SEQUENCES),
         (FAULTY, "+env.kwargs.at=13", "worker.max_restarts=100", "algo.n_step=5"),
         (FAULTY, "+env.kwargs.at=null", "worker.max_restarts=100"),
