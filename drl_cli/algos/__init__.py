@@ -1,1 +1,1 @@
-"""The algorithms: one module each, found by its name."""
+"""The algorithms. Each has one module; the module's name is the algorithm's name."""

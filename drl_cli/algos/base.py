@@ -1,11 +1,12 @@
-"""What an algorithm is: the three classes that a module in this folder, or a module of yours, defines.
+"""The base classes of an algorithm. Its module, here or in a package of yours, derives three classes from them.
 
-- `Config`: the options, a frozen dataclass derived from `AlgoConfig`;
-- `Policy`: chooses actions in workers and evaluations;
-- `Algorithm`: learns from batches in a trainer, and gives the policy its parameters.
+- `Config` is a frozen dataclass of the options, derived from `AlgoConfig`.
+- `Policy` chooses actions in workers and evaluations.
+- `Algorithm` learns from batches in a trainer and returns the parameters that the policy loads.
 
-Both are built from the options, the network options and an `EnvSpec`. They do not log, save files, read configs, or
-know whether the run is distributed. docs/add-an-algorithm.md writes an algorithm step by step.
+The constructors of `Policy` and `Algorithm` get the options, the network options and an `EnvSpec`. Neither class logs,
+saves files, reads config files, or knows whether the run is distributed. docs/add-an-algorithm.md shows step by step
+how to write an algorithm.
 """
 
 from abc import ABC, abstractmethod
@@ -28,7 +29,7 @@ Batch: TypeAlias = Mapping[str, Any]
 """Columns of transitions as tensors `[B, ...]`; `obs` and `next_obs` of a Dict or Tuple space are dicts of tensors.
 
 Columns are `obs`, `action`, `reward` (n-step), `discount` (gamma^n; 0 if the episode terminated), `next_obs` (after n
-steps), `terminated`, `truncated`, the policy's extra columns, and with prioritized replay the importance `weight`.
+steps), `terminated`, `truncated` and the policy's extra columns. Prioritized replay adds the importance `weight`.
 """
 
 
@@ -36,8 +37,8 @@ steps), `terminated`, `truncated`, the policy's extra columns, and with prioriti
 class AlgoConfig:
     """Options that every algorithm has; derive your Config from it.
 
-    Every field needs a type, and a default value unless a yaml file gives the value. Workers apply `gamma` and `n_step`
-    to the rewards before an algorithm sees them.
+    Every field needs a type. It also needs a default value, unless a yaml file sets the field. Workers compute the
+    n-step rewards from `gamma` and `n_step`, so batches already contain them.
     """
 
     name: str
@@ -46,7 +47,7 @@ class AlgoConfig:
 
 
 class Counts(NamedTuple):
-    """Progress of the run: gradient updates before this one, and environment steps of all workers."""
+    """Progress of the run: the number of gradient updates so far, and of environment steps of all workers."""
 
     opt_steps: int = 0
     env_steps: int = 0
@@ -54,11 +55,11 @@ class Counts(NamedTuple):
 
 @dataclass(frozen=True)
 class Update:
-    """What `Algorithm.update` returns.
+    """The result of `Algorithm.update`.
 
-    `metrics` are scalar tensors by name; an update may leave some out. `priorities` are new replay priorities: `[B]`,
-    or `[B, seq_len]` of the learned steps of sequences. `steps` gradient updates were made; `skipped` updates were left
-    out because a loss or gradient was not finite.
+    `metrics` maps names to scalar tensors; an update may leave out some metrics. `priorities` are the new replay
+    priorities: `[B]` for transitions, `[B, seq_len]` for sequences without their burn-in steps. `steps` is the number
+    of gradient updates made, and `skipped` the number skipped because a loss or gradient was not finite.
     """
 
     metrics: Mapping[str, Tensor]
@@ -68,7 +69,7 @@ class Update:
 
 
 class Policy(ABC):
-    """Chooses actions for E environments at once. Take all random numbers from `self.rng`."""
+    """Chooses actions for E environments at once. A subclass must draw all random numbers from `self.rng`."""
 
     rng: np.random.Generator
 
@@ -82,20 +83,20 @@ class Policy(ABC):
 
     @abstractmethod
     def load(self, params: Array) -> None:
-        """Use the parameters that `Algorithm.policy_params` returned; raise ValueError if the size is wrong."""
+        """Load parameters that `Algorithm.policy_params` returned; raise ValueError if the size is wrong."""
 
     def explore(self, values: Mapping[str, Any]) -> None:  # Any: a float, or an array
-        """Use these exploration values, which `Algorithm.exploration` returned, from now on.
+        """Set the exploration values that the next calls of `act` use; `Algorithm.exploration` returned them.
 
-        With worker.exploration=env_ladder each value is an array `[E]`, with one value for each environment.
+        With worker.exploration=env_ladder, each value is an array `[E]` with one number for each environment.
         """
 
     @abstractmethod
     def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
-        """Return exploring actions for observations `[E, ...]`: the column `action` `[E, ...]` and the extra columns.
+        """Return a column `action` `[E, ...]` of exploring actions for observations `[E, ...]`, and the extra columns.
 
-        Box actions are in [-1, 1]; discrete actions count from 0. A policy with memory also needs the `last` step of
-        the same environments.
+        Box actions are in [-1, 1]; discrete actions are integers from 0. A recurrent policy also needs `last`, the
+        previous step of the same environments.
         """
 
     @abstractmethod
@@ -103,9 +104,9 @@ class Policy(ABC):
         """Return the same columns as `act`, with actions drawn uniformly from the action space."""
 
     def priorities(self, rows: Columns) -> Array:
-        """Return |TD error| `[rows]` (sequences: `[rows, seq_len]`) by the policy's own critic.
+        """Return |TD error| `[rows]`, or `[rows, seq_len]` for sequences, computed with the policy's parameters.
 
-        Only needed for replay.initial_priority=worker.
+        Only replay.initial_priority=worker needs this method.
         """
         raise NotImplementedError
 
@@ -114,7 +115,7 @@ class Policy(ABC):
         """Return the best actions `[E, ...]` for observations `[E, ...]`, without exploration."""
 
     def state(self) -> State:
-        """Return what a checkpoint saves in addition to parameters and exploration values: `rng`, and any memory."""
+        """Return what a checkpoint saves besides parameters and exploration values: `rng` and any recurrent state."""
         return {"rng": rng_state(self.rng)}
 
     def load_state(self, state: State) -> None:
@@ -125,9 +126,9 @@ class Policy(ABC):
 class Algorithm(ABC):
     """Learns from batches.
 
-    A subclass makes `params` and `optimizer` in its constructor and defines `update`. Everything that a checkpoint must
-    save has to be in these two. `policy_parts` names the parts of `params` that the Policy needs, in the order in which
-    `Policy.load` reads them.
+    A subclass makes `params` and `optimizer` in its constructor and defines `update`. Checkpoints save only what
+    `params` and `optimizer` contain. `policy_parts` names the parts of `params` that the Policy needs, in the order in
+    which `Policy.load` reads them.
     """
 
     policy_parts: tuple[str, ...]
@@ -146,11 +147,11 @@ class Algorithm(ABC):
         """
 
     def exploration(self, env_steps: int) -> Mapping[str, float]:
-        """Return the exploration values, such as epsilon, by name after `env_steps` steps of all workers."""
+        """Return the exploration values (name -> value, such as epsilon) after `env_steps` steps of all workers."""
         return {}
 
     def learn(self, batch: Batch, counts: Counts) -> Update:
-        """Call `update` with the scheduled learning rates; with trainer.on_nonfinite=skip, undo a failed update."""
+        """Set the scheduled learning rates and call `update`; with trainer.on_nonfinite=skip, undo a failed update."""
         self.optimizer.schedule(counts.env_steps)
         if not self.optimizer.context.skips:
             return self.update(batch, counts)
@@ -168,14 +169,14 @@ class Algorithm(ABC):
         return self.params.vector(self.policy_parts)
 
     def load_policy(self, params: Array) -> None:
-        """Start from the policy parameters of another run; all other parameters keep their initial values.
+        """Load the policy parameters of another run; all other parameters keep their initial values.
 
-        Raise ValueError with both sizes if they differ.
+        Raise ValueError if the number of parameters differs.
         """
         self.params.load_vector(self.policy_parts, params)
 
     def state(self) -> dict[str, Tensor]:
-        """Return everything that a checkpoint saves, by name, so that a resumed run continues exactly."""
+        """Return everything that a checkpoint saves, by name, so that a resumed run gives exactly the same results."""
         return self.params.state() | self.optimizer.state()
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:

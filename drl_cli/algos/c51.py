@@ -1,8 +1,8 @@
 """C51 (Bellemare et al. 2017, "A Distributional Perspective on Reinforcement Learning", arXiv 1707.06887).
 
-The network gives the probabilities of `atoms` returns from v_min to v_max; the loss is the cross-entropy with the
-projected target. Actions are chosen by the mean of the distribution. All options of DQN apply. Priorities are KL
-divergences (Rainbow, Hessel et al. 2018, arXiv 1710.02298). Differs from drl_cli/algos/dqn.py only by the loss.
+The network returns the probabilities of `atoms` returns from v_min to v_max. The loss is the cross-entropy with the
+projected target. The policy chooses the action with the largest mean return. All options of DQN apply. Priorities are
+KL divergences (Rainbow, Hessel et al. 2018, arXiv 1710.02298). Only the loss differs from drl_cli/algos/dqn.py.
 """
 
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class Config(distributional.Config):
 
 
 class Policy(dqn.Policy):
-    """Acts by the mean of each action's distribution."""
+    """Chooses the action whose distribution has the largest mean."""
 
     config: Config
 
@@ -50,12 +50,12 @@ class Policy(dqn.Policy):
         self.support = np.linspace(config.v_min, config.v_max, config.atoms, dtype=np.float32)
 
     def distribution(self, out: Array) -> Array:
-        """Return the probabilities `[E, A, K]` that the network's logits `[E, A K]` mean."""
+        """Return the probabilities `[E, A, K]`: the softmax of each action's logits, which are `[E, A K]`."""
         probs: Array = softmax_numpy(out.reshape(-1, self.action.size, len(self.support)))
         return probs
 
     def forward(self, obs: Obs, last: PreviousStep | None) -> tuple[Array, Columns]:
-        """Return the values of the actions `[E, A]` instead of the logits, and the columns of the memory."""
+        """Return the actions' mean returns `[E, A]` instead of logits, and the columns of the memory."""
         logits, memory = super().forward(obs, last)
         return self.expected(logits), memory
 
@@ -79,7 +79,7 @@ class Policy(dqn.Policy):
 
 
 class Algorithm(distributional.Algorithm):
-    """The trainer's side of C51."""
+    """Learns the distributions of C51 in a trainer."""
 
     def setup(self, config: dqn.Config, spec: EnvSpec) -> None:
         assert isinstance(config, Config)
@@ -93,8 +93,8 @@ class Algorithm(distributional.Algorithm):
         return distribution @ self.support
 
     def errors(self, q: Tensor, reward: Tensor, next_q: Tensor, rows: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what DQN's `errors` returns; q `[N, K]` are logits, next_q `[N, K]` probabilities, the error is KL."""
+        """Return loss, derivative and KL divergence, given logits `q` `[N, K]` and probabilities `next_q` `[N, K]`."""
         target = project(next_q, reward, rows["discount"], self.support, self.config.rescale)
         loss, slope, divergence = cross_entropy(q, target)
-        # The projection clips infinite rewards, which would hide them: 0 times the reward makes the loss NaN.
+        # The projection clips infinite rewards and would hide them. Adding 0 times the reward makes the loss NaN.
         return loss + 0.0 * reward, slope, divergence.clamp(min=0.0)

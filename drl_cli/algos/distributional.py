@@ -1,4 +1,4 @@
-"""Distributional DQN: what C51, QR-DQN and IQN share; the network gives a distribution of each action's return."""
+"""Distributional DQN: the base of C51, QR-DQN and IQN, whose networks predict a distribution of returns."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -24,7 +24,7 @@ class Config(dqn.Config):
 
 
 class Algorithm(dqn.Algorithm):
-    """DQN on distributions: `[N, A, K]` for all actions, `[N, K]` for one action; a network gives `[N, A K]`."""
+    """DQN whose networks return K numbers for each action, in the shape `[N, A K]`."""
 
     def setup(self, config: dqn.Config, spec: EnvSpec) -> None:
         super().setup(config, spec)
@@ -47,5 +47,5 @@ class Algorithm(dqn.Algorithm):
         return d_values.flatten(1)
 
     def mean_over(self, values: Tensor, probs: Tensor) -> Tensor:
-        """Return the mean over actions of each of the K numbers: C51's mixture, or Munchausen-IQN's mean quantiles."""
+        """Average `values` `[N, A, K]` over the actions with their probabilities `probs` `[N, A]`; return `[N, K]`."""
         return (probs.unsqueeze(-1) * values).sum(1)

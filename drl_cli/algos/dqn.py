@@ -1,16 +1,19 @@
 """Deep Q-Network (Mnih et al. 2015, "Human-level control through deep reinforcement learning", Nature 518).
 
-One Q network, a target network, epsilon-greedy exploration. Batches contain n-step rewards, discounts and, with
-prioritized replay, importance weights. Each of these options can be switched on independently of the others:
+DQN has one Q network, a target network, and epsilon-greedy exploration. Batches contain n-step rewards, discounts and,
+with prioritized replay, importance weights. These options change the algorithm:
 
-- double: the online network chooses the next action, the target network evaluates it (van Hasselt et al. 2016, arXiv
-  1509.06461);
-- dueling streams, noisy layers: `drl_cli.networks.q_network`;
-- soft_temperature: targets of the softmax policy with its entropy (Haarnoja et al. 2017, arXiv 1702.08165, eq. 3);
-  munchausen: a share of the log-policy is added to the reward (Vieillard et al. 2020, arXiv 2007.14430, eq. 1);
-- rescale: the network learns h(values), so that rewards need no clipping (R2D2, Kapturowski et al. 2019, section 2.3);
-- tau: the target network moves by this share of the way instead of becoming a copy;
-- temperature: Boltzmann exploration.
+- `double`: The online network chooses the next action, and the target network evaluates the action (van Hasselt et al.
+  2016, arXiv 1509.06461).
+- `dueling` and `noisy`: See `drl_cli.networks.q_network`.
+- `soft_temperature`: The target is the soft value of a softmax policy, which includes the policy's entropy (Haarnoja et
+  al. 2017, arXiv 1702.08165, eq. 3).
+- `munchausen`: This factor times the policy's log-probability is added to the reward (Vieillard et al. 2020, arXiv
+  2007.14430, eq. 1). Needs `soft_temperature`.
+- `rescale`: The network learns rescaled values h(Q), so rewards need no clipping (R2D2, Kapturowski et al. 2019,
+  section 2.3). Excludes `soft_temperature`.
+- `tau`: Target parameters move by this fraction of their distance to the online parameters; 1 copies the parameters.
+- `temperature`: Actions are drawn from softmax(values / temperature), also called Boltzmann exploration.
 """
 
 from collections.abc import Mapping
@@ -71,7 +74,7 @@ class Config(LearnerConfig):
 
 
 class Policy(NetworkPolicy):
-    """Explores by epsilon, by softmax(values / temperature), or by the noise of noisy layers."""
+    """Explores epsilon-greedily, by sampling from softmax(values / temperature), or with noisy layers."""
 
     def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         super().__init__(config, network, spec, seed)
@@ -81,7 +84,7 @@ class Policy(NetworkPolicy):
         self.shapes = self.q.shapes
 
     def acting(self, config: Config, network: NetworkConfig) -> ActingNetwork:
-        """Return the network to act with."""
+        """Return the numpy network that the policy evaluates."""
         return ActingQNetwork(q_shape(config, network, self.action, self.encoder.width))
 
     def load(self, params: Array) -> None:
@@ -98,7 +101,7 @@ class Policy(NetworkPolicy):
         return out
 
     def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
-        if self.config.noisy:  # with new noise in every call
+        if self.config.noisy:  # draw new noise in every call
             features, memory = self.encoder(obs, last)
             values = self.expected(self.q(features, self.rng))
         else:
@@ -118,10 +121,10 @@ class Policy(NetworkPolicy):
 
 
 class Algorithm(NetworkAlgorithm):
-    """The trainer's side of DQN; subclasses replace the network and the loss."""
+    """Learns Q values in a trainer; subclasses replace the network and the loss."""
 
     mean_fraction: Tensor | None = None
-    """Quantile fractions `[K]` whose mean is an action's value; only IQN has them."""
+    """The fractions `[K]` at which IQN averages quantiles to get an action's value; None in other algorithms."""
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
         self.config = config
@@ -130,14 +133,14 @@ class Algorithm(NetworkAlgorithm):
             self.noise = self.params.generator("noise", self.seed + 1)
 
     def networks(self, config: Config, spec: EnvSpec) -> tuple[ValueNetwork, ValueNetwork, ValueNetwork]:
-        """Return the online network, its target network, and for `double` the online network with noise of its own."""
+        """Return the online network, the target network, and the network that chooses the next action in double DQN."""
         shape = q_shape(config, self.network, spec.action, self.encoder.size)
-        # Each output of a dueling network depends on half of the last layer's weights, so they start larger.
+        # In a dueling network, half of the last layer's weights are 0, so the other weights start sqrt(2) times larger.
         head = Head(shape.shapes, last=2**0.5 if config.dueling else 1.0)
         sigma = {"sigma": num_params(shape.shapes)} if config.noisy else {}
         mean = self.build({"online": head, **sigma}, policy=("online", *sigma), lr=config.lr)["online"]
         online = QNetwork(shape, mean, self.params["sigma"] if config.noisy else None)
-        online.init()  # before the target network copies the parameters
+        online.init()  # has to precede target_of, which copies the parameters
         target = self.target_of("online", mean)
         if not config.noisy:
             return online, QNetwork(shape, target), online
@@ -159,13 +162,13 @@ class Algorithm(NetworkAlgorithm):
         return Update(metrics, self.by_step(error_size, batch))
 
     def draw(self, rows: dict[str, Any]) -> None:  # Any: as in Batch
-        """Add the random numbers of an update to its rows."""
+        """Add the random numbers that `gradients` needs to the columns `rows`."""
         if self.config.noisy:
             size, device = (3, self.online.noise_size), self.context.device
             rows["noise"] = torch.randn(size, generator=self.noise, device=device)  # the same for all trainers
 
     def gradients(self, rows: Batch) -> tuple[dict[str, Tensor], Tensor, Tensor | None]:
-        """Write the loss's gradient; return metrics, |TD error| `[N]` and d loss/d obs `[N, F]` for the encoder."""
+        """Write the gradient of the loss; return metrics, |TD error| `[N]`, and d loss/d obs `[N, F]`."""
         action = rows["action"].unsqueeze(-1)
         if self.config.noisy:
             for network, normals in zip((self.online, self.target, self.chooser), rows["noise"], strict=True):
@@ -183,9 +186,10 @@ class Algorithm(NetworkAlgorithm):
         return metrics, error_size, d_obs if learns else None
 
     def next_values(self, rows: Batch) -> tuple[Tensor, Tensor]:
-        """Return rewards `[N]` and the values of next_obs: of the best action, or the softmax policy's mean.
+        """Return the rewards `[N]`, and the value of `next_obs` for each row.
 
-        With a softmax policy, the rewards include its entropy in next_obs and Munchausen's reward.
+        The value is the best action's value. With `soft_temperature` it is the mean value under the softmax policy,
+        and the rewards include the policy's entropy in `next_obs` and Munchausen's bonus.
         """
         config, reward = self.config, rows["reward"]
         target = self.distribution(self.read(self.target, rows["target_next_obs"], rows.get("target_fraction")))
@@ -202,43 +206,43 @@ class Algorithm(NetworkAlgorithm):
         return reward, self.mean_over(target, probs)
 
     def means(self, network: ValueNetwork, x: Tensor) -> Tensor:
-        """Return the values of the actions `[N, A]` for features `[N, F]`, to choose an action by."""
+        """Return the mean return of each action, `[N, A]`, for features `[N, F]`."""
         return self.expected(self.distribution(self.read(network, x, self.mean_fraction)))
 
     def read(self, network: ValueNetwork, x: Tensor, fraction: Tensor | None) -> Tensor:
-        """Return a network's outputs `[N, A]` for features `[N, F]`; IQN gives the quantile `fraction` too."""
+        """Return a network's outputs `[N, A]` for features `[N, F]`; only IQN's network uses `fraction`."""
         out, _ = network.forward(x, fraction=fraction)
         return out
 
     def distribution(self, values: Tensor) -> Tensor:
-        """Return the distribution of the return that outputs describe; for DQN, the outputs themselves."""
+        """Convert a network's outputs to a distribution of the return; DQN returns the outputs unchanged."""
         return values
 
     def expected(self, distribution: Tensor) -> Tensor:
-        """Return the mean of a distribution of the return."""
+        """Return the mean of a distribution of the return; DQN returns its argument unchanged."""
         return distribution
 
     def of_action(self, values: Tensor, action: Tensor) -> Tensor:
-        """Return the values `[N]` of the actions `[N, 1]` among the values `[N, A]` of all actions."""
+        """Select the values `[N]` of the actions `[N, 1]` from the values `[N, A]` of all actions."""
         return values.gather(-1, action).squeeze(-1)
 
     def of_action_backward(self, values: Tensor, action: Tensor, slope: Tensor) -> Tensor:
-        """Return the gradient through `of_action`, in the shape of the values."""
+        """Return d loss/d values, given `slope`, which is d loss/d result of `of_action`."""
         return torch.zeros_like(values).scatter_(-1, action, slope.unsqueeze(-1))
 
     def mean_over(self, values: Tensor, probs: Tensor) -> Tensor:
-        """Return the mean `[N]` of the actions' values `[N, A]` under their probabilities `[N, A]`."""
+        """Average the actions' values `[N, A]` with the probabilities `probs` `[N, A]`; return `[N]`."""
         return (probs * values).sum(-1)
 
     def errors(self, q: Tensor, reward: Tensor, next_q: Tensor, rows: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the loss `[N]`, its derivative with respect to q, and |TD error| `[N]`."""
+        """Return the loss `[N]`, its derivative with respect to `q`, and |TD error| `[N]`."""
         error = q - backed_up(reward, rows["discount"], next_q, self.config.rescale)
         return *(huber if self.config.loss == "huber" else half_square)(error), error.abs()
 
     def exploration(self, env_steps: int) -> Mapping[str, float]:
         config = self.config
         values = {"epsilon": linear(env_steps, config.epsilon_start, config.epsilon_end, config.epsilon_steps)}
-        if config.noisy:  # the noise explores instead
+        if config.noisy:  # noisy layers explore, so epsilon is not needed
             values["epsilon"] = 0.0
         return values | ({"temperature": config.temperature} if config.temperature else {})
 

@@ -1,9 +1,10 @@
 """IQN (Dabney et al. 2018, "Implicit Quantile Networks for Distributional Reinforcement Learning", arXiv 1806.06923).
 
-The network gives the return's quantile at any fraction. In an update, `quantiles` fractions per row learn from
-`target_quantiles` quantiles of the target by QR-DQN's loss; fractions are drawn uniformly, one from each of as many
-equal parts of (0, 1). Actions are chosen by the mean of `policy_quantiles` quantiles at the middles of such parts. All
-options of DQN apply, except `loss`. Differs from drl_cli/algos/qr_dqn.py by the network and its fractions.
+The network predicts the quantile of the return at any fraction in (0, 1). For each row, QR-DQN's loss compares
+`quantiles` predicted quantiles with `target_quantiles` quantiles of the target. To draw K fractions, (0, 1) is split
+into K equal intervals, and one fraction is drawn uniformly from each interval. The policy chooses the action with the
+largest mean of the quantiles at the midpoints of `policy_quantiles` equal intervals. All options of DQN apply, except
+`loss`.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Config(qr_dqn.Config):
 
 
 class Policy(dqn.Policy):
-    """Acts by the mean of each action's quantiles; another risk measure is a mean at other fractions."""
+    """Chooses the action with the largest mean of its quantiles; `risk` changes the fractions of the quantiles."""
 
     config: Config
 
@@ -62,7 +63,7 @@ class Policy(dqn.Policy):
 
 
 class Algorithm(qr_dqn.Algorithm):
-    """The trainer's side of IQN."""
+    """Learns the quantiles of IQN in a trainer."""
 
     config: Config
 
@@ -88,7 +89,7 @@ class Algorithm(qr_dqn.Algorithm):
             return ImplicitNetwork(networks, config.quantiles)
 
         online = made(self.params.__getitem__)
-        online.init()  # before the target network copies the parameters
+        online.init()  # has to precede the next lines, which copy the parameters to the target network
         self.target_encoder = self.encoder.target(self.params)
         target = made(lambda name: self.params.target(name).part)
         return online, target, made(self.params.__getitem__)
@@ -103,5 +104,5 @@ class Algorithm(qr_dqn.Algorithm):
 
 
 def network_shapes(config: Config, network: NetworkConfig, action: ActionSpec, features: int) -> dict[str, QShape]:
-    """Return the shapes of the network's parts for these options."""
+    """Return the shapes of the parts of the implicit network (embedding, online, trunk) for these options."""
     return implicit_shapes(network, features, action.size, config.dueling, config.noisy)

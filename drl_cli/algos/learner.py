@@ -1,4 +1,4 @@
-"""NetworkAlgorithm: the base of algorithms whose networks are MLPs (heads) on the features of one encoder."""
+"""NetworkAlgorithm: the base of algorithms whose networks are MLPs (heads) that share one encoder."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ class LearnerConfig(AlgoConfig):
 
 @dataclass(frozen=True)
 class Head:
-    """The parameter shapes of an MLP, or of an `ensemble` of MLPs; the last layer's weights start times `last`."""
+    """Parameter shapes of `ensemble` equal MLPs; the initial weights of the last layer are multiplied by `last`."""
 
     shapes: Shapes
     ensemble: int = 1
@@ -35,10 +35,10 @@ class Head:
 
 
 class NetworkAlgorithm(Algorithm):
-    """Makes the encoder, the heads, their parameters and the optimizer.
+    """The base of algorithms that compute the gradients of their MLPs by hand.
 
-    Subclasses build their heads in `setup` and write gradients in `gradients`, which is compiled with
-    trainer.compile=true. `gradients` therefore only computes with tensors: it draws no random numbers.
+    A subclass builds its heads in `setup` and writes their gradients in `gradients`. With trainer.compile=true,
+    torch.compile compiles `gradients`, so `gradients` must not draw random numbers.
     """
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None:
@@ -46,9 +46,9 @@ class NetworkAlgorithm(Algorithm):
         self.seed, self.init = seed, torch.Generator().manual_seed(seed)
         self.encoder = Encoder.build(network, spec, self.init)
         self.target_encoder = self.encoder
-        self.no_grad = torch.no_grad()  # one object for all updates: making it takes as long as a small product
+        self.no_grad = torch.no_grad()  # made once, because making it takes as long as a small matrix product
         self.setup(config, spec)
-        if not self.encoder.is_trainable:  # a trainable encoder's modules are compiled instead
+        if not self.encoder.is_trainable:  # else the encoder's modules are compiled, not `gradients`
             self.gradients = context.compiled(self.gradients)  # type: ignore[method-assign]
 
     @abstractmethod
@@ -57,14 +57,14 @@ class NetworkAlgorithm(Algorithm):
 
     @abstractmethod
     def gradients(self, rows: Batch) -> Any:
-        """Write the gradients of a step; the rows also contain the step's noise and dropout masks."""
+        """Write the gradients of one update; `rows` also contains the update's noise and dropout masks."""
 
     def learn(self, batch: Batch, counts: Counts) -> Update:
         with self.no_grad:
             return super().learn(n_step_sequences(batch, self.n_step), counts)
 
     def head(self, outputs: int, inputs: int = 0, ensemble: int = 1, last: float = 1.0) -> Head:
-        """Return a head whose inputs are the encoder's features and `inputs` more values."""
+        """Return a head whose inputs are the encoder's features and `inputs` further values."""
         shapes = mlp_shapes(self.encoder.size + inputs, self.network.hidden, outputs, self.network.layer_norm)
         return Head(shapes, ensemble, last)
 
@@ -77,8 +77,8 @@ class NetworkAlgorithm(Algorithm):
     ) -> dict[str, MLP]:
         """Make the parameters and the optimizer, and return the heads by name.
 
-        Parts are heads, or numbers of plain values. `policy` names the parts that the policy needs. `lr` is the
-        learning rate of all parts that `lrs` does not name.
+        A part is a head, or an integer: the number of values in a part without a network. `policy` names the parts
+        that the policy needs. `lr` is the learning rate of all parts that `lrs` does not name.
         """
         sizes = {n: p if isinstance(p, int) else num_params(p.shapes, p.ensemble) for n, p in parts.items()}
         self.params = Params(self.context, **self.encoder.parts, **sizes)
@@ -95,15 +95,15 @@ class NetworkAlgorithm(Algorithm):
         return heads
 
     def target_of(self, name: str, head: MLP) -> MLP:
-        """Make the target networks of a head and of the encoder; return the target head."""
+        """Make target networks of the encoder and of the head `name`; return the target head."""
         self.target_encoder = self.encoder.target(self.params)
         return head.on(self.params.target(name).part)
 
     def masks(self, head: MLP, rows: Tensor, times: int = 1, is_mine: Tensor | None = None) -> Sequence[Tensor]:
-        """Return dropout masks for `head.forward` on `times` times these rows; empty without dropout.
+        """Return dropout masks for `head.forward` on `times * len(rows)` rows; an empty tuple without dropout.
 
-        Every trainer has equally many rows, or shares a minibatch of which `is_mine`, bool `[all rows]`, marks its
-        rows.
+        All trainers must have the same number of rows. Otherwise `is_mine`, bool `[all rows]`, has to mark the rows
+        of this trainer in the minibatch of all trainers.
         """
         if not self.network.dropout:
             return ()
@@ -117,10 +117,10 @@ class NetworkAlgorithm(Algorithm):
     def see(
         self, batch: Batch, head: MLP | None = None, times: int = 1
     ) -> tuple[View, dict[str, Any]]:  # Any: as in Batch
-        """Return the encoder's view of a batch, and the batch's `steps` with features as `obs`.
+        """Encode a batch; return the encoder's View, and the rows of `steps` with features in the column `obs`.
 
-        The columns `mask_now` and `mask_next` have the legal-action masks of obs and next_obs, or None. `drop` has the
-        dropout masks of a head that learns from `times` times these rows.
+        New columns: `mask_now` and `mask_next` are the legal-action masks of obs and next_obs, or None. `drop` is the
+        dropout masks of `head`, which is evaluated on `times` inputs for each row.
         """
         view, rows = self.encoder(batch, self.context.burn_in), self.steps(batch)
         rows["mask_now"], rows["mask_next"] = action_mask(rows["obs"]), action_mask(rows["next_obs"])
@@ -130,23 +130,24 @@ class NetworkAlgorithm(Algorithm):
         return view, rows
 
     def see_target(self, batch: Batch, view: View) -> View:
-        """Return the target encoder's view of a batch; the encoder's own `view` if there is nothing to train."""
+        """Return the target encoder's View of a batch, or `view` if the encoder has no parameters."""
         return self.target_encoder(batch, self.context.burn_in, learns=False) if self.encoder.is_trainable else view
 
     def step(self, view: View | None, d_obs: Tensor | None, *losses: Tensor) -> None:
-        """Change the parameters by the written gradients; the view continues d loss/d obs into the encoder first.
+        """Backpropagate `d_obs` (d loss/d obs) through the encoder, and make one optimizer step.
 
-        Raise NotFinite if the context skips updates and a loss or gradient is not finite.
+        Raise NotFinite if trainer.on_nonfinite=skip and a loss or gradient is not finite.
         """
         if view is not None:
             view.backward(d_obs)
         self.optimizer.step(*losses)
 
     def steps(self, batch: Batch) -> dict[str, Any]:  # Any: as in Batch
-        """Return the rows to learn from: those of the batch, or the learned steps of its sequences.
+        """Return the rows to learn from: the batch's rows, or for sequences all steps after the burn-in.
 
-        For sequences there is a column `valid_weight` `[N]`: 0 for padding, one positive number for all valid steps,
-        with mean 1 over the rows of all trainers. `weight` includes the importance weight, if any.
+        For sequences, a column `valid_weight` `[N]` is added: 0 for padding, and the same positive number for every
+        valid step, so that the mean over the rows of all trainers is 1. `weight` is `valid_weight` times the importance
+        weight, if any.
         """
         if "valid" not in batch:
             return dict(batch)
@@ -156,14 +157,15 @@ class NetworkAlgorithm(Algorithm):
         return rows | {"weight": rows["weight"] / share, "valid_weight": rows["valid_weight"] / share}
 
     def by_step(self, values: Tensor, batch: Batch) -> Tensor:
-        """Return the values `[N]` of the learned rows; for sequences as `[B, T]`."""
+        """Return `values` `[N]`, reshaped to `[B, T]` if the batch contains sequences."""
         return values.view(len(batch["valid"]), -1) if "valid" in batch else values
 
 
 def n_step_sequences(batch: Batch, n_step: int) -> Batch:
-    """Return sequences `[B, L, ...]` with n-step rewards, discounts and next observations, and unchanged otherwise.
+    """Return sequences `[B, L, ...]` with rewards, discounts and next observations replaced by n-step ones.
 
-    A new column `last`, int64 `[B, L]`, has the index of the last step of each step's window.
+    The new column `last`, int64 `[B, L]`, is the index of the last of the n steps. A batch without sequences, or with
+    `n_step` = 1, is returned unchanged.
     """
     if n_step == 1 or "valid" not in batch:
         return batch

@@ -1,4 +1,4 @@
-"""Finds algorithms by name (built in, installed, or a module of the user) and checks whether one fits a run."""
+"""Find algorithms by name (built-in, installed, or a user's module), and check whether an algorithm fits a run."""
 
 import importlib
 import pkgutil
@@ -13,7 +13,7 @@ from drl_cli.types import EnvSpec
 from drl_cli.utils.outside import NotFound, import_module
 
 ENTRY_POINTS = "drl_cli.algos"
-"""The group of entry points (name -> module) by which other installed packages offer algorithms."""
+"""The entry point group in which other installed packages list their algorithms (name -> module)."""
 
 HELPERS = ("base", "distributional", "learner", "lookup", "policy", "rollout", "soft_actor_critic")
 """Modules in this folder that are not algorithms."""
@@ -30,15 +30,15 @@ CLASSES = {
 
 
 class NotAlgorithm(ValueError):
-    """A module is not an algorithm; the message names everything that it lacks and the required form."""
+    """A module is not an algorithm; the message lists what is missing, with the required forms."""
 
 
 class AlgoModule(Protocol):
-    """The module of an algorithm: three classes, and constants that say where it can be used.
+    """The module of an algorithm: three classes, and constants that state which runs can use the algorithm.
 
-    `ACTIONS`, the kinds of actions (`ActionSpec.kind`), is required. `MODES` are the run modes, by default all.
-    `TABLES` are the replay samplers that it can learn from, by default uniform and prioritized. `EXPLORATION` are the
-    names of the values that `Algorithm.exploration` returns, by default none.
+    `ACTIONS` lists the supported kinds of actions (`ActionSpec.kind`) and is required. `MODES` lists the supported run
+    modes, by default all. `TABLES` lists the supported replay samplers, by default uniform and prioritized.
+    `EXPLORATION` lists the names of the values that `Algorithm.exploration` returns, by default none.
     """
 
     __doc__: str | None
@@ -57,12 +57,12 @@ def algorithms() -> list[str]:
 
 
 def installed() -> list[str]:
-    """Return the names of algorithms that other installed packages offer, without built-in names."""
+    """Return the names of the algorithms in other installed packages, except names of built-in algorithms."""
     return sorted({point.name for point in entry_points(group=ENTRY_POINTS)} - set(algorithms()))
 
 
 def module_path(name: str) -> str:
-    """Return the import path of an algorithm's module: built in, installed, or else `name` itself."""
+    """Return the import path of an algorithm's module; `name` itself if it is not built in or installed."""
     if name in algorithms():
         return f"{drl_cli.algos.__name__}.{name}"
     return next((point.module for point in entry_points(group=ENTRY_POINTS, name=name)), name)
@@ -71,8 +71,8 @@ def module_path(name: str) -> str:
 def load_algorithm(name: str) -> AlgoModule:
     """Import and return the module of an algorithm.
 
-    Raise NotFound with the known names, NotAlgorithm if the module lacks something, or ModuleRaised if a user's module
-    raises while it is imported.
+    Raise NotFound, with the known names, if there is no such module. Raise NotAlgorithm if a required class or constant
+    is missing or wrong, and ModuleRaised if the import of a user's module raises.
     """
     path = module_path(name)
     try:
@@ -94,7 +94,7 @@ def _lacks(module: ModuleType) -> list[str]:
         kind = getattr(module, name, None)
         if not (isinstance(kind, type) and issubclass(kind, base)):
             problems.append(f"it needs {name}, {form}")
-        elif base is AlgoConfig and "__dataclass_fields__" not in vars(kind):  # its annotations would be ignored
+        elif base is AlgoConfig and "__dataclass_fields__" not in vars(kind):  # its fields would be ignored
             problems.append(f"{name} must be {form}: @dataclass(frozen=True) is missing")
     for name in ("ACTIONS", *DEFAULTS):
         value, choices = getattr(module, name, None), CHOICES.get(name)
@@ -107,12 +107,12 @@ def _lacks(module: ModuleType) -> list[str]:
 
 
 def title(name: str) -> str:
-    """Return an algorithm's name for messages: SAC, my_pkg.my_algo."""
+    """Return an algorithm's name for messages: `SAC` for the built-in `sac`, or `my_pkg.my_algo` unchanged."""
     return name.upper() if name in algorithms() else name
 
 
 def refusal(name: str, spec: EnvSpec, mode: str, sampler: str) -> str | None:
-    """Return why an algorithm cannot run in this environment, mode or replay table; None if it can."""
+    """Return why an algorithm cannot run with this environment, run mode or replay sampler; None if it can."""
     module = load_algorithm(name)
     if spec.action.kind not in module.ACTIONS:
         wanted = ACTIONS[module.ACTIONS[0]]

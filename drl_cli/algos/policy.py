@@ -1,4 +1,4 @@
-"""Base classes for policies: MLP heads in numpy on an encoder's features, or ordinary torch modules."""
+"""Base classes of policies: NetworkPolicy evaluates an MLP in numpy, TorchPolicy evaluates torch modules."""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from drl_cli.utils.torch_ops import one_thread
 
 
 class RandomActions(Policy):
-    """A policy that can draw uniformly random legal actions; the base of all other policies here."""
+    """The base class of the policies below. Draws uniformly random legal actions."""
 
     def __init__(self, spec: EnvSpec, seed: int) -> None:
         self.action = spec.action
@@ -37,15 +37,15 @@ class RandomActions(Policy):
 
 
 class NetworkPolicy(RandomActions):
-    """An MLP head in numpy on an encoder's features; `shapes` are the shapes of the head's parameters.
+    """A policy with an encoder and one MLP, the head, in numpy. `shapes` are the shapes of the head's parameters.
 
-    The best discrete action has the largest output. The best box action is the head's first outputs, or with
-    `is_squashed` their tanh.
+    The greedy discrete action is the action with the largest output. The greedy box action consists of the head's first
+    outputs, one for each dimension, or of the tanh of these outputs if `is_squashed`.
     """
 
     is_squashed = False
     outputs = 1
-    """Outputs of the head for each action (discrete) or action dimension (box)."""
+    """Number of the head's outputs for each discrete action or each dimension of a box action."""
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         super().__init__(spec, seed)
@@ -63,7 +63,7 @@ class NetworkPolicy(RandomActions):
         self.params = split(self.encoder.load(params), self.shapes)
 
     def forward(self, obs: Obs, last: PreviousStep | None) -> tuple[Array, Columns]:
-        """Return the head's outputs for observations `[E, ...]`, and the columns of the encoder's memory."""
+        """Return the head's outputs for observations `[E, ...]`, and the column `state` if the encoder has a memory."""
         features, columns = self.encoder(obs, last)
         return mlp_numpy(self.params, features, self.network.activation), columns
 
@@ -89,10 +89,10 @@ class NetworkPolicy(RandomActions):
 
 
 class TorchPolicy(RandomActions):
-    """A policy of ordinary torch modules, which run on one thread.
+    """A policy that consists of ordinary torch modules. The modules run on one thread.
 
-    A subclass defines `build`, `choose` and, to explore, `explored`. The names and their order in `build` must equal
-    `Algorithm.policy_parts`.
+    A subclass defines `build`, `choose` and, to explore, `explored`. `build` must return the modules under the same
+    names and in the same order as `Algorithm.policy_parts`.
     """
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
@@ -106,14 +106,14 @@ class TorchPolicy(RandomActions):
     @staticmethod
     @abstractmethod
     def build(config: Any, network: NetworkConfig, spec: EnvSpec) -> "Mapping[str, torch.nn.Module]":
-        """Return the modules that the policy needs, by name."""
+        """Return the modules that the policy needs (name -> module)."""
 
     @abstractmethod
     def choose(self, obs: Tensor | dict[str, Tensor]) -> Tensor:
         """Return the best actions `[E, ...]` for observations `[E, ...]`."""
 
     def explored(self, action: Array, obs: Obs) -> Array:
-        """Return the actions to explore with, given the best actions `[E, ...]`; by default the best actions."""
+        """Return exploring actions, given the best actions `[E, ...]`; the default returns `action` unchanged."""
         return action
 
     def load(self, params: Array) -> None:
@@ -132,7 +132,7 @@ class TorchPolicy(RandomActions):
 
 
 def allowed(values: Array, obs: Obs) -> Array:
-    """Return values or logits `[n, choices]` with FORBIDDEN for the actions that the legal-action mask forbids."""
+    """Return values or logits `[n, choices]` with FORBIDDEN where the legal-action mask in `obs` is False."""
     mask = action_mask(obs)
     return values if mask is None else np.where(mask, values, np.float32(FORBIDDEN))
 
@@ -140,7 +140,7 @@ def allowed(values: Array, obs: Obs) -> Array:
 def sample_choices(logits: Array, choices: tuple[int, ...], rng: np.random.Generator) -> Array:
     """Sample from softmax(logits) of each choice, `[n, sum(choices)]` -> int64 `[n]`, or `[n, k]` for k choices.
 
-    An option's logit plus Gumbel noise is the largest with the option's softmax probability.
+    This is the Gumbel-max trick: the argmax of logits plus Gumbel noise is a sample from their softmax.
     """
     return best_choices(logits + rng.gumbel(size=logits.shape), choices)
 

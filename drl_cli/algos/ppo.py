@@ -1,8 +1,9 @@
 """Proximal Policy Optimization (Schulman et al. 2017, arXiv 1707.06347), the clipped variant, for any action space.
 
-Each batch is a whole rollout, learned from in several epochs of minibatches, with generalised advantage estimates
-(Schulman et al. 2015, arXiv 1506.02438). The probability ratio uses the log-probability that the acting policy stored
-with each row, which corrects for rollouts that are a few policy versions old.
+Each batch is a whole rollout. An update makes several epochs of minibatches over the rollout, with generalised
+advantage estimates (Schulman et al. 2015, arXiv 1506.02438). The policy that chose an action stores the action's
+log-probability. The probability ratio uses the stored log-probability, which corrects for rollouts that are a few policy
+versions old.
 """
 
 from dataclasses import dataclass
@@ -54,14 +55,15 @@ class Config(LearnerConfig):
 
 
 def log_std_size(action: ActionSpec) -> int:
-    """Return the number of log standard deviations, which are the same in all states; only box actions have them."""
+    """Return the number of log standard deviations: one for each dimension of a box action, otherwise 0."""
     return action.size if action.kind == "box" else 0
 
 
 class Policy(NetworkPolicy):
-    """The actor: a Gaussian for box actions, whose samples the environment clips to [-1, 1], or softmax for choices.
+    """The actor: a Gaussian for box actions, a softmax for each discrete choice.
 
-    The head gives the mean of each action dimension, or the logit of each choice.
+    The head's outputs are the mean of each dimension of a box action, or the logits of the choices. The environment
+    clips box actions to [-1, 1].
     """
 
     def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
@@ -97,8 +99,8 @@ class Policy(NetworkPolicy):
 
 
 def choice_log_prob(logits: Array, action: Array, choices: tuple[int, ...]) -> Array:
-    """Return the log-probability `[E]` of actions under softmax(logits) of each choice, logits `[E, sum(choices)]`."""
-    if len(choices) == 1:  # the most frequent case, and four times as fast as the loop below
+    """Return the log-probability `[E]` of actions, given the logits `[E, sum(choices)]` of k independent choices."""
+    if len(choices) == 1:  # the usual case; this is four times as fast as the loop below
         log_probs = logits - np.logaddexp.reduce(logits, -1, keepdims=True)
         of_action: Array = log_probs[np.arange(len(logits)), action]
         return of_action
@@ -111,13 +113,13 @@ def choice_log_prob(logits: Array, action: Array, choices: tuple[int, ...]) -> A
 
 
 class Algorithm(NetworkAlgorithm):
-    """The trainer's side of PPO. Actor and critic share only the encoder of images or sequences."""
+    """Learns actor and critic in a trainer. The two share only the encoder, if it has parameters."""
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
         self.config, self.action = config, spec.action
         parts: dict[str, Head | int] = {
             "actor": self.head(spec.action.size, last=0.01),
-            "log_std": log_std_size(spec.action),  # starts at 0
+            "log_std": log_std_size(spec.action),  # all values start at 0
             "critic": self.head(1),
         }
         built = self.build(parts, policy=("actor", "log_std"), lr=config.lr)
@@ -142,7 +144,7 @@ class Algorithm(NetworkAlgorithm):
         return Update(means, steps=len(metrics), skipped=skipped)
 
     def _rollout(self, batch: Batch) -> Rollout:
-        """Return the batch's rows with advantages and value targets."""
+        """Return a rollout of the batch's rows, with advantages and value targets as columns."""
         config, group = self.config, self.context.group
         rollout = Rollout(batch, self.encoder, group, config.minibatch_size, config.seq_len)
         value, next_value = (self.critic.forward(x)[0][0, :, 0] for x in rollout.features())
@@ -158,7 +160,7 @@ class Algorithm(NetworkAlgorithm):
         return rollout
 
     def _step(self, minibatch: dict[str, Any]) -> dict[str, Tensor]:  # Any: as in Batch
-        """Make one gradient update from a minibatch `[M, ...]`; return its metrics, empty if it was skipped."""
+        """Make one gradient update from a minibatch `[M, ...]`; return metrics, or {} if the update was skipped."""
         view, rows = self.see(minibatch) if self.encoder.is_trainable else (None, minibatch)
         rows["drop"] = self.masks(self.critic, rows["target"], is_mine=rows.pop("is_mine", None))
         metrics, d_obs = self.gradients(rows)
@@ -169,7 +171,7 @@ class Algorithm(NetworkAlgorithm):
         return metrics
 
     def gradients(self, rows: Batch) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Write the gradients of both losses; return metrics and d loss/d obs for the encoder."""
+        """Write the gradients of actor and critic; return metrics, and d loss/d obs if the encoder is trained."""
         config, num = self.config, len(rows["obs"])
         learns, share = self.encoder.is_trainable, rows.get("valid_weight")
         advantage = rows["advantage"] if share is None else share * rows["advantage"]
@@ -186,7 +188,7 @@ class Algorithm(NetworkAlgorithm):
         )
         d_obs = self.actor.backward(trace, d_out.unsqueeze(0), to_inputs=learns)
 
-        # Critic: half the squared error to the value targets, which stay fixed for all epochs.
+        # Critic: half the squared error. The value targets are the same in all epochs.
         value, value_trace = self.critic.forward(rows["obs"], rows["drop"])
         value_loss, d_value = half_square(value[0, :, 0] - rows["target"])
         if share is not None:
@@ -204,7 +206,7 @@ class Algorithm(NetworkAlgorithm):
         return metrics, d_obs + d_obs_critic if learns else None
 
     def _log_prob(self, out: Tensor, rows: Batch) -> tuple[Tensor, Tensor]:
-        """Return the log-probability of the rows' actions and the entropy, `[M]` each, for the actor's output."""
+        """Return the log-probability of the rows' actions and the entropy, `[M]` each, given the actor's output."""
         if self.action.kind == "box":
             return gaussian(out, self.log_std, rows["action"])
         logits = permitted(out, rows.get("action_mask"))
@@ -213,7 +215,7 @@ class Algorithm(NetworkAlgorithm):
         return multi_categorical(logits, rows["action"], self.action.choices)
 
     def _log_prob_backward(self, out: Tensor, rows: Batch, d_log_prob: Tensor, d_entropy: Tensor) -> Tensor:
-        """Return the gradient through `_log_prob` to the actor's output; write the gradient of log_std."""
+        """Return d loss/d out, given d loss/d log_prob and d loss/d entropy `[M]`; write the gradient of log_std."""
         if self.action.kind == "box":
             d_out, d_log_std = gaussian_backward(out, self.log_std, rows["action"], d_log_prob, d_entropy)
             torch.sum(d_log_std, 0, out=self.d_log_std)

@@ -1,8 +1,9 @@
 """QR-DQN (Dabney et al. 2018, "Distributional Reinforcement Learning with Quantile Regression", arXiv 1710.10044).
 
-The network gives `quantiles` of the return at the fractions (i + 1/2) / quantiles; the loss is quantile regression on
-the target's quantiles. Actions are chosen by the mean of the quantiles. All options of DQN apply, except `loss`, which
-`kappa` replaces. Priorities are the errors of the means. Differs from drl_cli/algos/dqn.py only by the loss.
+The network predicts K = `quantiles` quantiles of the return, at the fractions (i + 1/2) / K. The loss is quantile
+regression on the target's quantiles. The policy chooses the action with the largest mean of its quantiles. Priorities
+are |TD errors| of these means. All options of DQN apply, except that `kappa` replaces `loss`. Only the loss differs
+from drl_cli/algos/dqn.py.
 """
 
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ class Config(distributional.Config):
 
 
 class Policy(dqn.Policy):
-    """Acts by the mean of each action's quantiles."""
+    """Chooses the action with the largest mean of its quantiles."""
 
     config: Config
 
@@ -45,7 +46,7 @@ class Policy(dqn.Policy):
 
     def load(self, params: Array) -> None:
         super().load(params)
-        *_, weight, bias = self.params  # means are linear in the quantiles, so a last layer can give them directly
+        *_, weight, bias = self.params  # a mean is linear in the quantiles, so a smaller last layer can compute it
         self.params[-2:] = self.expected(weight), self.expected(bias[None])[0]
 
     def expected(self, out: Array) -> Array:
@@ -54,7 +55,7 @@ class Policy(dqn.Policy):
 
 
 class Algorithm(distributional.Algorithm):
-    """The trainer's side of QR-DQN."""
+    """Learns the quantiles of QR-DQN in a trainer."""
 
     config: Config
 
@@ -66,7 +67,7 @@ class Algorithm(distributional.Algorithm):
         return distribution.mean(-1)
 
     def errors(self, q: Tensor, reward: Tensor, next_q: Tensor, rows: Batch) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what DQN's `errors` returns; q and next_q `[N, K]` are quantiles, whose means give the TD error."""
+        """Return the loss, its derivative, and |TD error| of the mean; `q` and `next_q` `[N, K]` are quantiles."""
         target = backed_up(reward.unsqueeze(-1), rows["discount"].unsqueeze(-1), next_q, self.config.rescale)
         loss, slope = quantile_huber(q, target, rows.get("fraction", self.fraction), self.config.kappa)
         return loss, slope, (q.mean(-1) - target.mean(-1)).abs()

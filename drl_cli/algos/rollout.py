@@ -1,4 +1,4 @@
-"""Rollout: rows in time order that an algorithm learns from several times, in minibatches."""
+"""Rollout: transitions in time order, which an algorithm splits into minibatches several times."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from torch import Generator, Tensor
 
 PIECE = 512
-"""Observations that a torso sees at once without learning, because the intermediate results of its layers are large."""
+"""Maximum number of rows in one pass of the encoder without gradients; it bounds the memory of the layers' outputs."""
 
 
 class Rollout:
-    """The rows `[N, ...]` of a batch. The algorithm adds columns to `rows` before it asks for minibatches.
+    """The rows `[N, ...]` of a batch. The algorithm adds columns to `rows` before it calls `minibatches`.
 
-    A minibatch has `minibatch_size` transitions over all trainers. For an encoder with a memory, rows are cut into
-    chunks: up to `seq_len` consecutive steps of one episode. A chunk starts from the recurrent state that the policy
-    had there.
+    A minibatch has `minibatch_size` transitions, counted over all trainers. For a recurrent encoder, the rows are cut
+    into chunks of up to `seq_len` consecutive steps of one episode. A chunk starts with the recurrent state that the
+    policy had at the chunk's first step.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Rollout:
             self.index, self.valid = (torch.from_numpy(x).to(batch["reward"].device) for x in (index, valid))
 
     def features(self) -> tuple[Tensor, Tensor]:
-        """Return the features of obs and next_obs of all rows, `[N, F]` each, by the encoder as it is now."""
+        """Return the features of obs and next_obs of all rows, `[N, F]` each, with the encoder's current parameters."""
         if not self.encoder.is_trainable:
             return self.rows["obs"], self.encoder.features(self._next)
         if self.encoder.memory is None:
@@ -59,7 +59,7 @@ class Rollout:
         return out[0], out[1]
 
     def minibatches(self, generator: Generator) -> Iterator[dict[str, Any]]:  # Any: as in Batch
-        """Yield all rows once in random order: minibatches of rows `[M, ...]` or of chunks `[M, T, ...]`."""
+        """Yield every row once, in minibatches of randomly chosen rows `[M, ...]` or chunks `[M, T, ...]`."""
         size, ranks = self.minibatch_size, self.group.size
         if self.encoder.memory is not None:
             order = torch.randperm(len(self.index), generator=generator).to(self.index.device)
@@ -71,15 +71,16 @@ class Rollout:
             order = torch.randperm(self.num, generator=generator).to(self.rows["action"].device)
             if self.encoder.is_trainable:
                 yield from (_take(self.rows, part) for part in torch.split(order, size))
-            else:  # shuffle all rows at once: they are small
+            else:  # shuffle all rows at once, which is cheap because the rows are small
                 parts = {name: torch.split(column[order], size) for name, column in self.rows.items()}
                 yield from (dict(zip(parts, part, strict=True)) for part in zip(*parts.values(), strict=True))
 
     def _shared(self, parts: tuple[Tensor, ...]) -> Iterator[dict[str, Any]]:  # Any: as in Batch
-        """Yield this trainer's rows of minibatches that are drawn from the rows of all trainers.
+        """Yield, for each minibatch drawn from the rows of all trainers, the rows that this trainer has.
 
-        `valid_weight` makes the mean over trainers the mean over the minibatch's rows. `is_mine`, bool `[all rows]`,
-        marks this trainer's rows. A trainer without a row in a minibatch gets one row of weight 0.
+        `is_mine`, bool `[all rows]`, marks this trainer's rows in the minibatch. `valid_weight` scales the rows, so
+        that the trainers' averaged gradient is the mean over the minibatch. A trainer without a row in a minibatch
+        gets one row of weight 0.
         """
         first, device = self.group.rank * self.num, self.rows["action"].device
         for part in parts:
@@ -98,7 +99,8 @@ class Rollout:
 def chunks(cut: Array, length: int) -> tuple[Array, Array]:
     """Cut rows into chunks of up to `length` rows; a chunk ends after a row where `cut` `[N]` is True.
 
-    Return the rows' indices `[n, T]` and bool `[n, T]`, False for padding, which repeats a chunk's last row.
+    Return the rows' indices `[n, T]` and a bool mask `[n, T]` that is False for padding. Padding repeats the index of
+    the chunk's last row.
     """
     begins = np.concatenate([[True], cut[:-1]])
     rows = np.arange(len(cut))

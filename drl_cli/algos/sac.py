@@ -1,7 +1,7 @@
 """Soft Actor-Critic (Haarnoja et al. 2018, "Soft Actor-Critic Algorithms and Applications", arXiv 1812.05905).
 
-Twin critics, a tanh-Gaussian actor, and a learned temperature with target entropy -dim(A). Batches contain n-step
-rewards and discounts.
+SAC has twin critics, a tanh-Gaussian actor, and a learned temperature. The default target entropy is -dim(A). Batches
+contain n-step rewards and discounts.
 """
 
 from dataclasses import dataclass
@@ -43,16 +43,16 @@ class Policy(NetworkPolicy):
 
     def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
         out, memory = self.forward(obs, last)
-        mean, log_std = out[:, : self.action.size], out[:, self.action.size :]  # np.split takes ten times as long
+        mean, log_std = out[:, : self.action.size], out[:, self.action.size :]  # ten times faster than np.split
         noise = self.rng.standard_normal(mean.shape, dtype=np.float32)
         std = np.exp(np.minimum(np.maximum(log_std, LOG_STD_MIN), LOG_STD_MAX))
         return {"action": np.tanh(mean + std * noise), **memory}
 
 
 class Algorithm(SoftActorCritic):
-    """The trainer's side of SAC."""
+    """Learns actor, critics and temperature in a trainer."""
 
-    critic_times = 2  # each observation with the action taken and with the actor's action
+    critic_times = 2  # one input with the action taken, and one with the actor's action
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
         self.config, size = config, spec.action.size
@@ -68,8 +68,8 @@ class Algorithm(SoftActorCritic):
         obs, next_obs, valid_weight = rows["obs"], rows["next_obs"], rows.get("valid_weight")
         alpha, num = self.log_alpha.exp(), obs.shape[0]
 
-        # Actor and critics each run once, on two batches together: the actor on obs and next_obs, the critics on obs
-        # with the actions taken and with the actor's actions.
+        # One forward pass of the actor covers obs and next_obs. One forward pass of the critics covers obs with the
+        # actions taken and obs with the actor's actions.
         out, actor_trace = self.actor.forward(torch.cat([obs, next_obs]))
         mean, log_std = out[0].chunk(2, -1)
         log_std = log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
@@ -79,12 +79,12 @@ class Algorithm(SoftActorCritic):
         values, critic_trace = self.critic.forward(inputs, rows["drop"])
         q, q_pi = values.squeeze(-1).chunk(2, -1)
 
-        # Critics: the squared soft Bellman error, weighted with prioritized replay.
+        # Critics: the squared soft Bellman error, times the row's importance weight.
         next_q, _ = self.target.forward(torch.cat([rows["target_next_obs"], next_action], -1))
         target = soft_target(rows["reward"], rows["discount"], next_q.squeeze(-1), next_log_prob, alpha)
         critic_loss, d_q = ensemble_mse(q, target, rows.get("weight"))
 
-        # Actor, reparametrised: the gradient of min Q flows through the action, the gradient of the entropy directly.
+        # Actor: the gradient of min Q flows through the reparametrised action.
         actor_loss, d_q_pi, d_log_prob = soft_policy_loss(q_pi, log_prob, alpha, valid_weight)
         d_values = torch.cat([d_q, d_q_pi], -1).unsqueeze(-1)
         if not self.encoder.is_trainable:

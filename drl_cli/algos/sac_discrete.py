@@ -1,8 +1,8 @@
 """Soft Actor-Critic for discrete actions (Christodoulou 2019, "... for Discrete Action Settings", arXiv 1910.07207).
 
-The actor gives a logit for each action and the twin critics give a value, so expectations over actions are sums, not
-samples. The target entropy is a fraction of the largest possible entropy, the logarithm of the number of legal actions.
-Batches contain n-step rewards and discounts.
+The actor returns a logit for each action, and each of the twin critics returns a value for each action. Therefore
+expectations over actions are exact sums, not samples. The target entropy is a fraction of the largest possible entropy,
+which is the logarithm of the number of legal actions. Batches contain n-step rewards and discounts.
 """
 
 import math
@@ -37,7 +37,7 @@ class Policy(NetworkPolicy):
 
 
 class Algorithm(SoftActorCritic):
-    """The trainer's side of discrete SAC."""
+    """Learns actor, critics and temperature in a trainer."""
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
         self.config, self.num_actions = config, spec.action.size
@@ -50,7 +50,7 @@ class Algorithm(SoftActorCritic):
         log_probs = permitted(logits, rows["mask_now"]).log_softmax(-1)
         next_log_probs = permitted(next_logits, rows["mask_next"]).log_softmax(-1)
 
-        # Critics: the squared soft Bellman error of the action taken, weighted with prioritized replay.
+        # Critics: the squared soft Bellman error of the action taken, times the row's importance weight.
         next_q, _ = self.target.forward(rows["target_next_obs"])
         target = expected_soft_target(rows["reward"], rows["discount"], next_q, next_log_probs, alpha)
         values, critic_trace = self.critic.forward(obs, rows["drop"])
@@ -68,7 +68,7 @@ class Algorithm(SoftActorCritic):
         return metrics, (q - target).abs().mean(0), d_obs if learns else None
 
     def entropy_target(self, mask: Tensor | None) -> Tensor | float:
-        """Return the target entropy: a number, or one for each state, `[N]`, with legal-action masks `[N, A]`."""
+        """Return the target entropy: one number, or with legal-action masks `[N, A]` a number for each state, `[N]`."""
         if mask is None:
             return self.config.target_entropy * math.log(self.num_actions)
         return self.config.target_entropy * mask.sum(-1).clamp(min=1).log()

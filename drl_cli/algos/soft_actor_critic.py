@@ -1,6 +1,6 @@
-"""Soft actor-critic (Haarnoja et al. 2018, arXiv 1812.05905): what SAC for continuous and discrete actions share.
+"""The base of SAC for continuous and for discrete actions (Haarnoja et al. 2018, arXiv 1812.05905).
 
-An actor, twin critics with target networks, and a learned temperature.
+It has an actor, twin critics with target networks, and a learned temperature.
 """
 
 from abc import abstractmethod
@@ -19,7 +19,7 @@ TABLES = ("uniform", "prioritized", "sequences")
 
 @dataclass(frozen=True)
 class SoftConfig(LearnerConfig):
-    """Options of both algorithms."""
+    """Options that `sac` and `sac_discrete` share."""
 
     alpha_lr: Positive
     tau: Fraction
@@ -27,10 +27,10 @@ class SoftConfig(LearnerConfig):
 
 
 class SoftActorCritic(NetworkAlgorithm):
-    """The trainer's side of both algorithms. The encoder learns only from the critics' loss."""
+    """Learns actor, critics and temperature in a trainer. The encoder learns only from the critics' loss."""
 
     critic_times = 1
-    """Rows of the critic's input for each row of a batch."""
+    """Number of inputs that a critic gets for each row of a batch."""
 
     def build_heads(self, config: SoftConfig, actor: Head, critic: Head) -> None:
         """Make actor, critic, target network and temperature."""
@@ -52,15 +52,15 @@ class SoftActorCritic(NetworkAlgorithm):
         return Update(metrics, self.by_step(td_error, batch))
 
     def draw(self, rows: dict[str, Any]) -> None:  # Any: as in Batch
-        """Add the random numbers of an update to its rows."""
+        """Add the random numbers that `gradients` needs to the columns `rows`."""
 
     @abstractmethod
     def gradients(self, rows: Batch) -> tuple[dict[str, Tensor], Tensor, Tensor | None]:
-        """Write all gradients; return metrics, |TD error| `[N]` and d critic loss/d obs `[N, F]` for the encoder."""
+        """Write all gradients; return metrics, |TD error| `[N]`, and d critic loss/d obs `[N, F]` or None."""
 
     def metrics(
         self, critic_loss: Tensor, actor_loss: Tensor, alpha: Tensor, entropy: Tensor, q: Tensor
     ) -> dict[str, Tensor]:
-        """Return an update's metrics; alpha is `[1]`, entropy `[N]`, q `[2, N]`."""
+        """Return an update's metrics. `alpha` is `[1]`, `entropy` is `[N]`, and `q` is `[2, N]`."""
         metrics = {"critic_loss": critic_loss, "actor_loss": actor_loss, "alpha": alpha.squeeze()}
         return metrics | {"entropy": entropy.mean(), "q_mean": q.mean()}
