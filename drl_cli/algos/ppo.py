@@ -2,8 +2,8 @@
 
 Each batch is a whole rollout. An update makes several epochs of minibatches over the rollout, with generalised
 advantage estimates (Schulman et al. 2015, arXiv 1506.02438). The policy that chose an action stores the action's
-log-probability. The probability ratio uses the stored log-probability, which corrects for rollouts that are a few policy
-versions old.
+log-probability. The probability ratio uses the stored log-probability, which corrects for rollouts that are a few
+policy versions old.
 """
 
 from dataclasses import dataclass
