@@ -163,7 +163,7 @@ def _with_bases(file: Path, group: str) -> Entries:
     entries = {key: entry for base in files for key, entry in _with_bases(base, group).items()}
     chosen = [entry for entry in node.get("defaults", []) if isinstance(entry, dict)]
     for key, value in (pair for entry in chosen for pair in entry.items()):
-        entries[key.removeprefix("override /")] = (str(value), "the option of this group that it takes by default")
+        entries[key.removeprefix("override /")] = (str(value), "the option of this group that the algorithm selects by default")
     prefix = "" if "# @package _global_" in file.read_text() else f"{group}."
     return entries | {prefix + key: entry for key, entry in read(file).items()}
 
@@ -191,7 +191,7 @@ def markdown(found: Sequence[Section]) -> list[str]:
     lines = [
         "# The reference of keys",
         "",
-        "Every key of `drl-train`. On the command line: `drl-list keys`, `drl-list keys worker`, "
+        "Every key of `drl-train`. These commands show the same: `drl-list keys`, `drl-list keys worker`, "
         "`drl-train --help algo.sac`.",
         "This page is written by `drl-list keys format=markdown > docs/reference.md`.",
     ]

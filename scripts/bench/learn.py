@@ -49,20 +49,20 @@ HEAD = """# Results
 
 scripts/bench/learn.py writes this page from scripts/bench/learn.yaml and docs/results.json. Do not edit the page.
 
-A run ends when the mean return of an evaluation reaches the threshold, or when its budget of environment steps is used
-up. An evaluation that reaches the threshold plays more greedy episodes, up to 120 (Acrobot-v1: 200), to confirm the
-mean. The columns are:
+A run ends when the mean return of an evaluation reaches the threshold, or when the run has made all environment steps
+of its budget. An evaluation that reaches the threshold plays more greedy episodes, up to 120 (Acrobot-v1: 200), to
+confirm the mean. The columns are:
 
-- **row**: the name of the row in learn.yaml, which has the settings, the budget and the seeds.
+- **row**: the name of the row in learn.yaml, the file with the settings, the budget and the seeds.
 - **passed**: how many seeds reached the threshold.
 - **median return**, **quartiles**, **return per seed**: the best mean return of an evaluation. Rows without a
-  threshold show the mean of 100 greedy episodes at the end, or the mean of all evaluations (100 episodes each) from
-  the step `scored_from` on.
+  threshold show the mean of 100 greedy episodes at the end of the run. If learn.yaml sets `scored_from` for the row,
+  the row shows the mean of all evaluations (100 episodes each) from this step on.
 - **median steps**, **steps per seed**: environment steps until the threshold, or the budget for rows without a
   threshold.
 - **seconds per seed**: wall time, on a machine that other programs used too.
-- **made by**: a fingerprint of code, config and packages (code.config.packages). `old` marks a result of other code,
-  config or packages than this checkout.
+- **made by**: a fingerprint of code, config and packages (code.config.packages). `old` marks a result that was
+  made with other code, config or packages than those of this checkout.
 
 | row | environment | threshold | passed | median return | quartiles | return per seed | median steps | \
 steps per seed | seconds per seed | made by |"""
@@ -212,7 +212,7 @@ def side_by_side(rows: dict[str, Row], records: Records, prints: dict[str, str])
         "",
         "## Side by side",
         "",
-        "The table shows median returns of the rows above that are not old. The rows of an environment have the same",
+        "The table shows median returns of the rows above, except those marked `old`. All rows of an environment have the same",
         "torso, width, batch size, replay and number of updates.",
         "",
     ]
