@@ -163,7 +163,7 @@ def _with_bases(file: Path, group: str) -> Entries:
     entries = {key: entry for base in files for key, entry in _with_bases(base, group).items()}
     chosen = [entry for entry in node.get("defaults", []) if isinstance(entry, dict)]
     for key, value in (pair for entry in chosen for pair in entry.items()):
-        entries[key.removeprefix("override /")] = (str(value), "the option of this group that the algorithm selects by default")
+        entries[key.removeprefix("override /")] = (str(value), "the algorithm's default option of this group")
     prefix = "" if "# @package _global_" in file.read_text() else f"{group}."
     return entries | {prefix + key: entry for key, entry in read(file).items()}
 

@@ -212,8 +212,8 @@ def side_by_side(rows: dict[str, Row], records: Records, prints: dict[str, str])
         "",
         "## Side by side",
         "",
-        "The table shows median returns of the rows above, except those marked `old`. All rows of an environment have the same",
-        "torso, width, batch size, replay and number of updates.",
+        "The table shows median returns of the rows above, except those marked `old`. All rows of an environment have",
+        "the same torso, width, batch size, replay and number of updates.",
         "",
     ]
     lines += [f"| environment | env steps | {' | '.join(sides)} |", "|---" * (len(sides) + 2) + "|"]
