@@ -63,7 +63,7 @@ class RunError(ReportedError):
 
 
 class EnvironmentFailed(RunError):
-    """The user's environment raised."""
+    """The user's environment raised an exception."""
 
     exit_code = USER_CODE
 
@@ -94,7 +94,7 @@ class Diverged(RunError):
 
 
 class RoleLost(RunError):
-    """A process died or stopped answering, and no restart is left."""
+    """A process died or stopped answering, and the allowed number of restarts is used up."""
 
     exit_code = LOST
 

@@ -12,9 +12,9 @@ from drl_cli.utils.lazy import Tensor, torch
 def project(probs: Tensor, reward: Tensor, discount: Tensor, support: Tensor, rescale: float = 0) -> Tensor:
     """Return the distribution of reward + discount * z, projected onto the support: `[B, K]`.
 
-    `probs` `[B, K]` are the probabilities of the support's values z `[K]`, which are equally far apart; reward and
-    discount are `[B]`. Mass between two values is shared between both in proportion to nearness, and mass outside goes
-    to the end of the support (Bellemare et al. 2017, eq. 7). `rescale` is explained at `backed_up`.
+    `probs` `[B, K]` are the probabilities of the support's equally spaced values z `[K]`; `reward` and `discount` are
+    `[B]`. The probability of a result between two values of z is split between them by linear interpolation. Results
+    outside the support are clipped to it (Bellemare et al. 2017, eq. 7). See `backed_up` for `rescale`.
     """
     least, most, last = support[0], support[-1], len(support) - 1
     shifted = backed_up(reward.unsqueeze(-1), discount.unsqueeze(-1), support, rescale)
@@ -36,9 +36,9 @@ def project_numpy(probs: Array, reward: Array, discount: Array, support: Array, 
 
 
 def cross_entropy(logits: Tensor, probs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return cross-entropy `[B]` of probs and softmax(logits), d loss/d logits `[B, K]`, and KL divergence `[B]`.
+    """Return the cross-entropy `[B]` of `probs` and softmax(logits), its gradient `[B, K]`, and KL divergence `[B]`.
 
-    Both arguments are `[B, K]`.
+    Both arguments are `[B, K]`. The gradient is with respect to the logits.
     """
     log_probs = logits.log_softmax(-1)
     loss = -(probs * log_probs).sum(-1)
@@ -50,7 +50,7 @@ def quantile_huber(quantiles: Tensor, target: Tensor, fraction: Tensor, kappa: f
 
     `quantiles` `[B, K]` are estimates at the fractions `[K]` or `[B, K]`; `target` `[B, M]` are samples or quantiles.
     With the error u = target_j - quantile_i, the loss is sum_i mean_j |fraction_i - [u < 0]| huber_kappa(u) / kappa.
-    With kappa = 0, |u| takes the place of huber_kappa(u) / kappa.
+    With kappa = 0, |u| replaces huber_kappa(u) / kappa.
     """
     error = target.unsqueeze(1) - quantiles.unsqueeze(2)  # [B, K, M]
     side = (fraction.unsqueeze(-1) - (error < 0).to(error.dtype)).abs()
@@ -63,16 +63,17 @@ def quantile_huber(quantiles: Tensor, target: Tensor, fraction: Tensor, kappa: f
 
 
 def midpoints(num: int) -> Array:
-    """Return the middles of `num` equal parts of (0, 1), float32 `[num]`."""
+    """Split (0, 1) into `num` equal intervals and return their midpoints, float32 `[num]`."""
     return (np.arange(num, dtype=np.float32) + np.float32(0.5)) / np.float32(num)
 
 
 def risky_share(share: Array, risk: str, level: float) -> Array:
-    """Return the weight that a risk measure gives to the worst `share` of all returns.
+    """Return the total weight of the worst fraction `share` of all returns under a risk measure.
 
-    The mean weighs the worst share by itself. cvar uses only the worst `level` of the returns (Rockafellar & Uryasev
-    2000). power weighs by share^(1 + level) if level >= 0. If level < 0, the weight is 1 - (1 - share)^(1 - level),
-    which is averse to risk (Dabney et al. 2018, section 3.1).
+    - `mean`: The weight is `share`.
+    - `cvar`: Only the worst fraction `level` of the returns has weight (Rockafellar & Uryasev 2000).
+    - `power`: The weight is share^(1 + level) if level >= 0, which prefers risk. If level < 0, the weight is
+      1 - (1 - share)^(1 - level), which avoids risk (Dabney et al. 2018, section 3.1).
     """
     if risk == "cvar":
         return np.minimum(share / np.float32(level), np.float32(1.0))
@@ -83,7 +84,7 @@ def risky_share(share: Array, risk: str, level: float) -> Array:
 
 
 def risky_fraction(fraction: Array, risk: str, level: float) -> Array:
-    """Return the inverse of `risky_share`: the mean over the quantiles at these fractions is the risk measure."""
+    """Return the inverse of `risky_share`. The mean of the quantiles at the returned fractions is the risk measure."""
     if risk == "cvar":
         return fraction * np.float32(level)
     if risk == "power":

@@ -10,10 +10,10 @@ LOG_2PI = math.log(2 * math.pi)
 
 
 def tanh_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the sampled action a = tanh(u), u = mean + exp(log_std) * noise, `[B, A]` and its log-probability `[B]`.
+    """Return actions a = tanh(u) `[B, A]`, where u = mean + exp(log_std) * noise, and their log-probabilities `[B]`.
 
-    All inputs are `[B, A]`. The tanh correction is written as 2 (log 2 - u - softplus(-2u)), a form of
-    log(1 - tanh(u)^2) that does not underflow (SAC, Haarnoja et al. 2018, appendix C).
+    All arguments are `[B, A]`. The log-probability needs log(1 - tanh(u)^2), which is computed as
+    2 (log 2 - u - softplus(-2u)) to avoid underflow (SAC, Haarnoja et al. 2018, appendix C).
     """
     u = torch.addcmul(mean, log_std.exp(), noise)
     log_prob = -0.5 * noise.square() - log_std - 2.0 * (-u - torch.nn.functional.softplus(-2.0 * u))
@@ -24,10 +24,10 @@ def tanh_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor,
 def tanh_gaussian_backward(
     action: Tensor, log_std: Tensor, noise: Tensor, d_action: Tensor, d_log_prob: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the loss's gradients with respect to mean and log_std of `tanh_gaussian`, `[B, A]` each.
+    """Return the gradients of the loss with respect to `mean` and `log_std` of `tanh_gaussian`, `[B, A]` each.
 
-    d_action `[B, A]` and d_log_prob `[B]` are the loss's gradients with respect to the outputs of `tanh_gaussian`;
-    d log_prob / du = 2 tanh(u).
+    `d_action` `[B, A]` and `d_log_prob` `[B]` are the gradients of the loss with respect to the results of
+    `tanh_gaussian`. The code uses d log_prob / du = 2 tanh(u).
     """
     d_u = d_action * (1.0 - action.square()) + d_log_prob.unsqueeze(-1) * (2.0 * action)
     return d_u, d_u * log_std.exp() * noise - d_log_prob.unsqueeze(-1)
@@ -36,9 +36,10 @@ def tanh_gaussian_backward(
 def soft_policy_loss(
     q: Tensor, log_prob: Tensor, alpha: Tensor, weight: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return SAC's actor loss E[alpha log pi(a|s) - min_i Q_i(s, a)], d loss/d q `[N, B]` and d loss/d log_prob `[B]`.
+    """Return SAC's actor loss E[alpha log pi(a|s) - min_i Q_i(s, a)], d loss/d q, and d loss/d log_prob.
 
-    q is `[N, B]`, log_prob `[B]`; `weight` `[B]` multiplies each row's loss (Haarnoja et al. 2018, eq. 7).
+    `q` is `[N, B]`, and `log_prob` is `[B]`. Each row's loss is multiplied by `weight` `[B]` (Haarnoja et al. 2018,
+    eq. 7).
     """
     least, critic = q.min(0)
     loss, share = alpha * log_prob - least, torch.full_like(log_prob, 1.0 / q.shape[1])
@@ -51,11 +52,11 @@ def soft_policy_loss(
 def expected_soft_policy_loss(
     log_probs: Tensor, q: Tensor, alpha: Tensor, weight: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return discrete SAC's actor loss, d loss/d logits `[B, A]` and the entropy `[B]`.
+    """Return discrete SAC's actor loss, d loss/d logits `[B, A]`, and the entropy `[B]`.
 
     The loss is E[sum_a pi(a|s) c_a] with the cost c_a = alpha log pi(a|s) - q(s, a) (Christodoulou 2019, eq. 12), and
-    d loss/d logit_j is pi_j (c_j - sum_a pi_a c_a) / B. log_probs = log softmax(logits) and q are `[B, A]`; `weight`
-    `[B]` multiplies each row's loss.
+    d loss/d logit_j is pi_j (c_j - sum_a pi_a c_a) / B. The arguments `log_probs` = log softmax(logits) and `q` are
+    `[B, A]`. Each row's loss is multiplied by `weight` `[B]`.
     """
     probs, cost = log_probs.exp(), alpha * log_probs - q
     mean = (probs * cost).sum(-1)
@@ -67,13 +68,13 @@ def expected_soft_policy_loss(
 def temperature_gradient(log_prob: Tensor, target_entropy: float, weight: Tensor | None = None) -> Tensor:
     """Return d/d log_alpha of SAC's temperature loss E[-log_alpha (log pi + target entropy)] (eq. 18).
 
-    log_prob is `[B]`; `weight` `[B]` with mean 1 weighs the rows.
+    `log_prob` is `[B]`. Each row's loss is multiplied by `weight` `[B]`, whose mean is 1.
     """
     return -((log_prob if weight is None else weight * log_prob).mean() + target_entropy)
 
 
 FORBIDDEN = -1e9
-"""The value or logit of an action that the legal-action mask forbids. It is finite, so that 0 * FORBIDDEN is 0."""
+"""Value or logit of an action that the legal-action mask forbids. Unlike -inf, 0 * FORBIDDEN is 0 and not NaN."""
 
 
 def permitted(values: Tensor, mask: Tensor | None) -> Tensor:
@@ -82,9 +83,9 @@ def permitted(values: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def multi_categorical(logits: Tensor, action: Tensor, choices: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Return log-probability and entropy, `[B]` each, of k independent choices.
+    """Return the log-probability of `action` and the entropy, `[B]` each, for k independent choices.
 
-    logits `[B, sum(choices)]`, action int64 `[B, k]`.
+    `logits` is `[B, sum(choices)]`, and `action` is int64 `[B, k]`. `choices` are the numbers of options.
     """
     parts = [
         categorical(one, a) for one, a in zip(torch.split(logits, list(choices), -1), action.unbind(-1), strict=True)
@@ -95,23 +96,23 @@ def multi_categorical(logits: Tensor, action: Tensor, choices: Sequence[int]) ->
 def multi_categorical_backward(
     logits: Tensor, action: Tensor, choices: Sequence[int], d_log_prob: Tensor, d_entropy: Tensor
 ) -> Tensor:
-    """Return the gradient of `multi_categorical` with respect to the logits `[B, sum(choices)]`."""
+    """Return d loss/d logits `[B, sum(choices)]`, given the gradients of the results of `multi_categorical`."""
     parts = zip(torch.split(logits, list(choices), -1), action.unbind(-1), strict=True)
     return torch.cat([categorical_backward(one, a, d_log_prob, d_entropy) for one, a in parts], -1)
 
 
 def categorical(logits: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    """Return log-probability of `action` (int64 `[B]`) and entropy, `[B]` each, of softmax(logits `[B, A]`)."""
+    """Return the log-probability of `action` (int64 `[B]`) and the entropy, `[B]` each, given logits `[B, A]`."""
     log_probs = logits.log_softmax(-1)
     entropy = -(log_probs.exp() * log_probs).sum(-1)
     return log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1), entropy
 
 
 def categorical_backward(logits: Tensor, action: Tensor, d_log_prob: Tensor, d_entropy: Tensor) -> Tensor:
-    """Return the loss's gradient with respect to the logits `[B, A]` of `categorical`.
+    """Return d loss/d logits `[B, A]` for `categorical`.
 
-    d_log_prob and d_entropy `[B]` are the loss's gradients with respect to the outputs of `categorical`;
-    d log p_a / d logit_j = [j = a] - p_j, and dH / d logit_j = -p_j (log p_j + H).
+    `d_log_prob` and `d_entropy` `[B]` are the gradients of the loss with respect to the results of `categorical`. The
+    code uses d log p_a / d logit_j = [j = a] - p_j, and dH / d logit_j = -p_j (log p_j + H).
     """
     log_probs = logits.log_softmax(-1)
     probs = log_probs.exp()
@@ -121,9 +122,9 @@ def categorical_backward(logits: Tensor, action: Tensor, d_log_prob: Tensor, d_e
 
 
 def gaussian(mean: Tensor, log_std: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-    """Return log-probability of `action` and entropy, `[B]` each, of N(mean, exp(log_std)^2).
+    """Return the log-probability of `action` and the entropy, `[B]` each, of N(mean, exp(log_std)^2).
 
-    mean and action are `[B, A]`; log_std is `[A]` (the same in all states) or `[B, A]`.
+    `mean` and `action` are `[B, A]`; `log_std` is `[A]` (the same in all states) or `[B, A]`.
     """
     log_std = log_std.expand_as(mean)
     z = (action - mean) * (-log_std).exp()
@@ -134,10 +135,10 @@ def gaussian(mean: Tensor, log_std: Tensor, action: Tensor) -> tuple[Tensor, Ten
 def gaussian_backward(
     mean: Tensor, log_std: Tensor, action: Tensor, d_log_prob: Tensor, d_entropy: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the loss's gradients with respect to mean and log_std of `gaussian`, `[B, A]` each.
+    """Return the gradients of the loss with respect to `mean` and `log_std` of `gaussian`, `[B, A]` each.
 
-    If log_std is `[A]`, the caller sums its gradient over B.
-    With z = (a - mean) / std: d log p / d mean = z / std, d log p / d log_std = z^2 - 1, dH / d log_std = 1.
+    If `log_std` is `[A]`, the caller has to sum the second gradient over B. With z = (a - mean) / std, the code uses
+    d log p / d mean = z / std, d log p / d log_std = z^2 - 1, and dH / d log_std = 1.
     """
     inverse_std = (-log_std).exp()
     z = (action - mean) * inverse_std
@@ -148,8 +149,8 @@ def gaussian_backward(
 def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> tuple[Tensor, Tensor]:
     """Return PPO's loss -E[min(r A, clip(r, 1 - clip, 1 + clip) A)] and d loss/d ratio `[B]`.
 
-    ratio r and advantage A are `[B]`; r = pi(a|s) / pi_old(a|s), where pi_old chose the action. Rows whose clipped term
-    is the smaller one have no gradient (Schulman et al. 2017, eq. 7).
+    The ratio r = pi(a|s) / pi_old(a|s) and the advantage A are `[B]`; pi_old is the policy that chose the action. The
+    gradient is 0 in rows whose clipped term is smaller (Schulman et al. 2017, eq. 7).
     """
     surrogate, clipped = ratio * advantage, ratio.clamp(1.0 - clip, 1.0 + clip) * advantage
     d_ratio = torch.where(surrogate <= clipped, advantage, 0.0) / -len(ratio)

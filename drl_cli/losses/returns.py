@@ -12,8 +12,8 @@ def gae(reward: Array, discount: Array, value: Array, next_value: Array, cut: Ar
         delta_i = reward_i + discount_i V(next_obs_i) - V(obs_i)
         A_i     = delta_i + discount_i lambda A_{i+1};  A_i = delta_i if cut_i, and in the last row
 
-    All inputs are `[B]`, in time order; `cut` is True if the next row does not continue this row's episode. `discount`
-    is 0 only for terminated episodes; truncated and unfinished episodes bootstrap from their next_obs.
+    All arrays are `[B]`, in time order. `cut` is True if the next row does not continue this row's episode. `discount`
+    is 0 only if the episode terminated, so truncated and unfinished episodes bootstrap from V(next_obs).
     """
     delta = (reward + discount * next_value - value).tolist()
     decay = np.where(cut, 0.0, discount * lambda_).tolist()
@@ -26,13 +26,13 @@ def gae(reward: Array, discount: Array, value: Array, next_value: Array, cut: Ar
 def n_step_windows(reward: Tensor, discount: Tensor, valid: Tensor, n_step: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return the n-step rewards and discounts of sequences, and the index of each window's last step, `[B, L]` each.
 
-    The window of a step has n steps, or fewer if the sequence or its episode ends earlier. With the single steps'
-    discounts d_i, which are 0 only for terminated episodes:
+    The window of step t has m steps: n, or fewer if the sequence or the episode ends earlier. With rewards r_i and
+    1-step discounts d_i, which are 0 only if the episode terminated:
 
-        reward_t = sum_{k < m} (prod_{j < k} d_{t+j}) r_{t+k},   discount_t = prod_{j < m} d_{t+j},   m <= n steps
+        reward_t = sum_{k < m} (prod_{j < k} d_{t+j}) r_{t+k},   discount_t = prod_{j < m} d_{t+j}
 
-    The value to bootstrap from follows the window's last step, t + m - 1. `valid` is False for padding; the valid steps
-    of a row are consecutive steps of one episode. The results for padding are meaningless.
+    The caller bootstraps from the observation after the window's last step, t + m - 1. `valid` is False for padding;
+    the valid steps of a row have to be consecutive steps of one episode. The results for padding are meaningless.
     """
     total, product, last = reward.clone(), discount.clone(), torch.arange(valid.shape[1], device=valid.device)
     last = last.expand(valid.shape).clone()

@@ -8,8 +8,8 @@ from drl_cli.utils.lazy import Tensor, torch
 def soft_target(reward: Tensor, discount: Tensor, next_q: Tensor, next_log_prob: Tensor, alpha: Tensor) -> Tensor:
     """Return the soft Bellman target r + discount (min_i Q_i(s', a') - alpha log pi(a'|s')), `[B]`.
 
-    reward, discount and next_log_prob are `[B]`, next_q is `[N, B]`. `discount` is gamma^k for k steps and 0 only for
-    terminated episodes, so truncated episodes bootstrap (SAC, Haarnoja et al. 2018, eq. 3 and 5).
+    `reward`, `discount` and `next_log_prob` are `[B]`; `next_q` is `[N, B]`. `discount` is gamma^k for k steps. It is 0
+    only if the episode terminated, so truncated episodes bootstrap (SAC, Haarnoja et al. 2018, eq. 3 and 5).
     """
     return reward + discount * (next_q.min(0).values - alpha * next_log_prob)
 
@@ -19,7 +19,7 @@ def expected_soft_target(
 ) -> Tensor:
     """Return the soft Bellman target `[B]` as an expectation over discrete actions (Christodoulou 2019, eq. 10).
 
-    reward and discount are `[B]`, next_q is `[N, B, A]`, next_log_probs `[B, A]` (arXiv 1910.07207).
+    `reward` and `discount` are `[B]`, `next_q` is `[N, B, A]`, and `next_log_probs` is `[B, A]` (arXiv 1910.07207).
     """
     soft = next_q.min(0).values - alpha * next_log_probs
     return reward + discount * (next_log_probs.exp() * soft).sum(-1)
@@ -28,8 +28,8 @@ def expected_soft_target(
 def ensemble_mse(q: Tensor, target: Tensor, weight: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Return the mean squared error, summed over the N critics, and its gradient `[N, B]`.
 
-    q is `[N, B]`, target `[B]`. `weight` `[B]` multiplies each row's squared error (prioritized replay, Schaul et al.
-    2015, algorithm 1).
+    `q` is `[N, B]`, and `target` is `[B]`. Each row's squared error is multiplied by `weight` `[B]` (prioritized
+    replay, Schaul et al. 2015, algorithm 1).
     """
     error = q - target
     weighted = error if weight is None else weight * error
@@ -37,7 +37,7 @@ def ensemble_mse(q: Tensor, target: Tensor, weight: Tensor | None = None) -> tup
 
 
 def softmax_policy(q: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
-    """Return probabilities `[B, A]` and entropy `[B]` of the policy softmax(q / temperature), q `[B, A]`.
+    """Return the probabilities `[B, A]` and the entropy `[B]` of the policy softmax(q / temperature), given q `[B, A]`.
 
     The soft value of a state is sum_a pi(a) q(a) + temperature * entropy, which equals temperature *
     logsumexp(q / temperature) for this policy (Haarnoja et al. 2017, eq. 3).
@@ -50,19 +50,19 @@ def softmax_policy(q: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
 def scaled_log_policy(q: Tensor, action: Tensor, temperature: float, floor: float) -> Tensor:
     """Return Munchausen's reward `[B]`: temperature * log pi(a|s), clipped to [floor, 0].
 
-    pi = softmax(q / temperature); q is `[B, A]`, action int64 `[B]` (Vieillard et al. 2020, section 2).
+    pi is softmax(q / temperature), `q` is `[B, A]`, and `action` is int64 `[B]` (Vieillard et al. 2020, section 2).
     """
     log_probs = (q / temperature).log_softmax(-1)
     return (temperature * log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)).clamp(floor, 0.0)
 
 
 def half_square(error: Tensor) -> tuple[Tensor, Tensor]:
-    """Return half the squared error and its derivative, both of the error's shape."""
+    """Return half the squared error and its derivative, both in the shape of `error`."""
     return 0.5 * error.square(), error
 
 
 def huber(error: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the Huber loss and its derivative, both of the error's shape.
+    """Return the Huber loss and its derivative, both in the shape of `error`.
 
     The loss is e^2 / 2 if |e| <= 1, else |e| - 1/2. The derivative is the error clipped to [-1, 1] (Mnih et al. 2015).
     """
@@ -73,16 +73,16 @@ def huber(error: Tensor) -> tuple[Tensor, Tensor]:
 def rescaled(x: Any, eps: float) -> Any:  # Any: numpy or torch
     """Return h(x) = sign(x) (sqrt(|x| + 1) - 1) + eps x (Pohlen et al. 2018, arXiv 1805.11593, proposition A.2).
 
-    h makes targets of moderate size from returns of any size. The code avoids the difference, which loses digits.
+    h compresses large returns. The code avoids the subtraction sqrt(...) - 1, which loses digits for small x.
     """
     return x / ((abs(x) + 1.0) ** 0.5 + 1.0) + eps * x
 
 
 def unscaled(x: Any, eps: float) -> Any:  # Any: numpy or torch
-    """Return the inverse of h: sign(x) (u^2 - 1), u = (sqrt(1 + 4 eps (|x| + 1 + eps)) - 1) / (2 eps) (the same, iii).
+    """Return the inverse of h: sign(x) (u^2 - 1), where u = (sqrt(1 + 4 eps (|x| + 1 + eps)) - 1) / (2 eps).
 
-    From eps u^2 + u = |x| + 1 + eps follow u = 2 (|x| + 1 + eps) / (sqrt(...) + 1) and u - 1 = |x| / (1 + eps (u + 1)).
-    The code uses these forms, which keep float32's precision for small eps.
+    The formula is from Pohlen et al. 2018, proposition A.2 (iii). The code uses two equivalent forms, which keep the
+    precision of float32 for small eps: u = 2 (|x| + 1 + eps) / (sqrt(...) + 1) and u - 1 = |x| / (1 + eps (u + 1)).
     """
     c = abs(x) + (1.0 + eps)
     u = 2.0 * c / ((1.0 + 4.0 * eps * c) ** 0.5 + 1.0)
@@ -92,8 +92,8 @@ def unscaled(x: Any, eps: float) -> Any:  # Any: numpy or torch
 def backed_up(reward: Any, discount: Any, value: Any, rescale: float = 0.0) -> Any:  # Any: numpy or torch
     """Return the target reward + discount * value.
 
-    With `rescale` = eps > 0, values are rescaled by h, and the target is h(reward + discount h^-1(value)) (R2D2,
-    Kapturowski et al. 2019, section 2.3).
+    With `rescale` = eps > 0, the network learns values rescaled by the function h of `rescaled`. The target is then
+    h(reward + discount * h^-1(value)) (R2D2, Kapturowski et al. 2019, section 2.3).
     """
     if not rescale:
         return reward + discount * value

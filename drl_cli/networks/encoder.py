@@ -94,10 +94,10 @@ class Encoder:
 
 
 class View:
-    """An encoder's features `[N, size]` of a batch's N learned steps: `obs` and `next_obs`.
+    """The features `[N, size]` of `obs` and `next_obs`, for the N steps of a batch that an update learns from.
 
-    Features that are not learned from are computed when they are asked for, because a torso takes most of an update's
-    time. `out` has the features of `obs` with their autograd graph if the encoder learns from this batch.
+    Features without gradients are computed when the property is read, because a torso takes most of an update's time.
+    `out` has the features of `obs` with their autograd graph if the encoder learns from this batch.
     """
 
     def __init__(
@@ -155,7 +155,7 @@ def _unroll(encoder: Encoder, memory: Memory, batch: Batch, burn_in: int, learns
 
 
 def _inputs(encoder: Encoder, batch: Batch, valid: Tensor) -> Tensor:
-    """Return the memory's inputs `[L + 1, B, F]`: obs, and after a sequence's last valid step its next_obs."""
+    """Return the memory's inputs `[L + 1, B, F]`: features of each obs, then of the last valid step's next_obs."""
     size, length = valid.shape
     obs = encoder.features(_flat(batch["obs"])).view(size, length, -1).transpose(0, 1)
     with torch.no_grad():
@@ -235,5 +235,5 @@ class ActingEncoder:
 
 
 def action_mask(obs: Any) -> Any:  # Any: numpy or torch
-    """Return the legal-action mask of observations, bool `[n, choices]`; None if they have none."""
+    """Return the legal-action mask of observations, bool `[n, choices]`, or None if there is no mask."""
     return obs.get(MASK) if isinstance(obs, dict) else None

@@ -6,18 +6,18 @@ from typing import Literal
 from drl_cli.types import Column
 
 LEAST_SIDE = 3
-"""Pixels of the smallest image that fits the smallest convolution."""
+"""Least height and width, in pixels, of an observation that counts as an image."""
 
 NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 """(channels, kernel, stride) of each convolution of Mnih et al. 2015 (Nature 518)."""
 NATURE_SIDE = 36
-"""Pixels of the smallest image that fits the convolutions NATURE."""
+"""Least height and width, in pixels, of an image for the convolutions NATURE."""
 SMALL = ((16, 3, 1),)
 """(channels, kernel, stride) for smaller images, from Young & Tian 2019 (MinAtar, arXiv 1903.03176)."""
 IMPALA = (16, 32, 32)
 """Channels of each section of the deep residual network of Espeholt et al. 2018 (arXiv 1802.01561, figure 3)."""
 IMPALA_SIDE = 8
-"""Pixels of the smallest image that leaves at least one pixel after three poolings, each of which halves the sides."""
+"""Least height and width, in pixels, of an image for `resnet`, whose three poolings each halve the sides."""
 
 Kind = Literal["cnn", "resnet"]
 
@@ -42,7 +42,7 @@ class Image:
 
     @property
     def layout(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The shape of one observation with all its axes, and the permutation, batch axis first, to channels first."""
+        """The shape (frames and three image axes), and the permutation of batch and shape that puts channels first."""
         if self.channels_first:
             return (self.frames, self.channels, self.height, self.width), (0, 1, 2, 3, 4)
         return (self.frames, self.height, self.width, self.channels), (0, 1, 4, 2, 3)
@@ -71,18 +71,18 @@ def is_large(image: Image) -> bool:
 
 
 def convolutions(image: Image, times: float) -> list[tuple[int, int, int]]:
-    """Return (channels, kernel, stride) of the layers of the torso `cnn`, with `times` the published channels."""
+    """Return (channels, kernel, stride) of each layer of `cnn`; `times` multiplies the published channels."""
     layers = NATURE if is_large(image) else SMALL
     return [(max(1, round(channels * times)), kernel, stride) for channels, kernel, stride in layers]
 
 
 def sections(times: float) -> list[int]:
-    """Return the channels of the sections of the torso `resnet`: `times` the published channels."""
+    """Return the channels of each section of `resnet`; `times` multiplies the published numbers of channels."""
     return [max(1, round(channels * times)) for channels in IMPALA]
 
 
 def num_features(kind: Kind, image: Image, times: float) -> int:
-    """Return the number of features of a torso: channels times positions, as nothing is averaged over positions."""
+    """Return the number of features of a torso: the channels times the positions of its last layer."""
     sides = (image.height, image.width)
     if kind == "resnet":
         channels = sections(times)[-1]

@@ -44,7 +44,7 @@ def cosines(fraction: Any) -> Any:  # Any: numpy or torch
 
 
 class ImplicitNetwork:
-    """The trainer's implicit quantile network, made of Q networks; it learns from `times` fractions of each row."""
+    """The trainer's implicit quantile network, made of Q networks. Each row is evaluated at `times` fractions."""
 
     def __init__(self, parts: dict[str, QNetwork], times: int) -> None:
         self.parts, self.times = parts, times
@@ -135,6 +135,6 @@ class ActingImplicitNetwork:
 
 
 ValueNetwork: TypeAlias = QNetwork | ImplicitNetwork
-"""A trainer's network that gives numbers for each action."""
+"""A trainer's network that returns one or more numbers for each action."""
 ActingNetwork: TypeAlias = ActingQNetwork | ActingImplicitNetwork
-"""A policy's network that gives numbers for each action."""
+"""A policy's network that returns one or more numbers for each action."""

@@ -96,7 +96,7 @@ class MLP:
         return MLP(self.shapes, self.activation, part, self.ensemble, self.products)
 
     def init(self, how: str, generator: "torch.Generator", last: float = 1.0) -> None:
-        """Initialise all weights; each network of the ensemble gets its own.
+        """Initialise all weights; each network of the ensemble gets different random numbers.
 
         "uniform": U(-1/sqrt(fan_in), 1/sqrt(fan_in)). "orthogonal": orthogonal weights with gain sqrt(2), 1 in the last
         layer, and zero biases. The last layer is then multiplied by `last`; a small factor starts all outputs near 0.
@@ -166,9 +166,9 @@ class MLP:
         """Write d loss/d weights to `grad`, given d loss/d output `[N, M, out]` of the batch's first M rows.
 
         Only the first `to_weights` rows (default: all) contribute to the weight gradients. Return d loss/d input of the
-        other rows, `[M - to_weights, in - first]`, or with `to_inputs` of all rows, `[M, in - first]`; empty if there
-        are none. Inputs before index `first` are left out. SAC's actor loss needs the action inputs of the second half
-        of the rows only.
+        other rows, `[M - to_weights, in - first]`, or of all rows, `[M, in - first]`, with `to_inputs`. The result
+        is empty if there are no such rows, and leaves out inputs before index `first`. SAC's actor loss needs only the
+        gradients of the action inputs, in the second half of the rows.
         """
         rows, step = d_out.shape[1], self.step
         split = rows if to_weights is None else to_weights
@@ -213,7 +213,7 @@ def _views(flat: Tensor, shapes: Shapes, ensemble: int) -> list[list[Tensor]]:
 
 
 def _first(x: Tensor, rows: int) -> Tensor:
-    """Return the first rows; making a view of all rows is avoided because it takes time, as len(x) does."""
+    """Return the first `rows` rows; if these are all rows, return `x` itself, because making a view takes time."""
     return x if x.shape[0] == rows else x[:rows]
 
 
@@ -235,7 +235,7 @@ def activate_backward_(d: Tensor, h: Tensor, activation: str) -> Tensor:
 def _norm_backward(
     d: Tensor, norm: Sequence[Tensor], params: Sequence[Tensor], grads: Sequence[Tensor], split: int
 ) -> Tensor:
-    """Return the gradient through layer norm; write the gradients of gain and bias, of `split` rows, to `grads`."""
+    """Return d loss/d input of layer norm; write the gradients of gain and bias, from the first `split` rows."""
     backward, shape = torch.ops.aten.native_layer_norm_backward, d.shape[1:]
     is_all = split == d.shape[0]
     d_input, *d_params = backward(d, norm[0], shape, norm[1], norm[2], *params, [True, is_all, is_all])

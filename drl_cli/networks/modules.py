@@ -77,7 +77,7 @@ class Multi(nn.Module):
 
 
 class Unmasked(nn.Module):
-    """Wraps a user's torso: passes on the parts the torso was built for, without the legal-action mask."""
+    """Wraps a user's torso and removes the legal-action mask from its observations."""
 
     def __init__(self, torso: nn.Module, paths: Sequence[str]) -> None:
         super().__init__()

@@ -56,13 +56,13 @@ class QShape:
         last[half:, : self.atoms] = 0.0
 
     def joined(self, out: Any) -> Any:  # Any: numpy or torch
-        """Return value + advantage - mean advantage: `[N, (1 + actions) atoms]` -> `[N, actions atoms]`."""
+        """Return value + advantage - mean advantage, `[N, (1 + actions) * atoms]` -> `[N, actions * atoms]`."""
         advantage = out[:, self.atoms :].reshape(-1, self.actions, self.atoms)
         value = out[:, : self.atoms]
         return (advantage + (value - advantage.mean(1))[:, None]).reshape(-1, self.actions * self.atoms)
 
     def joined_backward(self, d: Tensor) -> Tensor:
-        """Return the gradient through `joined`: `[N, actions atoms]` -> `[N, (1 + actions) atoms]`."""
+        """Return the gradient of the arguments of `joined`, `[N, actions * atoms]` -> `[N, (1 + actions) * atoms]`."""
         d = d.view(-1, self.actions, self.atoms)
         d_value = d.sum(1)
         d_advantage = d - d_value.unsqueeze(1) / self.actions
@@ -86,16 +86,16 @@ def fill_noise(views: Sequence[Any], normals: Any) -> None:  # Any: numpy or tor
 
 
 class QNetwork:
-    """The trainer's Q network. With `sigma`, `mlp` has the mean weights; the noise is 0 until `draw` is called."""
+    """The trainer's Q network. With `sigma`, weights are noisy: mean + sigma * noise, without noise before `draw`."""
 
     times = 1
-    """Rows of the MLP for each row of features."""
+    """Number of rows of the MLP's input for each row of features."""
 
     def __init__(self, shape: QShape, mlp: MLP, sigma: Part | None = None) -> None:
         self.shape, self.mlp, self.mean, self.sigma = shape, mlp, mlp, sigma
         self.noise_size = shape.noise_size
         if sigma is not None:
-            self.mlp = mlp.on(Part(mlp.flat.clone(), mlp.grad))  # noisy weights; their gradient is that of the means
+            self.mlp = mlp.on(Part(mlp.flat.clone(), mlp.grad))  # noisy weights; the means have the same gradient
             self.noise = torch.zeros_like(mlp.flat)
             self.noise_views = mlp.on(Part(self.noise, self.noise)).networks[0]
 

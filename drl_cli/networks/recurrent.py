@@ -1,4 +1,4 @@
-"""LSTM (Hochreiter & Schmidhuber 1997) and GRU (Cho et al. 2014) whose state restarts with an episode. Needs torch."""
+"""LSTM (Hochreiter & Schmidhuber 1997) and GRU (Cho et al. 2014). The state is reset at episode starts. Needs torch."""
 
 import torch
 from torch import Tensor, nn

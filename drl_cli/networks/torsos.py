@@ -95,7 +95,7 @@ def torso(network: NetworkConfig, spec: EnvSpec) -> "nn.Module":
 
 
 def _images(spec: EnvSpec) -> dict[str, Image]:
-    """Return the parts of an observation that are images, by path."""
+    """Return the image layouts of the parts that are images (path -> layout)."""
     found = {path: image(column) for path, column in leaves(visible(spec.obs)).items()}
     return {path: one for path, one in found.items() if one is not None}
 

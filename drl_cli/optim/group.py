@@ -1,4 +1,4 @@
-"""ProcessGroup: the trainers that make every update together, each with its own rows of the batch."""
+"""ProcessGroup: trainers that make each update together, from different rows of one batch."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ProcessGroup:
         return ends.sum(0)
 
     def _all_reduce(self, tensor: Tensor, operation: Any) -> None:  # Any: a torch.distributed.ReduceOp
-        if self.broken:  # after a failure, a late answer might belong to an earlier question
+        if self.broken:  # after a failure, a late answer could belong to an earlier all-reduce
             raise self.broken
         try:
             torch.distributed.all_reduce(tensor, operation)
@@ -116,7 +116,7 @@ class Context:
         return cast(Function, torch.compile(_with_own_code(function), options=options))
 
     def randn(self, rows: int, size: int, generator: torch.Generator) -> Tensor:
-        """Return standard normal noise `[rows, size]`: this trainer's share of noise for the rows of all trainers.
+        """Return standard normal noise `[rows, size]`: this trainer's rows of noise drawn for all trainers.
 
         The trainers' generators must have equal seeds. Then two trainers use the same noise as one trainer would.
         """
@@ -134,7 +134,8 @@ class Context:
 def _kept_guards(guards: Sequence[Any]) -> list[bool]:  # Any: GuardFilterEntry of torch
     """Return which of torch.compile's guards to check: all except those of globals and of an object's own tensors.
 
-    Those took a fifth of a small update. Module functions are never replaced, and tensors are changed in place.
+    The skipped guards took a fifth of the time of a small update. They are not needed, because functions of modules are
+    never replaced and tensors are only changed in place.
     """
     own = "L['self']"
     return [not (guard.is_global or (own in guard.name and guard.guard_type == "TENSOR_MATCH")) for guard in guards]

@@ -1,4 +1,4 @@
-"""Optimizer: from gradients to parameters; averages gradients over trainers and refuses those that are not finite."""
+"""Optimizer: averages gradients over trainers, rejects gradients that are not finite, and updates the parameters."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class FusedAdam:
         load_tensors(self.state(), state)
 
     def _make_views(self, names: Sequence[str]) -> dict[float, list[list[Tensor]]]:
-        """Return, by learning rate, the kernel's arguments: views of each tensor, one for every part."""
+        """Return the kernel's arguments for each learning rate: lists with one view of each tensor for each part."""
         views: dict[float, list[list[Tensor]]] = {}
         for lr in dict.fromkeys(self.lrs[name] for name in names):
             mine = [name for name in names if self.lrs[name] == lr]
@@ -144,7 +144,7 @@ class FusedAdam:
 
 
 class TorchOptim:
-    """Every other optimizer: one object of its torch.optim class for each part."""
+    """All optimizers except Adam and AdamW: one torch.optim object for each part."""
 
     def __init__(self, params: Params, lrs: Mapping[str, float], config: OptimizerConfig) -> None:
         self.lrs, self.name, self.kind = lrs, config.name, getattr(torch.optim, OPTIMIZERS[config.name])

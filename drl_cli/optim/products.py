@@ -1,4 +1,4 @@
-"""The matrix products of learning: which library computes them, and in which precision."""
+"""Matrix products for learning, with a choice of library and precision."""
 
 from __future__ import annotations
 
@@ -109,9 +109,9 @@ class BFloat16(OneDNN):
 def make_products(library: str, precision: str, device: torch.device, is_repeatable: bool = True) -> Products:
     """Return the products for `trainer.products` and `precision`; raise ValueError if torch lacks oneDNN.
 
-    `auto` means oneDNN on AMD's Zen 5 with AVX-512, and torch elsewhere. oneDNN was the faster library on Zen 5 for
-    products of about 2 million multiplications and more. Runs that are repeatable use it only for batches and layers
-    from 256 up, the rule of earlier versions, so equal seeds keep giving the same weights.
+    `auto` means oneDNN on AMD's Zen 5 with AVX-512, and torch elsewhere. On Zen 5, oneDNN was faster for products of
+    about 2 million multiplications or more. Repeatable runs use oneDNN only for batches and layers of at least 256 rows
+    and units, as earlier versions did, so that equal seeds still give the same weights.
     """
     if precision == "bf16":
         return BFloat16(device)

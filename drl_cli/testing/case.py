@@ -17,7 +17,7 @@ from drl_cli.utils.lazy import Tensor, torch
 
 ROWS = 16
 PROBES = {"box": "drl_cli.envs.probes:Reach-v0", "discrete": "drl_cli.envs.probes:Choose-v0"}
-"""An environment with a known best action for each kind of actions: the observation itself, or its index."""
+"""For each kind of action space, an environment whose best action is known from the observation."""
 
 
 class Case:
@@ -101,7 +101,7 @@ class Case:
 
 
 def module_of(name: str) -> AlgoModule:
-    """Return the module of an algorithm, or of the algorithm whose options the yaml file `name` chooses."""
+    """Return the module of the algorithm `name`; `name` may also be a yaml file that sets options of an algorithm."""
     is_yaml = name not in algorithms() and option_file("algo", name) is not None
     return load_algorithm(compose([f"algo={name}"]).algo.name if is_yaml else name)
 

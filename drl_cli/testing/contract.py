@@ -1,4 +1,4 @@
-"""check_algorithm: what the program needs every algorithm to do."""
+"""check_algorithm: check that an algorithm does what the program needs."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from drl_cli.utils.lazy import Tensor, torch
 
 
 def check_algorithm(name: str, *overrides: str) -> None:
-    """Raise AssertionError naming the first thing that the program needs and the algorithm does not do.
+    """Raise AssertionError if an algorithm does not do what the program needs; the message names the first failure.
 
     Checked are: parameters fit the policy, actions fit the environment, equal seeds give equal results, a loaded state
     continues bit-equally, two trainers equal one trainer with all rows, and a skipped update changes nothing. An
@@ -51,7 +51,7 @@ def check_parameters(case: Case) -> None:
 
 
 def check_actions(case: Case) -> None:
-    """Check the form of actions, that they follow from the seed, and that greedy actions follow from observations."""
+    """Check shape and range of actions, equal actions for equal seeds, and greedy actions that ignore the seed."""
     policy, same_seed, other = (case.policy(seed) for seed in (1, 1, 2))
     for rows in (1, 7, 50):
         obs, column, last = case.obs(rows), case.spec.action.column, PreviousStep.none(case.spec, rows)
@@ -81,7 +81,7 @@ def check_actions(case: Case) -> None:
 
 
 def check_update(case: Case) -> None:
-    """Check that an update learns, does not change its batch, gives finite metrics, and uses weights if it can."""
+    """Check that an update changes parameters but not its batch, gives finite metrics, and uses importance weights."""
     algorithm, batch = case.algorithm(), case.batch()
     before = algorithm.state()
     update = algorithm.learn(batch, Counts())

@@ -1,4 +1,4 @@
-"""check_learning: whether an algorithm solves an environment with a known answer."""
+"""check_learning: check that an algorithm solves an environment whose best actions are known."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ from drl_cli.types import Columns, PreviousStep, flat_columns, gathered, map_par
 from drl_cli.utils.lazy import Tensor
 
 CAPACITY = 10_000
-"""Transitions in replay."""
+"""Capacity of replay, in transitions."""
 
 
 def check_learning(name: str, *overrides: str, updates: int = 600) -> None:
