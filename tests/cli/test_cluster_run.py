@@ -58,7 +58,14 @@ def test_a_run_joins_the_cluster_with_the_users_modules_and_leaves_it_running(
 def test_a_node_without_our_package_gets_it(drl, tiny, user_folder, ray_cluster, tmp_path, monkeypatch):
     (tmp_path / "drl_cli").mkdir()
     (tmp_path / "drl_cli" / "__init__.py").write_text("raise ImportError('not here')")
-    args = (*tiny, ON_RAY, "env=user_envs:Tiny-v0", f"ray.address={ray_cluster.address}", "dry_run=true")
+    args = (
+        *tiny,
+        ON_RAY,
+        "env=user_envs:Tiny-v0",
+        "worker.num=2",
+        f"ray.address={ray_cluster.address}",
+        "dry_run=true",
+    )
     ours = os.environ.get("PYTHONPATH", "")
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("PYTHONPATH", str(tmp_path))
