@@ -58,16 +58,6 @@ def test_policy_params_are_only_the_policys_parts():
     assert torch.equal(other.params["second"].flat, second)
 
 
-def test_the_state_is_of_parameters_and_optimizer():
-    algorithm, other = Pair(Context(torch.device("cpu"))), Pair(Context(torch.device("cpu")))
-    algorithm.learn({"obs": torch.ones(3, 2)}, Counts())
-    state = algorithm.state()
-    assert state.keys() == algorithm.params.state().keys() | algorithm.optimizer.state().keys()
-    other.load_state(state)
-    assert all(torch.equal(state[name], tensor) for name, tensor in other.state().items())
-    assert torch.equal(other.params.flat, algorithm.params.flat)
-
-
 def test_learning_rates_follow_the_environment_steps():
     config = OptimizerConfig(schedule="linear")
     algorithm = Pair(Context(torch.device("cpu"), optimizer=config, total_env_steps=100))

@@ -14,7 +14,7 @@ from drl_cli.algos.dqn import Algorithm, Config, Policy
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.group import Context
 from drl_cli.optim.params import Refused
-from drl_cli.testing import check_algorithm, check_learning
+from drl_cli.testing import check_algorithm
 from drl_cli.types import ActionSpec, Column, EnvSpec
 
 CPU = Context(torch.device("cpu"))
@@ -128,21 +128,6 @@ def test_gradients_equal_autograd(options):
 def test_all_options_together_keep_the_contract():
     options = ("dueling=true", "noisy=true", "soft_temperature=0.1", "munchausen=0.9", "temperature=0.1", "tau=0.1")
     check_algorithm("dqn", *(f"algo.{one}" for one in options), "network.hidden=[16,16]", "network.layer_norm=true")
-
-
-FAST = ("algo.gamma=0.9", "algo.lr=3e-3", "algo.target_period=20", "algo.epsilon_end=0.1", "algo.epsilon_steps=800")
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("dueling=true", "double=false"),
-        ("target_period=1", "tau=0.05"),
-    ],
-    ids=" ".join,
-)
-def test_it_learns(options):
-    check_learning("dqn", *FAST, *(f"algo.{one}" for one in options), updates=250)
 
 
 def test_streams_stay_apart():

@@ -8,7 +8,6 @@ import torch
 from learners import CASES, CPU, LOOKS, VECTOR, Learner
 
 from drl_cli.algos.base import Counts
-from drl_cli.networks.mlp import mlp_shapes
 from drl_cli.optim.group import Context, ProcessGroup
 from drl_cli.optim.optimizer import NotFinite
 from drl_cli.optim.params import Params
@@ -75,17 +74,6 @@ def test_gradients_are_compiled_only_without_modules(name, kind):
     assert compiled == ["gradients"]
 
 
-@ALL
-def test_heads_take_the_features_and_more_inputs(name, kind):
-    algorithm, _ = make(name, kind)
-    head = algorithm.head(5, inputs=3, ensemble=2, last=0.5)
-    assert head.shapes == mlp_shapes(algorithm.encoder.size + 3, (16, 12), 5, False)
-    assert (head.ensemble, head.last) == (2, 0.5)
-    plain = algorithm.head(1)
-    assert plain.shapes == mlp_shapes(6, (16, 12), 1, False)
-    assert (plain.ensemble, plain.last) == (1, 1.0)
-
-
 def test_parts_learn_with_their_rates_and_the_policy_has_its_own():
     algorithm, _ = make("sac", "box", lr=1e-3, alpha_lr=5e-2)
     assert algorithm.policy_parts == ("actor",)
@@ -96,16 +84,6 @@ def test_parts_learn_with_their_rates_and_the_policy_has_its_own():
     assert moved == pytest.approx({"actor": 1e-3, "critic": 1e-3, "log_alpha": 5e-2}, rel=1e-3)
     image = Learner("sac", "box", *LOOKS["image"]).algorithm()
     assert image.policy_parts == ("torso", "actor")
-
-
-def test_ppo_begins_near_zero_and_the_others_do_not():
-    sizes = {}
-    for name, kind, part in (("ppo", "box", "actor"), ("ppo", "box", "critic"), ("sac", "box", "actor")):
-        algorithm, _ = make(name, kind)
-        sizes[name, part] = getattr(algorithm, part).networks[0][-2].abs().max().item()
-    assert sizes["ppo", "actor"] < 0.01 < 0.1 < sizes["ppo", "critic"]
-    assert sizes["sac", "actor"] > 0.1
-    assert not make("ppo", "box")[0].log_std.any()
 
 
 @pytest.mark.parametrize(("name", "kind", "times"), [("sac", "box", 2), ("dqn", "discrete", 1)])

@@ -1,5 +1,6 @@
 """Finding algorithms by name or import path, and why one does not fit a run."""
 
+import subprocess
 import sys
 from dataclasses import MISSING, fields
 
@@ -50,6 +51,13 @@ def test_defaults_of_a_config_equal_its_yaml(name):
     yaml = algo_node(name)
     defaults = {f.name: f.default for f in fields(load_algorithm(name).Config) if f.default is not MISSING}
     assert defaults == {key: type(value)(yaml[key]) for key, value in defaults.items()}
+
+
+def test_policies_need_no_torch():
+    """A worker process imports these modules."""
+    code = "import sys, importlib, drl_cli.runtime.roles.worker\n"
+    code += f"for name in {algorithms()}: importlib.import_module(f'drl_cli.algos.{{name}}')\n"
+    subprocess.run([sys.executable, "-c", f"{code}assert 'torch' not in sys.modules"], check=True)
 
 
 def test_refusal_says_why():

@@ -64,9 +64,14 @@ def learn(run_graph):
 
 
 @pytest.mark.parametrize(
-    ("steps", "probe"), [(3000, "Patch"), pytest.param(10_000, "Both", marks=pytest.mark.slow)], ids=["where", "both"]
+    ("algo", "steps", "probe"),
+    [
+        pytest.param(DQN, 3000, "Patch", id="dqn-where"),
+        pytest.param(PPO, 3000, "Patch", id="ppo-where"),
+        pytest.param(DQN, 10_000, "Both", id="dqn-both", marks=[pytest.mark.slow, pytest.mark.exhaustive]),
+        pytest.param(PPO, 10_000, "Both", id="ppo-both", marks=pytest.mark.slow),
+    ],
 )
-@pytest.mark.parametrize("algo", [DQN, PPO], ids=["dqn", "ppo"])
 def test_where_something_is_in_an_image(learn, steps, probe, algo):
     assert learn(steps, f"{PROBES}{probe}-v0", *algo, *SMALL_IMAGE)["mean"] == 1.0
 
@@ -115,7 +120,7 @@ def test_what_is_not_allowed_is_never_done(learn, algo, part):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("memory", ["lstm", "gru"])
+@pytest.mark.parametrize("memory", ["lstm", pytest.param("gru", marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize(("steps", "algo"), [(8000, CUE_DQN), (32_000, CUE_PPO)], ids=["dqn", "ppo"])
 def test_what_was_seen_once_is_remembered(learn, steps, algo, memory):
     assert learn(steps, *algo, f"network.memory={memory}")["mean"] == 1.0

@@ -161,19 +161,6 @@ def test_a_broken_copy_is_found(monkeypatch, broken):
         check()
 
 
-def test_nothing_flows_into_the_burn_in():
-    """The gradient with respect to its observations is 0, that of the learned steps' is not."""
-    learner = Learner("dqn", "discrete", VECTOR, "lstm")
-    algorithm = learner.algorithm()
-    batch = learner.batch(algorithm)
-    batch["obs"].requires_grad_()
-    view = algorithm.encoder(batch, BURN_IN)
-    view.backward(torch.ones_like(view.obs))
-    grad = batch["obs"].grad.flatten(2).abs().sum(-1)
-    assert not grad[:, :BURN_IN].any()
-    assert grad[:, BURN_IN:][batch["valid"][:, BURN_IN:]].all()
-
-
 def check_priorities():
     """Raise AssertionError where padding counts: of the five real steps four are burn-in, and three are missing."""
     replay = make_config(COUNTER, "replay=sequences", "replay.seq_len=4", "replay.burn_in=4", "replay.overlap=0").replay
@@ -229,12 +216,6 @@ def test_rescaling_is_the_papers_and_its_inverse():
     assert value.rescaled(np.array([3.0, -3.0, 0.0]), 0.001).tolist() == pytest.approx([1.003, -1.003, 0.0])
     single = torch.linspace(-0.01, 0.01, 101)  # the paper's form loses all digits here
     torch.testing.assert_close(value.unscaled(value.rescaled(single, 1e-3), 1e-3), single, rtol=1e-5, atol=0)
-
-
-def test_a_target_is_rescaled_and_one_without_is_what_it_was():
-    reward, discount, q = torch.tensor([1.0]), torch.tensor([0.9]), torch.tensor([2.0])
-    assert torch.equal(value.backed_up(reward, discount, q), reward + discount * q)
-    torch.testing.assert_close(value.backed_up(reward, discount, q, EPS), h(1 + 0.9 * h_inverse(q)))
 
 
 @pytest.mark.parametrize("algo", ["dqn", "c51"])

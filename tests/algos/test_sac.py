@@ -135,19 +135,6 @@ def test_updates_equal_an_independent_implementation(activation, is_weighted):
         torch.testing.assert_close(own.double(), theirs, rtol=0, atol=1e-5)
 
 
-def test_wrong_shapes_are_refused():
-    algorithm = make()
-    state = algorithm.state()
-    wider = EnvSpec("x", Column((6,), "float32"), SPEC.action)
-    with pytest.raises(ValueError, match=r"has shape .* needed is"):
-        make(spec=wider).load_state(state)
-    with pytest.raises(ValueError, match=r"'target.critic' has shape"):
-        algorithm.load_state(state | {"target.critic": torch.zeros(2)})
-    policy = Policy(CONFIG, NetworkConfig((16, 12), "tanh", "uniform"), wider, 0)
-    with pytest.raises(ValueError, match="parameter vector"):
-        policy.load(algorithm.policy_params())
-
-
 @pytest.mark.parametrize("activation", ["relu", "tanh", "elu"])
 def test_numpy_policy_equals_the_actor(activation):
     algorithm = make(activation)

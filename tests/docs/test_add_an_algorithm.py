@@ -133,11 +133,6 @@ def test_dropout_is_allowed_with_one_trainer(folder):
     check_algorithm("my_td3", *TINY)
 
 
-@pytest.mark.parametrize("name", ["sac", "dqn", "ppo"])
-def test_built_in_algorithms_pass(name):
-    check_algorithm(name, "network.hidden=[16,16]")
-
-
 def test_the_api_imports_torch_only_when_it_is_needed():
     code = "import sys, drl_cli.api; assert not {'torch', 'gymnasium', 'ray', 'hydra'} & sys.modules.keys()"
     subprocess.run([sys.executable, "-c", code], check=True)

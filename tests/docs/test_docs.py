@@ -49,9 +49,10 @@ def commands():
     return found
 
 
-@pytest.fixture
-def users(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def users(tmp_path_factory):
     """Modules of the user that the pages name."""
+    tmp_path = tmp_path_factory.mktemp("users")
     page = (ROOT / "docs" / "own-environment.md").read_text()
     (tmp_path / "my_mod.py").write_text(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1])
     package = tmp_path / "my_pkg"
@@ -61,9 +62,10 @@ def users(tmp_path, monkeypatch):
     shutil.copy(ROOT / "conf" / "algo" / "sac.yaml", package / "my_algo.yaml")
     page = (ROOT / "docs" / "add-an-algorithm.md").read_text()
     (tmp_path / "my_td3.py").write_text(re.search(r"```python\n(.*?)```", page, re.DOTALL)[1])
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    yield tmp_path
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path)
+        patch.syspath_prepend(str(tmp_path))
+        yield tmp_path
     for name in ("my_mod", "my_td3", "my_pkg", "my_pkg.my_mod", "my_pkg.my_algo"):
         sys.modules.pop(name, None)
 

@@ -78,14 +78,6 @@ def test_projection_conserves_the_mass_and_equals_brute_force(atoms, reward, dis
     np.testing.assert_allclose(project_numpy(probs.numpy(), **columns, support=support.numpy())[0], expected, atol=1e-8)
 
 
-def test_a_projection_within_the_support_keeps_the_mean():
-    support = torch.linspace(-10, 10, 51, dtype=torch.float64)
-    probs = torch.zeros(1, 51, dtype=torch.float64)
-    probs[0, 20:30] = 0.1
-    out = project(probs, torch.tensor([0.37]).double(), torch.tensor([0.9]).double(), support)
-    assert float(out @ support) == pytest.approx(0.37 + 0.9 * float(probs @ support))
-
-
 def test_cross_entropy_literals_and_gradient():
     logits = torch.tensor([[0.0, math.log(3.0)], [0.0, 0.0]], requires_grad=True)
     loss, slope, divergence = cross_entropy(logits, torch.tensor([[0.5, 0.5], [1.0, 0.0]]))
@@ -121,21 +113,6 @@ def test_quantile_huber_equals_brute_force(kappa, shared):
     torch.testing.assert_close(slope, quantiles.grad)
 
 
-def test_a_quantile_that_is_too_low_is_pulled_up_by_its_fraction():
-    """One quantile at 0.9 below its target is pulled up nine times as hard as one above is pulled down."""
-    _, slope = quantile_huber(torch.zeros(2, 1), torch.tensor([[9.0], [-9.0]]), torch.tensor([0.9]), 1.0)
-    assert slope.flatten().tolist() == pytest.approx([-0.9, 0.1])
-
-
-def test_quantile_regression_ends_at_the_quantiles():
-    """Of a uniform distribution on [0, 10): the fractions themselves, times 10."""
-    target, fraction = torch.linspace(0, 10, 1000).expand(1, -1), torch.tensor([0.1, 0.5, 0.75])
-    quantiles = torch.zeros(1, 3)
-    for _ in range(3000):
-        quantiles -= 0.05 * quantile_huber(quantiles, target, fraction, 0.0)[1]
-    np.testing.assert_allclose(quantiles[0], 10 * fraction, atol=0.1)
-
-
 @pytest.mark.parametrize(
     ("risk", "level", "shares"),
     [
@@ -155,7 +132,3 @@ def test_what_the_worst_returns_count_for_a_risk_measure(risk, level, shares):
 def test_shares_and_fractions_of_a_risk_measure_are_inverse_to_each_other(risk, level):
     fraction = midpoints(50)
     np.testing.assert_allclose(risky_share(risky_fraction(fraction, risk, level), risk, level), fraction, atol=1e-5)
-
-
-def test_midpoints():
-    assert midpoints(4).tolist() == [0.125, 0.375, 0.625, 0.875]
