@@ -307,16 +307,6 @@ def test_load_policy_is_the_inverse_of_policy_params(case):
             algorithm.load_policy(wrong)
 
 
-def test_params_are_a_copy(case):
-    algorithm = case.algorithm()
-    params = algorithm.policy_params()
-    kept = params.copy()
-    algorithm.learn(case.batch(), Counts())
-    assert np.array_equal(params, kept)
-    params[:] = 0
-    assert algorithm.policy_params().any()
-
-
 @pytest.mark.slow
 @pytest.mark.exhaustive
 @pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")

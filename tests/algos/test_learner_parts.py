@@ -1,4 +1,4 @@
-"""NetworkAlgorithm: parts, learning rates, random streams, dropout masks, and the rows to learn from."""
+"""NetworkAlgorithm: random streams, compilation, dropout masks, and the rows to learn from."""
 
 import dataclasses
 from itertools import combinations
@@ -74,18 +74,6 @@ def test_gradients_are_compiled_only_without_modules(name, kind):
     assert compiled == ["gradients"]
 
 
-def test_parts_learn_with_their_rates_and_the_policy_has_its_own():
-    algorithm, _ = make("sac", "box", lr=1e-3, alpha_lr=5e-2)
-    assert algorithm.policy_parts == ("actor",)
-    before = {part: algorithm.params[part].flat.clone() for part in ("actor", "critic", "log_alpha")}
-    algorithm.params.grad.fill_(1.0)
-    algorithm.optimizer.step()
-    moved = {part: (algorithm.params[part].flat - old).abs().max().item() for part, old in before.items()}
-    assert moved == pytest.approx({"actor": 1e-3, "critic": 1e-3, "log_alpha": 5e-2}, rel=1e-3)
-    image = Learner("sac", "box", *LOOKS["image"]).algorithm()
-    assert image.policy_parts == ("torso", "actor")
-
-
 @pytest.mark.parametrize(("name", "kind", "times"), [("sac", "box", 2), ("dqn", "discrete", 1)])
 def test_dropout_masks_cover_all_rows_of_a_head(name, kind, times):
     algorithm, learner = make(name, kind, dropout=0.25)
@@ -98,16 +86,6 @@ def test_dropout_masks_cover_all_rows_of_a_head(name, kind, times):
     plain, _ = make(name, kind)
     head = plain.critic if name == "sac" else plain.online.mlp
     assert plain.see(learner.batch(plain), head)[1]["drop"] == ()
-
-
-def test_each_trainer_has_the_dropout_masks_of_its_rows():
-    is_mine = torch.tensor([True, False, True, True, False])
-    algorithm, _ = make("ppo", "box", dropout=0.25)
-    again, _ = make("ppo", "box", dropout=0.25)
-    mine = algorithm.masks(algorithm.critic, torch.zeros(3, 6), is_mine=is_mine)
-    all_rows = again.masks(again.critic, torch.zeros(5, 6))
-    for own, whole in zip(mine, all_rows, strict=True):
-        assert torch.equal(own, whole[:, is_mine])
 
 
 def test_updates_are_made_without_autograd():
@@ -168,24 +146,6 @@ def test_a_step_uses_all_gradients_unless_a_loss_is_not_finite():
     moved = algorithm.params["online"].flat.clone()
     algorithm.step(None, None, torch.tensor(1.0))
     assert not torch.equal(algorithm.params["online"].flat, moved)
-
-
-@pytest.mark.parametrize("look", ["image", "memory"])
-def test_a_target_encoder_sees_only_next_observations_without_autograd(look):
-    learner = Learner("dqn", "discrete", *LOOKS[look])
-    algorithm = learner.algorithm()
-    batch, grads = learner.batch(algorithm), []
-    features = algorithm.target_encoder.features
-
-    def noted(obs):
-        grads.append(torch.is_grad_enabled())
-        return features(obs)
-
-    algorithm.target_encoder.features = noted
-    view, _ = algorithm.see(batch)
-    seen = algorithm.see_target(batch, view).next_obs
-    torch.testing.assert_close(seen, view.next_obs)  # it is a copy still
-    assert grads == [False] * (1 if look == "image" else 2)
 
 
 def test_a_target_is_a_copy_with_its_own_encoder():

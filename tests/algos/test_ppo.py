@@ -11,7 +11,7 @@ from torch.distributions import Categorical, Normal
 from drl_cli.algos.base import Counts
 from drl_cli.algos.ppo import Algorithm, Config, Policy, choice_log_prob
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.optim.group import Context, ProcessGroup
+from drl_cli.optim.group import Context
 from drl_cli.optim.optimizer_config import OptimizerConfig
 from drl_cli.types import ActionSpec, Column, EnvSpec
 
@@ -63,13 +63,6 @@ def make_batch(kind, seed, rows=40):
         "truncated": torch.zeros(rows, dtype=torch.bool),
         "cut": cut | terminated,
     }
-
-
-class Unheard(ProcessGroup):
-    """One of two trainers, which ignores the gradients of the other."""
-
-    def mean_(self, tensor):
-        pass
 
 
 class Reference:
@@ -152,13 +145,6 @@ def test_updates_equal_an_independent_implementation(kind, activation, normalize
         (algorithm.log_std, reference.log_std.detach()),
     ):
         torch.testing.assert_close(own.double(), theirs, rtol=0, atol=2e-5)
-
-
-def test_a_minibatch_is_shared_by_a_group_of_learners():
-    network = NetworkConfig((16, 12), "tanh", "orthogonal")
-    half = Algorithm(CONFIG, network, SPECS["box"], 0, dataclasses.replace(CPU, group=Unheard(0, 2)))
-    steps = half.learn(make_batch("box", 0, rows=20), Counts()).steps
-    assert steps == make().learn(make_batch("box", 0), Counts()).steps == 12
 
 
 def test_epochs_end_when_the_policy_has_changed_too_much():

@@ -50,13 +50,6 @@ def test_forever(n_step):
     assert q.max() < 11.0
 
 
-def test_values_of_choices():
-    """The best choice is worth 1, every other choice 0."""
-    algorithm = learn("dqn", "Choose", 200, *DQN)
-    q, _ = algorithm.online.forward(torch.eye(3))
-    torch.testing.assert_close(q, torch.eye(3), rtol=0, atol=0.2)
-
-
 @pytest.mark.parametrize("gae_lambda", [0.0, 0.9, 1.0])
 def test_ppo_forever(gae_lambda):
     """As above: the value is 10 if and only if truncated episodes and the ends of rollouts bootstrap."""

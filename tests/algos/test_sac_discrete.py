@@ -64,17 +64,6 @@ def test_gradients_equal_autograd():
     torch.testing.assert_close(algorithm.params.grad.double(), grad, rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize(("share", "rises"), [(0.05, False), (0.99, True)])
-def test_the_temperature_follows_the_target_entropy(share, rises):
-    """The initial policy's entropy lies between these two fractions of log|A|, the largest entropy."""
-    algorithm = make(target_entropy=share)
-    before = float(algorithm.log_alpha)
-    algorithm.actor.flat.mul_(3)
-    update = algorithm.learn(q_batch(), Counts())
-    assert 0.05 * math.log(4) < float(update.metrics["entropy"]) < 0.99 * math.log(4)
-    assert (float(algorithm.log_alpha) > before) == rises
-
-
 def test_the_target_entropy_counts_legal_actions():
     algorithm = make(target_entropy=0.5)
     mask = torch.tensor([[True, True, False, False], [True, True, True, True], [False, True, False, False]])

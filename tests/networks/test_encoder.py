@@ -3,6 +3,7 @@
 from collections import Counter
 
 import pytest
+import torch
 
 from drl_cli.testing import Case
 
@@ -16,10 +17,11 @@ from drl_cli.testing import Case
     ],
 )
 def test_no_image_goes_through_a_torso_for_nothing(algo, probe, online):
-    """The target encoder sees next observations alone; convolutions take most of an update's time."""
+    """The target encoder sees next observations alone, without autograd; convolutions take most of an update's time."""
     case = Case(*algo, f"env=drl_cli.envs.probes:{probe}-v0", "+env.kwargs.size=36", "network.hidden=[8]")
     algorithm, calls = case.algorithm(), Counter()
     for name, encoder in (("online", algorithm.encoder), ("target", algorithm.target_encoder)):
-        encoder.torso.register_forward_hook(lambda *args, name=name: calls.update([name]))
+        encoder.torso.register_forward_hook(lambda *args, name=name: calls.update([(name, torch.is_grad_enabled())]))
     case.learn(algorithm, 0, 1)
-    assert calls == {"online": online, "target": 1}
+    assert calls["online", True] + calls["online", False] == online
+    assert calls["target", False] == calls.total() - online == 1

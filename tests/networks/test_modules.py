@@ -1,6 +1,5 @@
-"""Convolutional torsos: published sizes, layouts of pixels, and features that depend on positions."""
+"""Convolutional torsos: published sizes and layers, layouts of pixels."""
 
-import pytest
 import torch
 from networks import network
 
@@ -95,24 +94,3 @@ def test_planes_of_booleans_are_0_and_1_and_floats_stay():
     before = floats.clone()
     assert torch.equal(make("cnn", (10, 10, 3), "float32").pixels(floats), floats.permute(0, 3, 1, 2))
     assert torch.equal(floats, before)
-
-
-@pytest.mark.parametrize(("kind", "side", "spot"), [("cnn", 84, 8), ("cnn", 10, 1), ("resnet", 64, 8)])
-def test_where_something_is_can_be_read_from_the_features(kind, side, spot):
-    """A linear readout tells a spot's row and column; one of the features' averages over positions does not."""
-    torso = make(kind, (side, side, 1))
-    places = range(0, side - spot + 1, spot)
-    where = [(y, x) for y in places for x in places]
-    obs = torch.zeros(len(where), side, side, 1, dtype=torch.uint8)
-    for image, (y, x) in zip(obs, where, strict=True):
-        image[y : y + spot, x : x + spot] = 255
-    target = torch.tensor(where, dtype=torch.float64)
-
-    def error(features):
-        features = torch.cat([features, torch.ones(len(where), 1)], 1).double()
-        readout = torch.linalg.lstsq(features, target, driver="gelsd").solution
-        return (features @ readout - target).abs().max()
-
-    with torch.no_grad():
-        assert error(torso(obs)) < 0.5 * spot
-        assert error(torso.layers(torso.pixels(obs)).mean((2, 3))) > 0.5 * spot

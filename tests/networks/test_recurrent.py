@@ -39,18 +39,6 @@ def test_unrolling_equals_stepping(kind, begun):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_was_before_an_episode_is_forgotten_and_in_other_rows_it_is_not(kind):
-    memory, (x, begins, random) = make(kind), sequence(begun=((3, 1),))
-    states = torch.randn(2, 4, memory.state_size, generator=random)
-    one, other = (memory.unroll(x, state, begins)[0] for state in states)
-    assert torch.equal(one[3:, 1], other[3:, 1])
-    assert (one[3:, [0, 2, 3]] != other[3:, [0, 2, 3]]).all()
-    assert (one[:3] != other[:3]).any(-1).all()
-    fresh, _ = memory.unroll(x[3:, 1:2], torch.zeros(1, memory.state_size), begins[3:, 1:2])
-    torch.testing.assert_close(one[3:, 1:2], fresh)
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_equal_to_torchs_own_cell(kind):
     memory, (x, begins, random) = make(kind), sequence(begun=())
     cell = {"lstm": torch.nn.LSTMCell, "gru": torch.nn.GRUCell}[kind](3, 5)
