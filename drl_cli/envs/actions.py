@@ -1,4 +1,4 @@
-"""Conversion of a policy's actions to actions of the environment's space."""
+"""Convert the actions of a policy to actions of the environment's space."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,9 +14,10 @@ CHOICES = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
 def action_spec(id: str, space: Space) -> ActionSpec:
-    """Return the policy's actions for a space, or raise EnvError for a space that is not supported.
+    """Return the ActionSpec of a policy for a space. Raise EnvError if the space is not supported.
 
-    A Dict or Tuple becomes one box if all its parts are Box, or one multidiscrete if all its parts are choices.
+    A Dict or Tuple space becomes one box if all its parts are Box spaces, or one multidiscrete if all its parts are
+    discrete.
     """
     parts = [part for _, part in space_leaves(space)]
     if all(isinstance(part, spaces.Box) for part in parts):
@@ -31,7 +32,7 @@ def action_spec(id: str, space: Space) -> ActionSpec:
 
 
 def unbounded(space: Space) -> int:
-    """Return the number of box dimensions without a lower or an upper bound."""
+    """Return the number of box dimensions that lack a lower bound, an upper bound or both."""
     boxes = [part for _, part in space_leaves(space) if isinstance(part, spaces.Box)]
     return sum(int((~(np.isfinite(box.low) & np.isfinite(box.high))).sum()) for box in boxes)
 
@@ -53,15 +54,16 @@ def _text(space: Space) -> str:
 
 
 class ActionMap:
-    """Converts actions `[n, ...]` of a policy to actions of a space.
+    """Converts the actions `[n, ...]` of a policy to actions of a space.
 
-    Box actions are in [-1, 1] and become low + (a + 1) / 2 (high - low); a dimension without both bounds is only
-    clipped to the bound it has. Choices count from 0 and become choices from the start of the space.
+    A box action a in [-1, 1] becomes low + (a + 1) / 2 (high - low). A dimension that lacks a bound is not rescaled,
+    but only clipped to the bound that it has. The discrete choices of a policy count from 0, and the `start` of the
+    space is added to them.
     """
 
     def __init__(self, space: Space) -> None:
         self._space = space
-        self._convert: Callable[[Array], Any] = self._to_array  # Any: an action of the space
+        self._convert: Callable[[Array], Any] = self._to_array  # Any: actions of the space
         if isinstance(space, spaces.Box):
             low, high = (bound.astype(np.float64).ravel() for bound in (space.low, space.high))
             is_free = ~(np.isfinite(low) & np.isfinite(high))
@@ -82,7 +84,7 @@ class ActionMap:
         return self._convert(actions)
 
     def _to_box(self, actions: Array) -> Array:
-        scaled = np.minimum(np.maximum(actions, -1.0), 1.0)  # faster than `clip` for few values
+        scaled = np.minimum(np.maximum(actions, -1.0), 1.0)  # faster than `np.clip` for small arrays
         scaled = self._low + (scaled + 1.0) * self._scale
         if self._free is not None:
             is_free, low, high = self._free
@@ -107,5 +109,5 @@ class ActionMap:
 
 
 def _width(space: Space) -> int:
-    """Return the number of values of an action."""
+    """Return the number of values in one action of the space."""
     return sum(int(np.prod(leaf.shape or ())) for _, leaf in space_leaves(space))

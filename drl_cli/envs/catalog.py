@@ -1,4 +1,4 @@
-"""The environments that exist, and the packages that each needs. No package of an environment is imported."""
+"""List environments and the packages that they need, without importing these packages."""
 
 import importlib.util
 import re
@@ -15,14 +15,16 @@ NEEDS = {
     "phys2d": ("jax", "gymnasium[jax]"),
     "tabular": ("jax", "gymnasium[jax]"),
 }
-"""Families of Gymnasium's own environments: the module they import, and what to install for it."""
+"""For each family of Gymnasium's environments: the module that the family imports, and the package to install."""
 
 
 @dataclass(frozen=True)
 class Package:
-    """A package of environments: a pattern of their names, its module, and what to install.
+    """A package of environments.
 
-    `example` is an id for `drl-list`, or None if the package is not listed.
+    `names` is a regular expression for the ids of its environments, `module` is the module to import, and `install` is
+    the argument of `pip install`. `example` is an id that `drl-list` shows; if it is None, `drl-list` omits the
+    package.
     """
 
     names: str
@@ -32,7 +34,7 @@ class Package:
 
     @property
     def is_ours(self) -> bool:
-        """Whether drl_cli.envs.games makes its environments, so that `env=` takes an id without `module:`."""
+        """Whether drl_cli.envs.games makes the package's environments, so that `env=` takes ids without `module:`."""
         return any(library.module == self.module for library in LIBRARIES)
 
     @property
@@ -63,12 +65,12 @@ PACKAGES = (
     Package(r"FlappyBird-v\d+", "flappy_bird_gymnasium", "flappy-bird-gymnasium"),
     Package(r"Meta-World/.*", "metaworld", "metaworld"),
 )
-"""The known packages. `env=` takes `module:Id`, or only the id if the package `is_ours`."""
+"""The known packages. The user chooses an environment by `env=module:Id`, or by `env=Id` if the package `is_ours`."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """An environment: its id for `env=`, its family, and what has to be installed first, if anything."""
+    """An environment of the list: its id for `env=`, its family, and the package to install first, or None."""
 
     id: str
     family: str
@@ -76,19 +78,19 @@ class Entry:
 
 
 def entries() -> list[Entry]:
-    """Return the environments of Gymnasium, except removed ones, and then the environments of other packages."""
+    """Return the environments of Gymnasium without the removed ones, followed by the environments of other packages."""
     listed = [package for package in PACKAGES if package.example is not None]
     of_packages = [entry for package in listed for entry in _of_package(package)]
     return [*sorted(_registered(), key=lambda entry: entry.id), *of_packages]
 
 
 def package_of(name: str) -> Package | None:
-    """Return the package whose environments have such names, or None."""
+    """Return the package whose pattern `names` matches this name, or None."""
     return next((package for package in PACKAGES if re.fullmatch(package.names, name)), None)
 
 
 def missing_package(id: str) -> Package | None:
-    """Return the package of a game in drl_cli.envs.games if it is not installed, else None."""
+    """Return the package of an Atari or MinAtar game if the package is not installed, else None."""
     package = package_of(id)
     return package if package is not None and package.is_ours and not package.is_there else None
 
@@ -98,7 +100,7 @@ def _registered() -> Iterator[Entry]:
         make = spec.entry_point
         module = make.partition(":")[0] if isinstance(make, str) else getattr(make, "__module__", "")
         is_gone = not isinstance(make, str) and module.startswith("gymnasium.")
-        if is_gone or module.startswith("drl_cli."):  # a probe for tests
+        if is_gone or module.startswith("drl_cli."):  # drl_cli registers only probes for tests
             continue
         family = module.removeprefix("gymnasium.envs.").partition(".")[0]
         needed, install = NEEDS.get(family, (None, ""))
@@ -106,7 +108,7 @@ def _registered() -> Iterator[Entry]:
 
 
 def _of_package(package: Package) -> list[Entry]:
-    """Return all games of an installed package that `is_ours`, else only the example."""
+    """Return all games of an installed Atari or MinAtar package; for other packages, return only the example."""
     if package.is_ours and package.is_there:
         return [Entry(id, package.module, None) for id in games() if re.fullmatch(package.names, id)]
     id = package.example if package.is_ours else f"{package.module}:{package.example}"

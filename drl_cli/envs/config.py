@@ -1,4 +1,4 @@
-"""The config of the environment, without an import of gymnasium, so that checking a command line stays fast."""
+"""The config of the environment. It does not import gymnasium, so that checking a command line stays fast."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,8 +11,9 @@ from drl_cli.utils.ranges import Count, Positive
 class EnvConfig:
     """The keys `env.*`.
 
-    `max_episode_steps`, `reward_clip`, `reward_scale` and `backend` apply only in training, `wrappers` everywhere.
-    The trainer and the policy apply `normalize_obs` and `normalize_reward`; replay and returns stay raw.
+    `max_episode_steps`, `reward_clip`, `reward_scale` and `backend` apply only in training; `wrappers` apply in
+    training and evaluation. The trainer and the policy apply `normalize_obs` and `normalize_reward`; the rows in replay
+    and the reported returns are not normalized.
     """
 
     name: str
@@ -27,19 +28,19 @@ class EnvConfig:
     wrappers: tuple[str, ...] = ()
     reward_clip: Positive | None = None
 
-    def for_evaluation(self, kwargs: Mapping[str, Any] | None = None) -> "EnvConfig":  # Any: as in `kwargs`
-        """Return the config without the changes for training; `kwargs` are added or replace values."""
+    def for_evaluation(self, kwargs: Mapping[str, Any] | None = None) -> "EnvConfig":  # Any: as in the field `kwargs`
+        """Return the config for evaluations, without the keys for training; `kwargs` are added to `self.kwargs`."""
         kwargs = {**self.kwargs, **(kwargs or {})}
         return replace(self, max_episode_steps=None, reward_scale=1.0, reward_clip=None, kwargs=kwargs)
 
 
 class MissingExtra(Exception):
-    """The environment exists, but a package that it needs is not installed."""
+    """Raised if an environment exists, but a package that it needs is not installed."""
 
 
 class EnvFault(Exception):
-    """A failure of a running environment; the message is one line."""
+    """Raised if a running environment fails; the message is one line."""
 
 
 class EnvError(Exception):
-    """The environment of the user can't be found, built or used."""
+    """Raised if the environment that the user names can't be found, built or used."""

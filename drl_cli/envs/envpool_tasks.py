@@ -1,4 +1,4 @@
-"""EnvPool (an extra): find the task that equals a Gymnasium environment, and make pools of it."""
+"""EnvPool (an optional extra): find the EnvPool task that equals a Gymnasium environment, and make pools of it."""
 
 import difflib
 import warnings
@@ -25,7 +25,7 @@ INT32_MAX = 2**31 - 1
 
 @dataclass(frozen=True)
 class Task:
-    """An EnvPool task: id, options, the limit on an episode's steps, and the spaces of one environment."""
+    """An EnvPool task: id, options, maximum number of steps per episode, and the spaces of one environment."""
 
     id: str
     options: Mapping[str, Any]  # Any: as in EnvConfig.kwargs
@@ -35,7 +35,7 @@ class Task:
 
 
 def find_task(config: EnvConfig) -> Task:
-    """Return the task for a config. Raise MissingExtra or EnvError with advice in one line."""
+    """Return the EnvPool task for a config. Raise MissingExtra or EnvError with one line of advice."""
     library = _library()
     id, kwargs = _translate(config, library.list_all_envs())
     try:
@@ -59,10 +59,10 @@ def find_task(config: EnvConfig) -> Task:
 
 
 def make_pool(task: Task, seeds: Sequence[int]) -> Any:  # Any: EnvPool has no types
-    """Return a pool with one environment per seed and one thread (workers are processes).
+    """Return a pool with one environment per seed. The pool has one thread, because each worker is a process.
 
-    The caller has to end episodes at `max_episode_steps`; the limit of the pool is one step higher and never reached,
-    because EnvPool reports an episode that terminates in the last step as truncated.
+    The caller must end episodes after `max_episode_steps`. The step limit of the pool is one step higher, so that the
+    pool never reaches it: EnvPool would report an episode that terminates in the last allowed step as truncated.
     """
     limit = min(task.max_episode_steps + 1, INT32_MAX)
     with warnings.catch_warnings():
@@ -70,7 +70,7 @@ def make_pool(task: Task, seeds: Sequence[int]) -> Any:  # Any: EnvPool has no t
         pool = _library().make_gymnasium(
             task.id, num_envs=len(seeds), seed=list(seeds), num_threads=1, max_episode_steps=limit, **task.options
         )
-        _ = pool.observation_space  # made here, because making it warns
+        _ = pool.observation_space  # the first access warns; the warning is ignored here
     return pool
 
 
@@ -80,9 +80,10 @@ def info_of(info: Mapping[str, Any], i: int, size: int) -> dict[str, Any]:  # An
 
 
 def check_spaces(task: Task, env: "gymnasium.Env[Any, Any]", spec: EnvSpec) -> None:
-    """Raise EnvError if EnvPool's spaces differ from Gymnasium's, which evaluations use, or are not supported.
+    """Raise EnvError if EnvPool's spaces are not supported or differ from the spaces of Gymnasium's environment.
 
-    Only Box observations without action masks are supported.
+    The spaces must be equal because evaluations use Gymnasium's environment. Only Box observations without action masks
+    and Box or Discrete actions are supported.
     """
     obs, action = task.observation_space, task.action_space
     strange = [] if isinstance(obs, spaces.Box) else [f"{type(obs).__name__} observations"]
@@ -104,11 +105,11 @@ def check_spaces(task: Task, env: "gymnasium.Env[Any, Any]", spec: EnvSpec) -> N
 
 
 class PoolEnv(gymnasium.Env[Array, Any]):
-    """One environment that only EnvPool has, as a pool of size 1. A reset with a seed makes a new pool."""
+    """A pool of size 1 as a Gymnasium environment, for ids that only EnvPool has. A seeded reset makes a new pool."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        self.pool: Any = None  # Any: as in make_pool
+        self.pool: Any = None  # Any: EnvPool has no types
         self.observation_space, self.action_space = task.observation_space, task.action_space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Array, dict[str, Any]]:
@@ -141,10 +142,9 @@ def _library() -> Any:  # Any: EnvPool has no types
 
 
 def _translate(config: EnvConfig, known: Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """Return EnvPool's id and the arguments that this id does not imply.
+    """Return EnvPool's id for an environment, and the keyword arguments that this id does not imply.
 
-    EnvPool may know an environment only under an id that implies arguments: LunarLander-v3 with `continuous=true` is
-    LunarLanderContinuous-v3.
+    For example, EnvPool has LunarLander-v3 with `continuous=true` only as LunarLanderContinuous-v3.
     """
     registry = gymnasium.registry
     if config.id not in registry and config.id in known:

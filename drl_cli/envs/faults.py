@@ -1,4 +1,4 @@
-"""Messages about what is wrong with a step or reset of an environment."""
+"""Messages about faults in a step or reset of an environment."""
 
 import math
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from drl_cli.types import Array
 
 
 def as_fault(method: str, error: BaseException) -> EnvFault:
-    """Return an EnvFault whose one-line message tells why a call of `method` failed."""
+    """Return an EnvFault with a one-line message that explains why the call of `method` failed."""
     if isinstance(error, EnvFault):
         return error
     cause = str(error) if isinstance(error, Hung) else f"{method} raised {type(error).__name__}: {error}"
@@ -26,7 +26,7 @@ def as_fault(method: str, error: BaseException) -> EnvFault:
 
 
 def reset_result(result: Any) -> tuple[Any, Any]:  # Any: the value that `reset` returned
-    """Return observation and info of a reset. Raise EnvFault if the reset returned anything else."""
+    """Return the observation and info that `reset` returned. Raise EnvFault if `reset` returned anything else."""
     if isinstance(result, tuple) and len(result) == 2:
         return result
     kind = f"{len(result)} values" if isinstance(result, tuple) else f"an observation alone ({type(result).__name__})"
@@ -34,14 +34,14 @@ def reset_result(result: Any) -> tuple[Any, Any]:  # Any: the value that `reset`
 
 
 def because(text: str, error: BaseException) -> EnvFault:
-    """Return an EnvFault with its cause."""
+    """Return an EnvFault with this text, caused by `error`."""
     fault = EnvFault(text)
     fault.__cause__ = error
     return fault
 
 
 def is_surely_finite(values: Array) -> bool:
-    """Return whether the sum of squares is finite: one pass over the values, so faster than `np.isfinite`."""
+    """Return whether the sum of the squares is finite, which proves that all values are. Faster than `np.isfinite`."""
     return math.isfinite(np.vdot(values, values))
 
 

@@ -1,4 +1,4 @@
-"""Detection of frame stacks in image observations."""
+"""Detect stacks of frames in image observations."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -17,13 +17,13 @@ Pair = tuple[Array, Array]
 
 
 def find_frame_stacks(env: "gymnasium.Env[Any, Any]", spec: EnvSpec) -> dict[str, FrameStack]:
-    """Return the frame stack of each image part by path, with k = 1 for images that are no stacks.
+    """Return the frame stack of each image part by path. An image that is not a stack has k = 1.
 
-    An attribute `frame_stack` of the environment names it. Otherwise random steps find an axis, the first or last,
-    along which each observation continues the one before. An error here would only cost memory, because replay shares
-    only equal frames.
+    If the environment has an attribute `frame_stack`, return its value. Otherwise take random steps, and look for an
+    axis (first or last) along which each observation repeats all but the oldest frame of the previous observation. A
+    wrong result only costs memory, because replay shares only frames that are equal.
     """
-    named: Any = getattr(env.unwrapped, "frame_stack", None)  # Atari: some games show nothing new for long
+    named: Any = getattr(env.unwrapped, "frame_stack", None)  # set by Atari: in some games no pixel changes for long
     if isinstance(named, FrameStack) and env.observation_space == env.unwrapped.observation_space:
         return {"": named}
     images = {path: column for path, column in leaves(spec.obs).items() if _is_image(column)}
@@ -44,7 +44,7 @@ def _find(shape: tuple[int, ...], pairs: Sequence[Pair]) -> FrameStack:
 
 
 def _changes(env: "gymnasium.Env[Any, Any]", spec: EnvSpec, paths: Sequence[str]) -> Mapping[str, list[Pair]]:
-    """Take random steps. Return by path pairs of successive observations that differ."""
+    """Take random steps. Return, for each path, the pairs of successive observations that differ."""
     read, to_env, rng = ObsMap(env.observation_space, spec), ActionMap(env.action_space), np.random.default_rng(0)
     env.action_space.seed(0)
     pairs: dict[str, list[Pair]] = defaultdict(list)
@@ -59,7 +59,7 @@ def _changes(env: "gymnasium.Env[Any, Any]", spec: EnvSpec, paths: Sequence[str]
             action = allowed_action(parts[MASK], spec, to_env, rng) if MASK in parts else env.action_space.sample()
             obs, _, terminated, truncated, info = env.step(action)
             next_parts = _copied(read(obs, info))
-        except EnvFault:  # workers will report the fault
+        except EnvFault:  # the workers will report the fault
             return {}
         for path in paths:
             if len(pairs[path]) < ENOUGH and not np.array_equal(next_parts[path], parts[path]):
@@ -75,13 +75,13 @@ def _copied(parts: Parts) -> Parts:
 def allowed_action(
     mask: Array, spec: EnvSpec, to_env: ActionMap, rng: np.random.Generator
 ) -> Any:  # Any: an action of the space
-    """Return a random legal action."""
+    """Return a random action that the mask allows."""
     masks = np.split(mask, np.cumsum(spec.action.choices[:-1]))
     choices = np.array([rng.choice(np.flatnonzero(each)) for each in masks])
     return to_env(choices.reshape(1, *spec.action.column.shape))[0]
 
 
 def _continues(obs: Array, next_obs: Array, axis: int, k: int) -> bool:
-    """Return whether `next_obs` begins with all but the first of the k frames of `obs`."""
+    """Return whether the first k - 1 frames of `next_obs` are the last k - 1 frames of `obs`."""
     frames, next_frames = np.split(obs, k, axis), np.split(next_obs, k, axis)
     return all(np.array_equal(frame, same) for frame, same in zip(frames[1:], next_frames, strict=False))

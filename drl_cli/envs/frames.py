@@ -1,4 +1,4 @@
-"""Frames of an environment for videos, rendered without a screen."""
+"""Render frames of an environment for videos, without a screen."""
 
 from dataclasses import replace
 from typing import Any
@@ -11,11 +11,11 @@ from drl_cli.envs.faults import as_fault
 from drl_cli.types import Array
 
 FPS = 30.0
-"""Frames per second of an environment whose metadata has no `render_fps`."""
+"""Frames per second if the metadata of the environment have no `render_fps`."""
 
 
 class CantRender(Exception):
-    """The environment gives no frames, for the reason in the message."""
+    """Raised if the environment renders no frames; the message has the reason."""
 
 
 def rendering(config: EnvConfig) -> EnvConfig:
@@ -24,9 +24,10 @@ def rendering(config: EnvConfig) -> EnvConfig:
 
 
 def frame(id: str, env: "gymnasium.Env[Any, Any]") -> Array:
-    """Return the present frame, uint8 `[height, width, 3]`.
+    """Return the current frame, uint8 `[height, width, 3]`.
 
-    Raise CantRender, MissingExtra, or EnvFault if the environment raises.
+    Raise CantRender if the environment renders no frames, MissingExtra if a package is missing, or EnvFault if the
+    environment raises.
     """
     try:
         picture: Any = env.render()
@@ -43,11 +44,11 @@ def frame(id: str, env: "gymnasium.Env[Any, Any]") -> Array:
 
 
 def frames_per_second(env: "gymnasium.Env[Any, Any]") -> float:
-    """Return the environment's steps per second, from its metadata."""
+    """Return the frames per second from the environment's metadata, or FPS."""
     return float((env.metadata or {}).get("render_fps") or FPS)
 
 
 def modes(env: "gymnasium.Env[Any, Any]") -> str:
-    """Return a text about the render modes in the environment's metadata."""
+    """Return a text that names the render modes in the environment's metadata."""
     names = ", ".join(map(str, (env.metadata or {}).get("render_modes") or []))
     return f"needed is render_mode=rgb_array; its metadata names {names or 'no render_modes'}"

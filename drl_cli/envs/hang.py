@@ -1,4 +1,4 @@
-"""A limit on how long an environment may take for one call."""
+"""Limit the duration of a single call of an environment."""
 
 import signal
 import threading
@@ -8,17 +8,18 @@ from contextlib import contextmanager
 from types import FrameType
 
 TICKS = 8
-"""Checks per `timeout_s`: a hang is found at most one eighth of `timeout_s` late."""
+"""Number of checks per `timeout_s`. A hang is detected at most one eighth of `timeout_s` too late."""
 
 
 class Hung(BaseException):
-    """An environment took too long. Not an Exception, so that an environment's own `except` does not catch it."""
+    """Raised if an environment takes too long. It derives from BaseException, so that environments do not catch it."""
 
 
 class CallWatch:
-    """Context manager around each call of an environment; `hang_limit` reads it to see how long the call takes.
+    """Context manager around each call of an environment; `hang_limit` reads `number` to see how long the call takes.
 
-    `number` is odd during a call and never repeats. This is the fastest way: small environments take 5 us per step.
+    `number` is odd during a call and never repeats. A counter costs the least time, which matters because a step of a
+    small environment takes 5 us.
     """
 
     def __init__(self) -> None:
@@ -35,8 +36,9 @@ class CallWatch:
 def hang_limit(timeout_s: float, calls: CallWatch) -> Iterator[None]:
     """Raise Hung inside a call that takes longer than `timeout_s`.
 
-    Only Python code and sleeping can be interrupted, not a library call that never returns. There is no limit outside
-    the main thread, because signals do not arrive there. The old SIGALRM handler and its timer are restored at the end.
+    Python code and sleeping can be interrupted, but not a library call that never returns. Outside the main thread
+    there is no limit, because Python handles signals only in the main thread. At the end, the previous SIGALRM handler
+    and timer are restored.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -47,7 +49,7 @@ def hang_limit(timeout_s: float, calls: CallWatch) -> Iterator[None]:
         nonlocal seen, ticks
         ticks = ticks + 1 if calls.number == seen else 0
         seen = calls.number
-        is_ending = frame is not None and frame.f_code is ending  # raising in __exit__ would leave `number` odd
+        is_ending = frame is not None and frame.f_code is ending  # raising here would leave `number` odd
         if ticks >= TICKS and seen % 2 and not is_ending:
             ticks = 0
             raise Hung(f"hung for more than {timeout_s:g} s (worker.step_timeout_s)")

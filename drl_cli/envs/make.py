@@ -1,4 +1,4 @@
-"""Environments by id, with observations as arrays and actions in [-1, 1]."""
+"""Make environments by id, with observations as arrays and actions in [-1, 1]."""
 
 import difflib
 import importlib
@@ -26,9 +26,9 @@ from drl_cli.utils.outside import import_module
 
 
 class Env:
-    """One environment `raw`, with conversions of its observations (`read`) and of the policy's actions (`to_env`).
+    """One Gymnasium environment `raw`. `read` converts its observations, and `to_env` converts the policy's actions.
 
-    Observations may share memory with the environment.
+    The returned observations may share memory with the environment.
     """
 
     def __init__(self, config: EnvConfig, spec: EnvSpec) -> None:
@@ -37,24 +37,23 @@ class Env:
         self.read = ObsMap(self.raw.observation_space, spec)
 
     def reset(self, seed: int | None = None) -> Parts:
-        """Begin an episode. The seed also determines all later episodes of this environment."""
+        """Begin an episode and return its first observation. The seed also determines all later episodes."""
         return self.read(*reset_result(self.raw.reset(seed=seed)))
 
     def step(self, action: Array) -> tuple[Parts, float, bool, bool]:
-        """Return observation, reward, terminated, truncated for an action in [-1, 1] (or choices from 0)."""
+        """Take an action in [-1, 1] (or a choice counted from 0). Return observation, reward, terminated, truncated."""
         obs, reward, terminated, truncated, info = self.raw.step(self.to_env(action[None])[0])
         return self.read(obs, info), float(reward), terminated, truncated
 
     def close(self) -> None:
-        """Close the environment."""
         self.raw.close()
 
 
 def build(config: EnvConfig) -> "gymnasium.Env[Any, Any]":
     """Make one environment with its wrappers.
 
-    It is EnvPool's only if Gymnasium lacks the id; workers with `backend=envpool` use EnvPoolBatch instead. Raise
-    MissingExtra or EnvError with advice in one line, or EnvFault if a wrapper raises.
+    Even with `backend=envpool`, this is an EnvPool environment only if Gymnasium lacks the id; workers use EnvPoolBatch
+    instead. Raise MissingExtra or EnvError with one line of advice, or EnvFault if a wrapper raises.
     """
     return wrap(_make(config), config.wrappers)
 
@@ -83,7 +82,7 @@ def _make(config: EnvConfig) -> "gymnasium.Env[Any, Any]":
 
 
 def _found(id: str) -> str | EnvRegistration:
-    """Return what gymnasium.make takes: a game, an id, or the class behind `module:Name` if no id has that name."""
+    """Return the argument for `gymnasium.make`: an id, or a registration for a game or for a class `module:Name`."""
     module_name, colon, name = id.partition(":")
     if not colon:
         return games().get(id, id)
@@ -96,7 +95,7 @@ def _found(id: str) -> str | EnvRegistration:
 
 
 def _instead(id: str) -> str:
-    """Return a hint with the environments of the module of an unknown `module:Name`, or an empty text."""
+    """Return a hint that lists the environments of the module if `module:Name` is unknown, or an empty text."""
     module, colon, name = id.partition(":")
     there = names_in(module) if colon else []
     near = difflib.get_close_matches(name, there, 1, 0.5)
@@ -105,9 +104,9 @@ def _instead(id: str) -> str:
 
 
 def names_in(module_name: str) -> list[str]:
-    """Return the ids that a module registers, and the names of its environment classes without an id.
+    """Return the ids of the environments in a module, and the names of its environment classes that have no id.
 
-    Raise NotFound or ModuleRaised.
+    Raise NotFound or ModuleRaised if the module can't be imported.
     """
     module = import_module(module_name)
     kinds = [each for each in vars(module).values() if isinstance(each, type) and issubclass(each, gymnasium.Env)]
@@ -117,14 +116,14 @@ def names_in(module_name: str) -> list[str]:
     return sorted(ids) + [kind.__name__ for kind in own if _home(kind) not in homes.values()]
 
 
-def _home(made: Any) -> str:  # Any: see below
-    """Return `module:Name` of a class, a function or a registration that makes an environment."""
+def _home(made: Any) -> str:  # Any: a class, a function or a registration
+    """Return the import path `module:Name` of the class or function that makes an environment."""
     entry = made.entry_point if isinstance(made, EnvRegistration) else made
     return entry if isinstance(entry, str) else f"{entry.__module__}:{getattr(entry, '__qualname__', '')}"
 
 
 def _without_order_checks(env: "gymnasium.Env[Any, Any]") -> "gymnasium.Env[Any, Any]":
-    """Remove the wrapper with which Gymnasium checks at each step that there was a reset."""
+    """Remove Gymnasium's wrapper OrderEnforcing, which checks at each step that the environment was reset."""
     if isinstance(env, OrderEnforcing):
         return env.env
     if isinstance(env, TimeLimit) and isinstance(env.env, OrderEnforcing):
@@ -133,34 +132,34 @@ def _without_order_checks(env: "gymnasium.Env[Any, Any]") -> "gymnasium.Env[Any,
 
 
 def _extra(message: str) -> tuple[str, str]:
-    """Return the missing library and the extra that installs it, from Gymnasium's message."""
+    """Return the missing library that Gymnasium's message names, and the extra that installs this library."""
     found = re.search(r"gymnasium\[([\w-]+)\]", message)
     name = found.group(1) if found else "mujoco" if "mujoco" in message.lower() else "dev"
     return {"mujoco": "MuJoCo", "atari": "Atari", "box2d": "Box2D"}.get(name, name), name
 
 
 def exists(id: str) -> bool:
-    """Return whether an id is a game, is registered with Gymnasium, or names a module that can be found."""
+    """Return whether an id names a game, an environment of Gymnasium, or a module that can be found."""
     if ":" in id:
         module = id.split(":", 1)[0]
         try:
             return importlib.util.find_spec(module) is not None
-        except (ImportError, ValueError):  # no parent package, or no valid name
+        except (ImportError, ValueError):  # the parent package is missing, or the name is invalid
             return False
-        except Exception:  # its package raised; importing the module will report that
+        except Exception:  # the parent package raised an error; importing the module will report the error
             return True
     return id in games() or id in gymnasium.registry
 
 
 def registered() -> list[str]:
-    """Return all ids of Gymnasium and of the games."""
+    """Return the ids of all environments of Gymnasium and of all games, sorted."""
     return sorted({*gymnasium.registry, *games()})
 
 
 def read_spec(config: EnvConfig, trains: bool = True) -> EnvSpec:
-    """Make the environment once and describe it. Raise EnvError if it is not supported.
+    """Make the environment once and return its EnvSpec. Raise EnvError if the environment is not supported.
 
-    With `trains` and `backend=envpool`, also check that EnvPool's task is the same environment.
+    If `trains` is True and the backend is EnvPool, also check that EnvPool's task has the same spaces.
     """
     if ":" in config.id:
         module = config.id.split(":", 1)[0]
@@ -174,7 +173,7 @@ def read_spec(config: EnvConfig, trains: bool = True) -> EnvSpec:
     env = build(config)
     try:
         action = action_spec(config.id, env.action_space)
-        info = reset_result(env.reset(seed=0))[1] if action.kind != "box" else {}  # it may have an action mask
+        info = reset_result(env.reset(seed=0))[1] if action.kind != "box" else {}  # may hold an action mask
         spec = EnvSpec(config.id, obs_spec(config.id, env.observation_space, action, info), action)
         if task is not None:
             check_spaces(task, env, spec)

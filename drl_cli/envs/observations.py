@@ -1,4 +1,4 @@
-"""Conversion of an environment's observations to arrays, one for each part of Dict and Tuple spaces."""
+"""Convert an environment's observations to arrays: one array for each part of a Dict or Tuple space."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,13 +11,13 @@ from drl_cli.envs.trees import Path, Space, space_leaves
 from drl_cli.types import MASK, ActionSpec, Array, Column, EnvSpec, ObsSpec, leaves
 
 Parts = dict[str, Array]
-"""The parts of one observation by path. A space without parts has the path ""."""
+"""The parts of one observation, by path. An observation without parts has the path ""."""
 
 
 def obs_spec(id: str, space: Space, action: ActionSpec, info: Mapping[str, Any]) -> ObsSpec:
-    """Return the columns of observations. `info` of the first reset may hold a legal-action mask.
+    """Return the columns of observations. They include the legal-action mask if the space or `info` has one.
 
-    Raise EnvError if a part of the space is not supported.
+    `info` is the info of the first reset. Raise EnvError if a part of the space is not supported.
     """
     columns = {path: _column(id, path, part) for path, _, part in walk(id, space)}
     own, mask = columns.pop(MASK, None), Column((action.size,), "bool")
@@ -33,7 +33,10 @@ def obs_spec(id: str, space: Space, action: ActionSpec, info: Mapping[str, Any])
 
 
 def walk(id: str, space: Space) -> Iterator[tuple[str, Path, Space]]:
-    """Yield dotted path, path and space of all parts that are no Dict or Tuple. Raise EnvError for a bad key."""
+    """Yield the dotted path, the path and the space of each leaf of the space.
+
+    Raise EnvError if a key is empty or contains a dot.
+    """
     for path, part in space_leaves(space):
         keys = [str(key) for key in path]
         if bad := [key for key in keys if not key or "." in key]:
@@ -64,9 +67,9 @@ def _place(path: str) -> str:
 
 
 class ObsMap:
-    """Converts observations, and a mask in `info`, to arrays of the spec's shapes. Choices count from 0.
+    """Converts observations, and a mask in `info`, to arrays with the shapes of the spec. Choices count from 0.
 
-    A mask that allows no choice of a component is changed to allow all its choices.
+    If a mask allows no choice of a component, it is changed to allow all choices of this component.
     """
 
     def __init__(self, space: Space, spec: EnvSpec) -> None:
@@ -75,13 +78,13 @@ class ObsMap:
         self._paths = {name: path for name, path, _ in parts}
         self._choices = spec.action.choices
         self._wants_info = MASK in self.columns and MASK not in self._paths
-        self.root = "obs" if self._wants_info else ""  # the path of a plain space
+        self.root = "obs" if self._wants_info else ""  # path of an observation without parts
         self._starts = {name or self.root: part.start for name, _, part in parts if hasattr(part, "start")}
         self.is_single_box = isinstance(space, spaces.Box) and not self._wants_info
 
     def __call__(self, obs: Any, info: Mapping[str, Any]) -> Parts:  # Any: a value of the space
-        """Return the parts. Raise EnvFault if one does not fit its space."""
-        if self.is_single_box:  # fast path: small environments are reset often
+        """Return the parts of an observation. Raise EnvFault if a part does not fit its space."""
+        if self.is_single_box:  # shortcut, because small environments are reset often
             return {"": self._read("", self.columns[""], obs)}
         found = {name: _value(obs, path) for name, path in self._paths.items()}
         if self._wants_info:
@@ -91,7 +94,7 @@ class ObsMap:
         return {path: self._read(path, column, found[path]) for path, column in self.columns.items()}
 
     def _read(self, path: str, column: Column, value: Any) -> Array:
-        if path == MASK and isinstance(value, tuple):  # one mask for each component
+        if path == MASK and isinstance(value, tuple):  # a tuple of one mask for each component
             value = np.concatenate(value)
         value = np.asarray(value)
         if value.shape != column.shape:
@@ -120,5 +123,5 @@ def _value(obs: Any, path: Path) -> Any:  # Any: a value of the space
 
 
 def at(path: str) -> str:
-    """Return the text that names a part in a message."""
+    """Return the quoted path of a part for a message, or an empty text for an observation without parts."""
     return f" {path!r}" if path else ""

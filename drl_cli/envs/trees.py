@@ -1,4 +1,4 @@
-"""Dict and Tuple spaces as trees of other spaces."""
+"""Treat Dict and Tuple spaces as trees of other spaces."""
 
 from typing import Any, TypeAlias
 
@@ -7,7 +7,7 @@ from gymnasium import spaces
 Space: TypeAlias = spaces.Space[Any]
 
 Path: TypeAlias = tuple[str | int, ...]
-"""Keys of Dict spaces and positions in Tuple spaces, from the outermost space to the innermost."""
+"""Keys of Dict spaces and positions in Tuple spaces that lead from the outermost space to an inner space."""
 
 
 def inner(space: Space) -> dict[Any, Space] | None:
@@ -18,7 +18,7 @@ def inner(space: Space) -> dict[Any, Space] | None:
 
 
 def space_leaves(space: Space, path: Path = ()) -> list[tuple[Path, Space]]:
-    """Return path and space of every space in the tree that is not a Dict or Tuple, or that is an empty one."""
+    """Return the path and space of each leaf of the tree: any space except a Dict or Tuple that is not empty."""
     parts = inner(space)
     if not parts:
         return [(path, space)]

@@ -1,4 +1,4 @@
-"""A trial of the environment before a run starts, which reports faults that would end the run in its first steps."""
+"""Try the environment before a run starts, to report faults that would end the run in its first steps."""
 
 import time
 from collections.abc import Mapping
@@ -19,10 +19,10 @@ TRIES = 3
 
 
 def try_env(config: EnvConfig, spec: EnvSpec, *, num: int, seconds: float, timeout_s: float) -> list[str]:
-    """Take random steps in `num` environments, STEPS or for `seconds`, and return warnings.
+    """Take random steps in `num` environments, for STEPS steps or `seconds`, whichever ends first. Return warnings.
 
-    Raise EnvFault only if each of TRIES trials with different seeds fails, because workers rebuild an environment after
-    a single fault.
+    Workers rebuild an environment after a single fault. Therefore EnvFault is raised only if all of TRIES trials with
+    different seeds fail, or if a trial hangs.
     """
     faults: list[EnvFault] = []
     for i in range(TRIES):
@@ -43,9 +43,9 @@ def try_env(config: EnvConfig, spec: EnvSpec, *, num: int, seconds: float, timeo
 
 
 class Trial:
-    """Steps some environments as a worker does, and checks everything they return.
+    """Steps some environments as a worker does, and checks everything that they return.
 
-    `method` is the environment's method that was called last.
+    `method` is the name of the environment's method that was called last.
     """
 
     def __init__(self, config: EnvConfig, spec: EnvSpec, seed: int) -> None:
@@ -58,11 +58,11 @@ class Trial:
 
     @property
     def when(self) -> str:
-        """Return the step of the fault for a message, or nothing for the first step."""
+        """Text for a message that names the step of the fault; empty if the fault was in the first step."""
         return f", at step {self.steps} of a trial with random actions" if self.steps > 1 else ""
 
     def run(self, num: int, seconds: float) -> None:
-        """Run the trial. Raise EnvFault, or whatever the environment raises."""
+        """Run the trial. Raise EnvFault if a check fails; exceptions of the environment are passed on."""
         ends = time.monotonic() + seconds
         for _ in range(num):
             with self.calls:
@@ -78,7 +78,7 @@ class Trial:
             self._reset(env)
 
     def close(self) -> None:
-        """Close the environments; an error becomes a note."""
+        """Close the environments. If closing fails, add a note."""
         for env in self.envs:
             try:
                 env.close()
@@ -96,7 +96,7 @@ class Trial:
         action = self._action(env, parts)
         self.method = "step"
         with self.calls:
-            result: Any = env.raw.step(action)  # Any: whether Gymnasium's types hold is checked below
+            result: Any = env.raw.step(action)  # Any: the types are checked below
             obs, reward, terminated, truncated, info = result
         for name, value in (("terminated", terminated), ("truncated", truncated)):
             if isinstance(value, str | Mapping) or value is None or np.size(value) != 1:
@@ -112,7 +112,7 @@ class Trial:
             return allowed_action(mask, self.spec, env.to_env, self.rng)
         return env.to_env(self.rng.uniform(-1, 1, (1, action.size)).astype(np.float32))[0]
 
-    def _look(self, env: Env, obs: Any, reward: float, info: Any) -> Parts:  # Any: not checked yet
+    def _look(self, env: Env, obs: Any, reward: float, info: Any) -> Parts:  # Any: the types are checked here
         if not isinstance(info, Mapping):
             raise EnvFault(f"{self.method} gave {type(info).__name__} as info, which must be a dict")
         parts = env.read(obs, info)

@@ -1,4 +1,4 @@
-"""Descriptions of observations and actions in the environment's own units, for policies that are used or exported."""
+"""Describe observations and actions in the environment's own units, for policies that are used or exported."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -14,16 +14,17 @@ from drl_cli.envs.observations import ObsMap
 from drl_cli.envs.trees import Path, Space, inner, space_leaves
 from drl_cli.types import MASK, Array, EnvSpec
 
-Bound = float | list[Any] | None  # Any: bounds, nested by axes
+Bound = float | list[Any] | None  # Any: nested lists of bounds, one level for each axis
 
 
 @dataclass(frozen=True)
 class ArraySpec:
     """One array of the observations or of the actions.
 
-    `name` is its name in an exported policy, `path` its keys in Dict spaces and positions in Tuple spaces. A discrete
-    value counts from `start`, with one number of choices for each value in `choices`. Other values lie between `low`
-    and `high`: one bound for all values, or one for each value; None if there is no bound.
+    `name` is the name of the array in an exported policy. `path` lists the keys in Dict spaces and positions in Tuple
+    spaces that lead to the array. Discrete values count from `start`, and `choices` has the number of choices of each
+    value. Other values lie between `low` and `high`. A bound is one number for all values, nested lists with one number
+    for each value, or None if there is no bound.
     """
 
     name: str
@@ -37,9 +38,9 @@ class ArraySpec:
 
 
 class Units:
-    """The inputs and outputs of a policy in the environment's units; `to_env` converts its actions.
+    """The inputs and outputs of a policy in the environment's units. `to_env` converts the policy's actions.
 
-    A legal-action mask is an input, too. Its path is empty if it is in `info` and not in the observations.
+    A legal-action mask is also an input. Its path is empty if the mask is in `info` and not in the observations.
     """
 
     def __init__(self, config: EnvConfig, spec: EnvSpec) -> None:
@@ -51,20 +52,23 @@ class Units:
         self.outputs = [_part("action", path, space) for path, space in space_leaves(self.actions)]
 
     def signature(self) -> dict[str, Any]:
-        """Return `inputs`, `outputs`, and `actions`, the tree of outputs as dicts and lists with None per output."""
+        """Return `inputs`, `outputs` and `actions`.
+
+        `actions` is the tree of the action space as dicts and lists, with None in the position of each output.
+        """
         return {
             "inputs": [asdict(part) for part in self.inputs],
             "outputs": [asdict(part) for part in self.outputs],
             "actions": _tree(self.actions),
         }
 
-    def joined(self, observations: list[Any]) -> Any:  # Any: values of the spaces, also below
+    def joined(self, observations: list[Any]) -> Any:  # Any: values of the spaces
         """Stack observations as Gymnasium's vector environments do."""
         empty: Any = create_empty_array(self.observations, len(observations))
         return concatenate(self.observations, observations, empty)
 
     def apart(self, actions: Any, num: int) -> list[Any]:
-        """Split the actions for `num` environments into a list of actions."""
+        """Split the actions for `num` environments into a list of one action per environment."""
         return list(iterate(batch_space(self.actions, num), actions))
 
 
@@ -76,7 +80,7 @@ def _inputs(space: Space, read: ObsMap) -> list[ArraySpec]:
             parts.append(ArraySpec(MASK, paths.get(MASK, ()), column.shape, "bool"))
             continue
         part = _part("obs", paths[name], own[paths[name]])
-        dtype = "int64" if column.choices else column.dtype  # the types that policies are trained with
+        dtype = "int64" if column.choices else column.dtype  # policies are trained with these types
         parts.append(replace(part, shape=column.shape, dtype=dtype, choices=column.choices))
     return parts
 
@@ -102,7 +106,7 @@ def _part(name: str, path: Path, space: Space) -> ArraySpec:
 
 
 def _bound(values: Array) -> Bound:
-    """Return one number if all values are equal, else nested lists; None for an infinite value."""
+    """Return one number if all values are equal, else nested lists. None replaces infinite values."""
     if values.size and (values == values.flat[0]).all():
         one = values.flat[0].item()
         return one if np.isfinite(one) else None

@@ -1,4 +1,4 @@
-"""Gymnasium wrappers by import path, for `env.wrappers`."""
+"""Apply Gymnasium wrappers by import path, for `env.wrappers`."""
 
 import difflib
 import importlib
@@ -11,9 +11,9 @@ from drl_cli.envs.config import EnvError, EnvFault
 
 
 def wrap(env: "gymnasium.Env[Any, Any]", paths: Sequence[str]) -> "gymnasium.Env[Any, Any]":
-    """Put an environment into wrappers, each `module:Class`, the first one innermost.
+    """Apply wrappers to an environment. Each path is `module:Class`; the first wrapper is the innermost.
 
-    Raise EnvError if a wrapper can't be found, EnvFault if it raises or returns no environment.
+    Raise EnvError if a wrapper can't be found. Raise EnvFault if a wrapper raises or returns no environment.
     """
     for path in paths:
         wrapper = _find(path)

@@ -1,4 +1,4 @@
-"""Atari games with the preprocessing of DQN: frame skip, pooling, 84x84 grey, stacking (extra `atari`)."""
+"""Atari games with the preprocessing of DQN: frame skip, pooling, 84x84 grey frames, stacking (extra `atari`)."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,7 +19,7 @@ SIZE = 84
 
 @dataclass(frozen=True)
 class Protocol:
-    """The settings of a protocol, see `Atari`."""
+    """Default arguments of `Atari` for one evaluation protocol."""
 
     sticky: float
     full_action_set: bool
@@ -33,23 +33,24 @@ PROTOCOLS = {"nature": Protocol(0.0, False, 30, True), "machado": Protocol(0.25,
 class Atari(gymnasium.Env[Array, Any]):
     """A game of the Arcade Learning Environment with uint8 observations `[stack, 84, 84]`, the newest frame last.
 
-    A step repeats an action for `frameskip` frames and shows the pixelwise maximum of the last two. Rewards are
-    unchanged. The frames equal those of Gymnasium's AtariPreprocessing and FrameStackObservation.
+    A step repeats an action for `frameskip` frames. Its observation shows the pixelwise maximum of the last two frames.
+    Rewards are not clipped. The observations are identical to those of Gymnasium with the wrappers AtariPreprocessing
+    and FrameStackObservation.
 
     `protocol` sets defaults for the other arguments:
 
-    - nature (Mnih et al. 2015, Nature 518): only actions with an effect in this game (`full_action_set=False`), 1 to
-      `noop_max` = 30 frames of no-op at the beginning, `episodic_life`.
-    - machado (Machado et al. 2018, JAIR 61): all 18 actions, and with probability `sticky` = 0.25 a frame repeats the
-      action of the frame before; no no-ops, no `episodic_life`.
+    - nature (Mnih et al. 2015, Nature 518): only the actions that have an effect in this game
+      (`full_action_set=False`), 1 to `noop_max` = 30 no-op frames at the start of an episode, and `episodic_life`.
+    - machado (Machado et al. 2018, JAIR 61): all 18 actions, no no-op frames and no `episodic_life`. With probability
+      `sticky` = 0.25, a frame repeats the action of the previous frame.
 
-    With `episodic_life`, the info of a step that costs a life, but does not end the game, has `life_lost`. Training
-    treats this step as terminated, although the game goes on. An episode is a whole game, truncated after `max_frames`.
+    With `episodic_life`, a step that costs a life without ending the game has `life_lost` in its info. Training treats
+    this step as terminated, although the game continues. An episode is a whole game, truncated after `max_frames`.
 
-    `mode` and `difficulty` are switches of the console. Raise EnvError for values that the game does not have.
+    `mode` and `difficulty` are switches of the Atari console. Raise EnvError for values that the game does not have.
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012  # as Gymnasium has it
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012  # a plain dict, as in gymnasium.Env
 
     def __init__(
         self,
@@ -127,7 +128,7 @@ class Atari(gymnasium.Env[Array, Any]):
         self._frames[-1] = self._frame()
         lives, before = ale.lives(), self._lives
         self._lives = lives
-        has_lost = self.episodic_life and 0 < lives < before  # some games show 0 lives for a while before they end
+        has_lost = self.episodic_life and 0 < lives < before  # some games have 0 lives for a while before they end
         return self._frames.copy(), reward, terminated, truncated, {"life_lost": True} if has_lost else {}
 
     def render(self) -> Array:
@@ -136,7 +137,7 @@ class Atari(gymnasium.Env[Array, Any]):
         return picture
 
     def save_state(self) -> State:
-        """Return the state of the console and of its random generator; `np_random` is saved separately."""
+        """Return the state of the console, which includes its random generator. `np_random` is saved separately."""
         return {"console": np.frombuffer(self._ale.cloneState(include_rng=True).serialize(), np.uint8)}
 
     def load_state(self, state: State) -> None:
@@ -145,7 +146,7 @@ class Atari(gymnasium.Env[Array, Any]):
         self._ale.restoreState(ALEState(state["console"].tobytes()))
 
     def _seed(self, seed: int | None) -> None:
-        """Restart the console and seed all generators, as the environment of ale_py does."""
+        """Restart the console and seed all random generators, in the same way as the environment of ale_py."""
         ours, consoles = np.random.SeedSequence(seed).generate_state(2)
         self._np_random, _ = seeding.np_random(int(ours))
         self._ale.setInt("random_seed", int(np.int32(consoles)))
@@ -156,6 +157,9 @@ class Atari(gymnasium.Env[Array, Any]):
             self._ale.setDifficulty(self.difficulty)
 
     def _frame(self) -> Array:
-        """Return the pooled frame, uint8 `[84, 84]`, and keep the maximum for a next step that ends early."""
+        """Return the pooled frame, uint8 `[84, 84]`.
+
+        Keep the maximum in `_last_two`, because the next step reuses it if the game ends before new frames are written.
+        """
         np.maximum(self._last_two[0], self._last_two[1], out=self._last_two[0])
         return self._resize(self._last_two[0])

@@ -1,4 +1,4 @@
-"""Checks of the values of `env.kwargs.*` for the games."""
+"""Check the values of `env.kwargs.*` for the games."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""MinAtar's games (Young & Tian 2019, arXiv 1903.03176) on boards of 10x10 (extra `minatar`)."""
+"""The games of MinAtar (Young & Tian 2019, arXiv 1903.03176) on boards of 10x10 cells (extra `minatar`)."""
 
 import importlib.util
 from functools import cache
@@ -15,7 +15,7 @@ from drl_cli.types import Array, State
 from drl_cli.utils.ranges import Range
 
 PIXELS = 16
-"""Height and width in pixels of a cell in `render`."""
+"""Height and width of a cell in a rendered image, in pixels."""
 COLORS = np.array(
     [
         *((0, 0, 0), (64, 160, 255), (255, 200, 60), (130, 130, 130), (220, 70, 70), (110, 210, 110)),
@@ -23,19 +23,20 @@ COLORS = np.array(
     ],
     np.uint8,
 )
-"""Colors of an empty cell and of each channel; the last channel in a cell is drawn."""
+"""Colors of an empty cell and of each channel. If several channels are set in a cell, the last one is drawn."""
 
 
 class MinAtar(gymnasium.Env[Array, Any]):
     """A game of MinAtar with observations bool `[10, 10, channels]`, one channel for each kind of object.
 
-    With probability `sticky` a step repeats the previous action. With `ramping` some games become more difficult over
-    time. `minimal_actions` removes the actions (of 6) without effect in the game. Equal seeds and actions give
-    the same episodes as the environment of the package, but without its plotting packages in memory, and episodes can
-    be repeated for a resume. Raise EnvError if `sticky` is no probability.
+    With probability `sticky`, a step repeats the previous action. With `ramping`, some games become more difficult over
+    time. `minimal_actions` keeps only those of the 6 actions that have an effect in the game. With equal seeds and
+    actions, the episodes are the same as those of the package's own environment. Unlike that environment, this class
+    does not import plotting packages, and a resumed run can repeat its episodes. Raise EnvError if `sticky` is not in
+    [0, 1].
     """
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012  # as Gymnasium has it
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012  # a plain dict, as in gymnasium.Env
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class MinAtar(gymnasium.Env[Array, Any]):
         return picture
 
     def save_state(self) -> State:
-        """Return the state of the generator, and the action that a sticky step would repeat."""
+        """Return the state of the random generator and the last action, which a sticky step would repeat."""
         _, key, position, *_ = self._game.random.get_state()
         return {"generator": key, "position": np.array([position, self._last])}
 
@@ -85,7 +86,7 @@ class MinAtar(gymnasium.Env[Array, Any]):
 
 @cache
 def _module(game: str) -> ModuleType:
-    """Import the module of a game without its package, which imports plotting packages (1.5 s, 100 MB)."""
+    """Import the module of a game without its package, because that imports plotting packages (1.5 s, 100 MB)."""
     package = importlib.util.find_spec("minatar")
     if package is None or not package.submodule_search_locations:
         raise ModuleNotFoundError("No module named 'minatar'", name="minatar")

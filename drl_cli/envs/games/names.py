@@ -1,4 +1,4 @@
-"""Ids of the Atari and MinAtar games, from the files in their packages, and the classes that make them."""
+"""Find the ids of the Atari and MinAtar games from the files in their packages."""
 
 import importlib.util
 from collections.abc import Mapping
@@ -12,7 +12,11 @@ from gymnasium.envs.registration import EnvSpec as EnvRegistration
 
 @dataclass(frozen=True)
 class Library:
-    """A package with one file per game: a pattern of the files, a pattern of the ids, and the class for the games."""
+    """A package with one file per game.
+
+    `files` is a glob for the files of the games, `id` is a format for their ids, and `make` names the class that makes
+    the games.
+    """
 
     module: str
     files: str
@@ -30,12 +34,12 @@ LIBRARIES = (
     ),
 )
 FOR_TWO = {"combat", "joust", "maze_craze", "warlords"}
-"""Atari games for two players only."""
+"""Atari games that need two players. They are left out."""
 
 
 @cache
 def games() -> Mapping[str, EnvRegistration]:
-    """Return registrations of the games of installed packages by id (ALE/SpaceInvaders-v5), without an import."""
+    """Return the registration of each game of the installed packages by id, without importing these packages."""
     found = {}
     for library in LIBRARIES:
         package = importlib.util.find_spec(library.module)

@@ -10,7 +10,7 @@ from drl_cli.envs.probes.images import Both, BothReach, Patch, PatchReach
 __all__ = ["Counter", "Frames", "stamp"]
 
 STEPS = {Forever: 50, Positions: 500}
-"""Steps after which an episode is truncated."""
+"""Number of steps after which an episode of these probes is truncated."""
 
 for _class in (
     *(Counter, Tree, Faulty, Frames, Reach, Scaled, Choose, Switches, Masked),

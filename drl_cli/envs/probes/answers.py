@@ -1,4 +1,4 @@
-"""Probes with one step per episode whose right action follows from a vector."""
+"""Probes with one step per episode, in which the best action follows from a vector."""
 
 from typing import Any
 
@@ -12,9 +12,9 @@ Info = dict[str, Any]
 
 
 class OneStep(gymnasium.Env[Any, Any]):
-    """Base of environments whose episodes end after one step. A subclass defines `draw` and maybe `reward`."""
+    """Base of environments whose episodes end after one step. A subclass defines `draw` and may override `reward`."""
 
-    goal: Any  # Any: an action in the units of the subclass
+    goal: Any  # Any: a number or an array, depending on the subclass
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Any, Info]:
         super().reset(seed=seed)
@@ -35,7 +35,7 @@ class OneStep(gymnasium.Env[Any, Any]):
 
 
 class Reach(OneStep):
-    """The best action equals the observation o; the reward is -(a - o)^2."""
+    """The best action a equals the observation o; the reward is -(a - o)^2."""
 
     def __init__(self) -> None:
         self.observation_space = Box(-0.8, 0.8, (1,), np.float32)
@@ -50,7 +50,7 @@ class Reach(OneStep):
 
 
 class Scaled(Reach):
-    """Reach with observations o * 1000 + 500 and rewards times 1000, to test normalization."""
+    """The probe `Reach` with observations 1000 o + 500 and rewards multiplied by 1000, to test normalization."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class Scaled(Reach):
 
 
 class Choose(OneStep):
-    """The observation is one-hot; the choice of its index is rewarded with 1. Choices start at 3."""
+    """The observation is a one-hot vector `[3]`. The choice 3 + (index of the 1) has reward 1, other choices have 0."""
 
     def __init__(self) -> None:
         self.observation_space = Box(0.0, 1.0, (3,), np.float32)
@@ -79,9 +79,10 @@ class Choose(OneStep):
 
 
 class Switches(OneStep):
-    """A MultiDiscrete of three choices from 1 and two from 5; the observation has one one-hot for each component.
+    """An action has two components: one of three choices from 1 on, and one of two choices from 5 on.
 
-    The reward is the fraction of right components: at best 1, on average 5/12 for random actions.
+    The observation has a one-hot vector for each component. The reward is the fraction of right components: at most 1,
+    and 5/12 on average for random actions.
     """
 
     def __init__(self) -> None:
@@ -97,11 +98,12 @@ class Switches(OneStep):
 
 
 class Masked(OneStep):
-    """A one-hot observation names the best of four choices; the legal-action mask allows it and one other choice.
+    """A one-hot observation shows the best of four choices. The legal-action mask allows this choice and one other.
 
-    The reward is 1 for the best choice, 0 for the other legal one, -1 for an illegal one: at best 1, and 0.5 for a
-    policy that sees nothing but the mask. The mask is in `info`, or with `part` in the observation beside `goal`. With
-    `components` there are two such choices in one MultiDiscrete, and the reward is their mean.
+    The reward is 1 for the best choice, 0 for the other legal choice, and -1 for an illegal choice. The best policy
+    reaches 1, and a policy that sees only the mask reaches 0.5. The mask is in `info`; with `part`, the mask is in the
+    observation beside `goal`. With `components`, an action makes two such choices, and the reward is the mean of their
+    rewards.
     """
 
     def __init__(self, part: bool = False, components: bool = False) -> None:

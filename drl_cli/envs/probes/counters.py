@@ -1,4 +1,4 @@
-"""Probes of the data path: each observation holds its environment, episode and step."""
+"""Probes of the data path: each observation contains its environment, episode and step."""
 
 import time
 from pathlib import Path
@@ -14,11 +14,11 @@ Info = dict[str, Any]
 
 
 class Counter(gymnasium.Env[Any, Any]):
-    """The observation is [environment, episode, step] and the reward is the number of the step.
+    """The observation is [environment, episode, step], and the reward is the number of the step.
 
-    Episode i has `base_length` + i mod `spread` steps. Even episodes terminate, odd ones are truncated. The numbers
-    show whether a row was lost, doubled, reordered or taken from two episodes. `save_state` and `load_state` let a
-    resumed run continue counting (see envs/stepping/episode.py).
+    Episode i has `base_length` + (i mod `spread`) steps. Even episodes terminate; odd episodes are truncated. The
+    numbers show whether a row was lost, duplicated, reordered or mixed from two episodes. `save_state` and `load_state`
+    let a resumed run continue the count (see envs/stepping/episode.py).
     """
 
     tags = 2**20
@@ -61,12 +61,13 @@ class Counter(gymnasium.Env[Any, Any]):
 
 
 class Tree(Counter):
-    """A Counter with nested observations, each part of which holds the environment, episode or step.
+    """A Counter with nested observations. Each part contains the environment, the episode or the step.
 
-    `who` is the observation of Counter. `camera` holds the newest two stamped frames of 6 x 4 bytes along the last
-    axis. The Tuple `inner` holds the step (a Discrete from -5), [environment mod 1000, episode, step] (choices) and the
-    lowest bits of the step. Actions are a Dict of a Box and a Tuple of Boxes, or with `discrete` of all kinds of
-    choices. An action outside its space raises ValueError.
+    `who` is the observation of Counter. `camera` stacks the two newest frames of 6 x 4 bytes along the last axis; the
+    first bytes of a frame hold the environment, episode and step. The Tuple `inner` has three parts: the step as a
+    Discrete that starts at -5, [environment mod 1000, episode, step] as a MultiDiscrete, and the lowest 4 bits of the
+    step. Actions are a Dict of a Box and a Tuple of Boxes; with `discrete`, they have all kinds of choices instead. An
+    action outside its space raises ValueError.
     """
 
     def __init__(self, base_length: int = 3, spread: int = 5, discrete: bool = False) -> None:
@@ -75,7 +76,7 @@ class Tree(Counter):
         inner = (Discrete(longest, start=-5), MultiDiscrete([1000, 10**6, longest]), MultiBinary(4))
         camera = Box(0, 255, (6, 4, 2), np.uint8)
         self.observation_space = Dict(camera=camera, inner=Tuple(inner), who=self.observation_space)
-        boxes: Any = (Box(0.0, np.array([[1.0], [3.0]]), (2, 1), np.float64),)  # Any: mypy takes one kind of space
+        boxes: Any = (Box(0.0, np.array([[1.0], [3.0]]), (2, 1), np.float64),)  # Any: mypy expects equal types
         choices: Any = (MultiDiscrete([3, 2], start=[1, 7]), MultiBinary(2))
         move: Any = Discrete(4, start=-2) if discrete else Box(-2.0, 4.0, (1,), np.float32)
         self.action_space = Dict(move=move, turn=Tuple(choices if discrete else boxes))
@@ -95,11 +96,11 @@ class Tree(Counter):
 
 
 class Faulty(Counter):
-    """A Counter that fails at its step number `at` over all episodes; None draws one of the first 200 steps.
+    """A Counter that fails at step `at`, counted over all episodes. If `at` is None, draw one of the first 200 steps.
 
     `fault` is "raise", "nan_obs", "inf_reward", "shape" (the observation has one value too many), "hang" (for an hour)
-    or "reset" (the first reset after that step raises). With `file`, which the first failing instance creates, only
-    that instance fails.
+    or "reset" (the first reset after step `at` raises). If `file` is set, the first instance that fails creates this
+    file, and no other instance fails.
     """
 
     def __init__(self, fault: str = "raise", at: int | None = 100, file: str = "", **kwargs: int) -> None:
@@ -135,10 +136,10 @@ class Faulty(Counter):
 
 
 class Frames(Counter):
-    """A Counter whose observations are images: the newest `k` frames of `size` x `size` along `axis`.
+    """A Counter whose observations are images: the newest `k` frames of `size` x `size` pixels, stacked along `axis`.
 
-    An episode begins with k equal frames. The first bytes of a frame hold the environment, episode and step (see
-    `stamp`); a square moves over the rest. Episode i has `base_length` + 7 i mod `spread` steps.
+    An episode begins with k equal frames. The first 12 bytes of a frame hold the environment, episode and step (see
+    `stamp`), and a square moves over the rest of the frame. Episode i has `base_length` + (7 i mod `spread`) steps.
     """
 
     tags = 2**31
@@ -159,7 +160,7 @@ class Frames(Counter):
             self.obs = np.stack([self._frame()] * self.k, self.axis)
             return self.obs
         obs, shift = np.empty_like(self.obs), 1 if self.axis else self.size**2
-        obs.ravel()[:-shift] = self.obs.ravel()[shift:]  # moves all frames on by one, along either axis
+        obs.ravel()[:-shift] = self.obs.ravel()[shift:]  # moves all frames by one position, for either axis
         obs[-1 if self.axis == 0 else (..., -1)] = self._frame()
         self.obs = obs
         return obs
@@ -173,7 +174,7 @@ class Frames(Counter):
 
 
 def claim(file: str) -> bool:
-    """Create the file and return True, or return False if it exists. Without a name, return True."""
+    """Create the file and return True; return False if the file exists already. If the name is empty, return True."""
     try:
         if file:
             Path(file).touch(exist_ok=False)
@@ -183,6 +184,6 @@ def claim(file: str) -> bool:
 
 
 def stamp(frames: Array) -> Array:
-    """Return environment, episode and step `[..., 3]` of frames `[..., size, size]` of Frames-v0."""
+    """Return the environment, episode and step `[..., 3]` in frames `[..., size, size]` of the probe Frames-v0."""
     flat = np.ascontiguousarray(frames.reshape(*frames.shape[:-2], -1)[..., :12])
     return flat.view(np.int32)

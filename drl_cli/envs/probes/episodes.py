@@ -1,4 +1,4 @@
-"""Probes of truncation, memory and slow environments."""
+"""Probes that test truncation, memory and slow environments."""
 
 import time
 from typing import Any
@@ -15,7 +15,7 @@ Info = dict[str, Any]
 
 
 class Forever(gymnasium.Env[Array, Array]):
-    """Every step gives reward 1 and episodes are only truncated: the value is 1 / (1 - gamma) only if it bootstraps."""
+    """Each step has reward 1, and episodes are only truncated. With bootstrapping, the value is 1 / (1 - gamma)."""
 
     def __init__(self) -> None:
         self.observation_space = Box(-1.0, 1.0, (1,), np.float32)
@@ -29,9 +29,10 @@ class Forever(gymnasium.Env[Array, Array]):
 
 
 class Cue(gymnasium.Env[Array, np.int64]):
-    """The first observation shows a cue of 0 or 1. The policy has to choose it `delay` steps later.
+    """The first observation shows a cue of 0 or 1. The policy has to choose the same number `delay` steps later.
 
-    Observations are [cue is 0, cue is 1, choose now]. The final reward is 1 or 0: at best 1, and 0.5 without memory.
+    Observations are [cue is 0, cue is 1, choose now]. The final reward is 1 for the right choice, else 0. The best
+    policy reaches 1, and a policy without memory reaches 0.5.
     """
 
     def __init__(self, delay: int = 10) -> None:
@@ -52,7 +53,7 @@ class Cue(gymnasium.Env[Array, np.int64]):
 
 
 class Positions(gymnasium.ObservationWrapper[Array, int | Array, Array]):
-    """CartPole without velocities in its observations: a policy with memory can derive them."""
+    """CartPole without velocities in its observations. A policy with memory can derive the velocities."""
 
     def __init__(self) -> None:
         super().__init__(CartPoleEnv())
@@ -66,9 +67,9 @@ class Positions(gymnasium.ObservationWrapper[Array, int | Array, Array]):
 
 
 class Sleeper(gymnasium.Env[Array, Array]):
-    """Sleeps for `step_s` seconds in each step.
+    """An environment that sleeps for `step_s` seconds in each step.
 
-    With `slow_file`, the first instance that steps creates this file and sleeps `slow_factor` times as long.
+    If `slow_file` is set, the first instance that steps creates this file and sleeps `slow_factor` times as long.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Probes with one step per episode whose right action follows from the place of a bright patch in an image."""
+"""Probes with one step per episode, in which the best action follows from the position of a patch in an image."""
 
 from typing import Any
 
@@ -13,9 +13,10 @@ PATCH = 12
 
 
 class Patch(OneStep):
-    """Name the quadrant of an image `[size, size, 4]` with the patch: upper left 0, upper right 1, lower 2 and 3.
+    """Four choices: name the quadrant of an image `[size, size, 4]` that contains the bright patch.
 
-    The reward is 1 or 0: at best 1, and 0.25 for a network that averages convolutions without padding over positions.
+    The choices are 0 (upper left), 1 (upper right), 2 (lower left) and 3 (lower right). The reward is 1 for the right
+    choice, else 0. A network that averages convolutions without padding over all positions reaches only 0.25.
     """
 
     def __init__(self, size: int = 84) -> None:
@@ -28,15 +29,15 @@ class Patch(OneStep):
         return _image(self.size, np.array(divmod(self.goal, 2)) * half + self._corner(half, half))
 
     def _corner(self, height: int, width: int) -> Array:
-        """Draw the upper left corner of a patch inside a rectangle."""
+        """Return a random upper left corner [down, right] for a patch inside a rectangle."""
         return self.np_random.integers([height - PATCH + 1, width - PATCH + 1])
 
 
 class PatchReach(Patch):
-    """Name the place of the patch in an image `[size, size, 4]` as [down, right], each in [-1, 1].
+    """The best action is the position of the patch in an image `[size, size, 4]`: [down, right], each in [-1, 1].
 
-    The reward is minus the squared distance: at best 0, and about -2/3 for a network that averages convolutions without
-    padding over positions.
+    The reward is minus the squared distance to the best action, at most 0. A network that averages convolutions without
+    padding over all positions reaches only about -2/3.
     """
 
     def __init__(self, size: int = 84) -> None:
@@ -53,10 +54,10 @@ class PatchReach(Patch):
 
 
 class Both(Patch):
-    """The right choice needs both parts of the observation: the patch is left or right, `vector` is [1] or [-1].
+    """The best choice depends on both parts of the observation: the patch is left or right, `vector` is [1] or [-1].
 
-    Choice 0 is right for (left, 1) and (right, -1), else choice 1. The reward is 1 or 0: at best 1, and 0.5 for a
-    policy that sees one part.
+    Choice 0 is best for (left, 1) and (right, -1), else choice 1 is best. The reward is 1 for the best choice, else 0.
+    A policy that sees only one part reaches 0.5.
     """
 
     def __init__(self, size: int = 84) -> None:
@@ -73,9 +74,10 @@ class Both(Patch):
 
 
 class BothReach(Both):
-    """The best action is [place of the patch from left to right, `vector`], both in [-1, 1].
+    """The best action is [position of the patch from left to right, `vector`], both in [-1, 1].
 
-    The reward is minus the squared distance: at best 0, and about -1/3 for a policy that sees one part.
+    The reward is minus the squared distance to the best action, at most 0. A policy that sees only one part reaches
+    about -1/3.
     """
 
     def __init__(self, size: int = 84) -> None:

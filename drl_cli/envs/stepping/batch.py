@@ -1,4 +1,4 @@
-"""E Gymnasium environments stepped in one loop, which has no autoreset rows and never loses a truncation."""
+"""Step E Gymnasium environments in one loop, which adds no rows for resets and never loses a truncation."""
 
 import logging
 from collections import deque
@@ -21,18 +21,18 @@ from drl_cli.utils.seeding import integers
 log = logging.getLogger(__name__)
 
 SAME = 3
-"""Give up if this many rebuilds in a row fail in the same way before any environment has taken a step."""
+"""Number of equal faults in a row after which rebuilding stops if no environment has taken a step yet."""
 
 
 class EnvBatch(EnvsBase):
-    """Steps E environments and resets those whose episode ended; `obs` `[E, ...]` is the next observation to act on.
+    """Steps E environments and resets them when an episode ends; `obs` `[E, ...]` is the next observation to act on.
 
-    An environment is rebuilt with a new seed if it raises, hangs, returns a value that is not finite, or returns an
-    observation that does not fit its space. EnvFault is raised if a rebuild fails, after `max_rebuilds` rebuilds of all
-    environments together, or at once if no environment can take its first step.
+    An environment is rebuilt with a new seed if it raises an error, hangs, returns NaN or infinity, or returns an
+    observation that does not fit its space. EnvFault is raised if building fails, if more than `max_rebuilds` rebuilds
+    are needed in all environments together, or at once if no environment can take its first step.
 
-    An environment with the attribute `episodic_life` marks a step that costs a life with `life_lost` in its info. Such
-    a step counts as `terminated`, but the episode goes on.
+    An environment with the attribute `episodic_life` sets `life_lost` in the info of a step that costs a life. Such a
+    step counts as `terminated`, but the episode continues.
     """
 
     def __init__(self, config: EnvConfig, spec: EnvSpec, seeds: Sequence[int], max_rebuilds: int = 0) -> None:
@@ -45,20 +45,20 @@ class EnvBatch(EnvsBase):
         self._floats = [path for path, column in parts.items() if column.dtype == "float32"]
         self._returns = [0.0] * len(seeds)
         self._lengths = [0] * len(seeds)
-        self._infos: list[Any] = [None] * len(seeds)  # of the last step; Any: whatever environments return
+        self._infos: list[Any] = [None] * len(seeds)  # infos of the last step; Any: environments may return anything
         self._has_lives = bool(getattr(self.envs[0].raw.unwrapped, "episodic_life", False))
         self._renewed = [0] * len(seeds)
         self._has_stepped = False  # whether any environment ever took a step
         self._early_faults: list[str] = []  # equal faults in a row before the first step
         self._beginnings = [Beginning(seed, None, {}) for seed in self.seeds]
-        self._actions: deque[Array] = deque(maxlen=MAX_STEPS)  # of all running episodes, and maybe older ones
+        self._actions: deque[Array] = deque(maxlen=MAX_STEPS)  # of all running episodes, maybe also of older ones
         self._missed: list[int] = []
         for i, seed in enumerate(self.seeds):
             if fault := self._reset(i, seed):
                 self._rebuild(i, fault)
 
     def step(self, actions: Array) -> Step:
-        """Step every environment. Return new arrays; update `self.obs` in place."""
+        """Step every environment and return new arrays. Update `self.obs` in place."""
         size = len(self.envs)
         missed, self._missed = self._missed, []
         self._actions.append(actions)
@@ -93,7 +93,7 @@ class EnvBatch(EnvsBase):
         return step
 
     def state(self) -> State:
-        """Return everything but the episodes and faults that were not taken yet."""
+        """Return the whole state, except episodes and faults that were not taken yet."""
         actions = list(self._actions)[len(self._actions) - min(max(self._lengths), len(self._actions)) :]
         state = self._shared_state() | {
             "returns": np.array(self._returns),
@@ -109,10 +109,10 @@ class EnvBatch(EnvsBase):
         return state
 
     def load_state(self, state: State) -> list[str]:
-        """Continue from `state()` in the middle of each episode. Return one line for each environment that can't.
+        """Restore `state()` and continue the running episodes. Return a line for each environment that can't continue.
 
-        Such an environment is rebuilt with a new seed, and its next step is not `valid`. Raise ValueError if the
-        state has another number of environments.
+        Such an environment is rebuilt with a new seed, and its next step is not `valid`. Raise ValueError if the state
+        has another number of environments.
         """
         self._load_shared_state(state)
         self._returns, self._lengths = state["returns"].tolist(), state["lengths"].tolist()
@@ -131,17 +131,16 @@ class EnvBatch(EnvsBase):
         return lost
 
     def close(self) -> None:
-        """Close all environments."""
         for env in self.envs:
             env.close()
 
     def _step_each(
         self,
-        actions: Sequence[Any],  # Any: whatever the environment takes
+        actions: Sequence[Any],  # Any: actions of the environment's space
         next_parts: Parts,
         missed: Sequence[int],
     ) -> tuple[Step, dict[int, EnvFault]]:
-        """Step every environment that is not in `missed`. Return the step and the faults by environment."""
+        """Step every environment that is not in `missed`. Return the step, and the faults of failed environments."""
         size = len(self.envs)
         plain = next_parts[""] if self.envs[0].read.is_single_box else None
         shape = None if plain is None else plain.shape[1:]
@@ -155,7 +154,7 @@ class EnvBatch(EnvsBase):
                 with calls:
                     obs, reward, is_terminated, is_truncated, infos[i] = env.raw.step(actions[i])
                     if plain is not None and getattr(obs, "shape", None) == shape:
-                        plain[i] = obs  # `env.read` would take as long as a step of a small environment
+                        plain[i] = obs  # skips `env.read`, which is as slow as a small environment's step
                     else:
                         _write(env.read(obs, infos[i]), next_parts, i)
                     rewards[i] = reward = float(reward)
@@ -169,7 +168,7 @@ class EnvBatch(EnvsBase):
         return Step(np.array(rewards, np.float32), next_obs, *ends, np.ones(size, np.bool_)), faults
 
     def _begin_episodes(self, step: Step, faults: dict[int, EnvFault]) -> None:
-        """Reset the environments whose episode ended; add failed resets to `faults`."""
+        """Reset the environments whose episode ended. Add the fault of each failed reset to `faults`."""
         self.begun = (step.terminated | step.truncated).nonzero()[0].tolist()
         for i in self.begun:
             self.episodes.append(Episode(i, self._returns[i], self._lengths[i], numbers(self._infos[i])))
@@ -177,7 +176,7 @@ class EnvBatch(EnvsBase):
                 faults[i] = fault
 
     def _reset(self, i: int, seed: int | None = None) -> EnvFault | None:
-        """Begin an episode. Return the fault if the reset failed."""
+        """Begin an episode. Return the fault if the reset failed, else None."""
         self._returns[i], self._lengths[i] = 0.0, 0
         try:
             with self.calls:
@@ -189,7 +188,7 @@ class EnvBatch(EnvsBase):
         return EnvFault(cause) if cause else None
 
     def _rebuild(self, i: int, fault: EnvFault) -> None:
-        """Rebuild an environment until its reset works. Raise EnvFault if a rebuild fails or none is left."""
+        """Rebuild an environment until its reset works. Raise EnvFault if building fails or no rebuild is left."""
         found: EnvFault | None = fault
         while found is not None:
             log.info("env %d: %s", i, found, exc_info=found.__cause__)
@@ -200,7 +199,7 @@ class EnvBatch(EnvsBase):
             self.faults.append(f"{line}; environment rebuilt {count}")
 
     def _check_early(self, line: str, fault: EnvFault) -> None:
-        """Raise EnvFault if SAME builds in a row failed with the same fault before any environment took a step."""
+        """Raise EnvFault after SAME equal faults in a row if no environment has taken a step yet."""
         if self._has_stepped or (self._early_faults and self._early_faults[0] != line):
             self._early_faults.clear()
         if not self._has_stepped:
@@ -209,7 +208,7 @@ class EnvBatch(EnvsBase):
             raise EnvFault(f"{line}, each of the {SAME} times it was made") from fault.__cause__
 
     def _renew(self, i: int) -> EnvFault | None:
-        """Replace an environment by a new one with a new seed and reset it. Return the fault if the reset failed."""
+        """Replace an environment by a new one with a new seed. Return the fault if its reset failed, else None."""
         self._close(i)
         self._renewed[i] += 1
         try:
@@ -221,7 +220,7 @@ class EnvBatch(EnvsBase):
         return self._reset(i, seed)
 
     def _bring_back(self, i: int, rng: Array | None) -> str | None:
-        """Repeat the running episode of an environment. Return the reason if it can't be repeated, else None."""
+        """Repeat the running episode of an environment. Return the reason if this is not possible, else None."""
         if self._lengths[i] > len(self._actions):
             return f"more than {MAX_STEPS} steps"
         actions = [actions[i] for actions in self._actions][len(self._actions) - self._lengths[i] :]
@@ -236,7 +235,7 @@ class EnvBatch(EnvsBase):
         return None if all(same) else "its repeat differs"
 
     def _void(self, step: Step, next_parts: Parts, i: int) -> None:
-        """Mark the step of an environment as not taken: keep its observation, with reward 0."""
+        """Mark an environment's step as not taken: its reward is 0, and `next_obs` is the previous observation."""
         step.valid[i] = step.terminated[i] = step.truncated[i] = False
         step.reward[i] = 0.0
         for path, part in self._parts.items():

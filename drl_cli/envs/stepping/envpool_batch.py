@@ -1,4 +1,4 @@
-"""E environments of an EnvPool stepped together, with the same interface as `EnvBatch`."""
+"""Step E environments of one EnvPool pool together, with the same interface as `EnvBatch`."""
 
 import logging
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ log = logging.getLogger(__name__)
 
 
 class EnvPoolBatch(EnvsBase):
-    """Steps E environments and resets those whose episode ended; `obs` `[E, ...]` is the next observation to act on.
+    """Steps E environments and resets them when an episode ends; `obs` `[E, ...]` is the next observation to act on.
 
-    EnvPool resets an environment in the step after the last step of its episode. This class resets such environments
-    at once, by their ids, so that every step of the pool is a step of every environment. An environment that returns a
-    value that is not finite begins a new episode. EnvFault is raised after `max_rebuilds` of these in all environments
-    together, or if the pool raises.
+    By default, EnvPool resets an environment in the step after the last step of its episode. This class resets such
+    environments at once, by their ids, so that every step of the pool is a step of every environment. An environment
+    that returns NaN or infinity begins a new episode. EnvFault is raised if more than `max_rebuilds` such new episodes
+    are needed in all environments together, or if the pool raises an error.
 
-    `calls` is never entered, because no signal interrupts the pool: a worker whose pool hangs is replaced.
+    `calls` is not used, because a signal can't interrupt the pool. A worker whose pool hangs is replaced.
     """
 
     obs: Array
@@ -35,7 +35,7 @@ class EnvPoolBatch(EnvsBase):
         super().__init__(seeds, max_rebuilds)
         self.task = find_task(config)
         self.to_env = ActionMap(self.task.action_space)
-        assert isinstance(spec.obs, Column)  # `check_spaces` refuses all others
+        assert isinstance(spec.obs, Column)  # `check_spaces` refuses all other spaces
         self.obs = np.zeros((len(seeds), *spec.obs.shape), spec.obs.dtype)
         self._is_float = spec.obs.dtype == "float32"
         self._returns, self._lengths = np.zeros(len(seeds)), np.zeros(len(seeds), np.int64)
@@ -43,7 +43,7 @@ class EnvPoolBatch(EnvsBase):
         self._begin(self.seeds)
 
     def step(self, actions: Array) -> Step:
-        """Step every environment. Return new arrays, and replace `self.obs` by a new array."""
+        """Step every environment and return new arrays. Replace `self.obs` by a new array."""
         if self._is_loaded:
             return self._no_step()
         given = np.asarray(self.to_env(actions))
@@ -73,7 +73,7 @@ class EnvPoolBatch(EnvsBase):
         return step
 
     def state(self) -> State:
-        """Return a state that `EnvBatch` can load, too. Running episodes of an EnvPool can't be saved."""
+        """Return a state that `EnvBatch` can load, too. EnvPool can't save running episodes, so they are omitted."""
         size = len(self.seeds)
         return self._shared_state() | {
             "returns": np.zeros(size),
@@ -85,7 +85,7 @@ class EnvPoolBatch(EnvsBase):
     def load_state(self, state: State) -> list[str]:
         """Begin new episodes in all environments, with seeds not used before. Return a line that reports this.
 
-        The next step of all environments is not `valid`. Raise ValueError if the state has another number of
+        The next step is not `valid` in any environment. Raise ValueError if the state has another number of
         environments.
         """
         self._load_shared_state(state)
@@ -95,7 +95,6 @@ class EnvPoolBatch(EnvsBase):
         return [f"envs 0 to {len(self.seeds) - 1}: EnvPool can't continue episodes; they begin others"]
 
     def close(self) -> None:
-        """Close the pool."""
         self.pool.close()
 
     def _begin(self, seeds: Sequence[int]) -> None:
@@ -103,8 +102,8 @@ class EnvPoolBatch(EnvsBase):
         self._reset(list(range(len(seeds))))
 
     def _reset(self, ids: list[int]) -> None:
-        """Begin episodes, and repeat this until the first observations are finite."""
-        self.obs = self.obs.copy()  # the last `Step` holds the old array
+        """Begin episodes in these environments, and repeat this until the first observations are finite."""
+        self.obs = self.obs.copy()  # the last `Step` refers to the old array
         while ids:
             self.obs[ids] = self._call("reset", np.array(ids, np.int32))[0]
             self._returns[ids], self._lengths[ids] = 0.0, 0
@@ -114,13 +113,13 @@ class EnvPoolBatch(EnvsBase):
                 self._count(i, str(causes[i]))
 
     def _no_step(self) -> Step:
-        """Return the first step after `load_state`, which no environment takes."""
+        """Return the first step after `load_state`, which is not `valid` in any environment."""
         none, zeros = np.zeros(len(self.seeds), np.bool_), np.zeros(len(self.seeds), np.float32)
         self._is_loaded, self.begun = False, list(range(len(self.seeds)))
         return Step(zeros, self.obs.copy(), none, none.copy(), none.copy())
 
     def _void_bad(self, step: Step, next_obs: Array, actions: Array) -> None:
-        """Mark the step as not taken for environments that returned a value that is not finite."""
+        """Mark the step as not taken in environments that returned NaN or infinity."""
         for i in range(len(actions)):
             if cause := not_finite({"": next_obs} if self._is_float else {}, i, step.reward[i]):
                 step.valid[i] = step.terminated[i] = step.truncated[i] = False

@@ -1,8 +1,9 @@
-"""The beginning of a running episode, from which another process can repeat the episode.
+"""The start of a running episode, from which another process can repeat the episode.
 
-Environments can't be copied, but nearly all are deterministic: a new environment needs the state of the random
-generator `np_random` before the reset, and the actions since then. An environment that keeps more from one episode to
-the next can offer `save_state() -> dict[str, numpy array]` and `load_state(state)`; both are called before a reset.
+Environments can't be copied, but nearly all are deterministic. To repeat an episode, a new environment needs the state
+of the random generator `np_random` before the reset, and the actions since the reset. An environment that keeps other
+data from one episode to the next can define `save_state() -> dict[str, numpy array]` and `load_state(state)`; both are
+called before a reset.
 """
 
 from collections.abc import Iterable
@@ -18,12 +19,12 @@ from drl_cli.types import Array, State, nested, within
 from drl_cli.utils.seeding import rng_state, set_rng_state
 
 MAX_STEPS = 10_000
-"""Longer episodes can't be repeated, because their actions are not kept."""
+"""Maximum length of an episode that can be repeated, because no more actions are kept."""
 
 
 @dataclass(frozen=True)
 class Beginning:
-    """What determines an episode: the seed of its reset or the generator's state, and the environment's saved state."""
+    """The start of an episode: the seed of its reset or the generator's state, and the environment's saved state."""
 
     seed: int | None
     rng: Array | None
@@ -31,8 +32,8 @@ class Beginning:
 
     @classmethod
     def of(cls, env: Env, seed: int | None) -> "Beginning":
-        """Return the beginning of the episode that `env.reset(seed)` will begin next."""
-        base: Any = env.raw.unwrapped  # Any: it may have more methods than gymnasium.Env
+        """Return the start of the episode that the next `env.reset(seed)` will begin."""
+        base: Any = env.raw.unwrapped  # Any: the environment may define `save_state`
         memory = base.save_state() if hasattr(base, "save_state") else {}
         return cls(seed, None if seed is not None else generator_state(env), memory)
 
@@ -42,16 +43,16 @@ class Beginning:
 
     @classmethod
     def from_state(cls, state: State) -> "Beginning":
-        """Return the beginning from its `state()`."""
+        """Restore a Beginning from its `state()`."""
         seed = int(state["seed"].item()) if "seed" in state else None
         return cls(seed, state.get("rng"), within(state, "memory"))
 
     def repeat(self, env: Env, actions: Iterable[Array]) -> Parts:
         """Begin the episode again, take these actions, and return the last observation.
 
-        Raise EnvFault if the episode ends earlier, or whatever the environment raises.
+        Raise EnvFault if one of the actions ends the episode. Exceptions of the environment are passed on.
         """
-        base: Any = env.raw.unwrapped  # Any: as above
+        base: Any = env.raw.unwrapped  # Any: the environment may define `load_state`
         if self.memory:
             base.load_state(self.memory)
         if self.rng is not None:
@@ -65,7 +66,7 @@ class Beginning:
 
 
 def generator_state(env: Env) -> Array | None:
-    """Return the state `[6]` of the environment's generator, or None if there is none or it can't be saved."""
+    """Return the state `[6]` of the environment's random generator, or None if there is none or saving fails."""
     rng = getattr(env.raw.unwrapped, "_np_random", None)
     if isinstance(rng, np.random.Generator) and isinstance(rng.bit_generator, np.random.PCG64):
         return rng_state(rng)
@@ -73,7 +74,7 @@ def generator_state(env: Env) -> Array | None:
 
 
 def set_generator(env: Env, state: Array) -> None:
-    """Set the state of the environment's generator."""
+    """Set the state of the environment's random generator."""
     base = env.raw.unwrapped
     if getattr(base, "_np_random", None) is None:
         base.np_random = np.random.Generator(np.random.PCG64())

@@ -1,4 +1,4 @@
-"""The numbers in the info of the last step of an episode, which become curves."""
+"""Numbers in the info of an episode's last step, which are recorded as curves."""
 
 import math
 from collections.abc import Mapping
@@ -7,17 +7,17 @@ from typing import Any
 import numpy as np
 
 LEFT_OUT = frozenset({"TimeLimit.truncated", "reward", "terminated", "truncated", "elapsed_step", "env_id"})
-"""Keys of Gymnasium's wrappers and of EnvPool that say nothing about the episode."""
+"""Keys from Gymnasium's wrappers and from EnvPool that do not describe the episode."""
 
 MOST = 64
-"""Maximum number of values per episode."""
+"""Maximum number of recorded values per episode."""
 
 
 def numbers(info: Any) -> dict[str, float]:  # Any: whatever the environment returned
-    """Return the first MOST finite scalar numbers and booleans of an info, by name.
+    """Return the first MOST finite numbers and booleans of an info, by name.
 
-    Names in LEFT_OUT and names with a leading underscore (flags of vector environments) are skipped. Mappings such as
-    `episode` and `final_info` are no scalars.
+    Names in LEFT_OUT and names that start with an underscore (flags of vector environments) are skipped, and so are all
+    values that are not scalars, such as the mappings `episode` and `final_info`.
     """
     found: dict[str, float] = {}
     for name, value in info.items() if isinstance(info, Mapping) else ():

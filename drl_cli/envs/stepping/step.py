@@ -1,4 +1,4 @@
-"""A step of several environments, and what both kinds of batches of environments share."""
+"""A step of several environments, and the base class of `EnvBatch` and `EnvPoolBatch`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from drl_cli.types import Array, Columns, Episode, Obs, State, flat_columns
 
 @dataclass(frozen=True)
 class Step:
-    """One step of all environments, `[E, ...]`. `next_obs` is the true final observation if an episode ended.
+    """One step of all environments, `[E, ...]`. If an episode ended, `next_obs` is its true final observation.
 
-    `valid` is False for an environment that failed: it took no step, its episode is over and a new one has begun.
-    `terminated` is True also if a life was lost and the episode goes on (see `EnvBatch`).
+    If an environment failed, `valid` is False for it: the environment took no step, and a new episode has begun.
+    `terminated` is also True if a life was lost but the episode continues (see `EnvBatch`).
     """
 
     reward: Array
@@ -34,9 +34,9 @@ class Step:
 
 
 class EnvsBase:
-    """Finished episodes, faults, and the limit on rebuilds of a batch of environments.
+    """Base of batches of environments: finished episodes, faults, and the limit on rebuilds.
 
-    `begun` lists the environments in which the last step began an episode.
+    `begun` lists the environments in which the last step began a new episode.
     """
 
     obs: Obs
@@ -50,7 +50,7 @@ class EnvsBase:
         self._rebuilds, self._first_fault = 0, ""
 
     def take_episodes(self) -> tuple[Episode, ...]:
-        """Return the episodes finished since the last call."""
+        """Return the episodes that ended since the last call."""
         episodes, self.episodes = tuple(self.episodes), []
         return episodes
 
@@ -60,7 +60,10 @@ class EnvsBase:
         return faults
 
     def _count_rebuild(self, line: str, cause: BaseException | None) -> str:
-        """Count a rebuild because of the fault `line`; return the count as text. Raise EnvFault if none is left."""
+        """Count a rebuild, needed because of the fault `line`. Return the count as text.
+
+        Raise EnvFault if no rebuild is left.
+        """
         self._first_fault = self._first_fault or line
         if self._rebuilds >= self.max_rebuilds:
             before = "" if self._first_fault == line else f"; the first fault was in {self._first_fault}"
@@ -77,7 +80,10 @@ class EnvsBase:
         }
 
     def _load_shared_state(self, state: State) -> None:
-        """Restore what `_shared_state` returned, except `obs`. Raise ValueError for another number of environments."""
+        """Restore the result of `_shared_state`, except `obs`.
+
+        Raise ValueError if the state has another number of environments.
+        """
         saved, size = len(state["seeds"]), len(self.seeds)
         if saved != size:
             raise ValueError(f"the saved worker has {saved} environments, this one has {size} (worker.envs)")
