@@ -9,11 +9,9 @@ from learners import ACTIONS, LOOKS, VECTOR, Learner
 from drl_cli.algos.policy import (
     RandomActions,
     TorchPolicy,
-    allowed,
     best_choices,
     sample_choices,
 )
-from drl_cli.losses.policy import FORBIDDEN
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.types import Column, EnvSpec, PreviousStep
 
@@ -61,14 +59,6 @@ def test_random_actions_are_uniform_over_legal_actions():
     several = drawing("multidiscrete").draw(obs)
     check_frequencies(several[:, 0], np.array([1, 0, 1, 1]) / 3)
     check_frequencies(several[:, 1], np.array([0, 1, 1]) / 2)
-
-
-def test_illegal_actions_get_the_forbidden_value():
-    values = np.arange(7, dtype=np.float32)[None]
-    assert allowed(values, np.zeros((1, 3))) is values
-    got = allowed(values, {"action_mask": MASK})
-    assert got.dtype == np.float32
-    assert got[0].tolist() == [0, np.float32(FORBIDDEN), 2, 3, np.float32(FORBIDDEN), 5, 6]
 
 
 @pytest.mark.parametrize("choices", [(), (7,)])

@@ -16,7 +16,6 @@ from drl_cli.losses.distributional import (
     quantile_huber,
     risky_fraction,
     risky_share,
-    softmax_numpy,
 )
 
 SUPPORT = torch.tensor([-1.0, 0.0, 1.0])
@@ -85,11 +84,6 @@ def test_cross_entropy_literals_and_gradient():
     assert divergence.tolist() == pytest.approx([float(loss[0].detach()) - math.log(2), math.log(2)])
     loss.sum().backward()
     torch.testing.assert_close(slope, logits.grad)
-
-
-def test_softmax_numpy():
-    logits = np.random.default_rng(0).standard_normal((3, 2, 5)) * 300
-    np.testing.assert_allclose(softmax_numpy(logits), torch.from_numpy(logits).softmax(-1), atol=1e-12)
 
 
 @pytest.mark.parametrize("kappa", [0.0, 1.0, 0.3])
