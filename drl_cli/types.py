@@ -1,4 +1,4 @@
-"""Types that all rooms share: columns, observations, specs of environments. Imports no other module of drl_cli."""
+"""Types that all packages share: columns, observations, specs of environments. Imports no other module of drl_cli."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,15 +11,15 @@ Columns: TypeAlias = dict[str, Array]
 """Named arrays of equal length: `[rows, ...]` with one row per transition, or batches `[updates, batch, ...]`."""
 
 Obs: TypeAlias = Array | dict[str, Array]
-"""Observations `[n, ...]`: an array, or for a Dict or Tuple space a dict of parts by path (`camera`, `arm.0`)."""
+"""Observations `[n, ...]`: an array; for a Dict or Tuple space, a dict of the parts by path (`camera`, `arm.0`)."""
 
 State: TypeAlias = dict[str, Array]
-"""Named arrays of any shapes: the saved state of a role or part. Dots in names separate nested parts."""
+"""The saved state of an object: named arrays of any shapes. Dots in a name separate the levels of nested states."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """Shape and dtype of one row. A discrete value is in [0, n), with one n in `choices` for each value of the row."""
+    """Shape and dtype of one row of a column. `choices` has one n for each discrete value, which is in [0, n)."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -29,21 +29,22 @@ class Column:
 Schema: TypeAlias = Mapping[str, Column]
 
 ObsSpec: TypeAlias = Column | Mapping[str, Column]
-"""The column of an observation, or for a Dict or Tuple space the columns of its parts by path."""
+"""The column of an observation; for a Dict or Tuple space, the columns of its parts by path."""
 
 MASK = "action_mask"
-"""Name of the legal-action mask, a part of the observation: bool `[n, action.size]`."""
+"""Name of the legal-action mask, which is a part of the observation: bool `[n, action.size]`."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class ActionSpec:
-    """The actions of a policy. Box actions are in [-1, 1]; `ActionMap` rescales them to the environment's space.
+    """The actions of a policy. Box actions are in [-1, 1], and `ActionMap` rescales them to the environment's space.
 
-    `size` is the number of dimensions (box), of choices (discrete), or the sum of all components' choices
-    (multidiscrete). `choices` has the number of choices of each component. `text` names the space in messages. If
-    `is_free`, some dimensions of the box lack a bound; the environment gets the policy's values there unscaled.
+    `size` is the number of dimensions (box), the number of choices (discrete) or the total number of choices of all
+    components (multidiscrete). `choices` has the number of choices of each component. `text` names the space in
+    messages. If `is_free` is True, some box dimensions lack a bound; in these dimensions the policy's values are not
+    rescaled.
     """
 
     kind: Literal["box", "discrete", "multidiscrete"]
@@ -58,7 +59,7 @@ class ActionSpec:
 
     @property
     def column(self) -> Column:
-        """The column of an action in a block."""
+        """The column of actions in a block of transitions."""
         if self.kind == "box":
             return Column((self.size,), "float32")
         return Column(() if self.kind == "discrete" else (len(self.choices),), "int64")
@@ -66,7 +67,7 @@ class ActionSpec:
 
 @dataclass(frozen=True)
 class FrameStack:
-    """The `k` frames of an image observation along `axis`, oldest first. With k = 1 the image is one frame."""
+    """An image observation is a stack of `k` frames along `axis`, the oldest first. With k = 1, it is one frame."""
 
     axis: int
     k: int
@@ -74,9 +75,10 @@ class FrameStack:
 
 @dataclass(frozen=True)
 class EnvSpec:
-    """The description of an environment that algorithms and replay use.
+    """The description of an environment for algorithms and replay.
 
-    `frame_stacks` has the frame stack of each image part by path, for replay. `notes` are printed for the user.
+    `frame_stacks` has the frame stack of each image part by path; replay uses it to store each frame once. `notes` are
+    printed for the user.
     """
 
     id: str
@@ -87,7 +89,7 @@ class EnvSpec:
 
 
 class PreviousStep(NamedTuple):
-    """The previous action `[E, ...]` and unscaled reward `[E]` of each environment; 0 if an episode `begins` `[E]`."""
+    """The previous action `[E, ...]` and unscaled reward `[E]`; both are 0 where `begins` `[E]` marks a new episode."""
 
     action: Array
     reward: Array
@@ -95,14 +97,14 @@ class PreviousStep(NamedTuple):
 
     @classmethod
     def none(cls, spec: EnvSpec, num: int) -> "PreviousStep":
-        """Return the value for `num` environments that all begin an episode."""
+        """Return the PreviousStep of `num` environments that all begin an episode."""
         column = spec.action.column
         action = np.zeros((num, *column.shape), column.dtype)
         return cls(action, np.zeros(num, np.float32), np.ones(num, np.bool_))
 
     @classmethod
     def of(cls, action: Array, reward: Array, begun: Sequence[int]) -> "PreviousStep":
-        """Return the value after a step; the environments in `begun` begin an episode."""
+        """Return the PreviousStep after a step. The environments in `begun` begin an episode."""
         begins = np.zeros(len(reward), np.bool_)
         if begun:
             begins[begun] = True
@@ -113,7 +115,7 @@ class PreviousStep(NamedTuple):
 
 @dataclass(frozen=True)
 class Episode:
-    """A finished episode: undiscounted, unscaled return, number of steps, and the numbers in the last step's info."""
+    """A finished episode: undiscounted unscaled return, number of steps, and numbers from the last step's info."""
 
     env: int
     ret: float
@@ -137,7 +139,7 @@ def transition_schema(spec: EnvSpec, extra: Schema | None = None) -> dict[str, C
 
 
 def sources(worker: int, num_envs: int) -> Array:
-    """Return the values of the column `source`, int32 `[E]`: worker * 2**16 + environment."""
+    """Return the column `source` of a worker's environments, int32 `[E]`: worker * 2**16 + environment."""
     return (worker * 2**16 + np.arange(num_envs)).astype(np.int32)
 
 
@@ -152,31 +154,31 @@ def num_rows(columns: Obs | Columns) -> int:
 
 
 def leaves(obs: ObsSpec) -> dict[str, Column]:
-    """Return the columns of an observation's parts by path. A space without parts has the path ""."""
+    """Return the columns of the parts of an observation, by path. An observation without parts has the path ""."""
     return {"": obs} if isinstance(obs, Column) else dict(obs)
 
 
 def column_name(name: str, path: str) -> str:
-    """Return the name of the column with the part `path` of `obs` or `next_obs`."""
+    """Return the name of the column for the part `path` of `obs` or `next_obs`."""
     return f"{name}.{path}" if path else name
 
 
 def flat_columns(name: str, obs: Obs) -> Columns:
-    """Return the parts of observations as columns: `obs`, or `obs.<path>` for each part."""
+    """Return observations as columns: the column `obs`, or a column `obs.<path>` for each part."""
     if isinstance(obs, np.ndarray):
         return {name: obs}
     return {column_name(name, path): part for path, part in obs.items()}
 
 
 def tree(columns: Mapping[str, T], name: str) -> T | dict[str, T]:
-    """Return the column `name`, or its parts by path: the inverse of `flat_columns`, for arrays or tensors."""
+    """Return the column `name`, or a dict of its parts by path: the inverse of `flat_columns`. Also for tensors."""
     if name in columns:
         return columns[name]
     return {key.removeprefix(f"{name}."): part for key, part in columns.items() if key.startswith(f"{name}.")}
 
 
 def gathered(columns: dict[str, Any]) -> dict[str, Any]:  # Any: arrays or tensors, or dicts of them
-    """Replace the columns of parts by `obs` and `next_obs`, dicts of parts by path, as algorithms read them."""
+    """Replace the columns `obs.<path>` and `next_obs.<path>` by dicts `obs` and `next_obs`, as algorithms expect."""
     if "obs" in columns:
         return columns
     parts = ("obs.", "next_obs.")
@@ -185,14 +187,14 @@ def gathered(columns: dict[str, Any]) -> dict[str, Any]:  # Any: arrays or tenso
 
 
 def map_parts(function: Callable[[Any], Any], tree: Any) -> Any:  # Any: arrays, tensors, or dicts of them
-    """Return the function's value for an array or tensor; for a dict, nested or not, a dict of such values."""
+    """Apply the function to an array or tensor, or to each array or tensor in a dict, which may be nested."""
     if isinstance(tree, Mapping):
         return {name: map_parts(function, part) for name, part in tree.items()}
     return function(tree)
 
 
 def random_obs(spec: ObsSpec, rows: int, rng: np.random.Generator) -> Obs:
-    """Return random observations `[rows, ...]` for measurements and tests; a mask allows all actions."""
+    """Return random observations `[rows, ...]` for measurements and tests. An action mask allows all actions."""
     parts = {path: _random(path, column, (rows, *column.shape), rng) for path, column in leaves(spec).items()}
     return tree(flat_columns("obs", parts), "obs")
 
@@ -208,10 +210,10 @@ def _random(path: str, column: Column, shape: tuple[int, ...], rng: np.random.Ge
 
 
 def nested(name: str, state: State) -> State:
-    """Prefix the names of a part's state with `name`."""
+    """Return the state with the prefix `<name>.` before each name."""
     return {f"{name}.{key}": array for key, array in state.items()}
 
 
 def within(state: State, name: str) -> State:
-    """Return the state that was nested under `name`: the inverse of `nested`."""
+    """Return the part of a state that was nested under `name`: the inverse of `nested`."""
     return {key.removeprefix(f"{name}."): array for key, array in state.items() if key.startswith(f"{name}.")}

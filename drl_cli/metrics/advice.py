@@ -1,18 +1,18 @@
-"""Advice: name the bottleneck of a run and the keys that help, with a warning if a key changes what is learned."""
+"""Advice: name the bottleneck of a run and the keys that help. Warn if a key changes what is learned."""
 
 from drl_cli.metrics.status import Status
 
 WAITS = 0.2
-"""A side that waits for a larger share of its time is held up by the other side."""
+"""If the workers wait for more than this fraction of their time, the trainer is the bottleneck, and vice versa."""
 FREE, FULL = 0.85, 0.95
-"""Below a machine load of FREE processors are idle; above FULL no processor is idle."""
+"""If the machine load is below FREE, some processors are idle. If it is above FULL, no processor is idle."""
 OWN = 0.7
-"""A run with a smaller share of a full machine is held up by other programs."""
+"""If a run uses less than this fraction of a fully loaded machine, other programs slow it down."""
 CHANGES = "this changes what is learned"
 
 
 def bottleneck(status: Status) -> str:
-    """Return one line of advice; empty if too little is known."""
+    """Return one line of advice, or an empty text if too little is known."""
     worker, trainer = status.worker_time.get("waiting"), status.trainer_time.get("waiting")
     if status.awaits or worker is None:
         return ""
@@ -36,7 +36,7 @@ def bottleneck(status: Status) -> str:
 
 
 def _in_turns(status: Status) -> str:
-    """Advise for mode=single and sync, where workers and trainer take turns."""
+    """Return advice for the modes single and sync, in which workers and trainer take turns."""
     collects = 1.0 - status.worker_time["waiting"]
     if collects < 0.5:
         return f"updates take {1 - collects:.0%} of the time, in turns with collecting. {_faster_updates(status)}"
@@ -77,7 +77,7 @@ def _faster_steps(status: Status) -> str:
 
 
 def has_free_cores(status: Status) -> bool:
-    """Return whether this run can use idle processors; False if the load is unknown."""
+    """Return whether there are idle processors for this run; False if the load is unknown."""
     load = status.cpu_percent
     return status.cpus > 1 and load is not None and load < 100 * FREE and _own_cores(status) < FREE * status.cpus
 

@@ -1,4 +1,4 @@
-"""Aggregate values between two reports."""
+"""Aggregate the values that arrive between two reports."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,14 +7,14 @@ import numpy as np
 
 
 class Means:
-    """Weighted means by name since the last `take`."""
+    """Weighted means, by name, of the values added since the last `take`."""
 
     def __init__(self) -> None:
         self._sums: dict[str, float] = defaultdict(float)
         self._weights: dict[str, float] = defaultdict(float)
 
     def add(self, values: Mapping[str, float], weight: float = 1.0) -> None:
-        """Add values that each stand for `weight` observations."""
+        """Add values. Each value is the mean of `weight` observations."""
         for name, value in values.items():
             self._sums[name] += value * weight
             self._weights[name] += weight
@@ -27,14 +27,14 @@ class Means:
 
 
 def spread(name: str, values: Iterable[float]) -> dict[str, float]:
-    """Return mean, min, max and median of the values as `name_mean` and so on; empty without values."""
+    """Return the mean, min, max and median of the values as `<name>_mean` and so on, or {} without values."""
     array = np.asarray(list(values), np.float64)
     statistics = ("mean", "min", "max", "median")
     return {f"{name}_{key}": float(getattr(np, key)(array)) for key in statistics if len(array)}
 
 
 def over_shards(stats: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Merge the metrics of several tables: integers are counts and are summed, other numbers are averaged."""
+    """Merge the statistics of several tables. Integers are counts and are summed; other numbers are averaged."""
     merged = {}
     for name in dict.fromkeys(name for part in stats for name in part):
         values = [part[name] for part in stats if name in part]

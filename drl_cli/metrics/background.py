@@ -1,4 +1,4 @@
-"""BackgroundRecorder: a recorder that may be slow or fail, in its own thread."""
+"""BackgroundRecorder: run a recorder that may be slow or fail in its own thread."""
 
 import logging
 import queue
@@ -12,14 +12,14 @@ from drl_cli.metrics.recorders import Recorder
 log = logging.getLogger(__name__)
 
 MAX_WAITING = 1000
-"""Calls in the queue: half an hour at one report every two seconds."""
+"""Maximum number of calls in the queue: half an hour with one report every two seconds."""
 
 
 class BackgroundRecorder:
-    """Makes a recorder and calls it in order, without delaying the caller.
+    """Makes a recorder and forwards calls to it in order, without delaying the caller.
 
-    `take_problem` gives the first problem once. A recorder that fails is called again, because a server may come back.
-    Calls beyond the queue's size are dropped.
+    `take_problem` returns the first problem once. A recorder that fails is called again at the next report, because a
+    server may recover. If the queue is full, further calls are dropped.
     """
 
     def __init__(self, name: str, make: Callable[[], Recorder]) -> None:
@@ -34,21 +34,21 @@ class BackgroundRecorder:
         self._put("record", dict(scalars), env_steps)
 
     def video(self, tag: str, path: Path, env_steps: int) -> None:
-        """Queue a video, for a recorder that takes videos."""
+        """Queue a video. A recorder without a method `video` ignores it."""
         self._put("video", tag, path, env_steps)
 
     def close(self, status: str) -> None:
-        """Queue the end: nothing is recorded after it."""
+        """Queue the end of the recording. Later calls record nothing."""
         self._put("close", status)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until a closed recorder has written everything."""
+        """Wait until a closed recorder has written everything, for at most `timeout_s`."""
         self._thread.join(max(0.0, timeout_s))
         if self._thread.is_alive():
             self._fail("is still busy at the end; unwritten values are lost")
 
     def take_problem(self) -> str | None:
-        """Return the first problem; None before a problem and in all later calls."""
+        """Return the first problem, or None if there is none or an earlier call returned it."""
         problem, self._problem = self._problem, None
         return problem
 
@@ -82,5 +82,5 @@ class BackgroundRecorder:
 
 
 def one_line(error: BaseException) -> str:
-    """Return type and text of an error in one line."""
+    """Return the type and text of an error in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

@@ -1,4 +1,4 @@
-"""The console: shows a run in the form of `console=`, and writes its status file for drl-watch."""
+"""The console shows a run in the format chosen by `console=`, and writes the run's status file for drl-watch."""
 
 import os
 import socket
@@ -16,13 +16,14 @@ from drl_cli.metrics.status import Status
 Kind = Literal["auto", "plain", "json", "quiet"]
 
 TICK_S = 2.0
-"""Seconds between two ticks of the display."""
+"""Seconds between two updates of the display."""
 
 
 class Console:
-    """Holds the newest status. As a context manager it runs a thread that ticks the display.
+    """Keeps the newest status. As a context manager, it runs a thread that calls `tick` of the display.
 
-    `started` is the start of the run's process [s since the epoch], `period_s` the time between two printed reports.
+    `started` is the start time of the run's process [s since the epoch]. `period_s` is the time between two printed
+    reports.
     """
 
     def __init__(self, kind: Kind, out: TextIO, started: float, period_s: float = 30.0) -> None:
@@ -44,17 +45,17 @@ class Console:
         with self._lock:
             self.display.line(text)
 
-    def update(self, **fields: Any) -> None:  # Any: a Status's fields
-        """Change the status without showing it."""
+    def update(self, **fields: Any) -> None:  # Any: the fields of a Status
+        """Change the status without displaying it."""
         with self._lock:
             changed, moment = replace(self.status, **fields), time.time()
             self.status = replace(changed, written=moment, wall_s=moment - changed.started)
             if self.folder is not None:
-                with suppress(OSError):  # on a full disk the run continues, and drl-watch shows an older status
+                with suppress(OSError):  # if the disk is full, the run continues, and drl-watch shows an old status
                     self.status.write(self.folder)
 
     def awaits(self, what: str) -> None:
-        """Show what the run waits for now; "" for nothing."""
+        """Display what the run is waiting for; "" means that it waits for nothing."""
         with self._lock:
             self.update(awaits=what, done=None, needed=None)
             self.display.awaits(self.status)
@@ -71,7 +72,7 @@ class Console:
             self.display.evaluation(self.status, statistics, env_steps, is_best)
 
     def end(self, summary: Mapping[str, Any], text: str) -> None:
-        """Show the end of the run; `text` is the summary as plain text."""
+        """Display the end of the run. `text` is the summary as plain text."""
         with self._lock:
             self.update(state=str(summary["status"]), awaits="", done=None, needed=None)
             self.display.tick(self.status)
@@ -90,9 +91,9 @@ class Console:
 
 
 def make_display(kind: Kind, out: TextIO, period_s: float) -> Display:
-    """Create a display; `auto` is the panel on a terminal and plain lines elsewhere."""
+    """Create a display. For `auto`, this is the panel on a terminal, and plain lines elsewhere."""
     if kind == "auto" and is_terminal(out):
-        from drl_cli.metrics.live import Live  # rich is imported only here
+        from drl_cli.metrics.live import Live  # imported here because only Live needs rich
 
         return Live(out)
     return {"json": Json, "quiet": Display}.get(kind, Plain)(out, period_s)

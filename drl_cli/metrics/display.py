@@ -13,11 +13,11 @@ from drl_cli.metrics.status import Status, finite
 from drl_cli.metrics.text import awaits_line, evaluation_line, report_line
 
 AWAITS_S = 5.0
-"""Longest time without a line while a run starts [s]."""
+"""While a run starts, Plain prints at least one line in this time [s]."""
 
 
 class Display:
-    """Shows nothing; each method that a subclass overrides shows one event. Warnings and errors go to stderr."""
+    """Shows nothing. Subclasses override methods, each of which shows one event. Warnings and errors go to stderr."""
 
     def __init__(self, out: TextIO, period_s: float) -> None:
         self.out, self.period_s = out, period_s
@@ -32,11 +32,11 @@ class Display:
     def close(self) -> None: ...
 
     def print(self, text: str) -> None:
-        with suppress(OSError):  # output to a full disk
+        with suppress(OSError):  # the output may be a file on a full disk
             print(text, file=self.out, flush=True)
 
     def is_due(self, status: Status) -> bool:
-        """Return whether a report is due, and count the report as shown; never while the run starts."""
+        """Return whether the next report is due, and if so, restart the period. While the run starts, return False."""
         if status.state == "starting" or time.monotonic() - self.reported < self.period_s:
             return False
         self.reported = time.monotonic()
@@ -44,24 +44,24 @@ class Display:
 
 
 def is_terminal(out: TextIO) -> bool:
-    """Return whether `out` is a terminal that can move its cursor."""
+    """Return whether `out` is a terminal that supports cursor movement."""
     return out.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
 
 
 def announce(out: TextIO, what: str) -> None:
-    """Print a temporary line on a terminal; `erase` removes the line."""
+    """Print a temporary line if `out` is a terminal. `erase` removes this line."""
     if is_terminal(out):
         print(f"{what} ...", end="\r", file=out, flush=True)
 
 
 def erase(out: TextIO) -> None:
-    """Remove the line of `announce`."""
+    """Remove the line that `announce` printed."""
     if is_terminal(out):
         print("\x1b[2K", end="", file=out, flush=True)
 
 
 class Plain(Display):
-    """Lines of text: a report every `period_s`, each evaluation, and what the run waits for."""
+    """Prints lines of text: a report every `period_s`, each evaluation, and what the run is waiting for."""
 
     def __init__(self, out: TextIO, period_s: float) -> None:
         super().__init__(out, period_s)
@@ -71,12 +71,15 @@ class Plain(Display):
         self.print(text)
 
     def awaits(self, status: Status) -> None:
-        """Print at once while the run starts; later `tick` prints only long waits."""
+        """Print the awaited event at once while the run starts. Later, only `tick` prints it, if the wait is long."""
         if status.state == "starting":
             self._show(status)
 
     def tick(self, status: Status) -> None:
-        """Print what the run waits for; nothing before the run has a title, because an error may come first."""
+        """Print what the run is waiting for.
+
+        Print nothing before the run has a title, because an error message may follow instead.
+        """
         if not status.title:
             return
         is_long_ago = time.monotonic() - self.shown_at >= AWAITS_S
@@ -101,7 +104,7 @@ class Plain(Display):
 
 
 class Json(Display):
-    """The events of Plain as one JSON object per line, with the kind of event in `event`."""
+    """Prints the same events as Plain, each as a JSON object in one line. `event` is the kind of event."""
 
     def line(self, text: str) -> None:
         self._put("note", {"text": text})

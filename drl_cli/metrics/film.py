@@ -1,4 +1,4 @@
-"""Film: the frames of one episode as an animated GIF; longer episodes keep fewer frames per second."""
+"""Film: the frames of one episode as an animated GIF. A longer episode has fewer frames per second."""
 
 import io
 import struct
@@ -9,14 +9,14 @@ import numpy as np
 
 MAX_FRAMES = 128
 MAX_WIDTH = 240
-"""Pixels."""
+"""Maximum width of a frame in pixels."""
 MAX_BYTES = 900_000
 MIN_MS = 20
-"""Shortest time per frame; browsers slow down faster GIFs."""
+"""Shortest duration of a frame in ms, because browsers slow down faster GIFs."""
 
 
 class Film:
-    """Keeps a frame of every step; at MAX_FRAMES it drops every second frame and keeps half as many from then on.
+    """Keeps the frame of every step. With MAX_FRAMES frames, it drops every second frame and halves the frame rate.
 
     The GIF shows the whole episode at `fps` steps per second.
     """
@@ -26,7 +26,7 @@ class Film:
         self.frames: list[Any] = []  # PIL.Image.Image
 
     def step(self, render: Callable[[], Any]) -> None:
-        """Advance one step and render if the film keeps this frame; raise ValueError if render() gives no picture."""
+        """Advance one step, and render if the film keeps this step. Raise ValueError if `render` returns no picture."""
         if self.steps % self.stride == 0 and len(self.frames) == MAX_FRAMES:
             self._thin()
         if self.steps % self.stride == 0:
@@ -34,7 +34,7 @@ class Film:
         self.steps += 1
 
     def gif(self) -> bytes:
-        """Return the film as a GIF; frames are dropped until it has at most MAX_BYTES."""
+        """Return the film as a GIF. While the GIF is larger than MAX_BYTES, drop every second frame."""
         while True:
             content = io.BytesIO()
             duration = max(MIN_MS, round(1000 * self.stride / self.fps))
@@ -49,13 +49,13 @@ class Film:
 
 
 def size_of(gif: bytes) -> tuple[int, int]:
-    """Return width and height of a GIF."""
+    """Return the width and height of a GIF."""
     width, height = struct.unpack_from("<HH", gif, 6)
     return width, height
 
 
 def _picture(frame: Any) -> Any:
-    """Turn a uint8 frame `[height, width, 3]` into a small picture with 256 colours."""
+    """Convert a frame, uint8 `[height, width, 3]`, to a small picture with 256 colours."""
     from PIL import Image
 
     if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:

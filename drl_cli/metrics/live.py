@@ -1,4 +1,4 @@
-"""Live: the panel at the bottom of a terminal; other lines appear above the panel."""
+"""Live: a panel at the bottom of the terminal. Other lines appear above the panel."""
 
 import sys
 import time
@@ -14,7 +14,7 @@ from drl_cli.metrics.status import Status
 
 
 class Live(Display):
-    """Draws the newest status at every tick; the last panel stays on the terminal."""
+    """Draws the newest status at every tick. The last panel stays on the terminal after the run."""
 
     def __init__(self, out: TextIO) -> None:
         super().__init__(out, 0.0)
@@ -24,7 +24,7 @@ class Live(Display):
             console=self.console,
             auto_refresh=False,
             get_renderable=self._render,
-            redirect_stderr=sys.stderr.isatty(),  # otherwise warnings would miss a redirected stderr
+            redirect_stderr=sys.stderr.isatty(),  # if stderr is a file, warnings must go to this file
         )
         self.live.start()
 

@@ -1,4 +1,4 @@
-"""MLflow recorder, an optional extra: each run is one MLflow run, whose id is kept in the run's folder."""
+"""MLflow recorder (an optional extra): each run is one MLflow run, whose id is stored in the run's folder."""
 
 import json
 import math
@@ -13,18 +13,18 @@ from drl_cli.utils.locks import lock
 
 STATUS = {"done": "FINISHED", "interrupted": "KILLED"}
 MAX_PARAMS = 100
-"""MLflow's limit for one call."""
+"""MLflow's limit on the number of parameters in one call."""
 MAX_CHARACTERS = 500
-"""MLflow's limit for one value."""
+"""MLflow's limit on the length of a parameter's value."""
 DATABASE = "mlflow.db"
 START_S = 60.0
-"""Longest time until a new database has its tables [s]."""
+"""Maximum time [s] to wait while another job creates the tables of a new database."""
 
 
 class Mlflow:
-    """Writes to a tracking server, or for "offline" to the database mlflow.db in output_dir.
+    """Records to a tracking server, or, if `uri` is "offline", to the database mlflow.db in output_dir.
 
-    Steps are environment steps. Numbers that are not finite are left out.
+    MLflow's steps are environment steps. Numbers that are not finite are left out.
     """
 
     def __init__(self, run: RunInfo, uri: str) -> None:
@@ -34,7 +34,7 @@ class Mlflow:
         self._metric: Any = Metric
         if uri == "offline":
             root = run.folder.parents[2]
-            with lock(root / f".{DATABASE}.lock", timeout_s=START_S):  # two jobs must not both create the tables
+            with lock(root / f".{DATABASE}.lock", timeout_s=START_S):  # only one job may create the tables
                 self._begin(mlflow, f"sqlite:///{root / DATABASE}", run, (root / "mlartifacts").as_uri())
         else:
             self._begin(mlflow, uri, run, None)
@@ -56,7 +56,7 @@ class Mlflow:
         self._client.set_terminated(self._id, STATUS.get(status, "FAILED"))
 
     def _begin(self, mlflow: Any, uri: str, run: RunInfo, artifacts: str | None) -> None:
-        """Continue the MLflow run whose id is kept for this server, or create one."""
+        """Continue the MLflow run whose id the run's folder has for this server, or create an MLflow run."""
         self._client: Any = mlflow.MlflowClient(tracking_uri=uri)
         note = run.folder / "mlflow.json"
         kept = json.loads(note.read_text()) if note.exists() else {}
@@ -75,5 +75,5 @@ class Mlflow:
 
 
 def _name(key: str) -> str:
-    """Replace the characters that MLflow does not allow in a key or tag."""
+    """Return the key with `_` in place of characters that MLflow does not allow in a name."""
     return re.sub(r"[^\w\-. /]", "_", key)

@@ -1,4 +1,4 @@
-"""The panel: a status as a rich renderable, for drl-train and drl-watch."""
+"""The panel: it draws a status with rich, for drl-train and drl-watch."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -20,7 +20,7 @@ BARS, ASCII_BARS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588", "_.-=+*#@
 
 
 def panel(status: Status, moment: float) -> RenderableType:
-    """Return the panel of a status at `moment` [s since the epoch]."""
+    """Return the panel of a status at the time `moment` [s since the epoch]."""
     rows = Table.grid(padding=(0, 2), expand=True)
     rows.add_column(style="dim", no_wrap=True)
     rows.add_column(ratio=1)
@@ -35,7 +35,7 @@ def panel(status: Status, moment: float) -> RenderableType:
 
 
 class Items:
-    """Short texts, as many per line as fit, followed by a bar chart of `values`."""
+    """Short texts, with as many in each line as fit, followed by a bar chart of `values`."""
 
     def __init__(self, items: Sequence[str], values: Sequence[float] = ()) -> None:
         self.items, self.values = items, values[-MAX_BARS:]
@@ -53,7 +53,7 @@ class Items:
 
 
 def sparkline(values: Sequence[float], levels: str) -> str:
-    """Return one character of `levels` per value, from the lowest to the highest value."""
+    """Return one character of `levels` for each value; the first is for the lowest value, the last for the highest."""
     low, high = min(values), max(values)
     scale = (len(levels) - 1) / (high - low) if high > low else 0.0
     return "".join(levels[round(scale * (value - low))] for value in values)
@@ -70,7 +70,7 @@ def _head(status: Status, wall_s: float) -> RenderableType:
 
 
 def _rows(status: Status) -> Iterator[tuple[str, RenderableType]]:
-    """Yield name and content of each row; unknown values are left out."""
+    """Yield the name and content of each row. Unknown values are left out."""
     if status.awaits:
         yield "waiting for", Text(status.awaited, style="bold")
     if not status.env_steps:

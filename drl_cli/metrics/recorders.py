@@ -1,4 +1,4 @@
-"""Recorders: the interface, and the run's own two text files."""
+"""The interface of recorders, and recorders for the two text files of each run."""
 
 import csv
 import io
@@ -18,8 +18,8 @@ Value: TypeAlias = float | int | str | bool | None
 class RunInfo:
     """The run that is recorded.
 
-    `id` is the name of the run's `folder`, also after a resume; `name` is a title. `hparams` are the config's values by
-    key, `project` is the value of logger.project.
+    `id` is the name of the run's `folder` and stays the same after a resume. `name` is a title. `hparams` are the
+    values of the config by key. `project` is the value of logger.project.
     """
 
     id: str
@@ -30,28 +30,28 @@ class RunInfo:
 
 
 class Recorder(Protocol):
-    """Receives reports and evaluations (`eval/...`): scalars by tag at a number of environment steps.
+    """Receives reports and evaluations (`eval/...`): scalars by tag, with the number of environment steps.
 
-    The env_steps of an evaluation may be below those of the last report, because training continues during an
-    evaluation. The constructor of a user's recorder (logger.recorders) takes a RunInfo.
+    An evaluation may have fewer `env_steps` than the report before, because training continues during an evaluation.
+    The constructor of a recorder in the user's code (logger.recorders) takes a RunInfo.
     """
 
     def record(self, scalars: Mapping[str, float], env_steps: int) -> None:
         """Write these scalars."""
 
     def close(self, status: str) -> None:
-        """Write everything that is pending; `status` is the final status (done, failed, ...)."""
+        """Write everything that is pending. `status` is the final status of the run (done, failed, ...)."""
 
 
 class VideoRecorder(Recorder, Protocol):
-    """A recorder that also takes videos."""
+    """A recorder that also receives videos."""
 
     def video(self, tag: str, path: Path, env_steps: int) -> None:
         """Write an animated GIF."""
 
 
 class JsonLines:
-    """metrics.jsonl: one JSON object per report; NaN and infinity become null."""
+    """Writes metrics.jsonl: one JSON object per report. NaN and infinity become null."""
 
     def __init__(self, path: Path) -> None:
         self.file = path.open("a", buffering=1)
@@ -65,10 +65,10 @@ class JsonLines:
 
 
 class Csv:
-    """eval.csv: one line per evaluation, starting with the fixed `columns`.
+    """Writes eval.csv: one line per evaluation. The first columns are the fixed `columns`.
 
-    A new name gets a column at the end; lines without the name have an empty cell. No column ever moves, also in a file
-    that a resumed run continues.
+    A new name gets a new last column; lines without this name have an empty cell there. Columns never change their
+    order, even if a resumed run continues the file.
     """
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
@@ -81,7 +81,7 @@ class Csv:
         self._open()
 
     def write(self, row: Mapping[str, float], more: Mapping[str, float] | None = None) -> None:
-        """Write `row`, then the other names in `more`; raise KeyError if a fixed column is missing in `row`."""
+        """Write the names in `row`, then other names in `more`. Raise KeyError if `row` lacks a fixed column."""
         values = {**(more or {}), **{column: row[column] for column in self.fixed}}
         if new := [name for name in values if name not in self.columns]:
             with self.path.open(newline="") as file:
@@ -96,7 +96,7 @@ class Csv:
         self.file.close()
 
     def _rewrite(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Replace the file by the columns and these rows; missing cells are empty."""
+        """Replace the file by a header with these columns and these rows. Missing cells are empty."""
         content = io.StringIO(newline="")
         wide = ([*row, *[""] * (len(columns) - len(row))] for row in rows)
         csv.writer(content).writerows([columns, *wide])

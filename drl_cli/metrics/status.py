@@ -1,4 +1,4 @@
-"""Status: the state of a run at one moment, for the console and, through a file, for drl-watch."""
+"""Status: the state of a run at one moment. The console shows it, and drl-watch reads it from a file."""
 
 import dataclasses
 import json
@@ -12,23 +12,23 @@ from drl_cli.utils.replace_file import replace_file
 
 STATUS_FILE = "status.json"
 MAX_SCORES = 60
-"""Number of newest evaluations in a status."""
+"""Maximum number of evaluations in a status; older evaluations are dropped."""
 
 
 @dataclass(frozen=True)
 class Status:
-    """The state of a run; None or an empty mapping stands for an unknown value.
+    """The state of a run. An unknown value is None or an empty mapping.
 
-    `state` is starting, running, paused, ending, killed, or the final status of run.json. `note` is a remark of
-    drl-watch. `awaits` names what the run waits for, with `done` of `needed` so far. `started` and `written` are in
-    seconds since the epoch; for a resumed run `started` includes the earlier duration. `left_s` is the expected time
-    until total_env_steps or stop.wall_s.
+    `state` is starting, running, paused, ending, killed, or the final status in run.json. `note` is a remark from
+    drl-watch. `awaits` names what the run is waiting for; `done` of `needed` items are complete. `started` and
+    `written` are in seconds since the epoch. For a resumed run, `started` is moved back by the duration of the earlier
+    part. `left_s` is the expected time until total_env_steps or stop.wall_s is reached.
 
-    `scores` are (env_steps, mean return) of evaluations, oldest first. `train_return` and `train_length` are means over
-    the last `train_episodes` training episodes. `ratio` is updates per environment step, `ratio_asked` the target or
-    None. `worker_time` (environment, policy, rows, waiting) and `trainer_time` (batch, update, waiting) are shares of
-    time in the last reports. `roles` maps each kind of role to its number of `processes`, used `cores` and memory
-    `rss_mb`; `cpu_percent` is for the whole machine.
+    `scores` are pairs (env_steps, mean return) of evaluations, the oldest first. `train_return` and `train_length` are
+    means over the last `train_episodes` training episodes. `ratio` is the number of updates per environment step, and
+    `ratio_asked` is its target or None. `worker_time` (environment, policy, rows, waiting) and `trainer_time` (batch,
+    update, waiting) are fractions of time in the last reports. `roles` maps each kind of role to its number of
+    `processes`, the processor `cores` in use and the memory `rss_mb`. `cpu_percent` is the load of the whole machine.
     """
 
     run_id: str = ""
@@ -77,7 +77,7 @@ class Status:
         return self.state not in ("starting", "running", "paused", "ending")
 
     def age_s(self, moment: float) -> float:
-        """Return the duration of the run at `moment` [s since the epoch]; of an ended run, the final duration."""
+        """Return the duration of the run at `moment` [s since the epoch], or the final duration if the run is over."""
         return self.wall_s if self.is_over else max(0.0, moment - self.started)
 
     @property
@@ -86,20 +86,20 @@ class Status:
 
     @property
     def awaited(self) -> str:
-        """Text of what the run waits for, with a count if known."""
+        """Text that names what the run is waiting for, with counts if they are known."""
         count = "" if self.needed is None else f" {self.done or 0:,}/{self.needed:,}"
         return f"{self.awaits}{count}" if self.awaits else ""
 
     def evaluated(self, env_steps: int, mean: float) -> "Status":
-        """Return the status with one more evaluation; ignore a mean that is not finite."""
+        """Return the status with another evaluation. Ignore an evaluation whose mean is not finite."""
         if not math.isfinite(mean):
             return self
         best = self.best if self.best is not None and self.best[1] >= mean else (env_steps, mean)
         return dataclasses.replace(self, scores=(*self.scores, (env_steps, mean))[-MAX_SCORES:], best=best)
 
     @classmethod
-    def of(cls, fields: Mapping[str, Any]) -> "Status":  # Any: json
-        """Return the status in `fields`, read from JSON; ignore fields of other package versions."""
+    def of(cls, fields: Mapping[str, Any]) -> "Status":  # Any: JSON data
+        """Return the status from fields that were read from JSON. Ignore unknown fields of other package versions."""
         known = {f.name: fields[f.name] for f in dataclasses.fields(cls) if f.name in fields}
         for name in ("worker_time", "trainer_time", "losses"):
             known[name] = {key: value for key, value in known.get(name, {}).items() if value is not None}
@@ -108,20 +108,20 @@ class Status:
         return cls(**known)
 
     def write(self, folder: Path) -> None:
-        """Replace the status file of a run atomically, without syncing the disk."""
+        """Replace the status file of a run atomically, without forcing the data to disk."""
         replace_file(folder / STATUS_FILE, json.dumps(finite(dataclasses.asdict(self))).encode())
 
     @classmethod
     def read(cls, folder: Path) -> "Status | None":
-        """Return the newest status of a run; None if no status can be read."""
+        """Return the newest status of a run, or None if no status can be read."""
         try:
             return cls.of(json.loads((folder / STATUS_FILE).read_text()))
         except (OSError, ValueError, TypeError, AttributeError):
             return None
 
 
-def finite(value: Any) -> Any:  # Any: json
-    """Return plain data for JSON: None replaces NaN and infinity, lists replace tuples."""
+def finite(value: Any) -> Any:  # Any: JSON data
+    """Return data for JSON: NaN and infinity become None, and tuples become lists."""
     if isinstance(value, Mapping):
         return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""TensorBoard: the run's event file and the layout of its charts."""
+"""TensorBoard recorder: the event file of a run and the layout of its charts."""
 
 import os
 import socket
@@ -11,7 +11,7 @@ from drl_cli.metrics.film import size_of
 from drl_cli.metrics.recorders import RunInfo
 
 BUFFER_BYTES = 1 << 20
-"""Larger than any event, so that a nearly full disk never gets half an event."""
+"""Larger than any event. Each event is therefore written in one call, even if the disk is almost full."""
 
 LAYOUT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "score": {
@@ -31,13 +31,13 @@ LAYOUT: Mapping[str, Mapping[str, tuple[str, ...]]] = {
         "memory [MB]": ("system/rss_mb",),
     },
 }
-"""Charts of the custom scalars tab, by category; each tag is a regular expression."""
+"""Charts of the custom scalars tab, by category. Tags are regular expressions."""
 
 
 class TensorBoard:
-    """events.out.tfevents.*: scalars over environment steps, hyperparameters, layout and videos of a run.
+    """Writes events.out.tfevents.*: scalars over environment steps, hyperparameters, layout and videos of a run.
 
-    Events are written directly, because the thread of TensorBoard's own writer dies on a full disk.
+    This class writes events itself, because the thread of TensorBoard's writer ends if the disk is full.
     """
 
     def __init__(self, run: RunInfo) -> None:
@@ -89,7 +89,7 @@ class TensorBoard:
     def _hparams(self, tag: str, data: object) -> None:
         self._write(0, tag=tag, metadata=self._metadata.create_summary_metadata(data))
 
-    def _write(self, env_steps: int, **fields: Any) -> None:  # Any: TensorBoard's generated classes have no types
+    def _write(self, env_steps: int, **fields: Any) -> None:  # Any: protobuf fields
         summary = self._summary(value=[self._summary.Value(**fields)])
         self._add(self._event(wall_time=time.time(), step=env_steps, summary=summary))
 

@@ -1,4 +1,4 @@
-"""Lines of text about a run for terminals without a panel; ASCII only."""
+"""Lines of text about a run, for terminals without a panel. ASCII only."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ from drl_cli.metrics.status import Status
 
 
 def clock(seconds: float | None) -> str:
-    """Return seconds as 0:03:58, or - if unknown."""
+    """Return a duration as 0:03:58, or - if it is unknown."""
     if seconds is None:
         return "-"
     total = max(0, int(seconds))
@@ -14,29 +14,29 @@ def clock(seconds: float | None) -> str:
 
 
 def number(value: float | None, form: str = ",.0f") -> str:
-    """Return a number in this format, or - if unknown."""
+    """Return a number in the format `form`, or - if it is unknown."""
     return "-" if value is None else format(value, form)
 
 
 def ratio_text(status: Status) -> str:
-    """Return the replay ratio and its target: 0.483 of 0.5."""
+    """Return the replay ratio and its target, such as 0.483 of 0.5."""
     asked = "" if status.ratio_asked is None else f" of {status.ratio_asked:g}"
     return f"{number(status.ratio, '.3g')}{asked}"
 
 
 def left_text(status: Status) -> str:
-    """Return the time left, as an upper limit if an evaluation may end the run earlier."""
+    """Return the time left. It is an upper limit if the run may end earlier, at a target return."""
     at_most = "at most " if status.goal is not None and status.left_s is not None else ""
     return f"left {at_most}{clock(status.left_s)}"
 
 
 def awaits_line(status: Status, wall_s: float) -> str:
-    """Return a line about what the run waits for."""
+    """Return a line that names what the run is waiting for."""
     return f"{clock(wall_s):>9}  waiting for {status.awaited}"
 
 
 def report_line(status: Status) -> str:
-    """Return a line about training, with columns aligned from line to line."""
+    """Return a line about training. Successive lines have aligned columns."""
     if status.awaits:
         return f"{_begin(status, status.env_steps)}  waiting for {status.awaited}  {_speed(status)}"
     return (
@@ -47,7 +47,7 @@ def report_line(status: Status) -> str:
 
 
 def evaluation_line(status: Status, statistics: Mapping[str, float], env_steps: int, is_best: bool) -> str:
-    """Return a line about an evaluation that `status` already includes; statistics but the mean are optional."""
+    """Return a line about an evaluation that is already in `status`. Only the mean must be in `statistics`."""
     best = "" if status.best is None else f"  best {status.best[1]:.1f}"
     target = "" if status.goal is None else f"  target {status.goal:g}"
     spread = ""

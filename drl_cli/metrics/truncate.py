@@ -1,4 +1,4 @@
-"""Remove what a run recorded after the checkpoint that it resumes from, so that no curve goes backwards."""
+"""Remove what a run recorded after the checkpoint from which it resumes, so that no curve goes backwards."""
 
 import json
 import struct
@@ -8,11 +8,11 @@ from pathlib import Path
 from drl_cli.utils.replace_file import replace_file
 
 HEAD, FOOT = struct.calcsize("<QI"), struct.calcsize("<I")
-"""Bytes of a TFRecord before its data (length and checksum) and after (checksum)."""
+"""Bytes of a TFRecord before its data (length, checksum) and after its data (checksum)."""
 
 
 def truncate_records(folder: Path, env_steps: int) -> None:
-    """Remove all records of a run that lie beyond `env_steps` or are incomplete."""
+    """Remove all records of a run that are incomplete or have more than `env_steps` environment steps."""
     for pattern, keep in (("metrics.jsonl", _lines), ("eval.csv", _rows), ("events.out.tfevents.*", _events)):
         for path in folder.glob(pattern):
             content = path.read_bytes()

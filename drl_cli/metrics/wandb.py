@@ -1,4 +1,4 @@
-"""Weights & Biases recorder, an optional extra: each run is one wandb run with the same id, also after a resume."""
+"""Weights & Biases recorder (an optional extra): each run is one wandb run, with the same id after a resume."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,16 +8,16 @@ from drl_cli.metrics.recorders import RunInfo
 
 
 class Wandb:
-    """Writes to `wandb/` in the run's folder; `online` also sends the data to the server.
+    """Writes to `wandb/` in the run's folder. In mode `online`, it also sends the data to the server.
 
-    The x axis is `env_steps`, because wandb's own step can't decrease and the step of an evaluation can.
+    The x axis is `env_steps`. wandb's own step can't decrease, but the step of an evaluation can.
     """
 
     def __init__(self, run: RunInfo, mode: Literal["offline", "online"]) -> None:
         import wandb
 
         self._wandb: Any = wandb
-        quiet = wandb.Settings(  # record nothing about console, code and machine
+        quiet = wandb.Settings(  # do not record console output, code or machine
             console="off", silent=True, disable_code=True, disable_git=True, x_disable_meta=True, x_disable_stats=True
         )
         self._run: Any = wandb.init(

@@ -1,4 +1,4 @@
-"""The interface of replay tables: transitions come in, batches go out. conf/replay chooses the table."""
+"""The interface of replay tables, which store inserted transitions and return sampled batches."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,10 +10,10 @@ from drl_cli.types import Array, Columns, State
 
 @dataclass(frozen=True)
 class Sampled:
-    """Batches `[num_batches, batch_size, ...]`, maybe fewer than requested.
+    """Sampled batches `[num_batches, batch_size, ...]`; there may be fewer batches than requested.
 
     `row_ids` `[num_batches, batch_size]` are set if the table needs new priorities for these rows. `dropped` is the
-    number of transitions that were too old to be sampled.
+    number of transitions that became too old to be sampled.
     """
 
     columns: Columns
@@ -23,14 +23,14 @@ class Sampled:
 
 
 class Table(ABC):
-    """A replay table, owned by a trajectory manager. A checkpoint holds its `state` and the rows of its `store`."""
+    """A replay table in a trajectory manager. A checkpoint contains its `state` and the rows of its `store`."""
 
     def __init__(self, store: RingStore) -> None:
         self.store = store
 
     @property
     def row_nbytes(self) -> int:
-        """Approximate bytes of a saved row."""
+        """Approximate size of a saved row in bytes."""
         return sum(column.nbytes for column in self.store.columns.values()) // self.store.capacity
 
     @property
@@ -40,7 +40,7 @@ class Table(ABC):
 
     @property
     def nbytes(self) -> int:
-        """Allocated bytes."""
+        """Allocated memory in bytes."""
         return self.store.nbytes
 
     @abstractmethod
@@ -49,9 +49,9 @@ class Table(ABC):
 
     @abstractmethod
     def insert(self, columns: Columns, versions: Array) -> None:
-        """Insert rows `[rows, ...]`; `versions` `[transitions]` are the versions of the policies that acted.
+        """Insert rows `[rows, ...]`. `versions` `[transitions]` has the policy version that chose each action.
 
-        The optional column `priority` holds initial priorities for the sampler and is not stored. Raise ValueError if
+        The optional column `priority` has initial priorities for the sampler and is not stored. Raise ValueError if
         columns are missing or there are more rows than the capacity.
         """
 
@@ -61,11 +61,11 @@ class Table(ABC):
 
     @abstractmethod
     def update_priorities(self, row_ids: Array, priorities: Array) -> None:
-        """Set priorities `[num_batches, batch_size]`, or `[..., seq_len]` for the steps of sequences."""
+        """Set the priorities `[num_batches, batch_size]` of rows, or `[..., seq_len]` for the steps of sequences."""
 
     @abstractmethod
     def stats(self) -> Mapping[str, float]:
-        """Return values to log. Integers are counts, which are summed over shards; floats are averaged."""
+        """Return values to log. Over shards, integers are counts and are summed; floats are averaged."""
 
     @abstractmethod
     def contents(self) -> Columns:
@@ -77,7 +77,7 @@ class Table(ABC):
 
     @abstractmethod
     def load_state(self, state: State) -> None:
-        """Restore the `state()` of an equal table; the caller then fills `store`."""
+        """Restore the `state()` of a table with the same config. The caller then fills `store`."""
 
     def pack(self, rows: Columns) -> State:
         """Convert rows of the store to arrays that can be saved."""
@@ -89,7 +89,7 @@ class Table(ABC):
 
     @abstractmethod
     def refill(self, rows: Columns) -> None:
-        """Insert rows from another table's store as new rows, with unknown versions and priorities.
+        """Insert rows from the store of another table as new rows, with unknown versions and priorities.
 
-        Raise ValueError if they have other columns.
+        Raise ValueError if the rows have other columns than this table.
         """

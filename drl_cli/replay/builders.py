@@ -1,4 +1,4 @@
-"""Builders in the worker, which turn environment steps into rows of a replay table."""
+"""Builders turn environment steps into rows of a replay table. They run in the worker."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -9,14 +9,14 @@ import numpy as np
 from drl_cli.types import Array, Column, Columns, Schema, State, nested, num_rows, within
 
 Prioritize = Callable[[Columns], Array]
-"""Computes the initial priorities `[rows]` of rows `[rows, ...]`."""
+"""A function that computes the initial priorities `[rows]` of rows `[rows, ...]`."""
 
 
 class Builder(ABC):
-    """Takes steps of E environments and returns rows.
+    """Builds rows from the steps of E environments.
 
-    If the column `valid` of a step is False, the environment took no step: there is no row for it, and the step before
-    counts as truncated. Rows of transitions have no column `valid`.
+    If the column `valid` of a step is False, the environment took no step. The builder then makes no row for this step,
+    and treats the previous step as truncated. Rows of transitions have no column `valid`.
     """
 
     def __init__(self, gamma: float, reward_scale: float = 1.0) -> None:
@@ -24,34 +24,34 @@ class Builder(ABC):
         self._steps: list[Columns] = []
 
     def append(self, step: Columns) -> None:
-        """Add a step `[E, ...]`: obs, action, reward, next_obs, terminated, truncated, valid, ... Arrays are kept."""
+        """Add a step `[E, ...]`: obs, action, reward, next_obs, terminated, truncated, valid, ... Copy no array."""
         self._steps.append(step)
 
     @abstractmethod
     def take(self) -> Columns:
-        """Return new arrays `[rows, ...]` of all rows that are complete and were not returned yet."""
+        """Return all complete rows that were not returned yet, as new arrays `[rows, ...]`."""
 
     @property
     @abstractmethod
     def open_rows(self) -> int:
-        """Number of steps without a row of their own in what `take` returned."""
+        """Number of steps for which `take` has not returned a row yet."""
 
     @abstractmethod
     def state(self) -> State:
-        """Return everything that is still open, right after a `take`."""
+        """Return the steps of all rows that are not complete. Call this directly after `take`."""
 
     @abstractmethod
     def load_state(self, state: State) -> None:
-        """Restore `state()`; its arrays may be read-only."""
+        """Restore `state()`. The arrays of the state may be read-only."""
 
 
 class NStepBuilder(Builder):
-    """Turns steps into n-step transitions, exactly one row per step.
+    """Builds n-step transitions, exactly one row per step.
 
-    The window of a row covers n steps or ends with the episode: reward = sum_j gamma^j r_j (scaled), next_obs,
-    terminated and truncated of the last step of the window, discount = gamma^length, or 0 if terminated. A row whose
-    window is open waits for the next block. The rows of an environment are in order of time. With `prioritize` there
-    is a column `priority`.
+    The window of a row contains n steps, or fewer if the episode ends. The reward is sum_j gamma^j r_j, scaled;
+    next_obs, terminated and truncated come from the last step of the window. The discount is gamma^length, or 0 if the
+    episode terminated. A row with an incomplete window is part of a later block. The rows of each environment are in
+    order of time. With `prioritize`, rows have a column `priority`.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class NStepBuilder(Builder):
         valid = steps["valid"].reshape(len(self._steps), -1)
         rewards = steps["reward"].reshape(valid.shape) * np.float32(self.reward_scale)
         ended = (steps["terminated"] | steps["truncated"]).reshape(valid.shape) | ~valid
-        broken = np.zeros_like(ended)  # the environment failed in the next step
+        broken = np.zeros_like(ended)  # whether the environment failed in the next step
         broken[:-1] = ~ended[:-1] & ~valid[1:]
         ended |= broken
         total = np.zeros_like(rewards)
@@ -114,11 +114,11 @@ class NStepBuilder(Builder):
 
 
 class RolloutBuilder(Builder):
-    """Turns steps into rollouts: one row per step, complete at once, sorted by environment and then by time.
+    """Builds rollouts: one row per step, complete at once, sorted by environment and then by time.
 
-    `next_obs` is the true final observation if an episode ended, discount = gamma, or 0 if it terminated. `cut` is
-    True if the next row is not the next step of the same episode: at an episode's end, before a step that is not
-    `valid`, and in each environment's last row of a block.
+    If an episode ended, `next_obs` is the true final observation. The discount is gamma, or 0 if the episode
+    terminated. `cut` is True if the next row is not the next step of the same episode: at the end of an episode, before
+    a step that is not `valid`, and in the last row of each environment in a block.
     """
 
     extra_columns: ClassVar[Schema] = {"cut": Column((), "bool")}
@@ -148,10 +148,10 @@ class RolloutBuilder(Builder):
 
 
 def stacked(steps: Sequence[Columns]) -> State:
-    """Return the columns of steps as arrays `[steps, E, ...]`, or nothing if there are no steps."""
+    """Return the columns of the steps as arrays `[steps, E, ...]`; empty if there are no steps."""
     return {name: np.stack([step[name] for step in steps]) for name in steps[0]} if steps else {}
 
 
 def unstacked(state: State) -> list[Columns]:
-    """Return the steps that were `stacked`."""
+    """Return the list of steps: the inverse of `stacked`."""
     return [{name: column[i] for name, column in state.items()} for i in range(num_rows(state))] if state else []

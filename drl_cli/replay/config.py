@@ -1,4 +1,4 @@
-"""The config of the replay table; each sampler adds its own options."""
+"""The config of the replay table. Each sampler adds its own options."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class ReplayConfig:
 
     @property
     def num_rows(self) -> int:
-        """Capacity in rows; here a row is a transition."""
+        """Capacity in rows. A row is one transition, unless a subclass overrides this."""
         return self.capacity
 
 
@@ -52,7 +52,7 @@ class PrioritizedConfig(UniformConfig):
 
 @dataclass(frozen=True)
 class SequencesConfig(PrioritizedConfig):
-    """Options of sequences: a row has `burn_in + seq_len` steps; the next row begins `seq_len - overlap` later."""
+    """Options of sequences. A row has `burn_in + seq_len` steps, and rows begin `seq_len - overlap` steps apart."""
 
     seq_len: Count
     burn_in: Natural
@@ -66,13 +66,13 @@ class SequencesConfig(PrioritizedConfig):
 
     @property
     def num_rows(self) -> int:
-        """Capacity in rows: enough for `capacity` transitions if episodes are long."""
+        """Capacity in rows, enough for `capacity` transitions if episodes are long."""
         return self.capacity // (self.seq_len - self.overlap)
 
 
 @dataclass(frozen=True)
 class FifoConfig(ReplayConfig):
-    """Options of the queue that serves each row once."""
+    """Options of the queue that returns each row once."""
 
     shards: Literal[1]
     max_staleness: Natural
@@ -84,4 +84,4 @@ SAMPLERS: Mapping[str, type[ReplayConfig]] = {
     "sequences": SequencesConfig,
     "fifo-once": FifoConfig,
 }
-"""The config class by `replay.sampler`."""
+"""The config class for each value of `replay.sampler`."""

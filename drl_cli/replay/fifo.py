@@ -1,4 +1,4 @@
-"""A queue of transitions for on-policy learning, which serves each row once, in order, while the row is fresh."""
+"""A queue for on-policy learning. It returns each row once, in order, and drops rows that are too old."""
 
 from collections.abc import Mapping
 
@@ -11,10 +11,11 @@ from drl_cli.types import Array, Column, Columns, Schema, State, nested, within
 
 
 class FifoOnce(Table):
-    """Holds the newest `capacity` rows. `waiting` has the row ids of the rows that were not served yet.
+    """Stores the newest `capacity` rows. `waiting` has the ids of the rows that were not returned yet.
 
-    A waiting row is dropped if newer rows overwrite it or if it is too old: more than `max_staleness` policy versions
-    came after the version that acted. All rows of a block have one version, so no rollout loses only some of its rows.
+    A waiting row is dropped if it is overwritten, or if the trainer's policy is more than `max_staleness` versions
+    newer than the policy that acted. All rows of a block have the same version, so all rows of a rollout become too old
+    at the same time.
     """
 
     def __init__(self, schema: Schema, config: FifoConfig) -> None:
@@ -34,9 +35,9 @@ class FifoOnce(Table):
         self.waiting = np.append(self.waiting, np.arange(first, self.store.inserts))
 
     def sample(self, num_batches: int, batch_size: int, version: int) -> Sampled:
-        """Drop rows that are too old, then serve up to `num_batches` batches of the oldest rows, maybe none.
+        """Drop rows that are too old, then return up to `num_batches` batches (maybe none) of the oldest rows.
 
-        `dropped` of the result counts the rows dropped since the last call.
+        `dropped` in the result is the number of rows dropped since the last call.
         """
         age = version - self.store.columns["version"][self._slots(self.waiting)]
         self._keep(age <= self.max_staleness)
@@ -53,7 +54,7 @@ class FifoOnce(Table):
         raise ValueError("replay=fifo-once has no priorities")
 
     def stats(self) -> Mapping[str, float]:
-        """Return the numbers of waiting and dropped rows, and the staleness in versions of the rows served last."""
+        """Return the numbers of waiting and dropped rows, and the staleness [versions] of the rows returned last."""
         return {
             "size": len(self),
             "dropped_rows": self.dropped,
@@ -82,7 +83,7 @@ class FifoOnce(Table):
         self.store.load_state(within(state, "store"))
 
     def refill(self, rows: Columns) -> None:
-        """Do nothing: on-policy learning continues with new rows."""
+        """Do nothing, because on-policy learning needs new rows."""
 
     def _keep(self, is_kept: Array) -> None:
         self.dropped += len(self.waiting) - int(is_kept.sum())

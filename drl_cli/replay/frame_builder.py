@@ -1,4 +1,4 @@
-"""From image observations to frames: a wrapper around a builder of rows, in the worker."""
+"""Store the frames of image observations once: a wrapper around a builder of rows, in the worker."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -10,21 +10,21 @@ from drl_cli.replay.frames import Codec, Stacking, image_columns, join_frames, s
 from drl_cli.types import Array, Columns, State, column_name, nested, within
 
 FRAMES = ("frame_id", "frame_size", "frames")
-"""Columns of a block in addition to its rows: ids and sizes in bytes of its frames `[F]`, and their bytes.
+"""Columns that a block has in addition to the columns of its rows: the ids, sizes and bytes of its frames.
 
-Like all columns, they are concatenated if blocks are merged.
+There is one id and one size [bytes] per frame. Like all columns, they are concatenated if blocks are merged.
 """
 
 
 class FrameBuilder(Builder):
-    """Gives each frame an id, builds rows with ids int64 `[rows, ..., k]` for images, and adds the frames to a block.
+    """Gives an id to each frame, builds rows with frame ids int64 `[rows, ..., k]`, and adds the frames to each block.
 
-    `stackings` has the Stacking of each image part by path; other columns stay unchanged. Comparing the contents of
-    successive observations finds shared frames, so the images of a row are exactly the images of the environment. A
-    block has all frames of its rows; frames that were in the worker's last block keep their ids. The ids 0, 1, ... are
-    reserved for all-zero frames, one for each image part.
+    `stackings` has the Stacking of each image part by path; columns without images stay unchanged. Successive
+    observations are compared by content to find the frames that they share, so the images of a row are always exact. A
+    block contains all frames of its rows. A frame that was also in the worker's last block keeps its id. The ids 0, 1,
+    ... are reserved for all-zero frames, one for each image part.
 
-    `open_steps` is the largest number of latest steps that may be in rows that are not complete yet.
+    `open_steps` is the maximum number of the latest steps that incomplete rows can contain.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class FrameBuilder(Builder):
         return self.builder.open_rows
 
     def take(self) -> Columns:
-        """Return all rows that are complete, and their frames."""
+        """Return all complete rows and their frames."""
         rows = self.builder.take()
         ids = np.unique(np.concatenate([rows[name].ravel() for name in self.columns]))
         packed = [self._packed[i] for i in ids.tolist()]
@@ -90,7 +90,7 @@ class FrameBuilder(Builder):
         self.builder.load_state(within(state, "builder"))
 
     def _images(self, stacking: Stacking, ids: Array) -> Array:
-        """Return images `[..., *shape]` of the frames with these ids `[..., k]`."""
+        """Return images `[..., *shape]` from the ids `[..., k]` of their frames."""
         known, index = np.unique(ids, return_inverse=True)
         frames = self.codec.unpack([self._packed[i] for i in known.tolist()], stacking.size)
         flat = index.reshape(-1, stacking.k)
@@ -105,7 +105,7 @@ class FrameBuilder(Builder):
 
 
 class _ImagePart:
-    """The last observations of an image part in E environments, and the ids `[E, k]` of their frames."""
+    """The last observations of one image part in E environments, and the ids `[E, k]` of their frames."""
 
     def __init__(self, stacking: Stacking, black: int) -> None:
         self.stacking, self.black = stacking, black
@@ -116,12 +116,12 @@ class _ImagePart:
         self.obs, self.ids, self._frames = obs, ids, self.stacking.split(obs)
 
     def encode(self, obs: Array, new: Callable[[Array], int]) -> Array:
-        """Return the ids of the frames `[E, k]` of the next observations `[E, ...]`.
+        """Return the ids `[E, k]` of the frames of the next observations `[E, ...]`.
 
-        A frame keeps its id if the last observation had it one place later, or if it equals the frame before. All other
-        frames get a `new` id.
+        A frame keeps its id if the last observation had the same frame one position later. A frame that equals the
+        previous frame in its stack has the same id as this frame. Every other frame gets a `new` id.
         """
-        if self.obs is None:  # begin with all-zero frames
+        if self.obs is None:  # the first observations follow all-zero frames
             self.load(np.zeros_like(obs), np.full((len(obs), self.stacking.k), self.black))
         changed = np.flatnonzero((obs != self.obs).reshape(len(obs), -1).any(1))
         frames, last, last_ids = self.stacking.split(obs[changed]), self._frames[changed], self.ids[changed]
@@ -139,5 +139,5 @@ class _ImagePart:
 
 
 def worker_of(frame_id: int) -> int:
-    """Return 1 + the index of the worker that made a frame, or 0 for an all-zero frame."""
+    """Return 1 + the index of the worker that assigned a frame id, or 0 for an all-zero frame."""
     return frame_id >> 48

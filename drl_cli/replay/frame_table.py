@@ -1,4 +1,4 @@
-"""A table of rows with images that stores each frame once."""
+"""A table for rows with images that stores each frame once."""
 
 import sys
 from collections import defaultdict
@@ -13,22 +13,23 @@ from drl_cli.replay.frames import Codec, Stacking, image_columns, join_frames, m
 from drl_cli.types import Array, Column, Columns, Schema, State, nested, within
 
 CODEC = "frame_codec"
-"""Array in saved chunks with the name of the codec."""
+"""Name of the array in a saved chunk that contains the name of the codec."""
 
 
 class FrameTable(Table):
-    """Wraps any table, whose rows hold references to frames `[..., k]`. A frame is freed with its last row.
+    """Wraps any table whose rows refer to frames `[..., k]`. A frame is freed together with its last row.
 
-    Rows and batches equal those of a table of whole images. Blocks of a worker share frames only if the block before
-    came to this shard, too; otherwise a frame is stored once in each block.
+    Rows and batches are equal to the rows and batches of a table that stores whole images. Successive blocks of a
+    worker share frames only if both were inserted into this shard; otherwise each block stores its own copy of the
+    frame.
     """
 
     def __init__(self, table: Table, stackings: Mapping[str, Stacking], codec: Codec) -> None:
         super().__init__(table.store)
         self.table, self.codec = table, codec
-        self.frame_size = sum(stacking.size for stacking in stackings.values())  # one frame of each image part
+        self.frame_size = sum(stacking.size for stacking in stackings.values())  # bytes of one frame of each image part
         self.images = image_columns(stackings)
-        self._last: dict[int, dict[int, bytes]] = {}  # worker -> frames of its last block, by id
+        self._last: dict[int, dict[int, bytes]] = {}  # frames of each worker's last block, by worker and id
 
     def __len__(self) -> int:
         return len(self.table)
@@ -38,7 +39,7 @@ class FrameTable(Table):
         return self.table.inserts
 
     def insert(self, columns: Columns, versions: Array) -> None:
-        """Insert a block of a FrameBuilder, or several merged blocks."""
+        """Insert a block from a FrameBuilder, or several merged blocks."""
         self.table.insert(self._to_references(columns), versions)
 
     def sample(self, num_batches: int, batch_size: int, version: int) -> Sampled:
@@ -56,12 +57,12 @@ class FrameTable(Table):
 
     @property
     def nbytes(self) -> int:
-        """Allocated bytes, with the frames of all rows."""
+        """Allocated memory in bytes, including the frames of all rows."""
         return self.table.nbytes + sum(map(sys.getsizeof, self._frames(self.table.contents()).values()))
 
     @property
     def row_nbytes(self) -> int:
-        """Approximate bytes of a saved row, with one new frame of each image part."""
+        """Approximate size of a saved row in bytes, including one new frame of each image part."""
         return self.table.row_nbytes + (self.frame_size // 2 if self.codec.name == "lz4" else self.frame_size)
 
     def state(self) -> State:
@@ -76,7 +77,7 @@ class FrameTable(Table):
             self._last.setdefault(worker_of(i), {})[i] = frame
 
     def pack(self, rows: Columns) -> State:
-        """Return the frames of the rows, each once, and the indices of each row's frames, int32 `[rows, ..., k]`."""
+        """Return arrays to save: each frame once, and the indices of each row's frames, int32 `[rows, ..., k]`."""
         frames = self._frames(rows)
         index = {key: i for i, key in enumerate(frames)}
         numbers = {name: [index[id(frame)] for frame in rows[name].flat] for name in self.images}
@@ -85,7 +86,7 @@ class FrameTable(Table):
         return self.table.pack(rows) | indices | join_frames(list(frames.values())) | {CODEC: codec}
 
     def unpack(self, chunks: Iterable[State]) -> Iterator[Columns]:
-        """Convert saved chunks to rows. Equal frames become one object; frames of another codec are packed again."""
+        """Convert saved chunks to rows. Store equal frames once, and compress frames again if the codec differs."""
         known = {frame: frame for frames in self._last.values() for frame in frames.values()}
         for chunk in chunks:
             if CODEC not in chunk:
@@ -101,11 +102,11 @@ class FrameTable(Table):
         self.table.refill(rows)
 
     def _frames(self, rows: Columns) -> dict[int, bytes]:
-        """Return the frames of the rows, each once, by the identity of their bytes."""
+        """Return the frames of the rows, each frame object once, by its `id()`."""
         return {id(frame): frame for name in self.images for frame in rows[name].flat}
 
     def _repacked(self, frames: list[bytes], chunk: State, codec: Codec) -> list[bytes]:
-        """Convert frames that another codec packed."""
+        """Convert frames from another codec to this table's codec."""
         sizes = np.zeros(len(frames), np.int64)
         for name, stacking in self.images.items():
             sizes[chunk[name]] = stacking.size
@@ -113,7 +114,7 @@ class FrameTable(Table):
         return [self.codec.pack(codec.unpack([frame], size)[0]) for frame, size in pairs]
 
     def _to_references(self, block: Columns) -> Columns:
-        """Replace ids by references; use the frame of the worker's last block if that block has the same one."""
+        """Replace frame ids by references to frames. Reuse equal frames of the worker's last block."""
         ids = block["frame_id"].tolist()
         frames: dict[int, bytes] = {}
         latest: dict[int, dict[int, bytes]] = defaultdict(dict)
@@ -130,10 +131,10 @@ class FrameTable(Table):
         return rows | {name: self._images(stacking, rows[name]) for name, stacking in self.images.items()}
 
     def _images(self, stacking: Stacking, references: Array) -> Array:
-        """Return new contiguous uint8 images `[..., *shape]` of references `[..., k]`."""
+        """Return new contiguous uint8 images `[..., *shape]` from references `[..., k]` to frames."""
         flat = references.reshape(-1, stacking.k)
         images = np.empty((len(flat), *stacking.shape), np.uint8)
-        for start in range(0, len(flat), 32):  # pieces that fit into the processor's cache: three times as fast
+        for start in range(0, len(flat), 32):  # pieces fit into the CPU cache: three times as fast
             some = flat[start : start + 32].T
             frames = [self.codec.unpack(packed.tolist(), stacking.size) for packed in some]
             stacking.join(frames, images[start : start + 32])
@@ -141,7 +142,7 @@ class FrameTable(Table):
 
 
 def reference_schema(schema: Schema, stackings: Mapping[str, Stacking]) -> Schema:
-    """Return the columns of the rows in the table that a FrameTable wraps."""
+    """Return the columns of the table that a FrameTable wraps: image columns contain references to frames."""
     references = {name: Column((stacking.k,), "object") for name, stacking in image_columns(stackings).items()}
     return {**schema, **references}
 
@@ -149,7 +150,7 @@ def reference_schema(schema: Schema, stackings: Mapping[str, Stacking]) -> Schem
 def frame_bytes(stackings: Mapping[str, Stacking], capacity: int, compress: str) -> int:
     """Return an estimate of the bytes of the frames of `capacity` rows, if episodes have at least 16 steps.
 
-    A compressed frame counts half its size. Each frame takes 48 more bytes for the headers of the object and the heap.
+    Assume that compression halves the size of a frame. Each frame needs another 48 bytes for object and heap headers.
     """
     sizes = [stacking.size for stacking in stackings.values()]
     held = sum((size if compress == "none" else size // 2) + 48 for size in sizes)

@@ -1,4 +1,4 @@
-"""Frames of image observations: splitting stacks into frames, and storing frames as bytes, maybe compressed."""
+"""Split stacked image observations into frames, and store frames as bytes, with or without compression."""
 
 import importlib
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from drl_cli.types import Array, Columns, EnvSpec, FrameStack, State, column_nam
 
 
 class Stacking:
-    """Splits observations of one shape into their k frames, which are flat here (`[size]`), and joins them."""
+    """Splits observations of one shape into their k flat frames `[size]`, and joins frames to observations."""
 
     def __init__(self, shape: Sequence[int], stack: FrameStack) -> None:
         self.shape, self.k = tuple(shape), stack.k
@@ -28,7 +28,7 @@ class Stacking:
         return frames
 
     def join(self, frames: Sequence[Array], obs: Array) -> None:
-        """Write k arrays of frames `[n, size]`, oldest first, into contiguous observations `[n, ...]`."""
+        """Write k arrays of frames `[n, size]`, the oldest first, into the contiguous array `obs` `[n, ...]`."""
         parts = obs.reshape(len(obs), *self._parts)
         for j, frame in enumerate(frames):
             parts[:, :, j] = frame.reshape(len(frame), self._parts[0], self._parts[2])
@@ -46,34 +46,34 @@ def image_columns(stackings: Mapping[str, Stacking]) -> dict[str, Stacking]:
 
 
 def join_frames(frames: Sequence[bytes]) -> State:
-    """Return the sizes of packed frames and their concatenated bytes, as arrays."""
+    """Return the sizes of packed frames and their concatenated bytes, as two arrays."""
     sizes = np.array([len(frame) for frame in frames], np.int32)
     return {"frame_size": sizes, "frames": np.frombuffer(b"".join(frames), np.uint8)}
 
 
 def split_frames(columns: Columns) -> list[bytes]:
-    """Return the packed frames from the arrays of `join_frames`."""
+    """Return the packed frames as a list: the inverse of `join_frames`."""
     ends, data = np.cumsum(columns["frame_size"]).tolist(), columns["frames"].data
     return [bytes(data[start:end]) for start, end in pairwise([0, *ends])]
 
 
 class Codec:
-    """Packs frames into bytes in workers and unpacks them for batches, here without compression."""
+    """Packs frames into bytes in workers, and unpacks them for batches. This class does not compress."""
 
     name = "none"
-    """The value of `replay.compress`."""
+    """The value of `replay.compress` that chooses this codec."""
 
     def pack(self, frame: Array) -> bytes:
-        """Return the bytes of one frame."""
+        """Return one frame as bytes."""
         return frame.tobytes()
 
     def unpack(self, frames: Sequence[bytes], size: int) -> Array:
-        """Return frames `[n, size]`, uint8."""
+        """Return packed frames as an array `[n, size]`, uint8."""
         return np.frombuffer(b"".join(frames), np.uint8).reshape(len(frames), size)
 
 
 class Lz4(Codec):
-    """Compresses each frame with lz4. Raises ModuleNotFoundError if the package is missing."""
+    """Compresses each frame with lz4. The constructor raises ModuleNotFoundError if the package is missing."""
 
     name = "lz4"
 

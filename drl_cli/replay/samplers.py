@@ -1,4 +1,4 @@
-"""Samplers: the choice of rows for batches."""
+"""Samplers choose the rows of batches."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -12,10 +12,10 @@ from drl_cli.utils.seeding import rng_state, set_rng_state
 
 
 class Sampler(ABC):
-    """Draws slots of a store. `insert` and `update` tell it about new rows and new priorities."""
+    """Draws slots of a store. `insert` and `update` inform the sampler about new rows and new priorities."""
 
     nbytes = 0
-    """Allocated bytes."""
+    """Allocated memory in bytes."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
@@ -24,22 +24,22 @@ class Sampler(ABC):
     def sample(self, size: int, num_batches: int, batch_size: int) -> tuple[Array, Array | None]:
         """Draw batches among the first `size` slots.
 
-        Return slots `[num_batches, batch_size]`, and importance weights of this shape, float32, or None if all rows are
-        equally probable.
+        Return slots `[num_batches, batch_size]` and importance weights of the same shape, float32. The weights are None
+        if all rows are equally probable.
         """
 
     def insert(self, slots: Array, priorities: Array | None = None) -> None:
-        """Note new rows in slots `[rows]`, with initial priorities `[rows]` if the worker computed them."""
+        """Register new rows in slots `[rows]`, with initial priorities `[rows]` if the worker computed them."""
 
     def update(self, slots: Array, priorities: Array) -> None:
-        """Set priorities `[rows]` of sampled rows; the last one counts for a slot that repeats."""
+        """Set the priorities `[rows]` of sampled rows. If a slot repeats, its last priority is used."""
 
     def stats(self) -> Mapping[str, float]:
         """Return values to log."""
         return {}
 
     def state(self) -> State:
-        """Return everything needed to continue exactly."""
+        """Return everything that is needed to continue the same sequence of draws."""
         return {"rng": rng_state(self.rng)}
 
     def load_state(self, state: State) -> None:
@@ -57,14 +57,14 @@ class Uniform(Sampler):
 class Prioritized(Sampler):
     """Draws rows in proportion to (priority + eps)^alpha, with replacement (Schaul et al. 2015, arXiv 1511.05952).
 
-    Draws are stratified: each draw of a batch falls into its own equal share of the total priority. With probability
-    `uniform_mix` a draw is uniform instead. A row with probability P (of the mixture) among N rows has the importance
-    weight (N P)^-beta, divided by the largest weight of its batch (section 3.4). Beta rises linearly from its
-    configured value to 1 over `num_batches` batches.
+    Draws are stratified: the total priority is divided into `batch_size` equal intervals, and each draw of a batch
+    comes from another interval. With probability `uniform_mix`, a draw is uniform instead. If a row among N rows has
+    probability P under this mixture, its importance weight is (N P)^-beta, divided by the largest weight of its batch
+    (section 3.4). Beta rises linearly from `replay.beta` to 1 over `num_batches` batches.
 
-    New rows get the priority computed by the worker (Horgan et al. 2018, "Distributed Prioritized Experience Replay"),
-    or else the largest priority in the table. (Schaul et al. use the largest priority ever seen, so that after one
-    spike all later rows would be preferred for good.)
+    A new row has the priority computed by the worker (Horgan et al. 2018, "Distributed Prioritized Experience Replay"),
+    or else the largest priority that is now in the table. Schaul et al. use the largest priority ever seen instead;
+    after one outlier, this would prefer all later rows for good.
     """
 
     def __init__(self, config: PrioritizedConfig, rng: np.random.Generator, num_batches: int) -> None:
@@ -96,12 +96,12 @@ class Prioritized(Sampler):
         return slots, (weights / weights.max(1, keepdims=True)).astype(np.float32)
 
     def beta(self, batch: Array) -> Array:
-        """Return beta for the batches with these numbers, counted from 0; exactly 1 from the last batch on."""
+        """Return beta for the batches with these numbers, counted from 0. Beta is 1 from batch `num_batches - 1` on."""
         done = np.minimum(1.0, batch / max(1, self.num_batches - 1))
         return 1.0 - (1.0 - self.config.beta) * (1.0 - done)
 
     def update(self, slots: Array, priorities: Array) -> None:
-        """Set priorities. A negative or not finite priority becomes 0 and is counted in `bad`."""
+        """Set priorities. A priority that is negative or not finite is set to 0 and counted in `bad`."""
         is_good = np.isfinite(priorities) & (priorities >= 0)
         self.bad += int((~is_good).sum())
         values = np.where(is_good, priorities, 0.0).astype(np.float64) + self.config.eps

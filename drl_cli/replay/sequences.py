@@ -1,4 +1,4 @@
-"""From environment steps to sequences, for recurrent algorithms."""
+"""Build sequences from environment steps, for recurrent algorithms."""
 
 from dataclasses import replace
 
@@ -9,17 +9,18 @@ from drl_cli.types import Array, Column, Columns, Schema, State, nested, within
 
 
 class SequenceBuilder(Builder):
-    """Turns steps into sequences of one environment and episode, `[rows, burn_in + seq_len, ...]`.
+    """Builds sequences `[rows, burn_in + seq_len, ...]`, each from one episode of one environment.
 
     The first `burn_in` steps of a row only warm up the recurrent state; the algorithm learns from the other `seq_len`
-    steps. The first row of an episode learns from its first step, and each next row begins `seq_len - overlap` steps
-    later, so every step is learned from. Steps before the start or after the end of an episode are padding: all columns
-    are 0, and `valid` is False. `state` is the policy's state before the first valid step, once per row (Kapturowski et
-    al. 2019, "Recurrent Experience Replay in Distributed Reinforcement Learning", section 3).
+    steps. The first row of an episode has its first step as the first learned step. Each further row begins `seq_len -
+    overlap` steps later than the row before, so that every step is learned from. Steps before the start or after the
+    end of an episode are padding: all columns are 0, and `valid` is False. `state` is the state of the policy before
+    the first valid step, stored once per row (Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed
+    Reinforcement Learning", section 3).
 
-    Rewards are scaled rewards of single steps, discount = gamma, or 0 if terminated. The algorithm computes n-step
-    returns, because only the algorithm knows the recurrent state n steps later. With `prioritize` there is a column
-    `priority`.
+    Rewards are the scaled rewards of single steps. The discount is gamma, or 0 if the episode terminated. The algorithm
+    computes n-step returns, because only the algorithm knows the recurrent state n steps later. With `prioritize`, rows
+    have a column `priority`.
     """
 
     def __init__(
@@ -34,15 +35,15 @@ class SequenceBuilder(Builder):
         super().__init__(gamma, reward_scale)
         self.prioritize = prioritize
         self.seq_len, self.length, self.stride = seq_len, burn_in + seq_len, seq_len - overlap
-        self._rows: list[tuple[Array, Array, Array, Array, Array]] = []  # env, first, start, stop, whether env failed
-        self._age = np.zeros((), np.int64)  # steps of each environment's episode so far, `[E]` after the first step
-        self._covered = np.zeros((), np.int64)  # how many of these steps are in a row
+        self._rows: list[tuple[Array, Array, Array, Array, Array]] = []  # env, first, start, stop, has env failed
+        self._age = np.zeros((), np.int64)  # episode steps so far; `[E]` after the first step
+        self._covered = np.zeros((), np.int64)  # number of these steps that are already in a row
 
     def append(self, step: Columns) -> None:
         super().append(step)
         valid = step["valid"]
         ended = step["terminated"] | step["truncated"] | ~valid
-        age, stop = self._age + valid, len(self._steps) - 1 + valid  # the steps of each episode end before `stop`
+        age, stop = self._age + valid, len(self._steps) - 1 + valid  # an episode's steps end before `stop`
         first, end = self._next_row(age, stop)
         is_complete = np.where(valid, ended | (end == stop), age > self._covered)
         (env,) = np.nonzero(is_complete)
@@ -84,12 +85,12 @@ class SequenceBuilder(Builder):
         self._steps, self._rows = unstacked(within(state, "steps")), []
 
     def _next_row(self, age: Array, stop: int | Array) -> tuple[Array, Array]:
-        """Return the first and end index among the kept steps of each environment's next row."""
+        """Return the first and end index of each environment's next row among the steps in `_steps`."""
         end = stop - age + np.where(self._covered > 0, self._covered + self.stride, self.seq_len)
         return end - self.length, end
 
     def _forget(self) -> None:
-        """Delete the steps that no later row needs."""
+        """Delete the steps that later rows do not need."""
         stop = len(self._steps)
         first, _ = self._next_row(self._age, stop)
         del self._steps[: int(np.maximum(first, stop - self._age).min())]
@@ -97,17 +98,17 @@ class SequenceBuilder(Builder):
 
 
 def sequence_schema(schema: Schema, length: int) -> dict[str, Column]:
-    """Return the columns of a sequence of `length` steps with this schema."""
+    """Return the columns of sequences of `length` steps, given the schema of one step."""
     columns = {name: replace(column, shape=(length, *column.shape)) for name, column in schema.items()}
     state = {"state": schema["state"]} if "state" in schema else {}
     return {**columns, "valid": Column((length,), "bool"), **state}
 
 
 def mix(priorities: Array, valid: Array, eta: float) -> Array:
-    """Return the priority of each sequence from priorities `[rows, seq_len]` of its `valid` steps.
+    """Return one priority per sequence from the priorities `[rows, seq_len]` of its `valid` steps.
 
-    It is eta * max + (1 - eta) * mean (Kapturowski et al. 2019, section 2.3), or NaN if a priority of a valid step is
-    negative or not finite.
+    The result is eta * max + (1 - eta) * mean (Kapturowski et al. 2019, section 2.3), or NaN if the priority of a valid
+    step is negative or not finite.
     """
     is_bad = valid & ~(np.isfinite(priorities) & (priorities >= 0))
     values = np.where(valid & ~is_bad, priorities, 0.0).astype(np.float64)

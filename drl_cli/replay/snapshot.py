@@ -1,4 +1,4 @@
-"""Snapshots of a store: its rows at one moment, read chunk by chunk while inserts continue."""
+"""Snapshots of a store: its rows at one moment, which can be read in chunks while inserts continue."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -8,10 +8,10 @@ from drl_cli.types import Array, Columns
 
 
 class Snapshot:
-    """A snapshot of chunks of a store; each chunk is a fixed range of `chunk_rows` slots.
+    """A snapshot of some chunks of a store. Each chunk is a fixed range of `chunk_rows` slots.
 
-    Rows of chunks that were not released yet are copied before they are overwritten. Inserting takes at most twice as
-    long during that time, and memory for the copies.
+    Until a chunk is released, its rows are copied before new rows overwrite them. During this time, inserts take at
+    most twice as long, and the copies need memory.
     """
 
     def __init__(self, store: RingStore, chunk_rows: int, chunks: Iterable[int]) -> None:
@@ -21,19 +21,19 @@ class Snapshot:
         store.on_write = self._keep
 
     def take(self, chunk: int) -> Columns:
-        """Return a copy of the rows of a chunk at the moment of the snapshot, without empty slots."""
+        """Return a copy of the rows that a chunk had at the moment of the snapshot, without empty slots."""
         first = chunk * self.chunk_rows
         rows = {
             name: column[first : min(first + self.chunk_rows, self.size)].copy()
             for name, column in self.store.columns.items()
         }
-        for slots, old in reversed(self._overwritten[chunk]):  # the oldest copy is the right one
+        for slots, old in reversed(self._overwritten[chunk]):  # the oldest copy is written last, because it is right
             for name, column in rows.items():
                 column[slots - first] = old[name]
         return rows
 
     def let_go(self, chunk: int) -> None:
-        """Release a chunk that was taken."""
+        """Release a chunk that was read."""
         self._waiting.remove(chunk)
         self._overwritten.pop(chunk, None)
 
@@ -52,5 +52,5 @@ class Snapshot:
 
 
 def rows_per_chunk(row_nbytes: int, chunk_bytes: int) -> int:
-    """Return the largest power of two (at least 1) of rows that fit into a chunk."""
+    """Return the largest power of two of rows that fit into a chunk, at least 1."""
     return 1 << max(0, (chunk_bytes // row_nbytes).bit_length() - 1)

@@ -1,4 +1,4 @@
-"""Stores: arrays of a fixed number of rows, allocated once."""
+"""Stores hold a limited number of rows in arrays that are allocated once."""
 
 from collections.abc import Callable, Iterable
 
@@ -9,9 +9,9 @@ from drl_cli.utils.seeding import rng_state, set_rng_state
 
 
 class RingStore:
-    """Holds the newest `capacity` rows. A slot is the place of a row; its row id is unique over the whole run.
+    """Stores the newest `capacity` rows. A slot is the position of a row; a row id is unique in the whole run.
 
-    `on_write`, if set, is called with the slots `[rows]` before they are overwritten.
+    `on_write`, if set, is called with slots `[rows]` before new rows overwrite them.
     """
 
     def __init__(self, schema: Schema, capacity: int) -> None:
@@ -24,7 +24,7 @@ class RingStore:
         return min(self.inserts, self.capacity)
 
     def insert(self, rows: Columns) -> Array:
-        """Insert rows, overwriting the oldest, and return their slots `[rows]`.
+        """Insert rows in place of the oldest rows, and return their slots `[rows]`.
 
         Raise ValueError if columns are missing or there are more rows than the capacity.
         """
@@ -44,17 +44,17 @@ class RingStore:
         return {name: np.take(column, slots, axis=0) for name, column in self.columns.items()}
 
     def row_ids(self, slots: Array) -> Array:
-        """Return the row id in each slot, int64; `row_id % capacity` is the slot."""
+        """Return the id of the row in each slot, int64. `row_id % capacity` is the slot."""
         newest = self.inserts - 1
         return newest - (newest - slots) % self.capacity
 
     def holds(self, row_ids: Array) -> Array:
-        """Return which rows were not overwritten yet, bool `[...]`."""
+        """Return for each row id whether the row is not overwritten yet, bool `[...]`."""
         return row_ids >= self.inserts - self.capacity
 
     @property
     def nbytes(self) -> int:
-        """Allocated bytes."""
+        """Allocated memory in bytes."""
         return sum(column.nbytes for column in self.columns.values())
 
     def contents(self) -> Columns:
@@ -62,7 +62,7 @@ class RingStore:
         return self.take(np.arange(self.inserts - len(self), self.inserts) % self.capacity)
 
     def stamps(self, chunk_rows: int) -> list[int]:
-        """Return for each chunk of slots with rows how many rows were ever written to the chunk."""
+        """Return the number of rows ever written to each chunk of slots, without the empty chunks."""
         first = np.arange(0, len(self), chunk_rows)
         slots = np.minimum(chunk_rows, self.capacity - first)
         turns, position = divmod(self.inserts, self.capacity)
@@ -74,11 +74,11 @@ class RingStore:
         return {"inserts": np.array(self.inserts)}
 
     def load_state(self, state: State) -> None:
-        """Restore the `state()` of a store of the same capacity; `fill` has to follow."""
+        """Restore the `state()` of a store of the same capacity. The caller must call `fill` afterwards."""
         self.inserts = state["inserts"].item()
 
     def fill(self, chunks: Iterable[Columns]) -> None:
-        """Fill the slots from the first one on. Raise ValueError if the columns differ."""
+        """Write saved rows, beginning at the first slot. Raise ValueError if they have other columns than the store."""
         start = 0
         for rows in chunks:
             self.check_columns(rows)
@@ -110,10 +110,10 @@ class RingStore:
 
 
 class RandomStore(RingStore):
-    """A store that, when full, overwrites distinct random slots instead of the oldest.
+    """A store that, when full, overwrites random distinct slots instead of the oldest slots.
 
-    Rows stay for `capacity` inserts on average, as in a ring, but their age has an exponential distribution. The k-th
-    row in slot s has the row id s + k * capacity, as in a ring.
+    A row stays for `capacity` inserts on average, as in a ring, but the age of rows is distributed exponentially. The
+    k-th row in slot s has the row id s + k * capacity, with k counted from 0, as in a ring.
     """
 
     def __init__(self, schema: Schema, capacity: int, rng: np.random.Generator) -> None:
@@ -166,5 +166,5 @@ class RandomStore(RingStore):
 
 
 def row_bytes(schema: Schema) -> int:
-    """Return the bytes of one row."""
+    """Return the size of one row in bytes."""
     return sum(int(np.prod(column.shape)) * np.dtype(column.dtype).itemsize for column in schema.values())

@@ -1,4 +1,4 @@
-"""A tree of partial sums over the slots of a table, to draw slots in proportion to their values."""
+"""A tree of partial sums over the slots of a table, which draws slots in proportion to their values."""
 
 from itertools import pairwise
 
@@ -7,26 +7,26 @@ import numpy as np
 from drl_cli.types import Array
 
 FANOUT = 16
-"""Children per node: two cache lines. Fewer levels are faster, because each level costs the same numpy calls."""
+"""Children per node: two cache lines. A small number of levels is fast, because each level costs some numpy calls."""
 TOP = 4096
-"""Maximum number of nodes of the highest level, whose values are cumulated."""
+"""Maximum number of nodes in the highest level. The cumulative sums of this level are kept."""
 CUMULATE = np.tri(FANOUT + 1, FANOUT, -1).T
-"""Multiplying a row of values by this matrix cumulates them from 0: several times as fast as cumsum."""
+"""A row of values times this matrix gives the cumulative sums, beginning with 0. Several times as fast as cumsum."""
 
 
 class SumTree:
-    """Values >= 0 by slot, float64, all 0 at first (Schaul et al. 2015, appendix B.2.1).
+    """A value >= 0 for each slot, float64, at first 0 (Schaul et al. 2015, appendix B.2.1).
 
-    `levels[0]` holds the values; node i of a level is the sum of nodes 16 i to 16 i + 15 of the level below. Each call
-    treats all slots at once, level by level. Sums are computed from their children and not updated by differences, so
-    that slots may repeat in a call and rounding errors do not accumulate.
+    `levels[0]` contains the values. In each higher level, node i is the sum of the nodes 16 i to 16 i + 15 of the level
+    below. A call processes all its slots together, level by level. A sum is always computed from all children, not
+    updated by a difference. Therefore slots may repeat in a call, and rounding errors do not accumulate.
     """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self.levels = [np.zeros(size) for size in _sizes(capacity)]  # slots after the capacity stay 0
+        self.levels = [np.zeros(size) for size in _sizes(capacity)]  # slots beyond the capacity stay 0
         self._cumulated: Array | None = None
-        self._peak, self._maximum = 0, 0.0  # an upper bound of all values, and the slot that had it
+        self._peak, self._maximum = 0, 0.0  # slot of the largest value; that value
 
     @property
     def total(self) -> float:
@@ -35,7 +35,7 @@ class SumTree:
 
     @property
     def maximum(self) -> float:
-        """The largest value. All values are searched only if the slot of the largest one got a smaller value."""
+        """The largest value. All values are searched only if a smaller value has replaced the largest."""
         if self.levels[0][self._peak] != self._maximum:
             self._peak = int(self.levels[0].argmax())
             self._maximum = float(self.levels[0][self._peak])
@@ -43,16 +43,16 @@ class SumTree:
 
     @property
     def values(self) -> Array:
-        """The values of all slots, a view `[capacity]`."""
+        """The values of all slots as a view `[capacity]`."""
         return self.levels[0][: self.capacity]
 
     @property
     def nbytes(self) -> int:
-        """Allocated bytes."""
+        """Allocated memory in bytes."""
         return sum(level.nbytes for level in self.levels)
 
     def set(self, slots: Array, values: Array | float) -> None:
-        """Set the values of slots `[n]`; the last value counts for a slot that repeats."""
+        """Set the values of slots `[n]`. If a slot repeats, its last value is used."""
         if len(slots) == 0:
             return
         self.levels[0][slots], self._cumulated, nodes = values, None, slots
@@ -62,21 +62,24 @@ class SumTree:
             self._peak, self._maximum = int(slots[highest]), float(written[highest])
         for below, above in pairwise(self.levels):
             children = below.reshape(-1, FANOUT)
-            if len(children) <= len(slots):  # compute all sums of this level
+            if len(children) <= len(slots):  # computing all sums of this level is faster
                 above[: len(children)] = _sums(children)
             else:
                 nodes = nodes // FANOUT
                 above[nodes] = _sums(children.take(nodes, 0))
 
     def find(self, mass: Array) -> Array:
-        """Return the slots where cumulated values first exceed `mass` `[...]` in [0, total), never a slot with 0."""
+        """Return for each `mass` `[...]` in [0, total) the first slot whose cumulative sum exceeds the mass.
+
+        A slot with value 0 is never returned.
+        """
         cumulated = self._cumulate()
         rest = np.minimum(mass.ravel(), np.nextafter(cumulated[-1], 0.0))
         nodes = cumulated[1:].searchsorted(rest, "right")
         rest -= cumulated.take(nodes)
         for level in self.levels[-2::-1]:
             cumulated = level.reshape(-1, FANOUT).take(nodes, 0) @ CUMULATE
-            np.minimum(rest, np.nextafter(cumulated[:, -1], 0.0), out=rest)  # rounding may have moved it to the end
+            np.minimum(rest, np.nextafter(cumulated[:, -1], 0.0), out=rest)  # rounding may give a rest beyond the end
             child = (cumulated[:, 1:] > rest[:, None]).argmax(1)
             rest -= cumulated.take(np.arange(0, cumulated.size, FANOUT + 1) + child)
             nodes = nodes * FANOUT + child
@@ -84,19 +87,19 @@ class SumTree:
         return slots
 
     def _cumulate(self) -> Array:
-        """Return 0 and the cumulated sums of the highest level."""
+        """Return the cumulative sums of the highest level, beginning with 0."""
         if self._cumulated is None:
             self._cumulated = np.concatenate([[0.0], self.levels[-1].cumsum()])
         return self._cumulated
 
 
 def tree_bytes(capacity: int) -> int:
-    """Return the bytes of a tree for `capacity` slots."""
+    """Return the size in bytes of a tree for `capacity` slots."""
     return sum(_sizes(capacity)) * np.dtype(np.float64).itemsize
 
 
 def _sizes(capacity: int) -> list[int]:
-    """Return the number of nodes by level, multiples of FANOUT, up to a level with at most TOP nodes."""
+    """Return the number of nodes of each level, a multiple of FANOUT. The highest level has at most TOP nodes."""
     sizes = [-(-capacity // FANOUT) * FANOUT]
     while sizes[-1] > TOP:
         sizes.append(-(-sizes[-1] // FANOUT**2) * FANOUT)
@@ -104,6 +107,6 @@ def _sizes(capacity: int) -> list[int]:
 
 
 def _sums(children: Array) -> Array:
-    """Return the sum of each row; `einsum` takes a third of the time of `sum`."""
+    """Return the sum of each row. `einsum` takes a third of the time of `np.sum`."""
     sums: Array = np.einsum("ij->i", children)
     return sums

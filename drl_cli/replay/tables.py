@@ -1,4 +1,4 @@
-"""Tables that keep rows until newer ones overwrite them, and the choice of a table by its config."""
+"""Tables that keep rows until newer rows overwrite them, and a function that makes the table for a config."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -16,7 +16,7 @@ from drl_cli.types import Array, Columns, Schema, State, nested, num_rows, withi
 
 
 class ReplayTable(Table):
-    """A table whose rows stay until newer ones overwrite them and can be sampled any number of times."""
+    """A table whose rows can be sampled any number of times until newer rows overwrite them."""
 
     def __init__(self, store: RingStore, sampler: Sampler) -> None:
         super().__init__(store)
@@ -46,7 +46,7 @@ class ReplayTable(Table):
         return Sampled(columns | {"weight": weights}, num_batches, self.store.row_ids(slots))
 
     def update_priorities(self, row_ids: Array, priorities: Array) -> None:
-        """Set priorities; skip and count rows that were overwritten since they were sampled."""
+        """Set priorities. Skip and count the rows that were overwritten since they were sampled."""
         is_there = self.store.holds(row_ids)
         self.stale_priorities += int((~is_there).sum())
         slots = row_ids[is_there] % self.store.capacity
@@ -74,7 +74,7 @@ class ReplayTable(Table):
         self.insert(newest, np.zeros(self._new_transitions(newest), np.int64))
 
     def _new_transitions(self, rows: Columns) -> int:
-        """Return the number of transitions that these rows add."""
+        """Return the number of transitions in these rows."""
         return num_rows(rows)
 
     def _combine(self, slots: Array, priorities: Array) -> Array:
@@ -83,7 +83,7 @@ class ReplayTable(Table):
 
 
 class SequenceTable(ReplayTable):
-    """A table of sequences. `inserts` counts transitions; the priorities of the steps of a row are mixed to one."""
+    """A table of sequences. `inserts` counts transitions. The priorities of the steps of a row are mixed into one."""
 
     def __init__(self, config: SequencesConfig, store: RingStore, sampler: Sampler) -> None:
         super().__init__(store, sampler)
@@ -92,7 +92,7 @@ class SequenceTable(ReplayTable):
 
     @property
     def inserts(self) -> int:
-        """Number of transitions inserted so far. It is not the number of rows, which overlap and have padding."""
+        """Number of transitions inserted so far. The number of rows differs, because rows overlap and have padding."""
         return self.transitions
 
     def insert(self, columns: Columns, versions: Array) -> None:
@@ -110,18 +110,18 @@ class SequenceTable(ReplayTable):
         self.transitions = state["transitions"].item()
 
     def pack(self, rows: Columns) -> State:
-        """Name the column `valid` as the files of replays do: `mask`."""
+        """Rename the column `valid` to `mask`, which is its name in the files of saved replays."""
         return _renamed(rows, "valid", "mask")
 
     def unpack(self, chunks: Iterable[State]) -> Iterator[Columns]:
         return (_renamed(rows, "mask", "valid") for rows in chunks)
 
     def _new_transitions(self, rows: Columns) -> int:
-        """Return an estimate: the first sequence of an episode adds more transitions than the others."""
+        """Return an estimate of the number of new transitions. The first row of an episode has more than estimated."""
         return int(np.minimum(rows["valid"].sum(1), self.config.seq_len - self.config.overlap).sum())
 
     def _combine(self, slots: Array, priorities: Array) -> Array:
-        """Mix the priorities of the learned steps `[n, seq_len]`, without padding."""
+        """Mix the priorities `[n, seq_len]` of the learned steps into one per row, without the padding."""
         return mix(priorities, self.store.columns["valid"][slots, self.config.burn_in :], self.config.eta)
 
 
@@ -130,7 +130,7 @@ def _renamed(columns: Columns, old: str, new: str) -> Columns:
 
 
 def make_table(config: ReplayConfig, schema: Schema, rng: np.random.Generator, num_batches: int) -> Table:
-    """Make the table of one shard. `num_batches` is how many batches the run will sample from it in total."""
+    """Make the table of one shard. The run will sample `num_batches` batches from this table in total."""
     if isinstance(config, FifoConfig):
         return FifoOnce(schema, config)
     assert isinstance(config, UniformConfig)
@@ -145,7 +145,7 @@ def make_table(config: ReplayConfig, schema: Schema, rng: np.random.Generator, n
 
 
 def table_schema(config: ReplayConfig, schema: Schema) -> Schema:
-    """Return the columns of the table's rows for transitions of this schema."""
+    """Return the columns of a table, given the schema of transitions."""
     return sequence_schema(schema, config.length) if isinstance(config, SequencesConfig) else schema
 
 
@@ -156,6 +156,6 @@ def table_bytes(config: ReplayConfig, schema: Schema) -> int:
 
 
 def share_of(config: ReplayConfig, shard: int, num_shards: int) -> ReplayConfig:
-    """Return the config of one shard: an equal share of the capacity; the first shards take the remainder."""
+    """Return the config of one shard, with an equal share of the capacity. The first shards get the remainder."""
     capacity, rest = divmod(config.capacity, num_shards)
     return replace(config, capacity=capacity + (shard < rest))

@@ -1,4 +1,4 @@
-"""Clocks: the start of this process, monotonic time, and the time that something is idle."""
+"""Clocks: the start of this process, monotonic time, and a stopwatch for idle time."""
 
 import os
 import time
@@ -9,7 +9,7 @@ import psutil
 
 def process_start() -> float:
     """Return the Unix time [s] at which this process started."""
-    stat = Path("/proc/self/stat")  # exact to 0.01 s; psutil adds up from the boot time in whole seconds
+    stat = Path("/proc/self/stat")  # exact to 0.01 s; psutil rounds the boot time to seconds
     if not stat.exists():
         return float(psutil.Process().create_time())
     ticks = int(stat.read_text().rpartition(")")[2].split()[19])
@@ -18,7 +18,7 @@ def process_start() -> float:
 
 
 class Waiting:
-    """Adds up the time [s] during which something is idle."""
+    """Measures the total time [s] during which something is idle."""
 
     def __init__(self) -> None:
         self.total = 0.0
@@ -38,5 +38,5 @@ class Waiting:
 
 
 def now() -> float:
-    """Return the monotonic time [s]."""
+    """Return the monotonic time [s]: it never goes backwards."""
     return time.monotonic()

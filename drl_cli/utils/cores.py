@@ -4,10 +4,10 @@ import os
 
 
 def cores() -> list[int]:
-    """Return the numbers of the cores that this process may use; all cores if the system does not tell (macOS)."""
+    """Return the numbers of the cores that this process may use, or of all cores if this is unknown (macOS)."""
     return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(os.cpu_count() or 1))
 
 
 def num_cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(cores())

@@ -1,4 +1,4 @@
-"""`torch`, imported at its first use: the import costs seconds and 200 MB, and error messages do not need it."""
+"""Import `torch` at its first use: the import takes seconds and 200 MB, and error messages do not need `torch`."""
 
 import importlib
 from types import ModuleType
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 
 class LazyModule(ModuleType):
-    """Stands for the module `name`, and imports it at the first access to an attribute."""
+    """A placeholder for the module `name` that imports the module at the first access to an attribute."""
 
     def __getattr__(self, name: str) -> Any:  # Any: the attributes of a module have no common type
         value = getattr(importlib.import_module(self.__name__), name)
@@ -19,4 +19,4 @@ if TYPE_CHECKING:
     from torch import Tensor as Tensor
 else:
     torch = LazyModule("torch")
-    Tensor = Any  # for annotations
+    Tensor = Any  # for type annotations only

@@ -1,15 +1,15 @@
-"""Locks on files. The system releases a lock when its process ends, even if it is killed."""
+"""Locks on files. The operating system releases a lock when its process ends, even if the process is killed."""
 
 import fcntl
 import time
 from pathlib import Path
 from typing import TextIO
 
-POLL_S = 0.05  # flock() can't wait with a timeout
+POLL_S = 0.05  # pause between attempts, because flock() has no timeout
 
 
 def lock(path: Path, shared: bool = False, timeout_s: float = 0.0) -> TextIO:
-    """Lock a file until the returned file is closed; raise BlockingIOError if others hold it for `timeout_s`."""
+    """Lock a file until the returned file is closed. Raise BlockingIOError if it stays locked for `timeout_s`."""
     file, end = path.open("w"), time.monotonic() + timeout_s
     while True:
         try:
@@ -24,7 +24,7 @@ def lock(path: Path, shared: bool = False, timeout_s: float = 0.0) -> TextIO:
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether a process holds an exclusive lock on a file; False if the file does not exist."""
+    """Return whether a process has an exclusive lock on a file; False if the file does not exist."""
     try:
         with path.open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

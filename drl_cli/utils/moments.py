@@ -1,4 +1,4 @@
-"""Running mean and variance that can be merged over the rows of several processes."""
+"""Running mean and variance. Results of several processes can be merged."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,10 @@ Vector = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class RunningMoments:
-    """The mean `[D]` of `count` rows and the sum of squared deviations from it; the arrays never change in place."""
+    """The mean `[D]` of `count` rows, and the sum `[D]` of their squared deviations from the mean.
+
+    The arrays never change in place.
+    """
 
     count: int
     mean: Vector
@@ -28,7 +31,7 @@ class RunningMoments:
         return cls(len(rows), mean, np.square(rows - mean).sum(0))
 
     def merge(self, other: "RunningMoments") -> "RunningMoments":
-        """Return the moments of all rows (Chan, Golub & LeVeque 1979, "Updating formulae ... sample variances")."""
+        """Return the moments of both sets of rows together (Chan, Golub & LeVeque 1979, "Updating formulae ...")."""
         count = self.count + other.count
         if count == 0:
             return self

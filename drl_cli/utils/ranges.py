@@ -1,4 +1,4 @@
-"""Allowed values of config fields, used as `lr: Annotated[float, Range(above=0)]`."""
+"""Allowed values of config fields. Example: `lr: Annotated[float, Range(above=0)]`."""
 
 import re
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import Annotated, TypeAlias
 
 @dataclass(frozen=True)
 class Range:
-    """Bounds of a number: inclusive `least` and `most`, exclusive `above` and `below`."""
+    """Bounds of a number: `least` and `most` are inclusive, `above` and `below` are exclusive."""
 
     least: float | None = None
     most: float | None = None
@@ -29,7 +29,7 @@ class Range:
 
 @dataclass(frozen=True)
 class NameOrClass:
-    """One of `names`, or the import path `my_pkg.my_mod:Class` of a class of the user."""
+    """Allows one of `names`, or the import path `my_pkg.my_mod:Class` of a class in the user's code."""
 
     names: tuple[str, ...]
 

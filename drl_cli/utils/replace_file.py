@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a draft beside the file and rename it; if that fails, remove the draft and raise OSError."""
+    """Write a temporary file and rename it to `path`. If this fails, remove the temporary file and raise OSError."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         draft.write_bytes(content)

@@ -1,4 +1,4 @@
-"""Random streams: every role derives its stream from (seed, role, index, incarnation)."""
+"""Random streams. The stream of every role depends on (seed, role, index, incarnation)."""
 
 import random
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ ROLES = ("worker", "policy", "replay", "trainer", "evaluate", "confirm", "shard"
 
 
 def sequence(seed: int, role: str, index: int = 0, incarnation: int = 0) -> np.random.SeedSequence:
-    """Return the seed sequence of one role; different arguments give independent streams."""
+    """Return the seed sequence of one role. Different arguments give independent random streams."""
     return np.random.SeedSequence(seed, spawn_key=(ROLES.index(role), index, incarnation))
 
 
@@ -20,7 +20,7 @@ def generator(seed: int, role: str, index: int = 0, incarnation: int = 0) -> np.
 
 
 def rng_state(rng: np.random.Generator) -> npt.NDArray[np.uint64]:
-    """Return the state of a PCG64 generator, uint64 `[6]`; raise ValueError for another kind of generator."""
+    """Return the state of a PCG64 generator, uint64 `[6]`. Raise ValueError for another kind of generator."""
     state = rng.bit_generator.state
     if state["bit_generator"] != "PCG64":
         raise ValueError(f"can't save a generator of kind {state['bit_generator']}")
@@ -40,7 +40,7 @@ def set_rng_state(rng: np.random.Generator, state: npt.NDArray[np.uint64]) -> No
 
 
 def integers(seed: int, role: str, count: int, index: int = 0, incarnation: int = 0) -> list[int]:
-    """Return `count` seeds in [0, 2**31), for libraries that take an int (environments, torch)."""
+    """Return `count` seeds in [0, 2**31), for environments and libraries that take an int."""
     state = sequence(seed, role, index, incarnation).generate_state(count, np.uint32)
     return [int(value) >> 1 for value in state]
 

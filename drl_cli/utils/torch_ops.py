@@ -1,4 +1,4 @@
-"""Settings of the process for torch: threads and memory."""
+"""Settings for torch in this process: threads and memory."""
 
 import ctypes
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from drl_cli.utils.lazy import torch
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch use one thread inside the block; a trainer in the same process keeps its threads outside of it."""
+    """Limit torch to one thread inside the `with` block. Afterwards, restore the previous number of threads."""
     threads = torch.get_num_threads()
     if threads > 1:
         torch.set_num_threads(1)
@@ -21,9 +21,10 @@ def one_thread() -> Iterator[None]:
 
 
 def keep_freed_memory() -> None:
-    """Make the C library keep freed memory, because each 4 KB given back to the system costs a page fault later.
+    """Make the C library keep freed memory, because each 4 KB returned to the system cost a page fault later.
 
-    With batches of 256 rows and 256 hidden units that is a fifth of an update. Has no effect without glibc.
+    With batches of 256 rows and 256 hidden units, these page faults take a fifth of the time of an update. This
+    function has no effect without glibc.
     """
     trim_threshold, mmap_threshold = -1, -3
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
