@@ -12,16 +12,16 @@ TERMINATED, INTERRUPTED = 75, 130
 
 EXIT_CODES = {
     DONE: "done",
-    BUG: "a bug of ours",
-    USAGE: "config or usage",
-    MISSING: "a missing extra or hardware",
-    USER_CODE: "your environment raised",
-    DIVERGED: "diverged",
-    LOST: "workers or Ray lost beyond the budget",
-    RESOURCES: "disk or memory",
-    CHECKPOINT: "checkpoint or resume incompatible",
-    BELOW: "below `min_return`",
-    SWEEP: "a sweep had failures",
+    BUG: "a bug in drl-cli",
+    USAGE: "a wrong config or command",
+    MISSING: "a missing package or missing hardware",
+    USER_CODE: "your environment or algorithm failed",
+    DIVERGED: "training diverged",
+    LOST: "Ray or too many workers were lost",
+    RESOURCES: "not enough disk space or memory",
+    CHECKPOINT: "an incompatible checkpoint",
+    BELOW: "a mean return below `min_return`",
+    SWEEP: "failed jobs in a sweep",
     TERMINATED: "SIGTERM",
     INTERRUPTED: "Ctrl-C",
 }
@@ -29,9 +29,9 @@ EXIT_CODES = {
 
 RUN_STATUS: dict[int, Literal["done", "diverged", "interrupted"]] = {
     DONE: "done",
-    DIVERGED: "diverged",
-    TERMINATED: "interrupted",
-    INTERRUPTED: "interrupted",
+    DIVERGED: "training diverged",
+    TERMINATED: "SIGTERM",
+    INTERRUPTED: "Ctrl-C",
 }
 """The status of a run with this exit code. After any other code the run has failed."""
 
