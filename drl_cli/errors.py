@@ -29,9 +29,9 @@ EXIT_CODES = {
 
 RUN_STATUS: dict[int, Literal["done", "diverged", "interrupted"]] = {
     DONE: "done",
-    DIVERGED: "training diverged",
-    TERMINATED: "SIGTERM",
-    INTERRUPTED: "Ctrl-C",
+    DIVERGED: "diverged",
+    TERMINATED: "interrupted",
+    INTERRUPTED: "interrupted",
 }
 """The status of a run with this exit code. After any other code the run has failed."""
 
