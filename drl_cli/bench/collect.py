@@ -1,4 +1,4 @@
-"""Measure the environment steps of one worker, and of a bare `env.step` loop over the same episodes."""
+"""Measure the environment steps/s of one worker, and of a plain `env.step` loop over the same episodes."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -21,7 +21,7 @@ from drl_cli.utils.seeding import integers
 
 
 class Collecting:
-    """A worker, and separate environments in which a bare loop repeats the actions of the worker."""
+    """A worker, and separate environments in which a plain loop repeats the actions of the worker."""
 
     def __init__(self, config: Config, spec: EnvSpec, params_header: LoadParams, params: Array) -> None:
         self.params_header, self.rows = params_header, config.rows_per_collect
@@ -35,7 +35,7 @@ class Collecting:
             self.actions.append(actions)
             return step(actions)
 
-        self.worker.envs.step = recorded  # type: ignore[method-assign]  # its cost is too small to measure
+        self.worker.envs.step = recorded  # type: ignore[method-assign]  # recording costs too little to measure
         self.worker.collect(params_header, params)
 
     def by_worker(self, collects: int) -> Rate:
@@ -49,7 +49,7 @@ class Collecting:
         return timed(work)
 
     def by_bare_loop(self) -> Rate:
-        """Return the rate of the bare loop over the worker's steps since the last call, with resets."""
+        """Return the rate of a plain loop that repeats the worker's steps since the last call, with resets."""
         taken, self.actions = [self.bare.to_env(actions) for actions in self.actions], []
 
         def work() -> int:
@@ -68,7 +68,7 @@ class BareEnvs:
     """Gymnasium environments, stepped one after another, and reset when their episode ends."""
 
     def __init__(self, config: EnvConfig, seeds: Sequence[int]) -> None:
-        self.envs: list[Any] = [build(config) for _ in seeds]  # Any: Gymnasium's spaces
+        self.envs: list[Any] = [build(config) for _ in seeds]  # Any: environments with any spaces
         self.to_env = ActionMap(self.envs[0].action_space)
         for env, seed in zip(self.envs, seeds, strict=True):
             env.reset(seed=seed)
@@ -104,7 +104,7 @@ class BarePool:
 def measure(
     config: Config, spec: EnvSpec, params_header: LoadParams, params: Array, num_envs: int, seconds: float
 ) -> tuple[Sequence[Rate], Sequence[Rate]]:
-    """Return the rounds of the worker and of the bare loop with `num_envs` environments, in about `seconds` together.
+    """Return the rates per round of the worker and of the plain loop, with `num_envs` environments, in about `seconds`.
 
     Raise EnvironmentFailed.
     """

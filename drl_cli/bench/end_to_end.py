@@ -19,12 +19,12 @@ from drl_cli.runtime.config import Config
 Line = Mapping[str, float]
 ENDLESS = 1_000_000_000
 PATIENCE_S = 600.0
-"""Seconds for starting and filling. The run then stops even if this process was killed."""
+"""Maximum seconds for the start and for filling replay. The run has a time limit in case this process is killed."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Rates of a run, their rounds, and the shares of the time for which workers and trainer waited."""
+    """Rates of a run, the rates of each round, and the fractions of time that workers and trainer spent waiting."""
 
     env_steps_per_s: float
     opt_steps_per_s: float
@@ -81,7 +81,7 @@ def overridden(command: Sequence[str], *changes: str) -> list[str]:
 
 
 def _ours(config: Config, folder: str, seconds: float) -> list[str]:
-    """Return overrides with which the run only collects and trains, until it is stopped."""
+    """Return overrides for a run that only collects and trains until it is stopped."""
     warm = min(config.orchestrator.min_inserts, 4 * config.trainer.batch_size)
     weights = [f"load_weights='{config.load_weights}'"] if config.load_weights else []  # an absolute path
     return [
@@ -107,7 +107,7 @@ def _measured(lines: Sequence[Line], seconds: float) -> Sequence[Line]:
 
 @contextmanager
 def _started(command: Sequence[str], folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """Start the run, and end it with SIGTERM. A separate process group keeps a terminal's Ctrl-C from the run."""
+    """Start the run, and end it with SIGTERM. A separate process group shields it from a terminal's Ctrl-C."""
     with (folder / "stdout").open("w") as out, (folder / "stderr").open("w") as errors:
         train = [sys.executable, "-m", "drl_cli.cli.train", *command]
         process = subprocess.Popen(train, stdin=subprocess.DEVNULL, stdout=out, stderr=errors, process_group=0)

@@ -1,4 +1,4 @@
-"""Rates, figures, and rounds that interleave the things to compare."""
+"""Measure rates in interleaved rounds, and format them as lines of a table."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ ROUNDS = 5
 
 @dataclass(frozen=True)
 class Rate:
-    """Things done per second of wall-clock time, and per second of this process's processor time."""
+    """Items processed per second of wall-clock time, and per second of this process's CPU time."""
 
     per_s: float
     per_cpu_s: float
@@ -22,7 +22,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Figure:
-    """A line of the table. `note` compares the value with another one."""
+    """A line of the table. `note` compares the value with another value."""
 
     part: str
     what: str
@@ -42,7 +42,7 @@ class Figure:
 
 
 def timed(work: Callable[[], int], seconds: float = 0.0) -> Rate:
-    """Call `work` at least once, for `seconds`. It returns the number of things it did."""
+    """Call `work` for `seconds`, at least once, and return the rate. `work` returns a number of processed items."""
     done, started, used = 0, time.perf_counter(), time.process_time()
     while True:
         done += work()

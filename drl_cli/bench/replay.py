@@ -44,7 +44,7 @@ class Replaying:
         return header.rows
 
     def draw(self, num_batches: int) -> tuple[BatchTrainingData, Columns]:
-        """Draw batches for one trainer. A queue is filled before."""
+        """Draw batches for one trainer. A queue is filled first."""
         size = self.config.trainer.batch_size
         while self.config.is_on_policy and len(self.replay.table) < num_batches * size:
             self.insert()
@@ -79,7 +79,7 @@ def collected(
 
 
 def measure(replaying: Replaying, seconds: float) -> Mapping[str, Sequence[Rate]]:
-    """Measure "insert" in transitions and "draw" in batches. A queue has no "insert", because it must be drawn from."""
+    """Measure "insert" (transitions/s) and "draw" (batches/s). A queue has no "insert", because it fills up."""
     per_call, each = replaying.config.updates_per_call, seconds / ROUNDS
     plays: dict[str, Callable[[], Rate]] = {"draw": lambda: timed(lambda: replaying.serve(per_call), each)}
     if not replaying.config.is_on_policy:

@@ -19,7 +19,7 @@ from drl_cli.types import Array, EnvSpec
 
 @dataclass
 class Suite:
-    """Measure the parts of a run, each figure for `seconds`, and pass each figure to `show`.
+    """Measure the parts of a run. Each measurement takes `seconds`; each result is passed to `show`.
 
     `command` holds the arguments of drl-train that make `config`. Only the parts end and tune start other processes.
     """
@@ -31,9 +31,9 @@ class Suite:
     seconds: float
     show: Callable[[Figure], None]
     worker_rates: dict[int, Rate] = field(default_factory=dict)
-    """Environment steps of one worker, by number of environments."""
+    """Rate of environment steps of one worker, by number of environments."""
     trainer_rates: dict[int, Rate] = field(default_factory=dict)
-    """Environment steps whose updates all trainers together can make, by number of threads."""
+    """Rate of environment steps for which all trainers together can make the updates, by number of threads."""
     updates_per_batch: float = 1.0
 
     @property
@@ -47,7 +47,7 @@ class Suite:
 
     @cached_property
     def replaying(self) -> Replaying:
-        """A full replay table. The real runs fill their own table, so the memory is freed before them."""
+        """A full replay table. Its memory is freed before real runs, which fill a table too."""
         return Replaying(single_trainer(self.config, 1), self.spec, *self.params, self.seconds)
 
     def collect(self) -> None:
@@ -111,7 +111,7 @@ class Suite:
         self.show(Figure("end", "start-up to the first step", "s", pace.start_up_s))
 
     def tune(self, fits: Callable[[Config], bool]) -> tuple[Setting, Pace]:
-        """Return the best setting for which `fits` is true, and its pace. Call `collect` and `updates` before."""
+        """Return the best setting for which `fits` is true, and its pace. Call `collect` and `updates` first."""
         vars(self).pop("replaying", None)
         workers = range(1, self.cores + 1)
         every = (Setting(num, threads, envs) for num in workers for threads in self.trainer_rates for envs in ENVS)
@@ -130,7 +130,7 @@ class Suite:
         return bound(mode, one.workers, self.cores, *rates)
 
     def _against(self, mode: str, one: Setting, pace: Pace) -> str:
-        """Compare a run with its bound. Return '' if collect or updates was not measured with this setting."""
+        """Compare a run with its upper bound. Return '' if `collect` or `updates` did not measure this setting."""
         if one.envs not in self.worker_rates or one.threads not in self.trainer_rates:
             return ""
         least, whose = self._bound(mode, one)

@@ -8,7 +8,7 @@ from drl_cli.bench.figures import Rate
 from drl_cli.runtime.config import Config
 
 BUSY = 0.1
-"""A side that waits for a smaller share of its time counts as busy."""
+"""Workers or trainer count as busy if they spend less than this fraction of their time waiting."""
 
 ENVS = (8, 16, 32)
 TRIED = 4
@@ -38,12 +38,12 @@ class Setting:
 
 
 def thread_counts(cores: int) -> list[int]:
-    """Return the powers of two up to the number of cores, and that number."""
+    """Return the powers of two up to the number of cores, and the number of cores."""
     return sorted({2**i for i in range(cores.bit_length())} | {cores})
 
 
 def promising(predicted: Mapping[Setting, float]) -> list[Setting]:
-    """Return the settings to try: first the smallest ones that may be the fastest, then the others by their rate."""
+    """Return the settings to try: first those that may be the fastest, smallest first; then the rest by rate."""
     close = max(predicted.values()) / UNSURE
     return sorted(predicted, key=lambda one: (-min(close, predicted[one]), one))[:TRIED]
 
@@ -57,7 +57,7 @@ def choose(measured: Mapping[Setting, float]) -> Setting:
 def bound(mode: str, num_workers: int, cores: int, worker: Rate, trainer: Rate) -> tuple[float, str]:
     """Return an upper bound for the environment steps/s of a run, and the name of what limits them.
 
-    `worker` is the rate of one worker. `trainer` is the rate of environment steps whose updates the trainer can make.
+    `worker` is the rate of one worker. `trainer` is the highest rate of environment steps that the trainer can follow.
     In mode=async workers and trainer run at the same time and share `cores` processors; in the other modes they
     alternate.
     """
@@ -72,7 +72,7 @@ def bound(mode: str, num_workers: int, cores: int, worker: Rate, trainer: Rate) 
 
 
 def advice(pace: Pace, asked: float | None) -> list[str]:
-    """Name the bottleneck, and the ratio of updates to environment steps that would keep both sides busy.
+    """Name the bottleneck, and the ratio of updates to environment steps that would keep workers and trainer busy.
 
     `asked` is the configured ratio, or None for an on-policy algorithm, which has no such key.
     """

@@ -25,7 +25,7 @@ from drl_cli.utils.cores import num_cores
 from drl_cli.utils.ranges import Positive
 from drl_cli.utils.spelling import nearest
 
-if TYPE_CHECKING:  # importing it takes long
+if TYPE_CHECKING:  # slow to import
     from drl_cli.bench.figures import Figure
 
 Part = Literal["collect", "replay", "updates", "end"]
@@ -38,7 +38,7 @@ EXAMPLES = (
 
 @dataclass(frozen=True)
 class Options:
-    """Options of drl-bench. It also takes every key of drl-train."""
+    """Options of drl-bench, which also accepts every key of drl-train."""
 
     parts: tuple[Part, ...] = option(("collect", "replay", "updates", "end"), "what is measured; end: a short real run")
     seconds: Positive = option(5.0, "of each figure, start-up of runs not counted")

@@ -1,4 +1,4 @@
-"""Run a command: help, version, options, errors, signals and exit code are the same for all of them."""
+"""Run a command. All commands share help, version, options, error reports, signals and exit codes."""
 
 import atexit
 import os
@@ -122,8 +122,8 @@ class _PipeProof:
 
 
 def outlive_closed_pipe() -> None:
-    """Let a command, and the run that it started, continue to its exit code after stdout has lost its reader."""
+    """Let a command, and the run that it started, finish normally after the reader of stdout has closed the pipe."""
     if not isinstance(sys.stdout, _PipeProof):
         stream = _PipeProof(sys.stdout)
-        sys.stdout = cast(TextIO, stream)  # __getattr__ gives everything else that a stream has
+        sys.stdout = cast(TextIO, stream)  # __getattr__ supplies the rest of the stream's interface
         atexit.register(stream.end)

@@ -160,7 +160,7 @@ def write_csv(path: Path, comparisons: Sequence[Comparison]) -> None:
 
 
 def _named(keys: Sequence[str]) -> str:
-    """Return the first keys, and how many more there are."""
+    """Return the first keys as text, with the number of keys left out."""
     more = len(keys) - MOST_NAMED
     return ", ".join(keys[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 

@@ -19,7 +19,7 @@ from drl_cli.preflight.extras import extras, missing, version_of
 from drl_cli.utils.cores import num_cores
 from drl_cli.version import __version__
 
-if TYPE_CHECKING:  # importing it takes long
+if TYPE_CHECKING:  # slow to import
     from drl_cli.runtime.place.launch import RaySession
 
 GIB = 2**30
@@ -46,7 +46,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Check:
-    """The result of one check. `skip` means that training works without it. `exit_code` counts if `status` is fail."""
+    """The result of one check. `skip` means that training works without it. `exit_code` is for status fail."""
 
     status: Literal["ok", "skip", "warn", "fail"]
     name: str

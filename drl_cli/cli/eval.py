@@ -27,7 +27,7 @@ from drl_cli.utils.outside import raised_by
 from drl_cli.utils.ranges import Count, Natural
 from drl_cli.utils.seeding import integers
 
-if TYPE_CHECKING:  # importing it takes long
+if TYPE_CHECKING:  # slow to import
     from drl_cli.runtime.roles.evaluator import Score
 
 KWARGS = "env.kwargs."

@@ -1,4 +1,4 @@
-"""drl-list TOPIC: list algorithms, environments, modes, keys, runs or sweeps. Each topic is a function of its words."""
+"""drl-list TOPIC: list algorithms, environments, modes, keys, runs or sweeps. Each topic has a function."""
 
 import importlib
 from collections.abc import Callable, Sequence

@@ -25,14 +25,14 @@ from drl_cli.sweeps.search import is_search
 from drl_cli.types import EnvSpec, leaves
 from drl_cli.utils.clock import process_start
 
-if TYPE_CHECKING:  # importing it takes long
+if TYPE_CHECKING:  # slow to import
     from drl_cli.runtime.place.launch import Cluster
 
 OURS = (
     *("hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null"),
     *("hydra.run.dir=.", "hydra.job.chdir=false"),
 )
-"""Overrides that keep Hydra from writing folders and logs. A run's folder and logs are ours."""
+"""Overrides that keep Hydra from writing folders and logs, because drl-cli writes its own."""
 
 
 def main() -> None:

@@ -64,7 +64,7 @@ class Graph(nn.Module):
         return (*_choices(self.units.outputs, torch.stack(best, 1)), values, *memory)
 
     def _seen(self, path: str, part: ArraySpec, tensor: Tensor, dtype: str) -> Tensor:
-        """Convert a part of an observation to the form in training."""
+        """Convert a part of an observation to the form that the policy was trained on."""
         if path == MASK:
             masks = torch.split(tensor, list(self.action.choices), 1)
             return torch.cat([mask | ~mask.any(1, keepdim=True) for mask in masks], 1)

@@ -1,4 +1,4 @@
-"""The MLPs with which a policy computes its best action from the features of its encoder. Exports are made of them."""
+"""The MLPs that compute a policy's best action from its encoder's features, in a form for exports."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Describe a policy of known layers for standalone.Network: a plan of plain values, and arrays by name."""
+"""Describe a policy for standalone.Network by a plan of plain values and by named arrays."""
 
 from typing import Any
 

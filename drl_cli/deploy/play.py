@@ -34,7 +34,7 @@ def record(
 ) -> list[Played]:
     """Record one episode of each policy, with its seed, and write the video to `path`.
 
-    Raise CantRender, MissingExtra, EnvFault or OSError, and leave no file then.
+    Raise CantRender, MissingExtra, EnvFault or OSError; then no file is left.
     """
     game, played = _game(policies[0], seeds[0]), []
     with Video(path, fps or frames_per_second(game.raw)) as video:

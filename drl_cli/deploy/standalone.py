@@ -52,14 +52,14 @@ class Caller:
         return _tree(self.signature["actions"], iter(actions if lead else [_first(action) for action in actions]))
 
     def reset(self, ended: Any = None) -> None:
-        """Begin new episodes with the next call: all, or those of a batch with `ended`, bool `[n]`."""
+        """Begin new episodes with the next call: all, or in a batch only those marked in `ended`, bool `[n]`."""
         if ended is None or self._begins is None:
             self._begins = None
         else:
             self._begins = self._begins | np.reshape(ended, self._begins.shape).astype(np.bool_)
 
     def act(self, inputs: list[Array], begins: Array, reward: Array) -> list[Array]:
-        """Return the outputs `[n, ...]` of the signature for its inputs. `begins` and `reward` have shape `[n]`."""
+        """Return the signature's outputs `[n, ...]` for `inputs` `[n, ...]`. `begins` and `reward` have shape `[n]`."""
         raise NotImplementedError
 
     def _read(self, obs: Any, action_mask: Any) -> tuple[list[Array], tuple[int, ...]]:

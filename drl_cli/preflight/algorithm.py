@@ -19,9 +19,9 @@ from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import torch
 
 MAX_TRIAL_ROWS = 4096
-"""Rows of the trial batch at most. The time of a larger batch is extrapolated."""
+"""Maximum number of rows in the trial batch. The time of a larger batch is extrapolated."""
 SLOW_S = 2.0
-"""Seconds of an update above which a warning is printed."""
+"""A warning is printed if an update takes more seconds."""
 
 
 def warn_of_slow_updates(config: Config, spec: EnvSpec) -> None:
@@ -46,7 +46,7 @@ def update_seconds(config: Config, spec: EnvSpec) -> float:
         trainer = make_trainer(config, spec, config.device, 0)
         _, params = trainer.publish(0, 0)
         header, columns = random_batch(config, spec, params)
-        # the first update also loads parts of torch, so the faster of two counts
+        # the first update also loads parts of torch, so the minimum of two times is used
         return scale * min(trainer.train(header, columns)[0].seconds for _ in range(2))
     except Refused as error:
         raise UsageError(f"{config.algo.name}: {error}") from error
@@ -60,7 +60,7 @@ def update_seconds(config: Config, spec: EnvSpec) -> float:
 
 
 def check_priorities(config: Config) -> None:
-    """Raise UsageError if the workers are to compute priorities and the algorithm's policy can't."""
+    """Raise UsageError if the config asks workers to compute priorities and the algorithm's policy can't."""
     if config.worker_priorities and load_algorithm(config.algo.name).Policy.priorities is Policy.priorities:
         raise UsageError(
             f"{title(config.algo.name)}'s policy has no critic to compute replay.initial_priority=worker with; "
@@ -69,11 +69,11 @@ def check_priorities(config: Config) -> None:
 
 
 def try_algorithm(config: Config, spec: EnvSpec) -> None:
-    """Raise UsageError if the algorithm can't be built, or its policy does not take the trainer's parameters."""
+    """Raise UsageError if the algorithm can't be built, or if its policy does not accept the trainer's parameters."""
     name, memory = config.algo.name, config.network.memory
     module = load_algorithm(name)
     options = (config.algo, config.network, spec)
-    if name in algorithms():  # importing torch takes long, so only a policy without torch is built
+    if name in algorithms():  # importing torch is slow, so for our algorithms only a policy without torch is built
         if memory == "none" and torso_name(config.network, spec) is None:
             try:
                 module.Policy(*options, config.seed)
@@ -96,7 +96,7 @@ def try_algorithm(config: Config, spec: EnvSpec) -> None:
 
 
 def check_network(config: Config, spec: EnvSpec) -> None:
-    """Raise UsageError with all problems of the optimizer's options, the memory and the torso."""
+    """Raise UsageError with all problems of the optimizer's options, the recurrent memory and the image torso."""
     problems = option_problems(config.optimizer)
     if uses_network_group(config):
         problems += memory_problems(config)
@@ -114,7 +114,7 @@ def uses_network_group(config: Config) -> bool:
 
 
 def network_text(config: Config, spec: EnvSpec) -> str:
-    """Describe the network in one line: the layers that the observation passes, and the torso that `auto` chose."""
+    """Describe the network in one line: the layers from observation to output, and the torso chosen by `auto`."""
     if not uses_network_group(config):
         return f"{title(config.algo.name)}'s own"
     chosen = f"auto is {torso_name(config.network, spec) or 'mlp'}: " if config.network.torso == "auto" else ""
@@ -122,7 +122,7 @@ def network_text(config: Config, spec: EnvSpec) -> str:
 
 
 def memory_problems(config: Config) -> Iterator[str]:
-    """Yield a line for each setting that does not go with the network's memory or with replay of sequences."""
+    """Yield a line for each setting that conflicts with a recurrent network or with replay of sequences."""
     memory, trains = config.network.memory, load_algorithm(config.algo.name).Algorithm
     is_sequences = isinstance(config.replay, SequencesConfig)
     if memory != "none" and not (is_sequences or config.is_on_policy):

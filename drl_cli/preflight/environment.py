@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # slow to import
 
 
 def environment_spec(config: Config, trains: bool = True) -> EnvSpec:
-    """Return the environment's spec; raise UsageError if the environment is missing, unfit (for training) or raises."""
+    """Return the environment's spec; raise UsageError if it is missing, unsuitable (for training) or raises."""
     from drl_cli.envs.make import read_spec
 
     try:
@@ -31,7 +31,7 @@ def join_cluster(config: Config) -> "Cluster":
     """Join the Ray cluster at `ray.address`; raise UsageError if it does not answer or a node can't run the roles."""
     from drl_cli.runtime.place.launch import Cluster
 
-    environment_spec(config)  # an error in the environment is cheaper to find here than on the nodes
+    environment_spec(config)  # errors in the environment are found faster here than on the nodes
     assert config.ray.address is not None
     try:
         return Cluster(config.ray.address, config.env, config.outside_modules, only_here=config.mode == "single")
@@ -40,7 +40,7 @@ def join_cluster(config: Config) -> "Cluster":
 
 
 def try_environment(config: Config, spec: EnvSpec) -> None:
-    """Take some random steps; raise UsageError (exit 4) if the environment fails, print a warning if it is odd."""
+    """Take random steps; raise UsageError (exit 4) if the environment fails, warn if it behaves unusually."""
     from drl_cli.envs.trial import try_env
 
     num, seconds = (min(2, config.worker.envs), 5.0) if config.dry_run else (1, 0.3)
@@ -53,7 +53,7 @@ def try_environment(config: Config, spec: EnvSpec) -> None:
 
 
 def check_evaluation(config: Config, spec: EnvSpec) -> None:
-    """Raise UsageError if the evaluation environment can't be made or differs from training in its spaces."""
+    """Raise UsageError if the evaluation environment can't be made, or its spaces differ from those in training."""
     if not config.manage.env_kwargs:
         return
     env = config.env.for_evaluation(config.manage.env_kwargs)

@@ -1,4 +1,4 @@
-"""Which packages of an extra are installed, read from package metadata without importing anything."""
+"""Find the installed and missing packages of an extra from package metadata, without importing anything."""
 
 from importlib.metadata import PackageNotFoundError, distribution, version
 
@@ -22,7 +22,7 @@ def extras(package: str = "drl-cli") -> list[str]:
 
 
 def missing(package: str, extra: str = "") -> list[str]:
-    """Return the missing packages that an installed package needs, or that its extra adds, with extras of extras."""
+    """Return the missing dependencies of an installed package, or of its extra and the extras included in it."""
     lacking: list[str] = []
     for needed in map(Requirement, distribution(package).requires or []):
         is_always = needed.marker is None or needed.marker.evaluate({"extra": ""})

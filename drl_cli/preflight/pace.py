@@ -1,4 +1,4 @@
-"""Problems of pace: settings with which a run would deadlock, lose data or never make an update."""
+"""Find settings of collecting and training with which a run would deadlock, lose data or never make an update."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ NO_UPDATE = "no update would ever be made"
 
 
 def pace_problems(config: Config) -> list[str]:
-    """Return a line for each setting with which the run would never start, stop for ever or lose data."""
+    """Return a line for each setting with which the run would never start, would deadlock or would lose data."""
     replay, pace = config.replay, config.orchestrator
     if isinstance(replay, SequencesConfig) and replay.overlap >= replay.seq_len:
         return [f"replay.overlap={replay.overlap} must be below replay.seq_len={replay.seq_len}"]
@@ -42,7 +42,7 @@ def pace_problems(config: Config) -> list[str]:
 
 
 def rows_per_block(config: Config) -> int:
-    """Return the number of transitions that a worker, or a proxy for its workers, hands over to replay at once."""
+    """Return the number of transitions that a worker (or a proxy for its workers) sends to replay in one block."""
     return config.rows_per_collect * config.num_workers // (config.num_proxies or config.num_workers)
 
 
@@ -64,7 +64,7 @@ def update_problems(config: Config) -> Iterator[str]:
     for name, most in (("replay.capacity", config.replay.capacity), ("total_env_steps", steps)):
         if size > most:
             yield f"trainer.batch_size={size} is above {name}={most}: a batch would hold every row many times"
-    if config.load_weights is not None:  # the loaded policy collects until the first update
+    if config.load_weights is not None:  # the loaded policy collects until the first update, not random actions
         return
     if pace.min_inserts >= steps:
         yield f"orchestrator.min_inserts={pace.min_inserts} is not below total_env_steps={steps}: {NO_UPDATE}"

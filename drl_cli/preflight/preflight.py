@@ -1,4 +1,4 @@
-"""Checks before a run: everything that can fail is tried or computed before a process or a folder is made."""
+"""Checks before a run: whatever can fail is tried or computed before processes or folders are created."""
 
 import sys
 
@@ -14,7 +14,7 @@ from drl_cli.runtime.config import Config
 from drl_cli.types import EnvSpec
 
 LARGE_BATCH = 2**16
-"""Batch size in rows. Above it an update is timed before every run, not only in a dry run."""
+"""If the batch has more rows, an update is timed before every run, not only in a dry run."""
 
 
 def preflight(config: Config) -> EnvSpec:

@@ -10,11 +10,11 @@ from drl_cli.utils.outside import ModuleRaised, NotFound, import_object, source_
 
 RECORDER = ("record", "close"), ["run"]
 EVALUATOR = ("evaluate", "close"), ["config", "spec", "seeds"]
-"""Methods that a user's class must have, and the arguments of its constructor."""
+"""Methods that a user's evaluator class must have, and the arguments of its constructor."""
 
 
 def check_recording(config: Config) -> None:
-    """Raise UsageError if a recorder's package is missing, or a user's class is not a recorder or not an evaluator."""
+    """Raise UsageError if a recorder's package is missing, or if a user's recorder or evaluator is unsuitable."""
     for package, value in (("wandb", config.logger.wandb), ("mlflow", config.logger.mlflow)):
         if value != "none" and source_file(package) is None:
             line = f"logger.{package}={value} needs a package that is not installed:  pip install 'drl-cli[{package}]'"
@@ -35,7 +35,7 @@ def check_recording(config: Config) -> None:
 
 
 def _class_problems(path: str, methods: Sequence[str], arguments: Sequence[str]) -> list[str]:
-    """Return why the object at this import path can't be called with these arguments, or which methods it lacks."""
+    """Return error lines if the object at an import path can't be called with these arguments or lacks methods."""
     try:
         make = import_object(path)
     except NotFound as error:

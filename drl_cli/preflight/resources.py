@@ -19,9 +19,9 @@ from drl_cli.types import EnvSpec, leaves
 
 GB = 2**30
 NETWORK_COPIES = 8
-"""Least number of copies of the network's weights: gradients, optimizer state, critics, targets, published policy."""
+"""Minimum number of arrays as large as the weights: gradients, optimizer state, critics, targets, published policy."""
 WORKER_BYTES = 60 * 2**20
-"""Least memory of a worker's process."""
+"""Minimum memory [bytes] of a worker's process."""
 MIN_DISK_BYTES = 50 * 2**20
 
 

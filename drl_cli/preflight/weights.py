@@ -1,4 +1,4 @@
-"""`load_weights=PATH`: find the checkpoint that is meant and check that this run's policy can take its parameters."""
+"""`load_weights=PATH`: find the checkpoint, and check that its parameters fit this run's policy."""
 
 import dataclasses
 import sys
@@ -14,7 +14,7 @@ from drl_cli.types import EnvSpec
 
 
 def with_weights(config: Config) -> Config:
-    """Return the config with `load_weights` replaced by the path of the checkpoint; raise UsageError if none fits."""
+    """Return the config with `load_weights` set to the checkpoint's path; raise UsageError if no checkpoint fits."""
     if config.load_weights is None:
         return config
     return dataclasses.replace(config, load_weights=str(find_weights(config.load_weights, config.output_dir)))
@@ -38,7 +38,7 @@ def find_weights(path: str, output_dir: str) -> Path:
 
 
 def check_weights(config: Config, spec: EnvSpec) -> None:
-    """Raise UsageError (exit 8) if the policy can't take the parameters; warn if they come from another environment."""
+    """Raise UsageError (exit 8) if the parameters don't fit the policy; warn if they come from another environment."""
     if config.load_weights is None:
         return
     folder = Path(config.load_weights)

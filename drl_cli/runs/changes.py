@@ -1,4 +1,4 @@
-"""Changes between a run's config and a command that resumes it, and whether the run can go on with them."""
+"""Find what a command that resumes a run changes, and check that the run can continue with the changes."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,14 +19,14 @@ FREE = (
     *("trainer.on_nonfinite", "orchestrator.band", "orchestrator.gather_window_s", "orchestrator.stall_s"),
     "orchestrator.sample_load_ratio",
 )
-"""Keys and groups that may change freely: where and how fast a run computes, when it stops, what it writes."""
+"""Keys and groups that may change freely, because they affect only the place, speed, end and output of a run."""
 
 IMPOSSIBLE = (
     *("seed", "load_weights", "network", "optimizer.name", "optimizer.kwargs", "algo.name", "env.name", "env.id"),
     *("env.kwargs", "env.frame_stack", "env.normalize_obs", "env.normalize_reward", "env.wrappers"),
     *("replay.sampler", "replay.compress", "replay.seq_len", "replay.burn_in", "replay.overlap"),
 )
-"""Keys and groups that the saved state depends on. Keys in neither list change the learning and need confirm=true."""
+"""Keys and groups that can't change, because the saved state depends on them. Keys in no list need confirm=true."""
 
 COMMAND = ("resume", "from_config", "confirm", "dry_run", "explain")
 """Keys of the command, which are not compared."""
@@ -35,14 +35,14 @@ Verdict = Literal["free", "careful", "impossible"]
 
 
 class Change(NamedTuple):
-    """A key, or a user's source file, that differs from the run's, with a text for the user."""
+    """A config key, or a source file of the user, that has changed since the run; and a text for the user."""
 
     key: str
     text: str
 
 
 def verdict(key: str) -> Verdict:
-    """Return whether a run can go on with another value of this key: freely, with confirm=true, or not at all."""
+    """Return whether a run can continue with another value of the key: freely, with confirm=true, or not at all."""
     return "impossible" if is_within(key, IMPOSSIBLE) else "free" if is_within(key, FREE) else "careful"
 
 
@@ -54,7 +54,7 @@ def changed_keys(old: Config, config: Config) -> list[Change]:
 
 
 def changed_code(folder: Path, config: Config) -> list[Change]:
-    """Return the user's source files with another sha256 than in run.json. Missing files are ignored."""
+    """Return the user's source files whose sha256 differs from run.json. Missing files are ignored."""
     recorded = read_json(folder / "run.json").get("code", {})
     files = {module: file for module in config.learning_modules if (file := source_file(module)) is not None}
     hashes = [(str(file), recorded.get(module), source_hash(file)) for module, file in files.items()]

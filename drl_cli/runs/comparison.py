@@ -14,7 +14,7 @@ from drl_cli.runs.run import Run
 from drl_cli.runs.statistics import interval, iqm
 from drl_cli.types import Array
 
-EARLY = 0.95  # a joint curve that ends before this share of its longest run's steps gets a remark
+EARLY = 0.95  # a remark is made if a joint curve ends before this fraction of the longest run's steps
 
 
 class Estimate(NamedTuple):
@@ -27,7 +27,7 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """The numbers of a group for a table and a figure."""
+    """The statistics of a group of runs, for a table and a figure."""
 
     group: Group
     curves: dict[Axis, JointCurve]
@@ -36,7 +36,7 @@ class Comparison:
     wall_s: float
     threshold: float | None
     num_reached: int
-    steps_to: float  # median over the runs at the first evaluation above the threshold, infinite if most fail
+    steps_to: float  # median over runs of the first evaluation at the threshold; infinite if most fail
     seconds_to: float
 
     def remarks(self) -> list[str]:
@@ -56,7 +56,7 @@ class Comparison:
 
 
 def compare(group: Group, threshold: float | None) -> Comparison:
-    """Return the numbers of a group. If `threshold` is None, the runs' common `stop.return` is the threshold."""
+    """Return the statistics of a group. If `threshold` is None, `stop.return` is used if equal in all runs."""
     curves = [run.curve for run in group.runs]
     done = [run.status == "done" for run in group.runs]
     goal = group.common("stop.return") if threshold is None else threshold
@@ -75,7 +75,7 @@ def compare(group: Group, threshold: float | None) -> Comparison:
 
 
 def over_environments(comparisons: Sequence[Comparison]) -> dict[str, Estimate]:
-    """Return an estimate of the final return, scaled to [0, 1] in each environment, for labels in all environments."""
+    """Return, for each label with runs in all environments, the final return scaled to [0, 1] per environment."""
     by_env: dict[str, dict[str, list[Run]]] = defaultdict(dict)
     for comparison in comparisons:
         by_env[comparison.group.env][comparison.group.label] = comparison.group.runs

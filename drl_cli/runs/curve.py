@@ -13,12 +13,12 @@ from drl_cli.types import Array
 
 Axis: TypeAlias = Literal["env_steps", "wall_s"]
 
-MAX_POINTS = 200  # of a joint curve: more can't be seen, and each point costs a bootstrap
+MAX_POINTS = 200  # per joint curve; more points would not be visible, and each needs a bootstrap
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A run's evaluations in order of time: environment steps, wall seconds and mean returns, `[evaluations]` each."""
+    """A run's evaluations in order: environment steps, wall seconds and mean returns, `[evaluations]` each."""
 
     env_steps: Array
     wall_s: Array
@@ -57,13 +57,13 @@ class JointCurve:
     iqm: Array
     low: Array
     high: Array
-    held_from: float  # from here on, at least one finished run counts with its last return
+    held_from: float  # beyond this x, the last return of at least one finished run is repeated
 
 
 def join(curves: Sequence[Curve], done: Sequence[bool], axis: Axis) -> JointCurve:
-    """Return the joint curve of runs with evaluations, from where all runs have one, at up to MAX_POINTS grid points.
+    """Return the joint curve of runs at up to MAX_POINTS points; it starts where every run has an evaluation.
 
-    A finished run (`done`) keeps its last return; any other run ends the curve with its last evaluation.
+    The last return of a finished run (`done`) is repeated. The curve ends at the last evaluation of an unfinished run.
     """
     points = [curve.x(axis) for curve in curves]
     start = max(x[0] for x in points)
@@ -79,7 +79,7 @@ def join(curves: Sequence[Curve], done: Sequence[bool], axis: Axis) -> JointCurv
 
 
 def read_curve(path: Path) -> Curve:
-    """Read the complete and finite lines of an eval.csv, sorted by environment steps; empty if the file is missing."""
+    """Read the lines of an eval.csv that are complete and finite, sorted by environment steps; none without a file."""
     points = []
     lines = path.read_text().splitlines(keepends=True) if path.is_file() else []
     for line in csv.DictReader(line for line in lines if line.endswith("\n")):

@@ -1,4 +1,4 @@
-"""The text at the end of a run: its results, and the commands to type next."""
+"""The text printed at the end of a run: the results and useful next commands."""
 
 import os
 from collections.abc import Mapping

@@ -14,15 +14,15 @@ from drl_cli.runs.curve import Axis, JointCurve
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 """Colours that colour-blind readers can tell apart (Okabe and Ito 2008)."""
-STYLES = ("-", "--", ":", "-.")  # the second eight labels have the same colours as the first, with dashed lines
+STYLES = ("-", "--", ":", "-.")  # labels 9 to 16 reuse the colours of labels 1 to 8, with dashed lines
 X_LABELS: dict[Axis, str] = {"env_steps": "environment steps", "wall_s": "wall-clock seconds"}
 
 
 def make_figure(comparisons: Sequence[Comparison]) -> Figure:
     """Return the figure with two plots for each environment.
 
-    Lines show the interquartile mean over seeds, bands its 95% interval, faint lines single runs; all are drawn as
-    steps. A line is thin from where a finished run counts with its last return. A label keeps its colour in all rows.
+    Lines show the interquartile mean over seeds, bands its 95% interval, and faint lines single runs. All are drawn as
+    steps. Where the last return of a finished run is repeated, the line is thin. Labels have one colour in all rows.
     """
     envs = list(dict.fromkeys(one.group.env for one in comparisons))
     labels = list(dict.fromkeys(one.group.label for one in comparisons))

@@ -15,7 +15,7 @@ from drl_cli.runtime.files.checkpoint import other_format
 from drl_cli.settings.build import build
 
 MAX_NAMED = 5
-"""Runs that an error message names at most."""
+"""Maximum number of runs that an error message names."""
 
 
 def all_runs(output_dir: str) -> list[Path]:
@@ -24,7 +24,7 @@ def all_runs(output_dir: str) -> list[Path]:
 
 
 def find_run(run: str, output_dir: str) -> Path:
-    """Return the run that a path, `latest`, a glob (its newest) or the start of one id means; raise UsageError."""
+    """Return the run given by a path, `latest`, a glob (the newest match) or the start of an id; raise UsageError."""
     path = Path(run)
     if (path / "run.json").is_file():
         return path.resolve()
@@ -42,7 +42,7 @@ def find_run(run: str, output_dir: str) -> Path:
 
 
 def find_step(folder: Path, name: str) -> Path:
-    """Return the run's checkpoint by name (best, last, its folder's) or environment steps (2e5); raise UsageError."""
+    """Return a run's checkpoint by name (best, last, folder name) or environment steps (2e5); raise UsageError."""
     root = folder / "checkpoints"
     if name in ("best", "last") and (root / name).is_dir():
         return (root / name).resolve()
@@ -64,7 +64,7 @@ def checkpoint_names(checkpoints: Path) -> str:
 
 
 def _no_run(path: Path, runs: Sequence[Path], output_dir: str) -> str:
-    """Return an error message: what the path is if it is not a run, or which runs exist."""
+    """Return the error message for a path that is no run: what the path is instead, or which runs exist."""
     if path.is_file():
         return f"{path} is a file; a run is the folder in which run.json is"
     if path.is_dir() and path.resolve() != Path(output_dir).resolve():
@@ -88,7 +88,7 @@ def read_config(folder: Path) -> Config:
 
 
 def check_format(checkpoint: Path) -> None:
-    """Raise UsageError (exit 8) if the checkpoint has another format; call this before its run's config is read."""
+    """Raise UsageError (exit 8) if the checkpoint has another format. Call this before reading the run's config."""
     manifest = read_json(checkpoint / "manifest.json")
     if manifest and (problem := other_format(manifest)):
         raise UsageError(f"{checkpoint}: {problem}", CHECKPOINT)

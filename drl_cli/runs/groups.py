@@ -16,7 +16,7 @@ NOT_COMPARED = (
     *("seed", "output_dir", "resume", "from_config", "confirm", "dry_run", "explain"),
     *("logger", "checkpoint", "console", "debug", "sweep", "hpo", "manage.video_period"),
 )
-"""Keys and groups that are ignored: where a run is, how it was started, what it writes."""
+"""Keys and groups that are ignored, because they set only the place, start command and output of a run."""
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,13 @@ def grouped(runs: Iterable[Run], by: Sequence[str] = ()) -> list[Group]:
 def compared(run: Run) -> dict[str, Any]:
     """Return the run's config without the seed and the keys that have no influence on what is learned."""
     typed = {arg.lstrip("+").partition("=")[0] for arg in run.record.get("command", []) if isinstance(arg, str)}
-    # trainer.threads=auto depends on the machine, so the number counts only if the user typed it
+    # trainer.threads=auto depends on the machine, so the number is compared only if the user typed it
     ignored = {*NOT_COMPARED} | {"trainer.threads"} - typed
     return {key: value for key, value in run.config.items() if not is_within(key, ignored)}
 
 
 def differing_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the keys with several values. To lack a key is a value only in free mappings such as `env.kwargs`."""
+    """Return the keys with different values. A missing key is a difference only in mappings such as `env.kwargs`."""
     keys = dict.fromkeys(key for config in configs for key in config)
 
     def values(key: str) -> set[str]:
@@ -89,7 +89,7 @@ def unshown_keys(groups: Sequence[Group]) -> list[str]:
 
 
 def override_text(values: Mapping[str, Any]) -> str:
-    """Return `key=value` for each, with short names, as the user types it."""
+    """Return `key=value` for each key, with short key names, as the user types them."""
     names = {long: short for short, long in SHORT.items()}
     return " ".join(f"{names.get(key, key)}={as_typed(value)}" for key, value in values.items())
 

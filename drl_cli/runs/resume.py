@@ -1,4 +1,4 @@
-"""`resume=RUN` and `from_config=RUN`: find the run, check that it can go on, and prepare its folder."""
+"""`resume=RUN` and `from_config=RUN`: find the run, check that the run can continue, and prepare the folder."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ from drl_cli.utils.locks import lock
 if TYPE_CHECKING:  # slow to import
     from drl_cli.runtime.restore import Checkpoint
 
-LOCK_WAIT_S = 0.5  # another command holds the lock for a moment when it looks whether the run is alive
+LOCK_WAIT_S = 0.5  # a command that checks whether the run is alive holds the lock for a moment
 ORPHAN_WAIT_S = 30.0  # for the manage process of a killed run to end
 
 
@@ -42,12 +42,12 @@ def named_run(command: CommandLine) -> Path | None:
     folder, checkpoint = find_checkpoint(unquoted(value), unquoted(values.get("output_dir") or "outputs"))
     if key == "resume":
         check_format(checkpoint)
-    read_config(folder)  # refuses keys that are not ours before Hydra reads the file
+    read_config(folder)  # rejects unknown keys before Hydra reads the file
     return folder
 
 
 def find_checkpoint(run: str, output_dir: str) -> tuple[Path, Path]:
-    """Return the run's folder and its last checkpoint, or the checkpoint if `run` is a checkpoint's folder."""
+    """Return the run's folder and its last checkpoint. If `run` is a checkpoint's folder, return this checkpoint."""
     path = Path(run)
     if path.resolve().parent.name == "checkpoints" and (path / "manifest.json").is_file():
         return path.resolve().parents[1], path.resolve()
@@ -59,7 +59,7 @@ def find_checkpoint(run: str, output_dir: str) -> tuple[Path, Path]:
 
 
 def with_config_of(folder: Path | None, command: CommandLine) -> CommandLine:
-    """Return the command line with the run's config.yaml as Hydra's main config; without a folder, the same."""
+    """Return the command line with the run's config.yaml as Hydra's main config; unchanged if `folder` is None."""
     if folder is None:
         return command
     flags = [*command.flags, "--config-path", str(folder), "--config-name", "config"]
@@ -85,7 +85,7 @@ class Resumed:
         from drl_cli.runtime.run_folder import code_hashes, resumed_record
 
         clean_up(self.folder, self.checkpoint)
-        for name in ("summary.json", "error.txt"):  # written at the end of the run that now goes on
+        for name in ("summary.json", "error.txt"):  # written when the run ended; the run now continues
             (self.folder / name).unlink(missing_ok=True)
         record = read_json(self.folder / "run.json") | {"code": code_hashes(self.config)}
         return resumed_record(record, command, self.env_steps, [change.text for change in self.changes])
@@ -110,12 +110,12 @@ def resume(config: Config, typed: Sequence[str]) -> Resumed:
         except CheckpointError as error:
             raise UsageError(f"resume: {error}{_older_checkpoint(path)}", CHECKPOINT) from error
     worker = config.worker
-    if config.mode != old.mode:  # the numbers that the user did not type are chosen again
+    if config.mode != old.mode:  # numbers that the user did not type are chosen for the new mode
         if not any(arg.startswith("worker.num=") for arg in typed):
             worker = dataclasses.replace(worker, num=None)
         if not any(arg.startswith("worker.proxies=") for arg in typed):
             worker = dataclasses.replace(worker, proxies="auto")
-    if checkpoint is not None and config.load_weights is not None:  # the checkpoint has them; their file may be gone
+    if checkpoint is not None and config.load_weights is not None:  # the checkpoint has the weights
         worker = dataclasses.replace(worker, random_steps=config.random_steps)
         config = dataclasses.replace(config, load_weights=None)
     return Resumed(folder, checkpoint, dataclasses.replace(config, worker=worker), changes)
@@ -125,7 +125,7 @@ def resume(config: Config, typed: Sequence[str]) -> Resumed:
 def claim_run(folder: Path) -> Iterator[None]:
     """Lock a run's folder for this process; raise UsageError if another process trains in it.
 
-    The manage process of a killed run may live, and write, for a while longer: its end is awaited.
+    Wait for the manage process of a killed run to end, because this process may still write to the folder.
     """
     from drl_cli.runtime.roles.manage import MANAGE_LOCK
 

@@ -1,4 +1,4 @@
-"""Run: what a run's folder says about its command, config, status, progress and evaluations."""
+"""Run: read command, config, status, progress and evaluations of a run from its folder."""
 
 import json
 from collections.abc import Mapping
@@ -16,14 +16,14 @@ from drl_cli.utils.locks import is_locked
 RUN_LOCK = ".lock"
 """A file in the run's folder that is locked while a process trains there."""
 SWEEP_FILE = "sweep.json"
-TAIL_BYTES = 1 << 16  # read from the end of metrics.jsonl; more than one report
+TAIL_BYTES = 1 << 16  # bytes read from the end of metrics.jsonl; enough for one report
 
 
 @dataclass(frozen=True)
 class Run:
-    """The files of a run folder, read when asked for. Files are cached, except for `status` and `last_report`.
+    """The files of a run folder, read at first use and then cached, except for `status` and `last_report`.
 
-    Missing, cut off or older files are no errors: their values are empty.
+    Missing, truncated or older files are not errors; their values are empty.
     """
 
     folder: Path
@@ -35,7 +35,7 @@ class Run:
     @property
     def status(self) -> str:
         """The status in run.json (running, done, interrupted, failed, diverged), or killed if no process trains."""
-        is_alive = is_locked(self.folder / RUN_LOCK)  # looked up first: a run writes its end before it lifts the lock
+        is_alive = is_locked(self.folder / RUN_LOCK)  # before run.json: a run writes its status, then releases the lock
         status = str(read_json(self.folder / "run.json").get("status", "unknown"))
         return "killed" if status == "running" and not is_alive else status
 
@@ -102,7 +102,7 @@ def flatten(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a json file; an empty dict if the file is missing, cut off or holds something else."""
+    """Return the object in a json file; an empty dict if the file is missing, truncated or contains no object."""
     try:
         return _mapping(path.read_bytes())
     except OSError:

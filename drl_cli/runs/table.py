@@ -1,11 +1,11 @@
-"""Text tables: drawn by rich on a terminal, as plain aligned lines for other programs."""
+"""Text tables: drawn by rich on a terminal, or as plain aligned lines for other programs."""
 
 import math
 from collections.abc import Sequence
 from typing import TextIO
 
 NONE = "-"
-"""Stands for a missing value."""
+"""Text for a missing value."""
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO, left: Sequence[str] = ()) -> str:

@@ -1,4 +1,4 @@
-"""The algorithm of a run: the class of its options, from the name or the yaml that the user chose."""
+"""Find the Config class of the algorithm that the user chose by its name or by a yaml file."""
 
 import os
 from typing import Any
@@ -39,8 +39,8 @@ def short_name(algo: type[AlgoConfig]) -> str:
 
 
 def algorithm_of(option: str) -> str:
-    """Return the algorithm of `algo=OPTION`: the `name` in the option's yaml, or in the yaml that its defaults name."""
-    for _ in range(9):  # a yaml may take another as its defaults
+    """Return the algorithm of `algo=OPTION`: the `name` in the option's yaml, or in a yaml named in `defaults`."""
+    for _ in range(9):  # the `defaults` of a yaml may name another yaml
         file = option_file("algo", option)
         if file is None:
             return option

@@ -61,7 +61,7 @@ def command_names() -> list[str]:
 
 
 def split_bare_words(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the overrides that may have the form key=value, and an error line for each of the other words."""
+    """Return the words that look like overrides, and an error line for each word that does not."""
     good, problems, rest = list[str](), list[str](), list(overrides)
     while rest:
         arg = rest.pop(0)

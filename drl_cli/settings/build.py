@@ -1,4 +1,4 @@
-"""From a plain mapping, as yaml holds it, to the frozen dataclasses of a config, and back."""
+"""Convert plain mappings, as read from yaml, to the frozen dataclasses of a config, and back."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ def build(node: Mapping[str, Any]) -> Config:
 
 
 def default_values(kind: type[Any]) -> dict[str, Any]:
-    """Return the defaults of a config class's fields by key, as yaml has them; MISSING for a field without default."""
+    """Return each key's default in a config class, as a plain yaml value; MISSING for a field without a default."""
     values = {}
     for field in dataclasses.fields(kind):
         value = MISSING if field.default is dataclasses.MISSING else field.default
@@ -40,7 +40,7 @@ def to_yaml_keys(value: Any) -> Any:
 
 
 def as_typed(value: Any) -> str:
-    """Format a config value as the user types it: null, true, 0.001, [64,64], {g:5}. Any: of any key."""
+    """Format a config value as the user types it: null, true, 0.001, [64,64], {g:5}. Any: a value of any key."""
     if isinstance(value, list | tuple):
         return f"[{','.join(map(as_typed, value))}]"
     if isinstance(value, Mapping):

@@ -24,17 +24,17 @@ from drl_cli.utils.outside import ModuleRaised, NotFound, import_object
 from drl_cli.utils.spelling import did_you_mean
 
 USED_HYDRA_KEYS = ("hydra.searchpath", "hydra.job.env_set")
-"""The settings of Hydra that have an effect in drl-train."""
+"""Hydra's own settings that have an effect in drl-train."""
 INSTEAD = {
     **dict.fromkeys(("hydra.run.dir", "hydra.sweep.dir"), "output_dir=DIR"),
     **dict.fromkeys(("hydra/launcher", "hydra.launcher.n_jobs"), "sweep.jobs=2"),
     **dict.fromkeys(("hydra/sweeper", "hydra.sweeper.n_trials"), "-m with a=1,2 or choice(...)"),
     "hydra.verbose": "DRL_DEBUG=1",
 }
-"""What to write instead of a setting of Hydra that has no effect."""
+"""For settings of Hydra that have no effect: what the user can write instead."""
 PACKAGE = re.compile(r"^\s*#\s*@package\s+(\S+)\s*$", re.MULTILINE)
 MAIN_KEY = {"stop": "return", "worker": "num", "replay": "capacity", "network": "hidden", "checkpoint": "period"}
-"""The key that a user probably means who gives a number to a whole group."""
+"""For groups: the key that is probably meant if the user sets the whole group to a number, as in `stop=200`."""
 
 
 def check_command(command: CommandLine) -> None:
@@ -62,7 +62,7 @@ def check_command(command: CommandLine) -> None:
 def _check_override(
     match: re.Match[str], command: CommandLine, algo: type[AlgoConfig] | None, overrides: Sequence[re.Match[str]]
 ) -> list[str]:
-    """Return a line for each problem with one of the overrides; raises UsageError for a problem with its own exit code.
+    """Return a line for each problem with `match`, one of the overrides; raise UsageError if an exit code is set.
 
     `algo` is None if the algorithm does not exist.
     """
@@ -78,11 +78,11 @@ def _check_override(
         return [f"{key}={value}: several values are a sweep, which needs -m: drl-train -m {key}={value}"]
     if key in groups():
         uses_envpool = any(other["key"] == "env.backend" and other["value"] == "envpool" for other in overrides)
-        if key == "env" and uses_envpool and sign != "~":  # EnvPool's ids take seconds to import
+        if key == "env" and uses_envpool and sign != "~":  # to look up EnvPool's ids takes seconds
             return []
         return _check_choice(sign, key, value, command, algo)
     if algo is None and key.startswith("algo."):
-        return []  # the line about the algorithm is enough
+        return []  # the wrong algorithm is reported already
     if sign == "+" and key in keys:
         return [f"+{key}: this key is there already, so say {key}={value}"]
     if sign == "~" and key in keys and not isinstance(keys[key].type, MappingOf):
@@ -103,9 +103,9 @@ def _check_choice(
 
 
 def check_option(group: str, name: str, algo: type[AlgoConfig] | None = None) -> list[str]:
-    """Return a line for each problem with `group=name`, in the option's yaml too if that is the user's.
+    """Return a line for each problem with `group=name`. If the option's yaml is the user's, the yaml is checked too.
 
-    Raises UsageError for an option that does not exist, or a user's module that raises (exit 4).
+    Raise UsageError if the option does not exist, or if a user's module raises (exit 4).
     """
     known = options(group)
     if name in known:
@@ -136,7 +136,7 @@ def check_option(group: str, name: str, algo: type[AlgoConfig] | None = None) ->
 
 
 def _of_another_algorithm(tuned: str, algo: type[AlgoConfig] | None) -> list[str]:
-    """Return a line if a set of tuned values belongs to another algorithm than the run."""
+    """Return an error line if the tuned values are not for the run's algorithm."""
     owner, name = tuned.partition("-")[0], short_name(algo) if algo is not None else ""
     if algo is None or owner not in options("algo") or algorithm_of(owner) == name:
         return []
@@ -155,14 +155,14 @@ def _check_value(name: str, text: str | None, is_sweep: bool, algo: type[AlgoCon
     try:
         value: Any = yaml.safe_load(text)
     except yaml.YAMLError:
-        return []  # Hydra's grammar is another one, and says what is wrong
-    if name in TEXTS and isinstance(value, int):  # the digits with which a run's id begins
+        return []  # Hydra will report the error: its grammar differs from yaml's
+    if name in TEXTS and isinstance(value, int):  # a run id may begin with digits only
         return []
     return problems_of(name, value, algo)
 
 
 def _algorithm(command: CommandLine, values: Sequence[re.Match[str]]) -> type[AlgoConfig] | None:
-    """Return the Config of the algorithm on the command line, in the main config or in our defaults, or None."""
+    """Return the Config class of the algorithm that the command line, the main config or train.yaml names, or None."""
     name = defaults()["algo"]
     if named := [match["value"] or "" for match in values if match["key"] == "algo"]:
         name = algorithm_of(unquoted(parts(named[0])[0]))
@@ -175,12 +175,12 @@ def _algorithm(command: CommandLine, values: Sequence[re.Match[str]]) -> type[Al
         name = str(algo.get("name")) if isinstance(algo, dict) else name
     try:
         return config_class(name)
-    except UsageError:  # raised again when the option is checked, or the config is built
+    except UsageError:  # the same error is raised when the option is checked or the config is built
         return None
 
 
 def check_file(file: Path, group: str, algo: type[AlgoConfig] | None) -> list[str]:
-    """Return a line for each problem in the file of a group's option: its syntax, its keys, its plain values."""
+    """Return a line for each problem with the syntax, keys and plain values in an option's yaml file."""
     try:
         text = file.read_text()
         node = yaml.compose(text, yaml.SafeLoader)

@@ -1,4 +1,4 @@
-"""A drl-train command line: Hydra's flags apart from the overrides, and how both are handed to Hydra."""
+"""Split a drl-train command line into flags and overrides, and convert both to a form that Hydra accepts."""
 
 import dataclasses
 import os
@@ -18,15 +18,15 @@ VALUE_FLAGS = {
     **dict.fromkeys(("--cfg", "-c"), "cfg"),
     **dict.fromkeys(("--package", "-p"), "package"),
 }
-"""Flags that take a value, and their names without dashes."""
+"""Flags that need a value, with the name of each flag without dashes."""
 PLAIN_FLAGS = ("-m", "--multirun", "--resolve", "--version")
 TEXTS = ("resume", "from_config", "load_weights", "output_dir")
-"""Keys whose values are always text. The digits with which a run's id begins would otherwise be a number."""
+"""Keys whose values are always text; otherwise the first digits of a run id would be read as a number."""
 
 
 @dataclasses.dataclass(frozen=True)
 class CommandLine:
-    """The flags with their values, the overrides, and what the flags say."""
+    """The flags with their values, the overrides, and the meaning of the flags."""
 
     flags: list[str]
     overrides: list[str]
@@ -36,9 +36,9 @@ class CommandLine:
 
 
 def read_command(args: Sequence[str]) -> CommandLine:
-    """Split a command line and make its paths absolute; raises UsageError for a flag that does not exist.
+    """Split a command line and make the paths of its flags absolute; raise UsageError if a flag does not exist.
 
-    From this call on, options are also looked up in the folders that the command line names.
+    Afterwards, options are also looked up in the folders that the command line names.
     """
     flags, overrides, problems = list[str](), list[str](), list[str]()
     named: dict[str, str] = {}
@@ -50,7 +50,7 @@ def read_command(args: Sequence[str]) -> CommandLine:
             overrides.append(arg)
         elif name := VALUE_FLAGS.get(flag):
             value = value if equals else rest.pop(0) if rest else ""
-            # Hydra would take a relative path from the folder of conf/.
+            # Hydra would resolve a relative path against its own config folder.
             named[name] = os.path.abspath(value) if name in ("config-path", "config-dir") else value
             flags += [flag, named[name]]
         elif arg in PLAIN_FLAGS:
@@ -82,13 +82,13 @@ def _config_file(named: dict[str, str]) -> Path | None:
 
 
 def flags_for_hydra(flags: Sequence[str]) -> list[str]:
-    """Return the flags without --config-dir: a search path plugin gives Hydra the user's folders."""
+    """Return the flags without --config-dir, because a search path plugin passes the user's folders to Hydra."""
     places = {i for i, flag in enumerate(flags) if VALUE_FLAGS.get(flag) == "config-dir"}
     return [flag for i, flag in enumerate(flags) if not {i, i - 1} & places]
 
 
 def for_hydra(overrides: Sequence[str]) -> list[str]:
-    """Return overrides in a form that Hydra accepts, without the search path.
+    """Return the overrides in a form that Hydra accepts, without hydra.searchpath.
 
     `++` sets a key whether or not a yaml has it, and `+` adds a group that train.yaml does not name. The judge
     has already refused wrong keys.

@@ -29,11 +29,11 @@ HYDRA_TEXTS = {
     r'raised while resolving interpolation: "?(?P<what>[^"\n]*)': "{key}: {what}",
     r"InterpolationLoop|[Rr]ecursive interpolation|RecursionError": "{key}: is the value of itself",
 }
-"""Texts of Hydra and OmegaConf about defaults lists and interpolations, which only they read; and our texts."""
+"""Error texts of Hydra and OmegaConf about defaults lists and interpolations, each with our text for the user."""
 
 
 def compose(overrides: Sequence[str], file: Path | None = None) -> Config:
-    """Return the config of these overrides, checked and filled in for this machine; raises UsageError.
+    """Return the config for these overrides, checked and filled in for this machine; raise UsageError.
 
     `file` is the main config: conf/train.yaml by default, or a run's config.yaml.
     """
@@ -43,14 +43,14 @@ def compose(overrides: Sequence[str], file: Path | None = None) -> Config:
 
 
 def mapping(overrides: Sequence[str], file: Path | None = None) -> dict[str, Any]:
-    """Return what Hydra composes, as plain values without any check; raises UsageError."""
+    """Return the composed config as plain values, without any check; raise UsageError."""
     with composed(overrides, file) as plain:
         return plain
 
 
 @contextmanager
 def composed(overrides: Sequence[str], file: Path | None = None) -> Iterator[dict[str, Any]]:
-    """Yield what Hydra composes, as plain values; raises UsageError. Inside the context HydraConfig describes this job.
+    """Yield the composed config as plain values; raise UsageError. Inside the context, HydraConfig describes this job.
 
     The decorator hydra.main would compose everything twice: the first time to learn whether the command is a sweep.
     """
@@ -77,7 +77,7 @@ def composed(overrides: Sequence[str], file: Path | None = None) -> Iterator[dic
 
 
 def run_hydra(args: Sequence[str]) -> None:
-    """Let Hydra answer a command line: it prints the config, or completes words for zsh and fish."""
+    """Let Hydra handle a command line that prints the config, or completes words for zsh and fish."""
     import hydra
 
     from drl_cli.settings.hydra_plugins import register
@@ -91,7 +91,7 @@ def run_hydra(args: Sequence[str]) -> None:
 
 @contextmanager
 def _usage_errors() -> Iterator[None]:
-    """Raise the errors of Hydra, and of the files that Hydra reads, as UsageError."""
+    """Convert errors of Hydra, and errors in the files that Hydra reads, to UsageError."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
@@ -115,7 +115,7 @@ def _one_line(error: Exception) -> str:
 
 
 def write_config(folder: Path, config: Config) -> None:
-    """Write config.yaml in one step, without the keys that only say where the config came from."""
+    """Write config.yaml atomically, without the keys that only record where the config came from."""
     from omegaconf import OmegaConf
 
     config = dataclasses.replace(config, resume=None, from_config=None, confirm=False)

@@ -12,10 +12,10 @@ from drl_cli.errors import UsageError
 from drl_cli.utils.outside import source_file
 
 SEARCH_PATH = "hydra.searchpath"
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the loader in C is four times as fast, but may be missing
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader is four times as fast, but may not be installed
 
 own_dirs: list[Path] = []
-"""The user's folders with yaml options, the strongest first. `read_command` sets them."""
+"""The user's folders with yaml options, in order of precedence; set by `read_command`."""
 
 
 def conf_dir() -> Path:
@@ -32,7 +32,7 @@ def option_file(group: str, name: str) -> Path | None:
 
 
 def algorithm_yaml(name: str) -> Path | None:
-    """Return the yaml of an algorithm: an option, or MODULE.yaml or conf/algo/MODULE.yaml beside the user's module."""
+    """Return an algorithm's yaml: the option's, or MODULE.yaml or conf/algo/MODULE.yaml beside the user's module."""
     path = module_path(name)
     source, file = source_file(path), f"{path.rpartition('.')[2]}.yaml"
     beside = [source.parent / "conf" / "algo" / file, source.parent / file] if source is not None else []
@@ -40,7 +40,7 @@ def algorithm_yaml(name: str) -> Path | None:
 
 
 def bases(node: Mapping[str, Any]) -> list[str]:
-    """Return the options that a yaml builds on: the texts in its `defaults`."""
+    """Return the options that a yaml extends: the strings in its `defaults`."""
     entries = [entry for entry in node.get("defaults") or [] if isinstance(entry, str) and entry != "_self_"]
     return [entry.partition("@")[0].rpartition("/")[2] for entry in entries]
 
@@ -57,14 +57,14 @@ def groups() -> list[str]:
 
 
 def defaults() -> dict[str, str]:
-    """Return the option of each group in train.yaml."""
+    """Return the default option of each group, from train.yaml."""
     entries = yaml.load((conf_dir() / "train.yaml").read_text(), LOADER)["defaults"]
     pairs = [next(iter(entry.items())) for entry in entries if isinstance(entry, dict)]
     return {group.removeprefix("optional "): str(option) for group, option in pairs}
 
 
 def find_own_dirs(config_dir: str | None, overrides: Sequence[str], file: Path | None) -> list[Path]:
-    """Return the folders of --config-dir, and of hydra.searchpath on the command line or in the user's main config.
+    """Return the folders in --config-dir, and in hydra.searchpath on the command line or in the user's main config.
 
     Raises UsageError with every folder that does not exist.
     """
@@ -83,7 +83,7 @@ def find_own_dirs(config_dir: str | None, overrides: Sequence[str], file: Path |
 
 
 def unreadable(file: Path | str | None, error: yaml.YAMLError) -> str:
-    """Return the error line for a file that is no valid yaml, with the number of the wrong line."""
+    """Return the error line for a file that is not valid yaml, with the number of the invalid line."""
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
     line = "" if mark is None else f":{mark.line + 1}"
     return f"{file}{line}: no valid yaml: {problem or ' '.join(str(error).split())}"

@@ -1,4 +1,4 @@
-"""The description of all keys: one `Key` for each, with its type, and its default and help where yaml was read."""
+"""Describe all keys: one `Key` each, with type; the default and help are set only if the yaml files were read."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from drl_cli.settings.value_types import Group, MappingOf, ValueType, cached, gr
 
 @dataclass(frozen=True)
 class Key:
-    """One key: its dotted name, what its value may be; the default as an option's yaml writes it, and the comment."""
+    """A key: its dotted name, the type of its value, and the default and the comment in an option's yaml."""
 
     name: str
     type: ValueType
@@ -32,7 +32,7 @@ def config_group(algo: type[AlgoConfig]) -> Group:
 
 @cached
 def keys_of(algo: type[AlgoConfig]) -> Mapping[str, Key]:
-    """Return every key of a run with this algorithm by its name, groups and the options of all samplers included."""
+    """Return every key of a run with this algorithm, by name. Groups and the options of all samplers are included."""
     return {key.name: key for key in _keys(config_group(algo), "")}
 
 
@@ -41,7 +41,7 @@ def _keys(group: Group, prefix: str) -> list[Key]:
     for name, kind in group.keys.items():
         found.append(Key(prefix + name, kind))
         is_replay = isinstance(kind, Group) and kind.config_class is ReplayConfig
-        # The first sampler that has a key gives its type: a later key of the same name is overwritten.
+        # Samplers are in reverse order, so if several have the same key, the first sampler's type is kept.
         groups = [group_of(sampler) for sampler in reversed([*SAMPLERS.values()])] if is_replay else [kind]
         found += [key for each in groups if isinstance(each, Group) for key in _keys(each, f"{prefix}{name}.")]
     return found

@@ -1,4 +1,4 @@
-"""Answers to the name of an environment that does not exist: the package that has it, or the nearest name."""
+"""Errors for unknown environment names: they name the package with the environment, or the nearest name."""
 
 import re
 import sys
@@ -19,9 +19,9 @@ OLD_MUJOCO = re.compile(
 
 
 def check_env(name: str, ours: Sequence[str]) -> None:
-    """Raise UsageError for an environment that is neither in Gymnasium nor in the module that its name begins with.
+    """Raise UsageError if an environment is neither in Gymnasium nor in the module before the colon of its name.
 
-    The exit code is 3 if a package that is not installed has the environment. `ours` are the options of the group.
+    The exit code is 3 if the environment's package is not installed. `ours` are the options of the group `env`.
     """
     from drl_cli.envs.make import exists, registered
 
@@ -50,9 +50,9 @@ def check_env(name: str, ours: Sequence[str]) -> None:
 
 
 def say_package(name: str, subject: str) -> None:
-    """Raise UsageError if a known package has the environment: install the package (exit 3), or name its module.
+    """Raise UsageError if a known package has the environment, with advice to install it (exit 3) or name its module.
 
-    Atari and MinAtar games are made by drl-cli, so their module need not be named.
+    The module of Atari and MinAtar games need not be named, because drl-cli imports it.
     """
     from drl_cli.envs.catalog import package_of
 
@@ -91,7 +91,7 @@ def module_envs(module: str) -> list[str]:
 
 
 def _is_users(module: str) -> bool:
-    """Return whether a module exists and is not from Python's library, whose modules may act on import."""
+    """Return whether a module exists outside Python's standard library; to import some standard modules has effects."""
     if not all(part.isidentifier() for part in module.split(".")):
         return False
     return module.partition(".")[0] not in sys.stdlib_module_names and source_file(module) is not None

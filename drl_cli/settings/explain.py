@@ -1,4 +1,4 @@
-"""explain=true: every value of a run with the layer that set it. The layers are read again in the order of Hydra."""
+"""`explain=true`: list every value of a run with the layer that set the value. Layers are read in Hydra's order."""
 
 import dataclasses
 import os
@@ -22,14 +22,14 @@ from drl_cli.settings.fill import fill
 from drl_cli.settings.value_types import Group
 
 GROUP_LAYERS = ("mode", "algo", "tuned", "experiment")
-"""Groups whose files are layers of this name. The files of all other groups are the layer `default`."""
+"""Groups whose files form a layer named after the group. The files of all other groups form the layer `default`."""
 
 YOURS, RUN, TYPED = "your yaml", "run", "command line"
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One file, or the command line: the values that it sets and the options of groups that it chooses, by key.
+    """A file or the command line, with the values that it sets and the group options that it chooses, by key.
 
     A key of `values` may be a group: the layer then sets all keys in the group.
     """
@@ -40,12 +40,12 @@ class Layer:
     choices: Mapping[str, str]
 
     def sets(self, key: str) -> bool:
-        """Return whether the layer sets a key, a part of the key, or the whole group."""
+        """Return whether the layer sets the key, an entry below the key, or the key's whole group."""
         return any(is_within(key, [path]) or is_within(path, [key]) for path in self.values)
 
 
 Row = tuple[str, str, str, str]
-"""A key, or `group=` for a chosen option; its value as the user can type it; the last layer that set it; the source."""
+"""(key or `group=`, value as a user types it, name of the last layer that set it, file of this layer or a note)"""
 
 
 def explanation(config: Config) -> list[str]:
@@ -63,7 +63,7 @@ def explanation(config: Config) -> list[str]:
 
 
 def chosen_options(layers: Sequence[Layer], choices: Mapping[str, str]) -> Iterator[Row]:
-    """Yield the chosen option of each group with several options."""
+    """Yield a row for the chosen option of each group with several options."""
     for group, option in choices.items():
         if option != "default":
             *_, last = (layer for layer in layers if group in layer.choices)
@@ -71,7 +71,7 @@ def chosen_options(layers: Sequence[Layer], choices: Mapping[str, str]) -> Itera
 
 
 def settings(config: Config, layers: Sequence[Layer]) -> Iterator[Row]:
-    """Yield every key."""
+    """Yield a row for every key."""
     derived = _derived(config)
     for key, value in _values(config).items():
         *earlier, last = (layer for layer in layers if layer.sets(key))
@@ -82,7 +82,7 @@ def settings(config: Config, layers: Sequence[Layer]) -> Iterator[Row]:
 
 
 def job_layers() -> list[Layer]:
-    """Return the layers of the Hydra job that is running, the weakest first."""
+    """Return the layers of the running Hydra job; later layers override earlier layers."""
     job = HydraConfig.get()
     overrides = [*job.overrides.hydra, *job.overrides.task]
     loader = GlobalHydra.instance().config_loader()
@@ -100,7 +100,7 @@ def job_layers() -> list[Layer]:
 
 
 def tuned_line(plain: Mapping[str, Any]) -> str | None:
-    """Return `tuned sac-Pendulum-v1: 13 values` for the tuned values that the running Hydra job has, or None."""
+    """Return a line such as `tuned sac-Pendulum-v1: 13 values`; None if the running Hydra job has no tuned values."""
     option = _choices().get("tuned")
     if option is None:
         return None
@@ -132,7 +132,7 @@ def _file(path: str) -> Path | None:
 
 
 def _file_layers(path: str, package: str) -> Iterator[Layer]:
-    """Yield the layers of one config: a file, or an option that the source `Outside` makes, which may have a file."""
+    """Yield the layers of one config: a file, or an option made by the plugin `Outside` and the user's file for it."""
     group, _, option = path.partition("/")
     name = group if group in GROUP_LAYERS else "default"
     file = _file(path)
@@ -165,7 +165,7 @@ def _flat(node: Mapping[str, Any], ends: Container[str] = (), prefix: str = "") 
 
 
 def _derived(config: Config) -> dict[str, Any]:
-    """Return the values that null and auto get on this machine, as far as they are known before the start."""
+    """Return the values that replace null and auto on this machine, if they are known before the run starts."""
     if config.ray.address is not None:
         return {}
     here = fill(dataclasses.replace(config, load_weights=None))

@@ -1,4 +1,4 @@
-"""Fill in the values that depend on this machine or on the nodes of a cluster."""
+"""Fill in the config values that depend on this machine or on the nodes of a cluster."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from drl_cli.runtime.place.cluster import Node
 from drl_cli.utils.cores import num_cores
 
 THREAD_PRODUCT = 2**26
-"""Multiplications of one matrix product that are worth one more thread: about 1.5 ms on one core."""
+"""One thread is used for each 2**26 multiplications in a matrix product, about 1.5 ms of work on one core."""
 
 
 def fill(config: Config, nodes: Sequence[Node] = ()) -> Config:
@@ -20,7 +20,7 @@ def fill(config: Config, nodes: Sequence[Node] = ()) -> Config:
     if num is None:
         cpus = int(sum(node.cpus for node in nodes)) if nodes else num_cores()
         share = max(1, proxies)
-        num = max(share, (1 if single else cpus - config.trainer.num) // share * share)  # proxies have equal shares
+        num = max(share, (1 if single else cpus - config.trainer.num) // share * share)  # equal per proxy
     config = dataclasses.replace(config, worker=dataclasses.replace(config.worker, num=num, proxies=proxies))
     if config.trainer.threads != "auto":
         return config
@@ -28,9 +28,9 @@ def fill(config: Config, nodes: Sequence[Node] = ()) -> Config:
 
 
 def num_threads(config: Config) -> int:
-    """Return the threads of one trainer: one per THREAD_PRODUCT of the largest product of its hidden layers.
+    """Return one trainer's threads: one per THREAD_PRODUCT multiplications of the largest hidden layer's product.
 
-    The result is at most the trainer's share of the cores; in mode=async the workers' cores are not shared out.
+    The result is at most the trainer's share of the cores. In mode=async the cores of workers are subtracted first.
     """
     cores = num_cores() - (config.num_workers if config.mode == "async" else 0)
     rows = config.trainer.batch_size // config.trainer.num

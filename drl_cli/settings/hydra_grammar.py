@@ -1,4 +1,4 @@
-"""The part of Hydra's grammar that is needed before Hydra is imported: lists of values, quotes, escapes."""
+"""Parse the part of Hydra's grammar that is needed before Hydra is imported: lists of values, quotes, escapes."""
 
 import re
 
@@ -34,7 +34,7 @@ def is_sweep(value: str) -> bool:
 
 
 def is_open(value: str) -> bool:
-    """Return whether a value has a quote or a bracket without its partner."""
+    """Return whether a value has an unclosed quote or bracket."""
     plain = re.sub(r"\\.|'(\\.|[^'\\])*'|\"(\\.|[^\"\\])*\"", "", value)
     return any(plain.count(one) != plain.count(other) for one, other in zip(OPEN, CLOSE, strict=True)) or bool(
         set("'\"") & set(plain)

@@ -1,4 +1,4 @@
-"""Two Hydra plugins: options of groups that no yaml holds, and the folders in which Hydra looks for yaml.
+"""Two Hydra plugins: one makes options that have no yaml file, the other sets the folders with yaml files.
 
 `env=` takes any Gymnasium id, `algo=` any module with an algorithm, `network=` any `my_pkg.my_module:Class`.
 """
@@ -19,7 +19,7 @@ from drl_cli.settings.conf import algorithm_yaml, conf_dir, defaults, own_dirs
 
 
 class Outside(ConfigSource):
-    """Makes the options of env, algo and network that have no file in conf/. The judge has checked their names."""
+    """Make those options of env, algo and network that have no file in conf/. Their names have been checked before."""
 
     @staticmethod
     def scheme() -> str:
@@ -52,7 +52,7 @@ class Outside(ConfigSource):
 
 
 class OutsidePath(SearchPathPlugin):
-    """Adds to Hydra's search path: the user's folders at the front, conf/ and `Outside` at the end."""
+    """Add the user's folders to the front of Hydra's search path, and conf/ and `Outside` to the end."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         for folder in reversed(own_dirs):
@@ -68,7 +68,7 @@ def register() -> None:
 
 
 def env_options(name: str) -> dict[str, object]:
-    """Return the options of an environment without a file: those of Pong for Atari games, or else plain ones."""
+    """Return the options of an environment without a yaml: Pong's options for Atari games, else LunarLander's."""
     model = "Pong" if name.startswith("ALE/") else "LunarLander"
     options = yaml.safe_load((conf_dir() / "env" / f"{model}.yaml").read_text())
     return {**options, "name": name, "id": name}
@@ -81,7 +81,7 @@ def network_options(path: str) -> dict[str, object]:
 
 
 def algorithm_options(name: str) -> tuple[DictConfig, dict[str, str | None]]:
-    """Return the defaults of a user's Config, overridden by the user's yaml if there is one, and the yaml's header."""
+    """Return the yaml header, after the defaults of a user's Config overridden by the user's yaml, if any."""
     ours = {**default_values(load_algorithm(name).Config), "name": name}
     file = algorithm_yaml(name)
     if file is None:

@@ -1,6 +1,6 @@
-"""The judge of keys: says whether a key exists, and whether it can have a value.
+"""Check whether a key exists and whether a value is valid for the key.
 
-The command line before Hydra, the user's yaml, sweeps, the options of commands and the composed config all ask it.
+The command line, the user's yaml, sweeps, the options of commands and the composed config are all checked here.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ def judge(key: Key, value: Any, algo: type[AlgoConfig] = AlgoConfig) -> Any:
 
 
 def problems_of(name: str, value: Any, algo: type[AlgoConfig]) -> list[str]:
-    """Return a line for each problem with a named key and its value."""
+    """Return a line for each problem with the key `name` and its value."""
     keys = keys_of(algo)
     if name not in keys:
         return [] if is_free(name, keys) else [unknown_key(name, algo, value)]
@@ -44,7 +44,7 @@ def problems_of(name: str, value: Any, algo: type[AlgoConfig]) -> list[str]:
 def unknown_key(path: str, algo: type[AlgoConfig], value: Any = None) -> str:
     """Return the error line for a key that does not exist, with the key that the user probably means.
 
-    `value` is what the user gives the key, if that is known.
+    `value` is the value that the user gave to the key, if known.
     """
     keys = keys_of(algo)
     group, _, name = path.rpartition(".")
@@ -63,7 +63,7 @@ def unknown_key(path: str, algo: type[AlgoConfig], value: Any = None) -> str:
 
 
 def _hint(group: str, name: str, keys: Mapping[str, Key], value: Any) -> str:
-    """Return a sentence with what the user probably means, or nothing."""
+    """Return a sentence that names the key or advice that the user probably needs, or an empty text."""
     other, advice = synonym(name, keys), note(name)
     siblings = [_last(key) for key, each in keys.items() if each.group == group]
     if not (other or advice) and (found := nearest(name, siblings)):
@@ -85,6 +85,6 @@ def _last(name: str) -> str:
 
 
 def _with_value(name: str, keys: Mapping[str, Key], value: Any) -> str:
-    """Return the name of a key, for a list with the user's value in brackets if these are missing."""
+    """Return the name of a key; for a list without brackets, return `name=[value]`."""
     is_bare = name in keys and isinstance(keys[name].type, ListOf) and value and not str(value).startswith("[")
     return f"{name}=[{value}]" if is_bare else name

@@ -26,9 +26,9 @@ from drl_cli.utils.spelling import did_you_mean
 
 TOP = "top level"
 NARROWEST = 30
-"""The narrowest column [characters] into which meanings are wrapped. A narrower terminal breaks the lines itself."""
+"""The narrowest column [characters] into which meanings are wrapped. A narrower terminal wraps the lines itself."""
 Entries = dict[str, tuple[str, str]]
-"""By dotted key: the value as a yaml writes it, and the comment behind it."""
+"""For each dotted key: the value as written in a yaml, and the comment behind the value."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def answer(args: Sequence[str]) -> list[str]:
 
 
 def sections(topics: Sequence[str]) -> list[Section]:
-    """Return all sections, or those of groups, options (`algo.sac`, `algo=sac`) and single keys; raises UsageError."""
+    """Return the sections for groups, options (`algo.sac`, `algo=sac`) or keys; all if no topic; raise UsageError."""
     if topics:
         return [section for topic in topics for section in find(topic)]
     top_level = Section(TOP, "", tuple(_keys(read(conf_dir() / "train.yaml"), keys_of(AlgoConfig))))
@@ -63,12 +63,12 @@ def sections(topics: Sequence[str]) -> list[Section]:
 
 
 def is_overlay(group: str) -> bool:
-    """Return whether the options of a group only set keys of other groups, as those of tuned do."""
+    """Return whether the options of a group only set keys of other groups, as in the group `tuned`."""
     return group not in group_of(Config).keys
 
 
 def find(topic: str) -> list[Section]:
-    """Return the sections that a word names; raises UsageError with the nearest word."""
+    """Return the sections that a word names; if none, raise UsageError with the most similar name."""
     group, _, option = topic.replace("=", ".", 1).partition(".")
     if topic in groups():
         return group_sections(topic)
@@ -88,7 +88,7 @@ def find(topic: str) -> list[Section]:
 def group_sections(group: str) -> list[Section]:
     """Return a section for each option of a group.
 
-    The default option has all keys, and another option those that differ. Algorithms and tuned sets have all keys.
+    The default option lists all keys; other options list only the keys that differ, except in `algo` and `tuned`.
     """
     names = options(group)
     if group == "algo" or is_overlay(group):
@@ -104,7 +104,7 @@ def group_sections(group: str) -> list[Section]:
 
 
 def option_section(group: str, name: str) -> Section:
-    """Return all keys that an option sets, in other groups too; raises UsageError."""
+    """Return all keys that an option sets, including keys of other groups; raise UsageError."""
     file, entries, about = _file(group, name), Entries(), "no yaml, the defaults of its Config"
     if group == "algo" and name not in options("algo"):
         defaults = default_values(config_class(name)) | {"name": name}

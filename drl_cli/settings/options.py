@@ -19,7 +19,7 @@ T = TypeVar("T")
 def parse(args: Sequence[str], kind: type[T], positional: str | None = None) -> T:
     """Return an instance of `kind` from `key=value` arguments; a bare word is the value of `positional`.
 
-    A list of texts may lack its brackets and quotes, and takes several bare words.
+    A list of texts may be typed without brackets and quotes, or as several bare words.
     Raises UsageError with every problem.
     """
     types, values, problems = group_of(kind).keys, dict[str, Any](), list[str]()
@@ -50,7 +50,7 @@ def parse(args: Sequence[str], kind: type[T], positional: str | None = None) -> 
 
 
 def _items(text: str) -> list[str]:
-    """Return the items of a list of texts. yaml can't read them: to yaml `*` begins an alias."""
+    """Return the items of a list of texts. A yaml parser can't read globs, because `*` begins an alias in yaml."""
     inner = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     return [item.strip(" '\"") for item in inner.split(",") if item.strip()]
 

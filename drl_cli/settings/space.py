@@ -20,7 +20,7 @@ T = TypeVar("T")
 Value: TypeAlias = float | int | str
 
 FACTORS = (0.8, 1.2)
-"""Population based training multiplies a number by one of these (Jaderberg et al. 2017)."""
+"""Population based training explores by multiplying a number by one of these factors (Jaderberg et al. 2017)."""
 PLAIN = re.compile(r"[\w./:@+-]+")
 """A text that needs no quotes on a command line."""
 
@@ -37,7 +37,7 @@ class Interval:
 
     @property
     def corners(self) -> list[Value]:
-        """Return both ends, and for real numbers a number between them that is not whole."""
+        """Return both ends. For real numbers, also return a number between the ends that is not an integer."""
         if self.is_int:
             return [int(self.low), int(self.high)]
         return [self.low, self.high, self.low + (self.high - self.low) * (3 - 5**0.5) / 2]
@@ -56,7 +56,7 @@ class Interval:
         return self._clipped(math.exp(number) if self.is_log else number)
 
     def near(self, value: Value, rng: np.random.Generator) -> Value:
-        """Return the value times one of FACTORS; if the interval reaches 0, move it by 0.2 of half the width."""
+        """Return the value times one of FACTORS; if `low` <= 0, return the value moved by a tenth of the width."""
         factor, number = FACTORS[rng.integers(2)], float(value)
         moved = number * factor if self.low > 0 else number + (factor - 1) * (self.high - self.low) / 2
         if self.is_int and abs(moved - number) < self.step:
@@ -73,7 +73,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of these values, each as the user types it."""
+    """A choice between these values, each as the user typed it."""
 
     values: tuple[str, ...]
 
@@ -90,7 +90,7 @@ class Choice:
         return self.values[rng.integers(len(self.values))]
 
     def near(self, value: Value, rng: np.random.Generator) -> Value:
-        """Return the value before or after this one, in the order in which they were typed."""
+        """Return a neighbour of `value` in the order in which the choices were typed."""
         place = self.values.index(str(value)) + (-1, 1)[rng.integers(2)]
         return self.values[min(max(place, 0), len(self.values) - 1)]
 
@@ -104,12 +104,12 @@ def domain(content: Mapping[str, Any]) -> Interval | Choice:
 
 
 def typed(values: Mapping[str, Value]) -> list[str]:
-    """Return the overrides that give a run these values; numbers have six digits."""
+    """Return the overrides that set these values; numbers are rounded to six digits."""
     return [f"{key}={value:.6g}" if isinstance(value, float) else f"{key}={value}" for key, value in values.items()]
 
 
 def corners(space: Space) -> list[list[str]]:
-    """Return overrides in which each corner of each key occurs once; the other keys stay at their first corner."""
+    """Return one list of overrides per corner of each key; all other keys stay at their first corner."""
     first = {key: domain.corners[0] for key, domain in space.items()}
     points = [first | {key: value} for key, domain in space.items() for value in domain.corners]
     return [list(point) for point in dict.fromkeys(tuple(typed(point)) for point in points)]
@@ -122,9 +122,9 @@ def jobs(overrides: Sequence[str]) -> list[list[str]]:
 
 
 def space(overrides: Sequence[str]) -> tuple[list[str], dict[str, Interval | Choice]]:
-    """Return the overrides with one value, and the space of the keys with several; raises UsageError.
+    """Return the overrides that have one value, and the space of the keys that have several values; raise UsageError.
 
-    interval(a,b) and int(interval(a,b)) are intervals, with tag(log, ...) logarithmic ones; range(a,b) is an interval
+    interval(a,b) and int(interval(a,b)) are intervals; tag(log, ...) makes them logarithmic; range(a,b) is an interval
     of whole numbers; a,b,c and choice(a,b,c) are choices.
     """
     forms = "a search takes interval(a,b), tag(log,interval(a,b)), int(interval(a,b)), range(a,b) and choice(a,b)"
@@ -142,7 +142,7 @@ def parse(overrides: Sequence[str]) -> list[tuple[str, Any]]:
 
 
 def _parsed(overrides: Sequence[str], read: Callable[[str, Any], T], forms: str) -> list[T]:
-    """Return what `read` makes of each override and of Hydra's Override object; raises UsageError with all problems."""
+    """Return `read(text, Override object of Hydra)` for each override; raise UsageError with all problems."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
@@ -161,7 +161,7 @@ def _parsed(overrides: Sequence[str], read: Callable[[str, Any], T], forms: str)
 
 
 def _domain(text: str, parsed: Any) -> Interval | Choice | None:
-    """Return what a search chooses from, or None for a single value. Any: Hydra's Override."""
+    """Return the interval or choice from which a search draws, or None for a single value. Any: Hydra's Override."""
     from hydra.core.override_parser.types import IntervalSweep, RangeSweep
 
     if not parsed.is_sweep_override():
@@ -207,7 +207,7 @@ def _values(text: str, parsed: Any) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    """Return a value as the user can type it. Hydra would put a backslash before each colon. Any: of any key."""
+    """Return a value as the user can type it. Hydra would put a backslash before each colon. Any: any key's value."""
     from hydra.core.override_parser.types import Override
 
     if isinstance(value, str) and PLAIN.fullmatch(value):

@@ -1,4 +1,4 @@
-"""Words of other tools for our keys. The answer to such a word names our key, or what to do instead."""
+"""Names that other tools use for our keys. The error for such a name suggests our key, or what to do instead."""
 
 from collections.abc import Container, Mapping
 
@@ -52,7 +52,7 @@ WORDS: Mapping[str, str] = {
     "logger.mlflow=offline": "mlflow",
     "ray.address": "cluster head_address redis_address",
 }
-"""By our key, or `key=value` if the word contains the value: the words of other tools."""
+"""The words of other tools for each of our keys, or for `key=value` if the word implies the value."""
 
 NOTES: Mapping[str, str] = {
     "several seeds are a sweep: drl-train -m seed=0,1,2": "seeds n_seeds num_seeds",
@@ -62,7 +62,7 @@ NOTES: Mapping[str, str] = {
     "a run's folder is named by its time and seed; output_dir=DIR is where runs are": "name run_name exp_name",
     "own yaml options are named by --config-dir DIR, a whole config by --config-path and --config-name": "config",
 }
-"""What to do instead: the words for which we have no key."""
+"""Advice to the user, and the words of other tools for which we have no key."""
 
 
 def _found(word: str, table: Mapping[str, str]) -> str | None:
@@ -71,12 +71,12 @@ def _found(word: str, table: Mapping[str, str]) -> str | None:
 
 
 def synonym(word: str, keys: Container[str]) -> str | None:
-    """Return the key, or `key=value`, that other tools call by this word; the word's group does not matter."""
+    """Return our key, or `key=value`, for a word of another tool; the word's group is ignored."""
     found = _found(word, WORDS) or ""
     key = found.partition("=")[0]
     return found if key in keys or key.startswith(("optimizer.kwargs.", "env.kwargs.")) else None
 
 
 def note(word: str) -> str | None:
-    """Return what to do instead of a key that only other tools have."""
+    """Return advice for a key that only other tools have."""
     return _found(word, NOTES)

@@ -1,4 +1,4 @@
-"""Value types: what the value of a key may be, read from the type hint of a config field.
+"""Value types: which values a key accepts, derived from the type hint of a config field.
 
 A value type reads values, describes itself in the help, and lists the words that completion offers.
 """
@@ -16,15 +16,15 @@ from drl_cli.utils.ranges import NameOrClass, Range
 F = TypeVar("F", bound=Callable[..., Any])
 
 MISSING = "???"
-"""The value by which Hydra marks a key in yaml that has no default."""
+"""Hydra's mark in yaml for a key without a default."""
 
 
 class UnknownKey(str):
-    """The dotted name of a key that a group does not have, among the problems of the group."""
+    """The dotted name of an unknown key. It is appended to the problems of a group in place of an error line."""
 
 
 class Unreadable(TypeError):
-    """A config class has fields that no text on a command line can fill; `problems` has a line for each field."""
+    """A config class has fields whose types can't be set on a command line; `problems` has a line for each field."""
 
     def __init__(self, problems: list[str]) -> None:
         self.problems = problems
@@ -33,9 +33,9 @@ class Unreadable(TypeError):
 
 @dataclass(frozen=True)
 class ValueType:
-    """What a value may be: any value, unless a subclass says more.
+    """A type of values. This base class accepts any value.
 
-    `forms` are the parts of `text`, one for each kind of value. Completion offers `words`.
+    `forms` describe each kind of value for the help. Tab completion offers `words`.
     """
 
     forms: tuple[str, ...] = ("value",)
@@ -48,12 +48,12 @@ class ValueType:
         return f"{', '.join(others)} or {last}" if others else last
 
     def read(self, value: Any, path: str, problems: list[str]) -> Any:
-        """Return the value as the config holds it. Append to `problems` what is wrong. Any: yaml holds anything."""
+        """Return the value for the config, and append errors to `problems`. Any: yaml may contain any value."""
         return value
 
 
 class Null(ValueType):
-    """No value. `OneOf` reads it."""
+    """The type of null. `OneOf` accepts null if one of its types is Null."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Scalar(ValueType):
 
 @dataclass(frozen=True)
 class Choice(ValueType):
-    """One of a few words or numbers."""
+    """A value from a fixed set of words or numbers."""
 
     choices: tuple[Any, ...] = ()
 
@@ -117,7 +117,7 @@ class ListOf(ValueType):
 
 @dataclass(frozen=True)
 class MappingOf(ValueType):
-    """Values of one type under any names."""
+    """A mapping from any names to values of one type."""
 
     item: ValueType = ValueType()
 
@@ -145,14 +145,14 @@ class OneOf(ValueType):
                 if not lines:
                     return result
                 refusals += lines
-        inside = [line for line in refusals if not line.startswith(f"{path}: ")]  # the value has the right shape
+        inside = [line for line in refusals if not line.startswith(f"{path}: ")]  # errors in nested values
         problems += inside or [f"{path}: {', or '.join(line.removeprefix(f'{path}: ') for line in refusals)}"]
         return None
 
 
 @dataclass(frozen=True)
 class Group(ValueType):
-    """The keys of a config class, under the names that the user types."""
+    """The value types of a config class's keys, by the names that the user types."""
 
     config_class: type[Any] = object
     keys: Mapping[str, ValueType] = dataclasses.field(default_factory=dict)
@@ -183,7 +183,7 @@ class Group(ValueType):
 
 
 def _read_replay(value: Mapping[str, Any], path: str, problems: list[str]) -> Any:
-    """Return the config of a replay table. Its sampler, or else most of its keys, tell which class it has."""
+    """Return the config of a replay table. The class is that of `sampler`, else the class with the most common keys."""
     tables = {name: group_of(sampler) for name, sampler in SAMPLERS.items()}
     fitting = max(tables.values(), key=lambda table: len(table.keys.keys() & value.keys()))
     table = tables.get(str(value.get("sampler")), fitting)
@@ -194,7 +194,7 @@ def _read_replay(value: Mapping[str, Any], path: str, problems: list[str]) -> An
 
 
 def cached(function: F) -> F:
-    """Cache the results of a function of a class. To mypy, functools.cache takes no class that has __hash__."""
+    """Cache a function of a class. mypy rejects functools.cache for classes that define __hash__."""
     return cast(F, cache(function))
 
 
@@ -204,7 +204,7 @@ def group_of(config_class: type[Any]) -> Group:
     name = config_class.__name__
     try:
         hints = get_type_hints(config_class, include_extras=True)
-    except (NameError, TypeError, AttributeError, SyntaxError) as error:  # a type in quotes
+    except (NameError, TypeError, AttributeError, SyntaxError) as error:  # a type hint in quotes is evaluated here
         raise Unreadable([f"the types of {name} can't be read: {error}"]) from error
     keys, problems = dict[str, ValueType](), list[str]()
     for field in dataclasses.fields(config_class):

@@ -1,4 +1,4 @@
-"""Job: one training run of a sweep, with its status and results as its files tell them."""
+"""Job: one training run of a sweep, with the status and results read from the run's files."""
 
 import os
 from collections.abc import Sequence
@@ -23,17 +23,17 @@ class Job:
 
     number: int
     overrides: list[str]
-    differs: dict[str, str]  # the overrides that not all jobs share
+    differs: dict[str, str]  # the overrides in which this job differs from other jobs
     exit_code: int | None = None  # negative if a signal ended the process
     run: Path | None = None
     is_running: bool = False
-    is_queued: bool = False  # the process waits for room on a cluster
+    is_queued: bool = False  # the process waits for free resources of a cluster
     goal: int = 0
     changes: list[str] = field(default_factory=list)
 
     @property
     def status(self) -> Status:
-        """The status of the job; killed means that SIGKILL ended its process, or that the sweep's process died."""
+        """The status of the job; "killed" if SIGKILL ended the job's process, or if the sweep's process died."""
         if self.is_running:
             return "waiting" if self.is_queued else "running"
         if self.exit_code is None:
@@ -63,7 +63,7 @@ class Job:
             self.exit_code = None if code == DONE and summary.get("env_steps", 0) < self.goal else code
 
     def arguments(self, flags: Sequence[str]) -> list[str]:
-        """Return drl-train's arguments that resume the job's run, or start it. A resumed run brings its own config."""
+        """Return the drl-train arguments that start or resume the job's run. A resumed run uses its saved config."""
         return [f"resume='{self.run}'", *self.changes] if self.has_begun else [*flags, *self.overrides]
 
     def results(self) -> dict[str, Any]:

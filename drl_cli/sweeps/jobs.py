@@ -39,8 +39,8 @@ def claim_sweep(folder: Path) -> TextIO:
 def check_jobs(sweep: Sweep, jobs: Sequence[Job], options: Mapping[str, str]) -> list[Config]:
     """Return the typed config of each job that can run; raise UsageError with each problem of any job once.
 
-    The sweep's `options` are added to each job. Of jobs that differ only in the seed, one is tried. A missing file is a
-    warning: it may exist when the job starts, or when the sweep is resumed.
+    The sweep's `options` are added to each job. Of jobs that differ only in the seed, one is checked. A missing file
+    causes only a warning, because the file may exist when the job starts or when the sweep is resumed.
     """
     from drl_cli.preflight.preflight import preflight
     from drl_cli.preflight.weights import with_weights
@@ -97,7 +97,7 @@ def run_jobs(
     more: Callable[[], Sequence[Job]] = list,
     trials: Trials | None = None,
 ) -> None:
-    """Run the jobs, as many at once as there is room for, then the jobs that `more` returns until it returns none."""
+    """Run the jobs in parallel, one per slot. Then run the jobs that `more` returns, until `more` returns none."""
     slots = job_slots(configs)
     at_once = len(slots.processors)
     if slots.asked > at_once:

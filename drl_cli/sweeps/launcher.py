@@ -1,4 +1,4 @@
-"""Launcher: runs the jobs of a sweep side by side, each on its own processors or wherever a cluster has room."""
+"""Launcher: run the jobs of a sweep in parallel, each on separate processors or on free nodes of a cluster."""
 
 import ctypes
 import json
@@ -31,13 +31,13 @@ class Process(Protocol):
     returncode: int | None
 
     def has_begun(self) -> bool:
-        """Return False while the process waits for room on the cluster."""
+        """Return False while the process waits for free resources of the cluster."""
 
     def poll(self) -> int | None:
         """Return the exit code (negative if a signal ended the process), or None while the process runs."""
 
     def send_signal(self, number: int) -> None:
-        """Send SIGINT or SIGTERM; a process that waits for room ends at once."""
+        """Send SIGINT or SIGTERM. A process that still waits for resources ends at once."""
 
     def kill(self) -> None:
         """End the process at once."""
@@ -48,7 +48,7 @@ Start = Callable[[set[int], Sequence[str], Mapping[str, str], Path], Process]
 
 
 class LocalProcess(subprocess.Popen[bytes]):
-    """A process on this machine, which never waits for room."""
+    """A process on this machine, which never waits for resources."""
 
     def has_begun(self) -> bool:
         return True
@@ -101,7 +101,7 @@ class Launcher:
             while True:
                 while self.free and not self.received:
                     waiting += [] if waiting else more()
-                    # Processes of a killed sweep may still train the runs of some jobs
+                    # if the sweep was killed before, old processes may still train the runs of some jobs
                     free = (job for job in waiting if job.run is None or not is_locked(job.run / RUN_LOCK))
                     if (job := next(free, None)) is None:
                         break
@@ -145,7 +145,7 @@ class Launcher:
             elif job.is_queued and process.has_begun():
                 job.is_queued = False
                 self._save(job)
-            elif not is_run_known:  # a search prunes by the files of running jobs
+            elif not is_run_known:  # a search decides about pruning from the files of running jobs
                 job.update(self.sweep.file(job))
                 if job.run is not None:
                     self.sweep.save()
@@ -163,13 +163,13 @@ class Launcher:
         try:
             yield
         finally:
-            for process, _ in self.running.values():  # only after an exception
+            for process, _ in self.running.values():  # processes are left only after an exception
                 process.kill()
             for number, handler in before.items():
                 signal.signal(number, handler)
 
     def _pass_on_signals(self) -> None:
-        """Send new signals to all jobs. The handler does not do this: it may interrupt a call into Ray."""
+        """Send new signals to all jobs. The signal handler can't: it may interrupt a call into Ray."""
         for number in self.received[self._passed_on :]:
             for process, _ in self.running.values():
                 process.send_signal(number)

@@ -18,7 +18,7 @@ from drl_cli.sweeps.study import Study
 from drl_cli.sweeps.sweep import Sweep
 
 SWEEP_OPTIONS = ("resume", "dry_run", "sweep", "hpo")
-"""Keys and groups for the sweep as a whole, which are not overrides of its jobs."""
+"""Keys and groups that belong to the whole sweep and are not overrides of its jobs."""
 
 
 def run_sweep(command: CommandLine) -> int:
@@ -88,7 +88,7 @@ def split_overrides(overrides: Sequence[str]) -> tuple[dict[str, str], list[str]
 
 
 def find_sweep(name: str, output_dir: str) -> Path:
-    """Return the newest sweep that a path, `latest` or the start of its folder's name means; raise UsageError."""
+    """Return the newest sweep that matches a path, `latest` or the start of a folder's name; raise UsageError."""
     if (Path(name) / SWEEP_FILE).is_file():
         return Path(name).resolve()
     sweeps = sorted(path.parent for path in (Path(output_dir) / "multirun").glob(f"*/{SWEEP_FILE}"))

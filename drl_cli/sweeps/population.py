@@ -29,7 +29,7 @@ from drl_cli.sweeps.sweep import SearchRecord, Sweep, check_readable, write_csv
 MEMBER_KEYS = ("seed", "total_env_steps")
 """Keys that the population sets for every member."""
 MAX_RESTARTS = 3
-"""Restarts of a killed member in one round; after these the member has failed."""
+"""Maximum number of restarts of a killed member in one round. Then the member counts as failed."""
 
 
 @dataclass
@@ -46,11 +46,11 @@ class Turn:
 
 @dataclass
 class Population(SearchRecord):
-    """The rounds of a population. Random draws follow from the seed and the round: a resumed round repeats them."""
+    """The rounds of a population. Random draws depend on the seed and the round only, so that resuming repeats them."""
 
     FILE: ClassVar = "population.json"
 
-    round_steps: int  # environment steps of each turn
+    round_steps: int  # environment steps of each member in each round
     is_ready: bool = True  # whether the checkpoints for the last round have been copied
     rounds: list[list[Turn]] = field(default_factory=list)
 
@@ -83,7 +83,7 @@ class Population(SearchRecord):
         return sorted(scores, key=lambda member: -scores[member])
 
     def next_round(self, can_copy: Sequence[bool]) -> None:
-        """Begin a round: each failed or bad member copies one of the best, if it `can_copy`, and explores."""
+        """Begin a round. Each failed or bad member that `can_copy` copies one of the best members, and explores."""
         rng = np.random.default_rng([self.seed, len(self.rounds)])
         ranked, turns = self.ranked, self.turns
         count = max(1, int(len(turns) * self.hpo.quantile))
@@ -209,7 +209,7 @@ def train(sweep: Sweep, population: Population, configs: Sequence[Config]) -> in
 
 
 class Rounds:
-    """Trains the members of a population as jobs of a sweep. A member is one run, resumed in every round."""
+    """Train the members of a population as jobs of a sweep. A member has one run, resumed in every round."""
 
     def __init__(self, sweep: Sweep, population: Population) -> None:
         self.sweep, self.population = sweep, population
@@ -227,7 +227,7 @@ class Rounds:
                     assert source is not None
                     assert run is not None
                     adopt(run / "checkpoints", (source / "checkpoints" / "last").resolve(strict=True))
-                    (run / "summary.json").unlink(missing_ok=True)  # written at the member's earlier end
+                    (run / "summary.json").unlink(missing_ok=True)  # from an earlier round
             population.is_ready = True
             population.save()
         for member, job in enumerate(sweep.jobs):
@@ -268,7 +268,7 @@ def turn_text(turn: Turn) -> str:
 
 
 def finish_population(sweep: Sweep, population: Population) -> int:
-    """Print and write how the best member came about; return exit code 0."""
+    """Print and write the history of the best member; return exit code 0."""
     best, folder = population.ranked[0], population.folder
     failed = [str(i) for i, turn in enumerate(population.turns, 1) if turn.state == "failed"]
     if failed:

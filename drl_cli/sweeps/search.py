@@ -71,7 +71,7 @@ def check_options(options: Mapping[str, str]) -> None:
 
 
 def refuse_keys(options: Mapping[str, str], names: Sequence[str], why: str) -> None:
-    """Raise UsageError if one of these keys of the group `hpo` is set, or `hpo.sampler`."""
+    """Raise UsageError if `hpo.sampler` or one of the keys `names` of the group `hpo` is set."""
     problems = [f"hpo.{name}: {why}" for name in names if f"hpo.{name}" in options]
     if "hpo.sampler" in options:
         problems.append(f"hpo.sampler: say hpo={options['hpo.sampler']}")
@@ -80,7 +80,7 @@ def refuse_keys(options: Mapping[str, str], names: Sequence[str], why: str) -> N
 
 
 def check_corners(sweep: Sweep, fixed: Sequence[str], space: Space, options: Mapping[str, str]) -> list[Config]:
-    """Return the configs at the corners of the space; raise UsageError if one is wrong or none can run."""
+    """Return the configs at the corners of the space; raise UsageError if a config is wrong or no config can run."""
     points = [Job(number, [*fixed, *point], {}) for number, point in enumerate(corners(space), 1)]
     configs = check_jobs(sweep, points, options)
     if not configs:

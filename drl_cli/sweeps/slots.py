@@ -20,7 +20,7 @@ from drl_cli.utils.cores import cores
 PROCESS_BYTES = 300 * 2**20
 """Memory of each process of a job, without replay."""
 PASSED_ON = ("DRL_", "WANDB_")
-"""Prefixes of the environment variables that a job on a node gets from here. All other variables are the node's."""
+"""Prefixes of the environment variables that a job on a node gets from here. All other variables come from the node."""
 
 
 class Slots(NamedTuple):
@@ -32,7 +32,7 @@ class Slots(NamedTuple):
 
 
 def check_cluster(configs: Sequence[Config], folder: Path) -> None:
-    """Join the jobs' cluster, if any; raise UsageError if a node can't run them or does not see the sweep's folder."""
+    """Join the jobs' cluster, if any; raise UsageError if a node can't run the jobs or read the sweep's folder."""
     addresses = {config.ray.address for config in configs}
     if len(addresses) > 1:
         raise UsageError("ray.address: all jobs of a sweep run on one cluster: give one value")
@@ -63,7 +63,7 @@ def check_cluster(configs: Sequence[Config], folder: Path) -> None:
 
 
 def job_slots(configs: Sequence[Config]) -> Slots:
-    """Return the slots for jobs with these configs, not yet filled in; raise UsageError if the cluster has no node."""
+    """Return the slots for jobs with these configs; raise UsageError if the cluster has no node."""
     from drl_cli.settings.fill import fill
 
     if not configs:
@@ -84,7 +84,7 @@ def job_slots(configs: Sequence[Config]) -> Slots:
 
 
 def share_processors(processors: Sequence[int], need: int, most: int, asked: int = 0) -> list[set[int]]:
-    """Share the processors among at most `most` and `asked` (0: any number) jobs that need `need` processors each."""
+    """Share the processors among jobs that need `need` each: at most `most` jobs, and at most `asked` if not 0."""
     count = max(1, min(len(processors) // max(1, need), most, asked or len(processors)))
     if count == 1:
         return [set()]
@@ -93,7 +93,7 @@ def share_processors(processors: Sequence[int], need: int, most: int, asked: int
 
 
 def cluster_slots(nodes: Sequence[Node], configs: Sequence[Config]) -> tuple[int, Start]:
-    """Return how many jobs the nodes hold, at least one, and a function that starts a job where Ray finds room."""
+    """Return how many jobs fit on the nodes (at least 1), and a function that starts a job on a free node."""
     from drl_cli.runtime.place.nodes import NodeProcess
 
     # a job with mode=single needs one node, any other job an equal share of every node
@@ -101,7 +101,10 @@ def cluster_slots(nodes: Sequence[Node], configs: Sequence[Config]) -> tuple[int
     cpus, memory = (ceil(max(map(need, configs)) / parts) for need in (busy_processors, memory_bytes))
     count = sum(min(int(node.cpus) // cpus, node.memory // memory) for node in nodes) // parts
     largest = max(nodes, key=lambda node: (node.cpus, node.memory))
-    cpus, memory = min(cpus, int(largest.cpus)), min(memory, largest.memory)  # Ray would wait for ever for more
+    cpus, memory = (
+        min(cpus, int(largest.cpus)),
+        min(memory, largest.memory),
+    )  # Ray would wait for ever for more
 
     def start(processors: set[int], arguments: Sequence[str], variables: Mapping[str, str], log: Path) -> Process:
         passed_on = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}

@@ -18,13 +18,13 @@ State = Literal["running", "done", "pruned", "failed"]
 
 LOOK_S = 1.0
 FRESH = 1000
-"""Distance of the fresh seeds from the trials' seeds."""
-MIN_TRIALS = 8  # done trials below which importances would say little
+"""Number added to the search's seed to get the first seed of the final test."""
+MIN_TRIALS = 8  # with fewer finished trials, importances would not be reliable
 
 
 @dataclass(eq=False)
 class Trial:
-    """Values that Optuna proposed, and what became of them."""
+    """Values that Optuna proposed, with their jobs and result."""
 
     values: dict[str, Value]
     jobs: list[int] = field(default_factory=list)  # numbers in the sweep
@@ -35,7 +35,7 @@ class Trial:
 
 @dataclass
 class Study(SearchRecord):
-    """The trials of a search. Optuna keeps no file: it is told all trials when a search resumes."""
+    """The trials of a search. Optuna has no file. When a search resumes, all trials are reported to Optuna again."""
 
     FILE: ClassVar = "study.json"
 
@@ -78,12 +78,12 @@ class Study(SearchRecord):
 
     @property
     def best(self) -> Trial | None:
-        """The done trial with the highest objective, the first of several; None if no trial is done."""
+        """The finished trial with the highest objective (the first, if equal); None if no trial has finished."""
         done = [trial for trial in self.trials if trial.state == "done" and trial.objective is not None]
         return max(done, key=lambda trial: trial.objective or 0.0, default=None)
 
     def importances(self) -> dict[str, float]:
-        """Return each key's share of the variance among good trials (PED-ANOVA, Watanabe 2023), {} for few trials."""
+        """Return each key's share of the variance among good trials (PED-ANOVA, Watanabe 2023); {} for few trials."""
         if sum(trial.state == "done" for trial in self.trials) < MIN_TRIALS or len(self.space) < 2:
             return {}
         from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
@@ -223,7 +223,7 @@ def _sampler(hpo: HpoConfig, seed: int) -> Any:
     from optuna import samplers
 
     if hpo.sampler == "tpe":
-        return samplers.TPESampler(seed=seed, constant_liar=True)  # proposes different values for jobs side by side
+        return samplers.TPESampler(seed=seed, constant_liar=True)  # constant_liar: parallel jobs get different values
     kinds = {"gp": samplers.GPSampler, "cma": samplers.CmaEsSampler, "random": samplers.RandomSampler}
     return kinds[hpo.sampler](seed=seed)
 

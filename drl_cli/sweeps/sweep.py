@@ -1,4 +1,4 @@
-"""Sweep: the jobs of one `drl-train -m` command, and the files in its folder, which readers never see half written."""
+"""Sweep: the jobs of one `drl-train -m` command, and the files in the sweep's folder. Files are written atomically."""
 
 import csv
 import datetime
@@ -59,7 +59,7 @@ class Sweep:
         return added
 
     def update_labels(self) -> None:
-        """Set each job's `differs` to the overrides that not all jobs share."""
+        """Set `differs` of each job to its overrides that not all jobs have."""
         values = [dict(override.partition("=")[::2] for override in job.overrides) for job in self.jobs]
         shared = set.intersection(*(set(own.items()) for own in values)) if values else set()
         for job, own in zip(self.jobs, values, strict=True):
@@ -90,7 +90,7 @@ class Sweep:
 
 
 def write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """Replace a csv file."""
+    """Write a csv file atomically."""
     text = io.StringIO()
     csv.writer(text).writerows([head, *rows])
     replace_file(path, text.getvalue().encode())
@@ -98,7 +98,7 @@ def write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) ->
 
 @contextmanager
 def check_readable(path: Path) -> Iterator[None]:
-    """Raise UsageError (exit 8) if the record at `path` can't be parsed inside this context."""
+    """Inside this context, convert errors from parsing the record at `path` to UsageError (exit 8)."""
     try:
         yield
     except (ValueError, KeyError, TypeError) as error:
