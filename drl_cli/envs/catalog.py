@@ -70,7 +70,10 @@ PACKAGES = (
 
 @dataclass(frozen=True)
 class Entry:
-    """An environment of the list: its id for `env=`, its family, and the package to install first, or None."""
+    """An environment that can be listed.
+
+    `id` is its id for `env=`, and `missing` is the package to install first, or None.
+    """
 
     id: str
     family: str

@@ -29,7 +29,10 @@ class EnvConfig:
     reward_clip: Positive | None = None
 
     def for_evaluation(self, kwargs: Mapping[str, Any] | None = None) -> "EnvConfig":  # Any: as in the field `kwargs`
-        """Return the config for evaluations, without the keys for training; `kwargs` are added to `self.kwargs`."""
+        """Return the config for evaluations, without the changes for training.
+
+        `kwargs` are added to the keyword arguments `self.kwargs`, or replace them.
+        """
         kwargs = {**self.kwargs, **(kwargs or {})}
         return replace(self, max_episode_steps=None, reward_scale=1.0, reward_clip=None, kwargs=kwargs)
 

@@ -18,7 +18,7 @@ def inner(space: Space) -> dict[Any, Space] | None:
 
 
 def space_leaves(space: Space, path: Path = ()) -> list[tuple[Path, Space]]:
-    """Return the path and space of each leaf of the tree: any space except a Dict or Tuple that is not empty."""
+    """Return the path and space of each leaf of the tree. Leaves are all spaces except a Dict or Tuple with parts."""
     parts = inner(space)
     if not parts:
         return [(path, space)]

@@ -6,7 +6,7 @@ from drl_cli.metrics.status import Status
 
 
 def clock(seconds: float | None) -> str:
-    """Return a duration as 0:03:58, or - if it is unknown."""
+    """Return a duration such as `0:03:58`, or `-` if it is unknown."""
     if seconds is None:
         return "-"
     total = max(0, int(seconds))
@@ -14,12 +14,12 @@ def clock(seconds: float | None) -> str:
 
 
 def number(value: float | None, form: str = ",.0f") -> str:
-    """Return a number in the format `form`, or - if it is unknown."""
+    """Return a number in the format `form`, or `-` if it is unknown."""
     return "-" if value is None else format(value, form)
 
 
 def ratio_text(status: Status) -> str:
-    """Return the replay ratio and its target, such as 0.483 of 0.5."""
+    """Return the replay ratio and its target, such as `0.483 of 0.5`."""
     asked = "" if status.ratio_asked is None else f" of {status.ratio_asked:g}"
     return f"{number(status.ratio, '.3g')}{asked}"
 

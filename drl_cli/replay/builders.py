@@ -24,7 +24,10 @@ class Builder(ABC):
         self._steps: list[Columns] = []
 
     def append(self, step: Columns) -> None:
-        """Add a step `[E, ...]`: obs, action, reward, next_obs, terminated, truncated, valid, ... Copy no array."""
+        """Add a step `[E, ...]` with obs, action, reward, next_obs, terminated, truncated, valid, ...
+
+        The builder keeps the arrays without copying them.
+        """
         self._steps.append(step)
 
     @abstractmethod

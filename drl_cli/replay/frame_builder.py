@@ -12,7 +12,7 @@ from drl_cli.types import Array, Columns, State, column_name, nested, within
 FRAMES = ("frame_id", "frame_size", "frames")
 """Columns that a block has in addition to the columns of its rows: the ids, sizes and bytes of its frames.
 
-There is one id and one size [bytes] per frame. Like all columns, they are concatenated if blocks are merged.
+There is one id and one size [bytes] per frame. If blocks are merged, these columns are concatenated, like all columns.
 """
 
 

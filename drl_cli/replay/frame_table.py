@@ -134,7 +134,7 @@ class FrameTable(Table):
         """Return new contiguous uint8 images `[..., *shape]` from references `[..., k]` to frames."""
         flat = references.reshape(-1, stacking.k)
         images = np.empty((len(flat), *stacking.shape), np.uint8)
-        for start in range(0, len(flat), 32):  # pieces fit into the CPU cache: three times as fast
+        for start in range(0, len(flat), 32):  # blocks that fit into the CPU cache are three times as fast
             some = flat[start : start + 32].T
             frames = [self.codec.unpack(packed.tolist(), stacking.size) for packed in some]
             stacking.join(frames, images[start : start + 32])

@@ -1,4 +1,4 @@
-"""A tree of partial sums over the slots of a table, which draws slots in proportion to their values."""
+"""A tree of partial sums, used to draw the slots of a table in proportion to their values."""
 
 from itertools import pairwise
 

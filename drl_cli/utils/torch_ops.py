@@ -21,7 +21,7 @@ def one_thread() -> Iterator[None]:
 
 
 def keep_freed_memory() -> None:
-    """Make the C library keep freed memory, because each 4 KB returned to the system cost a page fault later.
+    """Make the C library keep freed memory, because each freed 4 KB would cause a page fault later.
 
     With batches of 256 rows and 256 hidden units, these page faults take a fifth of the time of an update. This
     function has no effect without glibc.

@@ -113,7 +113,7 @@ class EnvPoolBatch(EnvsBase):
                 self._count(i, str(causes[i]))
 
     def _no_step(self) -> Step:
-        """Return the first step after `load_state`, which is not `valid` in any environment."""
+        """Return a step that is not `valid` in any environment: the first step after `load_state`."""
         none, zeros = np.zeros(len(self.seeds), np.bool_), np.zeros(len(self.seeds), np.float32)
         self._is_loaded, self.begun = False, list(range(len(self.seeds)))
         return Step(zeros, self.obs.copy(), none, none.copy(), none.copy())

@@ -19,7 +19,7 @@ from drl_cli.types import Array, State, nested, within
 from drl_cli.utils.seeding import rng_state, set_rng_state
 
 MAX_STEPS = 10_000
-"""Maximum length of an episode that can be repeated, because no more actions are kept."""
+"""Longer episodes can't be repeated, because only this number of actions is kept."""
 
 
 @dataclass(frozen=True)
