@@ -62,7 +62,7 @@ class Units:
             "actions": _tree(self.actions),
         }
 
-    def joined(self, observations: list[Any]) -> Any:  # Any: values of the spaces
+    def joined(self, observations: list[Any]) -> Any:  # Any: a tree of arrays
         """Stack observations as Gymnasium's vector environments do."""
         empty: Any = create_empty_array(self.observations, len(observations))
         return concatenate(self.observations, observations, empty)

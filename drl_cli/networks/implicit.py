@@ -59,7 +59,7 @@ class ImplicitNetwork:
             part.init()
 
     def draw(self, normals: Tensor) -> None:
-        """Replace the noise of all weights by new noise from normal numbers `[noise_size]`."""
+        """Replace the noise of all weights by noise computed from standard normal samples `[noise_size]`."""
         pieces = torch.split(normals, [part.noise_size for part in self.noisy])
         for part, piece in zip(self.noisy, pieces, strict=True):
             part.draw(piece)

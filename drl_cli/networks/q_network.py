@@ -113,7 +113,7 @@ class QNetwork:
                 self.shape.zero_between_streams_(views[-2])
 
     def draw(self, normals: Tensor) -> None:
-        """Replace the noise of all weights by new noise from normal numbers `[noise_size]`."""
+        """Replace the noise of all weights by noise computed from standard normal samples `[noise_size]`."""
         assert self.sigma is not None
         fill_noise(self.noise_views, normals)
         torch.addcmul(self.mean.flat, self.sigma.flat, self.noise, out=self.mlp.flat)

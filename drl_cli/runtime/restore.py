@@ -115,7 +115,7 @@ def restore(checkpoint: Checkpoint, config: Config, graph: Orchestrator) -> None
         choices = checkpoint.state["shards"].items()
         graph.replay.load_state({name: np.array(value, np.uint64) for name, value in choices})
     best = folder.parent / "best"
-    if best.exists():  # may be newer than the checkpoint
+    if best.exists():  # a best model saved after this checkpoint stays the best
         graph.progress.best = best_report(best)
     graph.go_on(checkpoint.params_header, checkpoint.params)
     graph.saver.last, graph.saver.saved = folder, checkpoint.state["counts"]

@@ -44,7 +44,7 @@ class Process(Protocol):
 
 
 Start = Callable[[set[int], Sequence[str], Mapping[str, str], Path], Process]
-"""Starts Python on a set of processors with arguments and extra environment variables; its output goes to the file."""
+"""Starts Python, given its processors, arguments, extra environment variables, and the file for its output."""
 
 
 class LocalProcess(subprocess.Popen[bytes]):

@@ -240,7 +240,7 @@ class Rounds:
         return [job for job in sweep.jobs if not job.is_done]
 
     def killed_jobs(self) -> list[Job]:
-        """Return the jobs whose processes were killed or interrupted, at most MAX_RESTARTS times each in a round."""
+        """Return the killed or interrupted jobs that were restarted less than MAX_RESTARTS times in this round."""
         ended = [job for job in self.sweep.jobs if job.status in ("killed", "interrupted")]
         jobs = [job for job in ended if self._restarts[job] < MAX_RESTARTS]
         self._restarts.update(jobs)

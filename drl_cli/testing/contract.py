@@ -181,7 +181,7 @@ def check_burn_in(case: Case) -> None:
 
 
 def _mixed(kept: Any, noise: Any, keep: Tensor) -> Any:  # Any: as in Batch
-    """Return sequences `[rows, length, ...]` with the steps to `keep`, and other rows' noise in all other steps."""
+    """Return sequences `[rows, length, ...]` in which `noise` replaces all steps except those to `keep`."""
     if isinstance(kept, dict):
         return {name: _mixed(part, noise[name], keep) for name, part in kept.items()}
     return torch.where(like(keep, kept), kept, noise.roll(-1, 0))

@@ -120,7 +120,7 @@ class NodeProcess:
         keeper = ray.remote(**options, scheduling_strategy="SPREAD", runtime_env={"env_vars": own})(Keeper)
         self.returncode: int | None = None
         self._log = log
-        cluster = {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}  # for ray.address=auto in the process
+        cluster = {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}  # so that ray.address=auto finds this cluster
         self._keeper = keeper.remote(list(arguments), os.getcwd(), {**variables, **cluster}, str(log))
         self._begun, self._end = self._keeper.begun.remote(), self._keeper.wait.remote()
 

@@ -72,7 +72,7 @@ class Usage:
         return table
 
     def now(self) -> dict[str, dict[str, float]]:
-        """Return number, memory [MB] and mean `cores` over the last LOOKS samples of the processes, by kind of role."""
+        """Return for each kind of role: number of processes, memory [MB], and `cores` averaged over LOOKS samples."""
         table: dict[str, dict[str, float]] = {}
         for key, use in sorted(self._present.items(), key=lambda item: item[1].role):
             kind = table.setdefault(kind_of(use.role), {"processes": 0, "rss_mb": 0.0})
