@@ -14,7 +14,7 @@ from drl_cli.types import Array
 Format = Literal["mp4", "webp", "gif"]
 
 LEAST_HEIGHT = 240
-"""Frames with fewer pixels are enlarged by an integer factor, so that pixels stay square and text is readable."""
+"""Frames lower than this [pixels] are enlarged by an integer factor. Pixels stay square, and text is readable."""
 MOST_WIDTH, MOST_FPS = 320, 25.0
 """Limits of WebP and GIF, which stay in memory until the end and compress badly."""
 

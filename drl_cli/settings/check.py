@@ -62,7 +62,7 @@ def check_command(command: CommandLine) -> None:
 def _check_override(
     match: re.Match[str], command: CommandLine, algo: type[AlgoConfig] | None, overrides: Sequence[re.Match[str]]
 ) -> list[str]:
-    """Return a line for each problem with `match`, one of the overrides; raise UsageError if an exit code is set.
+    """Return a line for each problem with the override `match`. Raise UsageError for problems with their own exit code.
 
     `algo` is None if the algorithm does not exist.
     """
