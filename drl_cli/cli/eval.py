@@ -16,7 +16,7 @@ from drl_cli.cli.command import CHECKPOINT_HELP, OUTPUT_DIR_HELP, RUN_HELP, opti
 from drl_cli.errors import BELOW, CHECKPOINT, DONE, RESOURCES, USER_CODE, ReportedError, UsageError
 from drl_cli.preflight.environment import environment_spec
 from drl_cli.runs.comparison import estimate
-from drl_cli.runs.find import check_format, find_run, find_runs, find_step, read_config
+from drl_cli.runs.find import check_format, find_runs, find_saved_run, find_step, read_config
 from drl_cli.runs.groups import grouped
 from drl_cli.runs.run import Run
 from drl_cli.runs.statistics import interval
@@ -82,7 +82,7 @@ def environment_argument(arg: str) -> tuple[str, Any]:
 def evaluate_all(options: Options, kwargs: Mapping[str, Any]) -> int:
     """Evaluate every run, print the results, and write them. Raise UsageError with the problems of all failed runs."""
     if options.runs is None:
-        folders = [find_run(options.run, options.output_dir)]
+        folders = [find_saved_run(options.run, options.output_dir)]
     else:
         folders = find_runs(options.runs, options.output_dir)
     results: dict[Path, dict[str, Any]] = {}

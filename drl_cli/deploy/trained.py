@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from drl_cli.envs.config import EnvError, EnvFault, MissingExtra
 from drl_cli.errors import CHECKPOINT, MISSING, RESOURCES, USER_CODE, CheckpointError, UsageError, users_errors
 from drl_cli.preflight.environment import environment_spec
-from drl_cli.runs.find import check_format, find_run, find_step, read_config
+from drl_cli.runs.find import check_format, find_saved_run, find_step, read_config
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.files.checkpoint import load_model
 from drl_cli.types import EnvSpec
@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # it imports gymnasium
 
 def open_policy(run: str, checkpoint: str = "best", output_dir: str = "outputs") -> "TrainedPolicy":
     """Open a checkpoint of a run, and read the spaces from its environment. Raise UsageError."""
-    folder = find_run(run, output_dir)
+    folder = find_saved_run(run, output_dir)
     step = find_step(folder, checkpoint)
     check_format(step)
     config = read_config(folder)

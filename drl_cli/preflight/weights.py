@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from drl_cli.errors import CHECKPOINT, CheckpointError, UsageError
-from drl_cli.runs.find import checkpoint_names, find_run
+from drl_cli.runs.find import checkpoint_names, find_saved_run
 from drl_cli.runs.run import Run
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.files.checkpoint import MODEL, load_model
@@ -28,7 +28,7 @@ def find_weights(path: str, output_dir: str) -> Path:
     is_checkpoint = folder.parent.name == "checkpoints" and folder.parent.is_dir()
     if not is_checkpoint:
         try:
-            folder = find_run(path, output_dir) / "checkpoints" / "best"
+            folder = find_saved_run(path, output_dir) / "checkpoints" / "best"
         except UsageError as error:
             raise UsageError(f"load_weights: {error}; or name a checkpoint's folder") from error
     if is_checkpoint or not folder.exists():

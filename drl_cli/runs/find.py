@@ -2,6 +2,7 @@
 
 import glob
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import yaml
 
 from drl_cli.errors import CHECKPOINT, UsageError
-from drl_cli.runs.run import SWEEP_FILE, read_json
+from drl_cli.runs.run import SWEEP_FILE, Run, read_json
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.files.checkpoint import other_format
 from drl_cli.settings.build import build
@@ -25,9 +26,34 @@ def all_runs(output_dir: str) -> list[Path]:
 
 def find_run(run: str, output_dir: str) -> Path:
     """Return the run given by a path, `latest`, a glob (the newest match) or the start of an id; raise UsageError."""
+    return _matches(run, output_dir)[-1]
+
+
+def find_saved_run(run: str, output_dir: str, is_quiet: bool = False) -> Path:
+    """Return the newest matching run that has a checkpoint, or the newest run if none has; raise UsageError.
+
+    Print a warning that names newer runs without a checkpoint, unless `is_quiet`.
+    """
+    found = _matches(run, output_dir)
+    saved = next((each for each in reversed(found) if has_checkpoint(each)), found[-1])
+    newer = [f"{each.name} ({Run(each).status})" for each in reversed(found) if each.name > saved.name]
+    if newer and not is_quiet:
+        more = f" and {len(newer) - MAX_NAMED} more" if len(newer) > MAX_NAMED else ""
+        skipped = f"{', '.join(newer[:MAX_NAMED])}{more}"
+        print(f"warning: '{run}' is {saved.name}; newer runs without a checkpoint: {skipped}", file=sys.stderr)
+    return saved
+
+
+def has_checkpoint(run: Path) -> bool:
+    """Return whether a run has saved a checkpoint."""
+    return any(run.glob("checkpoints/*/manifest.json"))
+
+
+def _matches(run: str, output_dir: str) -> list[Path]:
+    """Return the runs that `find_run` chooses from, oldest first and at least one; raise UsageError."""
     path = Path(run)
     if (path / "run.json").is_file():
-        return path.resolve()
+        return [path.resolve()]
     runs = all_runs(output_dir)
     found = [path for path in runs if run == "latest" or path.name.startswith(run)]
     if len(found) > 1 and run != "latest":
@@ -38,7 +64,7 @@ def find_run(run: str, output_dir: str) -> Path:
     found = sorted([*found, *matches], key=lambda path: path.name)
     if not found:
         raise UsageError(_no_run(path, runs, output_dir))
-    return found[-1].resolve()
+    return [each.resolve() for each in found]
 
 
 def find_step(folder: Path, name: str) -> Path:

@@ -1,15 +1,16 @@
 """`resume=RUN` and `from_config=RUN`: find the run, check that the run can continue, and prepare the folder."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drl_cli.errors import CHECKPOINT, CheckpointError, UsageError
 from drl_cli.runs.changes import Change, changed_code, changed_keys, check_changes
-from drl_cli.runs.find import check_format, checkpoint_names, find_run, read_config
+from drl_cli.runs.find import check_format, checkpoint_names, find_run, find_saved_run, read_config
 from drl_cli.runs.run import RUN_LOCK, read_json
 from drl_cli.runtime.config import Config
 from drl_cli.settings.command_line import OVERRIDE, CommandLine
@@ -39,14 +40,17 @@ def named_run(command: CommandLine) -> Path | None:
         return None
     for name in values.keys() & set(groups()) - {"mode"}:
         raise UsageError(f"{key}: {name}={values[name]} chooses another group of options; here single keys can be set")
-    folder, checkpoint = find_checkpoint(unquoted(value), unquoted(values.get("output_dir") or "outputs"))
+    run, output_dir = unquoted(value), unquoted(values.get("output_dir") or "outputs")
+    # `resume` searches for the checkpoint again, and then names the newer runs without a checkpoint
+    find = partial(find_saved_run, is_quiet=True) if key == "resume" else find_run
+    folder, checkpoint = find_checkpoint(run, output_dir, find)
     if key == "resume":
         check_format(checkpoint)
     read_config(folder)  # rejects unknown keys before Hydra reads the file
     return folder
 
 
-def find_checkpoint(run: str, output_dir: str) -> tuple[Path, Path]:
+def find_checkpoint(run: str, output_dir: str, find: Callable[[str, str], Path] = find_saved_run) -> tuple[Path, Path]:
     """Return the run's folder and its last checkpoint. If `run` is a checkpoint's folder, return this checkpoint."""
     path = Path(run)
     if path.resolve().parent.name == "checkpoints" and (path / "manifest.json").is_file():
@@ -54,7 +58,7 @@ def find_checkpoint(run: str, output_dir: str) -> tuple[Path, Path]:
     if path.parent.name == "checkpoints" and (path.parents[1] / "run.json").is_file():
         line = f"no checkpoint '{path.name}' in {path.parent}; {checkpoint_names(path.parent)}"
         raise UsageError(line, CHECKPOINT)
-    folder = find_run(run, output_dir)
+    folder = find(run, output_dir)
     return folder, folder / "checkpoints" / "last"
 
 

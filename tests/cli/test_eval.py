@@ -94,6 +94,13 @@ def test_the_same_command_gives_the_same_and_another_seed_other_episodes(evaluat
     assert other["returns"] != first["returns"]
 
 
+def test_latest_is_the_newest_run_with_a_checkpoint(ask, twin):
+    shutil.rmtree(twin / "checkpoints")
+    _, (warning,), code, result = ask("latest", "episodes=2")
+    assert (code, result["episodes"]) == (0, 2)
+    assert warning.endswith(f"newer runs without a checkpoint: {twin.name} (done)")
+
+
 def test_min_return_decides_the_exit_code(ask, evaluated):
     mean = evaluated[1]["mean"]
     lines, (error,), code, _ = ask("episodes=3", f"min_return={mean + 1}")

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from drl_cli.errors import UsageError
-from drl_cli.runs.find import all_runs, find_run, find_runs, read_config
+from drl_cli.runs.find import all_runs, find_run, find_runs, find_saved_run, read_config
 
 IDS = ("20260101-100000-000000-s0", "20260102-100000-000000-s1", "20260102-120000-000000-s0")
 
@@ -78,3 +78,27 @@ def test_each_pattern_without_a_run_is_named(outputs):
     assert ["'nope'" in caught.value.problems[0], "'multirun'" in caught.value.problems[1]] == [True, True]
     with pytest.raises(UsageError, match="no run 'latest'"):
         find_run("latest", str(outputs / "nowhere"))
+
+
+def test_a_command_that_needs_a_checkpoint_passes_over_newer_runs_without_one(outputs, capsys):
+    save(outputs, IDS[1])
+    assert find_saved_run("latest", str(outputs)).name == IDS[1]
+    warning = f"warning: 'latest' is {IDS[1]}; newer runs without a checkpoint: {IDS[2]} (unknown)\n"
+    assert capsys.readouterr().err == warning
+    assert find_saved_run("latest", str(outputs), is_quiet=True).name == IDS[1]
+    assert find_saved_run(f"{outputs}/Zebra/*/*", str(outputs)).name == IDS[0]
+    assert capsys.readouterr().err == ""
+
+
+def test_the_newest_run_where_no_run_has_a_checkpoint_or_the_newest_has(outputs, capsys):
+    assert find_saved_run("latest", str(outputs)).name == IDS[2]
+    save(outputs, IDS[2])
+    assert find_saved_run("latest", str(outputs)).name == IDS[2]
+    assert capsys.readouterr().err == ""
+
+
+def save(outputs, run):
+    """Give a run a checkpoint."""
+    step = next(outputs.glob(f"*/*/{run}")) / "checkpoints" / "step_000000100"
+    step.mkdir(parents=True)
+    (step / "manifest.json").write_text("{}")

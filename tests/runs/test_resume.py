@@ -64,6 +64,14 @@ def test_every_key_has_a_verdict_and_every_listed_key_exists(composed):
     assert {verdict(f"replay.{name}") for name in ("seq_len", "sampler")} == {"impossible"}
 
 
+def test_latest_passes_over_a_newer_run_without_a_checkpoint(run, drl_here):
+    newer = run.with_name("20990101-000000-000000-s8")
+    shutil.copytree(run, newer, ignore=shutil.ignore_patterns("checkpoints"))
+    done = drl_here("train", "resume=latest", "total_env_steps=200")
+    assert (done.returncode, "from step 160" in done.stdout) == (0, True)
+    assert done.stderr.count("newer runs without a checkpoint: 20990101-000000-000000-s8 (done)") == 1
+
+
 def test_a_run_is_resumed_in_its_folder(run, train, tmp_path):
     before = (run / "eval.csv").read_text().splitlines()
     assert "from step 160" in train("resume=latest", "total_env_steps=320", "algo.lr=1e-4", "confirm=true")
