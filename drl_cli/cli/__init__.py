@@ -1,4 +1,4 @@
-"""The commands. Importing this package sets one numpy thread per process, because workers run in processes."""
+"""The commands. Importing this package limits numpy to one thread per process, because each worker is a process."""
 
 import os
 

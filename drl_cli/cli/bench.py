@@ -147,7 +147,7 @@ def is_own(key: str) -> bool:
 
 
 def with_run(command: CommandLine) -> CommandLine:
-    """Replace `from_config=RUN` by the config of this run."""
+    """Replace `from_config=RUN` by the config of RUN. Raise UsageError for `resume=RUN`."""
     folder = named_run(command)
     if folder is None:
         return command

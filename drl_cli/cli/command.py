@@ -50,7 +50,7 @@ def run_words(
 ) -> None:
     """Call `answer` with the words of the command line, and exit with the code that it returns.
 
-    --help prints the text that `help_of` returns for the other words, and so does an empty line if it `needs_words`.
+    --help prints the text that `help_of` returns for the other words. With `needs_words`, no words mean --help.
     """
     words = sys.argv[1:]
     sys.path.insert(0, os.getcwd())  # the user's modules
@@ -89,7 +89,7 @@ def versions() -> str:
 
 
 class _PipeProof:
-    """Wrap a stream that drops its text after the reader has closed the pipe, as `head` does."""
+    """A text stream that discards its text once the reader, such as `head`, has closed the pipe."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -107,7 +107,7 @@ class _PipeProof:
             self._drop()
 
     def end(self) -> None:
-        """Flush when the process ends. A test may have closed the stream before."""
+        """Flush when the process ends. Ignore a stream that a test has already closed."""
         with suppress(ValueError):
             self.flush()
 

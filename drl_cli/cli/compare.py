@@ -20,8 +20,8 @@ from drl_cli.utils.spelling import did_you_mean
 
 NOT_DRAWN = "needs matplotlib, which is not installed:  pip install 'drl-cli[plot]'"
 FORMATS = (".png", ".pdf", ".svg")
-MOST_NAMED = 12  # keys in a note
-FEW_SEEDS = 5  # below, a note warns about the intervals
+MOST_NAMED = 12  # a note names at most 12 keys
+FEW_SEEDS = 5  # a note warns about the intervals of fewer seeds
 EXAMPLES = (
     "drl-compare runs=[outputs/CartPole-v1/dqn-*,outputs/CartPole-v1/ppo-*] threshold=475",
     "drl-compare outputs/Pendulum-v1 by=[algo.lr] csv=null",
@@ -49,7 +49,7 @@ def main() -> None:
 def answer(words: Sequence[str]) -> int:
     """Print the table, and write the curves and the figure.
 
-    Without matplotlib a missing figure is an error only if `png=` was given.
+    If matplotlib is missing, raise UsageError only if the user gave `png=`.
     """
     options = parse(words, Options, positional="runs")
     if options.png is not None and Path(options.png).suffix not in FORMATS:
@@ -94,7 +94,7 @@ def chosen_groups(options: Options) -> list[Group]:
 
 
 def comparison_table(comparisons: Sequence[Comparison]) -> str:
-    """Return the table with a line per group, without the columns of environment and goal if they are not needed."""
+    """Return a table with a line per group. Leave out a single environment, and goals if no run has a goal."""
     rows = [
         {
             "env": one.group.env,
@@ -118,7 +118,7 @@ def comparison_table(comparisons: Sequence[Comparison]) -> str:
 
 
 def environments_table(comparisons: Sequence[Comparison]) -> list[str]:
-    """Return the lines of a table over all environments, or [] for a single environment."""
+    """Return the lines of a table of scores over all environments, or [] if `over_environments` returns no score."""
     if not (found := over_environments(comparisons)):
         return []
     runs = Counter[str]()
@@ -130,7 +130,7 @@ def environments_table(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def notes(comparisons: Sequence[Comparison]) -> list[str]:
-    """Return warnings about the numbers in the table."""
+    """Return lines that warn about the numbers in the table."""
     groups = [one.group for one in comparisons]
     lines = []
     if keys := pooled_keys(groups):
@@ -146,7 +146,7 @@ def notes(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def write_csv(path: Path, comparisons: Sequence[Comparison]) -> None:
-    """Write a line per group, axis and point of the curve."""
+    """Write a line for each group, each axis (env steps or seconds) and each point of the curve."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(("env", "group", "axis", "x", "iqm", "low", "high", "seeds", "held"))
@@ -160,7 +160,7 @@ def write_csv(path: Path, comparisons: Sequence[Comparison]) -> None:
 
 
 def _named(keys: Sequence[str]) -> str:
-    """Return the first keys as text, with the number of keys left out."""
+    """Return the first MOST_NAMED keys as text, followed by the number of the other keys."""
     more = len(keys) - MOST_NAMED
     return ", ".join(keys[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 

@@ -1,4 +1,4 @@
-"""Tab completion: the bash function of all commands, and the words that it offers. It is fast, without Hydra.
+"""Tab completion: a bash function for all commands, and the words that it offers. Hydra is too slow to be used here.
 
 `eval "$(drl-train -sc install=bash)"` in ~/.bashrc turns it on.
 """
@@ -30,7 +30,7 @@ INSTALL = """_drl_complete() {{
     return 0
 }}
 complete -o default -F _drl_complete {commands}"""
-"""Bash also breaks words at = and :, and wants only the part after the break ($2). No space follows a last = or ."""
+"""Bash also splits words at `=` and `:`, and expects only the text after the split (`$2`)."""
 
 RUNS = ("run", "runs", "resume", "from_config", "load_weights")
 """Keys whose values name runs."""
@@ -64,7 +64,7 @@ def completions(line: str) -> list[str]:
 
 
 def _train(words: Sequence[str], word: str) -> Iterable[str]:
-    if words and words[-1] in VALUE_FLAGS:  # bash completes file names
+    if words and words[-1] in VALUE_FLAGS:  # the word is a file name, which bash completes
         return []
     if word.startswith("-"):
         return ["--help", *PLAIN_FLAGS, *VALUE_FLAGS]
@@ -85,7 +85,7 @@ def _train(words: Sequence[str], word: str) -> Iterable[str]:
 
 
 def _keys(overrides: Sequence[str]) -> Mapping[str, Key]:
-    """Return the keys of a run with the algorithm on the command line."""
+    """Return the keys of a run with the algorithm that `overrides` name, or else with the default algorithm."""
     named = [arg.removeprefix("algo=").split(",")[0] for arg in overrides if arg.startswith("algo=")]
     try:
         return keys_of(config_class(named[-1] if named else defaults()["algo"]))
@@ -113,7 +113,7 @@ def _values(key: str, keys: Mapping[str, Key]) -> Iterable[str]:
 
 
 def _topics(keys: Mapping[str, Key]) -> list[str]:
-    """Return the words that `drl-list keys` and `--help` take: groups, options and keys."""
+    """Return the words that `drl-list keys` and `--help` accept: `group`, `group=option` and `key`."""
     chosen = [f"{group}={option}" for group in groups() for option in options(group)]
     return [*groups(), *chosen, *(name for name, key in keys.items() if not isinstance(key.type, Group))]
 
@@ -127,7 +127,7 @@ def _list(words: Sequence[str]) -> list[str]:
 
 
 def _options(command: str, word: str) -> list[str]:
-    """Return the options of a command with an Options dataclass, or the values of the option in `word`."""
+    """Return `option=` for each option of a command. If `word` is already `option=...`, return the option's values."""
     try:
         kinds = group_of(importlib.import_module(f"drl_cli.cli.{command}").Options).keys
     except (ImportError, AttributeError):  # an unknown command, or one without Options

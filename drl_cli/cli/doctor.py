@@ -46,7 +46,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Check:
-    """The result of one check. `skip` means that training works without it. `exit_code` is for status fail."""
+    """The result of one check. `skip` means that training works without the missing part."""
 
     status: Literal["ok", "skip", "warn", "fail"]
     name: str
@@ -109,7 +109,7 @@ def packages() -> Check:
 
 
 def processors() -> Check:
-    """Check the number of processors for this process, the limit of a container, and the load by other programs."""
+    """Check the processors that this process may use, the limit of a container, and the load of other programs."""
     cores, load = num_cores(), os.getloadavg()[0]
     text = f"{cores} for this process, load {load:.1f}"
     limit, _, period = _content(CGROUP / "cpu.max").partition(" ")
@@ -155,7 +155,7 @@ def shared_memory() -> Check:
 
 
 def disk(what: str, folder: str, option: str) -> Check:
-    """Check that a folder can be written, and the free space on its disk. `option` chooses another folder."""
+    """Check that a folder is writable and its disk has free space. `option` is the option that sets the folder."""
     root = Path(folder).absolute()
     existing = next(path for path in (root, *root.parents) if path.exists())
     if not (existing.is_dir() and os.access(existing, os.W_OK)):
@@ -168,7 +168,7 @@ def disk(what: str, folder: str, option: str) -> Check:
 
 
 def gpu() -> Check:
-    """Check for a CUDA device, and for an NVIDIA driver that this build of torch can't use."""
+    """Check for a CUDA device. Warn if there is an NVIDIA driver that this build of torch can't use."""
     if version_of("torch") is None:
         return Check("skip", "gpu", "no torch to ask")
     import torch
@@ -192,7 +192,7 @@ def compiler() -> Check:
 
 
 def render(id: str, advice: str) -> Check:
-    """Draw one frame without a display, in another process because a graphics driver may kill it."""
+    """Draw one frame without a display. Do so in another process, which a graphics driver may kill."""
     command = [sys.executable, "-c", RENDER.format(id=id)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30)
@@ -220,7 +220,7 @@ def _begin_ray() -> "RaySession":
 
 
 def ray(session: "RaySession | None", is_wanted: bool) -> Check:
-    """Wait until the starting Ray session is up, and end it."""
+    """Wait until the Ray session, which was started earlier, is up, and close the session."""
     if session is None:
         return Check("skip", "ray", "not installed" if is_wanted else "not started, as ray=false says")
     started = time.monotonic()

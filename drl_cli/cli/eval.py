@@ -138,7 +138,7 @@ def evaluate(folder: Path, options: Options, kwargs: Mapping[str, Any]) -> dict[
 
 
 def with_arguments(config: Config, kwargs: Mapping[str, Any]) -> Config:
-    """Set arguments of the environment, for training and for evaluations."""
+    """Return the config with these environment arguments, both for training and for evaluations."""
     env, manage = config.env, config.manage
     return dataclasses.replace(
         config,
@@ -174,7 +174,7 @@ def play(config: Config, checkpoint: Path, seeds: list[int], stochastic: bool) -
 
 
 def result_lines(name: str, result: Mapping[str, Any], statistics: Mapping[str, float], most: int) -> list[str]:
-    """Describe the result of a run."""
+    """Return lines that describe the result of a run. `most` is the limit of steps per episode."""
     how = "stochastic" if result["stochastic"] else "greedy"
     texts = {key: f"{value}" if isinstance(value, int) else f"{value:.1f}" for key, value in statistics.items()}
     texts["mean"] = _mean_text(result)
@@ -192,7 +192,7 @@ def _mean_text(result: Mapping[str, Any]) -> str:
 
 
 def results_table(results: Mapping[Path, Mapping[str, Any]]) -> str:
-    """Return the table with a line per run."""
+    """Return a table with a line per run."""
     names = ("std", "min", "median", "max", "length_mean")
     rows = []
     for folder, result in results.items():
@@ -203,7 +203,7 @@ def results_table(results: Mapping[Path, Mapping[str, Any]]) -> str:
 
 
 def over_runs(results: Mapping[Path, Mapping[str, Any]]) -> list[str]:
-    """Return a line per group of runs that differ only in their seed."""
+    """Return a line with the IQM for each group of runs that differ only in their seed."""
     lines = []
     for group in grouped(map(Run, results)):
         if (num := len(group.runs)) > 1:
@@ -213,7 +213,7 @@ def over_runs(results: Mapping[Path, Mapping[str, Any]]) -> list[str]:
 
 
 def _read(text: str) -> Any:
-    """Read a value as Hydra does: 1e-3 is a number, although yaml reads it as text."""
+    """Parse a value as Hydra does: 1e-3 is a number, although yaml parses 1e-3 as text."""
     value = yaml.safe_load(text)
     try:
         return float(value) if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""drl-list TOPIC: list algorithms, environments, modes, keys, runs or sweeps. Each topic has a function."""
+"""drl-list TOPIC: list algorithms, environments, modes, keys, runs or sweeps. One function per topic."""
 
 import importlib
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ def answer(words: Sequence[str]) -> int:
 
 
 def help_of(words: Sequence[str]) -> str:
-    """Return the help of drl-list, or of a list with options."""
+    """Return the help of drl-list, or the help of the topic `runs` or `sweeps`."""
     if words and words[0] in ("runs", "sweeps"):
         from drl_cli.cli.list_runs import help_of
 
@@ -50,13 +50,13 @@ def algos(args: Sequence[str]) -> list[str]:
             continue
         title = next(iter((module.__doc__ or "").splitlines()), "")
         lines.append(f"{name:<8} {'/'.join(module.ACTIONS)} actions; {', '.join(module.MODES)}; {title}")
-    variants = [name for name in options("algo") if name not in algorithms()]  # an algorithm with other values
+    variants = [name for name in options("algo") if name not in algorithms()]  # yaml files that change an algorithm
     return lines + [f"{name:<8} {about('algo', name)}" for name in variants]
 
 
 def envs(args: Sequence[str]) -> list[str]:
-    """List environments, first those of conf/env: whether each runs here or what to install, and its tuned values."""
-    from drl_cli.envs.catalog import entries, missing_package  # it imports gymnasium
+    """List environments, those of conf/env first, with what to install and the algorithms that have tuned values."""
+    from drl_cli.envs.catalog import entries, missing_package  # slow: imports gymnasium
 
     found = entries()
     needed_by = {entry.id: entry.missing for entry in found}

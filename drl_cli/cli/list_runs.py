@@ -32,7 +32,7 @@ ORDER: dict[Sort, Callable[[Run], float]] = {
     "seconds": lambda run: run.wall_s,
 }
 SHOWN = ("env.name", "env.id", "algo.name", "mode")
-"""Keys that a column shows already."""
+"""Keys whose values have their own column."""
 LEFT = ("run", "env", "algo", "mode", "status", "runs of", "sweep", "best run", "over", "differs in")
 """Columns that are aligned left."""
 EXAMPLES = (
@@ -94,7 +94,7 @@ def run_table(runs: Sequence[Run], limit: int) -> list[str]:
 
 def group_table(runs: Sequence[Run], options: Options) -> list[str]:
     """Return a line per group of runs that differ only in their seed. Returns are means over the evaluated runs."""
-    groups = sorted(grouped(runs), key=lambda group: runs.index(group.runs[0]))  # in the order of `runs`
+    groups = sorted(grouped(runs), key=lambda group: runs.index(group.runs[0]))  # ordered as `runs`
     if options.sort != "newest":
         groups = sorted(groups, key=lambda group: _mean(map(ORDER[options.sort], group.runs)), reverse=True)
     rows = []
@@ -164,7 +164,7 @@ def _value(run: Run, key: str) -> str:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], total: int, hint: str = "") -> list[str]:
-    """Return the lines of a table, and how many of `total` rows are left out. Without rows there are no lines."""
+    """Return the lines of a table, then a line with the number of rows left out. Without rows, return no table."""
     lines = [table(head, rows, sys.stdout, LEFT)] if rows else []
     return [*lines, f"{total - len(rows)} more{hint}"] if total > len(rows) else lines
 

@@ -13,7 +13,7 @@ from drl_cli.utils.ranges import Count, Natural, Positive
 from drl_cli.utils.seeding import integers
 
 HEADLESS = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
-"""Environment variables for drawing without a screen, unless the user has set them."""
+"""Environment variables for drawing without a screen. Values that the user has set are kept."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def play(options: Options) -> list[str]:
 
 
 def _suffix(format: str) -> str:
-    """Return the format of the video. Raise UsageError (exit 3) if Pillow or ffmpeg is missing."""
+    """Return the suffix of the video's file. Raise UsageError (exit 3) if Pillow or ffmpeg is needed and missing."""
     from drl_cli.deploy.video import best_format, find_ffmpeg
 
     try:

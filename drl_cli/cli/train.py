@@ -90,7 +90,7 @@ def train(
     """Check the composed config, train, and show the progress and the end. Return the summary.
 
     `args` is the command line for run.json, `note` a line for the header of the run. `began` is the time [s since the
-    epoch] from which the run's seconds count, by default the start of this process.
+    epoch] from which the run's seconds are counted, by default the start of this process.
     """
     erase(sys.stdout)
     config = build(plain)
@@ -108,7 +108,7 @@ def train(
 def _prepared(
     config: Config, console: Console, args: Sequence[str]
 ) -> "tuple[Config, EnvSpec, Resumed | None, Cluster | None]":
-    """Fill in the config for this machine or cluster, and check it. Raise UsageError if it can't run."""
+    """Fill in the config for this machine or cluster, and check it. Raise UsageError if the config can't run."""
     from drl_cli.preflight.environment import join_cluster
     from drl_cli.preflight.preflight import preflight
     from drl_cli.preflight.weights import with_weights
@@ -161,7 +161,7 @@ def _train(config: Config, console: Console, note: str | None, args: Sequence[st
 def help_text(args: Sequence[str]) -> str:
     """Return the general help, or the help of the groups and keys in `args`. Raise UsageError for an unknown name.
 
-    `algo=...` adds the keys of this algorithm.
+    `algo=...` adds the keys of that algorithm.
     """
     words = read_command(args).overrides
     topics, algos = [word for word in words if "=" not in word], [word for word in words if word.startswith("algo=")]

@@ -65,7 +65,7 @@ def how_it_ended(folder: Path, run: Mapping[str, Any], silent_s: float, stale_s:
     """Return the summary of a run that has ended or was killed, or None while the run continues.
 
     `run` is the content of run.json. A run on this machine holds a lock while it lives. A run on another machine counts
-    as dead after `stale_s` seconds without a new status; `silent_s` is the time since the last one.
+    as dead after `stale_s` seconds without a new status. `silent_s` is the time [s] since the last status.
     """
     if run.get("status") == "running":
         held = None
@@ -84,11 +84,11 @@ def how_it_ended(folder: Path, run: Mapping[str, Any], silent_s: float, stale_s:
 
 
 class View:
-    """Show the statuses of a run on a display, and each evaluation once."""
+    """Show the statuses of a run on a display. Show each evaluation once."""
 
     def __init__(self, display: Display, status: Status, folder: Path) -> None:
         self.display, self.folder = display, folder
-        self.last_evaluation = max((env_steps for env_steps, _ in status.scores), default=-1)  # earlier ones are old
+        self.last_evaluation = max((env_steps for env_steps, _ in status.scores), default=-1)  # not shown again
         display.line(f"{status.title}  ->  {relative_path(folder)}")
         display.awaits(status)
 

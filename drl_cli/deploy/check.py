@@ -14,7 +14,7 @@ from drl_cli.types import Array
 from drl_cli.utils.seeding import integers
 
 TOLERANCE = 1e-5
-"""Largest allowed difference of an action, in units of half its range or of 1, and of the value of a choice."""
+"""Largest allowed difference of an action, relative to half its range, or of the value of a choice."""
 LEAST_OBSERVATIONS = 1000
 
 
@@ -22,8 +22,8 @@ LEAST_OBSERVATIONS = 1000
 class Parity:
     """How closely an exported policy matches the trained policy.
 
-    `largest_difference` is the largest difference of an action, or the largest loss of value by a choice, on all
-    `observations` from episodes of the trained policy. The returns are means over the first `episodes` of drl-eval.
+    `largest_difference` is the maximum of `difference` over all `observations`, which come from episodes of the trained
+    policy. The returns are means over the first `episodes` of drl-eval.
     """
 
     observations: int
@@ -44,7 +44,7 @@ class Parity:
 
 
 def compare(trained: TrainedPolicy, exported: Policy, episodes: int) -> Parity:
-    """Play both policies on the same episodes, and compare their actions on LEAST_OBSERVATIONS observations or more."""
+    """Play both policies on the same episodes, and compare their actions on LEAST_OBSERVATIONS or more observations."""
     differences = _Differences(trained, exported)
     seed = trained.config.seed
     seeds = integers(seed, "confirm", episodes)
@@ -84,9 +84,10 @@ class _Differences:
 
 
 def difference(part: ArraySpec, trained: Array, exported: Array, values: list[Array]) -> float:
-    """Return the largest difference of two batches of actions.
+    """Return the largest difference of two batches of actions, relative to half the action's range.
 
-    For choices this is the largest loss of value, or infinity if choices differ and `values` `[n, choices]` is empty.
+    For choices, return the largest loss of value by the exported choice. `values` are `[n, choices]` each; without
+    them, return infinity if any choice differs.
     """
     if not part.choices:
         low, high = bounds(vars(part))

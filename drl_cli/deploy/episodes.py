@@ -16,10 +16,10 @@ Watch = Callable[[Any, Any, Any, Array], None]  # Any: batches of observations, 
 
 
 def play_together(policy: Caller, trained: TrainedPolicy, seeds: Sequence[int], watch: Watch | None = None) -> Array:
-    """Play one episode per seed, all together. Return their undiscounted returns `[episodes]`.
+    """Play one episode per seed, all at the same time. Return their undiscounted returns `[episodes]`.
 
-    `policy` is `trained` or its exported form. `watch` gets the observations, masks and actions of every step, and a
-    bool array `[episodes]` of the episodes that have not ended.
+    `policy` is `trained` or its exported form. `watch` is called in every step with the observations, masks, actions,
+    and a bool array `[episodes]` that is true for episodes that have not ended.
     """
     games = [Game(trained.env, trained.spec, seed) for seed in seeds]
     policy.reset()
@@ -42,7 +42,7 @@ def play_together(policy: Caller, trained: TrainedPolicy, seeds: Sequence[int], 
 
 
 class Game:
-    """One episode of an environment, with its last observation, info and reward. Raise EnvFault if it raises."""
+    """One episode, with its last observation, info and reward. Raise EnvFault if the environment raises."""
 
     def __init__(self, config: EnvConfig, spec: EnvSpec, seed: int) -> None:
         self.raw = Env(config, spec).raw
@@ -61,7 +61,7 @@ class Game:
 
 
 def _masks(infos: Sequence[Any]) -> Any:
-    """Stack the legal-action masks in `infos`, or return None without masks."""
+    """Return the stacked legal-action masks in `infos`, or None if there are none."""
     if MASK not in infos[0]:
         return None
     masks = [info[MASK] for info in infos]

@@ -23,10 +23,10 @@ FILES: dict[Format, str] = {"onnx": "policy.onnx", "torch": "policy.pt2", "numpy
 
 
 def export(trained: TrainedPolicy, format: Format, episodes: int) -> tuple[Path, Parity]:
-    """Write the policy to RUN/export/<format>-<checkpoint>/, and return the folder. An older export is replaced.
+    """Write the policy to RUN/export/<format>-<checkpoint>/, replacing an older export. Return the folder and Parity.
 
-    Raise UsageError if the format can't hold the policy, or if the exported policy acts differently. Then the folder
-    stays as it was.
+    Raise UsageError if the format can't represent the policy, or if the exported policy acts differently. In both
+    cases an older export is kept.
     """
     folder = trained.run / "export" / f"{format}-{trained.checkpoint.name}"
     draft = make_draft(folder)
@@ -93,7 +93,7 @@ def _write_graph(trained: TrainedPolicy, format: Format, folder: Path) -> dict[s
     with torch.no_grad(), _quiet():
         try:
             program = torch.export.export(graph, inputs, dynamic_shapes=shapes)
-        except Exception as error:  # torch.export raises many types
+        except Exception as error:  # torch.export raises exceptions of many types
             text = str(error).strip().splitlines()[0]
             advice = "a batch of any size must pass through it: x.shape[0], not len(x)"
             raise ValueError(f"torch.export can't trace its modules ({text}); {advice}") from error

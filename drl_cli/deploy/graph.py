@@ -1,4 +1,4 @@
-"""One torch module from the environment's observations to its actions, for torch.export and ONNX."""
+"""One torch module that maps observations to the environment's actions, for torch.export and ONNX."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,12 +19,12 @@ from drl_cli.types import MASK, EnvSpec, leaves
 
 
 class Graph(nn.Module):
-    """Compute actions from observations.
+    """A module that computes actions from observations.
 
-    The inputs are the inputs of `units` `[n, ...]`, then the state `[n, state_size]` of a policy with memory. The
-    outputs are the outputs of `units`, then the values of all choices `[n, choices]` if the policy has values, then the
-    new state. The module takes over the parameters of `policy`, which can't be used afterwards. Raise ValueError for a
-    policy that overrides how it acts.
+    Its inputs are `units.inputs` `[n, ...]` and, for a policy with memory, the state `[n, state_size]`. Its outputs are
+    `units.outputs`, the values of all choices `[n, choices]` if `gives_values`, and the new state if there is one.
+    `policy` can't be used afterwards, because the module changes its torch modules. Raise ValueError if the policy
+    overrides TorchPolicy.greedy.
     """
 
     def __init__(self, policy: Policy, spec: EnvSpec, units: Units) -> None:
@@ -64,7 +64,7 @@ class Graph(nn.Module):
         return (*_choices(self.units.outputs, torch.stack(best, 1)), values, *memory)
 
     def _seen(self, path: str, part: ArraySpec, tensor: Tensor, dtype: str) -> Tensor:
-        """Convert a part of an observation to the form that the policy was trained on."""
+        """Convert a part of an observation to the form on which the policy was trained."""
         if path == MASK:
             masks = torch.split(tensor, list(self.action.choices), 1)
             return torch.cat([mask | ~mask.any(1, keepdim=True) for mask in masks], 1)
@@ -72,7 +72,7 @@ class Graph(nn.Module):
 
 
 def traceable(policy: Policy) -> TorchPolicy:
-    """Return the policy. Raise ValueError if it overrides TorchPolicy.greedy."""
+    """Return the policy itself. Raise ValueError if the policy overrides TorchPolicy.greedy."""
     kind = type(policy)
     if isinstance(policy, TorchPolicy) and kind.greedy is TorchPolicy.greedy:
         return policy
@@ -83,7 +83,7 @@ def traceable(policy: Policy) -> TorchPolicy:
 
 
 class _Modules(nn.Module):
-    """The modules of a TorchPolicy, called by its `choose`."""
+    """The modules of a TorchPolicy, which `policy.choose` calls."""
 
     state_size = 0
 
@@ -185,7 +185,7 @@ def _box_actions(outputs: Sequence[ArraySpec], raw: Tensor) -> list[Tensor]:
 
 
 def _choices(outputs: Sequence[ArraySpec], choices: Tensor) -> list[Tensor]:
-    """Turn choices counted from 0 into actions of the environment."""
+    """Convert choices, which are counted from 0, to actions of the environment."""
     widths = [len(part.choices) for part in outputs]
     return [
         (each.reshape(-1, *part.shape) + torch.tensor(part.start)).to(getattr(torch, part.dtype))

@@ -1,4 +1,4 @@
-"""The MLPs that compute a policy's best action from its encoder's features, in a form for exports."""
+"""The parameters of the MLPs that compute a policy's best action from the encoder's features, for exports."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from drl_cli.types import Array
 
 @dataclass(frozen=True)
 class Head:
-    """Parameters of the MLP behind the encoder: `layers` holds weights, biases, and the vectors of layer norm.
+    """Parameters of the MLP after the encoder: `layers` are weights, biases, and the vectors of layer norm.
 
-    With `embedded` `[K, W]` (IQN), `layers` get the products of `embedded` and the activated output of `trunk`, and the
-    value is the mean over K. With a `support` `[K]` (C51), the outputs are K logits per action, and the value is the
-    mean of the distribution, or its mean under `risk` (drl_cli.losses.distributional.risky_share).
+    With `embedded` `[K, W]` (IQN), the input of `layers` is `embedded` times the activated output of `trunk`, and the
+    value is the mean of the K outputs. With a `support` `[K]` (C51), the outputs are K logits per action, and the value
+    is the mean of the distribution, weighted by `risk` (drl_cli.losses.distributional.risky_share).
     """
 
     layers: Sequence[Array]
@@ -27,7 +27,7 @@ class Head:
 
 
 def find_head(policy: Policy) -> Head | None:
-    """Return the head of a policy, or None if the policy overrides how it acts."""
+    """Return the head of a policy, or None if the policy overrides `greedy` or `forward`."""
     if not isinstance(policy, NetworkPolicy) or type(policy).greedy is not NetworkPolicy.greedy:
         return None
     kind = type(policy)

@@ -1,4 +1,4 @@
-"""Describe a policy for standalone.Network by a plan of plain values and by named arrays."""
+"""Describe a policy for standalone.Network: a plan of plain values, and named arrays."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ ACTIVATIONS = {nn.ReLU: "relu", nn.Tanh: "tanh", nn.ELU: "elu"}
 
 
 def plan(policy: Policy, spec: EnvSpec, units: Units) -> tuple[dict[str, Any], State]:
-    """Return the plan and its arrays by name. Raise ValueError for a layer that standalone.py does not implement."""
+    """Return the plan, and the arrays by name. Raise ValueError for a layer that standalone.py does not implement."""
     names = {path: part.name for path, part in zip(leaves(spec.obs), units.inputs, strict=True)}
     arrays: State = {}
     bound = None
@@ -57,7 +57,7 @@ def plan(policy: Policy, spec: EnvSpec, units: Units) -> tuple[dict[str, Any], S
 
 
 def _torsos(torso: nn.Module | None, arrays: State) -> dict[str, dict[str, Any]]:
-    """Return the plan of each image's torso by path."""
+    """Return the plan of the torso of each image, by the image's path. Add the weights to `arrays`."""
     if torso is None:
         return {}
     each = dict(zip(torso.paths, torso.torsos, strict=True)) if isinstance(torso, Multi) else {"": torso}

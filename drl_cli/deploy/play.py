@@ -11,7 +11,7 @@ from drl_cli.envs.frames import CantRender, frame, frames_per_second, rendering
 from drl_cli.types import MASK
 
 HOLD_S = 1.0
-"""Seconds for which the last frame of an episode stays."""
+"""Seconds for which the last frame of an episode is shown."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ def record(
     max_steps: int,
     fps: float | None,
 ) -> list[Played]:
-    """Record one episode of each policy, with its seed, and write the video to `path`.
+    """Record one episode of each policy with the seed at the same index, and write the video to `path`.
 
-    Raise CantRender, MissingExtra, EnvFault or OSError; then no file is left.
+    Raise CantRender, MissingExtra, EnvFault or OSError. In that case no file is left behind.
     """
     game, played = _game(policies[0], seeds[0]), []
     with Video(path, fps or frames_per_second(game.raw)) as video:

@@ -15,10 +15,10 @@ from drl_cli.types import MASK, Array, EnvSpec, PreviousStep, leaves
 
 
 class TrainedPolicy(Caller):
-    """The policy of a checkpoint: `policy(obs)` returns the best action. Only some networks import torch.
+    """The policy of a checkpoint: `policy(obs)` returns the best action. Torch is imported only for some networks.
 
-    `run` and `checkpoint` are folders. `manifest` holds the steps of training, and the score of a best checkpoint.
-    `env` is the config of the environment for evaluations.
+    `run` and `checkpoint` are folders. `manifest` has `env_steps`, `opt_steps`, and the score of a best checkpoint.
+    `env` is the environment's config for evaluations.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class TrainedPolicy(Caller):
         return f"<policy of {self.config.algo.name} for {self.config.env.name}: {self.checkpoint}>"
 
     def fresh(self) -> Policy:
-        """Make another policy of the algorithm with these parameters. Raise ValueError if they do not fit."""
+        """Return a new policy of the algorithm with the same parameters. Raise ValueError if they do not fit."""
         policy = make_policy(self.config, self.spec, 0)
         policy.load(self.params)
         return policy
@@ -58,7 +58,7 @@ class TrainedPolicy(Caller):
 
 
 def action_at(action: Any, path: Sequence[str | int]) -> Any:  # Any: an action of the space, or a batch
-    """Return the part of an action at a path."""
+    """Return the part of an action at a path of keys and indices."""
     for key in path:
         action = action[key]
     return action

@@ -24,9 +24,9 @@ NORM_EPS = 1e-5
 
 
 class Caller:
-    """Check observations against a `signature`, keep track of the beginnings of episodes, and call `act`.
+    """Check observations against a `signature`, keep track of where episodes begin, and call `act`.
 
-    Subclasses implement `act`. Any, in this class: an observation or an action of the environment's spaces.
+    Subclasses implement `act`. In this class, Any is an observation or an action of the environment's spaces.
     """
 
     def __init__(self, signature: Mapping[str, Any]) -> None:
@@ -36,9 +36,9 @@ class Caller:
     def __call__(self, obs: Any, action_mask: Any = None, reward: Any = None) -> Any:
         """Return the best action for an observation, or a batch of actions for a batch of a vector environment.
 
-        `action_mask` is `info["action_mask"]`, if the environment gives one. `reward` is the reward of the last step;
-        only a policy from outside drl-cli may use it. Raise ValueError naming the part of an observation that is not in
-        the environment's space.
+        `action_mask` is `info["action_mask"]` if the environment has this entry. `reward` is the reward of the last
+        step, which no policy of drl-cli uses but a custom policy may. If a part of the observation is not in the
+        environment's space, raise ValueError with the name of the part.
         """
         inputs, lead = self._read(obs, action_mask)
         num = lead[0] if lead else 1
@@ -52,7 +52,7 @@ class Caller:
         return _tree(self.signature["actions"], iter(actions if lead else [_first(action) for action in actions]))
 
     def reset(self, ended: Any = None) -> None:
-        """Begin new episodes with the next call: all, or in a batch only those marked in `ended`, bool `[n]`."""
+        """Begin new episodes at the next call. In a batch, `ended` (bool `[n]`) may choose some of the episodes."""
         if ended is None or self._begins is None:
             self._begins = None
         else:
@@ -63,7 +63,7 @@ class Caller:
         raise NotImplementedError
 
     def _read(self, obs: Any, action_mask: Any) -> tuple[list[Array], tuple[int, ...]]:
-        """Return the inputs `[n, ...]`, and `(n,)` for a batch or `()` for one observation."""
+        """Return the inputs `[n, ...]`, and the batch shape: `(n,)` for a batch, `()` for one observation."""
         arrays, lead = [], None
         for part in self.signature["inputs"]:
             value = _at(obs, action_mask, part)
@@ -79,9 +79,9 @@ class Caller:
 
 
 class Policy(Caller):
-    """The policy in a folder that drl-export made.
+    """The policy in a folder that drl-export wrote.
 
-    `values` holds the Q values or logits `[n, choices]` of the last call, if actions are choices.
+    If actions are choices, `values` are the Q values or logits `[n, choices]` of the last call.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -128,7 +128,7 @@ def _torch(spec: Mapping[str, Any], file: Path) -> Callable[[Sequence[Array]], l
 
 
 class Network:
-    """The network in numpy. It maps inputs and state to the outputs, the values of choices and the new state."""
+    """The network in numpy. It maps inputs and state to actions, the values of choices, and the new state."""
 
     def __init__(self, spec: Mapping[str, Any], file: Path) -> None:
         self.spec, self.plan, self.weights = spec, spec["network"], read_safetensors(file)
@@ -193,14 +193,14 @@ class Network:
         return h, h
 
     def _head(self, x: Array) -> Array:
-        if "embedded" in self.weights:  # IQN: the mean of quantiles at fixed fractions
+        if "embedded" in self.weights:  # IQN: average the quantiles at fixed fractions
             x = activated(self._mlp("trunk", x), self.plan["activation"]) if self.plan["trunk"] else x
             embedded = self.weights["embedded"]
             outputs = self._mlp("head", (x[:, None] * embedded).reshape(-1, x.shape[1]))
             mean: Array = outputs.reshape(len(x), len(embedded), -1).mean(1)
             return mean
         x = self._mlp("head", x)
-        if "support" in self.weights:  # C51: the mean of a distribution over `support`
+        if "support" in self.weights:  # C51: average over the distribution on `support`
             support = self.weights["support"]
             powers = np.exp(x - x.max(1, keepdims=True)).reshape(len(x), -1, len(support))
             counts = risky((powers / powers.sum(-1, keepdims=True)).cumsum(-1).clip(max=1.0), *self.plan["risk"])
@@ -222,7 +222,7 @@ class Network:
 
 
 def risky(share: Any, risk: str, level: float) -> Any:
-    """Return the weight of the worst `share` of all returns under a risk measure: mean, cvar or power."""
+    """Return the weight that a risk measure (mean, cvar or power) gives to the worst `share` of all returns."""
     if risk == "cvar":
         return (share / level).clip(max=1.0)
     if risk == "power":
@@ -231,9 +231,9 @@ def risky(share: Any, risk: str, level: float) -> Any:
 
 
 def box_actions(outputs: Sequence[Mapping[str, Any]], raw: Array) -> list[Array]:
-    """Scale values a `[n, dimensions]` in [-1, 1] to the environment's actions: low + (a + 1) / 2 (high - low).
+    """Scale `raw` `[n, dimensions]` from [-1, 1] to the environment's actions: low + (raw + 1) / 2 (high - low).
 
-    In a dimension without both bounds, the value is the action, clipped to the bound that exists.
+    If a dimension lacks a bound, do not scale, but clip the value to the other bound if there is one.
     """
     sizes = [int(np.prod(part["shape"])) for part in outputs]
     actions = []
@@ -248,7 +248,7 @@ def box_actions(outputs: Sequence[Mapping[str, Any]], raw: Array) -> list[Array]
 
 
 def bounds(part: Mapping[str, Any]) -> tuple[Array, Array]:
-    """Return the lower and upper bounds `[size]` of a part, infinite in dimensions without a bound."""
+    """Return the lower and upper bounds `[size]` of a part. A missing bound is infinite."""
     size = int(np.prod(part["shape"]))
     low, high = (np.array(part[name], np.float64) for name in ("low", "high"))  # None becomes NaN
     low, high = np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high)
@@ -256,7 +256,7 @@ def bounds(part: Mapping[str, Any]) -> tuple[Array, Array]:
 
 
 def chosen(outputs: Sequence[Mapping[str, Any]], values: Array) -> list[Array]:
-    """Return the environment's actions with the highest `values` `[n, sum of choices]`, part by part."""
+    """Return, for each part, the environment's actions with the highest `values` `[n, sum of choices]`."""
     ends, actions = np.cumsum([n for part in outputs for n in part["choices"]]), []
     best = iter([choice.argmax(1) for choice in np.split(values, ends[:-1], 1)])
     for part in outputs:
@@ -267,27 +267,27 @@ def chosen(outputs: Sequence[Mapping[str, Any]], values: Array) -> list[Array]:
 
 
 def convolved(x: Array, weight: Array, bias: Array, stride: int, padding: int) -> Array:
-    """Convolve x `[n, in, height, width]` with weight `[out, in, size, size]`."""
+    """Convolve `x` `[n, in, height, width]` with `weight` `[out, in, size, size]`."""
     windows = _windows(x, weight.shape[-1], stride, padding, 0.0)
     out: Array = np.tensordot(windows, weight, axes=((1, 4, 5), (1, 2, 3)))
     return (out + bias).transpose(0, 3, 1, 2)
 
 
 def _windows(x: Array, size: int, stride: int, padding: int, fill: float) -> Array:
-    """Return sliding windows `[n, channels, height, width, size, size]` of x padded with `fill`."""
+    """Pad `x` with `fill`, and return its sliding windows `[n, channels, height, width, size, size]`."""
     padded = np.pad(x, ((0, 0), (0, 0), (padding, padding), (padding, padding)), constant_values=fill)
     return np.lib.stride_tricks.sliding_window_view(padded, (size, size), (2, 3))[:, :, ::stride, ::stride]
 
 
 def activated(x: Array, kind: str) -> Array:
-    """Apply relu, tanh or elu."""
+    """Apply the activation function `kind`: relu, tanh or elu."""
     if kind == "relu":
         return np.maximum(x, 0)
     return np.tanh(x) if kind == "tanh" else np.where(x > 0, x, np.expm1(np.minimum(x, 0)))
 
 
 def read_safetensors(path: Path) -> dict[str, Array]:
-    """Read the float32 arrays of a safetensors file by name."""
+    """Return the float32 arrays of a safetensors file, by name."""
     content = path.read_bytes()
     start = 8 + int.from_bytes(content[:8], "little")
     header = json.loads(content[8:start])
@@ -300,7 +300,7 @@ def read_safetensors(path: Path) -> dict[str, Array]:
 
 
 def _at(obs: Any, action_mask: Any, part: Mapping[str, Any]) -> Array:
-    """Return the value of an input from the observation or the mask."""
+    """Return the value of an input, taken from the observation or the mask."""
     if part["name"] == "action_mask" and not part["path"]:
         if action_mask is None:
             raise ValueError(
@@ -318,7 +318,7 @@ def _at(obs: Any, action_mask: Any, part: Mapping[str, Any]) -> Array:
 
 
 def _checked(part: Mapping[str, Any], value: Array) -> Array:
-    """Return the value in the input's dtype. Raise ValueError if the value is not in the space."""
+    """Convert the value to the dtype of the input. Raise ValueError if the value is not in the input's space."""
     if value.dtype.kind not in "buif" or (part["dtype"] == "uint8" and value.dtype.kind == "f"):
         raise ValueError(f"{part['name']} is {value.dtype}, expected {part['dtype']}")
     if part["choices"]:
@@ -329,12 +329,12 @@ def _checked(part: Mapping[str, Any], value: Array) -> Array:
 
 
 def from_zero(part: Mapping[str, Any], value: Array) -> Array:
-    """Count choices from 0."""
+    """Return choices counted from 0 instead of the space's `start`. Return other values unchanged."""
     return value - np.array(part["start"]) if part["choices"] else value
 
 
 def _flat(part: Mapping[str, Any], x: Array) -> Array:
-    """Flatten an input to float32 `[n, width]`: choices one-hot, bytes scaled to [0, 1]."""
+    """Flatten an input to float32 `[n, width]`. Choices become one-hot, and bytes are scaled to [0, 1]."""
     if part["choices"]:
         one_hot = np.zeros((len(x), sum(part["choices"])), np.float32)
         starts = np.cumsum([0, *part["choices"][:-1]])
@@ -345,7 +345,7 @@ def _flat(part: Mapping[str, Any], x: Array) -> Array:
 
 
 def some_allowed(mask: Array, choices: Sequence[int]) -> Array:
-    """Allow every choice of a component for which the mask allows none."""
+    """Return the mask, but allow every choice of an action component for which the mask allows no choice."""
     parts = np.split(mask, np.cumsum(choices)[:-1], 1)
     return np.concatenate([part | ~part.any(1, keepdims=True) for part in parts], 1)
 
@@ -356,7 +356,7 @@ def _sigmoid(x: Array) -> Array:
 
 
 def _tree(tree: Any, actions: Iterator[Any]) -> Any:
-    """Nest actions as the environment's space does."""
+    """Arrange the actions in dicts and tuples as in the environment's space."""
     if tree is None:
         return next(actions)
     if isinstance(tree, Mapping):

@@ -14,12 +14,12 @@ from drl_cli.runtime.config import Config
 from drl_cli.runtime.files.checkpoint import load_model
 from drl_cli.types import EnvSpec
 
-if TYPE_CHECKING:  # it imports gymnasium
+if TYPE_CHECKING:  # slow: imports gymnasium
     from drl_cli.deploy.policy import TrainedPolicy
 
 
 def open_policy(run: str, checkpoint: str = "best", output_dir: str = "outputs") -> "TrainedPolicy":
-    """Open a checkpoint of a run, and read the spaces from its environment. Raise UsageError."""
+    """Return the policy of a run's checkpoint. Raise UsageError if it can't be opened."""
     folder = find_saved_run(run, output_dir)
     step = find_step(folder, checkpoint)
     check_format(step)
@@ -29,7 +29,7 @@ def open_policy(run: str, checkpoint: str = "best", output_dir: str = "outputs")
 
 
 def stages(policy: "TrainedPolicy") -> list["TrainedPolicy"]:
-    """Return the policies of all checkpoints of the same run by their env steps, one for each number of env steps."""
+    """Return the policies of all checkpoints of the same run, ordered by env steps, without duplicates."""
     folders = sorted(path for path in (policy.run / "checkpoints").glob("step_*") if path.is_dir())
     found = [_policy(folder, policy.config, policy.spec) for folder in folders]
     by_steps = {int(stage.manifest["env_steps"]): stage for stage in found}
@@ -37,14 +37,14 @@ def stages(policy: "TrainedPolicy") -> list["TrainedPolicy"]:
 
 
 def _policy(checkpoint: Path, config: Config, spec: EnvSpec) -> "TrainedPolicy":
-    """Raise UsageError (exit 8) if the checkpoint can't be read or does not fit the config."""
+    """Return the policy of a checkpoint. Raise UsageError (exit 8) if it can't be read or does not fit the config."""
     from drl_cli.deploy.policy import TrainedPolicy
 
     with users_errors(config.outside_modules):
         try:
             params, manifest = load_model(checkpoint)
             return TrainedPolicy(config, spec, params, checkpoint, manifest)
-        except CheckpointError as error:  # drl_cli.load raises UsageError only
+        except CheckpointError as error:  # drl_cli.load raises only UsageError
             raise UsageError(error.problems, CHECKPOINT) from error
         except ValueError as error:
             raise UsageError(f"{checkpoint}: does not fit the run's config: {error}", CHECKPOINT) from error
@@ -52,7 +52,7 @@ def _policy(checkpoint: Path, config: Config, spec: EnvSpec) -> "TrainedPolicy":
 
 @contextmanager
 def acting(config: Config, path: Path) -> Iterator[None]:
-    """Turn errors of the environment, and of writing to `path`, into UsageErrors with their exit codes."""
+    """In this context, convert errors of the environment and of writing `path` to UsageErrors with exit codes."""
     from drl_cli.envs.frames import CantRender
 
     with users_errors(config.outside_modules):

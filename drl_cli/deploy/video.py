@@ -1,4 +1,4 @@
-"""Write frames with lines of text to a video: mp4 by ffmpeg, or an animated WebP or GIF by Pillow."""
+"""Write frames with lines of text to a video: mp4 with ffmpeg, or an animated WebP or GIF with Pillow."""
 
 import os
 import shutil
@@ -14,13 +14,13 @@ from drl_cli.types import Array
 Format = Literal["mp4", "webp", "gif"]
 
 LEAST_HEIGHT = 240
-"""Frames lower than this [pixels] are enlarged by an integer factor. Pixels stay square, and text is readable."""
+"""Frames of a lower height [pixels] are enlarged by an integer factor, so that text is readable."""
 MOST_WIDTH, MOST_FPS = 320, 25.0
-"""Limits of WebP and GIF, which stay in memory until the end and compress badly."""
+"""Limits of WebP and GIF [pixels, frames/s], because they are kept in memory until the end and compress badly."""
 
 
 class Video:
-    """Write a video file. The file appears when the `with` block ends without an exception."""
+    """Write a video file. The file is created when the `with` block ends without an exception."""
 
     def __init__(self, path: Path, fps: float) -> None:
         self.path, self.fps = path, fps
@@ -32,7 +32,7 @@ class Video:
         return self
 
     def write(self, frame: Array, lines: list[str]) -> None:
-        """Append a frame, uint8 `[height, width, 3]`, with `lines` in its upper left corner."""
+        """Append a frame, uint8 `[height, width, 3]`, with the text `lines` in the upper left corner."""
         picture = captioned(frame, lines)
         if self._encoder is None:
             encoder = Mp4 if self.path.suffix == ".mp4" else Animation
@@ -50,7 +50,7 @@ class Video:
 
 
 class Mp4:
-    """Write frames `[height, width, 3]`, uint8, as H.264. Raise OSError with the message of ffmpeg."""
+    """Write frames, uint8 `[height, width, 3]`, as H.264. Raise OSError with ffmpeg's message if ffmpeg fails."""
 
     def __init__(self, path: Path, width: int, height: int, fps: float) -> None:
         ffmpeg = find_ffmpeg()
@@ -101,7 +101,7 @@ class Animation:
 
 
 def find_ffmpeg() -> str | None:
-    """Return ffmpeg on the path or from the package imageio-ffmpeg, or None."""
+    """Return the path of ffmpeg, from PATH or the package imageio-ffmpeg, or None if there is none."""
     if found := shutil.which("ffmpeg"):
         return found
     try:
@@ -120,7 +120,7 @@ def best_format() -> Format:
 
 
 def captioned(frame: Array, lines: list[str]) -> Array:
-    """Return a copy with white text on a dark ground in the upper left corner. A small frame is enlarged."""
+    """Return a copy with white text on a dark ground in the upper left corner. Enlarge a frame of low height."""
     from PIL import Image, ImageDraw, ImageFont
 
     times = -(-LEAST_HEIGHT // frame.shape[0]) if frame.shape[0] < LEAST_HEIGHT else 1
@@ -135,7 +135,7 @@ def captioned(frame: Array, lines: list[str]) -> Array:
 
 
 def fitted(frame: Array, size: tuple[int, ...]) -> Array:
-    """Resize a frame to `size`: height, width, 3."""
+    """Resize a frame to `size` (height, width, 3)."""
     if frame.shape == size:
         return frame
     from PIL import Image

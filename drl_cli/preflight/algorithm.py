@@ -34,7 +34,7 @@ def warn_of_slow_updates(config: Config, spec: EnvSpec) -> None:
 
 
 def update_seconds(config: Config, spec: EnvSpec) -> float:
-    """Return about how long one update takes [s], with one thread; raise UsageError if the update fails."""
+    """Return about how long one update takes [s], with one thread. Raise UsageError if the update fails."""
     from drl_cli.runtime.factories import make_trainer
     from drl_cli.runtime.trial import random_batch, single_trainer
 

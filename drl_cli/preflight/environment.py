@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # slow to import
 
 
 def environment_spec(config: Config, trains: bool = True) -> EnvSpec:
-    """Return the environment's spec; raise UsageError if it is missing, unsuitable (for training) or raises."""
+    """Return the environment's spec. Raise UsageError if it is missing, unsuitable (for training) or raises."""
     from drl_cli.envs.make import read_spec
 
     try:
@@ -28,7 +28,7 @@ def environment_spec(config: Config, trains: bool = True) -> EnvSpec:
 
 
 def join_cluster(config: Config) -> "Cluster":
-    """Join the Ray cluster at `ray.address`; raise UsageError if it does not answer or a node can't run the roles."""
+    """Join the Ray cluster at `ray.address`. Raise UsageError if it does not answer or a node can't run the roles."""
     from drl_cli.runtime.place.launch import Cluster
 
     environment_spec(config)  # errors in the environment are found faster here than on the nodes
@@ -40,7 +40,7 @@ def join_cluster(config: Config) -> "Cluster":
 
 
 def try_environment(config: Config, spec: EnvSpec) -> None:
-    """Take random steps; raise UsageError (exit 4) if the environment fails, warn if it behaves unusually."""
+    """Take random steps. Raise UsageError (exit 4) if the environment fails, warn if it behaves unusually."""
     from drl_cli.envs.trial import try_env
 
     num, seconds = (min(2, config.worker.envs), 5.0) if config.dry_run else (1, 0.3)

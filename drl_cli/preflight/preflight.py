@@ -18,7 +18,7 @@ LARGE_BATCH = 2**16
 
 
 def preflight(config: Config) -> EnvSpec:
-    """Return the environment's spec if the run can start; raise UsageError with all problems of the first bad check."""
+    """Return the environment's spec if the run can start. Raise UsageError with all problems of the first bad check."""
     if problems := [*pace_problems(config), *trainer_problems(config), *worker_problems(config)]:
         raise UsageError(problems)
     spec = environment_spec(config)

@@ -14,14 +14,14 @@ from drl_cli.types import EnvSpec
 
 
 def with_weights(config: Config) -> Config:
-    """Return the config with `load_weights` set to the checkpoint's path; raise UsageError if no checkpoint fits."""
+    """Return the config with `load_weights` set to the checkpoint's path. Raise UsageError if no checkpoint fits."""
     if config.load_weights is None:
         return config
     return dataclasses.replace(config, load_weights=str(find_weights(config.load_weights, config.output_dir)))
 
 
 def find_weights(path: str, output_dir: str) -> Path:
-    """Return the checkpoint folder at `path`, or the best checkpoint of the run that `path` names; raise UsageError."""
+    """Return the checkpoint folder at `path`, or the best checkpoint of the run that `path` names. Raise UsageError."""
     folder = Path(path).parent if Path(path).name == MODEL else Path(path)
     if (folder / MODEL).is_file() or (folder / "manifest.json").is_file():
         return folder.resolve()

@@ -10,7 +10,7 @@ from drl_cli.runtime.files.checkpoint import write_json
 
 
 def save_evaluation(folder: Path, result: Mapping[str, Any]) -> Path:
-    """Write eval.json. Save the old and the new result as eval-<checkpoint>-<n>.json; return the new copy's path."""
+    """Write eval.json. Save the old and the new result as eval-<checkpoint>-<n>.json. Return the new copy's path."""
     if earlier := read_json(folder / "eval.json"):
         _save_copy(folder, earlier)
     path = _save_copy(folder, result)

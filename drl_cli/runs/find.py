@@ -25,12 +25,12 @@ def all_runs(output_dir: str) -> list[Path]:
 
 
 def find_run(run: str, output_dir: str) -> Path:
-    """Return the run given by a path, `latest`, a glob (the newest match) or the start of an id; raise UsageError."""
+    """Return the run given by a path, `latest`, a glob (the newest match) or the start of an id. Raise UsageError."""
     return _matches(run, output_dir)[-1]
 
 
 def find_saved_run(run: str, output_dir: str, is_quiet: bool = False) -> Path:
-    """Return the newest matching run that has a checkpoint, or the newest run if none has; raise UsageError.
+    """Return the newest matching run that has a checkpoint, or the newest run if none has. Raise UsageError.
 
     Print a warning that names newer runs without a checkpoint, unless `is_quiet`.
     """
@@ -50,7 +50,7 @@ def has_checkpoint(run: Path) -> bool:
 
 
 def _matches(run: str, output_dir: str) -> list[Path]:
-    """Return the runs that `find_run` chooses from, oldest first and at least one; raise UsageError."""
+    """Return the runs that `find_run` chooses from, oldest first and at least one. Raise UsageError."""
     path = Path(run)
     if (path / "run.json").is_file():
         return [path.resolve()]
@@ -68,7 +68,7 @@ def _matches(run: str, output_dir: str) -> list[Path]:
 
 
 def find_step(folder: Path, name: str) -> Path:
-    """Return a run's checkpoint by name (best, last, folder name) or environment steps (2e5); raise UsageError."""
+    """Return a run's checkpoint by name (best, last, folder name) or environment steps (2e5). Raise UsageError."""
     root = folder / "checkpoints"
     if name in ("best", "last") and (root / name).is_dir():
         return (root / name).resolve()
@@ -102,7 +102,7 @@ def _no_run(path: Path, runs: Sequence[Path], output_dir: str) -> str:
 
 
 def read_config(folder: Path) -> Config:
-    """Read the run's config.yaml; raise UsageError (exit 8) if it is missing or damaged."""
+    """Read the run's config.yaml. Raise UsageError (exit 8) if it is missing or damaged."""
     path = folder / "config.yaml"
     try:
         node: Any = yaml.safe_load(path.read_text())
@@ -121,7 +121,7 @@ def check_format(checkpoint: Path) -> None:
 
 
 def find_runs(patterns: Sequence[str], output_dir: str) -> list[Path]:
-    """Return the runs that match patterns (as in `find_run`, or folders of runs), oldest first; raise UsageError."""
+    """Return the runs that match patterns (as in `find_run`, or folders of runs), oldest first. Raise UsageError."""
     if not patterns:
         raise UsageError("runs: names no run")
     runs, found, problems = all_runs(output_dir), set[Path](), list[str]()

@@ -38,7 +38,7 @@ class Group:
 
 
 def grouped(runs: Iterable[Run], by: Sequence[str] = ()) -> list[Group]:
-    """Group the runs by environment and the keys `by`; return the groups, sorted by environment and label.
+    """Group the runs by environment and the keys `by`. Return the groups, sorted by environment and label.
 
     If `by` is empty, runs are grouped by environment, algorithm and all keys that differ between such runs.
     """

@@ -26,7 +26,7 @@ ORPHAN_WAIT_S = 30.0  # for the manage process of a killed run to end
 
 
 def named_run(command: CommandLine) -> Path | None:
-    """Return the run folder that `resume=` or `from_config=` names, None without these keys; raise UsageError."""
+    """Return the run folder that `resume=` or `from_config=` names, None without these keys. Raise UsageError."""
     values = {match["key"]: match["value"] for arg in command.overrides if (match := OVERRIDE.fullmatch(arg))}
     named = {key: value for key in ("resume", "from_config") if (value := values.get(key)) not in (None, "", "null")}
     if not named:
@@ -84,7 +84,7 @@ class Resumed:
         return self.checkpoint.env_steps if self.checkpoint else 0
 
     def begin(self, command: list[str]) -> dict[str, Any]:
-        """Remove what was recorded after the checkpoint; return the content of run.json."""
+        """Remove what was recorded after the checkpoint. Return the content of run.json."""
         from drl_cli.runtime.restore import clean_up
         from drl_cli.runtime.run_folder import code_hashes, resumed_record
 
@@ -96,7 +96,7 @@ class Resumed:
 
 
 def resume(config: Config, typed: Sequence[str]) -> Resumed:
-    """Return the run that `config.resume` names; raise UsageError if it can't go on with this config."""
+    """Return the run that `config.resume` names. Raise UsageError if it can't go on with this config."""
     from drl_cli.runtime.restore import open_checkpoint
 
     assert config.resume is not None
@@ -127,7 +127,7 @@ def resume(config: Config, typed: Sequence[str]) -> Resumed:
 
 @contextmanager
 def claim_run(folder: Path) -> Iterator[None]:
-    """Lock a run's folder for this process; raise UsageError if another process trains in it.
+    """Lock a run's folder for this process. Raise UsageError if another process trains in it.
 
     Wait for the manage process of a killed run to end, because this process may still write to the folder.
     """

@@ -36,7 +36,7 @@ class CommandLine:
 
 
 def read_command(args: Sequence[str]) -> CommandLine:
-    """Split a command line and make the paths of its flags absolute; raise UsageError if a flag does not exist.
+    """Split a command line and make the paths of its flags absolute. Raise UsageError if a flag does not exist.
 
     Afterwards, options are also looked up in the folders that the command line names.
     """

@@ -33,7 +33,7 @@ HYDRA_TEXTS = {
 
 
 def compose(overrides: Sequence[str], file: Path | None = None) -> Config:
-    """Return the config for these overrides, checked and filled in for this machine; raise UsageError.
+    """Return the config for these overrides, checked and filled in for this machine. Raise UsageError.
 
     `file` is the main config: conf/train.yaml by default, or a run's config.yaml.
     """
@@ -43,14 +43,14 @@ def compose(overrides: Sequence[str], file: Path | None = None) -> Config:
 
 
 def mapping(overrides: Sequence[str], file: Path | None = None) -> dict[str, Any]:
-    """Return the composed config as plain values, without any check; raise UsageError."""
+    """Return the composed config as plain values, without any check. Raise UsageError."""
     with composed(overrides, file) as plain:
         return plain
 
 
 @contextmanager
 def composed(overrides: Sequence[str], file: Path | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the composed config as plain values; raise UsageError. Inside the context, HydraConfig describes this job.
+    """Yield the composed config as plain values. Raise UsageError. Inside the context, HydraConfig describes this job.
 
     The decorator hydra.main would compose everything twice: the first time to learn whether the command is a sweep.
     """

@@ -55,7 +55,7 @@ def answer(args: Sequence[str]) -> list[str]:
 
 
 def sections(topics: Sequence[str]) -> list[Section]:
-    """Return the sections for groups, options (`algo.sac`, `algo=sac`) or keys; all if no topic; raise UsageError."""
+    """Return the sections for groups, options (`algo.sac`, `algo=sac`) or keys; all if no topic. Raise UsageError."""
     if topics:
         return [section for topic in topics for section in find(topic)]
     top_level = Section(TOP, "", tuple(_keys(read(conf_dir() / "train.yaml"), keys_of(AlgoConfig))))
@@ -104,7 +104,7 @@ def group_sections(group: str) -> list[Section]:
 
 
 def option_section(group: str, name: str) -> Section:
-    """Return all keys that an option sets, including keys of other groups; raise UsageError."""
+    """Return all keys that an option sets, including keys of other groups. Raise UsageError."""
     file, entries, about = _file(group, name), Entries(), "no yaml, the defaults of its Config"
     if group == "algo" and name not in options("algo"):
         defaults = default_values(config_class(name)) | {"name": name}

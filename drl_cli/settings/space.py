@@ -122,7 +122,7 @@ def jobs(overrides: Sequence[str]) -> list[list[str]]:
 
 
 def space(overrides: Sequence[str]) -> tuple[list[str], dict[str, Interval | Choice]]:
-    """Return the overrides that have one value, and the space of the keys that have several values; raise UsageError.
+    """Return the overrides that have one value, and the space of the keys that have several values. Raise UsageError.
 
     interval(a,b) and int(interval(a,b)) are intervals; tag(log, ...) makes them logarithmic; range(a,b) is an interval
     of whole numbers; a,b,c and choice(a,b,c) are choices.
@@ -142,7 +142,7 @@ def parse(overrides: Sequence[str]) -> list[tuple[str, Any]]:
 
 
 def _parsed(overrides: Sequence[str], read: Callable[[str, Any], T], forms: str) -> list[T]:
-    """Return `read(text, Override object of Hydra)` for each override; raise UsageError with all problems."""
+    """Return `read(text, Override object of Hydra)` for each override. Raise UsageError with all problems."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 

@@ -19,11 +19,11 @@ ENDED = ("done", "failed", "diverged")  # statuses in run.json of a run that end
 
 @dataclass(eq=False)
 class Job:
-    """One training run of a sweep. A run below `goal` environment steps is resumed with the overrides in `changes`."""
+    """One training run of a sweep. The run is not done before `goal` environment steps; `changes` apply on resume."""
 
     number: int
     overrides: list[str]
-    differs: dict[str, str]  # the overrides in which this job differs from other jobs
+    differs: dict[str, str]  # the overrides that not all jobs have
     exit_code: int | None = None  # negative if a signal ended the process
     run: Path | None = None
     is_running: bool = False
@@ -33,7 +33,7 @@ class Job:
 
     @property
     def status(self) -> Status:
-        """The status of the job; "killed" if SIGKILL ended the job's process, or if the sweep's process died."""
+        """The status of the job. It is "killed" if a signal ended the job's process or the sweep's process."""
         if self.is_running:
             return "waiting" if self.is_queued else "running"
         if self.exit_code is None:
@@ -54,7 +54,7 @@ class Job:
         return " ".join(f"{key}={value}" for key, value in self.differs.items())
 
     def update(self, file: Path) -> None:
-        """Read the job's run folder from `file`, and its exit code from the run's summary if no process trains."""
+        """Read the path of the run from `file`, and, if no process trains the run, the exit code from its summary."""
         if (run := read_json(file).get("run")) is not None:
             self.run = Path(run)
         if self.run is not None and not self.is_running and not is_locked(self.run / RUN_LOCK):
@@ -67,7 +67,7 @@ class Job:
         return [f"resume='{self.run}'", *self.changes] if self.has_begun else [*flags, *self.overrides]
 
     def results(self) -> dict[str, Any]:
-        """Return `env_steps`, `wall_s`, `best_return` and `final_return` of the run so far; None if not known."""
+        """Return `env_steps`, `wall_s`, `best_return` and `final_return` of the run so far. Unknown values are None."""
         run = Run(self.run or NO_RUN)
         progress = {"env_steps": run.env_steps or None, "wall_s": run.wall_s or None}
         return {**progress, "best_return": run.best, "final_return": run.final}

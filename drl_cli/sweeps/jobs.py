@@ -1,4 +1,4 @@
-"""Check the jobs of a sweep before the first starts, lock the sweep's folder, and run the jobs."""
+"""Check all jobs of a sweep before the first job starts, lock the sweep's folder, and run the jobs."""
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,7 +21,7 @@ from drl_cli.utils.locks import lock
 
 
 def is_dry_run(options: Mapping[str, str], text: str) -> bool:
-    """Return whether `dry_run` is true; if so, print the text about the checks that passed."""
+    """Return whether `dry_run` is true. If so, print `text`."""
     is_dry = unquoted(options.get("dry_run", "false")).lower() == "true"
     if is_dry:
         print(text)
@@ -29,7 +29,7 @@ def is_dry_run(options: Mapping[str, str], text: str) -> bool:
 
 
 def claim_sweep(folder: Path) -> TextIO:
-    """Lock the sweep's folder for this process; raise UsageError if another process runs the sweep."""
+    """Lock the sweep's folder for this process. Raise UsageError if another process runs the sweep."""
     try:
         return lock(folder / RUN_LOCK)
     except BlockingIOError as error:
@@ -37,10 +37,10 @@ def claim_sweep(folder: Path) -> TextIO:
 
 
 def check_jobs(sweep: Sweep, jobs: Sequence[Job], options: Mapping[str, str]) -> list[Config]:
-    """Return the typed config of each job that can run; raise UsageError with each problem of any job once.
+    """Return the typed config of each job that can run. Raise UsageError with the problems of all jobs, each once.
 
-    The sweep's `options` are added to each job. Of jobs that differ only in the seed, one is checked. A missing file
-    causes only a warning, because the file may exist when the job starts or when the sweep is resumed.
+    Add the sweep's `options` to each job. If jobs differ only in the seed, check only one of them. Only warn about a
+    missing file, because the file may exist when the job starts or when the sweep is resumed.
     """
     from drl_cli.preflight.preflight import preflight
     from drl_cli.preflight.weights import with_weights

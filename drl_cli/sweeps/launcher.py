@@ -20,13 +20,13 @@ from drl_cli.utils.locks import is_locked
 
 POLL_S = 0.1
 JOB_FILE = "DRL_JOB_FILE"
-"""Environment variable with the path of the file into which a job writes its run's folder."""
+"""Environment variable with the path of the file into which a job writes the path of its run."""
 
 PR_SET_PDEATHSIG = 1  # Linux's prctl option: the signal that a process gets when its parent ends
 
 
 class Process(Protocol):
-    """A process on this machine or on a cluster's node, with the interface of subprocess.Popen."""
+    """A process on this machine or on a node of a cluster, with some methods of subprocess.Popen."""
 
     returncode: int | None
 
@@ -37,14 +37,14 @@ class Process(Protocol):
         """Return the exit code (negative if a signal ended the process), or None while the process runs."""
 
     def send_signal(self, number: int) -> None:
-        """Send SIGINT or SIGTERM. A process that still waits for resources ends at once."""
+        """Send SIGINT or SIGTERM. End the process at once if it still waits for resources."""
 
     def kill(self) -> None:
         """End the process at once."""
 
 
 Start = Callable[[set[int], Sequence[str], Mapping[str, str], Path], Process]
-"""Starts Python, given its processors, arguments, extra environment variables, and the file for its output."""
+"""A function that starts Python with these processors, arguments, environment variables, and file for the output."""
 
 
 class LocalProcess(subprocess.Popen[bytes]):
@@ -60,7 +60,7 @@ def start_here(processors: set[int], arguments: Sequence[str], variables: Mappin
         process = LocalProcess(
             [sys.executable, *arguments],
             env=os.environ | dict(variables),
-            process_group=0,  # a terminal's Ctrl-C must reach the job once, through the sweep
+            process_group=0,  # Ctrl-C must reach the job only through the sweep, not from the terminal too
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
@@ -72,10 +72,11 @@ def start_here(processors: set[int], arguments: Sequence[str], variables: Mappin
 
 
 class Launcher:
-    """Runs one job in each slot: a set of processors, empty if the job may use all.
+    """Run one job at a time in each slot. A slot is a set of processors; an empty set stands for all processors.
 
     `changed` is called with each job that starts or ends. `tick` is called several times a second and returns the jobs
-    to stop. SIGINT and SIGTERM are passed on: at the first, jobs save a checkpoint and end; at the second, they end.
+    to stop. The launcher passes SIGINT and SIGTERM on. At the first signal, jobs save a checkpoint and end. At the
+    second, jobs end at once.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Launcher:
             while True:
                 while self.free and not self.received:
                     waiting += [] if waiting else more()
-                    # if the sweep was killed before, old processes may still train the runs of some jobs
+                    # after a killed sweep, old processes may still train the runs of some jobs: these jobs wait
                     free = (job for job in waiting if job.run is None or not is_locked(job.run / RUN_LOCK))
                     if (job := next(free, None)) is None:
                         break
@@ -145,7 +146,7 @@ class Launcher:
             elif job.is_queued and process.has_begun():
                 job.is_queued = False
                 self._save(job)
-            elif not is_run_known:  # a search decides about pruning from the files of running jobs
+            elif not is_run_known:  # a search reads the run's files to decide about pruning
                 job.update(self.sweep.file(job))
                 if job.run is not None:
                     self.sweep.save()
@@ -163,13 +164,13 @@ class Launcher:
         try:
             yield
         finally:
-            for process, _ in self.running.values():  # processes are left only after an exception
+            for process, _ in self.running.values():  # only an exception leaves processes
                 process.kill()
             for number, handler in before.items():
                 signal.signal(number, handler)
 
     def _pass_on_signals(self) -> None:
-        """Send new signals to all jobs. The signal handler can't: it may interrupt a call into Ray."""
+        """Send new signals to all jobs. The signal handler can't, because it may interrupt a call into Ray."""
         for number in self.received[self._passed_on :]:
             for process, _ in self.running.values():
                 process.send_signal(number)
@@ -177,12 +178,12 @@ class Launcher:
 
 
 def end_with_sweep() -> None:
-    """In a job: ask Linux for SIGTERM when the sweep's process dies, so that the job saves a checkpoint and ends."""
+    """In a job: ask Linux for SIGTERM when the sweep's process dies. On SIGTERM the job saves a checkpoint and ends."""
     if JOB_FILE in os.environ and sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def begin_job(folder: Path) -> None:
-    """In a job: write the run's folder into the job's file."""
+    """In a job: write the path of the run's folder into the file that JOB_FILE names."""
     if (file := os.environ.get(JOB_FILE)) is not None:
         Path(file).write_text(json.dumps({"run": str(folder)}))

@@ -18,11 +18,11 @@ from drl_cli.sweeps.study import Study
 from drl_cli.sweeps.sweep import Sweep
 
 SWEEP_OPTIONS = ("resume", "dry_run", "sweep", "hpo")
-"""Keys and groups that belong to the whole sweep and are not overrides of its jobs."""
+"""Keys and groups that configure the whole sweep and are not passed to its jobs."""
 
 
 def run_sweep(command: CommandLine) -> int:
-    """Run the command and return its exit code; raise UsageError with the problems of all jobs."""
+    """Run the sweep and return the exit code. Raise UsageError with the problems of all jobs."""
     options, overrides = split_overrides(command.overrides)
     folders = [arg for arg in overrides if arg.lstrip("+").startswith(f"{SEARCH_PATH}=")]
     flags = [*(flag for flag in command.flags if flag not in ("-m", "--multirun")), *folders]
@@ -35,7 +35,7 @@ def run_sweep(command: CommandLine) -> int:
 
 
 def new_sweep(sweep: Sweep, output_dir: str, options: Mapping[str, str], overrides: Sequence[str]) -> int:
-    """Start a search or population if `hpo` names one, else run all combinations of values; return the exit code."""
+    """Run a search or a population if `hpo` is set, otherwise all combinations of values. Return the exit code."""
     if (hpo := unquoted(options.get("hpo", "none"))) != "none":
         return (new_population if hpo == "pbt" else new_search)(sweep, output_dir, options, overrides)
     sweep.add(grid_jobs(overrides))
@@ -51,7 +51,7 @@ def new_sweep(sweep: Sweep, output_dir: str, options: Mapping[str, str], overrid
 
 
 def resume_sweep(folder: Path, options: Mapping[str, str], overrides: Sequence[str]) -> int:
-    """Run the unfinished jobs of a sweep, and new jobs of the grid in `overrides`; return the exit code."""
+    """Run the unfinished jobs of a sweep, and new jobs of the grid in `overrides`. Return the exit code."""
     new = [arg for arg in overrides if not arg.startswith("output_dir=")]
     with claim_sweep(folder):
         sweep = Sweep.open(folder)
@@ -69,14 +69,14 @@ def resume_sweep(folder: Path, options: Mapping[str, str], overrides: Sequence[s
         configs = check_jobs(sweep, jobs, options)
         if is_dry_run(options, f"{len(jobs)} jobs; all checks passed"):
             return DONE
-        sweep.save()  # jobs may have ended after the sweep was killed
+        sweep.save()  # some jobs may have ended after the sweep was killed
         if jobs:
             run_jobs(sweep, jobs, configs)
         return finish_sweep(sweep)
 
 
 def split_overrides(overrides: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Split the overrides into the sweep's own options, by key, and the overrides of its jobs."""
+    """Split the overrides into the options of the sweep, by key, and the overrides of its jobs."""
     options, others = {}, []
     for arg in overrides:
         match = OVERRIDE.fullmatch(arg)
@@ -88,7 +88,7 @@ def split_overrides(overrides: Sequence[str]) -> tuple[dict[str, str], list[str]
 
 
 def find_sweep(name: str, output_dir: str) -> Path:
-    """Return the newest sweep that matches a path, `latest` or the start of a folder's name; raise UsageError."""
+    """Return the sweep at the path `name`, or the newest sweep whose folder's name starts with `name`, or `latest`."""
     if (Path(name) / SWEEP_FILE).is_file():
         return Path(name).resolve()
     sweeps = sorted(path.parent for path in (Path(output_dir) / "multirun").glob(f"*/{SWEEP_FILE}"))
@@ -100,7 +100,7 @@ def find_sweep(name: str, output_dir: str) -> Path:
 
 
 def finish_sweep(sweep: Sweep) -> int:
-    """Print the number of done jobs and the error of each unfinished job; return the exit code."""
+    """Print the number of done jobs and the error of each unfinished job. Return the exit code."""
     unfinished = [job for job in sweep.jobs if not job.is_done]
     print(f"{len(sweep.jobs) - len(unfinished)} of {len(sweep.jobs)} jobs done; {sweep.folder / 'sweep.csv'}")
     if not unfinished:

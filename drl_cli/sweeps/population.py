@@ -1,4 +1,4 @@
-"""`drl-train -m hpo=pbt`: a population trains in rounds, after which the worst members copy the best and explore.
+"""`drl-train -m hpo=pbt`: train a population in rounds. After a round, the worst members copy the best and explore.
 
 Population based training, Jaderberg et al. 2017.
 """
@@ -29,7 +29,7 @@ from drl_cli.sweeps.sweep import SearchRecord, Sweep, check_readable, write_csv
 MEMBER_KEYS = ("seed", "total_env_steps")
 """Keys that the population sets for every member."""
 MAX_RESTARTS = 3
-"""Maximum number of restarts of a killed member in one round. Then the member counts as failed."""
+"""Maximum number of restarts of a killed member in one round. If it is killed once more, the member has failed."""
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Turn:
 
 @dataclass
 class Population(SearchRecord):
-    """The rounds of a population. Random draws depend on the seed and the round only, so that resuming repeats them."""
+    """The rounds of a population. Random draws depend only on seed and round, so that a resumed round repeats them."""
 
     FILE: ClassVar = "population.json"
 
@@ -60,7 +60,7 @@ class Population(SearchRecord):
 
     @classmethod
     def open(cls, folder: Path) -> "Population":
-        """Return the population in this folder; raise UsageError (exit 8) if it is missing or damaged."""
+        """Return the population in this folder. Raise UsageError (exit 8) if it is missing or damaged."""
         with check_readable(folder / cls.FILE):
             content = cls.read(folder)
             rounds = [[Turn(**turn) for turn in turns] for turns in content["rounds"]]
@@ -68,22 +68,22 @@ class Population(SearchRecord):
 
     @property
     def turns(self) -> list[Turn]:
-        """The turns of the last round that has begun, by member."""
+        """The turns of the current round, one per member."""
         return self.rounds[-1]
 
     @property
     def goal(self) -> int:
-        """Environment steps at which the last round ends."""
+        """The number of environment steps at which the current round ends."""
         return len(self.rounds) * self.round_steps
 
     @property
     def ranked(self) -> list[int]:
-        """The members that are done with the last round, best score first."""
+        """The members that have finished the current round, best score first."""
         scores = {i: turn.score for i, turn in enumerate(self.turns) if turn.score is not None}
         return sorted(scores, key=lambda member: -scores[member])
 
     def next_round(self, can_copy: Sequence[bool]) -> None:
-        """Begin a round. Each failed or bad member that `can_copy` copies one of the best members, and explores."""
+        """Begin a round. Failed and bad members for which `can_copy` is true copy one of the best members and explore."""
         rng = np.random.default_rng([self.seed, len(self.rounds)])
         ranked, turns = self.ranked, self.turns
         count = max(1, int(len(turns) * self.hpo.quantile))
@@ -102,7 +102,7 @@ class Population(SearchRecord):
         self.save()
 
     def lineage(self, member: int) -> list[tuple[int, Turn]]:
-        """Return the history of a member's weights: for each round the member that trained them, and its turn."""
+        """Return the history of a member's weights: for each round, the member that trained them, and its turn."""
         path: list[tuple[int, Turn]] = []
         for turns in reversed(self.rounds):
             path.append((member, turns[member]))
@@ -120,7 +120,7 @@ class Population(SearchRecord):
 
 
 def new_population(sweep: Sweep, output_dir: str, options: Mapping[str, str], overrides: Sequence[str]) -> int:
-    """Check the corners of the search space, then train; return the exit code. Raise UsageError."""
+    """Check the corners of the search space, then train. Return the exit code. Raise UsageError if a check fails."""
     refuse_keys(options, SEARCH_KEYS, "is of a search, not of hpo=pbt")
     fixed, space = read_space(overrides)
     check_space(space)
@@ -153,7 +153,7 @@ def resume_population(sweep: Sweep, options: Mapping[str, str]) -> int:
 
 
 def check_space(space: Space) -> None:
-    """Raise UsageError if a key can't change while a member trains, or has no influence on what is learned."""
+    """Raise UsageError if a key can't change while a member trains, or does not affect learning."""
     if not space:
         raise UsageError("hpo: nothing to change: say for example 'algo.lr=tag(log,interval(1e-4,3e-3))'")
     problems = []
@@ -182,7 +182,7 @@ def check_rounds(config: Config) -> None:
 
 
 def train(sweep: Sweep, population: Population, configs: Sequence[Config]) -> int:
-    """Train all remaining rounds, print and write the results; return the exit code."""
+    """Train all remaining rounds, then print and write the results. Return the exit code."""
     rounds, hpo = Rounds(sweep, population), population.hpo
     print(f"population of {len(population.turns)}: round {len(population.rounds)} of {hpo.rounds}  ->  {sweep.folder}")
     while True:
@@ -209,14 +209,14 @@ def train(sweep: Sweep, population: Population, configs: Sequence[Config]) -> in
 
 
 class Rounds:
-    """Train the members of a population as jobs of a sweep. A member has one run, resumed in every round."""
+    """Train the members of a population as jobs of a sweep. Each member has one run, which every round resumes."""
 
     def __init__(self, sweep: Sweep, population: Population) -> None:
         self.sweep, self.population = sweep, population
         self._restarts: Counter[Job] = Counter()
 
     def begin(self) -> list[Job]:
-        """Copy the checkpoints with which the round begins, and return the unfinished jobs; raise OSError."""
+        """Copy the checkpoints with which the round begins, and return the unfinished jobs. Raise OSError on errors."""
         population, sweep = self.population, self.sweep
         if not sweep.jobs:
             sweep.add([self._overrides(member) for member in range(len(population.turns))])
@@ -240,14 +240,14 @@ class Rounds:
         return [job for job in sweep.jobs if not job.is_done]
 
     def killed_jobs(self) -> list[Job]:
-        """Return the killed or interrupted jobs that were restarted less than MAX_RESTARTS times in this round."""
+        """Return the killed or interrupted jobs with fewer than MAX_RESTARTS restarts in this round."""
         ended = [job for job in self.sweep.jobs if job.status in ("killed", "interrupted")]
         jobs = [job for job in ended if self._restarts[job] < MAX_RESTARTS]
         self._restarts.update(jobs)
         return jobs
 
     def end(self) -> None:
-        """Set the turns' states and scores from the evaluations of this round."""
+        """Set the state and the score of each turn from the evaluations of this round."""
         for job, turn in zip(self.sweep.jobs, self.population.turns, strict=True):
             run = Run(job.run) if job.run is not None and job.is_done else None
             returns = run.curve.returns[run.curve.env_steps > turn.start] if run else np.zeros(0)
@@ -263,12 +263,12 @@ class Rounds:
 
 
 def turn_text(turn: Turn) -> str:
-    """Return the turn's score, or its state if it has none, and its values."""
+    """Return the turn's score and values as text. If the turn has no score, return its state and values."""
     return "  ".join([f"{turn.score:.1f}" if turn.score is not None else turn.state, *typed(turn.values)])
 
 
 def finish_population(sweep: Sweep, population: Population) -> int:
-    """Print and write the history of the best member; return exit code 0."""
+    """Print and write the history of the best member. Return exit code 0."""
     best, folder = population.ranked[0], population.folder
     failed = [str(i) for i, turn in enumerate(population.turns, 1) if turn.state == "failed"]
     if failed:
@@ -286,7 +286,7 @@ def finish_population(sweep: Sweep, population: Population) -> int:
 
 
 def write_turns(population: Population) -> None:
-    """Write population.csv: a row for each round and member; members are numbered like their jobs, from 1."""
+    """Write population.csv, with a row for each round and member. Members are numbered like their jobs, from 1."""
     rows = [
         [
             *(number, member, None if turn.source is None else turn.source + 1, turn.start, turn.env_steps),

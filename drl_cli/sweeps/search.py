@@ -21,16 +21,16 @@ from drl_cli.utils.outside import source_file
 
 SEARCH_KEYS = ("trials", "seeds", "pruner", "fresh_seeds")
 POPULATION_KEYS = ("members", "rounds", "quantile", "resample")
-"""Keys of the group `hpo` that only a search, or only a population, has."""
+"""Keys of the group `hpo`: SEARCH_KEYS are only for a search, POPULATION_KEYS only for a population."""
 
 
 def is_search(overrides: Sequence[str]) -> bool:
-    """Return whether the overrides ask for a search or a population."""
+    """Return whether the overrides choose a search or a population."""
     return any(arg.startswith("hpo=") and arg != "hpo=none" for arg in overrides)
 
 
 def new_search(sweep: Sweep, output_dir: str, options: Mapping[str, str], overrides: Sequence[str]) -> int:
-    """Check the corners of the search space, then search; return the exit code. Raise UsageError."""
+    """Check the corners of the search space, then search. Return the exit code. Raise UsageError if a check fails."""
     check_options(options)
     fixed, space = read_space(overrides)
     if not space:
@@ -64,14 +64,14 @@ def resume_search(sweep: Sweep, options: Mapping[str, str]) -> int:
 
 
 def check_options(options: Mapping[str, str]) -> None:
-    """Raise UsageError if Optuna is not installed (exit 3), or an option belongs to a population."""
+    """Raise UsageError if Optuna is not installed (exit 3), or if an option is only for a population."""
     if source_file("optuna") is None:
         raise UsageError("hpo needs Optuna:  pip install 'drl-cli[hpo]'", MISSING)
     refuse_keys(options, POPULATION_KEYS, "is of hpo=pbt, not of a search")
 
 
 def refuse_keys(options: Mapping[str, str], names: Sequence[str], why: str) -> None:
-    """Raise UsageError if `hpo.sampler` or one of the keys `names` of the group `hpo` is set."""
+    """Raise UsageError if `hpo.sampler` or one of the keys `hpo.<name>` is set."""
     problems = [f"hpo.{name}: {why}" for name in names if f"hpo.{name}" in options]
     if "hpo.sampler" in options:
         problems.append(f"hpo.sampler: say hpo={options['hpo.sampler']}")
@@ -80,7 +80,7 @@ def refuse_keys(options: Mapping[str, str], names: Sequence[str], why: str) -> N
 
 
 def check_corners(sweep: Sweep, fixed: Sequence[str], space: Space, options: Mapping[str, str]) -> list[Config]:
-    """Return the configs at the corners of the space; raise UsageError if a config is wrong or no config can run."""
+    """Return the configs at the corners of the space. Raise UsageError if a config is wrong or no config can run."""
     points = [Job(number, [*fixed, *point], {}) for number, point in enumerate(corners(space), 1)]
     configs = check_jobs(sweep, points, options)
     if not configs:
@@ -89,7 +89,7 @@ def check_corners(sweep: Sweep, fixed: Sequence[str], space: Space, options: Map
 
 
 def search(sweep: Sweep, study: Study, configs: Sequence[Config]) -> int:
-    """Run the remaining trials and the fresh seeds, print and write the results; return the exit code."""
+    """Run the remaining trials, then the fresh seeds. Print and write the results. Return the exit code."""
     trials = Trials(sweep, study, configs[0].manage.eval_period)
     print(f"search by {study.hpo.sampler}: {len(study.trials)} of {study.hpo.trials} trials begun  ->  {sweep.folder}")
     run_jobs(sweep, trials.unfinished_jobs(), configs, trials.next_jobs, trials)
@@ -101,7 +101,7 @@ def search(sweep: Sweep, study: Study, configs: Sequence[Config]) -> int:
 
 
 def finish_search(trials: Trials) -> int:
-    """Print and write the results; return the exit code, 0 if all trials have ended and one of them is done."""
+    """Print and write the results. Return the exit code: 0 if all trials have ended and at least one is done."""
     study, folder, best = trials.study, trials.study.folder, trials.study.best
     counts = {state: sum(trial.state == state for trial in study.trials) for state in ("done", "pruned", "failed")}
     print(f"{len(study.trials)} trials: {', '.join(f'{count} {state}' for state, count in counts.items())}")
@@ -133,7 +133,7 @@ def _mean_text(values: Sequence[float], count: int) -> str:
 
 
 def write_best(path: Path, overrides: Sequence[str]) -> None:
-    """Write the overrides as a yaml file for conf/tuned; a comment names the choices of groups."""
+    """Write the overrides as a yaml file for conf/tuned. Overrides that choose an option of a group are a comment."""
     import yaml
 
     tree: dict[str, Any] = {}
@@ -161,7 +161,7 @@ def write_trials(study: Study, path: Path) -> None:
 
 
 def draw_search(study: Study, path: Path) -> None:
-    """Draw the objectives over the trials and the importances of the keys, if matplotlib is installed."""
+    """If matplotlib is installed, draw the objective of each trial and the importance of each key."""
     if source_file("matplotlib") is None:
         return
     from matplotlib.backends.backend_agg import FigureCanvasAgg

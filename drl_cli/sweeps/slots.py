@@ -1,4 +1,4 @@
-"""Slots: how many jobs this machine or a cluster can run at once, and how a job is started there."""
+"""Slots: the number of jobs that this machine or a cluster can run at once, and the function that starts a job."""
 
 import os
 import signal
@@ -18,21 +18,21 @@ from drl_cli.sweeps.launcher import Process, Start, start_here
 from drl_cli.utils.cores import cores
 
 PROCESS_BYTES = 300 * 2**20
-"""Memory of each process of a job, without replay."""
+"""Bytes of memory of each process of a job, without replay."""
 PASSED_ON = ("DRL_", "WANDB_")
-"""Prefixes of the environment variables that a job on a node gets from here. All other variables come from the node."""
+"""Prefixes of the environment variables that are copied to a job on a node. Other variables are those of the node."""
 
 
 class Slots(NamedTuple):
-    """How many jobs run at once, and how a job is started."""
+    """The processors of each job that can run at once, and the function that starts a job."""
 
     processors: list[set[int]]  # one set for each job; the empty set stands for all processors
-    asked: int  # sweep.jobs, 0 for auto
+    asked: int  # the value of sweep.jobs, or 0 for auto
     start: Start
 
 
 def check_cluster(configs: Sequence[Config], folder: Path) -> None:
-    """Join the jobs' cluster, if any; raise UsageError if a node can't run the jobs or read the sweep's folder."""
+    """Join the jobs' cluster, if any. Raise UsageError if a node can't run the jobs or read the sweep's folder."""
     addresses = {config.ray.address for config in configs}
     if len(addresses) > 1:
         raise UsageError("ray.address: all jobs of a sweep run on one cluster: give one value")
@@ -52,7 +52,7 @@ def check_cluster(configs: Sequence[Config], folder: Path) -> None:
     except ClusterUnfit as error:
         raise UsageError(error.problems, error.exit_code) from error
     finally:
-        signal.signal(signal.SIGTERM, handler)  # Ray replaces the handler
+        signal.signal(signal.SIGTERM, handler)  # Ray has replaced the handler
     if problems := [problem for config in configs for problem in pace_problems(fill(config, cluster.nodes))]:
         raise UsageError(list(dict.fromkeys(problems)))
     existing = next(path for path in (folder, *folder.parents) if path.is_dir())
@@ -63,7 +63,7 @@ def check_cluster(configs: Sequence[Config], folder: Path) -> None:
 
 
 def job_slots(configs: Sequence[Config]) -> Slots:
-    """Return the slots for jobs with these configs; raise UsageError if the cluster has no node."""
+    """Return the slots for jobs with these configs. Raise UsageError if the cluster has no node."""
     from drl_cli.settings.fill import fill
 
     if not configs:
@@ -84,7 +84,7 @@ def job_slots(configs: Sequence[Config]) -> Slots:
 
 
 def share_processors(processors: Sequence[int], need: int, most: int, asked: int = 0) -> list[set[int]]:
-    """Share the processors among jobs that need `need` each: at most `most` jobs, and at most `asked` if not 0."""
+    """Share the processors among jobs that need `need` each. `most`, and `asked` if not 0, limit the number of jobs."""
     count = max(1, min(len(processors) // max(1, need), most, asked or len(processors)))
     if count == 1:
         return [set()]
@@ -93,18 +93,16 @@ def share_processors(processors: Sequence[int], need: int, most: int, asked: int
 
 
 def cluster_slots(nodes: Sequence[Node], configs: Sequence[Config]) -> tuple[int, Start]:
-    """Return how many jobs fit on the nodes (at least 1), and a function that starts a job on a free node."""
+    """Return the number of jobs that fit on the nodes (at least 1), and a function that starts a job on a free node."""
     from drl_cli.runtime.place.nodes import NodeProcess
 
-    # a job with mode=single needs one node, any other job an equal share of every node
+    # a job with mode=single runs on one node; any other job uses an equal share of every node
     parts = 1 if any(config.mode == "single" for config in configs) else len(nodes)
     cpus, memory = (ceil(max(map(need, configs)) / parts) for need in (busy_processors, memory_bytes))
     count = sum(min(int(node.cpus) // cpus, node.memory // memory) for node in nodes) // parts
     largest = max(nodes, key=lambda node: (node.cpus, node.memory))
-    cpus, memory = (
-        min(cpus, int(largest.cpus)),
-        min(memory, largest.memory),
-    )  # Ray would wait for ever for more
+    # a larger request would wait for ever
+    cpus, memory = min(cpus, int(largest.cpus)), min(memory, largest.memory)
 
     def start(processors: set[int], arguments: Sequence[str], variables: Mapping[str, str], log: Path) -> Process:
         passed_on = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}

@@ -1,4 +1,4 @@
-"""The trials of a search: their record in study.json, Optuna, which proposes and prunes them, and their jobs."""
+"""The trials of a search and their jobs. study.json records the trials; Optuna proposes and prunes trials."""
 
 import math
 from collections.abc import Sequence
@@ -18,16 +18,16 @@ State = Literal["running", "done", "pruned", "failed"]
 
 LOOK_S = 1.0
 FRESH = 1000
-"""Number added to the search's seed to get the first seed of the final test."""
+"""The first seed of the final test is the search's seed plus FRESH."""
 MIN_TRIALS = 8  # with fewer finished trials, importances would not be reliable
 
 
 @dataclass(eq=False)
 class Trial:
-    """Values that Optuna proposed, with their jobs and result."""
+    """Values that Optuna proposed, with the jobs that train with them, and the result."""
 
     values: dict[str, Value]
-    jobs: list[int] = field(default_factory=list)  # numbers in the sweep
+    jobs: list[int] = field(default_factory=list)  # the jobs' numbers in the sweep
     state: State = "running"
     objective: float | None = None
     curve: dict[int, float] = field(default_factory=dict)  # mean return by evaluation period
@@ -35,7 +35,7 @@ class Trial:
 
 @dataclass
 class Study(SearchRecord):
-    """The trials of a search. Optuna has no file. When a search resumes, all trials are reported to Optuna again."""
+    """The trials of a search. Optuna keeps no file, so a resumed search reports all trials to Optuna again."""
 
     FILE: ClassVar = "study.json"
 
@@ -47,12 +47,12 @@ class Study(SearchRecord):
 
     @classmethod
     def open(cls, folder: Path) -> "Study":
-        """Return the study in this folder; raise UsageError (exit 8) if it is missing or damaged."""
+        """Return the study in this folder. Raise UsageError (exit 8) if it is missing or damaged."""
         with check_readable(folder / cls.FILE):
             content = cls.read(folder)
             study = cls(**content | {"trials": [Trial(**trial) for trial in content["trials"]]})
             for trial in study.trials:
-                trial.curve = {int(period): mean for period, mean in trial.curve.items()}  # json has text keys
+                trial.curve = {int(period): mean for period, mean in trial.curve.items()}  # in json, keys are text
         return study
 
     def propose(self) -> Trial:
@@ -63,7 +63,7 @@ class Study(SearchRecord):
         return trial
 
     def report(self, trial: Trial, curve: dict[int, float]) -> bool:
-        """Tell Optuna the trial's mean returns by evaluation period; return whether the trial should be pruned."""
+        """Report the trial's mean returns by evaluation period to Optuna. Return whether to prune the trial."""
         optuna_trial = self._optuna_trial(trial)
         for period in sorted(curve.keys() - trial.curve.keys()):
             optuna_trial.report(curve[period], period)
@@ -78,12 +78,12 @@ class Study(SearchRecord):
 
     @property
     def best(self) -> Trial | None:
-        """The finished trial with the highest objective (the first, if equal); None if no trial has finished."""
+        """The finished trial with the highest objective (the first of equal ones), or None if no trial has finished."""
         done = [trial for trial in self.trials if trial.state == "done" and trial.objective is not None]
         return max(done, key=lambda trial: trial.objective or 0.0, default=None)
 
     def importances(self) -> dict[str, float]:
-        """Return each key's share of the variance among good trials (PED-ANOVA, Watanabe 2023); {} for few trials."""
+        """Return each key's importance by PED-ANOVA (Watanabe 2023), or {} if fewer than MIN_TRIALS have finished."""
         if sum(trial.state == "done" for trial in self.trials) < MIN_TRIALS or len(self.space) < 2:
             return {}
         from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
@@ -96,7 +96,7 @@ class Study(SearchRecord):
         return self._optuna_trials[trial]
 
     def _study(self) -> Any:
-        """Return Optuna's study, made at the first call with all trials so far."""
+        """Return Optuna's study. Create the study at the first call, with all trials so far."""
         if self._optuna is not None:
             return self._optuna
         import optuna
@@ -139,7 +139,7 @@ class Trials:
         return [job for trial in trials if trial.state == "running" for job in self._jobs(trial) if not job.is_done]
 
     def next_jobs(self) -> list[Job]:
-        """Propose a trial and return its jobs; an empty list after the last trial."""
+        """Let Optuna propose a trial, and return its unfinished jobs. Return [] after the last trial."""
         while len(self.study.trials) < self.study.hpo.trials:
             trial = self.study.propose()
             jobs = self._jobs(trial)
@@ -148,17 +148,17 @@ class Trials:
             self.study.save()
             if waiting := [job for job in jobs if job.exit_code is None and not job.is_running]:
                 return waiting
-            self._end_if_over(trial)  # an earlier trial had the same values
+            self._end_if_over(trial)  # an earlier trial with the same values has run these jobs
         return []
 
     def changed(self, job: Job) -> None:
-        """End the trial of a job that has ended, if all its jobs have."""
+        """If the job has ended, end its trial if possible."""
         for trial in self.study.trials:
             if trial.state == "running" and job.number in trial.jobs and not job.is_running:
                 self._end_if_over(trial)
 
     def tick(self) -> list[Job]:
-        """Once a second, report new evaluations to Optuna; return the jobs of the trials that it prunes."""
+        """Once a second, report new evaluations to Optuna. Return the jobs of the trials that Optuna prunes."""
         pruned: list[Job] = []
         if now() < self._next_s:
             return pruned
@@ -171,13 +171,13 @@ class Trials:
         return pruned
 
     def fresh_jobs(self, trial: Trial | None) -> list[Job]:
-        """Return jobs with the trial's values (None: the default values) and seeds that no trial had."""
+        """Return jobs with seeds that no trial used, and with the trial's values, or the default values for None."""
         values = typed(trial.values) if trial else []
         first = self.study.seed + FRESH
         return self._jobs_for(values, range(first, first + self.study.hpo.fresh_seeds))
 
     def objective(self, job: Job) -> float | None:
-        """Return the mean return of the job's last `hpo.evaluations` evaluations; None without an evaluation."""
+        """Return the mean return of the job's last `hpo.evaluations` evaluations, or None if there are none."""
         returns = job.curve.returns[-self.study.hpo.evaluations :]
         return float(np.mean(returns)) if len(returns) else None
 
@@ -194,7 +194,7 @@ class Trials:
         return [jobs[frozenset(each)] for each in overrides]
 
     def _curve(self, jobs: Sequence[Job]) -> dict[int, float]:
-        """Return the mean return over the jobs, by evaluation period, for the periods that all jobs have."""
+        """Return the mean return over the jobs by evaluation period, for periods with an evaluation of every job."""
         curves = []
         for curve in (job.curve for job in jobs):
             periods, first = np.unique(curve.env_steps // self.eval_period, return_index=True)
@@ -202,7 +202,7 @@ class Trials:
         return {at: float(np.mean([curve[at] for curve in curves])) for at in curves[0] if all(at in c for c in curves)}
 
     def _end_if_over(self, trial: Trial) -> None:
-        """End the trial if all its jobs are done or one has failed. An interrupted or killed job can go on."""
+        """End the trial if all its jobs are done or one has failed. Interrupted and killed jobs can be resumed."""
         jobs = self._jobs(trial)
         self.study.report(trial, self._curve(jobs))
         values = [value for job in jobs if (value := self.objective(job)) is not None]
@@ -223,7 +223,7 @@ def _sampler(hpo: HpoConfig, seed: int) -> Any:
     from optuna import samplers
 
     if hpo.sampler == "tpe":
-        return samplers.TPESampler(seed=seed, constant_liar=True)  # constant_liar: parallel jobs get different values
+        return samplers.TPESampler(seed=seed, constant_liar=True)  # constant_liar: parallel trials get different values
     kinds = {"gp": samplers.GPSampler, "cma": samplers.CmaEsSampler, "random": samplers.RandomSampler}
     return kinds[hpo.sampler](seed=seed)
 

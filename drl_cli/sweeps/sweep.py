@@ -21,7 +21,7 @@ COLUMNS = ("status", "exit_code", "best_return", "final_return", "env_steps", "w
 
 
 class Sweep:
-    """The folder <output_dir>/multirun/<time>/: sweep.json, sweep.csv, <number>.json and <number>.log of each job."""
+    """The folder <output_dir>/multirun/<time>/ with sweep.json, sweep.csv, and each job's <number>.json and .log."""
 
     def __init__(self, folder: Path, flags: Sequence[str]) -> None:
         self.folder, self.flags = folder, list(flags)  # flags of drl-train, for every job
@@ -29,7 +29,7 @@ class Sweep:
 
     @classmethod
     def open(cls, folder: Path) -> "Sweep":
-        """Return the sweep in this folder with the current status of its jobs; raise UsageError if it is damaged."""
+        """Return the sweep in this folder with the current status of its jobs. Raise UsageError if it is damaged."""
         content = read_json(folder / SWEEP_FILE)
         with check_readable(folder / SWEEP_FILE):
             sweep = cls(folder, content["flags"])
@@ -49,7 +49,7 @@ class Sweep:
         self.save()
 
     def add(self, jobs: Sequence[Sequence[str]]) -> list[Job]:
-        """Add a job for each list of overrides that no job has yet, in any order; return the new jobs."""
+        """Add a job for each list of overrides that no job has in any order. Return the new jobs."""
         known = {frozenset(job.overrides) for job in self.jobs}
         unique = {frozenset(overrides): list(overrides) for overrides in jobs}
         new = [overrides for key, overrides in unique.items() if key not in known]
@@ -59,7 +59,7 @@ class Sweep:
         return added
 
     def update_labels(self) -> None:
-        """Set `differs` of each job to its overrides that not all jobs have."""
+        """Set the `differs` of each job to those of its overrides that not all jobs have."""
         values = [dict(override.partition("=")[::2] for override in job.overrides) for job in self.jobs]
         shared = set.intersection(*(set(own.items()) for own in values)) if values else set()
         for job, own in zip(self.jobs, values, strict=True):
@@ -70,7 +70,7 @@ class Sweep:
         return list(dict.fromkeys(key for job in self.jobs for key in job.differs))
 
     def file(self, job: Job) -> Path:
-        """Return the file into which the job writes its run's folder."""
+        """Return the path of the file into which the job writes the path of its run."""
         return self.folder / f"{job.number}.json"
 
     def log(self, job: Job) -> Path:
@@ -98,7 +98,7 @@ def write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) ->
 
 @contextmanager
 def check_readable(path: Path) -> Iterator[None]:
-    """Inside this context, convert errors from parsing the record at `path` to UsageError (exit 8)."""
+    """In this context, convert errors from parsing the record at `path` to UsageError (exit 8)."""
     try:
         yield
     except (ValueError, KeyError, TypeError) as error:
@@ -107,7 +107,7 @@ def check_readable(path: Path) -> Iterator[None]:
 
 @dataclass
 class SearchRecord:
-    """The fields that study.json and population.json share; `fixed` are the overrides of every job."""
+    """The fields that study.json and population.json share. `fixed` are the overrides of every job."""
 
     folder: Path
     space: Space
@@ -119,7 +119,7 @@ class SearchRecord:
 
     @classmethod
     def read(cls, folder: Path) -> dict[str, Any]:
-        """Return the constructor's arguments from the record. Any: the fields of the subclass are still plain json."""
+        """Return the constructor's arguments from the record. Fields of the subclass are still plain json."""
         content = read_json(folder / cls.FILE)
         space = {key: domain(values) for key, values in content["space"].items()}
         return content | {"folder": folder, "space": space, "hpo": HpoConfig(**content["hpo"])}

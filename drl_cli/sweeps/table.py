@@ -1,4 +1,4 @@
-"""Progress of a sweep: a live table on a terminal, one line for each change elsewhere."""
+"""Show the progress of a sweep: as a live table on a terminal, otherwise as one line for each change."""
 
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -15,7 +15,7 @@ STYLES = {"done": "green", "running": "cyan", "failed": "red", "diverged": "red"
 
 
 class SweepView:
-    """Shows a sweep on `stream`. `count` is the number of expected jobs, if more will be added."""
+    """Show a sweep on `stream`. If jobs will be added, `count` is the expected number of all jobs."""
 
     def __init__(self, sweep: Sweep, stream: TextIO, count: int = 0) -> None:
         self.sweep, self.stream, self.count, self._next_s = sweep, stream, count, 0.0
@@ -39,14 +39,14 @@ class SweepView:
             self.live.update(table(self.sweep), refresh=True)
 
     def close(self) -> None:
-        """Draw the last table and leave it on the terminal."""
+        """Draw the table for the last time, and leave it on the terminal."""
         if self.live is not None:
             self.live.update(table(self.sweep), refresh=True)
             self.live.stop()
 
 
 def line(job: Job, count: int) -> str:
-    """Return the job's line: [job 2 of 4] done  algo.lr=0.001  best -140.2  20,000 steps  12 s  outputs/..."""
+    """Return a line such as "[job 2 of 4] done  algo.lr=0.001  best -140.2  20,000 steps  12 s  outputs/..."."""
     parts = [f"[job {job.number} of {count}] {job.status}", job.label]
     if job.status != "running":
         best, steps, seconds = cells(job)
