@@ -1,4 +1,4 @@
-"""Measure the environment steps/s of one worker, and of a plain `env.step` loop over the same episodes."""
+"""Measure the environment steps/s of one worker, and of a plain loop of `env.step` that repeats the same episodes."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -21,7 +21,7 @@ from drl_cli.utils.seeding import integers
 
 
 class Collecting:
-    """A worker, and separate environments in which a plain loop repeats the actions of the worker."""
+    """A worker, and separate environments in which a plain loop repeats the worker's actions."""
 
     def __init__(self, config: Config, spec: EnvSpec, params_header: LoadParams, params: Array) -> None:
         self.params_header, self.rows = params_header, config.rows_per_collect
@@ -39,7 +39,7 @@ class Collecting:
         self.worker.collect(params_header, params)
 
     def by_worker(self, collects: int) -> Rate:
-        """Return the rate of environment steps over `collects` collect calls. Raise EnvironmentFailed."""
+        """Return the rate of environment steps over `collects` collect calls."""
 
         def work() -> int:
             for _ in range(collects):
@@ -49,7 +49,7 @@ class Collecting:
         return timed(work)
 
     def by_bare_loop(self) -> Rate:
-        """Return the rate of a plain loop that repeats the worker's steps since the last call, with resets."""
+        """Return the rate of a plain loop that repeats the worker's steps since the last call, including resets."""
         taken, self.actions = [self.bare.to_env(actions) for actions in self.actions], []
 
         def work() -> int:
@@ -65,7 +65,7 @@ class Collecting:
 
 
 class BareEnvs:
-    """Gymnasium environments, stepped one after another, and reset when their episode ends."""
+    """Gymnasium environments. A step steps one after another, and resets those whose episode has ended."""
 
     def __init__(self, config: EnvConfig, seeds: Sequence[int]) -> None:
         self.envs: list[Any] = [build(config) for _ in seeds]  # Any: environments with any spaces
@@ -85,7 +85,7 @@ class BareEnvs:
 
 
 class BarePool:
-    """The environments of an EnvPool, reset when their episode ends."""
+    """The environments of an EnvPool. A step resets those whose episode has ended."""
 
     def __init__(self, config: EnvConfig, seeds: Sequence[int]) -> None:
         task = find_task(config)
@@ -104,9 +104,9 @@ class BarePool:
 def measure(
     config: Config, spec: EnvSpec, params_header: LoadParams, params: Array, num_envs: int, seconds: float
 ) -> tuple[Sequence[Rate], Sequence[Rate]]:
-    """Return the rates per round of the worker and of the plain loop, with `num_envs` environments, in about `seconds`.
+    """Measure the worker and the plain loop for about `seconds`, with `num_envs` environments. Return their rates.
 
-    Raise EnvironmentFailed.
+    Each list has one rate per round. Raise EnvironmentFailed if an environment raises.
     """
     sized = replace(config, worker=replace(config.worker, envs=num_envs))
     try:

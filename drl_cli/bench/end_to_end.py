@@ -19,12 +19,12 @@ from drl_cli.runtime.config import Config
 Line = Mapping[str, float]
 ENDLESS = 1_000_000_000
 PATIENCE_S = 600.0
-"""Maximum seconds for the start and for filling replay. The run has a time limit in case this process is killed."""
+"""Maximum seconds for the start of the run and for its first transitions in replay."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Rates of a run, the rates of each round, and the fractions of time that workers and trainer spent waiting."""
+    """The rates of a run, and the fractions of their time that workers and trainer spent waiting."""
 
     env_steps_per_s: float
     opt_steps_per_s: float
@@ -40,9 +40,9 @@ class Pace:
 
 
 def measure(command: Sequence[str], config: Config, seconds: float) -> Pace:
-    """Return the pace of `drl-train <command>` after its first updates. `config` is the config of this command.
+    """Run `drl-train <command>`, whose config is `config`, and return its pace after the first updates.
 
-    Raise RunError with the exit code of the run if the run ended before it was measured.
+    Raise RunError with the exit code of the run if the run ends before it is measured.
     """
     with tempfile.TemporaryDirectory(prefix="drl-bench-", ignore_cleanup_errors=True) as folder:
         with _started(overridden(command, *_ours(config, folder, seconds)), Path(folder)) as process:
@@ -57,7 +57,7 @@ def measure(command: Sequence[str], config: Config, seconds: float) -> Pace:
 
 
 def pace(lines: Sequence[Line], config: Config, start_up_s: float) -> Pace:
-    """Compute the rates between the first and the last report. A round lies between two successive reports."""
+    """Compute the rates between the first and the last report. A round is the time between two successive reports."""
 
     def increase(name: str, first: Line = lines[0], last: Line = lines[-1]) -> float:
         return last[name] - first[name]
@@ -75,7 +75,7 @@ def pace(lines: Sequence[Line], config: Config, start_up_s: float) -> Pace:
 
 
 def overridden(command: Sequence[str], *changes: str) -> list[str]:
-    """Return the arguments of drl-train with these `key=value` at the end, without older values of the same keys."""
+    """Return the arguments of drl-train, but replace the values of the keys in `changes`, which are `key=value`."""
     keys = {change.partition("=")[0] for change in changes}
     return [*(arg for arg in command if arg.partition("=")[0].lstrip("+~") not in keys), *changes]
 
@@ -83,7 +83,7 @@ def overridden(command: Sequence[str], *changes: str) -> list[str]:
 def _ours(config: Config, folder: str, seconds: float) -> list[str]:
     """Return overrides for a run that only collects and trains until it is stopped."""
     warm = min(config.orchestrator.min_inserts, 4 * config.trainer.batch_size)
-    weights = [f"load_weights='{config.load_weights}'"] if config.load_weights else []  # an absolute path
+    weights = [f"load_weights='{config.load_weights}'"] if config.load_weights else []  # already an absolute path
     return [
         *weights, f"output_dir='{folder}'", "stop.return=null", f"stop.wall_s={PATIENCE_S + seconds}",
         *(f"{key}={ENDLESS}" for key in ("total_env_steps", "manage.eval_period", "checkpoint.period")),
@@ -99,7 +99,7 @@ def _reports(folder: str) -> list[Line]:
 
 
 def _measured(lines: Sequence[Line], seconds: float) -> Sequence[Line]:
-    """Return the reports after the one with the first update, or () if they cover less than `seconds`."""
+    """Return the reports that follow the first report with an update, or () if they cover less than `seconds`."""
     training = [line for line in lines if line.get("perf/opt_steps")][1:]
     is_done = training and training[-1]["perf/wall_s"] - training[0]["perf/wall_s"] >= 0.99 * seconds
     return training if is_done else ()
@@ -107,7 +107,7 @@ def _measured(lines: Sequence[Line], seconds: float) -> Sequence[Line]:
 
 @contextmanager
 def _started(command: Sequence[str], folder: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """Start the run, and end it with SIGTERM. A separate process group shields it from a terminal's Ctrl-C."""
+    """Start the run, in a separate process group that Ctrl-C does not reach. Afterwards, end the run with SIGTERM."""
     with (folder / "stdout").open("w") as out, (folder / "stderr").open("w") as errors:
         train = [sys.executable, "-m", "drl_cli.cli.train", *command]
         process = subprocess.Popen(train, stdin=subprocess.DEVNULL, stdout=out, stderr=errors, process_group=0)

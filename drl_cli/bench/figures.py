@@ -9,7 +9,7 @@ from typing import TypeVar
 K = TypeVar("K")
 
 ROUNDS = 5
-"""Rounds of each measurement. The table shows their median and spread."""
+"""Rounds of each measurement. The table shows the median and the range of the rounds."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Figure:
-    """A line of the table. `note` compares the value with another value."""
+    """A line of the table. `note` often compares the value with another value."""
 
     part: str
     what: str
@@ -52,7 +52,7 @@ def timed(work: Callable[[], int], seconds: float = 0.0) -> Rate:
 
 
 def in_turn(plays: Mapping[K, Callable[[], Rate]]) -> dict[K, list[Rate]]:
-    """Call every function once per round. Odd rounds reverse the order, so that no function always follows another."""
+    """Call every function once per round. Every second round has the reverse order, so that order is no advantage."""
     results: dict[K, list[Rate]] = {name: [] for name in plays}
     for i in range(ROUNDS):
         for name in list(plays)[:: -1 if i % 2 else 1]:
@@ -61,15 +61,15 @@ def in_turn(plays: Mapping[K, Callable[[], Rate]]) -> dict[K, list[Rate]]:
 
 
 def middle(rates: Sequence[Rate]) -> Rate:
-    """Return the median of both rates."""
+    """Return the median of the rates per second, and of the rates per CPU second."""
     return Rate(median(rate.per_s for rate in rates), median(rate.per_cpu_s for rate in rates))
 
 
 def short(value: float) -> str:
-    """Format a number with three digits, and a large number without decimals."""
+    """Format a number with three significant digits, or without decimals from 1000 on."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def row(part: str, what: str, value: str, spread: str, note: str) -> str:
-    """Return a line of the table of figures, or its head."""
+    """Return a line of the table of figures, or the table's head."""
     return f"{part:<8} {what:<46} {value:>20}   {spread:<21} {note}".rstrip()

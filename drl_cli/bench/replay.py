@@ -18,7 +18,7 @@ NUM_BLOCKS = 8
 
 
 class Replaying:
-    """A shard of the replay table, filled with the same few blocks of a worker again and again."""
+    """A shard of the replay table. A few blocks of a worker are inserted repeatedly until the shard is full."""
 
     def __init__(self, config: Config, spec: EnvSpec, params_header: LoadParams, params: Array, seconds: float) -> None:
         self.config = config
@@ -39,12 +39,12 @@ class Replaying:
         """Insert one more block. Return its number of transitions."""
         header, columns = self.blocks[self.number % len(self.blocks)]
         self.number += 1
-        self.replay.last_block.clear()  # the table refuses a block that it has seen
+        self.replay.last_block.clear()  # the table refuses a block that was inserted before
         self.replay.insert(header, columns)
         return header.rows
 
     def draw(self, num_batches: int) -> tuple[BatchTrainingData, Columns]:
-        """Draw batches for one trainer. A queue is filled first."""
+        """Draw batches for one trainer. If the table is a queue, first insert enough blocks."""
         size = self.config.trainer.batch_size
         while self.config.is_on_policy and len(self.replay.table) < num_batches * size:
             self.insert()
@@ -54,7 +54,7 @@ class Replaying:
         return header, columns
 
     def serve(self, num_batches: int) -> int:
-        """Draw batches, and update priorities if the table has some. Return the number of batches."""
+        """Draw batches. If the table has priorities, update those of the batches. Return the number of batches."""
         header, _ = self.draw(num_batches)
         if header.row_ids is not None:
             replay, shape = self.config.replay, header.row_ids.shape
@@ -79,7 +79,7 @@ def collected(
 
 
 def measure(replaying: Replaying, seconds: float) -> Mapping[str, Sequence[Rate]]:
-    """Measure "insert" (transitions/s) and "draw" (batches/s). A queue has no "insert", because it fills up."""
+    """Measure "insert" (transitions/s) and "draw" (batches/s). For a queue, only measure "draw", which inserts too."""
     per_call, each = replaying.config.updates_per_call, seconds / ROUNDS
     plays: dict[str, Callable[[], Rate]] = {"draw": lambda: timed(lambda: replaying.serve(per_call), each)}
     if not replaying.config.is_on_policy:

@@ -19,9 +19,9 @@ from drl_cli.types import Array, EnvSpec
 
 @dataclass
 class Suite:
-    """Measure the parts of a run. Each measurement takes `seconds`; each result is passed to `show`.
+    """Measure the parts of a run. Each measurement takes `seconds`, and its result is passed to `show`.
 
-    `command` holds the arguments of drl-train that make `config`. Only the parts end and tune start other processes.
+    `config` was composed from `command`, the arguments of drl-train. Only `end` and `tune` start other processes.
     """
 
     config: Config
@@ -31,9 +31,9 @@ class Suite:
     seconds: float
     show: Callable[[Figure], None]
     worker_rates: dict[int, Rate] = field(default_factory=dict)
-    """Rate of environment steps of one worker, by number of environments."""
+    """The rate of environment steps of one worker, by its number of environments."""
     trainer_rates: dict[int, Rate] = field(default_factory=dict)
-    """Rate of environment steps for which all trainers together can make the updates, by number of threads."""
+    """The highest rate of environment steps that all trainers can keep up with, by the number of threads of each."""
     updates_per_batch: float = 1.0
 
     @property
@@ -42,12 +42,12 @@ class Suite:
 
     @cached_property
     def params(self) -> tuple[LoadParams, Array]:
-        """Header and parameters of the untrained policy."""
+        """The header and the parameters of the untrained policy."""
         return lone_trainer(self.config, self.spec).publish(0, 0)
 
     @cached_property
     def replaying(self) -> Replaying:
-        """A full replay table. Its memory is freed before real runs, which fill a table too."""
+        """A full replay table. `end` and `tune` delete it, because the runs that they start need the memory."""
         return Replaying(single_trainer(self.config, 1), self.spec, *self.params, self.seconds)
 
     def collect(self) -> None:
@@ -91,13 +91,13 @@ class Suite:
 
     @property
     def asked_ratio(self) -> float:
-        """Configured updates per environment step."""
+        """The configured number of updates per environment step."""
         return self.config.batches_per_insert * self.updates_per_batch
 
     def end(self) -> None:
         """Measure a real run with the config."""
         config = self.config
-        vars(self).pop("replaying", None)  # free its memory
+        vars(self).pop("replaying", None)  # to free its memory
         pace = end_to_end.measure(self.command, config, self.seconds)
         note = self._against(config.mode, self.own, pace)
         what = f"environment steps, mode={config.mode}"
@@ -130,7 +130,7 @@ class Suite:
         return bound(mode, one.workers, self.cores, *rates)
 
     def _against(self, mode: str, one: Setting, pace: Pace) -> str:
-        """Compare a run with its upper bound. Return '' if `collect` or `updates` did not measure this setting."""
+        """Return a note that compares a run with its upper bound, or '' if the bound was not measured."""
         if one.envs not in self.worker_rates or one.threads not in self.trainer_rates:
             return ""
         least, whose = self._bound(mode, one)

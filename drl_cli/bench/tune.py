@@ -1,4 +1,4 @@
-"""Choose numbers of workers, environments and threads, and predict how fast a run with them can be."""
+"""Choose the numbers of workers, environments and threads, and predict how fast a run can be."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -8,19 +8,19 @@ from drl_cli.bench.figures import Rate
 from drl_cli.runtime.config import Config
 
 BUSY = 0.1
-"""Workers or trainer count as busy if they spend less than this fraction of their time waiting."""
+"""Workers and trainer count as busy if both spend less than this fraction of their time waiting."""
 
 ENVS = (8, 16, 32)
 TRIED = 4
 UNSURE = 1.1
-"""Factor by which a predicted rate may be wrong."""
+"""The factor by which a predicted rate may differ from the measured rate."""
 SLACK = 1.03
 """Measured rates within this factor count as equal."""
 
 
 @dataclass(frozen=True, order=True)
 class Setting:
-    """The numbers that drl-bench tunes. A smaller setting needs less of the machine."""
+    """The numbers that drl-bench tunes. Settings are ordered: a smaller setting needs fewer workers and threads."""
 
     workers: int
     threads: int
@@ -28,7 +28,7 @@ class Setting:
 
     @property
     def keys(self) -> list[str]:
-        """The setting as overrides of drl-train."""
+        """The setting as overrides for drl-train."""
         return [f"worker.num={self.workers}", f"worker.envs={self.envs}", f"trainer.threads={self.threads}"]
 
     def of(self, config: Config) -> Config:
@@ -38,27 +38,27 @@ class Setting:
 
 
 def thread_counts(cores: int) -> list[int]:
-    """Return the powers of two up to the number of cores, and the number of cores."""
+    """Return the powers of two up to `cores`, and `cores`."""
     return sorted({2**i for i in range(cores.bit_length())} | {cores})
 
 
 def promising(predicted: Mapping[Setting, float]) -> list[Setting]:
-    """Return the settings to try: first those that may be the fastest, smallest first; then the rest by rate."""
+    """Return TRIED settings with high predicted rates. Almost equal rates (UNSURE) are ordered by setting."""
     close = max(predicted.values()) / UNSURE
     return sorted(predicted, key=lambda one: (-min(close, predicted[one]), one))[:TRIED]
 
 
 def choose(measured: Mapping[Setting, float]) -> Setting:
-    """Return the smallest setting whose rate equals the highest rate."""
+    """Return the smallest setting whose rate is within SLACK of the highest rate."""
     best = max(measured.values())
     return min(one for one, rate in measured.items() if rate * SLACK >= best)
 
 
 def bound(mode: str, num_workers: int, cores: int, worker: Rate, trainer: Rate) -> tuple[float, str]:
-    """Return an upper bound for the environment steps/s of a run, and the name of what limits them.
+    """Return an upper bound for the environment steps/s of a run, and the name of the bottleneck.
 
-    `worker` is the rate of one worker. `trainer` is the highest rate of environment steps that the trainer can follow.
-    In mode=async workers and trainer run at the same time and share `cores` processors; in the other modes they
+    `worker` is the rate of one worker. `trainer` is the highest rate of environment steps that the trainer can keep up
+    with. With mode=async, workers and trainer run at the same time and share `cores` processors. In other modes they
     alternate.
     """
     processors = cores / (1 / worker.per_cpu_s + 1 / trainer.per_cpu_s)
@@ -72,9 +72,9 @@ def bound(mode: str, num_workers: int, cores: int, worker: Rate, trainer: Rate) 
 
 
 def advice(pace: Pace, asked: float | None) -> list[str]:
-    """Name the bottleneck, and the ratio of updates to environment steps that would keep workers and trainer busy.
+    """Return lines that name the bottleneck, and the updates per step that would keep workers and trainer busy.
 
-    `asked` is the configured ratio, or None for an on-policy algorithm, which has no such key.
+    `asked` is the configured number of updates per step, or None for an on-policy algorithm, which has no such key.
     """
     waits = f"workers wait {pace.worker_wait:.0%}, the trainer {pace.trainer_wait:.0%} of their time"
     if max(pace.worker_wait, pace.trainer_wait) < BUSY:

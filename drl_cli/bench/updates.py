@@ -14,12 +14,12 @@ from drl_cli.utils.lazy import torch
 
 
 def lone_trainer(config: Config, spec: EnvSpec, threads: int = 1) -> Trainer:
-    """Make one of the run's trainers, without averaging."""
+    """Return one of the run's trainers, which does not average with the others."""
     return make_trainer(single_trainer(config, threads), spec, config.device, 0)
 
 
 class Updating:
-    """A trainer with the replay table that it learns from."""
+    """A trainer, and the replay table from which it learns."""
 
     def __init__(self, replaying: Replaying, spec: EnvSpec, threads: int) -> None:
         self.replaying, self.threads = replaying, threads
@@ -36,12 +36,12 @@ class Updating:
         return report.num_updates
 
     def play(self, seconds: float) -> Rate:
-        torch.set_num_threads(self.threads)  # a setting of the process, shared by all trainers
+        torch.set_num_threads(self.threads)  # all trainers share this setting of the process
         return timed(self.train, seconds)
 
 
 def measure(sides: Sequence[Updating], seconds: float) -> Mapping[int, Sequence[Rate]]:
-    """Measure every trainer for `seconds`. Return the rounds by number of threads."""
+    """Measure every trainer for `seconds`. Return the rate of each round, by the trainer's number of threads."""
     for side in sides:
         side.play(0.0)
     return in_turn({side.threads: partial(side.play, seconds / ROUNDS) for side in sides})
