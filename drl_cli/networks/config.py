@@ -1,4 +1,4 @@
-"""NetworkConfig: the options of the networks of actor and critics."""
+"""NetworkConfig: the options of the networks of the actor and the critics."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -11,7 +11,7 @@ TORSOS = ("auto", "mlp", "cnn", "resnet", "multi")
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """Options of a network: observation -> torso -> memory -> hidden layers -> outputs; conf/network explains each."""
+    """Options of a network (observation -> torso -> memory -> hidden layers -> outputs), explained in conf/network."""
 
     hidden: tuple[Count, ...]
     activation: Activation

@@ -1,8 +1,8 @@
-"""Encoder: turns observations into the features that heads take as input, for trainers and for policies.
+"""Encoder: turns observations into features, which are the inputs of the heads, for trainers and for policies.
 
-Plain vectors are only flattened. Images, Dict and Tuple observations go through a torso, and features through a memory
-if the config asks for one. Torso and memory are torch modules trained by autograd, which continues from the gradient
-that the heads compute by hand.
+Plain vectors are only flattened. Images, Dict and Tuple observations go through a torso. If the config asks for a
+memory, the features also go through this memory. Torso and memory are torch modules. Autograd computes their gradients,
+starting from d loss/d features, which the hand-written backward pass of the heads returns.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ Batch = Mapping[str, Any]  # Any: a tensor, or a dict of tensors
 
 
 def memory_columns(network: NetworkConfig) -> Schema:
-    """Return the columns that a policy with memory adds to a row: its recurrent state before the row's step."""
+    """Return the column of a policy with memory, which is its recurrent state before each step; {} without a memory."""
     return {} if network.memory == "none" else {"state": Column((network.state_size,), "float32")}
 
 
 def make_memory(network: NetworkConfig, inputs: int, generator: Generator) -> Memory:
-    """Return the memory `network.memory` for `inputs` features, initialised from the generator."""
+    """Return the LSTM or GRU that `network.memory` names, for `inputs` features, initialised from the generator."""
     from drl_cli.networks import modules, recurrent  # both import torch
 
     assert network.memory != "none"
@@ -44,7 +44,7 @@ def make_memory(network: NetworkConfig, inputs: int, generator: Generator) -> Me
 
 
 class Encoder:
-    """The trainer's encoder, which makes `size` features; `parts` are its modules, to be passed to Params."""
+    """The trainer's encoder. It makes `size` features of an observation. `parts` are its torch modules, for Params."""
 
     def __init__(self, inputs: Inputs, torso: Any, memory: Memory | None) -> None:  # Any: a module with `size`, or None
         self.inputs, self.torso, self.memory = inputs, torso, memory
@@ -60,14 +60,14 @@ class Encoder:
         return cls(inputs, torso, None if network.memory == "none" else make_memory(network, size, generator))
 
     def target(self, params: Params) -> Encoder:
-        """Make target networks of the parts, and return the encoder that consists of them."""
+        """Make target networks of the parts, and return an encoder that uses these target networks."""
         targets: dict[str, Any] = {name: params.target(name).module for name in self.parts}  # Any: the parts' types
         return Encoder(self.inputs, targets.get("torso"), targets.get("memory"))
 
     def __call__(self, batch: Batch, burn_in: int = 0, learns: bool = True) -> View:
         """Return the features of a batch `[B, ...]`, or of sequences `[B, burn_in + T, ...]` with a column `valid`.
 
-        With `learns`, the encoder is trained by `View.backward`.
+        If `learns`, `View.backward` can compute the gradients of the encoder.
         """
         if "valid" in batch:
             if self.memory is not None:
@@ -88,16 +88,16 @@ class Encoder:
         return View(self, lambda: features("obs") if out is None else out.detach(), lambda: features("next_obs"), out)
 
     def features(self, obs: Any) -> Tensor:  # Any: as in Batch
-        """Return the features of observations `[N, ...]` before the memory, float32 `[N, size]`."""
+        """Return the float32 features `[N, F]` of observations `[N, ...]`, without the memory."""
         features: Tensor = self.inputs.tensor(obs) if self.torso is None else self.torso(obs)
         return features
 
 
 class View:
-    """The features `[N, size]` of `obs` and `next_obs`, for the N steps of a batch that an update learns from.
+    """The features `[N, size]` of `obs` and of `next_obs`, for the N steps of a batch.
 
-    Features without gradients are computed when the property is read, because a torso takes most of an update's time.
-    `out` has the features of `obs` with their autograd graph if the encoder learns from this batch.
+    Features that need no gradient are computed only when they are read, because a torso takes most of an update's time.
+    `out` has the features of `obs` with their autograd graph; it is None if the encoder does not learn from the batch.
     """
 
     def __init__(
@@ -107,16 +107,14 @@ class View:
 
     @property
     def obs(self) -> Tensor:
-        """Features of the observations."""
         return self._obs()
 
     @property
     def next_obs(self) -> Tensor:
-        """Features of the next observations."""
         return self._next_obs()
 
     def backward(self, d_obs: Tensor | None) -> None:
-        """Write the gradients of the encoder's parts, given d loss/d obs; do nothing if the encoder does not learn."""
+        """Write the gradients of the encoder's parts, given d loss/d features of `obs`; do nothing if `out` is None."""
         if self._out is None:
             return
         for module in self._encoder.parts.values():
@@ -127,16 +125,16 @@ class View:
 
 
 def _unroll(encoder: Encoder, memory: Memory, batch: Batch, burn_in: int, learns: bool) -> View:
-    """Unroll the memory over sequences `[B, L]`, from their stored `state`, or from 0 if an episode begins in one.
+    """Unroll the memory over sequences `[B, L]` from their stored `state`; set the state to 0 where an episode begins.
 
-    A next observation is also the following step's observation, so one pass over T + 1 inputs gives the features of
-    both. The first `burn_in` steps only warm up the memory; no gradient flows through them (Kapturowski et al. 2019,
-    section 3).
+    The next observation of a step is the observation of the following step, so one pass over T + 1 inputs gives the
+    features of both. The first `burn_in` steps only warm up the memory: no gradient flows through these steps
+    (Kapturowski et al. 2019, section 3).
     """
     valid = batch["valid"]  # [B, L]
     size, length = valid.shape
     begins = torch.zeros(length + 1, size, dtype=torch.bool, device=valid.device)
-    begins[1:length] = (valid[:, 1:] & ~valid[:, :-1]).t()  # after padding in front, an episode begins
+    begins[1:length] = (valid[:, 1:] & ~valid[:, :-1]).t()  # an episode begins after padding
     with torch.set_grad_enabled(learns):
         inputs = _inputs(encoder, batch, valid)  # [L + 1, B, F]
         state = batch["state"]
@@ -146,7 +144,7 @@ def _unroll(encoder: Encoder, memory: Memory, batch: Batch, burn_in: int, learns
         out, _ = memory.unroll(inputs[burn_in:], state, begins[burn_in:])  # [T + 1, B, H]
         learned = out[:-1].transpose(0, 1).flatten(0, 1)
     obs, after = learned.detach(), out.detach().transpose(0, 1)  # after: [B, T + 1, H]
-    if "last" in batch:  # n-step windows
+    if "last" in batch:  # n-step returns: `last` is the last of the n steps
         last = batch["last"][:, burn_in:] - burn_in
         next_obs = after[torch.arange(size, device=valid.device).unsqueeze(1), last + 1].flatten(0, 1)
     else:
@@ -155,7 +153,7 @@ def _unroll(encoder: Encoder, memory: Memory, batch: Batch, burn_in: int, learns
 
 
 def _inputs(encoder: Encoder, batch: Batch, valid: Tensor) -> Tensor:
-    """Return the memory's inputs `[L + 1, B, F]`: features of each obs, then of the last valid step's next_obs."""
+    """Return the memory's inputs `[L + 1, B, F]`: features of each `obs`, then of the last valid `next_obs`."""
     size, length = valid.shape
     obs = encoder.features(_flat(batch["obs"])).view(size, length, -1).transpose(0, 1)
     with torch.no_grad():
@@ -168,10 +166,10 @@ def _inputs(encoder: Encoder, batch: Batch, valid: Tensor) -> Tensor:
 
 
 def flat_steps(batch: Batch, burn_in: int = 0) -> dict[str, Any]:  # Any: as in Batch
-    """Return the learned steps of sequences `[B, burn_in + T, ...]` as rows `[B T, ...]`.
+    """Return all steps after the burn-in of sequences `[B, burn_in + T, ...]` as rows `[B T, ...]`.
 
-    `valid_weight` `[B T]` is 1 for valid steps and 0 for padding; `weight` is `valid_weight` times the weight of the
-    sequence, if it has one. The columns `state` and `valid` are left out.
+    `valid_weight` `[B T]` is 1 for valid steps and 0 for padding. `weight` `[B T]` is `valid_weight`, multiplied by the
+    sequence's importance weight if the batch has weights. The columns `state` and `valid` are left out.
     """
     valid = batch["valid"][:, burn_in:].float()
     weight = valid * batch["weight"].unsqueeze(-1) if "weight" in batch else valid
@@ -184,15 +182,14 @@ def _flat(column: Any, burn_in: int = 0) -> Any:  # Any: as in Batch
 
 
 def at_steps(column: Any, rows: Tensor, step: Tensor) -> Any:  # Any: as in Batch
-    """Return the steps at these indices of sequences `[B, L, ...]`, or of a dict of sequences."""
+    """Return `x[rows, step]` for a column x `[B, L, ...]` of sequences, or for each column in a dict."""
     return map_parts(lambda x: x[rows, step], column)
 
 
 class ActingEncoder:
-    """A policy's encoder, with numpy inputs and outputs; uses torch, on one thread, only with a torso or a memory.
+    """A policy's encoder, with numpy inputs and outputs. If it has a torso or a memory, it uses torch on one thread.
 
-    It makes `width` features. `memory` `[E, state_size]` is the recurrent state of the environments that it is called
-    for.
+    `width` is the number of features. `memory` `[E, state_size]` has the recurrent states of the E environments.
     """
 
     def __init__(self, network: NetworkConfig, spec: EnvSpec) -> None:
@@ -209,7 +206,7 @@ class ActingEncoder:
                 module.eval()
 
     def load(self, params: Array) -> Array:
-        """Load the encoder's parameters from the front of a policy's vector; return the rest of the vector."""
+        """Load the encoder's parameters from the start of a policy's vector `params`; return the rest of the vector."""
         if self.params is None:
             return params
         names = list(self.params.slices)
@@ -218,7 +215,7 @@ class ActingEncoder:
         return params[size:]
 
     def __call__(self, obs: Obs, last: PreviousStep | None) -> tuple[Array, Columns]:
-        """Return features `[E, width]` of observations, and the columns that the memory adds to these rows."""
+        """Return the features `[E, width]` of observations, and the columns that `memory_columns` describes."""
         if self.learner is None:
             return self.inputs.array(obs), {}
         with torch.no_grad(), one_thread():

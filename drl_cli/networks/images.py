@@ -1,4 +1,4 @@
-"""Which observations are images, and how many features a convolutional torso makes of an image. Needs no torch."""
+"""Image observations: their layout, and the number of features of convolutional torsos. Does not import torch."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,18 +6,18 @@ from typing import Literal
 from drl_cli.types import Column
 
 LEAST_SIDE = 3
-"""Least height and width, in pixels, of an observation that counts as an image."""
+"""An observation counts as an image if its height and width are at least this number of pixels."""
 
 NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 """(channels, kernel, stride) of each convolution of Mnih et al. 2015 (Nature 518)."""
 NATURE_SIDE = 36
-"""Least height and width, in pixels, of an image for the convolutions NATURE."""
+"""Images whose height and width are at least this number of pixels use the convolutions NATURE."""
 SMALL = ((16, 3, 1),)
-"""(channels, kernel, stride) for smaller images, from Young & Tian 2019 (MinAtar, arXiv 1903.03176)."""
+"""(channels, kernel, stride) of the convolution for smaller images (MinAtar, Young & Tian 2019, arXiv 1903.03176)."""
 IMPALA = (16, 32, 32)
 """Channels of each section of the deep residual network of Espeholt et al. 2018 (arXiv 1802.01561, figure 3)."""
 IMPALA_SIDE = 8
-"""Least height and width, in pixels, of an image for `resnet`, whose three poolings each halve the sides."""
+"""Least height and width, in pixels, of an image for `resnet`, which halves both three times by pooling."""
 
 Kind = Literal["cnn", "resnet"]
 
@@ -26,9 +26,9 @@ Kind = Literal["cnn", "resnet"]
 class Image:
     """The layout of an image observation.
 
-    An image is (height, width), (height, width, channels) or (channels, height, width), or a stack of `frames` images
-    along a first axis, which become more channels. The channels are the first axis only if it is shorter than both
-    others, as for frames stacked by Gymnasium.
+    The shape of an image is (height, width), (height, width, channels) or (channels, height, width). A stack of images
+    has one more axis in front, of length `frames`; the network sees the frames as more channels. The first axis of an
+    image is taken as its channels if this axis is shorter than both other axes, as in frames stacked by Gymnasium.
     """
 
     height: int
@@ -42,7 +42,7 @@ class Image:
 
     @property
     def layout(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The shape (frames and three image axes), and the permutation of batch and shape that puts channels first."""
+        """The shape (frames, then the image's axes), and the permutation to (batch, frames, channels, ...)."""
         if self.channels_first:
             return (self.frames, self.channels, self.height, self.width), (0, 1, 2, 3, 4)
         return (self.frames, self.height, self.width, self.channels), (0, 1, 4, 2, 3)
@@ -51,7 +51,7 @@ class Image:
 def image(column: Column) -> Image | None:
     """Return the image layout of a part of an observation; None if the part is not an image.
 
-    Parts with three or four axes are images, and parts with two axes if their values are bytes or booleans.
+    A part with three or four axes is an image. A part with two axes is an image if its values are bytes or booleans.
     """
     shape, frames = column.shape, 1
     if column.choices or len(shape) > 4 or len(shape) < (2 if column.dtype in ("uint8", "bool") else 3):
@@ -71,18 +71,18 @@ def is_large(image: Image) -> bool:
 
 
 def convolutions(image: Image, times: float) -> list[tuple[int, int, int]]:
-    """Return (channels, kernel, stride) of each layer of `cnn`; `times` multiplies the published channels."""
+    """Return (channels, kernel, stride) of each layer of `cnn`; `times` multiplies the published channel numbers."""
     layers = NATURE if is_large(image) else SMALL
     return [(max(1, round(channels * times)), kernel, stride) for channels, kernel, stride in layers]
 
 
 def sections(times: float) -> list[int]:
-    """Return the channels of each section of `resnet`; `times` multiplies the published numbers of channels."""
+    """Return the number of channels of each section of `resnet`; `times` multiplies the published numbers."""
     return [max(1, round(channels * times)) for channels in IMPALA]
 
 
 def num_features(kind: Kind, image: Image, times: float) -> int:
-    """Return the number of features of a torso: the channels times the positions of its last layer."""
+    """Return the number of features of a torso: channels x height x width of the last layer's output."""
     sides = (image.height, image.width)
     if kind == "resnet":
         channels = sections(times)[-1]

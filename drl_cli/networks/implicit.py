@@ -1,7 +1,8 @@
-"""Implicit quantile networks: any quantile of each action's return (Dabney et al. 2018, arXiv 1806.06923, eq. 4).
+"""Implicit quantile networks, which estimate any quantile of a return (Dabney et al. 2018, arXiv 1806.06923, eq. 4).
 
-The state's features after all hidden layers except the last (the trunk) are multiplied by an embedding of the quantile
-fraction: relu of a linear layer on cosines of the fraction. The last hidden layer and the outputs follow.
+The trunk consists of all hidden layers except the last. Its output is multiplied by an embedding of the quantile
+fraction, which is the relu of a linear layer applied to cosines of the fraction. The product is the input of the last
+hidden layer, which the output layer follows.
 """
 
 import dataclasses
@@ -17,13 +18,13 @@ from drl_cli.types import Array
 from drl_cli.utils.lazy import Tensor, torch
 
 COSINES = 64
-"""Inputs of the embedding for each fraction: cos(pi i fraction) for i = 0, ..., 63."""
+"""Number of cosines of each fraction, the inputs of the embedding: cos(pi i fraction) for i = 0, ..., 63."""
 
 
 def implicit_shapes(
     network: NetworkConfig, features: int, actions: int, dueling: bool, noisy: bool
 ) -> dict[str, QShape]:
-    """Return the shapes of the network's parts: embedding, online, and a trunk if there are several hidden layers."""
+    """Return the shapes of `embedding`, `online` (the last two layers) and, with several hidden layers, `trunk`."""
     *before, _ = network.hidden or (0,)
     width = before[-1] if before else features
     shapes = {
@@ -37,14 +38,14 @@ def implicit_shapes(
 
 
 def cosines(fraction: Any) -> Any:  # Any: numpy or torch
-    """Return the inputs of the embedding for fractions: `[...]` -> `[..., COSINES]`."""
+    """Return the cosines of fractions, the inputs of the embedding: `[...]` -> `[..., COSINES]`."""
     if isinstance(fraction, np.ndarray):
         return np.cos(fraction[..., None] * np.arange(COSINES, dtype=np.float32) * np.float32(np.pi))
     return torch.cos(fraction.unsqueeze(-1) * torch.arange(COSINES, device=fraction.device) * torch.pi)
 
 
 class ImplicitNetwork:
-    """The trainer's implicit quantile network, made of Q networks. Each row is evaluated at `times` fractions."""
+    """The trainer's implicit quantile network, made of Q networks. It evaluates each row at `times` fractions."""
 
     def __init__(self, parts: dict[str, QNetwork], times: int) -> None:
         self.parts, self.times = parts, times
@@ -54,7 +55,7 @@ class ImplicitNetwork:
         self.noise_size = sum(part.noise_size for part in self.noisy)
 
     def init(self) -> None:
-        """Initialise the sigmas of noisy weights and the zero blocks of dueling streams."""
+        """Initialise the sigmas of noisy weights, and set the weights between dueling streams to 0."""
         for part in self.parts.values():
             part.init()
 
@@ -67,7 +68,7 @@ class ImplicitNetwork:
     def forward(
         self, x: Tensor, masks: Sequence[Tensor] = (), fraction: Tensor | None = None
     ) -> tuple[Tensor, Any]:  # Any: what `backward` needs
-        """Return the quantiles at `fraction` (`[N, K]`, or `[K]` for all rows): `[N, features] -> [N, actions K]`."""
+        """Return the quantiles `[N, actions K]` of rows `x` at `fraction`, which is `[N, K]`, or `[K]` for all rows."""
         assert fraction is not None
         state, trunk_trace = x, None
         if self.trunk is not None:
@@ -82,7 +83,7 @@ class ImplicitNetwork:
         return out, (state, trunk_trace, embedded, embedding_trace, trace)
 
     def backward(self, trace: Any, d_out: Tensor, to_inputs: bool = False) -> Tensor:  # Any: as above
-        """Write d loss/d weights, given d loss/d out, for fractions `[N, K]`; return d loss/d x with `to_inputs`."""
+        """Write d loss/d weights, given d loss/d out, for fractions `[N, K]`. With `to_inputs`, return d loss/d x."""
         state, trunk_trace, embedded, embedding_trace, last_trace = trace
         num = embedded.shape[1]
         d_last = d_out.view(len(state), -1, num).transpose(1, 2).reshape(len(state) * num, -1)
@@ -108,7 +109,7 @@ class ActingImplicitNetwork:
         self.shapes: Shapes = [each for shape in (*shapes.values(), *noisy) for each in shape.shapes]
 
     def load(self, params: list[Array]) -> list[Array]:
-        """Load and return parameters of the shapes `shapes`: the weights of all parts, then the noisy parts' sigmas."""
+        """Load and return parameters with these `shapes`: the weights of all parts, then the sigmas of noisy parts."""
         rest = iter(params)
         means = [[next(rest) for _ in part.shape.shapes] for part in self.parts.values()]
         for (name, part), mean in zip(self.parts.items(), means, strict=True):
@@ -118,7 +119,7 @@ class ActingImplicitNetwork:
         return params
 
     def __call__(self, features: Array, rng: np.random.Generator | None) -> Array:
-        """Return quantiles, `[E, features] -> [E, actions K]`, with noisy weights if `rng` is given."""
+        """Return quantiles, `[E, features] -> [E, actions K]`. If `rng` is given, noisy weights get new noise."""
         state = features
         if "trunk" in self.parts:
             state = activate_numpy(self._call("trunk", features, rng), self.activation)

@@ -1,4 +1,4 @@
-"""Inputs: observations as the rows of a matrix, the input of a plain MLP, in numpy and in torch."""
+"""Inputs: turns observations into the rows of a matrix, the input of an MLP, in numpy and in torch."""
 
 import math
 from collections.abc import Mapping
@@ -15,12 +15,12 @@ def visible(obs: ObsSpec) -> ObsSpec:
 
 
 def width(column: Column) -> int:
-    """Return how many inputs a part of an observation has; a choice among n has n inputs (one-hot)."""
+    """Return how many inputs a part of an observation needs; a choice among n values needs n inputs (one-hot)."""
     return sum(column.choices) or math.prod(column.shape)
 
 
 class Inputs:
-    """Turns observations `[n, ...]` into float32 `[n, size]`, with bit-equal results in numpy and torch.
+    """Turns observations `[n, ...]` into float32 rows `[n, size]`, with bit-equal results in numpy and torch.
 
     Booleans become 0 and 1, choices become one-hot, bytes are scaled to [0, 1], and images are flattened. The parts of
     a Dict or Tuple are joined; a legal-action mask is left out.
@@ -57,7 +57,7 @@ def _array(obs: Array, column: Column) -> Array:
 def _tensor(obs: Tensor, column: Column) -> Tensor:
     if column.choices:
         first = torch.from_numpy(_first_inputs(column)).to(obs.device)
-        one_hot = torch.zeros(obs.shape[0], width(column), device=obs.device)  # len() would fix an export's batch size
+        one_hot = torch.zeros(obs.shape[0], width(column), device=obs.device)  # an export would freeze len(obs)
         return one_hot.scatter_(1, obs.reshape(len(obs), -1) + first, 1.0)
     if obs.ndim == 2 and obs.dtype == torch.float32:
         return obs
@@ -66,5 +66,5 @@ def _tensor(obs: Tensor, column: Column) -> Tensor:
 
 
 def _first_inputs(column: Column) -> Array:
-    """Return the index of each choice's first input."""
+    """Return, for each choice, the index of the first of its one-hot inputs."""
     return np.cumsum((0, *column.choices[:-1]))

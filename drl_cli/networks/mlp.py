@@ -1,9 +1,9 @@
 """Multi-layer perceptrons with all weights in one flat vector and a hand-written backward pass.
 
 Trainers (torch) and workers (numpy, no torch) share one layout. Each layer has a weight `[in, out]` and a bias `[out]`;
-with layer norm (Ba et al. 2016, arXiv 1607.06450) a hidden layer also has its gain `[out]` and bias `[out]`. The
-networks of an ensemble follow one another. The backward pass is written by hand because, for networks this small,
-building an autograd graph takes longer than the arithmetic (docs/performance.md).
+with layer norm (Ba et al. 2016, arXiv 1607.06450), a hidden layer also has the norm's gain `[out]` and bias `[out]`.
+The vector contains the networks of an ensemble one after another. The backward pass is written by hand because, for
+such small networks, building an autograd graph takes longer than the arithmetic (docs/performance.md).
 """
 
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ from drl_cli.utils.lazy import Tensor, torch
 
 Shapes = list[tuple[int, ...]]
 NORM_EPS = 1e-5
-"""Added to the variance by layer norm before the division by its square root."""
+"""Layer norm adds this number to the variance before it takes the square root."""
 
 
 def mlp_shapes(inputs: int, hidden: Sequence[int], outputs: int, layer_norm: bool = False) -> Shapes:
-    """Return the shapes of all parameters, layer by layer; with layer norm, hidden layers have three vectors."""
+    """Return the shapes of all parameters, layer by layer. With layer norm, hidden layers have three vectors."""
     vectors = 3 if layer_norm else 1
     pairs = pairwise([inputs, *hidden, outputs])
     shapes = [shape for pair in pairs for shape in (pair, *[pair[1:]] * vectors)]
@@ -36,7 +36,7 @@ def num_params(shapes: Shapes, ensemble: int = 1) -> int:
 
 
 def split(flat: Array, shapes: Shapes) -> list[Array]:
-    """Return views of a flat numpy vector in these shapes; raise ValueError if the sizes do not add up."""
+    """Split a flat numpy vector into views of these shapes; raise ValueError if the vector has another size."""
     total = num_params(shapes)
     if flat.shape != (total,):
         raise ValueError(f"parameter vector has shape {flat.shape}, the network needs ({total},)")
@@ -45,7 +45,7 @@ def split(flat: Array, shapes: Shapes) -> list[Array]:
 
 
 def mlp_numpy(params: Sequence[Array], x: Array, activation: str) -> Array:
-    """Return the network's output in numpy, `[B, in] -> [B, out]`; it equals `MLP.forward` up to float32 rounding."""
+    """Return a network's output, `[B, in] -> [B, out]`, which equals that of `MLP.forward` up to float32 rounding."""
     last, step = len(params) - 2, 4 if len(params) > 2 and params[2].ndim == 1 else 2
     for i in range(0, len(params), step):
         x = x @ params[i]
@@ -71,14 +71,14 @@ def activate_numpy(x: Array, activation: str) -> Array:
 class ForwardPass:
     """Intermediate results of `MLP.forward` that `MLP.backward` needs, for each network of the ensemble."""
 
-    inputs: list[list[Tensor]]  # of every layer
-    norms: list[list[tuple[Tensor, ...]]]  # layer norm's input, mean and 1 / standard deviation, of every hidden layer
-    outputs: list[list[Tensor]]  # of every hidden layer, before dropout
-    masks: Sequence[Tensor]  # of dropout
+    inputs: list[list[Tensor]]  # input of every layer
+    norms: list[list[tuple[Tensor, ...]]]  # (input, mean, 1 / standard deviation) of each layer norm
+    outputs: list[list[Tensor]]  # output of every hidden layer, before dropout
+    masks: Sequence[Tensor]  # dropout masks
 
 
 class MLP:
-    """An ensemble of networks of one shape, on the parameters of a Part; `backward` writes the Part's gradient."""
+    """An ensemble of networks of equal shape with the parameters of a Part; `backward` writes the Part's gradient."""
 
     def __init__(
         self, shapes: Shapes, activation: str, part: Part, ensemble: int = 1, products: Products | None = None
@@ -98,8 +98,9 @@ class MLP:
     def init(self, how: str, generator: "torch.Generator", last: float = 1.0) -> None:
         """Initialise all weights; each network of the ensemble gets different random numbers.
 
-        "uniform": U(-1/sqrt(fan_in), 1/sqrt(fan_in)). "orthogonal": orthogonal weights with gain sqrt(2), 1 in the last
-        layer, and zero biases. The last layer is then multiplied by `last`; a small factor starts all outputs near 0.
+        With "uniform", weights and biases are drawn from U(-1/sqrt(fan_in), 1/sqrt(fan_in)). With "orthogonal", weights
+        are orthogonal with gain sqrt(2), or gain 1 in the last layer, and biases are 0. The last layer is then
+        multiplied by `last`. With a small factor, all outputs start near 0.
         """
         for params in self.networks:
             for i in range(0, len(params), self.step):
@@ -124,9 +125,9 @@ class MLP:
         return self.ensemble * sum(self._widths())
 
     def masks(self, uniform: Tensor, rate: float) -> list[Tensor]:
-        """Return dropout masks for `forward`: `[N, B, width]` with values 0 and 1 / (1 - rate) for each hidden layer.
+        """Return dropout masks `[N, B, width]` for each hidden layer, with values 0 or 1 / (1 - rate) (Srivastava 2014).
 
-        `uniform` `[B, dropout_size]` are random numbers in [0, 1); units whose number is below `rate` are dropped.
+        `uniform` `[B, dropout_size]` has random numbers in [0, 1). Units whose number is below `rate` are dropped.
         """
         factors = (uniform >= rate).to(uniform.dtype) / (1.0 - rate)
         parts = torch.split(factors, [self.ensemble * width for width in self._widths()], 1)
@@ -135,7 +136,7 @@ class MLP:
     def forward(self, x: Tensor, masks: Sequence[Tensor] = ()) -> tuple[Tensor, ForwardPass]:
         """Return the outputs, `[B, in] -> [N, B, out]`, and the intermediate results for `backward`.
 
-        Call it under torch.no_grad. `masks` multiply the outputs of hidden layers: dropout (Srivastava et al. 2014).
+        Call it under torch.no_grad. The outputs of hidden layers are multiplied by the dropout masks `masks`.
         """
         outputs, trace, step = [], ForwardPass([], [], [], masks), self.step
         for network, params in enumerate(self.networks):
@@ -166,9 +167,9 @@ class MLP:
         """Write d loss/d weights to `grad`, given d loss/d output `[N, M, out]` of the batch's first M rows.
 
         Only the first `to_weights` rows (default: all) contribute to the weight gradients. Return d loss/d input of the
-        other rows, `[M - to_weights, in - first]`, or of all rows, `[M, in - first]`, with `to_inputs`. The result
-        is empty if there are no such rows, and leaves out inputs before index `first`. SAC's actor loss needs only the
-        gradients of the action inputs, in the second half of the rows.
+        other rows, `[M - to_weights, in - first]`; with `to_inputs`, return it of all rows, `[M, in - first]`. The
+        inputs before index `first` are left out. If there are no such rows, the result is empty. For example, SAC's
+        actor loss needs only the gradients of the action inputs in the second half of the rows.
         """
         rows, step = d_out.shape[1], self.step
         split = rows if to_weights is None else to_weights
@@ -198,12 +199,11 @@ class MLP:
         return self.nothing if d_input is None else d_input
 
     def _widths(self) -> list[int]:
-        """Return the widths of the hidden layers."""
         return [shape[1] for shape in self.shapes[: -2 : self.step]]
 
 
 def _step(shapes: Sequence[tuple[int, ...]]) -> int:
-    """Return the number of tensors of a hidden layer: a weight and one vector, or three vectors with layer norm."""
+    """Return the number of tensors of a hidden layer: 2 (weight, bias), or 4 with layer norm (also gain and bias)."""
     return 4 if len(shapes) > 2 and len(shapes[2]) == 1 else 2
 
 
@@ -225,7 +225,7 @@ def activate_(x: Tensor, activation: str) -> Tensor:
 
 
 def activate_backward_(d: Tensor, h: Tensor, activation: str) -> Tensor:
-    """Multiply the gradient d by the derivative of the activation whose output was h, in place if possible."""
+    """Multiply the gradient `d` by the derivative of the activation with output `h`, in place if possible."""
     if activation == "relu":
         gradient: Tensor = torch.ops.aten.threshold_backward.grad_input(d, h, 0, grad_input=d)
         return gradient
@@ -235,7 +235,7 @@ def activate_backward_(d: Tensor, h: Tensor, activation: str) -> Tensor:
 def _norm_backward(
     d: Tensor, norm: Sequence[Tensor], params: Sequence[Tensor], grads: Sequence[Tensor], split: int
 ) -> Tensor:
-    """Return d loss/d input of layer norm; write the gradients of gain and bias, from the first `split` rows."""
+    """Return d loss/d input of layer norm; write the gradients of gain and bias, summed over the first `split` rows."""
     backward, shape = torch.ops.aten.native_layer_norm_backward, d.shape[1:]
     is_all = split == d.shape[0]
     d_input, *d_params = backward(d, norm[0], shape, norm[1], norm[2], *params, [True, is_all, is_all])

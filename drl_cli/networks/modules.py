@@ -1,4 +1,4 @@
-"""Torsos as torch modules. This file imports torch, so it is only imported when a torso is built."""
+"""Torsos as torch modules. This file imports torch, so other files import it only when they build a module."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "elu": nn.ELU}
 
 
 class Flat(nn.Module):
-    """A torso without parameters: observations `[n, ...]` -> flat inputs `[n, size]`, as `Inputs` makes them."""
+    """A torso without parameters. It flattens observations `[n, ...]` into `[n, size]`, as `Inputs` does."""
 
     def __init__(self, inputs: Inputs) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Flat(nn.Module):
 
 
 class Convolution(nn.Module):
-    """A convolutional torso: images `[n, ...]` -> features `[n, size]`, one for each channel and position."""
+    """A convolutional torso: images `[n, ...]` -> features `[n, size]`, which are the flat output of the last layer."""
 
     def __init__(self, column: Column, layers: nn.Module, size: int) -> None:
         super().__init__()
@@ -61,12 +61,12 @@ class Residual(nn.Module):
 
 
 class Multi(nn.Module):
-    """A torso for observations of several parts: the features of each image's torso, then the values of other parts."""
+    """A torso for observations with several parts. It joins features of the images and values of the other parts."""
 
     def __init__(self, torsos: Mapping[str, Convolution], others: Inputs) -> None:
         super().__init__()
         self.paths, self.others = list(torsos), others
-        self.torsos = nn.ModuleList(torsos.values())  # not a ModuleDict, because paths can contain dots
+        self.torsos = nn.ModuleList(torsos.values())  # a ModuleDict forbids dots in names; paths can have dots
         self.size = others.size + sum(torso.size for torso in torsos.values())
 
     def forward(self, obs: Mapping[str, Tensor]) -> Tensor:
@@ -77,7 +77,7 @@ class Multi(nn.Module):
 
 
 class Unmasked(nn.Module):
-    """Wraps a user's torso and removes the legal-action mask from its observations."""
+    """Calls a user's torso with observations from which the legal-action mask is removed."""
 
     def __init__(self, torso: nn.Module, paths: Sequence[str]) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Unmasked(nn.Module):
 
 
 def convolution(kind: Kind, column: Column, network: NetworkConfig) -> Convolution:
-    """Return the torso `cnn` or `resnet` for an image."""
+    """Return a new `cnn` or `resnet` for an image observation."""
     found = image(column)
     assert found is not None
     activation, channels = ACTIVATIONS[network.torso_activation], found.frames * found.channels
@@ -121,7 +121,7 @@ def orthogonal_(module: nn.Module, gain: float) -> None:
 
 @contextmanager
 def seeded(generator: torch.Generator) -> Iterator[None]:
-    """Seed torch's default generator from `generator` inside the block, and restore its state after the block."""
+    """Seed torch's default generator from `generator`; after the block, restore the default generator's state."""
     seed = int(torch.randint(2**62, (), generator=generator))
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
@@ -129,7 +129,7 @@ def seeded(generator: torch.Generator) -> Iterator[None]:
 
 
 def checked(torso: Any, path: str) -> nn.Module:  # Any: what the user's class made
-    """Return a user's torso; raise ValueError if it is not a module with a `size`."""
+    """Return a user's torso; raise ValueError if the torso is not a torch module with a whole number `size`."""
     if not isinstance(torso, nn.Module) or not isinstance(getattr(torso, "size", None), int):
         raise ValueError(f"network.torso={path}: must be a torch.nn.Module with a whole number `size` of features")
     return torso

@@ -1,7 +1,7 @@
 """Q networks: MLPs from features to the values of each action, optionally with dueling streams and noisy weights.
 
-Dueling (Wang et al. 2016, arXiv 1511.06581, eq. 9): the last hidden layer is twice as wide. Its first half feeds only
-the state's value, its second half only the advantages; the other blocks of the last layer's weights stay 0.
+Dueling (Wang et al. 2016, arXiv 1511.06581, eq. 9): the last hidden layer is twice as wide. The first half of its units
+feeds only the state's value, and the second half only the advantages. All other weights of the last layer stay 0.
 
 Noisy (Fortunato et al. 2018, arXiv 1706.10295, section 3): every weight is mean + sigma * noise, with factorised noise.
 """
@@ -19,12 +19,12 @@ from drl_cli.types import Array
 from drl_cli.utils.lazy import Tensor, torch
 
 SIGMA = 0.5
-"""Initial sigma of every weight, times the square root of the layer's number of inputs (section 3.2)."""
+"""The initial sigma of every weight is SIGMA / sqrt(number of the layer's inputs) (section 3.2)."""
 
 
 @dataclass(frozen=True)
 class QShape:
-    """The shape of a network with `atoms` outputs for each action: features -> `[N, actions * atoms]`."""
+    """The shape of a network with `atoms` outputs for each action: `[N, features]` -> `[N, actions * atoms]`."""
 
     network: NetworkConfig
     features: int
@@ -35,7 +35,7 @@ class QShape:
 
     @property
     def shapes(self) -> Shapes:
-        """The shapes of the MLP's parameters. Raises Refused for dueling streams without a hidden layer."""
+        """The shapes of the MLP's parameters. Raise Refused if `dueling` is True but there is no hidden layer."""
         hidden, layer_norm = self.network.hidden, self.network.layer_norm
         if not self.dueling:
             return mlp_shapes(self.features, hidden, self.actions * self.atoms, layer_norm)
@@ -50,7 +50,7 @@ class QShape:
         return sum(sum(shape) for shape in self.shapes if len(shape) == 2)
 
     def zero_between_streams_(self, last: Any) -> None:  # Any: numpy or torch
-        """Set the blocks that connect the two streams to 0, in last-layer weights `[2 H, (1 + actions) atoms]`."""
+        """Zero the blocks between the two streams in the last layer's weights `[2 H, (1 + actions) atoms]`."""
         half = self.network.hidden[-1]
         last[:half, self.atoms :] = 0.0
         last[half:, : self.atoms] = 0.0
@@ -62,7 +62,7 @@ class QShape:
         return (advantage + (value - advantage.mean(1))[:, None]).reshape(-1, self.actions * self.atoms)
 
     def joined_backward(self, d: Tensor) -> Tensor:
-        """Return the gradient of the arguments of `joined`, `[N, actions * atoms]` -> `[N, (1 + actions) * atoms]`."""
+        """Return d loss/d out, given d loss/d joined(out): `[N, actions * atoms]` -> `[N, (1 + actions) * atoms]`."""
         d = d.view(-1, self.actions, self.atoms)
         d_value = d.sum(1)
         d_advantage = d - d_value.unsqueeze(1) / self.actions
@@ -70,10 +70,10 @@ class QShape:
 
 
 def fill_noise(views: Sequence[Any], normals: Any) -> None:  # Any: numpy or torch
-    """Write factorised noise (eq. 10 and 11) into the weights and biases of an MLP, from `noise_size` normal numbers.
+    """Write factorised noise (eq. 10 and 11), made from `noise_size` normal samples, into the tensors of an MLP.
 
-    With f(x) = sign(x) sqrt(|x|), a weight's noise is f(input's number) f(output's number), and a bias's noise is
-    f(output's number). Layer norm has no noise.
+    Every input and every output of a layer has one sample. With f(x) = sign(x) sqrt(|x|), the noise of a weight is
+    f(input's sample) * f(output's sample), and the noise of a bias is f(output's sample). Layer norm has no noise.
     """
     scaled, begin = normals / (abs(normals) + 1e-12) ** 0.5, 0
     for i, view in enumerate(views):
@@ -86,7 +86,7 @@ def fill_noise(views: Sequence[Any], normals: Any) -> None:  # Any: numpy or tor
 
 
 class QNetwork:
-    """The trainer's Q network. With `sigma`, weights are noisy: mean + sigma * noise, without noise before `draw`."""
+    """The trainer's Q network. With `sigma`, weights are mean + sigma * noise; the noise is 0 until `draw`."""
 
     times = 1
     """Number of rows of the MLP's input for each row of features."""
@@ -95,12 +95,12 @@ class QNetwork:
         self.shape, self.mlp, self.mean, self.sigma = shape, mlp, mlp, sigma
         self.noise_size = shape.noise_size
         if sigma is not None:
-            self.mlp = mlp.on(Part(mlp.flat.clone(), mlp.grad))  # noisy weights; the means have the same gradient
+            self.mlp = mlp.on(Part(mlp.flat.clone(), mlp.grad))  # noisy; means and noisy weights have equal gradients
             self.noise = torch.zeros_like(mlp.flat)
             self.noise_views = mlp.on(Part(self.noise, self.noise)).networks[0]
 
     def init(self) -> None:
-        """Initialise the sigmas of noisy weights and the zero blocks of dueling streams."""
+        """Initialise the sigmas of noisy weights, and set the weights between dueling streams to 0."""
         layers = [self.mean.networks[0]]
         if self.sigma is not None:
             sigmas = self.mean.on(self.sigma).networks[0]
@@ -121,12 +121,12 @@ class QNetwork:
     def forward(
         self, x: Tensor, masks: Sequence[Tensor] = (), fraction: Tensor | None = None
     ) -> tuple[Tensor, ForwardPass]:
-        """Return outputs, `[N, features] -> [N, actions * atoms]`, and what `backward` needs; ignore `fraction`."""
+        """Return outputs, `[N, features] -> [N, actions * atoms]`, and what `backward` needs. `fraction` is unused."""
         out, trace = self.mlp.forward(x, masks)
         return (self.shape.joined(out[0]) if self.shape.dueling else out[0]), trace
 
     def backward(self, trace: ForwardPass, d_out: Tensor, to_inputs: bool = False) -> Tensor:
-        """Write d loss/d weights, given d loss/d out; return d loss/d x `[N, features]` with `to_inputs`."""
+        """Write d loss/d weights, given d loss/d out. With `to_inputs`, return d loss/d x `[N, features]`."""
         if self.shape.dueling:
             d_out = self.shape.joined_backward(d_out)
         d_x = self.mlp.backward(trace, d_out.unsqueeze(0), to_inputs=to_inputs)
@@ -138,7 +138,7 @@ class QNetwork:
 
 
 class ActingQNetwork:
-    """The policy's Q network in numpy; a call uses noisy weights with new noise."""
+    """The policy's Q network in numpy. Each call draws new noise for noisy weights."""
 
     def __init__(self, shape: QShape) -> None:
         self.shape, self.activation = shape, shape.network.activation
@@ -148,9 +148,9 @@ class ActingQNetwork:
             self.noise = [np.zeros(each, np.float32) for each in shape.shapes]
 
     def load(self, params: list[Array]) -> list[Array]:
-        """Load parameters of the shapes `shapes`; return the mean weights as one plain MLP.
+        """Load parameters with these `shapes`; return the mean weights as those of a plain MLP.
 
-        The last layer of a dueling network is linear, so the plain MLP's last layer gives the joined values directly.
+        A dueling network becomes a plain MLP, because its last layer and the joining of its streams are linear.
         """
         self.params, params = params, params[: len(self.shape.shapes)]
         if self.shape.dueling:
@@ -158,7 +158,7 @@ class ActingQNetwork:
         return params
 
     def __call__(self, features: Array, rng: np.random.Generator | None) -> Array:
-        """Return outputs with noisy weights, drawn once for all rows: `[E, features] -> [E, actions * atoms]`."""
+        """Return outputs, `[E, features] -> [E, actions * atoms]`. The weights' noise is drawn once for all rows."""
         assert rng is not None
         num = len(self.shape.shapes)
         fill_noise(self.noise, rng.standard_normal(self.shape.noise_size, np.float32))

@@ -1,4 +1,4 @@
-"""LSTM (Hochreiter & Schmidhuber 1997) and GRU (Cho et al. 2014). The state is reset at episode starts. Needs torch."""
+"""LSTM (Hochreiter & Schmidhuber 1997) and GRU (Cho et al. 2014). Episodes begin with state 0. Imports torch."""
 
 import torch
 from torch import Tensor, nn
@@ -10,8 +10,8 @@ from drl_cli.networks.modules import orthogonal_
 class Memory(nn.Module):
     """One recurrent layer with `size` outputs.
 
-    The state of a row, `[state_size]`, is the hidden vector, followed by the cell of an LSTM; an episode starts with
-    zeros.
+    The state of a row, `[state_size]`, is the hidden vector; an LSTM's cell vector follows it. An episode begins with
+    a state of zeros.
     """
 
     def __init__(self, network: NetworkConfig, inputs: int) -> None:
@@ -21,13 +21,13 @@ class Memory(nn.Module):
         self.cell = (nn.LSTM if self.is_lstm else nn.GRU)(inputs, self.size)
         if network.init == "orthogonal":  # init=uniform is torch's default: U(-1/sqrt(size), 1/sqrt(size))
             orthogonal_(self.cell, 1.0)
-        if self.is_lstm:  # an open forget gate keeps old inputs at first (Jozefowicz et al. 2015)
+        if self.is_lstm:  # so that the LSTM forgets little at first (Jozefowicz et al. 2015)
             with torch.no_grad():
                 dict(self.cell.named_parameters())["bias_ih_l0"][self.size : 2 * self.size] += 1.0
 
     def step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Make one step: x `[n, F]` and the state before it `[n, S]` -> output `[n, size]` and the state after it."""
-        (weights,) = self.cell.all_weights  # for one step, torch's cell functions take half the time of its layers
+        """Make one step: inputs `[n, F]` and state `[n, S]` -> outputs `[n, size]` and next state `[n, S]`."""
+        (weights,) = self.cell.all_weights  # for one step, torch.lstm_cell takes half as long as nn.LSTM
         if not self.is_lstm:
             hidden = torch.gru_cell(x, state, *weights)
             return hidden, hidden
@@ -37,8 +37,8 @@ class Memory(nn.Module):
     def unroll(self, x: Tensor, state: Tensor, begins: Tensor) -> tuple[Tensor, Tensor]:
         """Make T steps: x `[T, n, F]` and the first state `[n, S]` -> outputs `[T, n, size]` and the last state.
 
-        Rows whose episode `begins`, bool `[T, n]`, restart from 0 at that step. Steps between which no episode begins
-        are computed in one call; the results equal those of `step` up to rounding.
+        `begins`, bool `[T, n]`, marks the steps at which an episode begins; the state of such a row is set to 0 first.
+        Steps between which no episode begins are computed in one call. The results equal `step`'s up to rounding.
         """
         starts = [0, *(begins[1:].any(1).nonzero().flatten() + 1).tolist()]
         parts = []

@@ -1,4 +1,4 @@
-"""Torsos: the modules between observations and hidden layers, chosen by the observation unless the config names one."""
+"""Torsos: modules between observations and hidden layers. The config or the kind of observation decides which one."""
 
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def torso_name(network: NetworkConfig, spec: EnvSpec) -> str | None:
-    """Return cnn, resnet, multi or a class's import path; None if the hidden layers take the observation directly.
+    """Return `cnn`, `resnet`, `multi` or the import path of a class; return None if no torso is needed.
 
     Raise ValueError if the torso that the config names does not fit the environment's observations.
     """
@@ -78,7 +78,7 @@ def make_torso(network: NetworkConfig, spec: EnvSpec, generator: "Generator") ->
 
 
 def torso(network: NetworkConfig, spec: EnvSpec) -> "nn.Module":
-    """Return a module from observations `[n, ...]` to features `[n, size]`, for the networks of a user's algorithm.
+    """Return a module that turns observations `[n, ...]` into features `[n, size]`, for a user's algorithm.
 
     Images get a CNN, the parts of a Dict or Tuple are joined, and other observations are only flattened. The weights
     come from torch's default generator. Raise Refused if `network.torso` does not fit the observations.
@@ -95,13 +95,13 @@ def torso(network: NetworkConfig, spec: EnvSpec) -> "nn.Module":
 
 
 def _images(spec: EnvSpec) -> dict[str, Image]:
-    """Return the image layouts of the parts that are images (path -> layout)."""
+    """Return the layouts of the parts that are images, by path."""
     found = {path: image(column) for path, column in leaves(visible(spec.obs)).items()}
     return {path: one for path, one in found.items() if one is not None}
 
 
 def _others(spec: EnvSpec) -> Inputs:
-    """Return the inputs made of the parts that are not images."""
+    """Return the inputs that the other parts make, which are not images."""
     images, parts = _images(spec), leaves(visible(spec.obs))
     return Inputs({path: column for path, column in parts.items() if path not in images})
 

@@ -12,7 +12,7 @@ from drl_cli.optim.optimizer_config import OptimizerConfig
 from drl_cli.optim.products import BFloat16, Products
 from drl_cli.utils.lazy import Tensor, torch
 
-Function = TypeVar("Function", bound=Callable[..., Any])  # Any: whatever an algorithm computes
+Function = TypeVar("Function", bound=Callable[..., Any])  # Any: arguments and results of any type
 
 
 class PeerLost(Exception):
@@ -20,9 +20,9 @@ class PeerLost(Exception):
 
 
 class ProcessGroup:
-    """Trainer `rank` of `size`. With several trainers, each has to `join` before its first update.
+    """The group of `size` trainers, as seen by trainer `rank`. If `size` > 1, `join` precedes the first update.
 
-    No trainer waits longer than `timeout_s` seconds for another.
+    A trainer waits at most `timeout_s` seconds for the other trainers.
     """
 
     def __init__(self, rank: int = 0, size: int = 1, timeout_s: float = 300.0) -> None:
@@ -31,13 +31,13 @@ class ProcessGroup:
         self.broken: PeerLost | None = None
 
     def listen(self, host: str) -> int:
-        """Listen for the other trainers at a free port of this host and return the port; only rank 0 does this."""
+        """Listen for the other trainers at a free port of `host`; return the port. Only rank 0 does this."""
         self.store = self._store(host, 0)
         port: int = self.store.port
         return port
 
     def join(self, host: str, port: int, device: torch.device) -> None:
-        """Connect with the other trainers at the address of rank 0; raise PeerLost if they do not come in time."""
+        """Connect to the other trainers through the address of rank 0; raise PeerLost if this fails or times out."""
         try:
             if self.store is None:
                 self.store = self._store(host, port)
@@ -52,13 +52,13 @@ class ProcessGroup:
             raise PeerLost(f"trainer {self.rank} of {self.size} found no group: {error}") from error
 
     def mean_(self, tensor: Tensor) -> None:
-        """Replace a tensor by its mean over all trainers; raise PeerLost if a trainer is or was missing."""
+        """Replace a tensor by its mean over all trainers; raise PeerLost if this or an earlier call failed."""
         if self.size > 1:
             self._all_reduce(tensor, torch.distributed.ReduceOp.SUM)
             tensor /= self.size
 
     def spread(self, tensor: Tensor) -> Tensor:
-        """Return each element's largest value over all trainers minus its smallest; raise PeerLost as `mean_` does."""
+        """Return the maximum minus the minimum of each element over all trainers; raise PeerLost as `mean_` does."""
         ends = torch.stack([tensor, -tensor])
         if self.size > 1:
             self._all_reduce(ends, torch.distributed.ReduceOp.MAX)
@@ -82,10 +82,10 @@ class ProcessGroup:
 
 @dataclass(frozen=True)
 class Context:
-    """The circumstances in which an algorithm learns: device, group of trainers, matrix products, optimizer.
+    """What an algorithm learns with, besides its own options: device, group of trainers, matrix products, optimizer.
 
-    With `skips`, updates whose loss or gradient is not finite are skipped. With `compiles`, torch.compile is used.
-    The first `burn_in` steps of every sequence only warm up the memory; they are not learned from.
+    If `skips`, updates whose loss or gradient is not finite are skipped. If `compiles`, torch.compile is used. The
+    first `burn_in` steps of every sequence only warm up the memory: no loss is computed for these steps.
     """
 
     device: torch.device
@@ -99,31 +99,32 @@ class Context:
 
     @property
     def is_bf16(self) -> bool:
-        """Whether products are computed in bfloat16."""
+        """Whether matrix products are computed in bfloat16."""
         return isinstance(self.products, BFloat16)
 
     def compiled(self, function: Function) -> Function:
-        """Return the function compiled by torch.compile at its first call, or unchanged without `compiles`.
+        """Return the function, which torch.compile compiles at the first call; if not `compiles`, return it unchanged.
 
-        The function may only compute with tensors: no random numbers, no averaging over the group, no `.item()`. Its
-        arguments and its object's plain values (not its tensors) are checked for changes in every call.
+        The function may only compute with tensors: no random numbers, no averaging over the group, no `.item()`. In
+        every call, torch checks whether the arguments, or the object's attributes that are not tensors, have changed;
+        then it compiles the function again.
         """
         if not self.compiles:
             return function
-        options: dict[str, Any] = {"emulate_precision_casts": True}  # keep bf16's rounding. Any: as torch has it
+        options: dict[str, Any] = {"emulate_precision_casts": True}  # keep the rounding of bf16. Any: options of torch
         if hasattr(torch.compiler, "skip_guard_on_globals_unsafe"):  # torch 2.6 has no such filters
             options["guard_filter_fn"] = _kept_guards
         return cast(Function, torch.compile(_with_own_code(function), options=options))
 
     def randn(self, rows: int, size: int, generator: torch.Generator) -> Tensor:
-        """Return standard normal noise `[rows, size]`: this trainer's rows of noise drawn for all trainers.
+        """Return standard normal noise `[rows, size]`, which is this trainer's slice of noise drawn for all trainers.
 
-        The trainers' generators must have equal seeds. Then two trainers use the same noise as one trainer would.
+        All trainers need generators with equal seeds. Then two trainers use the same noise as one trainer would.
         """
         return self._own_rows(torch.randn(self.group.size * rows, size, generator=generator, device=self.device))
 
     def rand(self, rows: int, size: int, generator: torch.Generator) -> Tensor:
-        """Return uniform numbers in [0, 1) `[rows, size]`, drawn like those of `randn`."""
+        """Return uniform random numbers in [0, 1), `[rows, size]`, divided among the trainers as by `randn`."""
         return self._own_rows(torch.rand(self.group.size * rows, size, generator=generator, device=self.device))
 
     def _own_rows(self, drawn: Tensor) -> Tensor:
@@ -132,17 +133,17 @@ class Context:
 
 
 def _kept_guards(guards: Sequence[Any]) -> list[bool]:  # Any: GuardFilterEntry of torch
-    """Return which of torch.compile's guards to check: all except those of globals and of an object's own tensors.
+    """Return, for each guard, whether torch.compile checks it: not for globals and the tensors of the method's object.
 
-    The skipped guards took a fifth of the time of a small update. They are not needed, because functions of modules are
-    never replaced and tensors are only changed in place.
+    Checking these guards took a fifth of the time of a small update. The guards are not needed, because no global is
+    ever replaced and the object's tensors are only changed in place.
     """
     own = "L['self']"
     return [not (guard.is_global or (own in guard.name and guard.guard_type == "TENSOR_MATCH")) for guard in guards]
 
 
 def _with_own_code(function: Any) -> Any:  # Any: as Function
-    """Return a copy of a function or method with its own code object: torch caches compiled programs by code object."""
+    """Copy a function or method with a new code object, because torch caches compiled programs by code object."""
     if isinstance(function, MethodType):
         return MethodType(_with_own_code(function.__func__), function.__self__)
     names = (function.__globals__, function.__name__, function.__defaults__, function.__closure__)

@@ -1,4 +1,4 @@
-"""The options of the optimizer, in a file of their own because checking a command line must not import torch."""
+"""The options of the optimizer, in a separate file, because checking a command line must not import torch."""
 
 import inspect
 import math
@@ -13,14 +13,14 @@ Name: TypeAlias = Literal[
     "adam", "adamw", "rmsprop", "sgd", "nadam", "radam", "adamax", "adagrad", "adadelta", "adafactor", "asgd", "rprop"
 ]
 _CAPITALS = {"rmsprop": "RMSprop", "sgd": "SGD", "asgd": "ASGD", "adamw": "AdamW", "nadam": "NAdam", "radam": "RAdam"}
-"""Class names of torch.optim with more than one capital letter."""
+"""Names of torch.optim classes that have more than one capital letter."""
 OPTIMIZERS: Mapping[str, str] = {name: _CAPITALS.get(name, name.capitalize()) for name in get_args(Name)}
-"""The classes of torch.optim that work on flat tensors, by `optimizer.name`."""
+"""Class names of torch.optim, by `optimizer.name`: all classes that work on flat tensors."""
 
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """How gradients change parameters. The learning rates belong to the algorithm's options."""
+    """Options of the optimizer, except the learning rates, which are options of the algorithm."""
 
     name: Name = "adam"
     schedule: Literal["constant", "linear", "cosine"] = "constant"
@@ -28,13 +28,13 @@ class OptimizerConfig:
     end: Fraction = 0.0
     max_norm: Positive | None = None
     weight_decay: NonNegative = 0.0
-    kwargs: Mapping[str, Any] = field(default_factory=dict)  # Any: whatever the class of torch.optim takes
+    kwargs: Mapping[str, Any] = field(default_factory=dict)  # Any: arguments of the torch.optim class
 
     def factor(self, env_steps: int, total_env_steps: int) -> float:
-        """Return the factor of all learning rates after `env_steps` environment steps.
+        """Return the factor by which all learning rates are multiplied after `env_steps` environment steps.
 
-        The factor grows linearly from 0 during the warm-up. Then it is 1, or falls to `end` at the end of the run: in a
-        straight line, or along half a cosine (Loshchilov & Hutter 2017, arXiv 1608.03983, eq. 5).
+        The factor grows linearly from 0 to 1 during the warm-up. Then it stays 1, or falls until it is `end` at the end
+        of the run, linearly or along half a cosine (Loshchilov & Hutter 2017, arXiv 1608.03983, eq. 5).
         """
         if env_steps < self.warmup_steps:
             return (env_steps + 1) / (self.warmup_steps + 1)
@@ -46,7 +46,7 @@ class OptimizerConfig:
 
 
 def option_problems(config: OptimizerConfig) -> list[str]:
-    """Return an error line for each option in `optimizer.kwargs`, and for a weight decay, that the optimizer lacks."""
+    """Return an error line for each set option that the optimizer lacks: `optimizer.kwargs` or `weight_decay`."""
     problems = []
     if config.name in ("adam", "adamw"):
         known = {"betas", "eps"}

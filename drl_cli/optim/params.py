@@ -26,7 +26,7 @@ class Refused(ValueError):
 
 @dataclass(frozen=True)
 class Part:
-    """Some parameters and their gradients, two flat tensors of equal length."""
+    """Some parameters and their gradients, as two flat tensors of equal length."""
 
     flat: Tensor
     grad: Tensor
@@ -35,16 +35,16 @@ class Part:
 class Params:
     """All parameters of an algorithm in one flat tensor, their gradients in another, divided into named parts.
 
-    A part is a number of plain values, or a torch.nn.Module whose parameters and gradients become views of the flat
-    tensors:
+    A part is given as its number of values, or as a torch.nn.Module, whose parameters and gradients become views of the
+    flat tensors:
 
         params = Params(context, actor=Actor(), critic=Critic(), log_alpha=1)
         params["critic"].flat          # all parameters of the critic, [size]
         params.target("critic")        # a target network: a copy, called like the module, saved with everything else
         params.generator("noise", 3)   # a random generator, saved with everything else
 
-    Buffers of a module, and parameters that need no gradient, are not in the flat tensors. They are saved and sent to
-    the policy, but no optimizer changes them.
+    A module's buffers, and its parameters that need no gradient, are not in the flat tensors. They are saved and sent
+    to the policy, but no optimizer changes them.
     """
 
     def __init__(self, context: Context, **parts: int | nn.Module) -> None:
@@ -69,7 +69,7 @@ class Params:
         return Part(self.flat[self.slices[name]], self.grad[self.slices[name]])
 
     def target(self, name: str) -> Target:
-        """Make and return the target network of a part, which starts with the part's present values."""
+        """Make and return the target network of a part. The target network starts with the part's present values."""
         self.targets[name] = Target(self[name].flat, self.modules.get(name), self.context)
         return self.targets[name]
 
@@ -79,15 +79,15 @@ class Params:
             target.follow(tau)
 
     def generator(self, name: str, seed: int, on_cpu: bool = False) -> torch.Generator:
-        """Make and return a random generator, on the trainer's device or on the CPU; its state is saved."""
+        """Make and return a random generator, on the trainer's device or on the CPU. `state` includes its state."""
         self.generators[name] = torch.Generator("cpu" if on_cpu else self.device).manual_seed(seed)
         return self.generators[name]
 
     def collect(self) -> None:
-        """Make every module's gradient a view of `grad` again, copying gradients that autograd replaced.
+        """Make every module's gradients views of `grad` again: copy gradients that autograd replaced into `grad`.
 
-        `zero_grad(set_to_none=True)` and `torch.autograd.backward` replace gradients. Raise Refused naming a parameter
-        that was itself replaced or moved: it would neither be saved nor averaged over trainers.
+        `zero_grad(set_to_none=True)` and `torch.autograd.backward` replace gradients. Raise Refused if a parameter was
+        replaced or moved, because it would not be saved, and its gradient would not be averaged over trainers.
         """
         for name, parameter, flat, grad in self._adopted:
             if parameter.data_ptr() != flat.data_ptr():
@@ -101,13 +101,13 @@ class Params:
             parameter.grad = grad
 
     def vector(self, names: Sequence[str]) -> npt.NDArray[np.float32]:
-        """Return a float32 copy on the CPU of these parts, each followed by the buffers of its module."""
+        """Return a flat float32 CPU copy of these parts. A module's frozen parameters and buffers follow its part."""
         pieces = [piece.detach().float().flatten().cpu() for piece in self._pieces(names)]
         vector: npt.NDArray[np.float32] = torch.cat(pieces).numpy().copy()
         return vector
 
     def load_vector(self, names: Sequence[str], vector: npt.NDArray[np.float32]) -> None:
-        """Load what `vector` returned, also into the target networks; raise ValueError if the sizes differ."""
+        """Load a vector from `vector`, also into the target networks; raise ValueError if the sizes differ."""
         tensors = list(self._pieces(names))
         sizes = [tensor.numel() for tensor in tensors]
         if vector.shape != (sum(sizes),):
@@ -120,18 +120,18 @@ class Params:
                 self.targets[name].copy()
 
     def state(self) -> dict[str, Tensor]:
-        """Return copies on the CPU of everything to save, by name."""
+        """Return CPU copies of all tensors to save, by name."""
         return {name: tensor.detach().cpu().clone() for name, tensor in (self.tensors() | self._random()).items()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Restore what `state` returned; raise ValueError, having changed nothing, if names or shapes differ."""
+        """Restore what `state` returned. If names or shapes differ, change nothing and raise ValueError."""
         random = self._random()
         load_tensors(self.tensors() | random, state)
         for name, generator in self.generators.items():
             generator.set_state(random[f"generator.{name}"])
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors that `state` copies (parameters, target networks, buffers), without the generators."""
+        """Return the tensors that `state` copies (parameters, target networks, buffers), without generators."""
         tensors = {"params": self.flat} | {f"target.{name}": target.flat for name, target in self.targets.items()}
         for name, module in self.modules.items():
             tensors |= {f"buffer.{name}.{key}": tensor for key, tensor in kept(module)}
@@ -165,7 +165,7 @@ class Params:
 
 
 class Target:
-    """A target network: a copy of a part that is not trained. Parts that are modules have a copied `module` too."""
+    """A target network: a copy of a part that no optimizer changes. If the part is a module, `module` is a copy of it."""
 
     def __init__(self, source: Tensor, module: nn.Module | None, context: Context) -> None:
         self.flat = source.clone()
@@ -183,27 +183,26 @@ class Target:
 
     @property
     def part(self) -> Part:
-        """The values as a Part, for networks that are built on one; its gradient is not used."""
+        """The values as a Part, for networks that are built on a Part; the Part's gradient is not used."""
         return Part(self.flat, torch.zeros_like(self.flat))
 
-    def __call__(self, *args: Any) -> Tensor:  # Any: whatever the module takes
-        """Call the copied module."""
+    def __call__(self, *args: Any) -> Tensor:  # Any: the module's arguments
         assert self.module is not None
         out: Tensor = self.module(*args)
         return out
 
     def follow(self, tau: float) -> None:
-        """Move toward the part: target += tau * (part - target); buffers are copied."""
+        """Move toward the part: target += tau * (part - target). Copy buffers and frozen parameters."""
         self.flat.lerp_(self._source, tau)
         self._copy_buffers()
 
     def copy(self) -> None:
-        """Become a copy of the part as it is now."""
+        """Copy the part's present values into the target network."""
         self.flat.copy_(self._source)
         self._copy_buffers()
 
     def kept(self) -> Named:
-        """Return the target's buffers and frozen parameters, in the order of the function `kept`."""
+        """Return the target's frozen parameters and buffers, in the order of the function `kept`."""
         return [] if self.module is None else [*self.frozen, *self.module.named_buffers()]
 
     def _copy_buffers(self) -> None:
@@ -213,12 +212,12 @@ class Target:
 
 
 def trained(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """Return names and parameters that need a gradient, in the module's order."""
+    """Return the names and parameters of a module that need a gradient, in the module's order."""
     return [(name, p) for name, p in module.named_parameters() if p.requires_grad]
 
 
 def kept(module: nn.Module) -> Named:
-    """Return names and tensors that no gradient changes: frozen parameters, then buffers."""
+    """Return the names and tensors of a module that no gradient changes: frozen parameters, then buffers."""
     return [*_frozen(module), *module.named_buffers()]
 
 
@@ -234,7 +233,7 @@ def views(module: nn.Module, *flat: Tensor) -> list[list[Tensor]]:
 
 
 def check_module(name: str, module: nn.Module, context: Context) -> None:
-    """Raise Refused if parameters are not float32, or if several trainers cannot share a layer."""
+    """Raise Refused if a parameter is not float32, or if a layer does not work with several trainers."""
     for key, parameter in trained(module):
         if parameter.dtype != torch.float32:
             raise Refused(f"parameter {name}.{key} is {parameter.dtype}; parameters have to be float32")
@@ -266,7 +265,7 @@ def prepare(module: nn.Module, context: Context) -> None:
 
 
 def copied(module: nn.Module) -> nn.Module:
-    """Return a deep copy of a module, without what `prepare` did to it."""
+    """Return a deep copy of a module, without the changes that `prepare` made."""
     attributes = vars(module)
     prepared = {name: attributes.pop(name) for name in [*attributes] if name in ("forward", "_compiled_call_impl")}
     try:
@@ -276,7 +275,7 @@ def copied(module: nn.Module) -> nn.Module:
 
 
 def load_tensors(tensors: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
-    """Copy saved values into tensors; raise ValueError, having changed nothing, if a name or shape differs."""
+    """Copy saved values into tensors. If a name is missing or a shape differs, change nothing and raise ValueError."""
     for name, own in tensors.items():
         if name not in saved:
             raise ValueError(f"the saved state has no '{name}'")

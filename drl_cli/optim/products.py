@@ -1,4 +1,4 @@
-"""Matrix products for learning, with a choice of library and precision."""
+"""Matrix products for learning. The user can choose their library and precision."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Products:
         return torch.addmm(bias, x, weight)
 
     def weight_gradient(self, x: Tensor, d: Tensor, out: Tensor) -> None:
-        """Write `x^T d` `[in, out]`, the gradient of `linear` with respect to the weight, to `out`; d `[B, out]`."""
+        """Set `out` to `x^T d`, the gradient of `linear` with respect to the weight; x `[B, in]`, d `[B, out]`."""
         if _is_thin(x, d.shape[1]):
             out.copy_(torch.mm(d.t(), x).t())
         else:
@@ -41,10 +41,10 @@ class Products:
 
 
 class OneDNN(Products):
-    """float32 products by oneDNN, except small products: calling oneDNN costs more than it saves there.
+    """float32 products by oneDNN. Small products use torch, because calling oneDNN would cost more time than it saves.
 
-    A product is large enough with a batch of at least `rows` rows, at least `width` units on both sides of the weight,
-    and at least `multiplications` multiplications.
+    oneDNN computes a product if the batch has at least `rows` rows, the weight has at least `width` inputs and outputs,
+    and the product needs at least `multiplications` multiplications.
     """
 
     def __init__(self, rows: int = 1, width: int = 64, multiplications: int = 0) -> None:
@@ -73,14 +73,14 @@ class OneDNN(Products):
         return is_wide and rows >= self.rows and rows * inputs * outputs >= self.multiplications
 
     def _product(self, a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
-        if torch.compiler.is_compiling():  # outside of torch.compile, calling the operator costs another 10 us
+        if torch.compiler.is_compiling():  # without torch.compile, the operator takes 10 us more
             product: Tensor = torch.ops.drl_cli.onednn(a, b, bias)
             return product
         return _onednn(a, b, bias)
 
 
 class BFloat16(OneDNN):
-    """Wide products in bfloat16, which some CPUs and GPUs compute faster.
+    """Wide products in bfloat16, which some CPUs and GPUs compute faster than float32.
 
     Everything else stays float32: weights, biases, the optimizer's state, and the thin products of first and last
     layers, so neither observations nor outputs are rounded.
@@ -107,11 +107,11 @@ class BFloat16(OneDNN):
 
 
 def make_products(library: str, precision: str, device: torch.device, is_repeatable: bool = True) -> Products:
-    """Return the products for `trainer.products` and `precision`; raise ValueError if torch lacks oneDNN.
+    """Return the products for these options; raise ValueError if `library` is onednn and torch lacks oneDNN.
 
     `auto` means oneDNN on AMD's Zen 5 with AVX-512, and torch elsewhere. On Zen 5, oneDNN was faster for products of
-    about 2 million multiplications or more. Repeatable runs use oneDNN only for batches and layers of at least 256 rows
-    and units, as earlier versions did, so that equal seeds still give the same weights.
+    about 2 million multiplications or more. Repeatable runs use oneDNN only for batches of at least 256 rows and layers
+    of at least 256 units, as earlier versions did, so that a seed still gives the same weights as in these versions.
     """
     if precision == "bf16":
         return BFloat16(device)
@@ -136,7 +136,7 @@ def _onednn(a: Tensor, b: Tensor, bias: Tensor | None) -> Tensor:
 
 @cache
 def _operators() -> torch.library.Library:
-    """Register oneDNN's product as an operator: torch.compile's own use of oneDNN assumes constant weights."""
+    """Register oneDNN's product as an operator, because torch.compile's use of oneDNN assumes constant weights."""
     library = torch.library.Library("drl_cli", "DEF")  # type: ignore[no-untyped-call]
     library.define("onednn(Tensor a, Tensor b, Tensor? bias) -> Tensor")  # type: ignore[no-untyped-call]
     library.impl("onednn", _onednn, "CPU")  # type: ignore[no-untyped-call]
@@ -145,7 +145,7 @@ def _operators() -> torch.library.Library:
 
 
 def _is_thin(x: Tensor, outputs: int) -> bool:
-    """Return whether the transposed product is faster: MKL takes up to four times longer for few output columns."""
+    """Return whether the transposed product is faster. With few output columns, MKL takes up to four times longer."""
     return 1 < outputs <= 8 and x.numel() >= 2**14
 
 
@@ -154,12 +154,12 @@ def _has_onednn() -> bool:
 
 
 def _processor() -> str:
-    """Return Linux's description of the first CPU; empty on other systems."""
+    """Return Linux's description of the first CPU, or '' on other systems."""
     info = Path("/proc/cpuinfo")
     return info.read_text().partition("\n\n")[0] if info.exists() else ""
 
 
 def _amd_family(processor: str) -> int:
-    """Return the family of an AMD CPU; 0 for any other CPU."""
+    """Return the family number of an AMD CPU, or 0 for any other CPU."""
     found = re.search(r"AuthenticAMD\s+cpu family\s*:\s*(\d+)", processor)
     return int(found[1]) if found else 0

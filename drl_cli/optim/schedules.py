@@ -1,8 +1,8 @@
-"""Values that change over a run, as functions of a count."""
+"""Schedules: values that change during a run, as functions of the number of steps or updates."""
 
 
 def linear(count: int, start: float, end: float, length: int) -> float:
-    """Return the value at `count` of a straight line from `start` at 0 to `end` at `length`; `end` after that."""
+    """Interpolate linearly from `start` at count 0 to `end` at count `length`; larger counts give `end`."""
     return end if count >= length else start + (end - start) * (count / length)
 
 

@@ -1,10 +1,10 @@
-"""Checks for an algorithm of your own, with plain asserts: use them in pytest or anywhere else.
+"""Checks of your own algorithm. They are plain asserts, so you can use them in pytest or anywhere else.
 
     def test_my_algorithm():
         check_algorithm("my_algo", "env=Pendulum-v1")
         check_learning("my_algo", "algo.lr=3e-3", updates=600)
 
-Names and overrides are those of drl-train's command line. docs/add-an-algorithm.md explains what is checked.
+Write names and overrides as on drl-train's command line. docs/add-an-algorithm.md explains what is checked.
 """
 
 from drl_cli.testing.case import Case

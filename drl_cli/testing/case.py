@@ -21,7 +21,7 @@ PROBES = {"box": "drl_cli.envs.probes:Reach-v0", "discrete": "drl_cli.envs.probe
 
 
 class Case:
-    """An algorithm in one environment, and random batches for it; names and overrides as on the command line."""
+    """An algorithm in one environment, and random batches for it. Write name and overrides as on the command line."""
 
     def __init__(self, name: str, *overrides: str) -> None:
         self.module = module_of(name)
@@ -35,18 +35,17 @@ class Case:
         self.extra: Schema = self.module.Policy.extra_columns(*options)
 
     def algorithm(self, seed: int = 0, context: Context | None = None) -> Algorithm:
-        """Return a new algorithm, made as a trainer makes it; torch's default generator is seeded too."""
+        """Return a new algorithm, made as in a trainer. Also seed torch's default generator."""
         torch.manual_seed(seed)
         context = context or self.context()
         return self.module.Algorithm(self.config.algo, self.config.network, self.spec, seed, context)
 
     def context(self, group: ProcessGroup | None = None, skips: bool = False) -> Context:
-        """Return a context for learning on the CPU."""
         burn_in = self.sequences.burn_in if self.sequences else 0
         return Context(torch.device("cpu"), group or ProcessGroup(), skips, burn_in=burn_in)
 
     def policy(self, seed: int = 0, algorithm: Algorithm | None = None) -> Policy:
-        """Return a new policy with an algorithm's parameters, made as a worker makes it."""
+        """Return a new policy, made as in a worker, with the parameters of `algorithm` (default: a new one)."""
         policy = self.module.Policy(self.config.algo, self.config.network, self.spec, seed)
         algorithm = algorithm or self.algorithm()
         policy.load(algorithm.policy_params())
@@ -58,7 +57,7 @@ class Case:
         return random_obs(self.spec.obs, rows, np.random.default_rng(seed))
 
     def batch(self, seed: int = 0, rows: int = ROWS) -> dict[str, Any]:  # Any: as in Batch
-        """Return random rows or sequences as replay gives them; the first two sequences have padding."""
+        """Return a random batch in the format of replay: rows, or sequences, of which the first two have padding."""
         if self.sequences is None:
             return self._steps(seed, rows)
         length = self.sequences.length
@@ -71,7 +70,7 @@ class Case:
             valid[1, -1] = False
 
         def padded(column: Tensor) -> Tensor:
-            """Reshape `[rows * length, ...]` to `[rows, length, ...]`, with zeros as padding."""
+            """Reshape `[rows * length, ...]` to `[rows, length, ...]`, and set padding to 0."""
             column = column.view(rows, length, *column.shape[1:])
             return column * like(valid, column).to(column.dtype)
 
@@ -92,11 +91,11 @@ class Case:
         columns["discount"] = np.where(columns["terminated"], 0, 0.99).astype(np.float32)
         if self.is_on_policy:
             columns["cut"] = columns["terminated"] | columns["truncated"]
-            columns["cut"][ROWS - 1 :: ROWS] = True  # the ends of rollouts; each trainer gets whole rollouts
+            columns["cut"][ROWS - 1 :: ROWS] = True  # rollouts of ROWS rows, so each trainer gets whole rollouts
         return tensors(columns)
 
     def learn(self, algorithm: Algorithm, first: int, last: int, rows: int = ROWS) -> list[Update]:
-        """Make the updates number `first` to `last - 1`; the update's number seeds its batch."""
+        """Make the updates with the numbers `first` to `last - 1`; the number of an update seeds its batch."""
         return [algorithm.learn(self.batch(i, rows), Counts(i, 10 * i)) for i in range(first, last)]
 
 
@@ -118,7 +117,7 @@ def tensors(columns: Mapping[str, Any]) -> dict[str, Any]:  # Any: an array, or 
 
 
 def rows_of(batch: Batch, where: slice) -> dict[str, Any]:  # Any: as in Batch
-    """Return some rows of a batch."""
+    """Return the rows `where` of every column of a batch."""
     rows: dict[str, Any] = map_parts(lambda column: column[where], batch)
     return rows
 

@@ -1,4 +1,4 @@
-"""check_algorithm: check that an algorithm does what the program needs."""
+"""check_algorithm: check that an algorithm works with workers, trainers and checkpoints."""
 
 from typing import Any
 
@@ -14,11 +14,11 @@ from drl_cli.utils.lazy import Tensor, torch
 
 
 def check_algorithm(name: str, *overrides: str) -> None:
-    """Raise AssertionError if an algorithm does not do what the program needs; the message names the first failure.
+    """Raise AssertionError at the first requirement that an algorithm does not meet; the message names the requirement.
 
-    Checked are: parameters fit the policy, actions fit the environment, equal seeds give equal results, a loaded state
-    continues bit-equally, two trainers equal one trainer with all rows, and a skipped update changes nothing. An
-    algorithm may refuse several trainers, because of layers that they cannot share.
+    Parameters must fit the policy. Actions must fit the environment. Equal seeds must give equal results. Training must
+    continue bit-equally from a loaded state. Two trainers must give the same parameters as one trainer with all rows. A
+    skipped update must change nothing. An algorithm may refuse several trainers if its layers work only with one.
     """
     case = Case(name, *overrides)
     table = case.module.TABLES[0] if case.sequences is None else "sequences"
@@ -30,7 +30,7 @@ def check_algorithm(name: str, *overrides: str) -> None:
 
 
 def check_parameters(case: Case) -> None:
-    """Check that the policy loads what `policy_params` returns, and that `load_policy` is its inverse."""
+    """Check that the policy loads what `policy_params` returns, and that `load_policy` is the inverse function."""
     algorithm, other = case.algorithm(0), case.algorithm(1)
     params = algorithm.policy_params()
     _check_column("policy_params", params, Column((), "float32"), len(params))
@@ -51,7 +51,7 @@ def check_parameters(case: Case) -> None:
 
 
 def check_actions(case: Case) -> None:
-    """Check shape and range of actions, equal actions for equal seeds, and greedy actions that ignore the seed."""
+    """Check shapes and ranges of actions, that equal seeds give equal actions, and that `greedy` ignores the seed."""
     policy, same_seed, other = (case.policy(seed) for seed in (1, 1, 2))
     for rows in (1, 7, 50):
         obs, column, last = case.obs(rows), case.spec.action.column, PreviousStep.none(case.spec, rows)
@@ -81,7 +81,7 @@ def check_actions(case: Case) -> None:
 
 
 def check_update(case: Case) -> None:
-    """Check that an update changes parameters but not its batch, gives finite metrics, and uses importance weights."""
+    """Check that an update changes parameters but not the batch, returns finite metrics, and uses the weights."""
     algorithm, batch = case.algorithm(), case.batch()
     before = algorithm.state()
     update = algorithm.learn(batch, Counts())
@@ -104,7 +104,7 @@ def check_update(case: Case) -> None:
 
 
 def check_resume(case: Case) -> None:
-    """Check that equal seeds give equal updates, and that a loaded state continues bit-equally."""
+    """Check that equal seeds give equal updates, and that an algorithm continues bit-equally from a loaded state."""
     one, same, other = case.algorithm(3), case.algorithm(3), case.algorithm(4)
     case.learn(one, 0, 5)
     random = torch.get_rng_state()
@@ -124,7 +124,7 @@ def check_resume(case: Case) -> None:
 
 
 def check_trainers(case: Case, updates: int = 20) -> None:
-    """Check that two trainers with half of the rows each stay bit-equal, and equal to one trainer with all rows."""
+    """Check that two trainers with half of the rows stay bit-equal, and equal one with all rows up to rounding."""
     groups = Together.pair()
     try:
         pair = [case.algorithm(0, case.context(group)) for group in groups]
@@ -149,7 +149,7 @@ def check_trainers(case: Case, updates: int = 20) -> None:
 
 
 def check_skip(case: Case) -> None:
-    """Check that with trainer.on_nonfinite=skip an update from a batch that is not finite changes nothing."""
+    """Check that, with trainer.on_nonfinite=skip, an update with an infinite reward changes nothing."""
     algorithm = case.algorithm(0, case.context(skips=True))
     case.learn(algorithm, 0, 3)
     before = algorithm.params.state() | algorithm.optimizer.state()
@@ -163,7 +163,7 @@ def check_skip(case: Case) -> None:
 
 
 def check_padding(case: Case) -> None:
-    """Check that the padding of sequences changes neither what is learned nor the priorities of valid steps."""
+    """Check that the values in the padding of sequences change neither parameters nor priorities of valid steps."""
     batch = case.batch()
     valid, noise = batch["valid"], case.batch(seed=1)
     filled = {name: _mixed(batch[name], noise[name], valid) for name in batch if name not in ("valid", "state")}
@@ -171,7 +171,7 @@ def check_padding(case: Case) -> None:
 
 
 def check_burn_in(case: Case) -> None:
-    """Check that actions, rewards and ends of the burn-in steps are not learned from."""
+    """Check that actions, rewards and episode ends of the burn-in steps do not change what is learned."""
     assert case.sequences is not None
     batch, noise = case.batch(), case.batch(seed=1)
     learned = torch.arange(case.sequences.length).expand_as(batch["valid"]) >= case.sequences.burn_in
@@ -181,7 +181,7 @@ def check_burn_in(case: Case) -> None:
 
 
 def _mixed(kept: Any, noise: Any, keep: Tensor) -> Any:  # Any: as in Batch
-    """Return sequences `[rows, length, ...]` in which `noise` replaces all steps except those to `keep`."""
+    """Return sequences `[rows, length, ...]`: the steps of `kept` where `keep` is True, steps of `noise` elsewhere."""
     if isinstance(kept, dict):
         return {name: _mixed(part, noise[name], keep) for name, part in kept.items()}
     return torch.where(like(keep, kept), kept, noise.roll(-1, 0))
@@ -206,7 +206,7 @@ def _check_column(what: str, values: Array, column: Column, rows: int) -> None:
 
 def _check_bounds(how: str, columns: Columns, case: Case) -> None:
     action, spec = columns["action"], case.spec.action
-    if spec.kind == "box":  # the environment clips samples of an unbounded density
+    if spec.kind == "box":  # a sample may be outside [-1, 1]: the environment clips it
         most = np.inf if how == "act" and "log_prob" in columns else 1.0
         assert np.abs(action).max() <= most, f"{how}: actions are in [-1, 1], got {float(np.abs(action).max())}"
     else:

@@ -14,11 +14,11 @@ def check_gradients(
     eps: float = 1e-3,
     tolerance: float = 0.02,
 ) -> None:
-    """Raise AssertionError naming the part if `params.grad` is not the slope of `loss()` by central differences.
+    """Raise AssertionError if `params.grad` is not the slope of `loss()`; the message names the part of `params`.
 
-    `write` writes the gradients; by default `loss().backward()` does. In each part, the slope is measured along
-    `directions` directions of length 1, each the sum of a random one and the gradient. A slope may be off by
-    `tolerance` times the norm of the part's gradient, because everything is float32.
+    `write` writes the gradients; without it, `loss().backward()` does. For each part, central differences measure the
+    slope in `directions` directions. Each direction is a random vector plus the gradient, scaled to length 1. Because
+    of float32 rounding, a slope may differ by `tolerance` times the norm of the part's gradient.
     """
     params.grad.zero_()
     if write is None:

@@ -20,8 +20,8 @@ CAPACITY = 10_000
 def check_learning(name: str, *overrides: str, updates: int = 600) -> None:
     """Raise AssertionError if an algorithm does not solve a probe environment after `updates` updates.
 
-    The probe is Reach (box actions) or Choose (discrete actions) of drl_cli.envs.probes; 8 environments make one step
-    per update.
+    The probe is Reach (box actions) or Choose (discrete actions) of drl_cli.envs.probes. For each update, each of 8
+    environments makes one step, or 32 steps if the algorithm is on-policy.
     """
     case = Case(name, "env=" + PROBES[module_of(name).ACTIONS[0]], "network.hidden=[32,32]", *overrides)
     policy = learned(case, updates)
@@ -35,9 +35,9 @@ def check_learning(name: str, *overrides: str, updates: int = 600) -> None:
 
 
 def learned(case: Case, updates: int, num_envs: int = 8, batch_size: int = 64) -> Policy:
-    """Return the policy after `updates` updates, in a plain loop of environments, replay and algorithm.
+    """Make `updates` updates in a plain loop of environments, replay and algorithm; return the trained policy.
 
-    Rows, first priorities and exploration are as in a run with one worker and without normalisation. On-policy
+    Rows, initial priorities and exploration are as in a run with one worker and without normalisation. On-policy
     algorithms get a rollout of 32 steps for each update.
     """
     config = case.config
@@ -74,5 +74,5 @@ def learned(case: Case, updates: int, num_envs: int = 8, batch_size: int = 64) -
 
 
 def batch_of(rows: Columns) -> dict[str, Tensor]:
-    """Return rows as the batch that a trainer passes to its algorithm."""
+    """Convert rows of replay to the batch that a trainer passes to its algorithm."""
     return tensors(gathered({name: column for name, column in rows.items() if name != "source"}))

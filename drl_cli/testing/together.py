@@ -19,20 +19,20 @@ class Together(ProcessGroup):
 
     @classmethod
     def pair(cls) -> "list[Together]":
-        """Return the two trainers' groups."""
+        """Return one Together for each of the two trainers."""
         members: list[Together] = []
         barrier = threading.Barrier(2, timeout=60.0)
         members += [cls(rank, members, barrier) for rank in range(2)]
         return members
 
     def run(self, learn: Callable[[int], None]) -> None:
-        """Call `learn(rank)` for both ranks at once; raise the error of the rank that failed."""
+        """Call `learn(rank)` for both ranks at once; raise the error of a rank that failed."""
 
         def member(rank: int) -> None:
             try:
                 learn(rank)
             except BaseException:
-                self.barrier.abort()  # else the other trainer would wait for its time-out
+                self.barrier.abort()  # else the other trainer would wait 60 s
                 raise
 
         with ThreadPoolExecutor(2) as pool:
