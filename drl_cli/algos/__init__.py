@@ -1,1 +1,1 @@
-"""The algorithms. Each has one module; the module's name is the algorithm's name."""
+"""The algorithms. Each algorithm is one module, and the module's name is the algorithm's name."""

@@ -1,4 +1,4 @@
-"""The base classes of an algorithm. Its module, here or in a package of yours, derives three classes from them.
+"""The base classes of an algorithm. An algorithm's module, here or in your own package, derives three classes.
 
 - `Config` is a frozen dataclass of the options, derived from `AlgoConfig`.
 - `Policy` chooses actions in workers and evaluations.
@@ -29,7 +29,8 @@ Batch: TypeAlias = Mapping[str, Any]
 """Columns of transitions as tensors `[B, ...]`; `obs` and `next_obs` of a Dict or Tuple space are dicts of tensors.
 
 Columns are `obs`, `action`, `reward` (n-step), `discount` (gamma^n; 0 if the episode terminated), `next_obs` (after n
-steps), `terminated`, `truncated` and the policy's extra columns. Prioritized replay adds the importance `weight`.
+steps), `terminated`, `truncated` and the policy's extra columns. Prioritized replay adds the importance `weight`. With
+replay=sequences, columns are `[B, L, ...]` with 1-step rewards, and `valid` is False for padding.
 """
 
 
@@ -37,8 +38,9 @@ steps), `terminated`, `truncated` and the policy's extra columns. Prioritized re
 class AlgoConfig:
     """Options that every algorithm has; derive your Config from it.
 
-    Every field needs a type. It also needs a default value, unless a yaml file sets the field. Workers compute the
-    n-step rewards from `gamma` and `n_step`, so batches already contain them.
+    Every field needs a type. It also needs a default value, unless a yaml file sets the field. Workers compute
+    n-step rewards from `gamma` and `n_step`, so batches already contain n-step rewards. Only sequences contain 1-step
+    rewards, from which NetworkAlgorithm computes n-step rewards in the trainer.
     """
 
     name: str
@@ -47,7 +49,7 @@ class AlgoConfig:
 
 
 class Counts(NamedTuple):
-    """Progress of the run: the number of gradient updates so far, and of environment steps of all workers."""
+    """Progress of the run: the number of gradient updates, and the number of environment steps of all workers."""
 
     opt_steps: int = 0
     env_steps: int = 0
@@ -58,8 +60,8 @@ class Update:
     """The result of `Algorithm.update`.
 
     `metrics` maps names to scalar tensors; an update may leave out some metrics. `priorities` are the new replay
-    priorities: `[B]` for transitions, `[B, seq_len]` for sequences without their burn-in steps. `steps` is the number
-    of gradient updates made, and `skipped` the number skipped because a loss or gradient was not finite.
+    priorities: `[B]` for transitions, or `[B, seq_len]` for sequences, without the burn-in steps. `steps` is the number
+    of gradient updates made. `skipped` is the number of updates skipped because a loss or gradient was not finite.
     """
 
     metrics: Mapping[str, Tensor]
@@ -86,14 +88,14 @@ class Policy(ABC):
         """Load parameters that `Algorithm.policy_params` returned; raise ValueError if the size is wrong."""
 
     def explore(self, values: Mapping[str, Any]) -> None:  # Any: a float, or an array
-        """Set the exploration values that the next calls of `act` use; `Algorithm.exploration` returned them.
+        """Set the exploration values for the next calls of `act`, as returned by `Algorithm.exploration`.
 
         With worker.exploration=env_ladder, each value is an array `[E]` with one number for each environment.
         """
 
     @abstractmethod
     def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
-        """Return a column `action` `[E, ...]` of exploring actions for observations `[E, ...]`, and the extra columns.
+        """Return exploring actions for observations `[E, ...]` in a column `action` `[E, ...]`, and the extra columns.
 
         Box actions are in [-1, 1]; discrete actions are integers from 0. A recurrent policy also needs `last`, the
         previous step of the same environments.
@@ -104,7 +106,7 @@ class Policy(ABC):
         """Return the same columns as `act`, with actions drawn uniformly from the action space."""
 
     def priorities(self, rows: Columns) -> Array:
-        """Return |TD error| `[rows]`, or `[rows, seq_len]` for sequences, computed with the policy's parameters.
+        """Return initial priorities, which are |TD error|: `[rows]`, or `[rows, seq_len]` for sequences.
 
         Only replay.initial_priority=worker needs this method.
         """
@@ -128,7 +130,7 @@ class Algorithm(ABC):
 
     A subclass makes `params` and `optimizer` in its constructor and defines `update`. Checkpoints save only what
     `params` and `optimizer` contain. `policy_parts` names the parts of `params` that the Policy needs, in the order in
-    which `Policy.load` reads them.
+    which `Policy.load` reads these parts.
     """
 
     policy_parts: tuple[str, ...]
@@ -151,7 +153,7 @@ class Algorithm(ABC):
         return {}
 
     def learn(self, batch: Batch, counts: Counts) -> Update:
-        """Set the scheduled learning rates and call `update`; with trainer.on_nonfinite=skip, undo a failed update."""
+        """Set the scheduled learning rates and call `update`; if `update` raises NotFinite, undo the update."""
         self.optimizer.schedule(counts.env_steps)
         if not self.optimizer.context.skips:
             return self.update(batch, counts)

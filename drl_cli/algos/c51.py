@@ -1,6 +1,6 @@
 """C51 (Bellemare et al. 2017, "A Distributional Perspective on Reinforcement Learning", arXiv 1707.06887).
 
-The network returns the probabilities of `atoms` returns from v_min to v_max. The loss is the cross-entropy with the
+The network predicts the probabilities of `atoms` returns from v_min to v_max. The loss is the cross-entropy with the
 projected target. The policy chooses the action with the largest mean return. All options of DQN apply. Priorities are
 KL divergences (Rainbow, Hessel et al. 2018, arXiv 1710.02298). Only the loss differs from drl_cli/algos/dqn.py.
 """

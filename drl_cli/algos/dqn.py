@@ -8,10 +8,10 @@ with prioritized replay, importance weights. These options change the algorithm:
 - `dueling` and `noisy`: See `drl_cli.networks.q_network`.
 - `soft_temperature`: The target is the soft value of a softmax policy, which includes the policy's entropy (Haarnoja et
   al. 2017, arXiv 1702.08165, eq. 3).
-- `munchausen`: This factor times the policy's log-probability is added to the reward (Vieillard et al. 2020, arXiv
-  2007.14430, eq. 1). Needs `soft_temperature`.
+- `munchausen`: The softmax policy's scaled log-probability, times this factor, is added to the reward (Vieillard et al.
+  2020, arXiv 2007.14430, eq. 1). This option needs `soft_temperature`.
 - `rescale`: The network learns rescaled values h(Q), so rewards need no clipping (R2D2, Kapturowski et al. 2019,
-  section 2.3). Excludes `soft_temperature`.
+  section 2.3). This option can't be combined with `soft_temperature`.
 - `tau`: Target parameters move by this fraction of their distance to the online parameters; 1 copies the parameters.
 - `temperature`: Actions are drawn from softmax(values / temperature), also called Boltzmann exploration.
 """
@@ -162,13 +162,13 @@ class Algorithm(NetworkAlgorithm):
         return Update(metrics, self.by_step(error_size, batch))
 
     def draw(self, rows: dict[str, Any]) -> None:  # Any: as in Batch
-        """Add the random numbers that `gradients` needs to the columns `rows`."""
+        """Add columns to `rows`: the random numbers for `gradients`."""
         if self.config.noisy:
             size, device = (3, self.online.noise_size), self.context.device
-            rows["noise"] = torch.randn(size, generator=self.noise, device=device)  # the same for all trainers
+            rows["noise"] = torch.randn(size, generator=self.noise, device=device)  # equal in all trainers
 
     def gradients(self, rows: Batch) -> tuple[dict[str, Tensor], Tensor, Tensor | None]:
-        """Write the gradient of the loss; return metrics, |TD error| `[N]`, and d loss/d obs `[N, F]`."""
+        """Write the gradient of the loss; return metrics, |TD error| `[N]`, and d loss/d features `[N, F]` or None."""
         action = rows["action"].unsqueeze(-1)
         if self.config.noisy:
             for network, normals in zip((self.online, self.target, self.chooser), rows["noise"], strict=True):
@@ -188,8 +188,8 @@ class Algorithm(NetworkAlgorithm):
     def next_values(self, rows: Batch) -> tuple[Tensor, Tensor]:
         """Return the rewards `[N]`, and the value of `next_obs` for each row.
 
-        The value is the best action's value. With `soft_temperature` it is the mean value under the softmax policy,
-        and the rewards include the policy's entropy in `next_obs` and Munchausen's bonus.
+        The value is the best action's value. With `soft_temperature`, it is the mean value under the softmax policy,
+        and the rewards include the entropy of this policy in `next_obs` and Munchausen's bonus.
         """
         config, reward = self.config, rows["reward"]
         target = self.distribution(self.read(self.target, rows["target_next_obs"], rows.get("target_fraction")))

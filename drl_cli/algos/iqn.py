@@ -44,7 +44,7 @@ class Config(qr_dqn.Config):
 
 
 class Policy(dqn.Policy):
-    """Chooses the action with the largest mean of its quantiles; `risk` changes the fractions of the quantiles."""
+    """Chooses the action with the largest mean of its quantiles; `risk` changes the fractions of these quantiles."""
 
     config: Config
 

@@ -27,7 +27,7 @@ class LearnerConfig(AlgoConfig):
 
 @dataclass(frozen=True)
 class Head:
-    """Parameter shapes of `ensemble` equal MLPs; the initial weights of the last layer are multiplied by `last`."""
+    """Parameter shapes of `ensemble` equally shaped MLPs; the last layer's initial weights are multiplied by `last`."""
 
     shapes: Shapes
     ensemble: int = 1
@@ -77,8 +77,8 @@ class NetworkAlgorithm(Algorithm):
     ) -> dict[str, MLP]:
         """Make the parameters and the optimizer, and return the heads by name.
 
-        A part is a head, or an integer: the number of values in a part without a network. `policy` names the parts
-        that the policy needs. `lr` is the learning rate of all parts that `lrs` does not name.
+        A part is a head, or an integer, which is the number of values of a part without a network. `policy` names the
+        parts that the policy needs. `lr` is the learning rate of all parts that `lrs` does not name.
         """
         sizes = {n: p if isinstance(p, int) else num_params(p.shapes, p.ensemble) for n, p in parts.items()}
         self.params = Params(self.context, **self.encoder.parts, **sizes)
@@ -102,8 +102,8 @@ class NetworkAlgorithm(Algorithm):
     def masks(self, head: MLP, rows: Tensor, times: int = 1, is_mine: Tensor | None = None) -> Sequence[Tensor]:
         """Return dropout masks for `head.forward` on `times * len(rows)` rows; an empty tuple without dropout.
 
-        All trainers must have the same number of rows. Otherwise `is_mine`, bool `[all rows]`, has to mark the rows
-        of this trainer in the minibatch of all trainers.
+        If trainers can have different numbers of rows, `is_mine`, bool `[all rows]`, has to mark this trainer's rows in
+        the minibatch of all trainers.
         """
         if not self.network.dropout:
             return ()
@@ -117,10 +117,10 @@ class NetworkAlgorithm(Algorithm):
     def see(
         self, batch: Batch, head: MLP | None = None, times: int = 1
     ) -> tuple[View, dict[str, Any]]:  # Any: as in Batch
-        """Encode a batch; return the encoder's View, and the rows of `steps` with features in the column `obs`.
+        """Encode a batch; return the encoder's View, and the rows from `steps` with features in the column `obs`.
 
-        New columns: `mask_now` and `mask_next` are the legal-action masks of obs and next_obs, or None. `drop` is the
-        dropout masks of `head`, which is evaluated on `times` inputs for each row.
+        New columns: `mask_now` and `mask_next` are the legal-action masks of obs and next_obs, or None. `drop` has the
+        dropout masks of `head`, which evaluates `times` inputs for each row.
         """
         view, rows = self.encoder(batch, self.context.burn_in), self.steps(batch)
         rows["mask_now"], rows["mask_next"] = action_mask(rows["obs"]), action_mask(rows["next_obs"])
@@ -134,7 +134,7 @@ class NetworkAlgorithm(Algorithm):
         return self.target_encoder(batch, self.context.burn_in, learns=False) if self.encoder.is_trainable else view
 
     def step(self, view: View | None, d_obs: Tensor | None, *losses: Tensor) -> None:
-        """Backpropagate `d_obs` (d loss/d obs) through the encoder, and make one optimizer step.
+        """Backpropagate `d_obs` (d loss/d features of obs) through the encoder, and make one optimizer step.
 
         Raise NotFinite if trainer.on_nonfinite=skip and a loss or gradient is not finite.
         """
@@ -146,8 +146,8 @@ class NetworkAlgorithm(Algorithm):
         """Return the rows to learn from: the batch's rows, or for sequences all steps after the burn-in.
 
         For sequences, a column `valid_weight` `[N]` is added: 0 for padding, and the same positive number for every
-        valid step, so that the mean over the rows of all trainers is 1. `weight` is `valid_weight` times the importance
-        weight, if any.
+        valid step, so that its mean over the rows of all trainers is 1. `weight` is `valid_weight`, multiplied by the
+        importance weight if the batch has one.
         """
         if "valid" not in batch:
             return dict(batch)
@@ -162,7 +162,7 @@ class NetworkAlgorithm(Algorithm):
 
 
 def n_step_sequences(batch: Batch, n_step: int) -> Batch:
-    """Return sequences `[B, L, ...]` with rewards, discounts and next observations replaced by n-step ones.
+    """Replace the rewards, discounts and next observations of sequences `[B, L, ...]` by n-step values.
 
     The new column `last`, int64 `[B, L]`, is the index of the last of the n steps. A batch without sequences, or with
     `n_step` = 1, is returned unchanged.

@@ -30,7 +30,7 @@ CLASSES = {
 
 
 class NotAlgorithm(ValueError):
-    """A module is not an algorithm; the message lists what is missing, with the required forms."""
+    """Raised if a module is not an algorithm; the message lists what is missing or wrong, and the required forms."""
 
 
 class AlgoModule(Protocol):
@@ -62,7 +62,7 @@ def installed() -> list[str]:
 
 
 def module_path(name: str) -> str:
-    """Return the import path of an algorithm's module; `name` itself if it is not built in or installed."""
+    """Return the import path of an algorithm's module; return `name` itself if there is no such algorithm."""
     if name in algorithms():
         return f"{drl_cli.algos.__name__}.{name}"
     return next((point.module for point in entry_points(group=ENTRY_POINTS, name=name)), name)
@@ -94,7 +94,7 @@ def _lacks(module: ModuleType) -> list[str]:
         kind = getattr(module, name, None)
         if not (isinstance(kind, type) and issubclass(kind, base)):
             problems.append(f"it needs {name}, {form}")
-        elif base is AlgoConfig and "__dataclass_fields__" not in vars(kind):  # its fields would be ignored
+        elif base is AlgoConfig and "__dataclass_fields__" not in vars(kind):  # fields need @dataclass
             problems.append(f"{name} must be {form}: @dataclass(frozen=True) is missing")
     for name in ("ACTIONS", *DEFAULTS):
         value, choices = getattr(module, name, None), CHOICES.get(name)
@@ -112,7 +112,7 @@ def title(name: str) -> str:
 
 
 def refusal(name: str, spec: EnvSpec, mode: str, sampler: str) -> str | None:
-    """Return why an algorithm cannot run with this environment, run mode or replay sampler; None if it can."""
+    """Return why an algorithm cannot use this environment, run mode or replay sampler, or None if all fit."""
     module = load_algorithm(name)
     if spec.action.kind not in module.ACTIONS:
         wanted = ACTIONS[module.ACTIONS[0]]

@@ -138,15 +138,15 @@ def allowed(values: Array, obs: Obs) -> Array:
 
 
 def sample_choices(logits: Array, choices: tuple[int, ...], rng: np.random.Generator) -> Array:
-    """Sample from softmax(logits) of each choice, `[n, sum(choices)]` -> int64 `[n]`, or `[n, k]` for k choices.
+    """Sample each choice from the softmax of its logits: `[n, sum(choices)]` -> int64 `[n]`, or `[n, k]` for k choices.
 
-    This is the Gumbel-max trick: the argmax of logits plus Gumbel noise is a sample from their softmax.
+    This is the Gumbel-max trick: the argmax of logits plus Gumbel noise is a sample from the softmax of the logits.
     """
     return best_choices(logits + rng.gumbel(size=logits.shape), choices)
 
 
 def best_choices(values: Array, choices: tuple[int, ...]) -> Array:
-    """Return each choice's argmax: values `[n, sum(choices)]` -> int64 `[n]`, or `[n, k]` for k choices."""
+    """Return the argmax of each choice's values: `[n, sum(choices)]` -> int64 `[n]`, or `[n, k]` for k choices."""
     if len(choices) <= 1:
         best: Array = values.argmax(-1)
         return best

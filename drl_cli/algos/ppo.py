@@ -2,8 +2,7 @@
 
 Each batch is a whole rollout. An update makes several epochs of minibatches over the rollout, with generalised
 advantage estimates (Schulman et al. 2015, arXiv 1506.02438). The policy that chose an action stores the action's
-log-probability. The probability ratio uses the stored log-probability, which corrects for rollouts that are a few
-policy versions old.
+log-probability. The probability ratio is relative to this stored value, so rollouts may be a few policy versions old.
 """
 
 from dataclasses import dataclass
@@ -113,7 +112,7 @@ def choice_log_prob(logits: Array, action: Array, choices: tuple[int, ...]) -> A
 
 
 class Algorithm(NetworkAlgorithm):
-    """Learns actor and critic in a trainer. The two share only the encoder, if it has parameters."""
+    """Learns actor and critic in a trainer. Actor and critic share only the encoder."""
 
     def setup(self, config: Config, spec: EnvSpec) -> None:
         self.config, self.action = config, spec.action

@@ -46,7 +46,7 @@ class Policy(dqn.Policy):
 
     def load(self, params: Array) -> None:
         super().load(params)
-        *_, weight, bias = self.params  # a mean is linear in the quantiles, so a smaller last layer can compute it
+        *_, weight, bias = self.params  # means are linear in quantiles, so a smaller layer computes them
         self.params[-2:] = self.expected(weight), self.expected(bias[None])[0]
 
     def expected(self, out: Array) -> Array:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Generator, Tensor
 
 PIECE = 512
-"""Maximum number of rows in one pass of the encoder without gradients; it bounds the memory of the layers' outputs."""
+"""Maximum number of rows in one encoder pass without gradients, so that the layers' outputs need little memory."""
 
 
 class Rollout:
@@ -76,11 +76,11 @@ class Rollout:
                 yield from (dict(zip(parts, part, strict=True)) for part in zip(*parts.values(), strict=True))
 
     def _shared(self, parts: tuple[Tensor, ...]) -> Iterator[dict[str, Any]]:  # Any: as in Batch
-        """Yield, for each minibatch drawn from the rows of all trainers, the rows that this trainer has.
+        """Yield this trainer's rows of each minibatch; `parts` has each minibatch's indices into all trainers' rows.
 
-        `is_mine`, bool `[all rows]`, marks this trainer's rows in the minibatch. `valid_weight` scales the rows, so
-        that the trainers' averaged gradient is the mean over the minibatch. A trainer without a row in a minibatch
-        gets one row of weight 0.
+        `is_mine`, bool `[all rows]`, marks this trainer's rows in the minibatch. `valid_weight` scales the rows' losses
+        so that the gradient averaged over trainers is the mean over the minibatch. A trainer without a row in a
+        minibatch gets one row of weight 0.
         """
         first, device = self.group.rank * self.num, self.rows["action"].device
         for part in parts:
@@ -97,7 +97,7 @@ class Rollout:
 
 
 def chunks(cut: Array, length: int) -> tuple[Array, Array]:
-    """Cut rows into chunks of up to `length` rows; a chunk ends after a row where `cut` `[N]` is True.
+    """Cut rows into chunks of up to `length` rows; a chunk also ends after each row where `cut` `[N]` is True.
 
     Return the rows' indices `[n, T]` and a bool mask `[n, T]` that is False for padding. Padding repeats the index of
     the chunk's last row.

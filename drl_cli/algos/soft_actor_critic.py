@@ -1,6 +1,6 @@
 """The base of SAC for continuous and for discrete actions (Haarnoja et al. 2018, arXiv 1812.05905).
 
-It has an actor, twin critics with target networks, and a learned temperature.
+Both algorithms have an actor, twin critics with target networks, and a learned temperature.
 """
 
 from abc import abstractmethod
@@ -33,7 +33,7 @@ class SoftActorCritic(NetworkAlgorithm):
     """Number of inputs that a critic gets for each row of a batch."""
 
     def build_heads(self, config: SoftConfig, actor: Head, critic: Head) -> None:
-        """Make actor, critic, target network and temperature."""
+        """Make the actor, the critics, the target networks and the temperature."""
         self.tau = config.tau
         parts: dict[str, Head | int] = {"actor": actor, "critic": critic, "log_alpha": 1}
         heads = self.build(parts, policy=("actor",), lr=config.lr, lrs={"log_alpha": config.alpha_lr})
@@ -52,11 +52,11 @@ class SoftActorCritic(NetworkAlgorithm):
         return Update(metrics, self.by_step(td_error, batch))
 
     def draw(self, rows: dict[str, Any]) -> None:  # Any: as in Batch
-        """Add the random numbers that `gradients` needs to the columns `rows`."""
+        """Add columns to `rows`: the random numbers for `gradients`."""
 
     @abstractmethod
     def gradients(self, rows: Batch) -> tuple[dict[str, Tensor], Tensor, Tensor | None]:
-        """Write all gradients; return metrics, |TD error| `[N]`, and d critic loss/d obs `[N, F]` or None."""
+        """Write all gradients; return metrics, |TD error| `[N]`, and d critic loss/d features `[N, F]` or None."""
 
     def metrics(
         self, critic_loss: Tensor, actor_loss: Tensor, alpha: Tensor, entropy: Tensor, q: Tensor

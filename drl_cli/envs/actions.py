@@ -57,7 +57,7 @@ class ActionMap:
     """Converts the actions `[n, ...]` of a policy to actions of a space.
 
     A box action a in [-1, 1] becomes low + (a + 1) / 2 (high - low). A dimension that lacks a bound is not rescaled,
-    but only clipped to the bound that it has. The discrete choices of a policy count from 0, and the `start` of the
+    but only clipped to the other bound, if any. The discrete choices of a policy count from 0, and the `start` of the
     space is added to them.
     """
 

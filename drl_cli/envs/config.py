@@ -9,7 +9,7 @@ from drl_cli.utils.ranges import Count, Positive
 
 @dataclass(frozen=True)
 class EnvConfig:
-    """The keys `env.*`.
+    """The config keys `env.*`.
 
     `max_episode_steps`, `reward_clip`, `reward_scale` and `backend` apply only in training; `wrappers` apply in
     training and evaluation. The trainer and the policy apply `normalize_obs` and `normalize_reward`; the rows in replay
@@ -31,7 +31,7 @@ class EnvConfig:
     def for_evaluation(self, kwargs: Mapping[str, Any] | None = None) -> "EnvConfig":  # Any: as in the field `kwargs`
         """Return the config for evaluations, without the changes for training.
 
-        `kwargs` are added to the keyword arguments `self.kwargs`, or replace them.
+        `kwargs` extend or replace the keyword arguments `self.kwargs`.
         """
         kwargs = {**self.kwargs, **(kwargs or {})}
         return replace(self, max_episode_steps=None, reward_scale=1.0, reward_clip=None, kwargs=kwargs)

@@ -62,7 +62,7 @@ def make_pool(task: Task, seeds: Sequence[int]) -> Any:  # Any: EnvPool has no t
     """Return a pool with one environment per seed. The pool has one thread, because each worker is a process.
 
     The caller must end episodes after `max_episode_steps`. The step limit of the pool is one step higher, so that the
-    pool never reaches it: EnvPool would report an episode that terminates in the last allowed step as truncated.
+    pool never reaches it. For an episode that terminates in its last allowed step, EnvPool would report truncation.
     """
     limit = min(task.max_episode_steps + 1, INT32_MAX)
     with warnings.catch_warnings():

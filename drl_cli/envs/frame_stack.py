@@ -23,7 +23,7 @@ def find_frame_stacks(env: "gymnasium.Env[Any, Any]", spec: EnvSpec) -> dict[str
     axis (first or last) along which each observation repeats all but the oldest frame of the previous observation. A
     wrong result only costs memory, because replay shares only frames that are equal.
     """
-    named: Any = getattr(env.unwrapped, "frame_stack", None)  # set by Atari, because some games stay still for long
+    named: Any = getattr(env.unwrapped, "frame_stack", None)  # set by Atari, whose games can show no change for long
     if isinstance(named, FrameStack) and env.observation_space == env.unwrapped.observation_space:
         return {"": named}
     images = {path: column for path, column in leaves(spec.obs).items() if _is_image(column)}

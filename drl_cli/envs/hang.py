@@ -18,8 +18,8 @@ class Hung(BaseException):
 class CallWatch:
     """Context manager around each call of an environment; `hang_limit` reads `number` to see how long the call takes.
 
-    `number` is odd during a call and never repeats. A counter costs the least time, which matters because a step of a
-    small environment takes 5 us.
+    `number` is odd during a call and never repeats. A counter is used because it costs the least time: a step
+    of a small environment takes only 5 us.
     """
 
     def __init__(self) -> None:

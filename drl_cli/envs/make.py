@@ -52,7 +52,7 @@ class Env:
 def build(config: EnvConfig) -> "gymnasium.Env[Any, Any]":
     """Make one environment with its wrappers.
 
-    Even with `backend=envpool`, this is an EnvPool environment only if Gymnasium lacks the id; workers use EnvPoolBatch
+    Even with `backend=envpool`, return an EnvPool environment only if Gymnasium lacks the id; workers use EnvPoolBatch
     instead. Raise MissingExtra or EnvError with one line of advice, or EnvFault if a wrapper raises.
     """
     return wrap(_make(config), config.wrappers)

@@ -69,7 +69,7 @@ def _place(path: str) -> str:
 class ObsMap:
     """Converts observations, and a mask in `info`, to arrays with the shapes of the spec. Choices count from 0.
 
-    If a mask allows no choice of a component, it is changed to allow all choices of this component.
+    If a mask allows no choice of a component, the result allows all choices of this component.
     """
 
     def __init__(self, space: Space, spec: EnvSpec) -> None:
@@ -113,7 +113,7 @@ class ObsMap:
 
 
 def _value(obs: Any, path: Path) -> Any:  # Any: a value of the space
-    """Return the part of an observation at a path. Raise EnvFault if it is missing."""
+    """Return the part of an observation at a path. Raise EnvFault if the part is missing."""
     for i, key in enumerate(path):
         try:
             obs = obs[key]

@@ -19,7 +19,7 @@ TRIES = 3
 
 
 def try_env(config: EnvConfig, spec: EnvSpec, *, num: int, seconds: float, timeout_s: float) -> list[str]:
-    """Take random steps in `num` environments, for STEPS steps or `seconds`, whichever ends first. Return warnings.
+    """Take random steps in `num` environments until STEPS steps or `seconds` seconds are over. Return warnings.
 
     Workers rebuild an environment after a single fault. Therefore EnvFault is raised only if all of TRIES trials with
     different seeds fail, or if a trial hangs.

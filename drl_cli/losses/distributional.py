@@ -13,8 +13,8 @@ def project(probs: Tensor, reward: Tensor, discount: Tensor, support: Tensor, re
     """Return the distribution of reward + discount * z, projected onto the support: `[B, K]`.
 
     `probs` `[B, K]` are the probabilities of the support's equally spaced values z `[K]`; `reward` and `discount` are
-    `[B]`. The probability of a result between two values of z is split between them by linear interpolation. Results
-    outside the support are clipped to it (Bellemare et al. 2017, eq. 7). See `backed_up` for `rescale`.
+    `[B]`. The probability of a result between two values of z is divided between both by linear interpolation. A result
+    outside the support counts as the nearest end (Bellemare et al. 2017, eq. 7). See `backed_up` for `rescale`.
     """
     least, most, last = support[0], support[-1], len(support) - 1
     shifted = backed_up(reward.unsqueeze(-1), discount.unsqueeze(-1), support, rescale)
@@ -27,7 +27,7 @@ def project(probs: Tensor, reward: Tensor, discount: Tensor, support: Tensor, re
 
 
 def project_numpy(probs: Array, reward: Array, discount: Array, support: Array, rescale: float = 0) -> Array:
-    """Return what `project` returns, computed in numpy for policies."""
+    """Compute the same as `project` in numpy, for policies."""
     gap = (support[-1] - support[0]) / (len(support) - 1)
     shifted = np.clip(backed_up(reward[:, None], discount[:, None], support, rescale), support[0], support[-1])
     shares = np.clip(1.0 - np.abs(shifted[:, :, None] - support) / gap, 0.0, 1.0)  # [B, K, K]
@@ -48,7 +48,7 @@ def cross_entropy(logits: Tensor, probs: Tensor) -> tuple[Tensor, Tensor, Tensor
 def quantile_huber(quantiles: Tensor, target: Tensor, fraction: Tensor, kappa: float) -> tuple[Tensor, Tensor]:
     """Return the quantile regression loss `[B]` and its derivative `[B, K]` (QR-DQN, Dabney et al. 2018a, eq. 10).
 
-    `quantiles` `[B, K]` are estimates at the fractions `[K]` or `[B, K]`; `target` `[B, M]` are samples or quantiles.
+    `quantiles` `[B, K]` are estimates at `fraction` `[K]` or `[B, K]`; `target` `[B, M]` has samples or quantiles.
     With the error u = target_j - quantile_i, the loss is sum_i mean_j |fraction_i - [u < 0]| huber_kappa(u) / kappa.
     With kappa = 0, |u| replaces huber_kappa(u) / kappa.
     """
@@ -68,7 +68,7 @@ def midpoints(num: int) -> Array:
 
 
 def risky_share(share: Array, risk: str, level: float) -> Array:
-    """Return the total weight of the worst fraction `share` of all returns under a risk measure.
+    """Return the total weight that a risk measure gives to the worst fraction `share` of all returns.
 
     - `mean`: The weight is `share`.
     - `cvar`: Only the worst fraction `level` of the returns has weight (Rockafellar & Uryasev 2000).
@@ -84,7 +84,7 @@ def risky_share(share: Array, risk: str, level: float) -> Array:
 
 
 def risky_fraction(fraction: Array, risk: str, level: float) -> Array:
-    """Return the inverse of `risky_share`. The mean of the quantiles at the returned fractions is the risk measure."""
+    """Invert `risky_share`. The mean of the quantiles at the returned fractions equals the risk measure."""
     if risk == "cvar":
         return fraction * np.float32(level)
     if risk == "power":

@@ -66,7 +66,7 @@ def expected_soft_policy_loss(
 
 
 def temperature_gradient(log_prob: Tensor, target_entropy: float, weight: Tensor | None = None) -> Tensor:
-    """Return d/d log_alpha of SAC's temperature loss E[-log_alpha (log pi + target entropy)] (eq. 18).
+    """Return d/d log_alpha of SAC's temperature loss E[-log_alpha (log pi + target entropy)] (2018, eq. 18).
 
     `log_prob` is `[B]`. Each row's loss is multiplied by `weight` `[B]`, whose mean is 1.
     """
@@ -74,7 +74,7 @@ def temperature_gradient(log_prob: Tensor, target_entropy: float, weight: Tensor
 
 
 FORBIDDEN = -1e9
-"""Value or logit of an action that the legal-action mask forbids. Unlike -inf, 0 * FORBIDDEN is 0 and not NaN."""
+"""Value or logit of an action that the legal-action mask forbids. 0 * FORBIDDEN is 0, but 0 * -inf would be NaN."""
 
 
 def permitted(values: Tensor, mask: Tensor | None) -> Tensor:
@@ -85,7 +85,7 @@ def permitted(values: Tensor, mask: Tensor | None) -> Tensor:
 def multi_categorical(logits: Tensor, action: Tensor, choices: Sequence[int]) -> tuple[Tensor, Tensor]:
     """Return the log-probability of `action` and the entropy, `[B]` each, for k independent choices.
 
-    `logits` is `[B, sum(choices)]`, and `action` is int64 `[B, k]`. `choices` are the numbers of options.
+    `logits` is `[B, sum(choices)]`, and `action` is int64 `[B, k]`. `choices` has the number of options of each choice.
     """
     parts = [
         categorical(one, a) for one, a in zip(torch.split(logits, list(choices), -1), action.unbind(-1), strict=True)
@@ -150,7 +150,7 @@ def clipped_surrogate(ratio: Tensor, advantage: Tensor, clip: float) -> tuple[Te
     """Return PPO's loss -E[min(r A, clip(r, 1 - clip, 1 + clip) A)] and d loss/d ratio `[B]`.
 
     The ratio r = pi(a|s) / pi_old(a|s) and the advantage A are `[B]`; pi_old is the policy that chose the action. The
-    gradient is 0 in rows whose clipped term is smaller (Schulman et al. 2017, eq. 7).
+    gradient is 0 in rows where the clipped term is smaller (Schulman et al. 2017, eq. 7).
     """
     surrogate, clipped = ratio * advantage, ratio.clamp(1.0 - clip, 1.0 + clip) * advantage
     d_ratio = torch.where(surrogate <= clipped, advantage, 0.0) / -len(ratio)

@@ -125,7 +125,7 @@ class MLP:
         return self.ensemble * sum(self._widths())
 
     def masks(self, uniform: Tensor, rate: float) -> list[Tensor]:
-        """Return dropout masks `[N, B, width]` for each hidden layer, with values 0 or 1 / (1 - rate) (Srivastava 2014).
+        """Return dropout masks `[N, B, width]` for each hidden layer, with values 0 or 1 / (1 - rate).
 
         `uniform` `[B, dropout_size]` has random numbers in [0, 1). Units whose number is below `rate` are dropped.
         """
@@ -136,7 +136,7 @@ class MLP:
     def forward(self, x: Tensor, masks: Sequence[Tensor] = ()) -> tuple[Tensor, ForwardPass]:
         """Return the outputs, `[B, in] -> [N, B, out]`, and the intermediate results for `backward`.
 
-        Call it under torch.no_grad. The outputs of hidden layers are multiplied by the dropout masks `masks`.
+        Call it under torch.no_grad. The outputs of hidden layers are multiplied by dropout masks.
         """
         outputs, trace, step = [], ForwardPass([], [], [], masks), self.step
         for network, params in enumerate(self.networks):

@@ -165,7 +165,7 @@ class Params:
 
 
 class Target:
-    """A target network: a copy of a part that no optimizer changes. If the part is a module, `module` is a copy of it."""
+    """A target network: a copy of a part that no optimizer changes. If the part is a module, `module` is its copy."""
 
     def __init__(self, source: Tensor, module: nn.Module | None, context: Context) -> None:
         self.flat = source.clone()

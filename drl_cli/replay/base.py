@@ -65,7 +65,7 @@ class Table(ABC):
 
     @abstractmethod
     def stats(self) -> Mapping[str, float]:
-        """Return values to log. Over shards, integers are counts and are summed; floats are averaged."""
+        """Return values to log. Integers are summed over the shards, and floats are averaged."""
 
     @abstractmethod
     def contents(self) -> Columns:

@@ -51,10 +51,10 @@ class Builder(ABC):
 class NStepBuilder(Builder):
     """Builds n-step transitions, exactly one row per step.
 
-    The window of a row contains n steps, or fewer if the episode ends. The reward is sum_j gamma^j r_j, scaled;
-    next_obs, terminated and truncated come from the last step of the window. The discount is gamma^length, or 0 if the
-    episode terminated. A row with an incomplete window is part of a later block. The rows of each environment are in
-    order of time. With `prioritize`, rows have a column `priority`.
+    A row's window contains n steps, or fewer if the episode ends. The reward is the sum of gamma^j r_j over the window,
+    scaled. `next_obs`, `terminated` and `truncated` come from the last step of the window. The discount is
+    gamma^length, or 0 if the episode terminated. A row whose window is incomplete is part of a later block. The rows of
+    each environment are in order of time. With `prioritize`, rows have a column `priority`.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class NStepBuilder(Builder):
 
 
 class RolloutBuilder(Builder):
-    """Builds rollouts: one row per step, complete at once, sorted by environment and then by time.
+    """Builds rollouts. Each step becomes a row at once; the rows are sorted by environment, then by time.
 
     If an episode ended, `next_obs` is the true final observation. The discount is gamma, or 0 if the episode
     terminated. `cut` is True if the next row is not the next step of the same episode: at the end of an episode, before

@@ -27,7 +27,7 @@ class ReplayConfig:
 
     @property
     def num_rows(self) -> int:
-        """Capacity in rows. A row is one transition, unless a subclass overrides this."""
+        """Capacity in rows. A row is one transition, except in SequencesConfig."""
         return self.capacity
 
 

@@ -1,4 +1,4 @@
-"""Store the frames of image observations once: a wrapper around a builder of rows, in the worker."""
+"""FrameBuilder: a wrapper around a worker's builder, so that each frame of an image observation is stored once."""
 
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ class FrameBuilder(Builder):
     block contains all frames of its rows. A frame that was also in the worker's last block keeps its id. The ids 0, 1,
     ... are reserved for all-zero frames, one for each image part.
 
-    `open_steps` is the maximum number of the latest steps that incomplete rows can contain.
+    Incomplete rows contain only the latest `open_steps` steps.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class _ImagePart:
         """Return the ids `[E, k]` of the frames of the next observations `[E, ...]`.
 
         A frame keeps its id if the last observation had the same frame one position later. A frame that equals the
-        previous frame in its stack has the same id as this frame. Every other frame gets a `new` id.
+        frame before it in the stack gets that frame's id. Every other frame gets an id from `new`.
         """
         if self.obs is None:  # the first observations follow all-zero frames
             self.load(np.zeros_like(obs), np.full((len(obs), self.stacking.k), self.black))

@@ -17,7 +17,7 @@ CODEC = "frame_codec"
 
 
 class FrameTable(Table):
-    """Wraps any table whose rows refer to frames `[..., k]`. A frame is freed together with its last row.
+    """Wraps a table whose rows contain references `[..., k]` to frames. A frame is freed with its last row.
 
     Rows and batches are equal to the rows and batches of a table that stores whole images. Successive blocks of a
     worker share frames only if both were inserted into this shard; otherwise each block stores its own copy of the

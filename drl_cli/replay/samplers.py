@@ -22,7 +22,7 @@ class Sampler(ABC):
 
     @abstractmethod
     def sample(self, size: int, num_batches: int, batch_size: int) -> tuple[Array, Array | None]:
-        """Draw batches among the first `size` slots.
+        """Draw batches from the first `size` slots.
 
         Return slots `[num_batches, batch_size]` and importance weights of the same shape, float32. The weights are None
         if all rows are equally probable.
@@ -64,7 +64,7 @@ class Prioritized(Sampler):
 
     A new row has the priority computed by the worker (Horgan et al. 2018, "Distributed Prioritized Experience Replay"),
     or else the largest priority that is now in the table. Schaul et al. use the largest priority ever seen instead;
-    after one outlier, this would prefer all later rows for good.
+    then, after a single outlier, all later rows would get too large a priority.
     """
 
     def __init__(self, config: PrioritizedConfig, rng: np.random.Generator, num_batches: int) -> None:

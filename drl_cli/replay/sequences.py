@@ -12,11 +12,11 @@ class SequenceBuilder(Builder):
     """Builds sequences `[rows, burn_in + seq_len, ...]`, each from one episode of one environment.
 
     The first `burn_in` steps of a row only warm up the recurrent state; the algorithm learns from the other `seq_len`
-    steps. The first row of an episode has its first step as the first learned step. Each further row begins `seq_len -
-    overlap` steps later than the row before, so that every step is learned from. Steps before the start or after the
-    end of an episode are padding: all columns are 0, and `valid` is False. `state` is the state of the policy before
-    the first valid step, stored once per row (Kapturowski et al. 2019, "Recurrent Experience Replay in Distributed
-    Reinforcement Learning", section 3).
+    steps. In the first row of an episode, the episode's first step is the first learned step. Each further row begins
+    `seq_len - overlap` steps later than the row before, so that the algorithm learns from every step. Steps before the
+    start or after the end of an episode are padding: all columns are 0, and `valid` is False. `state` is the policy's
+    recurrent state before the first valid step, stored once per row (Kapturowski et al. 2019, "Recurrent Experience
+    Replay in Distributed Reinforcement Learning", section 3).
 
     Rewards are the scaled rewards of single steps. The discount is gamma, or 0 if the episode terminated. The algorithm
     computes n-step returns, because only the algorithm knows the recurrent state n steps later. With `prioritize`, rows
@@ -35,7 +35,7 @@ class SequenceBuilder(Builder):
         super().__init__(gamma, reward_scale)
         self.prioritize = prioritize
         self.seq_len, self.length, self.stride = seq_len, burn_in + seq_len, seq_len - overlap
-        self._rows: list[tuple[Array, Array, Array, Array, Array]] = []  # env, first, start, stop, has env failed
+        self._rows: list[tuple[Array, Array, Array, Array, Array]] = []  # env, first, start, stop, has the env failed
         self._age = np.zeros((), np.int64)  # episode steps so far; `[E]` after the first step
         self._covered = np.zeros((), np.int64)  # number of these steps that are already in a row
 
@@ -85,7 +85,7 @@ class SequenceBuilder(Builder):
         self._steps, self._rows = unstacked(within(state, "steps")), []
 
     def _next_row(self, age: Array, stop: int | Array) -> tuple[Array, Array]:
-        """Return the first and end index of each environment's next row among the steps in `_steps`."""
+        """Return where each environment's next row begins and ends, as indices into `_steps`."""
         end = stop - age + np.where(self._covered > 0, self._covered + self.stride, self.seq_len)
         return end - self.length, end
 
@@ -105,7 +105,7 @@ def sequence_schema(schema: Schema, length: int) -> dict[str, Column]:
 
 
 def mix(priorities: Array, valid: Array, eta: float) -> Array:
-    """Return one priority per sequence from the priorities `[rows, seq_len]` of its `valid` steps.
+    """Return one priority per sequence, given the priorities `[rows, seq_len]` of all steps; padding has no effect.
 
     The result is eta * max + (1 - eta) * mean (Kapturowski et al. 2019, section 2.3), or NaN if the priority of a valid
     step is negative or not finite.

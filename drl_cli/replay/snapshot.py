@@ -27,7 +27,7 @@ class Snapshot:
             name: column[first : min(first + self.chunk_rows, self.size)].copy()
             for name, column in self.store.columns.items()
         }
-        for slots, old in reversed(self._overwritten[chunk]):  # the oldest copy is written last, because it is right
+        for slots, old in reversed(self._overwritten[chunk]):  # newest first, because the oldest copy is the right one
             for name, column in rows.items():
                 column[slots - first] = old[name]
         return rows

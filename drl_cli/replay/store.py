@@ -49,12 +49,11 @@ class RingStore:
         return newest - (newest - slots) % self.capacity
 
     def holds(self, row_ids: Array) -> Array:
-        """Return for each row id whether the row is not overwritten yet, bool `[...]`."""
+        """Return, for each row id, whether the row is still in the store, bool `[...]`."""
         return row_ids >= self.inserts - self.capacity
 
     @property
     def nbytes(self) -> int:
-        """Allocated memory in bytes."""
         return sum(column.nbytes for column in self.columns.values())
 
     def contents(self) -> Columns:
@@ -78,7 +77,7 @@ class RingStore:
         self.inserts = state["inserts"].item()
 
     def fill(self, chunks: Iterable[Columns]) -> None:
-        """Write saved rows, beginning at the first slot. Raise ValueError if they have other columns than the store."""
+        """Write saved rows, beginning at the first slot. Raise ValueError if their columns are not the store's."""
         start = 0
         for rows in chunks:
             self.check_columns(rows)

@@ -7,15 +7,15 @@ import numpy as np
 from drl_cli.types import Array
 
 FANOUT = 16
-"""Children per node: two cache lines. A small number of levels is fast, because each level costs some numpy calls."""
+"""Number of children per node; they fill two cache lines. More children mean fewer levels and fewer numpy calls."""
 TOP = 4096
 """Maximum number of nodes in the highest level. The cumulative sums of this level are kept."""
 CUMULATE = np.tri(FANOUT + 1, FANOUT, -1).T
-"""A row of values times this matrix gives the cumulative sums, beginning with 0. Several times as fast as cumsum."""
+"""A row of values times this matrix is the row's cumulative sums from 0. This is several times as fast as cumsum."""
 
 
 class SumTree:
-    """A value >= 0 for each slot, float64, at first 0 (Schaul et al. 2015, appendix B.2.1).
+    """Stores a value >= 0 for each slot, and partial sums of the values (Schaul et al. 2015, appendix B.2.1).
 
     `levels[0]` contains the values. In each higher level, node i is the sum of the nodes 16 i to 16 i + 15 of the level
     below. A call processes all its slots together, level by level. A sum is always computed from all children, not
@@ -26,7 +26,7 @@ class SumTree:
         self.capacity = capacity
         self.levels = [np.zeros(size) for size in _sizes(capacity)]  # slots beyond the capacity stay 0
         self._cumulated: Array | None = None
-        self._peak, self._maximum = 0, 0.0  # slot of the largest value; that value
+        self._peak, self._maximum = 0, 0.0  # the slot of the largest value, and the largest value
 
     @property
     def total(self) -> float:
@@ -48,7 +48,6 @@ class SumTree:
 
     @property
     def nbytes(self) -> int:
-        """Allocated memory in bytes."""
         return sum(level.nbytes for level in self.levels)
 
     def set(self, slots: Array, values: Array | float) -> None:
@@ -69,7 +68,7 @@ class SumTree:
                 above[nodes] = _sums(children.take(nodes, 0))
 
     def find(self, mass: Array) -> Array:
-        """Return for each `mass` `[...]` in [0, total) the first slot whose cumulative sum exceeds the mass.
+        """Return, for each `mass` `[...]` in [0, total), the first slot whose cumulative sum exceeds the mass.
 
         A slot with value 0 is never returned.
         """
@@ -79,7 +78,7 @@ class SumTree:
         rest -= cumulated.take(nodes)
         for level in self.levels[-2::-1]:
             cumulated = level.reshape(-1, FANOUT).take(nodes, 0) @ CUMULATE
-            np.minimum(rest, np.nextafter(cumulated[:, -1], 0.0), out=rest)  # rounding may give a rest beyond the end
+            np.minimum(rest, np.nextafter(cumulated[:, -1], 0.0), out=rest)  # rounding can move `rest` beyond the end
             child = (cumulated[:, 1:] > rest[:, None]).argmax(1)
             rest -= cumulated.take(np.arange(0, cumulated.size, FANOUT + 1) + child)
             nodes = nodes * FANOUT + child

@@ -74,7 +74,6 @@ class ReplayTable(Table):
         self.insert(newest, np.zeros(self._new_transitions(newest), np.int64))
 
     def _new_transitions(self, rows: Columns) -> int:
-        """Return the number of transitions in these rows."""
         return num_rows(rows)
 
     def _combine(self, slots: Array, priorities: Array) -> Array:
@@ -117,7 +116,7 @@ class SequenceTable(ReplayTable):
         return (_renamed(rows, "mask", "valid") for rows in chunks)
 
     def _new_transitions(self, rows: Columns) -> int:
-        """Return an estimate of the number of new transitions. The first row of an episode has more than estimated."""
+        """Return an estimate of the number of new transitions. It is too low for the first row of an episode."""
         return int(np.minimum(rows["valid"].sum(1), self.config.seq_len - self.config.overlap).sum())
 
     def _combine(self, slots: Array, priorities: Array) -> Array:

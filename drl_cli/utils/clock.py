@@ -38,5 +38,5 @@ class Waiting:
 
 
 def now() -> float:
-    """Return the monotonic time [s]: it never goes backwards."""
+    """Return the time [s] of a clock that never goes backwards."""
     return time.monotonic()

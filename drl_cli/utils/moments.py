@@ -10,9 +10,9 @@ Vector = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class RunningMoments:
-    """The mean `[D]` of `count` rows, and the sum `[D]` of their squared deviations from the mean.
+    """The mean `[D]` of `count` rows, and the sum `[D]` of the rows' squared deviations from the mean.
 
-    The arrays never change in place.
+    No method changes the arrays in place.
     """
 
     count: int

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 def nearest(word: str, known: Iterable[str], count: int = 1) -> list[str]:
     """Return up to `count` known words that are similar to `word`, the best first.
 
-    Upper and lower case are equal here. If no word is similar, return the words with the same letters in another order.
+    Upper and lower case count as equal. If no word is similar, return the words with the same letters in another order.
     """
     lower = {name.lower(): name for name in known}
     found = difflib.get_close_matches(word.lower(), list(lower), count, 0.6)

@@ -21,10 +21,10 @@ def one_thread() -> Iterator[None]:
 
 
 def keep_freed_memory() -> None:
-    """Make the C library keep freed memory, because each freed 4 KB would cause a page fault later.
+    """Make the C library keep freed memory for later use, instead of returning the memory to the operating system.
 
-    With batches of 256 rows and 256 hidden units, these page faults take a fifth of the time of an update. This
-    function has no effect without glibc.
+    The first use of each new 4 KB of memory causes a page fault. With batches of 256 rows and 256 hidden units, page
+    faults took a fifth of the time of an update. Without glibc, this function has no effect.
     """
     trim_threshold, mmap_threshold = -1, -3
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)

@@ -12,7 +12,7 @@ class AreaResize:
     """Resizes grey images uint8 `[height, width]` to `[size, size]`. Height and width must not be multiples of `size`.
 
     The result has the same bytes as OpenCV's `resize` with INTER_AREA, because both sum in the same order (along rows
-    first). This class is as fast as OpenCV on one thread, and avoids the 150 MB that OpenCV takes.
+    first). This class is as fast as OpenCV on one thread, and avoids the 150 MB of memory that OpenCV needs.
     """
 
     def __init__(self, shape: Sequence[int], size: int) -> None:
@@ -20,7 +20,7 @@ class AreaResize:
         self._rows, self._columns = _parts(height, size), _parts(width, size)
 
     def __call__(self, image: Array) -> Array:
-        across = _sum(image.T.astype(np.float32, order="C"), self._columns)  # transposed: gathering rows is faster
+        across = _sum(image.T.astype(np.float32, order="C"), self._columns)  # transposed, because taking rows is faster
         small = _sum(np.ascontiguousarray(across.T), self._rows)
         return np.rint(small, out=small).astype(np.uint8)
 

@@ -33,9 +33,9 @@ PROTOCOLS = {"nature": Protocol(0.0, False, 30, True), "machado": Protocol(0.25,
 class Atari(gymnasium.Env[Array, Any]):
     """A game of the Arcade Learning Environment with uint8 observations `[stack, 84, 84]`, the newest frame last.
 
-    A step repeats an action for `frameskip` frames. Its observation shows the pixelwise maximum of the last two frames.
-    Rewards are not clipped. The observations are identical to those of Gymnasium with the wrappers AtariPreprocessing
-    and FrameStackObservation.
+    A step repeats an action for `frameskip` frames. The newest frame of the observation is the pixelwise maximum of the
+    step's last two frames. Rewards are not clipped. Gymnasium's environment with the wrappers AtariPreprocessing and
+    FrameStackObservation has identical observations.
 
     `protocol` sets defaults for the other arguments:
 
@@ -47,7 +47,7 @@ class Atari(gymnasium.Env[Array, Any]):
     With `episodic_life`, a step that costs a life without ending the game has `life_lost` in its info. Training treats
     this step as terminated, although the game continues. An episode is a whole game, truncated after `max_frames`.
 
-    `mode` and `difficulty` are switches of the Atari console. Raise EnvError for values that the game does not have.
+    `mode` and `difficulty` are switches of the Atari console. Raise EnvError if the game does not have the given value.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012  # a plain dict, as in gymnasium.Env

@@ -23,7 +23,7 @@ COLORS = np.array(
     ],
     np.uint8,
 )
-"""Colors of an empty cell and of each channel. If several channels are set in a cell, the last one is drawn."""
+"""Colors of an empty cell and of each channel. If several channels are set in a cell, the last one has priority."""
 
 
 class MinAtar(gymnasium.Env[Array, Any]):
@@ -31,7 +31,7 @@ class MinAtar(gymnasium.Env[Array, Any]):
 
     With probability `sticky`, a step repeats the previous action. With `ramping`, some games become more difficult over
     time. `minimal_actions` keeps only those of the 6 actions that have an effect in the game. With equal seeds and
-    actions, the episodes are the same as those of the package's own environment. Unlike that environment, this class
+    actions, this class and the package's own environment have the same episodes. Unlike that environment, this class
     does not import plotting packages, and a resumed run can repeat its episodes. Raise EnvError if `sticky` is not in
     [0, 1].
     """
@@ -86,7 +86,7 @@ class MinAtar(gymnasium.Env[Array, Any]):
 
 @cache
 def _module(game: str) -> ModuleType:
-    """Import the module of a game without its package, because that imports plotting packages (1.5 s, 100 MB)."""
+    """Import a game's module without the package, because the package imports plotting libraries (1.5 s, 100 MB)."""
     package = importlib.util.find_spec("minatar")
     if package is None or not package.submodule_search_locations:
         raise ModuleNotFoundError("No module named 'minatar'", name="minatar")

@@ -79,7 +79,7 @@ class Choose(OneStep):
 
 
 class Switches(OneStep):
-    """An action has two components: one of three choices from 1 on, and one of two choices from 5 on.
+    """An action has two components: a choice of 1, 2 or 3, and a choice of 5 or 6.
 
     The observation has a one-hot vector for each component. The reward is the fraction of right components: at most 1,
     and 5/12 on average for random actions.

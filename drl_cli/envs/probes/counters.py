@@ -64,9 +64,9 @@ class Tree(Counter):
     """A Counter with nested observations. Each part contains the environment, the episode or the step.
 
     `who` is the observation of Counter. `camera` stacks the two newest frames of 6 x 4 bytes along the last axis; the
-    first bytes of a frame hold the environment, episode and step. The Tuple `inner` has three parts: the step as a
+    first bytes of a frame contain the environment, episode and step. The Tuple `inner` has three parts: the step as a
     Discrete that starts at -5, [environment mod 1000, episode, step] as a MultiDiscrete, and the lowest 4 bits of the
-    step. Actions are a Dict of a Box and a Tuple of Boxes; with `discrete`, they have all kinds of choices instead. An
+    step. Actions are a Dict of a Box and a Tuple of Boxes; with `discrete`, they have all kinds of discrete choices. An
     action outside its space raises ValueError.
     """
 
@@ -96,7 +96,7 @@ class Tree(Counter):
 
 
 class Faulty(Counter):
-    """A Counter that fails at step `at`, counted over all episodes. If `at` is None, draw one of the first 200 steps.
+    """A Counter that fails at step `at`, counted over all episodes. If `at` is None, it is one of the first 200 steps.
 
     `fault` is "raise", "nan_obs", "inf_reward", "shape" (the observation has one value too many), "hang" (for an hour)
     or "reset" (the first reset after step `at` raises). If `file` is set, the first instance that fails creates this
@@ -138,7 +138,7 @@ class Faulty(Counter):
 class Frames(Counter):
     """A Counter whose observations are images: the newest `k` frames of `size` x `size` pixels, stacked along `axis`.
 
-    An episode begins with k equal frames. The first 12 bytes of a frame hold the environment, episode and step (see
+    An episode begins with k equal frames. The first 12 bytes of a frame contain the environment, episode and step (see
     `stamp`), and a square moves over the rest of the frame. Episode i has `base_length` + (7 i mod `spread`) steps.
     """
 

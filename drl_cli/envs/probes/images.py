@@ -13,7 +13,7 @@ PATCH = 12
 
 
 class Patch(OneStep):
-    """Four choices: name the quadrant of an image `[size, size, 4]` that contains the bright patch.
+    """The best of four choices is the quadrant of an image `[size, size, 4]` that contains the bright patch.
 
     The choices are 0 (upper left), 1 (upper right), 2 (lower left) and 3 (lower right). The reward is 1 for the right
     choice, else 0. A network that averages convolutions without padding over all positions reaches only 0.25.
@@ -54,7 +54,7 @@ class PatchReach(Patch):
 
 
 class Both(Patch):
-    """The best choice depends on both parts of the observation: the patch is left or right, `vector` is [1] or [-1].
+    """The best choice depends on both parts of the observation: the patch (left or right) and `vector` ([1] or [-1]).
 
     Choice 0 is best for (left, 1) and (right, -1), else choice 1 is best. The reward is 1 for the best choice, else 0.
     A policy that sees only one part reaches 0.5.

@@ -1,4 +1,4 @@
-"""Step E Gymnasium environments in one loop, which adds no rows for resets and never loses a truncation."""
+"""EnvBatch: step E Gymnasium environments in a loop. Resets add no rows, and no truncation is lost."""
 
 import logging
 from collections import deque
@@ -21,7 +21,7 @@ from drl_cli.utils.seeding import integers
 log = logging.getLogger(__name__)
 
 SAME = 3
-"""Number of equal faults in a row after which rebuilding stops if no environment has taken a step yet."""
+"""If no environment has taken a step yet, rebuilding stops after this number of equal faults in a row."""
 
 
 class EnvBatch(EnvsBase):
@@ -51,7 +51,7 @@ class EnvBatch(EnvsBase):
         self._has_stepped = False  # whether any environment ever took a step
         self._early_faults: list[str] = []  # equal faults in a row before the first step
         self._beginnings = [Beginning(seed, None, {}) for seed in self.seeds]
-        self._actions: deque[Array] = deque(maxlen=MAX_STEPS)  # of all running episodes, maybe also of older ones
+        self._actions: deque[Array] = deque(maxlen=MAX_STEPS)  # of all running and perhaps some older episodes
         self._missed: list[int] = []
         for i, seed in enumerate(self.seeds):
             if fault := self._reset(i, seed):
@@ -93,7 +93,7 @@ class EnvBatch(EnvsBase):
         return step
 
     def state(self) -> State:
-        """Return the whole state, except episodes and faults that were not taken yet."""
+        """Return the whole state, except the results of `take_episodes` and `take_faults`."""
         actions = list(self._actions)[len(self._actions) - min(max(self._lengths), len(self._actions)) :]
         state = self._shared_state() | {
             "returns": np.array(self._returns),

@@ -73,7 +73,7 @@ class EnvPoolBatch(EnvsBase):
         return step
 
     def state(self) -> State:
-        """Return a state that `EnvBatch` can load, too. EnvPool can't save running episodes, so they are omitted."""
+        """Return a state that `EnvBatch` can load, too. It omits running episodes, which EnvPool can't save."""
         size = len(self.seeds)
         return self._shared_state() | {
             "returns": np.zeros(size),

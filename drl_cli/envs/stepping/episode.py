@@ -66,7 +66,7 @@ class Beginning:
 
 
 def generator_state(env: Env) -> Array | None:
-    """Return the state `[6]` of the environment's random generator, or None if there is none or saving fails."""
+    """Return the state `[6]` of the environment's random generator, or None if it has no generator or saving fails."""
     rng = getattr(env.raw.unwrapped, "_np_random", None)
     if isinstance(rng, np.random.Generator) and isinstance(rng.bit_generator, np.random.PCG64):
         return rng_state(rng)

@@ -14,7 +14,7 @@ from drl_cli.types import Array, Columns, Episode, Obs, State, flat_columns
 class Step:
     """One step of all environments, `[E, ...]`. If an episode ended, `next_obs` is its true final observation.
 
-    If an environment failed, `valid` is False for it: the environment took no step, and a new episode has begun.
+    `valid` is False for an environment that failed: it took no step, and a new episode has begun.
     `terminated` is also True if a life was lost but the episode continues (see `EnvBatch`).
     """
 
