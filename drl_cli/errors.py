@@ -33,7 +33,7 @@ RUN_STATUS: dict[int, Literal["done", "diverged", "interrupted"]] = {
     TERMINATED: "interrupted",
     INTERRUPTED: "interrupted",
 }
-"""The status of a run with this exit code. After any other code the run has failed."""
+"""The status of a run by exit code. With any other exit code, the run has failed."""
 
 
 class ReportedError(Exception):
@@ -69,7 +69,7 @@ class EnvironmentFailed(RunError):
 
 
 class AlgorithmFailed(RunError):
-    """An algorithm from outside the package raised, or its trainers hold different parameters."""
+    """An algorithm from outside the package raised an exception, or its trainers have different parameters."""
 
     exit_code = USER_CODE
 

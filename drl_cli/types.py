@@ -19,7 +19,7 @@ State: TypeAlias = dict[str, Array]
 
 @dataclass(frozen=True)
 class Column:
-    """Shape and dtype of one row of a column. `choices` has one n for each discrete value, which is in [0, n)."""
+    """Shape and dtype of one row of a column. A discrete value is in [0, n); `choices` has the n of each such value."""
 
     shape: tuple[int, ...]
     dtype: str

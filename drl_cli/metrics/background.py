@@ -1,4 +1,4 @@
-"""BackgroundRecorder: run a recorder that may be slow or fail in its own thread."""
+"""BackgroundRecorder: use a separate thread for a recorder that may be slow or fail."""
 
 import logging
 import queue
@@ -34,7 +34,7 @@ class BackgroundRecorder:
         self._put("record", dict(scalars), env_steps)
 
     def video(self, tag: str, path: Path, env_steps: int) -> None:
-        """Queue a video. A recorder without a method `video` ignores it."""
+        """Queue a video. The video is dropped if the recorder has no method `video`."""
         self._put("video", tag, path, env_steps)
 
     def close(self, status: str) -> None:
@@ -42,7 +42,7 @@ class BackgroundRecorder:
         self._put("close", status)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until a closed recorder has written everything, for at most `timeout_s`."""
+        """Wait at most `timeout_s` until a closed recorder has written everything."""
         self._thread.join(max(0.0, timeout_s))
         if self._thread.is_alive():
             self._fail("is still busy at the end; unwritten values are lost")

@@ -16,7 +16,7 @@ MIN_MS = 20
 
 
 class Film:
-    """Keeps the frame of every step. With MAX_FRAMES frames, it drops every second frame and halves the frame rate.
+    """Keeps the frame of every step. At MAX_FRAMES frames, drops every second frame and halves the frame rate.
 
     The GIF shows the whole episode at `fps` steps per second.
     """

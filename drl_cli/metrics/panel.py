@@ -1,4 +1,4 @@
-"""The panel: it draws a status with rich, for drl-train and drl-watch."""
+"""The panel: draws a status with rich, for drl-train and drl-watch."""
 
 from collections.abc import Iterator, Mapping, Sequence
 

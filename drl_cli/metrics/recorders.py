@@ -81,7 +81,7 @@ class Csv:
         self._open()
 
     def write(self, row: Mapping[str, float], more: Mapping[str, float] | None = None) -> None:
-        """Write the names in `row`, then other names in `more`. Raise KeyError if `row` lacks a fixed column."""
+        """Write one line: the fixed columns from `row`, others from `more`. Raise KeyError if `row` lacks a column."""
         values = {**(more or {}), **{column: row[column] for column in self.fixed}}
         if new := [name for name in values if name not in self.columns]:
             with self.path.open(newline="") as file:

@@ -1,4 +1,4 @@
-"""The config: names, types and ranges of all keys. The values and their comments are in conf/*.yaml."""
+"""The config: names, types and ranges of all keys. The default values and the comments are in conf/*.yaml."""
 
 import math
 from collections.abc import Mapping
@@ -33,12 +33,12 @@ Mode = Literal["single", "sync", "async"]
 
 MOST_UPDATES: Mapping[Mode, int] = {"single": 16, "sync": 16, "async": 32}
 MOST_ROWS: Mapping[Mode, int] = {"single": 512, "sync": 512, "async": 1024}
-"""Upper limits for one train call and one collect call; mode=async makes the most calls between processes."""
+"""Limits on the defaults: updates per train call and rows per collect call. Calls cost the most in mode=async."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """The config of one run; properties derive what several parts of a run need."""
+    """The config of one run. The properties compute values that several parts of the program need."""
 
     env: EnvConfig
     algo: AlgoConfig
@@ -72,19 +72,19 @@ class Config:
 
     @property
     def num_workers(self) -> int:
-        """Number of workers; `fill` has replaced `worker.num=null`."""
+        """The number of workers. `settings/fill.py` has already replaced `worker.num=null`."""
         assert self.worker.num is not None
         return self.worker.num
 
     @property
     def num_threads(self) -> int:
-        """Threads of each trainer; `fill` has replaced `trainer.threads=auto`."""
+        """The number of threads of each trainer. `settings/fill.py` has already replaced `trainer.threads=auto`."""
         assert self.trainer.threads != "auto"
         return self.trainer.threads
 
     @property
     def num_proxies(self) -> int:
-        """Number of worker proxies, 0 without proxies; on a cluster `fill` replaces `worker.proxies=auto`."""
+        """The number of worker proxies, or 0 without proxies. On a cluster, `settings/fill.py` has replaced `auto`."""
         return 0 if self.worker.proxies == "auto" else self.worker.proxies
 
     @property
@@ -93,15 +93,16 @@ class Config:
 
     @property
     def incarnations_per_proxy(self) -> int:
-        """Incarnations that a worker can have within one incarnation of its proxy."""
+        """The number of incarnations that a worker can have during one incarnation of its proxy."""
         return self.worker.max_restarts + 1
 
     @property
     def block_rows(self) -> int:
-        """Rows of one collect call over all environments of a worker.
+        """The number of rows from one collect call, over all environments of a worker.
 
-        By default enough for two train calls, within a limit; on-policy the worker's share of a batch. Small blocks
-        keep the replay ratio exact, large blocks save calls of about 2 ms processor time each.
+        The default is enough for two train calls, up to a limit. On-policy, the default is the worker's share of a
+        batch. Small blocks keep the replay ratio exact. Large blocks save calls, each of which takes about 2 ms of
+        processor time.
         """
         if self.worker.block_rows is not None:
             return self.worker.block_rows
@@ -112,26 +113,27 @@ class Config:
 
     @property
     def rows_per_collect(self) -> int:
-        """Environment steps of one worker in one collect call."""
+        """The number of environment steps of one worker in one collect call."""
         return max(1, self.block_rows // self.worker.envs) * self.worker.envs
 
     @property
     def row_steps(self) -> int:
-        """Environment steps that one row spans."""
+        """The number of environment steps that one row spans."""
         return self.replay.seq_len if isinstance(self.replay, SequencesConfig) else self.algo.n_step
 
     @property
     def random_steps(self) -> int:
-        """Environment steps with random actions at the start, over all workers; 0 by default with load_weights."""
+        """The number of random environment steps at the start, over all workers. The default is 0 with load_weights."""
         if self.worker.random_steps is not None:
             return self.worker.random_steps
         return 0 if self.load_weights else self.orchestrator.min_inserts
 
     @property
     def steps_without_params(self) -> int:
-        """Random environment steps that mode=async takes before the first parameters.
+        """The number of random environment steps that mode=async may take before the first parameters arrive.
 
-        0 if every row needs the policy: PPO's log-probability, a recurrent state, or a priority computed by the worker.
+        0 if every row needs the policy, for PPO's log-probability, a recurrent state, or a priority computed by the
+        worker.
         """
         needs_params = self.is_on_policy or self.worker_priorities or self.network.memory != "none"
         return self.random_steps if self.mode == "async" and not needs_params else 0
@@ -148,27 +150,27 @@ class Config:
 
     @property
     def batches_per_insert(self) -> float:
-        """Batches drawn per transition: the replay ratio, or on-policy the rate that serves each transition once."""
+        """The number of batches per transition. On-policy, each transition is used in exactly one batch."""
         return 1 / self.trainer.batch_size if self.is_on_policy else self.orchestrator.sample_insert_ratio
 
     @property
     def num_shards(self) -> int:
-        """Number of replay shards; an on-policy queue has one, which keeps the order of time."""
+        """The number of replay shards. On-policy, there is one shard, whose queue keeps the order of time."""
         return 1 if self.is_on_policy else self.replay.shards or self.num_workers // 25 + 1
 
     @property
     def batches_per_shard(self) -> int:
-        """Batches that a shard serves at least: its share of all updates, less four standard deviations."""
+        """A lower bound on the batches drawn from one of the shards, which are chosen at random: mean - 4 std."""
         share = self.num_updates // self.num_shards
         return share if self.num_shards == 1 else max(0, share - 4 * math.isqrt(share))
 
     def stackings(self, spec: EnvSpec) -> dict[str, Stacking]:
-        """Return how to split stacked images into frames, by observation path; empty if rows hold whole stacks."""
+        """Return how stacked images are split into frames, by observation path. Empty if rows contain whole stacks."""
         return make_stackings(spec) if self.replay.holds_frames else {}
 
     @property
     def updates_per_call(self) -> int:
-        """Updates in one train call; by default at most what one collect call pays for."""
+        """The maximum number of updates in a train call. By default, at most the updates due for one collect call."""
         if self.is_on_policy:
             return 1
         paid = int(self.orchestrator.sample_insert_ratio * self.rows_per_collect)
@@ -176,39 +178,39 @@ class Config:
 
     @property
     def num_updates(self) -> int:
-        """Updates of a whole run at the replay ratio, without those of rows that are incomplete at the end."""
+        """The number of updates of a whole run. Rows that are incomplete at the end of the run get no updates."""
         pace, open_rows = self.orchestrator, self.num_workers * self.worker.envs * (self.row_steps - 1)
         return max(0, int(pace.sample_insert_ratio * (self.total_env_steps - open_rows - pace.min_inserts)))
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether equal seeds must give equal weights, so that no choice may depend on measured times."""
+        """Whether equal seeds must give equal weights. If so, no choice may depend on measured times."""
         return self.mode != "async" or self.debug.in_process
 
     @property
     def restores_workers(self) -> bool:
-        """Whether a checkpoint holds the workers' states, so that a resumed run continues bit for bit."""
+        """Whether a checkpoint contains the workers' states, so that a resumed run continues bit for bit."""
         return self.mode != "async" and self.num_proxies == 0
 
     @property
     def worker_layout(self) -> dict[str, int]:
-        """Values that must stay the same for a worker to continue from a saved state."""
+        """The values that must stay the same if workers are to continue from the states in a checkpoint."""
         return {"num": self.num_workers, "envs": self.worker.envs, "row_steps": self.row_steps}
 
     @property
     def learning_modules(self) -> list[str]:
-        """Modules outside this package that learning uses: algorithm, network, environment, wrappers."""
+        """The modules outside this package that define the algorithm, the network, the environment and its wrappers."""
         paths = (self.network.torso, self.env.id, *self.env.wrappers)
         return _outside(module_path(self.algo.name), *(path for path in paths if path and ":" in path))
 
     @property
     def outside_modules(self) -> list[str]:
-        """All modules outside this package that the run uses: also its evaluator and recorders."""
+        """All modules outside this package that the run uses, including the evaluator and the recorders."""
         paths = (self.manage.evaluator, *self.logger.recorders)
         return _outside(*self.learning_modules, *(path for path in paths if path))
 
 
 def _outside(*paths: str) -> list[str]:
-    """Return the modules of these paths (`module` or `module:Name`) that lie outside this package."""
+    """Return the modules of these paths (`module` or `module:Name`) that are not part of this package."""
     modules = {path.partition(":")[0] for path in paths}
     return sorted(module for module in modules if module.partition(".")[0] != __name__.partition(".")[0])

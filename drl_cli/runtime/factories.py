@@ -1,4 +1,4 @@
-"""Create one role's object from the config, in the process where the role lives."""
+"""Functions that create the object of a role from the config. Each runs in the process of the role."""
 
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.optim.group import Context, ProcessGroup
@@ -30,11 +30,11 @@ def make_replay(config: Config, spec: EnvSpec, shard: int) -> TrajectoryManager:
 
 
 def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights: Array | None = None) -> Trainer:
-    """Create a trainer on its device; all trainers start from the same seed, or from the policy in `weights`."""
+    """Create a trainer on its device. All trainers start from the same seed, or from the parameter vector `weights`."""
     torch.set_num_threads(config.num_threads)
     torch.set_float32_matmul_precision("highest")
     (seed,) = integers(config.seed, "trainer", 1)
-    torch.manual_seed(seed)  # a user's algorithm may draw from torch's global generator
+    torch.manual_seed(seed)  # because a user's algorithm may use torch's global generator
     algorithm = load_algorithm(config.algo.name).Algorithm
     layout, torch_device = make_layout(config, spec), choose_device(device)
     context = Context(
@@ -58,9 +58,9 @@ def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights:
 
 
 def make_limiter(config: Config) -> Limiter:
-    """Create the limiter; `orchestrator.band=null` is twice the width that the rows and updates in flight need.
+    """Create the limiter. If `orchestrator.band` is null, the band is twice as wide as the calls in flight require.
 
-    The second half of the band lets either side be late once without a wait on the other side.
+    With the additional width, a single late call does not make the other side wait.
     """
     pace, replay = config.orchestrator, config.replay
     is_free = pace.limiter == "none"

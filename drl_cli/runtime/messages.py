@@ -1,4 +1,4 @@
-"""The eight messages: headers that the orchestrator reads. Arrays travel beside a header, as a second result.
+"""The messages between roles. A message is a header that the orchestrator reads; arrays are separate results.
 
 | route | from -> to | message |
 |---|---|---|
@@ -11,8 +11,8 @@
 | 7 | Orchestrator -> WorkerProxy | LoadParams |
 | 8 | WorkerProxy -> Worker | LoadParams |
 
-Without proxies the orchestrator calls the workers: routes 1 and 2 are then one call, and so are routes 7 and 8.
-TrainReport and EvalReport answer calls of the orchestrator.
+Without proxies, the orchestrator calls the workers itself: one call replaces routes 1 and 2, and another call replaces
+routes 7 and 8. TrainReport and EvalReport are answers to calls of the orchestrator.
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ from drl_cli.utils.moments import RunningMoments
 class Block:
     """The origin of the rows of one collect call: block `number` of one incarnation of one worker.
 
-    `version` and `opt_steps` describe the parameters that chose the actions; version -1 means random actions.
+    `version` and `opt_steps` belong to the parameters that chose the actions. Version -1 means random actions.
     """
 
     worker: int
@@ -43,7 +43,7 @@ class Block:
 
 @dataclass(frozen=True)
 class ProcessUse:
-    """Processor time of a process since its start at `began` [s], and its present memory `rss` [bytes]."""
+    """Processor time `cpu_s` [s] and present memory `rss` [bytes] of a process that was started at `began` [s]."""
 
     role: str
     host: str
@@ -55,12 +55,12 @@ class ProcessUse:
 
 @dataclass(frozen=True)
 class InsertTransition:
-    """Header of rows for replay.
+    """Header of new rows for replay.
 
-    `rows` counts complete rows. `env_steps` counts environment steps; the rows of the last steps may come later.
-    `work_s` is the workers' working time [s], summed over workers; `env_s` and `policy_s` are its parts in environments
-    and in the policy. `uses` has a sample of processes from time to time. Each line of `faults` names a replaced
-    environment and the reason. A proxy adds its replaced workers (`restarts`, `notes`) and its messages by route.
+    `rows` counts complete rows, and `env_steps` counts environment steps. A later call may complete the rows of the
+    last steps. `work_s` is the working time [s], summed over workers; `env_s` was spent in environments and `policy_s`
+    in the policy. `uses` is empty in most headers. Each line of `faults` names a replaced environment and the reason. A
+    proxy adds its restarted workers (`restarts`, `notes`) and its message counts (`routes`).
     """
 
     blocks: tuple[Block, ...]
@@ -86,9 +86,9 @@ class InsertTransition:
 
 @dataclass(frozen=True)
 class SampleBatch:
-    """Request for `num_batches` batches, each split equally between `num_trainers`.
+    """Request for `num_batches` batches, each split equally between `num_trainers` trainers.
 
-    `version` is the newest parameter version; on-policy tables drop transitions that are too old for this version.
+    `version` is the newest parameter version. On-policy tables drop transitions that are too old for this version.
     `env_steps` counts the steps of all workers so far.
     """
 
@@ -103,10 +103,10 @@ class SampleBatch:
 class BatchTrainingData:
     """Header of batches `[num_batches, batch_size, ...]` for one trainer.
 
-    `inserts` counts the transitions that the table had received before the draw. `row_ids` `[num_batches, batch_size]`
-    identify the rows if the table wants new priorities. `dropped` transitions were too old. `stats` are the table's
-    metrics. `version` and `env_steps` repeat the request. `moments` cover all rows inserted into this `shard` if the
-    trainer normalises. `seconds` is the drawing time.
+    `inserts` counts the transitions that were inserted into the table before the draw. `row_ids` `[num_batches,
+    batch_size]` identify the rows if the table wants new priorities. `dropped` counts transitions that were too old.
+    `stats` are the table's metrics. `version` and `env_steps` are copied from the request. If the trainer normalises,
+    `moments` are those of all rows inserted into `shard`. `seconds` is the duration of the draw.
     """
 
     trainer: int
@@ -126,9 +126,9 @@ class BatchTrainingData:
 
 @dataclass(frozen=True)
 class UpdatePriority:
-    """New priorities `[num_batches, batch_size]` of the rows of a BatchTrainingData; of sequences `[..., seq_len]`.
+    """New priorities `[num_batches, batch_size]` for the rows of a BatchTrainingData; for sequences `[..., seq_len]`.
 
-    The orchestrator forwards only a reference to this second result of a train call.
+    This is the second result of a train call. The orchestrator forwards only a reference to it.
     """
 
     trainer: int
@@ -138,10 +138,11 @@ class UpdatePriority:
 
 @dataclass(frozen=True)
 class LoadParams:
-    """Header of a parameter version; -1 before the first. The vector travels only to roles with an older version.
+    """Header of a parameter version. `version` is -1 before the first version.
 
-    The trainer published the version after `opt_steps` updates, at `env_steps` environment steps. `random_actions` asks
-    for random actions in the next collect. `exploration` has the values of the exploration schedules at `env_steps`.
+    The parameter vector is sent only to roles with an older version. The trainer published the version after
+    `opt_steps` updates, at `env_steps` environment steps. `random_actions` asks for random actions in the next collect
+    call. `exploration` has the values of the exploration schedules at `env_steps`.
     """
 
     version: int
@@ -153,11 +154,11 @@ class LoadParams:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainReport:
-    """Result of one train call; `metrics` are means over its `num_updates` updates.
+    """Result of one train call. `metrics` are means over its `num_updates` updates.
 
-    `skipped` updates were left out because they were not finite. `num_batches` batches were drawn in `sample_s` seconds
-    and `dropped` transitions were too old; `replay` are the table's metrics. `batch_s` is the part of `seconds` that
-    prepared the batches. `uses` includes the replay shard's process.
+    `skipped` counts updates that were left out because they were not finite. `num_batches` batches were drawn in
+    `sample_s` seconds. `dropped` counts transitions that were too old. `replay` are the table's metrics. The call took
+    `seconds`, of which `batch_s` was spent on preparing the batches. `uses` includes the process of the replay shard.
     """
 
     opt_steps: int
@@ -175,10 +176,10 @@ class TrainReport:
 
 @dataclass(frozen=True)
 class EvalReport:
-    """Result of one evaluation, which ended `wall_s` seconds after the run's start.
+    """Result of one evaluation, which ended `wall_s` seconds after the start of the run.
 
-    `cut` episodes reached the step limit. `problem` tells why the result or the best model could not be saved. `info`
-    has the means of the numbers that the environment reports.
+    `cut` counts episodes that reached the step limit. `problem` explains why the result or the best model could not be
+    saved. `info` has the mean of each number that the environment reports.
     """
 
     params_header: LoadParams
@@ -199,7 +200,7 @@ class EvalReport:
 
 
 class MessageCounts:
-    """Message counts by route; `observe(route, count, detail)` is called for each addition."""
+    """Counts messages by route. Calls `observe(route, count, detail)` for each addition."""
 
     def __init__(self, observe: Callable[[int, int, Mapping[str, int]], None] | None = None) -> None:
         self.counts: Counter[int] = Counter(dict.fromkeys(range(1, 9), 0))

@@ -1,4 +1,4 @@
-"""The graph: all roles, and the handles that connect them. Read it from top to bottom, as the data flows.
+"""The graph of a run: create all roles and connect them. The numbers are the routes in messages.py.
 
 worker ..N --1--> proxy --2--> ORCHESTRATOR --3--> trajectory manager --4--> trainer ..T
    ^                ^               | ^                    ^                   | |
@@ -36,7 +36,7 @@ from drl_cli.utils.seeding import generator
 log = logging.getLogger(__name__)
 
 PATIENCE = 1.5
-"""A collect may take this many `worker.step_timeout_s`: after one timeout the worker replaces the environment."""
+"""A collect call may take this multiple of the step timeout, after which a worker still replaces the environment."""
 
 
 def build(
@@ -50,16 +50,16 @@ def build(
     incarnation: int = 0,
     health: Callable[[], str | None] = lambda: None,
 ) -> Orchestrator:
-    """Create every role where the mode places it, connect the roles and return the orchestrator.
+    """Create every role in the process that the mode requires, connect the roles, and return the orchestrator.
 
-    Without `ray` all roles live in this process. The workers of a resumed run start with a higher `incarnation`.
-    `health` returns what Ray has lost, if anything.
+    Without `ray`, all roles run in this process. The workers of a resumed run start with a higher `incarnation`.
+    `health` returns which process of Ray has died, or None.
     """
     local = LocalRuntime()
     learning_place: Runtime = ray if ray and config.mode == "async" else local
     worker_place: Runtime = ray if ray and config.mode != "single" else local
 
-    # Trainers and workers come first: Ray keeps processes ready for them, one for each core.
+    # Create trainers and workers first, because Ray has one process per core ready for the first roles.
     trainers = make_trainers(config, spec, learning_place if config.trainer.num == 1 else worker_place)
     pool = make_pool(config, spec, worker_place, incarnation)
     shards = [learning_place.spawn(f"replay {i}", make_replay, config, spec, i) for i in range(config.num_shards)]
@@ -67,12 +67,12 @@ def build(
     server = learning_place.spawn("parameter server", ParameterServer)
 
     def spawn_manage(wait: bool) -> Handle | None:
-        """Start manage; without `wait`, return None while Ray is still starting."""
+        """Start manage. If `wait` is False and Ray is still starting, return None."""
         if not wait and ray is not None and not ray.is_up():
             return None
         args = (config, spec, folder, progress.started - progress.wall_before_s)
         try:
-            return (ray or local).spawn("manage", Manage, *args, concurrent=("evaluate",))  # a report must not wait
+            return (ray or local).spawn("manage", Manage, *args, concurrent=("evaluate",))  # do not delay reports
         except RoleLost as error:
             if config.mode != "single":
                 raise
@@ -90,7 +90,7 @@ def build(
 
 
 def make_trainers(config: Config, spec: EnvSpec, runtime: Runtime) -> TrainerGroup:
-    """Create the trainers, each on its own GPU if there are enough GPUs."""
+    """Create the trainers, each on a separate GPU if there are enough GPUs."""
     num = config.trainer.num
     gpus = 1 if config.device != "cpu" and runtime.gpus() >= num else 0
     device = "cpu" if config.device == "auto" and num > 1 and not gpus else config.device
@@ -102,7 +102,7 @@ def make_trainers(config: Config, spec: EnvSpec, runtime: Runtime) -> TrainerGro
 
 
 def make_pool(config: Config, spec: EnvSpec, runtime: Runtime, incarnation: int = 0) -> WorkerPool:
-    """Return the pool of all workers, or of the proxies that hold them; no worker starts below `incarnation`."""
+    """Create the pool of all workers, or of the proxies and their workers. No worker starts below `incarnation`."""
     if not config.num_proxies:
         return make_workers(config, spec, runtime, range(config.num_workers), incarnation)
 
@@ -122,7 +122,7 @@ def make_pool(config: Config, spec: EnvSpec, runtime: Runtime, incarnation: int 
 
 
 def make_proxy(config: Config, spec: EnvSpec, runtime: Runtime, index: int, incarnation: int) -> WorkerProxy:
-    """Create a proxy and its workers, whose incarnations are above those of the proxy's earlier incarnations."""
+    """Create a proxy and its workers. Their incarnations are above those under earlier incarnations of the proxy."""
     first = index * config.workers_per_proxy
     workers = range(first, first + config.workers_per_proxy)
     pool = make_workers(config, spec, runtime, workers, incarnation * config.incarnations_per_proxy)
@@ -130,7 +130,7 @@ def make_proxy(config: Config, spec: EnvSpec, runtime: Runtime, index: int, inca
 
 
 def make_workers(config: Config, spec: EnvSpec, runtime: Runtime, indices: range, incarnation: int) -> WorkerPool:
-    """Create the workers with these indices, spread over the nodes unless a proxy keeps them on its own node."""
+    """Create the workers with these indices, on all nodes or, if they belong to a proxy, on the node of the proxy."""
 
     def spawn(index: int, incarnation: int) -> Handle:
         node = None if config.num_proxies else _node(runtime, index, config.num_workers)
@@ -149,5 +149,5 @@ def make_workers(config: Config, spec: EnvSpec, runtime: Runtime, indices: range
 
 
 def _node(runtime: Runtime, index: int, num: int) -> str | None:
-    """Return the node of member `index` of `num`: members fill the nodes in order."""
+    """Return the node of member `index` of `num`. Each node gets consecutive members."""
     return runtime.nodes[index * len(runtime.nodes) // num] if runtime.nodes else None

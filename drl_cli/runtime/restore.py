@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint to resume from: a parameter version, the orchestrator's `state`, and files of the other roles."""
+    """A checkpoint for `resume`: a parameter version, the orchestrator's `state`, and the files of other roles."""
 
     folder: Path
     params_header: LoadParams
@@ -43,7 +43,7 @@ class Checkpoint:
 
 
 def open_checkpoint(folder: Path) -> Checkpoint:
-    """Open a checkpoint and read its small files; raise CheckpointError naming a missing or damaged file."""
+    """Open a checkpoint and read its small files. Raise CheckpointError with the name of a missing or damaged file."""
     params, manifest = load_model(folder)
     if COUNTERS not in manifest["sha256"]:
         raise CheckpointError(f"{folder} holds a model only, nothing to resume from; load_weights={folder} can use it")
@@ -54,12 +54,12 @@ def open_checkpoint(folder: Path) -> Checkpoint:
 
 
 def first_incarnation(checkpoint: Checkpoint | None) -> int:
-    """Return the first incarnation of the workers: above all incarnations before the checkpoint."""
+    """Return the first incarnation of the workers, which is above all incarnations before the checkpoint."""
     return int(checkpoint.state["incarnation"]) + 1 if checkpoint else 0
 
 
 def best_report(folder: Path) -> EvalReport:
-    """Return the evaluation of the best model so far, from the model's manifest."""
+    """Return the evaluation of the best model so far, which is stored in the model's manifest."""
     manifest = read_manifest(folder)
     params_header = LoadParams(manifest["version"], manifest["opt_steps"], manifest["env_steps"])
     statistics = {name: manifest[name] for name in EVAL_COLUMNS[4:]}
@@ -67,9 +67,9 @@ def best_report(folder: Path) -> EvalReport:
 
 
 def clean_up(run: Path, checkpoint: Checkpoint | None) -> None:
-    """Remove what a run wrote after this checkpoint: later records and unfinished checkpoints.
+    """Remove the records after this checkpoint, and unfinished checkpoints.
 
-    Without a checkpoint the run starts over, so all records and checkpoints are removed.
+    Without a checkpoint, the run starts from the beginning: all records and checkpoints are removed.
     """
     truncate_records(run, checkpoint.env_steps if checkpoint else -1)
     drop_drafts(run / "checkpoints")
@@ -83,15 +83,15 @@ def clean_up(run: Path, checkpoint: Checkpoint | None) -> None:
 def _on_loaded(graph: Orchestrator, shard: int, ref: Ref) -> None:
     if rows := get(ref):
         graph.replay.filled.add(shard)
-    if graph.config.is_on_policy:  # a queue with another capacity starts empty
+    if graph.config.is_on_policy:  # if its capacity has changed, the queue starts empty
         graph.limiter.load_state({"queued": rows})
 
 
 def restore(checkpoint: Checkpoint, config: Config, graph: Orchestrator) -> None:
     """Load the checkpoint into every role of a new graph.
 
-    In mode=single, and in mode=sync without proxies, workers continue from their saved states if `worker_layout` is
-    unchanged. Otherwise they start again, and their environments get new seeds.
+    In mode=single, and in mode=sync without proxies, workers continue from their saved states if `worker_layout` has
+    not changed. In all other cases, workers start with new seeds and new episodes.
     """
     folder, manifest = checkpoint.folder, checkpoint.manifest
     state = read_arrays(folder, "state.trainer.safetensors", manifest)

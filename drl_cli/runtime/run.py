@@ -33,7 +33,7 @@ Session: TypeAlias = RaySession | Cluster
 
 
 def object_store_mb(config: Config, spec: EnvSpec) -> int:
-    """Return the size of Ray's object store [MB]: as configured, or four train calls' batches but at least 256."""
+    """Return the configured size of Ray's object store [MB]. By default, four train calls fit, and at least 256 MB."""
     batches = 4 * config.updates_per_call * config.trainer.batch_size * 2 * row_bytes(leaves(spec.obs)) // 2**20
     return config.ray.object_store_mb or max(256, batches)
 
@@ -49,10 +49,11 @@ def run(
     cluster: Cluster | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> dict[str, Any]:
-    """Train in a prepared run folder, from a checkpoint if one is given; return the summary.
+    """Train in a prepared run folder, from a checkpoint if one is given. Return the summary.
 
-    `record` is the content of run.json, `started` the start of the process [s since the epoch]. The `console` shows
-    everything but the end. Any error that ends the run is reported here and becomes the summary's exit code.
+    `record` is the content of run.json. `started` is the start of the process [s since the epoch]. `console` shows
+    everything except the end of the run. An error that ends the run is reported here and sets the exit code in the
+    summary.
     """
     progress = Progress(config, started, folder / "trace.jsonl" if config.debug.trace else None)
     session: Session | None = cluster
@@ -70,7 +71,7 @@ def run(
             orchestrator = build(config, spec, folder, progress, console, ray=ray, incarnation=first, health=health)
             console.awaits("the trainer and the workers")
             if isinstance(session, RaySession):
-                session.start()  # mode=single starts Ray only now, because Ray would delay the first steps
+                session.start()  # mode=single starts Ray only now, because its start would delay the first steps
             if checkpoint is not None:
                 restore(checkpoint, config, orchestrator)
             signals.soft, signals.toggle = orchestrator.interrupt, orchestrator.toggle_pause
@@ -88,12 +89,12 @@ def run(
 
 
 def _runtime(session: Session, folder: Path, signals: Signals) -> RayRuntime:
-    """Return the runtime that starts roles on Ray; the first role waits until Ray is ready."""
+    """Return the runtime that starts roles on Ray. The start of the first role waits until Ray is ready."""
 
     def ready() -> None:
         session.wait()
         signals.install()  # Ray has replaced the signal handlers
-        if problem := session.lost():  # a put into a lost Ray would end this process without a message
+        if problem := session.lost():  # a put after Ray is lost ends this process without a message
             raise RoleLost(problem)
 
     return RayRuntime(str(folder / "workers"), ready, session.is_up, [node.id for node in session.nodes])
@@ -118,7 +119,7 @@ def _on_error(
             orchestrator.rescue()
         except (Exception, Interrupted):
             log.info("nothing could be saved at the end", exc_info=True)
-    return signal_code if signal_code and isinstance(error, RoleLost) else exit_code  # the signal also ended the role
+    return signal_code if signal_code and isinstance(error, RoleLost) else exit_code  # the signal ended the role, too
 
 
 def _close(orchestrator: Orchestrator | None, session: Session | None, status: str, exit_code: int) -> None:

@@ -31,7 +31,7 @@ def make_folder(config: Config) -> Path:
         folder = parent / f"{stamp}-s{config.seed}"
         try:
             folder.mkdir(parents=True)
-        except FileExistsError:  # another job has taken this microsecond
+        except FileExistsError:  # another job made this folder in the same microsecond
             continue
         (folder / "workers").mkdir()
         (folder / "checkpoints").mkdir()
@@ -39,7 +39,7 @@ def make_folder(config: Config) -> Path:
 
 
 def code_hashes(config: Config) -> dict[str, str]:
-    """Return the sha256 of the source file of each module outside this package that the run uses."""
+    """Return the sha256 of the source file of each module outside this package that the run uses, by module."""
     files = {module: source_file(module) for module in config.outside_modules}
     return {module: source_hash(file) for module, file in files.items() if file is not None}
 
@@ -52,7 +52,7 @@ def resumed_record(record: dict[str, Any], command: list[str], env_steps: int, c
 
 
 def run_record(config: Config, folder: Path, command: list[str]) -> dict[str, Any]:
-    """Return the content of run.json for a run that starts."""
+    """Return the content of run.json for a new run."""
     packages = ("drl-cli", "ray", "torch", "gymnasium", "numpy", "hydra-core")
     return {
         "id": folder.name,
@@ -80,7 +80,7 @@ def summarise(
     orchestrator: Orchestrator | None,
     exit_code: int,
 ) -> dict[str, Any]:
-    """Write summary.json and the final run.json; return the summary."""
+    """Write summary.json and the final run.json. Return the summary."""
     status = RUN_STATUS.get(exit_code, "failed")
     summary: dict[str, Any] = {
         "run_id": record["id"],
@@ -102,7 +102,7 @@ def summarise(
         write_json(folder / "summary.json", summary)
         facts = {"trainer": orchestrator.trainer_facts} if orchestrator and orchestrator.trainer_facts else {}
         write_json(folder / "run.json", record | facts | {"status": status, "ended": now_text()})
-    except OSError as error:  # a full disk; the summary is printed all the same
+    except OSError as error:  # on a full disk, the summary is still printed
         log.warning("the summary could not be written: %s", error)
     return summary
 

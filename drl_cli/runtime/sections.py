@@ -1,4 +1,4 @@
-"""The sections of the config that belong to a run's roles and tools; networks, replay and others have their own."""
+"""Sections of the config for roles and tools. Sections such as network and replay are in their own packages."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class StopConfig:
 
 @dataclass(frozen=True)
 class OrchestratorConfig:
-    """The replay ratio and how closely both sides keep to it."""
+    """The replay ratio, and how far workers and trainers may deviate from it."""
 
     sample_insert_ratio: Positive
     sample_load_ratio: Positive
@@ -75,7 +75,7 @@ class ManageConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """When to save a checkpoint, and what the checkpoint holds."""
+    """When to save a checkpoint, and what the checkpoint contains."""
 
     period: Count
     keep_last: Count
@@ -84,7 +84,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True)
 class LoggerConfig:
-    """Recorders and the intervals between reports."""
+    """Recorders, and the time between reports."""
 
     report_s: Positive
     console_s: Positive
@@ -97,7 +97,7 @@ class LoggerConfig:
 
 @dataclass(frozen=True)
 class RayConfig:
-    """The Ray session: a private one, or an existing cluster."""
+    """A Ray session for this run, or an existing cluster."""
 
     address: str | None
     object_store_mb: Annotated[int, Range(least=80)] | None
@@ -105,7 +105,7 @@ class RayConfig:
 
 @dataclass(frozen=True)
 class SweepConfig:
-    """The jobs of a sweep."""
+    """The number of jobs of a sweep at the same time."""
 
     jobs: Literal["auto"] | Count
 

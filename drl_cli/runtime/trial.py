@@ -1,4 +1,4 @@
-"""One trainer and one batch of random data: an update like the run's own, without a run."""
+"""Make one trainer and one batch of random data, to try an update without a run."""
 
 from dataclasses import replace
 
@@ -13,13 +13,13 @@ from drl_cli.types import Array, Columns, EnvSpec, PreviousStep, flat_columns, n
 
 
 def single_trainer(config: Config, threads: int) -> Config:
-    """Return a config with one trainer, which gets the share of each batch that one of the run's trainers gets."""
+    """Return a config with one trainer, whose batch is as large as the part of one trainer in the run."""
     share = max(1, config.trainer.batch_size // config.trainer.num)
     return replace(config, trainer=replace(config.trainer, num=1, batch_size=share, threads=threads))
 
 
 def random_batch(config: Config, spec: EnvSpec, params: Array) -> tuple[BatchTrainingData, Columns]:
-    """Return a batch `[1, B, ...]` of random observations, actions and rewards, drawn from a replay like the run's."""
+    """Return a random batch `[1, B, ...]`, drawn from a replay like the run's that random steps have filled."""
     size, num = config.trainer.batch_size, config.worker.envs
     table = replace(config.replay, capacity=config.row_steps * (2 * size + num), shards=1)
     replay = make_replay(replace(config, replay=table), spec, 0)

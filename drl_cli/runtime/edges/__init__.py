@@ -1,1 +1,1 @@
-"""Edges: how the orchestrator reaches roles that are several processes, or that may fail."""
+"""Edges: the classes through which the orchestrator calls the other roles."""

@@ -1,4 +1,4 @@
-"""Calls: the answers that the orchestrator waits for, and the only place where it waits."""
+"""Calls: the pending answers of the roles. The orchestrator waits only here."""
 
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
@@ -9,16 +9,16 @@ from drl_cli.runtime.place.usage import kind_of
 from drl_cli.utils.clock import now
 
 GRACE_S = 10.0
-"""The time within which Ray reports the death of a process."""
+"""The time [s] within which Ray reports the death of a process."""
 START_S = 60.0
-"""Additional time for the first answer of a process, which has to start and import first."""
+"""Additional time [s] for the first answer of a process, which must start and import modules first."""
 
 
 class Calls:
-    """Maps the reference of each pending answer to the role that owes it, and to the function that handles it.
+    """Maps the reference of each pending answer to the role that answers and to the function that handles the answer.
 
-    `in_flight` counts the pending answers by kind of role. A role counts as lost when an answer takes longer than
-    `stall_s`, or its first answer longer than `stall_s + START_S`.
+    `in_flight` counts the pending answers by kind of role. A role is considered lost if an answer takes longer than
+    `stall_s`, or if the first answer takes longer than `stall_s + START_S`.
     """
 
     def __init__(self, stall_s: float) -> None:
@@ -28,15 +28,15 @@ class Calls:
         self.answered: set[str] = set()
 
     def expect(self, ref: Ref, role: str, react: Callable[[Ref], None]) -> None:
-        """Call `react` when this answer of the role is ready."""
+        """Add a pending answer of a role. When the answer is ready, `react` is called with its reference."""
         self.pending[ref] = (role, react, now())
         self.in_flight[kind_of(role)] += 1
 
     def react(self, others: Sequence[Ref], timeout_s: float, patient: Container[Ref]) -> None:
-        """Handle all answers that are ready; without any, wait up to `timeout_s` for one, or for one of `others`.
+        """Handle all answers that are ready. If none is ready, wait up to `timeout_s` for one or for one of `others`.
 
-        Raises RoleLost if a role died or an answer takes too long (those in `patient` may take any time), ObjectLost
-        if an argument of a call was lost with its process or node.
+        Raise RoleLost if a role died or an answer takes too long. Answers in `patient` may take any time. Raise
+        ObjectLost if an argument of a call was lost with its process or node.
         """
         for ref in wait([*self.pending, *others], max(0.0, timeout_s)):
             if ref in self.pending:
@@ -59,7 +59,7 @@ class Calls:
 
 
 def blame(roles: Mapping[str, Handle], error: Exception) -> RoleLost:
-    """Ping all roles; return a RoleLost that names the dead role, or those that do not answer within GRACE_S."""
+    """Ping all roles. Return a RoleLost that names a dead role, or else the roles that do not answer in GRACE_S."""
     silent = {handle.ping(): role for role, handle in roles.items()}
     until = now() + GRACE_S
     while silent and (ready := wait(list(silent), max(0.0, until - now()))):

@@ -1,4 +1,4 @@
-"""ManageLink: the orchestrator's edge to manage. Training never waits for manage, and survives its failures."""
+"""ManageLink: the orchestrator's connection to manage. Training does not wait for manage and continues if it fails."""
 
 import logging
 import math
@@ -13,11 +13,12 @@ log = logging.getLogger(__name__)
 
 
 class ManageLink:
-    """Calls `on_evaluation` with each finished evaluation; one evaluation runs, and only the newest version waits.
+    """Sends reports, evaluations and checkpoints to manage, and calls `on_evaluation` after each evaluation.
 
-    `spawn(wait)` returns a handle, or None if manage can't start yet (mode=single trains while Ray starts); with
-    `wait` it blocks until then. If manage died, or the parameters of an evaluation were lost, manage evaluates the
-    newest version of the parameter `server` instead.
+    One evaluation runs at a time. Of the versions that wait for an evaluation, only the newest is kept. `spawn(wait)`
+    starts manage and returns a handle. In mode=single, Ray may still be starting: `spawn(False)` then returns None, and
+    `spawn(True)` blocks. If manage died, or the parameters of an evaluation were lost, manage evaluates the newest
+    version from the parameter server `server` instead.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class ManageLink:
         self._send("commit", *parts, on_done=on_done)
 
     def save(self, params_header: LoadParams, params: Ref) -> None:
-        """Save the model of this version; if its parameters were lost, the parameter server's newest version."""
+        """Have manage save the model of this version. If `params` were lost, save the server's newest version."""
 
         def on_done(answer: str | ObjectLost | None) -> None:
             if isinstance(answer, ObjectLost):
@@ -62,7 +63,7 @@ class ManageLink:
         self._send("save", params_header, params, on_done=on_done)
 
     def evaluate(self, params_header: LoadParams, params: Ref) -> None:
-        """Evaluate this version after the running evaluation; an older version that still waits is skipped."""
+        """Evaluate this version after the running evaluation. An older version that still waits is skipped."""
         self.drop_next()
         self._next = (params_header, params)
         self.poll()
@@ -72,11 +73,11 @@ class ManageLink:
             self._next, self.skipped = None, self.skipped + 1
 
     def poll(self) -> None:
-        """Handle the answers that are ready, and start the evaluation that waits."""
+        """Handle the answers that are ready. If no evaluation is running, start the waiting evaluation."""
         if not self._ready():
             return
         for ref in wait(list(self._pending), 0) if self._pending else []:
-            if ref in self._pending:  # _take() drops all pending calls if manage has died
+            if ref in self._pending:  # not if manage has died, because `_take` then drops all pending calls
                 react = self._pending.pop(ref)
                 react(self._take(ref))
         if self.evaluating is not None and wait([self.evaluating], 0):
@@ -104,7 +105,7 @@ class ManageLink:
                 self._warn(str(report))
 
     def finish(self, params_header: LoadParams, params: Ref, timeout_s: float, is_over: Callable[[], bool]) -> None:
-        """Evaluate the last version unless that is done, and wait for all answers, until `is_over()`."""
+        """Evaluate the last version if this was not done yet. Wait for all answers, or until `is_over()` is true."""
         self.drop_next()
         self._wait(timeout_s, is_over)
         if self.evaluated != params_header.version and not is_over():
@@ -112,7 +113,7 @@ class ManageLink:
             self._wait(timeout_s, is_over)
 
     def close(self, status: str, timeout_s: float) -> None:
-        """Have manage write its last records; a running evaluation is abandoned."""
+        """Have manage write its last records. Do not wait for a running evaluation."""
         self.evaluating = None
         self._send("close", status, on_done=_log_problems)
         self._wait(timeout_s)
@@ -121,7 +122,7 @@ class ManageLink:
         return [ref for ref in (self.evaluating, *self._pending) if ref is not None]
 
     def _wait(self, timeout_s: float, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Wait until no call is in flight or `is_over()`; give up after `timeout_s` without an answer."""
+        """Wait until no call is in flight or `is_over()` is true. Give up if no answer arrives for `timeout_s`."""
         heard = now()
         while not self.gave_up and not is_over():
             self.poll()
@@ -137,7 +138,7 @@ class ManageLink:
                 self.gave_up = True
 
     def _ready(self) -> bool:
-        """Start manage if it can start now, send the calls that waited for it, and return whether it runs."""
+        """Start manage if possible, and send the calls that waited for the start. Return whether manage is running."""
         if self.gave_up:
             return False
         if self.handle is None:
@@ -160,7 +161,7 @@ class ManageLink:
         return params_header, params
 
     def _take(self, ref: Ref) -> Any:
-        """Return the answer, ObjectLost if an argument was lost, or None after a failure; replace a dead manage."""
+        """Return the answer, an ObjectLost, or None after another failure. Restart manage if it died."""
         try:
             return get(ref)
         except ObjectLost as error:
@@ -172,7 +173,7 @@ class ManageLink:
         return None
 
     def _warn(self, problem: str) -> None:
-        """Warn, unless the last problem was the same: on a full disk every report fails."""
+        """Log a warning, unless the last warning was the same. On a full disk, every report fails."""
         if problem != self._problem:
             log.warning("manage failed: %s", problem)
         self._problem = problem
@@ -194,6 +195,5 @@ class ManageLink:
 
 
 def _log_problems(problems: list[str] | None) -> None:
-    """Warn of records that manage could not write; manage reports each problem once."""
     for problem in problems or []:
         log.warning("%s", problem)

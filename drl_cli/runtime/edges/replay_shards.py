@@ -1,4 +1,4 @@
-"""ReplayShards: the orchestrator's edge to the trajectory managers, which split the replay capacity between them."""
+"""ReplayShards: the orchestrator's connection to the trajectory managers, each of which stores a part of the replay."""
 
 from collections.abc import Sequence
 
@@ -11,9 +11,9 @@ from drl_cli.utils.seeding import rng_state, set_rng_state
 
 
 class ReplayShards:
-    """Sends each block to a random shard and draws each batch from a random shard.
+    """Inserts each block into a random shard, and draws the batches of each train call from a random shard.
 
-    A shard answers in order, so it has the rows of all earlier inserts when it is sampled.
+    A shard handles its calls in order, so a sample can use the rows of all earlier inserts.
     """
 
     def __init__(self, shards: Sequence[Handle], rng: np.random.Generator) -> None:
@@ -27,7 +27,7 @@ class ReplayShards:
         return self.shards[shard].call("insert", header, columns)
 
     def sample(self, message: SampleBatch) -> tuple[int, list[Ref]]:
-        """Draw batches; return the shard's number and references to a header and columns for each trainer."""
+        """Draw batches. Return the chosen shard's number, and references to a header and columns per trainer."""
         shard = self._choose(sorted(self.filled))
         return shard, self.shards[shard].call("sample", message, results=2 * message.num_trainers)
 

@@ -1,4 +1,4 @@
-"""TrainerGroup: the orchestrator's edge to the trainers, which make every update together."""
+"""TrainerGroup: the orchestrator's connection to the trainers, which compute each update together."""
 
 from collections.abc import Sequence
 
@@ -11,21 +11,21 @@ from drl_cli.utils.clock import now
 
 
 class TrainerGroup:
-    """Trainers that average their gradients, so that their parameters stay equal; the first one answers for all."""
+    """Calls all trainers. They average their gradients and have equal parameters, so only the first one publishes."""
 
     def __init__(self, trainers: Sequence[Handle]) -> None:
         self.trainers = trainers
         self.roles = roles(len(trainers))
 
     def connect(self) -> list[Ref]:
-        """Have several trainers form a group; return a reference to each trainer's answer."""
+        """Connect the trainers to each other if there are several. Return a reference to each trainer's answer."""
         if len(self.trainers) == 1:
             return []
         address = self.trainers[0].call("listen")
         return [trainer.call("join", address) for trainer in self.trainers]
 
     def train(self, parts: Sequence[Ref]) -> tuple[list[Ref], list[Ref]]:
-        """Have all trainers update on their `parts`, a header and columns each; return reports and priorities."""
+        """Call each trainer with its header and columns from `parts`. Return references to reports and priorities."""
         pairs = zip(self.trainers, parts[::2], parts[1::2], strict=True)
         calls = [trainer.call("train", header, columns, results=2) for trainer, header, columns in pairs]
         return [report for report, _ in calls], [priorities for _, priorities in calls]
@@ -44,7 +44,7 @@ class TrainerGroup:
         return [trainer.call("load_state", state) for trainer in self.trainers]
 
     def at_fault(self, reports: Sequence[Ref], error: Diverged) -> Diverged:
-        """Return the error that names bad data among those of one call; each trainer saw another part of the batch."""
+        """Return the error of the trainer whose part of the batch has bad data, or `error` if there is none."""
         silent, until = list(reports), now() + GRACE_S
         while not error.is_data and silent and (ready := wait(silent, max(0.0, until - now()))):
             silent = [ref for ref in silent if ref not in ready]
@@ -53,11 +53,11 @@ class TrainerGroup:
                     get(ref)
                 except Diverged as other:
                     error = other if other.is_data else error
-                except (ActorDied, PeerLost):  # this trainer can't tell what was in its part
+                except (ActorDied, PeerLost):  # this trainer can't report about its part of the batch
                     continue
         return error
 
 
 def roles(num: int) -> list[str]:
-    """Return the names of the trainers' processes."""
+    """Return the role names of the trainers: `trainer`, or `trainer 0`, `trainer 1` and so on."""
     return ["trainer"] if num == 1 else [f"trainer {rank}" for rank in range(num)]

@@ -16,21 +16,21 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Member:
-    """A worker (or a proxy) and its state."""
+    """A worker or a proxy, and its state."""
 
     index: int
     handle: Handle
     incarnation: int
     waiting: Waiting
-    version: int = -1  # policy version of its parameters; -1 without parameters
-    header: Ref | None = None  # reference to the answer of its last collect call
-    loaded: bool = False  # whether its last collect call carried parameters
-    issued: float = 0.0  # time of its last collect call [s]
+    version: int = -1  # version of the member's parameters, or -1 without parameters
+    header: Ref | None = None  # reference to the header of the last collect call
+    loaded: bool = False  # whether the last collect call included parameters
+    issued: float = 0.0  # time of the last collect call [s]
     collects: int = 0  # number of collect calls to this incarnation
-    ended: bool = False  # whether an episode ended in its last block
-    causes: list[str] = field(default_factory=list)  # the reason of each loss
-    lost_at: float | None = None  # time of the last loss [s]; None after the next block
-    hung: bool = False  # whether the pool killed it because it hung
+    ended: bool = False  # whether an episode ended in the last block
+    causes: list[str] = field(default_factory=list)  # why the member died or hung, each time
+    lost_at: float | None = None  # time of the last death [s], or None once the member has returned a block
+    hung: bool = False  # whether the pool killed the member because it hung
 
     @property
     def is_back(self) -> bool:
@@ -39,22 +39,23 @@ class Member:
 
 @dataclass(frozen=True)
 class Collected:
-    """The answer of one member: a header and a reference to the columns, both None if the member died."""
+    """The answer of one member: a header and a reference to the columns. Both are None if the member did not answer."""
 
     member: int
     header: InsertTransition | None
     columns: Ref | None
-    loaded: bool = False  # whether the call carried parameters
-    restarts: int = 0  # how often the member was restarted
+    loaded: bool = False  # whether the call included parameters
+    restarts: int = 0  # 1 if the member was restarted, else 0
 
 
 class WorkerPool:
-    """Holds `num` members with indices from `first`: workers, or proxies for `share` workers each.
+    """Manages `num` members with indices from `first`: workers, or proxies with `share` workers each.
 
-    `spawn(index, incarnation)` starts a member. It is busy from `dispatch` until `finish`. `fetch` tells when it gets
-    newer parameters: with each call ("collect"), every n-th call (n), or the call after an episode ended ("episode").
-    A member that died is restarted up to `max_restarts` times; without its node it is removed. A member hangs if a
-    call takes `timeout_s` longer than the slowest so far. `restart_seconds` are the times from a loss to a new block.
+    `spawn(index, incarnation)` starts a member. A member is busy from `dispatch` until `finish`. `fetch` sets when a
+    member receives newer parameters: with each call ("collect"), with every n-th call (n), or with the first call after
+    the end of an episode ("episode"). A member that died is restarted up to `max_restarts` times, or removed if its
+    node is lost. A member counts as hung if a call takes `timeout_s` longer than the slowest call so far.
+    `restart_seconds` has the time from each death to the next block of the member.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class WorkerPool:
     ) -> None:
         self.name, self.spawn, self.max_restarts = name, spawn, max_restarts
         self.fetch, self.share, self.timeout_s = fetch, share, timeout_s
-        self.waiting = [Waiting() for _ in range(num)]  # removed members stay in this list
+        self.waiting = [Waiting() for _ in range(num)]  # includes removed members
         self.members = [
             Member(i, spawn(i, incarnation), incarnation, waiting) for i, waiting in enumerate(self.waiting, first)
         ]
@@ -87,7 +88,7 @@ class WorkerPool:
         return [member for member in self.members if member.index not in busy]
 
     def fetches(self, member: Member, params_header: LoadParams) -> bool:
-        """Return whether the member's next collect call carries the parameters of this version."""
+        """Return whether the member's next collect call will include the parameters of this version."""
         if self.fetch == "collect" or member.version < 0:
             is_due = True
         else:
@@ -95,14 +96,14 @@ class WorkerPool:
         return is_due and params_header.version > member.version
 
     def dispatch(self, member: Member, params_header: LoadParams, params: Ref) -> Ref:
-        """Send a collect call, with the parameters if `fetches` allows; return a reference to the columns.
+        """Send a collect call, with the parameters if `fetches` returns True. Return a reference to the columns.
 
-        The pool waits for the columns rather than for the header, so that they are on this node before replay asks for
-        them. A node that is lost during the transfer then does not block replay.
+        The pool waits for the columns, not for the header. The columns are then on this node before replay asks for
+        them, and a node that is lost during the transfer does not block replay.
         """
         member.loaded = self.fetches(member, params_header)
         args = (params_header, params) if member.loaded else (params_header,)
-        member.issued = now()  # before the call: a local worker collects during the call
+        member.issued = now()  # before the call, because a local worker collects during the call
         member.waiting.stop(member.issued)
         member.header, columns = member.handle.call("collect", *args, results=2)
         member.version = params_header.version if member.loaded else member.version
@@ -111,7 +112,7 @@ class WorkerPool:
         return columns
 
     def finish(self, ref: Ref) -> Collected:
-        """Return the answer to a collect call that is ready; restart the member if it died."""
+        """Return the answer to a collect call that has ended. Restart the member if it died."""
         member = self.busy.pop(ref)
         member.waiting.start(now())
         try:
@@ -131,7 +132,7 @@ class WorkerPool:
         return Collected(member.index, header, ref, member.loaded)
 
     def gather(self, window_s: float | None) -> list[Collected]:
-        """Return all answers that are ready within `window_s` of the first, in order; None waits for all members."""
+        """Return all answers that arrive within `window_s` of the first, by member. None waits for all members."""
         results: list[Collected] = []
         window_ends = float("inf")
         while self.busy and (moment := now()) <= window_ends:
@@ -143,11 +144,11 @@ class WorkerPool:
         return sorted(results, key=lambda result: result.member)
 
     def next_deadline(self) -> float:
-        """Return the time [s] at which the first busy member counts as hung, infinity if none is busy."""
+        """Return the time [s] at which the first busy member will count as hung, or infinity if no member is busy."""
         return min((self._deadline(member) for member in self.busy.values()), default=float("inf"))
 
     def kill_overdue(self, moment: float) -> None:
-        """Kill members that hang, so that `finish` finds them dead. Call this when no answer is ready."""
+        """Kill the members that hang, so that `finish` restarts them. Call this only when no answer is ready."""
         for member in self.busy.values():
             if moment >= self._deadline(member):
                 member.hung = True
@@ -155,7 +156,7 @@ class WorkerPool:
                 member.handle.kill()
 
     def take_notes(self) -> list[str]:
-        """Return the warnings about lost members since the last call; a proxy sends them on to the user's process."""
+        """Return the warnings about lost members since the last call. A proxy forwards them to the user's process."""
         notes, self.notes = self.notes, []
         return notes
 
@@ -168,7 +169,7 @@ class WorkerPool:
         return member.issued + self.slowest + self.timeout_s + (START_S if member.collects == 1 else 0.0)
 
     def _replace(self, member: Member, error: Exception) -> int:
-        """Restart a member, or remove it if its node is gone; return the number of restarts, 1 or 0."""
+        """Restart a member and return 1. If its node is gone, remove the member and return 0."""
         if not member.hung:
             self._lose(member, f"died ({error})")
         try:

@@ -1,1 +1,1 @@
-"""Files: checkpoints, and the replay's files in them."""
+"""Write and read checkpoints, including the files of the replay."""

@@ -1,7 +1,8 @@
-"""Checkpoint folders: `step_000200000/{model.safetensors, state.*, manifest.json}`; `best` and `last` link to one.
+"""Checkpoint folders `step_<env steps>` with model.safetensors, state.* and manifest.json; `best` and `last` are links.
 
-A folder is written as a draft beside its final place and renamed. Before that, all its files are synced; the manifest,
-which lists their sha256, is written last. Loading reads arrays and json, and never executes code.
+A folder is first written under a temporary name, as a draft, and then renamed. All files are synced to disk before the
+folder is renamed. The manifest is written last and lists the sha256 of each file. Loading reads arrays and JSON, and
+never executes code.
 """
 
 import hashlib
@@ -25,21 +26,21 @@ from drl_cli.types import Array, State
 MODEL = "model.safetensors"
 COUNTERS = "state.orchestrator.json"
 FORMAT = 2
-"""The version of the file format. Format 1 had no number in its manifests."""
+"""The version of the file format. Manifests of format 1 do not contain the version."""
 
 
 def save_model(folder: Path, params_header: LoadParams, params: Array, extra: Mapping[str, float]) -> Path:
-    """Write the policy's parameters of one version to a folder, replacing an existing one; return the folder."""
+    """Write the parameters of a policy version to a folder, replacing an existing folder. Return the folder."""
     draft = make_draft(folder)
     try:
         return finish(draft, folder, params_header, params, {}, extra)
-    except OSError:  # drafts must not fill up a full disk
+    except OSError:  # a draft must not take space on a full disk
         shutil.rmtree(draft, ignore_errors=True)
         raise
 
 
 def make_draft(folder: Path) -> Path:
-    """Return a new empty folder beside `folder`, for its files."""
+    """Create and return an empty draft folder beside `folder`."""
     draft = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
@@ -54,7 +55,7 @@ def finish(
     sums: Mapping[str, str],
     extra: Mapping[str, Any],
 ) -> Path:
-    """Turn a draft into a checkpoint: add the model and the manifest, and rename it. `sums` are its files' sha256."""
+    """Add the model and the manifest to a draft and rename it to `folder`. `sums` has the sha256 of its files."""
     sums = {**sums, MODEL: write_arrays(draft / MODEL, {"policy": params})}
     manifest = {
         "format": FORMAT,
@@ -73,13 +74,13 @@ def finish(
 
 
 def write_arrays(path: Path, arrays: State) -> str:
-    """Write named arrays to a file and sync it; return its sha256."""
+    """Write named arrays to a file and sync the file. Return the sha256 of the content."""
     content = safetensors.numpy.save({name: np.asarray(array, order="C") for name, array in arrays.items()})
     return _write(path, content)
 
 
 def write_json(path: Path, value: object) -> str:
-    """Write a json file atomically (a synced draft is renamed); return its sha256."""
+    """Write a JSON file atomically: write and sync a draft, then rename the draft. Return the sha256 of the content."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     digest = _write(draft, (json.dumps(value, indent=2) + "\n").encode())
     os.replace(draft, path)
@@ -87,7 +88,7 @@ def write_json(path: Path, value: object) -> str:
 
 
 def read_arrays(folder: Path, name: str, manifest: Mapping[str, Any]) -> State:
-    """Return the arrays in a file of a checkpoint; raise CheckpointError if the file is missing or damaged."""
+    """Return the arrays in a file of a checkpoint. Raise CheckpointError if the file is missing or damaged."""
     try:
         return dict(safetensors.numpy.load(_content(folder, name, manifest)))
     except safetensors.SafetensorError as error:
@@ -95,12 +96,12 @@ def read_arrays(folder: Path, name: str, manifest: Mapping[str, Any]) -> State:
 
 
 def read_json(folder: Path, name: str, manifest: Mapping[str, Any]) -> Any:
-    """Return the content of a json file of a checkpoint; raise CheckpointError if it is missing or damaged."""
+    """Return the content of a JSON file of a checkpoint. Raise CheckpointError if the file is missing or damaged."""
     return json.loads(_content(folder, name, manifest))
 
 
 def point(root: Path, name: str, folder: Path) -> None:
-    """Make the link `name` (best, last) point to a step folder, atomically."""
+    """Atomically make the link `name` (`best` or `last`) point to a step folder."""
     draft = root / f".{name}.{os.getpid()}"
     draft.unlink(missing_ok=True)
     draft.symlink_to(folder.name)
@@ -108,7 +109,7 @@ def point(root: Path, name: str, folder: Path) -> None:
 
 
 def adopt(root: Path, checkpoint: Path) -> None:
-    """Make another run's checkpoint the last one under `root`, by hard links; after a kill it can be called again."""
+    """Make another run's checkpoint, by hard links, the last one in `root`. This can be repeated after a kill."""
     draft, folder = root / f".{checkpoint.name}.{os.getpid()}", root / checkpoint.name
     shutil.rmtree(draft, ignore_errors=True)
     shutil.copytree(checkpoint, draft, copy_function=lambda old, new: link(old, new) or shutil.copy2(old, new))
@@ -118,7 +119,7 @@ def adopt(root: Path, checkpoint: Path) -> None:
 
 
 def link(source: str | Path, target: str | Path) -> bool:
-    """Make a hard link; return False if `source` is missing or the file system has no links."""
+    """Make a hard link. Return False if this fails, because `source` is missing or the file system has no links."""
     try:
         os.link(source, target)
     except OSError:
@@ -127,25 +128,25 @@ def link(source: str | Path, target: str | Path) -> bool:
 
 
 def free_folder(root: Path, env_steps: int, version: int, suffix: str = "") -> Path:
-    """Return an unused step folder, named by the env steps, and also by the version if that name is taken."""
+    """Return the path of a new step folder, named by the env steps, and also by the version if that name is taken."""
     name = f"step_{env_steps:09d}"
     others = (f"{name}-v{version}{'' if i == 1 else f'-{i}'}{suffix}" for i in count(1))
     return next(path for path in map(root.joinpath, chain([name + suffix], others)) if not path.exists())
 
 
 def prune(root: Path, keep_last: int) -> None:
-    """Remove all but the newest `keep_last` checkpoints, and old best models; linked folders stay."""
+    """Remove old best models and all but the newest `keep_last` checkpoints. Keep the targets of `best` and `last`."""
     linked = {os.readlink(root / name) for name in ("best", "last") if (root / name).is_symlink()}
     folders = [path for path in root.glob("step_*") if path.is_dir()]
     models = [path for path in folders if path.name.endswith("-best")]
     steps = sorted(set(folders) - set(models), key=lambda path: [int(n) for n in re.findall(r"\d+", path.name)])
     for path in (*steps[:-keep_last], *models):
         if path.name not in linked:
-            shutil.rmtree(_set_aside(path))  # a half-removed folder must not look like a checkpoint
+            shutil.rmtree(_set_aside(path))  # rename first: a half-removed folder must not look like a checkpoint
 
 
 def load_model(folder: Path) -> tuple[Array, dict[str, Any]]:
-    """Return a checkpoint's parameter vector and manifest; raise CheckpointError if one is missing or damaged."""
+    """Return a checkpoint's parameter vector and manifest. Raise CheckpointError if a file is missing or damaged."""
     manifest = read_manifest(folder)
     arrays = read_arrays(folder, MODEL, manifest)
     if "policy" not in arrays:
@@ -154,7 +155,7 @@ def load_model(folder: Path) -> tuple[Array, dict[str, Any]]:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:  # Any: json
-    """Return the manifest of a step folder; raise CheckpointError if missing, damaged or of another format."""
+    """Return the manifest of a step folder. Raise CheckpointError if it is missing, damaged, or of another format."""
     path = folder / "manifest.json"
     try:
         manifest = json.loads(path.read_text())
@@ -170,7 +171,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:  # Any: json
 
 
 def other_format(manifest: Mapping[str, Any]) -> str | None:
-    """Return why a manifest's format can't be read, None if it can."""
+    """Return why the format of a manifest can't be read, or None if it can be read."""
     written = manifest.get("format", 1)
     return None if written == FORMAT else f"its checkpoint format is {written}, this drl-cli reads {FORMAT}"
 
@@ -214,7 +215,7 @@ def _replace_folder(draft: Path, folder: Path) -> None:
 
 
 def _set_aside(folder: Path) -> Path:
-    """Rename a step folder to a hidden name, which the next run removes if this process is killed."""
+    """Rename a step folder to a hidden name. The next run removes the hidden folder if this process is killed."""
     old = folder.with_name(f".{folder.name}.old")
     shutil.rmtree(old, ignore_errors=True)
     return folder.rename(old)

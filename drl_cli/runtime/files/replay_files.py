@@ -1,4 +1,4 @@
-"""The files of a saved replay: their names, reading the state of all shards, and refilling a different table."""
+"""The files of a saved replay: name them, read the states of all shards, and refill a table that has changed."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
@@ -14,12 +14,12 @@ from drl_cli.types import State
 
 
 def file_name(shard: int, chunk: int | None = None) -> str:
-    """Return the name of the file for a shard's state, or for one chunk of its rows."""
+    """Return the name of the file with a shard's state or, if `chunk` is given, with one chunk of the shard's rows."""
     return f"state.replay-{shard}{'' if chunk is None else f'.{chunk:05d}'}.safetensors"
 
 
 def read_states(folder: Path, manifest: Mapping[str, Any]) -> list[State]:
-    """Return each shard's state without its rows; raise CheckpointError if no replay was saved or a file is damaged."""
+    """Return each shard's state without its rows. Raise CheckpointError if a file is missing or damaged."""
     states: list[State] = []
     while file_name(len(states)) in manifest["sha256"]:
         states.append(read_arrays(folder, file_name(len(states)), manifest))
@@ -31,11 +31,12 @@ def read_states(folder: Path, manifest: Mapping[str, Any]) -> list[State]:
 def refill(
     table: Table, shard: int, num_shards: int, folder: Path, manifest: Mapping[str, Any], states: Sequence[State]
 ) -> None:
-    """Fill one shard's table with its share of the rows of all saved shards `states`, oldest first.
+    """Fill one shard's table with its share of the saved rows of all shards, the oldest rows first.
 
-    Used if the kind of table, its capacity or the number of shards has changed. The rows count as new: their row ids,
-    priorities and parameter versions are lost, and so are the table's counts, the sampler's beta and its random state.
-    A smaller table loses the oldest rows; a fifo-once table stays empty. Raises ValueError if the columns differ.
+    This is used if the kind of table, its capacity or the number of shards has changed. The saved rows are inserted as
+    new rows: their row ids, priorities and parameter versions are lost. The table's counts, the sampler's beta and the
+    random state are lost, too. A smaller table loses the oldest rows. A fifo-once table stays empty. Raise ValueError
+    if the columns differ.
     """
     pieces = _oldest_first(states)
     chunks = (read_arrays(folder, file_name(saved, chunk), manifest) for saved, chunk, _ in pieces)
@@ -47,9 +48,10 @@ def refill(
 
 
 def _oldest_first(states: Sequence[State]) -> list[tuple[int, int, slice]]:
-    """Return (shard, chunk, rows of the chunk) of all saved rows; a chunk with newest and oldest rows comes twice.
+    """Return (shard, chunk, slice of the chunk) for all saved rows, the oldest rows first.
 
-    In a table that overwrites rows at random, every chunk holds rows of all ages.
+    A chunk that contains both the newest and the oldest rows is split in two. In a table that overwrites rows at
+    random, every chunk has rows of all ages, and the chunks keep their order.
     """
     pieces: list[tuple[int, int, int, slice]] = []
     for shard, state in enumerate(states):

@@ -1,4 +1,4 @@
-"""ReplaySaver: saves a replay table piece by piece; chunks that have not changed are linked, not written."""
+"""ReplaySaver: saves a replay table piece by piece. Chunks that have not changed are linked instead of written."""
 
 import errno
 import shutil
@@ -18,16 +18,20 @@ from drl_cli.types import State, nested, within
 from drl_cli.utils.clock import now
 
 CHUNK_BYTES = 4 << 20
-"""The approximate size of a chunk file; a chunk is written again if one of its rows has changed."""
+"""The approximate size of a chunk file. A chunk is written again if one of its rows has changed."""
 PART_BYTES, PART_S = 8 << 20, 0.05
-"""One call of `part` ends with the chunk that reaches this size or time."""
+"""One call of `part` ends after the chunk that reaches this size or this time [s]."""
 MARGIN_BYTES = 64 << 20
-"""The room that must stay free on the disk."""
+"""The space that must stay free on the disk."""
 
 
 @dataclass
 class _Save:
-    """A running save: the state and stamps at its beginning, the chunks left to write, the sha256 of written files."""
+    """A running save.
+
+    `state` and `stamps` (rows ever written to each chunk) are those at the start. `chunks` are still to be written, and
+    `sums` has the sha256 of each written file.
+    """
 
     folder: Path
     state: State
@@ -38,22 +42,23 @@ class _Save:
 
 
 class ReplaySaver:
-    """Saves the table of one shard: `begin`, then `part` until it returns the files, or `abort`.
+    """Saves the table of one shard. Call `begin`, then `part` until it returns the files, or `abort`.
 
-    The rows go to `state.replay-<shard>.<chunk>.safetensors`, the rest to `state.replay-<shard>.safetensors`.
+    The rows are saved in `state.replay-<shard>.<chunk>.safetensors`, everything else in
+    `state.replay-<shard>.safetensors`.
     """
 
     def __init__(self, table: Table, shard: int = 0, chunk_bytes: int = CHUNK_BYTES) -> None:
         self.table, self.shard = table, shard
         self.chunk_rows = rows_per_chunk(table.row_nbytes, chunk_bytes)
-        self._saved: dict[str, tuple[int, str]] = {}  # chunk file: stamp and sha256 of its last save or load
+        self._saved: dict[str, tuple[int, str]] = {}  # by file: stamp and sha256 at its last save or load
         self._save: _Save | None = None
 
     def begin(self, folder: Path, previous: Path | None, extra: State) -> int:
-        """Begin to save the present table and `extra` into a folder; return the approximate bytes to write.
+        """Begin to save the present table and `extra` to a folder. Return the approximate number of bytes to write.
 
-        Chunks that have not changed since the checkpoint `previous` become links to its files. Aborts a running save.
-        Raises OSError (ENOSPC) before anything is written if the disk has no room.
+        Chunks that have not changed since the checkpoint `previous` become links to its files. A running save is
+        aborted. Raise OSError (ENOSPC) before anything is written if the disk has too little space.
         """
         self.abort()
         store = self.table.store
@@ -68,14 +73,15 @@ class ReplaySaver:
         linked = {n: sums[n] for n in unchanged if previous is not None and link(previous / n, folder / n)}
         changed = [chunk for chunk, name in enumerate(names) if name not in linked]
         next_chunk = store.inserts % store.capacity // self.chunk_rows
-        changed.sort(key=lambda chunk: (chunk < next_chunk, chunk))  # first the chunks that are overwritten soonest
+        changed.sort(key=lambda chunk: (chunk < next_chunk, chunk))  # the chunk that is overwritten next comes first
         self._save = _Save(folder, state, stamps, changed, Snapshot(store, self.chunk_rows, changed), linked)
         return needed
 
     def part(self) -> dict[str, str] | None:
-        """Write and sync the next files; return None if more are left, or the sha256 of all files by name.
+        """Write and sync the next files. Return None if files are left, or the sha256 of all files by name at the end.
 
-        Raises OSError if the disk is full or broken: call abort then. Raises ValueError if no save is running.
+        Raise OSError if the disk is full or broken; the caller must then call `abort`. Raise ValueError if no save is
+        running.
         """
         save, end, written = self._save, now() + PART_S, 0
         if save is None:
@@ -93,7 +99,7 @@ class ReplaySaver:
         return save.sums
 
     def abort(self) -> None:
-        """Abort the running save, if any, and remove its files; files of finished saves stay."""
+        """Abort the running save, if any, and remove its files. The files of finished saves stay."""
         save, self._save = self._save, None
         if save is not None:
             save.snapshot.close()
@@ -101,14 +107,14 @@ class ReplaySaver:
                 (save.folder / name).unlink(missing_ok=True)
 
     def fits(self, state: State) -> bool:
-        """Return whether the table can continue exactly from this state: same kind of table and same capacity."""
+        """Return whether the table can continue exactly from this state, which needs equal kind and capacity."""
         is_like = within(state, "table").keys() == self.table.state().keys()
         return is_like and state["capacity"].item() == self.table.store.capacity
 
     def load(self, folder: Path, manifest: Mapping[str, Any], state: State) -> None:
-        """Continue exactly from this shard's part of a checkpoint; the next save can link to its unchanged chunks.
+        """Continue exactly from this shard's part of a checkpoint. The next save can then link to the unchanged chunks.
 
-        Raises CheckpointError if a file is damaged, ValueError if the columns differ.
+        Raise CheckpointError if a file is damaged. Raise ValueError if the columns differ.
         """
         self.forget()
         num_chunks = -(-state["size"].item() // state["chunk_rows"].item())
@@ -132,13 +138,13 @@ class ReplaySaver:
         return {name: np.array(number) for name, number in numbers.items()}
 
     def _write(self, save: _Save, name: str, state: State) -> int:
-        (save.folder / name).unlink(missing_ok=True)  # an existing link would lead to another checkpoint's file
+        (save.folder / name).unlink(missing_ok=True)  # writing through an existing link would change another checkpoint
         save.sums[name] = write_arrays(save.folder / name, state)
         return sum(array.nbytes for array in state.values())
 
 
 def _sums(folder: Path | None) -> Mapping[str, str]:
-    """Return the sha256 of a checkpoint's files; nothing if it is removed or damaged, so that nothing is linked."""
+    """Return the sha256 of a checkpoint's files, or {} if the checkpoint is missing or damaged."""
     try:
         return {} if folder is None else read_manifest(folder)["sha256"]
     except CheckpointError:

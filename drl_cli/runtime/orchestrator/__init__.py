@@ -1,1 +1,1 @@
-"""The orchestrator: the main loop, and the parts that decide which call it makes next."""
+"""The main loop of a run, and the classes that decide which call to a role is next."""

@@ -11,7 +11,7 @@ from drl_cli.runtime.orchestrator.rate_limiter import Limiter
 
 @dataclass(eq=False)
 class Admission:
-    """Combines the limiter, the counters and the calls in flight into one answer; makes no call."""
+    """Decides from the limiter, the counters and the calls in flight. This class makes no calls."""
 
     config: Config
     limiter: Limiter
@@ -20,11 +20,11 @@ class Admission:
     learning: Learning
 
     def updates(self) -> int:
-        """Return the number of updates that one more train call may make now, 0 if no call may be made."""
+        """Return the number of updates that one more train call may make now, or 0 if no call is allowed."""
         if self.learning.training >= (1 if self.config.is_on_policy else 2):
-            return 0  # off-policy, replay draws the batches of a second call while the trainers still update
+            return 0  # off-policy, replay draws batches for a second call during the first call
         updates = self.learning.call_updates
-        if not self.limiter.free:  # trainers may run ahead of the workers, but not ahead of the end of the run
+        if not self.limiter.free:  # trainers may run ahead of the workers, but not beyond the end of the run
             updates = min(updates, self._certain_updates())
         return updates if updates > 0 and self.limiter.may_sample(updates) else 0
 
@@ -36,13 +36,13 @@ class Admission:
             return False
         if self.limiter.may_collect(self.collector.rows):
             return True
-        # At the end of a run the trainers may be done, and a narrow band would have the workers wait for them for ever.
+        # If no update is left at the end of a run, workers must not wait for trainers, even if the band is narrow.
         return self.limiter.may_sample(1) and self._certain_updates() == 0
 
     def _certain_updates(self) -> int:
-        """Return how many updates are still due for the steps that the run takes in any case.
+        """Return the number of updates that are still due for the steps that the run will certainly take.
 
-        A proxy's collect call in flight counts with the steps of all its workers, but may return one worker's steps.
+        `collector.issued` counts a proxy's call in flight with the steps of all workers, but the call may return fewer.
         """
         least = self.config.rows_per_collect
         in_flight = len(self.collector.pool.busy) + len(self.collector.arrived)

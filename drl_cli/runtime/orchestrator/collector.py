@@ -1,4 +1,4 @@
-"""Collector: sends collect calls to workers, inserts the blocks they return into replay, and counts both."""
+"""Collector: sends collect calls to workers, inserts the returned blocks into replay, and counts steps and rows."""
 
 import logging
 import math
@@ -18,17 +18,18 @@ log = logging.getLogger(__name__)
 
 
 class Collector:
-    """Inserts together all blocks that arrive within `window_s` of the first, in the order of their workers.
+    """Waits for blocks until `window_s` after the first, then inserts all of them in the order of their workers.
 
-    A collect call to one member of the pool asks for `rows` environment steps. `issued` counts the steps taken plus
-    the steps asked for by calls in flight; `inserting` counts the blocks that replay has not confirmed yet.
+    A collect call to one member of the pool asks for `rows` environment steps. `issued` counts the steps that were
+    taken and the steps requested by calls in flight. `inserting` counts the blocks whose insertion replay has not
+    confirmed yet.
     """
 
     def __init__(self, config: Config, edges: Edges, limiter: Limiter, progress: Progress, calls: Calls) -> None:
         self.pool, self.replay = edges.pool, edges.replay
         self.limiter, self.progress, self.calls = limiter, progress, calls
         self.rows = config.rows_per_collect * config.num_workers // len(self.pool.members)
-        self.window_s = config.orchestrator.gather_window_s if config.mode == "async" else math.inf  # sync: a barrier
+        self.window_s = config.orchestrator.gather_window_s if config.mode == "async" else math.inf  # sync: all blocks
         self.arrived: list[Collected] = []
         self.window_ends = math.inf
         self.issued = 0
@@ -71,7 +72,7 @@ class Collector:
         self.arrived, self.window_ends = [], math.inf
 
     def _on_inserted(self, header: InsertTransition, ref: Ref) -> None:
-        """Note that a block is in replay, or uncount a block whose bytes were lost together with their node."""
+        """Confirm that a block is in replay. If the block was lost with a node, subtract it from the counts."""
         self.inserting -= 1
         try:
             get(ref)

@@ -12,7 +12,7 @@ from drl_cli.runtime.place.handles import Handle, Ref
 
 @dataclass(frozen=True)
 class Edges:
-    """One connection for each kind of role; `share` stores parameters for all workers and returns the reference."""
+    """One connection for each kind of role. `share` stores parameters for all workers and returns a reference."""
 
     pool: WorkerPool
     replay: ReplayShards

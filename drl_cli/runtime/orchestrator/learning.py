@@ -1,4 +1,4 @@
-"""Learning: has trainers update on batches from replay, returns priorities, and publishes parameter versions."""
+"""Learning: has trainers update on batches from replay, returns priorities to replay, and publishes parameters."""
 
 from collections.abc import Callable
 
@@ -14,13 +14,14 @@ from drl_cli.types import Array
 from drl_cli.utils.clock import now
 
 CALL_S = 0.2
-"""The longest that a train call should take if trainer.updates_per_call=null: a call delays the next version."""
+"""Longest planned train call [s] if trainer.updates_per_call=null. A longer call would delay the next version."""
 
 
 class Learning:
-    """Calls `on_published` with every new version: `params_header`, and `params`, a reference, None before the first.
+    """Calls `on_published` with `params_header` and `params` of every new version.
 
-    `training` train calls of up to `call_updates` updates are in flight, and a new version if `publishing`.
+    `params` is a reference to the parameters, or None before the first version. `training` counts the train calls in
+    flight, each with up to `call_updates` updates. `publishing` is True while a publish call is in flight.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class Learning:
         self.training = 0
         self.publishing = False
         self.is_sized = not config.is_repeatable and config.trainer.updates_per_call is None
-        self.call_updates = 1 if self.is_sized else config.updates_per_call  # no update was timed yet
+        self.call_updates = 1 if self.is_sized else config.updates_per_call  # 1 until an update has been timed
 
     @property
     def is_idle(self) -> bool:
@@ -59,15 +60,15 @@ class Learning:
         self._push(self.params)
 
     def train(self, updates: int) -> None:
-        """Send one train call of `updates` updates, on batches that replay draws now."""
+        """Have replay draw batches for one train call, and have the trainers make `updates` updates."""
         self.progress.trainer_idle.stop(now())
         if self.progress.train_started is None:
             self.progress.train_started = now()
-        version = self.params_header.version + self.publishing  # a version in flight is published before this call
+        version = self.params_header.version + self.publishing  # a publish call in flight ends before this call
         size, num = self.config.trainer.batch_size, self.config.trainer.num
         message = SampleBatch(updates, size, version, num, self.progress.env_steps)
         shard, parts = self.replay.sample(message)
-        self.training += 1  # before the call: a local trainer updates during the call
+        self.training += 1  # before the call, because a local trainer updates during the call
         reports, priorities = self.trainers.train(parts)
         self.progress.trace.add(3)
         self.progress.trace.add(4, len(reports))
@@ -92,8 +93,8 @@ class Learning:
         self.calls.expect(params_header, self.trainers.roles[0], lambda ref: self._on_published(ref, params))
 
     def pull(self) -> Ref:
-        """Return the newest parameters from the parameter server, for a restarted worker: `params` may be lost."""
-        # The server answers in order, so these belong to `params_header`, which was pushed before.
+        """Pull the newest parameters for a restarted worker. Those of `self.params` may be lost with a node."""
+        # The server answers in order, so these parameters belong to `self.params_header`, which was pushed before.
         params_header, params = self.server.call("pull", results=2)
         self.calls.expect(params_header, "parameter server", get)
         return params
@@ -106,7 +107,7 @@ class Learning:
     def _on_trained(self, ref: Ref, asked: int, shard: int, priorities: list[Ref]) -> None:
         report: TrainReport = get(ref)
         if self.config.replay.wants_priorities:
-            # Sent only now, when they are ready: replay answers in order, and the next batch would wait for them.
+            # Send priorities only once they are ready: replay answers in order, and the next batch would wait for them.
             for part in priorities:
                 self.calls.expect(self.replay.update_priorities(shard, part), "replay", get)
                 self.progress.trace.add(5)

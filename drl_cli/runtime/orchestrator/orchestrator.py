@@ -1,4 +1,4 @@
-"""Orchestrator: starts, paces and stops all roles. Runs the main loop, and handles headers and references only."""
+"""Orchestrator: starts, paces and stops all roles. The main loop handles only headers and references to arrays."""
 
 import logging
 import math
@@ -28,13 +28,13 @@ from drl_cli.utils.clock import now
 
 log = logging.getLogger(__name__)
 
-UPDATES_S = 3.0  # how long updates that are due may still start after a signal
-RESCUE_S = 15.0  # how long the last checkpoint may take after a role was lost
-CLOSE_S = 10.0  # how long manage may take to write its last records
+UPDATES_S = 3.0  # [s] after a signal, during which updates that are due may still start
+RESCUE_S = 15.0  # maximum time [s] to save the last checkpoint after a failure
+CLOSE_S = 10.0  # maximum time [s] for manage to write its last records
 
 
 class Orchestrator:
-    """Makes every call and reacts to every answer; `health` returns what is wrong with Ray, or None."""
+    """Makes every call and handles every answer. `health` returns what is wrong with Ray, or None."""
 
     def __init__(
         self,
@@ -61,11 +61,11 @@ class Orchestrator:
         self.trainer_facts: Mapping[str, Any] | None = None  # for run.json; set in finish()
 
     def run(self) -> None:
-        """Train until a stop condition holds; `stop_reason` then names the condition."""
+        """Train until a stop condition is met. `stop_reason` then names the condition."""
         self.learning.connect()
         if self.learning.params is None:
             self.learning.publish()
-            self.calls.react((), 0.0, patient=())  # a local trainer has published version 0 already
+            self.calls.react((), 0.0, patient=())  # handle version 0 if a local trainer has published it already
         else:  # a resumed run: every role restores its part of the checkpoint first
             self._until(lambda: not self.calls.pending)
         self._until(lambda: self.learning.params is not None or self.config.steps_without_params > 0)
@@ -82,15 +82,15 @@ class Orchestrator:
         self.progress.end()
 
     def go_on(self, params_header: LoadParams, params: Array) -> None:
-        """Begin with the parameters of a checkpoint, whose counters `progress` has loaded before."""
+        """Start from the parameters of a checkpoint. `progress` must have loaded the checkpoint's counters before."""
         self.learning.go_on(params_header, params)
         self.reports.go_on(params_header.env_steps)
         self.collector.issued = self.progress.env_steps
         self.saver.go_on(self.progress.env_steps)
 
     def state(self) -> dict[str, Any]:
-        """Return the orchestrator's part of a checkpoint, as json; no train call may be in flight."""
-        # A proxy restarts each of its workers up to max_restarts times in each of its own incarnations.
+        """Return the orchestrator's part of a checkpoint, as JSON data. No train call may be in flight."""
+        # Each incarnation of a proxy reserves max_restarts + 1 incarnations of each of its workers.
         last = max(member.incarnation for member in self.pool.members)
         per_proxy = self.config.incarnations_per_proxy if self.config.num_proxies else 1
         return {
@@ -103,7 +103,7 @@ class Orchestrator:
         }
 
     def finish(self) -> None:
-        """Publish, save and evaluate the last parameters; a signal skips the evaluation."""
+        """Publish, save and evaluate the last parameters. After a signal, do not evaluate them."""
         self.reports.ending("the last checkpoint")
         self._settle()
         self.calls.expect(self.trainers.describe(), self.trainers.roles[0], self._on_described)
@@ -120,7 +120,7 @@ class Orchestrator:
         self.manage.finish(*newest, self.config.orchestrator.stall_s, is_over=lambda: self.interrupted)
 
     def rescue(self) -> None:
-        """Save a checkpoint after the run failed, or the newest model alone if a role that it needs is lost."""
+        """Save a checkpoint after a failure. If a role that the checkpoint needs is lost, save only the model."""
         if self.learning.params is None:
             return
         self.deadline = now() + RESCUE_S
@@ -135,17 +135,17 @@ class Orchestrator:
             self.manage.save(self.learning.params_header, self.learning.params)
 
     def stop(self, reason: str) -> None:
-        """End the run at the next opportunity; only the first reason counts."""
+        """Make the main loop end at its next check. Only the first reason is kept."""
         self.stop_reason = self.stop_reason or reason
 
     def interrupt(self) -> None:
-        """End the run as soon as a checkpoint is saved."""
+        """End the run after a signal, as soon as a checkpoint is saved."""
         self.interrupted = True
         self.training_ends = now() + UPDATES_S
         self.stop("signal")
 
     def toggle_pause(self) -> None:
-        """Make no new calls, or go on. Calls in flight end; then inserts, samples and versions stand still."""
+        """Pause or continue the run. A paused run makes no new calls, and calls in flight end."""
         self.paused = not self.paused
 
     def close(self, status: str) -> None:
@@ -153,11 +153,9 @@ class Orchestrator:
         for member in self.pool.members:
             member.handle.call("close")
 
-    # One step of the loop, by mode
-
     def _step_sync(self) -> None:
-        """Have all workers collect with version k, wait for all of them, make the updates due, publish k + 1."""
-        self._update_and_publish()  # a signal may have ended the last process before these updates
+        """Let all workers collect with version k, make the updates that are due, and publish version k + 1."""
+        self._update_and_publish()  # if the run was resumed, a signal may have prevented these updates before
         for member in self.pool.idle():
             self._dispatch(member)
         self._until(lambda: not self.pool.busy)
@@ -176,7 +174,7 @@ class Orchestrator:
         self._until(lambda: self.learning.is_idle)
 
     def _step_async(self) -> None:
-        """Keep all workers and two train calls busy, as far as the limiter allows, and react to what is ready."""
+        """Make all train and collect calls that `admission` allows now. Then handle the answers that are ready."""
         if self.collector.is_due():
             self.collector.flush()
         saving = self.saver.is_due(self.progress.env_steps)
@@ -187,7 +185,7 @@ class Orchestrator:
             self.learning.train(updates)
         held = {done.member for done in self.collector.arrived}
         longest_idle_first = sorted(self.pool.idle(), key=lambda member: member.issued)
-        for member in longest_idle_first:  # in index order, a tight limiter would leave the last workers without work
+        for member in longest_idle_first:  # in order of index, a strict limiter would never call the last workers
             if not self.admission.may_collect():
                 break
             if member.index not in held:
@@ -213,8 +211,6 @@ class Orchestrator:
         is_restarted = member.is_back and params_header.version >= 0
         self.collector.dispatch(member, params_header, self.learning.pull() if is_restarted else self.learning.params)
 
-    # Waiting
-
     def _idle(self) -> None:
         self._wait()
         self._housekeeping()
@@ -224,7 +220,7 @@ class Orchestrator:
             self._idle()
 
     def _wait(self) -> None:
-        """React to all answers that are ready; without any, wait for one or for the next time that something is due."""
+        """Handle all answers that are ready. If none is ready, wait for an answer or until something is due."""
         due = min(self.reports.next, self.collector.window_ends, self.pool.next_deadline(), self.deadline or math.inf)
         if problem := self.health():
             raise RoleLost(problem)

@@ -1,4 +1,4 @@
-"""Progress: the counters of a run, and the report scalars and summary computed from them."""
+"""Progress: the counters of a run, and the reports and the summary that are computed from the counters."""
 
 import dataclasses
 import json
@@ -24,25 +24,25 @@ from drl_cli.utils.clock import Waiting, now
 log = logging.getLogger(__name__)
 
 LATEST = 100
-"""Episodes over which the training return is shown; between two reports there may be none."""
+"""Number of episodes in the displayed training return, because no episode may end between two reports."""
 SAVED = ("worker_restarts", "env_restarts", "skipped_updates", "warm_env_steps", "peak_rss_mb")
-"""Values of a checkpoint in addition to the counts."""
+"""Attributes that a checkpoint stores in addition to `counts()`."""
 SUMMARY = (
     *("env_steps", "opt_steps", "inserts", "samples", "loads", "start_up_s"),
     *("worker_restarts", "env_restarts", "peak_rss_mb"),
 )
-"""Values of summary.json."""
+"""Attributes that are copied to summary.json."""
 REPORTS = ("time_to_return", "best", "last")
-"""Evaluation reports of a checkpoint."""
+"""Attributes with evaluation reports, which a checkpoint stores."""
 
 
 class Progress:
-    """Counts the same in every mode: env_steps over all workers, opt_steps in gradient steps.
+    """Counts environment steps of all workers (`env_steps`) and gradient steps (`opt_steps`), equally in every mode.
 
-    `inserts` counts transitions in replay, `samples` batches drawn, `loads` versions published. Times are in seconds;
-    `started` is the start of the process, since the epoch. `latest` holds (return, length) of the last training
-    episodes, `scores` holds (env_steps, mean return) of the last evaluations. `goal_reached` tells whether an
-    evaluation of this process has reached stop.return.
+    `inserts` counts transitions inserted into replay, `samples` counts batches drawn, and `loads` counts published
+    versions. `started` is the start time of the process [s since the epoch]. `latest` has (return, length) of the last
+    training episodes, and `scores` has (env_steps, mean return) of the last evaluations. `goal_reached` is True if an
+    evaluation in this process has reached stop.return.
     """
 
     def __init__(self, config: Config, started: float, trace_file: Path | None = None) -> None:
@@ -76,7 +76,7 @@ class Progress:
         self._began = now()
         self._last_report = (self._began, self.counts())
         self._before = (0, 0)  # env_steps and opt_steps before this process
-        # env_steps after the warm-up, and inserts, before a resume without replay
+        # (env_steps since the warm-up, inserts) before a resume without a saved replay
         self._before_empty = (0.0, 0)
 
     def process_s(self) -> float:
@@ -118,11 +118,11 @@ class Progress:
             self.warm_env_steps = self.env_steps + missing - self._before_empty[0]
 
     def missing_inserts(self) -> int:
-        """Return the transitions still missing to orchestrator.min_inserts; negative after the warm-up."""
+        """Return how many transitions the warm-up still needs. The number is negative after the warm-up."""
         return self.config.orchestrator.min_inserts - (self.inserts - self._before_empty[1])
 
     def lost(self, header: InsertTransition) -> None:
-        """Subtract a block that was lost on its way to replay."""
+        """Subtract a block that was lost on its way to replay from the counters."""
         self.env_steps -= header.env_steps
         self.inserts -= header.rows
         self.num_episodes -= len(header.episodes)
@@ -150,7 +150,7 @@ class Progress:
             log.warning("%d non-finite updates were skipped (trainer.on_nonfinite=skip)", self._skipped_warned)
 
     def evaluated(self, report: EvalReport) -> None:
-        """Record an evaluation, and note whether the mean return has reached stop.return."""
+        """Record an evaluation. Set `goal_reached` if the mean return has reached stop.return."""
         self.last = report
         if math.isfinite(report.mean):
             self.scores.append((report.params_header.env_steps, report.mean))
@@ -161,7 +161,7 @@ class Progress:
             self.time_to_return = self.time_to_return or report
 
     def updates_per_env_step(self) -> float | None:
-        """Return the updates per environment step since the end of the warm-up; None during the warm-up."""
+        """Return the updates per environment step since the warm-up, or None during the warm-up."""
         if self.warm_env_steps is None or self.env_steps <= self.warm_env_steps:
             return None
         return self.opt_steps / (self.env_steps - self.warm_env_steps)
@@ -171,7 +171,7 @@ class Progress:
         return {name: getattr(self, name) for name in names}
 
     def state(self) -> dict[str, Any]:
-        """Return everything that a resumed run continues from, as json."""
+        """Return the values from which a resumed run continues, as JSON data."""
         reports = {name: getattr(self, name) for name in REPORTS}
         return {
             **self.counts(),
@@ -183,7 +183,7 @@ class Progress:
         }
 
     def load_state(self, state: Mapping[str, Any], has_replay: bool) -> None:
-        """Continue from `state()`; without the replay of the same checkpoint, the run waits for min_inserts again."""
+        """Continue from `state()`. Without a saved replay, the warm-up is repeated."""
         for name in (*self.counts(), *SAVED):
             setattr(self, name, state[name])
         self.wall_before_s = state["wall_s"]
@@ -204,7 +204,7 @@ class Progress:
         return 0.0 if self.collect_started is None else (self.ended or now()) - self.collect_started
 
     def wait_fracs(self, worker_wait_s: float) -> tuple[float, float]:
-        """Return the shares of time that workers waited, and that the trainer waited since its first update."""
+        """Return the waiting fractions of time: of the workers, and of the trainer since its first update."""
         moment = self.ended or now()
         worker_time = max(1e-9, self.elapsed_s() * (self.config.num_proxies or self.config.num_workers))
         trainer = 0.0
@@ -213,14 +213,14 @@ class Progress:
         return min(1.0, worker_wait_s / worker_time), min(1.0, max(0.0, trainer))
 
     def totals(self, worker_wait_s: float) -> Totals:
-        """Return counts and times until now; the time before the first update counts as waiting of the trainer."""
+        """Return counts and times so far. The trainer's time before its first update counts as waiting."""
         moment = self.ended or now()
         trainer_wait = self.trainer_idle.seconds(moment) + (self.train_started or moment) - self._began
         counts, work = (self.env_steps, self.opt_steps), (self.work_s, self.env_s, self.policy_s)
         return Totals(moment, *counts, worker_wait_s, *work, trainer_wait, self.update_s)
 
     def report(self, worker_wait_s: float) -> dict[str, float]:
-        """Return scalars by tag: means and rates since the last report, counters since the beginning."""
+        """Return scalars by tag: means and rates since the last report, and counters since the start of the run."""
         moment = now()
         since, before = self._last_report
         self._last_report = (moment, self.counts())
@@ -261,7 +261,7 @@ class Progress:
         return {f"perf/env_steps_per_s/worker_{i}": steps[i] / elapsed for i in sorted(steps)}
 
     def summary(self, worker_wait_s: float, evals_skipped: int) -> dict[str, Any]:
-        """Return the values of summary.json that follow from the counters."""
+        """Return the values of summary.json that are computed from the counters."""
         self._system()
         elapsed = max(1e-9, self.elapsed_s())
         worker_wait, trainer_wait = self.wait_fracs(worker_wait_s)

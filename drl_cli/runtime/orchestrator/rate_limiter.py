@@ -1,25 +1,25 @@
-"""Rate limiters: decide whether workers and trainers may go on, from counts alone. They never wait."""
+"""Rate limiters: decide from counts whether workers and trainers may make another call. A limiter never blocks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-ROUNDING = 1e-6  # a ratio such as 0.1 has no exact binary form
+ROUNDING = 1e-6  # tolerance, because a ratio such as 0.1 has no exact binary form
 
 
 @dataclass
 class RateLimiter:
-    """Holds the number of batches per transition at `ratio`, by stopping the side that is ahead.
+    """Keeps the number of batches per transition near `ratio`, by stopping workers or trainers that are ahead.
 
-    `inserts` counts transitions and `samples` counts batches; both include calls in flight. `landed` counts the
-    transitions in replay. A collect call adds K transitions, a train call takes U batches. With r = ratio:
+    `inserts` counts transitions and `samples` counts batches. Both include calls in flight. `landed` counts the
+    transitions that are in replay. A collect call adds K transitions, and a train call takes U batches. With r = ratio:
 
         target = r * max(0, inserts - min_inserts)
         may_sample(U):  landed >= min_inserts  and  target - samples - U >= -band / 2
         may_collect(K): inserts < min_inserts  or   target + r K - samples <= band / 2
 
-    If band >= r K + U, one of the two conditions always holds, so the two sides never wait for each other.
-    (min_inserts=0 counts as 1, because an empty table can't be sampled. Comparisons allow for rounding.)
+    If band >= r K + U, one of the two conditions always holds, so workers and trainers never block each other.
+    min_inserts=0 is treated as 1, because an empty table can't be sampled. Comparisons allow for rounding errors.
     """
 
     ratio: float
@@ -32,7 +32,7 @@ class RateLimiter:
 
     @property
     def target(self) -> float:
-        """Return the number of batches due for the transitions so far."""
+        """The number of batches that are due for the transitions so far."""
         return self.ratio * max(0, self.inserts - self.min_inserts)
 
     def may_sample(self, batches: int) -> bool:
@@ -46,7 +46,7 @@ class RateLimiter:
         return self.target + self.ratio * rows - self.samples <= self.band / 2 + ROUNDING
 
     def owed(self, rows: int = 0) -> int:
-        """Return the batches due but not drawn if `rows` more transitions come (negative: fewer); 0 in the warm-up."""
+        """Return the batches due but not drawn after `rows` more transitions (may be < 0). 0 in the warm-up."""
         if self.landed < max(1, self.min_inserts):
             return 0
         return max(0, int(self.target + self.ratio * rows - self.samples + ROUNDING))
@@ -55,7 +55,7 @@ class RateLimiter:
         self.inserts += rows
 
     def land(self, issued: int, rows: int) -> None:
-        """Replace the `issued` transitions counted for a collect call by the `rows` that are now in replay."""
+        """Replace the `issued` transitions of a collect call in flight by the `rows` that are now in replay."""
         self.inserts += rows - issued
         self.landed += rows
 
@@ -63,11 +63,11 @@ class RateLimiter:
         self.samples += batches
 
     def unserved(self, batches: int, dropped: int) -> None:
-        """Subtract `batches` that replay could not serve; `dropped` transitions were too old."""
+        """Subtract the batches that replay could not serve. Only QueueLimiter uses `dropped`."""
         self.samples -= batches
 
     def state(self) -> dict[str, int]:
-        """Return the counts for a checkpoint, without collect calls in flight; no train call may be in flight."""
+        """Return the counts without collect calls in flight, for a checkpoint. No train call may be in flight."""
         return {"landed": self.landed, "samples": self.samples}
 
     def load_state(self, state: Mapping[str, int]) -> None:
@@ -77,10 +77,10 @@ class RateLimiter:
 
 @dataclass
 class QueueLimiter:
-    """Limits a queue that serves each transition once (on-policy); has the methods of RateLimiter.
+    """Limits an on-policy queue, which serves each transition once. Has the methods of RateLimiter.
 
-    `batch_size` transitions make a batch. A batch may be drawn once it is complete. Workers collect until a batch is
-    queued or in flight, and then up to `ahead` batches in all. One of the two is always allowed.
+    A batch has `batch_size` transitions and may be drawn once it is complete. Workers may collect until one batch is
+    queued or in flight, and after that up to `ahead` batches in total. At least one of the two calls is always allowed.
     """
 
     batch_size: int
@@ -97,7 +97,7 @@ class QueueLimiter:
         return self.free or waiting < self.batch_size or waiting + rows <= self.ahead * self.batch_size
 
     def owed(self, rows: int = 0) -> int:
-        return max(0, self.queued + max(0, rows)) // self.batch_size  # `queued` has no calls in flight to subtract
+        return max(0, self.queued + max(0, rows)) // self.batch_size  # `queued` never includes calls in flight
 
     def issue_collect(self, rows: int) -> None:
         self.in_flight += rows
@@ -123,5 +123,5 @@ Limiter: TypeAlias = RateLimiter | QueueLimiter
 
 
 def required_band(ratio: float, rows: int, batches: int) -> float:
-    """Return the smallest band that can't deadlock: r K + U."""
+    """Return the smallest band with which workers and trainers never block each other: r K + U."""
     return ratio * rows + batches

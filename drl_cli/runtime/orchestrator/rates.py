@@ -1,22 +1,22 @@
-"""RecentRates: steps per second, and how workers and trainer spent their time, over the last reports."""
+"""RecentRates: steps per second, and the fractions of time that workers and trainer spent on each task."""
 
 from collections import deque
 from dataclasses import astuple, dataclass
 from typing import Any
 
 WINDOW = 10
-"""Reports that the rates cover; over fewer, a single block would change a rate by half."""
+"""Number of reports that the rates cover. With fewer reports, a single block could change a rate by half."""
 
 
 @dataclass(frozen=True)
 class Totals:
-    """Counts and times [s] of the run until `moment`; times of workers are sums over the workers."""
+    """Counts and times [s] of the run until `moment`. The times of workers are summed over the workers."""
 
     moment: float = 0.0
     env_steps: int = 0
     opt_steps: int = 0
     worker_wait_s: float = 0.0
-    work_s: float = 0.0  # with env_s and policy_s as parts
+    work_s: float = 0.0  # includes env_s and policy_s
     env_s: float = 0.0
     policy_s: float = 0.0
     trainer_wait_s: float = 0.0
@@ -24,7 +24,7 @@ class Totals:
 
 
 class RecentRates:
-    """Compares the newest totals with those of WINDOW reports ago; `members` are workers or proxies."""
+    """Computes rates from the newest totals and those of WINDOW reports ago. `members` counts workers or proxies."""
 
     def __init__(self, members: int) -> None:
         self.members = members
@@ -37,7 +37,7 @@ class RecentRates:
         self._change = Totals(*(now - before for now, before in zip(astuple(totals), first, strict=True)))
 
     def fields(self) -> dict[str, Any]:
-        """Return steps per second (None before the second report) and shares of time, as fields of the status."""
+        """Return the status fields: steps per second (None before the second report) and fractions of time."""
         change = self._change
         known = change.moment > 0
         return {
@@ -48,14 +48,13 @@ class RecentRates:
         }
 
     def _worker_time(self, change: Totals) -> dict[str, float]:
-        """Return the shares of the workers' time; workers report their times with each block."""
         waiting = min(1.0, change.worker_wait_s / (change.moment * self.members))
         environment, policy = ((1 - waiting) * part / change.work_s for part in (change.env_s, change.policy_s))
         rows = max(0.0, 1 - waiting - environment - policy)
         return {"environment": environment, "policy": policy, "rows": rows, "waiting": waiting}
 
     def _trainer_time(self, change: Totals) -> dict[str, float]:
-        """Return the shares of the trainer's time; `batch` is drawing, sending and preparing batches."""
+        """Return fractions of the trainer's time. `batch` means drawing, sending and preparing batches."""
         waiting = min(1.0, change.trainer_wait_s / change.moment)
         update = min(1 - waiting, change.update_s / change.moment)
         return {"batch": 1 - waiting - update, "update": update, "waiting": waiting}

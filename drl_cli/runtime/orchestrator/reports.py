@@ -1,4 +1,4 @@
-"""Reports: sends progress to manage and the console at regular times, and has new versions evaluated."""
+"""Reports: sends the progress to manage and to the console at regular times, and starts evaluations."""
 
 from drl_cli.metrics.console import Console
 from drl_cli.optim.schedules import multiple_after
@@ -15,7 +15,7 @@ from drl_cli.utils.clock import now
 
 
 class Reports:
-    """The next report is due at time `next` [s]; the next evaluation is due at `next_eval` environment steps."""
+    """Sends a report at time `next` [s], and starts an evaluation at `next_eval` environment steps."""
 
     def __init__(self, config: Config, edges: Edges, progress: Progress, console: Console, calls: Calls) -> None:
         self.config, self.pool, self.manage = config, edges.pool, edges.manage
@@ -49,7 +49,7 @@ class Reports:
         self.console.report(**fields)
 
     def published(self, params_header: LoadParams, params: Ref) -> None:
-        """Have a new version evaluated if an evaluation is due; the last version is evaluated at the end of the run."""
+        """Evaluate a new version if an evaluation is due. The last version is evaluated at the end of the run."""
         if self.next_eval <= params_header.env_steps < self.config.total_env_steps:
             self.go_on(params_header.env_steps)
             self.manage.evaluate(params_header, params)

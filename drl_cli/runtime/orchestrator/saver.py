@@ -1,4 +1,4 @@
-"""Saver: makes checkpoints. Collects the state of every role, and has manage write them as one checkpoint."""
+"""Saver: collects the states of all roles for a checkpoint, and has manage write the checkpoint."""
 
 import logging
 import shutil
@@ -20,18 +20,18 @@ log = logging.getLogger(__name__)
 
 
 class Saver:
-    """Saves one checkpoint at a time below `root`, while the roles go on; a full disk does not stop the run."""
+    """Saves one checkpoint at a time below `root` while the other roles continue. A full disk does not stop the run."""
 
     def __init__(self, config: Config, edges: Edges, calls: Calls, root: Path) -> None:
         self.config, self.edges, self.calls, self.root = config, edges, calls, root
         self.last: Path | None = None
         self.saved: Mapping[str, Any] | None = None
-        self.next = 0  # env step of the next checkpoint; the first is saved before training
+        self.next = 0  # env steps at the next checkpoint; the first checkpoint is saved before training
         self.busy = False
         self.failing: set[str] = set()
 
     def is_due(self, env_steps: int) -> bool:
-        """Return whether a periodic checkpoint is due; the last checkpoint of a run is saved in any case."""
+        """Return whether a periodic checkpoint is due. The last checkpoint of a run is always saved."""
         return self.next <= env_steps < self.config.total_env_steps and not self.busy
 
     def go_on(self, env_steps: int) -> None:
@@ -39,9 +39,9 @@ class Saver:
         self.next = multiple_after(env_steps, self.config.checkpoint.period)
 
     def begin(self, params_header: LoadParams, params: Ref, counters: Mapping[str, Any], workers: bool = True) -> None:
-        """Save this version, the orchestrator's `counters`, and the present state of every role, unless saved already.
+        """Save this version, the orchestrator's `counters` and the states of all roles, unless they are saved already.
 
-        A role answers in order, so later calls do not change what is saved.
+        A role answers calls in order, so later calls do not change the saved state.
         """
         assert not self.busy
         self.go_on(counters["counts"]["env_steps"])
@@ -60,7 +60,7 @@ class Saver:
         _Save(self, draft, (params_header, params, counters), states, shards).begin()
 
     def on_saved(self, counters: Mapping[str, Any], saved: str | Exception | None) -> None:
-        """Note the new checkpoint's folder, or warn of the error; `saved` is None if manage died."""
+        """Store the checkpoint's folder `saved`, or warn if `saved` is an error, or None because manage died."""
         self.busy = False
         if isinstance(saved, str):
             self.last, self.saved = Path(saved), counters["counts"]
@@ -70,16 +70,17 @@ class Saver:
             self.warn("checkpoint", f"a checkpoint could not be saved: {saved or 'manage failed'}; {last}")
 
     def warn(self, part: str, text: str) -> None:
-        """Warn, unless the same part failed the last time, too: a full disk would repeat the warning all night."""
+        """Log a warning, or only an info if the same part failed before, because a full disk repeats the failure."""
         log.log(logging.INFO if part in self.failing else logging.WARNING, text)
         self.failing.add(part)
 
 
 @dataclass(eq=False)
 class _Save:
-    """Waits for the states of the roles, has every replay shard write its files piece by piece, and commits the draft.
+    """A running save: waits for the states of the roles and the files of the replay shards, then commits the draft.
 
-    If a worker died, the workers' states are left out. If a shard can't write its files, the replay is left out.
+    If a worker died, the checkpoint has no states of workers. If a shard can't write its files, the checkpoint has no
+    replay.
     """
 
     saver: Saver
@@ -88,7 +89,7 @@ class _Save:
     states: dict[str, Ref]
     shards: Sequence[Handle]
     sums: dict[str, str] = field(default_factory=dict)
-    left: int = 0  # roles and shards that have not finished
+    left: int = 0  # number of roles and shards that have not finished
     failed: bool = False
 
     def begin(self) -> None:
@@ -111,7 +112,7 @@ class _Save:
         self._one_done()
 
     def _on_piece(self, shard: int, ref: Ref) -> None:
-        """Have the shard write its next piece, or note the sha256 sums of all its files when it has finished."""
+        """Have the shard write its next piece. After the last piece, keep the sha256 of the shard's files."""
         try:
             answer = get(ref)
         except OSError as error:
@@ -142,6 +143,6 @@ class _Save:
 
 
 def drop_drafts(root: Path) -> None:
-    """Remove the drafts of checkpoints that were never finished."""
+    """Remove the drafts of unfinished checkpoints."""
     for path in root.glob(".step_*"):
         shutil.rmtree(path)

@@ -31,7 +31,7 @@ def constant_fields(config: Config) -> dict[str, Any]:  # Any: fields of Status
 def status_fields(
     config: Config, progress: Progress, rates: RecentRates, scalars: Mapping[str, float]
 ) -> dict[str, Any]:
-    """Return the status fields that change; `scalars` are those of the present report."""
+    """Return the status fields that change during the run. `scalars` is the present report."""
     awaits, done, needed = awaited(config, progress)
     returns, lengths = zip(*progress.latest, strict=True) if progress.latest else ((), ())
     best, speeds = progress.best, rates.fields()
@@ -57,7 +57,7 @@ def status_fields(
         "cpu_percent": scalars["system/cpu_percent"],
         "replay_size": int(scalars["replay/size"]),
     }
-    if losses:  # without new values the status keeps the old ones
+    if losses:  # if there are no new losses, the status keeps the old losses
         fields["losses"] = losses
     if "async/policy_lag" in scalars:
         fields["policy_lag"] = scalars["async/policy_lag"]
@@ -65,7 +65,7 @@ def status_fields(
 
 
 def awaited(config: Config, progress: Progress) -> tuple[str, int | None, int | None]:
-    """Return what the run waits for before its first update, how much of it is there, and how much is needed."""
+    """Return what the run waits for before its first update, and how many items are present and needed."""
     if progress.collect_started is None:
         return "the first steps of the workers", None, None
     missing = progress.missing_inserts()
@@ -75,7 +75,7 @@ def awaited(config: Config, progress: Progress) -> tuple[str, int | None, int | 
 
 
 def left_s(config: Config, progress: Progress, env_steps_per_s: float | None) -> float | None:
-    """Return the seconds left until total_env_steps at the present rate, or until stop.wall_s; None if unknown."""
+    """Return the seconds left until total_env_steps or stop.wall_s, whichever is first. None if this is unknown."""
     limit = config.stop.wall_s
     left = [] if limit is None else [max(0.0, limit - progress.process_s())]
     if env_steps_per_s:

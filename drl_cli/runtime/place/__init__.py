@@ -1,1 +1,1 @@
-"""Where roles run: in this process or on Ray. No other room imports Ray."""
+"""Run roles in this process or on Ray. No other folder of the package imports Ray."""

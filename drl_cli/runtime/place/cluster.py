@@ -1,4 +1,4 @@
-"""Checks an existing Ray cluster: whether it answers, whether its nodes fit this run, which files they need."""
+"""Check an existing Ray cluster: whether it answers, whether its nodes fit this run, and which files they need."""
 
 import importlib.util
 import os
@@ -17,7 +17,7 @@ VARIABLES = {
 
 @dataclass(frozen=True)
 class Node:
-    """A live node of the cluster; `memory` [bytes] is the memory that Ray can give to actors there."""
+    """A live node of the cluster. `memory` [bytes] is available to Ray's actors on this node."""
 
     id: str
     address: str
@@ -30,7 +30,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Answer:
-    """Versions on a node; `package` is None if drl_cli can't be imported there, `problem` is an error or None."""
+    """Versions on a node. `package` is None if drl_cli can't be imported there. `problem` is an error text or None."""
 
     python: str
     ray: str
@@ -39,22 +39,22 @@ class Answer:
 
 
 def process_variables() -> dict[str, str]:
-    """Return environment variables for all processes: one thread for numpy and torch, all devices visible."""
+    """Return environment variables for all processes: one thread in numpy and torch, and all devices visible."""
     return VARIABLES | {name: os.environ[name] for name in (*VARIABLES, "OMP_WAIT_POLICY") if name in os.environ}
 
 
 def share_cores(mode: str) -> None:
-    """Make OpenMP threads sleep while they wait (mode=async); to be called before torch is imported.
+    """Make waiting OpenMP threads sleep in mode=async. Call this before torch is imported.
 
-    Workers use the same cores as the trainer: with busy waiting, the trainer's threads wait 20 times as long. In the
-    other modes busy waiting, OpenMP's default, is faster.
+    In mode=async, workers and trainer share the cores. With busy waiting, the trainer's threads would wait 20 times as
+    long. In the other modes busy waiting, which is OpenMP's default, is faster.
     """
     if mode == "async":
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def unreachable(address: str) -> str | None:
-    """Return why no cluster can be joined at host:port, or None; Ray would try for minutes and give no reason."""
+    """Return why no cluster can be joined at `address`, or None. Ray would try for minutes and give no reason."""
     if os.environ.get("RAY_USE_TLS") == "1":
         return None
     import grpc
@@ -76,7 +76,7 @@ def unreachable(address: str) -> str | None:
 
 
 def why_not_joined(address: str, error: Exception) -> str:
-    """Return the error that Ray raised, in one line."""
+    """Return one line that explains why Ray could not join the cluster."""
     if address == "auto" and isinstance(error, ConnectionError):
         return (
             "ray.address=auto: no Ray cluster runs here. Start one (ray start --head), name one "
@@ -86,7 +86,7 @@ def why_not_joined(address: str, error: Exception) -> str:
 
 
 def _token() -> str | None:
-    """Return the token that Ray would send: from the environment, a file named there, or ~/.ray/auth_token."""
+    """Return the token that Ray would send: from the environment, from the file named there, or ~/.ray/auth_token."""
     if os.environ.get("RAY_AUTH_MODE", "").lower() != "token":
         return None
     if os.environ.get("RAY_AUTH_TOKEN"):
@@ -96,7 +96,7 @@ def _token() -> str | None:
 
 
 def unfit(answers: Mapping[Node, Answer | None], ours: Answer) -> list[str]:
-    """Return a line for every node that can't run the roles of this run; an answer is None if the node gave none."""
+    """Return a line for each node that can't run the roles of this run. The answer of a silent node is None."""
     problems = []
     for node, answer in answers.items():
         if answer is None:
@@ -114,10 +114,10 @@ def unfit(answers: Mapping[Node, Answer | None], ours: Answer) -> list[str]:
 
 
 def shipped_modules(modules: Sequence[str], max_mb: float = MAX_SHIPPED_MB) -> list[Path]:
-    """Return the files and packages to ship to the nodes: these modules, and what they import from the same folders.
+    """Return the files and packages to send to the nodes: these modules, and imported modules from the same folders.
 
-    Installed packages are not shipped; they must be installed on the nodes. Raises ValueError if a package is larger
-    than `max_mb`.
+    Installed packages are not sent; they must be installed on the nodes. Raise ValueError if a package is larger than
+    `max_mb`.
     """
     needed = {module.split(".", 1)[0] for module in modules}
     folders = {path.parent for path in map(_location, needed) if path is not None}
@@ -133,7 +133,7 @@ def shipped_modules(modules: Sequence[str], max_mb: float = MAX_SHIPPED_MB) -> l
 
 
 def _location(module: str) -> Path | None:
-    """Return the file or folder of a top-level module, None if it is installed or has no file."""
+    """Return the file or folder of a top-level module, or None if the module is installed or has no file."""
     try:
         spec = importlib.util.find_spec(module)
     except ValueError:  # an entry of sys.modules that is not an importable module

@@ -1,7 +1,7 @@
-"""Handles: reach a role in this process, or a role in a separate process on Ray.
+"""Handles: call a role in this process, or a role in another process on Ray.
 
 `handle.call("train", header, columns)` returns a reference, `get` returns its value, and `wait` returns the references
-that are ready. In this process the call runs before `call` returns; on Ray it runs in the role's process.
+that are ready. In this process, the role runs before `call` returns. On Ray, the role runs in another process.
 """
 
 import gc
@@ -17,17 +17,17 @@ from drl_cli.errors import NodeGone
 from drl_cli.utils.lazy import LazyModule
 from drl_cli.utils.log_file import LogFile
 
-ray = LazyModule("ray")  # imported at first use: the import takes a second, which in-process runs need not spend
+ray = LazyModule("ray")  # imported at first use: in-process runs avoid an import of a second
 
 INLINE_BYTES = 50_000
-"""Smaller values travel with each call: this is as fast as Ray's object store, and takes no room there."""
+"""Smaller values are sent with each call. This is as fast as Ray's object store and takes no memory there."""
 
 Ref: TypeAlias = Any
-"""A LocalRef or a ray.ObjectRef. Any: Ray's references do not carry the type of their value."""
+"""A LocalRef or a ray.ObjectRef. The alias is Any, because references of Ray do not have the type of their value."""
 
 
 class ActorDied(Exception):
-    """The process of a role is gone."""
+    """The process of a role has ended."""
 
 
 class ActorUnavailable(ActorDied):
@@ -35,7 +35,7 @@ class ActorUnavailable(ActorDied):
 
 
 class ObjectLost(ActorDied):
-    """A value was lost with its process or node. A call fails with this, too, if the value was its argument."""
+    """A value was lost with its process or node. A call with this value as argument fails with the same error."""
 
 
 class LocalRef:
@@ -51,15 +51,15 @@ def is_ref(value: Any) -> bool:
 
 
 class LocalHandle:
-    """A role in this process. An error of a call is raised by `get`, as on Ray."""
+    """A role in this process. As on Ray, an error of a call is raised later, by `get`."""
 
     def __init__(self, role: object) -> None:
         self.role = role
 
     def call(self, method: str, *args: Any, results: int = 1) -> Any:
-        """Call a method of the role, which gets the values of references among the arguments.
+        """Call a method of the role. References among the arguments are replaced by their values.
 
-        Returns one reference, or a list of `results` references if the method returns a tuple of that length.
+        Return one reference, or a list of `results` references if the method returns a tuple of that length.
         """
         try:
             value = getattr(self.role, method)(*[get(arg) if is_ref(arg) else arg for arg in args])
@@ -69,7 +69,7 @@ class LocalHandle:
         return LocalRef(value) if results == 1 else [LocalRef(part) for part in value]
 
     def ping(self) -> Ref:
-        """Return a reference to the id of the role's process; it is ready once all earlier calls are answered."""
+        """Return a reference to the role's process id, which is ready after all earlier calls have ended."""
         return LocalRef(os.getpid())
 
     def kill(self) -> None:
@@ -77,20 +77,20 @@ class LocalHandle:
 
 
 class Where(TypedDict, total=False):
-    """Where and how a role runs on Ray."""
+    """Options of `spawn`: where and how a role runs on Ray."""
 
     gpus: float  # default 0
     node: str | None  # default None: the node of this process
-    concurrent: Collection[str]  # methods whose calls do not delay calls to other methods
+    concurrent: Collection[str]  # methods with a separate thread, which do not delay other methods
 
 
 class LocalRuntime:
     """Runs all roles in this process, one call after the other, so that runs are deterministic."""
 
-    nodes: Sequence[str] = ()  # the nodes of the cluster that workers are spread over
+    nodes: Sequence[str] = ()  # ids of the cluster's nodes, over which workers are spread
 
     def spawn(self, role: str, factory: Callable[..., object], *args: Any, **where: Unpack[Where]) -> LocalHandle:
-        """Start the role `factory(*args)` and return its handle; raise NodeGone if its node has left the cluster."""
+        """Start the role `factory(*args)` and return its handle. Raise NodeGone if its node has left the cluster."""
         return LocalHandle(factory(*args))
 
     def put(self, value: Any) -> Ref:
@@ -101,7 +101,7 @@ class LocalRuntime:
 
 
 class Host:
-    """The Ray actor class around every role. If the role can't be built, every call raises the reason."""
+    """The Ray actor that contains a role. If the creation of the role fails, every call raises the error."""
 
     def __init__(self, log_file: str, factory: Callable[..., object], *args: Any) -> None:
         logging.basicConfig(
@@ -115,7 +115,7 @@ class Host:
         except Exception as error:
             logging.exception("can't be built")
             self.error = error
-        gc.freeze()  # the garbage collector need not scan what lives as long as the process
+        gc.freeze()  # the garbage collector need not scan objects that live as long as the process
 
     def ping(self) -> int:
         return os.getpid()
@@ -131,7 +131,7 @@ class Host:
 
 
 class RayHandle:
-    """A role in its own process; each method in `concurrent` has a thread there."""
+    """A role in another process, in which each method in `concurrent` has a separate thread."""
 
     def __init__(self, actor: Any, concurrent: Collection[str] = ()) -> None:
         self.actor, self.concurrent = actor, concurrent
@@ -151,9 +151,9 @@ class RayHandle:
 
 
 class RayRuntime:
-    """Runs every role as a Ray actor with its own log file, and has the methods of LocalRuntime.
+    """Runs every role as a Ray actor with a separate log file. Has the methods of LocalRuntime.
 
-    `ready` waits for Ray, and raises RoleLost if Ray is gone. `is_up` tells whether `ready` would return at once.
+    `ready` waits for Ray and must raise RoleLost if Ray is gone. `is_up` returns whether `ready` would return at once.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class RayRuntime:
         self.log_folder, self.ready, self.is_up, self.nodes = log_folder, ready, is_up, nodes
 
     def __reduce__(self) -> tuple[type["RayRuntime"], tuple[str]]:
-        return RayRuntime, (self.log_folder,)  # a process that unpickles it runs on Ray already
+        return RayRuntime, (self.log_folder,)  # a process that unpickles this object already runs on Ray
 
     def spawn(self, role: str, factory: Callable[..., object], *args: Any, **where: Unpack[Where]) -> RayHandle:
         self.ready()
@@ -174,12 +174,12 @@ class RayRuntime:
         options: dict[str, Any] = {"num_cpus": 0, "num_gpus": gpus, "max_restarts": 0, "max_task_retries": 0}
         if node is not None:
             _check_alive(node)
-        if gpus == 0:  # Ray chooses the node of a role with a GPU
+        if gpus == 0:  # for a role with a GPU, Ray chooses the node
             options["scheduling_strategy"] = on_node(node or ray.get_runtime_context().get_node_id())
         if concurrent:
             options["concurrency_groups"] = dict.fromkeys(concurrent, 1)
         log_file = f"{self.log_folder}/{role.replace(' ', '-')}.log"
-        host = type(role, (Host,), {})  # Ray titles the process after its class: Usage and `top` show the role
+        host = type(role, (Host,), {})  # Ray names the process after its class: `Usage` and `top` show this name
         return RayHandle(ray.remote(**options)(host).remote(log_file, factory, *args), concurrent)
 
     def put(self, value: Any) -> Ref:
@@ -201,8 +201,8 @@ Handle: TypeAlias = LocalHandle | RayHandle
 Runtime: TypeAlias = LocalRuntime | RayRuntime
 
 
-def on_node(node: str) -> Any:  # Any: a class of Ray's
-    """Return the scheduling strategy that runs an actor or a task of Ray on one node."""
+def on_node(node: str) -> Any:  # Any: a Ray class
+    """Return the Ray scheduling strategy that runs an actor or a task on one node."""
     return ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(node, soft=False)
 
 
@@ -213,7 +213,7 @@ def node_address() -> str:
 
 
 def get(ref: Ref) -> Any:
-    """Return the value of a reference; raises the error of the call, or ActorDied if process or value are gone."""
+    """Return the value of a reference. Raise the error of its call, or ActorDied if process or value are gone."""
     if isinstance(ref, LocalRef):
         if ref.error is not None:
             raise ref.error
@@ -235,7 +235,7 @@ def get(ref: Ref) -> Any:
 
 
 def wait(refs: Sequence[Ref], timeout_s: float) -> list[Ref]:
-    """Return the ready references in the order given; without any, wait up to `timeout_s` for the first."""
+    """Return the references that are ready, in order. If none is ready, wait up to `timeout_s` for the first."""
     ready = [ref for ref in refs if isinstance(ref, LocalRef)]
     remote = [ref for ref in refs if not isinstance(ref, LocalRef)]
     if remote:
@@ -250,7 +250,7 @@ def wait(refs: Sequence[Ref], timeout_s: float) -> list[Ref]:
 
 
 def _log_handler(path: str) -> logging.Handler:
-    """Return a handler for the file, or for stderr if the file can't be created (a node without the run's folder)."""
+    """Return a handler for the file, or for stderr if the node lacks the run's folder and can't create the file."""
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         return LogFile(path)
@@ -259,7 +259,7 @@ def _log_handler(path: str) -> logging.Handler:
 
 
 def _check_alive(node: str) -> None:
-    """Raise NodeGone, which names the node's address, if a node has left the cluster."""
+    """Raise NodeGone with the node's address if a node has left the cluster."""
     known = {entry["NodeID"]: entry for entry in ray.nodes()}
     if node not in known or not known[node]["Alive"]:
         address = known[node]["NodeManagerAddress"] if node in known else "unknown address"
@@ -267,9 +267,9 @@ def _check_alive(node: str) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Return the line of Ray's error text that explains how a process ended, or why it could not start."""
+    """Return the line of Ray's error text that explains why a process ended or could not start."""
     text = str(error)
-    if "connection error code" in text:  # Ray knows no more of a process that was killed or crashed
+    if "connection error code" in text:  # Ray has no more information if a process was killed or crashed
         return "its process ended unexpectedly"
     if detail := re.search(r"Worker exit detail: (.*)", text):
         return detail[1].rstrip(".")

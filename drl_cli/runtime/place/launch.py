@@ -1,4 +1,4 @@
-"""Launch: starts a Ray session for a run, or joins an existing cluster."""
+"""Start a Ray session for a run, or join an existing cluster."""
 
 import logging
 import os
@@ -31,13 +31,13 @@ from drl_cli.version import __version__
 
 log = logging.getLogger(__name__)
 
-START_S = 2.0  # how long close() waits for a Ray that is still starting
+START_S = 2.0  # maximum time [s] that `close` waits if Ray is still starting
 DIRECT_BYTES = 2_000_000
-"""Smaller values travel with calls and answers, which takes less CPU time than Ray's object store."""
+"""Smaller values are sent with calls and answers. This takes less CPU time than Ray's object store."""
 
 
 class RaySession:
-    """A Ray session for one run, started in a thread, so that the process can prepare other things meanwhile."""
+    """A Ray session for one run. A thread starts the session while the process prepares the run."""
 
     nodes: Sequence[Node] = ()
     is_stuck = False
@@ -47,7 +47,7 @@ class RaySession:
         self._error: BaseException | None = None
         self._memory = object_store_mb * 2**20
         self._processes: set[psutil.Process] = set()
-        # The thread lives as long as the session: Ray's processes end with the thread that started them.
+        # The thread lives as long as the session, because Ray's processes end with the thread that started them.
         self._thread = threading.Thread(target=self._run, name="ray-session", daemon=True)
 
     def start(self) -> None:
@@ -55,7 +55,7 @@ class RaySession:
             self._thread.start()
 
     def wait(self) -> None:
-        """Wait until Ray runs; raise RoleLost if it could not start."""
+        """Wait until Ray is running. Raise RoleLost if Ray could not start."""
         self.start()
         self._up.wait()
         if self._error is not None:
@@ -65,7 +65,7 @@ class RaySession:
         return self._up.is_set()
 
     def lost(self) -> str | None:
-        """Return which of Ray's own processes died, and with it every role; None if they run."""
+        """Return which of Ray's main processes died, because all roles end then. Return None if all are alive."""
         if not self.is_up() or self._error is not None:
             return None
         node = ray._private.worker._global_node
@@ -74,7 +74,7 @@ class RaySession:
         return f"Ray's {' and '.join(names)} died, and all roles with it" if names else None
 
     def close(self) -> None:
-        """End the session and its processes; if Ray is still starting, set `is_stuck`: `leave` must end the process."""
+        """End the session. If Ray is still starting, only set `is_stuck`; then `leave` must end this process."""
         if self._thread.ident is None:  # the session was never started
             return
         if not self._up.wait(START_S):
@@ -87,19 +87,19 @@ class RaySession:
         self._end.set()
 
     def leave(self, exit_code: int) -> NoReturn:
-        """End Ray's processes and this one at once: Ray, still starting in its thread, would change the exit code."""
+        """Kill Ray's processes and exit at once. Otherwise Ray, which is starting, would change the exit code."""
         sys.stdout.flush()
         self._kill_processes()
         os._exit(exit_code)
 
     def _run(self) -> None:
         os.environ.update(process_variables())
-        # Makes Ray listen on loopback alone; otherwise it would replace 127.0.0.1 by the machine's address.
+        # Make Ray listen only on 127.0.0.1. Otherwise Ray would replace 127.0.0.1 by the machine's address.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-        os.environ.setdefault("RAY_worker_niceness", "0")  # default 15: other programs would starve the trainer
+        os.environ.setdefault("RAY_worker_niceness", "0")  # with Ray's 15, other programs starve the trainer
         os.environ.setdefault("RAY_max_direct_call_object_size", str(DIRECT_BYTES))
-        os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # lost roles are reported by this package
-        # No record of calls for the dashboard, which does not run: 3 KB each in gcs_server, 350 MB at 100,000 calls.
+        os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # this package reports lost roles
+        # Record no calls for the dashboard, which does not run: 100,000 calls would take 350 MB in gcs_server.
         os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
         os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([os.getcwd(), *sys.path[1:]]))
         for attempt in (1, 2):  # on a busy machine the first attempt may time out
@@ -129,7 +129,7 @@ class RaySession:
         self._note_processes()
 
     def _kill_processes(self) -> None:
-        """Kill all processes of the session, including those that a killed process of Ray left behind."""
+        """Kill all processes of the session, including the children of a Ray process that was killed."""
         self._note_processes()
         for process in self._processes:
             with suppress(psutil.NoSuchProcess):
@@ -140,11 +140,11 @@ class RaySession:
 
 
 class Cluster:
-    """An existing cluster that this process has joined; it keeps running at the end.
+    """An existing cluster that this process has joined. The cluster keeps running at the end.
 
-    `nodes` can all run the roles of this run: each has made the environment in `folder`, if that exists there, and has
-    imported the user's `modules`. `lacking` are the nodes without drl_cli, to which it was shipped. `only_here` uses
-    the node of this process alone. Raises ClusterUnfit with all problems.
+    `nodes` can all run the roles of this run: each node has created the environment (in `folder`, if the node has this
+    folder) and has imported the user's `modules`. `lacking` are the nodes without drl_cli, to which the package was
+    sent. With `only_here`, only the node of this process is used. Raise ClusterUnfit with all problems.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class Cluster:
         answers = self._join(address, env, modules, files)
         lacking = [node for node, answer in answers.items() if answer is not None and answer.package is None]
         problems = unfit({node: answer for node, answer in answers.items() if node not in lacking}, ours)
-        if lacking and not problems:  # join again, with drl_cli among the shipped packages
+        if lacking and not problems:  # join again, and send drl_cli to the nodes, too
             answers = self._join(address, env, modules, [*files, Path(__file__).parents[2]])
             problems = unfit(answers, ours)
         if problems or not answers:
@@ -170,23 +170,23 @@ class Cluster:
         self.nodes, self.lacking = list(answers), lacking
 
     def wait(self) -> None:
-        """Do nothing: the cluster runs."""
+        """Do nothing, because the cluster is already running."""
 
     def is_up(self) -> bool:
         return True
 
     def lost(self) -> str | None:
-        """Return None: lost nodes are noticed by the calls to their roles."""
+        """Return None. If a node is lost, the calls to its roles fail."""
         return None
 
     def close(self) -> None:
-        """Leave the cluster; the processes of this run end."""
+        """Leave the cluster. Ray ends the processes of this run."""
         ray.shutdown()
 
     def _join(
         self, address: str, env: EnvConfig, modules: Sequence[str], files: Sequence[Path]
     ) -> dict[Node, Answer | None]:
-        """Join the cluster, ship these files and packages to every process, and ask the nodes."""
+        """Join the cluster, send these files and packages to all processes, and return the answers of the nodes."""
         self.close()
         os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
         try:
@@ -203,7 +203,7 @@ class Cluster:
 
 
 def _stand_apart() -> None:
-    """Give Ray's processes their own process groups, so that Ctrl-C reaches this process alone, which saves first."""
+    """Give Ray's processes separate process groups: Ctrl-C must reach only this process, which saves a checkpoint."""
     from ray._private import utils
 
     if not hasattr(utils, "set_kill_on_parent_death_linux"):
@@ -219,7 +219,7 @@ def _stand_apart() -> None:
 
 @contextmanager
 def _fewer_services() -> Iterator[None]:
-    """Start Ray without the dashboard and the monitors of logs and cluster size: unused processes of 80 MB each."""
+    """Have Ray start no dashboard and no monitors of logs and cluster size, each an unused process of 80 MB."""
     from ray._private.node import Node
 
     names = ("start_api_server", "start_log_monitor", "start_monitor")
@@ -234,14 +234,14 @@ def _fewer_services() -> Iterator[None]:
 
 
 def _have_ray_log() -> None:
-    """Send Ray's messages about dead processes to the log; the user gets one line from this package."""
+    """Send Ray's messages about dead processes to the log. The user gets one line from this package instead."""
     ray._private.worker.print_to_stdstream = lambda data, **_: log.info("%s", " ".join(data["lines"]))
 
 
 def _ask(nodes: Sequence[Node], env: EnvConfig, modules: Sequence[str], folder: str = "") -> dict[Node, Answer | None]:
-    """Return the answer of each node, None from a node that does not answer within a minute."""
+    """Return the answer of each node, or None for a node that does not answer within a minute."""
 
-    def look(pickled: bytes) -> tuple[str, str, str | None, str | None]:  # a local function, which Ray pickles by value
+    def look(pickled: bytes) -> tuple[str, str, str | None, str | None]:  # local: Ray pickles it by value
         import os
         import platform
         from importlib import import_module

@@ -1,4 +1,4 @@
-"""Nodes of a joined cluster: lists them, asks them, and runs processes where Ray finds room."""
+"""Nodes of a joined cluster: list them, call a function on each, and run processes where Ray has room."""
 
 import os
 import subprocess
@@ -14,12 +14,12 @@ from drl_cli.runtime.place.cluster import Node
 from drl_cli.runtime.place.handles import ActorDied, ActorUnavailable, get, on_node, ray
 from drl_cli.runtime.place.signals import SIGNAL_CODES
 
-ASK_S = 60.0  # the time that a node has to answer
-NOT_INHERITED = ("RAY_JOB_ID", "RAY_RAYLET_PID")  # variables of a Ray worker, not for its children
+ASK_S = 60.0  # maximum time [s] for the answer of a node
+NOT_INHERITED = ("RAY_JOB_ID", "RAY_RAYLET_PID")  # variables of Ray's process that a new process must not have
 
 
 def live_nodes(only_here: bool = False) -> list[Node]:
-    """Return the live nodes that have a CPU, or with `only_here` the node of this process alone."""
+    """Return the live nodes that have a CPU or, with `only_here`, only the node of this process."""
     here = ray.get_runtime_context().get_node_id() if only_here else None
     return [
         Node(entry["NodeID"], entry["NodeManagerAddress"], held.get("CPU", 0.0), int(held.get("memory", 0)))
@@ -30,7 +30,7 @@ def live_nodes(only_here: bool = False) -> list[Node]:
 
 
 def ask(nodes: Sequence[Node], look: Callable[..., object], *args: object) -> dict[Node, Any]:
-    """Return the result of `look(*args)` on each node: Ray's error if it failed, None if it took more than ASK_S."""
+    """Call `look(*args)` on each node. Return its result, Ray's error, or None if the call took longer than ASK_S."""
     task = ray.remote(num_cpus=0, max_retries=0)(look)
     asked = {task.options(scheduling_strategy=on_node(node.id)).remote(*args): node for node in nodes}
     answers: dict[Node, Any] = dict.fromkeys(nodes)
@@ -44,11 +44,11 @@ def ask(nodes: Sequence[Node], look: Callable[..., object], *args: object) -> di
 
 
 def unshared(nodes: Sequence[Node], folder: Path, work: Path) -> list[str]:
-    """Return a line for each node that does not see a file written into `folder`, or has no folder `work`."""
+    """Return a line for each node on which a file written to `folder` is missing or `work` is no folder."""
     secret = uuid.uuid4().hex
     probe = folder / f".{secret}"
 
-    def look() -> tuple[bool, bool]:  # a local function, which Ray pickles by value
+    def look() -> tuple[bool, bool]:  # local: Ray pickles it by value
         return probe.is_file() and probe.read_text() == secret, work.is_dir()
 
     probe.write_text(secret)
@@ -68,7 +68,7 @@ def unshared(nodes: Sequence[Node], folder: Path, work: Path) -> list[str]:
 
 
 class Keeper:
-    """The Ray actor that starts a process of this Python on its node."""
+    """A Ray actor that starts a process of this Python on the actor's node."""
 
     def __init__(self, arguments: Sequence[str], folder: str, variables: Mapping[str, str], log: str) -> None:
         with open(log, "ab") as out, _unblocked():
@@ -83,10 +83,10 @@ class Keeper:
             )
 
     def begun(self) -> None:
-        """Answer once the process has started."""
+        """Return after the process has started."""
 
     def wait(self) -> int:
-        """Return the exit code of the process, the negative signal number if a signal ended it."""
+        """Return the exit code of the process, or the negative signal number if a signal ended the process."""
         return self.process.wait()
 
     def send_signal(self, number: int) -> None:
@@ -95,7 +95,7 @@ class Keeper:
 
 @contextmanager
 def _unblocked() -> Iterator[None]:
-    """Unblock SIGINT for processes started inside; Ray blocks it in its own processes."""
+    """Unblock SIGINT and SIGTERM for new processes, because Ray's processes, which start them, block SIGINT."""
     before = pthread_sigmask(SIG_UNBLOCK, SIGNAL_CODES)
     try:
         yield
@@ -104,23 +104,23 @@ def _unblocked() -> Iterator[None]:
 
 
 class NodeProcess:
-    """A process of this Python on the first node with room for it; has the interface of subprocess.Popen.
+    """A process of this Python on the first node with room for it. Has the interface of subprocess.Popen.
 
-    The process reserves `cpus` and `memory` [bytes], runs in a folder of the same path as the current one, adds
-    `variables` to the node's environment, and appends its output to `log`. If its node or keeper dies, its exit code
-    is that of SIGKILL.
+    The process reserves `cpus` and `memory` [bytes], and runs in a folder with the same path as the current folder.
+    `variables` are added to the node's environment, and the output is appended to `log`. If the node or the Keeper
+    dies, the exit code is that of SIGKILL.
     """
 
     def __init__(
         self, arguments: Sequence[str], variables: Mapping[str, str], log: Path, cpus: float, memory: int
     ) -> None:
         options = {"num_cpus": cpus, "memory": memory, "max_restarts": 0, "max_concurrency": 2}
-        # Otherwise Ray would kill the process together with its keeper, before it could save a checkpoint.
+        # Otherwise Ray would kill the process together with its Keeper, before the process could save a checkpoint.
         own = {"RAY_kill_child_processes_on_worker_exit": "0"}
         keeper = ray.remote(**options, scheduling_strategy="SPREAD", runtime_env={"env_vars": own})(Keeper)
         self.returncode: int | None = None
         self._log = log
-        cluster = {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}  # so that ray.address=auto finds this cluster
+        cluster = {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}  # for ray.address=auto in the process
         self._keeper = keeper.remote(list(arguments), os.getcwd(), {**variables, **cluster}, str(log))
         self._begun, self._end = self._keeper.begun.remote(), self._keeper.wait.remote()
 
@@ -142,7 +142,7 @@ class NodeProcess:
         return self.returncode
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to the process; if it still waits for room, it ends with the exit code of the signal."""
+        """Send a signal to the process. A process that waits for room ends with the exit code of the signal."""
         if self.has_begun():
             self._keeper.send_signal.remote(number)
         elif self.returncode is None:

@@ -1,4 +1,4 @@
-"""Signals: the first SIGINT or SIGTERM ends a run with a checkpoint, the second at once; SIGUSR1 pauses it."""
+"""Signals: the first SIGINT or SIGTERM ends a run with a checkpoint, a second one at once. SIGUSR1 pauses a run."""
 
 import logging
 import os
@@ -20,14 +20,14 @@ class Interrupted(BaseException):
 
 
 PATIENCE_S = 10.0
-"""The time that an update may take after the first signal; after it the run ends as if a second signal had come."""
+"""Maximum time [s] for an update after the first signal. If it takes longer, a second signal is sent."""
 
 
 class Signals:
-    """Calls `soft` at the first SIGINT or SIGTERM, and `toggle` at SIGUSR1, once they are set.
+    """Calls `soft` at the first SIGINT or SIGTERM and `toggle` at SIGUSR1, if these functions are set.
 
-    `soft` ends the run with a checkpoint. `is_updating` tells whether a train call is in flight. While `is_closing`,
-    signals are ignored.
+    `soft` ends the run with a checkpoint, and `toggle` pauses or continues the run. `is_updating` returns whether a
+    train call is in flight. While `is_closing` is True, signals are ignored.
     """
 
     def __init__(self) -> None:
@@ -39,14 +39,14 @@ class Signals:
         self.is_closing = False
 
     def install(self) -> None:
-        """Install the handlers, again after Ray has installed its own, which print a stack."""
+        """Install the handlers. Repeat this after Ray's start, because Ray installs handlers that print a stack."""
         signal.signal(signal.SIGINT, self.on_end)
         signal.signal(signal.SIGTERM, self.on_end)
         signal.signal(signal.SIGUSR1, self.on_pause)
 
     @property
     def exit_code(self) -> int:
-        """Return the exit code of the first signal, DONE without a signal."""
+        """The exit code for the first signal, or DONE if no signal came."""
         return SIGNAL_CODES[signal.Signals(self.received[0])] if self.received else DONE
 
     def on_end(self, number: int, frame: FrameType | None) -> None:
@@ -62,7 +62,7 @@ class Signals:
         timer.start()
 
     def _insist(self, number: int) -> None:
-        """Send the signal again if an update still runs; called in a thread, as the update may block the main one."""
+        """Send the signal again if an update is still running. A timer calls this in a separate thread."""
         if self.is_updating() and not self.is_closing:
             log.warning("an update takes more than %g s: ended without it; the last checkpoint is kept", PATIENCE_S)
             os.kill(os.getpid(), number)
@@ -74,7 +74,7 @@ class Signals:
 
 @contextmanager
 def catch() -> Iterator[Signals]:
-    """Handle signals inside the block; restore the handlers after it, or ignore signals if one has come."""
+    """Handle signals in the `with` block. Afterwards, restore the handlers or, if a signal came, ignore signals."""
     signals = Signals()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)}
     signals.install()

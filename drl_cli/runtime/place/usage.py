@@ -11,21 +11,21 @@ import psutil
 from drl_cli.runtime.messages import ProcessUse
 
 ROLE = re.compile(r"ray::((?:worker|proxy|replay|trainer|parameter server|manage)(?: \d+)?)(?:\.|$)")
-"""The title that Ray gives to the process of a role; during a call the method's name follows."""
+"""The title that Ray gives to the process of a role. During a call, the name of the method follows."""
 LOOKS = 11
-"""Samples over which the cores of a role are averaged: ten reports of a run."""
+"""Number of samples over which the processor use is averaged: ten intervals between reports."""
 TELL_S = 1.0
-"""The least time [s] between two messages of a role about its process."""
+"""Minimum time [s] between two messages of a role about its process."""
 
 Key = tuple[str, int, float]
-"""A process: host, id, and start time, because the system reuses ids."""
+"""A process: host, process id and start time. The start time is needed because the system reuses ids."""
 
 
 class Usage:
-    """Adds up what all processes of a run have used; a process that ended still counts for its role.
+    """Measures the processor time and memory of a run's processes. Ended processes count in the time of their role.
 
-    `sample` looks at the `main` process and its descendants; a descendant without a role counts as "ray". On a cluster
-    other processes have started the roles, maybe on other hosts: those roles report by `tell`.
+    `sample` measures the `main` process and its descendants. A descendant without a role is counted as "ray". On a
+    cluster, roles are not descendants and may run on other hosts, so each role reports its use by `tell`.
     """
 
     def __init__(self, main: psutil.Process | None = None) -> None:
@@ -38,14 +38,14 @@ class Usage:
         self._peak: dict[str, int] = {}
 
     def sample(self) -> int:
-        """Look at the processes; return the memory [bytes] of all of them, shared pages counted each time."""
+        """Measure the processes. Return their total memory [bytes]; each process adds its shared pages, too."""
         self._present = {key: use for key, use in self._present.items() if key[:2] not in self._seen}
         self._seen = set()
         for process in (self.main, *self.main.children(recursive=True)):
             try:
                 with process.oneshot():
                     use = _use(process, self.host, self.role(process))
-            except psutil.Error:  # the process ended during the look
+            except psutil.Error:  # the process ended during the measurement
                 continue
             self._seen.add((use.host, use.pid))
             self._note(use)
@@ -57,22 +57,22 @@ class Usage:
         return rss.total()
 
     def tell(self, uses: Iterable[ProcessUse]) -> None:
-        """Note what roles report of their own processes, unless `sample` sees those processes."""
+        """Record what roles report about their processes, unless `sample` measures these processes."""
         for use in uses:
             if (use.host, use.pid) not in self._seen:
-                # a role has one process: forget the process that ran before a restart
+                # a role has one process, so forget its process before a restart
                 self._present = {key: other for key, other in self._present.items() if other.role != use.role}
                 self._note(use)
 
     def by_role(self) -> dict[str, dict[str, float]]:
-        """Return the CPU seconds so far and the peak memory [MB] of each role."""
+        """Return the CPU seconds used so far and the peak memory [MB] of each role."""
         table = {role: {"cpu_s": 0.0, "peak_rss_mb": size / 2**20} for role, size in sorted(self._peak.items())}
         for use in self._uses.values():
             table.setdefault(use.role, {"cpu_s": 0.0, "peak_rss_mb": 0.0})["cpu_s"] += use.cpu_s
         return table
 
     def now(self) -> dict[str, dict[str, float]]:
-        """Return for each kind of role: number of processes, memory [MB], and `cores` averaged over LOOKS samples."""
+        """Return `processes`, `rss_mb` and `cores` of each kind of role. `cores` is a mean over LOOKS samples."""
         table: dict[str, dict[str, float]] = {}
         for key, use in sorted(self._present.items(), key=lambda item: item[1].role):
             kind = table.setdefault(kind_of(use.role), {"processes": 0, "rss_mb": 0.0})
@@ -93,13 +93,13 @@ class Usage:
 
 
 class OwnUse:
-    """Lets a role report what its process uses, at most every TELL_S, because a look takes 50 us."""
+    """Measures the process of a role at most once per TELL_S, because a measurement takes 50 us."""
 
     def __init__(self) -> None:
         self._next = 0.0
 
     def take(self) -> tuple[ProcessUse, ...]:
-        """Return the use of this process, or nothing if it is not yet due or the process is not a role's own."""
+        """Return the use of this process, or () if no measurement is due or the process has no role."""
         moment = time.monotonic()
         if moment < self._next:
             return ()
@@ -115,7 +115,7 @@ def kind_of(role: str) -> str:
 
 
 def role_of(process: psutil.Process) -> str | None:
-    """Return the role in a process's title, or None."""
+    """Return the role that the title of a process contains, or None."""
     title = process.cmdline()
     found = ROLE.match(title[0]) if title else None
     return found[1] if found else None

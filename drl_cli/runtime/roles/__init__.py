@@ -1,1 +1,1 @@
-"""Who does what: plain classes that answer calls."""
+"""Roles: the classes whose methods the orchestrator calls, one class for each kind of role."""

@@ -1,4 +1,4 @@
-"""BatchNormalizer: normalises the trainer's batches, and decides when newer statistics take effect."""
+"""BatchNormalizer: normalises the trainer's batches, and decides when new statistics are used."""
 
 import functools
 
@@ -12,9 +12,9 @@ from drl_cli.utils.moments import RunningMoments
 
 
 class BatchNormalizer:
-    """Normalises by fixed `statistics` until newer ones are adopted.
+    """Normalises batches by fixed `statistics` until `adopt` replaces them.
 
-    `before` are moments from a loaded policy. `shards` are the newest moments of each replay shard of this run.
+    `before` are the moments of a loaded policy. `shards` has the newest moments of each replay shard of this run.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -25,17 +25,17 @@ class BatchNormalizer:
         self.version = 0
 
     def load(self, vector: Array) -> Array:
-        """Start from the statistics in a parameter vector; return the vector's other part, the policy's parameters."""
+        """Start from the statistics in a parameter vector. Return the policy's parameters, the rest of the vector."""
         params, self.statistics = Statistics.split(self.layout, vector)
         self.before = self.statistics.moments()
         return params
 
     def receive(self, header: BatchTrainingData, is_on_policy: bool) -> None:
-        """Take a shard's newest moments; adopt them now, or on-policy with the next parameter version.
+        """Store a shard's newest moments. Use them at once or, on-policy, from the next parameter version.
 
-        On-policy rows must be normalised by the statistics of the version that acted.
+        On-policy rows must be normalised by the same statistics as in the policy that acted.
         """
-        if header.version > self.version:  # this trainer or another has published a version
+        if header.version > self.version:  # a new version has been published
             self.version = header.version
             self.adopt()
         if header.moments is not None:
@@ -44,13 +44,13 @@ class BatchNormalizer:
             self.adopt()
 
     def adopt(self) -> None:
-        """Normalise by all received moments from now on."""
+        """Compute new statistics from all received moments."""
         if self.shards:
             newest = (self.shards[shard] for shard in sorted(self.shards))
             self.statistics = Statistics.of(self.layout, functools.reduce(RunningMoments.merge, newest, self.before))
 
     def state(self) -> State:
-        """Return the whole state; `shards.<i>` are the newest moments of shard i."""
+        """Return the whole state. `shards.<i>` has the newest moments of shard i."""
         shards = {str(shard): self.shards[shard].packed() for shard in sorted(self.shards)}
         return {
             "before": self.before.packed(),
@@ -67,7 +67,7 @@ class BatchNormalizer:
         self.shards = {int(shard): RunningMoments.unpacked(vector) for shard, vector in shards.items()}
 
     def __call__(self, batches: "dict[str, torch.Tensor]") -> "dict[str, torch.Tensor]":
-        """Return `batches` with normalised `obs`, `next_obs` `[..., *shape]` and `reward`; inputs stay unchanged."""
+        """Return `batches` with normalised `obs`, `next_obs` `[..., *shape]` and `reward`. Do not change the inputs."""
         changed = dict(batches)
         for path, mean_and_scale in self.statistics.obs.items():
             for name in batches.keys() & {column_name("obs", path), column_name("next_obs", path)}:

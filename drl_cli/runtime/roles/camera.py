@@ -9,11 +9,11 @@ from drl_cli.runtime.roles.evaluator import Evaluator
 from drl_cli.types import Array, EnvSpec
 
 FPS = 30.0
-"""Frames per second for an environment without `render_fps`."""
+"""Frames per second if the environment has no `render_fps`."""
 
 
 class Camera:
-    """A camera films in its own rendering environment, from the first seed of the evaluations."""
+    """Films episodes in a separate environment, which renders and starts from the first seed of the evaluations."""
 
     def __init__(self, config: Config, spec: EnvSpec, seed: int, folder: Path) -> None:
         rendering = {**config.manage.env_kwargs, "render_mode": "rgb_array"}
@@ -22,7 +22,7 @@ class Camera:
         self.env = self.evaluator.envs[0].raw
 
     def film(self, params: Array, env_steps: int) -> Path:
-        """Write an animated GIF and return its path; raise ValueError if the environment renders nothing."""
+        """Write an animated GIF and return its path. Raise ValueError if the environment does not render."""
         film = Film(float(self.env.metadata.get("render_fps") or FPS))
         self.evaluator.evaluate(params, watch=lambda: film.step(self.env.render))
         self.folder.mkdir(exist_ok=True)

@@ -9,14 +9,14 @@ from drl_cli.errors import Diverged
 from drl_cli.types import Array, Columns, State
 
 SUSPICIOUS = 1e10
-"""A larger value is reported as the cause, and so is a value above a million times the median of its column."""
+"""Larger values are suspicious, and so are values above 1e6 * max(1, median of the column)."""
 
 
 def check_metrics(names: Sequence[str], values: Array, opt_steps: int, columns: Columns, cause: str) -> None:
-    """Raise Diverged if a metric in `values` `[U, M]` is not finite; the error holds its batch out of `columns`.
+    """Raise Diverged if a metric in `values` `[U, M]` is not finite. The error has the batch of this update.
 
-    The message names the first bad value in the batch and, from the column `source`, the environment that gave it. If
-    the batch looks normal, the message ends in `cause`.
+    The message names the first bad value in the batch, and the environment that produced the value (column `source`).
+    If the batch has no bad value, the message ends with `cause`.
     """
     bad = np.argwhere(~np.isfinite(values))
     if len(bad) == 0:
@@ -29,7 +29,7 @@ def check_metrics(names: Sequence[str], values: Array, opt_steps: int, columns: 
 
 
 def check_state(state: State, opt_steps: int) -> None:
-    """Raise Diverged naming the first array that is not finite."""
+    """Raise Diverged with the name of the first array that is not finite."""
     for name, values in state.items():
         if not np.isfinite(values).all():
             raise Diverged(_message(opt_steps, name, values[~np.isfinite(values)][0]))
@@ -40,7 +40,7 @@ def _message(update: int, name: str, value: float) -> str:
 
 
 def _not_finite(batch: State) -> str | None:
-    """Name the first value of a batch that is not finite."""
+    """Return a text that names the first value of a batch that is not finite, or None."""
     for name, column in _floats(batch).items():
         bad = np.argwhere(~np.isfinite(column))
         if len(bad):
@@ -49,7 +49,7 @@ def _not_finite(batch: State) -> str | None:
 
 
 def _suspicious(batch: State) -> str | None:
-    """Name the largest suspicious value of a finite batch."""
+    """Return a text that names the largest suspicious value of a batch, or None."""
     largest, text = 0.0, None
     for name, column in _floats(batch).items():
         sizes = np.abs(column)
@@ -66,7 +66,7 @@ def _floats(batch: State) -> State:
 
 
 def _origin(batch: State, where: Array) -> str:
-    """Name the worker and environment that gave the value at index `where` of a column."""
+    """Return a text that names the worker and environment of the value at index `where` of a column."""
     if "source" not in batch:
         return ""
     source = batch["source"]

@@ -1,4 +1,4 @@
-"""Evaluator: plays one parameter version greedily in its own environments, all episodes at the same time."""
+"""Evaluator: plays episodes with the greedy policy of a parameter version, all at the same time."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -17,9 +17,10 @@ from drl_cli.utils.outside import import_object
 
 @dataclass(frozen=True)
 class Score:
-    """Undiscounted, unscaled returns and lengths `[episodes]`; `cut` episodes reached manage.max_episode_steps.
+    """Undiscounted, unscaled returns `[episodes]` and lengths `[episodes]` of evaluation episodes.
 
-    `infos` has for each episode the numbers that the environment reported at its end.
+    `cut` counts the episodes that reached manage.max_episode_steps. `infos` has, for each episode, the numbers that the
+    environment reported at the end of the episode.
     """
 
     returns: Array
@@ -33,7 +34,7 @@ class Score:
         return Score(np.concatenate(returns), np.concatenate(lengths), self.cut + other.cut, infos)
 
     def info(self) -> dict[str, float]:
-        """Return the mean of each number in `infos` over the episodes that report this number."""
+        """Return the mean of each number in `infos`, over the episodes that have this number."""
         values: dict[str, list[float]] = defaultdict(list)
         for info in self.infos:
             for name, value in info.items():
@@ -50,20 +51,20 @@ class Score:
 
 
 class Scorer(Protocol):
-    """The interface of Evaluator and of a user's own class (manage.evaluator).
+    """The interface of Evaluator, and of a class of the user that `manage.evaluator` names.
 
     The constructor takes a Config, an EnvSpec and a list with one seed per episode.
     """
 
     def evaluate(self, params: Array) -> Score:
-        """Return the score of a parameter vector, which the policy of `make_policy(config, spec, 0)` can load."""
+        """Return the score of a parameter vector, which the policy from `make_policy(config, spec, 0)` can load."""
 
     def close(self) -> None:
         """Close the environments."""
 
 
 def make_evaluator(config: Config, spec: EnvSpec, seeds: list[int]) -> Scorer:
-    """Create the evaluator that `manage.evaluator` names."""
+    """Create the evaluator that `manage.evaluator` names, or an Evaluator if it is null."""
     if config.manage.evaluator is None:
         return Evaluator(config, spec, seeds)
     scorer: Scorer = import_object(config.manage.evaluator)(config, spec, seeds)
@@ -71,9 +72,9 @@ def make_evaluator(config: Config, spec: EnvSpec, seeds: list[int]) -> Scorer:
 
 
 class Evaluator:
-    """Episode i always starts from `seeds[i]`, so that equal weights give equal scores.
+    """Plays one episode per seed. Episode i always starts from `seeds[i]`, so equal weights give equal scores.
 
-    With `exploration` values the policy explores as a worker does; otherwise it is greedy.
+    With `exploration` values, the policy explores as in a worker. Without them, the policy is greedy.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Evaluator:
     def evaluate(self, params: Array, watch: Callable[[], None] = lambda: None) -> Score:
         """Play one whole episode per seed and return the score.
 
-        `watch` is called after the resets, and then after each step of the episodes that have not ended.
+        `watch` is called after the resets, and after each step of the episodes that are still running.
         """
         self.policy.load(params)
         first = [env.reset(seed) for env, seed in zip(self.envs, self.seeds, strict=True)]

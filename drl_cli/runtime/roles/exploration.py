@@ -1,4 +1,4 @@
-"""Exploration values that differ between workers, which all collect for the same learner."""
+"""Exploration values that differ between workers. All workers collect for the same trainer."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,9 +13,9 @@ def worker_values(
 ) -> dict[str, Any]:  # Any: a float, or an array [envs]
     """Return the exploration values of worker `index` of `num`, given the `values` of the algorithm's schedules.
 
-    "ladder" gives value ** (1 + 7 i / (N - 1)) for worker i, as Ape-X (Horgan et al. 2018, arXiv 1803.00933, section
-    4.1); "env_ladder" does the same for environment i of all N environments. In a list, worker i takes entry i modulo
-    the length; values that the entry does not name follow the schedules.
+    "ladder" gives value ** (1 + 7 i / (N - 1)) to worker i of N, as in Ape-X (Horgan et al. 2018, arXiv 1803.00933,
+    section 4.1). "env_ladder" does the same for environment i of N environments in total. From a list, worker i gets
+    entry i modulo the length. Values that are missing in the entry follow the schedules.
     """
     exponent = exponents(setting, index, num, envs)
     if exponent is not None:
@@ -25,7 +25,7 @@ def worker_values(
 
 
 def exponents(setting: Exploration, index: int, num: int, envs: int) -> Any:  # Any: a float, or an array [envs]
-    """Return the ladder exponent of worker `index`, or of each of its environments; None without a ladder."""
+    """Return the ladder exponent of worker `index` (or one per environment with env_ladder). None without a ladder."""
     if setting == "ladder":
         return _exponent(index, num)
     if setting == "env_ladder":
@@ -44,7 +44,7 @@ def all_exponents(setting: Exploration, num: int, envs: int) -> list[Any] | None
 
 
 def describe(setting: Exploration, index: int, num: int, envs: int = 1) -> str:
-    """Return how worker `index` changes the scheduled values, for its log."""
+    """Return how the exploration of worker `index` differs from the schedules, for the worker's log."""
     exponent = exponents(setting, index, num, envs)
     if setting == "ladder":
         return f"value ** {exponent:.3g}"

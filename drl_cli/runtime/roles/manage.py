@@ -1,4 +1,4 @@
-"""Manage: the process that evaluates, records, and writes models and checkpoints."""
+"""Manage: the process that evaluates policies, records results, and writes models and checkpoints."""
 
 import errno
 import logging
@@ -34,13 +34,14 @@ from drl_cli.utils.seeding import integers
 log = logging.getLogger(__name__)
 
 MANAGE_LOCK = ".manage.lock"
-"""A lock file in the run's folder; a living manage process holds the lock."""
+"""A lock file in the run's folder. A running manage process has this lock."""
 
 
 class Manage:
-    """Manage evaluates in one thread and does everything else in another, so that no report waits for an evaluation.
+    """Evaluates in one thread and does everything else in another thread, so that reports do not wait for evaluations.
 
-    `started` is the start of the run [s since the epoch], moved back by the time before a resume.
+    `started` is the start of the run [s since the epoch]. After a resume, `started` is earlier by the duration of the
+    run before the resume.
     """
 
     def __init__(self, config: Config, spec: EnvSpec, folder: Path, started: float) -> None:
@@ -58,7 +59,7 @@ class Manage:
             self.best = float(read_manifest(self.checkpoints / "best")["mean"])
 
     def report(self, scalars: Mapping[str, float], env_steps: int) -> list[str]:
-        """Write one report of the orchestrator; return the problems since the last report, one line each."""
+        """Write one report of the orchestrator. Return the problems since the last report, one line each."""
         with self.lock:
             self.recording.record(scalars, env_steps, self.recording.lines)
             return self.recording.take_problems()
@@ -67,7 +68,7 @@ class Manage:
         return self.use.take()
 
     def evaluate(self, params_header: LoadParams, params: Array) -> EvalReport:
-        """Score a version, record the score, and save the version if its score is the best so far."""
+        """Evaluate a version, record the score, and save the version if its score is the best so far."""
         score = self._score(params)
         statistics, info = score.statistics(), score.info()
         wall_s = time.time() - self.started
@@ -97,10 +98,10 @@ class Manage:
         roles: Sequence[str],
         *states: State,
     ) -> str | OSError:
-        """Add the states of `roles` to a draft folder and make it the last checkpoint; return the checkpoint's folder.
+        """Add the states of `roles` to a draft and make the draft the last checkpoint. Return the checkpoint's folder.
 
-        `sums` are the sha256 sums of the files already in the draft. Return an OSError if the disk fails; the previous
-        checkpoint then remains the last one.
+        `sums` has the sha256 of the files that are already in the draft. If the disk fails, an OSError is returned, not
+        raised, and the previous checkpoint remains the last one.
         """
         path, files = Path(draft), dict(sums)
         with self.lock:
@@ -134,14 +135,14 @@ class Manage:
             evaluator.close()
         if self.camera is not None:
             self.camera.close()
-        self.claim.close()  # the calling program may continue and resume this run
+        self.claim.close()  # the same program may resume this run later
         return problems
 
     def _score(self, params: Array) -> Score:
-        """Score eval_episodes; if the mean reaches stop.return, confirm it with up to confirm_episodes more.
+        """Play eval_episodes. If the mean return reaches stop.return, confirm it with up to confirm_episodes more.
 
-        The best of many evaluations is often lucky. More episodes follow, eval_episodes at a time, until the mean
-        of all is below stop.return, or above it by two standard errors.
+        The best of many evaluations is often lucky. Therefore eval_episodes more are played at a time, until the mean
+        of all episodes is below stop.return, or above stop.return by two standard errors.
         """
         goal = self.config.stop.return_
         score = self._play(0, params)
@@ -155,7 +156,7 @@ class Manage:
         return score
 
     def _play(self, part: int, params: Array) -> Score:
-        """Return the score of eval_episodes episodes; each `part` has its own fixed seeds."""
+        """Return the score of eval_episodes episodes. Each `part` has different, fixed seeds."""
         manage = self.config.manage
         if part == len(self.evaluators):
             seeds = integers(self.config.seed, "evaluate", manage.eval_episodes + manage.confirm_episodes)
@@ -164,7 +165,7 @@ class Manage:
         return self.evaluators[part].evaluate(params)
 
     def _film(self, params_header: LoadParams, params: Array) -> None:
-        """Film a greedy episode if a video is due; a failure ends all filming."""
+        """Film a greedy episode if a video is due. After a failure, make no more videos."""
         self.until_film -= 1
         if self.until_film != 0:
             return

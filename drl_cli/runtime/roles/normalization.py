@@ -1,7 +1,8 @@
 """Normalisation of observations and rewards: the statistics of a parameter version, and the policy that uses them.
 
-Replay keeps raw rows. The trajectory manager computes moments of inserted rows, and the trainer normalises its batches
-by these moments. The statistics travel at the end of the parameter vector, so that workers normalise in the same way.
+Replay stores raw rows. The trajectory manager computes the moments of inserted rows, and the trainer normalises its
+batches by these moments. The statistics are appended to the parameter vector, so that workers normalise in the same
+way.
 """
 
 from collections.abc import Mapping
@@ -52,7 +53,7 @@ class Layout:
 
 
 def make_layout(config: Config, spec: EnvSpec) -> Layout | None:
-    """Return what this run normalises; None for nothing."""
+    """Return what this run normalises, or None if it normalises nothing."""
     env = config.env
     if not (env.normalize_obs or env.normalize_reward):
         return None
@@ -62,7 +63,7 @@ def make_layout(config: Config, spec: EnvSpec) -> Layout | None:
 
 @dataclass(frozen=True)
 class Statistics:
-    """Mean and standard deviation, float32 `[layout.size]`, of `count` rows; with no rows they change nothing."""
+    """Mean and standard deviation, float32 `[layout.size]`, of `count` rows. Without rows, nothing is normalised."""
 
     layout: Layout
     count: int
@@ -76,7 +77,7 @@ class Statistics:
 
     @classmethod
     def split(cls, layout: Layout, vector: Array) -> "tuple[Array, Statistics]":
-        """Split a vector made by `join` into parameters and statistics; raise ValueError if the vector is too short."""
+        """Split a vector made by `join` into parameters and statistics. Raise ValueError if it is too short."""
         length = 1 + 2 * layout.size
         if vector.ndim != 1 or len(vector) < length:
             raise ValueError(f"parameter vector has shape {vector.shape}, the statistics alone need ({length},)")
@@ -93,7 +94,7 @@ class Statistics:
 
     @property
     def obs(self) -> dict[str, tuple[Array, Array]]:
-        """Mean and scale of each observation part, by path."""
+        """The mean and scale of each observation part, by path."""
         scale = np.sqrt(np.square(self.std) + np.float32(EPS)) if self.count else np.ones_like(self.std)
         ends = np.cumsum(self.layout.sizes)
         parts = zip(self.layout.obs.items(), np.split(self.mean, ends), np.split(scale, ends), strict=False)
@@ -101,13 +102,13 @@ class Statistics:
 
     @property
     def reward(self) -> float:
-        """The divisor of rewards: their standard deviation, or 1 for a constant reward."""
+        """The divisor of rewards: their standard deviation, or 1 if the rewards are constant."""
         mean, std = float(self.mean[-1]), float(self.std[-1])
         return std if std > 1e-6 * abs(mean) else 1.0
 
     @property
     def bound(self) -> float:
-        """The clipping bound of normalised observations."""
+        """The clipping bound of normalised observations, which is infinite without rows."""
         return CLIP if self.count else float("inf")
 
 
@@ -117,7 +118,7 @@ def normalize(obs: Values, mean: Values, scale: Values, bound: float) -> Values:
 
 
 class NormalizedPolicy(Policy):
-    """Wraps a policy so that the policy sees normalised observations; parameter vectors end in the statistics."""
+    """Wraps a policy and normalises its observations. The parameter vector must end with the statistics."""
 
     def __init__(self, policy: Policy, layout: Layout) -> None:
         self.policy, self.layout = policy, layout

@@ -1,4 +1,4 @@
-"""ParameterServer: keeps the newest parameter version for roles that start late or again."""
+"""ParameterServer: keeps the newest parameter version for roles that start later or are restarted."""
 
 from pathlib import Path
 
@@ -9,10 +9,10 @@ from drl_cli.types import Array
 
 
 class ParameterServer:
-    """The server keeps a copy of each pushed version, so that the loss of a trainer or its node loses no parameters.
+    """Keeps a copy of the newest version, so that the loss of a trainer or its node loses no parameters.
 
-    Workers normally receive parameters with `collect`. The server is read for a replaced worker or proxy, for a
-    restarted manage, and by the final save after an error.
+    Workers normally receive parameters with `collect`. The server is only read for a restarted worker or proxy, for a
+    restarted manage, and for the last save after an error.
     """
 
     def __init__(self) -> None:
@@ -21,23 +21,23 @@ class ParameterServer:
         self.use = OwnUse()
 
     def push(self, params_header: LoadParams, params: Array) -> tuple[ProcessUse, ...]:
-        """Keep a newer version and ignore an older one; return the use of this process if a sample is due."""
+        """Store a version if it is newer than the stored one. Return the use of this process, if it is due."""
         if self.params_header is None or params_header.version > self.params_header.version:
             self.params_header, self.params = params_header, params.copy()
         return self.use.take()
 
     def pull(self) -> tuple[LoadParams, Array]:
-        """Return the newest version; raise ValueError before the first push."""
+        """Return the newest version. Raise ValueError before the first push."""
         if self.params_header is None or self.params is None:
             raise ValueError("the parameter server has no parameters yet")
         return self.params_header, self.params
 
     def save(self, folder: Path) -> Path:
-        """Write the newest version to a folder; raise ValueError before the first push."""
+        """Write the newest version to a folder. Raise ValueError before the first push."""
         return save_model(folder, *self.pull(), {})
 
     def restore(self, folder: Path) -> LoadParams:
-        """Load the version that `save` wrote; raise CheckpointError if the files are damaged."""
+        """Load the version that `save` wrote. Raise CheckpointError if the files are damaged."""
         self.params, manifest = load_model(folder)
         counts = (manifest["version"], manifest["opt_steps"], manifest["env_steps"])
         self.params_header = LoadParams(*counts, exploration=manifest.get("exploration", {}))

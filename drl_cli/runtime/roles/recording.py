@@ -18,7 +18,7 @@ from drl_cli.utils.outside import import_object
 log = logging.getLogger(__name__)
 
 CLOSE_S = 8.0
-"""Time for background recorders at the end [s]; the orchestrator waits a little longer for manage."""
+"""Maximum time [s] to close background recorders. The orchestrator waits slightly longer for manage."""
 EVAL_COLUMNS = (
     *("env_steps", "opt_steps", "version", "wall_s"),
     *("mean", "std", "min", "max", "median", "episodes", "length_mean"),
@@ -26,7 +26,7 @@ EVAL_COLUMNS = (
 
 
 class Recording:
-    """The run's own files, which raise OSError on a full disk, and background recorders, which never raise."""
+    """Writes to the run's files, which raise OSError on a full disk, and to background recorders, which never raise."""
 
     def __init__(self, config: Config, folder: Path) -> None:
         run = describe(config, folder)
@@ -37,15 +37,16 @@ class Recording:
         self._problems: list[str] = []
 
     def record(self, scalars: Mapping[str, float], env_steps: int, *more: Recorder) -> None:
-        """Record in the background first, so that a full disk of the run does not keep values from other recorders."""
+        """Send scalars to the background recorders first, because the run's files raise OSError on a full disk."""
         recorders: list[Recorder] = [*self.background, *more, *self.boards]
         for recorder in recorders:
             recorder.record(scalars, env_steps)
 
     def evaluation(self, row: Mapping[str, float], info: Mapping[str, float], cut: int) -> None:
-        """Write an evaluation to eval.csv and, as `eval/...`, to all recorders but metrics.jsonl.
+        """Write an evaluation to eval.csv. Send it as `eval/...` to all recorders except metrics.jsonl.
 
-        `row` has the EVAL_COLUMNS, `info` the environment's numbers; the row wins if both have the same name.
+        `row` has the EVAL_COLUMNS, and `info` has the numbers of the environment. If both have the same name, `row` is
+        used.
         """
         self.scores.write(row, info)
         row_tags = {f"eval/return_{name}": row[name] for name in ("mean", "std", "min", "max", "median")}
@@ -94,13 +95,13 @@ def _make_own(path: str, run: RunInfo) -> Recorder:
 
 
 def describe(config: Config, folder: Path) -> RunInfo:
-    """Describe a run for recorders."""
+    """Return the RunInfo of a run, for its recorders."""
     name = f"{config.env.name} {config.algo.name}-{config.mode} s{config.seed}"
     return RunInfo(folder.name, name, folder, config.logger.project, hyperparameters(config))
 
 
 def hyperparameters(config: Config) -> dict[str, Value]:
-    """Return the config as dotted keys and plain values."""
+    """Return the config with dotted keys and plain values."""
 
     def walk(prefix: str, node: Mapping[str, object]) -> Iterator[tuple[str, Value]]:
         for name, value in node.items():

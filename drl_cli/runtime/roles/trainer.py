@@ -22,7 +22,7 @@ from drl_cli.utils.torch_ops import keep_freed_memory
 
 
 class Trainer:
-    """A trainer owns the algorithm and its optimizers. Pace, logs and evaluations are the work of other roles."""
+    """Runs the algorithm with its optimizers. Other roles control the pace, write logs and evaluate."""
 
     def __init__(
         self, build: Callable[[Context], Algorithm], context: Context, normalizer: BatchNormalizer | None = None
@@ -43,7 +43,7 @@ class Trainer:
         return host, self.group.listen(host)
 
     def join(self, address: tuple[str, int]) -> None:
-        """Connect to the other trainers; raise PeerLost if a trainer is missing."""
+        """Connect to the other trainers. Raise PeerLost if a trainer is missing."""
         self.group.join(*address, self.device)
 
     def describe(self) -> dict[str, Any]:
@@ -51,11 +51,11 @@ class Trainer:
         return {"device": str(self.device), "threads": torch.get_num_threads(), "products": products}
 
     def load_policy(self, vector: Array) -> None:
-        """Start from a published vector; raise ValueError naming both sizes if the vector does not fit."""
+        """Start from a published vector. Raise ValueError with both sizes if the vector does not fit."""
         self.algorithm.load_policy(self.normalizer.load(vector) if self.normalizer else vector)
 
     def train(self, header: BatchTrainingData, columns: Columns) -> tuple[TrainReport, UpdatePriority | None]:
-        """Make one update per batch of columns `[U, B, ...]`; return the report, and priorities if replay wants them.
+        """Make one update per batch of `columns` `[U, B, ...]`. Return the report, and priorities if replay wants them.
 
         Raise ValueError if replay wants priorities and the algorithm has none.
         """
@@ -113,7 +113,7 @@ class Trainer:
         return params_header, params
 
     def state(self) -> State:
-        """Return the state from which training continues exactly; raise Diverged if a value is not finite."""
+        """Return the state from which training continues exactly. Raise Diverged if a value is not finite."""
         state = {"opt_steps": np.array(self.opt_steps), "torch": torch.get_rng_state().numpy()}
         state |= {f"algorithm.{name}": tensor.numpy() for name, tensor in self.algorithm.state().items()}
         if self.normalizer is not None:
@@ -122,7 +122,7 @@ class Trainer:
         return state
 
     def load_state(self, state: State) -> None:
-        """Continue from `state()`; raise ValueError with all misfits before anything changes."""
+        """Continue from `state()`. If it does not fit, raise ValueError with all problems and change nothing."""
         if problems := _misfits(self.state(), state):
             raise ValueError("the saved trainer does not fit this run: " + "; ".join(problems))
         self.algorithm.load_state({name: torch.tensor(array) for name, array in within(state, "algorithm").items()})
@@ -143,7 +143,7 @@ class Trainer:
             raise AlgorithmFailed(f"algo={module}: update raised {type(error).__name__}: {error}") from error
 
     def _check_drift(self) -> None:
-        """Raise AlgorithmFailed if the trainers' parameters differ; check calls 1, 2, 4, ... 64 and then every 64th."""
+        """Raise AlgorithmFailed if the trainers' parameters differ. Check calls 1, 2, 4, ... 64, then every 64th."""
         self.calls += 1
         is_power_of_two = self.calls & (self.calls - 1) == 0
         if self.group.size == 1 or not (is_power_of_two or self.calls % 64 == 0):
@@ -158,7 +158,7 @@ class Trainer:
             )
 
     def _means(self, updates: Sequence[Update], columns: Columns) -> dict[str, float]:
-        """Return metrics averaged over updates and over trainers; an update without a metric does not count for it.
+        """Return metrics averaged over updates and trainers. Updates without a metric are left out of its mean.
 
         Raise Diverged if a metric is not finite.
         """
@@ -179,9 +179,9 @@ class Trainer:
 
 
 def _use_cpp_wrapper() -> None:
-    """Let compiled code call its kernels from C++, because calls from Python take a tenth of an update.
+    """Let compiled code call its kernels from C++, because calls from Python take a tenth of an update's time.
 
-    Only for a CPU and torch >= 2.8; other cases are untested.
+    Only for a CPU and torch >= 2.8. Other cases are not tested.
     """
     if hasattr(torch.compiler, "skip_guard_on_globals_unsafe"):
         from torch._inductor import config
@@ -190,7 +190,7 @@ def _use_cpp_wrapper() -> None:
 
 
 def _priorities(trainer: int, row_ids: Array, updates: Sequence[Update]) -> UpdatePriority | None:
-    """Return new priorities for the rows of all updates that were made; None if every update was skipped."""
+    """Return new priorities for the rows of all updates that were made, or None if every update was skipped."""
     if any(update.steps and update.priorities is None for update in updates):
         raise ValueError("replay=prioritized needs priorities, and this algorithm gives none; say replay=uniform")
     priorities = {i: update.priorities.detach() for i, update in enumerate(updates) if update.priorities is not None}
@@ -202,7 +202,7 @@ def _priorities(trainer: int, row_ids: Array, updates: Sequence[Update]) -> Upda
 def _misfits(own: State, saved: State) -> list[str]:
     """Return a line for each array that is missing, unknown, or of another shape or type.
 
-    The normaliser's moments by shard may differ. The optimizer checks its own extra arrays.
+    The normaliser's moments of shards may differ. The optimizer checks its extra arrays itself.
     """
     needed, found = (
         {name: f"{array.dtype}{list(array.shape)}" for name, array in state.items() if ".shards." not in name}
@@ -216,7 +216,7 @@ def _misfits(own: State, saved: State) -> list[str]:
 
 
 def choose_device(name: str) -> "torch.device":
-    """Return the torch device for auto, cpu or cuda; raise ValueError for cuda without a CUDA device."""
+    """Return the torch device for auto, cpu or cuda. Raise ValueError for cuda without a CUDA device."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name == "cuda" and not torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""TrajectoryManager: owns one replay table and answers insert, sample, update_priorities, save and load."""
+"""TrajectoryManager: has one replay table and answers insert, sample, update_priorities, save and load."""
 
 import time
 from collections.abc import Mapping
@@ -19,10 +19,10 @@ from drl_cli.utils.moments import RunningMoments
 
 
 class TrajectoryManager:
-    """Takes rows block by block and returns batches in equal parts, one part for each trainer.
+    """Inserts blocks of rows and returns batches in equal parts, one part for each trainer.
 
-    With a `layout` the manager also computes the moments of all inserted rows, for the trainer's normalisation. The
-    stored rows stay raw.
+    With a `layout`, the manager also computes the moments of all inserted rows, for the trainer's normalisation. The
+    stored rows are not normalised.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class TrajectoryManager:
         self.use = OwnUse()
 
     def insert(self, message: InsertTransition, columns: Columns) -> int:
-        """Copy rows in and return the number of inserts so far; raise ValueError for a repeated block."""
+        """Insert rows and return the number of inserts so far. Raise ValueError if a block is repeated."""
         for block in message.blocks:
             if block.number <= self.last_block.get((block.worker, block.incarnation), -1):
                 raise ValueError(f"block {block.number} of worker {block.worker} was inserted before")
@@ -54,7 +54,7 @@ class TrajectoryManager:
     def sample(self, message: SampleBatch) -> tuple[BatchTrainingData | Columns, ...]:
         """Return a header and new columns `[U, B / num_trainers, ...]` for each trainer.
 
-        The parts are consecutive rows of the batches that a single trainer would get.
+        Each part has consecutive rows of the batches that a single trainer would get.
         """
         started = time.perf_counter()
         drawn = self.table.sample(message.num_batches, message.batch_size, message.version)
@@ -88,7 +88,7 @@ class TrajectoryManager:
         return tuple(parts)
 
     def update_priorities(self, message: UpdatePriority | None) -> None:
-        """Give rows new priorities; the message is None if all updates were skipped."""
+        """Set new priorities of rows. The message is None if all updates were skipped."""
         if message is not None:
             self.table.update_priorities(message.row_ids, message.priorities)
 
@@ -96,15 +96,15 @@ class TrajectoryManager:
         return self.table.contents()
 
     def begin_save(self, folder: str, previous: str | None) -> int:
-        """Start a save of the present state into a folder; return the approximate bytes to write.
+        """Begin to save the present state to a folder. Return the approximate number of bytes to write.
 
-        Unchanged files are linked from `previous`, the last complete checkpoint. Raise OSError (ENOSPC) if the disk has
-        too little space.
+        Files that have not changed are linked from `previous`, the last complete checkpoint. Raise OSError (ENOSPC) if
+        the disk has too little space.
         """
         return self.saver.begin(Path(folder), None if previous is None else Path(previous), self._state())
 
     def save_part(self) -> dict[str, str] | None:
-        """Write for about 50 ms; return None if more is left to write, otherwise the sha256 of all files by name.
+        """Write for about 50 ms. Return None if files are left, or the sha256 of all files by name at the end.
 
         Raise OSError if the disk is full or broken.
         """
@@ -116,9 +116,9 @@ class TrajectoryManager:
     def load(self, folder: str, manifest: Mapping[str, Any]) -> int:  # Any: json
         """Load a checkpoint and return the number of stored rows.
 
-        The state is restored exactly if the number of shards, the kind of table and its capacity are unchanged; if not,
-        `refill` inserts the saved rows again. Raise CheckpointError for a missing or damaged file, ValueError for rows
-        with other columns.
+        The state is restored exactly if the number of shards, the kind of table and its capacity have not changed.
+        Otherwise, `refill` inserts the saved rows again. Raise CheckpointError if a file is missing or damaged. Raise
+        ValueError if the saved rows have other columns.
         """
         path = Path(folder)
         saved = read_states(path, manifest)
@@ -139,6 +139,6 @@ class TrajectoryManager:
         return len(self.table)
 
     def _state(self) -> State:
-        """Return the state outside the table: the last block of each worker, and the moments."""
+        """Return the state besides the table: the number of each worker's last block, and the moments."""
         blocks = np.array([(*key, number) for key, number in self.last_block.items()], np.int64).reshape(-1, 3)
         return {"blocks": blocks} | ({} if self.moments is None else {"moments": self.moments.packed()})

@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 class Worker:
-    """A worker answers each `collect` with one block of rows. A restarted worker has new seeds."""
+    """Answers each `collect` call with one block of rows. A restarted worker has new seeds."""
 
     def __init__(self, config: Config, spec: EnvSpec, index: int, incarnation: int) -> None:
         self.config, self.index, self.incarnation = config, index, incarnation
@@ -73,10 +73,10 @@ class Worker:
             log.info("worker %d explores by %s", index, text)
 
     def collect(self, params_header: LoadParams, params: Array | None = None) -> tuple[InsertTransition, Columns]:
-        """Take `num_steps` steps in every environment; return a header and all complete rows as columns `[rows, ...]`.
+        """Take `num_steps` steps in every environment. Return a header and all complete rows, columns `[rows, ...]`.
 
-        `params` are present if the worker needs a newer version. The exploration values of `params_header` count in any
-        case. Before the first parameters `params_header` must ask for random actions.
+        `params` is None if the worker keeps its parameters. The exploration values of `params_header` are used in both
+        cases. Before the worker has parameters, `params_header` must ask for random actions.
         """
         started = time.perf_counter()
         self.env_s = self.policy_s = 0.0
@@ -122,7 +122,7 @@ class Worker:
         return header, columns
 
     def _step(self, random_actions: bool) -> int:
-        """Step all environments; return the number of environments that took the step."""
+        """Step all environments. Return the number of environments that took the step."""
         obs = map_parts(np.ndarray.copy, self.envs.obs)
         started = time.perf_counter()
         columns = self.policy.random(obs, self.last) if random_actions else self.policy.act(obs, self.last)
@@ -138,7 +138,7 @@ class Worker:
         return int(np.count_nonzero(step.valid))
 
     def state(self) -> State:
-        """Return the whole state between two collects, parameters included."""
+        """Return the whole state between two collect calls, with the parameters."""
         state = {"counters": np.array([self.incarnation, self.blocks, self.env_steps])}
         if (header := self.params_header) is not None and self.params is not None:
             counts = np.array([header.version, header.opt_steps, header.env_steps])
@@ -148,9 +148,9 @@ class Worker:
         return state | nested("envs", self.envs.state()) | nested("globals", globals_state())
 
     def load_state(self, state: State) -> None:
-        """Continue from `state()` bit for bit; replace an environment that can't, with a warning.
+        """Continue from `state()` bit for bit. If an environment can't be restored, replace it and log a warning.
 
-        Raise ValueError if the state is of another number of environments.
+        Raise ValueError if the state has another number of environments.
         """
         with hang_limit(self.config.worker.step_timeout_s, self.envs.calls):
             faults = self.envs.load_state(within(state, "envs"))
@@ -193,7 +193,7 @@ def make_builder(config: Config, spec: EnvSpec, policy: Policy, index: int, inca
 
 
 def row_schema(config: Config, spec: EnvSpec) -> Schema:
-    """Return the columns of a replay row: what the algorithm learns from, and the environment that made the row."""
+    """Return the columns of a replay row: the algorithm's columns, and `source`, the worker and environment."""
     extra = load_algorithm(config.algo.name).Policy.extra_columns(config.algo, config.network, spec)
     built = RolloutBuilder.extra_columns if config.is_on_policy else {}
     return transition_schema(spec, {**extra, **built, "source": Column((), "int32")})

@@ -1,4 +1,4 @@
-"""WorkerProxy: answers for all workers of one node as if they were a single worker."""
+"""WorkerProxy: collects from the workers of one node and answers like a single worker."""
 
 import time
 
@@ -12,9 +12,10 @@ from drl_cli.types import Array, Columns
 
 
 class WorkerProxy:
-    """A proxy holds one copy of the parameters for its node and merges the blocks of its workers.
+    """Keeps one copy of the parameters for all workers of its node, and merges the blocks of these workers.
 
-    It merges the blocks that arrive within `window_s` after the first; with None it waits for all workers (mode=sync).
+    Blocks that arrive within `window_s` of the first are merged. If `window_s` is None (mode=sync), the proxy waits for
+    all workers.
     """
 
     def __init__(self, pool: WorkerPool, runtime: Runtime, window_s: float | None) -> None:
@@ -24,7 +25,7 @@ class WorkerProxy:
         self.use = OwnUse()
 
     def collect(self, params_header: LoadParams, params: Array | None = None) -> tuple[InsertTransition, Columns]:
-        """Start every idle worker; return the merged header and columns of the workers that finish in time."""
+        """Call every idle worker. Return the merged header and columns of the workers that finish in time."""
         started = time.perf_counter()
         if params is not None:
             self.params = self.runtime.put(params)
