@@ -13,18 +13,18 @@ from drl_cli.runtime import run as run_module
 
 
 @pytest.mark.parametrize(
-    ("error", "code"),
+    ("error", "code", "status"),
     [
-        (KeyError("a bug of ours"), 1),
-        (EnvironmentFailed("worker 0 env 0: step raised ValueError"), 4),
-        (Diverged("training diverged at update 3"), 5),
-        (RoleLost("worker 0 died"), 6),
-        (OSError(28, "No space left on device"), 7),
-        (MemoryError("no room for the replay table"), 7),
-        (CheckpointError("model.safetensors is damaged"), 8),
+        (KeyError("a bug of ours"), 1, "failed"),
+        (EnvironmentFailed("worker 0 env 0: step raised ValueError"), 4, "failed"),
+        (Diverged("training diverged at update 3"), 5, "diverged"),
+        (RoleLost("worker 0 died"), 6, "failed"),
+        (OSError(28, "No space left on device"), 7, "failed"),
+        (MemoryError("no room for the replay table"), 7, "failed"),
+        (CheckpointError("model.safetensors is damaged"), 8, "failed"),
     ],
 )
-def test_the_exit_code_tells_the_kind_of_end(tmp_path, monkeypatch, capsys, error, code):
+def test_the_exit_code_tells_the_kind_of_end(tmp_path, monkeypatch, capsys, error, code, status):
     def build(*args, **options):
         raise error
 
@@ -33,6 +33,6 @@ def test_the_exit_code_tells_the_kind_of_end(tmp_path, monkeypatch, capsys, erro
     config = make_config(*TINY, COUNTER, "mode=single", "debug.in_process=true")
     (tmp_path / "checkpoints").mkdir()
     summary = run_module.run(config, read_spec(config.env), tmp_path, {"id": "test"}, time.time(), console)
-    assert summary["exit_code"] == code
+    assert (summary["exit_code"], summary["status"]) == (code, status)
     assert capsys.readouterr().err.startswith("error: ")
     assert type(error).__name__ in (tmp_path / "error.txt").read_text()

@@ -5,12 +5,13 @@ import dataclasses
 import math
 
 import pytest
+import yaml
 
 from drl_cli.algos.sac import Config as SacConfig
 from drl_cli.errors import UsageError
 from drl_cli.replay.config import SAMPLERS, PrioritizedConfig, UniformConfig
 from drl_cli.runtime.config import Config
-from drl_cli.settings.build import build, to_yaml_keys
+from drl_cli.settings.build import as_typed, build, is_within, to_yaml_keys
 from drl_cli.settings.description import keys_of
 from drl_cli.settings.value_types import group_of
 
@@ -161,3 +162,19 @@ def test_nothing_changes_in_the_mapping(plain):
     before = copy.deepcopy(plain)
     build(plain)
     assert plain == before
+
+
+@pytest.mark.parametrize(
+    ("value", "typed"),
+    [(1e-3, "0.001"), (0.12345678901, "0.12345678901"), (None, "null"), (True, "true"), ([64, 0.5], "[64,0.5]")],
+)
+def test_a_value_is_formatted_as_the_user_types_it_without_losing_digits(value, typed):
+    assert as_typed(value) == typed
+    assert yaml.safe_load(typed) == value
+
+
+@pytest.mark.parametrize(
+    ("key", "inside"), [("env", True), ("env.kwargs", True), ("env.kwargs.g", True), ("envs", False), ("worker", False)]
+)
+def test_a_key_is_within_its_group_but_a_longer_word_is_not(key, inside):
+    assert is_within(key, ["replay", "env"]) is inside
