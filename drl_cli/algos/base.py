@@ -95,7 +95,7 @@ class Policy(ABC):
 
     @abstractmethod
     def act(self, obs: Obs, last: PreviousStep | None = None) -> Columns:
-        """Return exploring actions for observations `[E, ...]` in a column `action` `[E, ...]`, and the extra columns.
+        """Return a column `action` `[E, ...]` of exploring actions for observations `[E, ...]`, and the extra columns.
 
         Box actions are in [-1, 1]; discrete actions are integers from 0. A recurrent policy also needs `last`, the
         previous step of the same environments.

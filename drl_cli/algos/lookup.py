@@ -62,7 +62,7 @@ def installed() -> list[str]:
 
 
 def module_path(name: str) -> str:
-    """Return the import path of an algorithm's module; return `name` itself if there is no such algorithm."""
+    """Return the import path of the module of a built-in or installed algorithm; return any other name unchanged."""
     if name in algorithms():
         return f"{drl_cli.algos.__name__}.{name}"
     return next((point.module for point in entry_points(group=ENTRY_POINTS, name=name)), name)

@@ -170,7 +170,7 @@ class Algorithm(NetworkAlgorithm):
         return metrics
 
     def gradients(self, rows: Batch) -> tuple[dict[str, Tensor], Tensor | None]:
-        """Write the gradients of actor and critic; return metrics, and d loss/d obs if the encoder is trained."""
+        """Write the gradients of actor and critic; return metrics, and d loss/d features if the encoder is trained."""
         config, num = self.config, len(rows["obs"])
         learns, share = self.encoder.is_trainable, rows.get("valid_weight")
         advantage = rows["advantage"] if share is None else share * rows["advantage"]

@@ -81,7 +81,7 @@ class Entry:
 
 
 def entries() -> list[Entry]:
-    """Return Gymnasium's environments, except those it has removed, then the environments of other packages."""
+    """Return the environments of Gymnasium, except removed ones, and then the environments of other packages."""
     listed = [package for package in PACKAGES if package.example is not None]
     of_packages = [entry for package in listed for entry in _of_package(package)]
     return [*sorted(_registered(), key=lambda entry: entry.id), *of_packages]

@@ -173,7 +173,7 @@ def read_spec(config: EnvConfig, trains: bool = True) -> EnvSpec:
     env = build(config)
     try:
         action = action_spec(config.id, env.action_space)
-        info = reset_result(env.reset(seed=0))[1] if action.kind != "box" else {}  # may hold an action mask
+        info = reset_result(env.reset(seed=0))[1] if action.kind != "box" else {}  # may contain a mask
         spec = EnvSpec(config.id, obs_spec(config.id, env.observation_space, action, info), action)
         if task is not None:
             check_spaces(task, env, spec)

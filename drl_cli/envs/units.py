@@ -1,4 +1,4 @@
-"""Describe observations and actions in the environment's own units, for policies that are used or exported."""
+"""Describe observations and actions in the environment's own units, for running or exporting a policy."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -23,8 +23,8 @@ class ArraySpec:
 
     `name` is the name of the array in an exported policy. `path` lists the keys in Dict spaces and positions in Tuple
     spaces that lead to the array. Discrete values count from `start`, and `choices` has the number of choices of each
-    value. Other values lie between `low` and `high`. A bound is one number for all values, nested lists with one number
-    for each value, or None if there is no bound.
+    value. Other values lie between `low` and `high`. A bound is either one number for all values, or nested lists with
+    one number for each value, or None if there is no bound.
     """
 
     name: str

@@ -153,7 +153,7 @@ def _unroll(encoder: Encoder, memory: Memory, batch: Batch, burn_in: int, learns
 
 
 def _inputs(encoder: Encoder, batch: Batch, valid: Tensor) -> Tensor:
-    """Return the memory's inputs `[L + 1, B, F]`: features of each `obs`, then of the last valid `next_obs`."""
+    """Return the memory's inputs `[L + 1, B, F]`: features of `obs`; after the last valid step, of `next_obs`."""
     size, length = valid.shape
     obs = encoder.features(_flat(batch["obs"])).view(size, length, -1).transpose(0, 1)
     with torch.no_grad():

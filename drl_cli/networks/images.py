@@ -71,13 +71,13 @@ def is_large(image: Image) -> bool:
 
 
 def convolutions(image: Image, times: float) -> list[tuple[int, int, int]]:
-    """Return (channels, kernel, stride) of each layer of `cnn`; `times` multiplies the published channel numbers."""
+    """Return (channels, kernel, stride) of each layer of `cnn`; `times` scales the published numbers of channels."""
     layers = NATURE if is_large(image) else SMALL
     return [(max(1, round(channels * times)), kernel, stride) for channels, kernel, stride in layers]
 
 
 def sections(times: float) -> list[int]:
-    """Return the number of channels of each section of `resnet`; `times` multiplies the published numbers."""
+    """Return the number of channels of each section of `resnet`; `times` scales the published numbers."""
     return [max(1, round(channels * times)) for channels in IMPALA]
 
 

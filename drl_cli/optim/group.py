@@ -82,7 +82,7 @@ class ProcessGroup:
 
 @dataclass(frozen=True)
 class Context:
-    """What an algorithm learns with, besides its own options: device, group of trainers, matrix products, optimizer.
+    """What an algorithm uses for learning, besides its options: device, group of trainers, matrix products, optimizer.
 
     If `skips`, updates whose loss or gradient is not finite are skipped. If `compiles`, torch.compile is used. The
     first `burn_in` steps of every sequence only warm up the memory: no loss is computed for these steps.
@@ -106,8 +106,8 @@ class Context:
         """Return the function, which torch.compile compiles at the first call; if not `compiles`, return it unchanged.
 
         The function may only compute with tensors: no random numbers, no averaging over the group, no `.item()`. In
-        every call, torch checks whether the arguments, or the object's attributes that are not tensors, have changed;
-        then it compiles the function again.
+        every call, torch checks whether the arguments, or the object's attributes that are not tensors, have changed.
+        If they have, torch compiles the function again.
         """
         if not self.compiles:
             return function
@@ -133,10 +133,11 @@ class Context:
 
 
 def _kept_guards(guards: Sequence[Any]) -> list[bool]:  # Any: GuardFilterEntry of torch
-    """Return, for each guard, whether torch.compile checks it: not for globals and the tensors of the method's object.
+    """Return, for each guard, whether torch.compile checks the guard.
 
-    Checking these guards took a fifth of the time of a small update. The guards are not needed, because no global is
-    ever replaced and the object's tensors are only changed in place.
+    Guards of globals and of the method's own object's tensors are not checked: checking them took a fifth of the time
+    of a small update. They are not needed, because no function of a module is ever replaced, and these tensors are only
+    changed in place.
     """
     own = "L['self']"
     return [not (guard.is_global or (own in guard.name and guard.guard_type == "TENSOR_MATCH")) for guard in guards]

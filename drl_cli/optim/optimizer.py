@@ -41,9 +41,9 @@ class Optimizer:
             self.params[name].grad.zero_()
 
     def minimize(self, loss: Tensor, *parts: str) -> None:
-        """Compute the gradient of `loss` by autograd, and make one step of these parts (default: all parts) down it.
+        """Make one step of these parts (default: all parts) to reduce `loss`, with a gradient computed by autograd.
 
-        Other parts get no gradient, even if the loss depends on these parts.
+        Other parts get no gradient, even if the loss depends on them.
         """
         self.params.collect()
         self.zero_grad(parts)

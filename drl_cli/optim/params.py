@@ -165,7 +165,7 @@ class Params:
 
 
 class Target:
-    """A target network: a copy of a part that no optimizer changes. If the part is a module, `module` is its copy."""
+    """A target network: an untrained copy of a part. If the part is a module, `module` is a copy of this module."""
 
     def __init__(self, source: Tensor, module: nn.Module | None, context: Context) -> None:
         self.flat = source.clone()
@@ -183,7 +183,7 @@ class Target:
 
     @property
     def part(self) -> Part:
-        """The values as a Part, for networks that are built on a Part; the Part's gradient is not used."""
+        """The values as a Part, because networks take their parameters from a Part; the gradient is not used."""
         return Part(self.flat, torch.zeros_like(self.flat))
 
     def __call__(self, *args: Any) -> Tensor:  # Any: the module's arguments

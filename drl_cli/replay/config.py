@@ -61,7 +61,7 @@ class SequencesConfig(PrioritizedConfig):
 
     @property
     def length(self) -> int:
-        """Steps per row."""
+        """Number of steps per row."""
         return self.burn_in + self.seq_len
 
     @property

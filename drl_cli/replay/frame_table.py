@@ -1,4 +1,4 @@
-"""A table for rows with images that stores each frame once."""
+"""A table that stores rows with images, and each frame of these images only once."""
 
 import sys
 from collections import defaultdict
@@ -13,7 +13,7 @@ from drl_cli.replay.frames import Codec, Stacking, image_columns, join_frames, m
 from drl_cli.types import Array, Column, Columns, Schema, State, nested, within
 
 CODEC = "frame_codec"
-"""Name of the array in a saved chunk that contains the name of the codec."""
+"""In a saved chunk, the array with this name contains the name of the codec."""
 
 
 class FrameTable(Table):
@@ -27,7 +27,7 @@ class FrameTable(Table):
     def __init__(self, table: Table, stackings: Mapping[str, Stacking], codec: Codec) -> None:
         super().__init__(table.store)
         self.table, self.codec = table, codec
-        self.frame_size = sum(stacking.size for stacking in stackings.values())  # bytes of one frame of each image part
+        self.frame_size = sum(stacking.size for stacking in stackings.values())  # bytes, summed over image parts
         self.images = image_columns(stackings)
         self._last: dict[int, dict[int, bytes]] = {}  # frames of each worker's last block, by worker and id
 

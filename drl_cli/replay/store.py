@@ -111,8 +111,8 @@ class RingStore:
 class RandomStore(RingStore):
     """A store that, when full, overwrites random distinct slots instead of the oldest slots.
 
-    A row stays for `capacity` inserts on average, as in a ring, but the age of rows is distributed exponentially. The
-    k-th row in slot s has the row id s + k * capacity, with k counted from 0, as in a ring.
+    A row stays for `capacity` inserts on average, as in a ring, but the age of rows is distributed exponentially. As
+    in a ring, the k-th row in slot s, counted from 0, has the row id s + k * capacity.
     """
 
     def __init__(self, schema: Schema, capacity: int, rng: np.random.Generator) -> None:

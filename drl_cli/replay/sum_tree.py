@@ -7,7 +7,7 @@ import numpy as np
 from drl_cli.types import Array
 
 FANOUT = 16
-"""Number of children per node; they fill two cache lines. More children mean fewer levels and fewer numpy calls."""
+"""Number of children per node. 16 children fill two cache lines. Many children mean few levels, so few numpy calls."""
 TOP = 4096
 """Maximum number of nodes in the highest level. The cumulative sums of this level are kept."""
 CUMULATE = np.tri(FANOUT + 1, FANOUT, -1).T

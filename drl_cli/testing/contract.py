@@ -124,7 +124,7 @@ def check_resume(case: Case) -> None:
 
 
 def check_trainers(case: Case, updates: int = 20) -> None:
-    """Check that two trainers with half of the rows stay bit-equal, and equal one with all rows up to rounding."""
+    """Check that two trainers, with half of the rows each, stay equal, and match one trainer with all rows."""
     groups = Together.pair()
     try:
         pair = [case.algorithm(0, case.context(group)) for group in groups]

@@ -102,7 +102,7 @@ class Masked(OneStep):
 
     The reward is 1 for the best choice, 0 for the other legal choice, and -1 for an illegal choice. The best policy
     reaches 1, and a policy that sees only the mask reaches 0.5. The mask is in `info`; with `part`, the mask is in the
-    observation beside `goal`. With `components`, an action makes two such choices, and the reward is the mean of their
+    observation beside `goal`. With `components`, an action makes two such choices, and the reward is the mean of both
     rewards.
     """
 

@@ -1,4 +1,4 @@
-"""Probes of the data path: each observation contains its environment, episode and step."""
+"""Probes of the data path: each observation contains the numbers of its environment, episode and step."""
 
 import time
 from pathlib import Path

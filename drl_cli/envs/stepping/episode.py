@@ -24,7 +24,7 @@ MAX_STEPS = 10_000
 
 @dataclass(frozen=True)
 class Beginning:
-    """The start of an episode: the seed of its reset or the generator's state, and the environment's saved state."""
+    """The start of an episode: the seed of the reset (or the generator's state), and the environment's saved state."""
 
     seed: int | None
     rng: Array | None
