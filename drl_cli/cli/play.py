@@ -47,7 +47,7 @@ def answer(options: Options) -> int:
 
 
 def play(options: Options) -> list[str]:
-    """Record the video. Return the lines to print; the last line is the path of the video."""
+    """Record the video. Return the lines to print. The last line is the path of the video."""
     if options.evolution and options.episodes > 1:
         raise UsageError("evolution=true records one episode of each checkpoint: leave episodes out")
     suffix = _suffix(options.format)

@@ -1,4 +1,4 @@
-"""Checks of the algorithm, its network, memory and optimizer, up to a trial update."""
+"""Checks of the algorithm, its network, recurrent memory and optimizer, and a trial update."""
 
 import dataclasses
 import sys
@@ -19,13 +19,13 @@ from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import torch
 
 MAX_TRIAL_ROWS = 4096
-"""Maximum number of rows in the trial batch. The time of a larger batch is extrapolated."""
+"""Maximum number of rows in the trial batch. For a larger batch, the time is extrapolated."""
 SLOW_S = 2.0
-"""A warning is printed if an update takes more seconds."""
+"""A warning is printed if an update takes longer [s]."""
 
 
 def warn_of_slow_updates(config: Config, spec: EnvSpec) -> None:
-    """Time a trial update and print a warning if it is slow, because Ctrl-C waits for the end of an update."""
+    """Time a trial update, and print a warning if it is slow, because Ctrl-C has to wait until an update ends."""
     seconds = update_seconds(config, spec)
     if seconds > SLOW_S:
         size = config.trainer.batch_size
@@ -34,7 +34,7 @@ def warn_of_slow_updates(config: Config, spec: EnvSpec) -> None:
 
 
 def update_seconds(config: Config, spec: EnvSpec) -> float:
-    """Return about how long one update takes [s], with one thread. Raise UsageError if the update fails."""
+    """Return the estimated time of one update with one thread [s]. Raise UsageError if the update fails."""
     from drl_cli.runtime.factories import make_trainer
     from drl_cli.runtime.trial import random_batch, single_trainer
 
@@ -46,7 +46,7 @@ def update_seconds(config: Config, spec: EnvSpec) -> float:
         trainer = make_trainer(config, spec, config.device, 0)
         _, params = trainer.publish(0, 0)
         header, columns = random_batch(config, spec, params)
-        # the first update also loads parts of torch, so the minimum of two times is used
+        # the first update also loads parts of torch, so take the minimum of two times
         return scale * min(trainer.train(header, columns)[0].seconds for _ in range(2))
     except Refused as error:
         raise UsageError(f"{config.algo.name}: {error}") from error
@@ -60,7 +60,7 @@ def update_seconds(config: Config, spec: EnvSpec) -> float:
 
 
 def check_priorities(config: Config) -> None:
-    """Raise UsageError if the config asks workers to compute priorities and the algorithm's policy can't."""
+    """Raise UsageError if workers should compute priorities but the algorithm's policy can't."""
     if config.worker_priorities and load_algorithm(config.algo.name).Policy.priorities is Policy.priorities:
         raise UsageError(
             f"{title(config.algo.name)}'s policy has no critic to compute replay.initial_priority=worker with; "
@@ -73,7 +73,7 @@ def try_algorithm(config: Config, spec: EnvSpec) -> None:
     name, memory = config.algo.name, config.network.memory
     module = load_algorithm(name)
     options = (config.algo, config.network, spec)
-    if name in algorithms():  # importing torch is slow, so for our algorithms only a policy without torch is built
+    if name in algorithms():  # importing torch is slow, so build ours only if no torch is needed
         if memory == "none" and torso_name(config.network, spec) is None:
             try:
                 module.Policy(*options, config.seed)
@@ -96,7 +96,7 @@ def try_algorithm(config: Config, spec: EnvSpec) -> None:
 
 
 def check_network(config: Config, spec: EnvSpec) -> None:
-    """Raise UsageError with all problems of the optimizer's options, the recurrent memory and the image torso."""
+    """Raise UsageError with all problems of the optimizer's options, the recurrent memory and the torsos."""
     problems = option_problems(config.optimizer)
     if uses_network_group(config):
         problems += memory_problems(config)
@@ -109,12 +109,12 @@ def check_network(config: Config, spec: EnvSpec) -> None:
 
 
 def uses_network_group(config: Config) -> bool:
-    """Return whether the algorithm builds its networks from the group `network`; a user's algorithm may not."""
+    """Return whether the algorithm builds its networks from the group `network`. A user's algorithm may not do so."""
     return issubclass(load_algorithm(config.algo.name).Policy, NetworkPolicy)
 
 
 def network_text(config: Config, spec: EnvSpec) -> str:
-    """Describe the network in one line: the layers from observation to output, and the torso chosen by `auto`."""
+    """Return a line that describes the network: its layers in order, and the torso that `auto` chooses."""
     if not uses_network_group(config):
         return f"{title(config.algo.name)}'s own"
     chosen = f"auto is {torso_name(config.network, spec) or 'mlp'}: " if config.network.torso == "auto" else ""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:  # slow to import
 
 
 def environment_spec(config: Config, trains: bool = True) -> EnvSpec:
-    """Return the environment's spec. Raise UsageError if it is missing, unsuitable (for training) or raises."""
+    """Return the environment's spec. Raise UsageError if the environment is missing, raises, or can't be used."""
     from drl_cli.envs.make import read_spec
 
     try:
@@ -31,7 +31,7 @@ def join_cluster(config: Config) -> "Cluster":
     """Join the Ray cluster at `ray.address`. Raise UsageError if it does not answer or a node can't run the roles."""
     from drl_cli.runtime.place.launch import Cluster
 
-    environment_spec(config)  # errors in the environment are found faster here than on the nodes
+    environment_spec(config)  # find errors of the environment here, which is faster than on the nodes
     assert config.ray.address is not None
     try:
         return Cluster(config.ray.address, config.env, config.outside_modules, only_here=config.mode == "single")
@@ -40,7 +40,7 @@ def join_cluster(config: Config) -> "Cluster":
 
 
 def try_environment(config: Config, spec: EnvSpec) -> None:
-    """Take random steps. Raise UsageError (exit 4) if the environment fails, warn if it behaves unusually."""
+    """Take random steps. Raise UsageError (exit 4) if the environment fails. Warn if it behaves unusually."""
     from drl_cli.envs.trial import try_env
 
     num, seconds = (min(2, config.worker.envs), 5.0) if config.dry_run else (1, 0.3)
@@ -53,7 +53,7 @@ def try_environment(config: Config, spec: EnvSpec) -> None:
 
 
 def check_evaluation(config: Config, spec: EnvSpec) -> None:
-    """Raise UsageError if the evaluation environment can't be made, or its spaces differ from those in training."""
+    """Raise UsageError if the evaluation environment can't be made, or if its spaces differ from those in training."""
     if not config.manage.env_kwargs:
         return
     env = config.env.for_evaluation(config.manage.env_kwargs)

@@ -1,4 +1,4 @@
-"""Find the installed and missing packages of an extra from package metadata, without importing anything."""
+"""Find which packages of an extra are installed or missing, from package metadata and without importing them."""
 
 from importlib.metadata import PackageNotFoundError, distribution, version
 
@@ -6,7 +6,7 @@ from packaging.requirements import Requirement
 
 
 def version_of(package: str) -> str | None:
-    """Return the installed version of a package, None if it is not installed."""
+    """Return the installed version of a package, or None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -14,7 +14,7 @@ def version_of(package: str) -> str | None:
 
 
 def extras(package: str = "drl-cli") -> list[str]:
-    """Return the package's extras without those for development; an empty list if the package is not installed."""
+    """Return the package's extras, except those for development, or [] if the package is not installed."""
     if version_of(package) is None:
         return []
     names = distribution(package).metadata.get_all("Provides-Extra") or []
@@ -22,7 +22,7 @@ def extras(package: str = "drl-cli") -> list[str]:
 
 
 def missing(package: str, extra: str = "") -> list[str]:
-    """Return the missing dependencies of an installed package, or of its extra and the extras included in it."""
+    """Return the missing dependencies of an installed package, or of its extra, including nested extras."""
     lacking: list[str] = []
     for needed in map(Requirement, distribution(package).requires or []):
         is_always = needed.marker is None or needed.marker.evaluate({"extra": ""})

@@ -1,4 +1,4 @@
-"""Find settings of collecting and training with which a run would deadlock, lose data or never make an update."""
+"""Find settings with which workers and trainer would deadlock, lose data or never make an update."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ NO_UPDATE = "no update would ever be made"
 
 
 def pace_problems(config: Config) -> list[str]:
-    """Return a line for each setting with which the run would never start, would deadlock or would lose data."""
+    """Return a line for each setting with which the run would never train, would deadlock, or would lose data."""
     replay, pace = config.replay, config.orchestrator
     if isinstance(replay, SequencesConfig) and replay.overlap >= replay.seq_len:
         return [f"replay.overlap={replay.overlap} must be below replay.seq_len={replay.seq_len}"]
@@ -42,7 +42,7 @@ def pace_problems(config: Config) -> list[str]:
 
 
 def rows_per_block(config: Config) -> int:
-    """Return the number of transitions that a worker (or a proxy for its workers) sends to replay in one block."""
+    """Return the number of transitions in a block, which a worker, or a proxy for its workers, sends to replay."""
     return config.rows_per_collect * config.num_workers // (config.num_proxies or config.num_workers)
 
 
@@ -64,7 +64,7 @@ def update_problems(config: Config) -> Iterator[str]:
     for name, most in (("replay.capacity", config.replay.capacity), ("total_env_steps", steps)):
         if size > most:
             yield f"trainer.batch_size={size} is above {name}={most}: a batch would hold every row many times"
-    if config.load_weights is not None:  # the loaded policy collects until the first update, not random actions
+    if config.load_weights is not None:  # a run that only collects with the loaded policy is allowed
         return
     if pace.min_inserts >= steps:
         yield f"orchestrator.min_inserts={pace.min_inserts} is not below total_env_steps={steps}: {NO_UPDATE}"
@@ -76,7 +76,7 @@ def update_problems(config: Config) -> Iterator[str]:
 
 
 def queue_problems(config: Config, replay: FifoConfig) -> Iterator[str]:
-    """Yield a line for each setting with which an on-policy queue never fills a batch or drops transitions."""
+    """Yield a line for each setting with which an on-policy queue never fills a batch, or loses transitions."""
     batch, rows, ahead = config.trainer.batch_size, rows_per_block(config), max(1, replay.max_staleness)
     if replay.max_staleness == 0 and config.mode == "async":
         yield (
@@ -110,7 +110,7 @@ def trainer_problems(config: Config) -> Iterator[str]:
 
 
 def worker_problems(config: Config) -> Iterator[str]:
-    """Yield a line for each setting of the workers that this mode or algorithm does not allow."""
+    """Yield a line for each setting of the workers that the mode or the algorithm does not allow."""
     module = load_algorithm(config.algo.name)
     yield from exploration_problems(config.worker.exploration, config.algo.name, module.EXPLORATION)
     if config.worker.fetch != "collect" and config.mode != "async":

@@ -1,4 +1,4 @@
-"""Checks before a run: whatever can fail is tried or computed before processes or folders are created."""
+"""Checks before a run: try or compute whatever can fail, before any process or folder is created."""
 
 import sys
 
@@ -14,11 +14,11 @@ from drl_cli.runtime.config import Config
 from drl_cli.types import EnvSpec
 
 LARGE_BATCH = 2**16
-"""If the batch has more rows, an update is timed before every run, not only in a dry run."""
+"""If the batch has more rows, an update is timed before every run, otherwise only in a dry run."""
 
 
 def preflight(config: Config) -> EnvSpec:
-    """Return the environment's spec if the run can start. Raise UsageError with all problems of the first bad check."""
+    """Return the environment's spec. Raise UsageError, with all problems of one check, if the run can't start."""
     if problems := [*pace_problems(config), *trainer_problems(config), *worker_problems(config)]:
         raise UsageError(problems)
     spec = environment_spec(config)

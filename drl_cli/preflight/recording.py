@@ -10,7 +10,7 @@ from drl_cli.utils.outside import ModuleRaised, NotFound, import_object, source_
 
 RECORDER = ("record", "close"), ["run"]
 EVALUATOR = ("evaluate", "close"), ["config", "spec", "seeds"]
-"""Methods that a user's evaluator class must have, and the arguments of its constructor."""
+"""The methods that a user's evaluator class must have, and the arguments of its constructor."""
 
 
 def check_recording(config: Config) -> None:
@@ -35,7 +35,7 @@ def check_recording(config: Config) -> None:
 
 
 def _class_problems(path: str, methods: Sequence[str], arguments: Sequence[str]) -> list[str]:
-    """Return error lines if the object at an import path can't be called with these arguments or lacks methods."""
+    """Return error lines if the class at an import path lacks a method, or can't be called with these arguments."""
     try:
         make = import_object(path)
     except NotFound as error:
@@ -43,7 +43,7 @@ def _class_problems(path: str, methods: Sequence[str], arguments: Sequence[str])
     if not callable(make):
         return [f"{path} is not a class and can't be called"]
     try:
-        with suppress(ValueError):  # a class written in C may have no signature
+        with suppress(ValueError):  # raised for a class without a signature, which may be written in C
             inspect.signature(make).bind(*arguments)
     except TypeError as error:
         return [f"{path} must accept ({', '.join(arguments)}): {error}"]

@@ -19,14 +19,14 @@ from drl_cli.types import EnvSpec, leaves
 
 GB = 2**30
 NETWORK_COPIES = 8
-"""Minimum number of arrays as large as the weights: gradients, optimizer state, critics, targets, published policy."""
+"""Minimum number of copies of the weights, such as gradients, optimizer state, critics, targets, published policy."""
 WORKER_BYTES = 60 * 2**20
 """Minimum memory [bytes] of a worker's process."""
 MIN_DISK_BYTES = 50 * 2**20
 
 
 def check_resources(config: Config, spec: EnvSpec) -> None:
-    """Raise UsageError if replay, processes or network don't fit in memory, or the output folder can't be written."""
+    """Raise UsageError if replay, processes or network don't fit in memory, or if the output folder isn't writable."""
     free = psutil.virtual_memory().available
     capacity, needed = config.replay.capacity, replay_bytes(config, spec)
     _check_fits(f"replay.capacity={capacity}", needed, free, f"lower it to {capacity * free // max(1, needed) // 2}")
@@ -55,8 +55,8 @@ def _check_fits(setting: str, needed: int, free: int, advice: str) -> None:
 
 
 def replay_bytes(config: Config, spec: EnvSpec) -> int:
-    """Return the bytes of the replay table over all its shards."""
-    from drl_cli.runtime.roles.worker import row_schema  # imports gymnasium
+    """Return the size of the replay table, summed over its shards [bytes]."""
+    from drl_cli.runtime.roles.worker import row_schema  # slow: imports gymnasium
 
     schema = row_schema(config, spec)
     shares = [share_of(config.replay, shard, config.num_shards) for shard in range(config.num_shards)]
@@ -68,7 +68,7 @@ def replay_bytes(config: Config, spec: EnvSpec) -> int:
 
 
 def check_hardware(config: Config) -> None:
-    """Raise UsageError (exit 3) if a CUDA device, a C++ compiler or the package lz4 is needed and missing."""
+    """Raise UsageError (exit 3) if a CUDA device, a C++ compiler or the package lz4 is needed but missing."""
     if config.device == "cuda":
         import torch
 

@@ -14,14 +14,14 @@ from drl_cli.types import EnvSpec
 
 
 def with_weights(config: Config) -> Config:
-    """Return the config with `load_weights` set to the checkpoint's path. Raise UsageError if no checkpoint fits."""
+    """Return the config with the path of the checkpoint in `load_weights`. Raise UsageError if there is none."""
     if config.load_weights is None:
         return config
     return dataclasses.replace(config, load_weights=str(find_weights(config.load_weights, config.output_dir)))
 
 
 def find_weights(path: str, output_dir: str) -> Path:
-    """Return the checkpoint folder at `path`, or the best checkpoint of the run that `path` names. Raise UsageError."""
+    """Return the checkpoint at `path`, or the best checkpoint of the run that `path` names. Raise UsageError."""
     folder = Path(path).parent if Path(path).name == MODEL else Path(path)
     if (folder / MODEL).is_file() or (folder / "manifest.json").is_file():
         return folder.resolve()
@@ -38,7 +38,7 @@ def find_weights(path: str, output_dir: str) -> Path:
 
 
 def check_weights(config: Config, spec: EnvSpec) -> None:
-    """Raise UsageError (exit 8) if the parameters don't fit the policy; warn if they come from another environment."""
+    """Raise UsageError (exit 8) if the loaded parameters don't fit the policy. Warn if the environment differs."""
     if config.load_weights is None:
         return
     folder = Path(config.load_weights)

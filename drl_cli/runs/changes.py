@@ -1,4 +1,4 @@
-"""Find what a command that resumes a run changes, and check that the run can continue with the changes."""
+"""Find what has changed since a run was saved, and check that the run can be resumed with the changes."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,23 +19,26 @@ FREE = (
     *("trainer.on_nonfinite", "orchestrator.band", "orchestrator.gather_window_s", "orchestrator.stall_s"),
     "orchestrator.sample_load_ratio",
 )
-"""Keys and groups that may change freely, because they affect only the place, speed, end and output of a run."""
+"""Keys and groups that may change freely: they set where and how fast a run works, when it ends, and its output."""
 
 IMPOSSIBLE = (
     *("seed", "load_weights", "network", "optimizer.name", "optimizer.kwargs", "algo.name", "env.name", "env.id"),
     *("env.kwargs", "env.frame_stack", "env.normalize_obs", "env.normalize_reward", "env.wrappers"),
     *("replay.sampler", "replay.compress", "replay.seq_len", "replay.burn_in", "replay.overlap"),
 )
-"""Keys and groups that can't change, because the saved state depends on them. Keys in no list need confirm=true."""
+"""Keys and groups that can't change, because the saved state depends on them.
+
+Keys that are neither in FREE nor in IMPOSSIBLE need confirm=true.
+"""
 
 COMMAND = ("resume", "from_config", "confirm", "dry_run", "explain")
-"""Keys of the command, which are not compared."""
+"""Keys that concern only one command. They are not compared."""
 
 Verdict = Literal["free", "careful", "impossible"]
 
 
 class Change(NamedTuple):
-    """A config key, or a source file of the user, that has changed since the run; and a text for the user."""
+    """A change since the run was saved. `key` is a config key or a user's source file; `text` describes the change."""
 
     key: str
     text: str
@@ -47,14 +50,14 @@ def verdict(key: str) -> Verdict:
 
 
 def changed_keys(old: Config, config: Config) -> list[Change]:
-    """Return the keys with different values, without the keys of the command itself."""
+    """Return the keys with different values, except the keys in COMMAND."""
     before, after = flatten(to_yaml_keys(old)), flatten(to_yaml_keys(config))
     keys = [key for key in {**before, **after} if before.get(key) != after.get(key) and key not in COMMAND]
     return [Change(key, f"{key}={as_typed(after.get(key))} (was {as_typed(before.get(key))})") for key in keys]
 
 
 def changed_code(folder: Path, config: Config) -> list[Change]:
-    """Return the user's source files whose sha256 differs from run.json. Missing files are ignored."""
+    """Return the user's source files whose sha256 differs from the one in run.json. Ignore missing files."""
     recorded = read_json(folder / "run.json").get("code", {})
     files = {module: file for module in config.learning_modules if (file := source_file(module)) is not None}
     hashes = [(str(file), recorded.get(module), source_hash(file)) for module, file in files.items()]
@@ -66,7 +69,7 @@ def changed_code(folder: Path, config: Config) -> list[Change]:
 
 
 def check_changes(changes: Iterable[Change], is_confirmed: bool) -> None:
-    """Raise UsageError (exit 8) if a change is impossible, or changes the learning without confirm=true."""
+    """Raise UsageError (exit 8) if a change is impossible, or affects learning and confirm=true is missing."""
     problems = [
         f"resume: {change.text}: what was saved depends on it; from_config=RUN starts a new run"
         for change in changes

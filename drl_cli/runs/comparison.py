@@ -1,4 +1,4 @@
-"""Comparison: the joint curves, final returns and time to a threshold of a group of runs."""
+"""Comparison: a group's joint curves, final returns, and the steps and seconds until a threshold is reached."""
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from drl_cli.runs.run import Run
 from drl_cli.runs.statistics import interval, iqm
 from drl_cli.types import Array
 
-EARLY = 0.95  # a remark is made if a joint curve ends before this fraction of the longest run's steps
+EARLY = 0.95  # add a remark if a joint curve ends before this fraction of the longest run's steps
 
 
 class Estimate(NamedTuple):
-    """An interquartile mean over seeds with the ends of its 95% interval (NaN with one seed)."""
+    """An interquartile mean over seeds, and the ends of its 95% interval, which are NaN for a single seed."""
 
     value: float
     low: float
@@ -27,20 +27,20 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """The statistics of a group of runs, for a table and a figure."""
+    """The statistics of a group of runs."""
 
     group: Group
     curves: dict[Axis, JointCurve]
     final: Estimate
-    env_steps: float  # median over the runs at the last evaluation
+    env_steps: float  # at the last evaluation, median over the runs
     wall_s: float
     threshold: float | None
     num_reached: int
-    steps_to: float  # median over runs of the first evaluation at the threshold; infinite if most fail
+    steps_to: float  # until the threshold is reached, median over the runs; infinite if most runs miss it
     seconds_to: float
 
     def remarks(self) -> list[str]:
-        """Return a line if runs have equal seeds, and a line if an unfinished run ends the joint curve early."""
+        """Return a warning if runs have equal seeds, and one if an unfinished run cuts the joint curve short."""
         lines, runs = [], self.group.runs
         seeds = Counter((run.config.get("seed"), str(compared(run))) for run in runs)
         if twice := [str(seed) for (seed, _), num in seeds.items() if num > 1]:
@@ -56,7 +56,7 @@ class Comparison:
 
 
 def compare(group: Group, threshold: float | None) -> Comparison:
-    """Return the statistics of a group. If `threshold` is None, `stop.return` is used if equal in all runs."""
+    """Return the statistics of a group. If `threshold` is None, use `stop.return` if all runs have the same value."""
     curves = [run.curve for run in group.runs]
     done = [run.status == "done" for run in group.runs]
     goal = group.common("stop.return") if threshold is None else threshold
@@ -75,7 +75,7 @@ def compare(group: Group, threshold: float | None) -> Comparison:
 
 
 def over_environments(comparisons: Sequence[Comparison]) -> dict[str, Estimate]:
-    """Return, for each label with runs in all environments, the final return scaled to [0, 1] per environment."""
+    """Return the final return by label, scaled to [0, 1] in each environment. Skip labels that lack an environment."""
     by_env: dict[str, dict[str, list[Run]]] = defaultdict(dict)
     for comparison in comparisons:
         by_env[comparison.group.env][comparison.group.label] = comparison.group.runs
@@ -91,5 +91,5 @@ def over_environments(comparisons: Sequence[Comparison]) -> dict[str, Estimate]:
 
 
 def estimate(*strata: Array) -> Estimate:
-    """Return the interquartile mean over all runs; each stratum has scores `[runs]` and is resampled separately."""
+    """Return the interquartile mean over all runs. Each stratum is scores `[runs]`, which are resampled separately."""
     return Estimate(float(iqm(np.concatenate(strata))), *map(float, interval(strata, iqm)))

@@ -1,4 +1,4 @@
-"""Learning curves: the evaluations of one run, and the interquartile mean of several runs on one grid."""
+"""Learning curves: the evaluations of one run, and the interquartile mean of several runs on a common grid."""
 
 import csv
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ from drl_cli.types import Array
 
 Axis: TypeAlias = Literal["env_steps", "wall_s"]
 
-MAX_POINTS = 200  # per joint curve; more points would not be visible, and each needs a bootstrap
+MAX_POINTS = 200  # of a joint curve; each point needs a bootstrap, and more points would not be visible
 
 
 @dataclass(frozen=True)
 class Curve:
-    """A run's evaluations in order: environment steps, wall seconds and mean returns, `[evaluations]` each."""
+    """A run's evaluations in order. Environment steps, wall-clock seconds and mean returns are `[evaluations]` each."""
 
     env_steps: Array
     wall_s: Array
@@ -39,31 +39,32 @@ class Curve:
         return self.env_steps if axis == "env_steps" else self.wall_s
 
     def at(self, axis: Axis, grid: Array) -> Array:
-        """Return the return of the last evaluation at or before each grid point, `[points]`; NaN before the first."""
+        """Return, for each grid point `[points]`, the return of the last evaluation so far, or NaN if there is none."""
         last = np.searchsorted(self.x(axis), grid, side="right") - 1
         return np.where(last >= 0, self.returns[np.maximum(last, 0)], np.nan)
 
     def reaches(self, threshold: float) -> tuple[float, float]:
-        """Return environment steps and seconds of the first evaluation at or above the threshold, or infinity twice."""
+        """Return environment steps and seconds of the first evaluation that reaches the threshold, else infinity."""
         hits = np.flatnonzero(self.returns >= threshold)
         return (float(self.env_steps[hits[0]]), float(self.wall_s[hits[0]])) if len(hits) else (np.inf, np.inf)
 
 
 @dataclass(frozen=True)
 class JointCurve:
-    """The interquartile mean of several runs' returns at points `x`, with its bootstrap interval, `[points]` each."""
+    """The interquartile mean of several runs' returns, and its bootstrap interval. All arrays are `[points]`."""
 
     x: Array
     iqm: Array
     low: Array
     high: Array
-    held_from: float  # beyond this x, the last return of at least one finished run is repeated
+    held_from: float  # for larger x, the last return of at least one finished run is repeated
 
 
 def join(curves: Sequence[Curve], done: Sequence[bool], axis: Axis) -> JointCurve:
-    """Return the joint curve of runs at up to MAX_POINTS points; it starts where every run has an evaluation.
+    """Return the joint curve of runs at up to MAX_POINTS points. It starts where every run has an evaluation.
 
-    The last return of a finished run (`done`) is repeated. The curve ends at the last evaluation of an unfinished run.
+    If a run is finished (`done`), its last return is repeated. If a run is unfinished, the joint curve ends at the last
+    evaluation of this run.
     """
     points = [curve.x(axis) for curve in curves]
     start = max(x[0] for x in points)
@@ -79,7 +80,7 @@ def join(curves: Sequence[Curve], done: Sequence[bool], axis: Axis) -> JointCurv
 
 
 def read_curve(path: Path) -> Curve:
-    """Read the lines of an eval.csv that are complete and finite, sorted by environment steps; none without a file."""
+    """Read the complete and finite lines of an eval.csv, sorted by environment steps. A missing file has no lines."""
     points = []
     lines = path.read_text().splitlines(keepends=True) if path.is_file() else []
     for line in csv.DictReader(line for line in lines if line.endswith("\n")):

@@ -10,7 +10,7 @@ from drl_cli.runs.table import number
 
 
 def end_text(summary: Mapping[str, Any], folder: Path) -> str:
-    """Return the results in summary.json and the commands that evaluate, export or resume the run. Any: json."""
+    """Return the results in summary.json, and commands that evaluate, export or resume the run."""
     lines = [
         f"{summary['status']}: best return {number(summary.get('best_return'), '.1f')}, "
         f"last {number(summary.get('final_return'), '.1f')}, {number(summary.get('env_steps'))} env steps, "

@@ -1,4 +1,4 @@
-"""Figure of a comparison: returns over environment steps and over wall seconds, a row per environment."""
+"""Figure of a comparison: returns over environment steps and over wall-clock seconds, one row per environment."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,8 +21,8 @@ X_LABELS: dict[Axis, str] = {"env_steps": "environment steps", "wall_s": "wall-c
 def make_figure(comparisons: Sequence[Comparison]) -> Figure:
     """Return the figure with two plots for each environment.
 
-    Lines show the interquartile mean over seeds, bands its 95% interval, and faint lines single runs. All are drawn as
-    steps. Where the last return of a finished run is repeated, the line is thin. Labels have one colour in all rows.
+    Lines show the interquartile mean over seeds, bands show its 95% interval, and faint lines show single runs. A line
+    is thin where the last return of a finished run is repeated. A label has the same colour in all rows.
     """
     envs = list(dict.fromkeys(one.group.env for one in comparisons))
     labels = list(dict.fromkeys(one.group.label for one in comparisons))

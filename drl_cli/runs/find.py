@@ -25,12 +25,12 @@ def all_runs(output_dir: str) -> list[Path]:
 
 
 def find_run(run: str, output_dir: str) -> Path:
-    """Return the run given by a path, `latest`, a glob (the newest match) or the start of an id. Raise UsageError."""
+    """Return the run named by a path, `latest`, a glob (its newest match) or the start of an id. Raise UsageError."""
     return _matches(run, output_dir)[-1]
 
 
 def find_saved_run(run: str, output_dir: str, is_quiet: bool = False) -> Path:
-    """Return the newest matching run that has a checkpoint, or the newest run if none has. Raise UsageError.
+    """Return the newest matching run that has a checkpoint, or the newest match if none has. Raise UsageError.
 
     Print a warning that names newer runs without a checkpoint, unless `is_quiet`.
     """
@@ -50,7 +50,7 @@ def has_checkpoint(run: Path) -> bool:
 
 
 def _matches(run: str, output_dir: str) -> list[Path]:
-    """Return the runs that `find_run` chooses from, oldest first and at least one. Raise UsageError."""
+    """Return the runs that match `run`, oldest first. Raise UsageError if there is none."""
     path = Path(run)
     if (path / "run.json").is_file():
         return [path.resolve()]
@@ -68,7 +68,7 @@ def _matches(run: str, output_dir: str) -> list[Path]:
 
 
 def find_step(folder: Path, name: str) -> Path:
-    """Return a run's checkpoint by name (best, last, folder name) or environment steps (2e5). Raise UsageError."""
+    """Return a run's checkpoint: best, last, or by its folder's name or environment steps (2e5). Raise UsageError."""
     root = folder / "checkpoints"
     if name in ("best", "last") and (root / name).is_dir():
         return (root / name).resolve()
@@ -84,13 +84,13 @@ def find_step(folder: Path, name: str) -> Path:
 
 
 def checkpoint_names(checkpoints: Path) -> str:
-    """Return the end of an error message: the names of the checkpoints in this folder."""
+    """Return the names of the checkpoints in this folder, as the end of an error message."""
     names = sorted(path.parent.name for path in checkpoints.glob("*/manifest.json"))
     return f"there is: {', '.join(names)}" if names else "there is none"
 
 
 def _no_run(path: Path, runs: Sequence[Path], output_dir: str) -> str:
-    """Return the error message for a path that is no run: what the path is instead, or which runs exist."""
+    """Return the error message for a path that is not a run. It says what the path is, or which runs exist."""
     if path.is_file():
         return f"{path} is a file; a run is the folder in which run.json is"
     if path.is_dir() and path.resolve() != Path(output_dir).resolve():
@@ -102,7 +102,7 @@ def _no_run(path: Path, runs: Sequence[Path], output_dir: str) -> str:
 
 
 def read_config(folder: Path) -> Config:
-    """Read the run's config.yaml. Raise UsageError (exit 8) if it is missing or damaged."""
+    """Read the run's config.yaml. Raise UsageError (exit 8) if the file is missing or damaged."""
     path = folder / "config.yaml"
     try:
         node: Any = yaml.safe_load(path.read_text())
@@ -121,7 +121,7 @@ def check_format(checkpoint: Path) -> None:
 
 
 def find_runs(patterns: Sequence[str], output_dir: str) -> list[Path]:
-    """Return the runs that match patterns (as in `find_run`, or folders of runs), oldest first. Raise UsageError."""
+    """Return the runs that match the patterns, oldest first. A pattern is as in `find_run`, or a folder of runs."""
     if not patterns:
         raise UsageError("runs: names no run")
     runs, found, problems = all_runs(output_dir), set[Path](), list[str]()
@@ -138,7 +138,7 @@ def find_runs(patterns: Sequence[str], output_dir: str) -> list[Path]:
 
 
 def _runs_in(folder: Path) -> list[Path]:
-    """Return the folder if it is a run, its jobs' runs if it is a sweep, else the runs up to three levels below."""
+    """Return the folder if it is a run, the runs of its jobs if it is a sweep, otherwise the runs in its subfolders."""
     if (folder / SWEEP_FILE).is_file():
         jobs = read_json(folder / SWEEP_FILE).get("jobs", [])
         started = [read_json(folder / f"{number}.json").get("run") or job["run"] for number, job in enumerate(jobs, 1)]

@@ -10,18 +10,18 @@ from drl_cli.runs.run import Run
 from drl_cli.settings.build import as_typed, is_within
 
 SHORT = {"env": "env.name", "algo": "algo.name"}
-"""Short names of keys, as the user types them."""
+"""The short names of keys, which the user may type."""
 
 NOT_COMPARED = (
     *("seed", "output_dir", "resume", "from_config", "confirm", "dry_run", "explain"),
     *("logger", "checkpoint", "console", "debug", "sweep", "hpo", "manage.video_period"),
 )
-"""Keys and groups that are ignored, because they set only the place, start command and output of a run."""
+"""Keys and groups that are ignored: they set only where a run works, how it is started, and its output."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs on one environment with equal values of the grouping keys. `values` are the keys and values in the label."""
+    """Runs on one environment with equal values of the grouping keys. The label shows the keys in `values`."""
 
     env: str
     values: Mapping[str, Any]
@@ -32,7 +32,7 @@ class Group:
         return override_text(self.values)
 
     def common(self, key: str) -> Any:
-        """Return the value of the key if all runs have the same, else None."""
+        """Return the value of the key if all runs have the same value, otherwise None."""
         values = [run.config.get(key) for run in self.runs]
         return values[0] if all(value == values[0] for value in values) else None
 
@@ -40,7 +40,8 @@ class Group:
 def grouped(runs: Iterable[Run], by: Sequence[str] = ()) -> list[Group]:
     """Group the runs by environment and the keys `by`. Return the groups, sorted by environment and label.
 
-    If `by` is empty, runs are grouped by environment, algorithm and all keys that differ between such runs.
+    If `by` is empty, group by environment, by algorithm, and by every key that differs between runs with the same
+    environment and algorithm.
     """
     found = list(runs)
     has_algos = len({run.config.get("algo.name") for run in found}) > 1
@@ -55,15 +56,15 @@ def grouped(runs: Iterable[Run], by: Sequence[str] = ()) -> list[Group]:
 
 
 def compared(run: Run) -> dict[str, Any]:
-    """Return the run's config without the seed and the keys that have no influence on what is learned."""
+    """Return the run's config without the seed and without keys that do not affect learning."""
     typed = {arg.lstrip("+").partition("=")[0] for arg in run.record.get("command", []) if isinstance(arg, str)}
-    # trainer.threads=auto depends on the machine, so the number is compared only if the user typed it
+    # trainer.threads=auto depends on the machine, so compare the number only if the user typed it
     ignored = {*NOT_COMPARED} | {"trainer.threads"} - typed
     return {key: value for key, value in run.config.items() if not is_within(key, ignored)}
 
 
 def differing_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the keys with different values. A missing key is a difference only in mappings such as `env.kwargs`."""
+    """Return the keys with different values. A missing key matters only in free mappings such as `env.kwargs`."""
     keys = dict.fromkeys(key for config in configs for key in config)
 
     def values(key: str) -> set[str]:
@@ -79,7 +80,7 @@ def pooled_keys(groups: Sequence[Group]) -> list[str]:
 
 
 def unshown_keys(groups: Sequence[Group]) -> list[str]:
-    """Return the keys that differ between groups of one environment and are in no label, except `algo.*`."""
+    """Return the keys, except `algo.*`, that differ between groups of one environment but are in no label."""
     by_env: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for group in groups:
         by_env[group.env] += [compared(run) for run in group.runs]
@@ -89,7 +90,7 @@ def unshown_keys(groups: Sequence[Group]) -> list[str]:
 
 
 def override_text(values: Mapping[str, Any]) -> str:
-    """Return `key=value` for each key, with short key names, as the user types them."""
+    """Return the text `key=value` for each key, with short names, as the user would type it."""
     names = {long: short for short, long in SHORT.items()}
     return " ".join(f"{names.get(key, key)}={as_typed(value)}" for key, value in values.items())
 

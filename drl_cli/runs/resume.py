@@ -21,12 +21,12 @@ from drl_cli.utils.locks import lock
 if TYPE_CHECKING:  # slow to import
     from drl_cli.runtime.restore import Checkpoint
 
-LOCK_WAIT_S = 0.5  # a command that checks whether the run is alive holds the lock for a moment
-ORPHAN_WAIT_S = 30.0  # for the manage process of a killed run to end
+LOCK_WAIT_S = 0.5  # because a command that checks whether a run is alive holds the lock for a moment
+ORPHAN_WAIT_S = 30.0  # until the manage process of a killed run has ended
 
 
 def named_run(command: CommandLine) -> Path | None:
-    """Return the run folder that `resume=` or `from_config=` names, None without these keys. Raise UsageError."""
+    """Return the run folder that `resume=` or `from_config=` names, or None without these keys. Raise UsageError."""
     values = {match["key"]: match["value"] for arg in command.overrides if (match := OVERRIDE.fullmatch(arg))}
     named = {key: value for key in ("resume", "from_config") if (value := values.get(key)) not in (None, "", "null")}
     if not named:
@@ -36,12 +36,12 @@ def named_run(command: CommandLine) -> Path | None:
     ((key, value),) = named.items()
     if command.config_file is not None:
         raise UsageError(f"{key} brings the run's config: leave --config-path and --config-name out")
-    if key == "resume" and command.is_sweep:  # the name of a sweep
+    if key == "resume" and command.is_sweep:  # the value is the name of a sweep
         return None
     for name in values.keys() & set(groups()) - {"mode"}:
         raise UsageError(f"{key}: {name}={values[name]} chooses another group of options; here single keys can be set")
     run, output_dir = unquoted(value), unquoted(values.get("output_dir") or "outputs")
-    # `resume` searches for the checkpoint again, and then names the newer runs without a checkpoint
+    # is_quiet, because `resume` finds the run again, and then prints the warning about newer runs
     find = partial(find_saved_run, is_quiet=True) if key == "resume" else find_run
     folder, checkpoint = find_checkpoint(run, output_dir, find)
     if key == "resume":
@@ -51,7 +51,7 @@ def named_run(command: CommandLine) -> Path | None:
 
 
 def find_checkpoint(run: str, output_dir: str, find: Callable[[str, str], Path] = find_saved_run) -> tuple[Path, Path]:
-    """Return the run's folder and its last checkpoint. If `run` is a checkpoint's folder, return this checkpoint."""
+    """Return a run's folder and its last checkpoint. If `run` is the folder of a checkpoint, return this checkpoint."""
     path = Path(run)
     if path.resolve().parent.name == "checkpoints" and (path / "manifest.json").is_file():
         return path.resolve().parents[1], path.resolve()
@@ -63,7 +63,7 @@ def find_checkpoint(run: str, output_dir: str, find: Callable[[str, str], Path] 
 
 
 def with_config_of(folder: Path | None, command: CommandLine) -> CommandLine:
-    """Return the command line with the run's config.yaml as Hydra's main config; unchanged if `folder` is None."""
+    """Return the command line with the run's config.yaml as the main config. If `folder` is None, change nothing."""
     if folder is None:
         return command
     flags = [*command.flags, "--config-path", str(folder), "--config-name", "config"]
@@ -72,7 +72,7 @@ def with_config_of(folder: Path | None, command: CommandLine) -> CommandLine:
 
 @dataclass(frozen=True)
 class Resumed:
-    """A run to resume: its folder, its checkpoint (None if it has none), its config and the changed keys."""
+    """A run to resume. `checkpoint` is None if the run has none."""
 
     folder: Path
     checkpoint: "Checkpoint | None"
@@ -84,19 +84,19 @@ class Resumed:
         return self.checkpoint.env_steps if self.checkpoint else 0
 
     def begin(self, command: list[str]) -> dict[str, Any]:
-        """Remove what was recorded after the checkpoint. Return the content of run.json."""
+        """Delete what the run recorded after the checkpoint. Return the new content of run.json."""
         from drl_cli.runtime.restore import clean_up
         from drl_cli.runtime.run_folder import code_hashes, resumed_record
 
         clean_up(self.folder, self.checkpoint)
-        for name in ("summary.json", "error.txt"):  # written when the run ended; the run now continues
+        for name in ("summary.json", "error.txt"):  # they were written when the run ended, and the run now continues
             (self.folder / name).unlink(missing_ok=True)
         record = read_json(self.folder / "run.json") | {"code": code_hashes(self.config)}
         return resumed_record(record, command, self.env_steps, [change.text for change in self.changes])
 
 
 def resume(config: Config, typed: Sequence[str]) -> Resumed:
-    """Return the run that `config.resume` names. Raise UsageError if it can't go on with this config."""
+    """Return the run that `config.resume` names. Raise UsageError if the run can't continue with this config."""
     from drl_cli.runtime.restore import open_checkpoint
 
     assert config.resume is not None
@@ -114,12 +114,12 @@ def resume(config: Config, typed: Sequence[str]) -> Resumed:
         except CheckpointError as error:
             raise UsageError(f"resume: {error}{_older_checkpoint(path)}", CHECKPOINT) from error
     worker = config.worker
-    if config.mode != old.mode:  # numbers that the user did not type are chosen for the new mode
+    if config.mode != old.mode:  # choose the numbers that the user did not type for the new mode
         if not any(arg.startswith("worker.num=") for arg in typed):
             worker = dataclasses.replace(worker, num=None)
         if not any(arg.startswith("worker.proxies=") for arg in typed):
             worker = dataclasses.replace(worker, proxies="auto")
-    if checkpoint is not None and config.load_weights is not None:  # the checkpoint has the weights
+    if checkpoint is not None and config.load_weights is not None:  # the checkpoint already contains these weights
         worker = dataclasses.replace(worker, random_steps=config.random_steps)
         config = dataclasses.replace(config, load_weights=None)
     return Resumed(folder, checkpoint, dataclasses.replace(config, worker=worker), changes)
@@ -127,9 +127,9 @@ def resume(config: Config, typed: Sequence[str]) -> Resumed:
 
 @contextmanager
 def claim_run(folder: Path) -> Iterator[None]:
-    """Lock a run's folder for this process. Raise UsageError if another process trains in it.
+    """Lock a run's folder in this context. Raise UsageError if another process trains there.
 
-    Wait for the manage process of a killed run to end, because this process may still write to the folder.
+    Wait until the manage process of a killed run has ended, because that process may still write to the folder.
     """
     from drl_cli.runtime.roles.manage import MANAGE_LOCK
 
@@ -150,7 +150,7 @@ def claim_run(folder: Path) -> Iterator[None]:
 
 
 def _older_checkpoint(damaged: Path) -> str:
-    """Return the end of an error message: how to resume from the newest other checkpoint, if there is one."""
+    """Return a hint for an error message: how to resume from the newest other checkpoint, or '' if there is none."""
     paths = damaged.parent.glob("step_*/state.orchestrator.json")
     older = sorted(path.parent for path in paths if path.parent.name != damaged.resolve().name)
     return f"; to go on from an older one: resume={older[-1]}" if older else ""

@@ -1,4 +1,4 @@
-"""Run: read command, config, status, progress and evaluations of a run from its folder."""
+"""Run: read the command, config, status, progress and evaluations of a run from the run's folder."""
 
 import json
 from collections.abc import Mapping
@@ -14,16 +14,16 @@ from drl_cli.settings.conf import LOADER
 from drl_cli.utils.locks import is_locked
 
 RUN_LOCK = ".lock"
-"""A file in the run's folder that is locked while a process trains there."""
+"""The file in a run's folder that a process locks while it trains there."""
 SWEEP_FILE = "sweep.json"
-TAIL_BYTES = 1 << 16  # bytes read from the end of metrics.jsonl; enough for one report
+TAIL_BYTES = 1 << 16  # bytes that are read from the end of metrics.jsonl; the last report is shorter
 
 
 @dataclass(frozen=True)
 class Run:
-    """The files of a run folder, read at first use and then cached, except for `status` and `last_report`.
+    """The content of a run's folder. It is read at first use and then cached, except `status` and `last_report`.
 
-    Missing, truncated or older files are not errors; their values are empty.
+    Missing and truncated files are not errors. Their values are empty.
     """
 
     folder: Path
@@ -34,14 +34,14 @@ class Run:
 
     @property
     def status(self) -> str:
-        """The status in run.json (running, done, interrupted, failed, diverged), or killed if no process trains."""
-        is_alive = is_locked(self.folder / RUN_LOCK)  # before run.json: a run writes its status, then releases the lock
+        """The status in run.json, but "killed" if the status is "running" and no process trains."""
+        is_alive = is_locked(self.folder / RUN_LOCK)  # before run.json: a run writes its status, then unlocks
         status = str(read_json(self.folder / "run.json").get("status", "unknown"))
         return "killed" if status == "running" and not is_alive else status
 
     @property
     def last_report(self) -> dict[str, Any]:
-        """The last complete line of metrics.jsonl; empty before the first."""
+        """The last complete line of metrics.jsonl, or {} if there is none."""
         try:
             with (self.folder / "metrics.jsonl").open("rb") as file:
                 file.seek(max(0, file.seek(0, 2) - TAIL_BYTES))
@@ -56,12 +56,12 @@ class Run:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """The content of summary.json; empty before the run's end."""
+        """The content of summary.json, or {} before the run's end."""
         return read_json(self.folder / "summary.json")
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The values of config.yaml by dotted key; an older version may have had other keys."""
+        """The values of config.yaml by dotted key. A run of an older version may have other keys."""
         try:
             node = yaml.load((self.folder / "config.yaml").read_text(), LOADER)
         except (OSError, ValueError, yaml.YAMLError):
@@ -78,23 +78,23 @@ class Run:
 
     @cached_property
     def wall_s(self) -> float:
-        """Wall-clock time of training so far, with the time before a resume [s]."""
+        """The wall-clock time of training so far [s], including the time before a resume."""
         evaluated = self.curve.wall_s[-1] if len(self.curve) else 0.0
         return float(self.summary.get("wall_s") or self.last_report.get("perf/wall_s") or evaluated)
 
     @property
     def best(self) -> float | None:
-        """The highest mean return of an evaluation; None before the first evaluation."""
+        """The highest mean return of an evaluation, or None before the first evaluation."""
         return self.summary.get("best_return", self.curve.best)
 
     @property
     def final(self) -> float | None:
-        """The mean return of the last evaluation; None before the first evaluation."""
+        """The mean return of the last evaluation, or None before the first evaluation."""
         return self.summary.get("final_return", self.curve.final)
 
 
 def flatten(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the values of nested mappings by dotted key; an empty mapping adds no key."""
+    """Return the values of nested mappings by dotted key. An empty mapping adds no key."""
     keys: dict[str, Any] = {}
     for name, value in node.items():
         keys |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
@@ -102,7 +102,7 @@ def flatten(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a json file; an empty dict if the file is missing, truncated or contains no object."""
+    """Return the object in a json file, or {} if the file is missing, truncated or contains no object."""
     try:
         return _mapping(path.read_bytes())
     except OSError:

@@ -1,4 +1,4 @@
-"""Interquartile mean and stratified bootstrap intervals of few noisy scores (Agarwal et al. 2021, arXiv 2108.13264)."""
+"""Interquartile means and their stratified bootstrap intervals (Agarwal et al. 2021, arXiv 2108.13264)."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,11 +8,11 @@ from drl_cli.types import Array
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
-MAX_DRAWN = 1 << 22  # float64 values drawn at once: 32 MB
+MAX_DRAWN = 1 << 22  # number of float64 values drawn at once, 32 MB
 
 
 def iqm(scores: Array, axis: int = 0) -> Array:
-    """Return the interquartile mean: the mean without the lowest and highest quarter (rounded down) of the scores."""
+    """Return the interquartile mean: the mean without the lowest and the highest quarter of scores (rounded down)."""
     num = scores.shape[axis]
     middle = np.arange(num // 4, num - num // 4)
     means: Array = np.sort(scores, axis).take(middle, axis).mean(axis)
@@ -20,9 +20,9 @@ def iqm(scores: Array, axis: int = 0) -> Array:
 
 
 def interval(strata: Sequence[Array], statistic: Callable[[Array, int], Array]) -> tuple[Array, Array]:
-    """Return the ends of a statistic's 95% percentile bootstrap interval, `[...]` each; NaN with a single score.
+    """Return the ends `[...]` of the 95% percentile bootstrap interval of a statistic. A single score gives NaN.
 
-    Each resample draws n_i scores with replacement from the scores `[n_i, ...]` of stratum i, a task or a run.
+    Each resample draws, from each stratum `[n, ...]`, n scores with replacement.
     """
     rng, shape = np.random.default_rng(0), strata[0].shape[1:]
     if min(len(scores) for scores in strata) < 2:

@@ -1,4 +1,4 @@
-"""Text tables: drawn by rich on a terminal, or as plain aligned lines for other programs."""
+"""Text tables: drawn by rich on a terminal, plain aligned lines elsewhere."""
 
 import math
 from collections.abc import Sequence
@@ -9,17 +9,17 @@ NONE = "-"
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO, left: Sequence[str] = ()) -> str:
-    """Return the table as text for `out`. Columns named in `left` are aligned left, all others right."""
+    """Return a table as text for `out`. Columns named in `left` are aligned left, other columns right."""
     return _rich(head, rows, out, left) if out.isatty() else _plain(head, rows, left)
 
 
 def number(value: float | None, form: str = ",.0f") -> str:
-    """Format a number; None, NaN and infinity become "-"."""
+    """Format a number. None, NaN and infinity become "-"."""
     return NONE if value is None or not math.isfinite(value) else format(value, form)
 
 
 def between(value: float | None, low: float, high: float, form: str = ".1f") -> str:
-    """Format a value with its interval `[low, high]`, which is left out if it is NaN."""
+    """Format a value and its interval `[low, high]`. Leave an interval of NaN out."""
     ends = "" if math.isnan(low) else f" [{low:{form}}, {high:{form}}]"
     return number(value, form) + ends
 

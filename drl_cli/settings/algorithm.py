@@ -15,7 +15,7 @@ from drl_cli.utils.spelling import did_you_mean
 
 
 def config_class(name: str) -> type[AlgoConfig]:
-    """Return the Config class of an algorithm; raises UsageError, with exit code 4 if the user's module raised."""
+    """Return the Config class of an algorithm. Raise UsageError, with exit code 4 if the user's module raised."""
     try:
         found = load_algorithm(name).Config
         group_of(found)
@@ -34,13 +34,13 @@ def config_class(name: str) -> type[AlgoConfig]:
 
 
 def short_name(algo: type[AlgoConfig]) -> str:
-    """Return the name of the module that a Config class is from."""
+    """Return the last part of the name of the module that defines a Config class."""
     return algo.__module__.rpartition(".")[2]
 
 
 def algorithm_of(option: str) -> str:
-    """Return the algorithm of `algo=OPTION`: the `name` in the option's yaml, or in a yaml named in `defaults`."""
-    for _ in range(9):  # the `defaults` of a yaml may name another yaml
+    """Return the algorithm of `algo=OPTION`: the `name` in the option's yaml or in a yaml that its `defaults` name."""
+    for _ in range(9):  # follow `defaults` from yaml to yaml, at most 9 times
         file = option_file("algo", option)
         if file is None:
             return option

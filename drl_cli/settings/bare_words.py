@@ -1,4 +1,4 @@
-"""Explain words of a command line that are not key=value: `--env X`, `env X`, a bare `Pendulum-v1`."""
+"""Explain words of a command line that are not key=value, such as `--env X`, `env X` or `Pendulum-v1`."""
 
 import re
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ KEY = re.compile(r"[+~]*[\w./-]+")
 
 
 def meant(word: str) -> str | None:
-    """Return the key, or `key=value`, that a word probably names: the key itself, its last part, or a synonym."""
+    """Return the key or `key=value` that a word probably means. The word may be a key, its last part, or a synonym."""
     name = word.replace("-", "_")
     keys = {key for algo in algorithms() for key in keys_of(config_class(algo))} | set(groups())
     if name in keys:
@@ -30,7 +30,7 @@ def meant(word: str) -> str | None:
 
 
 def as_override(key: str, value: str) -> str:
-    """Return `key=value`, with brackets around the value of a list; `key` may already be a whole `key=value`."""
+    """Return `key=value`, with brackets if the key takes a list. If `key` is already `key=value`, return it."""
     if "=" in key:
         return key
     keys = keys_of(AlgoConfig)
@@ -39,7 +39,7 @@ def as_override(key: str, value: str) -> str:
 
 
 def flag_line(flag: str, rest: list[str], flags: Sequence[str]) -> str:
-    """Return the error line for an unknown flag. If the flag is a key, remove its value from `rest`."""
+    """Return the error line for an unknown flag. If the flag means a key, remove the key's value from `rest`."""
     word, equals, value = flag.lstrip("-").partition("=")
     key = meant(word) if len(word) > 1 else None
     if key is None:

@@ -12,7 +12,7 @@ from drl_cli.settings.value_types import MISSING
 
 
 def build(node: Mapping[str, Any]) -> Config:
-    """Return the config of a run; raises UsageError with every problem in it."""
+    """Return the config of a run. Raise UsageError with every problem in `node`."""
     algo = config_class(str(node.get("algo", {}).get("name")))
     config = judge(Key("", config_group(algo)), node, algo)
     assert isinstance(config, Config)
@@ -20,7 +20,7 @@ def build(node: Mapping[str, Any]) -> Config:
 
 
 def default_values(kind: type[Any]) -> dict[str, Any]:
-    """Return each key's default in a config class, as a plain yaml value; MISSING for a field without a default."""
+    """Return the default of each key of a config class as a yaml value, or MISSING if the key has no default."""
     values = {}
     for field in dataclasses.fields(kind):
         value = MISSING if field.default is dataclasses.MISSING else field.default
@@ -31,7 +31,7 @@ def default_values(kind: type[Any]) -> dict[str, Any]:
 
 
 def to_yaml_keys(value: Any) -> Any:
-    """Return a config as plain mappings with the names that the user types."""
+    """Return a config as plain mappings, with keys as the user types them."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name.rstrip("_"): to_yaml_keys(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, tuple | list):
@@ -40,7 +40,7 @@ def to_yaml_keys(value: Any) -> Any:
 
 
 def as_typed(value: Any) -> str:
-    """Format a config value as the user types it: null, true, 0.001, [64,64], {g:5}. Any: a value of any key."""
+    """Format a config value as the user would type it: null, true, 0.001, [64,64], {g:5}."""
     if isinstance(value, list | tuple):
         return f"[{','.join(map(as_typed, value))}]"
     if isinstance(value, Mapping):
@@ -51,5 +51,5 @@ def as_typed(value: Any) -> str:
 
 
 def is_within(key: str, names: Iterable[str]) -> bool:
-    """Return whether a dotted key is one of these keys or lies in one of these groups."""
+    """Return whether a dotted key is one of `names`, or lies in a group in `names`."""
     return any(f"{key}.".startswith(f"{name}.") for name in names)

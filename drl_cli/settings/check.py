@@ -24,21 +24,21 @@ from drl_cli.utils.outside import ModuleRaised, NotFound, import_object
 from drl_cli.utils.spelling import did_you_mean
 
 USED_HYDRA_KEYS = ("hydra.searchpath", "hydra.job.env_set")
-"""Hydra's own settings that have an effect in drl-train."""
+"""The settings of Hydra that have an effect in drl-train."""
 INSTEAD = {
     **dict.fromkeys(("hydra.run.dir", "hydra.sweep.dir"), "output_dir=DIR"),
     **dict.fromkeys(("hydra/launcher", "hydra.launcher.n_jobs"), "sweep.jobs=2"),
     **dict.fromkeys(("hydra/sweeper", "hydra.sweeper.n_trials"), "-m with a=1,2 or choice(...)"),
     "hydra.verbose": "DRL_DEBUG=1",
 }
-"""For settings of Hydra that have no effect: what the user can write instead."""
+"""For each setting of Hydra that has no effect: what the user can write instead."""
 PACKAGE = re.compile(r"^\s*#\s*@package\s+(\S+)\s*$", re.MULTILINE)
 MAIN_KEY = {"stop": "return", "worker": "num", "replay": "capacity", "network": "hidden", "checkpoint": "period"}
-"""For groups: the key that is probably meant if the user sets the whole group to a number, as in `stop=200`."""
+"""For each group: the key that the user probably means by setting the group to a number, as in `stop=200`."""
 
 
 def check_command(command: CommandLine) -> None:
-    """Raise UsageError with every wrong group, key and plain value on the command line.
+    """Raise UsageError with every wrong group, key and value on the command line.
 
     The exit code is the smallest exit code of all problems.
     """
@@ -62,7 +62,7 @@ def check_command(command: CommandLine) -> None:
 def _check_override(
     match: re.Match[str], command: CommandLine, algo: type[AlgoConfig] | None, overrides: Sequence[re.Match[str]]
 ) -> list[str]:
-    """Return a line for each problem with the override `match`. Raise UsageError for problems with their own exit code.
+    """Return a line for each problem with the override `match`. Raise UsageError for a problem with another exit code.
 
     `algo` is None if the algorithm does not exist.
     """
@@ -78,11 +78,11 @@ def _check_override(
         return [f"{key}={value}: several values are a sweep, which needs -m: drl-train -m {key}={value}"]
     if key in groups():
         uses_envpool = any(other["key"] == "env.backend" and other["value"] == "envpool" for other in overrides)
-        if key == "env" and uses_envpool and sign != "~":  # to look up EnvPool's ids takes seconds
+        if key == "env" and uses_envpool and sign != "~":  # because looking up EnvPool's ids takes seconds
             return []
         return _check_choice(sign, key, value, command, algo)
     if algo is None and key.startswith("algo."):
-        return []  # the wrong algorithm is reported already
+        return []  # the wrong algorithm has already been reported
     if sign == "+" and key in keys:
         return [f"+{key}: this key is there already, so say {key}={value}"]
     if sign == "~" and key in keys and not isinstance(keys[key].type, MappingOf):
@@ -96,14 +96,14 @@ def _check_choice(
     if sign == "~":
         return [f"~{group}: a group can't be left out; say {group}=OPTION"]
     has_groups = command.config_file is None or "defaults:" in command.config_file.read_text()
-    if not has_groups or (command.is_sweep and "(" in value):  # choice(...), glob(...): each job is checked later
+    if not has_groups or (command.is_sweep and "(" in value):  # choice(...), glob(...): jobs are checked later
         return []
     names = parts(value) if command.is_sweep else [value]
     return [line for name in names for line in check_option(group, unquoted(name), algo)]
 
 
 def check_option(group: str, name: str, algo: type[AlgoConfig] | None = None) -> list[str]:
-    """Return a line for each problem with `group=name`. If the option's yaml is the user's, the yaml is checked too.
+    """Return a line for each problem with `group=name`. If the user wrote the option's yaml, check it too.
 
     Raise UsageError if the option does not exist, or if a user's module raises (exit 4).
     """
@@ -155,14 +155,14 @@ def _check_value(name: str, text: str | None, is_sweep: bool, algo: type[AlgoCon
     try:
         value: Any = yaml.safe_load(text)
     except yaml.YAMLError:
-        return []  # Hydra will report the error: its grammar differs from yaml's
+        return []  # Hydra, whose grammar differs from yaml's, will report an error
     if name in TEXTS and isinstance(value, int):  # a run id may begin with digits only
         return []
     return problems_of(name, value, algo)
 
 
 def _algorithm(command: CommandLine, values: Sequence[re.Match[str]]) -> type[AlgoConfig] | None:
-    """Return the Config class of the algorithm that the command line, the main config or train.yaml names, or None."""
+    """Return the Config class of the algorithm that the command line, main config or train.yaml names, if any."""
     name = defaults()["algo"]
     if named := [match["value"] or "" for match in values if match["key"] == "algo"]:
         name = algorithm_of(unquoted(parts(named[0])[0]))
@@ -175,7 +175,7 @@ def _algorithm(command: CommandLine, values: Sequence[re.Match[str]]) -> type[Al
         name = str(algo.get("name")) if isinstance(algo, dict) else name
     try:
         return config_class(name)
-    except UsageError:  # the same error is raised when the option is checked or the config is built
+    except UsageError:  # the check of the option, or `build`, will raise the same error
         return None
 
 

@@ -1,4 +1,4 @@
-"""Split a drl-train command line into flags and overrides, and convert both to a form that Hydra accepts."""
+"""Split a drl-train command line into flags and overrides, and convert both to forms that Hydra accepts."""
 
 import dataclasses
 import os
@@ -18,15 +18,15 @@ VALUE_FLAGS = {
     **dict.fromkeys(("--cfg", "-c"), "cfg"),
     **dict.fromkeys(("--package", "-p"), "package"),
 }
-"""Flags that need a value, with the name of each flag without dashes."""
+"""Flags that need a value. A flag and its short form have the same name here."""
 PLAIN_FLAGS = ("-m", "--multirun", "--resolve", "--version")
 TEXTS = ("resume", "from_config", "load_weights", "output_dir")
-"""Keys whose values are always text; otherwise the first digits of a run id would be read as a number."""
+"""Keys whose values are always text. Otherwise, Hydra could read a run id, which begins with digits, as a number."""
 
 
 @dataclasses.dataclass(frozen=True)
 class CommandLine:
-    """The flags with their values, the overrides, and the meaning of the flags."""
+    """A command line: flags with their values, overrides, and what the flags mean."""
 
     flags: list[str]
     overrides: list[str]
@@ -38,7 +38,7 @@ class CommandLine:
 def read_command(args: Sequence[str]) -> CommandLine:
     """Split a command line and make the paths of its flags absolute. Raise UsageError if a flag does not exist.
 
-    Afterwards, options are also looked up in the folders that the command line names.
+    Also set `conf.own_dirs` to the folders that the command line names.
     """
     flags, overrides, problems = list[str](), list[str](), list[str]()
     named: dict[str, str] = {}
@@ -50,7 +50,7 @@ def read_command(args: Sequence[str]) -> CommandLine:
             overrides.append(arg)
         elif name := VALUE_FLAGS.get(flag):
             value = value if equals else rest.pop(0) if rest else ""
-            # Hydra would resolve a relative path against its own config folder.
+            # Hydra would resolve a relative path against its own config folder
             named[name] = os.path.abspath(value) if name in ("config-path", "config-dir") else value
             flags += [flag, named[name]]
         elif arg in PLAIN_FLAGS:
@@ -69,7 +69,7 @@ def read_command(args: Sequence[str]) -> CommandLine:
 
 
 def _config_file(named: dict[str, str]) -> Path | None:
-    """Return the user's main config, or None if no flag names one; raises UsageError if the file does not exist."""
+    """Return the user's main config, or None if no flag names one. Raise UsageError if the file does not exist."""
     if not {"config-path", "config-name"} & named.keys():
         return None
     name = f"{named.get('config-name', 'train').removesuffix('.yaml')}.yaml"
@@ -90,8 +90,8 @@ def flags_for_hydra(flags: Sequence[str]) -> list[str]:
 def for_hydra(overrides: Sequence[str]) -> list[str]:
     """Return the overrides in a form that Hydra accepts, without hydra.searchpath.
 
-    `++` sets a key whether or not a yaml has it, and `+` adds a group that train.yaml does not name. The judge
-    has already refused wrong keys.
+    Prefix keys with `++`, which sets a key even if no yaml contains it, and groups that train.yaml does not name with
+    `+`. `judge` has already refused wrong keys.
     """
     return [_for_hydra(arg) for arg in overrides if not arg.lstrip("+").startswith(f"{SEARCH_PATH}=")]
 

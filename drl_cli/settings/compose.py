@@ -29,11 +29,11 @@ HYDRA_TEXTS = {
     r'raised while resolving interpolation: "?(?P<what>[^"\n]*)': "{key}: {what}",
     r"InterpolationLoop|[Rr]ecursive interpolation|RecursionError": "{key}: is the value of itself",
 }
-"""Error texts of Hydra and OmegaConf about defaults lists and interpolations, each with our text for the user."""
+"""Error texts of Hydra and OmegaConf, as regular expressions, each with our text for the user."""
 
 
 def compose(overrides: Sequence[str], file: Path | None = None) -> Config:
-    """Return the config for these overrides, checked and filled in for this machine. Raise UsageError.
+    """Return the config for these overrides, filled in for this machine. Raise UsageError if it has a problem.
 
     `file` is the main config: conf/train.yaml by default, or a run's config.yaml.
     """
@@ -43,16 +43,16 @@ def compose(overrides: Sequence[str], file: Path | None = None) -> Config:
 
 
 def mapping(overrides: Sequence[str], file: Path | None = None) -> dict[str, Any]:
-    """Return the composed config as plain values, without any check. Raise UsageError."""
+    """Return the composed config as plain values, without checking them. Raise UsageError if Hydra fails."""
     with composed(overrides, file) as plain:
         return plain
 
 
 @contextmanager
 def composed(overrides: Sequence[str], file: Path | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the composed config as plain values. Raise UsageError. Inside the context, HydraConfig describes this job.
+    """Yield the composed config as plain values. Raise UsageError if Hydra fails. HydraConfig describes this job.
 
-    The decorator hydra.main would compose everything twice: the first time to learn whether the command is a sweep.
+    Unlike the decorator hydra.main, compose only once. The decorator first composes to find out whether to sweep.
     """
     import hydra
     from hydra.core.hydra_config import HydraConfig
@@ -84,7 +84,7 @@ def run_hydra(args: Sequence[str]) -> None:
 
     register()
     sys.argv = [sys.argv[0], *args]
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors instead of printing them
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # so that Hydra raises its errors instead of printing them
     with _usage_errors():
         hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="train")(lambda node: None)()
 
@@ -115,7 +115,7 @@ def _one_line(error: Exception) -> str:
 
 
 def write_config(folder: Path, config: Config) -> None:
-    """Write config.yaml atomically, without the keys that only record where the config came from."""
+    """Write config.yaml atomically, without keys such as `resume` that only concern one command."""
     from omegaconf import OmegaConf
 
     config = dataclasses.replace(config, resume=None, from_config=None, confirm=False)

@@ -1,4 +1,4 @@
-"""The yaml files: ours in conf/, and those in the user's folders, which take precedence."""
+"""The yaml files: ours are in conf/; those in the user's folders take precedence."""
 
 import importlib.util
 from collections.abc import Mapping, Sequence
@@ -12,27 +12,30 @@ from drl_cli.errors import UsageError
 from drl_cli.utils.outside import source_file
 
 SEARCH_PATH = "hydra.searchpath"
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader is four times as fast, but may not be installed
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader is four times as fast, but not always installed
 
 own_dirs: list[Path] = []
-"""The user's folders with yaml options, in order of precedence; set by `read_command`."""
+"""The user's folders with yaml files, in order of precedence. `read_command` sets the list."""
 
 
 def conf_dir() -> Path:
-    """Return the folder with our yaml files: beside the package in a checkout, inside it in a wheel."""
+    """Return the folder with our yaml files. In a checkout it is beside the package, in a wheel inside the package."""
     package = Path(__file__).parents[1]
     inside = package / "conf"
     return inside if inside.is_dir() else package.parent / "conf"
 
 
 def option_file(group: str, name: str) -> Path | None:
-    """Return the yaml of a group's option, or None."""
+    """Return the path of the yaml of a group's option, or None if there is none."""
     files = (place / group / f"{name}.yaml" for place in (*own_dirs, conf_dir()))
     return next((file for file in files if file.is_file()), None)
 
 
 def algorithm_yaml(name: str) -> Path | None:
-    """Return an algorithm's yaml: the option's, or MODULE.yaml or conf/algo/MODULE.yaml beside the user's module."""
+    """Return an algorithm's yaml: the file of the option `name`, or a file beside the user's module, or None.
+
+    Beside the module, the file is MODULE.yaml or conf/algo/MODULE.yaml.
+    """
     path = module_path(name)
     source, file = source_file(path), f"{path.rpartition('.')[2]}.yaml"
     beside = [source.parent / "conf" / "algo" / file, source.parent / file] if source is not None else []
@@ -40,18 +43,18 @@ def algorithm_yaml(name: str) -> Path | None:
 
 
 def bases(node: Mapping[str, Any]) -> list[str]:
-    """Return the options that a yaml extends: the strings in its `defaults`."""
+    """Return the options that a yaml extends, which are the strings in its `defaults`."""
     entries = [entry for entry in node.get("defaults") or [] if isinstance(entry, str) and entry != "_self_"]
     return [entry.partition("@")[0].rpartition("/")[2] for entry in entries]
 
 
 def options(group: str) -> list[str]:
-    """Return the options of a group: the names of its yaml files."""
+    """Return the options of a group, which are the names of its yaml files."""
     return sorted({path.stem for place in (*own_dirs, conf_dir()) for path in (place / group).glob("*.yaml")})
 
 
 def groups() -> list[str]:
-    """Return the groups: the folders in conf/, and the user's folders with yaml files."""
+    """Return the groups, which are the folders with yaml files in conf/ and in the user's folders."""
     own = {path.parent.name for place in own_dirs for path in place.glob("*/*.yaml")}
     return sorted(own | {path.name for path in conf_dir().iterdir() if path.is_dir()})
 
@@ -64,9 +67,9 @@ def defaults() -> dict[str, str]:
 
 
 def find_own_dirs(config_dir: str | None, overrides: Sequence[str], file: Path | None) -> list[Path]:
-    """Return the folders in --config-dir, and in hydra.searchpath on the command line or in the user's main config.
+    """Return the user's folders: --config-dir, and hydra.searchpath on the command line or in the user's main config.
 
-    Raises UsageError with every folder that does not exist.
+    Raise UsageError with every folder that does not exist.
     """
     named = [arg.partition("=")[2] for arg in overrides if arg.lstrip("+").startswith(f"{SEARCH_PATH}=")]
     try:
@@ -96,7 +99,7 @@ def _search_path(file: Path | None) -> Any:  # Any: yaml holds anything
 
 
 def _folder(given: str) -> Path | None:
-    """Return a folder from `DIR`, `file://DIR` or `pkg://PACKAGE`; None if it does not exist."""
+    """Return the path of the folder `DIR`, `file://DIR` or `pkg://PACKAGE`, or None if it does not exist."""
     if not given.startswith("pkg://"):
         folder = Path(given.removeprefix("file://")).absolute()
         return folder if folder.is_dir() else None

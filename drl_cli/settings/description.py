@@ -1,4 +1,4 @@
-"""Describe all keys: one `Key` each, with type; the default and help are set only if the yaml files were read."""
+"""Describe all keys by a `Key` each. Its default and help are set only if the yaml files were read."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from drl_cli.settings.value_types import Group, MappingOf, ValueType, cached, gr
 
 @dataclass(frozen=True)
 class Key:
-    """A key: its dotted name, the type of its value, and the default and the comment in an option's yaml."""
+    """A key: its dotted name, the type of its value, and its default and comment from an option's yaml."""
 
     name: str
     type: ValueType
@@ -32,7 +32,7 @@ def config_group(algo: type[AlgoConfig]) -> Group:
 
 @cached
 def keys_of(algo: type[AlgoConfig]) -> Mapping[str, Key]:
-    """Return every key of a run with this algorithm, by name. Groups and the options of all samplers are included."""
+    """Return every key of a run with this algorithm, by name. Include groups and the keys of all samplers."""
     return {key.name: key for key in _keys(config_group(algo), "")}
 
 
@@ -41,13 +41,13 @@ def _keys(group: Group, prefix: str) -> list[Key]:
     for name, kind in group.keys.items():
         found.append(Key(prefix + name, kind))
         is_replay = isinstance(kind, Group) and kind.config_class is ReplayConfig
-        # Samplers are in reverse order, so if several have the same key, the first sampler's type is kept.
+        # in reverse order, so that the first sampler's type is kept if several samplers have the same key
         groups = [group_of(sampler) for sampler in reversed([*SAMPLERS.values()])] if is_replay else [kind]
         found += [key for each in groups if isinstance(each, Group) for key in _keys(each, f"{prefix}{name}.")]
     return found
 
 
 def is_free(name: str, keys: Mapping[str, Key]) -> bool:
-    """Return whether a name lies below a mapping, such as env.kwargs, that takes any key."""
+    """Return whether a name lies below a mapping that accepts any key, such as env.kwargs."""
     above = name.rpartition(".")[0]
     return bool(above) and ((above in keys and isinstance(keys[above].type, MappingOf)) or is_free(above, keys))

@@ -1,4 +1,4 @@
-"""Errors for unknown environment names: they name the package with the environment, or the nearest name."""
+"""Errors for unknown environment names. The error names the package that has the environment, or a similar name."""
 
 import re
 import sys
@@ -50,9 +50,9 @@ def check_env(name: str, ours: Sequence[str]) -> None:
 
 
 def say_package(name: str, subject: str) -> None:
-    """Raise UsageError if a known package has the environment, with advice to install it (exit 3) or name its module.
+    """Raise UsageError if a known package has the environment. Advise to install it (exit 3), or to name its module.
 
-    The module of Atari and MinAtar games need not be named, because drl-cli imports it.
+    Atari and MinAtar games need no module name, because drl-cli imports their module.
     """
     from drl_cli.envs.catalog import package_of
 
@@ -69,7 +69,7 @@ def say_package(name: str, subject: str) -> None:
 
 
 def _as_module(name: str) -> str | None:
-    """Return `my_mod:Name` for `my_mod.py:Name` or `my_mod.Name`, or None for a name of another form."""
+    """Return `my_mod:Name` for `my_mod.py:Name` or `my_mod.Name`. Return None for a name of another form."""
     place, colon, id = name.partition(":")
     if place.endswith(".py") or (colon and "/" in place):
         dotted = place.removesuffix(".py").strip("./").replace("/", ".")
@@ -81,7 +81,7 @@ def _as_module(name: str) -> str | None:
 
 
 def module_envs(module: str) -> list[str]:
-    """Return the ids and classes of environments in the user's module; none if the module is missing or raises."""
+    """Return the ids and classes of environments in the user's module, or [] if the module is missing or raises."""
     from drl_cli.envs.make import names_in
 
     try:
@@ -91,7 +91,7 @@ def module_envs(module: str) -> list[str]:
 
 
 def _is_users(module: str) -> bool:
-    """Return whether a module exists outside Python's standard library; to import some standard modules has effects."""
+    """Return whether a module exists and is not in Python's standard library, where some imports have side effects."""
     if not all(part.isidentifier() for part in module.split(".")):
         return False
     return module.partition(".")[0] not in sys.stdlib_module_names and source_file(module) is not None

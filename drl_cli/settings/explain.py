@@ -22,16 +22,16 @@ from drl_cli.settings.fill import fill
 from drl_cli.settings.value_types import Group
 
 GROUP_LAYERS = ("mode", "algo", "tuned", "experiment")
-"""Groups whose files form a layer named after the group. The files of all other groups form the layer `default`."""
+"""Groups whose files are a layer with the group's name. Files of other groups belong to the layer `default`."""
 
 YOURS, RUN, TYPED = "your yaml", "run", "command line"
 
 
 @dataclass(frozen=True)
 class Layer:
-    """A file or the command line, with the values that it sets and the group options that it chooses, by key.
+    """A source of values: a file or the command line. `choices` are the options of groups that the layer chooses.
 
-    A key of `values` may be a group: the layer then sets all keys in the group.
+    `values` are the values that the layer sets. If a key is a group, the layer sets all keys in the group.
     """
 
     name: str
@@ -45,11 +45,11 @@ class Layer:
 
 
 Row = tuple[str, str, str, str]
-"""(key or `group=`, value as a user types it, name of the last layer that set it, file of this layer or a note)"""
+"""A key or `group=`, the value as the user types it, the last layer that set it, and that layer's file or a note."""
 
 
 def explanation(config: Config) -> list[str]:
-    """Return the lines of explain=true, in columns, for the config of the Hydra job that is running."""
+    """Return the lines, in columns, that explain=true prints for the config of the running Hydra job."""
     layers = job_layers()
     rows = [*chosen_options(layers, _choices()), *settings(config, layers)]
     widths = [max(map(len, column)) for column in zip(*(row[:3] for row in rows), strict=True)]
@@ -71,7 +71,7 @@ def chosen_options(layers: Sequence[Layer], choices: Mapping[str, str]) -> Itera
 
 
 def settings(config: Config, layers: Sequence[Layer]) -> Iterator[Row]:
-    """Yield a row for every key."""
+    """Yield a row for each key."""
     derived = _derived(config)
     for key, value in _values(config).items():
         *earlier, last = (layer for layer in layers if layer.sets(key))
@@ -82,7 +82,7 @@ def settings(config: Config, layers: Sequence[Layer]) -> Iterator[Row]:
 
 
 def job_layers() -> list[Layer]:
-    """Return the layers of the running Hydra job; later layers override earlier layers."""
+    """Return the layers of the running Hydra job. Later layers override earlier layers."""
     job = HydraConfig.get()
     overrides = [*job.overrides.hydra, *job.overrides.task]
     loader = GlobalHydra.instance().config_loader()
@@ -100,7 +100,7 @@ def job_layers() -> list[Layer]:
 
 
 def tuned_line(plain: Mapping[str, Any]) -> str | None:
-    """Return a line such as `tuned sac-Pendulum-v1: 13 values`; None if the running Hydra job has no tuned values."""
+    """Return a line such as `tuned sac-Pendulum-v1: 13 values`, or None if the Hydra job has no tuned values."""
     option = _choices().get("tuned")
     if option is None:
         return None
@@ -117,7 +117,7 @@ def _tuned_values(option: str) -> dict[str, Any]:
 
 
 def _choices() -> dict[str, str]:
-    """Return the chosen option of each group, without a tuned set that does not exist."""
+    """Return the chosen option of each group. Leave `tuned` out if its option does not exist."""
     job = HydraConfig.get()
     choices = {str(group): str(name) for group, name in job.runtime.choices.items() if not group.startswith("hydra/")}
     if _file(f"tuned/{choices.get('tuned')}") is None:
@@ -132,7 +132,7 @@ def _file(path: str) -> Path | None:
 
 
 def _file_layers(path: str, package: str) -> Iterator[Layer]:
-    """Yield the layers of one config: a file, or an option made by the plugin `Outside` and the user's file for it."""
+    """Yield the layers of one config: a file's, or those of an option that `Outside` makes and of the user's file."""
     group, _, option = path.partition("/")
     name = group if group in GROUP_LAYERS else "default"
     file = _file(path)
@@ -156,7 +156,7 @@ def _values(config: Config) -> dict[str, Any]:
 
 
 def _flat(node: Mapping[str, Any], ends: Container[str] = (), prefix: str = "") -> dict[str, Any]:
-    """Return the values of nested mappings by dotted key. Empty mappings, and the keys in `ends`, are values."""
+    """Return the values of nested mappings by dotted key. Treat empty mappings and the keys in `ends` as values."""
     found: dict[str, Any] = {}
     for name, value in node.items():
         goes_deeper = isinstance(value, Mapping) and value and prefix + name not in ends
@@ -165,7 +165,7 @@ def _flat(node: Mapping[str, Any], ends: Container[str] = (), prefix: str = "") 
 
 
 def _derived(config: Config) -> dict[str, Any]:
-    """Return the values that replace null and auto on this machine, if they are known before the run starts."""
+    """Return the values that replace null and auto on this machine, as far as they are known before the run starts."""
     if config.ray.address is not None:
         return {}
     here = fill(dataclasses.replace(config, load_weights=None))

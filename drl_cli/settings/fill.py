@@ -9,7 +9,7 @@ from drl_cli.runtime.place.cluster import Node
 from drl_cli.utils.cores import num_cores
 
 THREAD_PRODUCT = 2**26
-"""One thread is used for each 2**26 multiplications in a matrix product, about 1.5 ms of work on one core."""
+"""The number of multiplications in a matrix product for which one thread is used, about 1.5 ms on one core."""
 
 
 def fill(config: Config, nodes: Sequence[Node] = ()) -> Config:
@@ -20,7 +20,7 @@ def fill(config: Config, nodes: Sequence[Node] = ()) -> Config:
     if num is None:
         cpus = int(sum(node.cpus for node in nodes)) if nodes else num_cores()
         share = max(1, proxies)
-        num = max(share, (1 if single else cpus - config.trainer.num) // share * share)  # equal per proxy
+        num = max(share, (1 if single else cpus - config.trainer.num) // share * share)  # equal for all proxies
     config = dataclasses.replace(config, worker=dataclasses.replace(config.worker, num=num, proxies=proxies))
     if config.trainer.threads != "auto":
         return config
@@ -28,9 +28,10 @@ def fill(config: Config, nodes: Sequence[Node] = ()) -> Config:
 
 
 def num_threads(config: Config) -> int:
-    """Return one trainer's threads: one per THREAD_PRODUCT multiplications of the largest hidden layer's product.
+    """Return the number of threads of a trainer: one per THREAD_PRODUCT multiplications in the largest hidden layer.
 
-    The result is at most the trainer's share of the cores. In mode=async the cores of workers are subtracted first.
+    The maximum is the number of cores divided by the number of trainers. In mode=async, first subtract the workers'
+    cores.
     """
     cores = num_cores() - (config.num_workers if config.mode == "async" else 0)
     rows = config.trainer.batch_size // config.trainer.num

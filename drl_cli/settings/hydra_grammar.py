@@ -3,7 +3,7 @@
 import re
 
 FUNCTION = re.compile(r"(choice|range|interval|glob|shuffle|sort|tag)\(.*\)", re.DOTALL)
-"""A function that stands for several values."""
+"""A function call that stands for several values."""
 OPEN, CLOSE = "([{", ")]}"
 
 
@@ -42,7 +42,7 @@ def is_open(value: str) -> bool:
 
 
 def unquoted(value: str) -> str:
-    """Return a plain value without its quotes or its backslashes."""
+    """Return a value without its quotes or backslashes."""
     if value[:1] in ("'", '"') and value[-1:] == value[0]:
         return value[1:-1].replace(f"\\{value[0]}", value[0])
     return re.sub(r"\\([\\()\[\]{}:=, \t])", r"\1", value)

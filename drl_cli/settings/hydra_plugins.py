@@ -1,6 +1,6 @@
-"""Two Hydra plugins: one makes options that have no yaml file, the other sets the folders with yaml files.
+"""Two Hydra plugins: one creates options that have no yaml file, the other sets the folders with yaml files.
 
-`env=` takes any Gymnasium id, `algo=` any module with an algorithm, `network=` any `my_pkg.my_module:Class`.
+`env=` accepts any Gymnasium id, `algo=` any module with an algorithm, `network=` any `my_pkg.my_module:Class`.
 """
 
 import yaml
@@ -19,7 +19,7 @@ from drl_cli.settings.conf import algorithm_yaml, conf_dir, defaults, own_dirs
 
 
 class Outside(ConfigSource):
-    """Make those options of env, algo and network that have no file in conf/. Their names have been checked before."""
+    """Create options of env, algo and network that have no file in conf/. `check` has already checked their names."""
 
     @staticmethod
     def scheme() -> str:
@@ -43,7 +43,7 @@ class Outside(ConfigSource):
         return config_path in ("", "env", "algo", "network")
 
     def is_config(self, config_path: str) -> bool:
-        """Return whether an option may come from outside conf/."""
+        """Return whether the plugin can create this option."""
         group, _, name = config_path.partition("/")
         return group in ("env", "algo") or (group == "network" and ":" in name)
 
@@ -52,7 +52,7 @@ class Outside(ConfigSource):
 
 
 class OutsidePath(SearchPathPlugin):
-    """Add the user's folders to the front of Hydra's search path, and conf/ and `Outside` to the end."""
+    """Put the user's folders at the front of Hydra's search path, and conf/ and `Outside` at the end."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         for folder in reversed(own_dirs):
@@ -68,27 +68,27 @@ def register() -> None:
 
 
 def env_options(name: str) -> dict[str, object]:
-    """Return the options of an environment without a yaml: Pong's options for Atari games, else LunarLander's."""
+    """Return the values for an environment without a yaml: those of Pong for Atari games, else of LunarLander."""
     model = "Pong" if name.startswith("ALE/") else "LunarLander"
     options = yaml.safe_load((conf_dir() / "env" / f"{model}.yaml").read_text())
     return {**options, "name": name, "id": name}
 
 
 def network_options(path: str) -> dict[str, object]:
-    """Return the options of the default network with the torso `my_pkg.my_module:Class`."""
+    """Return the values of the default network, but with the torso `my_pkg.my_module:Class`."""
     plain = yaml.safe_load((conf_dir() / "network" / f"{defaults()['network']}.yaml").read_text())
     return {**plain, "torso": path}
 
 
 def algorithm_options(name: str) -> tuple[DictConfig, dict[str, str | None]]:
-    """Return the yaml header, after the defaults of a user's Config overridden by the user's yaml, if any."""
+    """Return the values for a user's algorithm and the header of its yaml, which overrides the Config's defaults."""
     ours = {**default_values(load_algorithm(name).Config), "name": name}
     file = algorithm_yaml(name)
     if file is None:
         return OmegaConf.create(ours), {"package": None}
     try:
         node, header = OmegaConf.load(file), ConfigSource._get_header_dict(file.read_text())
-        if header["package"] == "_global_":  # the yaml names keys in full, so that it can set keys of any group
+        if header["package"] == "_global_":  # the yaml has full names of keys, and may set keys of any group
             merged = OmegaConf.merge({"algo": ours}, node, {"algo": {"name": name}})
         else:
             merged = OmegaConf.merge(ours, node, {"name": name})

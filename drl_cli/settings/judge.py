@@ -1,6 +1,6 @@
 """Check whether a key exists and whether a value is valid for the key.
 
-The command line, the user's yaml, sweeps, the options of commands and the composed config are all checked here.
+This module checks the command line, the user's yaml, sweeps, the options of commands, and the composed config.
 """
 
 from collections.abc import Mapping
@@ -18,9 +18,9 @@ from drl_cli.utils.spelling import nearest
 
 
 def judge(key: Key, value: Any, algo: type[AlgoConfig] = AlgoConfig) -> Any:
-    """Return the value as the config holds it; raises UsageError with a line for each problem.
+    """Return the value converted for the config. Raise UsageError with a line for each problem.
 
-    A wrong key in a group is compared with the keys of `algo`. Any: yaml holds anything.
+    For a wrong key in a group, the error suggests a key of `algo`.
     """
     problems: list[str] = []
     result = key.type.read(value, key.name, problems)
@@ -44,7 +44,7 @@ def problems_of(name: str, value: Any, algo: type[AlgoConfig]) -> list[str]:
 def unknown_key(path: str, algo: type[AlgoConfig], value: Any = None) -> str:
     """Return the error line for a key that does not exist, with the key that the user probably means.
 
-    `value` is the value that the user gave to the key, if known.
+    `value` is the value that the user gave to the key, or None.
     """
     keys = keys_of(algo)
     group, _, name = path.rpartition(".")
@@ -63,7 +63,7 @@ def unknown_key(path: str, algo: type[AlgoConfig], value: Any = None) -> str:
 
 
 def _hint(group: str, name: str, keys: Mapping[str, Key], value: Any) -> str:
-    """Return a sentence that names the key or advice that the user probably needs, or an empty text."""
+    """Return a sentence with the key that the user probably means, or with advice, or ''."""
     other, advice = synonym(name, keys), note(name)
     siblings = [_last(key) for key, each in keys.items() if each.group == group]
     if not (other or advice) and (found := nearest(name, siblings)):
@@ -85,6 +85,6 @@ def _last(name: str) -> str:
 
 
 def _with_value(name: str, keys: Mapping[str, Key], value: Any) -> str:
-    """Return the name of a key; for a list without brackets, return `name=[value]`."""
+    """Return the name of a key, or `name=[value]` if the key takes a list and `value` lacks brackets."""
     is_bare = name in keys and isinstance(keys[name].type, ListOf) and value and not str(value).startswith("[")
     return f"{name}=[{value}]" if is_bare else name

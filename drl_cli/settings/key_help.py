@@ -1,4 +1,4 @@
-"""drl-list keys and drl-train --help GROUP: the keys with type, range, default and meaning."""
+"""drl-list keys and drl-train --help GROUP: list keys with their types, ranges, defaults and meanings."""
 
 import dataclasses
 import shutil
@@ -26,14 +26,14 @@ from drl_cli.utils.spelling import did_you_mean
 
 TOP = "top level"
 NARROWEST = 30
-"""The narrowest column [characters] into which meanings are wrapped. A narrower terminal wraps the lines itself."""
+"""Minimum width [characters] of the column of meanings. In a narrower terminal, meanings are not wrapped here."""
 Entries = dict[str, tuple[str, str]]
-"""For each dotted key: the value as written in a yaml, and the comment behind the value."""
+"""For each dotted key: the value as written in a yaml, and the comment after the value."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """The keys of a group's option, or of the top level; `about` is the first comment of the file."""
+    """The keys of a group's option, or of the top level. `about` is the first comment of the yaml."""
 
     title: str
     about: str
@@ -48,14 +48,14 @@ class Options:
 
 
 def answer(args: Sequence[str]) -> list[str]:
-    """Return the lines of `drl-list keys [GROUP ...] [format=markdown]`; raises UsageError."""
+    """Return the lines that `drl-list keys [GROUP ...] [format=markdown]` prints. Raise UsageError."""
     own = [arg for arg in args if arg.partition("=")[0] not in groups() and "=" in arg]
     found = sections([arg for arg in args if arg not in own])
     return markdown(found) if parse(own, Options).format == "markdown" else text(found)
 
 
 def sections(topics: Sequence[str]) -> list[Section]:
-    """Return the sections for groups, options (`algo.sac`, `algo=sac`) or keys; all if no topic. Raise UsageError."""
+    """Return the sections for groups, options (`algo.sac`, `algo=sac`) or keys. Without topics, return all sections."""
     if topics:
         return [section for topic in topics for section in find(topic)]
     top_level = Section(TOP, "", tuple(_keys(read(conf_dir() / "train.yaml"), keys_of(AlgoConfig))))
@@ -68,7 +68,7 @@ def is_overlay(group: str) -> bool:
 
 
 def find(topic: str) -> list[Section]:
-    """Return the sections that a word names; if none, raise UsageError with the most similar name."""
+    """Return the sections that a word names. Raise UsageError, with the most similar name, if there are none."""
     group, _, option = topic.replace("=", ".", 1).partition(".")
     if topic in groups():
         return group_sections(topic)
@@ -78,7 +78,7 @@ def find(topic: str) -> list[Section]:
     found = [(section, tuple(key for key in section.keys if is_within(key.name, [topic]))) for section in every]
     if kept := [dataclasses.replace(section, keys=keys) for section, keys in found if keys]:
         return kept
-    if topic.startswith("algo="):  # the user's module
+    if topic.startswith("algo="):  # a module of the user
         return [option_section(group, option)]
     words = [key.name for section in every for key in section.keys]
     known = [*groups(), *words, *(f"{name}.{choice}" for name in groups() for choice in options(name))]
@@ -88,7 +88,7 @@ def find(topic: str) -> list[Section]:
 def group_sections(group: str) -> list[Section]:
     """Return a section for each option of a group.
 
-    The default option lists all keys; other options list only the keys that differ, except in `algo` and `tuned`.
+    The default option lists all keys. Other options, except in `algo` and `tuned`, list only the keys that differ.
     """
     names = options(group)
     if group == "algo" or is_overlay(group):
@@ -104,7 +104,7 @@ def group_sections(group: str) -> list[Section]:
 
 
 def option_section(group: str, name: str) -> Section:
-    """Return all keys that an option sets, including keys of other groups. Raise UsageError."""
+    """Return the section with all keys that an option sets, including keys of other groups. Raise UsageError."""
     file, entries, about = _file(group, name), Entries(), "no yaml, the defaults of its Config"
     if group == "algo" and name not in options("algo"):
         defaults = default_values(config_class(name)) | {"name": name}
@@ -123,7 +123,7 @@ def option_section(group: str, name: str) -> Section:
 
 
 def _described(group: str, algo: str, sampler: str) -> dict[str, Key]:
-    """Return the keys that an option may set, with the types that this algorithm and sampler give them."""
+    """Return the keys that an option may set, with their types for this algorithm and sampler."""
     if is_overlay(group):
         return {name: key for each in algorithms() for name, key in keys_of(config_class(each)).items()}
     table = group_of(SAMPLERS[sampler]).keys if sampler in SAMPLERS else {}
@@ -169,7 +169,7 @@ def _with_bases(file: Path, group: str) -> Entries:
 
 
 def text(found: Sequence[Section]) -> list[str]:
-    """Return a line per key in aligned columns; on a terminal, meanings are wrapped."""
+    """Return one line per key, in aligned columns. On a terminal, wrap the meanings."""
     rows = [(key.name, key.type.text, key.default) for section in found for key in section.keys]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)] if rows else []
     widths = [min(width, most) for width, most in zip(widths, (40, 32, 24), strict=False)]
@@ -187,7 +187,7 @@ def text(found: Sequence[Section]) -> list[str]:
 
 
 def markdown(found: Sequence[Section]) -> list[str]:
-    """Return docs/reference.md: a table per section."""
+    """Return the lines of docs/reference.md, with a table per section."""
     lines = [
         "# The reference of keys",
         "",

@@ -1,4 +1,4 @@
-"""`key=value` options of the commands other than drl-train. A dataclass gives their names and types."""
+"""The `key=value` options of all commands except drl-train. A dataclass defines their names and types."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -17,10 +17,10 @@ T = TypeVar("T")
 
 
 def parse(args: Sequence[str], kind: type[T], positional: str | None = None) -> T:
-    """Return an instance of `kind` from `key=value` arguments; a bare word is the value of `positional`.
+    """Return an instance of `kind` from `key=value` arguments. A bare word is the value of the key `positional`.
 
-    A list of texts may be typed without brackets and quotes, or as several bare words.
-    Raises UsageError with every problem.
+    A list of texts may be typed without brackets and quotes, or as several bare words. Raise UsageError with every
+    problem.
     """
     types, values, problems = group_of(kind).keys, dict[str, Any](), list[str]()
     for arg in args:
@@ -50,7 +50,7 @@ def parse(args: Sequence[str], kind: type[T], positional: str | None = None) -> 
 
 
 def _items(text: str) -> list[str]:
-    """Return the items of a list of texts. A yaml parser can't read globs, because `*` begins an alias in yaml."""
+    """Return the items of a list of texts. Do not use yaml, which can't parse globs, because `*` begins an alias."""
     inner = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     return [item.strip(" '\"") for item in inner.split(",") if item.strip()]
 

@@ -1,4 +1,4 @@
-"""The values that a sweep or a search tries, by Hydra's grammar: a,b choice(...), range(...), glob(...), interval(...).
+"""The values that a sweep or a search tries, in Hydra's grammar: a,b choice(...) range(...) glob(...) interval(...).
 
 A sweep runs every combination of the values. A search draws from a `Space`: an `Interval` or a `Choice` for each key.
 """
@@ -20,14 +20,14 @@ T = TypeVar("T")
 Value: TypeAlias = float | int | str
 
 FACTORS = (0.8, 1.2)
-"""Population based training explores by multiplying a number by one of these factors (Jaderberg et al. 2017)."""
+"""To explore, population based training multiplies a number by one of these factors (Jaderberg et al. 2017)."""
 PLAIN = re.compile(r"[\w./:@+-]+")
 """A text that needs no quotes on a command line."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Numbers from `low` to `high`, both included. `is_log`: draws are uniform in the logarithm."""
+    """Numbers from `low` to `high`, both included. With `is_log`, draws are uniform in the logarithm."""
 
     low: float
     high: float
@@ -37,13 +37,13 @@ class Interval:
 
     @property
     def corners(self) -> list[Value]:
-        """Return both ends. For real numbers, also return a number between the ends that is not an integer."""
+        """Return both ends and, for real numbers, a number in between that is not an integer."""
         if self.is_int:
             return [int(self.low), int(self.high)]
         return [self.low, self.high, self.low + (self.high - self.low) * (3 - 5**0.5) / 2]
 
     def distribution(self) -> Any:
-        """Return Optuna's distribution. Any: Optuna is imported only by searches."""
+        """Return Optuna's distribution. The type is Any, because only searches import Optuna."""
         from optuna.distributions import FloatDistribution, IntDistribution
 
         if self.is_int:
@@ -56,7 +56,7 @@ class Interval:
         return self._clipped(math.exp(number) if self.is_log else number)
 
     def near(self, value: Value, rng: np.random.Generator) -> Value:
-        """Return the value times one of FACTORS; if `low` <= 0, return the value moved by a tenth of the width."""
+        """Return the value times one of FACTORS. If `low` <= 0, return the value moved by a tenth of the width."""
         factor, number = FACTORS[rng.integers(2)], float(value)
         moved = number * factor if self.low > 0 else number + (factor - 1) * (self.high - self.low) / 2
         if self.is_int and abs(moved - number) < self.step:
@@ -90,7 +90,7 @@ class Choice:
         return self.values[rng.integers(len(self.values))]
 
     def near(self, value: Value, rng: np.random.Generator) -> Value:
-        """Return a neighbour of `value` in the order in which the choices were typed."""
+        """Return the choice before or after `value`, in the order in which the choices were typed."""
         place = self.values.index(str(value)) + (-1, 1)[rng.integers(2)]
         return self.values[min(max(place, 0), len(self.values) - 1)]
 
@@ -99,24 +99,24 @@ Space: TypeAlias = Mapping[str, Interval | Choice]
 
 
 def domain(content: Mapping[str, Any]) -> Interval | Choice:
-    """Return an interval or a choice from its fields in json."""
+    """Return the interval or the choice that has these fields, which were read from json."""
     return Choice(tuple(content["values"])) if "values" in content else Interval(**content)
 
 
 def typed(values: Mapping[str, Value]) -> list[str]:
-    """Return the overrides that set these values; numbers are rounded to six digits."""
+    """Return the overrides that set these values. Round numbers to six digits."""
     return [f"{key}={value:.6g}" if isinstance(value, float) else f"{key}={value}" for key, value in values.items()]
 
 
 def corners(space: Space) -> list[list[str]]:
-    """Return one list of overrides per corner of each key; all other keys stay at their first corner."""
+    """Return a list of overrides for each corner of each key. The other keys stay at their first corner."""
     first = {key: domain.corners[0] for key, domain in space.items()}
     points = [first | {key: value} for key, domain in space.items() for value in domain.corners]
     return [list(point) for point in dict.fromkeys(tuple(typed(point)) for point in points)]
 
 
 def jobs(overrides: Sequence[str]) -> list[list[str]]:
-    """Return the overrides of each job of a sweep, in the order of nested loops; raises UsageError."""
+    """Return the overrides of each job of a sweep, in the order of nested loops. Raise UsageError."""
     forms = "a sweep is a,b,c or choice(a,b), range(1,4) or, of groups, glob(*)"
     return [list(job) for job in itertools.product(*_parsed(overrides, _values, forms))]
 
@@ -124,8 +124,8 @@ def jobs(overrides: Sequence[str]) -> list[list[str]]:
 def space(overrides: Sequence[str]) -> tuple[list[str], dict[str, Interval | Choice]]:
     """Return the overrides that have one value, and the space of the keys that have several values. Raise UsageError.
 
-    interval(a,b) and int(interval(a,b)) are intervals; tag(log, ...) makes them logarithmic; range(a,b) is an interval
-    of whole numbers; a,b,c and choice(a,b,c) are choices.
+    `interval(a,b)`, `int(interval(a,b))` and `range(a,b)` are intervals, and `tag(log, ...)` makes an interval
+    logarithmic. `a,b,c` and `choice(a,b,c)` are choices.
     """
     forms = "a search takes interval(a,b), tag(log,interval(a,b)), int(interval(a,b)), range(a,b) and choice(a,b)"
     domains = _parsed(overrides, _domain, forms)
@@ -137,12 +137,12 @@ def space(overrides: Sequence[str]) -> tuple[list[str], dict[str, Interval | Cho
 
 
 def parse(overrides: Sequence[str]) -> list[tuple[str, Any]]:
-    """Return the key and the value of each override, the value with its Python type."""
+    """Return the key and the value of each override. A value has its Python type."""
     return _parsed(overrides, lambda _, parsed: (parsed.key_or_group, parsed.value()), "")
 
 
 def _parsed(overrides: Sequence[str], read: Callable[[str, Any], T], forms: str) -> list[T]:
-    """Return `read(text, Override object of Hydra)` for each override. Raise UsageError with all problems."""
+    """Return `read(override, parsed)` for each override, as Hydra parses it. Raise UsageError with all problems."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 
@@ -161,7 +161,7 @@ def _parsed(overrides: Sequence[str], read: Callable[[str, Any], T], forms: str)
 
 
 def _domain(text: str, parsed: Any) -> Interval | Choice | None:
-    """Return the interval or choice from which a search draws, or None for a single value. Any: Hydra's Override."""
+    """Return the interval or choice of an override, or None for a single value. `parsed` is Hydra's Override."""
     from hydra.core.override_parser.types import IntervalSweep, RangeSweep
 
     if not parsed.is_sweep_override():
@@ -188,7 +188,7 @@ def _domain(text: str, parsed: Any) -> Interval | Choice | None:
 
 
 def _values(text: str, parsed: Any) -> list[str]:
-    """Return an override for each value. Any: Hydra's Override."""
+    """Return one override `key=value` for each value in `text`. `parsed` is Hydra's Override."""
     if not parsed.is_sweep_override():
         return [text]
     from hydra.core.override_parser.types import Glob, IntervalSweep
@@ -207,7 +207,7 @@ def _values(text: str, parsed: Any) -> list[str]:
 
 
 def _text(value: Any) -> str:
-    """Return a value as the user can type it. Hydra would put a backslash before each colon. Any: any key's value."""
+    """Return a value as the user can type it. Hydra's function would put a backslash before each colon."""
     from hydra.core.override_parser.types import Override
 
     if isinstance(value, str) and PLAIN.fullmatch(value):

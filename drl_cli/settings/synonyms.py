@@ -1,4 +1,4 @@
-"""Names that other tools use for our keys. The error for such a name suggests our key, or what to do instead."""
+"""The names of other tools for our keys. The error for such a name suggests our key, or what to do instead."""
 
 from collections.abc import Container, Mapping
 
@@ -52,7 +52,7 @@ WORDS: Mapping[str, str] = {
     "logger.mlflow=offline": "mlflow",
     "ray.address": "cluster head_address redis_address",
 }
-"""The words of other tools for each of our keys, or for `key=value` if the word implies the value."""
+"""For each of our keys, the words of other tools. If a word implies a value, the entry is `key=value`."""
 
 NOTES: Mapping[str, str] = {
     "several seeds are a sweep: drl-train -m seed=0,1,2": "seeds n_seeds num_seeds",
@@ -62,7 +62,7 @@ NOTES: Mapping[str, str] = {
     "a run's folder is named by its time and seed; output_dir=DIR is where runs are": "name run_name exp_name",
     "own yaml options are named by --config-dir DIR, a whole config by --config-path and --config-name": "config",
 }
-"""Advice to the user, and the words of other tools for which we have no key."""
+"""For words of other tools for which we have no key: the advice to the user."""
 
 
 def _found(word: str, table: Mapping[str, str]) -> str | None:
@@ -71,7 +71,7 @@ def _found(word: str, table: Mapping[str, str]) -> str | None:
 
 
 def synonym(word: str, keys: Container[str]) -> str | None:
-    """Return our key, or `key=value`, for a word of another tool; the word's group is ignored."""
+    """Return our key, or `key=value`, for a word of another tool. Ignore the word's group."""
     found = _found(word, WORDS) or ""
     key = found.partition("=")[0]
     return found if key in keys or key.startswith(("optimizer.kwargs.", "env.kwargs.")) else None

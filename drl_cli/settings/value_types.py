@@ -1,6 +1,6 @@
 """Value types: which values a key accepts, derived from the type hint of a config field.
 
-A value type reads values, describes itself in the help, and lists the words that completion offers.
+A value type reads values, describes itself for the help, and lists the words that tab completion offers.
 """
 
 import dataclasses
@@ -16,15 +16,15 @@ from drl_cli.utils.ranges import NameOrClass, Range
 F = TypeVar("F", bound=Callable[..., Any])
 
 MISSING = "???"
-"""Hydra's mark in yaml for a key without a default."""
+"""The value in Hydra's yaml that marks a key without a default."""
 
 
 class UnknownKey(str):
-    """The dotted name of an unknown key. It is appended to the problems of a group in place of an error line."""
+    """The dotted name of an unknown key. In a list of problems, it stands for an error line that is made later."""
 
 
 class Unreadable(TypeError):
-    """A config class has fields whose types can't be set on a command line; `problems` has a line for each field."""
+    """A config class has fields whose types can't be set on a command line. `problems` has a line for each field."""
 
     def __init__(self, problems: list[str]) -> None:
         self.problems = problems
@@ -35,7 +35,7 @@ class Unreadable(TypeError):
 class ValueType:
     """A type of values. This base class accepts any value.
 
-    `forms` describe each kind of value for the help. Tab completion offers `words`.
+    `forms` describe the accepted kinds of values for the help. `words` are offered by tab completion.
     """
 
     forms: tuple[str, ...] = ("value",)
@@ -43,12 +43,12 @@ class ValueType:
 
     @property
     def text(self) -> str:
-        """Return the type and range as the help shows them: `int >= 1 or null`."""
+        """Return the type and range as the help shows them, such as `int >= 1 or null`."""
         *others, last = self.forms
         return f"{', '.join(others)} or {last}" if others else last
 
     def read(self, value: Any, path: str, problems: list[str]) -> Any:
-        """Return the value for the config, and append errors to `problems`. Any: yaml may contain any value."""
+        """Return the value for the config, and append errors to `problems`."""
         return value
 
 
@@ -58,7 +58,7 @@ class Null(ValueType):
 
 @dataclass(frozen=True)
 class Scalar(ValueType):
-    """A truth value, a number or a text, with bounds."""
+    """A truth value, a number or a text. A number may have bounds."""
 
     base: type[Any] = str
     bounds: Range | NameOrClass | None = None
@@ -73,7 +73,7 @@ class Scalar(ValueType):
         return result
 
     def _converted(self, value: Any) -> Any:
-        """Return the value with this type, or None. yaml leaves some numbers as text: 1e-3."""
+        """Return the value converted to this type, or None. A number may be text, because yaml reads 1e-3 as text."""
         if isinstance(value, bool) or self.base in (bool, str):
             return value if type(value) is self.base else None
         try:
@@ -94,7 +94,7 @@ class Choice(ValueType):
     choices: tuple[Any, ...] = ()
 
     def read(self, value: Any, path: str, problems: list[str]) -> Any:
-        if isinstance(value, bool) and "on" in self.choices:  # yaml reads on and off as truth values
+        if isinstance(value, bool) and "on" in self.choices:  # yaml reads `on` and `off` as truth values
             value = "on" if value else "off"
         if value not in self.choices:
             problems.append(f"{path}: {value!r} is not one of {', '.join(self.words)}")
@@ -103,7 +103,7 @@ class Choice(ValueType):
 
 @dataclass(frozen=True)
 class ListOf(ValueType):
-    """A list of items with one type; the config holds a tuple."""
+    """A list of items of the same type. In the config it is a tuple."""
 
     item: ValueType = ValueType()
 
@@ -117,7 +117,7 @@ class ListOf(ValueType):
 
 @dataclass(frozen=True)
 class MappingOf(ValueType):
-    """A mapping from any names to values of one type."""
+    """A mapping from any names to values of the same type."""
 
     item: ValueType = ValueType()
 
@@ -130,7 +130,7 @@ class MappingOf(ValueType):
 
 @dataclass(frozen=True)
 class OneOf(ValueType):
-    """A value of any of these types. The first type that accepts the value reads it."""
+    """A value of any of several types. The first type that accepts the value reads it."""
 
     types: tuple[ValueType, ...] = ()
 
@@ -152,7 +152,7 @@ class OneOf(ValueType):
 
 @dataclass(frozen=True)
 class Group(ValueType):
-    """The value types of a config class's keys, by the names that the user types."""
+    """The value types of the keys of a config class, by the names that the user types."""
 
     config_class: type[Any] = object
     keys: Mapping[str, ValueType] = dataclasses.field(default_factory=dict)
@@ -177,13 +177,13 @@ class Group(ValueType):
             return None
         try:
             return self.config_class(**fields)
-        except ValueError as error:  # the class refuses a combination of values
+        except ValueError as error:  # raised if the class refuses a combination of values
             problems.append(str(error) if str(error).startswith(prefix) else f"{path}: {error}")
             return None
 
 
 def _read_replay(value: Mapping[str, Any], path: str, problems: list[str]) -> Any:
-    """Return the config of a replay table. The class is that of `sampler`, else the class with the most common keys."""
+    """Return the config of a replay table, in the class of `sampler`, or else the class that shares the most keys."""
     tables = {name: group_of(sampler) for name, sampler in SAMPLERS.items()}
     fitting = max(tables.values(), key=lambda table: len(table.keys.keys() & value.keys()))
     table = tables.get(str(value.get("sampler")), fitting)
@@ -194,17 +194,17 @@ def _read_replay(value: Mapping[str, Any], path: str, problems: list[str]) -> An
 
 
 def cached(function: F) -> F:
-    """Cache a function of a class. mypy rejects functools.cache for classes that define __hash__."""
+    """Cache a function whose argument is a class, as functools.cache does, but with a type that mypy accepts."""
     return cast(F, cache(function))
 
 
 @cached
 def group_of(config_class: type[Any]) -> Group:
-    """Return the keys of a config class with their value types; raises Unreadable."""
+    """Return the keys of a config class with their value types. Raise Unreadable if a type can't be read."""
     name = config_class.__name__
     try:
         hints = get_type_hints(config_class, include_extras=True)
-    except (NameError, TypeError, AttributeError, SyntaxError) as error:  # a type hint in quotes is evaluated here
+    except (NameError, TypeError, AttributeError, SyntaxError) as error:  # raised by a type hint in quotes
         raise Unreadable([f"the types of {name} can't be read: {error}"]) from error
     keys, problems = dict[str, ValueType](), list[str]()
     for field in dataclasses.fields(config_class):
@@ -221,7 +221,7 @@ def group_of(config_class: type[Any]) -> Group:
 
 
 def value_type(hint: Any, bounds: Any = None) -> ValueType:
-    """Return the value type of a type hint; raises Unreadable. `bounds` come from `Annotated`."""
+    """Return the value type of a type hint. `bounds` come from `Annotated`. Raise Unreadable if there is none."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return value_type(args[0], args[1] if isinstance(args[1], Range | NameOrClass) else None)
