@@ -6,8 +6,8 @@ with prioritized replay, importance weights. These options change the algorithm:
 - `double`: The online network chooses the next action, and the target network evaluates the action (van Hasselt et al.
   2016, arXiv 1509.06461).
 - `dueling` and `noisy`: See `drl_cli.networks.q_network`.
-- `soft_temperature`: The target is the soft value of a softmax policy, which includes the policy's entropy (Haarnoja et
-  al. 2017, arXiv 1702.08165, eq. 3).
+- `soft_temperature`: The target is the value under a softmax policy, plus the policy's entropy times this temperature
+  (Haarnoja et al. 2017, arXiv 1702.08165, eq. 3).
 - `munchausen`: The softmax policy's scaled log-probability, times this factor, is added to the reward (Vieillard et al.
   2020, arXiv 2007.14430, eq. 1). This option needs `soft_temperature`.
 - `rescale`: The network learns rescaled values h(Q), so rewards need no clipping (R2D2, Kapturowski et al. 2019,

@@ -44,7 +44,7 @@ def frame(id: str, env: "gymnasium.Env[Any, Any]") -> Array:
 
 
 def frames_per_second(env: "gymnasium.Env[Any, Any]") -> float:
-    """Return the frames per second from the environment's metadata, or FPS."""
+    """Return the frames per second from the environment's metadata, or FPS if the metadata has no number."""
     return float((env.metadata or {}).get("render_fps") or FPS)
 
 

@@ -30,7 +30,7 @@ Batch = Mapping[str, Any]  # Any: a tensor, or a dict of tensors
 
 
 def memory_columns(network: NetworkConfig) -> Schema:
-    """Return the column of a policy with memory, which is its recurrent state before each step; {} without a memory."""
+    """Return the column `state`, a policy's recurrent state before each step; without a memory, return {}."""
     return {} if network.memory == "none" else {"state": Column((network.state_size,), "float32")}
 
 

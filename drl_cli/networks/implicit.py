@@ -18,7 +18,7 @@ from drl_cli.types import Array
 from drl_cli.utils.lazy import Tensor, torch
 
 COSINES = 64
-"""Number of cosines of each fraction, the inputs of the embedding: cos(pi i fraction) for i = 0, ..., 63."""
+"""Each fraction is embedded by this number of cosines: cos(pi i fraction) for i = 0, ..., 63."""
 
 
 def implicit_shapes(

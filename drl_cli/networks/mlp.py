@@ -78,7 +78,7 @@ class ForwardPass:
 
 
 class MLP:
-    """An ensemble of networks of equal shape with the parameters of a Part; `backward` writes the Part's gradient."""
+    """An ensemble of equally shaped networks whose parameters are a Part; `backward` writes the Part's gradient."""
 
     def __init__(
         self, shapes: Shapes, activation: str, part: Part, ensemble: int = 1, products: Products | None = None
@@ -121,7 +121,7 @@ class MLP:
 
     @property
     def dropout_size(self) -> int:
-        """Number of hidden units of all networks, which is the number of random values that `masks` needs per row."""
+        """Number of hidden units of all networks. `masks` needs this number of random values per row."""
         return self.ensemble * sum(self._widths())
 
     def masks(self, uniform: Tensor, rate: float) -> list[Tensor]:

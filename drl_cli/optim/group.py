@@ -112,7 +112,7 @@ class Context:
         if not self.compiles:
             return function
         options: dict[str, Any] = {"emulate_precision_casts": True}  # keep the rounding of bf16. Any: options of torch
-        if hasattr(torch.compiler, "skip_guard_on_globals_unsafe"):  # torch 2.6 has no such filters
+        if hasattr(torch.compiler, "skip_guard_on_globals_unsafe"):  # torch 2.6 has no guard filters
             options["guard_filter_fn"] = _kept_guards
         return cast(Function, torch.compile(_with_own_code(function), options=options))
 

@@ -148,7 +148,7 @@ def reference_schema(schema: Schema, stackings: Mapping[str, Stacking]) -> Schem
 
 
 def frame_bytes(stackings: Mapping[str, Stacking], capacity: int, compress: str) -> int:
-    """Return an estimate of the bytes of the frames of `capacity` rows, if episodes have at least 16 steps.
+    """Return an estimate of the memory [bytes] for the frames of `capacity` rows if episodes have at least 16 steps.
 
     Assume that compression halves the size of a frame. Each frame needs another 48 bytes for object and heap headers.
     """

@@ -109,7 +109,7 @@ class SequenceTable(ReplayTable):
         self.transitions = state["transitions"].item()
 
     def pack(self, rows: Columns) -> State:
-        """Rename the column `valid` to `mask`, which is its name in the files of saved replays."""
+        """Rename the column `valid` to `mask`, which is the column's name in the files of saved replays."""
         return _renamed(rows, "valid", "mask")
 
     def unpack(self, chunks: Iterable[State]) -> Iterator[Columns]:

@@ -45,7 +45,7 @@ class Case:
         return Context(torch.device("cpu"), group or ProcessGroup(), skips, burn_in=burn_in)
 
     def policy(self, seed: int = 0, algorithm: Algorithm | None = None) -> Policy:
-        """Return a new policy, made as in a worker, with the parameters of `algorithm` (default: a new one)."""
+        """Return a new policy, made as in a worker, with the parameters of `algorithm`, by default a new algorithm."""
         policy = self.module.Policy(self.config.algo, self.config.network, self.spec, seed)
         algorithm = algorithm or self.algorithm()
         policy.load(algorithm.policy_params())
@@ -57,7 +57,7 @@ class Case:
         return random_obs(self.spec.obs, rows, np.random.default_rng(seed))
 
     def batch(self, seed: int = 0, rows: int = ROWS) -> dict[str, Any]:  # Any: as in Batch
-        """Return a random batch in the format of replay: rows, or sequences, of which the first two have padding."""
+        """Return a random batch in the format of replay. If it contains sequences, the first two have padding."""
         if self.sequences is None:
             return self._steps(seed, rows)
         length = self.sequences.length

@@ -51,7 +51,7 @@ def check_parameters(case: Case) -> None:
 
 
 def check_actions(case: Case) -> None:
-    """Check shapes and ranges of actions, that equal seeds give equal actions, and that `greedy` ignores the seed."""
+    """Check that actions fit the environment, equal seeds give equal actions, and `greedy` ignores the seed."""
     policy, same_seed, other = (case.policy(seed) for seed in (1, 1, 2))
     for rows in (1, 7, 50):
         obs, column, last = case.obs(rows), case.spec.action.column, PreviousStep.none(case.spec, rows)

@@ -9,7 +9,7 @@ import psutil
 
 def process_start() -> float:
     """Return the Unix time [s] at which this process started."""
-    stat = Path("/proc/self/stat")  # exact to 0.01 s; psutil rounds the boot time to seconds
+    stat = Path("/proc/self/stat")  # exact to 0.01 s, unlike psutil, which rounds to seconds
     if not stat.exists():
         return float(psutil.Process().create_time())
     ticks = int(stat.read_text().rpartition(")")[2].split()[19])

@@ -9,7 +9,7 @@ POLL_S = 0.05  # pause between attempts, because flock() has no timeout
 
 
 def lock(path: Path, shared: bool = False, timeout_s: float = 0.0) -> TextIO:
-    """Lock a file until the returned file is closed. Raise BlockingIOError if this takes over `timeout_s`."""
+    """Lock a file until the returned file is closed. Raise BlockingIOError after `timeout_s` of waiting."""
     file, end = path.open("w"), time.monotonic() + timeout_s
     while True:
         try:

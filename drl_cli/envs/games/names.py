@@ -34,7 +34,7 @@ LIBRARIES = (
     ),
 )
 FOR_TWO = {"combat", "joust", "maze_craze", "warlords"}
-"""Atari games that need two players. They are left out."""
+"""Atari games for two players, which are left out."""
 
 
 @cache
