@@ -12,7 +12,7 @@ from drl_cli.metrics.recorders import Recorder
 log = logging.getLogger(__name__)
 
 MAX_WAITING = 1000
-"""Maximum number of calls in the queue: half an hour with one report every two seconds."""
+"""Maximum number of calls in the queue. One report every two seconds fills the queue in half an hour."""
 
 
 class BackgroundRecorder:

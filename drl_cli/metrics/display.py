@@ -13,7 +13,7 @@ from drl_cli.metrics.status import Status, finite
 from drl_cli.metrics.text import awaits_line, evaluation_line, report_line
 
 AWAITS_S = 5.0
-"""While a run starts, Plain prints at least one line in this time [s]."""
+"""While a run starts, Plain prints a line at least this often [s]."""
 
 
 class Display:
@@ -76,10 +76,7 @@ class Plain(Display):
             self._show(status)
 
     def tick(self, status: Status) -> None:
-        """Print what the run is waiting for.
-
-        Print nothing before the run has a title, because an error message may follow instead.
-        """
+        """Print what the run is waiting for, but only after the title: before it, an error message may follow."""
         if not status.title:
             return
         is_long_ago = time.monotonic() - self.shown_at >= AWAITS_S

@@ -56,7 +56,7 @@ class Mlflow:
         self._client.set_terminated(self._id, STATUS.get(status, "FAILED"))
 
     def _begin(self, mlflow: Any, uri: str, run: RunInfo, artifacts: str | None) -> None:
-        """Continue the MLflow run whose id mlflow.json has for this server, or create an MLflow run."""
+        """Continue the MLflow run in mlflow.json if it is on the same server. Otherwise create an MLflow run."""
         self._client: Any = mlflow.MlflowClient(tracking_uri=uri)
         note = run.folder / "mlflow.json"
         kept = json.loads(note.read_text()) if note.exists() else {}

@@ -33,7 +33,7 @@ Mode = Literal["single", "sync", "async"]
 
 MOST_UPDATES: Mapping[Mode, int] = {"single": 16, "sync": 16, "async": 32}
 MOST_ROWS: Mapping[Mode, int] = {"single": 512, "sync": 512, "async": 1024}
-"""Limits on the defaults: updates per train call and rows per collect call. Calls cost the most in mode=async."""
+"""Upper limits on the default size of a call: updates per train call, and rows per collect call."""
 
 
 @dataclass(frozen=True)
@@ -130,17 +130,13 @@ class Config:
 
     @property
     def steps_without_params(self) -> int:
-        """The number of random environment steps that mode=async may take before the first parameters arrive.
-
-        0 if every row needs the policy, for PPO's log-probability, a recurrent state, or a priority computed by the
-        worker.
-        """
+        """Random steps that mode=async may take before the first parameters; 0 if every row needs the policy."""
         needs_params = self.is_on_policy or self.worker_priorities or self.network.memory != "none"
         return self.random_steps if self.mode == "async" and not needs_params else 0
 
     @property
     def is_on_policy(self) -> bool:
-        """Whether replay serves every transition exactly once."""
+        """Whether the algorithm is on-policy, so that replay serves every transition exactly once."""
         return self.replay.sampler == "fifo-once"
 
     @property
@@ -199,13 +195,13 @@ class Config:
 
     @property
     def learning_modules(self) -> list[str]:
-        """The modules outside this package that define the algorithm, the network, the environment and its wrappers."""
+        """The modules from outside this package in which algorithm, network, environment or wrappers are defined."""
         paths = (self.network.torso, self.env.id, *self.env.wrappers)
         return _outside(module_path(self.algo.name), *(path for path in paths if path and ":" in path))
 
     @property
     def outside_modules(self) -> list[str]:
-        """All modules outside this package that the run uses, including the evaluator and the recorders."""
+        """All modules that the run uses from outside this package, including the evaluator and the recorders."""
         paths = (self.manage.evaluator, *self.logger.recorders)
         return _outside(*self.learning_modules, *(path for path in paths if path))
 

@@ -60,7 +60,7 @@ def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights:
 def make_limiter(config: Config) -> Limiter:
     """Create the limiter. If `orchestrator.band` is null, the band is twice as wide as the calls in flight require.
 
-    With the additional width, a single late call does not make the other side wait.
+    With this width, workers need not wait after one late train call, nor trainers after one late collect call.
     """
     pace, replay = config.orchestrator, config.replay
     is_free = pace.limiter == "none"

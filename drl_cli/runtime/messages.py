@@ -128,7 +128,7 @@ class BatchTrainingData:
 class UpdatePriority:
     """New priorities `[num_batches, batch_size]` for the rows of a BatchTrainingData; for sequences `[..., seq_len]`.
 
-    This is the second result of a train call. The orchestrator forwards only a reference to it.
+    This is the second result of a train call. The orchestrator forwards only a reference to this result.
     """
 
     trainer: int

@@ -36,7 +36,7 @@ from drl_cli.utils.seeding import generator
 log = logging.getLogger(__name__)
 
 PATIENCE = 1.5
-"""A collect call may take this multiple of the step timeout, after which a worker still replaces the environment."""
+"""A collect call may take this many step timeouts: after one, the worker replaces a hung environment."""
 
 
 def build(
@@ -122,7 +122,7 @@ def make_pool(config: Config, spec: EnvSpec, runtime: Runtime, incarnation: int 
 
 
 def make_proxy(config: Config, spec: EnvSpec, runtime: Runtime, index: int, incarnation: int) -> WorkerProxy:
-    """Create a proxy and its workers. Their incarnations are above those under earlier incarnations of the proxy."""
+    """Create a proxy and its workers. A restarted proxy starts its workers with higher incarnations than before."""
     first = index * config.workers_per_proxy
     workers = range(first, first + config.workers_per_proxy)
     pool = make_workers(config, spec, runtime, workers, incarnation * config.incarnations_per_proxy)

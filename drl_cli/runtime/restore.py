@@ -67,7 +67,7 @@ def best_report(folder: Path) -> EvalReport:
 
 
 def clean_up(run: Path, checkpoint: Checkpoint | None) -> None:
-    """Remove the records after this checkpoint, and unfinished checkpoints.
+    """Remove the records that a run wrote after this checkpoint, and unfinished checkpoints.
 
     Without a checkpoint, the run starts from the beginning: all records and checkpoints are removed.
     """
@@ -83,7 +83,7 @@ def clean_up(run: Path, checkpoint: Checkpoint | None) -> None:
 def _on_loaded(graph: Orchestrator, shard: int, ref: Ref) -> None:
     if rows := get(ref):
         graph.replay.filled.add(shard)
-    if graph.config.is_on_policy:  # if its capacity has changed, the queue starts empty
+    if graph.config.is_on_policy:  # count loaded rows: after a change of capacity, the queue starts empty
         graph.limiter.load_state({"queued": rows})
 
 

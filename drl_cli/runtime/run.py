@@ -33,7 +33,7 @@ Session: TypeAlias = RaySession | Cluster
 
 
 def object_store_mb(config: Config, spec: EnvSpec) -> int:
-    """Return the configured size of Ray's object store [MB]. By default, four train calls fit, and at least 256 MB."""
+    """Return the object store's size [MB]: as configured, or enough for four train calls and at least 256."""
     batches = 4 * config.updates_per_call * config.trainer.batch_size * 2 * row_bytes(leaves(spec.obs)) // 2**20
     return config.ray.object_store_mb or max(256, batches)
 

@@ -39,7 +39,7 @@ def make_folder(config: Config) -> Path:
 
 
 def code_hashes(config: Config) -> dict[str, str]:
-    """Return the sha256 of the source file of each module outside this package that the run uses, by module."""
+    """Return, by module, the sha256 of each source file that the run uses from outside this package."""
     files = {module: source_file(module) for module in config.outside_modules}
     return {module: source_hash(file) for module, file in files.items() if file is not None}
 

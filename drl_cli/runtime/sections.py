@@ -105,7 +105,7 @@ class RayConfig:
 
 @dataclass(frozen=True)
 class SweepConfig:
-    """The number of jobs of a sweep at the same time."""
+    """How many jobs of a sweep run at the same time."""
 
     jobs: Literal["auto"] | Count
 

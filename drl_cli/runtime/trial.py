@@ -13,13 +13,13 @@ from drl_cli.types import Array, Columns, EnvSpec, PreviousStep, flat_columns, n
 
 
 def single_trainer(config: Config, threads: int) -> Config:
-    """Return a config with one trainer, whose batch is as large as the part of one trainer in the run."""
+    """Return a config with one trainer, whose batch has the size of one trainer's part in the run."""
     share = max(1, config.trainer.batch_size // config.trainer.num)
     return replace(config, trainer=replace(config.trainer, num=1, batch_size=share, threads=threads))
 
 
 def random_batch(config: Config, spec: EnvSpec, params: Array) -> tuple[BatchTrainingData, Columns]:
-    """Return a random batch `[1, B, ...]`, drawn from a replay like the run's that random steps have filled."""
+    """Return a batch `[1, B, ...]` of random data. The batch is drawn from a replay with the run's settings."""
     size, num = config.trainer.batch_size, config.worker.envs
     table = replace(config.replay, capacity=config.row_steps * (2 * size + num), shards=1)
     replay = make_replay(replace(config, replay=table), spec, 0)

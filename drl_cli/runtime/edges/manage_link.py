@@ -1,4 +1,4 @@
-"""ManageLink: the orchestrator's connection to manage. Training does not wait for manage and continues if it fails."""
+"""ManageLink: the orchestrator's connection to manage. Training continues while manage is busy or dead."""
 
 import logging
 import math
@@ -54,7 +54,7 @@ class ManageLink:
         self._send("commit", *parts, on_done=on_done)
 
     def save(self, params_header: LoadParams, params: Ref) -> None:
-        """Have manage save the model of this version. If `params` were lost, save the server's newest version."""
+        """Save the model of this version or, if `params` were lost, the parameter server's newest version."""
 
         def on_done(answer: str | ObjectLost | None) -> None:
             if isinstance(answer, ObjectLost):
@@ -77,7 +77,7 @@ class ManageLink:
         if not self._ready():
             return
         for ref in wait(list(self._pending), 0) if self._pending else []:
-            if ref in self._pending:  # not if manage has died, because `_take` then drops all pending calls
+            if ref in self._pending:  # false if manage has died: `_take` then drops all pending calls
                 react = self._pending.pop(ref)
                 react(self._take(ref))
         if self.evaluating is not None and wait([self.evaluating], 0):
@@ -105,7 +105,7 @@ class ManageLink:
                 self._warn(str(report))
 
     def finish(self, params_header: LoadParams, params: Ref, timeout_s: float, is_over: Callable[[], bool]) -> None:
-        """Evaluate the last version if this was not done yet. Wait for all answers, or until `is_over()` is true."""
+        """Evaluate the last version if necessary. Wait for all answers, or until `is_over()` is true."""
         self.drop_next()
         self._wait(timeout_s, is_over)
         if self.evaluated != params_header.version and not is_over():
@@ -161,7 +161,7 @@ class ManageLink:
         return params_header, params
 
     def _take(self, ref: Ref) -> Any:
-        """Return the answer, an ObjectLost, or None after another failure. Restart manage if it died."""
+        """Return the answer, the ObjectLost if an argument was lost, or None. Restart manage if manage died."""
         try:
             return get(ref)
         except ObjectLost as error:

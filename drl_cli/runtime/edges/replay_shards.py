@@ -27,7 +27,7 @@ class ReplayShards:
         return self.shards[shard].call("insert", header, columns)
 
     def sample(self, message: SampleBatch) -> tuple[int, list[Ref]]:
-        """Draw batches. Return the chosen shard's number, and references to a header and columns per trainer."""
+        """Draw batches. Return the chosen shard's number, and a header and columns (references) for each trainer."""
         shard = self._choose(sorted(self.filled))
         return shard, self.shards[shard].call("sample", message, results=2 * message.num_trainers)
 

@@ -11,7 +11,7 @@ from drl_cli.utils.clock import now
 
 
 class TrainerGroup:
-    """Calls all trainers. They average their gradients and have equal parameters, so only the first one publishes."""
+    """Calls all trainers, which average their gradients and keep equal parameters. Only the first one publishes."""
 
     def __init__(self, trainers: Sequence[Handle]) -> None:
         self.trainers = trainers
@@ -44,7 +44,7 @@ class TrainerGroup:
         return [trainer.call("load_state", state) for trainer in self.trainers]
 
     def at_fault(self, reports: Sequence[Ref], error: Diverged) -> Diverged:
-        """Return the error of the trainer whose part of the batch has bad data, or `error` if there is none."""
+        """Return the error of the trainer whose part of the batch has bad data, or `error` if all parts are good."""
         silent, until = list(reports), now() + GRACE_S
         while not error.is_data and silent and (ready := wait(silent, max(0.0, until - now()))):
             silent = [ref for ref in silent if ref not in ready]

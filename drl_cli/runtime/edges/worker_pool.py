@@ -132,7 +132,7 @@ class WorkerPool:
         return Collected(member.index, header, ref, member.loaded)
 
     def gather(self, window_s: float | None) -> list[Collected]:
-        """Return all answers that arrive within `window_s` of the first, by member. None waits for all members."""
+        """Return all answers within `window_s` of the first, in order of members. If None, wait for all members."""
         results: list[Collected] = []
         window_ends = float("inf")
         while self.busy and (moment := now()) <= window_ends:
@@ -156,7 +156,7 @@ class WorkerPool:
                 member.handle.kill()
 
     def take_notes(self) -> list[str]:
-        """Return the warnings about lost members since the last call. A proxy forwards them to the user's process."""
+        """Return the warnings about lost members since the last call. (A proxy sends them to the orchestrator.)"""
         notes, self.notes = self.notes, []
         return notes
 

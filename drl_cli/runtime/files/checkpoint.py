@@ -55,7 +55,7 @@ def finish(
     sums: Mapping[str, str],
     extra: Mapping[str, Any],
 ) -> Path:
-    """Add the model and the manifest to a draft and rename it to `folder`. `sums` has the sha256 of its files."""
+    """Add the model and the manifest to a draft, and rename the draft. `sums` has the sha256 of its other files."""
     sums = {**sums, MODEL: write_arrays(draft / MODEL, {"policy": params})}
     manifest = {
         "format": FORMAT,
@@ -109,7 +109,7 @@ def point(root: Path, name: str, folder: Path) -> None:
 
 
 def adopt(root: Path, checkpoint: Path) -> None:
-    """Make another run's checkpoint, by hard links, the last one in `root`. This can be repeated after a kill."""
+    """Hard-link another run's checkpoint into `root` as the last one. The call can be repeated after a kill."""
     draft, folder = root / f".{checkpoint.name}.{os.getpid()}", root / checkpoint.name
     shutil.rmtree(draft, ignore_errors=True)
     shutil.copytree(checkpoint, draft, copy_function=lambda old, new: link(old, new) or shutil.copy2(old, new))
@@ -119,7 +119,7 @@ def adopt(root: Path, checkpoint: Path) -> None:
 
 
 def link(source: str | Path, target: str | Path) -> bool:
-    """Make a hard link. Return False if this fails, because `source` is missing or the file system has no links."""
+    """Make a hard link. Return False if `source` is missing or the file system has no hard links."""
     try:
         os.link(source, target)
     except OSError:
@@ -155,7 +155,7 @@ def load_model(folder: Path) -> tuple[Array, dict[str, Any]]:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:  # Any: json
-    """Return the manifest of a step folder. Raise CheckpointError if it is missing, damaged, or of another format."""
+    """Return a step folder's manifest. Raise CheckpointError if the file is missing, damaged, or of another format."""
     path = folder / "manifest.json"
     try:
         manifest = json.loads(path.read_text())

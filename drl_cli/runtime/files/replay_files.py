@@ -1,4 +1,4 @@
-"""The files of a saved replay: name them, read the states of all shards, and refill a table that has changed."""
+"""The files of a saved replay: name them, read the states of all shards, and fill a table of another kind or size."""
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise

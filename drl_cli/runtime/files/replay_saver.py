@@ -107,7 +107,7 @@ class ReplaySaver:
                 (save.folder / name).unlink(missing_ok=True)
 
     def fits(self, state: State) -> bool:
-        """Return whether the table can continue exactly from this state, which needs equal kind and capacity."""
+        """Return whether the state is from a table of the same kind and capacity, so that it can be loaded exactly."""
         is_like = within(state, "table").keys() == self.table.state().keys()
         return is_like and state["capacity"].item() == self.table.store.capacity
 

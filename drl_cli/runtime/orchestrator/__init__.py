@@ -1,1 +1,1 @@
-"""The main loop of a run, and the classes that decide which call to a role is next."""
+"""The main loop of a run, and the classes that decide which role is called next."""

@@ -11,7 +11,7 @@ from drl_cli.runtime.orchestrator.rate_limiter import Limiter
 
 @dataclass(eq=False)
 class Admission:
-    """Decides from the limiter, the counters and the calls in flight. This class makes no calls."""
+    """Uses the limiter, the counters and the calls in flight to decide which calls are allowed. Makes no calls."""
 
     config: Config
     limiter: Limiter

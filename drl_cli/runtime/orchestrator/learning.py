@@ -14,7 +14,7 @@ from drl_cli.types import Array
 from drl_cli.utils.clock import now
 
 CALL_S = 0.2
-"""Longest planned train call [s] if trainer.updates_per_call=null. A longer call would delay the next version."""
+"""Planned maximum duration [s] of a train call if trainer.updates_per_call=null. Longer calls delay new versions."""
 
 
 class Learning:
@@ -93,7 +93,7 @@ class Learning:
         self.calls.expect(params_header, self.trainers.roles[0], lambda ref: self._on_published(ref, params))
 
     def pull(self) -> Ref:
-        """Pull the newest parameters for a restarted worker. Those of `self.params` may be lost with a node."""
+        """Pull the newest parameters for a restarted worker, because `self.params` may be lost with its node."""
         # The server answers in order, so these parameters belong to `self.params_header`, which was pushed before.
         params_header, params = self.server.call("pull", results=2)
         self.calls.expect(params_header, "parameter server", get)

@@ -28,7 +28,7 @@ from drl_cli.utils.clock import now
 
 log = logging.getLogger(__name__)
 
-UPDATES_S = 3.0  # [s] after a signal, during which updates that are due may still start
+UPDATES_S = 3.0  # maximum time [s] after a signal at which a due update may still start
 RESCUE_S = 15.0  # maximum time [s] to save the last checkpoint after a failure
 CLOSE_S = 10.0  # maximum time [s] for manage to write its last records
 
@@ -145,7 +145,7 @@ class Orchestrator:
         self.stop("signal")
 
     def toggle_pause(self) -> None:
-        """Pause or continue the run. A paused run makes no new calls, and calls in flight end."""
+        """Pause or continue the run. A paused run makes no new calls; calls in flight still end."""
         self.paused = not self.paused
 
     def close(self, status: str) -> None:
@@ -155,7 +155,7 @@ class Orchestrator:
 
     def _step_sync(self) -> None:
         """Let all workers collect with version k, make the updates that are due, and publish version k + 1."""
-        self._update_and_publish()  # if the run was resumed, a signal may have prevented these updates before
+        self._update_and_publish()  # updates that a signal prevented before this run was resumed
         for member in self.pool.idle():
             self._dispatch(member)
         self._until(lambda: not self.pool.busy)

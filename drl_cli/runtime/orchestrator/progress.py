@@ -24,7 +24,7 @@ from drl_cli.utils.clock import Waiting, now
 log = logging.getLogger(__name__)
 
 LATEST = 100
-"""Number of episodes in the displayed training return, because no episode may end between two reports."""
+"""The displayed training return is a mean over this many episodes, because none may end between two reports."""
 SAVED = ("worker_restarts", "env_restarts", "skipped_updates", "warm_env_steps", "peak_rss_mb")
 """Attributes that a checkpoint stores in addition to `counts()`."""
 SUMMARY = (
@@ -122,7 +122,7 @@ class Progress:
         return self.config.orchestrator.min_inserts - (self.inserts - self._before_empty[1])
 
     def lost(self, header: InsertTransition) -> None:
-        """Subtract a block that was lost on its way to replay from the counters."""
+        """Correct the counters after a block was lost on its way to replay."""
         self.env_steps -= header.env_steps
         self.inserts -= header.rows
         self.num_episodes -= len(header.episodes)
@@ -204,7 +204,7 @@ class Progress:
         return 0.0 if self.collect_started is None else (self.ended or now()) - self.collect_started
 
     def wait_fracs(self, worker_wait_s: float) -> tuple[float, float]:
-        """Return the waiting fractions of time: of the workers, and of the trainer since its first update."""
+        """Return the fractions of time spent waiting, of the workers and of the trainer (since its first update)."""
         moment = self.ended or now()
         worker_time = max(1e-9, self.elapsed_s() * (self.config.num_proxies or self.config.num_workers))
         trainer = 0.0
@@ -261,7 +261,6 @@ class Progress:
         return {f"perf/env_steps_per_s/worker_{i}": steps[i] / elapsed for i in sorted(steps)}
 
     def summary(self, worker_wait_s: float, evals_skipped: int) -> dict[str, Any]:
-        """Return the values of summary.json that are computed from the counters."""
         self._system()
         elapsed = max(1e-9, self.elapsed_s())
         worker_wait, trainer_wait = self.wait_fracs(worker_wait_s)

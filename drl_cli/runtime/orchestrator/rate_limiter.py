@@ -46,7 +46,7 @@ class RateLimiter:
         return self.target + self.ratio * rows - self.samples <= self.band / 2 + ROUNDING
 
     def owed(self, rows: int = 0) -> int:
-        """Return the batches due but not drawn after `rows` more transitions (may be < 0). 0 in the warm-up."""
+        """Return the number of batches due but not drawn, after `rows` more transitions. 0 in the warm-up."""
         if self.landed < max(1, self.min_inserts):
             return 0
         return max(0, int(self.target + self.ratio * rows - self.samples + ROUNDING))

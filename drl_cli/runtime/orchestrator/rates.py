@@ -20,7 +20,7 @@ class Totals:
     env_s: float = 0.0
     policy_s: float = 0.0
     trainer_wait_s: float = 0.0
-    update_s: float = 0.0  # time that the trainer spent on updates
+    update_s: float = 0.0
 
 
 class RecentRates:

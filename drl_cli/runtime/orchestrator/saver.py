@@ -35,7 +35,6 @@ class Saver:
         return self.next <= env_steps < self.config.total_env_steps and not self.busy
 
     def go_on(self, env_steps: int) -> None:
-        """Set the next checkpoint to the first multiple of checkpoint.period after `env_steps`."""
         self.next = multiple_after(env_steps, self.config.checkpoint.period)
 
     def begin(self, params_header: LoadParams, params: Ref, counters: Mapping[str, Any], workers: bool = True) -> None:
@@ -60,7 +59,7 @@ class Saver:
         _Save(self, draft, (params_header, params, counters), states, shards).begin()
 
     def on_saved(self, counters: Mapping[str, Any], saved: str | Exception | None) -> None:
-        """Store the checkpoint's folder `saved`, or warn if `saved` is an error, or None because manage died."""
+        """Keep the new checkpoint's folder `saved`. Warn if `saved` is an error, or None because manage died."""
         self.busy = False
         if isinstance(saved, str):
             self.last, self.saved = Path(saved), counters["counts"]
@@ -70,7 +69,7 @@ class Saver:
             self.warn("checkpoint", f"a checkpoint could not be saved: {saved or 'manage failed'}; {last}")
 
     def warn(self, part: str, text: str) -> None:
-        """Log a warning, or only an info if the same part failed before, because a full disk repeats the failure."""
+        """Log a warning. If the part failed before, log an info, because a full disk repeats the same failure."""
         log.log(logging.INFO if part in self.failing else logging.WARNING, text)
         self.failing.add(part)
 
@@ -85,7 +84,7 @@ class _Save:
 
     saver: Saver
     draft: Path
-    version: tuple[LoadParams, Ref, Mapping[str, Any]]  # with the orchestrator's counters
+    version: tuple[LoadParams, Ref, Mapping[str, Any]]  # parameter version with the orchestrator's counters
     states: dict[str, Ref]
     shards: Sequence[Handle]
     sums: dict[str, str] = field(default_factory=dict)

@@ -96,7 +96,7 @@ def _token() -> str | None:
 
 
 def unfit(answers: Mapping[Node, Answer | None], ours: Answer) -> list[str]:
-    """Return a line for each node that can't run the roles of this run. The answer of a silent node is None."""
+    """Return a line for each node that can't run the roles of this run. None means that a node did not answer."""
     problems = []
     for node, answer in answers.items():
         if answer is None:

@@ -17,7 +17,7 @@ from drl_cli.errors import NodeGone
 from drl_cli.utils.lazy import LazyModule
 from drl_cli.utils.log_file import LogFile
 
-ray = LazyModule("ray")  # imported at first use: in-process runs avoid an import of a second
+ray = LazyModule("ray")  # imported at first use, because the import takes one second
 
 INLINE_BYTES = 50_000
 """Smaller values are sent with each call. This is as fast as Ray's object store and takes no memory there."""
@@ -81,7 +81,7 @@ class Where(TypedDict, total=False):
 
     gpus: float  # default 0
     node: str | None  # default None: the node of this process
-    concurrent: Collection[str]  # methods with a separate thread, which do not delay other methods
+    concurrent: Collection[str]  # methods that run in separate threads, so they do not delay other methods
 
 
 class LocalRuntime:
@@ -90,7 +90,7 @@ class LocalRuntime:
     nodes: Sequence[str] = ()  # ids of the cluster's nodes, over which workers are spread
 
     def spawn(self, role: str, factory: Callable[..., object], *args: Any, **where: Unpack[Where]) -> LocalHandle:
-        """Start the role `factory(*args)` and return its handle. Raise NodeGone if its node has left the cluster."""
+        """Start the role `factory(*args)` and return its handle. Raise NodeGone if the role's node is gone."""
         return LocalHandle(factory(*args))
 
     def put(self, value: Any) -> Ref:
@@ -213,7 +213,7 @@ def node_address() -> str:
 
 
 def get(ref: Ref) -> Any:
-    """Return the value of a reference. Raise the error of its call, or ActorDied if process or value are gone."""
+    """Return the value of a reference. Raise the error of its call, or ActorDied if the process or value is gone."""
     if isinstance(ref, LocalRef):
         if ref.error is not None:
             raise ref.error

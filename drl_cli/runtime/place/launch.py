@@ -96,7 +96,7 @@ class RaySession:
         os.environ.update(process_variables())
         # Make Ray listen only on 127.0.0.1. Otherwise Ray would replace 127.0.0.1 by the machine's address.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-        os.environ.setdefault("RAY_worker_niceness", "0")  # with Ray's 15, other programs starve the trainer
+        os.environ.setdefault("RAY_worker_niceness", "0")  # by default 15, so other programs would starve the trainer
         os.environ.setdefault("RAY_max_direct_call_object_size", str(DIRECT_BYTES))
         os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # this package reports lost roles
         # Record no calls for the dashboard, which does not run: 100,000 calls would take 350 MB in gcs_server.
@@ -241,7 +241,7 @@ def _have_ray_log() -> None:
 def _ask(nodes: Sequence[Node], env: EnvConfig, modules: Sequence[str], folder: str = "") -> dict[Node, Answer | None]:
     """Return the answer of each node, or None for a node that does not answer within a minute."""
 
-    def look(pickled: bytes) -> tuple[str, str, str | None, str | None]:  # local: Ray pickles it by value
+    def look(pickled: bytes) -> tuple[str, str, str | None, str | None]:  # local, so that Ray pickles its code
         import os
         import platform
         from importlib import import_module

@@ -30,7 +30,7 @@ def live_nodes(only_here: bool = False) -> list[Node]:
 
 
 def ask(nodes: Sequence[Node], look: Callable[..., object], *args: object) -> dict[Node, Any]:
-    """Call `look(*args)` on each node. Return its result, Ray's error, or None if the call took longer than ASK_S."""
+    """Return, by node, the result of `look(*args)`, Ray's error, or None if the call took longer than ASK_S."""
     task = ray.remote(num_cpus=0, max_retries=0)(look)
     asked = {task.options(scheduling_strategy=on_node(node.id)).remote(*args): node for node in nodes}
     answers: dict[Node, Any] = dict.fromkeys(nodes)
@@ -48,7 +48,7 @@ def unshared(nodes: Sequence[Node], folder: Path, work: Path) -> list[str]:
     secret = uuid.uuid4().hex
     probe = folder / f".{secret}"
 
-    def look() -> tuple[bool, bool]:  # local: Ray pickles it by value
+    def look() -> tuple[bool, bool]:  # local, so that Ray pickles its code
         return probe.is_file() and probe.read_text() == secret, work.is_dir()
 
     probe.write_text(secret)
@@ -68,7 +68,7 @@ def unshared(nodes: Sequence[Node], folder: Path, work: Path) -> list[str]:
 
 
 class Keeper:
-    """A Ray actor that starts a process of this Python on the actor's node."""
+    """A Ray actor that starts a Python process on its node."""
 
     def __init__(self, arguments: Sequence[str], folder: str, variables: Mapping[str, str], log: str) -> None:
         with open(log, "ab") as out, _unblocked():
@@ -83,7 +83,7 @@ class Keeper:
             )
 
     def begun(self) -> None:
-        """Return after the process has started."""
+        """Return once the process has started."""
 
     def wait(self) -> int:
         """Return the exit code of the process, or the negative signal number if a signal ended the process."""
@@ -104,7 +104,7 @@ def _unblocked() -> Iterator[None]:
 
 
 class NodeProcess:
-    """A process of this Python on the first node with room for it. Has the interface of subprocess.Popen.
+    """A Python process on the first node with room for it. Has the interface of subprocess.Popen.
 
     The process reserves `cpus` and `memory` [bytes], and runs in a folder with the same path as the current folder.
     `variables` are added to the node's environment, and the output is appended to `log`. If the node or the Keeper
@@ -120,7 +120,7 @@ class NodeProcess:
         keeper = ray.remote(**options, scheduling_strategy="SPREAD", runtime_env={"env_vars": own})(Keeper)
         self.returncode: int | None = None
         self._log = log
-        cluster = {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}  # for ray.address=auto in the process
+        cluster = {"RAY_ADDRESS": ray.get_runtime_context().gcs_address}  # for ray.address=auto in the new process
         self._keeper = keeper.remote(list(arguments), os.getcwd(), {**variables, **cluster}, str(log))
         self._begun, self._end = self._keeper.begun.remote(), self._keeper.wait.remote()
 

@@ -20,7 +20,7 @@ class Interrupted(BaseException):
 
 
 PATIENCE_S = 10.0
-"""Maximum time [s] for an update after the first signal. If it takes longer, a second signal is sent."""
+"""Maximum time [s] for an update after the first signal. After this time, a second signal is sent."""
 
 
 class Signals:

@@ -22,7 +22,7 @@ Key = tuple[str, int, float]
 
 
 class Usage:
-    """Measures the processor time and memory of a run's processes. Ended processes count in the time of their role.
+    """Measures the processor time and memory of a run's processes. The time of a role includes ended processes.
 
     `sample` measures the `main` process and its descendants. A descendant without a role is counted as "ray". On a
     cluster, roles are not descendants and may run on other hosts, so each role reports its use by `tell`.
@@ -38,7 +38,7 @@ class Usage:
         self._peak: dict[str, int] = {}
 
     def sample(self) -> int:
-        """Measure the processes. Return their total memory [bytes]; each process adds its shared pages, too."""
+        """Measure the processes. Return their total memory [bytes], in which shared pages count several times."""
         self._present = {key: use for key, use in self._present.items() if key[:2] not in self._seen}
         self._seen = set()
         for process in (self.main, *self.main.children(recursive=True)):

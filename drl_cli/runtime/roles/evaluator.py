@@ -51,7 +51,7 @@ class Score:
 
 
 class Scorer(Protocol):
-    """The interface of Evaluator, and of a class of the user that `manage.evaluator` names.
+    """The interface of Evaluator and of the user's own class in `manage.evaluator`.
 
     The constructor takes a Config, an EnvSpec and a list with one seed per episode.
     """
@@ -64,7 +64,7 @@ class Scorer(Protocol):
 
 
 def make_evaluator(config: Config, spec: EnvSpec, seeds: list[int]) -> Scorer:
-    """Create the evaluator that `manage.evaluator` names, or an Evaluator if it is null."""
+    """Create the evaluator that `manage.evaluator` names, or an Evaluator if this key is null."""
     if config.manage.evaluator is None:
         return Evaluator(config, spec, seeds)
     scorer: Scorer = import_object(config.manage.evaluator)(config, spec, seeds)
@@ -88,10 +88,7 @@ class Evaluator:
         self.envs = [Env(config.env.for_evaluation(config.manage.env_kwargs), spec) for _ in seeds]
 
     def evaluate(self, params: Array, watch: Callable[[], None] = lambda: None) -> Score:
-        """Play one whole episode per seed and return the score.
-
-        `watch` is called after the resets, and after each step of the episodes that are still running.
-        """
+        """Play one episode per seed. `watch` is called after the resets and after each step of running episodes."""
         self.policy.load(params)
         first = [env.reset(seed) for env, seed in zip(self.envs, self.seeds, strict=True)]
         columns = leaves(self.spec.obs)

@@ -139,7 +139,7 @@ class Manage:
         return problems
 
     def _score(self, params: Array) -> Score:
-        """Play eval_episodes. If the mean return reaches stop.return, confirm it with up to confirm_episodes more.
+        """Play eval_episodes episodes. If the mean reaches stop.return, confirm it with up to confirm_episodes more.
 
         The best of many evaluations is often lucky. Therefore eval_episodes more are played at a time, until the mean
         of all episodes is below stop.return, or above stop.return by two standard errors.

@@ -44,7 +44,7 @@ class Layout:
         return sum(self.sizes) + self.reward
 
     def moments(self, columns: Columns) -> RunningMoments:
-        valid = columns.get("valid", slice(None))  # without the padding of sequences
+        valid = columns.get("valid", slice(None))  # leave out the padding of sequences
         names = [column_name("obs", path) for path in self.obs]
         parts = [columns[name][valid].reshape(-1, size) for name, size in zip(names, self.sizes, strict=True)]
         if self.reward:

@@ -21,7 +21,7 @@ class ParameterServer:
         self.use = OwnUse()
 
     def push(self, params_header: LoadParams, params: Array) -> tuple[ProcessUse, ...]:
-        """Store a version if it is newer than the stored one. Return the use of this process, if it is due."""
+        """Store a version if it is newer. Return the use of this process, or () if no measurement is due."""
         if self.params_header is None or params_header.version > self.params_header.version:
             self.params_header, self.params = params_header, params.copy()
         return self.use.take()

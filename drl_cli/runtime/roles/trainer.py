@@ -99,10 +99,7 @@ class Trainer:
         return tensor.pin_memory().to(self.device, non_blocking=True)
 
     def publish(self, version: int, env_steps: int) -> tuple[LoadParams, Array]:
-        """Return the policy's parameters after all updates so far, as one flat float32 vector.
-
-        Raise Diverged if a parameter is not finite.
-        """
+        """Return the policy's parameters as one flat float32 vector. Raise Diverged if a parameter is not finite."""
         exploration = dict(self.algorithm.exploration(env_steps))
         params_header = LoadParams(version, self.opt_steps, env_steps, exploration=exploration)
         params = self.algorithm.policy_params()
@@ -122,7 +119,7 @@ class Trainer:
         return state
 
     def load_state(self, state: State) -> None:
-        """Continue from `state()`. If it does not fit, raise ValueError with all problems and change nothing."""
+        """Continue from `state()`. Raise ValueError with all problems, without changes, if the state does not fit."""
         if problems := _misfits(self.state(), state):
             raise ValueError("the saved trainer does not fit this run: " + "; ".join(problems))
         self.algorithm.load_state({name: torch.tensor(array) for name, array in within(state, "algorithm").items()})
@@ -179,10 +176,7 @@ class Trainer:
 
 
 def _use_cpp_wrapper() -> None:
-    """Let compiled code call its kernels from C++, because calls from Python take a tenth of an update's time.
-
-    Only for a CPU and torch >= 2.8. Other cases are not tested.
-    """
+    """Let compiled CPU code call its kernels from C++, which saves a tenth of an update. Needs torch >= 2.8."""
     if hasattr(torch.compiler, "skip_guard_on_globals_unsafe"):
         from torch._inductor import config
 

@@ -52,10 +52,7 @@ class TrajectoryManager:
         return self.table.inserts
 
     def sample(self, message: SampleBatch) -> tuple[BatchTrainingData | Columns, ...]:
-        """Return a header and new columns `[U, B / num_trainers, ...]` for each trainer.
-
-        Each part has consecutive rows of the batches that a single trainer would get.
-        """
+        """Return a header and new columns `[U, B / num_trainers, ...]`, a slice of each batch, for each trainer."""
         started = time.perf_counter()
         drawn = self.table.sample(message.num_batches, message.batch_size, message.version)
         uses = self.use.take()
@@ -104,10 +101,7 @@ class TrajectoryManager:
         return self.saver.begin(Path(folder), None if previous is None else Path(previous), self._state())
 
     def save_part(self) -> dict[str, str] | None:
-        """Write for about 50 ms. Return None if files are left, or the sha256 of all files by name at the end.
-
-        Raise OSError if the disk is full or broken.
-        """
+        """Write for about 50 ms. Return None, or at the end the sha256 by file. Raise OSError if the disk fails."""
         return self.saver.part()
 
     def abort_save(self) -> None:
