@@ -76,7 +76,7 @@ class Plain(Display):
             self._show(status)
 
     def tick(self, status: Status) -> None:
-        """Print what the run is waiting for, but only after the title: before it, an error message may follow."""
+        """Print what the run is waiting for. Print nothing before the title, because an error may still follow."""
         if not status.title:
             return
         is_long_ago = time.monotonic() - self.shown_at >= AWAITS_S

@@ -156,7 +156,7 @@ class WorkerPool:
                 member.handle.kill()
 
     def take_notes(self) -> list[str]:
-        """Return the warnings about lost members since the last call. (A proxy sends them to the orchestrator.)"""
+        """Return the new warnings about lost members. A proxy sends these warnings to the orchestrator."""
         notes, self.notes = self.notes, []
         return notes
 
@@ -169,7 +169,7 @@ class WorkerPool:
         return member.issued + self.slowest + self.timeout_s + (START_S if member.collects == 1 else 0.0)
 
     def _replace(self, member: Member, error: Exception) -> int:
-        """Restart a member and return 1. If its node is gone, remove the member and return 0."""
+        """Restart a member and return 1. If the member's node is gone, remove the member and return 0."""
         if not member.hung:
             self._lose(member, f"died ({error})")
         try:

@@ -30,7 +30,7 @@ def live_nodes(only_here: bool = False) -> list[Node]:
 
 
 def ask(nodes: Sequence[Node], look: Callable[..., object], *args: object) -> dict[Node, Any]:
-    """Return, by node, the result of `look(*args)`, Ray's error, or None if the call took longer than ASK_S."""
+    """Return `look(*args)` for each node, or Ray's error, or None if the call took longer than ASK_S."""
     task = ray.remote(num_cpus=0, max_retries=0)(look)
     asked = {task.options(scheduling_strategy=on_node(node.id)).remote(*args): node for node in nodes}
     answers: dict[Node, Any] = dict.fromkeys(nodes)

@@ -1,4 +1,4 @@
-"""Evaluator: plays episodes with the greedy policy of a parameter version, all at the same time."""
+"""Evaluator: plays several episodes at the same time with the greedy policy of a parameter version."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping

@@ -77,7 +77,7 @@ class Statistics:
 
     @classmethod
     def split(cls, layout: Layout, vector: Array) -> "tuple[Array, Statistics]":
-        """Split a vector made by `join` into parameters and statistics. Raise ValueError if it is too short."""
+        """Split a vector from `join` into parameters and statistics. Raise ValueError if the vector is too short."""
         length = 1 + 2 * layout.size
         if vector.ndim != 1 or len(vector) < length:
             raise ValueError(f"parameter vector has shape {vector.shape}, the statistics alone need ({length},)")

@@ -119,7 +119,7 @@ class Trainer:
         return state
 
     def load_state(self, state: State) -> None:
-        """Continue from `state()`. Raise ValueError with all problems, without changes, if the state does not fit."""
+        """Continue from `state()`. If the state does not fit, raise ValueError and change nothing."""
         if problems := _misfits(self.state(), state):
             raise ValueError("the saved trainer does not fit this run: " + "; ".join(problems))
         self.algorithm.load_state({name: torch.tensor(array) for name, array in within(state, "algorithm").items()})
@@ -176,7 +176,7 @@ class Trainer:
 
 
 def _use_cpp_wrapper() -> None:
-    """Let compiled CPU code call its kernels from C++, which saves a tenth of an update. Needs torch >= 2.8."""
+    """Let compiled CPU code call its kernels from C++, to save a tenth of an update's time. Needs torch >= 2.8."""
     if hasattr(torch.compiler, "skip_guard_on_globals_unsafe"):
         from torch._inductor import config
 
