@@ -69,7 +69,6 @@ class Config(LearnerConfig):
 
     @property
     def outputs(self) -> int:
-        """Number of the network's outputs for each action."""
         return 1
 
 

@@ -94,7 +94,7 @@ def _lacks(module: ModuleType) -> list[str]:
         kind = getattr(module, name, None)
         if not (isinstance(kind, type) and issubclass(kind, base)):
             problems.append(f"it needs {name}, {form}")
-        elif base is AlgoConfig and "__dataclass_fields__" not in vars(kind):  # fields need @dataclass
+        elif base is AlgoConfig and "__dataclass_fields__" not in vars(kind):  # fields would be ignored
             problems.append(f"{name} must be {form}: @dataclass(frozen=True) is missing")
     for name in ("ACTIONS", *DEFAULTS):
         value, choices = getattr(module, name, None), CHOICES.get(name)

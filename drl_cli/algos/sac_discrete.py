@@ -68,7 +68,7 @@ class Algorithm(SoftActorCritic):
         return metrics, (q - target).abs().mean(0), d_obs if learns else None
 
     def entropy_target(self, mask: Tensor | None) -> Tensor | float:
-        """Return the target entropy: one number, or with legal-action masks `[N, A]` a number for each state, `[N]`."""
+        """Return the target entropy: one number or, with legal-action masks `[N, A]`, a number for each state."""
         if mask is None:
             return self.config.target_entropy * math.log(self.num_actions)
         return self.config.target_entropy * mask.sum(-1).clamp(min=1).log()

@@ -39,7 +39,6 @@ class Package:
 
     @property
     def is_there(self) -> bool:
-        """Whether the package is installed."""
         return _is_there(self.module)
 
 

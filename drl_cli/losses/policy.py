@@ -66,7 +66,7 @@ def expected_soft_policy_loss(
 
 
 def temperature_gradient(log_prob: Tensor, target_entropy: float, weight: Tensor | None = None) -> Tensor:
-    """Return d/d log_alpha of SAC's temperature loss E[-log_alpha (log pi + target entropy)] (2018, eq. 18).
+    """Return d/d log_alpha of SAC's temperature loss E[-log_alpha (log pi + target entropy)] (Haarnoja 2018, eq. 18).
 
     `log_prob` is `[B]`. Each row's loss is multiplied by `weight` `[B]`, whose mean is 1.
     """

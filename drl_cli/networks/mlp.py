@@ -45,7 +45,7 @@ def split(flat: Array, shapes: Shapes) -> list[Array]:
 
 
 def mlp_numpy(params: Sequence[Array], x: Array, activation: str) -> Array:
-    """Return a network's output, `[B, in] -> [B, out]`, which equals that of `MLP.forward` up to float32 rounding."""
+    """Return a network's output, `[B, in] -> [B, out]`, as `MLP.forward` does, up to float32 rounding."""
     last, step = len(params) - 2, 4 if len(params) > 2 and params[2].ndim == 1 else 2
     for i in range(0, len(params), step):
         x = x @ params[i]
@@ -168,7 +168,7 @@ class MLP:
 
         Only the first `to_weights` rows (default: all) contribute to the weight gradients. Return d loss/d input of the
         other rows, `[M - to_weights, in - first]`; with `to_inputs`, return it of all rows, `[M, in - first]`. The
-        inputs before index `first` are left out. If there are no such rows, the result is empty. For example, SAC's
+        inputs before index `first` are left out. If no rows remain, the result is empty. For example, SAC's
         actor loss needs only the gradients of the action inputs in the second half of the rows.
         """
         rows, step = d_out.shape[1], self.step

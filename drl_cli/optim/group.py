@@ -135,9 +135,9 @@ class Context:
 def _kept_guards(guards: Sequence[Any]) -> list[bool]:  # Any: GuardFilterEntry of torch
     """Return, for each guard, whether torch.compile checks the guard.
 
-    Guards of globals and of the method's own object's tensors are not checked: checking them took a fifth of the time
-    of a small update. They are not needed, because no function of a module is ever replaced, and these tensors are only
-    changed in place.
+    Guards of globals and of the tensors of the method's object are not checked: the checks took a fifth of the time of
+    a small update. These guards are not needed, because no function of a module is ever replaced, and the tensors are
+    only changed in place.
     """
     own = "L['self']"
     return [not (guard.is_global or (own in guard.name and guard.guard_type == "TENSOR_MATCH")) for guard in guards]

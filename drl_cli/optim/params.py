@@ -107,7 +107,7 @@ class Params:
         return vector
 
     def load_vector(self, names: Sequence[str], vector: npt.NDArray[np.float32]) -> None:
-        """Load a vector from `vector`, also into the target networks; raise ValueError if the sizes differ."""
+        """Load what the method `vector` returned, also into target networks; raise ValueError if the sizes differ."""
         tensors = list(self._pieces(names))
         sizes = [tensor.numel() for tensor in tensors]
         if vector.shape != (sum(sizes),):

@@ -59,7 +59,6 @@ class FrameBuilder(Builder):
         return self.builder.open_rows
 
     def take(self) -> Columns:
-        """Return all complete rows and their frames."""
         rows = self.builder.take()
         ids = np.unique(np.concatenate([rows[name].ravel() for name in self.columns]))
         packed = [self._packed[i] for i in ids.tolist()]

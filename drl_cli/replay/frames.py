@@ -64,7 +64,6 @@ class Codec:
     """The value of `replay.compress` that chooses this codec."""
 
     def pack(self, frame: Array) -> bytes:
-        """Return one frame as bytes."""
         return frame.tobytes()
 
     def unpack(self, frames: Sequence[bytes], size: int) -> Array:

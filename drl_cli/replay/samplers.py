@@ -15,7 +15,6 @@ class Sampler(ABC):
     """Draws slots of a store. `insert` and `update` inform the sampler about new rows and new priorities."""
 
     nbytes = 0
-    """Allocated memory in bytes."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.rng = rng
@@ -35,7 +34,6 @@ class Sampler(ABC):
         """Set the priorities `[rows]` of sampled rows. If a slot repeats, its last priority is used."""
 
     def stats(self) -> Mapping[str, float]:
-        """Return values to log."""
         return {}
 
     def state(self) -> State:
@@ -57,8 +55,8 @@ class Uniform(Sampler):
 class Prioritized(Sampler):
     """Draws rows in proportion to (priority + eps)^alpha, with replacement (Schaul et al. 2015, arXiv 1511.05952).
 
-    Draws are stratified: the total priority is divided into `batch_size` equal intervals, and each draw of a batch
-    comes from another interval. With probability `uniform_mix`, a draw is uniform instead. If a row among N rows has
+    Draws are stratified: the total priority is divided into `batch_size` equal intervals, and each interval gives one
+    draw of a batch. With probability `uniform_mix`, a draw is uniform instead. If a row among N rows has
     probability P under this mixture, its importance weight is (N P)^-beta, divided by the largest weight of its batch
     (section 3.4). Beta rises linearly from `replay.beta` to 1 over `num_batches` batches.
 

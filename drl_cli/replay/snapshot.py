@@ -38,7 +38,6 @@ class Snapshot:
         self._overwritten.pop(chunk, None)
 
     def close(self) -> None:
-        """Release all chunks."""
         self._waiting.clear()
         self._overwritten.clear()
         self.store.on_write = None
@@ -52,5 +51,5 @@ class Snapshot:
 
 
 def rows_per_chunk(row_nbytes: int, chunk_bytes: int) -> int:
-    """Return the largest power of two of rows that fit into a chunk, at least 1."""
+    """Return the largest power of two, at least 1, such that this number of rows fits into a chunk."""
     return 1 << max(0, (chunk_bytes // row_nbytes).bit_length() - 1)

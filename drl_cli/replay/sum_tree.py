@@ -30,7 +30,6 @@ class SumTree:
 
     @property
     def total(self) -> float:
-        """The sum of all values."""
         return float(self._cumulate()[-1])
 
     @property

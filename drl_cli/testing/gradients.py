@@ -16,7 +16,7 @@ def check_gradients(
 ) -> None:
     """Raise AssertionError if `params.grad` is not the slope of `loss()`; the message names the part of `params`.
 
-    `write` writes the gradients; without it, `loss().backward()` does. For each part, central differences measure the
+    `write` writes the gradients; by default, `loss().backward()` does. For each part, central differences measure the
     slope in `directions` directions. Each direction is a random vector plus the gradient, scaled to length 1. Because
     of float32 rounding, a slope may differ by `tolerance` times the norm of the part's gradient.
     """

@@ -64,7 +64,7 @@ class Scaled(Reach):
 
 
 class Choose(OneStep):
-    """The observation is a one-hot vector `[3]`. The choice 3 + (index of the 1) has reward 1, other choices have 0."""
+    """The observation is a one-hot vector `[3]`. The reward is 1 for the choice 3 + (index of the 1), else 0."""
 
     def __init__(self) -> None:
         self.observation_space = Box(0.0, 1.0, (3,), np.float32)

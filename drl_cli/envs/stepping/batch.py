@@ -250,6 +250,5 @@ class EnvBatch(EnvsBase):
 
 
 def _write(parts: Parts, into: Parts, i: int) -> None:
-    """Write one environment's observation into row `i`."""
     for path, part in parts.items():
         into[path][i] = part

@@ -43,7 +43,6 @@ class Beginning:
 
     @classmethod
     def from_state(cls, state: State) -> "Beginning":
-        """Restore a Beginning from its `state()`."""
         seed = int(state["seed"].item()) if "seed" in state else None
         return cls(seed, state.get("rng"), within(state, "memory"))
 
