@@ -37,10 +37,7 @@ RUN_STATUS: dict[int, Literal["done", "diverged", "interrupted"]] = {
 
 
 class ReportedError(Exception):
-    """An error that ends a command without a traceback.
-
-    `problems` are lines for the user. A text with several lines gives several problems.
-    """
+    """An error that ends a command without a traceback. Each line of `problems` is shown to the user."""
 
     exit_code = BUG
 
@@ -81,10 +78,7 @@ class AlgorithmRefused(RunError):
 
 
 class Diverged(RunError):
-    """A loss or a parameter is NaN or infinite.
-
-    `batch` holds the columns of the failed update. `is_data` tells whether a value in this batch caused the failure.
-    """
+    """A loss or a parameter is NaN or infinite. `is_data` is True if a value in the columns `batch` is the cause."""
 
     exit_code = DIVERGED
 

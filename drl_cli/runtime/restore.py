@@ -67,10 +67,7 @@ def best_report(folder: Path) -> EvalReport:
 
 
 def clean_up(run: Path, checkpoint: Checkpoint | None) -> None:
-    """Remove the records that a run wrote after this checkpoint, and unfinished checkpoints.
-
-    Without a checkpoint, the run starts from the beginning: all records and checkpoints are removed.
-    """
+    """Remove records and drafts after this checkpoint. Without a checkpoint, remove all records and checkpoints."""
     truncate_records(run, checkpoint.env_steps if checkpoint else -1)
     drop_drafts(run / "checkpoints")
     if checkpoint is not None:

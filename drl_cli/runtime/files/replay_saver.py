@@ -27,11 +27,7 @@ MARGIN_BYTES = 64 << 20
 
 @dataclass
 class _Save:
-    """A running save.
-
-    `state` and `stamps` (rows ever written to each chunk) are those at the start. `chunks` are still to be written, and
-    `sums` has the sha256 of each written file.
-    """
+    """A running save. `stamps` counts the rows ever written to each chunk. `chunks` are still to be written."""
 
     folder: Path
     state: State

@@ -1,4 +1,4 @@
-"""Signals: the first SIGINT or SIGTERM ends a run with a checkpoint, a second one at once. SIGUSR1 pauses a run."""
+"""Signals: the first SIGINT or SIGTERM ends a run with a checkpoint, the second ends it at once. SIGUSR1 pauses it."""
 
 import logging
 import os

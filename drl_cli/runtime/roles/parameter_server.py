@@ -33,7 +33,6 @@ class ParameterServer:
         return self.params_header, self.params
 
     def save(self, folder: Path) -> Path:
-        """Write the newest version to a folder. Raise ValueError before the first push."""
         return save_model(folder, *self.pull(), {})
 
     def restore(self, folder: Path) -> LoadParams:

@@ -155,10 +155,7 @@ class Trainer:
             )
 
     def _means(self, updates: Sequence[Update], columns: Columns) -> dict[str, float]:
-        """Return metrics averaged over updates and trainers. Updates without a metric are left out of its mean.
-
-        Raise Diverged if a metric is not finite.
-        """
+        """Return means of metrics over updates and trainers. Raise Diverged if a metric is not finite."""
         names = list(dict.fromkeys(name for update in updates for name in update.metrics))
         if not names:
             return {}

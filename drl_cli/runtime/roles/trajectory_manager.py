@@ -133,6 +133,6 @@ class TrajectoryManager:
         return len(self.table)
 
     def _state(self) -> State:
-        """Return the state besides the table: the number of each worker's last block, and the moments."""
+        """Return all state except the table: the number of each worker's last block, and the moments."""
         blocks = np.array([(*key, number) for key, number in self.last_block.items()], np.int64).reshape(-1, 3)
         return {"blocks": blocks} | ({} if self.moments is None else {"moments": self.moments.packed()})

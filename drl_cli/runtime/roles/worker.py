@@ -193,7 +193,7 @@ def make_builder(config: Config, spec: EnvSpec, policy: Policy, index: int, inca
 
 
 def row_schema(config: Config, spec: EnvSpec) -> Schema:
-    """Return the columns of a replay row: those of the algorithm, and `source` (worker and environment)."""
+    """Return the columns of a replay row: the algorithm's columns, and `source` (worker and environment)."""
     extra = load_algorithm(config.algo.name).Policy.extra_columns(config.algo, config.network, spec)
     built = RolloutBuilder.extra_columns if config.is_on_policy else {}
     return transition_schema(spec, {**extra, **built, "source": Column((), "int32")})
