@@ -212,12 +212,12 @@ class Target:
 
 
 def trained(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """Return the names and parameters of a module that need a gradient, in the module's order."""
+    """Return (name, parameter) for each parameter that needs a gradient, in the module's order."""
     return [(name, p) for name, p in module.named_parameters() if p.requires_grad]
 
 
 def kept(module: nn.Module) -> Named:
-    """Return the names and tensors of a module that no gradient changes: frozen parameters, then buffers."""
+    """Return (name, tensor) for each tensor that no gradient changes: frozen parameters, then buffers."""
     return [*_frozen(module), *module.named_buffers()]
 
 

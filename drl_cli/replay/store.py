@@ -77,7 +77,7 @@ class RingStore:
         self.inserts = state["inserts"].item()
 
     def fill(self, chunks: Iterable[Columns]) -> None:
-        """Write saved rows, beginning at the first slot. Raise ValueError if their columns are not the store's."""
+        """Write saved rows, beginning at the first slot. Raise ValueError if columns differ from the store's."""
         start = 0
         for rows in chunks:
             self.check_columns(rows)
