@@ -1,4 +1,4 @@
-"""Everything that you need to write an algorithm of your own: `import drl_cli.api as drl`.
+"""Everything that you need to write your own algorithm: `import drl_cli.api as drl`.
 
 Derive `Config` from `AlgoConfig`, `Policy` from `TorchPolicy` (or from `Policy`) and `Algorithm` from `Algorithm`. Hold
 your networks in `Params`, change them with an `Optimizer`, and return an `Update` from `update`. `torso` makes the

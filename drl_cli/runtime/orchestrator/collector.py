@@ -29,7 +29,7 @@ class Collector:
         self.pool, self.replay = edges.pool, edges.replay
         self.limiter, self.progress, self.calls = limiter, progress, calls
         self.rows = config.rows_per_collect * config.num_workers // len(self.pool.members)
-        self.window_s = config.orchestrator.gather_window_s if config.mode == "async" else math.inf  # sync: all blocks
+        self.window_s = config.orchestrator.gather_window_s if config.mode == "async" else math.inf  # sync: no limit
         self.arrived: list[Collected] = []
         self.window_ends = math.inf
         self.issued = 0

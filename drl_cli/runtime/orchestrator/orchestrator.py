@@ -185,7 +185,7 @@ class Orchestrator:
             self.learning.train(updates)
         held = {done.member for done in self.collector.arrived}
         longest_idle_first = sorted(self.pool.idle(), key=lambda member: member.issued)
-        for member in longest_idle_first:  # in order of index, a strict limiter would never call the last workers
+        for member in longest_idle_first:  # in order of index, a narrow band would leave the last workers idle
             if not self.admission.may_collect():
                 break
             if member.index not in held:

@@ -250,7 +250,7 @@ def wait(refs: Sequence[Ref], timeout_s: float) -> list[Ref]:
 
 
 def _log_handler(path: str) -> logging.Handler:
-    """Return a handler for the file, or for stderr if the node lacks the run's folder and can't create the file."""
+    """Return a handler for the file, or for stderr if the file can't be created, as without the run's folder."""
     try:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         return LogFile(path)

@@ -43,10 +43,9 @@ class Recording:
             recorder.record(scalars, env_steps)
 
     def evaluation(self, row: Mapping[str, float], info: Mapping[str, float], cut: int) -> None:
-        """Write an evaluation to eval.csv. Send it as `eval/...` to all recorders except metrics.jsonl.
+        """Write an evaluation to eval.csv. Send the values as `eval/...` to all recorders except metrics.jsonl.
 
-        `row` has the EVAL_COLUMNS, and `info` has the numbers of the environment. If both have the same name, `row` is
-        used.
+        `row` has the EVAL_COLUMNS, and `info` has the numbers of the environment. For a name in both, `row` is used.
         """
         self.scores.write(row, info)
         row_tags = {f"eval/return_{name}": row[name] for name in ("mean", "std", "min", "max", "median")}
