@@ -44,6 +44,7 @@ class AlgoConfig:
     """
 
     name: str
+    preset: str | None = None
     gamma: Fraction = 0.99
     n_step: Count = 1
 

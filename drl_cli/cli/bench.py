@@ -107,7 +107,7 @@ def measure(config: Config, spec: EnvSpec, options: Options, command: CommandLin
     if options.json is not None:
         from drl_cli.runtime.files.checkpoint import write_json
 
-        result = {"env": config.env.name, "algo": config.algo.name, "mode": config.mode, "cores": cores, "load": load}
+        result = {"env": config.env.name, "algo": config.algo_name, "mode": config.mode, "cores": cores, "load": load}
         result |= {"command": sys.argv[1:], "figures": list(map(dataclasses.asdict, figures))}
         try:
             write_json(Path(options.json), result | {"tuned": tuned[0].keys if tuned else None})

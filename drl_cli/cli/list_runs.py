@@ -31,7 +31,7 @@ ORDER: dict[Sort, Callable[[Run], float]] = {
     "steps": lambda run: run.env_steps,
     "seconds": lambda run: run.wall_s,
 }
-SHOWN = ("env.name", "env.id", "algo.name", "mode")
+SHOWN = ("env.name", "env.id", "algo.name", "algo.preset", "mode")
 """Keys whose values have their own column."""
 LEFT = ("run", "env", "algo", "mode", "status", "runs of", "sweep", "best run", "over", "differs in")
 """Columns that are aligned left."""
@@ -85,7 +85,7 @@ def run_table(runs: Sequence[Run], limit: int) -> list[str]:
     head += ["differs in"] if differing else []
     rows = []
     for run in listed:
-        row = [run.id, *(_value(run, key) for key in ("env.name", "algo.name", "mode")), run.status]
+        row = [run.id, *(_value(run, key) for key in ("env.name", "algo.preset", "mode")), run.status]
         row += [number(run.env_steps), number(run.wall_s), number(run.best, ".1f"), number(run.final, ".1f")]
         differences = override_text({key: run.config[key] for key in differing if key in run.config})
         rows.append([*row, differences] if differing else row)
@@ -135,7 +135,7 @@ def sweep_lines(args: Sequence[str]) -> list[str]:
     for sweep in map(Sweep.open, folders[::-1][: options.limit]):
         runs = [Run(job.run) for job in sweep.jobs if job.run is not None]
         best = max((run for run in runs if run.best is not None), key=ORDER["best"], default=None)
-        env, algo = (", ".join(sorted({_value(run, key) for run in runs})) for key in ("env.name", "algo.name"))
+        env, algo = (", ".join(sorted({_value(run, key) for run in runs})) for key in ("env.name", "algo.preset"))
         num_done, keys = sum(job.is_done for job in sweep.jobs), (key for job in sweep.jobs for key in job.differs)
         row = [sweep.folder.name, env or NONE, algo or NONE, str(len(sweep.jobs)), str(num_done)]
         row += [number(best.best, ".1f"), best.id] if best else [NONE, NONE]

@@ -56,7 +56,7 @@ def play(options: Options) -> list[str]:
 
     config = policy.config
     policies = stages(policy) if options.evolution else [policy] * options.episodes
-    titles = [f"{config.algo.name}  {stage.manifest['env_steps']:,} env steps" for stage in policies]
+    titles = [f"{config.algo_name}  {stage.manifest['env_steps']:,} env steps" for stage in policies]
     seeds = integers(config.seed, "confirm", options.episodes, index=options.seed)
     seeds = seeds * len(policies) if options.evolution else seeds
     name = f"{'evolution' if options.evolution else policy.checkpoint.name}-seed{options.seed}"

@@ -145,7 +145,7 @@ def _train(config: Config, console: Console, note: str | None, args: Sequence[st
         record = resumed.begin(command) if resumed else run_record(config, folder, command)
         write_config(folder, config)
         write_json(folder / "run.json", record)
-        title = f"{config.env.name} {config.algo.name} {config.mode} seed {config.seed}"
+        title = f"{config.env.name} {config.algo_name} {config.mode} seed {config.seed}"
         console.folder = folder
         console.update(run_id=folder.name, title=title, awaits="")
         start = f"  from step {resumed.env_steps:,}" if resumed else ""

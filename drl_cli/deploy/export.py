@@ -56,7 +56,7 @@ def _about(trained: TrainedPolicy) -> dict[str, Any]:
         "checkpoint": trained.checkpoint.name,
         "env": config.env.id,
         "env_kwargs": dict(config.env.kwargs),
-        "algo": config.algo.name,
+        "algo": config.algo_name,
         **{name: manifest[name] for name in ("env_steps", "opt_steps")},
         "drl_cli": version("drl-cli"),
         "meaning": {

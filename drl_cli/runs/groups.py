@@ -9,7 +9,7 @@ from typing import Any
 from drl_cli.runs.run import Run
 from drl_cli.settings.build import as_typed, is_within
 
-SHORT = {"env": "env.name", "algo": "algo.name"}
+SHORT = {"env": "env.name", "algo": "algo.preset"}
 """The short names of keys, which the user may type."""
 
 NOT_COMPARED = (
@@ -44,11 +44,11 @@ def grouped(runs: Iterable[Run], by: Sequence[str] = ()) -> list[Group]:
     environment and algorithm.
     """
     found = list(runs)
-    has_algos = len({run.config.get("algo.name") for run in found}) > 1
+    has_algos = len({run.config.get(SHORT["algo"]) for run in found}) > 1
     groups = []
-    for related in _split(found, ["env.name"] if by else ["env.name", "algo.name"]):
+    for related in _split(found, ["env.name"] if by else [SHORT["env"], SHORT["algo"]]):
         keys = [SHORT.get(key, key) for key in by] or differing_keys([compared(run) for run in related])
-        label_keys = ["algo.name", *keys] if has_algos and not by else keys or ["algo.name", "mode"]
+        label_keys = [SHORT["algo"], *keys] if has_algos and not by else keys or [SHORT["algo"], "mode"]
         for members in _split(related, keys):
             config = members[0].config
             groups.append(Group(str(config.get("env.name")), {key: config.get(key) for key in label_keys}, members))

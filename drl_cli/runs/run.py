@@ -61,12 +61,16 @@ class Run:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The values of config.yaml by dotted key. A run of an older version may have other keys."""
+        """The values of config.yaml by dotted key. A run of an older version may have other keys.
+
+        Without a preset, `algo.preset` is the name of the algorithm.
+        """
         try:
             node = yaml.load((self.folder / "config.yaml").read_text(), LOADER)
         except (OSError, ValueError, yaml.YAMLError):
             return {}
-        return flatten(node) if isinstance(node, Mapping) else {}
+        keys = flatten(node) if isinstance(node, Mapping) else {}
+        return keys | {"algo.preset": keys.get("algo.preset") or keys["algo.name"]} if "algo.name" in keys else keys
 
     @cached_property
     def curve(self) -> Curve:

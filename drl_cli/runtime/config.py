@@ -71,6 +71,11 @@ class Config:
     debug: DebugConfig
 
     @property
+    def algo_name(self) -> str:
+        """The name under which the run is shown: the preset, or the algorithm's name without a preset."""
+        return self.algo.preset or self.algo.name
+
+    @property
     def num_workers(self) -> int:
         """The number of workers. `settings/fill.py` has already replaced `worker.num=null`."""
         assert self.worker.num is not None

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 def make_folder(config: Config) -> Path:
     """Create and return a run folder: <output_dir>/<env>/<algo>-<mode>/<time>-s<seed>."""
-    env, algo = (name.replace("/", "_").replace(":", "_") for name in (config.env.name, config.algo.name))
+    env, algo = (name.replace("/", "_").replace(":", "_") for name in (config.env.name, config.algo_name))
     parent = Path(config.output_dir).absolute() / env / f"{algo}-{config.mode}"
     while True:
         stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S-%f")
@@ -59,6 +59,7 @@ def run_record(config: Config, folder: Path, command: list[str]) -> dict[str, An
         "status": "running",
         "command": command,
         "from_config": config.from_config,
+        "algo": config.algo_name,
         "started": now_text(),
         "seed": config.seed,
         "host": socket.gethostname(),
@@ -87,7 +88,7 @@ def summarise(
         "status": status,
         "exit_code": exit_code,
         "env": config.env.name,
-        "algo": config.algo.name,
+        "algo": config.algo_name,
         "mode": config.mode,
         "seed": config.seed,
     }

@@ -69,11 +69,23 @@ def composed(overrides: Sequence[str], file: Path | None = None) -> Iterator[dic
             os.environ.update(node.hydra.job.env_set)
             stack.callback(setattr, HydraConfig.instance(), "cfg", None)
             HydraConfig.instance().set_config(node)
+            chosen = node.hydra.runtime.choices.get("algo")
             with open_dict(node):
                 del node["hydra"]
             plain = OmegaConf.to_container(node, resolve=True)
         assert isinstance(plain, dict)
-        yield {str(key): value for key, value in plain.items()}
+        yield with_preset({str(key): value for key, value in plain.items()}, chosen)
+
+
+def with_preset(plain: dict[str, Any], chosen: str | None) -> dict[str, Any]:
+    """Return the config with the word typed as `algo=` in `algo.preset`, if it is not the algorithm's name.
+
+    `chosen` is None if the main config is the config of a run, which has its preset already.
+    """
+    algo = plain.get("algo")
+    if chosen is None or not isinstance(algo, dict) or chosen == algo.get("name") or algo.get("preset") is not None:
+        return plain
+    return {**plain, "algo": {**algo, "preset": chosen}}
 
 
 def run_hydra(args: Sequence[str]) -> None:

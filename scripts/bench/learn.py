@@ -49,11 +49,18 @@ HEAD = """# Results
 
 scripts/bench/learn.py writes this page from scripts/bench/learn.yaml and docs/results.json. Do not edit the page.
 
+The command of a row is `drl-train COMMAND mode=single seed=SEED stop.return=THRESHOLD total_env_steps=BUDGET`, without
+`mode=single` if COMMAND contains a mode, and without `stop.return` if the row has no threshold. All other values are
+the values that drl-train uses by itself. Rows with `sb3` in their name are runs of stable-baselines3 with the values of
+this command.
+
 A run ends when the mean return of an evaluation reaches the threshold, or when the run has made all environment steps
 of its budget. An evaluation that reaches the threshold plays more greedy episodes, up to 120 (Acrobot-v1: 200), to
 confirm the mean. The columns are:
 
 - **row**: the name of the row in learn.yaml, the file with the settings, the budget and the seeds.
+- **command**: COMMAND, the words that select the environment and the algorithm, and further words if needed.
+- **budget**: environment steps.
 - **passed**: how many seeds reached the threshold.
 - **median return**, **quartiles**, **return per seed**: the best mean return of an evaluation. Rows without a
   threshold show the mean of 100 greedy episodes at the end of the run. If learn.yaml sets `scored_from` for the row,
@@ -64,7 +71,7 @@ confirm the mean. The columns are:
 - **made by**: a fingerprint of code, config and packages (code.config.packages). `old` marks a result that was
   made with other code, config or packages than those of this checkout.
 
-| row | environment | threshold | passed | median return | quartiles | return per seed | median steps | \
+| row | command | threshold | budget | passed | median return | quartiles | return per seed | median steps | \
 steps per seed | seconds per seed | made by |"""
 
 COMPOSING = threading.Lock()  # Hydra's state is the process's
@@ -91,6 +98,7 @@ def fingerprint(row: Row, common: list[str]) -> str:
     from drl_cli.settings.compose import compose
 
     config = to_yaml_keys(compose(overrides(row, common)))
+    del config["algo"]["preset"]  # a name, which has no effect on the result
     ours = [module_path(config["algo"]["name"]), "drl_cli.replay.store", "drl_cli.envs.stepping.batch"]
     code = [PEER] if "peer" in row else imported(ours)
     packages = [platform.python_version(), *map(importlib.metadata.version, PACKAGES)]
@@ -179,7 +187,7 @@ def run(command: list[str]) -> str:
 
 def page(rows: dict[str, Row], records: Records, prints: dict[str, str]) -> str:
     """Return the text of docs/results.md."""
-    lines = [HEAD, "|---" * 11 + "|"]
+    lines = [HEAD, "|---" * 12 + "|"]
     for name, row in rows.items():
         runs = [records.get(name, {}).get(str(seed)) for seed in row["seeds"]]
         made = [run for run in runs if run is not None]
@@ -232,10 +240,13 @@ def line(name: str, row: Row, runs: list[Row], current: str) -> str:
     reached = f"over {row['budget']:,}" if middle == float("inf") else f"{middle:,}"
     made = sorted({run["fingerprint"] for run in runs})
     marks = [mark if mark == current else f"{mark} old" for mark in made]
+    words = [f"env={row['env']}", f"algo={row['algo']}", *flat(row["overrides"])]
     cells = [
         name,
-        row["env"],
-        *(("-", "-") if row["threshold"] is None else (f"{row['threshold']}", f"{passed} of {len(row['seeds'])}")),
+        f"`{' '.join(words)}`",
+        "-" if row["threshold"] is None else f"{row['threshold']}",
+        f"{row['budget']:,}",
+        "-" if row["threshold"] is None else f"{passed} of {len(row['seeds'])}",
         *(f"{median:.1f}", f"{low:.1f} to {high:.1f}", " / ".join(f"{one:.1f}" for one in returns)),
         *(reached, " / ".join("-" if step is None else f"{step:,}" for step in steps)),
         " / ".join("-" if run["seconds"] is None else f"{run['seconds']}" for run in runs),

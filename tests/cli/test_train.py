@@ -374,3 +374,26 @@ def test_help_lists_groups_with_their_choices_and_keys(drl_here):
     for group in groups():
         assert all(name in listed[group] for name in options(group))
     assert all(key in out for key in ("seed", "total_env_steps", "device", "precision", "output_dir", "stop.return"))
+
+
+def test_a_preset_keeps_the_name_that_was_typed(drl_here, tiny, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "conf/algo").mkdir(parents=True)
+    (tmp_path / "conf/algo/my_dqn.yaml").write_text("defaults: [dqn]\nlr: 1e-3\n")
+    typed = [["algo=munchausen_dqn"], ["algo=dqn"], ["--config-dir", "conf", "algo=my_dqn"]]
+    for words in typed:
+        done = drl_here("train", "env=CartPole-v1", *words, *tiny, "mode=single", "tuned=none")
+        name = words[-1].partition("=")[2]
+        assert (done.returncode, done.stderr) == (0, "")
+        assert f"CartPole-v1 {name} single seed 0  ->  outputs/CartPole-v1/{name}-single/" in done.stdout
+        (folder,) = tmp_path.glob(f"outputs/CartPole-v1/{name}-single/*")
+        assert read_json(folder / "run.json")["algo"] == read_json(folder / "summary.json")["algo"] == name
+    again = drl_here("train", "from_config=outputs/CartPole-v1/munchausen_dqn-single/*", "seed=5").stdout
+    assert "outputs/CartPole-v1/munchausen_dqn-single/" in again
+    listed = drl_here("list", "runs").stdout.splitlines()[1:]
+    assert sorted(line.split()[2] for line in listed) == ["dqn", "munchausen_dqn", "munchausen_dqn", "my_dqn"]
+    assert len(drl_here("list", "runs", "algo=dqn").stdout.splitlines()) == 2
+    labels = drl_here("compare", "outputs", "png=null", "csv=null").stdout
+    assert [name for name in ("algo=dqn", "algo=munchausen_dqn", "algo=my_dqn") if name in labels.split()] == [
+        *("algo=dqn", "algo=munchausen_dqn", "algo=my_dqn")
+    ]

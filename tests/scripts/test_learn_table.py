@@ -5,10 +5,11 @@ import json
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 from drl_cli.settings.check import check_command
-from drl_cli.settings.command_line import read_command
+from drl_cli.settings.command_line import for_hydra, read_command
 from drl_cli.settings.conf import options
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +38,16 @@ def test_a_row_shows_passed_seeds_and_old_records():
     line = learn.page({"dqn": ROW, "never run": ROW}, RECORDS, {"dqn": "a.b.c", "never run": "n"}).splitlines()[-1]
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells == [
-        *("dqn", "CartPole-v1", "475", "2 of 3", "480.0", "390.0 to 490.0", "500.0 / 300.0 / 480.0"),
+        *(
+            "dqn",
+            "`env=CartPole-v1 algo=dqn`",
+            "475",
+            "50,000",
+            "2 of 3",
+            "480.0",
+            "390.0 to 490.0",
+            "500.0 / 300.0 / 480.0",
+        ),
         *("30,000", "20,000 / - / 30,000", "30 / - / 40", "a.b.c, x.b.c old"),
     ]
 
@@ -87,7 +97,7 @@ def test_a_row_without_a_threshold_shows_the_last_return():
     records = {"dqn": {"0": {"return": 12.5, "env_steps": 50_064, "seconds": 300, "fingerprint": "a.b.c"}}}
     line = learn.page({"dqn": ROW | {"threshold": None, "seeds": [0]}}, records, {"dqn": "a.b.c"}).splitlines()[-1]
     cells = [cell.strip() for cell in line.strip("|").split("|")]
-    assert cells[2:10] == ["-", "-", "12.5", "12.5 to 12.5", "12.5", "50,064", "50,064", "300"]
+    assert cells[2:11] == ["-", "50,000", "-", "12.5", "12.5 to 12.5", "12.5", "50,064", "50,064", "300"]
 
 
 def test_the_side_by_side_table_has_environments_with_a_peer_of_the_same_budget():
@@ -192,3 +202,32 @@ def test_a_record_is_added_to_the_present_content_of_the_file(tmp_path, monkeypa
     learn.main()
     made = {"5": {"return": 1.0, "env_steps": None, "seconds": 2, "fingerprint": "a.b.c"}}
     assert json.loads(records.read_text()) == added | {"new": made}
+
+
+def commands_of_the_page():
+    """Return the words of `command` by row, and the budget of each row, as docs/results.md shows them."""
+    found = {}
+    for text in (ROOT / "docs/results.md").read_text().splitlines():
+        cells = [cell.strip() for cell in text.strip("|").split("|")]
+        if len(cells) == 12 and cells[1].startswith("`env="):
+            found[cells[0]] = cells[1].strip("`").split(), int(cells[3].replace(",", ""))
+    return found
+
+
+@pytest.mark.slow
+def test_the_command_of_each_row_has_the_config_of_the_row(composed):
+    table, shown = yaml.safe_load(learn.TABLE.read_text()), commands_of_the_page()
+    assert shown.keys() == table["rows"].keys()
+    for name, (words, budget) in shown.items():
+        mode = [] if any(word.startswith("mode=") for word in words) else ["mode=single"]
+        config = composed(*for_hydra([*words, *mode, f"total_env_steps={budget}"]))
+        assert config == composed(*for_hydra(learn.overrides(table["rows"][name], table["common"]))), name
+
+
+def test_each_task_needs_no_words_but_env_and_algo():
+    """The rows of a threshold name one algorithm and one task; others are studies, and name what they change."""
+    table, shown = yaml.safe_load(learn.TABLE.read_text()), commands_of_the_page()
+    plain = {tuple(words) for words, _ in shown.values() if len(words) == 2}
+    tasks = {(f"env={row['env']}", f"algo={row['algo']}") for row in table["rows"].values() if row["threshold"]}
+    probes = {task for task in tasks if ":" in task[0]}
+    assert tasks - probes - plain == {("env=LunarLander", "algo=apex")}
