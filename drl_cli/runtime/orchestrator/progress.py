@@ -24,7 +24,7 @@ from drl_cli.utils.clock import Waiting, now
 log = logging.getLogger(__name__)
 
 LATEST = 100
-"""The displayed training return is a mean over this many episodes, because none may end between two reports."""
+"""The displayed training return is the mean of this many episodes, because a report period may contain none."""
 SAVED = ("worker_restarts", "env_restarts", "skipped_updates", "warm_env_steps", "peak_rss_mb")
 """Attributes that a checkpoint stores in addition to `counts()`."""
 SUMMARY = (
