@@ -1,4 +1,4 @@
-"""Measure inserting transitions into the run's replay table, and drawing batches from it."""
+"""Measure how fast transitions are inserted into the run's replay table and batches are drawn from the table."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -61,7 +61,7 @@ class Suite:
             self.show(Figure.of("collect", what, "env steps/s", ours, note))
 
     def replay(self) -> None:
-        """Measure inserting transitions and drawing batches."""
+        """Measure how fast transitions are inserted and batches are drawn."""
         rates, config = replay.measure(self.replaying, self.seconds), self.replaying.config
         rows, capacity = len(self.replaying.replay.table), config.replay.num_rows
         if "insert" in rates:

@@ -117,7 +117,7 @@ class _PipeProof:
         os.close(null)
         return 0
 
-    def __getattr__(self, name: str) -> Any:  # any attribute of the stream
+    def __getattr__(self, name: str) -> Any:  # Any: an attribute of the stream
         return getattr(self._stream, name)
 
 

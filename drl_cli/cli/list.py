@@ -98,7 +98,7 @@ TOPICS = {
 
 
 def about(group: str, option: str) -> str:
-    """Return the first comment of a yaml file in conf/ that describes the option."""
+    """Return the first comment in the yaml file of an option."""
     lines = (conf_dir() / group / f"{option}.yaml").read_text().splitlines()
     return next(line for line in lines if not line.startswith("# @package")).removeprefix("# ")
 

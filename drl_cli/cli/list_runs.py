@@ -170,6 +170,6 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], total: int, hint:
 
 
 def _mean(values: Iterable[float]) -> float:
-    """Return the mean, or -inf without values."""
+    """Return the mean, or -inf if there are no values."""
     found = list(values)
     return statistics.fmean(found) if found else -math.inf

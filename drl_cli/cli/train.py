@@ -128,7 +128,6 @@ def _prepared(
 
 
 def _train(config: Config, console: Console, note: str | None, args: Sequence[str], began: float) -> dict[str, Any]:
-    """Prepare the run folder and train in it. Return the summary."""
     config, spec, resumed, cluster = _prepared(config, console, args)
     if config.dry_run:
         shapes = [f"{path} {column.shape}".strip() for path, column in leaves(spec.obs).items()]

@@ -101,7 +101,6 @@ class View:
         self.display.tick(status)
 
     def end(self, status: Status, summary: Mapping[str, Any]) -> int:
-        """Show how the run ended. Return its exit code."""
         self._evaluations(status)
         text = summary.get("why") or end_text(summary, self.folder)
         if summary["status"] == "killed":

@@ -44,7 +44,6 @@ class Graph(nn.Module):
 
     @property
     def gives_values(self) -> bool:
-        """Whether the outputs include the values of choices."""
         return self.action.kind != "box" and isinstance(self.choose, _Head)
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:

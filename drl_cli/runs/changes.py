@@ -26,10 +26,7 @@ IMPOSSIBLE = (
     *("env.kwargs", "env.frame_stack", "env.normalize_obs", "env.normalize_reward", "env.wrappers"),
     *("replay.sampler", "replay.compress", "replay.seq_len", "replay.burn_in", "replay.overlap"),
 )
-"""Keys and groups that can't change, because the saved state depends on them.
-
-Keys that are neither in FREE nor in IMPOSSIBLE need confirm=true.
-"""
+"""Keys and groups that can't change, because saved state depends on them. Keys in neither list need confirm=true."""
 
 COMMAND = ("resume", "from_config", "confirm", "dry_run", "explain")
 """Keys that concern only one command. They are not compared."""

@@ -61,10 +61,9 @@ class JointCurve:
 
 
 def join(curves: Sequence[Curve], done: Sequence[bool], axis: Axis) -> JointCurve:
-    """Return the joint curve of runs at up to MAX_POINTS points. It starts where every run has an evaluation.
+    """Return the joint curve of runs at up to MAX_POINTS points. The curve starts where every run has an evaluation.
 
-    If a run is finished (`done`), its last return is repeated. If a run is unfinished, the joint curve ends at the last
-    evaluation of this run.
+    Finished runs (`done`) repeat their last return. The curve ends where the first unfinished run ends.
     """
     points = [curve.x(axis) for curve in curves]
     start = max(x[0] for x in points)

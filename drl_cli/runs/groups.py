@@ -40,8 +40,7 @@ class Group:
 def grouped(runs: Iterable[Run], by: Sequence[str] = ()) -> list[Group]:
     """Group the runs by environment and the keys `by`. Return the groups, sorted by environment and label.
 
-    If `by` is empty, group by environment, by algorithm, and by every key that differs between runs with the same
-    environment and algorithm.
+    If `by` is empty, group by environment, algorithm, and each key that differs within an environment and algorithm.
     """
     found = list(runs)
     has_algos = len({run.config.get(SHORT["algo"]) for run in found}) > 1

@@ -62,7 +62,7 @@ def check_command(command: CommandLine) -> None:
 def _check_override(
     match: re.Match[str], command: CommandLine, algo: type[AlgoConfig] | None, overrides: Sequence[re.Match[str]]
 ) -> list[str]:
-    """Return a line for each problem with the override `match`. Raise UsageError for a problem with another exit code.
+    """Return a line for each problem with the override `match`. Raise UsageError if its exit code is not 2.
 
     `algo` is None if the algorithm does not exist.
     """
@@ -156,7 +156,7 @@ def _check_value(name: str, text: str | None, is_sweep: bool, algo: type[AlgoCon
         value: Any = yaml.safe_load(text)
     except yaml.YAMLError:
         return []  # Hydra, whose grammar differs from yaml's, will report an error
-    if name in TEXTS and isinstance(value, int):  # a run id may begin with digits only
+    if name in TEXTS and isinstance(value, int):  # the start of a run id may consist of digits
         return []
     return problems_of(name, value, algo)
 

@@ -1,4 +1,4 @@
-"""Describe all keys by a `Key` each. Its default and help are set only if the yaml files were read."""
+"""Describe each key by a `Key`. `default` and `help` are set only if the yaml files were read."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -30,8 +30,7 @@ def fill(config: Config, nodes: Sequence[Node] = ()) -> Config:
 def num_threads(config: Config) -> int:
     """Return the number of threads of a trainer: one per THREAD_PRODUCT multiplications in the largest hidden layer.
 
-    The maximum is the number of cores divided by the number of trainers. In mode=async, first subtract the workers'
-    cores.
+    The maximum is cores / trainers. In mode=async, the workers' cores are subtracted first.
     """
     cores = num_cores() - (config.num_workers if config.mode == "async" else 0)
     rows = config.trainer.batch_size // config.trainer.num
