@@ -88,7 +88,7 @@ class View:
 
     def __init__(self, display: Display, status: Status, folder: Path) -> None:
         self.display, self.folder = display, folder
-        self.last_evaluation = max((env_steps for env_steps, _ in status.scores), default=-1)  # not shown again
+        self.last_evaluation = max((env_steps for env_steps, _ in status.scores), default=-1)  # later ones are shown
         display.line(f"{status.title}  ->  {relative_path(folder)}")
         display.awaits(status)
 

@@ -62,7 +62,7 @@ def check_command(command: CommandLine) -> None:
 def _check_override(
     match: re.Match[str], command: CommandLine, algo: type[AlgoConfig] | None, overrides: Sequence[re.Match[str]]
 ) -> list[str]:
-    """Return a line for each problem with the override `match`. Raise UsageError if its exit code is not 2.
+    """Return a line for each problem with the override `match`. Raise UsageError if the exit code is not 2.
 
     `algo` is None if the algorithm does not exist.
     """

@@ -89,7 +89,7 @@ def unreadable(file: Path | str | None, error: yaml.YAMLError) -> str:
     return f"{file}{line}: no valid yaml: {problem or ' '.join(str(error).split())}"
 
 
-def _search_path(file: Path | None) -> Any:  # Any: yaml holds anything
+def _search_path(file: Path | None) -> Any:  # Any: a value in a yaml file
     content = yaml.safe_load(file.read_text()) if file is not None else None
     hydra = content.get("hydra") if isinstance(content, dict) else None
     return hydra.get("searchpath", []) if isinstance(hydra, dict) else []
