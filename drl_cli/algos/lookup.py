@@ -38,7 +38,8 @@ class AlgoModule(Protocol):
 
     `ACTIONS` lists the supported kinds of actions (`ActionSpec.kind`) and is required. `MODES` lists the supported run
     modes, by default all. `TABLES` lists the supported replay samplers, by default uniform and prioritized.
-    `EXPLORATION` lists the names of the values that `Algorithm.exploration` returns, by default none.
+    `EXPLORATION` lists the names of the values that `Algorithm.exploration` returns, by default none. `WEIGHTS` is
+    False if the loss needs no importance weights for prioritized replay (as in LAP, Fujimoto et al. 2020).
     """
 
     __doc__: str | None
@@ -46,6 +47,7 @@ class AlgoModule(Protocol):
     MODES: tuple[str, ...]
     TABLES: tuple[str, ...]
     EXPLORATION: tuple[str, ...]
+    WEIGHTS: bool
     Config: type[AlgoConfig]
     Policy: type[Policy]
     Algorithm: type[Algorithm]
@@ -80,7 +82,7 @@ def load_algorithm(name: str) -> AlgoModule:
     except NotFound as error:
         known = ", ".join([*algorithms(), *installed()])
         raise NotFound(f"unknown algorithm '{name}': {error}; available: {known}") from error
-    for constant, default in DEFAULTS.items():
+    for constant, default in {**DEFAULTS, "WEIGHTS": True}.items():
         vars(module).setdefault(constant, default)
     if problems := _lacks(module):
         raise NotAlgorithm(f"{name} ({module.__file__}) is no algorithm: {'; '.join(problems)}")
@@ -103,6 +105,8 @@ def _lacks(module: ModuleType) -> list[str]:
             problems.append(f"it needs {name}, {form}")
         elif not isinstance(value, tuple) or (choices and not (value and set(value) <= set(choices))):
             problems.append(f"{name} must be {form}, got {value!r}")
+    if not isinstance(weights := vars(module)["WEIGHTS"], bool):
+        problems.append(f"WEIGHTS must be True or False, got {weights!r}")
     return problems
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from drl_cli.optim.group import Context
 from drl_cli.optim.optimizer_config import OPTIMIZERS, OptimizerConfig
-from drl_cli.optim.params import Params, load_tensors, trained
+from drl_cli.optim.params import Params, load_tensors
 from drl_cli.utils.lazy import Tensor, torch
 
 
@@ -23,7 +23,15 @@ class Optimizer:
     """
 
     def __init__(self, params: Params, lrs: Mapping[str, float], context: Context) -> None:
-        assert lrs.keys() == params.slices.keys()
+        if lrs.keys() != params.slices.keys():
+            missing, strange = params.slices.keys() - lrs.keys(), lrs.keys() - params.slices.keys()
+            raise ValueError(
+                f"the parts are {', '.join(params.slices)}; "
+                + "; ".join(
+                    [f"'{name}' has no learning rate" for name in sorted(missing)]
+                    + [f"'{name}' is no part, but has a learning rate" for name in sorted(strange)]
+                )
+            )
         self.params, self.context, self.config, self.lrs = params, context, context.optimizer, dict(lrs)
         is_adam = self.config.name in ("adam", "adamw")
         self.rule: FusedAdam | TorchOptim = (FusedAdam if is_adam else TorchOptim)(params, lrs, self.config)
@@ -43,12 +51,12 @@ class Optimizer:
     def minimize(self, loss: Tensor, *parts: str) -> None:
         """Make one step of these parts (default: all parts) to reduce `loss`, with a gradient computed by autograd.
 
-        Other parts get no gradient, even if the loss depends on them.
+        Other parts get no gradient, even if the loss depends on them. As in plain torch, raise RuntimeError if a
+        step changed parameters after the loss was computed from them. Raise LookupError if there is no such part.
         """
         self.params.collect()
         self.zero_grad(parts)
-        modules = [module for name, module in self.params.modules.items() if name in (parts or self._all)]
-        torch.autograd.backward(loss, inputs=[p for module in modules for _, p in trained(module)])
+        torch.autograd.backward(loss, inputs=self.params.leaves(parts or self._all))
         self.step(loss.detach(), parts=parts)
 
     def step(self, *losses: Tensor, parts: Sequence[str] = ()) -> None:
@@ -73,6 +81,7 @@ class Optimizer:
                 for grad in grads:
                     grad *= (limit / (norm + 1e-6)).clamp(max=1.0)
         self.rule.step(names, self.factor)
+        self.params.changed(names)
 
     def metrics(self) -> dict[str, float]:
         """Return the learning rate of the first part, and the gradient norm of the last step before clipping."""

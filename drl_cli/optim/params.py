@@ -40,6 +40,7 @@ class Params:
 
         params = Params(context, actor=Actor(), critic=Critic(), log_alpha=1)
         params["critic"].flat          # all parameters of the critic, [size]
+        params.value("log_alpha")      # a plain part as a tensor that autograd knows, [size]
         params.target("critic")        # a target network: a copy, called like the module, saved with everything else
         params.generator("noise", 3)   # a random generator, saved with everything else
 
@@ -62,11 +63,40 @@ class Params:
         self.targets: dict[str, Target] = {}
         self.generators: dict[str, torch.Generator] = {}
         self._adopted: list[tuple[str, nn.Parameter, Tensor, Tensor]] = []
+        self._leaves: dict[str, list[nn.Parameter]] = {name: [] for name in parts}
         for name, module in modules.items():
             self._adopt(name, module)
 
     def __getitem__(self, name: str) -> Part:
+        if name not in self.slices:
+            raise LookupError(f"there is no part '{name}'; the parts are {', '.join(self.slices)}")
         return Part(self.flat[self.slices[name]], self.grad[self.slices[name]])
+
+    def value(self, name: str) -> Tensor:
+        """Return a part without a module as one tensor `[size]`, from which a loss can be computed and minimized."""
+        part = self[name]
+        if name in self.modules:
+            raise ValueError(f"part '{name}' is a module; compute the loss from the module's output")
+        if not self._leaves[name]:
+            leaf = torch.nn.Parameter(torch.empty_like(part.flat))
+            leaf.data, leaf.grad = part.flat, part.grad
+            self._add_leaf(name, name, leaf, part.flat, part.grad)
+        return self._leaves[name][0]
+
+    def leaves(self, names: Sequence[str]) -> list[nn.Parameter]:
+        """Return the tensors of these parts for which autograd computes gradients.
+
+        Raise ValueError if a part has no module and `value` was never called for this part.
+        """
+        for name in names:
+            if len(self[name].flat) and not self._leaves[name]:
+                raise ValueError(f"part '{name}' has no module; compute the loss from params.value('{name}')")
+        return [leaf for name in names for leaf in self._leaves[name]]
+
+    def changed(self, names: Sequence[str]) -> None:
+        """Tell autograd that an optimizer changed these parts, so that an older graph raises in its backward pass."""
+        if leaves := [leaf for name in names for leaf in self._leaves[name]]:
+            torch.autograd.graph.increment_version(leaves)
 
     def target(self, name: str) -> Target:
         """Make and return the target network of a part. The target network starts with the part's present values."""
@@ -152,10 +182,17 @@ class Params:
         part = self[name]
         with torch.no_grad():
             for (key, parameter), flat, grad in zip(trained(module), *views(module, part.flat, part.grad), strict=True):
+                owner = next((known for known, other, *_ in self._adopted if other is parameter), None)
+                if owner is not None:
+                    raise Refused(f"{name}.{key} is also {owner}; make the shared module a part of its own")
                 flat.copy_(parameter)
                 parameter.data, parameter.grad = flat, grad
-                self._adopted.append((f"{name}.{key}", parameter, flat, grad))
+                self._add_leaf(name, f"{name}.{key}", parameter, flat, grad)
         prepare(module, self.context)
+
+    def _add_leaf(self, part: str, name: str, leaf: nn.Parameter, flat: Tensor, grad: Tensor) -> None:
+        self._leaves[part].append(leaf)
+        self._adopted.append((name, leaf, flat, grad))
 
     def _pieces(self, names: Sequence[str]) -> Iterator[Tensor]:
         for name in names:
@@ -179,6 +216,7 @@ class Target:
                 parameter.data = view
             self.frozen = _frozen(self.module)
             self.module.requires_grad_(False)
+            self._changing = [*self.module.parameters()]
             prepare(self.module, context)
 
     @property
@@ -194,19 +232,21 @@ class Target:
     def follow(self, tau: float) -> None:
         """Move toward the part: target += tau * (part - target). Copy buffers and frozen parameters."""
         self.flat.lerp_(self._source, tau)
-        self._copy_buffers()
+        self._finish()
 
     def copy(self) -> None:
         """Copy the part's present values into the target network."""
         self.flat.copy_(self._source)
-        self._copy_buffers()
+        self._finish()
 
     def kept(self) -> Named:
         """Return the target's frozen parameters and buffers, in the order of the function `kept`."""
         return [] if self.module is None else [*self.frozen, *self.module.named_buffers()]
 
-    def _copy_buffers(self) -> None:
+    def _finish(self) -> None:
+        """Copy buffers and frozen parameters, and tell autograd that the target network changed."""
         if self._source_module is not None:
+            torch.autograd.graph.increment_version(self._changing)
             for (_, own), (_, source) in zip(self.kept(), kept(self._source_module), strict=True):
                 own.copy_(source)
 
@@ -251,17 +291,23 @@ def check_module(name: str, module: nn.Module, context: Context) -> None:
 def prepare(module: nn.Module, context: Context) -> None:
     """Make a module's forward pass use bfloat16 or torch.compile if the context asks for them."""
     if context.is_bf16:
+        from torch.utils._pytree import tree_map_only
+
         cast = torch.autocast(context.device.type, torch.bfloat16)
         forward = type(module).forward
 
         def rounded(*args: object, **kwargs: object) -> object:
             with cast:
                 out = forward(module, *args, **kwargs)
-            return out.float() if isinstance(out, torch.Tensor) else out
+            return tree_map_only(torch.Tensor, _widened, out)
 
         module.forward = rounded
     if context.compiles:
         module.compile()
+
+
+def _widened(tensor: Tensor) -> Tensor:
+    return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
 
 
 def copied(module: nn.Module) -> nn.Module:

@@ -50,7 +50,7 @@ def make_trainer(config: Config, spec: EnvSpec, device: str, rank: int, weights:
     trainer = Trainer(
         lambda context: algorithm(config.algo, config.network, spec, seed, context),
         context,
-        BatchNormalizer(layout) if layout else None,
+        BatchNormalizer(layout, config.is_on_policy) if layout else None,
     )
     if weights is not None:
         trainer.load_policy(weights)

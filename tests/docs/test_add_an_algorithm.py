@@ -81,6 +81,24 @@ def test_gradients_against_finite_differences(folder):
         check_gradients(algorithm.params, loss, wrong)
 
 
+VARIANTS = {
+    "the first updates change the critic only": (
+        "counts.opt_steps % config.actor_period == 0",
+        "counts.opt_steps % 5 == 4",
+    ),
+    "priorities without importance weights": (
+        'critic_loss = (batch.get("weight", 1.0) * error.square().sum(-1)).mean()',
+        "critic_loss = nn.functional.huber_loss(self.critic(obs, action), target[:, None].expand(-1, 2))",
+    ),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_variants_of_the_algorithm_pass(folder, variant):
+    change(folder, VARIANTS[variant], ("class Algorithm(", "WEIGHTS = False\n\n\nclass Algorithm("))
+    check_algorithm("my_td3", *TINY)
+
+
 MISTAKES = {
     "each trainer draws its own noise": (
         ("self.context.randn(*action.shape, self.noise)", "torch.randn(*action.shape, generator=self.noise)"),

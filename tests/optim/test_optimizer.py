@@ -1,5 +1,6 @@
 """Optimizer and OptimizerConfig: equal to torch.optim, by part, clipped, scheduled, skipped, saved; wrong options."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -209,3 +210,58 @@ def test_a_run_of_no_more_than_its_warm_up_ends_at_its_end():
 )
 def test_options_that_do_not_fit_are_named(options, problems):
     assert option_problems(OptimizerConfig(**options)) == problems
+
+
+def two_parts():
+    context = Context(CPU)
+    actor, critic = torch.nn.Linear(2, 2), torch.nn.Linear(2, 1)
+    params = Params(context, actor=actor, critic=critic, log_alpha=1)
+    optimizer = Optimizer(params, dict.fromkeys(params.slices, 1e-2), context)
+    return params, optimizer, actor, critic
+
+
+def test_a_loss_from_before_a_step_raises_as_in_plain_torch():
+    """Its gradient would be computed with the parameters after the step."""
+    _, optimizer, actor, critic = two_parts()
+    actor_loss = critic(actor(torch.ones(3, 2))).sum()
+    critic_loss = critic(torch.ones(3, 2)).pow(2).sum()
+    optimizer.minimize(critic_loss, "critic")
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        optimizer.minimize(actor_loss, "actor")
+
+
+def test_a_loss_from_before_a_target_moved_raises_too():
+    params, optimizer, actor, _ = two_parts()
+    target = params.target("critic")
+    loss = target(actor(torch.ones(3, 2))).sum()
+    params.follow(0.5)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        optimizer.minimize(loss, "actor")
+
+
+def test_a_part_without_a_module_is_minimized_through_its_value():
+    params, optimizer, _, critic = two_parts()
+    optimizer.minimize((params.value("log_alpha") * 3).sum(), "log_alpha")
+    assert params["log_alpha"].grad.tolist() == [3.0]
+    assert params["log_alpha"].flat.tolist() == pytest.approx([-1e-2])
+    optimizer.minimize(critic(torch.ones(3, 2)).sum() + params.value("log_alpha").exp().sum())
+    assert params["log_alpha"].grad.tolist() == pytest.approx([np.exp(-1e-2)])
+    stale = params.value("log_alpha").pow(2).sum()
+    optimizer.minimize(params.value("log_alpha").sum(), "log_alpha")
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        optimizer.minimize(stale, "log_alpha")
+
+
+@pytest.mark.parametrize("names", [("log_alpha",), ()])
+def test_a_part_without_a_module_that_no_loss_knows_is_named(names):
+    _, optimizer, _, critic = two_parts()
+    with pytest.raises(ValueError, match=r"part 'log_alpha' has no module; .*params\.value\('log_alpha'\)"):
+        optimizer.minimize(critic(torch.ones(3, 2)).sum(), *names)
+
+
+def test_a_misspelt_part_and_a_missing_rate_are_named():
+    params, optimizer, _, critic = two_parts()
+    with pytest.raises(LookupError, match="no part 'critc'; the parts are actor, critic, log_alpha"):
+        optimizer.minimize(critic(torch.ones(3, 2)).sum(), "critc")
+    with pytest.raises(ValueError, match="'log_alpha' has no learning rate; 'alpha' is no part"):
+        Optimizer(params, {"actor": 1e-3, "critic": 1e-3, "alpha": 1e-3}, params.context)

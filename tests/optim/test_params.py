@@ -181,3 +181,26 @@ def test_generators_are_on_the_device_that_draws_from_them(monkeypatch):
     assert made == ["cuda:1", "cpu"]
     assert seeds == [7, 8]
     assert params.generators.keys() == {"noise", "shuffle"}
+
+
+def test_a_module_in_two_parts_is_refused_by_name():
+    shared = torch.nn.Linear(3, 3)
+    actor, critic = torch.nn.Sequential(shared, torch.nn.Linear(3, 2)), torch.nn.Sequential(shared)
+    with pytest.raises(Refused, match=r"critic\.0\.weight is also actor\.0\.weight; make the shared module a part"):
+        Params(CPU, actor=actor, critic=critic)
+
+
+def test_every_tensor_that_a_bf16_module_returns_is_float32():
+    class Gaussian(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = torch.nn.Linear(3, 4)
+
+        def forward(self, x):
+            mean, log_std = self.net(x).chunk(2, -1)
+            return mean, {"log_std": log_std, "rows": torch.arange(len(x))}
+
+    net = Gaussian()
+    Params(Context(torch.device("cpu"), products=BFloat16(torch.device("cpu"))), net=net)
+    mean, rest = net(batch())
+    assert (mean.dtype, rest["log_std"].dtype, rest["rows"].dtype) == (torch.float32, torch.float32, torch.int64)

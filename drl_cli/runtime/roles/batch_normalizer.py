@@ -14,11 +14,13 @@ from drl_cli.utils.moments import RunningMoments
 class BatchNormalizer:
     """Normalises batches by fixed `statistics` until `adopt` replaces them.
 
-    `before` are the moments of a loaded policy. `shards` has the newest moments of each replay shard of this run.
+    On-policy rows must be normalised by the same statistics as in the policy that acted, so with `is_on_policy`, new
+    moments are used only from the next parameter version on. `before` are the moments of a loaded policy. `shards` has
+    the newest moments of each replay shard of this run.
     """
 
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
+    def __init__(self, layout: Layout, is_on_policy: bool = False) -> None:
+        self.layout, self.is_on_policy = layout, is_on_policy
         self.before = RunningMoments.empty(layout.size)
         self.shards: dict[int, RunningMoments] = {}
         self.statistics = Statistics.of(layout, self.before)
@@ -30,17 +32,14 @@ class BatchNormalizer:
         self.before = self.statistics.moments()
         return params
 
-    def receive(self, header: BatchTrainingData, is_on_policy: bool) -> None:
-        """Store a shard's newest moments. Use them at once or, on-policy, from the next parameter version.
-
-        On-policy rows must be normalised by the same statistics as in the policy that acted.
-        """
+    def receive(self, header: BatchTrainingData) -> None:
+        """Store a shard's newest moments. Use them at once or, on-policy, from the next parameter version."""
         if header.version > self.version:  # a new version has been published
             self.version = header.version
             self.adopt()
         if header.moments is not None:
             self.shards[header.shard] = header.moments
-        if not is_on_policy:
+        if not self.is_on_policy:
             self.adopt()
 
     def adopt(self) -> None:

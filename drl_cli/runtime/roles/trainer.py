@@ -2,7 +2,7 @@
 
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,7 +62,7 @@ class Trainer:
         started = time.perf_counter()
         batches = {name: self._to_device(column) for name, column in columns.items() if name != "source"}
         if self.normalizer is not None:
-            self.normalizer.receive(header, is_on_policy="log_prob" in columns)
+            self.normalizer.receive(header)
             batches = self.normalizer(batches)
         rows = zip(*(batch.unbind() for batch in batches.values()), strict=True)
         batch_s = time.perf_counter() - started
@@ -146,12 +146,15 @@ class Trainer:
         if self.group.size == 1 or not (is_power_of_two or self.calls % 64 == 0):
             return
         params = self.algorithm.params
-        spread = self.group.spread(params.flat)
+        tensors = params.tensors()
+        spread = self.group.spread(torch.cat([tensor.detach().flatten().float() for tensor in tensors.values()]))
         if (difference := float(spread.max())) > 0.0:
-            part = params.part_of(int(spread.argmax()))
+            name = _name_at(tensors, index := int(spread.argmax()))
+            what = f"parameters of '{params.part_of(index)}'" if name == "params" else f"values of '{name}'"
             raise AlgorithmFailed(
-                f"the trainers drifted apart: their parameters of '{part}' differ by {difference:.3g} after update "
-                f"{self.opt_steps}. Only optimizer.step may change parameters: it averages the trainers' gradients"
+                f"the trainers drifted apart: their {what} differ by {difference:.3g} after update {self.opt_steps}. "
+                "Only optimizer.step may change parameters: it averages the trainers' gradients. "
+                "A buffer must not depend on the rows of one trainer"
             )
 
     def _means(self, updates: Sequence[Update], columns: Columns) -> dict[str, float]:
@@ -170,6 +173,15 @@ class Trainer:
             cause = "an observation or reward was not finite, and neither are the normaliser's statistics"
         check_metrics(names, values.numpy(), self.opt_steps, columns, cause)
         return dict(zip(names, (values.sum(0) / torch.tensor(counts)).tolist(), strict=True))
+
+
+def _name_at(tensors: "Mapping[str, torch.Tensor]", index: int) -> str:
+    """Return the name of the tensor that contains the element `index` of all tensors in a row."""
+    for name, tensor in tensors.items():
+        index -= tensor.numel()
+        if index < 0:
+            return name
+    raise IndexError(index)
 
 
 def _use_cpp_wrapper() -> None:

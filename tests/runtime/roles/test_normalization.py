@@ -122,7 +122,7 @@ def test_missing_and_raw_columns_stay_unchanged():
     columns = {name: torch.from_numpy(column) for name, column in rows(50).items()}
     learner, plain = BatchNormalizer(LAYOUT), BatchNormalizer(Layout({"": (3, 2)}, False))
     for each in (learner, plain):
-        each.receive(header(moments=each.layout.moments(rows(50))), is_on_policy=False)
+        each.receive(header(moments=each.layout.moments(rows(50))))
     assert set(learner({"obs": columns["obs"]})) == {"obs"}
     assert plain(columns)["reward"] is columns["reward"]
     assert not torch.equal(learner(columns)["reward"], columns["reward"])
@@ -130,9 +130,9 @@ def test_missing_and_raw_columns_stay_unchanged():
 
 def test_a_normalizer_continues_from_its_state():
     def receive(learner, version):
-        learner.receive(header(version, moments=LAYOUT.moments(rows(50, seed=version))), is_on_policy=True)
+        learner.receive(header(version, moments=LAYOUT.moments(rows(50, seed=version))))
 
-    once, again = BatchNormalizer(LAYOUT), BatchNormalizer(LAYOUT)
+    once, again = BatchNormalizer(LAYOUT, is_on_policy=True), BatchNormalizer(LAYOUT, is_on_policy=True)
     for version in (0, 1, 2):
         receive(once, version)
     again.load_state(once.state())
@@ -148,8 +148,8 @@ def test_shards_are_merged_by_their_counts_and_only_the_newest_of_each_counts():
     learner, parts = BatchNormalizer(LAYOUT), [rows(count, seed) for seed, count in enumerate((400, 30, 7))]
     first, second, more = (LAYOUT.moments(part) for part in parts)
     for message in (header(shard=0, moments=first), header(shard=1, moments=second)):
-        learner.receive(message, is_on_policy=False)
-    learner.receive(header(shard=1, moments=second.merge(more)), is_on_policy=False)
+        learner.receive(message)
+    learner.receive(header(shard=1, moments=second.merge(more)))
     together = {name: np.concatenate([part[name] for part in parts]) for name in ("obs", "reward")}
     wanted = Statistics.of(LAYOUT, LAYOUT.moments(together))
     assert learner.statistics.count == 437
@@ -159,12 +159,12 @@ def test_shards_are_merged_by_their_counts_and_only_the_newest_of_each_counts():
 
 def test_on_policy_rows_use_the_statistics_of_the_version_that_acted():
     """Rank 0 publishes and rank 1 learns the version from the next header; both always have equal statistics."""
-    publisher, other = BatchNormalizer(LAYOUT), BatchNormalizer(LAYOUT)
+    publisher, other = BatchNormalizer(LAYOUT, is_on_policy=True), BatchNormalizer(LAYOUT, is_on_policy=True)
     moments = [LAYOUT.moments(rows(100, seed)) for seed in range(3)]
     for version in range(3):
         for step in range(2):
             for learner in (publisher, other):
-                learner.receive(header(version, moments=moments[version]), is_on_policy=True)
+                learner.receive(header(version, moments=moments[version]))
             assert publisher.statistics.join(np.zeros(0)).tobytes() == other.statistics.join(np.zeros(0)).tobytes()
             assert publisher.statistics.count == (0 if version == 0 else 100)
             if version:
@@ -176,7 +176,7 @@ def test_on_policy_rows_use_the_statistics_of_the_version_that_acted():
 def test_new_rows_are_added_to_loaded_statistics():
     learner, more = BatchNormalizer(LAYOUT), rows(100, seed=1)
     learner.load(statistics(300).join(np.zeros(4, np.float32)))
-    learner.receive(header(moments=LAYOUT.moments(more)), is_on_policy=False)
+    learner.receive(header(moments=LAYOUT.moments(more)))
     together = {name: np.concatenate([rows(300)[name], more[name]]) for name in ("obs", "reward")}
     wanted = Statistics.of(LAYOUT, LAYOUT.moments(together))
     assert learner.statistics.count == 400
@@ -334,8 +334,7 @@ def test_on_policy_the_learner_sees_what_the_actor_saw(build_graph, by_newest):
     )
     normalizer, divergences = graph.trainers.trainers[0].role.normalizer, []
     if by_newest:
-        receive = normalizer.receive
-        normalizer.receive = lambda header, is_on_policy: receive(header, False)
+        normalizer.is_on_policy = False
     trained = graph.progress.trained
 
     def note(report, *shard):
@@ -359,7 +358,7 @@ def test_first_priorities_are_of_normalised_rows():
     columns |= {"reward": rng.standard_normal(20).astype(np.float32), "action": rng.integers(3, size=20)}
     columns["discount"] = np.full(20, 0.9, np.float32)
     learner = BatchNormalizer(policy.layout)
-    learner.receive(header(moments=policy.layout.moments(columns)), is_on_policy=False)
+    learner.receive(header(moments=policy.layout.moments(columns)))
     policy.load(learner.statistics.join(params))
     bare.load(params)
     batch = learner({name: torch.from_numpy(column) for name, column in columns.items()})

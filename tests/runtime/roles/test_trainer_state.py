@@ -184,3 +184,31 @@ def test_drift_is_found_at_powers_of_two_and_every_64th_call(pair, when, found):
 def test_equal_trainers_never_drift(pair):
     for call in [rank.submit(on_group, train, -1, 200) for rank in pair]:
         assert call.result() == (200, None)
+
+
+class OwnStatistics(Algorithm):
+    """A user's module with a running mean of the rows of its own trainer."""
+
+    def __init__(self, context):
+        torch.manual_seed(0)
+        net = torch.nn.Linear(1, 1)
+        net.register_buffer("mean", torch.zeros(1))
+        self.params, self.net = Params(context, net=net), net
+        self.optimizer = Optimizer(self.params, {"net": 0.1}, context)
+
+    def update(self, batch, counts):
+        self.net.mean.copy_(batch["reward"].mean())
+        self.optimizer.minimize(self.net(torch.ones(1, 1)).sum())
+        return Update({"loss": batch["reward"].mean()})
+
+
+def train_own_statistics(group):
+    trainer = Trainer(OwnStatistics, Context(torch.device("cpu"), group))
+    rewards = np.full((1, 5), group.rank, np.float32)
+    with pytest.raises(AlgorithmFailed, match=r"their values of 'buffer\.net\.mean' differ by 1 after update 1\."):
+        trainer.train(BatchTrainingData(0, 1, 5, 99), {"reward": rewards})
+
+
+def test_statistics_of_one_trainers_rows_are_drift(pair):
+    for call in [rank.submit(on_group, train_own_statistics) for rank in pair]:
+        call.result()
