@@ -3,6 +3,7 @@
 In Python, `load` returns the trained policy of a run, and `train` trains. Importing this package imports nothing else.
 """
 
+import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -36,12 +37,7 @@ def train(overrides: Sequence[str]) -> dict[str, Any]:
 
 def __getattr__(name: str) -> Any:  # Any: an exception class
     """Import the exceptions when they are first used."""
-    if name == "UsageError":
-        from drl_cli.errors import UsageError
-
-        return UsageError
-    if name == "RunFailed":
-        from drl_cli.cli.from_python import RunFailed
-
-        return RunFailed
-    raise AttributeError(f"module 'drl_cli' has no attribute {name!r}")
+    homes = {"UsageError": "drl_cli.errors", "RunFailed": "drl_cli.cli.from_python"}
+    if name not in homes:
+        raise AttributeError(f"module 'drl_cli' has no attribute {name!r}")
+    return getattr(importlib.import_module(homes[name]), name)

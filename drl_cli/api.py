@@ -8,40 +8,28 @@ values.
 docs/add-an-algorithm.md shows a complete algorithm. Importing this module does not import torch.
 """
 
-from drl_cli.algos.base import AlgoConfig, Algorithm, Batch, Counts, Policy, Update
-from drl_cli.algos.policy import RandomActions, TorchPolicy
-from drl_cli.networks.config import NetworkConfig
-from drl_cli.networks.torsos import torso
-from drl_cli.optim.group import Context
-from drl_cli.optim.optimizer import Optimizer
-from drl_cli.optim.params import Params, Refused
-from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep
-from drl_cli.utils.ranges import Count, Fraction, Natural, NonNegative, Positive, Range
-
-__all__ = [
-    "AlgoConfig",
-    "Algorithm",
-    "Array",
-    "Batch",
-    "Columns",
-    "Context",
-    "Count",
-    "Counts",
-    "EnvSpec",
-    "Fraction",
-    "Natural",
-    "NetworkConfig",
-    "NonNegative",
-    "Obs",
-    "Optimizer",
-    "Params",
-    "Policy",
-    "Positive",
-    "PreviousStep",
-    "RandomActions",
-    "Range",
-    "Refused",
-    "TorchPolicy",
-    "Update",
-    "torso",
-]
+from drl_cli.algos.base import AlgoConfig as AlgoConfig
+from drl_cli.algos.base import Algorithm as Algorithm
+from drl_cli.algos.base import Batch as Batch
+from drl_cli.algos.base import Counts as Counts
+from drl_cli.algos.base import Policy as Policy
+from drl_cli.algos.base import Update as Update
+from drl_cli.algos.policy import RandomActions as RandomActions
+from drl_cli.algos.policy import TorchPolicy as TorchPolicy
+from drl_cli.networks.config import NetworkConfig as NetworkConfig
+from drl_cli.networks.torsos import torso as torso
+from drl_cli.optim.group import Context as Context
+from drl_cli.optim.optimizer import Optimizer as Optimizer
+from drl_cli.optim.params import Params as Params
+from drl_cli.optim.params import Refused as Refused
+from drl_cli.types import Array as Array
+from drl_cli.types import Columns as Columns
+from drl_cli.types import EnvSpec as EnvSpec
+from drl_cli.types import Obs as Obs
+from drl_cli.types import PreviousStep as PreviousStep
+from drl_cli.utils.ranges import Count as Count
+from drl_cli.utils.ranges import Fraction as Fraction
+from drl_cli.utils.ranges import Natural as Natural
+from drl_cli.utils.ranges import NonNegative as NonNegative
+from drl_cli.utils.ranges import Positive as Positive
+from drl_cli.utils.ranges import Range as Range

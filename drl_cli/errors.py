@@ -110,6 +110,15 @@ class ClusterUnfit(RunError):
 
 
 @contextmanager
+def as_usage_error(*kinds: type[Exception], prefix: str = "", exit_code: int | None = None) -> Iterator[None]:
+    """Turn an exception of these kinds into a UsageError with the same text behind `prefix`."""
+    try:
+        yield
+    except kinds as error:
+        raise UsageError(f"{prefix}{error}", exit_code) from error
+
+
+@contextmanager
 def users_errors(modules: Sequence[str]) -> Iterator[None]:
     """Turn an exception that one of the user's `modules` raised into a UsageError with exit code 4."""
     try:

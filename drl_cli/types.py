@@ -143,11 +143,6 @@ def sources(worker: int, num_envs: int) -> Array:
     return (worker * 2**16 + np.arange(num_envs)).astype(np.int32)
 
 
-def empty_columns(schema: Schema, rows: int) -> Columns:
-    """Return uninitialised columns of `rows` rows."""
-    return {name: np.empty((rows, *column.shape), column.dtype) for name, column in schema.items()}
-
-
 def num_rows(columns: Obs | Columns) -> int:
     """Return the number of rows of columns or of observations."""
     return len(columns if isinstance(columns, np.ndarray) else next(iter(columns.values())))
@@ -191,6 +186,14 @@ def map_parts(function: Callable[[Any], Any], tree: Any) -> Any:  # Any: arrays,
     if isinstance(tree, Mapping):
         return {name: map_parts(function, part) for name, part in tree.items()}
     return function(tree)
+
+
+def flatten(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the values of nested mappings by dotted key. An empty mapping adds no key."""
+    keys: dict[str, Any] = {}
+    for name, value in node.items():
+        keys |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return keys
 
 
 def random_obs(spec: ObsSpec, rows: int, rng: np.random.Generator) -> Obs:

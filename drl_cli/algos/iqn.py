@@ -16,18 +16,13 @@ from typing import Any
 from drl_cli.algos import dqn, qr_dqn
 from drl_cli.algos.learner import Head
 from drl_cli.losses.distributional import midpoints, risky_fraction
+from drl_cli.networks import implicit
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.networks.implicit import (
-    ActingImplicitNetwork,
-    ActingNetwork,
-    ImplicitNetwork,
-    ValueNetwork,
-    implicit_shapes,
-)
+from drl_cli.networks.implicit import ActingNetwork, ImplicitNetwork, ValueNetwork
 from drl_cli.networks.mlp import num_params
-from drl_cli.networks.q_network import QNetwork, QShape
+from drl_cli.networks.q_network import QNetwork
 from drl_cli.optim.params import Part
-from drl_cli.types import ActionSpec, Array, Columns, EnvSpec, Obs, PreviousStep
+from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep
 from drl_cli.utils.lazy import torch
 from drl_cli.utils.ranges import Count
 
@@ -51,7 +46,9 @@ class Policy(dqn.Policy):
     def acting(self, config: dqn.Config, network: NetworkConfig) -> ActingNetwork:
         assert isinstance(config, Config)
         fraction = risky_fraction(midpoints(config.policy_quantiles), config.risk, config.risk_level)
-        return ActingImplicitNetwork(network_shapes(config, network, self.action, self.encoder.width), fraction)
+        width, actions = self.encoder.width, self.action.size
+        shapes = implicit.implicit_shapes(network, width, actions, config.dueling, config.noisy)
+        return implicit.ActingImplicitNetwork(shapes, fraction)
 
     def forward(self, obs: Obs, last: PreviousStep | None) -> tuple[Array, Columns]:
         features, memory = self.encoder(obs, last)
@@ -74,7 +71,8 @@ class Algorithm(qr_dqn.Algorithm):
 
     def networks(self, config: dqn.Config, spec: EnvSpec) -> tuple[ValueNetwork, ValueNetwork, ValueNetwork]:
         assert isinstance(config, Config)
-        shapes = network_shapes(config, self.network, spec.action, self.encoder.size)
+        width, actions = self.encoder.size, spec.action.size
+        shapes = implicit.implicit_shapes(self.network, width, actions, config.dueling, config.noisy)
         heads = {name: Head(shape.shapes, last=2**0.5 if shape.dueling else 1.0) for name, shape in shapes.items()}
         sigmas: dict[str, Head | int] = {
             f"{name}_sigma": num_params(shape.shapes) for name, shape in shapes.items() if shape.noisy
@@ -101,8 +99,3 @@ class Algorithm(qr_dqn.Algorithm):
         steps = [torch.arange(size, device=drawn.device) for size in sizes]
         parts = zip(torch.split(drawn, sizes, 1), steps, sizes, strict=True)
         rows["fraction"], rows["target_fraction"] = ((part + step) / size for part, step, size in parts)
-
-
-def network_shapes(config: Config, network: NetworkConfig, action: ActionSpec, features: int) -> dict[str, QShape]:
-    """Return the shapes of the parts of the implicit network (embedding, online, trunk) for these options."""
-    return implicit_shapes(network, features, action.size, config.dueling, config.noisy)

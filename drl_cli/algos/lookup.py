@@ -121,11 +121,8 @@ def refusal(name: str, spec: EnvSpec, mode: str, sampler: str) -> str | None:
     if spec.action.kind not in module.ACTIONS:
         wanted = ACTIONS[module.ACTIONS[0]]
         fits = [other for other in algorithms() if spec.action.kind in load_algorithm(other).ACTIONS]
-        advice = (
-            f" For this: {' or '.join(f'algo={fit}' for fit in fits)}"
-            if fits
-            else " No algorithm here handles that yet."
-        )
+        choices = " or ".join(f"algo={fit}" for fit in fits)
+        advice = f" For this: {choices}" if choices else " No algorithm here handles that yet."
         article = "an" if wanted[0] in "aeiou" else "a"
         return f"{title(name)} needs {article} {wanted} action space; {spec.id} has {spec.action.text}.{advice}"
     if mode not in module.MODES:

@@ -14,17 +14,7 @@ from drl_cli.algos.base import Batch, Counts, Update
 from drl_cli.algos.learner import Head, LearnerConfig, NetworkAlgorithm
 from drl_cli.algos.policy import NetworkPolicy, allowed, sample_choices
 from drl_cli.algos.rollout import Rollout
-from drl_cli.losses.policy import (
-    LOG_2PI,
-    categorical,
-    categorical_backward,
-    clipped_surrogate,
-    gaussian,
-    gaussian_backward,
-    multi_categorical,
-    multi_categorical_backward,
-    permitted,
-)
+from drl_cli.losses import policy as losses
 from drl_cli.losses.returns import gae
 from drl_cli.losses.value import half_square
 from drl_cli.networks.config import NetworkConfig
@@ -82,7 +72,7 @@ class Policy(NetworkPolicy):
         out, memory = self.forward(obs, last)
         if self.action.kind == "box":
             noise = self.rng.standard_normal(out.shape, dtype=np.float32)
-            log_prob = (-0.5 * noise**2 - self.log_std - np.float32(0.5 * LOG_2PI)).sum(-1)
+            log_prob = (-0.5 * noise**2 - self.log_std - np.float32(0.5 * losses.LOG_2PI)).sum(-1)
             return {"action": out + np.exp(self.log_std) * noise, "log_prob": log_prob, **memory}
         logits = allowed(out, obs)
         action = sample_choices(logits, self.action.choices, self.rng)
@@ -180,7 +170,7 @@ class Algorithm(NetworkAlgorithm):
         log_prob, entropy = self._log_prob(out[0], rows)
         log_ratio = log_prob - rows["log_prob"]
         ratio = log_ratio.exp()
-        policy_loss, d_ratio = clipped_surrogate(ratio, advantage, config.clip)
+        policy_loss, d_ratio = losses.clipped_surrogate(ratio, advantage, config.clip)
         d_entropy = torch.full_like(entropy, -config.entropy_coef / num)
         d_out = self._log_prob_backward(
             out[0], rows, d_ratio * ratio, d_entropy if share is None else share * d_entropy
@@ -207,22 +197,22 @@ class Algorithm(NetworkAlgorithm):
     def _log_prob(self, out: Tensor, rows: Batch) -> tuple[Tensor, Tensor]:
         """Return the log-probability of the rows' actions and the entropy, `[M]` each, given the actor's output."""
         if self.action.kind == "box":
-            return gaussian(out, self.log_std, rows["action"])
-        logits = permitted(out, rows.get("action_mask"))
+            return losses.gaussian(out, self.log_std, rows["action"])
+        logits = losses.permitted(out, rows.get("action_mask"))
         if self.action.kind == "discrete":
-            return categorical(logits, rows["action"])
-        return multi_categorical(logits, rows["action"], self.action.choices)
+            return losses.categorical(logits, rows["action"])
+        return losses.multi_categorical(logits, rows["action"], self.action.choices)
 
     def _log_prob_backward(self, out: Tensor, rows: Batch, d_log_prob: Tensor, d_entropy: Tensor) -> Tensor:
         """Return d loss/d out, given d loss/d log_prob and d loss/d entropy `[M]`; write the gradient of log_std."""
         if self.action.kind == "box":
-            d_out, d_log_std = gaussian_backward(out, self.log_std, rows["action"], d_log_prob, d_entropy)
+            d_out, d_log_std = losses.gaussian_backward(out, self.log_std, rows["action"], d_log_prob, d_entropy)
             torch.sum(d_log_std, 0, out=self.d_log_std)
             return d_out
-        logits = permitted(out, rows.get("action_mask"))
+        logits = losses.permitted(out, rows.get("action_mask"))
         if self.action.kind == "discrete":
-            return categorical_backward(logits, rows["action"], d_log_prob, d_entropy)
-        return multi_categorical_backward(logits, rows["action"], self.action.choices, d_log_prob, d_entropy)
+            return losses.categorical_backward(logits, rows["action"], d_log_prob, d_entropy)
+        return losses.multi_categorical_backward(logits, rows["action"], self.action.choices, d_log_prob, d_entropy)
 
 
 def _mean(metrics: list[dict[str, Tensor]], name: str) -> Tensor:

@@ -13,14 +13,8 @@ from drl_cli.algos.base import Batch
 from drl_cli.algos.policy import NetworkPolicy
 from drl_cli.algos.soft_actor_critic import TABLES as TABLES
 from drl_cli.algos.soft_actor_critic import SoftActorCritic, SoftConfig
-from drl_cli.losses.policy import (
-    LOG_STD_MAX,
-    LOG_STD_MIN,
-    soft_policy_loss,
-    tanh_gaussian,
-    tanh_gaussian_backward,
-    temperature_gradient,
-)
+from drl_cli.losses import policy as losses
+from drl_cli.losses.policy import LOG_STD_MAX, LOG_STD_MIN
 from drl_cli.losses.value import ensemble_mse, soft_target
 from drl_cli.types import Columns, EnvSpec, Obs, PreviousStep
 from drl_cli.utils.lazy import Tensor, torch
@@ -74,7 +68,9 @@ class Algorithm(SoftActorCritic):
         mean, log_std = out[0].chunk(2, -1)
         log_std = log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)
         noise = torch.cat(rows["noise"].chunk(2, -1))
-        (action, next_action), (log_prob, next_log_prob) = (x.chunk(2) for x in tanh_gaussian(mean, log_std, noise))
+        (action, next_action), (log_prob, next_log_prob) = (
+            x.chunk(2) for x in losses.tanh_gaussian(mean, log_std, noise)
+        )
         inputs = torch.cat([torch.cat([obs, obs]), torch.cat([rows["action"], action])], -1)
         values, critic_trace = self.critic.forward(inputs, rows["drop"])
         q, q_pi = values.squeeze(-1).chunk(2, -1)
@@ -85,7 +81,7 @@ class Algorithm(SoftActorCritic):
         critic_loss, d_q = ensemble_mse(q, target, rows.get("weight"))
 
         # Actor: the gradient of min Q flows through the reparametrised action.
-        actor_loss, d_q_pi, d_log_prob = soft_policy_loss(q_pi, log_prob, alpha, valid_weight)
+        actor_loss, d_q_pi, d_log_prob = losses.soft_policy_loss(q_pi, log_prob, alpha, valid_weight)
         d_values = torch.cat([d_q, d_q_pi], -1).unsqueeze(-1)
         if not self.encoder.is_trainable:
             d_obs = None
@@ -94,10 +90,10 @@ class Algorithm(SoftActorCritic):
             d_inputs = self.critic.backward(critic_trace, d_values, to_weights=num, to_inputs=True)
             d_obs, d_action = d_inputs[:num, : obs.shape[1]], d_inputs[num:, obs.shape[1] :]
         log_std, noise = log_std[:num], noise[:num]
-        d_mean, d_log_std = tanh_gaussian_backward(action, log_std, noise, d_action, d_log_prob)
+        d_mean, d_log_std = losses.tanh_gaussian_backward(action, log_std, noise, d_action, d_log_prob)
         d_log_std *= (log_std > LOG_STD_MIN) & (log_std < LOG_STD_MAX)
         self.actor.backward(actor_trace, torch.cat([d_mean, d_log_std], -1).unsqueeze(0))
 
-        self.d_log_alpha.fill_(temperature_gradient(log_prob, self.target_entropy, valid_weight))
+        self.d_log_alpha.fill_(losses.temperature_gradient(log_prob, self.target_entropy, valid_weight))
         metrics = self.metrics(critic_loss, actor_loss, alpha, -log_prob, q)
         return metrics, (q - target).abs().mean(0), d_obs

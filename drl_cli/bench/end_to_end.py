@@ -47,7 +47,7 @@ def measure(command: Sequence[str], config: Config, seconds: float) -> Pace:
     with tempfile.TemporaryDirectory(prefix="drl-bench-", ignore_cleanup_errors=True) as folder:
         with _started(overridden(command, *_ours(config, folder, seconds)), Path(folder)) as process:
             end = time.monotonic() + PATIENCE_S + seconds
-            while not (lines := _measured(_reports(folder), seconds)):
+            while not (lines := _measured(Path(folder), seconds)):
                 if process.poll() is not None or time.monotonic() > end:
                     errors = (Path(folder) / "stderr").read_text().strip().removeprefix("error: ")
                     raise RunError(f"the run ended before it was measured: {errors}", max(1, process.poll() or 1))
@@ -92,15 +92,12 @@ def _ours(config: Config, folder: str, seconds: float) -> list[str]:
     ]  # fmt: skip
 
 
-def _reports(folder: str) -> list[Line]:
-    found = list(Path(folder).glob("*/*/*/metrics.jsonl"))
-    lines = found[0].read_text().splitlines(True) if found else []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
-
-
-def _measured(lines: Sequence[Line], seconds: float) -> Sequence[Line]:
+def _measured(folder: Path, seconds: float) -> Sequence[Line]:
     """Return the reports that follow the first report with an update, or () if they cover less than `seconds`."""
-    training = [line for line in lines if line.get("perf/opt_steps")][1:]
+    found = list(folder.glob("*/*/*/metrics.jsonl"))
+    lines = found[0].read_text().splitlines(True) if found else []
+    reports = [json.loads(line) for line in lines if line.endswith("\n")]
+    training = [report for report in reports if report.get("perf/opt_steps")][1:]
     is_done = training and training[-1]["perf/wall_s"] - training[0]["perf/wall_s"] >= 0.99 * seconds
     return training if is_done else ()
 

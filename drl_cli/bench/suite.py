@@ -92,7 +92,9 @@ class Suite:
     @property
     def asked_ratio(self) -> float:
         """The configured number of updates per environment step."""
-        return self.config.batches_per_insert * self.updates_per_batch
+        config = self.config  # on-policy, each transition is used in exactly one batch
+        ratio = 1 / config.trainer.batch_size if config.is_on_policy else config.orchestrator.sample_insert_ratio
+        return ratio * self.updates_per_batch
 
     def end(self) -> None:
         """Measure a real run with the config."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from drl_cli.algos.lookup import refusal
 from drl_cli.cli.command import option, run_words
-from drl_cli.errors import DONE, RESOURCES, USAGE, UsageError, users_errors
+from drl_cli.errors import DONE, RESOURCES, USAGE, UsageError, as_usage_error, users_errors
 from drl_cli.runs.resume import named_run, with_config_of
 from drl_cli.runtime.config import Config
 from drl_cli.settings.check import check_command
@@ -109,10 +109,8 @@ def measure(config: Config, spec: EnvSpec, options: Options, command: CommandLin
 
         result = {"env": config.env.name, "algo": config.algo_name, "mode": config.mode, "cores": cores, "load": load}
         result |= {"command": sys.argv[1:], "figures": list(map(dataclasses.asdict, figures))}
-        try:
+        with as_usage_error(OSError, prefix=f"json={options.json} can't be written: ", exit_code=RESOURCES):
             write_json(Path(options.json), result | {"tuned": tuned[0].keys if tuned else None})
-        except OSError as error:
-            raise UsageError(f"json={options.json} can't be written: {error}", RESOURCES) from error
 
 
 def read(args: Sequence[str]) -> tuple[Options, CommandLine]:

@@ -57,7 +57,10 @@ def completions(line: str) -> list[str]:
     if name == "train" or name == "bench":
         found = _train(words, word)
     elif name == "list":
-        found = _list(words)
+        from drl_cli.cli.list import TOPICS
+
+        topics = [*_topics(_keys(words)), "format=markdown"] if words[:1] == ["keys"] else []
+        found = topics if words else [*TOPICS, "--help"]
     else:
         found = _options(name, word)
     return sorted({each for each in found if each.startswith(word)})
@@ -79,7 +82,10 @@ def _train(words: Sequence[str], word: str) -> Iterable[str]:
     match = OVERRIDE.fullmatch(word)
     sign = (match and match["sign"]) or ""
     if match is None or match["value"] is None:
-        return [sign + name for name in _names(keys, word.removeprefix(sign))]
+        group = word.removeprefix(sign).rpartition(".")[0]
+        choices = [] if group else [f"{sign}{name}=" for name in groups() if options(name) != ["default"]]
+        inside = [key for key in keys.values() if key.group == group]
+        return [*choices, *(f"{sign}{key.name}{'.' if isinstance(key.type, Group) else '='}" for key in inside)]
     given, before = f"{sign}{match['key']}=", match["value"].rpartition(",")
     return [given + before[0] + before[1] + value for value in _values(match["key"], keys)]
 
@@ -91,14 +97,6 @@ def _keys(overrides: Sequence[str]) -> Mapping[str, Key]:
         return keys_of(config_class(named[-1] if named else defaults()["algo"]))
     except UsageError:
         return keys_of(AlgoConfig)
-
-
-def _names(keys: Mapping[str, Key], word: str) -> Iterable[str]:
-    """Return `group=`, `group.` and `key=` for all groups and keys at the level of `word`."""
-    group = word.rpartition(".")[0]
-    choices = [] if group else [f"{name}=" for name in groups() if options(name) != ["default"]]
-    inside = [key for key in keys.values() if key.group == group]
-    return [*choices, *(f"{key.name}{'.' if isinstance(key.type, Group) else '='}" for key in inside)]
 
 
 def _values(key: str, keys: Mapping[str, Key]) -> Iterable[str]:
@@ -116,14 +114,6 @@ def _topics(keys: Mapping[str, Key]) -> list[str]:
     """Return the words that `drl-list keys` and `--help` accept: `group`, `group=option` and `key`."""
     chosen = [f"{group}={option}" for group in groups() for option in options(group)]
     return [*groups(), *chosen, *(name for name, key in keys.items() if not isinstance(key.type, Group))]
-
-
-def _list(words: Sequence[str]) -> list[str]:
-    from drl_cli.cli.list import TOPICS
-
-    if not words:
-        return [*TOPICS, "--help"]
-    return [*_topics(_keys(words)), "format=markdown"] if words[0] == "keys" else []
 
 
 def _options(command: str, word: str) -> list[str]:

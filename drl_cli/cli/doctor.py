@@ -8,14 +8,15 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import psutil
+from packaging.requirements import Requirement
 
 from drl_cli.cli.command import option, run_command
 from drl_cli.errors import DONE, MISSING, RESOURCES, RoleLost
-from drl_cli.preflight.extras import extras, missing, version_of
 from drl_cli.utils.cores import num_cores
 from drl_cli.version import __version__
 
@@ -236,6 +237,37 @@ def ray(session: "RaySession | None", is_wanted: bool) -> Check:
     finally:
         session.close()
     return Check("ok", "ray", f"{version_of('ray')} starts")
+
+
+def version_of(package: str) -> str | None:
+    """Return the installed version of a package, or None if it is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def extras(package: str = "drl-cli") -> list[str]:
+    """Return the package's extras, except those for development, or [] if the package is not installed."""
+    if version_of(package) is None:
+        return []
+    names = distribution(package).metadata.get_all("Provides-Extra") or []
+    return [name for name in names if name != "dev"]
+
+
+def missing(package: str, extra: str = "") -> list[str]:
+    """Return the missing dependencies of an installed package, or of its extra, including nested extras."""
+    lacking: list[str] = []
+    for needed in map(Requirement, distribution(package).requires or []):
+        is_always = needed.marker is None or needed.marker.evaluate({"extra": ""})
+        is_for_extra = needed.marker is not None and needed.marker.evaluate({"extra": extra}) and not is_always
+        if not (is_for_extra if extra else is_always):
+            continue
+        if version_of(needed.name) is None:
+            lacking.append(needed.name)
+        else:
+            lacking += [name for inner in sorted(needed.extras) for name in missing(needed.name, inner)]
+    return lacking
 
 
 def _content(file: Path) -> str:

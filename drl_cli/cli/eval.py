@@ -5,6 +5,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,12 +14,12 @@ import yaml
 
 from drl_cli.algos.lookup import module_path
 from drl_cli.cli.command import CHECKPOINT_HELP, OUTPUT_DIR_HELP, RUN_HELP, option, run_words
-from drl_cli.errors import BELOW, CHECKPOINT, DONE, RESOURCES, USER_CODE, ReportedError, UsageError
+from drl_cli.errors import BELOW, CHECKPOINT, DONE, RESOURCES, USER_CODE, ReportedError, UsageError, as_usage_error
 from drl_cli.preflight.environment import environment_spec
 from drl_cli.runs.comparison import estimate
 from drl_cli.runs.find import check_format, find_runs, find_saved_run, find_step, read_config
 from drl_cli.runs.groups import grouped
-from drl_cli.runs.run import Run
+from drl_cli.runs.run import Run, read_json
 from drl_cli.runs.statistics import interval
 from drl_cli.runs.table import between, number, table
 from drl_cli.runtime.config import Config
@@ -108,7 +109,10 @@ def evaluate(folder: Path, options: Options, kwargs: Mapping[str, Any]) -> dict[
     """Evaluate one run, print the result, and write it into the run's folder. Raise UsageError or CheckpointError."""
     checkpoint = find_step(folder, options.checkpoint)
     check_format(checkpoint)
-    config = with_arguments(read_config(folder), kwargs)
+    config = read_config(folder)
+    env = dataclasses.replace(config.env, kwargs={**config.env.kwargs, **kwargs})
+    manage = dataclasses.replace(config.manage, env_kwargs={**config.manage.env_kwargs, **kwargs})
+    config = dataclasses.replace(config, env=env, manage=manage)
     seeds = integers(config.seed, "confirm", options.episodes, index=options.seed)
     score, manifest = play(config, checkpoint, seeds, options.stochastic)
     low, high = interval([score.returns], np.mean)
@@ -127,24 +131,24 @@ def evaluate(folder: Path, options: Options, kwargs: Mapping[str, Any]) -> dict[
         "returns": [float(value) for value in score.returns],
     }
     print("\n".join(result_lines(folder.name, result, statistics, config.manage.max_episode_steps)), flush=True)
-    from drl_cli.runs.evaluation_files import save_evaluation
-
-    try:
+    with as_usage_error(OSError, prefix=f"{folder}: the result can't be written: ", exit_code=RESOURCES):
         path = save_evaluation(folder, result)
-    except OSError as error:
-        raise UsageError(f"{folder}: the result can't be written: {error}", RESOURCES) from error
     print(f"kept in {path.name}")
     return result
 
 
-def with_arguments(config: Config, kwargs: Mapping[str, Any]) -> Config:
-    """Return the config with these environment arguments, both for training and for evaluations."""
-    env, manage = config.env, config.manage
-    return dataclasses.replace(
-        config,
-        env=dataclasses.replace(env, kwargs={**env.kwargs, **kwargs}),
-        manage=dataclasses.replace(manage, env_kwargs={**manage.env_kwargs, **kwargs}),
-    )
+def save_evaluation(folder: Path, result: Mapping[str, Any]) -> Path:
+    """Write eval.json. Copy its old and new content to eval-<checkpoint>-<n>.json. Return the new copy's path."""
+    from drl_cli.runtime.files.checkpoint import write_json
+
+    path = folder
+    for each in filter(None, (read_json(folder / "eval.json"), result)):
+        paths = (folder / f"eval-{each['checkpoint']}-{i}.json" for i in count(1))
+        path = next(path for path in paths if not path.exists() or read_json(path) == each)
+        if not path.exists():
+            write_json(path, each)
+    write_json(folder / "eval.json", result)
+    return path
 
 
 def play(config: Config, checkpoint: Path, seeds: list[int], stochastic: bool) -> "tuple[Score, dict[str, Any]]":
@@ -159,10 +163,9 @@ def play(config: Config, checkpoint: Path, seeds: list[int], stochastic: bool) -
     spec = environment_spec(config, trains=False)
     try:
         evaluator = Evaluator(config, spec, seeds, manifest["exploration"] if stochastic else None)
-        try:
+        prefix = f"{checkpoint}: does not fit the run's config: "
+        with as_usage_error(ValueError, prefix=prefix, exit_code=CHECKPOINT):
             evaluator.policy.load(params)
-        except ValueError as error:
-            raise UsageError(f"{checkpoint}: does not fit the run's config: {error}", CHECKPOINT) from error
         score = evaluator.evaluate(params)
     except UsageError:
         raise

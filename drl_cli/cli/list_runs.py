@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import yaml
 
@@ -123,7 +123,7 @@ def filtered(runs: Sequence[Run], conditions: Iterable[str]) -> list[Run]:
                 names = [*known, "env", "algo", "status", *group_of(Options).keys]
                 raise UsageError(f"{key}: no run has this key.{did_you_mean(key, names)}")
         asked = values.split(",")
-        found = [run for run in found if any(_fits(_of(run, key), one) for one in asked)]
+        found = [run for run in found if any(_fits(run, key, one) for one in asked)]
     return found
 
 
@@ -144,12 +144,9 @@ def sweep_lines(args: Sequence[str]) -> list[str]:
     return _table(head, rows, len(folders))
 
 
-def _of(run: Run, key: str) -> Any:  # Any: a value of the config
-    return run.status if key == "status" else run.config.get(SHORT.get(key, key))
-
-
-def _fits(value: Any, asked: str) -> bool:
-    """Return whether a value matches a condition. A text matches its beginning or a glob."""
+def _fits(run: Run, key: str, asked: str) -> bool:
+    """Return whether a run's value of a key matches a condition. A text matches its beginning or a glob."""
+    value = run.status if key == "status" else run.config.get(SHORT.get(key, key))
     if isinstance(value, str):
         return value.startswith(asked) or fnmatch.fnmatchcase(value, asked)
     try:

@@ -15,7 +15,7 @@ from drl_cli.runs.resume import Resumed, claim_run, named_run, resume, with_conf
 from drl_cli.runtime.config import Config
 from drl_cli.settings.build import build
 from drl_cli.settings.check import check_command
-from drl_cli.settings.command_line import CommandLine, flags_for_hydra, for_hydra, read_command
+from drl_cli.settings.command_line import flags_for_hydra, for_hydra, read_command
 from drl_cli.settings.compose import composed, run_hydra, write_config
 from drl_cli.settings.conf import conf_dir, groups, options
 from drl_cli.settings.key_help import sections, text
@@ -62,11 +62,6 @@ def answer(args: list[str]) -> int:
     if command.prints:
         run_hydra([*flags_for_hydra(command.flags), *OURS, *for_hydra(command.overrides)])
         return DONE
-    return train_command(command, args)
-
-
-def train_command(command: CommandLine, args: Sequence[str]) -> int:
-    """Compose the config of one run, and train. Return the exit code."""
     if console_kind(args) == "auto":
         announce(sys.stdout, "reading the config")
     try:

@@ -18,7 +18,7 @@ from drl_cli.metrics.text import clock
 from drl_cli.runs.end_text import end_text, relative_path
 from drl_cli.runs.find import find_run
 from drl_cli.runs.run import RUN_LOCK, read_json
-from drl_cli.utils.locks import is_locked
+from drl_cli.utils.files import is_locked
 from drl_cli.utils.ranges import Positive
 
 

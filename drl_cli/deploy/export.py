@@ -15,7 +15,7 @@ from typing import Any, Literal
 from drl_cli.deploy import standalone
 from drl_cli.deploy.check import Parity, compare
 from drl_cli.deploy.policy import TrainedPolicy
-from drl_cli.errors import BUG, UsageError
+from drl_cli.errors import BUG, UsageError, as_usage_error
 from drl_cli.runtime.files.checkpoint import make_draft, write_arrays, write_json
 
 Format = Literal["onnx", "torch", "numpy"]
@@ -32,10 +32,8 @@ def export(trained: TrainedPolicy, format: Format, episodes: int) -> tuple[Path,
     draft = make_draft(folder)
     try:
         spec = {"format": format, "file": FILES[format], **_about(trained), **trained.signature}
-        try:
+        with as_usage_error(ValueError, prefix=f"format={format}: "):
             spec |= (_write_numpy if format == "numpy" else _write_graph)(trained, format, draft)
-        except ValueError as error:
-            raise UsageError(f"format={format}: {error}") from error
         write_json(draft / "spec.json", spec)
         shutil.copyfile(standalone.__file__, draft / "policy.py")
         parity = compare(trained, standalone.Policy(draft), episodes)

@@ -7,8 +7,7 @@ from torch import nn
 
 from drl_cli.algos.base import Policy
 from drl_cli.algos.policy import NetworkPolicy
-from drl_cli.deploy.graph import traceable
-from drl_cli.deploy.head import find_head
+from drl_cli.deploy.graph import find_head, traceable
 from drl_cli.envs.units import Units
 from drl_cli.networks.modules import Convolution, Multi, Residual
 from drl_cli.runtime.roles.normalization import NormalizedPolicy

@@ -167,7 +167,9 @@ class Network:
         for kind, *options in layers:
             if kind == "conv":
                 name, stride, padding = options
-                x = convolved(x, self.weights[f"{name}.weight"], self.weights[f"{name}.bias"], stride, padding)
+                weight, bias = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
+                windows = _windows(x, weight.shape[-1], stride, padding, 0.0)
+                x = (np.tensordot(windows, weight, axes=((1, 4, 5), (1, 2, 3))) + bias).transpose(0, 3, 1, 2)
             elif kind == "pool":
                 size, stride, padding = options
                 x = _windows(x, size, stride, padding, -np.inf).max((-2, -1))
@@ -264,13 +266,6 @@ def chosen(outputs: Sequence[Mapping[str, Any]], values: Array) -> list[Array]:
         action = choices.reshape(len(values), *part["shape"]) + np.array(part["start"])
         actions.append(action.astype(part["dtype"]))
     return actions
-
-
-def convolved(x: Array, weight: Array, bias: Array, stride: int, padding: int) -> Array:
-    """Convolve `x` `[n, in, height, width]` with `weight` `[out, in, size, size]`."""
-    windows = _windows(x, weight.shape[-1], stride, padding, 0.0)
-    out: Array = np.tensordot(windows, weight, axes=((1, 4, 5), (1, 2, 3)))
-    return (out + bias).transpose(0, 3, 1, 2)
 
 
 def _windows(x: Array, size: int, stride: int, padding: int, fill: float) -> Array:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from drl_cli.envs.config import EnvError, EnvFault, MissingExtra
-from drl_cli.errors import CHECKPOINT, MISSING, RESOURCES, USER_CODE, CheckpointError, UsageError, users_errors
+from drl_cli.errors import CHECKPOINT, MISSING, RESOURCES, USER_CODE, CheckpointError, as_usage_error, users_errors
 from drl_cli.preflight.environment import environment_spec
 from drl_cli.runs.find import check_format, find_saved_run, find_step, read_config
 from drl_cli.runtime.config import Config
@@ -40,14 +40,14 @@ def _policy(checkpoint: Path, config: Config, spec: EnvSpec) -> "TrainedPolicy":
     """Return the policy of a checkpoint. Raise UsageError (exit 8) if it can't be read or does not fit the config."""
     from drl_cli.deploy.policy import TrainedPolicy
 
-    with users_errors(config.outside_modules):
-        try:
-            params, manifest = load_model(checkpoint)
-            return TrainedPolicy(config, spec, params, checkpoint, manifest)
-        except CheckpointError as error:  # drl_cli.load raises only UsageError
-            raise UsageError(error.problems, CHECKPOINT) from error
-        except ValueError as error:
-            raise UsageError(f"{checkpoint}: does not fit the run's config: {error}", CHECKPOINT) from error
+    prefix = f"{checkpoint}: does not fit the run's config: "
+    with (
+        users_errors(config.outside_modules),
+        as_usage_error(CheckpointError, exit_code=CHECKPOINT),  # drl_cli.load raises only UsageError
+        as_usage_error(ValueError, prefix=prefix, exit_code=CHECKPOINT),
+    ):
+        params, manifest = load_model(checkpoint)
+        return TrainedPolicy(config, spec, params, checkpoint, manifest)
 
 
 @contextmanager
@@ -55,14 +55,11 @@ def acting(config: Config, path: Path) -> Iterator[None]:
     """In this context, convert errors of the environment and of writing `path` to UsageErrors with exit codes."""
     from drl_cli.envs.frames import CantRender
 
-    with users_errors(config.outside_modules):
-        try:
-            yield
-        except CantRender as error:
-            raise UsageError(str(error)) from error
-        except MissingExtra as error:
-            raise UsageError(str(error), MISSING) from error
-        except (EnvFault, EnvError) as error:
-            raise UsageError(f"{config.env.id}: {error}", USER_CODE) from error
-        except OSError as error:
-            raise UsageError(f"{path}: {error}", RESOURCES) from error
+    with (
+        users_errors(config.outside_modules),
+        as_usage_error(CantRender),
+        as_usage_error(MissingExtra, exit_code=MISSING),
+        as_usage_error(EnvFault, EnvError, prefix=f"{config.env.id}: ", exit_code=USER_CODE),
+        as_usage_error(OSError, prefix=f"{path}: ", exit_code=RESOURCES),
+    ):
+        yield

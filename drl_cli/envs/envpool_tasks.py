@@ -149,26 +149,19 @@ def _translate(config: EnvConfig, known: Sequence[str]) -> tuple[str, dict[str, 
     registry = gymnasium.registry
     if config.id not in registry and config.id in known:
         return config.id, dict(config.kwargs)
-    if config.id not in registry:
-        raise _unknown(config.id, known)
-    kwargs = {**registry[config.id].kwargs, **config.kwargs}
-    same = [
-        id
-        for id in known
-        if id in registry
-        and registry[id].entry_point == registry[config.id].entry_point
-        and registry[id].kwargs.items() <= kwargs.items()
-    ]
-    if not same:
-        raise _unknown(config.id, known)
-    best = max(same, key=lambda id: (len(registry[id].kwargs), id == config.id))
-    return best, {name: value for name, value in kwargs.items() if name not in registry[best].kwargs}
-
-
-def _unknown(id: str, known: Sequence[str]) -> EnvError:
-    found = difflib.get_close_matches(id.rpartition(":")[2], known, 3)
+    if entry := registry.get(config.id):
+        kwargs = {**entry.kwargs, **config.kwargs}
+        shared = [
+            (id, registry[id]) for id in known if id in registry and registry[id].entry_point == entry.entry_point
+        ]
+        same = [id for id, other in shared if other.kwargs.items() <= kwargs.items()]
+        if best := max(same, key=lambda id: (len(registry[id].kwargs), id == config.id), default=None):
+            return best, {name: value for name, value in kwargs.items() if name not in registry[best].kwargs}
+    found = difflib.get_close_matches(config.id.rpartition(":")[2], known, 3)
     hint = f" Did you mean {', '.join(found)}?" if found else ""
-    return EnvError(f"env: EnvPool has no {id!r}.{hint} env.backend=gymnasium takes Gymnasium's ids, and your own")
+    raise EnvError(
+        f"env: EnvPool has no {config.id!r}.{hint} env.backend=gymnasium takes Gymnasium's ids, and your own"
+    )
 
 
 def _same_actions(first: Any, second: Any) -> bool:  # Any: spaces of any kind

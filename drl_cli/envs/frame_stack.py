@@ -10,7 +10,7 @@ import numpy as np
 from drl_cli.envs.actions import ActionMap
 from drl_cli.envs.config import EnvFault
 from drl_cli.envs.observations import ObsMap, Parts
-from drl_cli.types import MASK, Array, Column, EnvSpec, FrameStack, leaves
+from drl_cli.types import MASK, Array, EnvSpec, FrameStack, leaves
 
 STEPS, ENOUGH, LARGEST_K = 64, 8, 16
 Pair = tuple[Array, Array]
@@ -26,13 +26,9 @@ def find_frame_stacks(env: "gymnasium.Env[Any, Any]", spec: EnvSpec) -> dict[str
     named: Any = getattr(env.unwrapped, "frame_stack", None)  # set by Atari, whose games can show no change for long
     if isinstance(named, FrameStack) and env.observation_space == env.unwrapped.observation_space:
         return {"": named}
-    images = {path: column for path, column in leaves(spec.obs).items() if _is_image(column)}
+    images = {path: part for path, part in leaves(spec.obs).items() if part.dtype == "uint8" and len(part.shape) > 1}
     pairs = _changes(env, spec, [path for path, column in images.items() if len(column.shape) > 2])
     return {path: _find(column.shape, pairs.get(path, [])) for path, column in images.items()}
-
-
-def _is_image(column: Column) -> bool:
-    return column.dtype == "uint8" and len(column.shape) > 1
 
 
 def _find(shape: tuple[int, ...], pairs: Sequence[Pair]) -> FrameStack:

@@ -55,12 +55,8 @@ def build(config: EnvConfig) -> "gymnasium.Env[Any, Any]":
     Even with `backend=envpool`, return an EnvPool environment only if Gymnasium lacks the id; workers use EnvPoolBatch
     instead. Raise MissingExtra or EnvError with one line of advice, or EnvFault if a wrapper raises.
     """
-    return wrap(_make(config), config.wrappers)
-
-
-def _make(config: EnvConfig) -> "gymnasium.Env[Any, Any]":
     if config.backend == "envpool" and not exists(config.id):
-        return make_alone(config)
+        return wrap(make_alone(config), config.wrappers)
     if package := missing_package(config.id):
         raise MissingExtra(f"{config.id} needs {package.module}:  pip install '{package.install}'")
     extra = {} if config.max_episode_steps is None else {"max_episode_steps": config.max_episode_steps}
@@ -69,16 +65,18 @@ def _make(config: EnvConfig) -> "gymnasium.Env[Any, Any]":
             warnings.simplefilter("ignore", UserWarning)
             warnings.simplefilter("ignore", DeprecationWarning)
             env = gymnasium.make(_found(config.id), disable_env_checker=True, **extra, **config.kwargs)
-            return _without_order_checks(env)
     except gymnasium.error.DependencyNotInstalled as error:
-        extra_name = _extra(str(error))
-        raise MissingExtra(f"{config.id} needs {extra_name[0]}:  pip install 'drl-cli[{extra_name[1]}]'") from error
+        found = re.search(r"gymnasium\[([\w-]+)\]", str(error))  # the message names the extra that is missing
+        name = found[1] if found else "mujoco" if "mujoco" in str(error).lower() else "dev"
+        library = {"mujoco": "MuJoCo", "atari": "Atari", "box2d": "Box2D"}.get(name, name)
+        raise MissingExtra(f"{config.id} needs {library}:  pip install 'drl-cli[{name}]'") from error
     except ModuleNotFoundError as error:
         raise EnvError(f"env: can't import {error.name!r} for {config.id!r}") from error
     except gymnasium.error.UnregisteredEnv as error:
         raise EnvError(f"env: {config.id!r} can't be made: {_instead(config.id) or error}") from error
     except gymnasium.error.Error as error:
         raise EnvError(f"env: {config.id!r} can't be made: {error}") from error
+    return wrap(_without_order_checks(env), config.wrappers)
 
 
 def _found(id: str) -> str | EnvRegistration:
@@ -131,13 +129,6 @@ def _without_order_checks(env: "gymnasium.Env[Any, Any]") -> "gymnasium.Env[Any,
     return env
 
 
-def _extra(message: str) -> tuple[str, str]:
-    """Return the missing library that Gymnasium's message names, and the extra that installs this library."""
-    found = re.search(r"gymnasium\[([\w-]+)\]", message)
-    name = found.group(1) if found else "mujoco" if "mujoco" in message.lower() else "dev"
-    return {"mujoco": "MuJoCo", "atari": "Atari", "box2d": "Box2D"}.get(name, name), name
-
-
 def exists(id: str) -> bool:
     """Return whether an id names a game, an environment of Gymnasium, or a module that can be found."""
     if ":" in id:
@@ -178,13 +169,9 @@ def read_spec(config: EnvConfig, trains: bool = True) -> EnvSpec:
         if task is not None:
             check_spaces(task, env, spec)
         stacks = find_frame_stacks(env, spec) if config.frame_stack == "auto" else {}
-        return replace(spec, frame_stacks=stacks, notes=_notes(config.id, env))
+        free = unbounded(env.action_space)
+        text = f"{free} dimension of its action has" if free == 1 else f"{free} dimensions of its actions have"
+        note = f"{config.id}: {text} no bounds; the policy's values go in as they are"
+        return replace(spec, frame_stacks=stacks, notes=(note,) if free else ())
     finally:
         env.close()
-
-
-def _notes(id: str, env: "gymnasium.Env[Any, Any]") -> tuple[str, ...]:
-    if not (free := unbounded(env.action_space)):
-        return ()
-    text = "of its action has" if free == 1 else "of its actions have"
-    return (f"{id}: {free} dimension{'s' * (free > 1)} {text} no bounds; the policy's values go in as they are",)

@@ -96,20 +96,18 @@ class ObsMap:
     def _read(self, path: str, column: Column, value: Any) -> Array:
         if path == MASK and isinstance(value, tuple):  # a tuple of one mask for each component
             value = np.concatenate(value)
-        value = np.asarray(value)
-        if value.shape != column.shape:
-            raise EnvFault(f"observation{at(path)} has shape {value.shape}, expected {column.shape}")
+        array: Array = np.asarray(value)
+        if array.shape != column.shape:
+            raise EnvFault(f"observation{at(path)} has shape {array.shape}, expected {column.shape}")
         if column.choices:
-            value = value - self._starts[path]
-            if not ((value >= 0) & (value < np.reshape(column.choices, column.shape))).all():
+            array = array - self._starts[path]
+            if not ((array >= 0) & (array < np.reshape(column.choices, column.shape))).all():
                 raise EnvFault(f"observation{at(path)} is outside its space")
-        return self._allowed(value) if path == MASK else value
-
-    def _allowed(self, mask: Array) -> Array:
-        mask = mask.astype(np.bool_)
-        for choices in np.split(mask, np.cumsum(self._choices[:-1])):  # views
-            choices |= not choices.any()
-        return mask
+        if path == MASK:
+            array = array.astype(np.bool_)
+            for choices in np.split(array, np.cumsum(self._choices[:-1])):  # views
+                choices |= not choices.any()
+        return array
 
 
 def _value(obs: Any, path: Path) -> Any:  # Any: a value of the space

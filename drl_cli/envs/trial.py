@@ -39,7 +39,8 @@ def try_env(config: EnvConfig, spec: EnvSpec, *, num: int, seconds: float, timeo
             trial.close()
         again = "in a run, the environment would be rebuilt (worker.max_restarts)"
         return sorted(trial.notes) + [f"{config.id}: {fault}, in a trial; {again}" for fault in faults]
-    raise EnvFault(f"{faults[0]}{trial.when}") from faults[0].__cause__
+    when = f", at step {trial.steps} of a trial with random actions" if trial.steps > 1 else ""
+    raise EnvFault(f"{faults[0]}{when}") from faults[0].__cause__
 
 
 class Trial:
@@ -55,11 +56,6 @@ class Trial:
         self.rng = np.random.default_rng(seed)
         self.notes: set[str] = set()
         self.method, self.calls, self.steps = "its constructor", CallWatch(), 0
-
-    @property
-    def when(self) -> str:
-        """Text for a message that names the step of the fault; empty if the fault was in the first step."""
-        return f", at step {self.steps} of a trial with random actions" if self.steps > 1 else ""
 
     def run(self, num: int, seconds: float) -> None:
         """Run the trial. Raise EnvFault if a check fails; exceptions of the environment are passed on."""

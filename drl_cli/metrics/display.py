@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, TextIO
 
 from drl_cli.metrics.status import Status, finite
-from drl_cli.metrics.text import awaits_line, evaluation_line, report_line
+from drl_cli.metrics.text import clock, evaluation_line, report_line
 
 AWAITS_S = 5.0
 """While a run starts, Plain prints a line at least this often [s]."""
@@ -97,7 +97,7 @@ class Plain(Display):
     def _show(self, status: Status) -> None:
         self.shown, self.shown_at = status.awaits, time.monotonic()
         if status.awaits:
-            self.print(awaits_line(status, time.time() - status.started))
+            self.print(f"{clock(time.time() - status.started):>9}  waiting for {status.awaited}")
 
 
 class Json(Display):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, TextIO
 
 import rich.live
-from rich.console import Console, RenderableType
+from rich.console import Console
 
 from drl_cli.metrics.display import Display
 from drl_cli.metrics.panel import panel
@@ -23,7 +23,7 @@ class Live(Display):
         self.live = rich.live.Live(
             console=self.console,
             auto_refresh=False,
-            get_renderable=self._render,
+            get_renderable=lambda: panel(self.status, time.time()),
             redirect_stderr=sys.stderr.isatty(),  # if stderr is a file, warnings must go to this file
         )
         self.live.start()
@@ -50,6 +50,3 @@ class Live(Display):
     def close(self) -> None:
         self.live.transient = not self.status.title  # remove the panel of a run that did not start
         self.live.stop()
-
-    def _render(self) -> RenderableType:
-        return panel(self.status, time.time())

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from drl_cli.metrics.recorders import RunInfo
-from drl_cli.utils.locks import lock
+from drl_cli.utils.files import lock
 
 STATUS = {"done": "FINISHED", "interrupted": "KILLED"}
 MAX_PARAMS = 100

@@ -1,6 +1,6 @@
 """The panel: draws a status with rich, for drl-train and drl-watch."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.panel import Panel
@@ -93,18 +93,14 @@ def _rows(status: Status) -> Iterator[tuple[str, RenderableType]]:
     losses = [f"{name} {value:.3g}" for name, value in status.losses.items()]
     more = [f"and {len(losses) - MAX_LOSSES} more"] if len(losses) > MAX_LOSSES else []
     yield "losses", Items([*losses[:MAX_LOSSES], *more])
-    roles = [(_role(name, role), role) for name, role in status.roles.items()]
+    counts = {name: int(role.get("processes", 1)) for name, role in status.roles.items()}
+    roles = [(f"{name} x{counts[name]}" if counts[name] > 1 else name, role) for name, role in status.roles.items()]
     replay = f"replay holds {status.replay_size:,} of {status.replay_capacity:,}"
     yield "memory", Items([*(f"{name} {_size(role['rss_mb'])}" for name, role in roles), replay])
     busy = [] if status.cpu_percent is None else [f"{status.cpu_percent:.0f}% of {status.cpus} busy"]
     yield "processors", Items([*(f"{name} {role['cores']:.2f}" for name, role in roles if "cores" in role), *busy])
     if advice := bottleneck(status):
         yield "bottleneck", Text(advice, style="bold")
-
-
-def _role(name: str, role: Mapping[str, float]) -> str:
-    count = int(role.get("processes", 1))
-    return f"{name} x{count}" if count > 1 else name
 
 
 def _size(mb: float) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from drl_cli.utils.replace_file import replace_file
+from drl_cli.utils.files import replace_file
 
 Value: TypeAlias = float | int | str | bool | None
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from drl_cli.utils.replace_file import replace_file
+from drl_cli.utils.files import replace_file
 
 STATUS_FILE = "status.json"
 MAX_SCORES = 60

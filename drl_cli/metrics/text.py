@@ -30,11 +30,6 @@ def left_text(status: Status) -> str:
     return f"left {at_most}{clock(status.left_s)}"
 
 
-def awaits_line(status: Status, wall_s: float) -> str:
-    """Return a line that names what the run is waiting for."""
-    return f"{clock(wall_s):>9}  waiting for {status.awaited}"
-
-
 def report_line(status: Status) -> str:
     """Return a line about training. Successive lines have aligned columns."""
     if status.awaits:

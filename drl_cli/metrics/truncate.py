@@ -5,7 +5,7 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from drl_cli.utils.replace_file import replace_file
+from drl_cli.utils.files import replace_file
 
 HEAD, FOOT = struct.calcsize("<QI"), struct.calcsize("<I")
 """Bytes of a TFRecord before its data (length, checksum) and after its data (checksum)."""

@@ -24,7 +24,7 @@ from drl_cli.utils.torch_ops import one_thread
 if TYPE_CHECKING:
     from torch import Generator, Tensor
 
-    from drl_cli.networks.recurrent import Memory
+    from drl_cli.networks.modules import Memory
 
 Batch = Mapping[str, Any]  # Any: a tensor, or a dict of tensors
 
@@ -36,11 +36,11 @@ def memory_columns(network: NetworkConfig) -> Schema:
 
 def make_memory(network: NetworkConfig, inputs: int, generator: Generator) -> Memory:
     """Return the LSTM or GRU that `network.memory` names, for `inputs` features, initialised from the generator."""
-    from drl_cli.networks import modules, recurrent  # both import torch
+    from drl_cli.networks import modules  # imports torch
 
     assert network.memory != "none"
     with modules.seeded(generator):
-        return recurrent.Memory(network, inputs)
+        return modules.Memory(network, inputs)
 
 
 class Encoder:

@@ -85,7 +85,8 @@ class MLP:
     ) -> None:
         self.shapes, self.activation, self.ensemble = shapes, activation, ensemble
         self.products = products or Products()
-        self.step = _step(shapes)
+        # the tensors of a hidden layer: a weight and one vector, or three vectors with layer norm
+        self.step = 4 if len(shapes) > 2 and len(shapes[2]) == 1 else 2
         self.flat, self.grad = part.flat, part.grad
         self.networks = _views(self.flat, shapes, ensemble)
         self.grads = _views(self.grad, shapes, ensemble)
@@ -200,11 +201,6 @@ class MLP:
 
     def _widths(self) -> list[int]:
         return [shape[1] for shape in self.shapes[: -2 : self.step]]
-
-
-def _step(shapes: Sequence[tuple[int, ...]]) -> int:
-    """Return the number of tensors of a hidden layer: 2 (weight, bias), or 4 with layer norm (also gain and bias)."""
-    return 4 if len(shapes) > 2 and len(shapes[2]) == 1 else 2
 
 
 def _views(flat: Tensor, shapes: Shapes, ensemble: int) -> list[list[Tensor]]:

@@ -67,7 +67,8 @@ class Optimizer:
         """
         self.params.collect()
         names = tuple(parts) or self._all
-        grads = self._gradients(names)
+        is_all = names == self._all
+        grads = [self.params.grad] if is_all else [grad for name in names if len(grad := self.params[name].grad)]
         if self.context.skips:
             grads[0][0] += 0.0 * sum(losses)  # a loss that is not finite makes the averaged gradient NaN
         for grad in grads:
@@ -76,7 +77,8 @@ class Optimizer:
             raise NotFinite
         limit = self.config.max_norm
         if limit is not None or self.context.skips:
-            self.norm = norm = _norm(grads)
+            norms: list[Tensor] = [torch.linalg.vector_norm(grad) for grad in grads]
+            self.norm = norm = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
             if limit is not None:
                 for grad in grads:
                     grad *= (limit / (norm + 1e-6)).clamp(max=1.0)
@@ -96,17 +98,6 @@ class Optimizer:
         """Restore what `state` returned; raise ValueError if names or shapes differ."""
         self.rule.load_state(state)
 
-    def _gradients(self, names: tuple[str, ...]) -> list[Tensor]:
-        if names == self._all:
-            return [self.params.grad]
-        return [grad for name in names if len(grad := self.params[name].grad)]
-
-
-def _norm(grads: Sequence[Tensor]) -> Tensor:
-    norms: list[Tensor] = [torch.linalg.vector_norm(grad) for grad in grads]
-    norm: Tensor = norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms))
-    return norm
-
 
 class FusedAdam:
     """Adam (Kingma & Ba 2015) or AdamW (Loshchilov & Hutter 2019). Calls torch's fused kernel once per learning rate.
@@ -122,10 +113,17 @@ class FusedAdam:
         beta1, beta2 = config.kwargs.get("betas", (0.9, 0.999))
         self.options = {"beta1": beta1, "beta2": beta2, "eps": config.kwargs.get("eps", 1e-8)}
         self.options |= {"weight_decay": config.weight_decay, "amsgrad": False, "maximize": False}
+        # the kernel's arguments for each learning rate: one list per tensor, with the views of all parts
         self._views: dict[Sequence[str], dict[float, list[list[Tensor]]]] = {}
 
     def step(self, names: Sequence[str], factor: float) -> None:
-        views = self._views.get(names) or self._make_views(names)
+        if (views := self._views.get(names)) is None:
+            views = self._views[names] = {}
+            for lr in dict.fromkeys(self.lrs[name] for name in names):
+                mine = [name for name in names if self.lrs[name] == lr]
+                tensors = (self.params.flat, self.params.grad, self.mean, self.square)
+                views[lr] = [[tensor[self.params.slices[name]] for name in mine] for tensor in tensors]
+                views[lr].append([self.count[list(self.lrs).index(name)] for name in mine])
         if len(names) == len(self.lrs):
             self.count += 1
         else:
@@ -139,17 +137,6 @@ class FusedAdam:
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         load_tensors(self.state(), state)
-
-    def _make_views(self, names: Sequence[str]) -> dict[float, list[list[Tensor]]]:
-        """Return the kernel's arguments for each learning rate: one list per tensor, with the views of all parts."""
-        views: dict[float, list[list[Tensor]]] = {}
-        for lr in dict.fromkeys(self.lrs[name] for name in names):
-            mine = [name for name in names if self.lrs[name] == lr]
-            tensors = (self.params.flat, self.params.grad, self.mean, self.square)
-            views[lr] = [[tensor[self.params.slices[name]] for name in mine] for tensor in tensors]
-            views[lr].append([self.count[list(self.lrs).index(name)] for name in mine])
-        self._views[names] = views
-        return views
 
 
 class TorchOptim:
@@ -180,7 +167,11 @@ class TorchOptim:
         return {f"optimizer.{n}.{key}": value for n, one in parts for key, value in _memory(one, self.flat[n]).items()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        known = self._saved_names()
+        value = torch.zeros(1)  # one step with a single value shows which tensors are saved for a part
+        value.grad = torch.zeros(1)
+        optimizer = self.kind([value], lr=1.0, **self.options)
+        optimizer.step()
+        known = set(_memory(optimizer, value))
         loaded: dict[str, dict[str, Tensor]] = {}
         for name in self.optimizers:
             prefix = f"optimizer.{name}."
@@ -199,14 +190,6 @@ class TorchOptim:
         for name, own in loaded.items():
             groups = self.optimizers[name].state_dict()["param_groups"]
             self.optimizers[name].load_state_dict({"state": {0: own} if own else {}, "param_groups": groups})
-
-    def _saved_names(self) -> set[str]:
-        """Return the names of the tensors to save for a part, found by making one step with a single value."""
-        value = torch.zeros(1)
-        value.grad = torch.zeros(1)
-        optimizer = self.kind([value], lr=1.0, **self.options)
-        optimizer.step()
-        return set(_memory(optimizer, value))
 
 
 def _memory(optimizer: torch.optim.Optimizer, value: Tensor) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from drl_cli.algos.base import Policy
 from drl_cli.algos.learner import NetworkAlgorithm
 from drl_cli.algos.lookup import algorithms, load_algorithm, title
 from drl_cli.algos.policy import NetworkPolicy
-from drl_cli.errors import RESOURCES, USER_CODE, RunError, UsageError
+from drl_cli.errors import RESOURCES, USER_CODE, RunError, UsageError, as_usage_error
 from drl_cli.networks.torsos import describe, torso_name
 from drl_cli.optim.group import Context, ProcessGroup
 from drl_cli.optim.optimizer_config import option_problems
@@ -75,24 +75,18 @@ def try_algorithm(config: Config, spec: EnvSpec) -> None:
     options = (config.algo, config.network, spec)
     if name in algorithms():  # importing torch is slow, so build ours only if no torch is needed
         if memory == "none" and torso_name(config.network, spec) is None:
-            try:
+            with as_usage_error(Refused):
                 module.Policy(*options, config.seed)
-            except Refused as error:
-                raise UsageError(str(error)) from error
         return
     if memory != "none" and "state" not in module.Policy.extra_columns(*options):
         raise UsageError(f"network.memory={memory}: the policy of {name} has no memory; say network.memory=none")
     context = Context(torch.device("cpu"), ProcessGroup(0, config.trainer.num), optimizer=config.optimizer)
-    try:
-        with torch.random.fork_rng(devices=[]):
-            params = module.Algorithm(*options, config.seed, context).policy_params()
-            policy = module.Policy(*options, config.seed)
-    except Refused as error:
-        raise UsageError(f"{name}: {error}") from error
-    try:
+    with as_usage_error(Refused, prefix=f"{name}: "), torch.random.fork_rng(devices=[]):
+        params = module.Algorithm(*options, config.seed, context).policy_params()
+        policy = module.Policy(*options, config.seed)
+    prefix = f"{name}: Policy.load does not take policy_params: "
+    with as_usage_error(ValueError, prefix=prefix, exit_code=USER_CODE):
         policy.load(params)
-    except ValueError as error:
-        raise UsageError(f"{name}: Policy.load does not take policy_params: {error}", USER_CODE) from error
 
 
 def check_network(config: Config, spec: EnvSpec) -> None:

@@ -5,7 +5,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from drl_cli.envs.config import EnvError, EnvFault, MissingExtra
-from drl_cli.errors import MISSING, USER_CODE, ClusterUnfit, UsageError
+from drl_cli.errors import MISSING, USER_CODE, ClusterUnfit, UsageError, as_usage_error
 from drl_cli.runtime.config import Config
 from drl_cli.types import EnvSpec, leaves
 
@@ -44,10 +44,8 @@ def try_environment(config: Config, spec: EnvSpec) -> None:
     from drl_cli.envs.trial import try_env
 
     num, seconds = (min(2, config.worker.envs), 5.0) if config.dry_run else (1, 0.3)
-    try:
+    with as_usage_error(EnvFault, prefix=f"{config.env.id}: ", exit_code=USER_CODE):
         notes = try_env(config.env, spec, num=num, seconds=seconds, timeout_s=config.worker.step_timeout_s)
-    except EnvFault as error:
-        raise UsageError(f"{config.env.id}: {error}", USER_CODE) from error
     for note in notes:
         print(f"warning: {note}", file=sys.stderr)
 

@@ -16,16 +16,6 @@ class ReplayConfig:
     shards: Count | None
 
     @property
-    def holds_frames(self) -> bool:
-        """Whether the table stores each frame of an image once."""
-        return self.sampler != "fifo-once"
-
-    @property
-    def wants_priorities(self) -> bool:
-        """Whether the trainer sends new priorities back."""
-        return self.sampler in ("prioritized", "sequences")
-
-    @property
     def num_rows(self) -> int:
         """Capacity in rows. A row is one transition, except in SequencesConfig."""
         return self.capacity

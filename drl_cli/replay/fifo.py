@@ -39,11 +39,11 @@ class FifoOnce(Table):
 
         `dropped` in the result is the number of rows dropped since the last call.
         """
-        age = version - self.store.columns["version"][self._slots(self.waiting)]
+        age = version - self.store.columns["version"][self.waiting % self.store.capacity]
         self._keep(age <= self.max_staleness)
         num_batches = min(num_batches, len(self.waiting) // batch_size)
         served, self.waiting = np.split(self.waiting, [num_batches * batch_size])
-        columns = self.store.take(self._slots(served).reshape(num_batches, batch_size))
+        columns = self.store.take((served % self.store.capacity).reshape(num_batches, batch_size))
         versions = columns.pop("version")
         if num_batches:
             self.staleness = version - versions
@@ -64,7 +64,7 @@ class FifoOnce(Table):
 
     def contents(self) -> Columns:
         """Return a copy of the waiting rows, oldest first."""
-        columns = self.store.take(self._slots(self.waiting))
+        columns = self.store.take(self.waiting % self.store.capacity)
         del columns["version"]
         return columns
 
@@ -88,6 +88,3 @@ class FifoOnce(Table):
     def _keep(self, is_kept: Array) -> None:
         self.dropped += len(self.waiting) - int(is_kept.sum())
         self.waiting = self.waiting[is_kept]
-
-    def _slots(self, row_ids: Array) -> Array:
-        return row_ids % self.store.capacity

@@ -69,7 +69,9 @@ class SequenceBuilder(Builder):
         rows["valid"] = valid
         if state is not None:
             rows["state"] = state[start - needed, env]
-        self._forget()
+        next_first, _ = self._next_row(self._age, len(self._steps))
+        del self._steps[: int(np.maximum(next_first, len(self._steps) - self._age).min())]  # later rows need the rest
+        self._rows = []
         return rows if self.prioritize is None else rows | {"priority": self.prioritize(rows)}
 
     @property
@@ -88,13 +90,6 @@ class SequenceBuilder(Builder):
         """Return where each environment's next row begins and ends, as indices into `_steps`."""
         end = stop - age + np.where(self._covered > 0, self._covered + self.stride, self.seq_len)
         return end - self.length, end
-
-    def _forget(self) -> None:
-        """Delete the steps that later rows do not need."""
-        stop = len(self._steps)
-        first, _ = self._next_row(self._age, stop)
-        del self._steps[: int(np.maximum(first, stop - self._age).min())]
-        self._rows = []
 
 
 def sequence_schema(schema: Schema, length: int) -> dict[str, Column]:

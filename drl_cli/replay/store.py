@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
-from drl_cli.types import Array, Columns, Schema, State, empty_columns, num_rows
+from drl_cli.types import Array, Columns, Schema, State, num_rows
 from drl_cli.utils.seeding import rng_state, set_rng_state
 
 
@@ -16,7 +16,7 @@ class RingStore:
 
     def __init__(self, schema: Schema, capacity: int) -> None:
         self.capacity = capacity
-        self.columns = empty_columns(schema, capacity)
+        self.columns = {name: np.empty((capacity, *each.shape), each.dtype) for name, each in schema.items()}
         self.inserts = 0
         self.on_write: Callable[[Array], None] | None = None
 

@@ -136,11 +136,8 @@ def make_table(config: ReplayConfig, schema: Schema, rng: np.random.Generator, n
     schema = table_schema(config, schema)
     is_ring = config.remover == "oldest"
     store = RingStore(schema, config.num_rows) if is_ring else RandomStore(schema, config.num_rows, rng)
-    if isinstance(config, SequencesConfig):
-        return SequenceTable(config, store, Prioritized(config, rng, num_batches))
-    return ReplayTable(
-        store, Prioritized(config, rng, num_batches) if isinstance(config, PrioritizedConfig) else Uniform(rng)
-    )
+    sampler = Prioritized(config, rng, num_batches) if isinstance(config, PrioritizedConfig) else Uniform(rng)
+    return SequenceTable(config, store, sampler) if isinstance(config, SequencesConfig) else ReplayTable(store, sampler)
 
 
 def table_schema(config: ReplayConfig, schema: Schema) -> Schema:

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from drl_cli.errors import CHECKPOINT, UsageError
-from drl_cli.runs.run import flatten, read_json
+from drl_cli.runs.run import read_json
 from drl_cli.runtime.config import Config
 from drl_cli.settings.build import as_typed, is_within, to_yaml_keys
+from drl_cli.types import flatten
 from drl_cli.utils.outside import source_file, source_hash
 
 FREE = (

@@ -16,7 +16,7 @@ from drl_cli.runtime.config import Config
 from drl_cli.settings.command_line import OVERRIDE, CommandLine
 from drl_cli.settings.conf import groups
 from drl_cli.settings.hydra_grammar import unquoted
-from drl_cli.utils.locks import lock
+from drl_cli.utils.files import lock
 
 if TYPE_CHECKING:  # slow to import
     from drl_cli.runtime.restore import Checkpoint
@@ -112,7 +112,9 @@ def resume(config: Config, typed: Sequence[str]) -> Resumed:
         try:
             checkpoint = open_checkpoint(path) if path.exists() else None
         except CheckpointError as error:
-            raise UsageError(f"resume: {error}{_older_checkpoint(path)}", CHECKPOINT) from error
+            others = {file.parent for file in path.parent.glob("step_*/state.orchestrator.json")} - {path.resolve()}
+            hint = f"; to go on from an older one: resume={max(others)}" if others else ""
+            raise UsageError(f"resume: {error}{hint}", CHECKPOINT) from error
     worker = config.worker
     if config.mode != old.mode:  # choose the numbers that the user did not type for the new mode
         if not any(arg.startswith("worker.num=") for arg in typed):
@@ -147,10 +149,3 @@ def claim_run(folder: Path) -> Iterator[None]:
                 f"resume: a process of the killed run still writes to it: kill it ({log} has it)"
             ) from error
         yield
-
-
-def _older_checkpoint(damaged: Path) -> str:
-    """Return a hint for an error message: how to resume from the newest other checkpoint, or '' if there is none."""
-    paths = damaged.parent.glob("step_*/state.orchestrator.json")
-    older = sorted(path.parent for path in paths if path.parent.name != damaged.resolve().name)
-    return f"; to go on from an older one: resume={older[-1]}" if older else ""

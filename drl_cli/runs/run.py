@@ -11,7 +11,8 @@ import yaml
 
 from drl_cli.runs.curve import Curve, read_curve
 from drl_cli.settings.conf import LOADER
-from drl_cli.utils.locks import is_locked
+from drl_cli.types import flatten
+from drl_cli.utils.files import is_locked
 
 RUN_LOCK = ".lock"
 """The file in a run's folder that a process locks while it trains there."""
@@ -95,14 +96,6 @@ class Run:
     def final(self) -> float | None:
         """The mean return of the last evaluation, or None before the first evaluation."""
         return self.summary.get("final_return", self.curve.final)
-
-
-def flatten(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return the values of nested mappings by dotted key. An empty mapping adds no key."""
-    keys: dict[str, Any] = {}
-    for name, value in node.items():
-        keys |= flatten(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return keys
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -10,7 +10,14 @@ NONE = "-"
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO, left: Sequence[str] = ()) -> str:
     """Return a table as text for `out`. Columns named in `left` are aligned left, other columns right."""
-    return _rich(head, rows, out, left) if out.isatty() else _plain(head, rows, left)
+    if out.isatty():
+        return _rich(head, rows, out, left)
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    signs = ["<" if name in left else ">" for name in head]
+    return "\n".join(
+        "  ".join(f"{cell:{sign}{width}}" for cell, sign, width in zip(line, signs, widths, strict=True)).rstrip()
+        for line in (head, *rows)
+    )
 
 
 def number(value: float | None, form: str = ",.0f") -> str:
@@ -22,15 +29,6 @@ def between(value: float | None, low: float, high: float, form: str = ".1f") -> 
     """Format a value and its interval `[low, high]`. Leave an interval of NaN out."""
     ends = "" if math.isnan(low) else f" [{low:{form}}, {high:{form}}]"
     return number(value, form) + ends
-
-
-def _plain(head: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[str]) -> str:
-    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    signs = ["<" if name in left else ">" for name in head]
-    return "\n".join(
-        "  ".join(f"{cell:{sign}{width}}" for cell, sign, width in zip(line, signs, widths, strict=True)).rstrip()
-        for line in (head, *rows)
-    )
 
 
 def _rich(head: Sequence[str], rows: Sequence[Sequence[str]], out: TextIO, left: Sequence[str]) -> str:

@@ -11,21 +11,9 @@ from drl_cli.envs.config import EnvConfig
 from drl_cli.metrics.console import Kind
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.optim.optimizer_config import OptimizerConfig
-from drl_cli.replay.config import PrioritizedConfig, ReplayConfig, SequencesConfig
+from drl_cli.replay.config import PrioritizedConfig, ReplayConfig, SequencesConfig, UniformConfig
 from drl_cli.replay.frames import Stacking, make_stackings
-from drl_cli.runtime.sections import (
-    CheckpointConfig,
-    DebugConfig,
-    HpoConfig,
-    LoggerConfig,
-    ManageConfig,
-    OrchestratorConfig,
-    RayConfig,
-    StopConfig,
-    SweepConfig,
-    TrainerConfig,
-    WorkerConfig,
-)
+from drl_cli.runtime import sections
 from drl_cli.types import EnvSpec
 from drl_cli.utils.ranges import Count, Natural
 
@@ -55,20 +43,20 @@ class Config:
     dry_run: bool
     explain: bool
     console: Kind
-    stop: StopConfig
-    orchestrator: OrchestratorConfig
-    worker: WorkerConfig
+    stop: sections.StopConfig
+    orchestrator: sections.OrchestratorConfig
+    worker: sections.WorkerConfig
     replay: ReplayConfig
-    trainer: TrainerConfig
-    manage: ManageConfig
+    trainer: sections.TrainerConfig
+    manage: sections.ManageConfig
     network: NetworkConfig
     optimizer: OptimizerConfig
-    checkpoint: CheckpointConfig
-    logger: LoggerConfig
-    ray: RayConfig
-    sweep: SweepConfig
-    hpo: HpoConfig
-    debug: DebugConfig
+    checkpoint: sections.CheckpointConfig
+    logger: sections.LoggerConfig
+    ray: sections.RayConfig
+    sweep: sections.SweepConfig
+    hpo: sections.HpoConfig
+    debug: sections.DebugConfig
 
     @property
     def algo_name(self) -> str:
@@ -150,11 +138,6 @@ class Config:
         return isinstance(self.replay, PrioritizedConfig) and self.replay.initial_priority == "worker"
 
     @property
-    def batches_per_insert(self) -> float:
-        """The number of batches per transition. On-policy, each transition is used in exactly one batch."""
-        return 1 / self.trainer.batch_size if self.is_on_policy else self.orchestrator.sample_insert_ratio
-
-    @property
     def num_shards(self) -> int:
         """The number of replay shards. On-policy, there is one shard, whose queue keeps the order of time."""
         return 1 if self.is_on_policy else self.replay.shards or self.num_workers // 25 + 1
@@ -167,7 +150,7 @@ class Config:
 
     def stackings(self, spec: EnvSpec) -> dict[str, Stacking]:
         """Return how stacked images are split into frames, by observation path. Empty if rows contain whole stacks."""
-        return make_stackings(spec) if self.replay.holds_frames else {}
+        return make_stackings(spec) if isinstance(self.replay, UniformConfig) else {}
 
     @property
     def updates_per_call(self) -> int:

@@ -58,14 +58,6 @@ def first_incarnation(checkpoint: Checkpoint | None) -> int:
     return int(checkpoint.state["incarnation"]) + 1 if checkpoint else 0
 
 
-def best_report(folder: Path) -> EvalReport:
-    """Return the evaluation of the best model so far, which is stored in the model's manifest."""
-    manifest = read_manifest(folder)
-    params_header = LoadParams(manifest["version"], manifest["opt_steps"], manifest["env_steps"])
-    statistics = {name: manifest[name] for name in EVAL_COLUMNS[4:]}
-    return EvalReport(params_header, manifest["wall_s"], statistics, manifest["cut"], is_best=True)
-
-
 def clean_up(run: Path, checkpoint: Checkpoint | None) -> None:
     """Remove records and drafts after this checkpoint. Without a checkpoint, remove all records and checkpoints."""
     truncate_records(run, checkpoint.env_steps if checkpoint else -1)
@@ -113,6 +105,9 @@ def restore(checkpoint: Checkpoint, config: Config, graph: Orchestrator) -> None
         graph.replay.load_state({name: np.array(value, np.uint64) for name, value in choices})
     best = folder.parent / "best"
     if best.exists():  # a best model saved after this checkpoint stays the best
-        graph.progress.best = best_report(best)
+        found = read_manifest(best)
+        params_header = LoadParams(found["version"], found["opt_steps"], found["env_steps"])
+        statistics = {name: found[name] for name in EVAL_COLUMNS[4:]}
+        graph.progress.best = EvalReport(params_header, found["wall_s"], statistics, found["cut"], is_best=True)
     graph.go_on(checkpoint.params_header, checkpoint.params)
     graph.saver.last, graph.saver.saved = folder, checkpoint.state["counts"]

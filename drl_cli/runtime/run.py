@@ -23,8 +23,8 @@ from drl_cli.runtime.place.signals import Interrupted, Signals, catch
 from drl_cli.runtime.program import build
 from drl_cli.runtime.restore import Checkpoint, first_incarnation, restore
 from drl_cli.runtime.run_folder import summarise
-from drl_cli.types import EnvSpec, State, leaves
-from drl_cli.utils.log_file import LogFile
+from drl_cli.types import EnvSpec, leaves
+from drl_cli.utils.files import LogFile
 from drl_cli.utils.outside import raised_by
 
 log = logging.getLogger(__name__)
@@ -164,17 +164,14 @@ def _report_error(error: BaseException, config: Config, folder: Path) -> int:
     if isinstance(error, RunError):
         print(f"error: {error}", file=sys.stderr)
         if isinstance(error, Diverged) and error.batch:
-            _keep_batch(error.batch, folder / "diverged.safetensors")
+            path = folder / "diverged.safetensors"
+            try:
+                write_arrays(path, error.batch)
+                print(f"  its batch: {path}", file=sys.stderr)
+            except OSError as full:
+                print(f"  its batch could not be written to {path}: {full}", file=sys.stderr)
         return error.exit_code
     module = None if isinstance(error, MemoryError) else raised_by(error, config.outside_modules)
     raised = f"{module} raised {type(error).__name__}" if module else type(error).__name__
     print(f"error: {raised}: {error}\n  traceback: {folder / 'error.txt'}", file=sys.stderr)
     return USER_CODE if module else RESOURCES if isinstance(error, MemoryError | OSError) else BUG
-
-
-def _keep_batch(batch: State, path: Path) -> None:
-    try:
-        write_arrays(path, batch)
-        print(f"  its batch: {path}", file=sys.stderr)
-    except OSError as error:
-        print(f"  its batch could not be written to {path}: {error}", file=sys.stderr)

@@ -33,16 +33,8 @@ def random_batch(config: Config, spec: EnvSpec, params: Array) -> tuple[BatchTra
         step |= {"reward": reward, "source": sources(0, num), "terminated": never, "truncated": never, "valid": ~never}
         builder.append(step)
         rows = builder.take()
-        block = Block(
-            worker=0,
-            incarnation=0,
-            number=number,
-            rows=num_rows(rows),
-            first_env_step=0,
-            last_env_step=0,
-            version=0,
-            opt_steps=0,
-        )
+        zeros = dict.fromkeys(("worker", "incarnation", "first_env_step", "last_env_step", "version", "opt_steps"), 0)
+        block = Block(number=number, rows=num_rows(rows), **zeros)
         replay.insert(InsertTransition((block,), (), 0.0), rows)
         number += 1
     header, columns = replay.sample(SampleBatch(1, size))

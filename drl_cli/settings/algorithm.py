@@ -7,7 +7,7 @@ import yaml
 
 from drl_cli.algos.base import AlgoConfig
 from drl_cli.algos.lookup import NotAlgorithm, algorithms, installed, load_algorithm
-from drl_cli.errors import USER_CODE, UsageError
+from drl_cli.errors import USER_CODE, UsageError, as_usage_error
 from drl_cli.settings.conf import bases, option_file, options, unreadable
 from drl_cli.settings.value_types import Unreadable, group_of
 from drl_cli.utils.outside import ModuleRaised, NotFound
@@ -17,17 +17,14 @@ from drl_cli.utils.spelling import did_you_mean
 def config_class(name: str) -> type[AlgoConfig]:
     """Return the Config class of an algorithm. Raise UsageError, with exit code 4 if the user's module raised."""
     try:
-        found = load_algorithm(name).Config
+        with as_usage_error(NotAlgorithm), as_usage_error(ModuleRaised, exit_code=USER_CODE):
+            found = load_algorithm(name).Config
         group_of(found)
     except NotFound as error:
         known = ", ".join(dict.fromkeys([*options("algo"), *algorithms(), *installed()]))
         hint = did_you_mean(name, known.split(", "), quote="'")
         line = f"unknown algorithm '{name}'.{hint}   available: {known}, or a module to import from {os.getcwd()}"
         raise UsageError(line if name.isidentifier() else str(error)) from error
-    except NotAlgorithm as error:
-        raise UsageError(str(error)) from error
-    except ModuleRaised as error:
-        raise UsageError(str(error), USER_CODE) from error
     except Unreadable as error:
         raise UsageError([f"{name}: {problem}" for problem in error.problems]) from error
     return found

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from drl_cli.algos.base import AlgoConfig
-from drl_cli.errors import USER_CODE, UsageError
+from drl_cli.errors import USER_CODE, UsageError, as_usage_error
 from drl_cli.optim.optimizer_config import OPTIMIZERS
 from drl_cli.runtime.config import Config
 from drl_cli.settings.algorithm import algorithm_of, config_class, short_name
@@ -118,12 +118,9 @@ def check_option(group: str, name: str, algo: type[AlgoConfig] | None = None) ->
     elif group == "env":
         check_env(name, known)
     elif group == "network" and ":" in name:
-        try:
+        prefix = f"no network '{name}': "
+        with as_usage_error(NotFound, prefix=prefix), as_usage_error(ModuleRaised, exit_code=USER_CODE):
             import_object(name)
-        except NotFound as error:
-            raise UsageError(f"no network '{name}': {error}") from error
-        except ModuleRaised as error:
-            raise UsageError(str(error), USER_CODE) from error
     else:
         kind = {"tuned": "set of tuned values"}.get(group, f"{group} option")
         hint = did_you_mean(name, known)

@@ -17,7 +17,7 @@ from drl_cli.settings.build import build, to_yaml_keys
 from drl_cli.settings.command_line import for_hydra
 from drl_cli.settings.conf import conf_dir, unreadable
 from drl_cli.settings.hydra_grammar import is_open
-from drl_cli.utils.replace_file import replace_file
+from drl_cli.utils.files import replace_file
 
 HYDRA_TEXTS = {
     r"In '(?P<file>.*?)': Could not \w+ '(?P<what>.*?)'": "{file}: there is no {what}",

@@ -70,7 +70,10 @@ def find_own_dirs(config_dir: str | None, overrides: Sequence[str], file: Path |
     """
     named = [arg.partition("=")[2] for arg in overrides if arg.lstrip("+").startswith(f"{SEARCH_PATH}=")]
     try:
-        given: Any = yaml.safe_load(named[-1]) if named else _search_path(file)
+        content: Any = yaml.safe_load(file.read_text()) if file is not None and not named else None
+        hydra = content.get("hydra") if isinstance(content, dict) else None
+        given: Any = hydra.get("searchpath", []) if isinstance(hydra, dict) else []
+        given = yaml.safe_load(named[-1]) if named else given
     except yaml.YAMLError as error:
         raise UsageError(unreadable(file if not named else SEARCH_PATH, error)) from error
     if not (isinstance(given, list) and all(isinstance(each, str) for each in given)):
@@ -87,12 +90,6 @@ def unreadable(file: Path | str | None, error: yaml.YAMLError) -> str:
     mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
     line = "" if mark is None else f":{mark.line + 1}"
     return f"{file}{line}: no valid yaml: {problem or ' '.join(str(error).split())}"
-
-
-def _search_path(file: Path | None) -> Any:  # Any: a value in a yaml file
-    content = yaml.safe_load(file.read_text()) if file is not None else None
-    hydra = content.get("hydra") if isinstance(content, dict) else None
-    return hydra.get("searchpath", []) if isinstance(hydra, dict) else []
 
 
 def _folder(given: str) -> Path | None:

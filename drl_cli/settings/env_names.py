@@ -63,9 +63,8 @@ def say_package(name: str, subject: str) -> None:
         quoted = f"'{package.install}'" if "[" in package.install else package.install
         then = "" if package.is_ours else f"   then env={module}:{name}"
         raise UsageError(f"{subject} needs {module}:  pip install {quoted}{then}", MISSING)
-    if package.is_ours:
-        return
-    raise UsageError(f"{name} is of the module {module}, which has to be named: env={module}:{name}")
+    if not package.is_ours:
+        raise UsageError(f"{name} is of the module {module}, which has to be named: env={module}:{name}")
 
 
 def _as_module(name: str) -> str | None:
@@ -75,9 +74,7 @@ def _as_module(name: str) -> str | None:
         dotted = place.removesuffix(".py").strip("./").replace("/", ".")
         return f"{dotted}:{id or next(iter(module_envs(dotted)), 'MyEnv')}" if dotted else None
     module, dot, attribute = name.rpartition(".")
-    if colon or not dot or not _is_users(module):
-        return None
-    return f"{module}:{attribute}"
+    return f"{module}:{attribute}" if dot and not colon and _is_users(module) else None
 
 
 def module_envs(module: str) -> list[str]:

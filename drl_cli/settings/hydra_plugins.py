@@ -32,8 +32,11 @@ class Outside(ConfigSource):
         header: dict[str, str | None] = {"package": None}
         if group == "algo":
             node, header = algorithm_options(name)
-        else:
-            node = OmegaConf.create(env_options(name) if group == "env" else network_options(name))
+        elif group == "env":
+            node = OmegaConf.create(env_options(name))
+        else:  # the default network with the torso `my_pkg.my_module:Class`
+            plain = yaml.safe_load((conf_dir() / "network" / f"{defaults()['network']}.yaml").read_text())
+            node = OmegaConf.create({**plain, "torso": name})
         return ConfigResult(provider=self.provider, path="outside://", config=node, header=header)
 
     def available(self) -> bool:
@@ -72,12 +75,6 @@ def env_options(name: str) -> dict[str, object]:
     model = "Pong" if name.startswith("ALE/") else "LunarLander"
     options = yaml.safe_load((conf_dir() / "env" / f"{model}.yaml").read_text())
     return {**options, "name": name, "id": name}
-
-
-def network_options(path: str) -> dict[str, object]:
-    """Return the values of the default network, but with the torso `my_pkg.my_module:Class`."""
-    plain = yaml.safe_load((conf_dir() / "network" / f"{defaults()['network']}.yaml").read_text())
-    return {**plain, "torso": path}
 
 
 def algorithm_options(name: str) -> tuple[DictConfig, dict[str, str | None]]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from drl_cli.errors import DONE, RUN_STATUS
 from drl_cli.runs.curve import Curve
 from drl_cli.runs.run import RUN_LOCK, Run, read_json
-from drl_cli.utils.locks import is_locked
+from drl_cli.utils.files import is_locked
 
 Status = Literal["waiting", "running", "done", "failed", "diverged", "interrupted", "killed"]
 

@@ -17,7 +17,7 @@ from drl_cli.sweeps.slots import check_cluster, job_slots
 from drl_cli.sweeps.study import Trials
 from drl_cli.sweeps.sweep import Sweep
 from drl_cli.sweeps.table import SweepView
-from drl_cli.utils.locks import lock
+from drl_cli.utils.files import lock
 
 
 def is_dry_run(options: Mapping[str, str], text: str) -> bool:

@@ -16,7 +16,7 @@ from drl_cli.runs.run import RUN_LOCK
 from drl_cli.runtime.place.signals import SIGNAL_CODES
 from drl_cli.sweeps.job import Job
 from drl_cli.sweeps.sweep import Sweep
-from drl_cli.utils.locks import is_locked
+from drl_cli.utils.files import is_locked
 
 POLL_S = 0.1
 JOB_FILE = "DRL_JOB_FILE"
@@ -111,7 +111,10 @@ class Launcher:
                 if not self.running and (self.received or not waiting):
                     break
                 time.sleep(POLL_S)
-                self._pass_on_signals()
+                for number in self.received[self._passed_on :]:  # not in the handler: it may interrupt a call into Ray
+                    for process, _ in self.running.values():
+                        process.send_signal(number)
+                    self._passed_on += 1
                 self._poll()
                 for job in self.tick():
                     if job in self.running:
@@ -168,13 +171,6 @@ class Launcher:
                 process.kill()
             for number, handler in before.items():
                 signal.signal(number, handler)
-
-    def _pass_on_signals(self) -> None:
-        """Send new signals to all jobs. The signal handler can't, because it may interrupt a call into Ray."""
-        for number in self.received[self._passed_on :]:
-            for process, _ in self.running.values():
-                process.send_signal(number)
-            self._passed_on += 1
 
 
 def end_with_sweep() -> None:

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from drl_cli.errors import DONE, RESOURCES, SWEEP, UsageError
+from drl_cli.errors import DONE, RESOURCES, SWEEP, UsageError, as_usage_error
 from drl_cli.runs.changes import verdict
 from drl_cli.runs.run import Run
 from drl_cli.runtime.config import Config
@@ -56,7 +56,8 @@ class Population(SearchRecord):
 
     def __post_init__(self) -> None:
         if not self.rounds:
-            self.rounds = [[Turn(self._draw_values(member)) for member in range(self.hpo.members)]]
+            rngs = [np.random.default_rng([self.seed, 0, member]) for member in range(self.hpo.members)]
+            self.rounds = [[Turn({key: domain.draw(rng) for key, domain in self.space.items()}) for rng in rngs]]
 
     @classmethod
     def open(cls, folder: Path) -> "Population":
@@ -109,10 +110,6 @@ class Population(SearchRecord):
             source = turns[member].source
             member = member if source is None else source
         return path[::-1]
-
-    def _draw_values(self, member: int) -> dict[str, Value]:
-        rng = np.random.default_rng([self.seed, 0, member])
-        return {key: domain.draw(rng) for key, domain in self.space.items()}
 
     def _explore(self, key: str, value: Value, rng: np.random.Generator) -> Value:
         domain = self.space[key]
@@ -186,10 +183,8 @@ def train(sweep: Sweep, population: Population, configs: Sequence[Config]) -> in
     rounds, hpo = Rounds(sweep, population), population.hpo
     print(f"population of {len(population.turns)}: round {len(population.rounds)} of {hpo.rounds}  ->  {sweep.folder}")
     while True:
-        try:
+        with as_usage_error(OSError, prefix="a checkpoint can't be copied: ", exit_code=RESOURCES):
             jobs = rounds.begin()
-        except OSError as error:
-            raise UsageError(f"a checkpoint can't be copied: {error}", RESOURCES) from error
         run_jobs(sweep, jobs, configs, rounds.killed_jobs)
         rounds.end()
         write_turns(population)

@@ -118,7 +118,11 @@ def finish_search(trials: Trials) -> int:
     for key, share in study.importances().items():
         print(f"importance of {key}: {share:.2f}")
     write_best(folder / "best_overrides.yaml", typed(best.values))
-    write_trials(study, folder / "trials.csv")
+    rows = [
+        [i, *(trial.values[key] for key in study.space), trial.state, trial.objective, " ".join(map(str, trial.jobs))]
+        for i, trial in enumerate(study.trials)
+    ]
+    write_csv(folder / "trials.csv", ["trial", *study.space, "state", "objective", "jobs"], rows)
     draw_search(study, folder / "search.png")
     print(f"next: drl-train {' '.join(map(shlex.quote, [*study.fixed, *typed(best.values)]))}")
     print(f"      or copy {folder / 'best_overrides.yaml'} to conf/tuned/<name>.yaml and say tuned=<name>")
@@ -149,15 +153,6 @@ def write_best(path: Path, overrides: Sequence[str]) -> None:
         node[name] = value
     note = f"# and on the command line: {' '.join(chosen)}\n" if chosen else ""
     path.write_text(f"# @package _global_\n{note}{yaml.safe_dump(tree, sort_keys=False)}")
-
-
-def write_trials(study: Study, path: Path) -> None:
-    """Write a row for each trial."""
-    rows = [
-        [i, *(trial.values[key] for key in study.space), trial.state, trial.objective, " ".join(map(str, trial.jobs))]
-        for i, trial in enumerate(study.trials)
-    ]
-    write_csv(path, ["trial", *study.space, "state", "objective", "jobs"], rows)
 
 
 def draw_search(study: Study, path: Path) -> None:

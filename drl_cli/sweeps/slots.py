@@ -101,8 +101,7 @@ def cluster_slots(nodes: Sequence[Node], configs: Sequence[Config]) -> tuple[int
     cpus, memory = (ceil(max(map(need, configs)) / parts) for need in (busy_processors, memory_bytes))
     count = sum(min(int(node.cpus) // cpus, node.memory // memory) for node in nodes) // parts
     largest = max(nodes, key=lambda node: (node.cpus, node.memory))
-    # a larger request would wait for ever
-    cpus, memory = min(cpus, int(largest.cpus)), min(memory, largest.memory)
+    cpus, memory = min(cpus, int(largest.cpus)), min(memory, largest.memory)  # more would wait for ever
 
     def start(processors: set[int], arguments: Sequence[str], variables: Mapping[str, str], log: Path) -> Process:
         passed_on = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}

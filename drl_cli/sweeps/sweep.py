@@ -15,7 +15,7 @@ from drl_cli.runtime.files.checkpoint import write_json
 from drl_cli.runtime.sections import HpoConfig
 from drl_cli.settings.space import Space, domain
 from drl_cli.sweeps.job import Job
-from drl_cli.utils.replace_file import replace_file
+from drl_cli.utils.files import replace_file
 
 COLUMNS = ("status", "exit_code", "best_return", "final_return", "env_steps", "wall_s", "run")
 

@@ -7,16 +7,8 @@ from dataclasses import MISSING, fields
 import pytest
 from confs import algo_node
 
-from drl_cli.algos.lookup import (
-    ENTRY_POINTS,
-    NotAlgorithm,
-    algorithms,
-    installed,
-    load_algorithm,
-    module_path,
-    refusal,
-    title,
-)
+from drl_cli.algos import lookup
+from drl_cli.algos.lookup import ENTRY_POINTS, NotAlgorithm
 from drl_cli.types import ActionSpec, Column, EnvSpec
 from drl_cli.utils.outside import ModuleRaised
 
@@ -40,65 +32,67 @@ def write(tmp_path, monkeypatch):
 
 
 def test_unknown_names_are_refused_with_the_known_names():
-    assert {"dqn", "ppo", "sac"} <= set(algorithms())
-    assert not {"base", "lookup"} & set(algorithms())
+    assert {"dqn", "ppo", "sac"} <= set(lookup.algorithms())
+    assert not {"base", "lookup"} & set(lookup.algorithms())
     with pytest.raises(ValueError, match=r"unknown algorithm 'sca': .*; available: .*sac"):
-        load_algorithm("sca")
+        lookup.load_algorithm("sca")
 
 
-@pytest.mark.parametrize("name", algorithms())
+@pytest.mark.parametrize("name", lookup.algorithms())
 def test_defaults_of_a_config_equal_its_yaml(name):
     yaml = algo_node(name)
-    defaults = {f.name: f.default for f in fields(load_algorithm(name).Config) if f.default is not MISSING}
+    defaults = {f.name: f.default for f in fields(lookup.load_algorithm(name).Config) if f.default is not MISSING}
     assert defaults == {key: type(value)(yaml[key]) for key, value in defaults.items()}
 
 
 def test_policies_need_no_torch():
     """A worker process imports these modules."""
     code = "import sys, importlib, drl_cli.runtime.roles.worker\n"
-    code += f"for name in {algorithms()}: importlib.import_module(f'drl_cli.algos.{{name}}')\n"
+    code += f"for name in {lookup.algorithms()}: importlib.import_module(f'drl_cli.algos.{{name}}')\n"
     subprocess.run([sys.executable, "-c", f"{code}assert 'torch' not in sys.modules"], check=True)
 
 
 def test_refusal_says_why():
-    assert refusal("sac", BOX, "async", "uniform") is None
-    line = refusal("sac", DISCRETE, "async", "uniform")
+    assert lookup.refusal("sac", BOX, "async", "uniform") is None
+    line = lookup.refusal("sac", DISCRETE, "async", "uniform")
     assert (
         line == "SAC needs a continuous (Box) action space; Cart-v1 has Discrete(4). "
         "For this: algo=c51 or algo=dqn or algo=iqn or algo=ppo or algo=qr_dqn or algo=sac_discrete"
     )
-    assert refusal("dqn", DISCRETE, "async", "uniform") is None
-    line = refusal("dqn", BOX, "async", "uniform")
+    assert lookup.refusal("dqn", DISCRETE, "async", "uniform") is None
+    line = lookup.refusal("dqn", BOX, "async", "uniform")
     assert line == "DQN needs a discrete action space; Car-v0 has Box(2,). For this: algo=ppo or algo=sac"
     several = EnvSpec("Arm-v0", BOX.obs, ActionSpec("multidiscrete", 5, "MultiDiscrete([3 2])", (3, 2)))
-    line = refusal("dqn", several, "async", "uniform")
+    line = lookup.refusal("dqn", several, "async", "uniform")
     assert line == "DQN needs a discrete action space; Arm-v0 has MultiDiscrete([3 2]). For this: algo=ppo"
-    assert refusal("ppo", BOX, "async", "fifo-once") is None
-    line = refusal("ppo", BOX, "async", "uniform")
+    assert lookup.refusal("ppo", BOX, "async", "fifo-once") is None
+    line = lookup.refusal("ppo", BOX, "async", "uniform")
     assert line == "PPO can't learn from replay=uniform; say replay=fifo-once"
-    line = refusal("sac", BOX, "async", "fifo-once")
+    line = lookup.refusal("sac", BOX, "async", "fifo-once")
     assert line.startswith("SAC can't learn from replay=fifo-once; say replay=uniform or replay=prioritized")
-    assert "does not run in mode=batch" in refusal("sac", BOX, "batch", "uniform")
+    assert "does not run in mode=batch" in lookup.refusal("sac", BOX, "batch", "uniform")
 
 
 def test_constants_of_a_users_module_have_defaults(write):
-    module = load_algorithm(write("del EXPLORATION"))
+    module = lookup.load_algorithm(write("del EXPLORATION"))
     assert (module.ACTIONS, module.EXPLORATION) == (("discrete",), ())
     assert module.MODES == ("single", "sync", "async")
     assert module.TABLES == ("uniform", "prioritized")
-    assert refusal("their_algo", DISCRETE, "async", "prioritized") is None
-    line = refusal("their_algo", BOX, "async", "uniform")
+    assert lookup.refusal("their_algo", DISCRETE, "async", "prioritized") is None
+    line = lookup.refusal("their_algo", BOX, "async", "uniform")
     assert line.startswith("their_algo needs a discrete action space; Car-v0 has Box(2,).")
-    assert title("their_algo") == "their_algo"
-    assert title("sac") == "SAC"
+    assert lookup.title("their_algo") == "their_algo"
+    assert lookup.title("sac") == "SAC"
 
 
 def test_constants_of_a_users_module_are_used(write):
     name = write("MODES = ('single',)", "TABLES = ('sequences',)", "EXPLORATION = ('epsilon',)")
-    assert load_algorithm(name).EXPLORATION == ("epsilon",)
-    assert refusal(name, DISCRETE, "sync", "sequences") == "their_algo does not run in mode=sync; it runs in single"
+    assert lookup.load_algorithm(name).EXPLORATION == ("epsilon",)
     assert (
-        refusal(name, DISCRETE, "single", "uniform")
+        lookup.refusal(name, DISCRETE, "sync", "sequences") == "their_algo does not run in mode=sync; it runs in single"
+    )
+    assert (
+        lookup.refusal(name, DISCRETE, "single", "uniform")
         == "their_algo can't learn from replay=uniform; say replay=sequences"
     )
 
@@ -123,18 +117,18 @@ def test_constants_of_a_users_module_are_used(write):
 )
 def test_missing_or_wrong_names_are_named_with_the_required_form(write, line, says):
     with pytest.raises(NotAlgorithm, match=rf"^their_algo \(.*their_algo\.py\) is no algorithm: {says}$"):
-        load_algorithm(write(line))
+        lookup.load_algorithm(write(line))
 
 
 def test_all_missing_names_are_named_at_once(write):
     with pytest.raises(NotAlgorithm) as caught:
-        load_algorithm(write("del Config, Policy, Algorithm, ACTIONS"))
+        lookup.load_algorithm(write("del Config, Policy, Algorithm, ACTIONS"))
     assert str(caught.value).count("; it needs") == 3
 
 
 def test_a_module_that_raises_shows_its_own_error(write):
     with pytest.raises(ModuleRaised, match=r"^their_algo raised KeyError: 'lost' \(their_algo\.py:2\)$"):
-        load_algorithm(write("{}['lost']"))
+        lookup.load_algorithm(write("{}['lost']"))
 
 
 def test_installed_packages_offer_algorithms_by_entry_points(write, tmp_path):
@@ -143,7 +137,7 @@ def test_installed_packages_offer_algorithms_by_entry_points(write, tmp_path):
     (tmp_path / "theirs-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
     points = f"[{ENTRY_POINTS}]\ntheir-dqn = {name}\nsac = {name}\n"
     (tmp_path / "theirs-1.0.dist-info" / "entry_points.txt").write_text(points)
-    assert installed() == ["their-dqn"]
-    assert load_algorithm("their-dqn").__name__ == name
-    assert module_path("sac") == "drl_cli.algos.sac"
-    assert module_path("my_pkg.my_algo") == "my_pkg.my_algo"
+    assert lookup.installed() == ["their-dqn"]
+    assert lookup.load_algorithm("their-dqn").__name__ == name
+    assert lookup.module_path("sac") == "drl_cli.algos.sac"
+    assert lookup.module_path("my_pkg.my_algo") == "my_pkg.my_algo"

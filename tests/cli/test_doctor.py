@@ -12,7 +12,6 @@ import pytest
 from drl_cli.cli import doctor
 from drl_cli.cli.doctor import Check, Options, examine
 from drl_cli.errors import DONE, MISSING, RESOURCES, RoleLost
-from drl_cli.preflight import extras
 
 GIB = 2**30
 
@@ -157,11 +156,11 @@ def test_extras_and_their_missing_packages(tmp_path, monkeypatch):
         head = ["Metadata-Version: 2.1", f"Name: {name}", "Version: 1.0"]
         (tmp_path / f"{name}-1.0.dist-info" / "METADATA").write_text("\n".join([*head, *lines, ""]))
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert extras.extras("ours") == ["fast", "views", "old"]
-    lacking = [extras.missing("ours", name) for name in ("", "fast", "views", "old")]
-    assert lacking == [[], [], ["absent"], []]
-    assert (extras.version_of("here"), extras.version_of("absent"), extras.extras("absent")) == ("1.0", None, [])
-    monkeypatch.setattr(doctor, "missing", lambda package, name: extras.missing("ours", name))
+    assert doctor.extras("ours") == ["fast", "views", "old"]
+    lacking = {name: doctor.missing("ours", name) for name in ("", "fast", "views", "old")}
+    assert lacking == {"": [], "fast": [], "views": ["absent"], "old": []}
+    assert (doctor.version_of("here"), doctor.version_of("absent"), doctor.extras("absent")) == ("1.0", None, [])
+    monkeypatch.setattr(doctor, "missing", lambda package, name: lacking[name])
     assert [str(doctor.optional(name)) for name in ("fast", "views")] == [
         "ok    extra       fast",
         "skip  extra       views: not installed; pip install 'drl-cli[views]'",
@@ -171,7 +170,7 @@ def test_extras_and_their_missing_packages(tmp_path, monkeypatch):
 def test_every_extra_of_the_package_has_requirements():
     """An extra without requirements would always count as installed."""
     requirements = distribution("drl-cli").requires
-    for name in extras.extras():
+    for name in doctor.extras():
         assert any(re.search(rf"extra == .{name}.", text) for text in requirements), name
 
 

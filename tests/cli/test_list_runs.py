@@ -10,7 +10,7 @@ from run_folders import make_run
 from drl_cli.runs.find import find_runs
 from drl_cli.runs.run import RUN_LOCK
 from drl_cli.sweeps.sweep import Sweep
-from drl_cli.utils.locks import lock
+from drl_cli.utils.files import lock
 
 
 @pytest.fixture

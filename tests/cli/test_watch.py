@@ -18,7 +18,7 @@ from drl_cli.metrics import display
 from drl_cli.metrics.status import Status
 from drl_cli.runs.resume import claim_run
 from drl_cli.runs.run import RUN_LOCK
-from drl_cli.utils.locks import lock
+from drl_cli.utils.files import lock
 
 STATUS = Status(
     title="Pendulum-v1 sac async seed 0", state="running", started=1.0, written=2.0, wall_s=61.0, env_steps=500,

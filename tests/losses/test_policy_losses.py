@@ -5,22 +5,8 @@ import math
 import pytest
 import torch
 
-from drl_cli.losses.policy import (
-    FORBIDDEN,
-    categorical,
-    categorical_backward,
-    clipped_surrogate,
-    expected_soft_policy_loss,
-    gaussian,
-    gaussian_backward,
-    multi_categorical,
-    multi_categorical_backward,
-    permitted,
-    soft_policy_loss,
-    tanh_gaussian,
-    tanh_gaussian_backward,
-    temperature_gradient,
-)
+from drl_cli.losses import policy as losses
+from drl_cli.losses.policy import FORBIDDEN
 
 
 def doubles(*rows):
@@ -30,7 +16,7 @@ def doubles(*rows):
 @pytest.mark.parametrize(("u", "correction"), [(8.0, -14.613706), (-8.0, -14.613706), (40.0, -78.613706)])
 def test_log_prob_is_stable_in_float32(u, correction):
     zero = torch.zeros(1, 1)
-    _, log_prob = tanh_gaussian(zero + u, zero, zero)
+    _, log_prob = losses.tanh_gaussian(zero + u, zero, zero)
     assert log_prob.dtype == torch.float32
     assert -0.9189385 - log_prob.item() == pytest.approx(correction, abs=1e-4)  # log(1 - tanh^2 + 1e-6) gives -13.43
 
@@ -41,9 +27,9 @@ def test_tanh_gaussian_backward_equals_autograd():
     d_log_prob = torch.randn(7, generator=generator, dtype=torch.float64)
     mean[0], mean[1] = 6.0, -6.0
     mean.requires_grad_(), log_std.requires_grad_()
-    action, log_prob = tanh_gaussian(mean, log_std, noise)
+    action, log_prob = losses.tanh_gaussian(mean, log_std, noise)
     ((action * weight).sum() + (log_prob * d_log_prob).sum()).backward()
-    d_mean, d_log_std = tanh_gaussian_backward(action.detach(), log_std.detach(), noise, weight, d_log_prob)
+    d_mean, d_log_std = losses.tanh_gaussian_backward(action.detach(), log_std.detach(), noise, weight, d_log_prob)
     torch.testing.assert_close(d_mean, mean.grad, rtol=1e-8, atol=1e-9)
     torch.testing.assert_close(d_log_std, log_std.grad, rtol=1e-8, atol=1e-9)
 
@@ -52,7 +38,7 @@ def test_soft_policy_loss_gradients_equal_autograd():
     generator = torch.Generator().manual_seed(1)
     q = torch.randn(3, 9, generator=generator, dtype=torch.float64, requires_grad=True)
     log_prob = torch.randn(9, generator=generator, dtype=torch.float64, requires_grad=True)
-    loss, d_q, d_log_prob = soft_policy_loss(q, log_prob, doubles(0.37))
+    loss, d_q, d_log_prob = losses.soft_policy_loss(q, log_prob, doubles(0.37))
     loss.backward()
     torch.testing.assert_close(d_q, q.grad)
     torch.testing.assert_close(d_log_prob, log_prob.grad)
@@ -61,11 +47,11 @@ def test_soft_policy_loss_gradients_equal_autograd():
 def test_weights_of_rows_in_the_actor_and_temperature_losses():
     # Weights 1/2 and 3/2 of (-1.1, -2.7): (-0.55 - 4.05) / 2; the shares of the mean are 1/4 and 3/4.
     weight, log_prob = doubles(0.5, 1.5), doubles(-0.5, 1.5)
-    loss, d_q, d_log_prob = soft_policy_loss(doubles([1, 4], [2, 3]), log_prob, doubles(0.2), weight)
+    loss, d_q, d_log_prob = losses.soft_policy_loss(doubles([1, 4], [2, 3]), log_prob, doubles(0.2), weight)
     assert loss.item() == pytest.approx(-2.3)
     assert d_q.tolist() == [[-0.25, 0.0], [0.0, -0.75]]
     assert d_log_prob.tolist() == pytest.approx([0.05, 0.15])
-    assert temperature_gradient(log_prob, -2.0, weight).item() == pytest.approx(-((-0.25 + 2.25) / 2 - 2.0))
+    assert losses.temperature_gradient(log_prob, -2.0, weight).item() == pytest.approx(-((-0.25 + 2.25) / 2 - 2.0))
 
 
 def randn(seed, *shape):
@@ -76,11 +62,11 @@ def test_categorical_backward_equals_autograd():
     logits, action = (3 * randn(2, 9, 4)).requires_grad_(), torch.arange(9) % 4
     d_log_prob, d_entropy = randn(3, 9), randn(4, 9)
     distribution = torch.distributions.Categorical(logits=logits)
-    log_prob, entropy = categorical(logits.detach(), action)
+    log_prob, entropy = losses.categorical(logits.detach(), action)
     torch.testing.assert_close(log_prob, distribution.log_prob(action).detach())
     torch.testing.assert_close(entropy, distribution.entropy().detach())
     (distribution.log_prob(action) * d_log_prob + distribution.entropy() * d_entropy).sum().backward()
-    torch.testing.assert_close(categorical_backward(logits.detach(), action, d_log_prob, d_entropy), logits.grad)
+    torch.testing.assert_close(losses.categorical_backward(logits.detach(), action, d_log_prob, d_entropy), logits.grad)
 
 
 def test_several_choices_are_independent():
@@ -89,19 +75,19 @@ def test_several_choices_are_independent():
     each = [torch.distributions.Categorical(logits=logits[:, a:b]) for a, b in ((0, 4), (4, 6), (6, 9))]
     log_prob = sum(one.log_prob(action[:, i]) for i, one in enumerate(each))
     entropy = sum(one.entropy() for one in each)
-    got_log_prob, got_entropy = multi_categorical(logits.detach(), action, choices)
+    got_log_prob, got_entropy = losses.multi_categorical(logits.detach(), action, choices)
     torch.testing.assert_close(got_log_prob, log_prob.detach())
     torch.testing.assert_close(got_entropy, entropy.detach())
     (log_prob * d_log_prob + entropy * d_entropy).sum().backward()
-    d_logits = multi_categorical_backward(logits.detach(), action, choices, d_log_prob, d_entropy)
+    d_logits = losses.multi_categorical_backward(logits.detach(), action, choices, d_log_prob, d_entropy)
     torch.testing.assert_close(d_logits, logits.grad)
 
 
 def test_a_mask_leaves_what_it_allows():
     values, mask = doubles([1, -2, 3], [0, 5, 6]), torch.tensor([[True, False, True], [False, True, True]])
-    assert permitted(values, None) is values
-    assert permitted(values, mask).tolist() == [[1, FORBIDDEN, 3], [FORBIDDEN, 5, 6]]
-    log_prob, entropy = categorical(permitted(values, mask), torch.tensor([0, 0]))
+    assert losses.permitted(values, None) is values
+    assert losses.permitted(values, mask).tolist() == [[1, FORBIDDEN, 3], [FORBIDDEN, 5, 6]]
+    log_prob, entropy = losses.categorical(losses.permitted(values, mask), torch.tensor([0, 0]))
     assert log_prob.tolist() == pytest.approx([-math.log(1 + math.e**2), FORBIDDEN - 6 - math.log(1 + 1 / math.e)])
     assert torch.isfinite(entropy).all()  # none of it is 0 * inf
     assert FORBIDDEN < -1e6  # no value of a network is as small
@@ -112,11 +98,11 @@ def test_gaussian_backward_equals_autograd(per_state):
     mean, log_std = randn(5, 9, 3).requires_grad_(), randn(6, *([9] if per_state else []), 3).requires_grad_()
     action, d_log_prob, d_entropy = randn(7, 9, 3), randn(8, 9), randn(9, 9)
     distribution = torch.distributions.Normal(mean, log_std.exp())
-    log_prob, entropy = gaussian(mean.detach(), log_std.detach(), action)
+    log_prob, entropy = losses.gaussian(mean.detach(), log_std.detach(), action)
     torch.testing.assert_close(log_prob, distribution.log_prob(action).sum(-1).detach())
     torch.testing.assert_close(entropy, distribution.entropy().sum(-1).detach())
     (distribution.log_prob(action).sum(-1) * d_log_prob + distribution.entropy().sum(-1) * d_entropy).sum().backward()
-    d_mean, d_log_std = gaussian_backward(mean.detach(), log_std.detach(), action, d_log_prob, d_entropy)
+    d_mean, d_log_std = losses.gaussian_backward(mean.detach(), log_std.detach(), action, d_log_prob, d_entropy)
     torch.testing.assert_close(d_mean, mean.grad)
     torch.testing.assert_close(d_log_std if per_state else d_log_std.sum(0), log_std.grad)
 
@@ -124,7 +110,7 @@ def test_gaussian_backward_equals_autograd(per_state):
 def test_clipped_surrogate_literals():
     # min(r A, clip(r) A) of each: 1.1 * 2; 1.2 * 2, clipped; 1.5 * -2; 0.5 * 2; 0.8 * -2, clipped; 0.9 * -2
     ratio, advantage = doubles(1.1, 1.5, 1.5, 0.5, 0.5, 0.9), doubles(2, 2, -2, 2, -2, -2)
-    loss, d_ratio = clipped_surrogate(ratio, advantage, 0.2)
+    loss, d_ratio = losses.clipped_surrogate(ratio, advantage, 0.2)
     assert loss.item() == pytest.approx(-(2.2 + 2.4 - 3.0 + 1.0 - 1.6 - 1.8) / 6)
     assert d_ratio.tolist() == pytest.approx([-2 / 6, 0, 2 / 6, -2 / 6, 0, 2 / 6])
 
@@ -135,7 +121,7 @@ def test_expected_soft_policy_loss_is_the_mean_of_rows_by_their_weights():
     rows = -(0.2 * policy.entropy() + (policy.probs * q).sum(-1))
     for weight in (torch.tensor([2.0, 0.0, 1.0, 1.0]), None):
         logits.grad = None
-        loss, d_logits, entropy = expected_soft_policy_loss(logits.log_softmax(-1), q, torch.tensor(0.2), weight)
+        loss, d_logits, entropy = losses.expected_soft_policy_loss(logits.log_softmax(-1), q, torch.tensor(0.2), weight)
         torch.testing.assert_close(entropy, policy.entropy().detach())
         expected = (rows if weight is None else weight * rows).mean()
         expected.backward(retain_graph=True)

@@ -3,12 +3,7 @@
 import pytest
 import torch
 
-from drl_cli.losses.value import (
-    ensemble_mse,
-    half_square,
-    huber,
-    softmax_policy,
-)
+from drl_cli.losses import value
 
 
 @pytest.mark.parametrize("is_weighted", [False, True])
@@ -16,25 +11,25 @@ def test_ensemble_mse_gradient_equals_autograd(is_weighted):
     generator = torch.Generator().manual_seed(0)
     q = torch.randn(2, 11, generator=generator, dtype=torch.float64, requires_grad=True)
     weight = torch.rand(11, generator=generator, dtype=torch.float64) if is_weighted else None
-    loss, d_q = ensemble_mse(q, torch.randn(11, generator=generator, dtype=torch.float64), weight)
+    loss, d_q = value.ensemble_mse(q, torch.randn(11, generator=generator, dtype=torch.float64), weight)
     loss.backward()
     torch.testing.assert_close(d_q, q.grad)
 
 
 def test_an_action_that_is_not_allowed_has_no_probability_and_no_entropy():
-    probs, entropy = softmax_policy(torch.tensor([[0.0, -1e9, 0.0]]), 0.03)
+    probs, entropy = value.softmax_policy(torch.tensor([[0.0, -1e9, 0.0]]), 0.03)
     assert probs.tolist() == [[0.5, 0.0, 0.5]]
     assert entropy.item() == pytest.approx(0.693147)
 
 
 @pytest.mark.parametrize(
     ("ours", "theirs"),
-    [(huber, torch.nn.functional.huber_loss), (half_square, torch.nn.functional.mse_loss)],
+    [(value.huber, torch.nn.functional.huber_loss), (value.half_square, torch.nn.functional.mse_loss)],
     ids=["huber", "half_square"],
 )
 def test_loss_and_slope_equal_autograd(ours, theirs):
     error = torch.linspace(-4, 4, 31, dtype=torch.float64, requires_grad=True)
-    expected = theirs(error, torch.zeros_like(error), reduction="none") * (0.5 if ours is half_square else 1.0)
+    expected = theirs(error, torch.zeros_like(error), reduction="none") * (0.5 if ours is value.half_square else 1.0)
     expected.sum().backward()
     loss, slope = ours(error.detach())
     torch.testing.assert_close(loss, expected.detach())

@@ -7,7 +7,7 @@ from fake_services import install_mlflow
 
 from drl_cli.metrics.mlflow import Mlflow
 from drl_cli.metrics.recorders import RunInfo
-from drl_cli.utils.locks import lock
+from drl_cli.utils.files import lock
 
 SERVER = "http://somewhere:5000"
 

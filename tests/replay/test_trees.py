@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from images import ImageSteps, image_spec
 from replays import CONFIGS
 
+from drl_cli import types
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.make import read_spec
 from drl_cli.envs.stepping.batch import EnvBatch
@@ -22,17 +23,7 @@ from drl_cli.replay.frame_table import FrameTable, frame_bytes, reference_schema
 from drl_cli.replay.frames import make_codec, make_stackings
 from drl_cli.replay.sequences import SequenceBuilder
 from drl_cli.replay.tables import make_table, table_bytes
-from drl_cli.types import (
-    ActionSpec,
-    Column,
-    EnvSpec,
-    FrameStack,
-    flat_columns,
-    leaves,
-    map_parts,
-    num_rows,
-    transition_schema,
-)
+from drl_cli.types import ActionSpec, Column, EnvSpec, FrameStack
 
 TREE = EnvConfig("tree", "drl_cli.envs.probes:Tree-v0", {}, None, 1.0, "auto", False, False)
 
@@ -41,11 +32,11 @@ def make_rows(spec, builder, table, num_steps, block_steps):
     """Return the rows of three environments' steps after a builder and a table."""
     envs, action = EnvBatch(TREE, spec, [1, 2, 3]), np.zeros((3, spec.action.size), np.float32)
     for step in range(1, num_steps + 1):
-        obs = map_parts(np.copy, envs.obs)
-        builder.append({**flat_columns("obs", obs), "action": action, **envs.step(action).columns()})
+        obs = types.map_parts(np.copy, envs.obs)
+        builder.append({**types.flat_columns("obs", obs), "action": action, **envs.step(action).columns()})
         if step % block_steps == 0:
             block = builder.take()
-            table.insert(block, np.zeros(num_rows({"r": block["reward"]}), np.int64))
+            table.insert(block, np.zeros(types.num_rows({"r": block["reward"]}), np.int64))
     return table.contents()
 
 
@@ -54,7 +45,7 @@ def make_rows(spec, builder, table, num_steps, block_steps):
 @pytest.mark.parametrize("n_step", [1, 4])
 def test_rows(kind, framed, n_step):
     spec, config = read_spec(TREE), replace(CONFIGS[kind], capacity=400)
-    schema, stackings = transition_schema(spec), make_stackings(spec)
+    schema, stackings = types.transition_schema(spec), make_stackings(spec)
     assert spec.frame_stacks == {"camera": FrameStack(-1, 2)}
     builder = NStepBuilder(n_step, 0.9)
     if kind == "fifo-once":
@@ -99,15 +90,19 @@ class Beside(gymnasium.ObservationWrapper):
 def test_a_transition_of_image_and_vector_takes_one_frame(probe, wrappers, stack, per_episode):
     config = replace(TREE, id=f"drl_cli.envs.probes:{probe}-v0", wrappers=wrappers)
     spec, steps, num_envs = read_spec(config), 250, 4
-    schema, stackings, replay = transition_schema(spec), make_stackings(spec), replace(CONFIGS["uniform"], capacity=800)
+    schema, stackings, replay = (
+        types.transition_schema(spec),
+        make_stackings(spec),
+        replace(CONFIGS["uniform"], capacity=800),
+    )
     assert spec.frame_stacks == {"image": stack}
     references = reference_schema(schema, stackings)
     table = FrameTable(make_table(replay, references, np.random.default_rng(0), 0), stackings, make_codec("none"))
     builder = FrameBuilder(NStepBuilder(1, 0.9), stackings, make_codec("none"), 0, 0, 0)
     envs, action = EnvBatch(config, spec, range(num_envs)), np.zeros(num_envs, np.int64)
     for step in range(1, steps + 1):
-        obs = map_parts(np.copy, envs.obs)
-        builder.append({**flat_columns("obs", obs), "action": action, **envs.step(action).columns()})
+        obs = types.map_parts(np.copy, envs.obs)
+        builder.append({**types.flat_columns("obs", obs), "action": action, **envs.step(action).columns()})
         if step % 10 == 0:
             table.insert(builder.take(), np.zeros(10 * num_envs, np.int64))
     ended = table.store.columns["terminated"] | table.store.columns["truncated"]
@@ -123,7 +118,7 @@ def test_a_transition_of_image_and_vector_takes_one_frame(probe, wrappers, stack
 @pytest.mark.parametrize("framed", [True, False])
 def test_sequences(framed):
     spec, config = read_spec(TREE), replace(CONFIGS["sequences"], capacity=400, seq_len=4, burn_in=2, overlap=1)
-    schema, stackings = transition_schema(spec), make_stackings(spec) if framed else {}
+    schema, stackings = types.transition_schema(spec), make_stackings(spec) if framed else {}
     table = make_table(config, reference_schema(schema, stackings), np.random.default_rng(0), 9)
     builder = SequenceBuilder(4, 2, 1, 0.99)
     if framed:
@@ -131,7 +126,7 @@ def test_sequences(framed):
         table = FrameTable(table, stackings, make_codec("lz4"))
     rows = make_rows(spec, builder, table, 100, 9)
     check_counter_sequences(check_tree(rows, rows["valid"]), 3, 99, 4, 2, 1)
-    for path in leaves(spec.obs):
+    for path in types.leaves(spec.obs):
         assert not rows[f"obs.{path}"][~rows["valid"]].any()
 
 
@@ -193,7 +188,7 @@ def test_tables_of_several_images_equal_a_plain_table(n_step, num_envs, blocks, 
         inner = make_table(config, reference_schema(schema, stackings), np.random.default_rng(0), 9)
         return FrameTable(inner, stackings, codec)
 
-    builder, schema = make_builder(), transition_schema(BOTH)
+    builder, schema = make_builder(), types.transition_schema(BOTH)
     framed, plain = tables(codec), make_table(config, schema, np.random.default_rng(0), 9)
     for length in blocks:
         for _ in range(length):

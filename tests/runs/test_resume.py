@@ -19,7 +19,7 @@ from drl_cli.settings.build import build
 from drl_cli.settings.command_line import read_command
 from drl_cli.settings.compose import compose
 from drl_cli.settings.description import keys_of
-from drl_cli.utils.locks import is_locked
+from drl_cli.utils.files import is_locked
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ def test_the_end_of_a_killed_runs_manage_process_is_awaited(run):
     code = """if True:
         import pathlib, sys
         from drl_cli.runtime.roles.manage import MANAGE_LOCK
-        from drl_cli.utils.locks import lock
+        from drl_cli.utils.files import lock
         held = lock(pathlib.Path(sys.argv[1]) / MANAGE_LOCK, shared=True)
         print("held", flush=True)
         sys.stdin.readline()

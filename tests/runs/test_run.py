@@ -5,8 +5,9 @@ import json
 import pytest
 from run_folders import make_run
 
-from drl_cli.runs.run import RUN_LOCK, Run, flatten
-from drl_cli.utils.locks import is_locked, lock
+from drl_cli.runs.run import RUN_LOCK, Run
+from drl_cli.types import flatten
+from drl_cli.utils.files import is_locked, lock
 
 
 def test_a_done_run(tmp_path):

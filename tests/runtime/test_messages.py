@@ -7,14 +7,8 @@ import numpy as np
 import pytest
 from headers import make_block
 
-from drl_cli.runtime.messages import (
-    BatchTrainingData,
-    InsertTransition,
-    LoadParams,
-    MessageCounts,
-    SampleBatch,
-    UpdatePriority,
-)
+from drl_cli.runtime import messages
+from drl_cli.runtime.messages import BatchTrainingData, InsertTransition, LoadParams, MessageCounts, UpdatePriority
 from drl_cli.types import Episode
 
 BLOCKS = (
@@ -23,7 +17,7 @@ BLOCKS = (
 )
 MESSAGES = [
     InsertTransition(BLOCKS, (Episode(1, -3.5, 20),), 0.25, 1, {1: 2}),
-    SampleBatch(16, 256, 3, 2),
+    messages.SampleBatch(16, 256, 3, 2),
     BatchTrainingData(0, 16, 256, 10_000),
     UpdatePriority(0, np.zeros((16, 256), np.int64), np.zeros((16, 256))),
     LoadParams(7, 112, 5000, exploration={"epsilon": 0.5}),

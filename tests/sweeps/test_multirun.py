@@ -13,7 +13,7 @@ from sweep_files import ENV, rows, runs, weights
 from drl_cli.errors import UsageError
 from drl_cli.runs.run import RUN_LOCK, Run
 from drl_cli.sweeps.sweep import Sweep
-from drl_cli.utils.locks import lock
+from drl_cli.utils.files import lock
 
 JOB = (*SMALL, "mode=single", "env=near_env:Near-v0", "debug.in_process=true", "total_env_steps=1000")
 LR = "algo.lr=tag(log,interval(1e-4,3e-3))"

@@ -5,15 +5,8 @@ import sys
 
 import pytest
 
-from drl_cli.utils.outside import (
-    ModuleRaised,
-    NotFound,
-    import_module,
-    import_object,
-    raised_by,
-    source_file,
-    source_hash,
-)
+from drl_cli.utils import outside
+from drl_cli.utils.outside import ModuleRaised, NotFound
 
 
 @pytest.fixture
@@ -41,8 +34,8 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_a_module_and_an_object_are_imported(folder):
-    assert import_module("their_package.module").X == 1
-    assert import_object("their_module:Net").__name__ == "Net"
+    assert outside.import_module("their_package.module").X == 1
+    assert outside.import_object("their_module:Net").__name__ == "Net"
 
 
 @pytest.mark.parametrize(
@@ -60,7 +53,7 @@ def test_a_module_and_an_object_are_imported(folder):
 )
 def test_a_missing_module_is_named(folder, path, says):
     with pytest.raises(NotFound) as caught:
-        import_module(path)
+        outside.import_module(path)
     assert str(caught.value) == says.format(folder=folder)
 
 
@@ -76,32 +69,32 @@ def test_a_missing_module_is_named(folder, path, says):
 )
 def test_a_module_that_raises(folder, path, says):
     with pytest.raises(ModuleRaised) as caught:
-        import_module(path)
+        outside.import_module(path)
     assert str(caught.value) == says
 
 
 def test_a_missing_object_is_named_with_the_nearest(folder):
     with pytest.raises(NotFound, match=r"^their_module has no 'Nett'\. Did you mean Net\?$"):
-        import_object("their_module:Nett")
+        outside.import_object("their_module:Nett")
     with pytest.raises(NotFound, match=r"^their_module has no ''\.$"):
-        import_object("their_module")
+        outside.import_object("their_module")
 
 
 def test_the_file_of_a_module_and_its_hash(folder):
-    file = source_file("their_package.module")
+    file = outside.source_file("their_package.module")
     assert file == folder / "their_package" / "module.py"
-    assert source_hash(file) == hashlib.sha256(b"X = 1\n").hexdigest()
-    assert source_file("their_absent") is None
-    assert source_file("their_broken.module") is None
-    assert source_file("sys") is None
+    assert outside.source_hash(file) == hashlib.sha256(b"X = 1\n").hexdigest()
+    assert outside.source_file("their_absent") is None
+    assert outside.source_file("their_broken.module") is None
+    assert outside.source_file("sys") is None
 
 
 def test_the_module_that_raised_is_found(folder):
-    net = import_object("their_module:Net")()
+    net = outside.import_object("their_module:Net")()
     with pytest.raises(RuntimeError) as caught:
         net.fail()
-    assert raised_by(caught.value, ["their_package.module", "their_module"]) == "their_module"
-    assert raised_by(caught.value, ["their_package.module", "their_absent"]) is None
+    assert outside.raised_by(caught.value, ["their_package.module", "their_module"]) == "their_module"
+    assert outside.raised_by(caught.value, ["their_package.module", "their_absent"]) is None
     error = ValueError("raised in another process, whose traceback is in the text")
     error.__cause__ = RuntimeError(f'Traceback:\n  File "{folder}/their_module.py", line 3, in fail\n')
-    assert raised_by(error, ["their_module"]) == "their_module"
+    assert outside.raised_by(error, ["their_module"]) == "their_module"

@@ -78,7 +78,11 @@ class EnvBatch(EnvsBase):
             self._void(step, next_parts, i)
         for path, part in next_parts.items():
             self._parts[path][:] = part
-        self._begin_episodes(step, faults)
+        self.begun = (step.terminated | step.truncated).nonzero()[0].tolist()
+        for i in self.begun:
+            self.episodes.append(Episode(i, self._returns[i], self._lengths[i], numbers(self._infos[i])))
+            if fault := self._reset(i):
+                faults[i] = fault
         if self._has_lives:
             lost = [i for i in range(size) if step.valid[i] and self._infos[i].get("life_lost")]
             step.terminated[lost] = True
@@ -167,14 +171,6 @@ class EnvBatch(EnvsBase):
         next_obs = next_parts.get("", next_parts)
         return Step(np.array(rewards, np.float32), next_obs, *ends, np.ones(size, np.bool_)), faults
 
-    def _begin_episodes(self, step: Step, faults: dict[int, EnvFault]) -> None:
-        """Reset the environments whose episode ended. Add the fault of each failed reset to `faults`."""
-        self.begun = (step.terminated | step.truncated).nonzero()[0].tolist()
-        for i in self.begun:
-            self.episodes.append(Episode(i, self._returns[i], self._lengths[i], numbers(self._infos[i])))
-            if fault := self._reset(i):
-                faults[i] = fault
-
     def _reset(self, i: int, seed: int | None = None) -> EnvFault | None:
         """Begin an episode. Return the fault if the reset failed, else None."""
         self._returns[i], self._lengths[i] = 0.0, 0
@@ -193,23 +189,23 @@ class EnvBatch(EnvsBase):
         while found is not None:
             log.info("env %d: %s", i, found, exc_info=found.__cause__)
             line = f"env {i}: {found}"
-            self._check_early(line, found)
+            if self._has_stepped or (self._early_faults and self._early_faults[0] != line):
+                self._early_faults.clear()
+            if not self._has_stepped:
+                self._early_faults.append(line)
+            if len(self._early_faults) == SAME:
+                raise EnvFault(f"{line}, each of the {SAME} times it was made") from found.__cause__
             count = self._count_rebuild(line, found.__cause__)
             found = self._renew(i)
             self.faults.append(f"{line}; environment rebuilt {count}")
 
-    def _check_early(self, line: str, fault: EnvFault) -> None:
-        """Raise EnvFault after SAME equal faults in a row if no environment has taken a step yet."""
-        if self._has_stepped or (self._early_faults and self._early_faults[0] != line):
-            self._early_faults.clear()
-        if not self._has_stepped:
-            self._early_faults.append(line)
-        if len(self._early_faults) == SAME:
-            raise EnvFault(f"{line}, each of the {SAME} times it was made") from fault.__cause__
-
     def _renew(self, i: int) -> EnvFault | None:
         """Replace an environment by a new one with a new seed. Return the fault if its reset failed, else None."""
-        self._close(i)
+        try:
+            with self.calls:
+                self.envs[i].close()
+        except (Exception, Hung) as error:
+            log.info("env %d: %s", i, as_fault("close", error), exc_info=error)
         self._renewed[i] += 1
         try:
             with self.calls:
@@ -240,13 +236,6 @@ class EnvBatch(EnvsBase):
         step.reward[i] = 0.0
         for path, part in self._parts.items():
             next_parts[path][i] = part[i]
-
-    def _close(self, i: int) -> None:
-        try:
-            with self.calls:
-                self.envs[i].close()
-        except (Exception, Hung) as error:
-            log.info("env %d: %s", i, as_fault("close", error), exc_info=error)
 
 
 def _write(parts: Parts, into: Parts, i: int) -> None:

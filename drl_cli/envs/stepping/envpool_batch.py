@@ -44,8 +44,10 @@ class EnvPoolBatch(EnvsBase):
 
     def step(self, actions: Array) -> Step:
         """Step every environment and return new arrays. Replace `self.obs` by a new array."""
-        if self._is_loaded:
-            return self._no_step()
+        if self._is_loaded:  # the first step after `load_state` is not `valid` in any environment
+            none, zeros = np.zeros(len(self.seeds), np.bool_), np.zeros(len(self.seeds), np.float32)
+            self._is_loaded, self.begun = False, list(range(len(self.seeds)))
+            return Step(zeros, self.obs.copy(), none, none.copy(), none.copy())
         given = np.asarray(self.to_env(actions))
         next_obs, reward, terminated, truncated, info = self._call("step", given)
         self._returns += reward
@@ -111,12 +113,6 @@ class EnvPoolBatch(EnvsBase):
             ids = [i for i, cause in causes.items() if cause]
             for i in ids:
                 self._count(i, str(causes[i]))
-
-    def _no_step(self) -> Step:
-        """Return a step that is not `valid` in any environment: the first step after `load_state`."""
-        none, zeros = np.zeros(len(self.seeds), np.bool_), np.zeros(len(self.seeds), np.float32)
-        self._is_loaded, self.begun = False, list(range(len(self.seeds)))
-        return Step(zeros, self.obs.copy(), none, none.copy(), none.copy())
 
     def _void_bad(self, step: Step, next_obs: Array, actions: Array) -> None:
         """Mark the step as not taken in environments that returned NaN or infinity."""

@@ -49,13 +49,11 @@ class Calls:
                     raise
                 except ActorDied as error:
                     raise RoleLost(f"{role} died: {error}") from error
-        calls, moment = self.pending.items(), now()
-        silent = {role for ref, (role, _, at) in calls if at + self._limit_s(role) < moment and ref not in patient}
+        oldest = now() - self.stall_s  # calls may be older only if they include the start of the role's process
+        calls = [(role, at) for ref, (role, _, at) in self.pending.items() if ref not in patient]
+        silent = {role for role, at in calls if at < oldest - (0.0 if role in self.answered else START_S)}
         if silent:
             raise RoleLost(f"no answer for {self.stall_s:g} s from: {', '.join(sorted(silent))}")
-
-    def _limit_s(self, role: str) -> float:
-        return self.stall_s + (0.0 if role in self.answered else START_S)
 
 
 def blame(roles: Mapping[str, Handle], error: Exception) -> RoleLost:

@@ -229,6 +229,7 @@ class Progress:
         gone = {name: count - before[name] for name, count in self.counts().items()}
         worker_wait, trainer_wait = self.wait_fracs(worker_wait_s)
         episodes, self._episodes = list(self._episodes), deque()
+        steps, self._worker_steps = self._worker_steps, Counter(dict.fromkeys(self._worker_steps, 0))
         ratio = self.updates_per_env_step()
         return {
             **self._means.take(),
@@ -237,7 +238,7 @@ class Progress:
             "rollout/episodes": self.num_episodes,
             "train/skipped_updates": self.skipped_updates,
             "perf/env_steps_per_s": gone["env_steps"] / elapsed,
-            **self._worker_rates(elapsed),
+            **{f"perf/env_steps_per_s/worker_{i}": steps[i] / elapsed for i in sorted(steps)},
             "perf/opt_steps_per_s": gone["opt_steps"] / elapsed,
             "perf/samples_per_s": gone["samples"] * self.config.trainer.batch_size / elapsed,
             "perf/loads_per_s": gone["loads"] / elapsed,
@@ -255,10 +256,6 @@ class Progress:
             **{f"replay/{name}": value for name, value in over_shards(list(self._replay.values())).items()},
             **self._system(),
         }
-
-    def _worker_rates(self, elapsed: float) -> dict[str, float]:
-        steps, self._worker_steps = self._worker_steps, Counter(dict.fromkeys(self._worker_steps, 0))
-        return {f"perf/env_steps_per_s/worker_{i}": steps[i] / elapsed for i in sorted(steps)}
 
     def summary(self, worker_wait_s: float, evals_skipped: int) -> dict[str, Any]:
         self._system()

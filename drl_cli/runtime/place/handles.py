@@ -14,8 +14,8 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeAlias, TypedDict, Unpack
 
 from drl_cli.errors import NodeGone
+from drl_cli.utils.files import LogFile
 from drl_cli.utils.lazy import LazyModule
-from drl_cli.utils.log_file import LogFile
 
 ray = LazyModule("ray")  # imported at first use, because the import takes one second
 
@@ -104,9 +104,13 @@ class Host:
     """The Ray actor that contains a role. If the creation of the role fails, every call raises the error."""
 
     def __init__(self, log_file: str, factory: Callable[..., object], *args: Any) -> None:
-        logging.basicConfig(
-            handlers=[_log_handler(log_file)], level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
-        )
+        try:
+            os.makedirs(os.path.dirname(log_file), exist_ok=True)
+            handler: logging.Handler = LogFile(log_file)
+        except OSError:  # the node lacks the run's folder and can't create the file
+            handler = logging.StreamHandler()
+        line = "%(asctime)s %(levelname)s %(message)s"
+        logging.basicConfig(handlers=[handler], level=logging.INFO, format=line)
         logging.info("%s is process %d", os.path.basename(log_file).removesuffix(".log"), os.getpid())
         self.role: object = None
         self.error: Exception | None = None
@@ -173,7 +177,10 @@ class RayRuntime:
         gpus, node, concurrent = where.get("gpus", 0), where.get("node"), where.get("concurrent", ())
         options: dict[str, Any] = {"num_cpus": 0, "num_gpus": gpus, "max_restarts": 0, "max_task_retries": 0}
         if node is not None:
-            _check_alive(node)
+            known = {entry["NodeID"]: entry for entry in ray.nodes()}
+            if node not in known or not known[node]["Alive"]:
+                address = known[node]["NodeManagerAddress"] if node in known else "unknown address"
+                raise NodeGone(f"node {address} ({node[:6]}) is gone")
         if gpus == 0:  # for a role with a GPU, Ray chooses the node
             options["scheduling_strategy"] = on_node(node or ray.get_runtime_context().get_node_id())
         if concurrent:
@@ -247,23 +254,6 @@ def wait(refs: Sequence[Ref], timeout_s: float) -> list[Ref]:
     elif not ready and timeout_s > 0:
         time.sleep(timeout_s)
     return ready
-
-
-def _log_handler(path: str) -> logging.Handler:
-    """Return a handler for the file, or for stderr if the file can't be created, as without the run's folder."""
-    try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        return LogFile(path)
-    except OSError:
-        return logging.StreamHandler()
-
-
-def _check_alive(node: str) -> None:
-    """Raise NodeGone with the node's address if a node has left the cluster."""
-    known = {entry["NodeID"]: entry for entry in ray.nodes()}
-    if node not in known or not known[node]["Alive"]:
-        address = known[node]["NodeManagerAddress"] if node in known else "unknown address"
-        raise NodeGone(f"node {address} ({node[:6]}) is gone")
 
 
 def _reason(error: Exception) -> str:

@@ -16,15 +16,8 @@ import psutil
 
 from drl_cli.envs.config import EnvConfig
 from drl_cli.errors import ClusterUnfit, RoleLost
-from drl_cli.runtime.place.cluster import (
-    Answer,
-    Node,
-    process_variables,
-    shipped_modules,
-    unfit,
-    unreachable,
-    why_not_joined,
-)
+from drl_cli.runtime.place import cluster
+from drl_cli.runtime.place.cluster import Answer, Node
 from drl_cli.runtime.place.handles import ray
 from drl_cli.runtime.place.nodes import ask, live_nodes
 from drl_cli.version import __version__
@@ -93,7 +86,7 @@ class RaySession:
         os._exit(exit_code)
 
     def _run(self) -> None:
-        os.environ.update(process_variables())
+        os.environ.update(cluster.process_variables())
         # Make Ray listen only on 127.0.0.1. Otherwise Ray would replace 127.0.0.1 by the machine's address.
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         os.environ.setdefault("RAY_worker_niceness", "0")  # by default 15, so other programs would starve the trainer
@@ -151,19 +144,19 @@ class Cluster:
         self, address: str, env: EnvConfig, modules: Sequence[str], only_here: bool = False, folder: str = ""
     ) -> None:
         self._only_here, self._folder = only_here, folder
-        if address != "auto" and (problem := unreachable(address)):
+        if address != "auto" and (problem := cluster.unreachable(address)):
             raise ClusterUnfit([problem])
         try:
-            files = shipped_modules(modules)
+            files = cluster.shipped_modules(modules)
         except ValueError as error:
             raise ClusterUnfit([str(error)]) from error
         ours = Answer(platform.python_version(), version("ray"), __version__, None)
         answers = self._join(address, env, modules, files)
         lacking = [node for node, answer in answers.items() if answer is not None and answer.package is None]
-        problems = unfit({node: answer for node, answer in answers.items() if node not in lacking}, ours)
+        problems = cluster.unfit({node: answer for node, answer in answers.items() if node not in lacking}, ours)
         if lacking and not problems:  # join again, and send drl_cli to the nodes, too
             answers = self._join(address, env, modules, [*files, Path(__file__).parents[2]])
-            problems = unfit(answers, ours)
+            problems = cluster.unfit(answers, ours)
         if problems or not answers:
             self.close()
             raise ClusterUnfit(problems or [f"ray.address: the cluster at {address} has no node with a CPU"])
@@ -192,12 +185,12 @@ class Cluster:
         try:
             ray.init(
                 address=address,
-                runtime_env={"env_vars": process_variables(), "py_modules": [str(path) for path in files]},
+                runtime_env={"env_vars": cluster.process_variables(), "py_modules": [str(path) for path in files]},
                 logging_level=logging.ERROR,
                 log_to_driver=False,
             )
         except Exception as error:
-            raise ClusterUnfit([why_not_joined(address, error)]) from error
+            raise ClusterUnfit([cluster.why_not_joined(address, error)]) from error
         _have_ray_log()
         return _ask(live_nodes(self._only_here), env, modules, self._folder)
 

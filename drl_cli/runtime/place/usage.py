@@ -122,12 +122,5 @@ def role_of(process: psutil.Process) -> str | None:
 
 
 def _use(process: psutil.Process, host: str, role: str) -> ProcessUse:
-    used = process.cpu_times()
-    return ProcessUse(
-        role=role,
-        host=host,
-        pid=process.pid,
-        began=process.create_time(),
-        cpu_s=used.user + used.system,
-        rss=process.memory_info().rss,
-    )
+    began, used, rss = process.create_time(), process.cpu_times(), process.memory_info().rss
+    return ProcessUse(role, host, process.pid, began, used.user + used.system, rss)

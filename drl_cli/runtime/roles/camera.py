@@ -3,13 +3,11 @@
 from dataclasses import replace
 from pathlib import Path
 
+from drl_cli.envs.frames import frames_per_second
 from drl_cli.metrics.film import Film
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.roles.evaluator import Evaluator
 from drl_cli.types import Array, EnvSpec
-
-FPS = 30.0
-"""Frames per second if the environment has no `render_fps`."""
 
 
 class Camera:
@@ -23,7 +21,7 @@ class Camera:
 
     def film(self, params: Array, env_steps: int) -> Path:
         """Write an animated GIF and return its path. Raise ValueError if the environment does not render."""
-        film = Film(float(self.env.metadata.get("render_fps") or FPS))
+        film = Film(frames_per_second(self.env))
         self.evaluator.evaluate(params, watch=lambda: film.step(self.env.render))
         self.folder.mkdir(exist_ok=True)
         path = self.folder / f"eval_{env_steps:09d}.gif"

@@ -11,24 +11,14 @@ from typing import Any
 
 from drl_cli.metrics.background import one_line
 from drl_cli.runtime.config import Config
-from drl_cli.runtime.files.checkpoint import (
-    COUNTERS,
-    finish,
-    free_folder,
-    point,
-    prune,
-    read_manifest,
-    save_model,
-    write_arrays,
-    write_json,
-)
+from drl_cli.runtime.files import checkpoint
 from drl_cli.runtime.messages import EvalReport, LoadParams, ProcessUse
 from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.runtime.roles.camera import Camera
 from drl_cli.runtime.roles.evaluator import Score, Scorer, make_evaluator
 from drl_cli.runtime.roles.recording import Recording
 from drl_cli.types import Array, EnvSpec, State
-from drl_cli.utils.locks import lock
+from drl_cli.utils.files import lock
 from drl_cli.utils.seeding import integers
 
 log = logging.getLogger(__name__)
@@ -56,7 +46,7 @@ class Manage:
         self.use = OwnUse()
         self.best = float("-inf")
         if (self.checkpoints / "best").exists():
-            self.best = float(read_manifest(self.checkpoints / "best")["mean"])
+            self.best = float(checkpoint.read_manifest(self.checkpoints / "best")["mean"])
 
     def report(self, scalars: Mapping[str, float], env_steps: int) -> list[str]:
         """Write one report of the orchestrator. Return the problems since the last report, one line each."""
@@ -112,11 +102,13 @@ class Manage:
                     raise OSError(errno.ENOSPC, problem, draft)
                 for role, state in zip(roles, states, strict=True):
                     name = f"state.{role.replace(' ', '-')}.safetensors"
-                    files[name] = write_arrays(path / name, state)
-                files[COUNTERS] = write_json(path / COUNTERS, counters)
-                folder = free_folder(self.checkpoints, counters["counts"]["env_steps"], params_header.version)
-                point(self.checkpoints, "last", finish(path, folder, params_header, params, files, {}))
-                prune(self.checkpoints, self.config.checkpoint.keep_last)
+                    files[name] = checkpoint.write_arrays(path / name, state)
+                files[checkpoint.COUNTERS] = checkpoint.write_json(path / checkpoint.COUNTERS, counters)
+                env_steps = counters["counts"]["env_steps"]
+                folder = checkpoint.free_folder(self.checkpoints, env_steps, params_header.version)
+                checkpoint.finish(path, folder, params_header, params, files, {})
+                checkpoint.point(self.checkpoints, "last", folder)
+                checkpoint.prune(self.checkpoints, self.config.checkpoint.keep_last)
             except OSError as error:
                 shutil.rmtree(draft, ignore_errors=True)
                 return error
@@ -124,8 +116,8 @@ class Manage:
 
     def save(self, params_header: LoadParams, params: Array) -> str:
         with self.lock:
-            folder = free_folder(self.checkpoints, params_header.env_steps, params_header.version)
-            return str(save_model(folder, params_header, params, {}))
+            folder = checkpoint.free_folder(self.checkpoints, params_header.env_steps, params_header.version)
+            return str(checkpoint.save_model(folder, params_header, params, {}))
 
     def close(self, status: str) -> list[str]:
         with self.lock:
@@ -184,7 +176,7 @@ class Manage:
                 self.recording.warn(f"manage.video_period: no video is made: {one_line(error)}")
 
     def _save_best(self, params_header: LoadParams, params: Array, statistics: Mapping[str, float]) -> None:
-        folder = free_folder(self.checkpoints, params_header.env_steps, params_header.version, "-best")
-        point(self.checkpoints, "best", save_model(folder, params_header, params, statistics))
-        prune(self.checkpoints, self.config.checkpoint.keep_last)
+        folder = checkpoint.free_folder(self.checkpoints, params_header.env_steps, params_header.version, "-best")
+        checkpoint.point(self.checkpoints, "best", checkpoint.save_model(folder, params_header, params, statistics))
+        checkpoint.prune(self.checkpoints, self.config.checkpoint.keep_last)
         self.best = statistics["mean"]

@@ -2,7 +2,7 @@
 
 import dataclasses
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from drl_cli.metrics.recorders import Csv, JsonLines, Recorder, RunInfo, Value, 
 from drl_cli.metrics.tensorboard import TensorBoard
 from drl_cli.metrics.wandb import Wandb
 from drl_cli.runtime.config import Config
+from drl_cli.types import flatten
 from drl_cli.utils.clock import now
 from drl_cli.utils.outside import import_object
 
@@ -84,13 +85,8 @@ def make_background(config: Config, run: RunInfo) -> list[BackgroundRecorder]:
         recorders.append(BackgroundRecorder(f"logger.wandb={logger.wandb}", partial(Wandb, run, logger.wandb)))
     if logger.mlflow != "none":
         recorders.append(BackgroundRecorder(f"logger.mlflow={logger.mlflow}", partial(Mlflow, run, logger.mlflow)))
-    users = [BackgroundRecorder(path, partial(_make_own, path, run)) for path in logger.recorders]
-    return recorders + users
-
-
-def _make_own(path: str, run: RunInfo) -> Recorder:
-    recorder: Recorder = import_object(path)(run)
-    return recorder
+    own = [BackgroundRecorder(path, partial(lambda each: import_object(each)(run), path)) for path in logger.recorders]
+    return recorders + own
 
 
 def describe(config: Config, folder: Path) -> RunInfo:
@@ -101,12 +97,5 @@ def describe(config: Config, folder: Path) -> RunInfo:
 
 def hyperparameters(config: Config) -> dict[str, Value]:
     """Return the config with dotted keys and plain values."""
-
-    def walk(prefix: str, node: Mapping[str, object]) -> Iterator[tuple[str, Value]]:
-        for name, value in node.items():
-            if isinstance(value, Mapping):
-                yield from walk(f"{prefix}{name}.", value)
-            else:
-                yield prefix + name.rstrip("_"), value if isinstance(value, bool | int | float) else str(value)
-
-    return dict(walk("", dataclasses.asdict(config)))
+    values = flatten(dataclasses.asdict(config)).items()
+    return {key.rstrip("_"): value if isinstance(value, bool | int | float) else str(value) for key, value in values}

@@ -14,7 +14,7 @@ from drl_cli.runtime.files.replay_saver import CHUNK_BYTES, ReplaySaver
 from drl_cli.runtime.messages import BatchTrainingData, InsertTransition, SampleBatch, UpdatePriority
 from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.runtime.roles.normalization import Layout
-from drl_cli.types import Columns, State
+from drl_cli.types import Columns
 from drl_cli.utils.moments import RunningMoments
 
 
@@ -98,7 +98,9 @@ class TrajectoryManager:
         Files that have not changed are linked from `previous`, the last complete checkpoint. Raise OSError (ENOSPC) if
         the disk has too little space.
         """
-        return self.saver.begin(Path(folder), None if previous is None else Path(previous), self._state())
+        blocks = np.array([(*key, number) for key, number in self.last_block.items()], np.int64).reshape(-1, 3)
+        state = {"blocks": blocks} | ({} if self.moments is None else {"moments": self.moments.packed()})
+        return self.saver.begin(Path(folder), None if previous is None else Path(previous), state)
 
     def save_part(self) -> dict[str, str] | None:
         """Write for about 50 ms. Return None, or at the end the sha256 by file. Raise OSError if the disk fails."""
@@ -131,8 +133,3 @@ class TrajectoryManager:
             moments = [RunningMoments.unpacked(state["moments"]) for state in own if "moments" in state]
             self.moments = reduce(RunningMoments.merge, moments or [RunningMoments.empty(self.layout.size)])
         return len(self.table)
-
-    def _state(self) -> State:
-        """Return all state except the table: the number of each worker's last block, and the moments."""
-        blocks = np.array([(*key, number) for key, number in self.last_block.items()], np.int64).reshape(-1, 3)
-        return {"blocks": blocks} | ({} if self.moments is None else {"moments": self.moments.packed()})

@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 
+from drl_cli import types
 from drl_cli.algos.base import Policy
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.envs.config import EnvFault
@@ -22,22 +23,7 @@ from drl_cli.runtime.messages import Block, InsertTransition, LoadParams
 from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.runtime.roles.exploration import describe, worker_values
 from drl_cli.runtime.roles.normalization import make_policy
-from drl_cli.types import (
-    Array,
-    Column,
-    Columns,
-    EnvSpec,
-    PreviousStep,
-    Schema,
-    State,
-    flat_columns,
-    gathered,
-    map_parts,
-    nested,
-    sources,
-    transition_schema,
-    within,
-)
+from drl_cli.types import Array, Column, Columns, EnvSpec, PreviousStep, Schema, State
 from drl_cli.utils.seeding import globals_state, integers, seed_globals, set_globals_state
 
 log = logging.getLogger(__name__)
@@ -62,7 +48,7 @@ class Worker:
         except Exception as error:
             raise EnvironmentFailed(f"worker {index}: {type(error).__name__}: {error}") from error
         self.last = PreviousStep.none(spec, config.worker.envs)
-        self.source = sources(index, config.worker.envs)
+        self.source = types.sources(index, config.worker.envs)
         self.params_header: LoadParams | None = None
         self.params: Array | None = None
         self.blocks = self.env_steps = 0
@@ -123,7 +109,7 @@ class Worker:
 
     def _step(self, random_actions: bool) -> int:
         """Step all environments. Return the number of environments that took the step."""
-        obs = map_parts(np.ndarray.copy, self.envs.obs)
+        obs = types.map_parts(np.ndarray.copy, self.envs.obs)
         started = time.perf_counter()
         columns = self.policy.random(obs, self.last) if random_actions else self.policy.act(obs, self.last)
         acted = time.perf_counter()
@@ -133,7 +119,7 @@ class Worker:
         step_columns = step.columns()
         if (limit := self.config.env.reward_clip) is not None:
             step_columns = {**step_columns, "reward": step.reward.clip(-limit, limit)}
-        self.builder.append({**flat_columns("obs", obs), **columns, **step_columns, "source": self.source})
+        self.builder.append({**types.flat_columns("obs", obs), **columns, **step_columns, "source": self.source})
         self.last = PreviousStep.of(columns["action"], step.reward, self.envs.begun)
         return int(np.count_nonzero(step.valid))
 
@@ -143,9 +129,9 @@ class Worker:
         if (header := self.params_header) is not None and self.params is not None:
             counts = np.array([header.version, header.opt_steps, header.env_steps])
             state |= {"held": counts, "params": self.params.copy()}
-        state |= nested("policy", self.policy.state()) | nested("builder", self.builder.state())
-        state |= nested("last", self.last._asdict())
-        return state | nested("envs", self.envs.state()) | nested("globals", globals_state())
+        state |= types.nested("policy", self.policy.state()) | types.nested("builder", self.builder.state())
+        state |= types.nested("last", self.last._asdict())
+        return state | types.nested("envs", self.envs.state()) | types.nested("globals", globals_state())
 
     def load_state(self, state: State) -> None:
         """Continue from `state()` bit for bit. If an environment can't be restored, replace it and log a warning.
@@ -153,17 +139,17 @@ class Worker:
         Raise ValueError if the state has another number of environments.
         """
         with hang_limit(self.config.worker.step_timeout_s, self.envs.calls):
-            faults = self.envs.load_state(within(state, "envs"))
+            faults = self.envs.load_state(types.within(state, "envs"))
         for line in faults:
             log.warning("worker %d %s", self.index, line)
         self.incarnation, self.blocks, self.env_steps = state["counters"].tolist()
         if "held" in state:
             self.params_header, self.params = LoadParams(*state["held"].tolist()), state["params"]
             self.policy.load(self.params)
-        self.policy.load_state(within(state, "policy"))
-        self.builder.load_state(within(state, "builder"))
-        self.last = PreviousStep(**within(state, "last"))
-        set_globals_state(within(state, "globals"))
+        self.policy.load_state(types.within(state, "policy"))
+        self.builder.load_state(types.within(state, "builder"))
+        self.last = PreviousStep(**types.within(state, "last"))
+        set_globals_state(types.within(state, "globals"))
 
     def close(self) -> None:
         self.envs.close()
@@ -174,7 +160,7 @@ def make_builder(config: Config, spec: EnvSpec, policy: Policy, index: int, inca
     replay, gamma, scale = config.replay, config.algo.gamma, config.env.reward_scale
 
     def prioritize(rows: Columns) -> Array:
-        return policy.priorities(gathered(rows))
+        return policy.priorities(types.gathered(rows))
 
     stackings, rate = config.stackings(spec), prioritize if config.worker_priorities else None
     own = None if stackings else rate  # a FrameBuilder adds the priorities itself
@@ -196,4 +182,4 @@ def row_schema(config: Config, spec: EnvSpec) -> Schema:
     """Return the columns of a replay row: the algorithm's columns, and `source` (worker and environment)."""
     extra = load_algorithm(config.algo.name).Policy.extra_columns(config.algo, config.network, spec)
     built = RolloutBuilder.extra_columns if config.is_on_policy else {}
-    return transition_schema(spec, {**extra, **built, "source": Column((), "int32")})
+    return types.transition_schema(spec, {**extra, **built, "source": Column((), "int32")})

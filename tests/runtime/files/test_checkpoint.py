@@ -9,22 +9,7 @@ import pytest
 
 from drl_cli.errors import CheckpointError
 from drl_cli.runtime.files import checkpoint
-from drl_cli.runtime.files.checkpoint import (
-    adopt,
-    finish,
-    free_folder,
-    load_model,
-    make_draft,
-    other_format,
-    point,
-    prune,
-    read_arrays,
-    read_json,
-    read_manifest,
-    save_model,
-    write_arrays,
-    write_json,
-)
+from drl_cli.runtime.files import checkpoint as checkpoints
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.orchestrator.saver import drop_drafts
 
@@ -33,7 +18,9 @@ PARAMS = np.arange(5, dtype=np.float32)
 
 
 def save(root, env_steps=200_000, name=None):
-    return save_model(root / (name or f"step_{env_steps:09d}"), LoadParams(12, 96, env_steps), PARAMS, {"mean": 1.5})
+    return checkpoints.save_model(
+        root / (name or f"step_{env_steps:09d}"), LoadParams(12, 96, env_steps), PARAMS, {"mean": 1.5}
+    )
 
 
 def names(folder):
@@ -57,11 +44,11 @@ def synced(monkeypatch):
 @pytest.mark.parametrize(("form", "found"), [(None, 1), (3, 3)])
 def test_another_format_is_refused_by_name(tmp_path, form, found):
     folder = save(tmp_path)
-    manifest = read_manifest(folder)
-    assert (manifest.pop("format"), other_format({"format": 2})) == (2, None)
+    manifest = checkpoints.read_manifest(folder)
+    assert (manifest.pop("format"), checkpoints.other_format({"format": 2})) == (2, None)
     (folder / "manifest.json").write_text(json.dumps(manifest | ({"format": form} if form else {})))
     with pytest.raises(CheckpointError, match=rf"{folder}: its checkpoint format is {found}, this drl-cli reads 2$"):
-        load_model(folder)
+        checkpoints.load_model(folder)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +71,7 @@ def test_a_damaged_file_is_refused_by_name(tmp_path, name, change, problem):
     if change is not None:
         path.write_bytes(change(content))
     with pytest.raises(CheckpointError, match=f"step_000200000/{name}.*{problem}"):
-        load_model(path.parent)
+        checkpoints.load_model(path.parent)
 
 
 def test_a_half_removed_folder_is_no_checkpoint(tmp_path, monkeypatch):
@@ -101,7 +88,7 @@ def test_a_half_removed_folder_is_no_checkpoint(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("shutil.rmtree", first_file)
         with pytest.raises(Killed):
-            prune(tmp_path, 1)
+            checkpoints.prune(tmp_path, 1)
     assert [path.name for path in tmp_path.glob("step_*")] == ["step_000000200"]
     drop_drafts(tmp_path)
     assert names(tmp_path) == ["step_000000200"]
@@ -114,15 +101,15 @@ def test_a_half_removed_folder_is_no_checkpoint(tmp_path, monkeypatch):
 def test_prune_orders_by_number_not_by_text(tmp_path, older, newer):
     for name in (older, newer):
         save(tmp_path, int(name.split("_")[1].split("-")[0]), name=name)
-    prune(tmp_path, 1)
+    checkpoints.prune(tmp_path, 1)
     assert names(tmp_path) == [newer]
 
 
 def test_write_json_replaces_the_file_unless_it_fails(tmp_path):
     for value in ({"a": 1}, {"a": 2}):
-        write_json(tmp_path / "run.json", value)
+        checkpoints.write_json(tmp_path / "run.json", value)
     with pytest.raises(TypeError):
-        write_json(tmp_path / "run.json", {"a": object()})
+        checkpoints.write_json(tmp_path / "run.json", {"a": object()})
     assert json.loads((tmp_path / "run.json").read_text()) == {"a": 2}
     assert names(tmp_path) == ["run.json"]
 
@@ -131,16 +118,16 @@ def test_links_are_relative_and_replaced_atomically(tmp_path):
     old, new = save(tmp_path, 10), save(tmp_path, 20)
     (tmp_path / f".best.{os.getpid()}").symlink_to("gone")  # a killed process left this draft
     for folder in (old, new, new):
-        point(tmp_path, "best", folder)
+        checkpoints.point(tmp_path, "best", folder)
         assert os.readlink(tmp_path / "best") == folder.name
-        assert load_model(tmp_path / "best")[1]["env_steps"] == int(folder.name[-2:])
+        assert checkpoints.load_model(tmp_path / "best")[1]["env_steps"] == int(folder.name[-2:])
     assert names(tmp_path) == ["best", "step_000000010", "step_000000020"]
 
 
-@pytest.mark.parametrize("write", [write_json, write_arrays])
+@pytest.mark.parametrize("write", [checkpoints.write_json, checkpoints.write_arrays])
 def test_a_file_is_complete_when_it_is_synced(tmp_path, synced, write):
     path, value = tmp_path / "file", {"a": np.arange(10)}  # smaller than the buffer
-    value = value if write is write_arrays else {"a": "x" * 50}
+    value = value if write is checkpoints.write_arrays else {"a": "x" * 50}
     digest = write(path, value)
     ((_, size, _),) = synced
     assert size == path.stat().st_size > 50
@@ -149,7 +136,7 @@ def test_a_file_is_complete_when_it_is_synced(tmp_path, synced, write):
 
 
 def test_folders_are_synced_and_closed(tmp_path, synced):
-    save_model(tmp_path / "step_000000300", HEADER, PARAMS, {})
+    checkpoints.save_model(tmp_path / "step_000000300", HEADER, PARAMS, {})
     order = [name for name, *_ in synced]
     assert order[0] == "model.safetensors"
     assert order[1].startswith(".manifest.json")
@@ -163,16 +150,16 @@ def test_folders_are_synced_and_closed(tmp_path, synced):
 def test_leftovers_of_a_crash_are_replaced(tmp_path):
     """Drafts, and a folder that was being replaced."""
     folder = tmp_path / "root" / "step_000000300"
-    save_model(folder, HEADER, PARAMS, {})  # this makes the root, too
+    checkpoints.save_model(folder, HEADER, PARAMS, {})  # this makes the root, too
     for name in (f".step_000000300.{os.getpid()}", ".step_000000300.old"):
         (folder.parent / name).mkdir()
         (folder.parent / name / "left").touch()
-    assert save_model(folder, HEADER, PARAMS + 1, {"mean": 2.0}) == folder
+    assert checkpoints.save_model(folder, HEADER, PARAMS + 1, {"mean": 2.0}) == folder
     assert names(folder.parent) == ["step_000000300"]
-    params, manifest = load_model(folder)
+    params, manifest = checkpoints.load_model(folder)
     assert np.array_equal(params, PARAMS + 1)
     assert (manifest["exploration"], manifest["mean"], manifest["format"]) == ({"epsilon": 0.25}, 2.0, 2)
-    draft = make_draft(tmp_path / "new" / "step_1")
+    draft = checkpoints.make_draft(tmp_path / "new" / "step_1")
     assert draft.parent == tmp_path / "new"
     assert names(draft) == []
 
@@ -184,62 +171,66 @@ def test_a_full_disk_keeps_no_draft(tmp_path, monkeypatch):
 
     monkeypatch.setattr(checkpoint, "write_arrays", full)
     with pytest.raises(OSError, match="No space left"):
-        save_model(tmp_path / "step_000000300", HEADER, PARAMS, {})
+        checkpoints.save_model(tmp_path / "step_000000300", HEADER, PARAMS, {})
     assert names(tmp_path) == []
 
 
 def test_a_checkpoint_lists_the_sums_of_all_its_files(tmp_path):
-    draft = make_draft(tmp_path / "step_000000300")
-    sums = {"a.safetensors": write_arrays(draft / "a.safetensors", {"x": np.ones((2, 3))[:, ::-1], "y": np.array(7)})}
-    sums["b.json"] = write_json(draft / "b.json", [1, 2])
-    folder = finish(draft, tmp_path / "step_000000300", HEADER, PARAMS, sums, {"extra": 1})
+    draft = checkpoints.make_draft(tmp_path / "step_000000300")
+    sums = {
+        "a.safetensors": checkpoints.write_arrays(
+            draft / "a.safetensors", {"x": np.ones((2, 3))[:, ::-1], "y": np.array(7)}
+        )
+    }
+    sums["b.json"] = checkpoints.write_json(draft / "b.json", [1, 2])
+    folder = checkpoints.finish(draft, tmp_path / "step_000000300", HEADER, PARAMS, sums, {"extra": 1})
     assert folder == tmp_path / "step_000000300"
     assert not draft.exists()
-    manifest = read_manifest(folder)
+    manifest = checkpoints.read_manifest(folder)
     assert manifest["sha256"].keys() == {"a.safetensors", "b.json", "model.safetensors"}
     assert (manifest["version"], manifest["opt_steps"], manifest["env_steps"], manifest["extra"]) == (3, 30, 300, 1)
-    arrays = read_arrays(folder, "a.safetensors", manifest)
+    arrays = checkpoints.read_arrays(folder, "a.safetensors", manifest)
     assert {name: (array.shape, array.tolist()) for name, array in arrays.items()} == {
         "x": ((2, 3), np.ones((2, 3)).tolist()),
         "y": ((), 7),
     }
-    assert read_json(folder, "b.json", manifest) == [1, 2]
+    assert checkpoints.read_json(folder, "b.json", manifest) == [1, 2]
     with pytest.raises(CheckpointError, match=r"c\.json is missing or damaged \(No such file or directory\)"):
-        read_json(folder, "c.json", manifest)
+        checkpoints.read_json(folder, "c.json", manifest)
     (folder / "c.json").write_text("{}")
     with pytest.raises(CheckpointError, match=r"c\.json is missing or damaged \(its sha256 is not the manifest's\)"):
-        read_json(folder, "c.json", manifest)
+        checkpoints.read_json(folder, "c.json", manifest)
 
 
 @pytest.mark.parametrize(("content", "problem"), [(b"no arrays", "is damaged"), (None, "holds no 'policy'")])
 def test_a_file_without_a_model_is_refused(tmp_path, content, problem):
     folder = save(tmp_path)
-    write_arrays(folder / "model.safetensors", {"other": PARAMS})
+    checkpoints.write_arrays(folder / "model.safetensors", {"other": PARAMS})
     if content is not None:
         (folder / "model.safetensors").write_bytes(content)
-    manifest = read_manifest(folder)
+    manifest = checkpoints.read_manifest(folder)
     digest = checkpoint.hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
     manifest["sha256"]["model.safetensors"] = digest
-    write_json(folder / "manifest.json", manifest | {"seal": checkpoint._seal(manifest)})
+    checkpoints.write_json(folder / "manifest.json", manifest | {"seal": checkpoint._seal(manifest)})
     with pytest.raises(CheckpointError, match=problem):
-        load_model(folder)
+        checkpoints.load_model(folder)
 
 
 def test_a_manifest_that_was_changed_is_refused(tmp_path):
-    folder = save_model(tmp_path / "step_1", HEADER, PARAMS, {"mean": 1.0})
+    folder = checkpoints.save_model(tmp_path / "step_1", HEADER, PARAMS, {"mean": 1.0})
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps(manifest | {"mean": 2.0}))
     with pytest.raises(CheckpointError, match="its seal does not match"):
-        read_manifest(folder)
+        checkpoints.read_manifest(folder)
     (folder / "manifest.json").write_text(json.dumps(dict(reversed(manifest.items()))))  # another order of keys
-    assert read_manifest(folder)["mean"] == 1.0
-    assert "seal" not in read_manifest(folder)
+    assert checkpoints.read_manifest(folder)["mean"] == 1.0
+    assert "seal" not in checkpoints.read_manifest(folder)
 
 
 def test_a_free_folder_is_named_by_steps_and_then_version(tmp_path):
     taken = []
     for suffix in ("", "", "", "-best", "-best"):
-        taken.append(free_folder(tmp_path, 42, 7, suffix).name)
+        taken.append(checkpoints.free_folder(tmp_path, 42, 7, suffix).name)
         (tmp_path / taken[-1]).mkdir()
     assert taken == [
         *("step_000000042", "step_000000042-v7", "step_000000042-v7-2"),
@@ -252,24 +243,24 @@ def test_prune_removes_models_that_best_does_not_link(tmp_path):
         (tmp_path / name).mkdir()
     (tmp_path / "step_000000009").touch()  # not a folder
     (tmp_path / "best").symlink_to("step_000000001-best")
-    prune(tmp_path, 2)
+    checkpoints.prune(tmp_path, 2)
     kept = ["best", "step_000000001-best", "step_000000002", "step_000000003", "step_000000009"]
     assert names(tmp_path) == kept
     (tmp_path / "last").symlink_to("step_000000002")
-    prune(tmp_path, 1)
+    checkpoints.prune(tmp_path, 1)
     assert names(tmp_path) == sorted([*kept, "last"])
     (tmp_path / "last").unlink()
     shutil.rmtree(tmp_path / "step_000000001-best")
     (tmp_path / "best").unlink()
     (tmp_path / "last").mkdir()  # not a link
-    prune(tmp_path, 1)
+    checkpoints.prune(tmp_path, 1)
     assert names(tmp_path) == ["last", "step_000000003", "step_000000009"]
 
 
 @pytest.mark.parametrize("can_link", [True, False])
 def test_a_checkpoint_of_another_run_is_adopted_as_the_last(tmp_path, synced, monkeypatch, can_link):
     for name, value in (("theirs", PARAMS), ("mine", PARAMS + 1)):
-        folder = save_model(tmp_path / name / "step_000000300", HEADER, value, {})
+        folder = checkpoints.save_model(tmp_path / name / "step_000000300", HEADER, value, {})
         checkpoint.point(folder.parent, "last", folder)
     source, mine = tmp_path / "theirs" / "step_000000300", tmp_path / "mine"
     (mine / f".{source.name}.{os.getpid()}").mkdir()  # a killed attempt left this
@@ -281,11 +272,11 @@ def test_a_checkpoint_of_another_run_is_adopted_as_the_last(tmp_path, synced, mo
         monkeypatch.setattr(os, "link", refuse)
     synced.clear()
     for _ in range(2):  # the second time as after a kill
-        adopt(mine, source)
+        checkpoints.adopt(mine, source)
         assert names(mine) == ["last", "step_000000300"]
         assert os.readlink(mine / "last") == "step_000000300"
-        np.testing.assert_array_equal(load_model(mine / "last")[0], PARAMS)
+        np.testing.assert_array_equal(checkpoints.load_model(mine / "last")[0], PARAMS)
     assert "mine" in [name for name, _, _ in synced]
     assert (source / "model.safetensors").samefile(mine / "last" / "model.safetensors") == can_link
     shutil.rmtree(source.parent)
-    np.testing.assert_array_equal(load_model(mine / "last")[0], PARAMS)
+    np.testing.assert_array_equal(checkpoints.load_model(mine / "last")[0], PARAMS)

@@ -8,16 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 import pytest
 
-from drl_cli.runtime.place.cluster import (
-    Answer,
-    Node,
-    process_variables,
-    share_cores,
-    shipped_modules,
-    unfit,
-    unreachable,
-    why_not_joined,
-)
+from drl_cli.runtime.place import cluster
+from drl_cli.runtime.place.cluster import Answer, Node
 
 OURS = Answer("3.11.7", "2.60.0", "0.1.0", None)
 NODES = [Node(f"{name}23456789", f"10.0.0.{i}", 4.0) for i, name in enumerate("abcdefg")]
@@ -34,7 +26,7 @@ def test_every_unfit_node_has_a_line_that_says_why():
         Answer("3.11.7", "2.60.0", "0.1.0", no_module),
         Answer("3.11.7", "2.60.0", None, "ModuleNotFoundError: No module named 'drl_cli'"),
     ]
-    assert unfit(dict(zip(NODES, answers, strict=True)), OURS) == [
+    assert cluster.unfit(dict(zip(NODES, answers, strict=True)), OURS) == [
         "node 10.0.0.1 (b23456) does not answer",
         "node 10.0.0.2 (c23456) has Python 3.12.1 and Ray 2.60.0, here are 3.11.7 and 2.60.0: install the same on both",
         "node 10.0.0.3 (d23456) has Python 3.11.7 and Ray 2.61.0, here are 3.11.7 and 2.60.0: install the same on both",
@@ -42,17 +34,17 @@ def test_every_unfit_node_has_a_line_that_says_why():
         f"node 10.0.0.5 (f23456): {no_module}",
         "node 10.0.0.6 (g23456): ModuleNotFoundError: No module named 'drl_cli'",
     ]
-    assert unfit({NODES[0]: OURS}, OURS) == []
+    assert cluster.unfit({NODES[0]: OURS}, OURS) == []
 
 
 def test_errors_of_ray_are_one_line():
-    absent = why_not_joined("auto", ConnectionError("Could not find any running Ray instance."))
+    absent = cluster.why_not_joined("auto", ConnectionError("Could not find any running Ray instance."))
     assert absent.startswith("ray.address=auto: no Ray cluster runs here. Start one (ray start --head)")
     versions = RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.9.0\n    Python: 3.10.1")
     message = "ray.address=host:1: Version mismatch: The cluster was started with: Ray: 2.9.0 Python: 3.10.1"
-    assert why_not_joined("host:1", versions) == message
-    assert why_not_joined("auto", RuntimeError("too old")) == "ray.address=auto: too old"
-    assert why_not_joined("host:1", ConnectionError("closed")) == "ray.address=host:1: closed"
+    assert cluster.why_not_joined("host:1", versions) == message
+    assert cluster.why_not_joined("auto", RuntimeError("too old")) == "ray.address=auto: too old"
+    assert cluster.why_not_joined("host:1", ConnectionError("closed")) == "ray.address=host:1: closed"
 
 
 @pytest.fixture
@@ -84,22 +76,24 @@ def test_an_address_without_a_cluster(no_token):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-        assert unreachable(address).startswith(f"ray.address: no Ray cluster answers at {address}.")
+        assert cluster.unreachable(address).startswith(f"ray.address: no Ray cluster answers at {address}.")
 
 
 def test_a_cluster_with_a_token(guarded, monkeypatch, tmp_path):
-    assert "asks for a token and we have none. Set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN" in unreachable(guarded)
+    assert "asks for a token and we have none. Set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN" in cluster.unreachable(
+        guarded
+    )
     monkeypatch.setenv("RAY_AUTH_TOKEN", "right")
-    assert "we have none" in unreachable(guarded)  # without RAY_AUTH_MODE Ray sends no token
+    assert "we have none" in cluster.unreachable(guarded)  # without RAY_AUTH_MODE Ray sends no token
     monkeypatch.setenv("RAY_AUTH_MODE", "token")
     monkeypatch.setenv("RAY_AUTH_TOKEN", "wrong")
-    assert "asks for a token and ours is another." in unreachable(guarded)
+    assert "asks for a token and ours is another." in cluster.unreachable(guarded)
     monkeypatch.setenv("RAY_AUTH_TOKEN", "right")
-    assert unreachable(guarded) is None
+    assert cluster.unreachable(guarded) is None
     monkeypatch.delenv("RAY_AUTH_TOKEN")
     (tmp_path / ".ray").mkdir()
     (tmp_path / ".ray" / "auth_token").write_text("right\n")
-    assert unreachable(guarded) is None
+    assert cluster.unreachable(guarded) is None
 
 
 @pytest.fixture
@@ -124,30 +118,30 @@ def test_modules_are_shipped_with_what_they_import_from_their_folders(user_modul
     monkeypatch.syspath_prepend(str(elsewhere))
     __import__("lone_env")
     both = [user_modules / "lone_env.py", user_modules / "lone_helper.py"]
-    assert shipped_modules(["lone_env"]) == both
-    assert shipped_modules(["lone_env", "lone_package.envs"]) == sorted([*both, user_modules / "lone_package"])
-    assert shipped_modules(["lone_algo", "lone_env"]) == sorted([*both, elsewhere / "lone_algo.py"])
+    assert cluster.shipped_modules(["lone_env"]) == both
+    assert cluster.shipped_modules(["lone_env", "lone_package.envs"]) == sorted([*both, user_modules / "lone_package"])
+    assert cluster.shipped_modules(["lone_algo", "lone_env"]) == sorted([*both, elsewhere / "lone_algo.py"])
 
 
 def test_a_large_package_is_refused(user_modules):
     __import__("lone_package.envs")
-    assert shipped_modules(["lone_package.envs"]) == [user_modules / "lone_package"]
+    assert cluster.shipped_modules(["lone_package.envs"]) == [user_modules / "lone_package"]
     with pytest.raises(ValueError, match=r"lone_package.envs: .*lone_package is too large to ship to the nodes .1 MB"):
-        shipped_modules(["lone_package.envs"], max_mb=0.5)
+        cluster.shipped_modules(["lone_package.envs"], max_mb=0.5)
 
 
 def test_installed_modules_are_not_shipped(user_modules):
     __import__("lone_env")
-    assert shipped_modules(["gymnasium.envs", "json"]) == []
+    assert cluster.shipped_modules(["gymnasium.envs", "json"]) == []
     both = [user_modules / "lone_env.py", user_modules / "lone_helper.py"]
-    assert shipped_modules(["gymnasium.wrappers", "lone_env"]) == both
+    assert cluster.shipped_modules(["gymnasium.wrappers", "lone_env"]) == both
 
 
 def test_thread_counts_of_the_user_are_kept(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
-    assert process_variables()["OMP_NUM_THREADS"] == "3"
-    assert process_variables()["MKL_NUM_THREADS"] == "1"
+    assert cluster.process_variables()["OMP_NUM_THREADS"] == "3"
+    assert cluster.process_variables()["MKL_NUM_THREADS"] == "1"
     assert os.environ.get("MKL_NUM_THREADS") is None
 
 
@@ -162,6 +156,6 @@ def test_thread_counts_of_the_user_are_kept(monkeypatch):
 )
 def test_threads_sleep_while_they_wait_in_async(monkeypatch, mode, users, policy):
     monkeypatch.setattr(os, "environ", users)
-    share_cores(mode)
+    cluster.share_cores(mode)
     assert os.environ.get("OMP_WAIT_POLICY") == policy
-    assert process_variables().get("OMP_WAIT_POLICY") == policy
+    assert cluster.process_variables().get("OMP_WAIT_POLICY") == policy

@@ -13,21 +13,8 @@ import pytest
 from fake_ray import ObjectRef
 
 from drl_cli.errors import NodeGone
-from drl_cli.runtime.place.handles import (
-    INLINE_BYTES,
-    ActorDied,
-    ActorUnavailable,
-    Host,
-    LocalRef,
-    LocalRuntime,
-    ObjectLost,
-    RayHandle,
-    RayRuntime,
-    get,
-    is_ref,
-    node_address,
-    wait,
-)
+from drl_cli.runtime.place import handles
+from drl_cli.runtime.place.handles import INLINE_BYTES, ActorDied, Host, LocalRef, LocalRuntime, RayHandle, RayRuntime
 
 
 @pytest.fixture
@@ -59,15 +46,15 @@ class Role:
 def test_a_local_role_answers_with_references_and_errors_are_raised_by_get():
     handle = LocalRuntime().spawn("role", Role, 3, gpus=1, node="elsewhere")
     assert handle.role.args == (3,)
-    assert get(handle.call("add", 1, LocalRef(2))) == 3
-    assert [get(ref) for ref in handle.call("both", 4, results=2)] == [4, -4]
+    assert handles.get(handle.call("add", 1, LocalRef(2))) == 3
+    assert [handles.get(ref) for ref in handle.call("both", 4, results=2)] == [4, -4]
     with pytest.raises(KeyError, match="lost"):
-        get(handle.call("fail"))
+        handles.get(handle.call("fail"))
     refs = handle.call("fail", results=3)
     assert [type(ref.error) for ref in refs] == [KeyError] * 3
     with pytest.raises(OSError, match="gone before"):
-        get(handle.call("add", LocalRef(error=OSError("gone before"))))
-    assert get(handle.ping()) == os.getpid()
+        handles.get(handle.call("add", LocalRef(error=OSError("gone before"))))
+    assert handles.get(handle.ping()) == os.getpid()
     handle.kill()
     assert handle.role is None
     assert (LocalRuntime().gpus(), LocalRuntime().nodes) == (0, ())
@@ -76,7 +63,7 @@ def test_a_local_role_answers_with_references_and_errors_are_raised_by_get():
 def test_a_local_value_is_put_once():
     ref = LocalRuntime().put("value")
     assert (ref.value, LocalRuntime().put(ref), LocalRuntime().gpus()) == ("value", ref, 0)
-    assert [is_ref(ref), is_ref("value")] == [True, False]
+    assert [handles.is_ref(ref), handles.is_ref("value")] == [True, False]
 
 
 # On Ray
@@ -99,7 +86,7 @@ def test_calls_of_a_role_on_ray(ray):
     assert handle.ping() == "its process"
     handle.kill()
     assert ray.calls == [("kill", actor)]
-    assert is_ref(there)
+    assert handles.is_ref(there)
 
 
 def entry(name, alive=True):
@@ -165,17 +152,17 @@ def test_gpus_are_counted_in_the_cluster(ray):
     assert runtime.gpus() == 0
     ray.resources = {"GPU": 2.0, "CPU": 8.0}
     assert (runtime.gpus(), readied) == (2, [1, 1])
-    assert node_address() == "10.0.0.1"
+    assert handles.node_address() == "10.0.0.1"
 
 
 @pytest.mark.parametrize(
     ("error", "kind", "says"),
     [
         (fake_ray.RayTaskError(KeyError("lost")), KeyError, "'lost'"),
-        (fake_ray.RayTaskError(fake_ray.ObjectLostError("gone with it")), ObjectLost, "gone with it"),
+        (fake_ray.RayTaskError(fake_ray.ObjectLostError("gone with it")), handles.ObjectLost, "gone with it"),
         (fake_ray.RayTaskError(None), fake_ray.RayTaskError, "None"),
-        (fake_ray.ObjectLostError("first line\nsecond"), ObjectLost, "first line"),
-        (fake_ray.ActorUnavailableError("socket closed"), ActorUnavailable, "socket closed"),
+        (fake_ray.ObjectLostError("first line\nsecond"), handles.ObjectLost, "first line"),
+        (fake_ray.ActorUnavailableError("socket closed"), handles.ActorUnavailable, "socket closed"),
         (fake_ray.RayActorError("died"), ActorDied, "died"),
         (fake_ray.ActorUnschedulableError("no node"), ActorDied, "no node"),
         (fake_ray.RayActorError("a\nWorker exit detail: killed by signal 9.\nb"), ActorDied, "killed by signal 9"),
@@ -186,19 +173,19 @@ def test_gpus_are_counted_in_the_cluster(ray):
 )
 def test_errors_of_ray_are_translated(ray, error, kind, says):
     with pytest.raises(kind) as caught:
-        get(ObjectRef(error=error))
+        handles.get(ObjectRef(error=error))
     assert type(caught.value) is kind
     assert str(caught.value) == says
-    assert get(ObjectRef(7)) == 7
+    assert handles.get(ObjectRef(7)) == 7
 
 
 def test_wait_returns_ready_references_in_the_order_given(ray):
     first, second, third = (ObjectRef(value) for value in "abc")
     here = LocalRef()
     ray.silent = ("b",)
-    assert wait([third, second, first], 5.0) == [third, first]
-    assert wait([second], 5.0) == []
-    assert wait([first, here, second, third], 5.0) == [first, here, third]
+    assert handles.wait([third, second, first], 5.0) == [third, first]
+    assert handles.wait([second], 5.0) == []
+    assert handles.wait([first, here, second, third], 5.0) == [first, here, third]
     assert ray.calls == [
         ("wait", [third, second, first], 1, 5.0),
         ("wait", [third, second, first], 3, 0),
@@ -208,16 +195,16 @@ def test_wait_returns_ready_references_in_the_order_given(ray):
     ]
     ray.calls.clear()
     ray.silent = "abc"
-    assert wait([first, second], 1.0) == []
+    assert handles.wait([first, second], 1.0) == []
     assert ray.calls == [("wait", [first, second], 1, 1.0)]
 
 
 def test_wait_without_references_sleeps(monkeypatch):
     slept = []
     monkeypatch.setattr(time, "sleep", slept.append)
-    assert (wait([], 0.5), wait([], 0.0), wait([], -1.0)) == ([], [], [])
+    assert (handles.wait([], 0.5), handles.wait([], 0.0), handles.wait([], -1.0)) == ([], [], [])
     here = LocalRef()
-    assert wait([here], 0.5) == [here]
+    assert handles.wait([here], 0.5) == [here]
     assert slept == [0.5]
 
 

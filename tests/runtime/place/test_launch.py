@@ -201,8 +201,8 @@ def answers(ray, monkeypatch):
 
     ray.entries = ENTRIES
     monkeypatch.setattr(launch, "_ask", ask)
-    monkeypatch.setattr(launch, "unreachable", lambda address: None)
-    monkeypatch.setattr(launch, "shipped_modules", lambda modules: [Path("/user/my_env.py")])
+    monkeypatch.setattr(launch.cluster, "unreachable", lambda address: None)
+    monkeypatch.setattr(launch.cluster, "shipped_modules", lambda modules: [Path("/user/my_env.py")])
     return given
 
 
@@ -259,7 +259,7 @@ def test_a_cluster_that_can_not_be_joined_is_named(ray, answers, monkeypatch):
     monkeypatch.setattr(ray, "init", fail)
     with pytest.raises(ClusterUnfit, match=r"^ray\.address=10\.0\.0\.1:1: nobody there$"):
         Cluster("10.0.0.1:1", ENV, [])
-    monkeypatch.setattr(launch, "unreachable", lambda address: f"nobody answers at {address}")
+    monkeypatch.setattr(launch.cluster, "unreachable", lambda address: f"nobody answers at {address}")
     with pytest.raises(ClusterUnfit, match=r"^ray\.address=auto: no Ray cluster runs here"):
         Cluster("auto", ENV, [])  # Ray looks for the address
     with pytest.raises(ClusterUnfit, match=r"^nobody answers at 10\.0\.0\.1:1$"):
@@ -268,7 +268,7 @@ def test_a_cluster_that_can_not_be_joined_is_named(ray, answers, monkeypatch):
     def too_large(modules):
         raise ValueError("60 MB are too many to ship")
 
-    monkeypatch.setattr(launch, "shipped_modules", too_large)
+    monkeypatch.setattr(launch.cluster, "shipped_modules", too_large)
     with pytest.raises(ClusterUnfit, match="60 MB are too many"):
         Cluster("auto", ENV, [])
 

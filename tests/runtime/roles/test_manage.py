@@ -18,7 +18,7 @@ from drl_cli.runtime.roles import recording
 from drl_cli.runtime.roles.evaluator import Score
 from drl_cli.runtime.roles.manage import MANAGE_LOCK, Manage
 from drl_cli.runtime.roles.recording import hyperparameters
-from drl_cli.utils.locks import lock
+from drl_cli.utils.files import lock
 
 PARAMS = np.arange(3, dtype=np.float32)
 COUNTERS = {"counts": {"env_steps": 64}, "incarnation": 2}

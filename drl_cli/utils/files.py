@@ -1,7 +1,13 @@
-"""Locks on files. The operating system releases a lock when its process ends, even if the process is killed."""
+"""Files that are replaced in one step, locked, or logged to.
+
+The operating system releases a lock when its process ends, even if the process is killed.
+"""
 
 import fcntl
+import logging
+import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -33,3 +39,27 @@ def is_locked(path: Path) -> bool:
     except BlockingIOError:
         return True
     return False
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a temporary file and rename it to `path`. If this fails, remove the temporary file and raise OSError."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_bytes(content)
+        os.replace(draft, path)
+    except OSError:
+        with suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
+
+
+class LogFile(logging.FileHandler):
+    """A log file that drops lines if the disk is full, so that the program continues."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Drop the line."""
+
+    def close(self) -> None:
+        """Close the file. Drop buffered lines that can't be written."""
+        with suppress(OSError):
+            super().close()
