@@ -89,7 +89,11 @@ class Trial:
         return self._look(env, obs, 0.0, info)
 
     def _step(self, env: Env, parts: Parts) -> tuple[Parts, bool]:
-        action = self._action(env, parts)
+        spec = self.spec.action
+        if spec.kind == "box":
+            action = env.to_env(self.rng.uniform(-1, 1, (1, spec.size)).astype(np.float32))[0]
+        else:
+            action = allowed_action(parts.get(MASK, np.ones(spec.size, np.bool_)), self.spec, env.to_env, self.rng)
         self.method = "step"
         with self.calls:
             result: Any = env.raw.step(action)  # Any: the types are checked below
@@ -100,13 +104,6 @@ class Trial:
         if reward is None or isinstance(reward, str) or np.size(reward) != 1:
             raise EnvFault(f"step gave {reward!r} as reward, which must be a number")
         return self._look(env, obs, float(reward), info), bool(terminated or truncated)
-
-    def _action(self, env: Env, parts: Parts) -> Any:  # Any: an action of the space
-        action = self.spec.action
-        if action.kind != "box":
-            mask = parts.get(MASK, np.ones(action.size, np.bool_))
-            return allowed_action(mask, self.spec, env.to_env, self.rng)
-        return env.to_env(self.rng.uniform(-1, 1, (1, action.size)).astype(np.float32))[0]
 
     def _look(self, env: Env, obs: Any, reward: float, info: Any) -> Parts:  # Any: the types are checked here
         if not isinstance(info, Mapping):

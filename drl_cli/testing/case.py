@@ -116,12 +116,6 @@ def tensors(columns: Mapping[str, Any]) -> dict[str, Any]:  # Any: an array, or 
     return copies
 
 
-def rows_of(batch: Batch, where: slice) -> dict[str, Any]:  # Any: as in Batch
-    """Return the rows `where` of every column of a batch."""
-    rows: dict[str, Any] = map_parts(lambda column: column[where], batch)
-    return rows
-
-
 def equal(ours: Batch, theirs: Batch) -> bool:
     """Return whether two batches or states are bit-equal."""
     return ours.keys() == theirs.keys() and all(

@@ -7,9 +7,9 @@ import numpy as np
 from drl_cli.algos.base import Batch, Counts
 from drl_cli.algos.lookup import refusal
 from drl_cli.optim.params import Refused
-from drl_cli.testing.case import ROWS, Case, close, equal, like, rows_of, tensors
+from drl_cli.testing.case import ROWS, Case, close, equal, like, tensors
 from drl_cli.testing.together import Together
-from drl_cli.types import Array, Column, Columns, PreviousStep
+from drl_cli.types import Array, Column, Columns, PreviousStep, map_parts
 from drl_cli.utils.lazy import Tensor, torch
 
 UPDATES = 10
@@ -141,8 +141,9 @@ def check_trainers(case: Case, updates: int = 20) -> None:
     batches = [case.batch(i, 2 * ROWS) for i in range(updates)]
 
     def learn(rank: int) -> None:
+        mine = slice(rank * ROWS, (rank + 1) * ROWS)
         for i, batch in enumerate(batches):
-            pair[rank].learn(rows_of(batch, slice(rank * ROWS, (rank + 1) * ROWS)), Counts(i, 10 * i))
+            pair[rank].learn(map_parts(lambda column: column[mine], batch), Counts(i, 10 * i))
 
     for i, batch in enumerate(batches):
         single.learn(batch, Counts(i, 10 * i))

@@ -65,7 +65,9 @@ class ReplaySaver:
         state = self._header() | nested("table", self.table.state()) | extra
         rows = min(len(store), (len(stamps) - len(unchanged)) * self.chunk_rows)
         needed = rows * self.table.row_nbytes + sum(array.nbytes for array in state.values())
-        _check_room(folder, needed)
+        if needed + MARGIN_BYTES > (free := shutil.disk_usage(folder).free):
+            size, margin, rest = (f"{number / 2**20:.1f} MiB" for number in (needed, MARGIN_BYTES, free))
+            raise OSError(errno.ENOSPC, f"the replay needs {size} and {margin} to spare, {rest} are free", str(folder))
         linked = {n: sums[n] for n in unchanged if previous is not None and link(previous / n, folder / n)}
         changed = [chunk for chunk, name in enumerate(names) if name not in linked]
         next_chunk = store.inserts % store.capacity // self.chunk_rows
@@ -145,10 +147,3 @@ def _sums(folder: Path | None) -> Mapping[str, str]:
         return {} if folder is None else read_manifest(folder)["sha256"]
     except CheckpointError:
         return {}
-
-
-def _check_room(folder: Path, needed: int) -> None:
-    free = shutil.disk_usage(folder).free
-    if needed + MARGIN_BYTES > free:
-        size, margin, rest = (f"{number / 2**20:.1f} MiB" for number in (needed, MARGIN_BYTES, free))
-        raise OSError(errno.ENOSPC, f"the replay needs {size} and {margin} to spare, {rest} are free", str(folder))
