@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 from drl_cli.types import State
-from drl_cli.utils.outside import raised_by
+from drl_cli.utils.outside import raised, raised_by
 
 DONE, BUG, USAGE, MISSING, USER_CODE, DIVERGED, LOST, RESOURCES, CHECKPOINT, BELOW, SWEEP = range(11)
 TERMINATED, INTERRUPTED = 75, 130
@@ -128,5 +128,4 @@ def users_errors(modules: Sequence[str]) -> Iterator[None]:
     except Exception as error:
         if (module := raised_by(error, modules)) is None:
             raise
-        text = " ".join(str(error).split())
-        raise UsageError(f"{module} raised {type(error).__name__}: {text}", USER_CODE) from error
+        raise UsageError(f"{module} {raised(error)}", USER_CODE) from error

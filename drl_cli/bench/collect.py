@@ -17,6 +17,7 @@ from drl_cli.runtime.config import Config
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.roles.worker import Worker
 from drl_cli.types import Array, EnvSpec
+from drl_cli.utils.outside import raised
 from drl_cli.utils.seeding import integers
 
 
@@ -118,5 +119,5 @@ def measure(
     except RunError:
         raise
     except Exception as error:
-        raise EnvironmentFailed(f"{config.env.id} raised {type(error).__name__}: {error}") from error
+        raise EnvironmentFailed(f"{config.env.id} {raised(error)}") from error
     return [worker for worker, _ in rounds], [bare for _, bare in rounds]

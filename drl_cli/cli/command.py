@@ -11,7 +11,7 @@ from dataclasses import field
 from importlib.metadata import version
 from typing import Any, TextIO, TypeVar, cast
 
-from drl_cli.errors import DONE, INTERRUPTED, TERMINATED, ReportedError
+from drl_cli.errors import DONE, INTERRUPTED, TERMINATED, USER_CODE, ReportedError
 from drl_cli.settings.options import parse, usage
 
 T = TypeVar("T")
@@ -74,10 +74,13 @@ def run_words(
 
 def report(error: ReportedError) -> int:
     """Print the problems of an error, and return its exit code. DRL_DEBUG=1 adds the traceback."""
-    if os.environ.get("DRL_DEBUG"):
+    is_debug = bool(os.environ.get("DRL_DEBUG"))
+    if is_debug:
         traceback.print_exception(error)
     for problem in error.problems:
         print(f"error: {problem}", file=sys.stderr)
+    if error.exit_code == USER_CODE and error.__cause__ is not None and not is_debug:
+        print("  DRL_DEBUG=1 before the command prints the traceback", file=sys.stderr)
     return error.exit_code
 
 

@@ -24,7 +24,7 @@ from drl_cli.runs.statistics import interval
 from drl_cli.runs.table import between, number, table
 from drl_cli.runtime.config import Config
 from drl_cli.settings.options import parse, usage
-from drl_cli.utils.outside import raised_by
+from drl_cli.utils.outside import raised, raised_by
 from drl_cli.utils.ranges import Count, Natural
 from drl_cli.utils.seeding import integers
 
@@ -171,7 +171,7 @@ def play(config: Config, checkpoint: Path, seeds: list[int], stochastic: bool) -
         raise
     except Exception as error:
         culprit = raised_by(error, [module_path(config.algo.name)]) or config.env.id
-        raise UsageError(f"{culprit} raised {type(error).__name__}: {error}", USER_CODE) from error
+        raise UsageError(f"{culprit} {raised(error)}", USER_CODE) from error
     evaluator.close()
     return score, manifest
 

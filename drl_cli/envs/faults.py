@@ -10,13 +10,14 @@ from drl_cli.envs.config import EnvFault
 from drl_cli.envs.hang import Hung
 from drl_cli.envs.observations import at
 from drl_cli.types import Array
+from drl_cli.utils.outside import raised
 
 
 def as_fault(method: str, error: BaseException) -> EnvFault:
     """Return an EnvFault with a one-line message that explains why the call of `method` failed."""
     if isinstance(error, EnvFault):
         return error
-    cause = str(error) if isinstance(error, Hung) else f"{method} raised {type(error).__name__}: {error}"
+    cause = str(error) if isinstance(error, Hung) else f"{method} {raised(error)}"
     if method == "step" and isinstance(error, ValueError) and "values to unpack (expected 5" in cause:
         few = "few" if "not enough" in cause else "many"
         cause = f"step gave too {few} values; Gymnasium's gives observation, reward, terminated, truncated, info"

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium
 
 from drl_cli.envs.config import EnvError, EnvFault
+from drl_cli.utils.outside import raised
 
 
 def wrap(env: "gymnasium.Env[Any, Any]", paths: Sequence[str]) -> "gymnasium.Env[Any, Any]":
@@ -20,8 +21,7 @@ def wrap(env: "gymnasium.Env[Any, Any]", paths: Sequence[str]) -> "gymnasium.Env
         try:
             env = wrapper(env)
         except Exception as error:
-            cause = " ".join(str(error).split())
-            raise EnvFault(f"env.wrappers: {path} raised {type(error).__name__}: {cause}") from error
+            raise EnvFault(f"env.wrappers: {path} {raised(error)}") from error
         if not isinstance(env, gymnasium.Env):
             raise EnvFault(f"env.wrappers: {path} gave {type(env).__name__}, not a gymnasium.Env")
     return env
@@ -36,7 +36,7 @@ def _find(path: str) -> Callable[["gymnasium.Env[Any, Any]"], "gymnasium.Env[Any
     except ImportError as error:
         raise EnvError(f"env.wrappers: can't import {module_name!r}: {error}") from error
     except Exception as error:
-        raise EnvFault(f"env.wrappers: importing {module_name!r} raised {type(error).__name__}: {error}") from error
+        raise EnvFault(f"env.wrappers: importing {module_name!r} {raised(error)}") from error
     found = getattr(module, name, None)
     if not callable(found):
         near = difflib.get_close_matches(name, [each for each in dir(module) if not each.startswith("_")], 1)

@@ -34,9 +34,12 @@ def warn_of_slow_updates(config: Config, spec: EnvSpec) -> None:
 
 
 def update_seconds(config: Config, spec: EnvSpec) -> float:
-    """Return the estimated time of one update with one thread [s]. Raise UsageError if the update fails."""
+    """Return the estimated time of one update with one thread [s]. Raise UsageError if the update fails.
+
+    An exception of the policy that the update gives is passed on.
+    """
     from drl_cli.runtime.factories import make_trainer
-    from drl_cli.runtime.trial import random_batch, single_trainer
+    from drl_cli.runtime.trial import random_batch, single_trainer, try_policy
 
     config = dataclasses.replace(single_trainer(config, threads=1), load_weights=None)
     rows = min(config.trainer.batch_size, MAX_TRIAL_ROWS)
@@ -47,7 +50,9 @@ def update_seconds(config: Config, spec: EnvSpec) -> float:
         _, params = trainer.publish(0, 0)
         header, columns = random_batch(config, spec, params)
         # the first update also loads parts of torch, so take the minimum of two times
-        return scale * min(trainer.train(header, columns)[0].seconds for _ in range(2))
+        seconds = scale * min(trainer.train(header, columns)[0].seconds for _ in range(2))
+        try_policy(config, spec, *trainer.publish(1, 0))
+        return seconds
     except Refused as error:
         raise UsageError(f"{config.algo.name}: {error}") from error
     except RunError as error:

@@ -8,6 +8,7 @@ from drl_cli.envs.config import EnvError, EnvFault, MissingExtra
 from drl_cli.errors import MISSING, USER_CODE, ClusterUnfit, UsageError, as_usage_error
 from drl_cli.runtime.config import Config
 from drl_cli.types import EnvSpec, leaves
+from drl_cli.utils.outside import raised
 
 if TYPE_CHECKING:  # slow to import
     from drl_cli.runtime.place.launch import Cluster
@@ -24,7 +25,7 @@ def environment_spec(config: Config, trains: bool = True) -> EnvSpec:
     except (MissingExtra, EnvFault) as error:
         raise UsageError(str(error), MISSING if isinstance(error, MissingExtra) else USER_CODE) from error
     except Exception as error:
-        raise UsageError(f"{config.env.id} raised {type(error).__name__}: {error}", USER_CODE) from error
+        raise UsageError(f"{config.env.id} {raised(error)}", USER_CODE) from error
 
 
 def join_cluster(config: Config) -> "Cluster":

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from drl_cli.errors import USER_CODE
 from drl_cli.metrics.text import clock
 from drl_cli.runs.table import number
 
@@ -19,7 +20,8 @@ def end_text(summary: Mapping[str, Any], folder: Path) -> str:
     if (reached := summary.get("time_to_return_s")) is not None:
         lines.append(f"stop.return reached at step {summary['time_to_return_env_steps']:,}, after {clock(reached)}")
     commands, run = [], relative_path(folder)
-    if summary["status"] != "done" and summary.get("checkpoint_last"):
+    would_fail_again = summary.get("exit_code") == USER_CODE  # the user's code has to change first
+    if summary["status"] != "done" and summary.get("checkpoint_last") and not would_fail_again:
         commands.append(f"drl-train resume={run}")
     if summary.get("checkpoint_best"):
         commands += [f"drl-eval run={run} episodes=100", f"drl-play run={run}", f"drl-export run={run}"]

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from drl_cli.errors import BUG, RESOURCES, USER_CODE, Diverged, RoleLost, RunError
+from drl_cli.errors import BUG, RESOURCES, USER_CODE, Diverged, EnvironmentFailed, RoleLost, RunError
 from drl_cli.metrics.console import Console
 from drl_cli.replay.store import row_bytes
 from drl_cli.runtime.config import Config
@@ -25,7 +25,7 @@ from drl_cli.runtime.restore import Checkpoint, first_incarnation, restore
 from drl_cli.runtime.run_folder import summarise
 from drl_cli.types import EnvSpec, leaves
 from drl_cli.utils.files import LogFile
-from drl_cli.utils.outside import raised_by
+from drl_cli.utils.outside import raised, raised_by
 
 log = logging.getLogger(__name__)
 
@@ -115,8 +115,9 @@ def _on_error(
     lost = session.lost() if session and isinstance(error, RoleLost) else None
     exit_code = _report_error(RoleLost(lost) if lost else error, config, folder)
     if orchestrator is not None and not (lost or isinstance(error, Diverged)):
+        is_algorithms = exit_code == USER_CODE and not isinstance(error, EnvironmentFailed)
         try:
-            orchestrator.rescue()
+            orchestrator.rescue(whole=not is_algorithms)  # a failed update is never answered
         except (Exception, Interrupted):
             log.info("nothing could be saved at the end", exc_info=True)
     return signal_code if signal_code and isinstance(error, RoleLost) else exit_code  # the signal ended the role, too
@@ -124,7 +125,7 @@ def _on_error(
 
 def _close(orchestrator: Orchestrator | None, session: Session | None, status: str, exit_code: int) -> None:
     if orchestrator is not None and not (session and session.lost()):
-        orchestrator.close(status)
+        orchestrator.close(status, starts_manage=exit_code != USER_CODE)
     if session is not None:
         session.close()
         if isinstance(session, RaySession) and session.is_stuck:
@@ -161,17 +162,23 @@ def _report_error(error: BaseException, config: Config, folder: Path) -> int:
         log.warning("error.txt could not be written: %s", full)
     if os.environ.get("DRL_DEBUG"):
         traceback.print_exception(error)
+    text, exit_code = str(error), BUG
     if isinstance(error, RunError):
-        print(f"error: {error}", file=sys.stderr)
-        if isinstance(error, Diverged) and error.batch:
-            path = folder / "diverged.safetensors"
-            try:
-                write_arrays(path, error.batch)
-                print(f"  its batch: {path}", file=sys.stderr)
-            except OSError as full:
-                print(f"  its batch could not be written to {path}: {full}", file=sys.stderr)
-        return error.exit_code
-    module = None if isinstance(error, MemoryError) else raised_by(error, config.outside_modules)
-    raised = f"{module} raised {type(error).__name__}" if module else type(error).__name__
-    print(f"error: {raised}: {error}\n  traceback: {folder / 'error.txt'}", file=sys.stderr)
-    return USER_CODE if module else RESOURCES if isinstance(error, MemoryError | OSError) else BUG
+        exit_code = error.exit_code
+    elif isinstance(error, MemoryError):
+        text, exit_code = f"MemoryError: {error}", RESOURCES
+    elif module := raised_by(error, config.outside_modules):
+        text, exit_code = f"{module} {raised(error)}", USER_CODE
+    else:
+        text, exit_code = f"{type(error).__name__}: {error}", RESOURCES if isinstance(error, OSError) else BUG
+    print(f"error: {text}", file=sys.stderr)
+    if not isinstance(error, RunError) or (exit_code == USER_CODE and error.__cause__ is not None):
+        print(f"  traceback: {folder / 'error.txt'}; DRL_DEBUG=1 prints it", file=sys.stderr)
+    if isinstance(error, Diverged) and error.batch:
+        path = folder / "diverged.safetensors"
+        try:
+            write_arrays(path, error.batch)
+            print(f"  its batch: {path}", file=sys.stderr)
+        except OSError as full:
+            print(f"  its batch could not be written to {path}: {full}", file=sys.stderr)
+    return exit_code

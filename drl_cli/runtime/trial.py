@@ -1,4 +1,4 @@
-"""Make one trainer and one batch of random data, to try an update without a run."""
+"""Make an update and choose actions on random data, to try the algorithm without a run."""
 
 from dataclasses import replace
 
@@ -6,7 +6,8 @@ import numpy as np
 
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.factories import make_replay
-from drl_cli.runtime.messages import BatchTrainingData, Block, InsertTransition, SampleBatch
+from drl_cli.runtime.messages import BatchTrainingData, Block, InsertTransition, LoadParams, SampleBatch
+from drl_cli.runtime.roles.exploration import worker_values
 from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.runtime.roles.worker import make_builder
 from drl_cli.types import Array, Columns, EnvSpec, PreviousStep, flat_columns, num_rows, random_obs, sources
@@ -41,3 +42,16 @@ def random_batch(config: Config, spec: EnvSpec, params: Array) -> tuple[BatchTra
     assert isinstance(header, BatchTrainingData)
     assert not isinstance(columns, BatchTrainingData)
     return header, columns
+
+
+def try_policy(config: Config, spec: EnvSpec, params_header: LoadParams, params: Array) -> None:
+    """Have a policy with these parameters choose exploring and greedy actions for random observations.
+
+    Exceptions of the policy are passed on.
+    """
+    worker, scheduled = config.worker, params_header.exploration
+    policy, last = make_policy(config, spec, 0), PreviousStep.none(spec, worker.envs)
+    policy.load(params)
+    policy.explore(worker_values(worker.exploration, scheduled, 0, config.num_workers, worker.envs))
+    for act in (policy.act, policy.greedy):
+        act(random_obs(spec.obs, worker.envs, np.random.default_rng(0)), last)

@@ -4,6 +4,8 @@ import hashlib
 import importlib
 import importlib.util
 import os
+import re
+import sysconfig
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,6 +13,9 @@ from types import ModuleType
 from typing import Any
 
 from drl_cli.utils.spelling import did_you_mean
+
+PACKAGES = {"site-packages", "dist-packages"}
+LIBRARIES = ("gymnasium", "numpy", "ray", "torch")
 
 
 class NotFound(ValueError):
@@ -31,8 +36,7 @@ def import_module(path: str) -> ModuleType:
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and f"{path}.".startswith(f"{error.name}."):
             raise NotFound(f"there is no module '{error.name}' to import from {os.getcwd()}") from error
-        text = " ".join(str(error).split())
-        raise ModuleRaised(f"{path} raised {type(error).__name__}: {text}{_place(error)}") from error
+        raise ModuleRaised(f"{path} {raised(error)}") from error
 
 
 def import_object(path: str) -> Any:  # Any: a class or function of the user
@@ -49,7 +53,7 @@ def raised_by(error: BaseException, modules: Iterable[str]) -> str | None:
 
     The traceback may come from another process.
     """
-    text = "".join(traceback.format_exception(error))
+    text = _traceback(error)
     files = ((module, source_file(module)) for module in modules)
     return next((module for module, file in files if file is not None and f'File "{file}"' in text), None)
 
@@ -68,9 +72,35 @@ def source_hash(file: Path) -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
+def raised(error: BaseException) -> str:
+    """Describe an error of the user's code in one line: `raised NameError: name 'x' is not defined (my_env.py:3)`."""
+    return f"raised {type(error).__name__}: {' '.join(str(error).split())}{_place(error)}"
+
+
 def _place(error: BaseException) -> str:
-    """Return the innermost line of the user's code as ' (file.py:3)', or '' for a syntax error."""
-    machinery = (__file__, importlib.__file__)
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename not in machinery]
-    lines = [f"{Path(frame.filename).name}:{frame.lineno}" for frame in frames if not frame.filename.startswith("<")]
-    return f" ({lines[-1]})" if lines else ""
+    """Return the innermost line of the user's code as ' (file.py:3)'; if there is none, a line of another package.
+
+    Return '' for a syntax error, whose text has the line, and for an error raised by drl-cli or a library that it uses.
+    """
+    if isinstance(error, SyntaxError):
+        return ""
+    frames = [(Path(file), line) for file, line in re.findall(r'File "([^"<]+)", line (\d+)', _traceback(error))]
+    outside = [frame for frame in frames if not _is_machinery(frame[0])]
+    if not outside:
+        return ""
+    own = [frame for frame in outside if not PACKAGES & set(frame[0].parts)]
+    file, line = (own or outside)[-1]
+    return f" ({os.path.relpath(file) if file.is_relative_to(Path.cwd()) else file.name}:{line})"
+
+
+def _is_machinery(file: Path) -> bool:
+    """Return whether a file belongs to drl-cli, to Python, or to a library that calls the user's code."""
+    if file.is_relative_to(Path(__file__).parents[1]):
+        return True
+    folders = PACKAGES & set(file.parts)
+    library = file.parts[file.parts.index(folders.pop()) + 1] if folders else None
+    return library in LIBRARIES if library else file.is_relative_to(sysconfig.get_path("stdlib"))
+
+
+def _traceback(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error))

@@ -316,9 +316,11 @@ def test_a_failed_run_leaves_one_line_and_a_complete_folder(train_here, capsys, 
     _, folder = train_here("env=user_envs:Tiny-v0", f"+env.kwargs.fail={fail}")
     err = capsys.readouterr().err
     assert ("Traceback" in err) == (fail == "step")
-    (line,) = err[err.index("error: ") :].splitlines() if fail == "step" else err.splitlines()
+    line, where = err[err.index("error: ") :].splitlines() if fail == "step" else err.splitlines()
     assert line.startswith("error: ")
     assert text in line
+    assert "(user_envs.py:" in line
+    assert where == f"  traceback: {folder / 'error.txt'}; DRL_DEBUG=1 prints it"
     assert "Traceback" in (folder / "error.txt").read_text()
     assert_complete(folder, "failed", 4)
 

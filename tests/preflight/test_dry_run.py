@@ -1,6 +1,7 @@
 """A config that passes dry_run=true does not fail in the first 200 environment steps and the first update."""
 
 import dataclasses
+import re
 
 import pytest
 
@@ -106,14 +107,14 @@ BROKEN = {
     "Outside": "observation is outside its space",
     "Exits": "step raised SystemExit: 3",
     "SecondReset": "reset raised RuntimeError: only once",
-    "SixthStep": "step raised RuntimeError: worn out, at step 6 of a trial with random actions",
+    "SixthStep": "step raised RuntimeError: worn out (dry_envs.py:38), at step 6 of a trial with random actions",
     "OnlyOne": "its constructor raised RuntimeError: the port is in use",
     "Hangs": "hung for more than 0.2 s (worker.step_timeout_s)",
 }
 ODD = {
     "Lists": "observations are lists, not arrays",
     "Doubles": "observations are float64 and the space says float32; they are cast",
-    "Once": "a hiccup, in a trial; in a run, the environment would be rebuilt",
+    "Once": "a hiccup (dry_envs.py:38), in a trial; in a run, the environment would be rebuilt",
 }
 
 REFUSED = {
@@ -129,6 +130,14 @@ PASSED = [
     ("algo=ppo", "trainer.batch_size=64", "algo.minibatch_size=48"),
     ("replay=prioritized", "algo.n_step=5", "env.normalize_obs=true"),
 ]
+ALGOS = """from my_algo import *
+
+
+class {kind}({kind}):
+    def {method}(self, *args):
+        print(args[0].lost)
+"""
+BROKEN_METHODS = {"update": "Algorithm", "act": "Policy", "greedy": "Policy", "explore": "Policy"}
 NETS = """
 import torch
 from drl_cli.networks.torsos import *
@@ -186,6 +195,18 @@ def test_a_config_that_would_fail_is_refused(check, overrides):
     with pytest.raises(UsageError) as refused:
         check("env=Pendulum-v1", *overrides)
     assert REFUSED[overrides] in "\n".join(refused.value.problems)
+
+
+@pytest.mark.parametrize("method", BROKEN_METHODS)
+def test_a_bug_in_the_users_algorithm_is_found_with_its_line(check, tmp_path, monkeypatch, method):
+    module = f"dry_{method}"
+    monkeypatch.syspath_prepend("tests/support/outside")
+    (tmp_path / f"{module}.py").write_text(ALGOS.format(kind=BROKEN_METHODS[method], method=method))
+    with pytest.raises(UsageError) as refused:
+        check("env=CartPole-v1", f"algo={module}")
+    assert refused.value.exit_code == USER_CODE
+    (problem,) = refused.value.problems
+    assert re.search(rf"{module}\b.* raised AttributeError: .* 'lost' \({module}\.py:6\)$", problem)
 
 
 @pytest.mark.parametrize("overrides", PASSED, ids=" ".join)

@@ -290,18 +290,32 @@ def test_the_environments_source_is_judged_too(composed, outside_folder, tmp_pat
 def test_what_the_algorithm_raises_is_its_own_error(composed, tiny, capsys, tmp_path):
     summary = train(composed(*tiny, "algo=my_crash", "env=CartPole-v1", f"output_dir={tmp_path}"))
     assert summary["exit_code"] == USER_CODE
-    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert "my_crash" in line
-    assert "raised ValueError: no idea" in line
+    out, err = capsys.readouterr()
+    folder, line = tmp_path / "CartPole-v1", len((HEAD + CRASH).splitlines())
+    (error_text,) = folder.glob("*/*/error.txt")
+    assert err.splitlines() == [
+        f"error: algo=my_crash: update raised ValueError: no idea (my_crash.py:{line})",
+        f"  traceback: {error_text}; DRL_DEBUG=1 prints it",
+    ]
+    assert "raise ValueError('no idea')" in error_text.read_text()
+    assert "saved" not in out  # the run has waited for nothing
+    assert "resume" not in out
     code, problems = refused(train, composed(*tiny, "algo=my_width", "env=CartPole-v1", f"output_dir={tmp_path}"))
-    assert (code, problems) == (USER_CODE, ["my_width raised ZeroDivisionError: division by zero"])
+    line = len((HEAD + WIDTH).splitlines())
+    assert (code, problems) == (
+        USER_CODE,
+        [f"my_width raised ZeroDivisionError: division by zero (my_width.py:{line})"],
+    )
 
 
 def test_what_the_policy_raises_in_an_evaluation_is_its_own_error(copied):
     config = (copied / "config.yaml").read_text()
     (copied / "config.yaml").write_text(config.replace("my_pkg.my_algo", "my_greedy"))
     code, problems = refused(evaluate, copied, Options(), {})
-    assert (code, problems) == (USER_CODE, ["my_greedy raised ValueError: no idea"])
+    assert (code, problems) == (
+        USER_CODE,
+        [f"my_greedy raised ValueError: no idea (my_greedy.py:{len((HEAD + GREEDY).splitlines())})"],
+    )
 
 
 def test_the_name_of_an_algorithm_is_one_folder(composed, tmp_path):

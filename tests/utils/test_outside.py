@@ -2,6 +2,7 @@
 
 import hashlib
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -64,7 +65,7 @@ def test_a_missing_module_is_named(folder, path, says):
         ("their_typo", "their_typo raised SyntaxError: invalid syntax (their_typo.py, line 1)"),
         ("their_need", "their_need raised ModuleNotFoundError: No module named 'their_absent' (their_need.py:1)"),
         ("their_script", "their_script raised SystemExit: done (their_script.py:2)"),
-        ("their_broken.module", "their_broken.module raised ValueError: two lines (__init__.py:1)"),
+        ("their_broken.module", "their_broken.module raised ValueError: two lines (their_broken/__init__.py:1)"),
     ],
 )
 def test_a_module_that_raises(folder, path, says):
@@ -98,3 +99,30 @@ def test_the_module_that_raised_is_found(folder):
     error = ValueError("raised in another process, whose traceback is in the text")
     error.__cause__ = RuntimeError(f'Traceback:\n  File "{folder}/their_module.py", line 3, in fail\n')
     assert outside.raised_by(error, ["their_module"]) == "their_module"
+
+
+def test_the_innermost_line_of_the_users_code_is_named(folder, monkeypatch):
+    code = "import json, numpy\ndef parse():\n    json.loads('{')\ndef join():\n    numpy.concatenate([])\n"
+    (folder / "their_calls.py").write_text(code)
+    for name, line in (("parse", 3), ("join", 5)):
+        with pytest.raises(ValueError, match=r"char|array") as caught:
+            outside.import_object(f"their_calls:{name}")()
+        assert outside.raised(caught.value).endswith(f" (their_calls.py:{line})")
+    monkeypatch.chdir(folder / "their_package")
+    assert (
+        outside.raised(caught.value) == "raised ValueError: need at least one array to concatenate (their_calls.py:5)"
+    )
+
+
+def test_only_a_line_outside_drl_cli_and_its_libraries_is_named(folder):
+    with pytest.raises(ValueError, match="null") as caught:
+        outside.source_hash(Path("\0"))
+    caught.value.__traceback__ = caught.value.__traceback__.tb_next  # without this file
+    assert outside.raised(caught.value).startswith("raised ValueError: embedded null")
+    assert outside.raised(caught.value)[-1] != ")"
+    error = ValueError("far away")
+    lines = ["/a/site-packages/their_env/env.py", "/a/site-packages/gymnasium/core.py", "<frozen os>"]
+    error.__cause__ = RuntimeError("".join(f'File "{file}", line {i}, in f\n' for i, file in enumerate(lines)))
+    assert outside.raised(error) == "raised ValueError: far away (env.py:0)"
+    error.__cause__ = RuntimeError(f'File "{folder}/own.py", line 7, in f\n{error.__cause__}')
+    assert outside.raised(error) == "raised ValueError: far away (own.py:7)"

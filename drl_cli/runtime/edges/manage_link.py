@@ -112,9 +112,14 @@ class ManageLink:
             self._next = (params_header, params)
             self._wait(timeout_s, is_over)
 
-    def close(self, status: str, timeout_s: float) -> None:
-        """Have manage write its last records. Do not wait for a running evaluation."""
+    def close(self, status: str, timeout_s: float, starts: bool = True) -> None:
+        """Have manage write its last records. Do not wait for a running evaluation.
+
+        If manage has not started yet, wait for its start; without `starts`, leave the records unwritten.
+        """
         self.evaluating = None
+        if self.handle is None and not starts:
+            return
         self._send("close", status, on_done=_log_problems)
         self._wait(timeout_s)
 

@@ -119,20 +119,25 @@ class Orchestrator:
         self.reports.ending("the last evaluation")
         self.manage.finish(*newest, self.config.orchestrator.stall_s, is_over=lambda: self.interrupted)
 
-    def rescue(self) -> None:
-        """Save a checkpoint after a failure. If a role that the checkpoint needs is lost, save only the model."""
-        if self.learning.params is None:
+    def rescue(self, whole: bool = True) -> None:
+        """Save a checkpoint after a failure. Without `whole`, or if a role is lost, save only the model.
+
+        Save nothing before the first step.
+        """
+        if self.learning.params is None or self.progress.env_steps == 0:
             return
-        self.deadline = now() + RESCUE_S
-        self.reports.ending("what can be saved")
-        try:
-            self._settle()
-            self._until(lambda: not self.saver.busy)
-            self._save(workers=False)
-            self._until(lambda: not self.saver.busy)
-        except RunError as error:
-            log.info("only the model can be saved: %s", error)
-            self.manage.save(self.learning.params_header, self.learning.params)
+        if whole:
+            self.deadline = now() + RESCUE_S
+            self.reports.ending("what can be saved")
+            try:
+                self._settle()
+                self._until(lambda: not self.saver.busy)
+                self._save(workers=False)
+                self._until(lambda: not self.saver.busy)
+                return
+            except RunError as error:
+                log.info("only the model can be saved: %s", error)
+        self.manage.save(self.learning.params_header, self.learning.params)
 
     def stop(self, reason: str) -> None:
         """Make the main loop end at its next check. Only the first reason is kept."""
@@ -148,8 +153,9 @@ class Orchestrator:
         """Pause or continue the run. A paused run makes no new calls; calls in flight still end."""
         self.paused = not self.paused
 
-    def close(self, status: str) -> None:
-        self.manage.close(status, CLOSE_S)
+    def close(self, status: str, starts_manage: bool = True) -> None:
+        """Close the environments, and have manage write its last records; `starts_manage` as in `ManageLink.close`."""
+        self.manage.close(status, CLOSE_S, starts_manage)
         for member in self.pool.members:
             member.handle.call("close")
 

@@ -18,6 +18,7 @@ from drl_cli.runtime.roles.batch_normalizer import BatchNormalizer
 from drl_cli.runtime.roles.divergence import check_metrics, check_state
 from drl_cli.types import Array, Columns, State, gathered, nested, within
 from drl_cli.utils.lazy import torch
+from drl_cli.utils.outside import raised
 from drl_cli.utils.torch_ops import keep_freed_memory
 
 
@@ -137,7 +138,7 @@ class Trainer:
             module = type(self.algorithm).__module__
             if module.startswith("drl_cli.") or isinstance(error, PeerLost | MemoryError):
                 raise
-            raise AlgorithmFailed(f"algo={module}: update raised {type(error).__name__}: {error}") from error
+            raise AlgorithmFailed(f"algo={module}: update {raised(error)}") from error
 
     def _check_drift(self) -> None:
         """Raise AlgorithmFailed if the trainers' parameters differ. Check calls 1, 2, 4, ... 64, then every 64th."""

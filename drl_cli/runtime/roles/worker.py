@@ -24,6 +24,7 @@ from drl_cli.runtime.place.usage import OwnUse
 from drl_cli.runtime.roles.exploration import describe, worker_values
 from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.types import Array, Column, Columns, EnvSpec, PreviousStep, Schema, State
+from drl_cli.utils.outside import raised
 from drl_cli.utils.seeding import globals_state, integers, seed_globals, set_globals_state
 
 log = logging.getLogger(__name__)
@@ -46,7 +47,7 @@ class Worker:
         except EnvFault as error:
             raise EnvironmentFailed(f"worker {index} {error}") from error
         except Exception as error:
-            raise EnvironmentFailed(f"worker {index}: {type(error).__name__}: {error}") from error
+            raise EnvironmentFailed(f"worker {index}: {config.env.id} {raised(error)}") from error
         self.last = PreviousStep.none(spec, config.worker.envs)
         self.source = types.sources(index, config.worker.envs)
         self.params_header: LoadParams | None = None

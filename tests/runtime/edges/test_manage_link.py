@@ -286,6 +286,13 @@ def test_finish_gives_up_without_an_answer(clock, caplog, linked):
     assert (link.gave_up, clock.now) == (True, 6.0)
 
 
+def test_close_does_not_wait_for_the_start_of_manage_after_a_bug_of_the_user(linked):
+    link = linked(None, None)
+    link.report({}, 1)
+    link.close("failed", 5.0, starts=False)
+    assert (link.handle, link.gave_up) == (None, False)
+
+
 def test_close_waits_for_reports_but_not_for_an_evaluation(clock, linked):
     handle = Manage(clock)
     link = linked(handle)

@@ -175,6 +175,23 @@ def test_a_rescue_saves_all_but_the_workers_or_without_the_trainer_the_model(bui
     assert manifest["env_steps"] == graph.learning.params_header.env_steps == 256
 
 
+def test_a_rescue_waits_for_nothing_after_a_failed_update(build_graph):
+    graph = build_graph(COUNTER, "mode=sync", "worker.num=2", "checkpoint.period=10000")
+    checkpoints = graph.folder / "checkpoints"
+    graph.reports.ending = None
+    graph.learning.publish()
+    graph.rescue()
+    assert not list(checkpoints.iterdir())  # nothing is saved before the first step
+    at(graph, 256, lambda: graph.stop("failed"))
+    graph.run()
+    graph.learning.training = 1  # the call that failed is never answered
+    graph.rescue(whole=False)
+    graph.close("failed")
+    assert (checkpoints / "step_000000256").exists()
+    _, manifest = load_model(checkpoints / "step_000000256")
+    assert manifest["version"] == graph.learning.params_header.version
+
+
 def test_a_rescue_before_the_first_version_saves_nothing(build_graph):
     graph = build_graph(COUNTER, "mode=async")
     graph.rescue()
@@ -209,7 +226,7 @@ def test_finish_publishes_reports_saves_and_evaluates_the_last_version(build_gra
     for member in graph.pool.members:
         member.handle.role.close = lambda index=member.index: closed.append(index)
     graph.close("done")
-    assert closed == [("done", CLOSE_S), *range(graph.config.num_workers)]
+    assert closed == [("done", CLOSE_S, True), *range(graph.config.num_workers)]
     saved = read_manifest(graph.folder / "checkpoints" / "last")
     assert (saved["version"], saved["opt_steps"]) == (newest.version, newest.opt_steps)
     assert any("worker" in name for name in saved["sha256"]) == graph.config.restores_workers

@@ -24,6 +24,7 @@ from drl_cli.runtime.program import make_trainers
 from drl_cli.runtime.roles import trainer as module
 from drl_cli.runtime.roles.trainer import Trainer, choose_device
 from drl_cli.utils import lazy
+from drl_cli.utils.outside import raised
 
 CPU = Context(torch.device("cpu"))
 HEADER = BatchTrainingData(0, 2, 3, 99)
@@ -257,7 +258,8 @@ def test_errors_of_an_update_name_the_users_algorithm(monkeypatch, error, name):
     expected = AlgorithmRefused if isinstance(error, Refused) else AlgorithmFailed if is_users else type(error)
     with pytest.raises(expected) as caught:
         trainer.train(HEADER, columns())
-    texts = {AlgorithmRefused: "algo: no, thanks", AlgorithmFailed: "algo=their.algo: update raised KeyError: 'x'"}
+    failed = f"algo=their.algo: update {raised(error)}"
+    texts = {AlgorithmRefused: "algo: no, thanks", AlgorithmFailed: failed}
     if expected in texts:
         assert str(caught.value) == texts[expected]
     else:
