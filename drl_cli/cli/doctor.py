@@ -12,12 +12,12 @@ from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import psutil
 from packaging.requirements import Requirement
 
 from drl_cli.cli.command import option, run_command
 from drl_cli.errors import DONE, MISSING, RESOURCES, RoleLost
 from drl_cli.utils.cores import num_cores
+from drl_cli.utils.memory import CGROUP, free_memory
 from drl_cli.version import __version__
 
 if TYPE_CHECKING:  # slow to import
@@ -27,7 +27,6 @@ GIB = 2**30
 STORE_MB = 256  # size of Ray's object store in a run without images
 RAY_S = 60.0  # time that Ray may take to start
 RAY_LOGS = "its logs are in /tmp/ray/session_latest/logs"
-CGROUP = Path("/sys/fs/cgroup")
 RENDER = """
 from drl_cli.envs.config import EnvConfig
 from drl_cli.envs.make import build
@@ -132,10 +131,7 @@ def threads() -> Check:
 
 def memory() -> Check:
     """Check the free memory of the machine and of a container."""
-    free = psutil.virtual_memory().available
-    limit, used = (_content(CGROUP / f"memory.{name}").strip() for name in ("max", "current"))
-    if limit.isdigit() and used.isdigit():
-        free = min(free, int(limit) - int(used))
+    free = free_memory()
     text = f"{free / GIB:.1f} GiB free"
     if free < GIB:
         return Check("fail", "memory", text, "a run takes 1 GiB at least: end other programs", RESOURCES)

@@ -106,6 +106,7 @@ def _prepared(
     """Fill in the config for this machine or cluster, and check it. Raise UsageError if the config can't run."""
     from drl_cli.preflight.environment import join_cluster
     from drl_cli.preflight.preflight import preflight
+    from drl_cli.preflight.resources import with_capacity
     from drl_cli.preflight.weights import with_weights
     from drl_cli.runtime.place.cluster import share_cores
     from drl_cli.settings.fill import fill
@@ -119,7 +120,8 @@ def _prepared(
         cluster = join_cluster(config)
     config = fill(with_weights(config), cluster.nodes if cluster else ())
     with users_errors(config.outside_modules):
-        return config, preflight(config), resumed, cluster
+        spec = preflight(config)
+        return with_capacity(config, spec), spec, resumed, cluster
 
 
 def _train(config: Config, console: Console, note: str | None, args: Sequence[str], began: float) -> dict[str, Any]:

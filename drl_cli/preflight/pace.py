@@ -16,11 +16,9 @@ def pace_problems(config: Config) -> list[str]:
     replay, pace = config.replay, config.orchestrator
     if isinstance(replay, SequencesConfig) and replay.overlap >= replay.seq_len:
         return [f"replay.overlap={replay.overlap} must be below replay.seq_len={replay.seq_len}"]
-    problems = []
-    if replay.capacity < pace.min_inserts:
-        problems.append(
-            f"replay.capacity={replay.capacity} is below orchestrator.min_inserts={pace.min_inserts}: {NO_UPDATE}"
-        )
+    problems, capacity = [], replay.num_transitions
+    if capacity < pace.min_inserts:
+        problems.append(f"replay.capacity={capacity} is below orchestrator.min_inserts={pace.min_inserts}: {NO_UPDATE}")
     if isinstance(replay, FifoConfig):
         problems += queue_problems(config, replay)
     if config.block_rows < config.worker.envs:
@@ -37,7 +35,7 @@ def pace_problems(config: Config) -> list[str]:
     if share < rows + config.algo.n_step * config.worker.envs:
         of = f" / replay.shards={config.num_shards}" if config.num_shards > 1 else ""
         of += f" = {share} sequences" if isinstance(replay, SequencesConfig) else ""
-        problems.append(f"replay.capacity={replay.capacity}{of} is below one block of {rows} transitions")
+        problems.append(f"replay.capacity={capacity}{of} is below one block of {rows} transitions")
     return problems if config.is_on_policy else [*problems, *update_problems(config), *band_problems(config)]
 
 
@@ -61,7 +59,7 @@ def band_problems(config: Config) -> list[str]:
 def update_problems(config: Config) -> Iterator[str]:
     """Yield a line for each setting with which the run ends before its first update or has too few rows for a batch."""
     pace, steps, size = config.orchestrator, config.total_env_steps, config.trainer.batch_size
-    for name, most in (("replay.capacity", config.replay.capacity), ("total_env_steps", steps)):
+    for name, most in (("replay.capacity", config.replay.num_transitions), ("total_env_steps", steps)):
         if size > most:
             yield f"trainer.batch_size={size} is above {name}={most}: a batch would hold every row many times"
     if config.load_weights is not None:  # a run that only collects with the loaded policy is allowed

@@ -1,21 +1,22 @@
 """Checks of this machine: the memory, disk, CUDA devices, compiler and packages that a config needs."""
 
+import dataclasses
+import math
 import os
 import shutil
 import sys
 from itertools import pairwise
 from pathlib import Path
 
-import psutil
-
 from drl_cli.errors import MISSING, RESOURCES, UsageError
-from drl_cli.replay.config import UniformConfig
+from drl_cli.replay.config import MOST_TRANSITIONS, UniformConfig
 from drl_cli.replay.frame_table import frame_bytes, reference_schema
 from drl_cli.replay.frames import make_codec
 from drl_cli.replay.store import row_bytes
 from drl_cli.replay.tables import share_of, table_bytes
 from drl_cli.runtime.config import Config
 from drl_cli.types import EnvSpec, leaves
+from drl_cli.utils.memory import free_memory
 
 GB = 2**30
 NETWORK_COPIES = 8
@@ -27,8 +28,8 @@ MIN_DISK_BYTES = 50 * 2**20
 
 def check_resources(config: Config, spec: EnvSpec) -> None:
     """Raise UsageError if replay, processes or network don't fit in memory, or if the output folder isn't writable."""
-    free = psutil.virtual_memory().available
-    capacity, needed = config.replay.capacity, replay_bytes(config, spec)
+    config, free = with_capacity(config, spec), free_memory()
+    capacity, needed = config.replay.num_transitions, replay_bytes(config, spec)
     _check_fits(f"replay.capacity={capacity}", needed, free, f"lower it to {capacity * free // max(1, needed) // 2}")
     if config.mode != "single" and not config.debug.in_process and config.ray.address is None:
         num, store_mb, size = config.num_workers, config.ray.object_store_mb, config.trainer.batch_size
@@ -47,6 +48,20 @@ def check_resources(config: Config, spec: EnvSpec) -> None:
         raise UsageError(f"output_dir: less than 50 MB are free at {existing}", RESOURCES)
 
 
+def with_capacity(config: Config, spec: EnvSpec) -> Config:
+    """Replace `replay.capacity=null` by MOST_TRANSITIONS, halved until a full table fits in half of the free memory.
+
+    Halves rather than any number, so that the same command usually has the same capacity. The number of steps of the
+    run has no influence, because a resumed run may have more steps.
+    """
+    if config.replay.capacity is not None:
+        return config
+    full = replay_bytes(dataclasses.replace(config, total_env_steps=MOST_TRANSITIONS), spec)
+    halvings = max(0, math.ceil(math.log2(2 * full / max(1, free_memory()))))
+    replay = dataclasses.replace(config.replay, capacity=max(1, MOST_TRANSITIONS >> halvings))
+    return dataclasses.replace(config, replay=replay)
+
+
 def _check_fits(setting: str, needed: int, free: int, advice: str) -> None:
     """Raise UsageError (exit 7) if the setting needs more bytes than are free."""
     if needed > free:
@@ -61,10 +76,11 @@ def replay_bytes(config: Config, spec: EnvSpec) -> int:
     schema = row_schema(config, spec)
     shares = [share_of(config.replay, shard, config.num_shards) for shard in range(config.num_shards)]
     stackings = config.stackings(spec)
-    rows = sum(table_bytes(share, reference_schema(schema, stackings)) for share in shares)
+    most = config.most_inserts
+    rows = sum(table_bytes(share, reference_schema(schema, stackings), most) for share in shares)
     if not isinstance(config.replay, UniformConfig):
         return rows
-    return rows + frame_bytes(stackings, config.replay.capacity, config.replay.compress)
+    return rows + frame_bytes(stackings, min(config.replay.num_transitions, most), config.replay.compress)
 
 
 def check_hardware(config: Config) -> None:

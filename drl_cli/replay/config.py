@@ -6,19 +6,27 @@ from typing import Literal
 
 from drl_cli.utils.ranges import Count, Fraction, Natural, Positive
 
+MOST_TRANSITIONS = 1_000_000
+"""Capacity with `replay.capacity=null`, unless fewer transitions fit in memory."""
+
 
 @dataclass(frozen=True)
 class ReplayConfig:
     """Options of every replay table."""
 
     sampler: Literal["uniform", "prioritized", "fifo-once", "sequences"]
-    capacity: Count
+    capacity: Count | None
     shards: Count | None
+
+    @property
+    def num_transitions(self) -> int:
+        """Capacity in transitions; preflight replaces null by a number that fits in memory."""
+        return self.capacity or MOST_TRANSITIONS
 
     @property
     def num_rows(self) -> int:
         """Capacity in rows. A row is one transition, except in SequencesConfig."""
-        return self.capacity
+        return self.num_transitions
 
 
 @dataclass(frozen=True)
@@ -57,13 +65,14 @@ class SequencesConfig(PrioritizedConfig):
     @property
     def num_rows(self) -> int:
         """Capacity in rows, enough for `capacity` transitions if episodes are long."""
-        return self.capacity // (self.seq_len - self.overlap)
+        return self.num_transitions // (self.seq_len - self.overlap)
 
 
 @dataclass(frozen=True)
 class FifoConfig(ReplayConfig):
     """Options of the queue that returns each row once."""
 
+    capacity: Count
     shards: Literal[1]
     max_staleness: Natural
 

@@ -18,8 +18,8 @@ class FifoOnce(Table):
     at the same time.
     """
 
-    def __init__(self, schema: Schema, config: FifoConfig) -> None:
-        super().__init__(RingStore({**schema, "version": Column((), "int64")}, config.capacity))
+    def __init__(self, schema: Schema, config: FifoConfig, most_inserts: int | None = None) -> None:
+        super().__init__(RingStore({**schema, "version": Column((), "int64")}, config.capacity, most_inserts))
         self.max_staleness = config.max_staleness
         self.waiting = np.empty(0, np.int64)
         self.dropped = self._reported = 0

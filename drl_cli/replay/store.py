@@ -11,12 +11,14 @@ from drl_cli.utils.seeding import rng_state, set_rng_state
 class RingStore:
     """Stores the newest `capacity` rows. A slot is the position of a row; a row id is unique in the whole run.
 
-    `on_write`, if set, is called with slots `[rows]` before new rows overwrite them.
+    `on_write`, if set, is called with slots `[rows]` before new rows overwrite them. Memory is reserved for
+    `most_inserts` rows if fewer than the capacity are expected; more rows get memory when they are inserted.
     """
 
-    def __init__(self, schema: Schema, capacity: int) -> None:
+    def __init__(self, schema: Schema, capacity: int, most_inserts: int | None = None) -> None:
         self.capacity = capacity
-        self.columns = {name: np.empty((capacity, *each.shape), each.dtype) for name, each in schema.items()}
+        rows = reserved_rows(capacity, most_inserts)
+        self.columns = {name: np.empty((rows, *each.shape), each.dtype) for name, each in schema.items()}
         self.inserts = 0
         self.on_write: Callable[[Array], None] | None = None
 
@@ -33,6 +35,7 @@ class RingStore:
         first = min(count, self.capacity - start)
         slots = np.arange(start, start + count) % self.capacity
         self._announce(slots)
+        self._reserve(self.inserts + count)
         for name, column in self.columns.items():
             column[start : start + first] = rows[name][:first]
             column[: count - first] = rows[name][first:]
@@ -79,6 +82,7 @@ class RingStore:
     def fill(self, chunks: Iterable[Columns]) -> None:
         """Write saved rows, beginning at the first slot. Raise ValueError if columns differ from the store's."""
         start = 0
+        self._reserve(len(self))
         for rows in chunks:
             self.check_columns(rows)
             stop = start + num_rows(rows)
@@ -94,6 +98,14 @@ class RingStore:
             wrong = sorted(name for name in own.keys() | given.keys() if own.get(name) != given.get(name))
             texts = (f"{name}: {given.get(name, 'none')}, not {own.get(name, 'none')}" for name in wrong)
             raise ValueError("the saved replay has other columns than this run: " + "; ".join(texts))
+
+    def _reserve(self, inserts: int) -> None:
+        """Reserve memory for the rows after this number of inserts."""
+        rows = min(inserts, self.capacity)
+        for name, column in self.columns.items():
+            if rows > len(column):
+                self.columns[name] = np.empty((rows, *column.shape[1:]), column.dtype)
+                self.columns[name][: len(column)] = column
 
     def _announce(self, slots: Array) -> None:
         if self.on_write is not None:
@@ -115,8 +127,10 @@ class RandomStore(RingStore):
     in a ring, the k-th row in slot s, counted from 0, has the row id s + k * capacity.
     """
 
-    def __init__(self, schema: Schema, capacity: int, rng: np.random.Generator) -> None:
-        super().__init__(schema, capacity)
+    def __init__(
+        self, schema: Schema, capacity: int, rng: np.random.Generator, most_inserts: int | None = None
+    ) -> None:
+        super().__init__(schema, capacity, most_inserts)
         self.rng = rng
         self.numbers = np.arange(capacity) - capacity
 
@@ -127,6 +141,7 @@ class RandomStore(RingStore):
         rest = self.rng.choice(self.capacity, count - fill, replace=False, shuffle=False)
         chosen = np.concatenate([first, rest])
         self._announce(chosen)
+        self._reserve(self.inserts + count)
         for slots, part in ((first, slice(0, fill)), (rest, slice(fill, count))):
             for name, column in self.columns.items():
                 column[slots] = rows[name][part]
@@ -162,6 +177,11 @@ class RandomStore(RingStore):
         super().load_state(state)
         self.numbers[:] = state["numbers"]
         set_rng_state(self.rng, state["rng"])
+
+
+def reserved_rows(capacity: int, most_inserts: int | None = None) -> int:
+    """Return the number of rows that a store reserves memory for."""
+    return capacity if most_inserts is None else min(capacity, most_inserts)
 
 
 def row_bytes(schema: Schema) -> int:

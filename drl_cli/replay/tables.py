@@ -10,7 +10,7 @@ from drl_cli.replay.config import FifoConfig, PrioritizedConfig, ReplayConfig, S
 from drl_cli.replay.fifo import FifoOnce
 from drl_cli.replay.samplers import Prioritized, Sampler, Uniform
 from drl_cli.replay.sequences import mix, sequence_schema
-from drl_cli.replay.store import RandomStore, RingStore, row_bytes
+from drl_cli.replay.store import RandomStore, RingStore, reserved_rows, row_bytes
 from drl_cli.replay.sum_tree import tree_bytes
 from drl_cli.types import Array, Columns, Schema, State, nested, num_rows, within
 
@@ -128,14 +128,24 @@ def _renamed(columns: Columns, old: str, new: str) -> Columns:
     return {new if name == old else name: column for name, column in columns.items()}
 
 
-def make_table(config: ReplayConfig, schema: Schema, rng: np.random.Generator, num_batches: int) -> Table:
-    """Make the table of one shard. The run will sample `num_batches` batches from this table in total."""
+def make_table(
+    config: ReplayConfig,
+    schema: Schema,
+    rng: np.random.Generator,
+    num_batches: int,
+    most_inserts: int | None = None,
+) -> Table:
+    """Make the table of one shard. The run will sample `num_batches` batches from this table in total.
+
+    Memory is reserved for `most_inserts` rows at most, None: for all rows of the capacity.
+    """
     if isinstance(config, FifoConfig):
-        return FifoOnce(schema, config)
+        return FifoOnce(schema, config, most_inserts)
     assert isinstance(config, UniformConfig)
     schema = table_schema(config, schema)
     is_ring = config.remover == "oldest"
-    store = RingStore(schema, config.num_rows) if is_ring else RandomStore(schema, config.num_rows, rng)
+    rows = config.num_rows
+    store = RingStore(schema, rows, most_inserts) if is_ring else RandomStore(schema, rows, rng, most_inserts)
     sampler = Prioritized(config, rng, num_batches) if isinstance(config, PrioritizedConfig) else Uniform(rng)
     return SequenceTable(config, store, sampler) if isinstance(config, SequencesConfig) else ReplayTable(store, sampler)
 
@@ -145,13 +155,13 @@ def table_schema(config: ReplayConfig, schema: Schema) -> Schema:
     return sequence_schema(schema, config.length) if isinstance(config, SequencesConfig) else schema
 
 
-def table_bytes(config: ReplayConfig, schema: Schema) -> int:
+def table_bytes(config: ReplayConfig, schema: Schema, most_inserts: int | None = None) -> int:
     """Return the bytes that the table of one shard allocates."""
     tree = tree_bytes(config.num_rows) if isinstance(config, PrioritizedConfig) else 0
-    return config.num_rows * row_bytes(table_schema(config, schema)) + tree
+    return reserved_rows(config.num_rows, most_inserts) * row_bytes(table_schema(config, schema)) + tree
 
 
 def share_of(config: ReplayConfig, shard: int, num_shards: int) -> ReplayConfig:
     """Return the config of one shard, with an equal share of the capacity. The first shards get the remainder."""
-    capacity, rest = divmod(config.capacity, num_shards)
+    capacity, rest = divmod(config.num_transitions, num_shards)
     return replace(config, capacity=capacity + (shard < rest))

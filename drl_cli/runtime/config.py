@@ -148,6 +148,11 @@ class Config:
         share = self.num_updates // self.num_shards
         return share if self.num_shards == 1 else max(0, share - 4 * math.isqrt(share))
 
+    @property
+    def most_inserts(self) -> int:
+        """Transitions that the run inserts at most: every worker's last block may end after total_env_steps."""
+        return self.total_env_steps + self.num_workers * self.rows_per_collect
+
     def stackings(self, spec: EnvSpec) -> dict[str, Stacking]:
         """Return how stacked images are split into frames, by observation path. Empty if rows contain whole stacks."""
         return make_stackings(spec) if isinstance(self.replay, UniformConfig) else {}

@@ -23,7 +23,7 @@ def make_replay(config: Config, spec: EnvSpec, shard: int) -> TrajectoryManager:
     """Create the trajectory manager of one replay shard."""
     replay, rng = share_of(config.replay, shard, config.num_shards), generator(config.seed, "replay", shard)
     schema, stackings = row_schema(config, spec), config.stackings(spec)
-    table = make_table(replay, reference_schema(schema, stackings), rng, config.batches_per_shard)
+    table = make_table(replay, reference_schema(schema, stackings), rng, config.batches_per_shard, config.most_inserts)
     if stackings and isinstance(replay, UniformConfig):
         table = FrameTable(table, stackings, make_codec(replay.compress))
     return TrajectoryManager(table, shard, make_layout(config, spec), config.num_shards)

@@ -8,14 +8,13 @@ from math import ceil
 from pathlib import Path
 from typing import NamedTuple
 
-import psutil
-
 from drl_cli.errors import LOST, MISSING, ClusterUnfit, UsageError
 from drl_cli.metrics.display import announce, erase
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.place.cluster import Node
 from drl_cli.sweeps.launcher import Process, Start, start_here
 from drl_cli.utils.cores import cores
+from drl_cli.utils.memory import free_memory
 
 PROCESS_BYTES = 300 * 2**20
 """Bytes of memory of each process of a job, without replay."""
@@ -79,7 +78,7 @@ def job_slots(configs: Sequence[Config]) -> Slots:
         return Slots([set()] * min(count, asked or count), asked, start)
     filled = [fill(config) for config in configs]
     need, memory = max(map(busy_processors, filled)), max(map(memory_bytes, filled))
-    free = psutil.virtual_memory().available
+    free = free_memory()
     return Slots(share_processors(cores(), need, free // max(1, memory), asked), asked, start_here)
 
 
@@ -119,7 +118,7 @@ def busy_processors(config: Config) -> int:
 def memory_bytes(config: Config) -> int:
     """Return the bytes of memory that a job needs for its processes, Ray's processes and replay."""
     from drl_cli.preflight.environment import environment_spec
-    from drl_cli.preflight.resources import replay_bytes
+    from drl_cli.preflight.resources import replay_bytes, with_capacity
 
-    processes = 5 if config.mode == "single" else 6 + config.num_workers
-    return processes * PROCESS_BYTES + replay_bytes(config, environment_spec(config))
+    processes, spec = 5 if config.mode == "single" else 6 + config.num_workers, environment_spec(config)
+    return processes * PROCESS_BYTES + replay_bytes(with_capacity(config, spec), spec)

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import types
 
 import fake_envpool
 import pytest
@@ -11,7 +10,8 @@ from drl_cli.errors import MISSING, RESOURCES, USAGE, USER_CODE, UsageError
 from drl_cli.preflight.environment import environment_spec
 from drl_cli.preflight.pace import pace_problems
 from drl_cli.preflight.preflight import preflight
-from drl_cli.preflight.resources import check_resources, replay_bytes
+from drl_cli.preflight.resources import check_resources, replay_bytes, with_capacity
+from drl_cli.runtime.factories import make_replay
 from drl_cli.runtime.orchestrator.rate_limiter import required_band
 from drl_cli.runtime.run import object_store_mb
 from drl_cli.settings.build import build
@@ -148,15 +148,43 @@ def test_the_workers_of_an_on_policy_run_share_a_batch(config, workers, mode):
 
 
 def test_a_replay_that_is_too_large_names_a_capacity_that_fits(config, monkeypatch):
-    free = types.SimpleNamespace(available=2**33)  # the memory of this machine changes while the test runs
-    monkeypatch.setattr("drl_cli.preflight.resources.psutil.virtual_memory", lambda: free)
-    problem = refusal(config("replay.capacity=1e12"))[1][0]
+    monkeypatch.setattr("drl_cli.preflight.resources.free_memory", lambda: 2**33)  # this machine's changes
+    long = "total_env_steps=1e12"
+    problem = refusal(config("replay.capacity=1e12", long))[1][0]
     fits = float(problem.rpartition(" ")[2])
-    spec = preflight(config(f"replay.capacity={fits:.0f}"))
-    assert refusal(config(f"replay.capacity={2.1 * fits:.0f}"))[1]
+    spec = preflight(config(f"replay.capacity={fits:.0f}", long))
+    assert refusal(config(f"replay.capacity={2.1 * fits:.0f}", long))[1]
     check_resources(config("replay=sequences", "replay.capacity=1e6"), spec)
     with pytest.raises(UsageError, match=r"replay.capacity=1000000 needs .* lower it to \d+"):
         check_resources(config("replay=sequences", "replay.capacity=1e6", "replay.burn_in=1e6"), spec)
+
+
+PATCH = ("env=drl_cli.envs.probes:Patch-v0", "algo=dqn")
+
+
+def test_a_table_needs_memory_for_the_rows_that_the_run_inserts(config, monkeypatch):
+    monkeypatch.setattr("drl_cli.preflight.resources.free_memory", lambda: 2**33)
+    short = config(*PATCH, "replay.capacity=1000000", "total_env_steps=30000")
+    spec = environment_spec(short)
+    check_resources(short, spec)
+    assert 30_000 < replay_bytes(short, spec) / (84 * 84 * 4) < 33_000
+    assert refusal(config(*PATCH, "replay.capacity=1000000"))[0] == RESOURCES
+    assert make_replay(short, spec, 0).table.nbytes <= replay_bytes(short, spec)
+
+
+@pytest.mark.parametrize(("gib", "capacity"), [(8, 125_000), (2, 31_250), (0.001, 15), (2**10, 10**6)])
+def test_the_default_capacity_fits_in_half_of_the_free_memory(config, monkeypatch, gib, capacity):
+    monkeypatch.setattr("drl_cli.preflight.resources.free_memory", lambda: int(gib * 2**30))
+    made = config(*PATCH, "total_env_steps=1000000")
+    spec = environment_spec(made)
+    fitted = with_capacity(made, spec)
+    assert fitted.replay.capacity == capacity
+    assert replay_bytes(fitted, spec) <= gib * 2**29 or gib == 2**10
+    assert with_capacity(config(*PATCH, "total_env_steps=9000"), spec).replay.capacity == capacity  # resume adds steps
+    typed = config(*PATCH, "replay.capacity=5000")
+    assert with_capacity(typed, spec) == typed
+    if gib == 8:
+        preflight(made)
 
 
 IMAGES = ("env=drl_cli.envs.probes:Frames-v0", "algo=dqn")

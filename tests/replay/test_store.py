@@ -1,5 +1,7 @@
 """RingStore, RandomStore, Uniform and the transition schema."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -28,9 +30,9 @@ def check_rows(rows):
 
 
 @settings(deadline=None, max_examples=100)
-@given(st.integers(1, 50), st.lists(st.integers(0, 50), min_size=1, max_size=12))
-def test_holds_exactly_the_newest_rows(capacity, counts):
-    store, total = RingStore(SCHEMA, capacity), 0
+@given(st.integers(1, 50), st.lists(st.integers(0, 50), min_size=1, max_size=12), st.integers(0, 60) | st.none())
+def test_holds_exactly_the_newest_rows(capacity, counts, most_inserts):
+    store, total = RingStore(SCHEMA, capacity, most_inserts), 0
     for count in counts:
         count = min(count, capacity)
         store.insert(block(total, count))
@@ -47,6 +49,22 @@ def test_holds_exactly_the_newest_rows(capacity, counts):
         assert ever[store.holds(ever)].tolist() == sorted(row_ids)
 
 
+@pytest.mark.parametrize("kind", [RingStore, partial(RandomStore, rng=np.random.default_rng(0))])
+def test_memory_is_reserved_for_the_expected_rows(kind):
+    store = kind(SCHEMA, 10**6, most_inserts=10)
+    assert sum(column.nbytes for column in store.columns.values()) == 10 * row_bytes(SCHEMA)
+    store.insert(block(0, 10))
+    before = store.columns["id"]
+    store.insert(block(10, 5))
+    assert before is not store.columns["id"]
+    check_rows(store.contents())
+    assert store.contents()["id"].tolist() == list(range(15))
+    restored = kind(SCHEMA, 10**6, most_inserts=3)
+    restored.load_state(store.state())
+    restored.fill([store.contents()])
+    assert restored.contents()["id"].tolist() == list(range(15))
+
+
 def test_wrap_around_in_the_middle_of_a_block():
     store = RingStore(SCHEMA, 7)
     assert store.insert(block(0, 5)).tolist() == [0, 1, 2, 3, 4]
@@ -58,7 +76,7 @@ def test_wrap_around_in_the_middle_of_a_block():
 @settings(deadline=None, max_examples=100)
 @given(st.integers(1, 50), st.lists(st.integers(0, 50), min_size=1, max_size=12), st.integers(0, 99))
 def test_random_removal_keeps_whole_rows_with_unique_ids(capacity, counts, seed):
-    store, total = RandomStore(SCHEMA, capacity, np.random.default_rng(seed)), 0
+    store, total = RandomStore(SCHEMA, capacity, np.random.default_rng(seed), most_inserts=seed), 0
     given_out, there, writes = set(), {}, np.zeros(capacity, np.int64)  # numbers; slot -> id; rows so far in each slot
     for count in counts:
         count = min(count, capacity)

@@ -1,4 +1,4 @@
-"""Ranges, seeding, clock, lazy imports, freed memory."""
+"""Ranges, seeding, clock, lazy imports, free and freed memory."""
 
 import ctypes
 import itertools
@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from drl_cli.optim.schedules import linear
-from drl_cli.utils import lazy
+from drl_cli.utils import lazy, memory
 from drl_cli.utils.clock import Waiting, process_start
 from drl_cli.utils.cores import num_cores
+from drl_cli.utils.memory import free_memory
 from drl_cli.utils.ranges import Range
 from drl_cli.utils.seeding import ROLES, generator, integers
 
@@ -138,3 +139,35 @@ def test_freed_memory_is_kept():
     done = subprocess.run([sys.executable, "-c", FAULTS], env=fixed, capture_output=True, text=True, check=True)
     plain, kept = (int(count) for count in done.stdout.split())
     assert kept < 100 < plain
+
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    ("line", "folder", "names"),
+    [
+        ("0::/a/b", "a", ("memory.max", "memory.current", "inactive_file")),
+        ("4:memory:/a/b", "memory/a/b", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")),
+    ],
+)
+def test_free_memory_of_a_control_group(tmp_path, monkeypatch, line, folder, names):
+    monkeypatch.setattr(memory, "CGROUP", tmp_path)
+    monkeypatch.setattr(memory, "OWN_GROUPS", tmp_path / "own")
+    free = free_memory()
+    (tmp_path / "own").write_text(f"3:cpu:/a\n{line}\n")
+    assert free_memory() == pytest.approx(free, rel=0.2)
+    limit, used, cached = names
+    (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / folder / limit).write_text(f"{GIB}\n")
+    (tmp_path / folder / used).write_text(f"{GIB // 2}\n")
+    assert free_memory() == GIB // 2
+    (tmp_path / folder / "memory.stat").write_text(f"anon 1\n{cached} {GIB // 4}\n")
+    assert free_memory() == 3 * GIB // 4
+
+
+def test_free_memory_within_a_limit_of_the_process():
+    code = "from drl_cli.utils.memory import free_memory; print(free_memory())"
+    command = f"ulimit -v {2 * GIB // 1024}; exec {sys.executable} -c '{code}'"
+    out = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True).stdout
+    assert GIB < int(out) < 2 * GIB

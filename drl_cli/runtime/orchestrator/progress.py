@@ -250,7 +250,7 @@ class Progress:
             "perf/trainer_wait_s": self.trainer_idle.seconds(self.ended or moment),
             "perf/opt_steps": self.opt_steps,
             "perf/wall_s": self.wall_s(),
-            "replay/size": min(self.inserts, self.config.replay.capacity),
+            "replay/size": min(self.inserts, self.config.replay.num_transitions),
             "replay/inserts": self.inserts,
             "replay/samples": self.samples,
             **{f"replay/{name}": value for name, value in over_shards(list(self._replay.values())).items()},
