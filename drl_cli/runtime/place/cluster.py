@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from drl_cli.errors import ClusterUnfit
+
 MAX_SHIPPED_MB = 50
 VARIABLES = {
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
@@ -75,13 +77,28 @@ def unreachable(address: str) -> str | None:
     return None
 
 
-def why_not_joined(address: str, error: Exception) -> str:
-    """Return one line that explains why Ray could not join the cluster."""
-    if address == "auto" and isinstance(error, ConnectionError):
-        return (
+def found_here(addresses: Sequence[str]) -> str:
+    """Return RAY_ADDRESS, or the first of the `addresses` that belongs to a cluster. Raise ClusterUnfit if none does.
+
+    The private sessions of other runs are no clusters: they listen on 127.0.0.1 only, and a join would never end.
+    """
+    named = os.environ.get("RAY_ADDRESS")
+    public = [named] if named else [address for address in addresses if not address.startswith("127.0.0.1:")]
+    for address in public:
+        if unreachable(address) is None:
+            return address
+    if public:
+        return public[0]  # the caller shows why this address is unreachable
+    raise ClusterUnfit(
+        [
             "ray.address=auto: no Ray cluster runs here. Start one (ray start --head), name one "
             "(ray.address=host:port), or leave ray.address out to start a new session"
-        )
+        ]
+    )
+
+
+def why_not_joined(address: str, error: Exception) -> str:
+    """Return one line that explains why Ray could not join the cluster."""
     return f"ray.address={address}: {' '.join(str(error).split())}"
 
 

@@ -144,7 +144,9 @@ class Cluster:
         self, address: str, env: EnvConfig, modules: Sequence[str], only_here: bool = False, folder: str = ""
     ) -> None:
         self._only_here, self._folder = only_here, folder
-        if address != "auto" and (problem := cluster.unreachable(address)):
+        if address == "auto":
+            address = cluster.found_here(_addresses())
+        if problem := cluster.unreachable(address):
             raise ClusterUnfit([problem])
         try:
             files = cluster.shipped_modules(modules)
@@ -182,6 +184,7 @@ class Cluster:
         """Join the cluster, send these files and packages to all processes, and return the answers of the nodes."""
         self.close()
         os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
+        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # Ray would print its warnings to the terminal
         try:
             ray.init(
                 address=address,
@@ -193,6 +196,14 @@ class Cluster:
             raise ClusterUnfit([cluster.why_not_joined(address, error)]) from error
         _have_ray_log()
         return _ask(live_nodes(self._only_here), env, modules, self._folder)
+
+
+def _addresses() -> list[str]:
+    """Return the addresses of Ray on this machine: of the last `ray start`, then of all running processes."""
+    from ray._private import services
+
+    last = services.find_bootstrap_address(None)
+    return [*([last] if last else []), *sorted(services.find_gcs_addresses())]
 
 
 def _stand_apart() -> None:

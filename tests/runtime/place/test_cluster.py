@@ -2,14 +2,17 @@
 
 import os
 import socket
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import pytest
 
+from drl_cli.errors import ClusterUnfit
 from drl_cli.runtime.place import cluster
 from drl_cli.runtime.place.cluster import Answer, Node
+from drl_cli.runtime.place.launch import _addresses
 
 OURS = Answer("3.11.7", "2.60.0", "0.1.0", None)
 NODES = [Node(f"{name}23456789", f"10.0.0.{i}", 4.0) for i, name in enumerate("abcdefg")]
@@ -38,18 +41,15 @@ def test_every_unfit_node_has_a_line_that_says_why():
 
 
 def test_errors_of_ray_are_one_line():
-    absent = cluster.why_not_joined("auto", ConnectionError("Could not find any running Ray instance."))
-    assert absent.startswith("ray.address=auto: no Ray cluster runs here. Start one (ray start --head)")
     versions = RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.9.0\n    Python: 3.10.1")
     message = "ray.address=host:1: Version mismatch: The cluster was started with: Ray: 2.9.0 Python: 3.10.1"
     assert cluster.why_not_joined("host:1", versions) == message
-    assert cluster.why_not_joined("auto", RuntimeError("too old")) == "ray.address=auto: too old"
     assert cluster.why_not_joined("host:1", ConnectionError("closed")) == "ray.address=host:1: closed"
 
 
 @pytest.fixture
 def no_token(tmp_path, monkeypatch):
-    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_USE_TLS"):
+    for name in ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_USE_TLS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
 
@@ -77,6 +77,44 @@ def test_an_address_without_a_cluster(no_token):
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
         assert cluster.unreachable(address).startswith(f"ray.address: no Ray cluster answers at {address}.")
+
+
+def test_auto_takes_the_first_cluster_that_answers_and_no_private_session(no_token, monkeypatch):
+    silent = {"10.0.0.1:1", "10.0.0.4:4"}
+    asked = []
+    monkeypatch.setattr(cluster, "unreachable", lambda address: asked.append(address) or (address in silent or None))
+    assert cluster.found_here(["127.0.0.1:9", "10.0.0.1:1", "10.0.0.2:2", "10.0.0.3:3"]) == "10.0.0.2:2"
+    assert asked == ["10.0.0.1:1", "10.0.0.2:2"]
+    assert cluster.found_here(["127.0.0.1:9", "10.0.0.4:4", "10.0.0.1:1"]) == "10.0.0.4:4"
+    for private in ([], ["127.0.0.1:9"]):
+        with pytest.raises(
+            ClusterUnfit, match=r"^ray\.address=auto: no Ray cluster runs here\. Start one \(ray start --he"
+        ):
+            cluster.found_here(private)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.3:3")
+    assert cluster.found_here(["10.0.0.2:2"]) == "10.0.0.3:3"
+
+
+PRIVATE_SESSION = """
+from drl_cli.runtime.place.launch import RaySession, ray
+session = RaySession(80)
+session.wait()
+print(ray.get_runtime_context().gcs_address, flush=True)
+input()
+session.close()
+"""
+
+
+@pytest.mark.ray
+def test_the_session_of_another_run_is_private(no_token):
+    command = [sys.executable, "-c", PRIVATE_SESSION]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        address = other.stdout.readline().strip()
+        found = _addresses()
+        other.communicate("\n")
+    assert address in found
+    with pytest.raises(ClusterUnfit, match="no Ray cluster runs here"):
+        cluster.found_here([address])
 
 
 def test_a_cluster_with_a_token(guarded, monkeypatch, tmp_path):

@@ -201,6 +201,8 @@ def answers(ray, monkeypatch):
 
     ray.entries = ENTRIES
     monkeypatch.setattr(launch, "_ask", ask)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(launch, "_addresses", lambda: ["127.0.0.1:6379", "10.0.0.1:6379"])
     monkeypatch.setattr(launch.cluster, "unreachable", lambda address: None)
     monkeypatch.setattr(launch.cluster, "shipped_modules", lambda modules: [Path("/user/my_env.py")])
     return given
@@ -250,7 +252,7 @@ def test_each_unfit_node_has_a_line(ray, answers, rounds, says):
 
 def test_a_cluster_that_can_not_be_joined_is_named(ray, answers, monkeypatch):
     ray.entries, answers.rounds = [], [[]]
-    with pytest.raises(ClusterUnfit, match=r"^ray\.address: the cluster at auto has no node with a CPU$"):
+    with pytest.raises(ClusterUnfit, match=r"^ray\.address: the cluster at 10\.0\.0\.1:6379 has no node with a CPU$"):
         Cluster("auto", ENV, [])
 
     def fail(**options):
@@ -259,18 +261,20 @@ def test_a_cluster_that_can_not_be_joined_is_named(ray, answers, monkeypatch):
     monkeypatch.setattr(ray, "init", fail)
     with pytest.raises(ClusterUnfit, match=r"^ray\.address=10\.0\.0\.1:1: nobody there$"):
         Cluster("10.0.0.1:1", ENV, [])
-    monkeypatch.setattr(launch.cluster, "unreachable", lambda address: f"nobody answers at {address}")
+    monkeypatch.setattr(launch, "_addresses", lambda: ["127.0.0.1:1"])
     with pytest.raises(ClusterUnfit, match=r"^ray\.address=auto: no Ray cluster runs here"):
-        Cluster("auto", ENV, [])  # Ray looks for the address
+        Cluster("auto", ENV, [])
+    monkeypatch.setattr(launch.cluster, "unreachable", lambda address: f"nobody answers at {address}")
     with pytest.raises(ClusterUnfit, match=r"^nobody answers at 10\.0\.0\.1:1$"):
         Cluster("10.0.0.1:1", ENV, [])
 
     def too_large(modules):
         raise ValueError("60 MB are too many to ship")
 
+    monkeypatch.setattr(launch.cluster, "unreachable", lambda address: None)
     monkeypatch.setattr(launch.cluster, "shipped_modules", too_large)
     with pytest.raises(ClusterUnfit, match="60 MB are too many"):
-        Cluster("auto", ENV, [])
+        Cluster("10.0.0.1:1", ENV, [])
 
 
 def test_each_node_is_asked_for_versions_and_the_environment(ray):
