@@ -7,16 +7,22 @@ from pathlib import Path
 
 from drl_cli.utils.files import replace_file
 
+EVENTS = "events.out.tfevents.*"
 HEAD, FOOT = struct.calcsize("<QI"), struct.calcsize("<I")
 """Bytes of a TFRecord before its data (length, checksum) and after its data (checksum)."""
 
 
-def truncate_records(folder: Path, env_steps: int) -> None:
-    """Remove all records of a run that are incomplete or have more than `env_steps` environment steps."""
-    for pattern, keep in (("metrics.jsonl", _lines), ("eval.csv", _rows), ("events.out.tfevents.*", _events)):
+def truncate_records(folder: Path, env_steps: int, eval_steps: int | None = None) -> None:
+    """Remove all records of a run that are incomplete or have more than `env_steps` environment steps.
+
+    Keep fewer rows of eval.csv, up to `eval_steps`, if the resumed run repeats the last evaluation.
+    """
+    eval_steps = env_steps if eval_steps is None else eval_steps
+    files = ("metrics.jsonl", _lines, env_steps), ("eval.csv", _rows, eval_steps), (EVENTS, _events, env_steps)
+    for pattern, keep, most in files:
         for path in folder.glob(pattern):
             content = path.read_bytes()
-            kept = b"".join(keep(content, env_steps))
+            kept = b"".join(keep(content, most))
             if kept != content:
                 replace_file(path, kept)
     for path in folder.glob("videos/eval_*.gif"):

@@ -22,6 +22,9 @@ from drl_cli.types import Array
 
 log = logging.getLogger(__name__)
 
+EVALUATION = "state.evaluation.safetensors"
+"""The parameters of a version whose evaluation a resumed run repeats."""
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -36,6 +39,11 @@ class Checkpoint:
     @property
     def env_steps(self) -> int:
         return int(self.state["counts"]["env_steps"])
+
+    @property
+    def unfinished(self) -> LoadParams | None:
+        """The version whose evaluation the resumed run has to repeat, if any."""
+        return LoadParams(**self.state["evaluation"]) if EVALUATION in self.manifest["sha256"] else None
 
     @property
     def has_replay(self) -> bool:
@@ -60,7 +68,9 @@ def first_incarnation(checkpoint: Checkpoint | None) -> int:
 
 def clean_up(run: Path, checkpoint: Checkpoint | None) -> None:
     """Remove records and drafts after this checkpoint. Without a checkpoint, remove all records and checkpoints."""
-    truncate_records(run, checkpoint.env_steps if checkpoint else -1)
+    unfinished = checkpoint and checkpoint.unfinished
+    evaluated = unfinished.env_steps - 1 if unfinished else None
+    truncate_records(run, checkpoint.env_steps if checkpoint else -1, evaluated)
     drop_drafts(run / "checkpoints")
     if checkpoint is not None:
         point(run / "checkpoints", "last", checkpoint.folder)  # the user may have chosen an older checkpoint
@@ -111,3 +121,6 @@ def restore(checkpoint: Checkpoint, config: Config, graph: Orchestrator) -> None
         graph.progress.best = EvalReport(params_header, found["wall_s"], statistics, found["cut"], is_best=True)
     graph.go_on(checkpoint.params_header, checkpoint.params)
     graph.saver.last, graph.saver.saved = folder, checkpoint.state["counts"]
+    if unfinished := checkpoint.unfinished:
+        graph.progress.forget_scores(unfinished.env_steps)
+        graph.reports.evaluate(unfinished, graph.learning.share(read_arrays(folder, EVALUATION, manifest)["policy"]))

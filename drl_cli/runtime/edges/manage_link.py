@@ -1,4 +1,4 @@
-"""ManageLink: the orchestrator's connection to manage. Training continues while manage is busy or dead."""
+"""ManageLink: the orchestrator's connection to manage. Training survives the failures of manage."""
 
 import logging
 import math
@@ -17,8 +17,8 @@ class ManageLink:
 
     One evaluation runs at a time. Of the versions that wait for an evaluation, only the newest is kept. `spawn(wait)`
     starts manage and returns a handle. In mode=single, Ray may still be starting: `spawn(False)` then returns None, and
-    `spawn(True)` blocks. If manage died, or the parameters of an evaluation were lost, manage evaluates the newest
-    version from the parameter server `server` instead.
+    `spawn(True)` blocks. If manage died, the next manage repeats the evaluation. If the parameters of an evaluation
+    were lost, manage evaluates the newest version from the parameter server `server` instead.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class ManageLink:
         self.restarts = 0
         self.gave_up = False
         self.evaluating: Ref = None
-        self._warn_at = math.inf  # time [s] at which a running evaluation is reported as slow
+        self._late_at, self._is_late = math.inf, False  # whether an evaluation runs longer than `stall_s`
         self._running: tuple[LoadParams | Ref, Ref] | None = None
         self._next: tuple[LoadParams | Ref, Ref] | None = None
         self._pending: dict[Ref, Callable[[Any], None]] = {}
@@ -68,6 +68,16 @@ class ManageLink:
         self._next = (params_header, params)
         self.poll()
 
+    @property
+    def is_starting(self) -> bool:
+        """Whether an evaluation waits for manage to start."""
+        return self.handle is None and self._next is not None and not self.gave_up
+
+    @property
+    def is_evaluating(self) -> bool:
+        """Whether an evaluation runs or waits; False if it takes longer than `stall_s`."""
+        return not (self.gave_up or self._is_late) and (self.evaluating is not None or self._next is not None)
+
     def drop_next(self) -> None:
         if self._next is not None:
             self._next, self.skipped = None, self.skipped + 1
@@ -81,25 +91,25 @@ class ManageLink:
                 react = self._pending.pop(ref)
                 react(self._take(ref))
         if self.evaluating is not None and wait([self.evaluating], 0):
-            ref, self.evaluating = self.evaluating, None
+            ref, self.evaluating, self._is_late = self.evaluating, None, False
             self._on_evaluated(self._take(ref))
-        if self.evaluating is not None and now() > self._warn_at:
-            self._warn_at = math.inf
+        if self.evaluating is not None and now() > self._late_at and not self._is_late:
+            self._is_late = True
             log.warning("an evaluation takes longer than %g s; training goes on", self.stall_s)
         if self.evaluating is None and self._next is not None and self.handle is not None:
             self._running, self._next = self._next, None
-            self._warn_at = now() + self.stall_s
+            self._late_at = now() + self.stall_s
             self.evaluating = self.handle.call("evaluate", *self._running)
 
     def _on_evaluated(self, report: EvalReport | ObjectLost | None) -> None:
+        running, self._running = self._running, None
         if isinstance(report, EvalReport):
-            self._running = None
             self.evaluated = report.params_header.version
             if report.problem:
                 self._warn(report.problem)
             self.on_evaluation(report)
-        elif isinstance(report, ObjectLost) and self._running is not None:
-            if isinstance(self._running[0], LoadParams):
+        elif isinstance(report, ObjectLost) and running is not None:
+            if isinstance(running[0], LoadParams):
                 self._next = self._next or self._pull()
             else:  # the lost parameters came from the parameter server
                 self._warn(str(report))
@@ -185,9 +195,8 @@ class ManageLink:
 
     def _replace(self, error: ActorDied) -> None:
         dropped, self._pending = self._pending, {}
+        self._next, self._running = self._next or self._running, None
         self.evaluating = None
-        if self._next is not None or self._running is not None:
-            self._next, self._running = self._pull(), None
         self.restarts += 1
         if self.restarts > self.max_restarts:
             self.gave_up = True

@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 UPDATES_S = 3.0  # maximum time [s] after a signal at which a due update may still start
 RESCUE_S = 15.0  # maximum time [s] to save the last checkpoint after a failure
 CLOSE_S = 10.0  # maximum time [s] for manage to write its last records
+START_POLL_S = 0.05  # time [s] between two attempts to start manage while an evaluation waits for manage
 
 
 class Orchestrator:
@@ -100,6 +101,7 @@ class Orchestrator:
             "shards": {name: array.tolist() for name, array in self.replay.state().items()},
             "incarnation": (last + 1) * per_proxy - 1,
             "workers": self.config.worker_layout,
+            **self.reports.state(),
         }
 
     def finish(self) -> None:
@@ -113,6 +115,7 @@ class Orchestrator:
             self._until(lambda: self.learning.is_idle)
         self.reports.send(self.learning.params_header)
         self._until(lambda: not self.saver.busy)
+        self._decide()
         self._save()
         self._until(lambda: not self.saver.busy)
         newest = self.learning.params_header, self.learning.params
@@ -169,6 +172,8 @@ class Orchestrator:
         self._update_and_publish()
         if self.saver.is_due(self.progress.env_steps):
             self._save()
+        if self.reports.is_deciding(self.progress.env_steps, self.collector.rows * len(self.pool.members)):
+            self._decide()
         self._housekeeping()
 
     def _update_and_publish(self) -> None:
@@ -178,6 +183,13 @@ class Orchestrator:
         if self.learning.is_ahead:
             self.learning.publish()
         self._until(lambda: self.learning.is_idle)
+
+    def _decide(self) -> None:
+        """Wait for the evaluation that may end the run; after a signal, a resumed run repeats the evaluation."""
+        if self.reports.undecided is not None:
+            self._until(lambda: self.interrupted or not self.manage.is_evaluating)
+            if not self.interrupted:
+                self.reports.undecided = None
 
     def _step_async(self) -> None:
         """Make all train and collect calls that `admission` allows now. Then handle the answers that are ready."""
@@ -210,7 +222,8 @@ class Orchestrator:
         self._until(self._is_settled)
 
     def _save(self, workers: bool = True) -> None:
-        self.saver.begin(self.learning.params_header, self.learning.params, self.state(), workers)
+        undecided = self.reports.undecided and self.reports.undecided[1]
+        self.saver.begin(self.learning.params_header, self.learning.params, self.state(), undecided, workers)
 
     def _dispatch(self, member: Member) -> None:
         params_header = replace(self.learning.params_header, random_actions=self.admission.is_random())
@@ -231,6 +244,8 @@ class Orchestrator:
         if problem := self.health():
             raise RoleLost(problem)
         self.manage.poll()
+        if self.manage.is_starting:
+            due = min(due, now() + START_POLL_S)
         try:
             self.calls.react(self.manage.in_flight(), due - now(), patient=self.pool.busy)
         except (PeerLost, ObjectLost) as error:
@@ -247,7 +262,7 @@ class Orchestrator:
             self.stop("wall_s")
 
     def _done(self) -> bool:
-        if self.progress.goal_reached:
+        if self.progress.goal_reached and self.reports.undecided is None:
             self.stop("return")
         if self.admission.is_over():
             self.stop("total_env_steps")

@@ -197,6 +197,11 @@ class Progress:
             paid = 0.0 if self.warm_env_steps is None else self.env_steps - self.warm_env_steps
             self._before_empty, self.warm_env_steps = (paid, self.inserts), None
 
+    def forget_scores(self, env_steps: int) -> None:
+        """Forget the scores from this step on, because they are evaluated again."""
+        while self.scores and self.scores[-1][0] >= env_steps:
+            self.scores.pop()
+
     def end(self) -> None:
         self.ended = now()
 

@@ -1,5 +1,8 @@
 """Reports: sends the progress to manage and to the console at regular times, and starts evaluations."""
 
+import dataclasses
+from typing import Any
+
 from drl_cli.metrics.console import Console
 from drl_cli.optim.schedules import multiple_after
 from drl_cli.runtime.config import Config
@@ -13,9 +16,17 @@ from drl_cli.runtime.place.handles import Ref
 from drl_cli.runtime.roles.exploration import average
 from drl_cli.utils.clock import now
 
+DECISION = 4
+"""Single and sync wait for an evaluation 1/DECISION of manage.eval_period after its start, so most waits are short."""
+
 
 class Reports:
-    """Sends a report at time `next` [s], and starts an evaluation at `next_eval` environment steps."""
+    """Sends a report at time `next` [s], and starts an evaluation at `next_eval` environment steps.
+
+    In mode=single and sync, `undecided` is the version whose evaluation may still end the run. At the step at which
+    `is_deciding` returns True, the run waits for this evaluation. No evaluation is skipped, and `stop.return` ends
+    every repeat of the run at the same step.
+    """
 
     def __init__(self, config: Config, edges: Edges, progress: Progress, console: Console, calls: Calls) -> None:
         self.config, self.pool, self.manage = config, edges.pool, edges.manage
@@ -25,6 +36,7 @@ class Reports:
         console.update(**constant_fields(config))
         self.next = now() + config.logger.report_s
         self.next_eval = config.manage.eval_period
+        self.undecided: tuple[LoadParams, Ref] | None = None
 
     def go_on(self, env_steps: int) -> None:
         self.next_eval = multiple_after(env_steps, self.config.manage.eval_period)
@@ -51,8 +63,24 @@ class Reports:
     def published(self, params_header: LoadParams, params: Ref) -> None:
         """Evaluate a new version if an evaluation is due. The last version is evaluated at the end of the run."""
         if self.next_eval <= params_header.env_steps < self.config.total_env_steps:
-            self.go_on(params_header.env_steps)
-            self.manage.evaluate(params_header, params)
+            self.evaluate(params_header, params)
+
+    def evaluate(self, params_header: LoadParams, params: Ref) -> None:
+        self.go_on(params_header.env_steps)
+        if self.config.mode != "async":
+            self.undecided = params_header, params
+        self.manage.evaluate(params_header, params)
+
+    def is_deciding(self, env_steps: int, next_steps: int) -> bool:
+        """Return whether to wait for the evaluation now; the next round of workers takes `next_steps` steps."""
+        if self.undecided is None:
+            return False
+        decision = self.undecided[0].env_steps + self.config.manage.eval_period // DECISION
+        return env_steps >= decision or env_steps + next_steps >= self.next_eval
+
+    def state(self) -> dict[str, Any]:
+        """Return the header of the undecided version for a checkpoint, as json; empty without an undecided version."""
+        return {} if self.undecided is None else {"evaluation": dataclasses.asdict(self.undecided[0])}
 
     def ending(self, awaits: str) -> None:
         self.is_ending = True

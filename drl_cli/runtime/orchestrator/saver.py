@@ -14,7 +14,7 @@ from drl_cli.runtime.edges.calls import Calls
 from drl_cli.runtime.files.checkpoint import free_folder, make_draft
 from drl_cli.runtime.messages import LoadParams
 from drl_cli.runtime.orchestrator.edges import Edges
-from drl_cli.runtime.place.handles import ActorDied, Handle, Ref, get
+from drl_cli.runtime.place.handles import ActorDied, Handle, LocalRef, Ref, get
 
 log = logging.getLogger(__name__)
 
@@ -37,10 +37,18 @@ class Saver:
     def go_on(self, env_steps: int) -> None:
         self.next = multiple_after(env_steps, self.config.checkpoint.period)
 
-    def begin(self, params_header: LoadParams, params: Ref, counters: Mapping[str, Any], workers: bool = True) -> None:
+    def begin(
+        self,
+        params_header: LoadParams,
+        params: Ref,
+        counters: Mapping[str, Any],
+        evaluated: Ref = None,
+        workers: bool = True,
+    ) -> None:
         """Save this version, the orchestrator's `counters` and the states of all roles, unless they are saved already.
 
-        A role answers calls in order, so later calls do not change the saved state.
+        `evaluated` are the parameters of a version that a resumed run evaluates again. A role answers calls in order,
+        so later calls do not change the saved state.
         """
         assert not self.busy
         self.go_on(counters["counts"]["env_steps"])
@@ -53,6 +61,8 @@ class Saver:
             self.on_saved(counters, error)
             return
         states = {"trainer": self.edges.trainers.state()}
+        if evaluated is not None:
+            states["evaluation"] = LocalRef({"policy": get(evaluated)})
         if workers and self.config.restores_workers:
             states |= {f"worker {member.index}": member.handle.call("state") for member in self.edges.pool.members}
         shards = self.edges.replay.shards if self.config.checkpoint.replay == "on" else []

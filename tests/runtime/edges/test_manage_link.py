@@ -160,7 +160,7 @@ def test_equal_failures_in_a_row_give_one_warning(clock, caplog, linked):
 
 
 @pytest.mark.parametrize("waiting", [(), (2,)])
-def test_a_restarted_manage_evaluates_the_newest_version_of_the_server(clock, caplog, linked, waiting):
+def test_a_restarted_manage_repeats_the_evaluation_or_makes_the_one_that_waits(clock, caplog, linked, waiting):
     first, second, done = Manage(clock, evaluate=DIED), Manage(clock), []
     link = linked(first, second)
     for version in (1, *waiting):
@@ -170,9 +170,10 @@ def test_a_restarted_manage_evaluates_the_newest_version_of_the_server(clock, ca
     clock.now += 0.6
     link.poll()
     assert caplog.messages == ["manage died (signal 9), restarted 1/1"]
-    assert (link.handle, second.evaluated, done) == (second, [5], [None])
+    newest = max(1, *waiting, 0)
+    assert (link.handle, second.evaluated, done, link.is_evaluating) == (second, [newest], [None], True)
     pass_time(link, clock)
-    assert (link.evaluated, link.seen) == (5, [report(5)])
+    assert (link.evaluated, link.seen, link.is_evaluating) == (newest, [report(newest)], False)
 
 
 @pytest.mark.parametrize("evaluated", [(), (1,)])
@@ -234,10 +235,15 @@ def test_a_long_evaluation_gives_one_warning(clock, caplog, linked):
     link = linked(Manage(clock, 100.0), stall_s=10.0)
     link.evaluate(load(3), None)
     pass_time(link, clock, 10.0)
-    assert caplog.messages == []
+    assert (caplog.messages, link.is_evaluating) == ([], True)
     for _ in range(3):
         pass_time(link, clock)
     assert caplog.messages == ["an evaluation takes longer than 10 s; training goes on"]
+    assert not link.is_evaluating  # nobody waits for it any longer
+    link.evaluate(load(4), None)
+    assert not link.is_evaluating
+    pass_time(link, clock, 100.0)
+    assert (link.seen, link.is_evaluating) == ([report(3)], True)
 
 
 def test_finish_evaluates_the_last_version_once(clock, linked):
@@ -262,10 +268,11 @@ def test_finish_waits_until_manage_can_start(clock, linked):
         return handle if wait else None
 
     link = ManageLink(spawn, LocalHandle(ParameterServer()), 1, lambda report: None)
+    assert not link.is_starting
     link.evaluate(load(7), None)
-    assert (asked, link.handle) == ([False], None)
+    assert (asked, link.handle, link.is_starting, link.is_evaluating) == ([False], None, True, True)
     link.finish(load(7), None, 5.0, is_over=never)
-    assert (asked.count(True), handle.evaluated, link.evaluated) == (1, [7], 7)
+    assert (asked.count(True), handle.evaluated, link.evaluated, link.is_starting) == (1, [7], 7, False)
 
 
 def test_finish_waits_for_the_running_evaluation_until_the_run_is_over(clock, linked):
