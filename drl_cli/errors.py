@@ -55,6 +55,31 @@ class UsageError(ReportedError):
     exit_code = USAGE
 
 
+class Problems:
+    """Collects the UsageErrors of several checks, so that a command reports all of them at once."""
+
+    def __init__(self) -> None:
+        self.errors: list[UsageError] = []
+
+    @contextmanager
+    def collect(self) -> Iterator[None]:
+        """Keep a UsageError that the block raises, instead of raising it."""
+        try:
+            yield
+        except UsageError as error:
+            self.errors.append(error)
+
+    def report(self) -> None:
+        """Raise one UsageError with all problems and their smallest exit code, unless there are none.
+
+        Problems in the user's code come last.
+        """
+        if self.errors:
+            ordered = sorted(self.errors, key=lambda error: error.exit_code == USER_CODE)
+            lines = dict.fromkeys(line for error in ordered for line in error.problems)
+            raise UsageError([*lines], min(error.exit_code for error in ordered)) from ordered[0]
+
+
 class RunError(ReportedError):
     """A run can't continue."""
 

@@ -118,16 +118,23 @@ def title(name: str) -> str:
 def refusal(name: str, spec: EnvSpec, mode: str, sampler: str) -> str | None:
     """Return why an algorithm cannot use this environment, run mode or replay sampler, or None if all fit."""
     module = load_algorithm(name)
-    if spec.action.kind not in module.ACTIONS:
-        wanted = ACTIONS[module.ACTIONS[0]]
-        fits = [other for other in algorithms() if spec.action.kind in load_algorithm(other).ACTIONS]
-        choices = " or ".join(f"algo={fit}" for fit in fits)
-        advice = f" For this: {choices}" if choices else " No algorithm here handles that yet."
-        article = "an" if wanted[0] in "aeiou" else "a"
-        return f"{title(name)} needs {article} {wanted} action space; {spec.id} has {spec.action.text}.{advice}"
+    if problem := action_problem(name, spec):
+        return problem
     if mode not in module.MODES:
         return f"{title(name)} does not run in mode={mode}; it runs in {', '.join(module.MODES)}"
     if sampler not in module.TABLES:
         tables = " or ".join(f"replay={table}" for table in module.TABLES)
         return f"{title(name)} can't learn from replay={sampler}; say {tables}"
     return None
+
+
+def action_problem(name: str, spec: EnvSpec) -> str | None:
+    """Return why an algorithm can't act in an environment, with the algorithms that can, or None if it can."""
+    module = load_algorithm(name)
+    if spec.action.kind in module.ACTIONS:
+        return None
+    wanted = ACTIONS[module.ACTIONS[0]]
+    fits = [f"algo={other}" for other in algorithms() if spec.action.kind in load_algorithm(other).ACTIONS]
+    advice = f" For this: {' or '.join(fits)}" if fits else " No algorithm here handles that yet."
+    article = "an" if wanted[0] in "aeiou" else "a"
+    return f"{title(name)} needs {article} {wanted} action space; {spec.id} has {spec.action.text}.{advice}"

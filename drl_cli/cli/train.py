@@ -15,8 +15,8 @@ from drl_cli.runs.resume import Resumed, claim_run, named_run, resume, with_conf
 from drl_cli.runtime.config import Config
 from drl_cli.settings.build import build
 from drl_cli.settings.check import check_command
-from drl_cli.settings.command_line import flags_for_hydra, for_hydra, read_command
-from drl_cli.settings.compose import composed, run_hydra, write_config
+from drl_cli.settings.command_line import flags_for_hydra, read_command
+from drl_cli.settings.compose import complete, composed, run_hydra, write_config
 from drl_cli.settings.conf import conf_dir, groups, options
 from drl_cli.settings.key_help import sections, text
 from drl_cli.sweeps.launcher import begin_job, end_with_sweep
@@ -38,7 +38,7 @@ OURS = (
 def main() -> None:
     """Run drl-train."""
     end_with_sweep()
-    run_words(answer, help_text)
+    run_words(answer, help_text, needs_words=True)
 
 
 def answer(args: list[str]) -> int:
@@ -60,15 +60,16 @@ def answer(args: list[str]) -> int:
     if command.is_sweep:
         return run_sweep(command)
     if command.prints:
-        run_hydra([*flags_for_hydra(command.flags), *OURS, *for_hydra(command.overrides)])
+        run_hydra([*flags_for_hydra(command.flags), *OURS, *complete(command.overrides, command.config_file)])
         return DONE
     if console_kind(args) == "auto":
         announce(sys.stdout, "reading the config")
     try:
         with composed(command.overrides, command.config_file) as plain:
-            from drl_cli.settings.explain import tuned_line
+            from drl_cli.settings.explain import algorithm_line, tuned_line
 
-            return int(train(plain, args, tuned_line(plain))["exit_code"])
+            notes = [line for line in (algorithm_line(), tuned_line(plain)) if line is not None]
+            return int(train(plain, args, notes)["exit_code"])
     except ReportedError:
         erase(sys.stdout)
         raise
@@ -80,12 +81,12 @@ def console_kind(args: Sequence[str]) -> str:
 
 
 def train(
-    plain: dict[str, Any], args: Sequence[str] = (), note: str | None = None, began: float | None = None
+    plain: dict[str, Any], args: Sequence[str] = (), notes: Sequence[str] = (), began: float | None = None
 ) -> dict[str, Any]:
     """Check the composed config, train, and show the progress and the end. Return the summary.
 
-    `args` is the command line for run.json, `note` a line for the header of the run. `began` is the time [s since the
-    epoch] from which the run's seconds are counted, by default the start of this process.
+    `args` is the command line for run.json, `notes` are lines for the header of the run. `began` is the time [s since
+    the epoch] from which the run's seconds are counted, by default the start of this process.
     """
     erase(sys.stdout)
     config = build(plain)
@@ -97,7 +98,7 @@ def train(
     kind = "quiet" if config.dry_run else config.console
     began = process_start() if began is None else began
     with Console(kind, sys.stdout, began, config.logger.console_s) as console:
-        return _train(config, console, note, args, began)
+        return _train(config, console, notes, args, began)
 
 
 def _prepared(
@@ -124,7 +125,7 @@ def _prepared(
         return with_capacity(config, spec), spec, resumed, cluster
 
 
-def _train(config: Config, console: Console, note: str | None, args: Sequence[str], began: float) -> dict[str, Any]:
+def _train(config: Config, console: Console, notes: Sequence[str], args: Sequence[str], began: float) -> dict[str, Any]:
     config, spec, resumed, cluster = _prepared(config, console, args)
     if config.dry_run:
         shapes = [f"{path} {column.shape}".strip() for path, column in leaves(spec.obs).items()]
@@ -145,9 +146,8 @@ def _train(config: Config, console: Console, note: str | None, args: Sequence[st
         console.folder = folder
         console.update(run_id=folder.name, title=title, awaits="")
         start = f"  from step {resumed.env_steps:,}" if resumed else ""
-        for line in (f"{title}  ->  {relative_path(folder)}{start}", note, f"network: {network_text(config, spec)}"):
-            if line is not None:
-                console.line(line)
+        for line in (f"{title}  ->  {relative_path(folder)}{start}", *notes, f"network: {network_text(config, spec)}"):
+            console.line(line)
         checkpoint = resumed.checkpoint if resumed else None
         summary = run(config, spec, folder, record, began, console, cluster=cluster, checkpoint=checkpoint)
     console.end(summary, end_text(summary, folder))
@@ -195,6 +195,8 @@ def overview() -> list[str]:
         "",
         f"All values and what they mean: {conf_dir()}",
         'Tab completion in bash: eval "$(drl-train -sc install=bash)"',
+        "",
+        "To begin: drl-train env=CartPole-v1 stop.return=475",
     ]
 
 

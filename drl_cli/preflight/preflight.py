@@ -3,7 +3,7 @@
 import sys
 
 from drl_cli.algos.lookup import refusal
-from drl_cli.errors import UsageError
+from drl_cli.errors import Problems, UsageError
 from drl_cli.preflight.algorithm import check_network, check_priorities, try_algorithm, warn_of_slow_updates
 from drl_cli.preflight.environment import check_evaluation, check_normalization, environment_spec, try_environment
 from drl_cli.preflight.pace import pace_problems, trainer_problems, worker_problems
@@ -18,21 +18,25 @@ LARGE_BATCH = 2**16
 
 
 def preflight(config: Config) -> EnvSpec:
-    """Return the environment's spec. Raise UsageError, with all problems of one check, if the run can't start."""
-    if problems := [*pace_problems(config), *trainer_problems(config), *worker_problems(config)]:
-        raise UsageError(problems)
-    spec = environment_spec(config)
-    for note in spec.notes:
-        print(f"warning: {note}", file=sys.stderr)
-    if problem := refusal(config.algo.name, spec, config.mode, config.replay.sampler):
-        raise UsageError(problem)
-    check_network(config, spec)
-    check_priorities(config)
-    check_recording(config)
+    """Return the environment's spec. Raise UsageError, with the problems of all checks, if the run can't start."""
+    problems = Problems()
+    with problems.collect():
+        if lines := [*pace_problems(config), *trainer_problems(config), *worker_problems(config)]:
+            raise UsageError(lines)
+    with problems.collect():
+        spec = environment_spec(config)
+        for note in spec.notes:
+            print(f"warning: {note}", file=sys.stderr)
+        if problem := refusal(config.algo.name, spec, config.mode, config.replay.sampler):
+            raise UsageError(problem)
+        check_network(config, spec)
+        check_normalization(config, spec)
+    for check in (check_priorities, check_recording, check_hardware):
+        with problems.collect():
+            check(config)
+    problems.report()
     check_evaluation(config, spec)
-    check_normalization(config, spec)
     check_weights(config, spec)
-    check_hardware(config)
     check_resources(config, spec)
     try_environment(config, spec)
     try_algorithm(config, spec)

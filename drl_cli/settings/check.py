@@ -8,7 +8,8 @@ from typing import Any
 import yaml
 
 from drl_cli.algos.base import AlgoConfig
-from drl_cli.errors import USER_CODE, UsageError, as_usage_error
+from drl_cli.algos.lookup import action_problem
+from drl_cli.errors import USER_CODE, Problems, UsageError, as_usage_error
 from drl_cli.optim.optimizer_config import OPTIMIZERS
 from drl_cli.runtime.config import Config
 from drl_cli.settings.algorithm import algorithm_of, config_class, short_name
@@ -16,7 +17,7 @@ from drl_cli.settings.bare_words import as_override, split_bare_words
 from drl_cli.settings.command_line import OVERRIDE, TEXTS, CommandLine
 from drl_cli.settings.conf import conf_dir, defaults, groups, option_file, options, unreadable
 from drl_cli.settings.description import Key, is_free, keys_of
-from drl_cli.settings.env_names import check_env
+from drl_cli.settings.env_names import check_env, default_algorithm, typed_spec, typed_values
 from drl_cli.settings.hydra_grammar import is_sweep, parts, unquoted
 from drl_cli.settings.judge import problems_of
 from drl_cli.settings.value_types import MISSING, Group, ListOf, MappingOf, group_of
@@ -47,16 +48,26 @@ def check_command(command: CommandLine) -> None:
     problems += [f"'{arg}' is not of the form key=value" for arg, match in matches if match is None]
     values = [match for _, match in matches if match is not None]
     algo = _algorithm(command, values)
-    found = [UsageError(problems)] if problems else []
+    found = Problems()
+    with found.collect():
+        if problems:
+            raise UsageError(problems)
     for match in values:
-        try:
+        with found.collect():
             if lines := _check_override(match, command, algo, values):
                 raise UsageError(lines)
-        except UsageError as error:
-            found.append(error)
-    if found:
-        found.sort(key=lambda error: error.exit_code == USER_CODE)
-        raise UsageError([line for error in found for line in error.problems], min(error.exit_code for error in found))
+    if found.errors and not command.is_sweep and (line := _action_problem(command, algo)):
+        found.errors.append(UsageError(line))
+    found.report()
+
+
+def _action_problem(command: CommandLine, algo: type[AlgoConfig] | None) -> str | None:
+    """Return why the typed algorithm can't act in the typed environment; None if it can, or if this is unknown."""
+    typed = typed_values(command.overrides)
+    if algo is None or command.config_file is not None or not {"algo", "env"} <= typed.keys():
+        return None
+    spec = typed_spec(tuple(command.overrides))
+    return action_problem(algorithm_of(unquoted(typed["algo"])), spec) if spec is not None else None
 
 
 def _check_override(
@@ -160,7 +171,7 @@ def _check_value(name: str, text: str | None, is_sweep: bool, algo: type[AlgoCon
 
 def _algorithm(command: CommandLine, values: Sequence[re.Match[str]]) -> type[AlgoConfig] | None:
     """Return the Config class of the algorithm that the command line, main config or train.yaml names, if any."""
-    name = defaults()["algo"]
+    name = default_algorithm(command.overrides, command.config_file) or defaults()["algo"]
     if named := [match["value"] or "" for match in values if match["key"] == "algo"]:
         name = algorithm_of(unquoted(parts(named[0])[0]))
     elif command.config_file is not None:

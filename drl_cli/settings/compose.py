@@ -16,9 +16,12 @@ from drl_cli.runtime.config import Config
 from drl_cli.settings.build import build, to_yaml_keys
 from drl_cli.settings.command_line import for_hydra
 from drl_cli.settings.conf import conf_dir, unreadable
+from drl_cli.settings.env_names import default_algorithm
 from drl_cli.settings.hydra_grammar import is_open
 from drl_cli.utils.files import replace_file
 
+BY_ACTION_SPACE = "by-action-space"
+"""The name of the Hydra job if the action space has chosen the algorithm."""
 HYDRA_TEXTS = {
     r"In '(?P<file>.*?)': Could not \w+ '(?P<what>.*?)'": "{file}: there is no {what}",
     r"Could not [\w ]+\.? '(?P<what>.*?)'": "there is no {what}",
@@ -48,6 +51,13 @@ def mapping(overrides: Sequence[str], file: Path | None = None) -> dict[str, Any
         return plain
 
 
+def complete(overrides: Sequence[str], file: Path | None = None) -> list[str]:
+    """Return the overrides for Hydra, with the algorithm that the action space chooses if no algorithm is typed."""
+    chosen = default_algorithm(overrides, file)
+    by_space = [f"algo={chosen}", f"hydra.job.name={BY_ACTION_SPACE}"] if chosen is not None else []
+    return [*for_hydra(overrides), *by_space]
+
+
 @contextmanager
 def composed(overrides: Sequence[str], file: Path | None = None) -> Iterator[dict[str, Any]]:
     """Yield the composed config as plain values. Raise UsageError if Hydra fails. HydraConfig describes this job.
@@ -65,16 +75,16 @@ def composed(overrides: Sequence[str], file: Path | None = None) -> Iterator[dic
     with ExitStack() as stack:
         with _usage_errors():
             stack.enter_context(hydra.initialize_config_dir(str(path.parent), version_base="1.3"))
-            node = hydra.compose(path.stem, overrides=for_hydra(overrides), return_hydra_config=True)
+            node = hydra.compose(path.stem, overrides=complete(overrides, file), return_hydra_config=True)
             os.environ.update(node.hydra.job.env_set)
             stack.callback(setattr, HydraConfig.instance(), "cfg", None)
             HydraConfig.instance().set_config(node)
-            chosen = node.hydra.runtime.choices.get("algo")
+            preset = node.hydra.runtime.choices.get("algo")
             with open_dict(node):
                 del node["hydra"]
             plain = OmegaConf.to_container(node, resolve=True)
         assert isinstance(plain, dict)
-        yield with_preset({str(key): value for key, value in plain.items()}, chosen)
+        yield with_preset({str(key): value for key, value in plain.items()}, preset)
 
 
 def with_preset(plain: dict[str, Any], chosen: str | None) -> dict[str, Any]:

@@ -1,10 +1,23 @@
-"""Errors for unknown environment names. The error names the package that has the environment, or a similar name."""
+"""The environment that a command line names: errors for unknown names, and the algorithm for its action space."""
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
 
+import yaml
+
+from drl_cli.envs.config import EnvConfig
 from drl_cli.errors import MISSING, UsageError
+from drl_cli.settings.command_line import OVERRIDE
+from drl_cli.settings.conf import LOADER, bases, conf_dir, defaults, option_file
+from drl_cli.settings.description import Key
+from drl_cli.settings.hydra_grammar import is_sweep, parts, unquoted
+from drl_cli.settings.judge import judge
+from drl_cli.settings.value_types import group_of
+from drl_cli.types import EnvSpec
 from drl_cli.utils.outside import ModuleRaised, NotFound, source_file
 from drl_cli.utils.spelling import nearest
 
@@ -16,6 +29,8 @@ OLD_MUJOCO = re.compile(
     r"(Ant|HalfCheetah|Hopper|Humanoid|HumanoidStandup|InvertedPendulum|InvertedDoublePendulum|Pusher|Reacher|Swimmer"
     r"|Walker2d)-v[123]"
 )
+DEFAULT_ALGORITHMS = {"discrete": "dqn", "multidiscrete": "ppo"}
+"""The default algorithm by the kind of actions. The default of train.yaml is for continuous actions."""
 
 
 def check_env(name: str, ours: Sequence[str]) -> None:
@@ -92,3 +107,69 @@ def _is_users(module: str) -> bool:
     if not all(part.isidentifier() for part in module.split(".")):
         return False
     return module.partition(".")[0] not in sys.stdlib_module_names and source_file(module) is not None
+
+
+def default_algorithm(overrides: Sequence[str], file: Path | None = None) -> str | None:
+    """Return the algorithm that the action space chooses, or None if the default of train.yaml stays.
+
+    The default stays if the command line names no environment or names an algorithm, or if `file` is the main config.
+    """
+    typed = typed_values(overrides)
+    if file is not None or "env" not in typed or {"algo", "algo.name", "experiment"} & typed.keys():
+        return None
+    spec = typed_spec(tuple(overrides))
+    return DEFAULT_ALGORITHMS.get(spec.action.kind) if spec is not None else None
+
+
+@cache
+def typed_spec(overrides: tuple[str, ...]) -> EnvSpec | None:
+    """Return the spec of the environment that a command line names, or None if it can't be read.
+
+    The checks of the environment report an error later, with its exit code.
+    """
+    typed = typed_values(overrides)
+    name = unquoted(parts(typed.get("env", defaults()["env"]))[0])
+    try:
+        node = env_values(name)
+        for key, text in typed.items():
+            if key.startswith("env.") and not is_sweep(text):
+                _put(node, key.split(".")[1:], yaml.safe_load(text))
+        config: EnvConfig = judge(Key("env", group_of(EnvConfig)), node)
+        from drl_cli.envs.make import read_spec
+
+        return read_spec(config)
+    except Exception:
+        return None
+
+
+def typed_values(overrides: Sequence[str]) -> dict[str, str]:
+    """Return the value of each key on a command line, as it was typed."""
+    matches = (OVERRIDE.fullmatch(arg) for arg in overrides)
+    return {match["key"]: match["value"] or "" for match in matches if match is not None}
+
+
+def env_values(name: str) -> dict[str, Any]:
+    """Return the values of `env=NAME`: those of its yaml and of the files that the yaml extends, if it has one."""
+    file = option_file("env", name)
+    if file is None:
+        return env_options(name)
+    node = yaml.load(file.read_text(), LOADER)
+    inherited = {key: value for base in bases(node) for key, value in env_values(base).items()}
+    return inherited | {key: value for key, value in node.items() if key != "defaults"}
+
+
+def env_options(name: str) -> dict[str, Any]:
+    """Return the options of an environment without a yaml: Pong's options for Atari games, else LunarLander's."""
+    model = "Pong" if name.startswith("ALE/") else "LunarLander"
+    options = yaml.safe_load((conf_dir() / "env" / f"{model}.yaml").read_text())
+    return {**options, "name": name, "id": name}
+
+
+def _put(node: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    """Set a value in nested mappings. Any: the value of any key."""
+    *groups, name = path
+    for group in groups:
+        inner = node.get(group)
+        node[group] = dict(inner) if isinstance(inner, Mapping) else {}
+        node = node[group]
+    node[name] = value

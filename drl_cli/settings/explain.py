@@ -13,11 +13,14 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
+from drl_cli.algos.lookup import ACTIONS
 from drl_cli.runtime.config import Config
 from drl_cli.settings.build import as_typed, is_within, to_yaml_keys
 from drl_cli.settings.command_line import OVERRIDE
-from drl_cli.settings.conf import LOADER, algorithm_yaml, bases, conf_dir
+from drl_cli.settings.compose import BY_ACTION_SPACE
+from drl_cli.settings.conf import LOADER, algorithm_yaml, bases, conf_dir, defaults
 from drl_cli.settings.description import keys_of
+from drl_cli.settings.env_names import DEFAULT_ALGORITHMS
 from drl_cli.settings.fill import fill
 from drl_cli.settings.value_types import Group
 
@@ -96,7 +99,21 @@ def job_layers() -> list[Layer]:
     matches = [match for arg in job.overrides.task if (match := OVERRIDE.fullmatch(arg))]
     typed = {match["key"]: match["value"] for match in matches}
     choices = {key: value for key, value in typed.items() if key in job.runtime.choices}
-    return [*layers, Layer(TYPED, "", {key: typed[key] for key in typed if key not in choices}, choices)]
+    values = {key: typed[key] for key in typed if key not in choices}
+    if job.job.name == BY_ACTION_SPACE:
+        layers.append(Layer("action space", f"env={job.runtime.choices['env']}", {}, {"algo": choices.pop("algo")}))
+    return [*layers, Layer(TYPED, "", values, choices)]
+
+
+def algorithm_line() -> str | None:
+    """Return a line that names the default algorithm, or None if the user chose the algorithm of the Hydra job."""
+    job = HydraConfig.get()
+    name, is_by_space = job.runtime.choices.get("algo"), job.job.name == BY_ACTION_SPACE
+    is_typed = any(arg.startswith("algo=") for arg in job.overrides.task)
+    if not is_by_space and (is_typed or name != defaults()["algo"]):
+        return None
+    kind = next(kind for kind, algo in {**DEFAULT_ALGORITHMS, "box": defaults()["algo"]}.items() if algo == name)
+    return f"algo={name} by default for {ACTIONS[kind]} actions"
 
 
 def tuned_line(plain: Mapping[str, Any]) -> str | None:

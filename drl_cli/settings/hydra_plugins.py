@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from drl_cli.algos.lookup import load_algorithm
 from drl_cli.settings.build import default_values
 from drl_cli.settings.conf import algorithm_yaml, conf_dir, defaults, own_dirs
+from drl_cli.settings.env_names import env_options
 
 
 class Outside(ConfigSource):
@@ -68,13 +69,6 @@ def register() -> None:
     """Register both plugins with Hydra."""
     for plugin in (Outside, OutsidePath):
         Plugins.instance().register(plugin)
-
-
-def env_options(name: str) -> dict[str, object]:
-    """Return the values for an environment without a yaml: those of Pong for Atari games, else of LunarLander."""
-    model = "Pong" if name.startswith("ALE/") else "LunarLander"
-    options = yaml.safe_load((conf_dir() / "env" / f"{model}.yaml").read_text())
-    return {**options, "name": name, "id": name}
 
 
 def algorithm_options(name: str) -> tuple[DictConfig, dict[str, str | None]]:

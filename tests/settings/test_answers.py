@@ -104,7 +104,10 @@ NAMES = [
     ("env=xyzzy", 2, "no environment 'xyzzy'.   drl-list envs has all; one of your own is my_mod:MyEnv"),
     ("env=", 2, "env: say which, as env=Pendulum-v1"),
     ("env=antigravity", 2, "no environment 'antigravity'"),
-    ("env=CartPole-v1", 2, "SAC needs a continuous (Box) action space; CartPole-v1 has Discrete(2). For this: algo=c5"),
+    ("env=CartPole-v1 algo=sac", 2, "SAC needs a continuous (Box) action space; CartPole-v1 has Discrete(2). For this"),
+    ("env=CartPole-v1 algo.lrr=1", 2, "algo.lrr: dqn has no option 'lrr'. Did you mean algo.lr?"),
+    ("env=Pendulum-v1 algo=dqn total_env_steps=10", 2, "DQN needs a discrete action space; Pendulum-v1 has Box(1,)."),
+    ("env=Pendulum-v1 algo=dqn mode=asink", 2, "DQN needs a discrete action space; Pendulum-v1 has Box(1,)."),
     ("env=CartPole-v1 algo=c51 algo.v_min=5 algo.v_max=1", 2, "algo.v_min=5 has to be below algo.v_max=1"),
     ("env=CartPole-v1 algo=iqn algo.risk=cvar algo.risk_level=0", 2, "algo.risk_level=0 has to be above 0 and at most"),
     ("env=CartPole-v1 algo=dqn algo.munchausen=0.9", 2, "algo.munchausen needs a softmax policy; say algo.soft_temper"),
@@ -267,6 +270,11 @@ OWN_YAML = [
     ("hydra.searchpath=[pkg://no_such_pkg]", 2, "hydra.searchpath: there is no folder pkg://no_such_pkg"),
 ]
 RIGHT = [
+    ("", "To begin: drl-train env=CartPole-v1 stop.return=475"),
+    ("env=CartPole-v1 dry_run=true", "CartPole-v1: (4,) observations, Discrete(2) actions; all checks passed"),
+    ("env=CartPole-v1 algo.epsilon_end=0.1 explain=true", "action space  env=CartPole-v1"),
+    ("env=LunarLanderContinuous env.kwargs.continuous=false explain=true", "action space  env=LunarLanderContinuous"),
+    ("-m env=CartPole-v1,Pendulum-v1 seed=0,1 dry_run=true", "4 jobs; all checks passed"),
     ("env=Pendulum-v1 env.kwargs.g=5 dry_run=true", "all checks passed"),
     ("env=answers_mod:My dry_run=true", "answers_mod:My: (3,) observations"),
     ("env=answers_mod:Unregistered dry_run=true", "answers_mod:Unregistered: (3,) observations"),

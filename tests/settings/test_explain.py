@@ -118,7 +118,7 @@ def test_a_yaml_of_the_users_is_a_layer_between_tuned_and_typed(explained, own_y
     assert rows["replay="] == ("prioritized", "your yaml", "experiment/mine.yaml")
     assert rows["worker.envs"] == ("4", "command line", "was 3 (your yaml, experiment/mine.yaml)")
     assert job(tuned_line, *typed) == "tuned sac-Pendulum-v1: 10 values"
-    own = (typed[0], "env=Acrobot-v1")
+    own = (typed[0], "env=Acrobot-v1", "algo=sac")
     assert explained(*own)["algo.tau"] == ("0.5", "your yaml", "tuned/sac-Acrobot-v1.yaml")
     assert job(tuned_line, *own) == "tuned sac-Acrobot-v1: 1 value"
 
@@ -169,5 +169,6 @@ def test_a_run_that_goes_on_has_the_layer_of_the_run(drl, small_run):
 
 def test_the_header_of_a_run_names_tuned_values_and_the_torso(small_run):
     lines = small_run.done.stdout.splitlines()
-    assert re.fullmatch(r"tuned sac-Pendulum-v1: \d values", lines[1])
-    assert lines[2] == "network: auto is mlp: 3 inputs, mlp [16, 16]"
+    assert lines[1] == "algo=sac by default for continuous (Box) actions"
+    assert re.fullmatch(r"tuned sac-Pendulum-v1: \d values", lines[2])
+    assert lines[3] == "network: auto is mlp: 3 inputs, mlp [16, 16]"

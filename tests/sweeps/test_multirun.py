@@ -33,7 +33,7 @@ WRONG = [
     (("trainer.batch_size=64,0",), "trainer.batch_size: must be >= 1"),
     (("network.hidden=[64],x",), "network.hidden: must be a list"),
     (("replay.capacity=10,1000000",), "replay.capacity"),
-    (("env=Pendulum-v1,CartPole-v1",), "CartPole-v1 has Discrete(2)"),
+    (("env=Pendulum-v1,CartPole-v1", "algo=sac"), "CartPole-v1 has Discrete(2)"),
     (("env=Pendulum-v1,nowhere:My-v0",), "there is no module 'nowhere' to import"),
     (("algo=sac,dqn",), "(job 2 of 2)"),
     (("seed=0,1", "sweep.jobs=0"), "sweep.jobs: "),
