@@ -31,7 +31,7 @@ class Table(ABC):
     @property
     def row_nbytes(self) -> int:
         """Approximate size of a saved row in bytes."""
-        return sum(column.nbytes for column in self.store.columns.values()) // self.store.capacity
+        return sum(column[:1].nbytes for column in self.store.columns.values())
 
     @property
     def inserts(self) -> int:

@@ -176,3 +176,8 @@ def test_bytes_are_known_before_allocation(config):
     table = make_table(config, SCHEMA, np.random.default_rng(0), 1)
     assert table_bytes(config, SCHEMA) == table.nbytes
     assert num_rows(table.store.columns) == config.num_rows
+
+
+def test_the_size_of_a_row_does_not_depend_on_the_reserved_rows():
+    sizes = {make_table(UNIFORM, SCHEMA, np.random.default_rng(0), 1, most).row_nbytes for most in (None, 7)}
+    assert sizes == {8}
