@@ -50,12 +50,12 @@ class Policy(dqn.Policy):
         self.support = np.linspace(config.v_min, config.v_max, config.atoms, dtype=np.float32)
 
     def distribution(self, out: Array) -> Array:
-        """Return the probabilities `[E, A, K]`: the softmax of each action's logits, which are `[E, A K]`."""
+        """Return the probabilities `[E, A, K]` of the returns, given the logits `out` `[E, A K]`."""
         probs: Array = softmax_numpy(out.reshape(-1, self.action.size, len(self.support)))
         return probs
 
     def forward(self, obs: Obs, last: PreviousStep | None) -> tuple[Array, Columns]:
-        """Return the actions' mean returns `[E, A]` instead of logits, and the columns of the memory."""
+        """Return the mean return of each action, `[E, A]`, and the column `state` if the encoder has a memory."""
         logits, memory = super().forward(obs, last)
         return self.expected(logits), memory
 

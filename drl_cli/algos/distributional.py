@@ -47,5 +47,5 @@ class Algorithm(dqn.Algorithm):
         return d_values.flatten(1)
 
     def mean_over(self, values: Tensor, probs: Tensor) -> Tensor:
-        """Average `values` `[N, A, K]` over the actions with their probabilities `probs` `[N, A]`; return `[N, K]`."""
+        """Return the mean of `values` `[N, A, K]` over the actions, weighted by `probs` `[N, A]`: `[N, K]`."""
         return (probs.unsqueeze(-1) * values).sum(1)

@@ -73,7 +73,11 @@ class Config(LearnerConfig):
 
 
 class Policy(NetworkPolicy):
-    """Explores epsilon-greedily, by sampling from softmax(values / temperature), or with noisy layers."""
+    """Chooses actions by their values, with up to three kinds of exploration.
+
+    With probability epsilon, an action is random. Other actions are sampled from softmax(values / temperature) if the
+    temperature is not 0. Noisy layers get new noise in every call.
+    """
 
     def __init__(self, config: Config, network: NetworkConfig, spec: EnvSpec, seed: int) -> None:
         super().__init__(config, network, spec, seed)
@@ -160,7 +164,7 @@ class Algorithm(NetworkAlgorithm):
             self.params.follow(config.tau)
         return Update(metrics, self.by_step(error_size, batch))
 
-    def draw(self, rows: dict[str, Any]) -> None:  # Any: as in Batch
+    def draw(self, rows: dict[str, Any]) -> None:  # Any: a tensor, or a dict of tensors
         """Add columns to `rows`: the random numbers for `gradients`."""
         if self.config.noisy:
             size, device = (3, self.online.noise_size), self.context.device
@@ -226,11 +230,11 @@ class Algorithm(NetworkAlgorithm):
         return values.gather(-1, action).squeeze(-1)
 
     def of_action_backward(self, values: Tensor, action: Tensor, slope: Tensor) -> Tensor:
-        """Return d loss/d values, given `slope`, which is d loss/d result of `of_action`."""
+        """Return d loss/d values, given `slope`, the gradient of the loss with respect to the result of `of_action`."""
         return torch.zeros_like(values).scatter_(-1, action, slope.unsqueeze(-1))
 
     def mean_over(self, values: Tensor, probs: Tensor) -> Tensor:
-        """Average the actions' values `[N, A]` with the probabilities `probs` `[N, A]`; return `[N]`."""
+        """Return the mean of the actions' values `[N, A]`, weighted by the probabilities `probs` `[N, A]`: `[N]`."""
         return (probs * values).sum(-1)
 
     def errors(self, q: Tensor, reward: Tensor, next_q: Tensor, rows: Batch) -> tuple[Tensor, Tensor, Tensor]:

@@ -92,7 +92,7 @@ class Algorithm(qr_dqn.Algorithm):
         target = made(lambda name: self.params.target(name).part)
         return online, target, made(self.params.__getitem__)
 
-    def draw(self, rows: dict[str, Any]) -> None:  # Any: as in Batch
+    def draw(self, rows: dict[str, Any]) -> None:  # Any: a tensor, or a dict of tensors
         super().draw(rows)
         sizes = [self.config.quantiles, self.config.target_quantiles]
         drawn = self.context.rand(len(rows["obs"]), sum(sizes), self.uniform)

@@ -116,11 +116,11 @@ class NetworkAlgorithm(Algorithm):
 
     def see(
         self, batch: Batch, head: MLP | None = None, times: int = 1
-    ) -> tuple[View, dict[str, Any]]:  # Any: as in Batch
+    ) -> tuple[View, dict[str, Any]]:  # Any: a tensor, or a dict of tensors
         """Encode a batch; return the encoder's View, and the rows from `steps` with features in the column `obs`.
 
-        New columns: `mask_now` and `mask_next` are the legal-action masks of obs and next_obs, or None. `drop` has the
-        dropout masks of `head`, which evaluates `times` inputs for each row.
+        New columns: `mask_now` and `mask_next` are the legal-action masks of obs and next_obs, or None. If
+        `head` is given, `drop` contains its dropout masks for `times` inputs per row.
         """
         view, rows = self.encoder(batch, self.context.burn_in), self.steps(batch)
         rows["mask_now"], rows["mask_next"] = action_mask(rows["obs"]), action_mask(rows["next_obs"])
@@ -142,12 +142,12 @@ class NetworkAlgorithm(Algorithm):
             view.backward(d_obs)
         self.optimizer.step(*losses)
 
-    def steps(self, batch: Batch) -> dict[str, Any]:  # Any: as in Batch
+    def steps(self, batch: Batch) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
         """Return the rows to learn from: the batch's rows, or for sequences all steps after the burn-in.
 
         For sequences, a column `valid_weight` `[N]` is added: 0 for padding, and the same positive number for every
-        valid step, so that its mean over the rows of all trainers is 1. `weight` is `valid_weight`, multiplied by the
-        importance weight if the batch has one.
+        valid step. The mean of `valid_weight` over the rows of all trainers is 1. The column `weight` is
+        `valid_weight`, multiplied by the importance weight if the batch has one.
         """
         if "valid" not in batch:
             return dict(batch)

@@ -30,7 +30,7 @@ CLASSES = {
 
 
 class NotAlgorithm(ValueError):
-    """Raised if a module is not an algorithm; the message lists what is missing or wrong, and the required forms."""
+    """Raised if a module is not an algorithm; the message lists what is missing or wrong, and what is required."""
 
 
 class AlgoModule(Protocol):
@@ -96,7 +96,7 @@ def _lacks(module: ModuleType) -> list[str]:
         kind = getattr(module, name, None)
         if not (isinstance(kind, type) and issubclass(kind, base)):
             problems.append(f"it needs {name}, {form}")
-        elif base is AlgoConfig and "__dataclass_fields__" not in vars(kind):  # fields would be ignored
+        elif base is AlgoConfig and "__dataclass_fields__" not in vars(kind):  # its fields would be ignored
             problems.append(f"{name} must be {form}: @dataclass(frozen=True) is missing")
     for name in ("ACTIONS", *DEFAULTS):
         value, choices = getattr(module, name, None), CHOICES.get(name)

@@ -148,7 +148,7 @@ class Algorithm(NetworkAlgorithm):
         rollout.rows["advantage"] = advantage
         return rollout
 
-    def _step(self, minibatch: dict[str, Any]) -> dict[str, Tensor]:  # Any: as in Batch
+    def _step(self, minibatch: dict[str, Any]) -> dict[str, Tensor]:  # Any: a tensor, or a dict of tensors
         """Make one gradient update from a minibatch `[M, ...]`; return metrics, or {} if the update was skipped."""
         view, rows = self.see(minibatch) if self.encoder.is_trainable else (None, minibatch)
         rows["drop"] = self.masks(self.critic, rows["target"], is_mine=rows.pop("is_mine", None))

@@ -33,7 +33,7 @@ class Rollout:
     ) -> None:
         self.encoder, self.group, self.minibatch_size = encoder, group, minibatch_size
         names = ("action", "log_prob", "obs", "next_obs") if encoder.is_trainable else ("action", "log_prob")
-        self.rows: dict[str, Any] = {name: batch[name] for name in names}  # Any: as in Batch
+        self.rows: dict[str, Any] = {name: batch[name] for name in names}  # Any: a tensor, or a dict of tensors
         if (mask := action_mask(batch["obs"])) is not None:
             self.rows["action_mask"] = mask
         if not encoder.is_trainable:
@@ -58,7 +58,7 @@ class Rollout:
         out[0, rows], out[1, rows] = view.obs[self.valid.flatten()], view.next_obs[self.valid.flatten()]
         return out[0], out[1]
 
-    def minibatches(self, generator: Generator) -> Iterator[dict[str, Any]]:  # Any: as in Batch
+    def minibatches(self, generator: Generator) -> Iterator[dict[str, Any]]:  # Any: a tensor, or a dict of tensors
         """Yield every row once, in minibatches of randomly chosen rows `[M, ...]` or chunks `[M, T, ...]`."""
         size, ranks = self.minibatch_size, self.group.size
         if self.encoder.memory is not None:
@@ -75,7 +75,7 @@ class Rollout:
                 parts = {name: torch.split(column[order], size) for name, column in self.rows.items()}
                 yield from (dict(zip(parts, part, strict=True)) for part in zip(*parts.values(), strict=True))
 
-    def _shared(self, parts: tuple[Tensor, ...]) -> Iterator[dict[str, Any]]:  # Any: as in Batch
+    def _shared(self, parts: tuple[Tensor, ...]) -> Iterator[dict[str, Any]]:  # Any: a tensor, or a dict of tensors
         """Yield this trainer's rows of each minibatch; `parts` has each minibatch's indices into all trainers' rows.
 
         `is_mine`, bool `[all rows]`, marks this trainer's rows in the minibatch. `valid_weight` scales the rows' losses
@@ -90,9 +90,9 @@ class Rollout:
             rows = _take(self.rows, ((part[is_mine] - first) % self.num).to(device))
             yield rows | {"valid_weight": torch.full((len(rows["action"]),), share, device=device), "is_mine": is_mine}
 
-    def _chunks(self, which: Any) -> dict[str, Any]:  # Any: indices or a slice; as in Batch
+    def _chunks(self, which: Any) -> dict[str, Any]:  # Any: `which` is indices or a slice
         index = self.index[which]
-        rows: dict[str, Any] = _take(self.rows, index)  # Any: as in Batch
+        rows: dict[str, Any] = _take(self.rows, index)  # Any: a tensor, or a dict of tensors
         return rows | {"valid": self.valid[which], "state": self._state[index[:, 0]]}
 
 
@@ -111,6 +111,6 @@ def chunks(cut: Array, length: int) -> tuple[Array, Array]:
     return np.minimum(first[:, None] + step, (first + size - 1)[:, None]), step < size[:, None]
 
 
-def _take(rows: dict[str, Any], index: Any) -> dict[str, Any]:  # Any: as in Batch
+def _take(rows: dict[str, Any], index: Any) -> dict[str, Any]:  # Any: tensors, or dicts of tensors
     taken: dict[str, Any] = map_parts(lambda column: column[index], rows)
     return taken

@@ -54,7 +54,7 @@ class Algorithm(SoftActorCritic):
         self.build_heads(config, self.head(Policy.outputs * size), self.head(1, inputs=size, ensemble=2))
         self.noise = self.params.generator("noise", self.seed + 1)
 
-    def draw(self, rows: dict[str, Any]) -> None:  # Any: as in Batch
+    def draw(self, rows: dict[str, Any]) -> None:  # Any: a tensor, or a dict of tensors
         num, size = rows["action"].shape
         rows["noise"] = self.context.randn(num, 2 * size, self.noise)
 

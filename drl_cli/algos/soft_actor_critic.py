@@ -51,7 +51,7 @@ class SoftActorCritic(NetworkAlgorithm):
         self.params.follow(self.tau)
         return Update(metrics, self.by_step(td_error, batch))
 
-    def draw(self, rows: dict[str, Any]) -> None:  # Any: as in Batch
+    def draw(self, rows: dict[str, Any]) -> None:  # Any: a tensor, or a dict of tensors
         """Add columns to `rows`: the random numbers for `gradients`."""
 
     @abstractmethod

@@ -28,7 +28,7 @@ class EnvConfig:
     wrappers: tuple[str, ...] = ()
     reward_clip: Positive | None = None
 
-    def for_evaluation(self, kwargs: Mapping[str, Any] | None = None) -> "EnvConfig":  # Any: as in the field `kwargs`
+    def for_evaluation(self, kwargs: Mapping[str, Any] | None = None) -> "EnvConfig":  # Any: arguments of any type
         """Return the config for evaluations, without the changes for training.
 
         `kwargs` extend or replace the keyword arguments `self.kwargs`.

@@ -28,7 +28,7 @@ class Task:
     """An EnvPool task: id, options, maximum number of steps per episode, and the spaces of one environment."""
 
     id: str
-    options: Mapping[str, Any]  # Any: as in EnvConfig.kwargs
+    options: Mapping[str, Any]  # Any: values of the options
     max_episode_steps: int
     observation_space: "spaces.Space[Any]"
     action_space: "spaces.Space[Any]"

@@ -42,7 +42,7 @@ def because(text: str, error: BaseException) -> EnvFault:
 
 
 def is_surely_finite(values: Array) -> bool:
-    """Return whether the sum of squares is finite, so that all values are finite. Faster than `np.isfinite`."""
+    """Return whether the sum of squares is finite, which implies finite values. Faster than `np.isfinite`."""
     return math.isfinite(np.vdot(values, values))
 
 

@@ -23,7 +23,7 @@ def find_frame_stacks(env: "gymnasium.Env[Any, Any]", spec: EnvSpec) -> dict[str
     axis (first or last) along which each observation repeats all but the oldest frame of the previous observation. A
     wrong result only costs memory, because replay shares only frames that are equal.
     """
-    named: Any = getattr(env.unwrapped, "frame_stack", None)  # set by Atari, whose games can show no change for long
+    named: Any = getattr(env.unwrapped, "frame_stack", None)  # set by Atari: a game's image can stay the same for long
     if isinstance(named, FrameStack) and env.observation_space == env.unwrapped.observation_space:
         return {"": named}
     images = {path: part for path, part in leaves(spec.obs).items() if part.dtype == "uint8" and len(part.shape) > 1}

@@ -96,7 +96,7 @@ def multi_categorical(logits: Tensor, action: Tensor, choices: Sequence[int]) ->
 def multi_categorical_backward(
     logits: Tensor, action: Tensor, choices: Sequence[int], d_log_prob: Tensor, d_entropy: Tensor
 ) -> Tensor:
-    """Return d loss/d logits `[B, sum(choices)]`, given d loss/d results of `multi_categorical`."""
+    """Return d loss/d logits `[B, sum(choices)]`, given d loss/d log_prob and d loss/d entropy, `[B]` each."""
     parts = zip(torch.split(logits, list(choices), -1), action.unbind(-1), strict=True)
     return torch.cat([categorical_backward(one, a, d_log_prob, d_entropy) for one, a in parts], -1)
 

@@ -87,7 +87,7 @@ class Encoder:
 
         return View(self, lambda: features("obs") if out is None else out.detach(), lambda: features("next_obs"), out)
 
-    def features(self, obs: Any) -> Tensor:  # Any: as in Batch
+    def features(self, obs: Any) -> Tensor:  # Any: a tensor, or a dict of tensors
         """Return the float32 features `[N, F]` of observations `[N, ...]`, without the memory."""
         features: Tensor = self.inputs.tensor(obs) if self.torso is None else self.torso(obs)
         return features
@@ -144,7 +144,7 @@ def _unroll(encoder: Encoder, memory: Memory, batch: Batch, burn_in: int, learns
         out, _ = memory.unroll(inputs[burn_in:], state, begins[burn_in:])  # [T + 1, B, H]
         learned = out[:-1].transpose(0, 1).flatten(0, 1)
     obs, after = learned.detach(), out.detach().transpose(0, 1)  # after: [B, T + 1, H]
-    if "last" in batch:  # n-step returns: `last` is the last of the n steps
+    if "last" in batch:  # n-step returns: `last` has the indices of the windows' last steps
         last = batch["last"][:, burn_in:] - burn_in
         next_obs = after[torch.arange(size, device=valid.device).unsqueeze(1), last + 1].flatten(0, 1)
     else:
@@ -153,7 +153,7 @@ def _unroll(encoder: Encoder, memory: Memory, batch: Batch, burn_in: int, learns
 
 
 def _inputs(encoder: Encoder, batch: Batch, valid: Tensor) -> Tensor:
-    """Return the memory's inputs `[L + 1, B, F]`: features of `obs`; after the last valid step, of `next_obs`."""
+    """Return the memory's inputs `[L + 1, B, F]`: features of `obs` and, after the last valid step, of `next_obs`."""
     size, length = valid.shape
     obs = encoder.features(_flat(batch["obs"])).view(size, length, -1).transpose(0, 1)
     with torch.no_grad():
@@ -165,7 +165,7 @@ def _inputs(encoder: Encoder, batch: Batch, valid: Tensor) -> Tensor:
     return torch.cat([obs, after]).index_put((last + 1, rows), final)
 
 
-def flat_steps(batch: Batch, burn_in: int = 0) -> dict[str, Any]:  # Any: as in Batch
+def flat_steps(batch: Batch, burn_in: int = 0) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
     """Return all steps after the burn-in of sequences `[B, burn_in + T, ...]` as rows `[B T, ...]`.
 
     `valid_weight` `[B T]` is 1 for valid steps and 0 for padding. `weight` `[B T]` is `valid_weight`, multiplied by the
@@ -177,11 +177,11 @@ def flat_steps(batch: Batch, burn_in: int = 0) -> dict[str, Any]:  # Any: as in 
     return steps | {"valid_weight": valid.reshape(-1), "weight": weight.reshape(-1)}
 
 
-def _flat(column: Any, burn_in: int = 0) -> Any:  # Any: as in Batch
+def _flat(column: Any, burn_in: int = 0) -> Any:  # Any: a tensor, or a dict of tensors
     return map_parts(lambda x: x[:, burn_in:].flatten(0, 1), column)
 
 
-def at_steps(column: Any, rows: Tensor, step: Tensor) -> Any:  # Any: as in Batch
+def at_steps(column: Any, rows: Tensor, step: Tensor) -> Any:  # Any: a tensor, or a dict of tensors
     """Return `x[rows, step]` for a column x `[B, L, ...]` of sequences, or for each column in a dict."""
     return map_parts(lambda x: x[rows, step], column)
 

@@ -82,7 +82,7 @@ class ImplicitNetwork:
         out = out.view(len(x), num, -1).transpose(1, 2).flatten(1)
         return out, (state, trunk_trace, embedded, embedding_trace, trace)
 
-    def backward(self, trace: Any, d_out: Tensor, to_inputs: bool = False) -> Tensor:  # Any: as above
+    def backward(self, trace: Any, d_out: Tensor, to_inputs: bool = False) -> Tensor:  # Any: from `forward`
         """Write d loss/d weights, given d loss/d out, for fractions `[N, K]`. With `to_inputs`, return d loss/d x."""
         state, trunk_trace, embedded, embedding_trace, last_trace = trace
         num = embedded.shape[1]
@@ -109,7 +109,7 @@ class ActingImplicitNetwork:
         self.shapes: Shapes = [each for shape in (*shapes.values(), *noisy) for each in shape.shapes]
 
     def load(self, params: list[Array]) -> list[Array]:
-        """Load and return parameters with these `shapes`: the weights of all parts, then the sigmas of noisy parts."""
+        """Load and return `params`: the weights of all parts, then the sigmas of noisy parts."""
         rest = iter(params)
         means = [[next(rest) for _ in part.shape.shapes] for part in self.parts.values()]
         for (name, part), mean in zip(self.parts.items(), means, strict=True):

@@ -168,8 +168,8 @@ class MLP:
         """Write d loss/d weights to `grad`, given d loss/d output `[N, M, out]` of the batch's first M rows.
 
         Only the first `to_weights` rows (default: all) contribute to the weight gradients. Return d loss/d input of the
-        other rows, `[M - to_weights, in - first]`; with `to_inputs`, return it of all rows, `[M, in - first]`. The
-        inputs before index `first` are left out. If no rows remain, the result is empty. For example, SAC's
+        other rows, `[M - to_weights, in - first]`, or with `to_inputs`, of all rows, `[M, in - first]`. Inputs with an
+        index below `first` are left out. If no rows remain, the result is empty. For example, SAC's
         actor loss needs only the gradients of the action inputs in the second half of the rows.
         """
         rows, step = d_out.shape[1], self.step
@@ -221,7 +221,7 @@ def activate_(x: Tensor, activation: str) -> Tensor:
 
 
 def activate_backward_(d: Tensor, h: Tensor, activation: str) -> Tensor:
-    """Multiply the gradient `d` by the derivative of the activation with output `h`, in place if possible."""
+    """Multiply the gradient `d` by the derivative of the activation whose output is `h`, in place if possible."""
     if activation == "relu":
         gradient: Tensor = torch.ops.aten.threshold_backward.grad_input(d, h, 0, grad_input=d)
         return gradient

@@ -1,4 +1,4 @@
-"""Torsos and memory as torch modules. It imports torch, so other files import it only when they build a module."""
+"""Torsos and memory as torch modules. Other files import this file only to build a module, because it imports torch."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -95,7 +95,7 @@ class QNetwork:
         self.shape, self.mlp, self.mean, self.sigma = shape, mlp, mlp, sigma
         self.noise_size = shape.noise_size
         if sigma is not None:
-            self.mlp = mlp.on(Part(mlp.flat.clone(), mlp.grad))  # noisy; means and noisy weights have equal gradients
+            self.mlp = mlp.on(Part(mlp.flat.clone(), mlp.grad))  # noisy weights, whose gradient is the means' gradient
             self.noise = torch.zeros_like(mlp.flat)
             self.noise_views = mlp.on(Part(self.noise, self.noise)).networks[0]
 
@@ -148,7 +148,7 @@ class ActingQNetwork:
             self.noise = [np.zeros(each, np.float32) for each in shape.shapes]
 
     def load(self, params: list[Array]) -> list[Array]:
-        """Load parameters with these `shapes`; return the mean weights as those of a plain MLP.
+        """Load the mean weights and, with noise, the sigmas; return the means as the parameters of a plain MLP.
 
         A dueling network becomes a plain MLP, because its last layer and the joining of its streams are linear.
         """

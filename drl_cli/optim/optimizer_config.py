@@ -46,7 +46,7 @@ class OptimizerConfig:
 
 
 def option_problems(config: OptimizerConfig) -> list[str]:
-    """Return an error line for each set option that the optimizer lacks: `optimizer.kwargs` or `weight_decay`."""
+    """Return an error line for each option that is set but unknown to the optimizer (`kwargs`, `weight_decay`)."""
     problems = []
     if config.name in ("adam", "adamw"):
         known = {"betas", "eps"}

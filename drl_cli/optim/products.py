@@ -73,7 +73,7 @@ class OneDNN(Products):
         return is_wide and rows >= self.rows and rows * inputs * outputs >= self.multiplications
 
     def _product(self, a: Tensor, b: Tensor, bias: Tensor | None = None) -> Tensor:
-        if torch.compiler.is_compiling():  # without torch.compile, the operator takes 10 us more
+        if torch.compiler.is_compiling():  # otherwise a direct call is 10 us faster
             product: Tensor = torch.ops.drl_cli.onednn(a, b, bias)
             return product
         return _onednn(a, b, bias)
@@ -145,7 +145,7 @@ def _operators() -> torch.library.Library:
 
 
 def _is_thin(x: Tensor, outputs: int) -> bool:
-    """Return whether the transposed product is faster. With few output columns, MKL takes up to four times longer."""
+    """Return whether to compute the transposed product, which MKL does up to four times faster for few outputs."""
     return 1 < outputs <= 8 and x.numel() >= 2**14
 
 

@@ -51,9 +51,9 @@ class Builder(ABC):
 class NStepBuilder(Builder):
     """Builds n-step transitions, exactly one row per step.
 
-    A row's window contains n steps, or fewer if the episode ends. The reward is the sum of gamma^j r_j over the window,
-    scaled. `next_obs`, `terminated` and `truncated` come from the last step of the window. The discount is
-    gamma^length, or 0 if the episode terminated. A row whose window is incomplete is part of a later block. The rows of
+    A row's window contains n steps, or fewer if the episode ends. The reward is `reward_scale` times the sum of
+    gamma^j r_j over the window. `next_obs`, `terminated` and `truncated` come from the last step of the window. The
+    discount is gamma^length, or 0 if the episode terminated. A row is returned once its window is complete. The rows of
     each environment are in order of time. With `prioritize`, rows have a column `priority`.
     """
 

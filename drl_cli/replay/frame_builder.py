@@ -24,7 +24,7 @@ class FrameBuilder(Builder):
     block contains all frames of its rows. A frame that was also in the worker's last block keeps its id. The ids 0, 1,
     ... are reserved for all-zero frames, one for each image part.
 
-    Incomplete rows contain only the latest `open_steps` steps.
+    `open_steps` is the maximum number of latest steps that incomplete rows contain.
     """
 
     def __init__(

@@ -35,7 +35,8 @@ class SequenceBuilder(Builder):
         super().__init__(gamma, reward_scale)
         self.prioritize = prioritize
         self.seq_len, self.length, self.stride = seq_len, burn_in + seq_len, seq_len - overlap
-        self._rows: list[tuple[Array, Array, Array, Array, Array]] = []  # env, first, start, stop, has the env failed
+        # The complete rows: environment, first step, first valid step, end, and whether the environment failed.
+        self._rows: list[tuple[Array, Array, Array, Array, Array]] = []
         self._age = np.zeros((), np.int64)  # episode steps so far; `[E]` after the first step
         self._covered = np.zeros((), np.int64)  # number of these steps that are already in a row
 

@@ -1,4 +1,4 @@
-"""Stores hold a limited number of rows in arrays that are allocated once."""
+"""Stores: arrays for a limited number of rows."""
 
 from collections.abc import Callable, Iterable
 
@@ -11,8 +11,8 @@ from drl_cli.utils.seeding import rng_state, set_rng_state
 class RingStore:
     """Stores the newest `capacity` rows. A slot is the position of a row; a row id is unique in the whole run.
 
-    `on_write`, if set, is called with slots `[rows]` before new rows overwrite them. Memory is reserved for
-    `most_inserts` rows if fewer than the capacity are expected; more rows get memory when they are inserted.
+    `on_write`, if set, is called with slots `[rows]` before new rows overwrite them. If `most_inserts` is
+    below the capacity, memory is reserved only for this number of rows, until more are inserted.
     """
 
     def __init__(self, schema: Schema, capacity: int, most_inserts: int | None = None) -> None:
@@ -100,7 +100,7 @@ class RingStore:
             raise ValueError("the saved replay has other columns than this run: " + "; ".join(texts))
 
     def _reserve(self, inserts: int) -> None:
-        """Reserve memory for the rows after this number of inserts."""
+        """Reserve memory for all rows that are stored after this number of inserts."""
         rows = min(inserts, self.capacity)
         for name, column in self.columns.items():
             if rows > len(column):

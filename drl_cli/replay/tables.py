@@ -135,9 +135,9 @@ def make_table(
     num_batches: int,
     most_inserts: int | None = None,
 ) -> Table:
-    """Make the table of one shard. The run will sample `num_batches` batches from this table in total.
+    """Make the table of one shard. A complete run samples at least `num_batches` batches from this table.
 
-    Memory is reserved for `most_inserts` rows at most, None: for all rows of the capacity.
+    Memory is reserved for the whole capacity, or for `most_inserts` rows if this number is smaller.
     """
     if isinstance(config, FifoConfig):
         return FifoOnce(schema, config, most_inserts)

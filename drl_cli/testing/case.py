@@ -56,7 +56,7 @@ class Case:
         """Return random observations `[rows, ...]`; a legal-action mask allows every action."""
         return random_obs(self.spec.obs, rows, np.random.default_rng(seed))
 
-    def batch(self, seed: int = 0, rows: int = ROWS) -> dict[str, Any]:  # Any: as in Batch
+    def batch(self, seed: int = 0, rows: int = ROWS) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
         """Return a random batch in the format of replay. If it contains sequences, the first two have padding."""
         if self.sequences is None:
             return self._steps(seed, rows)
@@ -77,7 +77,7 @@ class Case:
         batch: dict[str, Any] = map_parts(padded, steps) | {"valid": valid}
         return batch if state is None else batch | {"state": state.view(rows, length, -1)[:, 0].contiguous()}
 
-    def _steps(self, seed: int, rows: int) -> dict[str, Any]:  # Any: as in Batch
+    def _steps(self, seed: int, rows: int) -> dict[str, Any]:  # Any: a tensor, or a dict of tensors
         rng, obs = np.random.default_rng(seed), self.obs(rows, seed + 1)
         policy, last = self.policy(seed), PreviousStep.none(self.spec, rows)
         columns: dict[str, Any] = dict(policy.act(obs, last) if self.is_on_policy else policy.random(obs, last))

@@ -13,7 +13,7 @@ from drl_cli.types import Array, Column, Columns, PreviousStep, map_parts
 from drl_cli.utils.lazy import Tensor, torch
 
 UPDATES = 10
-"""The number of updates in which the parameters of the policy have to change."""
+"""The policy's parameters have to change within this number of updates."""
 
 
 def check_algorithm(name: str, *overrides: str) -> None:
@@ -188,7 +188,7 @@ def check_burn_in(case: Case) -> None:
     _check_same(case, batch, batch | filled, "an action or reward of the burn-in")
 
 
-def _mixed(kept: Any, noise: Any, keep: Tensor) -> Any:  # Any: as in Batch
+def _mixed(kept: Any, noise: Any, keep: Tensor) -> Any:  # Any: a tensor, or a dict of tensors
     """Return sequences `[rows, length, ...]`: the steps of `kept` where `keep` is True, steps of `noise` elsewhere."""
     if isinstance(kept, dict):
         return {name: _mixed(part, noise[name], keep) for name, part in kept.items()}

@@ -18,7 +18,7 @@ def check_gradients(
 
     `write` writes the gradients; by default, `loss().backward()` does. For each part, central differences measure the
     slope in `directions` directions. Each direction is a random vector plus the gradient, scaled to length 1. Because
-    of float32 rounding, a slope may differ by `tolerance` times the norm of the part's gradient.
+    of float32 rounding, a slope may differ by up to `tolerance` times the norm of the part's gradient.
     """
     params.grad.zero_()
     if write is None:

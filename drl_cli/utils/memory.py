@@ -1,4 +1,4 @@
-"""Free memory: what the machine, the process's container and the process's own limit leave."""
+"""Free memory, within the limits of the machine, the container and the process."""
 
 import resource
 from collections.abc import Iterator
@@ -13,20 +13,20 @@ FILES = {
     "": ("memory.max", "memory.current", "inactive_file"),
     "memory": ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
 }
-"""The files with limit and use of a group, and the number in memory.stat that Linux frees when memory is short."""
+"""By cgroup version: files with limit and use, and the name in memory.stat of the memory that Linux can free."""
 
 
 def free_memory() -> int:
     """Return the bytes that this process can still allocate."""
     limits: list[int] = [psutil.virtual_memory().available, *_groups()]
     most, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if most != resource.RLIM_INFINITY:  # ulimit -v counts reserved memory, used or not
+    if most != resource.RLIM_INFINITY:  # ulimit -v also counts memory that is reserved but not used
         limits.append(most - psutil.Process().memory_info().vms)
     return max(0, min(limits))
 
 
 def _groups() -> Iterator[int]:
-    """Yield the free memory of each control group with a limit that the process is in, in bytes."""
+    """Yield the free memory [bytes] of each control group that contains this process and has a limit."""
     for line in _text(OWN_GROUPS).splitlines():
         _, kind, path = line.split(":", 2)
         if kind not in FILES:

@@ -80,7 +80,7 @@ def raised(error: BaseException) -> str:
 def _place(error: BaseException) -> str:
     """Return the innermost line of the user's code as ' (file.py:3)'; if there is none, a line of another package.
 
-    Return '' for a syntax error, whose text has the line, and for an error raised by drl-cli or a library that it uses.
+    Return '' for a syntax error, whose message has the line, and for an error of drl-cli or of a library that it uses.
     """
     if isinstance(error, SyntaxError):
         return ""

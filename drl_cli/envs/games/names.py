@@ -22,7 +22,7 @@ class Library:
     files: str
     id: str
     make: str
-    kwargs: Mapping[str, Any] = field(default_factory=dict)  # Any: as in EnvConfig.kwargs
+    kwargs: Mapping[str, Any] = field(default_factory=dict)  # Any: arguments of any type
 
 
 LIBRARIES = (

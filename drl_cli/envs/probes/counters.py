@@ -96,7 +96,7 @@ class Tree(Counter):
 
 
 class Faulty(Counter):
-    """A Counter that fails at step `at`, counted over all episodes. If `at` is None, it is one of the first 200 steps.
+    """A Counter that fails at step `at`, counted over all episodes. If `at` is None, `at` is drawn from 1 to 200.
 
     `fault` is "raise", "nan_obs", "inf_reward", "shape" (the observation has one value too many), "hang" (for an hour)
     or "reset" (the first reset after step `at` raises). If `file` is set, the first instance that fails creates this

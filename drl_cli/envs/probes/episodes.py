@@ -69,7 +69,7 @@ class Positions(gymnasium.ObservationWrapper[Array, int | Array, Array]):
 class Sleeper(gymnasium.Env[Array, Array]):
     """An environment that sleeps for `step_s` seconds in each step.
 
-    If `slow_file` is set, the first instance that steps creates this file and sleeps `slow_factor` times as long.
+    If `slow_file` is set, the first instance to make a step creates this file and sleeps `slow_factor` times as long.
     """
 
     def __init__(

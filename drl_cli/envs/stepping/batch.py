@@ -29,7 +29,7 @@ class EnvBatch(EnvsBase):
 
     An environment is rebuilt with a new seed if it raises an error, hangs, returns NaN or infinity, or returns an
     observation that does not fit its space. EnvFault is raised if building fails, if more than `max_rebuilds` rebuilds
-    are needed in all environments together, or at once if no environment can take its first step.
+    are needed in all environments together, or if SAME equal faults in a row occur before any environment takes a step.
 
     An environment with the attribute `episodic_life` sets `life_lost` in the info of a step that costs a life. Such a
     step counts as `terminated`, but the episode continues.
