@@ -1,6 +1,6 @@
 """Distributed deep reinforcement learning from the command line.
 
-In Python, `load` returns the trained policy of a run, and `train` trains. Importing this package imports nothing else.
+In Python, `load` returns the trained policy of a run, and `train` trains. Importing drl_cli does not import torch.
 """
 
 import importlib
@@ -17,7 +17,7 @@ def load(run: str = "latest", checkpoint: str | int = "best", output_dir: str = 
     """Return the trained policy of a run. `policy(obs)` returns the best action, in the environment's own units.
 
     `run` is a path, `latest`, a glob, or the start of a run id below output_dir. `checkpoint` is best, last, a number
-    of env steps, or the name of a checkpoint folder. Raise UsageError.
+    of env steps, or the name of a checkpoint folder. Raise UsageError if the checkpoint is missing or can't be loaded.
     """
     from drl_cli.deploy.trained import open_policy
 

@@ -166,7 +166,7 @@ def flat_columns(name: str, obs: Obs) -> Columns:
 
 
 def tree(columns: Mapping[str, T], name: str) -> T | dict[str, T]:
-    """Return the column `name`, or a dict of its parts by path: the inverse of `flat_columns`. Also for tensors."""
+    """Return the column `name`, or a dict of its parts by path: the inverse of `flat_columns`. Tensors are allowed."""
     if name in columns:
         return columns[name]
     return {key.removeprefix(f"{name}."): part for key, part in columns.items() if key.startswith(f"{name}.")}

@@ -71,12 +71,12 @@ class Plain(Display):
         self.print(text)
 
     def awaits(self, status: Status) -> None:
-        """Print the awaited event at once while the run starts. Later, only `tick` prints it, if the wait is long."""
+        """Print at once what a starting run waits for. Later, only `tick` prints this, if the wait goes on."""
         if status.state == "starting":
             self._show(status)
 
     def tick(self, status: Status) -> None:
-        """Print what the run is waiting for. Print nothing before the title, because an error may still follow."""
+        """Print what the run is waiting for. Before the run has a title, print nothing: an error may still follow."""
         if not status.title:
             return
         is_long_ago = time.monotonic() - self.shown_at >= AWAITS_S

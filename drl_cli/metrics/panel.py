@@ -35,7 +35,7 @@ def panel(status: Status, moment: float) -> RenderableType:
 
 
 class Items:
-    """Short texts, with as many in each line as fit, followed by a bar chart of `values`."""
+    """Short texts, as many per line as fit, followed by a bar chart of `values`."""
 
     def __init__(self, items: Sequence[str], values: Sequence[float] = ()) -> None:
         self.items, self.values = items, values[-MAX_BARS:]

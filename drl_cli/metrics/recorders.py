@@ -47,7 +47,7 @@ class VideoRecorder(Recorder, Protocol):
     """A recorder that also receives videos."""
 
     def video(self, tag: str, path: Path, env_steps: int) -> None:
-        """Write an animated GIF."""
+        """Record the animated GIF in the file `path`."""
 
 
 class JsonLines:
@@ -96,7 +96,7 @@ class Csv:
         self.file.close()
 
     def _rewrite(self, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Replace the file by a header with these columns and these rows. Missing cells are empty."""
+        """Write the file again with this header and these rows. Missing cells are empty."""
         content = io.StringIO(newline="")
         wide = ([*row, *[""] * (len(columns) - len(row))] for row in rows)
         csv.writer(content).writerows([columns, *wide])

@@ -60,7 +60,7 @@ class Config:
 
     @property
     def algo_name(self) -> str:
-        """The name under which the run is shown: the preset, or the algorithm's name without a preset."""
+        """The displayed name of the algorithm: the preset, or `algo.name` if there is no preset."""
         return self.algo.preset or self.algo.name
 
     @property
@@ -123,7 +123,7 @@ class Config:
 
     @property
     def steps_without_params(self) -> int:
-        """Random steps that mode=async may take before the first parameters; 0 if every row needs the policy."""
+        """The number of random steps before the first parameters in mode=async. 0 if every row needs the policy."""
         needs_params = self.is_on_policy or self.worker_priorities or self.network.memory != "none"
         return self.random_steps if self.mode == "async" and not needs_params else 0
 
@@ -139,12 +139,12 @@ class Config:
 
     @property
     def num_shards(self) -> int:
-        """The number of replay shards. On-policy, there is one shard, whose queue keeps the order of time."""
+        """The number of replay shards. On-policy, there is one shard, which keeps the transitions in time order."""
         return 1 if self.is_on_policy else self.replay.shards or self.num_workers // 25 + 1
 
     @property
     def batches_per_shard(self) -> int:
-        """A lower bound on the batches drawn from one of the shards, which are chosen at random: mean - 4 std."""
+        """A lower bound (mean - 4 std) on the number of batches from one shard. Each call draws from a random shard."""
         share = self.num_updates // self.num_shards
         return share if self.num_shards == 1 else max(0, share - 4 * math.isqrt(share))
 
@@ -159,7 +159,10 @@ class Config:
 
     @property
     def updates_per_call(self) -> int:
-        """The maximum number of updates in a train call. By default, at most the updates due for one collect call."""
+        """The maximum number of updates in a train call.
+
+        The default is the replay ratio times the environment steps in a worker's collect call, up to a limit.
+        """
         if self.is_on_policy:
             return 1
         paid = int(self.orchestrator.sample_insert_ratio * self.rows_per_collect)

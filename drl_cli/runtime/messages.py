@@ -106,7 +106,7 @@ class BatchTrainingData:
     `inserts` counts the transitions that were inserted into the table before the draw. `row_ids` `[num_batches,
     batch_size]` identify the rows if the table wants new priorities. `dropped` counts transitions that were too old.
     `stats` are the table's metrics. `version` and `env_steps` are copied from the request. If the trainer normalises,
-    `moments` are those of all rows inserted into `shard`. `seconds` is the duration of the draw.
+    `moments` are the moments of all rows inserted into `shard`. `seconds` is the duration of the draw.
     """
 
     trainer: int
@@ -126,7 +126,7 @@ class BatchTrainingData:
 
 @dataclass(frozen=True)
 class UpdatePriority:
-    """New priorities `[num_batches, batch_size]` for the rows of a BatchTrainingData; for sequences `[..., seq_len]`.
+    """New priorities for rows of a BatchTrainingData: `[num_batches, batch_size]`, or `[..., seq_len]` for sequences.
 
     This is the second result of a train call. The orchestrator forwards only a reference to this result.
     """

@@ -102,7 +102,7 @@ def make_trainers(config: Config, spec: EnvSpec, runtime: Runtime) -> TrainerGro
 
 
 def make_pool(config: Config, spec: EnvSpec, runtime: Runtime, incarnation: int = 0) -> WorkerPool:
-    """Create the pool of all workers, or of the proxies and their workers. No worker starts below `incarnation`."""
+    """Create the pool of all workers, or of the proxies and their workers. All start at `incarnation` or above."""
     if not config.num_proxies:
         return make_workers(config, spec, runtime, range(config.num_workers), incarnation)
 

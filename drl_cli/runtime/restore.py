@@ -67,7 +67,10 @@ def first_incarnation(checkpoint: Checkpoint | None) -> int:
 
 
 def clean_up(run: Path, checkpoint: Checkpoint | None) -> None:
-    """Remove records and drafts after this checkpoint. Without a checkpoint, remove all records and checkpoints."""
+    """Let `last` point to this checkpoint. Remove all records after this checkpoint, and unfinished checkpoints.
+
+    Without a checkpoint, remove all records and checkpoints.
+    """
     unfinished = checkpoint and checkpoint.unfinished
     evaluated = unfinished.env_steps - 1 if unfinished else None
     truncate_records(run, checkpoint.env_steps if checkpoint else -1, evaluated)
@@ -82,7 +85,7 @@ def clean_up(run: Path, checkpoint: Checkpoint | None) -> None:
 def _on_loaded(graph: Orchestrator, shard: int, ref: Ref) -> None:
     if rows := get(ref):
         graph.replay.filled.add(shard)
-    if graph.config.is_on_policy:  # count loaded rows: after a change of capacity, the queue starts empty
+    if graph.config.is_on_policy:  # the loaded rows: 0 if the capacity of the queue has changed
         graph.limiter.load_state({"queued": rows})
 
 

@@ -94,7 +94,7 @@ def _runtime(session: Session, folder: Path, signals: Signals) -> RayRuntime:
     def ready() -> None:
         session.wait()
         signals.install()  # Ray has replaced the signal handlers
-        if problem := session.lost():  # a put after Ray is lost ends this process without a message
+        if problem := session.lost():  # if Ray is lost, ray.put would end this process without a message
             raise RoleLost(problem)
 
     return RayRuntime(str(folder / "workers"), ready, session.is_up, [node.id for node in session.nodes])
@@ -117,7 +117,7 @@ def _on_error(
     if orchestrator is not None and not (lost or isinstance(error, Diverged)):
         is_algorithms = exit_code == USER_CODE and not isinstance(error, EnvironmentFailed)
         try:
-            orchestrator.rescue(whole=not is_algorithms)  # a failed update is never answered
+            orchestrator.rescue(whole=not is_algorithms)  # a whole checkpoint would wait forever for the failed update
         except (Exception, Interrupted):
             log.info("nothing could be saved at the end", exc_info=True)
     return signal_code if signal_code and isinstance(error, RoleLost) else exit_code  # the signal ended the role, too

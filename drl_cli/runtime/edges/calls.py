@@ -17,8 +17,8 @@ START_S = 60.0
 class Calls:
     """Maps the reference of each pending answer to the role that answers and to the function that handles the answer.
 
-    `in_flight` counts the pending answers by kind of role. A role is considered lost if an answer takes longer than
-    `stall_s`, or if the first answer takes longer than `stall_s + START_S`.
+    `in_flight` counts the pending answers by kind of role. A role is considered lost if its first answer takes
+    longer than `stall_s + START_S`, or a later answer takes longer than `stall_s`.
     """
 
     def __init__(self, stall_s: float) -> None:
@@ -33,7 +33,7 @@ class Calls:
         self.in_flight[kind_of(role)] += 1
 
     def react(self, others: Sequence[Ref], timeout_s: float, patient: Container[Ref]) -> None:
-        """Handle all answers that are ready. If none is ready, wait up to `timeout_s` for one or for one of `others`.
+        """Handle all answers that are ready. If none is ready, wait up to `timeout_s` for an answer or one of `others`.
 
         Raise RoleLost if a role died or an answer takes too long. Answers in `patient` may take any time. Raise
         ObjectLost if an argument of a call was lost with its process or node.
@@ -49,7 +49,7 @@ class Calls:
                     raise
                 except ActorDied as error:
                     raise RoleLost(f"{role} died: {error}") from error
-        oldest = now() - self.stall_s  # calls may be older only if they include the start of the role's process
+        oldest = now() - self.stall_s  # calls that include the start of a process may be older
         calls = [(role, at) for ref, (role, _, at) in self.pending.items() if ref not in patient]
         silent = {role for role, at in calls if at < oldest - (0.0 if role in self.answered else START_S)}
         if silent:
@@ -57,7 +57,7 @@ class Calls:
 
 
 def blame(roles: Mapping[str, Handle], error: Exception) -> RoleLost:
-    """Ping all roles. Return a RoleLost that names a dead role, or else the roles that do not answer in GRACE_S."""
+    """Ping all roles. Return a RoleLost that names a dead role, or else the roles that do not answer within GRACE_S."""
     silent = {handle.ping(): role for role, handle in roles.items()}
     until = now() + GRACE_S
     while silent and (ready := wait(list(silent), max(0.0, until - now()))):

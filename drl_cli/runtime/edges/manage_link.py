@@ -125,7 +125,7 @@ class ManageLink:
     def close(self, status: str, timeout_s: float, starts: bool = True) -> None:
         """Have manage write its last records. Do not wait for a running evaluation.
 
-        If manage has not started yet, wait for its start; without `starts`, leave the records unwritten.
+        If manage has not started yet, wait for its start, or return at once if `starts` is False.
         """
         self.evaluating = None
         if self.handle is None and not starts:
@@ -188,7 +188,7 @@ class ManageLink:
         return None
 
     def _warn(self, problem: str) -> None:
-        """Log a warning, unless the last warning was the same. On a full disk, every report fails."""
+        """Log a warning, unless the last warning was the same. On a full disk, every report causes the same warning."""
         if problem != self._problem:
             log.warning("manage failed: %s", problem)
         self._problem = problem

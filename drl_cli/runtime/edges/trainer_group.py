@@ -11,7 +11,7 @@ from drl_cli.utils.clock import now
 
 
 class TrainerGroup:
-    """Calls all trainers, which average their gradients and keep equal parameters. Only the first one publishes."""
+    """Calls all trainers, which average their gradients and keep equal parameters. The first trainer publishes them."""
 
     def __init__(self, trainers: Sequence[Handle]) -> None:
         self.trainers = trainers

@@ -132,7 +132,7 @@ class WorkerPool:
         return Collected(member.index, header, ref, member.loaded)
 
     def gather(self, window_s: float | None) -> list[Collected]:
-        """Return all answers within `window_s` of the first, in order of members. If None, wait for all members."""
+        """Return the answers within `window_s` of the first (None: all answers), in order of members."""
         results: list[Collected] = []
         window_ends = float("inf")
         while self.busy and (moment := now()) <= window_ends:

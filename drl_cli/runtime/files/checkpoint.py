@@ -34,7 +34,7 @@ def save_model(folder: Path, params_header: LoadParams, params: Array, extra: Ma
     draft = make_draft(folder)
     try:
         return finish(draft, folder, params_header, params, {}, extra)
-    except OSError:  # a draft must not take space on a full disk
+    except OSError:  # an unfinished folder must not take space on a full disk
         shutil.rmtree(draft, ignore_errors=True)
         raise
 
@@ -109,7 +109,7 @@ def point(root: Path, name: str, folder: Path) -> None:
 
 
 def adopt(root: Path, checkpoint: Path) -> None:
-    """Hard-link another run's checkpoint into `root` as the last one. The call can be repeated after a kill."""
+    """Link or copy another run's checkpoint into `root`, and let `last` point to it. Can be repeated after a kill."""
     draft, folder = root / f".{checkpoint.name}.{os.getpid()}", root / checkpoint.name
     shutil.rmtree(draft, ignore_errors=True)
     shutil.copytree(checkpoint, draft, copy_function=lambda old, new: link(old, new) or shutil.copy2(old, new))

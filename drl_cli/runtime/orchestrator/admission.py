@@ -22,9 +22,9 @@ class Admission:
     def updates(self) -> int:
         """Return the number of updates that one more train call may make now, or 0 if no call is allowed."""
         if self.learning.training >= (1 if self.config.is_on_policy else 2):
-            return 0  # off-policy, replay draws batches for a second call during the first call
+            return 0  # off-policy, replay draws batches for a second call while trainers work on the first
         updates = self.learning.call_updates
-        if not self.limiter.free:  # trainers may run ahead of the workers, but not beyond the end of the run
+        if not self.limiter.free:  # make no updates for steps beyond the end of the run
             updates = min(updates, self._certain_updates())
         return updates if updates > 0 and self.limiter.may_sample(updates) else 0
 
@@ -40,9 +40,10 @@ class Admission:
         return self.limiter.may_sample(1) and self._certain_updates() == 0
 
     def _certain_updates(self) -> int:
-        """Return the number of updates that are still due for the steps that the run will certainly take.
+        """Return a lower bound on the number of updates left until the end of the run.
 
-        `collector.issued` counts a proxy's call in flight with the steps of all workers, but the call may return fewer.
+        For a proxy's call in flight, `collector.issued` includes the steps of all workers. The call can return
+        fewer steps.
         """
         least = self.config.rows_per_collect
         in_flight = len(self.collector.pool.busy) + len(self.collector.arrived)

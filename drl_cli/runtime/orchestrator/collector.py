@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class Collector:
-    """Waits for blocks until `window_s` after the first, then inserts all of them in the order of their workers.
+    """Waits for blocks until `window_s` after the first block, then inserts all of them in the order of their workers.
 
     A collect call to one member of the pool asks for `rows` environment steps. `issued` counts the steps that were
     taken and the steps requested by calls in flight. `inserting` counts the blocks whose insertion replay has not

@@ -91,7 +91,7 @@ class Orchestrator:
 
     def state(self) -> dict[str, Any]:
         """Return the orchestrator's part of a checkpoint, as JSON data. No train call may be in flight."""
-        # Each incarnation of a proxy reserves max_restarts + 1 incarnations of each of its workers.
+        # Each incarnation of a proxy reserves max_restarts + 1 incarnations for each of its workers.
         last = max(member.incarnation for member in self.pool.members)
         per_proxy = self.config.incarnations_per_proxy if self.config.num_proxies else 1
         return {
@@ -157,7 +157,7 @@ class Orchestrator:
         self.paused = not self.paused
 
     def close(self, status: str, starts_manage: bool = True) -> None:
-        """Close the environments, and have manage write its last records; `starts_manage` as in `ManageLink.close`."""
+        """Close the environments, and have manage write its last records. `starts_manage`: see `ManageLink.close`."""
         self.manage.close(status, CLOSE_S, starts_manage)
         for member in self.pool.members:
             member.handle.call("close")

@@ -24,7 +24,7 @@ from drl_cli.utils.clock import Waiting, now
 log = logging.getLogger(__name__)
 
 LATEST = 100
-"""The displayed training return is the mean of this many episodes, because a report period may contain none."""
+"""The displayed training return is the mean of this many episodes. Often, no episode ends in a report period."""
 SAVED = ("worker_restarts", "env_restarts", "skipped_updates", "warm_env_steps", "peak_rss_mb")
 """Attributes that a checkpoint stores in addition to `counts()`."""
 SUMMARY = (
@@ -37,7 +37,7 @@ REPORTS = ("time_to_return", "best", "last")
 
 
 class Progress:
-    """Counts environment steps of all workers (`env_steps`) and gradient steps (`opt_steps`), equally in every mode.
+    """Counts the steps of all workers (`env_steps`) and gradient steps (`opt_steps`), by the same rules in every mode.
 
     `inserts` counts transitions inserted into replay, `samples` counts batches drawn, and `loads` counts published
     versions. `started` is the start time of the process [s since the epoch]. `latest` has (return, length) of the last
@@ -76,7 +76,7 @@ class Progress:
         self._began = now()
         self._last_report = (self._began, self.counts())
         self._before = (0, 0)  # env_steps and opt_steps before this process
-        # (env_steps since the warm-up, inserts) before a resume without a saved replay
+        # (env_steps since the warm-up, inserts) when this process resumed without a saved replay; otherwise zeros
         self._before_empty = (0.0, 0)
 
     def process_s(self) -> float:
@@ -209,7 +209,7 @@ class Progress:
         return 0.0 if self.collect_started is None else (self.ended or now()) - self.collect_started
 
     def wait_fracs(self, worker_wait_s: float) -> tuple[float, float]:
-        """Return the fractions of time spent waiting, of the workers and of the trainer (since its first update)."""
+        """Return the fractions of time that the workers and the trainer (since its first update) spent waiting."""
         moment = self.ended or now()
         worker_time = max(1e-9, self.elapsed_s() * (self.config.num_proxies or self.config.num_workers))
         trainer = 0.0

@@ -12,13 +12,13 @@ class RateLimiter:
     """Keeps the number of batches per transition near `ratio`, by stopping workers or trainers that are ahead.
 
     `inserts` counts transitions and `samples` counts batches. Both include calls in flight. `landed` counts the
-    transitions that are in replay. A collect call adds K transitions, and a train call takes U batches. With r = ratio:
+    transitions sent to replay. A collect call adds K transitions, and a train call takes U batches. With r = ratio:
 
         target = r * max(0, inserts - min_inserts)
         may_sample(U):  landed >= min_inserts  and  target - samples - U >= -band / 2
         may_collect(K): inserts < min_inserts  or   target + r K - samples <= band / 2
 
-    If band >= r K + U, one of the two conditions always holds, so workers and trainers never block each other.
+    If band >= r K + U, one of the two conditions holds when no call is in flight, so there is no deadlock.
     min_inserts=0 is treated as 1, because an empty table can't be sampled. Comparisons allow for rounding errors.
     """
 
@@ -46,7 +46,7 @@ class RateLimiter:
         return self.target + self.ratio * rows - self.samples <= self.band / 2 + ROUNDING
 
     def owed(self, rows: int = 0) -> int:
-        """Return the number of batches due but not drawn, after `rows` more transitions. 0 in the warm-up."""
+        """Return how many batches will be due but not drawn after `rows` more transitions. 0 in the warm-up."""
         if self.landed < max(1, self.min_inserts):
             return 0
         return max(0, int(self.target + self.ratio * rows - self.samples + ROUNDING))
@@ -55,7 +55,7 @@ class RateLimiter:
         self.inserts += rows
 
     def land(self, issued: int, rows: int) -> None:
-        """Replace the `issued` transitions of a collect call in flight by the `rows` that are now in replay."""
+        """Count the end of a collect call that asked for `issued` transitions and returned `rows`."""
         self.inserts += rows - issued
         self.landed += rows
 
@@ -80,7 +80,8 @@ class QueueLimiter:
     """Limits an on-policy queue, which serves each transition once. Has the methods of RateLimiter.
 
     A batch has `batch_size` transitions and may be drawn once it is complete. Workers may collect until one batch is
-    queued or in flight, and after that up to `ahead` batches in total. At least one of the two calls is always allowed.
+    queued or in flight, and after that up to `ahead` batches in total. When no call is in flight, a collect call or a
+    train call is allowed.
     """
 
     batch_size: int
@@ -97,7 +98,8 @@ class QueueLimiter:
         return self.free or waiting < self.batch_size or waiting + rows <= self.ahead * self.batch_size
 
     def owed(self, rows: int = 0) -> int:
-        return max(0, self.queued + max(0, rows)) // self.batch_size  # `queued` never includes calls in flight
+        # Ignore negative `rows`, which correct for calls in flight: `queued` does not include these calls.
+        return max(0, self.queued + max(0, rows)) // self.batch_size
 
     def issue_collect(self, rows: int) -> None:
         self.in_flight += rows

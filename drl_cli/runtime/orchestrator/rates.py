@@ -24,7 +24,7 @@ class Totals:
 
 
 class RecentRates:
-    """Computes rates from the newest totals and those of WINDOW reports ago. `members` counts workers or proxies."""
+    """Computes rates from the newest totals and the totals WINDOW reports ago. `members` counts workers or proxies."""
 
     def __init__(self, members: int) -> None:
         self.members = members

@@ -69,7 +69,7 @@ class Saver:
         _Save(self, draft, (params_header, params, counters), states, shards).begin()
 
     def on_saved(self, counters: Mapping[str, Any], saved: str | Exception | None) -> None:
-        """Keep the new checkpoint's folder `saved`. Warn if `saved` is an error, or None because manage died."""
+        """Remember the folder `saved` of the new checkpoint. Warn if `saved` is an error, or None after manage died."""
         self.busy = False
         if isinstance(saved, str):
             self.last, self.saved = Path(saved), counters["counts"]
@@ -79,14 +79,14 @@ class Saver:
             self.warn("checkpoint", f"a checkpoint could not be saved: {saved or 'manage failed'}; {last}")
 
     def warn(self, part: str, text: str) -> None:
-        """Log a warning. If the part failed before, log an info, because a full disk repeats the same failure."""
+        """Log a warning, or an info if the part failed before. On a full disk, the same failure is repeated."""
         log.log(logging.INFO if part in self.failing else logging.WARNING, text)
         self.failing.add(part)
 
 
 @dataclass(eq=False)
 class _Save:
-    """A running save: waits for the states of the roles and the files of the replay shards, then commits the draft.
+    """A running save: waits for the states and files of all roles, then has manage finish the checkpoint.
 
     If a worker died, the checkpoint has no states of workers. If a shard can't write its files, the checkpoint has no
     replay.
@@ -152,6 +152,6 @@ class _Save:
 
 
 def drop_drafts(root: Path) -> None:
-    """Remove the drafts of unfinished checkpoints."""
+    """Remove the folders of unfinished checkpoints."""
     for path in root.glob(".step_*"):
         shutil.rmtree(path)

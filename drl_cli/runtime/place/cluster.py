@@ -41,7 +41,7 @@ class Answer:
 
 
 def process_variables() -> dict[str, str]:
-    """Return environment variables for all processes: one thread in numpy and torch, and all devices visible."""
+    """Return environment variables for all processes. By default, torch uses one thread, and all GPUs are visible."""
     return VARIABLES | {name: os.environ[name] for name in (*VARIABLES, "OMP_WAIT_POLICY") if name in os.environ}
 
 

@@ -58,7 +58,7 @@ class RaySession:
         return self._up.is_set()
 
     def lost(self) -> str | None:
-        """Return which of Ray's main processes died, because all roles end then. Return None if all are alive."""
+        """Return a message if one of Ray's main processes died, which ends all roles. Return None if all are alive."""
         if not self.is_up() or self._error is not None:
             return None
         node = ray._private.worker._global_node
@@ -223,7 +223,7 @@ def _stand_apart() -> None:
 
 @contextmanager
 def _fewer_services() -> Iterator[None]:
-    """Have Ray start no dashboard and no monitors of logs and cluster size, each an unused process of 80 MB."""
+    """Keep Ray from starting its dashboard and two monitors, which are unused and take 80 MB each."""
     from ray._private.node import Node
 
     names = ("start_api_server", "start_log_monitor", "start_monitor")

@@ -44,7 +44,7 @@ def ask(nodes: Sequence[Node], look: Callable[..., object], *args: object) -> di
 
 
 def unshared(nodes: Sequence[Node], folder: Path, work: Path) -> list[str]:
-    """Return a line for each node on which a file written to `folder` is missing or `work` is no folder."""
+    """Return a line for each node on which a file written to `folder` is missing or `work` is not a folder."""
     secret = uuid.uuid4().hex
     probe = folder / f".{secret}"
 
@@ -95,7 +95,7 @@ class Keeper:
 
 @contextmanager
 def _unblocked() -> Iterator[None]:
-    """Unblock SIGINT and SIGTERM for new processes, because Ray's processes, which start them, block SIGINT."""
+    """Unblock SIGINT and SIGTERM for new processes, which otherwise inherit a block of SIGINT from Ray's process."""
     before = pthread_sigmask(SIG_UNBLOCK, SIGNAL_CODES)
     try:
         yield
@@ -108,14 +108,14 @@ class NodeProcess:
 
     The process reserves `cpus` and `memory` [bytes], and runs in a folder with the same path as the current folder.
     `variables` are added to the node's environment, and the output is appended to `log`. If the node or the Keeper
-    dies, the exit code is that of SIGKILL.
+    dies, the exit code is -SIGKILL.
     """
 
     def __init__(
         self, arguments: Sequence[str], variables: Mapping[str, str], log: Path, cpus: float, memory: int
     ) -> None:
         options = {"num_cpus": cpus, "memory": memory, "max_restarts": 0, "max_concurrency": 2}
-        # Otherwise Ray would kill the process together with its Keeper, before the process could save a checkpoint.
+        # By default, Ray kills the process together with its Keeper, before the process can save a checkpoint.
         own = {"RAY_kill_child_processes_on_worker_exit": "0"}
         keeper = ray.remote(**options, scheduling_strategy="SPREAD", runtime_env={"env_vars": own})(Keeper)
         self.returncode: int | None = None

@@ -60,7 +60,7 @@ class Usage:
         """Record what roles report about their processes, unless `sample` measures these processes."""
         for use in uses:
             if (use.host, use.pid) not in self._seen:
-                # a role has one process, so forget its process before a restart
+                # a role has one process, so forget the process from before a restart
                 self._present = {key: other for key, other in self._present.items() if other.role != use.role}
                 self._note(use)
 

@@ -14,8 +14,8 @@ from drl_cli.utils.moments import RunningMoments
 class BatchNormalizer:
     """Normalises batches by fixed `statistics` until `adopt` replaces them.
 
-    On-policy rows must be normalised by the same statistics as in the policy that acted, so with `is_on_policy`, new
-    moments are used only from the next parameter version on. `before` are the moments of a loaded policy. `shards` has
+    On-policy rows must be normalised by the statistics of the policy that acted. With `is_on_policy`, new moments are
+    therefore used only from the next parameter version on. `before` are the moments of a loaded policy. `shards` has
     the newest moments of each replay shard of this run.
     """
 

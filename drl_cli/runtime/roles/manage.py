@@ -24,7 +24,7 @@ from drl_cli.utils.seeding import integers
 log = logging.getLogger(__name__)
 
 MANAGE_LOCK = ".manage.lock"
-"""A lock file in the run's folder. A running manage process has this lock."""
+"""A lock file in the run's folder. A running manage process holds this lock."""
 
 
 class Manage:
@@ -127,7 +127,7 @@ class Manage:
             evaluator.close()
         if self.camera is not None:
             self.camera.close()
-        self.claim.close()  # the same program may resume this run later
+        self.claim.close()  # releases the lock, because the same program may resume this run later
         return problems
 
     def _score(self, params: Array) -> Score:

@@ -206,7 +206,7 @@ def _priorities(trainer: int, row_ids: Array, updates: Sequence[Update]) -> Upda
 def _misfits(own: State, saved: State) -> list[str]:
     """Return a line for each array that is missing, unknown, or of another shape or type.
 
-    The normaliser's moments of shards may differ. The optimizer checks its extra arrays itself.
+    The shards' moments are not compared, because a new trainer has none. The optimizer checks its extra arrays itself.
     """
     needed, found = (
         {name: f"{array.dtype}{list(array.shape)}" for name, array in state.items() if ".shards." not in name}

@@ -103,7 +103,10 @@ class TrajectoryManager:
         return self.saver.begin(Path(folder), None if previous is None else Path(previous), state)
 
     def save_part(self) -> dict[str, str] | None:
-        """Write for about 50 ms. Return None, or at the end the sha256 by file. Raise OSError if the disk fails."""
+        """Write files for about 50 ms. Return None if files are left, or the sha256 of all files by name at the end.
+
+        Raise OSError if the disk fails.
+        """
         return self.saver.part()
 
     def abort_save(self) -> None:

@@ -60,7 +60,7 @@ class Worker:
             log.info("worker %d explores by %s", index, text)
 
     def collect(self, params_header: LoadParams, params: Array | None = None) -> tuple[InsertTransition, Columns]:
-        """Take `num_steps` steps in every environment. Return a header and all complete rows, columns `[rows, ...]`.
+        """Take `num_steps` steps in every environment. Return a header and the columns `[rows, ...]` of complete rows.
 
         `params` is None if the worker keeps its parameters. The exploration values of `params_header` are used in both
         cases. Before the worker has parameters, `params_header` must ask for random actions.
@@ -164,7 +164,7 @@ def make_builder(config: Config, spec: EnvSpec, policy: Policy, index: int, inca
         return policy.priorities(types.gathered(rows))
 
     stackings, rate = config.stackings(spec), prioritize if config.worker_priorities else None
-    own = None if stackings else rate  # a FrameBuilder adds the priorities itself
+    own = None if stackings else rate  # with stackings, the FrameBuilder adds the priorities
     builder: Builder
     if isinstance(replay, SequencesConfig):
         builder = SequenceBuilder(replay.seq_len, replay.burn_in, replay.overlap, gamma, scale, own)
