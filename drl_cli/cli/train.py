@@ -2,7 +2,8 @@
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from drl_cli.cli.command import run_words
@@ -24,6 +25,7 @@ from drl_cli.sweeps.multirun import run_sweep
 from drl_cli.sweeps.search import is_search
 from drl_cli.types import EnvSpec, leaves
 from drl_cli.utils.clock import process_start
+from drl_cli.utils.run_log import run_log
 
 if TYPE_CHECKING:  # slow to import
     from drl_cli.runtime.place.launch import Cluster
@@ -97,8 +99,8 @@ def train(
         return {"exit_code": DONE}
     kind = "quiet" if config.dry_run else config.console
     began = process_start() if began is None else began
-    with Console(kind, sys.stdout, began, config.logger.console_s) as console:
-        return _train(config, console, notes, args, began)
+    with Console(kind, sys.stdout, began, config.logger.console_s) as console, run_log() as open_log:
+        return _train(config, console, open_log, notes, args, began)
 
 
 def _prepared(
@@ -125,7 +127,14 @@ def _prepared(
         return with_capacity(config, spec), spec, resumed, cluster
 
 
-def _train(config: Config, console: Console, notes: Sequence[str], args: Sequence[str], began: float) -> dict[str, Any]:
+def _train(
+    config: Config,
+    console: Console,
+    open_log: Callable[[Path], None],
+    notes: Sequence[str],
+    args: Sequence[str],
+    began: float,
+) -> dict[str, Any]:
     config, spec, resumed, cluster = _prepared(config, console, args)
     if config.dry_run:
         shapes = [f"{path} {column.shape}".strip() for path, column in leaves(spec.obs).items()]
@@ -142,6 +151,7 @@ def _train(config: Config, console: Console, notes: Sequence[str], args: Sequenc
         record = resumed.begin(command) if resumed else run_record(config, folder, command)
         write_config(folder, config)
         write_json(folder / "run.json", record)
+        open_log(folder / "train.log")
         title = f"{config.env.name} {config.algo_name} {config.mode} seed {config.seed}"
         console.folder = folder
         console.update(run_id=folder.name, title=title, awaits="")

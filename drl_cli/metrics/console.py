@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-from drl_cli.metrics.display import Display, Json, Plain, is_terminal
+from drl_cli.metrics.display import Display, Json, Log, Plain, is_terminal
 from drl_cli.metrics.status import Status
 
 Kind = Literal["auto", "plain", "json", "quiet"]
@@ -20,7 +20,9 @@ TICK_S = 2.0
 
 
 class Console:
-    """Keeps the newest status. As a context manager, it runs a thread that calls `tick` of the display.
+    """Keeps the newest status, and shows it on a display and in the log of the run.
+
+    As a context manager, it runs a thread that calls `tick` of the display.
 
     `started` is the start time of the run's process [s since the epoch]. `period_s` is the time between two printed
     reports.
@@ -29,12 +31,12 @@ class Console:
     def __init__(self, kind: Kind, out: TextIO, started: float, period_s: float = 30.0) -> None:
         self.status = Status(started=started, written=started, host=socket.gethostname(), pid=os.getpid())
         self.folder: Path | None = None
-        self.display = make_display(kind, out, period_s)
+        self.display, self.log = make_display(kind, out, period_s), Log(out, period_s)
         self._lock, self._over = threading.RLock(), threading.Event()
 
     def __enter__(self) -> "Console":
         self.update(awaits="the environment")
-        self.display.tick(self.status)
+        self._show("tick", self.status)
         threading.Thread(target=self._follow, name="console", daemon=True).start()
         return self
 
@@ -43,7 +45,7 @@ class Console:
 
     def line(self, text: str) -> None:
         with self._lock:
-            self.display.line(text)
+            self._show("line", text)
 
     def update(self, **fields: Any) -> None:  # Any: the fields of a Status
         """Change the status without displaying it."""
@@ -58,36 +60,40 @@ class Console:
         """Display what the run is waiting for; "" means that it waits for nothing."""
         with self._lock:
             self.update(awaits=what, done=None, needed=None)
-            self.display.awaits(self.status)
+            self._show("awaits", self.status)
 
     def report(self, **fields: Any) -> None:
         with self._lock:
             self.update(**fields)
-            self.display.report(self.status)
+            self._show("report", self.status)
 
     def evaluation(self, statistics: Mapping[str, float], env_steps: int, is_best: bool) -> None:
         with self._lock:
             evaluated = self.status.evaluated(env_steps, statistics["mean"])
             self.update(scores=evaluated.scores, best=evaluated.best)
-            self.display.evaluation(self.status, statistics, env_steps, is_best)
+            self._show("evaluation", self.status, statistics, env_steps, is_best)
 
     def end(self, summary: Mapping[str, Any], text: str) -> None:
         """Display the end of the run. `text` is the summary as plain text."""
         with self._lock:
             self.update(state=str(summary["status"]), awaits="", done=None, needed=None)
-            self.display.tick(self.status)
+            self._show("tick", self.status)
             self.close()
-            self.display.end(self.status, summary, text)
+            self._show("end", self.status, summary, text)
 
     def close(self) -> None:
         with self._lock:
             self._over.set()
             self.display.close()
 
+    def _show(self, event: str, *args: Any) -> None:  # Any: the arguments of the display's method
+        for display in (self.display, self.log):
+            getattr(display, event)(*args)
+
     def _follow(self) -> None:
         while not self._over.wait(TICK_S):
             with self._lock:
-                self.display.tick(self.status)
+                self._show("tick", self.status)
 
 
 def make_display(kind: Kind, out: TextIO, period_s: float) -> Display:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import logging
 import math
 import os
 import time
@@ -11,6 +12,8 @@ from typing import Any, TextIO
 
 from drl_cli.metrics.status import Status, finite
 from drl_cli.metrics.text import clock, evaluation_line, report_line
+
+log = logging.getLogger(__name__)
 
 AWAITS_S = 5.0
 """While a run starts, Plain prints a line at least this often [s]."""
@@ -98,6 +101,14 @@ class Plain(Display):
         self.shown, self.shown_at = status.awaits, time.monotonic()
         if status.awaits:
             self.print(f"{clock(time.time() - status.started):>9}  waiting for {status.awaited}")
+
+
+class Log(Plain):
+    """Adds the lines of Plain to the log of the run."""
+
+    def print(self, text: str) -> None:
+        for line in text.splitlines():
+            log.info("%s", line)
 
 
 class Json(Display):

@@ -1,5 +1,6 @@
 """Lines of text about a run, for terminals without a panel. ASCII only."""
 
+import math
 from collections.abc import Mapping
 
 from drl_cli.metrics.status import Status
@@ -7,7 +8,7 @@ from drl_cli.metrics.status import Status
 
 def clock(seconds: float | None) -> str:
     """Return a duration such as `0:03:58`, or `-` if it is unknown."""
-    if seconds is None:
+    if seconds is None or not math.isfinite(seconds):
         return "-"
     total = max(0, int(seconds))
     return f"{total // 3600}:{total // 60 % 60:02d}:{total % 60:02d}"

@@ -1,7 +1,6 @@
 """Checks of the algorithm, its network, recurrent memory and optimizer, and a trial update."""
 
 import dataclasses
-import sys
 from collections.abc import Iterator
 
 from drl_cli.algos.base import Policy
@@ -17,6 +16,7 @@ from drl_cli.replay.config import SequencesConfig
 from drl_cli.runtime.config import Config
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import torch
+from drl_cli.utils.run_log import tell
 
 MAX_TRIAL_ROWS = 4096
 """Maximum number of rows in the trial batch. For a larger batch, the time is extrapolated."""
@@ -30,7 +30,7 @@ def warn_of_slow_updates(config: Config, spec: EnvSpec) -> None:
     if seconds > SLOW_S:
         size = config.trainer.batch_size
         line = f"one update of trainer.batch_size={size} takes about {seconds:.2g} s here; a smaller batch is quicker"
-        print(f"warning: {line}", file=sys.stderr)
+        tell(f"warning: {line}")
 
 
 def update_seconds(config: Config, spec: EnvSpec) -> float:

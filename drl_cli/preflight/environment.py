@@ -1,7 +1,6 @@
 """Checks of the environment: its spaces, its first steps, its evaluation variant, and the cluster that will run it."""
 
 import dataclasses
-import sys
 from typing import TYPE_CHECKING
 
 from drl_cli.envs.config import EnvError, EnvFault, MissingExtra
@@ -9,6 +8,7 @@ from drl_cli.errors import MISSING, USER_CODE, ClusterUnfit, UsageError, as_usag
 from drl_cli.runtime.config import Config
 from drl_cli.types import EnvSpec, leaves
 from drl_cli.utils.outside import raised
+from drl_cli.utils.run_log import tell
 
 if TYPE_CHECKING:  # slow to import
     from drl_cli.runtime.place.launch import Cluster
@@ -48,7 +48,7 @@ def try_environment(config: Config, spec: EnvSpec) -> None:
     with as_usage_error(EnvFault, prefix=f"{config.env.id}: ", exit_code=USER_CODE):
         notes = try_env(config.env, spec, num=num, seconds=seconds, timeout_s=config.worker.step_timeout_s)
     for note in notes:
-        print(f"warning: {note}", file=sys.stderr)
+        tell(f"warning: {note}")
 
 
 def check_evaluation(config: Config, spec: EnvSpec) -> None:

@@ -1,7 +1,5 @@
 """Checks before a run: try or compute whatever can fail, before any process or folder is created."""
 
-import sys
-
 from drl_cli.algos.lookup import refusal
 from drl_cli.errors import Problems, UsageError
 from drl_cli.preflight.algorithm import check_network, check_priorities, try_algorithm, warn_of_slow_updates
@@ -12,6 +10,7 @@ from drl_cli.preflight.resources import check_hardware, check_resources
 from drl_cli.preflight.weights import check_weights
 from drl_cli.runtime.config import Config
 from drl_cli.types import EnvSpec
+from drl_cli.utils.run_log import tell
 
 LARGE_BATCH = 2**16
 """If the batch has more rows, an update is timed before every run, otherwise only in a dry run."""
@@ -26,7 +25,7 @@ def preflight(config: Config) -> EnvSpec:
     with problems.collect():
         spec = environment_spec(config)
         for note in spec.notes:
-            print(f"warning: {note}", file=sys.stderr)
+            tell(f"warning: {note}")
         if problem := refusal(config.algo.name, spec, config.mode, config.replay.sampler):
             raise UsageError(problem)
         check_network(config, spec)

@@ -1,7 +1,6 @@
 """`load_weights=PATH`: find the checkpoint, and check that its parameters fit this run's policy."""
 
 import dataclasses
-import sys
 from pathlib import Path
 
 from drl_cli.errors import CHECKPOINT, CheckpointError, UsageError
@@ -11,6 +10,7 @@ from drl_cli.runtime.config import Config
 from drl_cli.runtime.files.checkpoint import MODEL, load_model
 from drl_cli.runtime.roles.normalization import make_policy
 from drl_cli.types import EnvSpec
+from drl_cli.utils.run_log import tell
 
 
 def with_weights(config: Config) -> Config:
@@ -58,4 +58,4 @@ def check_weights(config: Config, spec: EnvSpec) -> None:
         other = f" is of {env}, and this run has {config.env.id}" if is_other_env else ""
         raise UsageError(f"load_weights: {folder}{other}: {error}; {advice}", CHECKPOINT) from error
     if is_other_env:
-        print(f"warning: load_weights: {folder} is of {env}; it fits {config.env.id}, too", file=sys.stderr)
+        tell(f"warning: load_weights: {folder} is of {env}; it fits {config.env.id}, too")

@@ -3,10 +3,7 @@
 import atexit
 import logging
 import os
-import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -24,8 +21,8 @@ from drl_cli.runtime.program import build
 from drl_cli.runtime.restore import Checkpoint, first_incarnation, restore
 from drl_cli.runtime.run_folder import summarise
 from drl_cli.types import EnvSpec, leaves
-from drl_cli.utils.files import LogFile
 from drl_cli.utils.outside import raised, raised_by
+from drl_cli.utils.run_log import tell
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +55,7 @@ def run(
     progress = Progress(config, started, folder / "trace.jsonl" if config.debug.trace else None)
     session: Session | None = cluster
     orchestrator: Orchestrator | None = None
-    with _log_to(folder / "train.log"), catch() as signals:
+    with catch() as signals:
         try:
             if session is None and not config.debug.in_process:
                 session = RaySession(object_store_mb(config, spec))
@@ -132,29 +129,6 @@ def _close(orchestrator: Orchestrator | None, session: Session | None, status: s
             atexit.register(session.leave, exit_code)
 
 
-@contextmanager
-def _log_to(path: Path) -> Iterator[None]:
-    """Write the package's log to a file, and its warnings also to stderr."""
-    root = logging.getLogger("drl_cli")
-    level, propagate = root.level, root.propagate
-    root.setLevel(logging.INFO)
-    root.propagate = False
-    file, screen = LogFile(path), logging.StreamHandler(sys.stderr)
-    file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    screen.setFormatter(logging.Formatter("warning: %(message)s"))
-    screen.setLevel(logging.WARNING)
-    root.addHandler(file)
-    root.addHandler(screen)
-    try:
-        yield
-    finally:
-        root.removeHandler(file)
-        root.removeHandler(screen)
-        root.setLevel(level)
-        root.propagate = propagate
-        file.close()
-
-
 def _report_error(error: BaseException, config: Config, folder: Path) -> int:
     try:
         (folder / "error.txt").write_text("".join(traceback.format_exception(error)))
@@ -171,14 +145,14 @@ def _report_error(error: BaseException, config: Config, folder: Path) -> int:
         text, exit_code = f"{module} {raised(error)}", USER_CODE
     else:
         text, exit_code = f"{type(error).__name__}: {error}", RESOURCES if isinstance(error, OSError) else BUG
-    print(f"error: {text}", file=sys.stderr)
+    tell(f"error: {text}")
     if not isinstance(error, RunError) or (exit_code == USER_CODE and error.__cause__ is not None):
-        print(f"  traceback: {folder / 'error.txt'}; DRL_DEBUG=1 prints it", file=sys.stderr)
+        tell(f"  traceback: {folder / 'error.txt'}; DRL_DEBUG=1 prints it")
     if isinstance(error, Diverged) and error.batch:
         path = folder / "diverged.safetensors"
         try:
             write_arrays(path, error.batch)
-            print(f"  its batch: {path}", file=sys.stderr)
+            tell(f"  its batch: {path}")
         except OSError as full:
-            print(f"  its batch could not be written to {path}: {full}", file=sys.stderr)
+            tell(f"  its batch could not be written to {path}: {full}")
     return exit_code

@@ -5,6 +5,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
 
 import numpy as np
@@ -118,6 +119,9 @@ def test_a_run_leaves_a_complete_folder_and_names_the_next_commands(small_run):
     assert all(f"{command} run={folder}" in out for command in ("drl-eval", "drl-play", "drl-export"))
     assert f"tensorboard --logdir {os.path.dirname(folder)}\n" in out
     assert out.count("  eval  return ") == len(eval_rows(small_run.folder))
+    logged = (small_run.folder / "train.log").read_text()
+    without_clocks = [re.sub(r"^ *\d+:\d\d:\d\d", "", line) for line in out.splitlines()]
+    assert [line for line in without_clocks if line not in logged] == []
     assert "nan" not in out
 
 
@@ -320,6 +324,7 @@ def test_a_failed_run_leaves_one_line_and_a_complete_folder(train_here, capsys, 
     assert line.startswith("error: ")
     assert text in line
     assert "(user_envs.py:" in line
+    assert all(shown in (folder / "train.log").read_text() for shown in (line, where, "failed: best return"))
     assert where == f"  traceback: {folder / 'error.txt'}; DRL_DEBUG=1 prints it"
     assert "Traceback" in (folder / "error.txt").read_text()
     assert_complete(folder, "failed", 4)
