@@ -63,14 +63,14 @@ class Problems:
 
     @contextmanager
     def collect(self) -> Iterator[None]:
-        """Keep a UsageError that the block raises, instead of raising it."""
+        """Collect a UsageError from the `with` block instead of raising it."""
         try:
             yield
         except UsageError as error:
             self.errors.append(error)
 
     def report(self) -> None:
-        """Raise one UsageError with all problems and their smallest exit code, unless there are none.
+        """If there are problems, raise one UsageError with all of them and their smallest exit code.
 
         Problems in the user's code come last.
         """
@@ -136,7 +136,7 @@ class ClusterUnfit(RunError):
 
 @contextmanager
 def as_usage_error(*kinds: type[Exception], prefix: str = "", exit_code: int | None = None) -> Iterator[None]:
-    """Turn an exception of these kinds into a UsageError with the same text behind `prefix`."""
+    """Turn an exception of these kinds into a UsageError with the same text after `prefix`."""
     try:
         yield
     except kinds as error:

@@ -15,7 +15,7 @@ HEAD, FOOT = struct.calcsize("<QI"), struct.calcsize("<I")
 def truncate_records(folder: Path, env_steps: int, eval_steps: int | None = None) -> None:
     """Remove all records of a run that are incomplete or have more than `env_steps` environment steps.
 
-    Keep fewer rows of eval.csv, up to `eval_steps`, if the resumed run repeats the last evaluation.
+    If the resumed run repeats the last evaluation, eval.csv keeps only the rows up to `eval_steps`.
     """
     eval_steps = env_steps if eval_steps is None else eval_steps
     files = ("metrics.jsonl", _lines, env_steps), ("eval.csv", _rows, eval_steps), (EVENTS, _events, env_steps)

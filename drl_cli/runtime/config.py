@@ -123,7 +123,7 @@ class Config:
 
     @property
     def steps_without_params(self) -> int:
-        """The number of random steps before the first parameters in mode=async. 0 if every row needs the policy."""
+        """The number of random steps before parameters arrive in mode=async. 0 if every row needs the policy."""
         needs_params = self.is_on_policy or self.worker_priorities or self.network.memory != "none"
         return self.random_steps if self.mode == "async" and not needs_params else 0
 
@@ -150,7 +150,7 @@ class Config:
 
     @property
     def most_inserts(self) -> int:
-        """Transitions that the run inserts at most: every worker's last block may end after total_env_steps."""
+        """The maximum number of inserted transitions. Every worker's last block may end after total_env_steps."""
         return self.total_env_steps + self.num_workers * self.rows_per_collect
 
     def stackings(self, spec: EnvSpec) -> dict[str, Stacking]:

@@ -104,7 +104,7 @@ class BatchTrainingData:
     """Header of batches `[num_batches, batch_size, ...]` for one trainer.
 
     `inserts` counts the transitions that were inserted into the table before the draw. `row_ids` `[num_batches,
-    batch_size]` identify the rows if the table wants new priorities. `dropped` counts transitions that were too old.
+    batch_size]` identify the rows if the table needs new priorities. `dropped` counts transitions that were too old.
     `stats` are the table's metrics. `version` and `env_steps` are copied from the request. If the trainer normalises,
     `moments` are the moments of all rows inserted into `shard`. `seconds` is the duration of the draw.
     """

@@ -49,7 +49,7 @@ class Calls:
                     raise
                 except ActorDied as error:
                     raise RoleLost(f"{role} died: {error}") from error
-        oldest = now() - self.stall_s  # calls that include the start of a process may be older
+        oldest = now() - self.stall_s  # a process may take START_S longer for its first answer
         calls = [(role, at) for ref, (role, _, at) in self.pending.items() if ref not in patient]
         silent = {role for role, at in calls if at < oldest - (0.0 if role in self.answered else START_S)}
         if silent:

@@ -37,7 +37,7 @@ class ManageLink:
         self.restarts = 0
         self.gave_up = False
         self.evaluating: Ref = None
-        self._late_at, self._is_late = math.inf, False  # whether an evaluation runs longer than `stall_s`
+        self._late_at, self._is_late = math.inf, False  # the evaluation is late after this time [s]; whether it is late
         self._running: tuple[LoadParams | Ref, Ref] | None = None
         self._next: tuple[LoadParams | Ref, Ref] | None = None
         self._pending: dict[Ref, Callable[[Any], None]] = {}
@@ -75,7 +75,7 @@ class ManageLink:
 
     @property
     def is_evaluating(self) -> bool:
-        """Whether an evaluation runs or waits; False if it takes longer than `stall_s`."""
+        """Whether an evaluation runs or waits. False if the running evaluation takes longer than `stall_s`."""
         return not (self.gave_up or self._is_late) and (self.evaluating is not None or self._next is not None)
 
     def drop_next(self) -> None:
@@ -176,7 +176,7 @@ class ManageLink:
         return params_header, params
 
     def _take(self, ref: Ref) -> Any:
-        """Return the answer, the ObjectLost if an argument was lost, or None. Restart manage if manage died."""
+        """Return the answer, ObjectLost if an argument was lost, or None after another error. Restart a dead manage."""
         try:
             return get(ref)
         except ObjectLost as error:

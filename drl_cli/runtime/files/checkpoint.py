@@ -40,7 +40,7 @@ def save_model(folder: Path, params_header: LoadParams, params: Array, extra: Ma
 
 
 def make_draft(folder: Path) -> Path:
-    """Create and return an empty draft folder beside `folder`."""
+    """Create and return an empty folder beside `folder`, with a temporary name."""
     draft = folder.with_name(f".{folder.name}.{os.getpid()}")
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
@@ -55,7 +55,7 @@ def finish(
     sums: Mapping[str, str],
     extra: Mapping[str, Any],
 ) -> Path:
-    """Add the model and the manifest to a draft, and rename the draft. `sums` has the sha256 of its other files."""
+    """Add the model and the manifest to `draft`, and rename it to `folder`. `sums` has the sha256 of other files."""
     sums = {**sums, MODEL: write_arrays(draft / MODEL, {"policy": params})}
     manifest = {
         "format": FORMAT,
@@ -80,7 +80,7 @@ def write_arrays(path: Path, arrays: State) -> str:
 
 
 def write_json(path: Path, value: object) -> str:
-    """Write a JSON file atomically: write and sync a draft, then rename the draft. Return the sha256 of the content."""
+    """Write a JSON file atomically: write and sync a temporary file, then rename it. Return the content's sha256."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     digest = _write(draft, (json.dumps(value, indent=2) + "\n").encode())
     os.replace(draft, path)

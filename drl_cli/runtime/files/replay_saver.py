@@ -20,14 +20,14 @@ from drl_cli.utils.clock import now
 CHUNK_BYTES = 4 << 20
 """The approximate size of a chunk file. A chunk is written again if one of its rows has changed."""
 PART_BYTES, PART_S = 8 << 20, 0.05
-"""One call of `part` ends after the chunk that reaches this size or this time [s]."""
+"""A call of `part` ends once it has written this many bytes or has run for this time [s]."""
 MARGIN_BYTES = 64 << 20
 """The space that must stay free on the disk."""
 
 
 @dataclass
 class _Save:
-    """A running save. `stamps` counts the rows ever written to each chunk. `chunks` are still to be written."""
+    """A running save. `stamps` counts the rows ever written to each chunk. `chunks` lists the chunks left to write."""
 
     folder: Path
     state: State
@@ -38,7 +38,7 @@ class _Save:
 
 
 class ReplaySaver:
-    """Saves the table of one shard. Call `begin`, then `part` until it returns the files, or `abort`.
+    """Saves the table of one shard. Call `begin`, then `part` until it returns a dict. `abort` ends a save early.
 
     The rows are saved in `state.replay-<shard>.<chunk>.safetensors`, everything else in
     `state.replay-<shard>.safetensors`.

@@ -185,7 +185,7 @@ class Orchestrator:
         self._until(lambda: self.learning.is_idle)
 
     def _decide(self) -> None:
-        """Wait for the evaluation that may end the run; after a signal, a resumed run repeats the evaluation."""
+        """Wait for the evaluation that may end the run. After a signal, do not wait: a resumed run repeats it."""
         if self.reports.undecided is not None:
             self._until(lambda: self.interrupted or not self.manage.is_evaluating)
             if not self.interrupted:

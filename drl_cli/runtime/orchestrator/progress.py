@@ -198,7 +198,7 @@ class Progress:
             self._before_empty, self.warm_env_steps = (paid, self.inserts), None
 
     def forget_scores(self, env_steps: int) -> None:
-        """Forget the scores from this step on, because they are evaluated again."""
+        """Remove the scores from `env_steps` on, because these versions are evaluated again."""
         while self.scores and self.scores[-1][0] >= env_steps:
             self.scores.pop()
 

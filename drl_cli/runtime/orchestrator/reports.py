@@ -17,14 +17,14 @@ from drl_cli.runtime.roles.exploration import average
 from drl_cli.utils.clock import now
 
 DECISION = 4
-"""Single and sync wait for an evaluation 1/DECISION of manage.eval_period after its start, so most waits are short."""
+"""In mode=single and sync, the run waits for an evaluation after eval_period / DECISION more steps."""
 
 
 class Reports:
     """Sends a report at time `next` [s], and starts an evaluation at `next_eval` environment steps.
 
     In mode=single and sync, `undecided` is the version whose evaluation may still end the run. At the step at which
-    `is_deciding` returns True, the run waits for this evaluation. No evaluation is skipped, and `stop.return` ends
+    `is_deciding` returns True, the run waits for this evaluation. No evaluation is skipped, so `stop.return` ends
     every repeat of the run at the same step.
     """
 

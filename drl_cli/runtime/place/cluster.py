@@ -78,9 +78,10 @@ def unreachable(address: str) -> str | None:
 
 
 def found_here(addresses: Sequence[str]) -> str:
-    """Return RAY_ADDRESS, or the first of the `addresses` that belongs to a cluster. Raise ClusterUnfit if none does.
+    """Return RAY_ADDRESS, or else the first reachable address of `addresses`. If none is reachable, return the first.
 
-    The private sessions of other runs are no clusters: they listen on 127.0.0.1 only, and a join would never end.
+    Ignore addresses at 127.0.0.1: these are private sessions of other runs, and an attempt to join would never end.
+    Raise ClusterUnfit if no address is left.
     """
     named = os.environ.get("RAY_ADDRESS")
     public = [named] if named else [address for address in addresses if not address.startswith("127.0.0.1:")]

@@ -184,7 +184,7 @@ class Cluster:
         """Join the cluster, send these files and packages to all processes, and return the answers of the nodes."""
         self.close()
         os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
-        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # Ray would print its warnings to the terminal
+        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # keep Ray's warnings off the terminal
         try:
             ray.init(
                 address=address,
@@ -199,7 +199,7 @@ class Cluster:
 
 
 def _addresses() -> list[str]:
-    """Return the addresses of Ray on this machine: of the last `ray start`, then of all running processes."""
+    """Return Ray's addresses on this machine. The address of the last `ray start` comes first."""
     from ray._private import services
 
     last = services.find_bootstrap_address(None)

@@ -88,10 +88,10 @@ class Manage:
         roles: Sequence[str],
         *states: State,
     ) -> str | OSError:
-        """Add the states of `roles` to a draft and make the draft the last checkpoint. Return the checkpoint's folder.
+        """Add the states of `roles` to the folder `draft`, and make it the last checkpoint. Return its new path.
 
-        `sums` has the sha256 of the files that are already in the draft. If the disk fails, an OSError is returned, not
-        raised, and the previous checkpoint remains the last one.
+        `sums` has the sha256 of the files that are already in the folder. If the disk fails, return an OSError instead
+        of raising it. The previous checkpoint then remains the last one.
         """
         path, files = Path(draft), dict(sums)
         with self.lock:

@@ -56,9 +56,9 @@ class Trainer:
         self.algorithm.load_policy(self.normalizer.load(vector) if self.normalizer else vector)
 
     def train(self, header: BatchTrainingData, columns: Columns) -> tuple[TrainReport, UpdatePriority | None]:
-        """Make one update per batch of `columns` `[U, B, ...]`. Return the report, and priorities if replay wants them.
+        """Make one update per batch of `columns` `[U, B, ...]`. Return the report, and priorities if replay needs them.
 
-        Raise ValueError if replay wants priorities and the algorithm has none.
+        Raise ValueError if replay needs priorities and the algorithm has none.
         """
         started = time.perf_counter()
         batches = {name: self._to_device(column) for name, column in columns.items() if name != "source"}
@@ -177,7 +177,7 @@ class Trainer:
 
 
 def _name_at(tensors: "Mapping[str, torch.Tensor]", index: int) -> str:
-    """Return the name of the tensor that contains the element `index` of all tensors in a row."""
+    """Return the name of the tensor that contains element `index` of the concatenated tensors."""
     for name, tensor in tensors.items():
         index -= tensor.numel()
         if index < 0:
