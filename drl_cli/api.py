@@ -18,10 +18,12 @@ from drl_cli.algos.policy import RandomActions as RandomActions
 from drl_cli.algos.policy import TorchPolicy as TorchPolicy
 from drl_cli.networks.config import NetworkConfig as NetworkConfig
 from drl_cli.networks.torsos import torso as torso
+from drl_cli.optim.gradients import Gradients as Gradients
+from drl_cli.optim.gradients import Nets as Nets
 from drl_cli.optim.group import Context as Context
+from drl_cli.optim.group import Refused as Refused
 from drl_cli.optim.optimizer import Optimizer as Optimizer
 from drl_cli.optim.params import Params as Params
-from drl_cli.optim.params import Refused as Refused
 from drl_cli.types import Array as Array
 from drl_cli.types import Columns as Columns
 from drl_cli.types import EnvSpec as EnvSpec

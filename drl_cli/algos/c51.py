@@ -14,7 +14,7 @@ from drl_cli.algos import distributional, dqn
 from drl_cli.algos.base import Batch
 from drl_cli.losses.distributional import cross_entropy, project, project_numpy, risky_share, softmax_numpy
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.optim.params import Refused
+from drl_cli.optim.group import Refused
 from drl_cli.types import Array, Columns, EnvSpec, Obs, PreviousStep, tree
 from drl_cli.utils.lazy import Tensor, torch
 from drl_cli.utils.ranges import Range

@@ -5,7 +5,7 @@ from typing import Literal
 
 from drl_cli.algos import dqn
 from drl_cli.networks.implicit import ValueNetwork
-from drl_cli.optim.params import Refused
+from drl_cli.optim.group import Refused
 from drl_cli.types import EnvSpec
 from drl_cli.utils.lazy import Tensor, torch
 

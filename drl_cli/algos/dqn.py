@@ -31,7 +31,7 @@ from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.implicit import ActingNetwork, ValueNetwork
 from drl_cli.networks.mlp import num_params
 from drl_cli.networks.q_network import ActingQNetwork, QNetwork, QShape
-from drl_cli.optim.params import Refused
+from drl_cli.optim.group import Refused
 from drl_cli.optim.schedules import linear
 from drl_cli.types import ActionSpec, Array, Columns, EnvSpec, Obs, PreviousStep, tree
 from drl_cli.utils.lazy import Tensor, torch

@@ -14,7 +14,8 @@ import numpy as np
 
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.mlp import MLP, ForwardPass, Shapes, mlp_numpy, mlp_shapes
-from drl_cli.optim.params import Part, Refused
+from drl_cli.optim.group import Refused
+from drl_cli.optim.params import Part
 from drl_cli.types import Array
 from drl_cli.utils.lazy import Tensor, torch
 

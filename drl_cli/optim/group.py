@@ -15,6 +15,10 @@ from drl_cli.utils.lazy import Tensor, torch
 Function = TypeVar("Function", bound=Callable[..., Any])  # Any: arguments and results of any type
 
 
+class Refused(ValueError):
+    """An algorithm cannot run as configured; the message is shown to the user."""
+
+
 class PeerLost(Exception):
     """Another trainer of the group has died or did not answer in time."""
 
@@ -107,14 +111,25 @@ class Context:
 
         The function may only compute with tensors: no random numbers, no averaging over the group, no `.item()`. In
         every call, torch checks whether the arguments, or the object's attributes that are not tensors, have changed.
-        If they have, torch compiles the function again.
+        If they have, torch compiles the function again. Raise Refused, with the line, if the function does not fit into
+        one graph.
         """
         if not self.compiles:
             return function
         options: dict[str, Any] = {"emulate_precision_casts": True}  # keep the rounding of bf16. Any: options of torch
         if hasattr(torch.compiler, "skip_guard_on_globals_unsafe"):  # torch 2.6 has no guard filters
             options["guard_filter_fn"] = _kept_guards
-        return cast(Function, torch.compile(_with_own_code(function), options=options))
+        program: Callable[..., Any] = torch.compile(_with_own_code(function), fullgraph=True, options=options)
+
+        def call(*args: Any) -> Any:  # Any: as Function
+            try:
+                return program(*args)
+            except Exception as error:
+                if not type(error).__module__.startswith("torch._dynamo"):
+                    raise
+                raise Refused(f"trainer.compile=true: {_graph_break(error)}") from error
+
+        return cast(Function, call)
 
     def randn(self, rows: int, size: int, generator: torch.Generator) -> Tensor:
         """Return standard normal noise `[rows, size]`, which is this trainer's slice of noise drawn for all trainers.
@@ -130,6 +145,13 @@ class Context:
     def _own_rows(self, drawn: Tensor) -> Tensor:
         rows = len(drawn) // self.group.size
         return drawn[self.group.rank * rows : (self.group.rank + 1) * rows]
+
+
+def _graph_break(error: Exception) -> str:
+    """Return the line that torch can't compile, and torch's reason."""
+    reason = str(error).strip().splitlines()[0]
+    own = [frame for frame in getattr(error, "real_stack", None) or [] if "/torch/" not in frame.filename]
+    return f"{own[-1].filename}:{own[-1].lineno}: {reason} ({own[-1].line})" if own else reason
 
 
 def _kept_guards(guards: Sequence[Any]) -> list[bool]:  # Any: GuardFilterEntry of torch

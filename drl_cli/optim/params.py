@@ -11,17 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from drl_cli.optim.group import Context
+from drl_cli.optim.group import Context, Refused
 from drl_cli.utils.lazy import Tensor, torch
 
 if TYPE_CHECKING:
     from torch import nn
 
     Named = list[tuple[str, Tensor]]
-
-
-class Refused(ValueError):
-    """An algorithm cannot run as configured; the message is shown to the user."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +59,7 @@ class Params:
         self.targets: dict[str, Target] = {}
         self.generators: dict[str, torch.Generator] = {}
         self._adopted: list[tuple[str, nn.Parameter, Tensor, Tensor]] = []
+        self._frozen: dict[str, nn.Module] = {}
         self._leaves: dict[str, list[nn.Parameter]] = {name: [] for name in parts}
         for name, module in modules.items():
             self._adopt(name, module)
@@ -95,8 +92,19 @@ class Params:
 
     def changed(self, names: Sequence[str]) -> None:
         """Tell autograd that an optimizer changed these parts, so that an older graph raises in its backward pass."""
-        if leaves := [leaf for name in names for leaf in self._leaves[name]]:
+        leaves = [leaf for name in names for leaf in self._leaves[name]]
+        leaves += [p for name in names if name in self._frozen for p in self._frozen[name].parameters()]
+        if leaves:
             torch.autograd.graph.increment_version(leaves)
+
+    def frozen(self, name: str) -> nn.Module:
+        """Return a module with the same values in the same memory, whose parameters get no gradient."""
+        if name not in self._frozen:
+            module = copied(self.modules[name]).requires_grad_(False)
+            share(self.modules[name], module)
+            prepare(module, self.context)
+            self._frozen[name] = module
+        return self._frozen[name]
 
     def target(self, name: str) -> Target:
         """Make and return the target network of a part. The target network starts with the part's present values."""
@@ -302,8 +310,16 @@ def prepare(module: nn.Module, context: Context) -> None:
             return tree_map_only(torch.Tensor, _widened, out)
 
         module.forward = rounded
-    if context.compiles:
+    if context.compiles and context.device.type != "cpu":  # on a CPU, single modules are faster without torch.compile
         module.compile()
+
+
+def share(module: nn.Module, other: nn.Module) -> None:
+    """Let `other`, a copy of `module`, use the memory of its parameters and buffers."""
+    for own, theirs in zip(module.modules(), other.modules(), strict=True):
+        for name, parameter in theirs.named_parameters(recurse=False):
+            parameter.data = own.get_parameter(name).data
+        theirs._buffers.update(own._buffers)
 
 
 def _widened(tensor: Tensor) -> Tensor:

@@ -9,9 +9,8 @@ from drl_cli.algos.lookup import algorithms, load_algorithm, title
 from drl_cli.algos.policy import NetworkPolicy
 from drl_cli.errors import RESOURCES, USER_CODE, RunError, UsageError, as_usage_error
 from drl_cli.networks.torsos import describe, torso_name
-from drl_cli.optim.group import Context, ProcessGroup
+from drl_cli.optim.group import Context, ProcessGroup, Refused
 from drl_cli.optim.optimizer_config import option_problems
-from drl_cli.optim.params import Refused
 from drl_cli.replay.config import SequencesConfig
 from drl_cli.runtime.config import Config
 from drl_cli.types import EnvSpec

@@ -15,8 +15,7 @@ from drl_cli.algos.base import Counts
 from drl_cli.losses.distributional import project
 from drl_cli.losses.value import rescaled, unscaled
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.optim.group import Context
-from drl_cli.optim.params import Refused
+from drl_cli.optim.group import Context, Refused
 from drl_cli.testing import check_algorithm, check_learning
 from drl_cli.types import ActionSpec, Column, EnvSpec
 

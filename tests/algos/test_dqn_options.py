@@ -12,8 +12,7 @@ from torch.nn import functional
 from drl_cli.algos.base import Counts
 from drl_cli.algos.dqn import Algorithm, Config, Policy
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.optim.group import Context
-from drl_cli.optim.params import Refused
+from drl_cli.optim.group import Context, Refused
 from drl_cli.testing import check_algorithm
 from drl_cli.types import ActionSpec, Column, EnvSpec
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from drl_cli.optim import params as module
-from drl_cli.optim.group import Context, ProcessGroup
-from drl_cli.optim.params import Params, Refused
+from drl_cli.optim.group import Context, ProcessGroup, Refused
+from drl_cli.optim.params import Params
 from drl_cli.optim.products import BFloat16
 
 CPU = Context(torch.device("cpu"))

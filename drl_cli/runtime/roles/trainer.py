@@ -9,8 +9,7 @@ import numpy as np
 
 from drl_cli.algos.base import Algorithm, Counts, Update
 from drl_cli.errors import AlgorithmFailed, AlgorithmRefused
-from drl_cli.optim.group import Context, PeerLost
-from drl_cli.optim.params import Refused
+from drl_cli.optim.group import Context, PeerLost, Refused
 from drl_cli.runtime.messages import BatchTrainingData, LoadParams, TrainReport, UpdatePriority
 from drl_cli.runtime.place.handles import node_address
 from drl_cli.runtime.place.usage import OwnUse

@@ -13,9 +13,9 @@ from drl_cli.algos.base import Algorithm, Update
 from drl_cli.envs.make import read_spec
 from drl_cli.errors import AlgorithmFailed, AlgorithmRefused, Diverged
 from drl_cli.optim import products
-from drl_cli.optim.group import Context, PeerLost, ProcessGroup
+from drl_cli.optim.group import Context, PeerLost, ProcessGroup, Refused
 from drl_cli.optim.optimizer import Optimizer
-from drl_cli.optim.params import Params, Refused
+from drl_cli.optim.params import Params
 from drl_cli.runtime.edges.trainer_group import TrainerGroup
 from drl_cli.runtime.factories import make_trainer
 from drl_cli.runtime.messages import BatchTrainingData

@@ -1,0 +1,159 @@
+"""Gradients: one loss function by autograd, and the same in one compiled graph."""
+
+import re
+import shutil
+
+import pytest
+import torch
+from torch import nn
+
+from drl_cli.optim.gradients import Gradients
+from drl_cli.optim.group import Context, Refused
+from drl_cli.optim.optimizer import Optimizer
+from drl_cli.optim.params import Params
+
+ROWS = 8
+COMPILED = pytest.param(True, marks=[pytest.mark.slow, pytest.mark.skipif(not shutil.which("g++"), reason="no g++")])
+both = pytest.mark.parametrize("compiles", [False, COMPILED])
+
+
+def mlp(inputs, outputs):
+    return nn.Sequential(nn.Linear(inputs, 6), nn.Tanh(), nn.Linear(6, outputs))
+
+
+class Critic(nn.Module):
+    """A value for observations `[B, 3]` and actions `[B, 2]`, with batch statistics if `norm`."""
+
+    def __init__(self, norm):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(5) if norm else nn.Identity()
+        self.net = mlp(5, 1)
+
+    def forward(self, obs, action):
+        return self.net(self.norm(torch.cat([obs, action], -1))).squeeze(-1)
+
+
+class Agent:
+    """SAC in small: one loss for a critic, an actor and a temperature, with a target critic."""
+
+    def __init__(self, compiles=False, norm=False, loss=None, parts=()):
+        torch.manual_seed(0)
+        context = Context(torch.device("cpu"), compiles=compiles)
+        self.actor, self.critic = mlp(3, 2), Critic(norm)
+        self.params = Params(context, actor=self.actor, critic=self.critic, log_alpha=1)
+        self.params["log_alpha"].flat.fill_(-1.0)
+        self.target = self.params.target("critic")
+        self.optimizer = Optimizer(self.params, dict.fromkeys(self.params.slices, 1e-2), context)
+        self.gradients = Gradients(self.params, loss or self.loss, context, *parts)
+
+    def loss(self, nets, batch, noise):
+        with torch.no_grad():
+            next_action = nets.actor(batch["next_obs"]).tanh()
+            wanted = batch["reward"] + 0.9 * nets.target.critic(batch["next_obs"], next_action)
+        critic_loss = (nets.critic(batch["obs"], batch["action"]) - wanted).square().mean()
+        action = (nets.actor(batch["obs"]) + noise).tanh()
+        actor_loss = (nets.frozen.log_alpha.exp() * action.square().sum(-1)).mean()
+        actor_loss = actor_loss - nets.frozen.critic(batch["obs"], action).mean()
+        alpha_loss = (nets.log_alpha * action.detach().square().sum(-1)).mean()
+        return critic_loss + actor_loss + alpha_loss, {"critic_loss": critic_loss, "actor_loss": actor_loss}
+
+    def learn(self, updates):
+        for seed in range(updates):
+            loss, metrics = self.gradients(batch(seed), torch.randn(ROWS, 2))
+            assert not loss.requires_grad
+            self.optimizer.step(loss, parts=self.gradients.parts)
+            self.params.follow(0.5)
+        return metrics
+
+
+def batch(seed=0):
+    torch.manual_seed(seed)
+    columns = {"obs": torch.randn(ROWS, 3), "next_obs": torch.randn(ROWS, 3), "action": torch.randn(ROWS, 2)}
+    return columns | {"reward": torch.randn(ROWS)}
+
+
+@both
+def test_gradients_equal_three_losses_of_plain_torch(compiles):
+    agent, plain, noise = Agent(compiles), Agent(), torch.randn(ROWS, 2)
+    loss, metrics = agent.gradients(batch(), noise)
+    rows, actor, critic = batch(), plain.actor, plain.critic
+    with torch.no_grad():
+        wanted = rows["reward"] + 0.9 * critic(rows["next_obs"], actor(rows["next_obs"]).tanh())
+    critic_loss = (critic(rows["obs"], rows["action"]) - wanted).square().mean()
+    expected = [*torch.autograd.grad(critic_loss, [*critic.parameters()])]
+    action = (actor(rows["obs"]) + noise).tanh()
+    cost = action.square().sum(-1)
+    actor_loss = torch.tensor(-1.0).exp() * cost.mean() - critic(rows["obs"], action).mean()
+    expected = [*torch.autograd.grad(actor_loss, [*actor.parameters()]), *expected, cost.mean()]
+    torch.testing.assert_close(agent.params.grad, torch.cat([one.flatten() for one in expected]).detach())
+    torch.testing.assert_close(metrics["critic_loss"], critic_loss.detach())
+    torch.testing.assert_close(loss, (critic_loss + actor_loss - cost.mean()).detach())
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
+@pytest.mark.parametrize("norm", [False, True])
+def test_compiled_training_equals_eager_training_buffers_included(norm):
+    eager, compiled = (Agent(compiles, norm) for compiles in (False, True))
+    eager.learn(4)
+    compiled.learn(4)
+    state = compiled.params.state()
+    assert any("running_mean" in name for name in state) is norm
+    for name, tensor in eager.params.state().items():
+        torch.testing.assert_close(state[name], tensor, rtol=1e-4, atol=1e-5, msg=name)
+
+
+@both
+def test_only_the_named_parts_get_a_gradient(compiles):
+    agent = Agent(compiles, parts=("critic",))
+    agent.params.grad.fill_(9.0)
+    agent.gradients(batch(), torch.randn(ROWS, 2))
+    assert (agent.params["actor"].grad == 9.0).all()
+    assert agent.params["log_alpha"].grad.tolist() == [9.0]
+    assert agent.params["critic"].grad.abs().max() < 9.0
+
+
+def test_frozen_networks_follow_every_step_and_the_state():
+    agent, other = Agent(norm=True), Agent(norm=True)
+    agent.learn(3)
+    frozen = agent.params.frozen("critic")
+    rows = batch()
+    for module in (frozen, agent.critic):
+        module.eval()
+    assert torch.equal(frozen(rows["obs"], rows["action"]), agent.critic(rows["obs"], rows["action"]))
+    other.learn(1)
+    other.params.load_state(agent.params.state())
+    restored = other.params.frozen("critic").eval()
+    assert torch.equal(restored(rows["obs"], rows["action"]), frozen(rows["obs"], rows["action"]))
+    assert not any(parameter.requires_grad for parameter in frozen.parameters())
+
+
+def test_a_frozen_networks_old_graph_raises_after_a_step():
+    agent = Agent()
+    agent.learn(1)
+    loss = agent.params.frozen("critic")(batch()["obs"], agent.actor(batch()["obs"])).sum()
+    agent.optimizer.minimize(agent.critic(batch()["obs"], batch()["action"]).sum(), "critic")
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        agent.optimizer.minimize(loss, "actor")
+
+
+def test_unknown_parts_are_named():
+    with pytest.raises(LookupError, match="no part 'critc'; the parts are actor, critic, log_alpha"):
+        Agent(parts=("critc",))
+    with pytest.raises(AttributeError, match="no part 'critc' here; there are actor, critic, log_alpha"):
+        Agent(loss=lambda nets, batch, noise: nets.critc(batch)).gradients(batch())
+
+
+def breaks_the_graph(nets, batch, noise):
+    loss = nets.actor(batch["obs"]).sum()
+    print("not in a graph")
+    return loss, {}
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
+def test_a_graph_break_is_an_error_with_its_line():
+    line = breaks_the_graph.__code__.co_firstlineno + 2
+    says = rf"^trainer\.compile=true: {re.escape(__file__)}:{line}: .*\(print\(\"not in a graph\"\)\)$"
+    with pytest.raises(Refused, match=says):
+        Agent(compiles=True, loss=breaks_the_graph).gradients(batch())
