@@ -94,7 +94,7 @@ class Learning:
         self.calls.expect(params_header, self.trainers.roles[0], lambda ref: self._on_published(ref, params))
 
     def pull(self) -> Ref:
-        """Pull the newest parameters for a restarted worker. `self.params` can be lost with the node that has them."""
+        """Pull the newest parameters for a restarted worker. The node that has `self.params` may be lost."""
         # The server answers in order, so these parameters belong to `self.params_header`, which was pushed before.
         params_header, params = self.server.call("pull", results=2)
         self.calls.expect(params_header, "parameter server", get)

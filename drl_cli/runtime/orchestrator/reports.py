@@ -17,7 +17,7 @@ from drl_cli.runtime.roles.exploration import average
 from drl_cli.utils.clock import now
 
 DECISION = 4
-"""In mode=single and sync, the run waits for an evaluation after eval_period / DECISION more steps."""
+"""In mode=single and sync, the run waits if an evaluation still runs after eval_period / DECISION steps."""
 
 
 class Reports:
