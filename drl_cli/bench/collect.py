@@ -66,7 +66,7 @@ class Collecting:
 
 
 class BareEnvs:
-    """Gymnasium environments. A step steps one after another, and resets those whose episode has ended."""
+    """Gymnasium environments. `step` makes one step in each, and resets those whose episode has ended."""
 
     def __init__(self, config: EnvConfig, seeds: Sequence[int]) -> None:
         self.envs: list[Any] = [build(config) for _ in seeds]  # Any: environments with any spaces
@@ -86,7 +86,7 @@ class BareEnvs:
 
 
 class BarePool:
-    """The environments of an EnvPool. A step resets those whose episode has ended."""
+    """The environments of an EnvPool. `step` makes one step in each, and resets those whose episode has ended."""
 
     def __init__(self, config: EnvConfig, seeds: Sequence[int]) -> None:
         task = find_task(config)

@@ -50,7 +50,7 @@ def run_words(
 ) -> None:
     """Call `answer` with the words of the command line, and exit with the code that it returns.
 
-    --help prints the text that `help_of` returns for the other words. With `needs_words`, no words mean --help.
+    --help, or an empty command line if `needs_words`, prints the text that `help_of` returns for the other words.
     """
     words = sys.argv[1:]
     sys.path.insert(0, os.getcwd())  # the user's modules

@@ -30,7 +30,7 @@ INSTALL = """_drl_complete() {{
     return 0
 }}
 complete -o default -F _drl_complete {commands}"""
-"""Bash also splits words at `=` and `:`, and expects only the text after the split (`$2`)."""
+"""Bash also splits words at `=` and `:`. A completion must therefore omit the part of the word before `$2`."""
 
 RUNS = ("run", "runs", "resume", "from_config", "load_weights")
 """Keys whose values name runs."""

@@ -189,7 +189,7 @@ def compiler() -> Check:
 
 
 def render(id: str, advice: str) -> Check:
-    """Draw one frame without a display. Do so in another process, which a graphics driver may kill."""
+    """Draw one frame without a display, in another process, because a graphics driver may kill the process."""
     command = [sys.executable, "-c", RENDER.format(id=id)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=30)

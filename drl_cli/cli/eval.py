@@ -138,7 +138,7 @@ def evaluate(folder: Path, options: Options, kwargs: Mapping[str, Any]) -> dict[
 
 
 def save_evaluation(folder: Path, result: Mapping[str, Any]) -> Path:
-    """Write eval.json. Copy its old and new content to eval-<checkpoint>-<n>.json. Return the new copy's path."""
+    """Write eval.json. Keep the old and the new result as eval-<checkpoint>-<n>.json. Return the new file's path."""
     from drl_cli.runtime.files.checkpoint import write_json
 
     path = folder

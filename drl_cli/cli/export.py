@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def export(options: Options) -> int:
-    """Export the policy. Print its folder, and the largest difference between its actions and those of the run."""
+    """Export the policy. Print its folder, and the largest difference from the actions of the run's policy."""
     if options.format == "onnx" and not all(map(importlib.util.find_spec, ("onnxscript", "onnxruntime"))):
         raise UsageError("format=onnx needs packages that are not installed:  pip install 'drl-cli[onnx]'", MISSING)
     policy = open_policy(options.run, options.checkpoint, options.output_dir)

@@ -40,7 +40,7 @@ def train(overrides: Sequence[str]) -> dict[str, Any]:
     try:
         summary = train_composed(plain, list(overrides), began=began)
     finally:
-        for number, handler in handlers.items():  # after an interrupted run, these signals are ignored
+        for number, handler in handlers.items():  # because an interrupted run leaves the signals ignored
             signal.signal(number, handler)
     if summary["exit_code"] == INTERRUPTED:
         raise KeyboardInterrupt

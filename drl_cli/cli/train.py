@@ -85,7 +85,7 @@ def console_kind(args: Sequence[str]) -> str:
 def train(
     plain: dict[str, Any], args: Sequence[str] = (), notes: Sequence[str] = (), began: float | None = None
 ) -> dict[str, Any]:
-    """Check the composed config, train, and show the progress and the end. Return the summary.
+    """Check the composed config, train, and show the progress and the results. Return the summary.
 
     `args` is the command line for run.json, `notes` are lines for the header of the run. `began` is the time [s since
     the epoch] from which the run's seconds are counted, by default the start of this process.

@@ -14,7 +14,10 @@ from drl_cli.types import Array
 from drl_cli.utils.seeding import integers
 
 TOLERANCE = 1e-5
-"""Largest allowed difference of an action, relative to half its range, or of the value of a choice."""
+"""Largest allowed difference of two actions, relative to half the range (at least 1).
+
+For choices: largest allowed loss of value, relative to the best value (at least 1).
+"""
 LEAST_OBSERVATIONS = 1000
 
 
@@ -23,7 +26,7 @@ class Parity:
     """How closely an exported policy matches the trained policy.
 
     `largest_difference` is the maximum of `difference` over all `observations`, which come from episodes of the trained
-    policy. The returns are means over the first `episodes` of drl-eval.
+    policy. The returns are means over drl-eval's first `episodes` episodes.
     """
 
     observations: int
@@ -86,8 +89,8 @@ class _Differences:
 def difference(part: ArraySpec, trained: Array, exported: Array, values: list[Array]) -> float:
     """Return the largest difference of two batches of actions, relative to half the action's range.
 
-    For choices, return the largest loss of value by the exported choice. `values` are `[n, choices]` each; without
-    them, return infinity if any choice differs.
+    For choices, return the largest loss of value by the exported choice. `values` has an array
+    `[n, choices]` for each choice. If `values` is empty, return infinity if any choice differs.
     """
     if not part.choices:
         low, high = bounds(vars(part))

@@ -36,7 +36,7 @@ class Graph(nn.Module):
         policy = policy.policy if isinstance(policy, NormalizedPolicy) else policy
         head = find_head(policy)
         self.choose = _Modules(traceable(policy)) if head is None else _Head(policy, head)
-        for parameter in self.parameters():  # the policy's parameters are views of one large tensor
+        for parameter in self.parameters():  # copied, because the policy's are views of one large tensor
             parameter.data = parameter.data.clone()
 
     @property
@@ -119,7 +119,7 @@ def traceable(policy: Policy) -> TorchPolicy:
 
 
 class _Modules(nn.Module):
-    """The modules of a TorchPolicy, which `policy.choose` calls."""
+    """Computes actions with `choose` of a TorchPolicy. `parts` are the modules that `choose` calls."""
 
     state_size = 0
 

@@ -37,7 +37,7 @@ class Caller:
         """Return the best action for an observation, or a batch of actions for a batch of a vector environment.
 
         `action_mask` is `info["action_mask"]` if the environment has this entry. `reward` is the reward of the last
-        step, which no policy of drl-cli uses but a custom policy may. If a part of the observation is not in the
+        step. Only custom policies use the reward. If a part of the observation is not in the
         environment's space, raise ValueError with the name of the part.
         """
         inputs, lead = self._read(obs, action_mask)
@@ -52,7 +52,7 @@ class Caller:
         return _tree(self.signature["actions"], iter(actions if lead else [_first(action) for action in actions]))
 
     def reset(self, ended: Any = None) -> None:
-        """Begin new episodes at the next call. In a batch, `ended` (bool `[n]`) may choose some of the episodes."""
+        """Begin new episodes at the next call. In a batch, `ended` (bool `[n]`) can select some of the episodes."""
         if ended is None or self._begins is None:
             self._begins = None
         else:

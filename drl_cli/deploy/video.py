@@ -16,7 +16,7 @@ Format = Literal["mp4", "webp", "gif"]
 LEAST_HEIGHT = 240
 """Frames of a lower height [pixels] are enlarged by an integer factor, so that text is readable."""
 MOST_WIDTH, MOST_FPS = 320, 25.0
-"""Limits of WebP and GIF [pixels, frames/s], because they are kept in memory until the end and compress badly."""
+"""Limits of WebP and GIF [pixels, frames/s], because their frames stay in memory until the end and compress badly."""
 
 
 class Video:
@@ -108,7 +108,7 @@ def find_ffmpeg() -> str | None:
         import imageio_ffmpeg
 
         return str(imageio_ffmpeg.get_ffmpeg_exe())
-    except (ImportError, RuntimeError):  # RuntimeError: the package has no program for this machine
+    except (ImportError, RuntimeError):  # RuntimeError: the package has no ffmpeg for this machine
         return None
 
 

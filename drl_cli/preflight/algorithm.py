@@ -35,7 +35,7 @@ def warn_of_slow_updates(config: Config, spec: EnvSpec) -> None:
 def update_seconds(config: Config, spec: EnvSpec) -> float:
     """Return the estimated time of one update with one thread [s]. Raise UsageError if the update fails.
 
-    An exception of the policy that the update gives is passed on.
+    Also let the updated policy act, and pass on its exceptions.
     """
     from drl_cli.runtime.factories import make_trainer
     from drl_cli.runtime.trial import random_batch, single_trainer, try_policy
@@ -77,7 +77,7 @@ def try_algorithm(config: Config, spec: EnvSpec) -> None:
     name, memory = config.algo.name, config.network.memory
     module = load_algorithm(name)
     options = (config.algo, config.network, spec)
-    if name in algorithms():  # importing torch is slow, so build ours only if no torch is needed
+    if name in algorithms():  # torch is slow to import, so build a policy only if it needs no torch
         if memory == "none" and torso_name(config.network, spec) is None:
             with as_usage_error(Refused):
                 module.Policy(*options, config.seed)
@@ -107,7 +107,7 @@ def check_network(config: Config, spec: EnvSpec) -> None:
 
 
 def uses_network_group(config: Config) -> bool:
-    """Return whether the algorithm builds its networks from the group `network`. A user's algorithm may not do so."""
+    """Return whether the algorithm builds its networks from the group `network`. A user's algorithm need not do so."""
     return issubclass(load_algorithm(config.algo.name).Policy, NetworkPolicy)
 
 

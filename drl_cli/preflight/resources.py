@@ -51,8 +51,8 @@ def check_resources(config: Config, spec: EnvSpec) -> None:
 def with_capacity(config: Config, spec: EnvSpec) -> Config:
     """Replace `replay.capacity=null` by MOST_TRANSITIONS, halved until a full table fits in half of the free memory.
 
-    Halves rather than any number, so that the same command usually has the same capacity. The number of steps of the
-    run has no influence, because a resumed run may have more steps.
+    Halving, instead of an exact fit, usually gives the same command the same capacity. `total_env_steps` has no
+    influence, because a resumed run may have more steps.
     """
     if config.replay.capacity is not None:
         return config

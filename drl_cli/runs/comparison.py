@@ -75,7 +75,7 @@ def compare(group: Group, threshold: float | None) -> Comparison:
 
 
 def over_environments(comparisons: Sequence[Comparison]) -> dict[str, Estimate]:
-    """Return the final return by label, scaled to [0, 1] in each environment. Skip labels that lack an environment."""
+    """Return each label's final return, scaled to [0, 1] in each environment. Skip labels that lack an environment."""
     by_env: dict[str, dict[str, list[Run]]] = defaultdict(dict)
     for comparison in comparisons:
         by_env[comparison.group.env][comparison.group.label] = comparison.group.runs
@@ -91,5 +91,5 @@ def over_environments(comparisons: Sequence[Comparison]) -> dict[str, Estimate]:
 
 
 def estimate(*strata: Array) -> Estimate:
-    """Return the interquartile mean over all runs. Each stratum is scores `[runs]`, which are resampled separately."""
+    """Return the interquartile mean over all runs. Each stratum holds scores `[runs]` and is resampled separately."""
     return Estimate(float(iqm(np.concatenate(strata))), *map(float, interval(strata, iqm)))

@@ -68,7 +68,7 @@ def _matches(run: str, output_dir: str) -> list[Path]:
 
 
 def find_step(folder: Path, name: str) -> Path:
-    """Return a run's checkpoint: best, last, or by its folder's name or environment steps (2e5). Raise UsageError."""
+    """Return the checkpoint `name`: best, last, a folder's name or a number of env steps (2e5). Raise UsageError."""
     root = folder / "checkpoints"
     if name in ("best", "last") and (root / name).is_dir():
         return (root / name).resolve()
@@ -114,7 +114,7 @@ def read_config(folder: Path) -> Config:
 
 
 def check_format(checkpoint: Path) -> None:
-    """Raise UsageError (exit 8) if the checkpoint has another format. Call this before reading the run's config."""
+    """Raise UsageError (exit 8) if this drl-cli can't read the checkpoint's format. Call this before `read_config`."""
     manifest = read_json(checkpoint / "manifest.json")
     if manifest and (problem := other_format(manifest)):
         raise UsageError(f"{checkpoint}: {problem}", CHECKPOINT)

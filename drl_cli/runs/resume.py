@@ -116,7 +116,7 @@ def resume(config: Config, typed: Sequence[str]) -> Resumed:
             hint = f"; to go on from an older one: resume={max(others)}" if others else ""
             raise UsageError(f"resume: {error}{hint}", CHECKPOINT) from error
     worker = config.worker
-    if config.mode != old.mode:  # choose the numbers that the user did not type for the new mode
+    if config.mode != old.mode:  # the new mode needs other numbers, unless the user typed them
         if not any(arg.startswith("worker.num=") for arg in typed):
             worker = dataclasses.replace(worker, num=None)
         if not any(arg.startswith("worker.proxies=") for arg in typed):

@@ -36,7 +36,7 @@ class Run:
     @property
     def status(self) -> str:
         """The status in run.json, but "killed" if the status is "running" and no process trains."""
-        is_alive = is_locked(self.folder / RUN_LOCK)  # before run.json: a run writes its status, then unlocks
+        is_alive = is_locked(self.folder / RUN_LOCK)  # checked first: a run writes its status, then unlocks
         status = str(read_json(self.folder / "run.json").get("status", "unknown"))
         return "killed" if status == "running" and not is_alive else status
 

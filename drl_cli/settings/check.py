@@ -73,7 +73,7 @@ def _action_problem(command: CommandLine, algo: type[AlgoConfig] | None) -> str 
 def _check_override(
     match: re.Match[str], command: CommandLine, algo: type[AlgoConfig] | None, overrides: Sequence[re.Match[str]]
 ) -> list[str]:
-    """Return a line for each problem with the override `match`. Raise UsageError if the exit code is not 2.
+    """Return a line for each problem with the override `match`. Raise UsageError for an exit code other than 2.
 
     `algo` is None if the algorithm does not exist.
     """
@@ -89,7 +89,7 @@ def _check_override(
         return [f"{key}={value}: several values are a sweep, which needs -m: drl-train -m {key}={value}"]
     if key in groups():
         uses_envpool = any(other["key"] == "env.backend" and other["value"] == "envpool" for other in overrides)
-        if key == "env" and uses_envpool and sign != "~":  # because looking up EnvPool's ids takes seconds
+        if key == "env" and uses_envpool and sign != "~":  # not checked: a lookup of EnvPool's ids takes seconds
             return []
         return _check_choice(sign, key, value, command, algo)
     if algo is None and key.startswith("algo."):

@@ -88,9 +88,9 @@ def composed(overrides: Sequence[str], file: Path | None = None) -> Iterator[dic
 
 
 def with_preset(plain: dict[str, Any], chosen: str | None) -> dict[str, Any]:
-    """Return the config with the word typed as `algo=` in `algo.preset`, if it is not the algorithm's name.
+    """Return the config with `algo.preset` set to the word typed as `algo=`, unless it is the algorithm's name.
 
-    `chosen` is None if the main config is the config of a run, which has its preset already.
+    `chosen` is this word, or None for the config of a run, which already has its preset.
     """
     algo = plain.get("algo")
     if chosen is None or not isinstance(algo, dict) or chosen == algo.get("name") or algo.get("preset") is not None:

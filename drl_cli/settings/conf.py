@@ -32,7 +32,7 @@ def option_file(group: str, name: str) -> Path | None:
 
 
 def algorithm_yaml(name: str) -> Path | None:
-    """Return the yaml of the option, or MODULE.yaml or conf/algo/MODULE.yaml beside the user's module, or None."""
+    """Return the option's yaml, else conf/algo/MODULE.yaml or MODULE.yaml beside the user's module, else None."""
     path = module_path(name)
     source, file = source_file(path), f"{path.rpartition('.')[2]}.yaml"
     beside = [source.parent / "conf" / "algo" / file, source.parent / file] if source is not None else []

@@ -149,7 +149,7 @@ def _file(path: str) -> Path | None:
 
 
 def _file_layers(path: str, package: str) -> Iterator[Layer]:
-    """Yield the layers of one config: a file's, or those of an option that `Outside` makes and of the user's file."""
+    """Yield the layer of a config file. If `Outside` creates the option, first yield a layer for the option."""
     group, _, option = path.partition("/")
     name = group if group in GROUP_LAYERS else "default"
     file = _file(path)

@@ -9,7 +9,7 @@ from drl_cli.runtime.place.cluster import Node
 from drl_cli.utils.cores import num_cores
 
 THREAD_PRODUCT = 2**26
-"""The number of multiplications in a matrix product for which one thread is used, about 1.5 ms on one core."""
+"""A trainer gets one thread per this number of multiplications, which take one core about 1.5 ms."""
 
 
 def fill(config: Config, nodes: Sequence[Node] = ()) -> Config:

@@ -19,7 +19,7 @@ ENDED = ("done", "failed", "diverged")  # statuses in run.json of a run that end
 
 @dataclass(eq=False)
 class Job:
-    """One training run of a sweep. The run is not done before `goal` environment steps; `changes` apply on resume."""
+    """One training run of a sweep. The run is done after `goal` environment steps. A resume applies `changes`."""
 
     number: int
     overrides: list[str]

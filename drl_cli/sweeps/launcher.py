@@ -111,7 +111,8 @@ class Launcher:
                 if not self.running and (self.received or not waiting):
                     break
                 time.sleep(POLL_S)
-                for number in self.received[self._passed_on :]:  # not in the handler: it may interrupt a call into Ray
+                # the signal handler does not pass signals on, because it may interrupt a call into Ray
+                for number in self.received[self._passed_on :]:
                     for process, _ in self.running.values():
                         process.send_signal(number)
                     self._passed_on += 1
@@ -167,7 +168,7 @@ class Launcher:
         try:
             yield
         finally:
-            for process, _ in self.running.values():  # only an exception leaves processes
+            for process, _ in self.running.values():  # after an exception, some processes still run
                 process.kill()
             for number, handler in before.items():
                 signal.signal(number, handler)

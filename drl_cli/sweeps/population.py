@@ -84,7 +84,7 @@ class Population(SearchRecord):
         return sorted(scores, key=lambda member: -scores[member])
 
     def next_round(self, can_copy: Sequence[bool]) -> None:
-        """Begin a round. Failed and bad members that may copy (`can_copy`) copy one of the best members and explore."""
+        """Begin a round. If `can_copy` allows it, failed and bad members copy one of the best members and explore."""
         rng = np.random.default_rng([self.seed, len(self.rounds)])
         ranked, turns = self.ranked, self.turns
         count = max(1, int(len(turns) * self.hpo.quantile))

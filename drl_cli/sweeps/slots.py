@@ -19,7 +19,7 @@ from drl_cli.utils.memory import free_memory
 PROCESS_BYTES = 300 * 2**20
 """Bytes of memory of each process of a job, without replay."""
 PASSED_ON = ("DRL_", "WANDB_")
-"""Prefixes of the environment variables that are copied to a job on a node. Other variables are those of the node."""
+"""Prefixes of the environment variables that are copied to a job on a node. The node sets all other variables."""
 
 
 class Slots(NamedTuple):
@@ -100,7 +100,7 @@ def cluster_slots(nodes: Sequence[Node], configs: Sequence[Config]) -> tuple[int
     cpus, memory = (ceil(max(map(need, configs)) / parts) for need in (busy_processors, memory_bytes))
     count = sum(min(int(node.cpus) // cpus, node.memory // memory) for node in nodes) // parts
     largest = max(nodes, key=lambda node: (node.cpus, node.memory))
-    cpus, memory = min(cpus, int(largest.cpus)), min(memory, largest.memory)  # more would wait for ever
+    cpus, memory = min(cpus, int(largest.cpus)), min(memory, largest.memory)  # a larger job would wait for ever
 
     def start(processors: set[int], arguments: Sequence[str], variables: Mapping[str, str], log: Path) -> Process:
         passed_on = {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}

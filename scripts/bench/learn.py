@@ -51,8 +51,8 @@ scripts/bench/learn.py writes this page from scripts/bench/learn.yaml and docs/r
 
 The command of a row is `drl-train COMMAND mode=single seed=SEED stop.return=THRESHOLD total_env_steps=BUDGET`, without
 `mode=single` if COMMAND contains a mode, and without `stop.return` if the row has no threshold. All other values are
-the values that drl-train uses by itself. Rows with `sb3` in their name are runs of stable-baselines3 with the values of
-this command.
+the defaults of drl-train, including tuned values. Rows with `sb3` in their name are runs of stable-baselines3 with the
+values of this command.
 
 A run ends when the mean return of an evaluation reaches the threshold, or when the run has made all environment steps
 of its budget. An evaluation that reaches the threshold plays more greedy episodes, up to 120 (Acrobot-v1: 200), to
@@ -74,7 +74,7 @@ confirm the mean. The columns are:
 | row | command | threshold | budget | passed | median return | quartiles | return per seed | median steps | \
 steps per seed | seconds per seed | made by |"""
 
-COMPOSING = threading.Lock()  # Hydra's state is the process's
+COMPOSING = threading.Lock()  # Hydra has one state for all threads
 Row = dict[str, Any]
 Records = dict[str, dict[str, Row]]  # row -> seed -> record
 
