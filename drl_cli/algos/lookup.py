@@ -129,7 +129,7 @@ def refusal(name: str, spec: EnvSpec, mode: str, sampler: str) -> str | None:
 
 
 def action_problem(name: str, spec: EnvSpec) -> str | None:
-    """Return why an algorithm can't act in an environment, with the algorithms that can, or None if it can."""
+    """Return why an algorithm can't act in an environment, and which algorithms can; None if this algorithm can."""
     module = load_algorithm(name)
     if spec.action.kind in module.ACTIONS:
         return None

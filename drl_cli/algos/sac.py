@@ -62,8 +62,8 @@ class Algorithm(SoftActorCritic):
         obs, next_obs, valid_weight = rows["obs"], rows["next_obs"], rows.get("valid_weight")
         alpha, num = self.log_alpha.exp(), obs.shape[0]
 
-        # One forward pass of the actor covers obs and next_obs. One forward pass of the critics covers obs with the
-        # actions taken and obs with the actor's actions.
+        # One forward pass of the actor covers obs and next_obs.
+        # One forward pass of the critics covers the actions taken and the actor's actions, both in obs.
         out, actor_trace = self.actor.forward(torch.cat([obs, next_obs]))
         mean, log_std = out[0].chunk(2, -1)
         log_std = log_std.clamp(LOG_STD_MIN, LOG_STD_MAX)

@@ -33,7 +33,7 @@ def obs_spec(id: str, space: Space, action: ActionSpec, info: Mapping[str, Any])
 
 
 def walk(id: str, space: Space) -> Iterator[tuple[str, Path, Space]]:
-    """Yield the dotted path, the path and the space of each leaf of the space.
+    """Yield, for each leaf of the space, its path as dotted text, its path as a tuple, and the space of the leaf.
 
     Raise EnvError if a key is empty or contains a dot.
     """

@@ -82,7 +82,7 @@ class ImplicitNetwork:
         out = out.view(len(x), num, -1).transpose(1, 2).flatten(1)
         return out, (state, trunk_trace, embedded, embedding_trace, trace)
 
-    def backward(self, trace: Any, d_out: Tensor, to_inputs: bool = False) -> Tensor:  # Any: from `forward`
+    def backward(self, trace: Any, d_out: Tensor, to_inputs: bool = False) -> Tensor:  # Any: made by `forward`
         """Write d loss/d weights, given d loss/d out, for fractions `[N, K]`. With `to_inputs`, return d loss/d x."""
         state, trunk_trace, embedded, embedding_trace, last_trace = trace
         num = embedded.shape[1]

@@ -169,8 +169,8 @@ class MLP:
 
         Only the first `to_weights` rows (default: all) contribute to the weight gradients. Return d loss/d input of the
         other rows, `[M - to_weights, in - first]`, or with `to_inputs`, of all rows, `[M, in - first]`. Inputs with an
-        index below `first` are left out. If no rows remain, the result is empty. For example, SAC's
-        actor loss needs only the gradients of the action inputs in the second half of the rows.
+        index below `first` are left out. If no rows remain, the result is empty. For example, SAC's actor loss needs
+        only the gradients of the action inputs in the second half of the rows.
         """
         rows, step = d_out.shape[1], self.step
         split = rows if to_weights is None else to_weights

@@ -1,4 +1,4 @@
-"""Torsos: modules between observations and hidden layers. The config or the kind of observation decides which one."""
+"""Torsos: modules between observations and hidden layers. The config or the kind of observation selects the torso."""
 
 from typing import TYPE_CHECKING
 

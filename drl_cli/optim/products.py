@@ -1,4 +1,4 @@
-"""Matrix products for learning. The user can choose their library and precision."""
+"""Matrix products for learning, with a library and a precision that the user can choose."""
 
 from __future__ import annotations
 

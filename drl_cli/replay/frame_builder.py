@@ -24,7 +24,7 @@ class FrameBuilder(Builder):
     block contains all frames of its rows. A frame that was also in the worker's last block keeps its id. The ids 0, 1,
     ... are reserved for all-zero frames, one for each image part.
 
-    `open_steps` is the maximum number of latest steps that incomplete rows contain.
+    Rows that are not complete yet contain no step older than the latest `open_steps` steps.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ FANOUT = 16
 TOP = 4096
 """Maximum number of nodes in the highest level. The cumulative sums of this level are kept."""
 CUMULATE = np.tri(FANOUT + 1, FANOUT, -1).T
-"""A row of values times this matrix is the row's cumulative sums from 0. This is several times as fast as cumsum."""
+"""A row of values times this matrix gives its cumulative sums, beginning with 0, several times as fast as cumsum."""
 
 
 class SumTree:

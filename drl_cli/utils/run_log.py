@@ -1,4 +1,4 @@
-"""The log of a run. The file train.log holds what the terminal shows, with times."""
+"""The log of a run. Messages go to the file train.log, with times; warnings also go to the terminal."""
 
 import logging
 import sys
