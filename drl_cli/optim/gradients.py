@@ -19,7 +19,7 @@ Loss: TypeAlias = Callable[["Nets", Any, Any], tuple[Tensor, Tensors]]
 
 
 class Nets:
-    """The networks and values of an algorithm, as a loss function sees them, by the names of the parts.
+    """The networks and values that a loss function uses, as attributes with the names of the parts.
 
     `nets.critic(obs, action)` evaluates a module, and `nets.log_alpha` is the tensor `[size]` of a part without a
     module. `nets.frozen` has the same networks and values, but no gradient reaches their parameters.
@@ -32,13 +32,13 @@ class Nets:
     def __init__(self, parts: Mapping[str, Any]) -> None:  # Any: a callable, or a tensor
         vars(self).update(parts)
 
-    def __getattr__(self, name: str) -> Any:  # also tells mypy that the names are free
+    def __getattr__(self, name: str) -> Any:  # so that mypy accepts the name of any part
         raise AttributeError(f"there is no part '{name}' here; there are {', '.join(vars(self))}")
 
 
 @dataclass(frozen=True)
 class _Call:
-    """A module that is evaluated with these parameters in place of its own."""
+    """Evaluates `module` with `parameters` in place of the module's own parameters and buffers."""
 
     module: nn.Module
     parameters: Mapping[str, Tensor]
@@ -62,8 +62,8 @@ class Gradients:
         self.optimizer.step(loss, parts=self.gradients.parts)
 
     `noise` contains everything random, because with trainer.compile=true a loss function may only compute with tensors.
-    Then the loss and its gradients are one compiled graph, in which a loss function can call each part, but not its
-    submodules. Raise Refused, with the line, if torch can't put the whole loss function into one graph.
+    Then the loss and its gradients are one compiled graph. In the graph, the loss function can call a part, but not the
+    part's submodules. Raise Refused, with the line, if torch can't put the whole loss function into one graph.
     """
 
     def __init__(self, params: Params, loss: Loss, context: Context, *parts: str) -> None:
@@ -133,7 +133,7 @@ def _buffers(params: Params) -> _Buffers:
 
 
 def _functional(params: Params, flats: Tensors, targets: Tensors, buffers: _Buffers) -> Nets:
-    """Return networks and values that are functions of flat tensors and buffers."""
+    """Return networks and values that take their parameters from flat tensors, and their buffers from `buffers`."""
 
     def part(name: str, module: nn.Module | None, flat: Tensor, buffers: Mapping[str, Tensors]) -> Any:
         if module is None:

@@ -24,7 +24,7 @@ class PeerLost(Exception):
 
 
 class ProcessGroup:
-    """The group of `size` trainers, as seen by trainer `rank`. If `size` > 1, `join` precedes the first update.
+    """The group of `size` trainers, as seen by trainer `rank`. If `size` > 1, call `join` before the first update.
 
     A trainer waits at most `timeout_s` seconds for the other trainers.
     """
@@ -77,7 +77,7 @@ class ProcessGroup:
             self.broken = PeerLost(f"trainer {self.rank} of {self.size} lost another: {error}")
             raise self.broken from error
 
-    def _store(self, host: str, port: int) -> Any:  # Any: as above
+    def _store(self, host: str, port: int) -> Any:  # Any: torch.distributed.TCPStore
         is_master = self.rank == 0
         return torch.distributed.TCPStore(  # type: ignore[attr-defined]
             host, port, None, is_master, self.timeout, wait_for_workers=False
@@ -116,12 +116,14 @@ class Context:
         """
         if not self.compiles:
             return function
-        options: dict[str, Any] = {"emulate_precision_casts": True}  # keep the rounding of bf16. Any: options of torch
+        options: dict[str, Any] = {
+            "emulate_precision_casts": True
+        }  # Any: options of torch; this one rounds as eager torch
         if hasattr(torch.compiler, "skip_guard_on_globals_unsafe"):  # torch 2.6 has no guard filters
             options["guard_filter_fn"] = _kept_guards
         program: Callable[..., Any] = torch.compile(_with_own_code(function), fullgraph=True, options=options)
 
-        def call(*args: Any) -> Any:  # Any: as Function
+        def call(*args: Any) -> Any:  # Any: arguments and results of any type
             try:
                 return program(*args)
             except Exception as error:
@@ -165,7 +167,7 @@ def _kept_guards(guards: Sequence[Any]) -> list[bool]:  # Any: GuardFilterEntry 
     return [not (guard.is_global or (own in guard.name and guard.guard_type == "TENSOR_MATCH")) for guard in guards]
 
 
-def _with_own_code(function: Any) -> Any:  # Any: as Function
+def _with_own_code(function: Any) -> Any:  # Any: a function or method of any type
     """Copy a function or method with a new code object, because torch caches compiled programs by code object."""
     if isinstance(function, MethodType):
         return MethodType(_with_own_code(function.__func__), function.__self__)

@@ -29,7 +29,7 @@ class Part:
 
 
 class Params:
-    """All parameters of an algorithm in one flat tensor, their gradients in another, divided into named parts.
+    """All parameters of an algorithm in one flat tensor, and their gradients in another. Both have named parts.
 
     A part is given as its number of values, or as a torch.nn.Module, whose parameters and gradients become views of the
     flat tensors:
@@ -98,7 +98,7 @@ class Params:
             torch.autograd.graph.increment_version(leaves)
 
     def frozen(self, name: str) -> nn.Module:
-        """Return a module with the same values in the same memory, whose parameters get no gradient."""
+        """Return a copy of a part's module that shares the module's memory and whose parameters get no gradient."""
         if name not in self._frozen:
             module = copied(self.modules[name]).requires_grad_(False)
             share(self.modules[name], module)
@@ -315,7 +315,7 @@ def prepare(module: nn.Module, context: Context) -> None:
 
 
 def share(module: nn.Module, other: nn.Module) -> None:
-    """Let `other`, a copy of `module`, use the memory of its parameters and buffers."""
+    """Let `other`, a copy of `module`, use the same memory as `module` for parameters and buffers."""
     for own, theirs in zip(module.modules(), other.modules(), strict=True):
         for name, parameter in theirs.named_parameters(recurse=False):
             parameter.data = own.get_parameter(name).data

@@ -1,4 +1,4 @@
-"""The log of a run. Messages go to the file train.log, with times; warnings also go to the terminal."""
+"""The log of a run. The file train.log contains what the terminal shows and more details, with times."""
 
 import logging
 import sys
@@ -25,7 +25,7 @@ def tell(text: str) -> None:
 def run_log() -> Iterator[Callable[[Path], None]]:
     """Print the package's warnings to stderr. Yield a function that opens the log file.
 
-    The file gets the earlier messages, too.
+    The file also gets the messages from before it was open.
     """
     root = logging.getLogger("drl_cli")
     level, propagate = root.level, root.propagate
