@@ -140,7 +140,7 @@ def _train(
         shapes = [f"{path} {column.shape}".strip() for path, column in leaves(spec.obs).items()]
         print(f"{config.env.name}: {', '.join(shapes)} observations, {spec.action.text} actions; all checks passed")
         return {"exit_code": DONE}
-    from drl_cli.preflight.algorithm import network_text
+    from drl_cli.preflight.algorithm import network_text, precision_text
     from drl_cli.runtime.files.checkpoint import write_json
     from drl_cli.runtime.run import run
     from drl_cli.runtime.run_folder import make_folder, run_record
@@ -156,7 +156,8 @@ def _train(
         console.folder = folder
         console.update(run_id=folder.name, title=title, awaits="")
         start = f"  from step {resumed.env_steps:,}" if resumed else ""
-        for line in (f"{title}  ->  {relative_path(folder)}{start}", *notes, f"network: {network_text(config, spec)}"):
+        network = [f"network: {network_text(config, spec)}", *precision_text(config, spec)]
+        for line in (f"{title}  ->  {relative_path(folder)}{start}", *notes, *network):
             console.line(line)
         checkpoint = resumed.checkpoint if resumed else None
         summary = run(config, spec, folder, record, began, console, cluster=cluster, checkpoint=checkpoint)

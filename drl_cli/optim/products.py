@@ -149,6 +149,11 @@ def _is_thin(x: Tensor, outputs: int) -> bool:
     return 1 < outputs <= 8 and x.numel() >= 2**14
 
 
+def has_bf16() -> bool:
+    """Return whether the CPU has instructions for products of bfloat16 numbers."""
+    return re.search(r"\b(avx512_bf16|amx_bf16)\b", _processor()) is not None
+
+
 def _has_onednn() -> bool:
     return bool(torch._C._has_mkldnn)
 

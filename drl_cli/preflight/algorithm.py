@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 
 from drl_cli.algos.base import Policy
 from drl_cli.algos.learner import NetworkAlgorithm
@@ -11,6 +12,7 @@ from drl_cli.errors import RESOURCES, USER_CODE, RunError, UsageError, as_usage_
 from drl_cli.networks.torsos import describe, torso_name
 from drl_cli.optim.group import Context, ProcessGroup, Refused
 from drl_cli.optim.optimizer_config import option_problems
+from drl_cli.optim.products import has_bf16
 from drl_cli.replay.config import SequencesConfig
 from drl_cli.runtime.config import Config
 from drl_cli.types import EnvSpec
@@ -117,6 +119,16 @@ def network_text(config: Config, spec: EnvSpec) -> str:
         return f"{title(config.algo.name)}'s own"
     chosen = f"auto is {torso_name(config.network, spec) or 'mlp'}: " if config.network.torso == "auto" else ""
     return chosen + describe(config.network, spec)
+
+
+def precision_text(config: Config, spec: EnvSpec) -> list[str]:
+    """Return a hint if `precision=bf16` makes the updates of this run faster on this CPU, otherwise []."""
+    on_gpu = config.device == "cuda" or (config.device == "auto" and Path("/proc/driver/nvidia/version").exists())
+    if config.precision == "bf16" or on_gpu or config.ray.address or not has_bf16():
+        return []
+    if not uses_network_group(config) or torso_name(config.network, spec) is None:
+        return []
+    return ["this processor computes convolutions in bfloat16: precision=bf16 gives about 1.4 times as many updates/s"]
 
 
 def memory_problems(config: Config) -> Iterator[str]:

@@ -16,7 +16,7 @@ from drl_cli.runtime.config import Config
 from drl_cli.settings.build import build, to_yaml_keys
 from drl_cli.settings.command_line import for_hydra
 from drl_cli.settings.conf import conf_dir, unreadable
-from drl_cli.settings.env_names import default_algorithm
+from drl_cli.settings.env_names import default_algorithm, image_values
 from drl_cli.settings.hydra_grammar import is_open
 from drl_cli.utils.files import replace_file
 
@@ -62,6 +62,21 @@ def complete(overrides: Sequence[str], file: Path | None = None) -> list[str]:
 def composed(overrides: Sequence[str], file: Path | None = None) -> Iterator[dict[str, Any]]:
     """Yield the composed config as plain values. Raise UsageError if Hydra fails. HydraConfig describes this job.
 
+    If the environment has images and no tuned values, the tuned values for images are used.
+    """
+    with _composed_once(overrides, file) as (plain, choices):
+        option = image_values(overrides, choices)
+        if option is None:
+            yield plain
+            return
+    with _composed_once([*overrides, f"tuned={option}"], file) as (plain, _):
+        yield plain
+
+
+@contextmanager
+def _composed_once(overrides: Sequence[str], file: Path | None) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
+    """Yield the composed config, and the chosen option of each group.
+
     Unlike the decorator hydra.main, compose only once. The decorator first composes to find out whether to sweep.
     """
     import hydra
@@ -79,12 +94,12 @@ def composed(overrides: Sequence[str], file: Path | None = None) -> Iterator[dic
             os.environ.update(node.hydra.job.env_set)
             stack.callback(setattr, HydraConfig.instance(), "cfg", None)
             HydraConfig.instance().set_config(node)
-            preset = node.hydra.runtime.choices.get("algo")
+            choices = {str(group): str(option) for group, option in node.hydra.runtime.choices.items()}
             with open_dict(node):
                 del node["hydra"]
             plain = OmegaConf.to_container(node, resolve=True)
         assert isinstance(plain, dict)
-        yield with_preset({str(key): value for key, value in plain.items()}, preset)
+        yield with_preset({str(key): value for key, value in plain.items()}, choices.get("algo")), choices
 
 
 def with_preset(plain: dict[str, Any], chosen: str | None) -> dict[str, Any]:

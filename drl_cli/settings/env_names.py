@@ -1,4 +1,4 @@
-"""The environment that a command line names: errors for unknown names, and the algorithm for its action space."""
+"""The environment that a command line names: errors for unknown names, and values that follow from its spaces."""
 
 import re
 import sys
@@ -11,13 +11,14 @@ import yaml
 
 from drl_cli.envs.config import EnvConfig
 from drl_cli.errors import MISSING, UsageError
+from drl_cli.networks.images import image, is_large
 from drl_cli.settings.command_line import OVERRIDE
 from drl_cli.settings.conf import LOADER, bases, conf_dir, defaults, option_file
 from drl_cli.settings.description import Key
 from drl_cli.settings.hydra_grammar import is_sweep, parts, unquoted
 from drl_cli.settings.judge import judge
 from drl_cli.settings.value_types import group_of
-from drl_cli.types import EnvSpec
+from drl_cli.types import EnvSpec, leaves
 from drl_cli.utils.outside import ModuleRaised, NotFound, source_file
 from drl_cli.utils.spelling import nearest
 
@@ -140,6 +141,20 @@ def typed_spec(overrides: tuple[str, ...]) -> EnvSpec | None:
         return read_spec(config)
     except Exception:
         return None
+
+
+def image_values(overrides: Sequence[str], choices: Mapping[str, str]) -> str | None:
+    """Return the option of the group `tuned` for images of at least 36x36 pixels, or None if it does not apply.
+
+    `choices` has the option of each group. Tuned values for the environment's name, and tuned=none, come first.
+    """
+    option, tuned = f"{choices.get('algo')}-images", choices.get("tuned")
+    if tuned is None or option_file("tuned", tuned) is not None or option_file("tuned", option) is None:
+        return None
+    if "env" not in typed_values(overrides) or (spec := typed_spec(tuple(overrides))) is None:
+        return None
+    images = map(image, leaves(spec.obs).values())
+    return option if any(found is not None and is_large(found) for found in images) else None
 
 
 def typed_values(overrides: Sequence[str]) -> dict[str, str]:

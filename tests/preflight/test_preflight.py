@@ -7,6 +7,7 @@ import fake_envpool
 import pytest
 
 from drl_cli.errors import MISSING, RESOURCES, USAGE, USER_CODE, UsageError
+from drl_cli.preflight.algorithm import precision_text
 from drl_cli.preflight.environment import environment_spec
 from drl_cli.preflight.pace import pace_problems
 from drl_cli.preflight.preflight import preflight
@@ -157,6 +158,25 @@ def test_a_replay_that_is_too_large_names_a_capacity_that_fits(config, monkeypat
     check_resources(config("replay=sequences", "replay.capacity=1e6"), spec)
     with pytest.raises(UsageError, match=r"replay.capacity=1000000 needs .* lower it to \d+"):
         check_resources(config("replay=sequences", "replay.capacity=1e6", "replay.burn_in=1e6"), spec)
+
+
+@pytest.mark.parametrize(
+    ("flags", "overrides", "says"),
+    [
+        ("avx512f avx512_bf16 avx", (), True),
+        ("avx512_bf16", ("precision=bf16",), False),
+        ("avx512_bf16", ("device=cuda",), False),
+        ("avx512_bf16", ("network.torso=mlp",), False),
+        ("avx512f avx512_bf16x", (), False),
+    ],
+)
+def test_the_header_says_where_bfloat16_is_faster(config, monkeypatch, flags, overrides, says):
+    monkeypatch.setattr("drl_cli.optim.products._processor", lambda: f"flags\t\t: fpu {flags}\n")
+    made = config(*PATCH, "device=cpu", *overrides)
+    lines = precision_text(made, environment_spec(made))
+    assert ["precision=bf16" in line for line in lines] == [True] * says
+    vectors = config("env=CartPole-v1", "algo=dqn", "device=cpu")
+    assert precision_text(vectors, environment_spec(vectors)) == []
 
 
 PATCH = ("env=drl_cli.envs.probes:Patch-v0", "algo=dqn")

@@ -1,13 +1,17 @@
 """A run's config is what Hydra composes, which knows it as its job's just as long; so is the tests' quick way."""
 
 import os
+import re
 
 import pytest
 from composing import compose_plain
 from hydra.core.hydra_config import HydraConfig
 
 from drl_cli.errors import UsageError
-from drl_cli.settings.compose import composed, mapping
+from drl_cli.settings.build import build
+from drl_cli.settings.compose import compose, composed, mapping, write_config
+from drl_cli.settings.conf import options
+from drl_cli.settings.explain import tuned_line
 
 
 @pytest.mark.parametrize(
@@ -21,6 +25,44 @@ from drl_cli.settings.compose import composed, mapping
 )
 def test_what_tests_compose_is_what_the_command_composes(overrides):
     assert compose_plain(*overrides) == mapping(overrides)
+
+
+IMAGE_SETS = [name for name in options("tuned") if name.endswith("-images")]
+PROBES = "drl_cli.envs.probes"
+
+
+@pytest.mark.parametrize("name", IMAGE_SETS)
+def test_images_have_tuned_values_for_every_algorithm(name):
+    algo = name.removesuffix("-images")
+    env = f"env={PROBES}:Patch{'Reach' if algo == 'sac' else ''}-v0"
+    with composed([env, f"algo={algo}"]) as plain:
+        assert HydraConfig.get().runtime.choices["tuned"] == name
+        assert re.fullmatch(rf"tuned {name}: \d values?", tuned_line(plain))
+        config = build(plain)
+    assert config.algo_name == algo
+    assert config.trainer.batch_size == (1024 if algo == "ppo" else 32)
+    assert mapping([env, f"algo={algo}", "trainer.batch_size=64"])["trainer"]["batch_size"] == 64
+    assert build(mapping([env, f"algo={algo}", "tuned=none"])).trainer.batch_size > 32
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        (f"env={PROBES}:Counter-v0",),  # no image
+        (f"env={PROBES}:Patch-v0", "env.kwargs={size:24}"),  # a small image
+        ("env=MinAtar-Breakout",),  # values of the environment's name
+        (f"env={PROBES}:Nothing-v0",),  # no environment; preflight reports this
+    ],
+)
+def test_only_images_have_the_tuned_values_for_images(overrides):
+    with composed([*overrides, "algo=dqn"]):
+        assert HydraConfig.get().runtime.choices["tuned"] != "dqn-images"
+
+
+def test_the_config_of_a_run_keeps_its_values(tmp_path):
+    config = compose([f"env={PROBES}:Patch-v0", "algo=dqn", "tuned=none"])
+    write_config(tmp_path, config)
+    assert compose([], tmp_path / "config.yaml").trainer.batch_size == config.trainer.batch_size == 256
 
 
 def test_hydra_knows_the_config_as_long_as_the_run_takes():
