@@ -37,8 +37,8 @@ class Head:
 class NetworkAlgorithm(Algorithm):
     """The base of algorithms that compute the gradients of their MLPs by hand.
 
-    A subclass builds its heads in `setup` and writes their gradients in `gradients`. With trainer.compile=true,
-    torch.compile compiles `gradients`, so `gradients` must not draw random numbers.
+    A subclass builds its heads in `setup` and writes their gradients in `gradients`. With trainer.compile=true
+    and an encoder without parameters, torch.compile compiles `gradients`, so `gradients` must not draw random numbers.
     """
 
     def __init__(self, config: Any, network: NetworkConfig, spec: EnvSpec, seed: int, context: Context) -> None:
@@ -48,7 +48,7 @@ class NetworkAlgorithm(Algorithm):
         self.target_encoder = self.encoder
         self.no_grad = torch.no_grad()  # made once, because making it takes as long as a small matrix product
         self.setup(config, spec)
-        if not self.encoder.is_trainable:  # else the encoder's modules are compiled, not `gradients`
+        if not self.encoder.is_trainable:  # else only the encoder's modules are compiled, on GPUs
             self.gradients = context.compiled(self.gradients)  # type: ignore[method-assign]
 
     @abstractmethod

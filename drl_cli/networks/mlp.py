@@ -85,7 +85,7 @@ class MLP:
     ) -> None:
         self.shapes, self.activation, self.ensemble = shapes, activation, ensemble
         self.products = products or Products()
-        # the tensors of a hidden layer: a weight and one vector, or three vectors with layer norm
+        # The number of tensors of a hidden layer: weight and bias, and with layer norm also its gain and bias.
         self.step = 4 if len(shapes) > 2 and len(shapes[2]) == 1 else 2
         self.flat, self.grad = part.flat, part.grad
         self.networks = _views(self.flat, shapes, ensemble)

@@ -116,9 +116,7 @@ class Context:
         """
         if not self.compiles:
             return function
-        options: dict[str, Any] = {
-            "emulate_precision_casts": True
-        }  # Any: options of torch; this one rounds as eager torch
+        options: dict[str, Any] = {"emulate_precision_casts": True}  # round as eager torch. Any: options of torch
         if hasattr(torch.compiler, "skip_guard_on_globals_unsafe"):  # torch 2.6 has no guard filters
             options["guard_filter_fn"] = _kept_guards
         program: Callable[..., Any] = torch.compile(_with_own_code(function), fullgraph=True, options=options)

@@ -113,7 +113,7 @@ class FusedAdam:
         beta1, beta2 = config.kwargs.get("betas", (0.9, 0.999))
         self.options = {"beta1": beta1, "beta2": beta2, "eps": config.kwargs.get("eps", 1e-8)}
         self.options |= {"weight_decay": config.weight_decay, "amsgrad": False, "maximize": False}
-        # the kernel's arguments for each learning rate: one list per tensor, with the views of all parts
+        # By parts and learning rate: the kernel's five lists of tensors, in which every part has one view.
         self._views: dict[Sequence[str], dict[float, list[list[Tensor]]]] = {}
 
     def step(self, names: Sequence[str], factor: float) -> None:

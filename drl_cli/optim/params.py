@@ -297,7 +297,7 @@ def check_module(name: str, module: nn.Module, context: Context) -> None:
 
 
 def prepare(module: nn.Module, context: Context) -> None:
-    """Make a module's forward pass use bfloat16 or torch.compile if the context asks for them."""
+    """Make a module's forward pass use bfloat16 and, on GPUs, torch.compile if the context asks for them."""
     if context.is_bf16:
         from torch.utils._pytree import tree_map_only
 

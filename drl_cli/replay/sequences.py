@@ -44,7 +44,7 @@ class SequenceBuilder(Builder):
         super().append(step)
         valid = step["valid"]
         ended = step["terminated"] | step["truncated"] | ~valid
-        age, stop = self._age + valid, len(self._steps) - 1 + valid  # an episode's steps end before `stop`
+        age, stop = self._age + valid, len(self._steps) - 1 + valid  # `stop` follows the episode's last step
         first, end = self._next_row(age, stop)
         is_complete = np.where(valid, ended | (end == stop), age > self._covered)
         (env,) = np.nonzero(is_complete)

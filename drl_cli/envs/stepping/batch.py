@@ -51,7 +51,7 @@ class EnvBatch(EnvsBase):
         self._has_stepped = False  # whether any environment ever took a step
         self._early_faults: list[str] = []  # equal faults in a row before the first step
         self._beginnings = [Beginning(seed, None, {}) for seed in self.seeds]
-        self._actions: deque[Array] = deque(maxlen=MAX_STEPS)  # of all running and perhaps some older episodes
+        self._actions: deque[Array] = deque(maxlen=MAX_STEPS)  # of the running and of some older episodes
         self._missed: list[int] = []
         for i, seed in enumerate(self.seeds):
             if fault := self._reset(i, seed):
