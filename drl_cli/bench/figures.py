@@ -42,7 +42,7 @@ class Figure:
 
 
 def timed(work: Callable[[], int], seconds: float = 0.0) -> Rate:
-    """Call `work` for `seconds`, at least once, and return the rate. `work` returns a number of processed items."""
+    """Call `work` for `seconds`, at least once, and return the rate. `work` returns the number of processed items."""
     done, started, used = 0, time.perf_counter(), time.process_time()
     while True:
         done += work()

@@ -54,7 +54,7 @@ class Replaying:
         return header, columns
 
     def serve(self, num_batches: int) -> int:
-        """Draw batches. If the table has priorities, update those of the batches. Return the number of batches."""
+        """Draw batches, and update their priorities if the table has any. Return the number of batches."""
         header, _ = self.draw(num_batches)
         if header.row_ids is not None:
             replay, shape = self.config.replay, header.row_ids.shape

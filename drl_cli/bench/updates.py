@@ -14,7 +14,7 @@ from drl_cli.utils.lazy import torch
 
 
 def lone_trainer(config: Config, spec: EnvSpec, threads: int = 1) -> Trainer:
-    """Return one of the run's trainers, which does not average with the others."""
+    """Return one of the run's trainers. It does not average gradients with other trainers."""
     return make_trainer(single_trainer(config, threads), spec, config.device, 0)
 
 

@@ -94,7 +94,7 @@ def chosen_groups(options: Options) -> list[Group]:
 
 
 def comparison_table(comparisons: Sequence[Comparison]) -> str:
-    """Return a table with a line per group. Hide `env` if all groups have the same one, and hide unused goals."""
+    """Return a table with a line per group. Hide `env` if there is only one, and goals if no run has a goal."""
     rows = [
         {
             "env": one.group.env,

@@ -217,7 +217,7 @@ def _begin_ray() -> "RaySession":
 
 
 def ray(session: "RaySession | None", is_wanted: bool) -> Check:
-    """Wait until the Ray session, which was started earlier, is up, and close the session."""
+    """Wait for the Ray session that was started earlier, and close the session."""
     if session is None:
         return Check("skip", "ray", "not installed" if is_wanted else "not started, as ray=false says")
     started = time.monotonic()

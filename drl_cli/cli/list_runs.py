@@ -145,7 +145,7 @@ def sweep_lines(args: Sequence[str]) -> list[str]:
 
 
 def _fits(run: Run, key: str, asked: str) -> bool:
-    """Return whether a run's value of a key fits a condition, which for a text is its beginning or a glob."""
+    """Return whether a run's value of a key matches a condition. Text matches by its beginning or by a glob."""
     value = run.status if key == "status" else run.config.get(SHORT.get(key, key))
     if isinstance(value, str):
         return value.startswith(asked) or fnmatch.fnmatchcase(value, asked)

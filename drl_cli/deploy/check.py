@@ -90,7 +90,7 @@ def difference(part: ArraySpec, trained: Array, exported: Array, values: list[Ar
     """Return the largest difference of two batches of actions, relative to half the action's range.
 
     For choices, return the largest loss of value by the exported choice. `values` has an array
-    `[n, choices]` for each choice. If `values` is empty, return infinity if any choice differs.
+    `[n, choices]` for each component of the action. If `values` is empty, return infinity if any choice differs.
     """
     if not part.choices:
         low, high = bounds(vars(part))

@@ -25,8 +25,8 @@ class Graph(nn.Module):
 
     Its inputs are `units.inputs` `[n, ...]` and, for a policy with memory, the state `[n, state_size]`. Its outputs are
     `units.outputs`, the values of all choices `[n, choices]` if `gives_values`, and the new state if there is one.
-    `policy` can't be used afterwards, because the module changes its torch modules. Raise ValueError if the policy
-    overrides TorchPolicy.greedy.
+    `policy` can't be used afterwards, because this module changes the policy's torch modules. Raise ValueError if the
+    policy overrides TorchPolicy.greedy.
     """
 
     def __init__(self, policy: Policy, spec: EnvSpec, units: Units) -> None:

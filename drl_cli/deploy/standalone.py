@@ -1,7 +1,7 @@
 """A policy without drl-cli: `Policy(folder)` takes observations and gives actions, in the environment's own units.
 
 This file imports numpy only. drl-export copies it as policy.py beside the weights and spec.json. An ONNX export also
-needs onnxruntime, a torch.export export needs torch.
+needs onnxruntime, and a torch.export export needs torch.
 
     policy = Policy("export/numpy-step_000200000")
     action = policy(obs)                   # one observation, or a batch: actions `[n, ...]`
@@ -37,8 +37,8 @@ class Caller:
         """Return the best action for an observation, or a batch of actions for a batch of a vector environment.
 
         `action_mask` is `info["action_mask"]` if the environment has this entry. `reward` is the reward of the last
-        step. Only custom policies use the reward. If a part of the observation is not in the
-        environment's space, raise ValueError with the name of the part.
+        step. Only custom policies use the reward. If a part of the observation is not in the environment's space, raise
+        ValueError with the name of the part.
         """
         inputs, lead = self._read(obs, action_mask)
         num = lead[0] if lead else 1

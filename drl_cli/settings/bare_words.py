@@ -20,7 +20,7 @@ KEY = re.compile(r"[+~]*[\w./-]+")
 
 
 def meant(word: str) -> str | None:
-    """Return the key or `key=value` that a word probably means. The word may be a key, its last part, or a synonym."""
+    """Return the key or `key=value` that a word means. The word may be a key, the last part of a key, or a synonym."""
     name = word.replace("-", "_")
     keys = {key for algo in algorithms() for key in keys_of(config_class(algo))} | set(groups())
     if name in keys:

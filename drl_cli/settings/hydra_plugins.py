@@ -72,7 +72,7 @@ def register() -> None:
 
 
 def algorithm_options(name: str) -> tuple[DictConfig, dict[str, str | None]]:
-    """Return the values for a user's algorithm and the header of its yaml, which overrides the Config's defaults."""
+    """Return the values for a user's algorithm and the header of its yaml. The yaml overrides the Config's defaults."""
     ours = {**default_values(load_algorithm(name).Config), "name": name}
     file = algorithm_yaml(name)
     if file is None:

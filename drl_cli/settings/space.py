@@ -142,7 +142,7 @@ def parse(overrides: Sequence[str]) -> list[tuple[str, Any]]:
 
 
 def _parsed(overrides: Sequence[str], read: Callable[[str, Any], T], forms: str) -> list[T]:
-    """Return `read(override, parsed)` for each override, as Hydra parses it. Raise UsageError with all problems."""
+    """Parse each override with Hydra. Return `read(override, parsed)` for each. Raise UsageError with all problems."""
     from hydra.core.override_parser.overrides_parser import OverridesParser
     from hydra.errors import HydraException
 

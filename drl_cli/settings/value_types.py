@@ -183,7 +183,7 @@ class Group(ValueType):
 
 
 def _read_replay(value: Mapping[str, Any], path: str, problems: list[str]) -> Any:
-    """Return the config of a replay table. `sampler` names its class; otherwise take the class with most keys."""
+    """Return the config of a replay table. `sampler` selects its class; without a known sampler, the keys do."""
     tables = {name: group_of(sampler) for name, sampler in SAMPLERS.items()}
     fitting = max(tables.values(), key=lambda table: len(table.keys.keys() & value.keys()))
     table = tables.get(str(value.get("sampler")), fitting)

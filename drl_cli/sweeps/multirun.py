@@ -88,7 +88,7 @@ def split_overrides(overrides: Sequence[str]) -> tuple[dict[str, str], list[str]
 
 
 def find_sweep(name: str, output_dir: str) -> Path:
-    """Return the sweep at the path `name`, or the newest whose folder starts with `name` (any for `latest`)."""
+    """Return the sweep at the path `name`, or else the newest whose folder name begins with `name` (or `latest`)."""
     if (Path(name) / SWEEP_FILE).is_file():
         return Path(name).resolve()
     sweeps = sorted(path.parent for path in (Path(output_dir) / "multirun").glob(f"*/{SWEEP_FILE}"))

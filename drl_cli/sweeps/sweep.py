@@ -49,7 +49,7 @@ class Sweep:
         self.save()
 
     def add(self, jobs: Sequence[Sequence[str]]) -> list[Job]:
-        """Add a job for each list of overrides that no job has in any order. Return the new jobs."""
+        """Add a job for each new set of overrides. Return the new jobs."""
         known = {frozenset(job.overrides) for job in self.jobs}
         unique = {frozenset(overrides): list(overrides) for overrides in jobs}
         new = [overrides for key, overrides in unique.items() if key not in known]
@@ -59,7 +59,7 @@ class Sweep:
         return added
 
     def update_labels(self) -> None:
-        """Set the `differs` of each job to those of its overrides that not all jobs have."""
+        """Set `differs` of each job to the job's overrides that not all jobs have."""
         values = [dict(override.partition("=")[::2] for override in job.overrides) for job in self.jobs]
         shared = set.intersection(*(set(own.items()) for own in values)) if values else set()
         for job, own in zip(self.jobs, values, strict=True):
