@@ -171,7 +171,7 @@ class Trials:
         return pruned
 
     def fresh_jobs(self, trial: Trial | None) -> list[Job]:
-        """Return jobs with the trial's values and seeds that no trial used. If `trial` is None, use the default values."""
+        """Return jobs with the trial's values and seeds that no trial used. If `trial` is None, use the defaults."""
         values = typed(trial.values) if trial else []
         first = self.study.seed + FRESH
         return self._jobs_for(values, range(first, first + self.study.hpo.fresh_seeds))
