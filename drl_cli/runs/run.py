@@ -62,7 +62,7 @@ class Run:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The values of config.yaml by dotted key. A run of an older version may have other keys.
+        """The values of config.yaml by dotted key. A run of an older drl-cli may have other keys.
 
         Without a preset, `algo.preset` is the name of the algorithm.
         """

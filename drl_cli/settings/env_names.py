@@ -113,7 +113,8 @@ def _is_users(module: str) -> bool:
 def default_algorithm(overrides: Sequence[str], file: Path | None = None) -> str | None:
     """Return the algorithm that the action space chooses, or None if the default of train.yaml stays.
 
-    The default stays if the command line names no environment or names an algorithm, or if `file` is the main config.
+    The default stays if there is a main config `file`, or if the command line names an algorithm, an experiment or no
+    environment.
     """
     typed = typed_values(overrides)
     if file is not None or "env" not in typed or {"algo", "algo.name", "experiment"} & typed.keys():
@@ -146,7 +147,7 @@ def typed_spec(overrides: tuple[str, ...]) -> EnvSpec | None:
 def image_values(overrides: Sequence[str], choices: Mapping[str, str]) -> str | None:
     """Return the option of the group `tuned` for images of at least 36x36 pixels, or None if it does not apply.
 
-    `choices` has the option of each group. Tuned values for the environment's name, and tuned=none, come first.
+    `choices` has the option of each group. Tuned values for the environment's name, and tuned=none, take precedence.
     """
     option, tuned = f"{choices.get('algo')}-images", choices.get("tuned")
     if tuned is None or option_file("tuned", tuned) is not None or option_file("tuned", option) is None:
@@ -164,7 +165,7 @@ def typed_values(overrides: Sequence[str]) -> dict[str, str]:
 
 
 def env_values(name: str) -> dict[str, Any]:
-    """Return the values of `env=NAME`: those of its yaml and of the files that the yaml extends, if it has one."""
+    """Return the values of `env=NAME`, from its yaml and the files that the yaml extends, or from `env_options`."""
     file = option_file("env", name)
     if file is None:
         return env_options(name)
