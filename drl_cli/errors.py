@@ -84,6 +84,12 @@ class RunError(ReportedError):
     """A run can't continue."""
 
 
+class NotSaved(RunError):
+    """The final weights could not be saved, because the disk is full or broken."""
+
+    exit_code = RESOURCES
+
+
 class EnvironmentFailed(RunError):
     """The user's environment raised an exception."""
 

@@ -19,6 +19,7 @@ def end_text(summary: Mapping[str, Any], folder: Path) -> str:
     ]
     if (reached := summary.get("time_to_return_s")) is not None:
         lines.append(f"stop.return reached at step {summary['time_to_return_env_steps']:,}, after {clock(reached)}")
+    lines += saved_text(summary, folder)
     commands, run = [], relative_path(folder)
     would_fail_again = summary.get("exit_code") == USER_CODE  # the user's code has to change first
     if summary["status"] != "done" and summary.get("checkpoint_last") and not would_fail_again:
@@ -27,6 +28,17 @@ def end_text(summary: Mapping[str, Any], folder: Path) -> str:
         commands += [f"drl-eval run={run} episodes=100", f"drl-play run={run}", f"drl-export run={run}"]
         commands.append(f"tensorboard --logdir {relative_path(folder.parent)}")
     return "\n".join([*lines, *(f"{'      ' if i else 'next: '}{command}" for i, command in enumerate(commands))])
+
+
+def saved_text(summary: Mapping[str, Any], folder: Path) -> list[str]:
+    """Return a line that names the last saved step, if the run has taken more steps; otherwise nothing."""
+    if not (env_steps := summary.get("env_steps")):
+        return []
+    names = [path.name for path in (folder / "checkpoints").glob("step_*")]
+    saved = max((int(name.split("_")[1].split("-")[0]) for name in names), default=None)
+    if saved is None:
+        return [f"nothing was saved of {env_steps:,} env steps"]
+    return [f"last saved: step {saved:,} of {env_steps:,}"] if saved < env_steps else []
 
 
 def relative_path(folder: Path) -> str:

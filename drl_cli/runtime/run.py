@@ -7,7 +7,7 @@ import traceback
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from drl_cli.errors import BUG, RESOURCES, USER_CODE, Diverged, EnvironmentFailed, RoleLost, RunError
+from drl_cli.errors import BUG, RESOURCES, USER_CODE, Diverged, EnvironmentFailed, NotSaved, RoleLost, RunError
 from drl_cli.metrics.console import Console
 from drl_cli.replay.store import row_bytes
 from drl_cli.runtime.config import Config
@@ -111,7 +111,7 @@ def _on_error(
         return signal_code
     lost = session.lost() if session and isinstance(error, RoleLost) else None
     exit_code = _report_error(RoleLost(lost) if lost else error, config, folder)
-    if orchestrator is not None and not (lost or isinstance(error, Diverged)):
+    if orchestrator is not None and not (lost or isinstance(error, Diverged | NotSaved)):
         is_algorithms = exit_code == USER_CODE and not isinstance(error, EnvironmentFailed)
         try:
             orchestrator.rescue(whole=not is_algorithms)  # a whole checkpoint would wait forever for the failed update

@@ -3,13 +3,17 @@
 The operating system releases a lock when its process ends, even if the process is killed.
 """
 
+import errno
 import fcntl
 import logging
 import os
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, TypeVar
+
+T = TypeVar("T")
 
 POLL_S = 0.05  # pause between attempts, because flock() has no timeout
 
@@ -63,3 +67,29 @@ class LogFile(logging.FileHandler):
         """Close the file. Drop buffered lines that can't be written."""
         with suppress(OSError):
             super().close()
+
+
+def write_or_make_room(write: Callable[[], T], *make_room: Callable[[], object]) -> T:
+    """Return `write()`. While the disk is full, call the next function of `make_room` and write again.
+
+    Raise the OSError of the last attempt, and any other OSError at once.
+    """
+    for make in make_room:
+        try:
+            return write()
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+        make()
+    return write()
+
+
+def reserve(path: Path, num_bytes: int) -> None:
+    """Fill a file of this size, unless it exists. Removing the file gives its room back. Ignore a full disk."""
+    if path.exists():
+        return
+    try:
+        path.write_bytes(bytes(num_bytes))
+    except OSError:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)

@@ -3,10 +3,14 @@
 import errno
 import os
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from drl_cli.errors import NotSaved
+from drl_cli.runtime.files.checkpoint import load_model
 from drl_cli.runtime.restore import open_checkpoint
 
 PLENTY, LITTLE, NOTHING = 2**40, 10 * 2**20, 0
@@ -25,7 +29,17 @@ def is_inside(env_steps):
 
 @pytest.mark.parametrize(("mode", "is_said_before"), [("sync", True), ("async", False), ("single", True)])
 def test_a_run_survives_a_full_disk_and_saves_again_later(run_graph, monkeypatch, caplog, mode, is_said_before):
-    graphs = []
+    graphs, checkpoints = [], []
+
+    def started(graph):
+        graphs.append(graph)
+        on_saved = graph.saver.on_saved
+
+        def note(counters, saved):
+            on_saved(counters, saved)
+            checkpoints.extend([open_checkpoint(Path(saved))] if isinstance(saved, str) else [])
+
+        graph.saver.on_saved = note
 
     def room():
         return room_at(graphs[0].progress.env_steps) if graphs else PLENTY
@@ -41,8 +55,7 @@ def test_a_run_survives_a_full_disk_and_saves_again_later(run_graph, monkeypatch
     monkeypatch.setattr(shutil, "disk_usage", disk_usage)
     monkeypatch.setattr(os, "fsync", fsync)
     args = ("env=Pendulum-v1", f"mode={mode}", "checkpoint.period=96", "checkpoint.keep_last=99")
-    graph = run_graph(*args, "total_env_steps=1280", "manage.eval_period=10000", started=graphs.append)
-    checkpoints = [open_checkpoint(path) for path in sorted((graph.folder / "checkpoints").glob("step_*[0-9]"))]
+    graph = run_graph(*args, "total_env_steps=1280", "manage.eval_period=10000", started=started)
     saved = {(room_at(each.env_steps), each.has_replay) for each in checkpoints if is_inside(each.env_steps)}
     assert saved == {(PLENTY, True), (LITTLE, False)}
     assert checkpoints[-1].has_replay
@@ -57,3 +70,101 @@ def test_a_run_survives_a_full_disk_and_saves_again_later(run_graph, monkeypatch
     assert f"the last good one is step_{last:09d}" in warnings[1]
     rest = run_graph(*args, "total_env_steps=1536", run=graph.folder)
     assert rest.progress.env_steps >= 1536
+
+
+@pytest.fixture
+def fill_disk(monkeypatch):
+    """Make the disk full for all files that `is_full(path)` selects."""
+    fsync = os.fsync
+
+    def fill(is_full):
+        def full(descriptor):
+            if is_full(path := os.readlink(f"/proc/self/fd/{descriptor}")):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+            fsync(descriptor)
+
+        monkeypatch.setattr(os, "fsync", full)
+
+    return fill
+
+
+ARGS = ("env=Pendulum-v1", "mode=sync", "checkpoint.period=96", "total_env_steps=512")
+
+
+def folders(graph):
+    return sorted(path.name for path in (graph.folder / "checkpoints").glob("step_*[0-9]"))
+
+
+def test_final_weights_that_do_not_fit_end_the_run_with_exit_code_7(build_graph, fill_disk):
+    graph = build_graph(*ARGS)
+    graph.run()
+    before = folders(graph)
+    fill_disk(lambda path: "checkpoints" in path)
+    with pytest.raises(NotSaved, match=r"the final weights could not be saved: .*No space left") as caught:
+        graph.finish()
+    assert caught.value.exit_code == 7
+    assert folders(graph) == before[-1:]  # older checkpoints made room
+    assert open_checkpoint(graph.folder / "checkpoints" / "last").env_steps < 512
+
+
+def test_final_weights_are_saved_alone_if_the_states_do_not_fit(build_graph, fill_disk, caplog):
+    graph = build_graph(*ARGS)
+    graph.run()
+    assert (graph.folder / ".reserve").stat().st_size > graph.learning.params.value.nbytes
+    fill_disk(lambda path: "state." in path or (graph.folder / ".reserve").exists())
+    graph.finish()
+    params, manifest = load_model(graph.folder / "checkpoints" / folders(graph)[-1])
+    assert np.array_equal(params, graph.learning.params.value)
+    assert manifest["env_steps"] == 512
+    assert open_checkpoint(graph.folder / "checkpoints" / "last").env_steps == 480
+    assert "step_000000512 has only the final weights, and can't be resumed" in caplog.messages[-1]
+
+
+def test_older_checkpoints_and_the_replay_make_room_for_the_last_checkpoint(build_graph, fill_disk):
+    graph = build_graph(*ARGS)
+    graph.run()
+    newest = folders(graph)[-1]
+
+    def is_full(path):
+        is_replay_saved = any(Path(path).parent.glob("state.replay-*"))
+        return "trainer" in path and (is_replay_saved or folders(graph) != [newest])
+
+    fill_disk(is_full)
+    graph.finish()
+    last = open_checkpoint(graph.folder / "checkpoints" / "last")
+    assert (last.env_steps, last.has_replay) == (512, False)
+    rest = build_graph(*ARGS, "total_env_steps=768", run=graph.folder)
+    rest.run()
+    assert rest.progress.env_steps == 768
+
+
+def test_the_replay_of_an_older_checkpoint_makes_room_for_the_final_weights(build_graph, fill_disk):
+    graph = build_graph(*ARGS)
+    graph.run()
+    last = graph.folder / "checkpoints" / "last"
+    assert open_checkpoint(last).has_replay
+    fill_disk(lambda path: "manifest" not in path and any(last.glob("state.replay-*")))
+    graph.finish()
+    assert not open_checkpoint(last).has_replay
+    assert folders(graph)[-1] == "step_000000512"
+
+
+def test_a_broken_disk_removes_nothing(build_graph, monkeypatch):
+    graph = build_graph(*ARGS)
+    graph.run()
+    before = folders(graph)
+
+    def broken(descriptor):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", broken)
+    with pytest.raises(NotSaved, match="Input/output error"):
+        graph.finish()
+    assert folders(graph) == before
+
+
+def test_the_reserve_is_gone_after_the_run(run_graph):
+    graph = run_graph(*ARGS)
+    assert (graph.folder / ".reserve").exists()
+    graph.close("done")
+    assert not (graph.folder / ".reserve").exists()

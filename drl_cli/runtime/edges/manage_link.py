@@ -42,7 +42,7 @@ class ManageLink:
         self._next: tuple[LoadParams | Ref, Ref] | None = None
         self._pending: dict[Ref, Callable[[Any], None]] = {}
         self._unsent: list[tuple[str, tuple[Any, ...], Callable[[Any], None]]] = []
-        self._problem = ""
+        self._problems: set[str] = set()
 
     def report(self, scalars: Mapping[str, float], env_steps: int) -> None:
         self._send("report", scalars, env_steps, on_done=_log_problems)
@@ -53,14 +53,20 @@ class ManageLink:
     def commit(self, parts: Sequence[Any], on_done: Callable[[str | Exception | None], None]) -> None:
         self._send("commit", *parts, on_done=on_done)
 
-    def save(self, params_header: LoadParams, params: Ref) -> None:
+    def save(
+        self, params_header: LoadParams, params: Ref, on_done: Callable[[str | Exception | None], None] | None = None
+    ) -> None:
         """Save the model of this version or, if `params` were lost, the parameter server's newest version."""
 
-        def on_done(answer: str | ObjectLost | None) -> None:
+        def on_answer(answer: str | Exception | None) -> None:
             if isinstance(answer, ObjectLost):
                 self._send("save", *self._pull())
+            elif on_done is not None:
+                on_done(answer)
+            elif answer is not None and not isinstance(answer, str):
+                self._warn(f"{type(answer).__name__}: {answer}")
 
-        self._send("save", params_header, params, on_done=on_done)
+        self._send("save", params_header, params, on_done=on_answer)
 
     def evaluate(self, params_header: LoadParams, params: Ref) -> None:
         """Evaluate this version after the running evaluation. An older version that still waits is skipped."""
@@ -188,10 +194,11 @@ class ManageLink:
         return None
 
     def _warn(self, problem: str) -> None:
-        """Log a warning, unless the last warning was the same. On a full disk, every report causes the same warning."""
-        if problem != self._problem:
+        """Log a warning once for each cause. On a full disk, every report fails with the same cause."""
+        cause = problem.partition("]")[0]  # the number of an OSError, without its file
+        if cause not in self._problems:
             log.warning("manage failed: %s", problem)
-        self._problem = problem
+        self._problems.add(cause)
 
     def _replace(self, error: ActorDied) -> None:
         dropped, self._pending = self._pending, {}

@@ -145,6 +145,17 @@ def prune(root: Path, keep_last: int) -> None:
             shutil.rmtree(_set_aside(path))  # rename first: a half-removed folder must not look like a checkpoint
 
 
+def drop_replay(folder: Path) -> None:
+    """Remove the replay from a checkpoint. The checkpoint stays complete: a resumed run fills its replay again."""
+    manifest = read_manifest(folder)
+    replay = [name for name in manifest["sha256"] if name.startswith("state.replay-")]
+    for name in replay:
+        del manifest["sha256"][name]
+    write_json(folder / "manifest.json", manifest | {"seal": _seal(manifest)})
+    for name in replay:
+        (folder / name).unlink(missing_ok=True)
+
+
 def load_model(folder: Path) -> tuple[Array, dict[str, Any]]:
     """Return a checkpoint's parameter vector and manifest. Raise CheckpointError if a file is missing or damaged."""
     manifest = read_manifest(folder)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from drl_cli.errors import RoleLost, RunError
+from drl_cli.errors import NotSaved, RoleLost, RunError
 from drl_cli.metrics.console import Console
 from drl_cli.optim.group import PeerLost
 from drl_cli.runtime.config import Config
@@ -119,8 +119,13 @@ class Orchestrator:
         self._save()
         self._until(lambda: not self.saver.busy)
         newest = self.learning.params_header, self.learning.params
+        if self.saver.has_failed:
+            self.saver.save_model(*newest)
+            self._until(lambda: not self.saver.busy)
         self.reports.ending("the last evaluation")
         self.manage.finish(*newest, self.config.orchestrator.stall_s, is_over=lambda: self.interrupted)
+        if self.saver.has_failed:
+            raise NotSaved(f"the final weights could not be saved: {self.saver.problem}")
 
     def rescue(self, whole: bool = True) -> None:
         """Save a checkpoint after a failure. Without `whole`, or if a role is lost, save only the model.

@@ -28,7 +28,13 @@ class Saver:
         self.saved: Mapping[str, Any] | None = None
         self.next = 0  # env steps at the next checkpoint; the first checkpoint is saved before training
         self.busy = False
-        self.failing: set[str] = set()
+        self.problem: Exception | None = None  # of the last save
+        self.warned: set[str] = set()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the disk prevented the last save."""
+        return isinstance(self.problem, OSError)
 
     def is_due(self, env_steps: int) -> bool:
         """Return whether a periodic checkpoint is due. The last checkpoint of a run is always saved."""
@@ -70,18 +76,27 @@ class Saver:
 
     def on_saved(self, counters: Mapping[str, Any], saved: str | Exception | None) -> None:
         """Remember the folder `saved` of the new checkpoint. Warn if `saved` is an error, or None after manage died."""
-        self.busy = False
+        self.busy, self.problem = False, saved if isinstance(saved, Exception) else None
         if isinstance(saved, str):
             self.last, self.saved = Path(saved), counters["counts"]
-            self.failing.discard("checkpoint")
         else:
             last = "there is none" if self.last is None else f"the last good one is {self.last.name}"
             self.warn("checkpoint", f"a checkpoint could not be saved: {saved or 'manage failed'}; {last}")
 
+    def save_model(self, params_header: LoadParams, params: Ref) -> None:
+        """Save only the model, after the last checkpoint of the run could not be saved."""
+        self.busy = True
+        self.edges.manage.save(params_header, params, self._on_model)
+
+    def _on_model(self, saved: str | Exception | None) -> None:
+        self.busy, self.problem = False, saved if isinstance(saved, Exception) else None
+        if isinstance(saved, str):
+            self.warn("model", f"{Path(saved).name} has only the final weights, and can't be resumed")
+
     def warn(self, part: str, text: str) -> None:
-        """Log a warning, or an info if the part failed before. On a full disk, the same failure is repeated."""
-        log.log(logging.INFO if part in self.failing else logging.WARNING, text)
-        self.failing.add(part)
+        """Log a warning once in a run for each part, and then an info. On a full disk, the same failure is repeated."""
+        log.log(logging.INFO if part in self.warned else logging.WARNING, text)
+        self.warned.add(part)
 
 
 @dataclass(eq=False)
@@ -144,8 +159,6 @@ class _Save:
                 self.calls.expect(shard.call("abort_save"), f"replay {i}", get)
             for path in self.draft.glob("state.replay-*"):
                 path.unlink()
-        elif self.sums:
-            self.saver.failing.discard("replay")
         params_header, params, counters = self.version
         parts = (str(self.draft), params_header, params, counters, self.sums, tuple(self.states), *self.states.values())
         self.saver.edges.manage.commit(parts, partial(self.saver.on_saved, counters))

@@ -5,10 +5,12 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from drl_cli.errors import CheckpointError
 from drl_cli.metrics.background import one_line
 from drl_cli.runtime.config import Config
 from drl_cli.runtime.files import checkpoint
@@ -18,13 +20,15 @@ from drl_cli.runtime.roles.camera import Camera
 from drl_cli.runtime.roles.evaluator import Score, Scorer, make_evaluator
 from drl_cli.runtime.roles.recording import Recording
 from drl_cli.types import Array, EnvSpec, State
-from drl_cli.utils.files import lock
+from drl_cli.utils.files import lock, reserve, write_or_make_room
 from drl_cli.utils.seeding import integers
 
 log = logging.getLogger(__name__)
 
 MANAGE_LOCK = ".manage.lock"
 """A lock file in the run's folder. A running manage process holds this lock."""
+MANIFEST_BYTES = 2**16
+"""The room that a checkpoint needs besides its arrays."""
 
 
 class Manage:
@@ -37,6 +41,7 @@ class Manage:
     def __init__(self, config: Config, spec: EnvSpec, folder: Path, started: float) -> None:
         self.config, self.spec, self.folder, self.started = config, spec, folder, started
         self.checkpoints = folder / "checkpoints"
+        self.reserve = folder / ".reserve"  # keeps room on the disk for the final weights
         self.recording = Recording(config, folder)
         self.evaluators: list[Scorer] = []
         self.camera: Camera | None = None
@@ -94,35 +99,70 @@ class Manage:
         of raising it. The previous checkpoint then remains the last one.
         """
         path, files = Path(draft), dict(sums)
+
+        def drop_replay() -> None:
+            for name in sums:
+                files.pop(name)
+                (path / name).unlink()
+
         with self.lock:
             try:
-                needed = params.nbytes + sum(array.nbytes for state in states for array in state.values()) + 2**20
-                if (free := shutil.disk_usage(path).free) < needed:
-                    problem = f"{needed / 2**20:.0f} MB are needed, {free / 2**20:.0f} MB are free"
-                    raise OSError(errno.ENOSPC, problem, draft)
-                for role, state in zip(roles, states, strict=True):
-                    name = f"state.{role.replace(' ', '-')}.safetensors"
-                    files[name] = checkpoint.write_arrays(path / name, state)
-                files[checkpoint.COUNTERS] = checkpoint.write_json(path / checkpoint.COUNTERS, counters)
-                env_steps = counters["counts"]["env_steps"]
-                folder = checkpoint.free_folder(self.checkpoints, env_steps, params_header.version)
-                checkpoint.finish(path, folder, params_header, params, files, {})
-                checkpoint.point(self.checkpoints, "last", folder)
+                write = partial(
+                    self._commit, path, params_header, params, counters, files, dict(zip(roles, states, strict=True))
+                )
+                folder = write_or_make_room(write, *self._drop_older(), drop_replay)
                 checkpoint.prune(self.checkpoints, self.config.checkpoint.keep_last)
+                reserve(self.reserve, params.nbytes + MANIFEST_BYTES)
             except OSError as error:
                 shutil.rmtree(draft, ignore_errors=True)
                 return error
         return str(folder)
 
-    def save(self, params_header: LoadParams, params: Array) -> str:
+    def _commit(
+        self,
+        path: Path,
+        params_header: LoadParams,
+        params: Array,
+        counters: Mapping[str, Any],
+        files: dict[str, str],
+        states: Mapping[str, State],
+    ) -> Path:
+        """Write the states and turn the draft into the last checkpoint. `files` has the sha256 of the draft's files."""
+        needed = params.nbytes + sum(array.nbytes for state in states.values() for array in state.values()) + 2**20
+        if (free := shutil.disk_usage(path).free) < needed:
+            problem = f"{needed / 2**20:.0f} MB are needed, {free / 2**20:.0f} MB are free"
+            raise OSError(errno.ENOSPC, problem, str(path))
+        for role, state in states.items():
+            name = f"state.{role.replace(' ', '-')}.safetensors"
+            files[name] = checkpoint.write_arrays(path / name, state)
+        files[checkpoint.COUNTERS] = checkpoint.write_json(path / checkpoint.COUNTERS, counters)
+        folder = checkpoint.free_folder(self.checkpoints, counters["counts"]["env_steps"], params_header.version)
+        checkpoint.finish(path, folder, params_header, params, files, {})
+        checkpoint.point(self.checkpoints, "last", folder)
+        return folder
+
+    def save(self, params_header: LoadParams, params: Array) -> str | OSError:
+        """Save only the model; return its folder, or the error if the disk fails even after everything that can go."""
+        last = self.checkpoints / "last"
         with self.lock:
             folder = checkpoint.free_folder(self.checkpoints, params_header.env_steps, params_header.version)
-            return str(checkpoint.save_model(folder, params_header, params, {}))
+            self.reserve.unlink(missing_ok=True)
+            write = partial(checkpoint.save_model, folder, params_header, params, {})
+            try:
+                return str(write_or_make_room(write, *self._drop_older(), lambda: checkpoint.drop_replay(last)))
+            except (OSError, CheckpointError) as error:
+                return error if isinstance(error, OSError) else OSError(errno.ENOSPC, str(error))
+
+    def _drop_older(self) -> list[Callable[[], None]]:
+        """Return functions that each remove the oldest checkpoint, until one is left."""
+        num = len(list(self.checkpoints.glob("step_*")))
+        return [partial(checkpoint.prune, self.checkpoints, keep) for keep in range(num - 1, 0, -1)]
 
     def close(self, status: str) -> list[str]:
         with self.lock:
             self.recording.close(status)
             problems = self.recording.take_problems()
+            self.reserve.unlink(missing_ok=True)
         for evaluator in self.evaluators:
             evaluator.close()
         if self.camera is not None:
@@ -177,6 +217,7 @@ class Manage:
 
     def _save_best(self, params_header: LoadParams, params: Array, statistics: Mapping[str, float]) -> None:
         folder = checkpoint.free_folder(self.checkpoints, params_header.env_steps, params_header.version, "-best")
-        checkpoint.point(self.checkpoints, "best", checkpoint.save_model(folder, params_header, params, statistics))
+        write = partial(checkpoint.save_model, folder, params_header, params, statistics)
+        checkpoint.point(self.checkpoints, "best", write_or_make_room(write, *self._drop_older()))
         checkpoint.prune(self.checkpoints, self.config.checkpoint.keep_last)
         self.best = statistics["mean"]

@@ -142,7 +142,7 @@ def test_calls_before_manage_can_start_are_sent_later_in_order(clock, linked):
     assert (done, link.evaluated) == (["the folder"], 1)
 
 
-def test_equal_failures_in_a_row_give_one_warning(clock, caplog, linked):
+def test_failures_with_the_same_cause_give_one_warning(clock, caplog, linked):
     handle, done = Manage(clock, 0.0, report=OSError("disk full"), commit=KeyError("b")), []
     link = linked(handle)
     for _ in range(3):
@@ -155,7 +155,10 @@ def test_equal_failures_in_a_row_give_one_warning(clock, caplog, linked):
     handle.answers["evaluate"] = report(4, "OSError: disk full")
     link.evaluate(load(4), None)
     link.poll()
-    assert (caplog.messages[2:], link.evaluated) == (["manage failed: OSError: disk full"], 4)
+    assert (caplog.messages[2:], link.evaluated) == ([], 4)
+    for file in ("a", "b"):
+        link._warn(f"OSError: [Errno 28] No space left on device: '{file}'")
+    assert caplog.messages[2:] == ["manage failed: OSError: [Errno 28] No space left on device: 'a'"]
     assert (link.restarts, link.gave_up) == (0, False)
 
 
