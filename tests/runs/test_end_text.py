@@ -2,7 +2,7 @@
 
 import pytest
 
-from drl_cli.errors import DIVERGED, INTERRUPTED, LOST, USER_CODE
+from drl_cli.errors import DIVERGED, INTERRUPTED, LOST, RESOURCES, USER_CODE
 from drl_cli.runs.end_text import end_text
 
 
@@ -12,3 +12,19 @@ from drl_cli.runs.end_text import end_text
 def test_resume_is_advised_unless_the_users_code_would_fail_again(tmp_path, exit_code, resumes):
     summary = {"status": "failed", "exit_code": exit_code, "checkpoint_last": "checkpoints/step_1"}
     assert (f"drl-train resume={tmp_path}" in end_text(summary, tmp_path)) == resumes
+
+
+@pytest.mark.parametrize(
+    ("saved", "line"),
+    [
+        ((), "nothing was saved of 120,320 env steps"),
+        (("step_000010240", "step_000017408"), "last saved: step 17,408 of 120,320"),
+        (("step_000017408", "step_000120320-v7"), None),
+        (("step_000017408", "step_000120320-best"), None),
+    ],
+)
+def test_the_last_saved_step_is_named_if_later_steps_are_lost(tmp_path, saved, line):
+    for name in saved:
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    lines = end_text({"status": "failed", "exit_code": RESOURCES, "env_steps": 120_320}, tmp_path).splitlines()
+    assert [text for text in lines if "saved" in text] == ([line] if line else [])

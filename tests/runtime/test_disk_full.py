@@ -117,7 +117,7 @@ def test_final_weights_are_saved_alone_if_the_states_do_not_fit(build_graph, fil
     assert np.array_equal(params, graph.learning.params.value)
     assert manifest["env_steps"] == 512
     assert open_checkpoint(graph.folder / "checkpoints" / "last").env_steps == 480
-    assert "step_000000512 has only the final weights, and can't be resumed" in caplog.messages[-1]
+    assert "step_000000512 has only the final weights: drl-eval takes checkpoint=step_000000512" in caplog.messages[-1]
 
 
 def test_older_checkpoints_and_the_replay_make_room_for_the_last_checkpoint(build_graph, fill_disk):

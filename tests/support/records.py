@@ -4,7 +4,7 @@ import csv
 import json
 from collections import defaultdict
 
-from drl_cli.runtime.files.checkpoint import read_manifest
+from drl_cli.runtime.files.checkpoint import COUNTERS, read_manifest
 from drl_cli.runtime.restore import open_checkpoint
 
 
@@ -45,7 +45,8 @@ def check_checkpoints(folder):
         for name, sha256 in manifest["sha256"].items():
             assert hashlib.sha256((path / name).read_bytes()).hexdigest() == sha256, path / name
         if not path.name.endswith("-best"):
-            steps.append(open_checkpoint(path).env_steps)
+            is_whole = COUNTERS in manifest["sha256"]  # otherwise a full disk has left only the model
+            steps.append(open_checkpoint(path).env_steps if is_whole else manifest["env_steps"])
     return steps
 
 

@@ -91,7 +91,9 @@ class Saver:
     def _on_model(self, saved: str | Exception | None) -> None:
         self.busy, self.problem = False, saved if isinstance(saved, Exception) else None
         if isinstance(saved, str):
-            self.warn("model", f"{Path(saved).name} has only the final weights, and can't be resumed")
+            self.warn(
+                "model", f"{(name := Path(saved).name)} has only the final weights: drl-eval takes checkpoint={name}"
+            )
 
     def warn(self, part: str, text: str) -> None:
         """Log a warning once in a run for each part, and then an info. On a full disk, the same failure is repeated."""
