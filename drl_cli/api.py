@@ -8,6 +8,8 @@ values.
 docs/add-an-algorithm.md shows a complete algorithm. Importing this module does not import torch.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from drl_cli.algos.base import AlgoConfig as AlgoConfig
 from drl_cli.algos.base import Algorithm as Algorithm
 from drl_cli.algos.base import Batch as Batch
@@ -35,3 +37,14 @@ from drl_cli.utils.ranges import Natural as Natural
 from drl_cli.utils.ranges import NonNegative as NonNegative
 from drl_cli.utils.ranges import Positive as Positive
 from drl_cli.utils.ranges import Range as Range
+
+if TYPE_CHECKING:
+    from drl_cli.networks.mlp_module import MLP as MLP
+
+
+def __getattr__(name: str) -> Any:  # Any: the class MLP, a torch module, whose file imports torch
+    if name == "MLP":
+        from drl_cli.networks.mlp_module import MLP
+
+        return MLP
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,7 +9,7 @@ from drl_cli.algos.base import AlgoConfig, Algorithm, Batch, Counts, Update
 from drl_cli.losses.returns import n_step_windows
 from drl_cli.networks.config import NetworkConfig
 from drl_cli.networks.encoder import Encoder, View, action_mask, at_steps, flat_steps
-from drl_cli.networks.mlp import MLP, Shapes, mlp_shapes, num_params
+from drl_cli.networks.mlp import FlatMLP, Shapes, mlp_shapes, num_params
 from drl_cli.optim.group import Context
 from drl_cli.optim.optimizer import Optimizer
 from drl_cli.optim.params import Params
@@ -74,7 +74,7 @@ class NetworkAlgorithm(Algorithm):
         policy: tuple[str, ...],
         lr: float,
         lrs: Mapping[str, float] | None = None,
-    ) -> dict[str, MLP]:
+    ) -> dict[str, FlatMLP]:
         """Make the parameters and the optimizer, and return the heads by name.
 
         A part is a head, or an integer, which is the number of values of a part without a network. `policy` names the
@@ -90,16 +90,16 @@ class NetworkAlgorithm(Algorithm):
         for name, head in parts.items():
             if isinstance(head, Head):
                 part = self.params[name]
-                heads[name] = MLP(head.shapes, self.network.activation, part, head.ensemble, self.context.products)
+                heads[name] = FlatMLP(head.shapes, self.network.activation, part, head.ensemble, self.context.products)
                 heads[name].init(self.network.init, self.init, head.last)
         return heads
 
-    def target_of(self, name: str, head: MLP) -> MLP:
+    def target_of(self, name: str, head: FlatMLP) -> FlatMLP:
         """Make target networks of the encoder and of the head `name`; return the target head."""
         self.target_encoder = self.encoder.target(self.params)
         return head.on(self.params.target(name).part)
 
-    def masks(self, head: MLP, rows: Tensor, times: int = 1, is_mine: Tensor | None = None) -> Sequence[Tensor]:
+    def masks(self, head: FlatMLP, rows: Tensor, times: int = 1, is_mine: Tensor | None = None) -> Sequence[Tensor]:
         """Return dropout masks for `head.forward` on `times * len(rows)` rows; an empty tuple without dropout.
 
         If trainers can have different numbers of rows, `is_mine`, bool `[all rows]`, has to mark this trainer's rows in
@@ -115,7 +115,7 @@ class NetworkAlgorithm(Algorithm):
         return head.masks(uniform, self.network.dropout)
 
     def see(
-        self, batch: Batch, head: MLP | None = None, times: int = 1
+        self, batch: Batch, head: FlatMLP | None = None, times: int = 1
     ) -> tuple[View, dict[str, Any]]:  # Any: a tensor, or a dict of tensors
         """Encode a batch; return the encoder's View, and the rows from `steps` with features in the column `obs`.
 

@@ -59,7 +59,7 @@ def _tensor(obs: Tensor, column: Column) -> Tensor:
         first = torch.from_numpy(_first_inputs(column)).to(obs.device)
         # obs.shape[0], because an exported policy would treat len(obs) as a constant.
         one_hot = torch.zeros(obs.shape[0], width(column), device=obs.device)
-        return one_hot.scatter_(1, obs.reshape(len(obs), -1) + first, 1.0)
+        return one_hot.scatter_(1, obs.reshape(obs.shape[0], -1) + first, 1.0)
     if obs.ndim == 2 and obs.dtype == torch.float32:
         return obs
     x = obs.flatten(1).float()

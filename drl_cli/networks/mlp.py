@@ -6,6 +6,7 @@ The vector contains the networks of an ensemble one after another. The backward 
 such small networks, building an autograd graph takes longer than the arithmetic (docs/performance.md).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -32,7 +33,7 @@ def mlp_shapes(inputs: int, hidden: Sequence[int], outputs: int, layer_norm: boo
 
 def num_params(shapes: Shapes, ensemble: int = 1) -> int:
     """Return the number of parameters of an ensemble of networks with these shapes."""
-    return ensemble * sum(int(np.prod(shape)) for shape in shapes)
+    return ensemble * sum(map(math.prod, shapes))
 
 
 def split(flat: Array, shapes: Shapes) -> list[Array]:
@@ -45,7 +46,7 @@ def split(flat: Array, shapes: Shapes) -> list[Array]:
 
 
 def mlp_numpy(params: Sequence[Array], x: Array, activation: str) -> Array:
-    """Return a network's output, `[B, in] -> [B, out]`, as `MLP.forward` does, up to float32 rounding."""
+    """Return a network's output, `[B, in] -> [B, out]`, as `FlatMLP.forward` does, up to float32 rounding."""
     last, step = len(params) - 2, 4 if len(params) > 2 and params[2].ndim == 1 else 2
     for i in range(0, len(params), step):
         x = x @ params[i]
@@ -69,7 +70,7 @@ def activate_numpy(x: Array, activation: str) -> Array:
 
 @dataclass(slots=True)
 class ForwardPass:
-    """Intermediate results of `MLP.forward` that `MLP.backward` needs, for each network of the ensemble."""
+    """Intermediate results of `FlatMLP.forward` that `FlatMLP.backward` needs, for each network of the ensemble."""
 
     inputs: list[list[Tensor]]  # input of every layer
     norms: list[list[tuple[Tensor, ...]]]  # (input, mean, 1 / standard deviation) of each layer norm
@@ -77,7 +78,7 @@ class ForwardPass:
     masks: Sequence[Tensor]  # dropout masks
 
 
-class MLP:
+class FlatMLP:
     """An ensemble of equally shaped networks whose parameters are a Part; `backward` writes the Part's gradient."""
 
     def __init__(
@@ -92,9 +93,9 @@ class MLP:
         self.grads = _views(self.grad, shapes, ensemble)
         self.nothing = self.flat.new_zeros(0)
 
-    def on(self, part: Part) -> "MLP":
+    def on(self, part: Part) -> "FlatMLP":
         """Return the same networks with the parameters of another Part."""
-        return MLP(self.shapes, self.activation, part, self.ensemble, self.products)
+        return FlatMLP(self.shapes, self.activation, part, self.ensemble, self.products)
 
     def init(self, how: str, generator: "torch.Generator", last: float = 1.0) -> None:
         """Initialise all weights; each network of the ensemble gets different random numbers.
@@ -204,7 +205,7 @@ class MLP:
 
 
 def _views(flat: Tensor, shapes: Shapes, ensemble: int) -> list[list[Tensor]]:
-    views = iter(torch.split(flat, [int(np.prod(shape)) for shape in shapes] * ensemble))
+    views = iter(torch.split(flat, [math.prod(shape) for shape in shapes] * ensemble))
     return [[next(views).view(shape) for shape in shapes] for _ in range(ensemble)]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from drl_cli.networks.config import NetworkConfig
-from drl_cli.networks.mlp import MLP, ForwardPass, Shapes, mlp_numpy, mlp_shapes
+from drl_cli.networks.mlp import FlatMLP, ForwardPass, Shapes, mlp_numpy, mlp_shapes
 from drl_cli.optim.group import Refused
 from drl_cli.optim.params import Part
 from drl_cli.types import Array
@@ -92,7 +92,7 @@ class QNetwork:
     times = 1
     """Number of rows of the MLP's input for each row of features."""
 
-    def __init__(self, shape: QShape, mlp: MLP, sigma: Part | None = None) -> None:
+    def __init__(self, shape: QShape, mlp: FlatMLP, sigma: Part | None = None) -> None:
         self.shape, self.mlp, self.mean, self.sigma = shape, mlp, mlp, sigma
         self.noise_size = shape.noise_size
         if sigma is not None:

@@ -297,7 +297,10 @@ def check_module(name: str, module: nn.Module, context: Context) -> None:
 
 
 def prepare(module: nn.Module, context: Context) -> None:
-    """Make a module's forward pass use bfloat16 and, on GPUs, torch.compile if the context asks for them."""
+    """Make a module use the context's products and, if the context asks for them, bfloat16 and torch.compile (GPUs)."""
+    for layer in module.modules():
+        if hasattr(layer, "products"):
+            vars(layer)["products"] = context.products
     if context.is_bf16:
         from torch.utils._pytree import tree_map_only
 

@@ -25,6 +25,7 @@ RUNS = {
     "rainbow": ("env=CartPole-v1", "algo=rainbow", "network.hidden=[64,64]", *TINY),
     "iqn": ("env=CartPole-v1", "algo=iqn", "network.hidden=[64,64]", *TINY),
     "ppo": ("env=Pendulum-v1", "algo=ppo", "network.hidden=[64,64]", *ON_POLICY),
+    "choices": ("env=FrozenLake-v1", "algo=dqn", "network.hidden=[64]", *TINY),
     "image": ("env=drl_cli.envs.probes:Patch-v0", "algo=dqn", "network.hidden=[64]", "network.channels=0.5", *TINY),
     "memory": ("env=drl_cli.envs.probes:Cue-v0", "algo=ppo", "network=lstm", "network.memory_size=16", *ON_POLICY),
 }

@@ -9,7 +9,7 @@ from policies import make_policy, observations, row
 
 from drl_cli.deploy import check
 from drl_cli.deploy.episodes import play_together
-from drl_cli.deploy.export import FILES, _about, _write_numpy
+from drl_cli.deploy.export import FILES, _about, _write_graph, _write_numpy
 from drl_cli.deploy.graph import Graph
 from drl_cli.deploy.policy import action_at
 from drl_cli.deploy.standalone import Policy
@@ -217,3 +217,12 @@ def test_episodes_played_by_the_exported_policy(case, monkeypatch):
     assert parity.problem() is None
     assert parity.return_trained == pytest.approx(parity.return_exported, rel=1e-4, abs=1e-4)
     assert parity.standard_error > 0
+
+
+@pytest.mark.slow
+def test_a_graph_for_discrete_observations_takes_any_number_of_rows(tmp_path):
+    trained = make_policy(tmp_path, "env=FrozenLake-v1", "algo=dqn", "network.hidden=[8]")
+    _write_graph(trained, "torch", tmp_path)
+    program = torch.export.load(tmp_path / FILES["torch"]).module()
+    for rows in (1, 5):
+        assert len(program(torch.zeros(rows, dtype=torch.int64))[0]) == rows

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from drl_cli.networks.mlp import MLP, mlp_numpy, mlp_shapes, num_params, split
+from drl_cli.networks.mlp import FlatMLP, mlp_numpy, mlp_shapes, num_params, split
 from drl_cli.optim.group import Context
 from drl_cli.optim.params import Params
 
@@ -20,7 +20,7 @@ def float64():
 
 
 def build(shapes, activation="relu", ensemble=1):
-    return MLP(shapes, activation, Params(CPU, all=num_params(shapes, ensemble))["all"], ensemble)
+    return FlatMLP(shapes, activation, Params(CPU, all=num_params(shapes, ensemble))["all"], ensemble)
 
 
 def make(inputs=3, hidden=(5, 4), outputs=2, activation="relu", ensemble=1, how="uniform", seed=0, layer_norm=False):

@@ -1,0 +1,89 @@
+"""MLP: a torch module for your own algorithms, with the fast hand-written passes of the built-in algorithms."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.networks.mlp import FlatMLP, mlp_shapes, num_params
+from drl_cli.optim.params import Part
+from drl_cli.optim.products import Products
+
+
+class MLP(nn.Module):
+    """An ensemble of equally shaped multi-layer perceptrons, evaluated in one call: `[B, inputs] -> [N, B, outputs]`.
+
+    With `ensemble=1`, the result is `[B, outputs]`. All weights are one parameter, `flat`. The options of `network` set
+    hidden layers, activation, initial weights and layer norm; other options are the algorithm's choice. The last
+    layer's initial weights are multiplied by `last`.
+
+    Dropout needs random masks, because all trainers have to draw one mask for all rows:
+
+        uniform = context.rand(len(x), mlp.dropout_size, generator)
+        mlp(x, mlp.masks(uniform, rate))
+    """
+
+    products = Products()  # Params replaces the products by the products that `trainer.products` and `precision` choose
+
+    def __init__(self, inputs: int, outputs: int, network: NetworkConfig, ensemble: int = 1, last: float = 1.0) -> None:
+        super().__init__()
+        self.shapes = mlp_shapes(inputs, network.hidden, outputs, network.layer_norm)
+        self.activation, self.ensemble = network.activation, ensemble
+        self.flat = nn.Parameter(torch.empty(num_params(self.shapes, ensemble)))
+        seed = int(torch.randint(2**63 - 1, ()))  # follows torch's generator, as in other modules
+        self._network: FlatMLP | None = None
+        with torch.no_grad():
+            self.on(self.flat.data).init(network.init, torch.Generator().manual_seed(seed), last)
+
+    def on(self, flat: Tensor, grad: Tensor | None = None) -> FlatMLP:
+        """Return the networks with these parameters `[size]`, and with `grad` for their gradient."""
+        part = Part(flat, flat if grad is None else grad)
+        return FlatMLP(self.shapes, self.activation, part, self.ensemble, self.products)
+
+    @property
+    def dropout_size(self) -> int:
+        """Number of hidden units of all networks. `masks` needs this number of random values per row."""
+        return self.ensemble * sum(shape[1] for shape in self.shapes[:-2] if len(shape) == 2)
+
+    def masks(self, uniform: Tensor, rate: float) -> list[Tensor]:
+        """Return dropout masks for `forward`; `uniform` `[B, dropout_size]` has random numbers in [0, 1)."""
+        return self.on(self.flat.detach()).masks(uniform, rate)
+
+    def network(self, flat: Tensor) -> FlatMLP:
+        """Return the networks with these parameters. The last networks are kept, because making views takes time."""
+        kept = self._network
+        if kept is None or kept.flat.data_ptr() != flat.data_ptr() or kept.products is not self.products:
+            kept = self._network = self.on(flat.detach())
+        return kept
+
+    def forward(self, x: Tensor, masks: Sequence[Tensor] = ()) -> Tensor:
+        """Return the outputs for inputs `[B, inputs]`. Outputs of hidden layers are multiplied by dropout masks."""
+        if torch.compiler.is_compiling():
+            out, _ = self.on(self.flat).forward(x, masks)
+        else:
+            out = _HandWritten.apply(self, x, self.flat, *masks)  # type: ignore[no-untyped-call]
+        return out.squeeze(0) if self.ensemble == 1 else out
+
+
+class _HandWritten(torch.autograd.Function):
+    """The passes of `FlatMLP` as one node of autograd's graph."""
+
+    @staticmethod
+    def forward(ctx: Any, module: MLP, x: Tensor, flat: Tensor, *masks: Tensor) -> Tensor:  # Any: autograd's context
+        with torch.autocast(x.device.type, enabled=False):
+            out, ctx.trace = module.network(flat).forward(x, masks)
+        ctx.module = module
+        ctx.save_for_backward(flat)  # so that backward raises if a step has changed the parameters
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:  # Any: as in `forward`
+        (flat,) = ctx.saved_tensors
+        _, needs_x, needs_flat, *masks = ctx.needs_input_grad
+        grad = torch.empty_like(flat) if needs_flat else flat
+        network = ctx.module.on(flat, grad)
+        d_x = network.backward(ctx.trace, d_out, to_weights=None if needs_flat else 0, to_inputs=needs_x)
+        return None, d_x if needs_x else None, grad if needs_flat else None, *[None] * len(masks)

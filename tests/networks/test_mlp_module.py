@@ -1,0 +1,129 @@
+"""MLP, the torch module: equal to autograd and to FlatMLP, frozen, stale, in a policy, compiled."""
+
+import math
+import shutil
+
+import pytest
+import torch
+
+from drl_cli.networks.config import NetworkConfig
+from drl_cli.networks.mlp_module import MLP
+from drl_cli.optim.gradients import Gradients
+from drl_cli.optim.group import Context
+from drl_cli.optim.optimizer import Optimizer
+from drl_cli.optim.params import Params
+from drl_cli.optim.products import BFloat16
+
+CPU = torch.device("cpu")
+SIZES = {"hidden": (5, 4), "init": "orthogonal"}
+KINDS = [(activation, False, 1) for activation in ("relu", "tanh", "elu")]
+KINDS += [(activation, True, 2) for activation in ("relu", "tanh", "elu")]
+
+
+def make(activation="tanh", layer_norm=False, ensemble=1):
+    torch.manual_seed(3)
+    return MLP(3, 2, NetworkConfig(activation=activation, layer_norm=layer_norm, **SIZES), ensemble)
+
+
+def reference(mlp, x, masks=()):
+    """The same networks from torch's own functions, `[N, B, 2]`."""
+    step, outputs = 4 if len(mlp.shapes[2]) == 1 else 2, []
+    size = len(mlp.flat) // mlp.ensemble
+    for number, flat in enumerate(mlp.flat.split(size)):
+        pieces = flat.split([math.prod(shape) for shape in mlp.shapes])
+        params, h = [piece.view(shape) for piece, shape in zip(pieces, mlp.shapes, strict=True)], x
+        for i in range(0, len(params), step):
+            h = h @ params[i] + params[i + 1]
+            if i < len(params) - 2:
+                if step == 4:
+                    h = torch.nn.functional.layer_norm(h, h.shape[1:], params[i + 2], params[i + 3])
+                h = getattr(torch.nn.functional, mlp.activation)(h)
+                h = h * masks[i // step][number] if masks else h
+        outputs.append(h)
+    return torch.stack(outputs)
+
+
+def gradients(out, x, mlp):
+    weights = torch.linspace(-1, 2, out.numel()).view(out.shape)
+    return torch.autograd.grad((out * weights).sum() + out.square().sum(), (x, mlp.flat))
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.4])
+@pytest.mark.parametrize(("activation", "layer_norm", "ensemble"), KINDS)
+def test_outputs_and_gradients_equal_autograd(activation, layer_norm, ensemble, rate):
+    mlp, x = make(activation, layer_norm, ensemble), torch.randn(7, 3, requires_grad=True)
+    masks = mlp.masks(torch.rand(7, mlp.dropout_size), rate) if rate else ()
+    out, expected = mlp(x, masks), reference(mlp, x, masks)
+    torch.testing.assert_close(out, expected if ensemble > 1 else expected[0])
+    for ours, theirs in zip(gradients(out, x, mlp), gradients(expected.reshape(out.shape), x, mlp), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_a_loss_may_use_the_module_twice():
+    mlp, one, two = make(), torch.randn(4, 3), torch.randn(6, 3)
+    loss = mlp(one).square().sum() + (mlp(two) * mlp(one).sum()).sum()
+    expected = reference(mlp, one).square().sum() + (reference(mlp, two) * reference(mlp, one).sum()).sum()
+    (ours,), (theirs,) = (torch.autograd.grad(each, [mlp.flat]) for each in (loss, expected))
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_the_two_networks_of_an_ensemble_begin_differently_and_follow_torchs_seed():
+    one, same, other = make(ensemble=2), make(ensemble=2), MLP(3, 2, NetworkConfig(activation="tanh", **SIZES), 2)
+    assert torch.equal(one.flat, same.flat)
+    assert not torch.equal(one.flat, other.flat)
+    first, second = one.flat.detach().split(len(one.flat) // 2)
+    assert not torch.equal(first, second)
+
+
+def test_params_adopt_the_module_and_its_networks_follow():
+    mlp, x = make(), torch.randn(4, 3)
+    mlp(x)
+    params = Params(Context(CPU), critic=mlp)
+    frozen, target = params.frozen("critic"), params.target("critic")
+    params["critic"].flat.mul_(2.0)
+    torch.testing.assert_close(mlp(x), reference(mlp, x)[0])
+    assert torch.equal(frozen(x), mlp(x))
+    assert not torch.equal(target(x), mlp(x))
+    mlp(x).sum().backward()
+    assert params["critic"].grad.any()
+    frozen(x.requires_grad_()).sum().backward()
+    assert x.grad.any()
+
+
+def test_a_step_makes_an_older_graph_stale():
+    mlp, context = make(), Context(CPU)
+    params = Params(context, critic=mlp)
+    optimizer, x = Optimizer(params, {"critic": 1e-2}, context), torch.randn(4, 3)
+    stale = mlp(x).sum()
+    optimizer.minimize(mlp(x).sum())
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        optimizer.minimize(stale)
+
+
+def test_bf16_reaches_the_products():
+    mlp, x = MLP(64, 2, NetworkConfig((64, 64), "tanh", "orthogonal")), torch.randn(64, 64)
+    exact = mlp(x)
+    Params(Context(CPU, products=BFloat16(CPU)), critic=mlp)
+    rounded = mlp(x)
+    assert rounded.dtype == torch.float32
+    assert not torch.equal(rounded, exact)
+    torch.testing.assert_close(rounded, exact, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="needs a C++ compiler")
+@pytest.mark.parametrize(("activation", "layer_norm", "ensemble"), [("relu", False, 2), ("elu", True, 1)])
+def test_one_compiled_graph_has_the_same_gradients(activation, layer_norm, ensemble):
+    def gradient(compiles):
+        mlp, context = make(activation, layer_norm, ensemble), Context(CPU, compiles=compiles)
+        params = Params(context, critic=mlp)
+
+        def loss(nets, batch, noise):
+            masks = mlp.masks(noise, 0.3)
+            return (nets.critic(batch, masks) - nets.frozen.critic(batch).square()).square().mean(), {}
+
+        torch.manual_seed(0)
+        Gradients(params, loss, context)(torch.randn(7, 3), torch.rand(7, mlp.dropout_size))
+        return params.grad
+
+    torch.testing.assert_close(gradient(True), gradient(False), rtol=1e-4, atol=1e-5)
