@@ -6,6 +6,7 @@ The vector contains the networks of an ensemble one after another. The backward 
 such small networks, building an autograd graph takes longer than the arithmetic (docs/performance.md).
 """
 
+import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -96,6 +97,12 @@ class FlatMLP:
     def on(self, part: Part) -> "FlatMLP":
         """Return the same networks with the parameters of another Part."""
         return FlatMLP(self.shapes, self.activation, part, self.ensemble, self.products)
+
+    def writing(self, grad: Tensor) -> "FlatMLP":
+        """Return the same networks; `backward` writes the gradient into `grad` `[size]`."""
+        other = copy.copy(self)
+        other.grad, other.grads = grad, _views(grad, self.shapes, self.ensemble)
+        return other
 
     def init(self, how: str, generator: "torch.Generator", last: float = 1.0) -> None:
         """Initialise all weights; each network of the ensemble gets different random numbers.
@@ -205,7 +212,7 @@ class FlatMLP:
 
 
 def _views(flat: Tensor, shapes: Shapes, ensemble: int) -> list[list[Tensor]]:
-    views = iter(torch.split(flat, [math.prod(shape) for shape in shapes] * ensemble))
+    views = iter(torch.split_with_sizes(flat, [math.prod(shape) for shape in shapes] * ensemble))
     return [[next(views).view(shape) for shape in shapes] for _ in range(ensemble)]
 
 

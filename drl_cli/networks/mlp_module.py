@@ -72,9 +72,13 @@ class _HandWritten(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, module: MLP, x: Tensor, flat: Tensor, *masks: Tensor) -> Tensor:  # Any: autograd's context
-        with torch.autocast(x.device.type, enabled=False):
-            out, ctx.trace = module.network(flat).forward(x, masks)
-        ctx.module = module
+        out: Tensor
+        ctx.network, kind = module.network(flat), x.device.type
+        if torch.is_autocast_enabled(kind):  # the products round by themselves
+            with torch.autocast(kind, enabled=False):
+                out, ctx.trace = ctx.network.forward(x, masks)
+        else:
+            out, ctx.trace = ctx.network.forward(x, masks)
         ctx.save_for_backward(flat)  # so that backward raises if a step has changed the parameters
         return out
 
@@ -84,6 +88,6 @@ class _HandWritten(torch.autograd.Function):
         (flat,) = ctx.saved_tensors
         _, needs_x, needs_flat, *masks = ctx.needs_input_grad
         grad = torch.empty_like(flat) if needs_flat else flat
-        network = ctx.module.on(flat, grad)
+        network = ctx.network.writing(grad) if needs_flat else ctx.network
         d_x = network.backward(ctx.trace, d_out, to_weights=None if needs_flat else 0, to_inputs=needs_x)
         return None, d_x if needs_x else None, grad if needs_flat else None, *[None] * len(masks)

@@ -89,7 +89,6 @@ class Gradients:
             self.params[name].grad.zero_()
         loss, metrics = self.loss(self._nets, batch, noise)
         torch.autograd.backward(loss, inputs=self.params.leaves(self.parts))
-        self.params.collect()
         return loss, metrics
 
     def _in_one_graph(self, batch: Any, noise: Any) -> tuple[Tensor, Tensors]:

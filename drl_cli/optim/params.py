@@ -224,7 +224,7 @@ class Target:
                 parameter.data = view
             self.frozen = _frozen(self.module)
             self.module.requires_grad_(False)
-            self._changing = [*self.module.parameters()]
+            self._changing, self._has_kept = [*self.module.parameters()], bool(kept(module))
             prepare(self.module, context)
 
     @property
@@ -255,8 +255,9 @@ class Target:
         """Copy buffers and frozen parameters, and tell autograd that the target network changed."""
         if self._source_module is not None:
             torch.autograd.graph.increment_version(self._changing)
-            for (_, own), (_, source) in zip(self.kept(), kept(self._source_module), strict=True):
-                own.copy_(source)
+            if self._has_kept:
+                for (_, own), (_, source) in zip(self.kept(), kept(self._source_module), strict=True):
+                    own.copy_(source)
 
 
 def trained(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
