@@ -16,6 +16,7 @@ from drl_cli.runs.groups import SHORT, Group, grouped, pooled_keys, unshown_keys
 from drl_cli.runs.run import Run
 from drl_cli.runs.table import NONE, between, number, table
 from drl_cli.settings.options import parse, usage
+from drl_cli.utils.ranges import Count
 from drl_cli.utils.spelling import did_you_mean
 
 NOT_DRAWN = "needs matplotlib, which is not installed:  pip install 'drl-cli[plot]'"
@@ -35,6 +36,7 @@ class Options:
     runs: tuple[str, ...] = field(metadata={"help": "[GLOB,...]: runs, folders of runs, globs, starts of run ids"})
     threshold: float | None = option(None, "time to this return; null: the runs' stop.return")
     by: tuple[str, ...] = option((), "[KEY,...]: group by these keys alone, and by env")
+    smooth: Count = option(1, "each point of figure and csv is the mean of this many evaluations")
     png: str | None = option("compare.png", "the figure (.png, .pdf, .svg); null: none")
     csv: str | None = option("compare.csv", "the curves; null: none")
     output_dir: str = option("outputs", OUTPUT_DIR_HELP)
@@ -55,7 +57,7 @@ def answer(words: Sequence[str]) -> int:
     if options.png is not None and Path(options.png).suffix not in FORMATS:
         raise UsageError(f"png: must end in {', '.join(FORMATS)}, got {options.png}")
     groups = chosen_groups(options)
-    comparisons = [compare(group, options.threshold) for group in groups]
+    comparisons = [compare(group, options.threshold, options.smooth) for group in groups]
     print("\n".join([comparison_table(comparisons), *environments_table(comparisons), *notes(comparisons)]))
     try:
         if options.csv is not None:
@@ -99,12 +101,12 @@ def comparison_table(comparisons: Sequence[Comparison]) -> str:
         {
             "env": one.group.env,
             "runs of": one.group.label,
-            "seeds": str(len(one.group.runs)),
+            "seeds": str(len(one.runs)),
             "env steps": number(one.env_steps),
             "seconds": number(one.wall_s),
             "final IQM [95%]": between(*one.final),
             "goal": number(one.threshold, "g"),
-            "reached": NONE if one.threshold is None else f"{one.num_reached}/{len(one.group.runs)}",
+            "reached": NONE if one.threshold is None else f"{one.num_reached}/{len(one.runs)}",
             "steps to": number(one.steps_to),
             "seconds to": number(one.seconds_to),
         }
@@ -123,7 +125,7 @@ def environments_table(comparisons: Sequence[Comparison]) -> list[str]:
         return []
     runs = Counter[str]()
     for one in comparisons:
-        runs[one.group.label] += len(one.group.runs)
+        runs[one.group.label] += len(one.runs)
     rows = [[label, str(runs[label]), between(*score, form=".2f")] for label, score in found.items()]
     head = ("over all environments", "runs", "scaled final IQM [95%]")
     return ["", table(head, rows, sys.stdout, left=head[:1]), ""]
@@ -137,8 +139,7 @@ def notes(comparisons: Sequence[Comparison]) -> list[str]:
         lines.append(f"runs of one line differ in more than their seed: {_named(keys)}")
     if keys := unshown_keys(groups):
         lines.append(f"the algorithms' runs differ in these, too: {_named(keys)}")
-    if small := [group for group in groups if len(group.runs) < FEW_SEEDS]:
-        least = min(len(group.runs) for group in small)
+    if (least := min(len(one.runs) for one in comparisons)) < FEW_SEEDS:
         lines.append(f"{least} seed{'s' * (least > 1)} in the smallest group: intervals of few seeds are too narrow")
     for one in comparisons:
         lines += [f"{one.group.label}: {line}" for line in one.remarks()]
@@ -151,7 +152,7 @@ def write_csv(path: Path, comparisons: Sequence[Comparison]) -> None:
         writer = csv.writer(file)
         writer.writerow(("env", "group", "axis", "x", "iqm", "low", "high", "seeds", "held"))
         for one in comparisons:
-            group, seeds = (one.group.env, one.group.label), len(one.group.runs)
+            group, seeds = (one.group.env, one.group.label), len(one.runs)
             for axis, curve in one.curves.items():
                 for x, *values in zip(curve.x, curve.iqm, curve.low, curve.high, strict=True):
                     numbers = ["" if math.isnan(value) else float(value) for value in values]

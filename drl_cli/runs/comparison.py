@@ -27,9 +27,10 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """The statistics of a group of runs."""
+    """The statistics of a group of runs. Of several runs that differ in nothing, `runs` has the newest."""
 
     group: Group
+    runs: list[Run]
     curves: dict[Axis, JointCurve]
     final: Estimate
     env_steps: float  # at the last evaluation, median over the runs
@@ -44,7 +45,8 @@ class Comparison:
         lines, runs = [], self.group.runs
         seeds = Counter((run.config.get("seed"), str(compared(run))) for run in runs)
         if twice := [str(seed) for (seed, _), num in seeds.items() if num > 1]:
-            lines.append(f"several runs have seed {', '.join(twice)}: they may be no independent ones")
+            lines.append(f"several runs have seed {', '.join(twice)}: only the newest of them counts")
+        runs = self.runs
         unfinished = [run for run in runs if run.status != "done"]
         shortest = min(unfinished, key=lambda run: run.curve.env_steps[-1], default=runs[0])
         end, latest = shortest.curve.env_steps[-1], max(run.curve.env_steps[-1] for run in runs)
@@ -55,15 +57,19 @@ class Comparison:
         return lines
 
 
-def compare(group: Group, threshold: float | None) -> Comparison:
-    """Return the statistics of a group. If `threshold` is None, use `stop.return` if all runs have the same value."""
-    curves = [run.curve for run in group.runs]
-    done = [run.status == "done" for run in group.runs]
+def compare(group: Group, threshold: float | None, smooth: int = 1) -> Comparison:
+    """Return the statistics of a group. If `threshold` is None, use `stop.return` if all runs have the same value.
+
+    The joint curves use the mean of each run's last `smooth` evaluations; the other numbers do not.
+    """
+    runs = without_repeats(group.runs)
+    curves, done = [run.curve for run in runs], [run.status == "done" for run in runs]
     goal = group.common("stop.return") if threshold is None else threshold
     times = [curve.reaches(np.inf if goal is None else goal) for curve in curves]
     return Comparison(
         group,
-        {axis: join(curves, done, axis) for axis in ("env_steps", "wall_s")},
+        runs,
+        {axis: join([curve.smoothed(smooth) for curve in curves], done, axis) for axis in ("env_steps", "wall_s")},
         final=estimate(np.array([curve.returns[-1] for curve in curves])),
         env_steps=median(float(curve.env_steps[-1]) for curve in curves),
         wall_s=median(float(curve.wall_s[-1]) for curve in curves),
@@ -74,11 +80,20 @@ def compare(group: Group, threshold: float | None) -> Comparison:
     )
 
 
+def without_repeats(runs: Sequence[Run]) -> list[Run]:
+    """Return the runs without repeats: of runs with the same seed and config, the newest, because ids begin with time.
+
+    Repeats are no further seeds: they would make the interval too narrow.
+    """
+    newest = {str((run.config.get("seed"), compared(run))): run for run in sorted(runs, key=lambda run: run.id)}
+    return [run for run in runs if run in newest.values()]
+
+
 def over_environments(comparisons: Sequence[Comparison]) -> dict[str, Estimate]:
     """Return each label's final return, scaled to [0, 1] in each environment. Skip labels that lack an environment."""
     by_env: dict[str, dict[str, list[Run]]] = defaultdict(dict)
     for comparison in comparisons:
-        by_env[comparison.group.env][comparison.group.label] = comparison.group.runs
+        by_env[comparison.group.env][comparison.group.label] = comparison.runs
     if len(by_env) < 2:
         return {}
     strata: dict[str, list[Array]] = defaultdict(list)

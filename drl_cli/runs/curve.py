@@ -2,7 +2,7 @@
 
 import csv
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeAlias
 
@@ -38,6 +38,10 @@ class Curve:
     def x(self, axis: Axis) -> Array:
         return self.env_steps if axis == "env_steps" else self.wall_s
 
+    def smoothed(self, num: int) -> "Curve":
+        """Return the curve with, at each evaluation, the mean of the last `num` evaluations."""
+        return self if num == 1 else replace(self, returns=moving_mean(self.returns, num))
+
     def at(self, axis: Axis, grid: Array) -> Array:
         """Return, for each grid point `[points]`, the return of the last evaluation so far, or NaN if there is none."""
         last = np.searchsorted(self.x(axis), grid, side="right") - 1
@@ -60,15 +64,25 @@ class JointCurve:
     held_from: float  # for larger x, the last return of at least one finished run is repeated
 
 
+def moving_mean(values: Array, num: int) -> Array:
+    """Return the mean of each value and up to `num` - 1 values before, `[points] -> [points]`."""
+    sums = np.concatenate([[0.0], np.cumsum(values)])
+    last = np.arange(1, len(values) + 1)
+    first = np.maximum(0, last - num)
+    means: Array = (sums[last] - sums[first]) / (last - first)
+    return means
+
+
 def join(curves: Sequence[Curve], done: Sequence[bool], axis: Axis) -> JointCurve:
     """Return the joint curve of runs at up to MAX_POINTS points. The curve starts where every run has an evaluation.
 
-    Finished runs (`done`) repeat their last return. The curve ends where the first unfinished run ends.
+    Finished runs (`done`) repeat their last return. The curve ends where the first unfinished run ends, but has
+    at least its first point.
     """
     points = [curve.x(axis) for curve in curves]
     start = max(x[0] for x in points)
     ends = [x[-1] for x, is_done in zip(points, done, strict=True) if not is_done]
-    end = min(ends, default=max(x[-1] for x in points))
+    end = max(start, min(ends, default=max(x[-1] for x in points)))
     grid = np.unique(np.concatenate(points))
     grid = grid[(grid >= start) & (grid <= end)]
     if len(grid) > MAX_POINTS:

@@ -15,7 +15,7 @@ def end_text(summary: Mapping[str, Any], folder: Path) -> str:
     lines = [
         f"{summary['status']}: best return {number(summary.get('best_return'), '.1f')}, "
         f"last {number(summary.get('final_return'), '.1f')}, {number(summary.get('env_steps'))} env steps, "
-        f"{number(summary.get('opt_steps'))} updates, {number(summary.get('wall_s'))} s"
+        f"{number(summary.get('opt_steps'))} updates, {number(summary.get('wall_s'))} s{_speed(summary)}"
     ]
     if (reached := summary.get("time_to_return_s")) is not None:
         lines.append(f"stop.return reached at step {summary['time_to_return_env_steps']:,}, after {clock(reached)}")
@@ -39,6 +39,12 @@ def saved_text(summary: Mapping[str, Any], folder: Path) -> list[str]:
     if saved is None:
         return [f"nothing was saved of {env_steps:,} env steps"]
     return [f"last saved: step {saved:,} of {env_steps:,}"] if saved < env_steps else []
+
+
+def _speed(summary: Mapping[str, Any]) -> str:
+    """Return the mean speed since the first environment step, or '' if there was none."""
+    rates = [summary.get(name) for name in ("env_steps_per_s", "opt_steps_per_s")]
+    return f" ({number(rates[0])} env/s, {number(rates[1])} updates/s)" if rates[0] else ""
 
 
 def relative_path(folder: Path) -> str:

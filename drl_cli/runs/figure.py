@@ -1,63 +1,84 @@
-"""Figure of a comparison: returns over environment steps and over wall-clock seconds, one row per environment."""
+"""Figure of a comparison: returns over environment steps and over wall-clock time, one row per environment."""
 
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import EngFormatter
 
 from drl_cli.runs.comparison import Comparison
 from drl_cli.runs.curve import Axis, JointCurve
+from drl_cli.runs.groups import SHORT, override_text
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
 """Colours that colour-blind readers can tell apart (Okabe and Ito 2008)."""
 STYLES = ("-", "--", ":", "-.")  # labels 9 to 16 reuse the colours of labels 1 to 8, with dashed lines
-X_LABELS: dict[Axis, str] = {"env_steps": "environment steps", "wall_s": "wall-clock seconds"}
+AXES: tuple[Axis, ...] = ("env_steps", "wall_s")
+UNITS = ((2 * 3600.0, 3600.0, "h"), (300.0, 60.0, "min"), (0.0, 1.0, "s"))
+"""(seconds of the longest run from which on the unit is used, seconds per unit, name of the unit)"""
+GOAL = (0, (4, 4))
+"""The dashes of a goal: 4 points, then a gap of 4 points."""
+LINE_LENGTH, COLUMN_LENGTH = 110, 130
+"""Characters of one line of the legend: of one label before it is wrapped, and of all columns together."""
 
 
 def make_figure(comparisons: Sequence[Comparison]) -> Figure:
     """Return the figure with two plots for each environment.
 
     Lines show the interquartile mean over seeds, bands show its 95% interval, and faint lines show single runs. A line
-    is thin where the last return of a finished run is repeated. A label has the same colour in all rows.
+    is thin where the last return of a finished run is repeated, and a marker if it has one point. A label has the same
+    colour in all rows. The title has what all runs share.
     """
     envs = list(dict.fromkeys(one.group.env for one in comparisons))
     labels = list(dict.fromkeys(one.group.label for one in comparisons))
     with matplotlib.rc_context({"font.size": 9, "axes.spines.top": False, "axes.spines.right": False}):
-        figure = Figure(figsize=(10, 3.6 * len(envs) + 0.25 * len(comparisons)), layout="constrained")
+        legend = [*_group_handles(labels, comparisons), *_other_handles(comparisons)]
+        columns = max(1, min(3, COLUMN_LENGTH // (8 + max(len(line) for each in legend for line in _lines(each)))))
+        lines = sum(len(_lines(each)) for each in legend) / columns
+        figure = Figure(figsize=(10, 3.6 * len(envs) + 0.6 + 0.2 * lines), layout="constrained")
         grid = figure.subplots(len(envs), 2, sharey="row", squeeze=False)
         for env, row in zip(envs, grid, strict=True):
             shown = {labels.index(one.group.label): one for one in comparisons if one.group.env == env}
-            for axis, plot in zip(X_LABELS, row, strict=True):
+            for axis, plot in zip(AXES, row, strict=True):
                 _draw_axis(plot, shown, axis)
             row[0].set_ylabel(f"{env}\nevaluation return")
-        lines = [
-            Line2D([], [], **_style(i), lw=1.8, label=_legend(label, comparisons)) for i, label in enumerate(labels)
-        ]
-        figure.legend(handles=lines, loc="outside lower center", ncols=min(3, len(lines)), frameon=False)
+        figure.suptitle("\n".join(textwrap.wrap(_title(envs, comparisons), LINE_LENGTH)), fontsize=10)
+        figure.legend(handles=legend, loc="outside lower center", ncols=columns, frameon=False)
     return figure
 
 
 def _draw_axis(plot: Any, comparisons: Mapping[int, Comparison], axis: Axis) -> None:
+    runs = [run for one in comparisons.values() for run in one.group.runs]
+    first, last = (side(end(run.curve.x(axis)) for run in runs) for side, end in ((min, np.min), (max, np.max)))
+    size, unit = next((size, unit) for least, size, unit in UNITS if last >= least) if axis == "wall_s" else (1.0, "")
     for i, one in comparisons.items():
         for run in one.group.runs:
-            plot.plot(run.curve.x(axis), run.curve.returns, **_style(i), alpha=0.2, lw=0.7, drawstyle="steps-post")
-        _draw_curve(plot, one.curves[axis], _style(i))
-    for threshold in sorted({one.threshold for one in comparisons.values() if one.threshold is not None}):
-        plot.axhline(threshold, color="0.5", lw=0.8, ls=(0, (4, 4)))
-    plot.set_xlabel(X_LABELS[axis])
-    plot.set_xlim(left=0)
-    plot.xaxis.set_major_formatter(EngFormatter(sep=""))
+            x = run.curve.x(axis) / size
+            plot.plot(x, run.curve.returns, **_style(i), alpha=0.2, lw=0.7, drawstyle="steps-post")
+        _draw_curve(plot, one.curves[axis], size, _style(i))
+    for threshold in _goals(comparisons.values()):
+        plot.axhline(threshold, color="0.5", lw=0.8, ls=GOAL)
+    if last > first:
+        plot.set_xlim(left=first / size, right=(last + 0.02 * (last - first)) / size)
+    plot.set_xlabel(f"wall-clock time [{unit}]" if unit else "environment steps")
+    if not unit:
+        plot.xaxis.set_major_formatter(EngFormatter(sep=""))
     plot.grid(alpha=0.2)
 
 
-def _draw_curve(plot: Any, curve: JointCurve, style: Mapping[str, Any]) -> None:
+def _draw_curve(plot: Any, curve: JointCurve, size: float, style: Mapping[str, Any]) -> None:
+    """Draw a joint curve, with `size` steps or seconds per unit of the axis."""
+    curve = replace(curve, x=curve.x / size, held_from=curve.held_from / size)
     held = curve.x >= curve.held_from
     until = np.searchsorted(curve.x, curve.held_from, side="left") + 1
-    plot.plot(curve.x[:until], curve.iqm[:until], **style, lw=1.8, drawstyle="steps-post")
+    marker = {"marker": "o", "ms": 5, "clip_on": False} if len(curve.x) == 1 else {}
+    plot.plot(curve.x[:until], curve.iqm[:until], **style, **marker, lw=1.8, drawstyle="steps-post")
     plot.plot(curve.x[held], curve.iqm[held], **style, lw=0.9, drawstyle="steps-post")
     if np.isfinite(curve.low).any():
         plot.fill_between(curve.x, curve.low, curve.high, color=style["color"], alpha=0.15, lw=0, step="post")
@@ -67,7 +88,50 @@ def _style(i: int) -> dict[str, Any]:
     return {"color": COLORS[i % len(COLORS)], "ls": STYLES[i // len(COLORS) % len(STYLES)]}
 
 
-def _legend(label: str, comparisons: Sequence[Comparison]) -> str:
-    """Return the label with the number of its seeds, which may differ between environments."""
-    nums = sorted({len(one.group.runs) for one in comparisons if one.group.label == label})
-    return f"{label} ({' or '.join(map(str, nums))} seed{'s' * (nums != [1])})"
+def _group_handles(labels: Sequence[str], comparisons: Sequence[Comparison]) -> list[Line2D]:
+    """Return a handle for each label: its name without what all groups share, and its number of seeds."""
+    handles = []
+    for i, label in enumerate(labels):
+        found = [one for one in comparisons if one.group.label == label]
+        shared = _shared(comparisons) if len(labels) > 1 else {}
+        own = {key: value for key, value in found[0].group.values.items() if key not in shared}
+        nums = sorted({len(one.runs) for one in found})
+        text = f"{override_text(own) or label} ({' or '.join(map(str, nums))} seed{'s' * (nums != [1])})"
+        marker: dict[str, Any] = (
+            {"marker": "o", "ms": 5} if all(len(one.curves["env_steps"].x) == 1 for one in found) else {}
+        )
+        handles.append(Line2D([], [], **_style(i), **marker, lw=1.8, label=textwrap.fill(text, LINE_LENGTH)))
+    return handles
+
+
+def _other_handles(comparisons: Sequence[Comparison]) -> list[Any]:  # Any: a line or a patch
+    handles: list[Any] = []
+    if any(np.isfinite(curve.low).any() for one in comparisons for curve in one.curves.values()):
+        handles.append(Patch(color="0.5", alpha=0.3, lw=0, label="95% interval of the mean over seeds"))
+    if any(len(one.group.runs) > 1 for one in comparisons):
+        handles.append(Line2D([], [], color="0.5", alpha=0.5, lw=0.7, label="single runs"))
+    if goals := _goals(comparisons):
+        text = f"goal {', '.join(f'{goal:g}' for goal in goals)}"
+        handles.append(Line2D([], [], color="0.5", lw=0.8, ls=GOAL, label=textwrap.fill(text, LINE_LENGTH)))
+    return handles
+
+
+def _goals(comparisons: Iterable[Comparison]) -> list[float]:
+    return sorted({one.threshold for one in comparisons if one.threshold is not None})
+
+
+def _shared(comparisons: Sequence[Comparison]) -> dict[str, Any]:
+    """Return the algorithm, the mode and the labels' keys that have the same value in all runs."""
+    configs = [run.config for one in comparisons for run in one.group.runs]
+    keys = dict.fromkeys([SHORT["algo"], "mode", *(key for one in comparisons for key in one.group.values)])
+    first = configs[0]
+    return {key: first[key] for key in keys if key in first and all(each.get(key) == first[key] for each in configs)}
+
+
+def _title(envs: Sequence[str], comparisons: Sequence[Comparison]) -> str:
+    what = "interquartile mean over seeds" if any(len(one.runs) > 1 for one in comparisons) else "one seed"
+    return "   ".join([*(envs if len(envs) == 1 else []), *filter(None, [override_text(_shared(comparisons))]), what])
+
+
+def _lines(handle: Any) -> list[str]:  # Any: as above
+    return str(handle.get_label()).splitlines()

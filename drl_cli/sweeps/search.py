@@ -160,17 +160,24 @@ def draw_search(study: Study, path: Path) -> None:
     if source_file("matplotlib") is None:
         return
     from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    FigureCanvasAgg(search_figure(study)).print_figure(path, dpi=120)
+
+
+def search_figure(study: Study) -> Any:  # Any: matplotlib is imported late
+    """Return the figure: the objective of each trial and, if known, the importance of each key."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 3.5), layout="constrained")
-    history, shares = figure.subplots(1, 2)
+    importances = study.importances()
+    figure = Figure(figsize=(9 if importances else 5, 3.5), layout="constrained")
+    history, *others = figure.subplots(1, 2 if importances else 1, squeeze=False)[0]
     done = [(i, t.objective) for i, t in enumerate(study.trials) if t.state == "done" and t.objective is not None]
     numbers, values = [i for i, _ in done], [value for _, value in done]
     history.plot(numbers, values, "o", ms=4, label="objective")
     history.step(numbers, [max(values[: i + 1]) for i in range(len(values))], where="post", label="best so far")
     history.set(xlabel="trial", ylabel="return")
     history.legend()
-    importances = study.importances()
-    shares.barh(list(importances), list(importances.values()))
-    shares.set(xlabel="importance", xlim=(0, 1))
-    FigureCanvasAgg(figure).print_figure(path, dpi=120)
+    for shares in others:
+        shares.barh(list(importances), list(importances.values()))
+        shares.set(xlabel="importance", xlim=(0, 1))
+    return figure

@@ -34,7 +34,7 @@ class Waiting:
             self._since = None
 
     def seconds(self, now: float) -> float:
-        return self.total + (now - self._since if self._since is not None else 0.0)
+        return self.total + (max(0.0, now - self._since) if self._since is not None else 0.0)
 
 
 def now() -> float:

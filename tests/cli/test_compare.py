@@ -145,7 +145,7 @@ def test_notes_name_equal_seeds_and_keys_that_no_label_shows(outputs, compare):
     make_run(outputs, "20260103-s0", [(100, 1.0, 5.0)], algo__name="ppo", replay__sampler="fifo-once")
     lines, _, _ = compare("outputs", "png=null", "csv=null")
     (line,) = [line for line in lines if "seed 2" in line]
-    assert line.endswith("algo.lr=0.1: several runs have seed 2: they may be no independent ones")
+    assert line.endswith("algo.lr=0.1: several runs have seed 2: only the newest of them counts")
     assert "the algorithms' runs differ in these, too: replay.sampler" in lines
 
 
@@ -162,7 +162,7 @@ def test_figure(outputs, compare):
         "algo.lr=0.2 (3 seeds)",
         "algo=dqn mode=single (1 seed)",
         "environment steps",
-        "wall-clock seconds",
+        "wall-clock time [s]",
     ):
         assert f"<!-- {text}" in drawn
 

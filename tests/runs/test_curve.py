@@ -34,7 +34,7 @@ def test_runs_with_different_grids_are_joined_where_all_have_evaluations():
     assert ((joint.low <= joint.iqm) & (joint.iqm <= joint.high)).all()
     assert (joint.low[0], joint.high[0]) == (0.0, 2.0)
     apart = join([curve((10, 0.0)), curve((20, 1.0))], [False, False], "env_steps")
-    assert len(apart.x) == len(apart.iqm) == len(apart.low) == 0
+    assert (apart.x.tolist(), apart.iqm.tolist()) == ([20], [0.5])
 
 
 def test_a_finished_run_keeps_its_last_return_and_does_not_end_the_curve():

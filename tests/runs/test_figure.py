@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from run_folders import make_run
 
 from drl_cli.runs.comparison import compare
@@ -29,8 +30,8 @@ def lines(plot, width):
 
 def test_a_row_for_each_environment_over_steps_and_seconds(figure):
     assert [plot.get_ylabel().split("\n")[0] for plot in figure.axes] == ["Lander", "", "Pole", ""]
-    assert [plot.get_xlabel() for plot in figure.axes] == ["environment steps", "wall-clock seconds"] * 2
-    assert all(plot.get_xlim()[0] == 0 for plot in figure.axes)
+    assert [plot.get_xlabel() for plot in figure.axes] == ["environment steps", "wall-clock time [s]"] * 2
+    assert [plot.get_xlim()[0] for plot in figure.axes[2:]] == [10, 1]  # where the data begins
 
 
 def test_lines_are_joint_curves_thin_from_where_a_finished_run_is_held(figure):
@@ -60,8 +61,98 @@ def test_the_threshold_is_a_line(figure):
 def test_one_legend_by_label(figure):
     (legend,) = figure.legends
     texts = [text.get_text() for text in legend.get_texts()]
-    assert texts == ["algo=dqn mode=single (1 seed)", "algo.lr=0.1 (2 seeds)", "algo.lr=0.2 (1 seed)"]
-    colors = [handle.get_color() for handle in legend.legend_handles]
+    assert texts[:3] == ["algo=dqn mode=single (1 seed)", "algo.lr=0.1 (2 seeds)", "algo.lr=0.2 (1 seed)"]
+    assert texts[3:] == ["95% interval of the mean over seeds", "single runs", "goal 5"]
+    colors = [handle.get_color() for handle in legend.legend_handles[:3]]
     assert len(set(colors)) == 3
     *_, steps, _ = figure.axes
     assert [line.get_color() for line in steps.get_lines() if line.get_linewidth() == 1.8] == colors[1:]
+
+
+@pytest.fixture
+def drawn(tmp_path):
+    """Make the figure of runs, and return it with its comparisons."""
+
+    def draw(smooth=1):
+        comparisons = [compare(group, None, smooth) for group in grouped(Run(path) for path in tmp_path.glob("*/*/*"))]
+        figure = make_figure(comparisons)
+        FigureCanvasAgg(figure).draw()
+        return figure, comparisons
+
+    return draw
+
+
+def nine_groups(tmp_path, **options):
+    """Nine groups of two seeds, and a last one with a single evaluation."""
+    for i in range(9):
+        evals = [(1000 * (1 + step), 600.0 * (1 + step), i + step) for step in range(5 if i < 8 else 1)]
+        for seed in range(2 if i < 8 else 1):
+            make_run(tmp_path, f"r{i}{seed}", evals, seed=seed, algo__lr=(i + 1) / 1000, **options)
+
+
+@pytest.mark.parametrize("width", [1, 40, 300])
+def test_a_legend_of_many_groups_is_never_cut(tmp_path, drawn, width):
+    nine_groups(tmp_path)
+    make_run(tmp_path, "long", [(1000, 1.0, 1.0)], algo__lr=0.5, env__wrappers=["x" * width])
+    figure, _ = drawn()
+    (legend,) = figure.legends
+    box, page = legend.get_window_extent(), figure.bbox
+    assert page.x0 <= box.x0 <= box.x1 <= page.x1
+    assert page.y0 <= box.y0 <= box.y1 <= page.y1
+    plots = [plot.get_window_extent() for plot in figure.axes]
+    assert all(plot.y0 > box.y1 and plot.height > 0.4 * page.height for plot in plots) or width == 300
+
+
+def test_what_all_runs_share_is_in_the_title_and_not_in_the_labels(tmp_path, drawn):
+    nine_groups(tmp_path)
+    figure, _ = drawn()
+    assert figure.get_suptitle() == "Pole   algo=dqn mode=single   interquartile mean over seeds"
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert texts[0] == "algo.lr=0.001 (2 seeds)"
+    assert texts[-2:] == ["95% interval of the mean over seeds", "single runs"]
+
+
+def test_a_group_with_one_evaluation_has_a_marker(tmp_path, drawn):
+    nine_groups(tmp_path)
+    figure, _ = drawn()
+    for plot in figure.axes:
+        marked = [line for line in plot.get_lines() if line.get_marker() == "o"]
+        assert [line.get_ydata().tolist() for line in marked] == [[8.0]]
+
+
+def test_long_runs_are_drawn_over_minutes_or_hours(tmp_path, drawn):
+    nine_groups(tmp_path)
+    figure, _ = drawn()
+    _, seconds = figure.axes
+    assert seconds.get_xlabel() == "wall-clock time [min]"
+    assert seconds.get_xlim()[0] == 10
+    assert lines(seconds, 1.8)[0][:2] == [[10, 0], [20, 1]]
+
+
+def test_a_group_of_many_seeds_always_has_its_mean_line(tmp_path, drawn):
+    for seed in range(20):
+        first = 100 if seed else 9000  # one run's first evaluation is later than the end of an unfinished run
+        evals = [(first, first / 10, 1.0), (first + 100, first / 10 + 1, 2.0)]
+        make_run(tmp_path, f"s{seed}", evals, seed=seed, status="failed" if seed == 3 else "done")
+    figure, _ = drawn()
+    for plot in figure.axes:
+        (mean, *_) = lines(plot, 1.8)
+        assert len(mean) == 1
+        assert mean[0][1] == 2.0
+
+
+def test_repeats_of_a_seed_are_no_seeds(tmp_path, drawn):
+    for i, mean in enumerate((1.0, 5.0, 9.0)):
+        make_run(tmp_path, f"t{i}", [(10, 1.0, mean), (20, 2.0, mean)], seed=min(i, 1))
+    figure, (one,) = drawn()
+    assert [run.id for run in one.runs] == ["t0", "t2"]
+    assert one.final.value == 5.0
+    assert figure.legends[0].get_texts()[0].get_text() == "algo=dqn mode=single (2 seeds)"
+    assert len(lines(figure.axes[0], 0.7)) == 3
+
+
+def test_lines_are_smoothed_on_request_but_not_the_final_return(tmp_path, drawn):
+    make_run(tmp_path, "a", [(10, 1.0, 0.0), (20, 2.0, 4.0), (30, 3.0, 8.0)])
+    figure, (one,) = drawn(smooth=2)
+    assert lines(figure.axes[0], 1.8) == [[[10, 0], [20, 2], [30, 6]]]
+    assert one.final.value == 8.0

@@ -13,7 +13,7 @@ from hpos import hpo
 from drl_cli.errors import UsageError
 from drl_cli.settings.space import Choice, Interval, typed
 from drl_cli.sweeps import launcher
-from drl_cli.sweeps.search import write_best
+from drl_cli.sweeps.search import search_figure, write_best
 from drl_cli.sweeps.study import Study, Trials
 from drl_cli.sweeps.sweep import Sweep
 
@@ -237,6 +237,9 @@ def test_importances_need_trials_and_two_keys(make, keys, count, is_known):
         play(trials, jobs[0], [trials.study.trials[-1].values["a"] * 10])
     shares = trials.study.importances()
     assert shares["a"] > shares["b"] if is_known else shares == {}
+    figure = search_figure(trials.study)
+    assert len(figure.axes) == 1 + is_known  # no empty plot
+    assert figure.axes[0].get_xlabel() == "trial"
 
 
 def test_the_best_values_are_a_tuned_set(tmp_path):

@@ -79,6 +79,7 @@ def test_waiting_adds_up_idle_spells():
     assert waiting.seconds(30.0) == 3.0
     waiting.start(40.0)
     assert waiting.seconds(41.5) == 4.5
+    assert waiting.seconds(39.0) == 3.0  # a moment before the start, such as the end of the run
 
 
 def test_process_start_is_when_the_process_started():
