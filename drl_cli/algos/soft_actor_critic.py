@@ -56,7 +56,10 @@ class SoftActorCritic(NetworkAlgorithm):
 
     @abstractmethod
     def gradients(self, rows: Batch) -> tuple[dict[str, Tensor], Tensor, Tensor | None]:
-        """Write all gradients; return metrics, |TD error| `[N]`, and d critic loss/d features `[N, F]` or None."""
+        """Write all gradients; return metrics, |TD error| `[N]`, and d critic loss/d features `[N, F]`.
+
+        The last of these is None if the encoder has no parameters to train.
+        """
 
     def metrics(
         self, critic_loss: Tensor, actor_loss: Tensor, alpha: Tensor, entropy: Tensor, q: Tensor

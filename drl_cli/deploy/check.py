@@ -89,8 +89,9 @@ class _Differences:
 def difference(part: ArraySpec, trained: Array, exported: Array, values: list[Array]) -> float:
     """Return the largest difference of two batches of actions, relative to half the action's range.
 
-    For choices, return the largest loss of value by the exported choice. `values` has an array
-    `[n, choices]` for each component of the action. If `values` is empty, return infinity if any choice differs.
+    For choices, return how far the value of the trained choice is at most below the best value, in units of
+    max(1, |best value|). `values` are the exported policy's values: an array `[n, choices]` for each component of the
+    action. If `values` is empty, return infinity if any choice differs, else 0.
     """
     if not part.choices:
         low, high = bounds(vars(part))

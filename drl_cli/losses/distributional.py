@@ -84,7 +84,10 @@ def risky_share(share: Array, risk: str, level: float) -> Array:
 
 
 def risky_fraction(fraction: Array, risk: str, level: float) -> Array:
-    """Invert `risky_share`. The mean of the quantiles at the returned fractions equals the risk measure."""
+    """Invert `risky_share`.
+
+    For evenly spaced `fraction`, the mean of the quantiles at the returned fractions approximates the risk measure.
+    """
     if risk == "cvar":
         return fraction * np.float32(level)
     if risk == "power":

@@ -68,7 +68,7 @@ def run(
             orchestrator = build(config, spec, folder, progress, console, ray=ray, incarnation=first, health=health)
             console.awaits("the trainer and the workers")
             if isinstance(session, RaySession):
-                session.start()  # mode=single starts Ray only now, because its start would delay the first steps
+                session.start()  # mode=single starts Ray only now, because an earlier start would slow down `build`
             if checkpoint is not None:
                 restore(checkpoint, config, orchestrator)
             signals.soft, signals.toggle = orchestrator.interrupt, orchestrator.toggle_pause

@@ -52,7 +52,7 @@ def mapping(overrides: Sequence[str], file: Path | None = None) -> dict[str, Any
 
 
 def complete(overrides: Sequence[str], file: Path | None = None) -> list[str]:
-    """Return the overrides for Hydra, with the algorithm that the action space chooses if no algorithm is typed."""
+    """Return the overrides for Hydra. If the action space chooses the algorithm (`default_algorithm`), add it."""
     chosen = default_algorithm(overrides, file)
     by_space = [f"algo={chosen}", f"hydra.job.name={BY_ACTION_SPACE}"] if chosen is not None else []
     return [*for_hydra(overrides), *by_space]

@@ -221,7 +221,7 @@ def group_of(config_class: type[Any]) -> Group:
 
 
 def value_type(hint: Any, bounds: Any = None) -> ValueType:
-    """Return the value type of a type hint. `bounds` come from `Annotated`. Raise Unreadable if there is none."""
+    """Return the value type of a type hint. Raise Unreadable if the hint has none. `bounds` come from `Annotated`."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return value_type(args[0], args[1] if isinstance(args[1], Range | NameOrClass) else None)
