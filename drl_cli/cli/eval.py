@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # slow to import
 
 KWARGS = "env.kwargs."
 EXAMPLES = (
-    "drl-eval run=latest episodes=100 min_return=200",
+    "drl-eval run=latest episodes=100 min_return=190",
     "drl-eval runs=[outputs/CartPole-v1/*] checkpoint=last stochastic=true",
     "drl-eval latest env.kwargs.gravity=-5",
 )

@@ -2,6 +2,7 @@
 
 import io
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from drl_cli.metrics.console import Console
 from drl_cli.runtime.orchestrator.progress import Progress
 from drl_cli.runtime.place.handles import RayRuntime, get
 from drl_cli.runtime.program import build
+from drl_cli.runtime.roles import manage as manage_module
 from drl_cli.runtime.roles.evaluator import Score
 
 MODES = ("single", "sync", "async")
@@ -160,6 +162,7 @@ def test_an_unconfirmed_score_does_not_stop_the_run(build_graph):
         ([[6.0, 6.0], [6.0, 6.0]], 4),  # above it, no doubt
         ([[6.0, 6.0], [0.0, 0.0]], 4),  # not borne out
         ([[0.0, 12.0], [0.0, 12.0], [6.0]], 5),  # in doubt to the end
+        ([[6.0, 6.0], [6.0, 6.1], [0.0]], 4),  # the second half is not needed
         ([[4.5, 7.5], [4.5, 7.5], [6.0]], 5),  # 1.3 standard errors above it are doubt
         ([[5.2, 6.8], [5.2, 6.8]], 4),  # 2.5 are none
     ],
@@ -171,6 +174,23 @@ def test_confirming_continues_while_the_mean_is_in_doubt(build_graph, returns, e
     parts = [Score(np.array(part), np.ones(len(part), np.int64), 0) for part in returns]
     manage._play = lambda part, params: parts[part]
     assert len(manage._score(np.zeros(1)).returns) == episodes
+
+
+@pytest.mark.parametrize(("confirm", "sizes"), [(0, [2]), (1, [2, 1]), (5, [2, 3, 2]), (100, [2, 50, 50])])
+def test_an_evaluation_is_confirmed_in_two_halves(build_graph, monkeypatch, confirm, sizes):
+    seeds = []
+
+    def make_evaluator(config, spec, own_seeds):
+        seeds.append(own_seeds)
+        returns = np.where(np.arange(len(own_seeds)) % 2, -4.0, 16.0)  # above the goal, in doubt
+        return SimpleNamespace(evaluate=lambda params: Score(returns, np.ones(len(returns), np.int64), 0))
+
+    monkeypatch.setattr(manage_module, "make_evaluator", make_evaluator)
+    graph = build_graph(COUNTER, "mode=sync", "stop.return=5", f"manage.confirm_episodes={confirm}")
+    graph.manage.poll()
+    assert len(graph.manage.handle.role._score(np.zeros(1)).returns) == sum(sizes)
+    assert [len(part) for part in seeds] == sizes
+    assert len({seed for part in seeds for seed in part}) == sum(sizes)
 
 
 def test_evaluations_are_logged_at_the_version_they_scored(run_graph):

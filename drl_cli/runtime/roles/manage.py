@@ -173,27 +173,27 @@ class Manage:
     def _score(self, params: Array) -> Score:
         """Play eval_episodes episodes. If the mean reaches stop.return, confirm it with up to confirm_episodes more.
 
-        The best of many evaluations is often lucky. Therefore eval_episodes more are played at a time, until the mean
-        of all episodes is below stop.return, or above stop.return by two standard errors.
+        The best of many evaluations is often lucky, and a few episodes rarely show the failures of a policy. Therefore
+        half of confirm_episodes are always played, all at the same time. The other half follows if the mean of all
+        episodes is then above stop.return by less than two standard errors.
         """
         goal = self.config.stop.return_
         score = self._play(0, params)
         if goal is None or score.returns.mean() < goal:
             return score
-        num_more = -(-self.config.manage.confirm_episodes // self.config.manage.eval_episodes)
-        for part in range(1, 1 + num_more):
+        for part in range(1, 1 + min(2, self.config.manage.confirm_episodes)):
             score += self._play(part, params)
             if not 0 <= score.returns.mean() - goal < 2 * score.standard_error():
                 break
         return score
 
     def _play(self, part: int, params: Array) -> Score:
-        """Return the score of eval_episodes episodes. Each `part` has different, fixed seeds."""
+        """Return the score of eval_episodes (part 0) or of half of confirm_episodes (parts 1 and 2), on fixed seeds."""
         manage = self.config.manage
         if part == len(self.evaluators):
             seeds = integers(self.config.seed, "evaluate", manage.eval_episodes + manage.confirm_episodes)
-            first = part * manage.eval_episodes
-            self.evaluators.append(make_evaluator(self.config, self.spec, seeds[first : first + manage.eval_episodes]))
+            ends = 0, manage.eval_episodes, len(seeds) - manage.confirm_episodes // 2, len(seeds)
+            self.evaluators.append(make_evaluator(self.config, self.spec, seeds[ends[part] : ends[part + 1]]))
         return self.evaluators[part].evaluate(params)
 
     def _film(self, params_header: LoadParams, params: Array) -> None:
