@@ -27,7 +27,7 @@ class Estimate(NamedTuple):
 
 @dataclass(frozen=True)
 class Comparison:
-    """The statistics of a group of runs. Of several runs that differ in nothing, `runs` has the newest."""
+    """The statistics of a group of runs. `runs` are the runs without repeats."""
 
     group: Group
     runs: list[Run]
@@ -81,9 +81,9 @@ def compare(group: Group, threshold: float | None, smooth: int = 1) -> Compariso
 
 
 def without_repeats(runs: Sequence[Run]) -> list[Run]:
-    """Return the runs without repeats: of runs with the same seed and config, the newest, because ids begin with time.
+    """Return the runs without repeats. Of several runs with the same seed and config, keep the newest.
 
-    Repeats are no further seeds: they would make the interval too narrow.
+    Repeats would make the interval too narrow, because they add no new seeds.
     """
     newest = {str((run.config.get("seed"), compared(run))): run for run in sorted(runs, key=lambda run: run.id)}
     return [run for run in runs if run in newest.values()]

@@ -39,7 +39,7 @@ class Curve:
         return self.env_steps if axis == "env_steps" else self.wall_s
 
     def smoothed(self, num: int) -> "Curve":
-        """Return the curve with, at each evaluation, the mean of the last `num` evaluations."""
+        """Return the curve with each return replaced by the mean of the last `num` returns."""
         return self if num == 1 else replace(self, returns=moving_mean(self.returns, num))
 
     def at(self, axis: Axis, grid: Array) -> Array:
@@ -65,7 +65,7 @@ class JointCurve:
 
 
 def moving_mean(values: Array, num: int) -> Array:
-    """Return the mean of each value and up to `num` - 1 values before, `[points] -> [points]`."""
+    """Return, for each value, the mean of this value and up to `num` - 1 earlier values, `[points]`."""
     sums = np.concatenate([[0.0], np.cumsum(values)])
     last = np.arange(1, len(values) + 1)
     first = np.maximum(0, last - num)
@@ -77,7 +77,7 @@ def join(curves: Sequence[Curve], done: Sequence[bool], axis: Axis) -> JointCurv
     """Return the joint curve of runs at up to MAX_POINTS points. The curve starts where every run has an evaluation.
 
     Finished runs (`done`) repeat their last return. The curve ends where the first unfinished run ends, but has
-    at least its first point.
+    at least one point.
     """
     points = [curve.x(axis) for curve in curves]
     start = max(x[0] for x in points)

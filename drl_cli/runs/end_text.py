@@ -31,7 +31,7 @@ def end_text(summary: Mapping[str, Any], folder: Path) -> str:
 
 
 def saved_text(summary: Mapping[str, Any], folder: Path) -> list[str]:
-    """Return a line that names the last saved step, if the run has taken more steps; otherwise nothing."""
+    """Return a line with the step of the last checkpoint if the run has taken more steps, otherwise []."""
     if not (env_steps := summary.get("env_steps")):
         return []
     names = [path.name for path in (folder / "checkpoints").glob("step_*")]

@@ -21,19 +21,19 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 STYLES = ("-", "--", ":", "-.")  # labels 9 to 16 reuse the colours of labels 1 to 8, with dashed lines
 AXES: tuple[Axis, ...] = ("env_steps", "wall_s")
 UNITS = ((2 * 3600.0, 3600.0, "h"), (300.0, 60.0, "min"), (0.0, 1.0, "s"))
-"""(seconds of the longest run from which on the unit is used, seconds per unit, name of the unit)"""
+"""Units of time: minimum duration of the longest run [s], seconds per unit, name. The first match is used."""
 GOAL = (0, (4, 4))
-"""The dashes of a goal: 4 points, then a gap of 4 points."""
+"""Line style of a goal: dashes of 4 points and gaps of 4 points."""
 LINE_LENGTH, COLUMN_LENGTH = 110, 130
-"""Characters of one line of the legend: of one label before it is wrapped, and of all columns together."""
+"""Maximum number of characters in a line of a label, and in a line of the legend with all its columns."""
 
 
 def make_figure(comparisons: Sequence[Comparison]) -> Figure:
     """Return the figure with two plots for each environment.
 
     Lines show the interquartile mean over seeds, bands show its 95% interval, and faint lines show single runs. A line
-    is thin where the last return of a finished run is repeated, and a marker if it has one point. A label has the same
-    colour in all rows. The title has what all runs share.
+    is thin where the last return of a finished run is repeated. A line with only one point is drawn as a marker. A
+    label has the same colour in all rows. The title shows the values that all runs share.
     """
     envs = list(dict.fromkeys(one.group.env for one in comparisons))
     labels = list(dict.fromkeys(one.group.label for one in comparisons))
@@ -73,7 +73,7 @@ def _draw_axis(plot: Any, comparisons: Mapping[int, Comparison], axis: Axis) -> 
 
 
 def _draw_curve(plot: Any, curve: JointCurve, size: float, style: Mapping[str, Any]) -> None:
-    """Draw a joint curve, with `size` steps or seconds per unit of the axis."""
+    """Draw a joint curve. A unit of the x axis is `size` steps or seconds."""
     curve = replace(curve, x=curve.x / size, held_from=curve.held_from / size)
     held = curve.x >= curve.held_from
     until = np.searchsorted(curve.x, curve.held_from, side="left") + 1
@@ -89,7 +89,7 @@ def _style(i: int) -> dict[str, Any]:
 
 
 def _group_handles(labels: Sequence[str], comparisons: Sequence[Comparison]) -> list[Line2D]:
-    """Return a handle for each label: its name without what all groups share, and its number of seeds."""
+    """Return a legend entry for each label, with the number of seeds. Omit the values that all groups share."""
     handles = []
     for i, label in enumerate(labels):
         found = [one for one in comparisons if one.group.label == label]
@@ -121,7 +121,7 @@ def _goals(comparisons: Iterable[Comparison]) -> list[float]:
 
 
 def _shared(comparisons: Sequence[Comparison]) -> dict[str, Any]:
-    """Return the algorithm, the mode and the labels' keys that have the same value in all runs."""
+    """Return the values that all runs share, of the algorithm, the mode and the keys in the labels."""
     configs = [run.config for one in comparisons for run in one.group.runs]
     keys = dict.fromkeys([SHORT["algo"], "mode", *(key for one in comparisons for key in one.group.values)])
     first = configs[0]
@@ -133,5 +133,5 @@ def _title(envs: Sequence[str], comparisons: Sequence[Comparison]) -> str:
     return "   ".join([*(envs if len(envs) == 1 else []), *filter(None, [override_text(_shared(comparisons))]), what])
 
 
-def _lines(handle: Any) -> list[str]:  # Any: as above
+def _lines(handle: Any) -> list[str]:  # Any: a line or a patch
     return str(handle.get_label()).splitlines()
