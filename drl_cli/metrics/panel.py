@@ -19,13 +19,34 @@ MAX_BARS = 24
 BARS, ASCII_BARS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588", "_.-=+*#@"
 
 
+LESS_IMPORTANT = ("processors", "memory", "losses", "speed", "trainer", "workers", "training", "evaluation")
+"""The rows that a small terminal does not show; the first of them is left out first."""
+
+
 def panel(status: Status, moment: float) -> RenderableType:
-    """Return the panel of a status at the time `moment` [s since the epoch]."""
+    """Return the panel of a status at the time `moment` [s since the epoch], as high as the terminal allows."""
+    return Fitting([_panel(status, moment, LESS_IMPORTANT[:num]) for num in range(len(LESS_IMPORTANT) + 1)])
+
+
+class Fitting:
+    """The first of several versions that fits into the height of the terminal, or the last version."""
+
+    def __init__(self, versions: Sequence[RenderableType]) -> None:
+        self.versions = versions
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        *larger, last = self.versions
+        height = options.size.height
+        yield next((each for each in larger if len(console.render_lines(each, options)) <= height), last)
+
+
+def _panel(status: Status, moment: float, left_out: Sequence[str]) -> RenderableType:
     rows = Table.grid(padding=(0, 2), expand=True)
     rows.add_column(style="dim", no_wrap=True)
     rows.add_column(ratio=1)
     for name, value in _rows(status):
-        rows.add_row(name, value)
+        if name not in left_out:
+            rows.add_row(name, value)
     parts: list[RenderableType] = [_head(status, status.age_s(moment)), rows]
     if status.note:
         parts.append(Text(status.note, style="bold yellow"))

@@ -27,11 +27,13 @@ STATUS = Status(
 SCORE = {"mean": 201.5, "std": 3.25, "min": 195.0, "max": 205.0, "episodes": 10}
 
 
-def drawn(status, moment=135.0, width=110, encoding="utf-8"):
-    """Return the panel's lines on a terminal of this width."""
+def drawn(status, moment=135.0, width=110, encoding="utf-8", height=50):
+    """Return the panel's lines on a terminal of this size."""
     raw = io.BytesIO()
     out = io.TextIOWrapper(raw, encoding=encoding, write_through=True)
-    Console(file=out, width=width, force_terminal=False, legacy_windows=False).print(panel(status, moment))
+    Console(file=out, width=width, height=height, force_terminal=False, legacy_windows=False).print(
+        panel(status, moment)
+    )
     return raw.getvalue().decode(encoding).splitlines()
 
 
@@ -86,6 +88,20 @@ def test_the_panel_fits_the_terminal_and_splits_no_item(width):
     if width > 40:
         assert any("policy lag 12 updates" in line for line in lines)
         assert any("replay holds 12,288 of 200,000" in line for line in lines)
+
+
+BUSY = dataclasses.replace(STATUS, worker_time={**STATUS.worker_time, "waiting": 0.9}, note="")
+
+
+@pytest.mark.parametrize(("width", "height"), [(40, 15), (80, 15), (80, 9), (110, 50)])
+def test_a_small_terminal_keeps_the_bottleneck(width, height):
+    lines = drawn(BUSY, width=width, height=height)
+    assert len(lines) <= height
+    assert any("bottleneck" in line for line in lines)
+    text = " ".join(line.strip("│ ") for line in lines)
+    assert "workers wait 90%" in text.replace("  ", " ")
+    assert ("processors" in text) == (height == 50)
+    assert "env steps" in text
 
 
 def test_an_ascii_terminal_gets_ascii_bars():
