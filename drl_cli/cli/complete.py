@@ -37,12 +37,15 @@ RUNS = ("run", "runs", "resume", "from_config", "load_weights")
 
 
 def shell_completion(what: str, line: str) -> list[str] | None:
-    """Return the lines that `drl-train -sc WHAT` prints, or None if Hydra completes (zsh, fish). Raise UsageError."""
+    """Return the lines that `drl-train -sc WHAT` prints, or None if Hydra prints them. Raise UsageError.
+
+    Hydra has the functions for zsh and fish, which ask for words with `query=bash` and `query=fish`.
+    """
     if what == "install=bash":
         return INSTALL.format(commands=" ".join(command_names())).splitlines()
     if what == "uninstall=bash":
         return [f"complete -r {' '.join(command_names())}", "unset -f _drl_complete"]
-    if what == "query=bash":
+    if what in ("query=bash", "query=fish"):
         return completions(line)
     if what.partition("=")[2] in ("zsh", "fish"):
         return None

@@ -93,6 +93,7 @@ class LoggerConfig:
     mlflow: str
     project: str
     recorders: tuple[ImportPath, ...]
+    aliases: Literal["none", "sb3", "cleanrl"]
 
 
 @dataclass(frozen=True)

@@ -81,6 +81,8 @@ def test_every_command_is_completed_and_can_be_uninstalled():
     )
     assert shell_completion("uninstall=bash", "")[0] == f"complete -r {' '.join(command_names())}"
     assert shell_completion("install=fish", "") is None
+    for shell in ("bash", "fish"):  # zsh asks as bash does
+        assert shell_completion(f"query={shell}", "drl-train env=Pendulu") == ["env=Pendulum-v1"]
     with pytest.raises(UsageError, match="say install=bash"):
         shell_completion("-sc", "")
 

@@ -26,6 +26,26 @@ EVAL_COLUMNS = (
 )
 
 
+ALIASES: Mapping[str, Mapping[str, str]] = {
+    "none": {},
+    "sb3": {
+        "rollout/return_mean": "rollout/ep_rew_mean",
+        "rollout/length_mean": "rollout/ep_len_mean",
+        "eval/return_mean": "eval/mean_reward",
+        "eval/length_mean": "eval/mean_ep_length",
+        "perf/env_steps_per_s": "time/fps",
+        "perf/opt_steps": "train/n_updates",
+    },
+    "cleanrl": {
+        "rollout/return_mean": "charts/episodic_return",
+        "rollout/length_mean": "charts/episodic_length",
+        "eval/return_mean": "eval/episodic_return",
+        "perf/env_steps_per_s": "charts/SPS",
+    },
+}
+"""The names of the same scalars in Stable-Baselines3 and CleanRL, by `logger.aliases` and our name."""
+
+
 class Recording:
     """Writes to the run's files, which raise OSError on a full disk, and to background recorders, which never raise."""
 
@@ -35,10 +55,12 @@ class Recording:
         self.boards = [TensorBoard(run)] if config.logger.tensorboard else []
         self.scores = Csv(folder / "eval.csv", EVAL_COLUMNS)
         self.background = make_background(config, run)
+        self.aliases = ALIASES[config.logger.aliases]
         self._problems: list[str] = []
 
     def record(self, scalars: Mapping[str, float], env_steps: int, *more: Recorder) -> None:
         """Send scalars to the background recorders first, because the run's files raise OSError on a full disk."""
+        scalars = {**scalars, **{self.aliases[tag]: scalars[tag] for tag in self.aliases if tag in scalars}}
         recorders: list[Recorder] = [*self.background, *more, *self.boards]
         for recorder in recorders:
             recorder.record(scalars, env_steps)

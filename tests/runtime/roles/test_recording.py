@@ -53,6 +53,37 @@ def scalars(manage):
     return {tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
+REPORT = {"rollout/return_mean": 3.0, "rollout/length_mean": 9.0, "perf/env_steps_per_s": 50.0, "train/loss": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("aliases", "evaluation", "report"),
+    [
+        ("none", {}, {}),
+        (
+            "sb3",
+            {"eval/mean_reward": "eval/return_mean", "eval/mean_ep_length": "eval/length_mean"},
+            {"rollout/ep_rew_mean": 3.0, "rollout/ep_len_mean": 9.0, "time/fps": 50.0},
+        ),
+        (
+            "cleanrl",
+            {"eval/episodic_return": "eval/return_mean"},
+            {"charts/episodic_return": 3.0, "charts/episodic_length": 9.0, "charts/SPS": 50.0},
+        ),
+    ],
+)
+def test_scalars_have_the_names_of_another_library_too(make, aliases, evaluation, report):
+    manage = make(f"logger.aliases={aliases}")
+    evaluate(manage, 100)
+    manage.recording.record(REPORT, 100)
+    manage.close("done")
+    found = scalars(manage)
+    assert {tag: found[tag] for tag in evaluation} == {tag: found[name] for tag, name in evaluation.items()}
+    assert {tag: found[tag] for tag in report} == {tag: [(100, value)] for tag, value in report.items()}
+    peers = {tag for names in recording.ALIASES.values() for tag in names.values()}
+    assert peers & found.keys() == {*evaluation, *report}
+
+
 def test_the_environments_info_reaches_every_record(make):
     manage = make("+manage.env_kwargs.level=4", "manage.eval_episodes=4")
     first, second = evaluate(manage, 100, 200)
