@@ -74,6 +74,8 @@ class Problems:
 
         Problems in the user's code come last.
         """
+        if len(self.errors) == 1:
+            raise self.errors[0]
         if self.errors:
             ordered = sorted(self.errors, key=lambda error: error.exit_code == USER_CODE)
             lines = dict.fromkeys(line for error in ordered for line in error.problems)
